@@ -1,0 +1,1 @@
+//! nilfs-real-kernels

@@ -1,0 +1,2 @@
+//! The `nilfs` command.
+fn main() {}
