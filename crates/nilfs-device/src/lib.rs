@@ -1,1 +1,72 @@
-//! nilfs-device
+//! What a volume lies on: an array of bytes that can be read, written, flushed and discarded.
+//!
+//! [`Device`] is all that the engine and the checker know of hardware. [`FileDevice`] is a block
+//! device or an image file, [`MemoryDevice`] a buffer, [`RecordingDevice`] a wrapper that
+//! remembers writes and flushes so that a power cut can be played at any of them, and
+//! [`FaultyDevice`] one whose requests fail on demand.
+//!
+//! This crate knows nothing of NILFS2.
+
+mod faulty;
+mod file;
+mod holder;
+mod memory;
+mod recording;
+
+use std::io;
+
+pub use faulty::{Faults, FaultyDevice};
+pub use file::{Access, FileDevice, OpenError};
+pub use memory::MemoryDevice;
+pub use recording::{Event, RecordingDevice};
+
+pub use std::io::IoSlice;
+
+/// An array of bytes with a durability barrier.
+///
+/// Methods take `&self`: a device serves several threads at once. Data that were written can be
+/// read at once, but survive a power cut only after the next [`flush`](Device::flush).
+pub trait Device: Send + Sync {
+    /// Size in bytes.
+    fn size(&self) -> u64;
+
+    /// Whether writes are impossible.
+    fn is_read_only(&self) -> bool;
+
+    /// Fills `buffer` with the bytes at `offset`.
+    ///
+    /// # Errors
+    /// Any device error; reading beyond the end is [`io::ErrorKind::UnexpectedEof`].
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// Writes the pieces one behind the other, starting at `offset`.
+    ///
+    /// # Errors
+    /// Any device error; some of the bytes may have been written then. Writing beyond the end
+    /// is an error.
+    fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()>;
+
+    /// Returns when everything written before is durable.
+    ///
+    /// # Errors
+    /// Any device error; what had been written since the last flush may be lost then.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Tells the device that the content of a range is not needed any more. What a later read of
+    /// the range gives is not defined.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] if the device cannot do it, or any device error.
+    fn discard(&self, offset: u64, bytes: u64) -> io::Result<()>;
+}
+
+/// Fails unless `bytes` bytes at `offset` lie within a device of `size` bytes.
+pub(crate) fn check_range(size: u64, offset: u64, bytes: u64) -> io::Result<()> {
+    if offset.checked_add(bytes).is_some_and(|end| end <= size) {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        format!("{bytes} bytes at {offset} are beyond the device's end at {size}"),
+    ))
+}

@@ -1,0 +1,93 @@
+//! What must be undone if the program ends early: mounts, daemons, directories.
+//!
+//! An undo step is data, so that the same step runs from a destructor (an error, a panic) or from
+//! the signal thread (Ctrl-C), whichever comes first, and never twice. Signals belong to the
+//! process, hence the one static.
+
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result};
+use parking_lot::Mutex;
+use rustix::mount::{UnmountFlags, unmount};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// One step that returns the machine to how it was.
+pub enum Undo {
+    /// Take a mount away, busy or not; nothing that it holds is of value any more.
+    Unmount(PathBuf),
+    /// End a daemon that we started.
+    Kill(Arc<Mutex<Child>>),
+    /// Remove a directory with all it holds.
+    Remove(PathBuf),
+}
+
+static STACK: Mutex<Vec<(u64, Undo)>> = Mutex::new(Vec::new());
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
+/// A registered step. Dropping it performs the step.
+#[must_use = "the step is performed as soon as this is dropped"]
+pub struct Pending(u64);
+
+/// Registers a step. Steps still registered when a signal arrives run newest first.
+pub fn register(step: Undo) -> Pending {
+    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+    STACK.lock().push((id, step));
+    Pending(id)
+}
+
+impl Pending {
+    /// Forgets the step, because its work has been done in the ordinary way.
+    pub fn cancel(self) {
+        STACK.lock().retain(|(id, _)| *id != self.0);
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let mut stack = STACK.lock();
+        if let Some(at) = stack.iter().position(|(id, _)| *id == self.0) {
+            let (_, step) = stack.remove(at);
+            perform(step);
+        }
+    }
+}
+
+/// Failures are passed over: a step often finds its work done already, and the steps after it
+/// matter just as much.
+fn perform(step: Undo) {
+    match step {
+        Undo::Unmount(dir) => {
+            // FORCE breaks the connection to a FUSE daemon that no longer answers.
+            let _ = unmount(&dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
+        }
+        Undo::Kill(child) => {
+            let mut child = child.lock();
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        Undo::Remove(dir) => {
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP perform all registered steps and end the program with
+/// the customary status, 128 + signal.
+pub fn on_signals() -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch signals")?;
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            // The lock is kept until the end, so that the main thread cannot set up anything new.
+            let mut stack = STACK.lock();
+            while let Some((_, step)) = stack.pop() {
+                perform(step);
+            }
+            std::process::exit(128 + signal);
+        }
+    });
+    Ok(())
+}

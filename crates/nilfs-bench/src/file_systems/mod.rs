@@ -1,0 +1,59 @@
+//! The file systems that are compared. To add one, write its file and name it in [`all`].
+
+mod fuse2fs;
+mod kernel;
+mod nilfs;
+mod null;
+
+use std::fs::File;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::mount::Mount;
+
+/// Name of ours, the one that all others are compared with.
+pub const OURS: &str = "nilfs";
+
+/// What the bench asks of a file system.
+pub trait FileSystem {
+    /// The name in the table and in `--fs`.
+    fn name(&self) -> &'static str;
+
+    /// What a reader must know to judge its figures.
+    fn what(&self) -> &'static str;
+
+    /// Makes an empty volume of `size_bytes` in a new sparse image.
+    fn format(&self, image: &Path, size_bytes: u64) -> Result<()>;
+
+    /// Mounts an image as its user would, with default options.
+    fn mount(&self, image: &Path, dir: &Path) -> Result<Mount>;
+
+    /// Mounts an image so that [`Mount::kill`] can cut it off.
+    fn mount_killable(&self, _image: &Path, _dir: &Path) -> Result<Mount> {
+        bail!("{} cannot be killed in mid-work", self.name())
+    }
+
+    /// Whether what it holds survives unmounting.
+    fn persistent(&self) -> bool {
+        true
+    }
+}
+
+/// All file systems, ours first. `nilfs` is the path of our command.
+pub fn all(nilfs: &Path) -> Vec<Box<dyn FileSystem>> {
+    vec![
+        Box::new(nilfs::Nilfs::new(nilfs)),
+        Box::new(kernel::Kernel::EXT4),
+        Box::new(kernel::Kernel::BTRFS),
+        Box::new(fuse2fs::Fuse2fs),
+        Box::new(null::Null),
+    ]
+}
+
+/// Makes a sparse file.
+fn create_sparse(image: &Path, size_bytes: u64) -> Result<()> {
+    File::create(image)
+        .and_then(|file| file.set_len(size_bytes))
+        .with_context(|| format!("cannot create the image {}", image.display()))
+}

@@ -1,0 +1,385 @@
+//! From samples to the one table: medians, ratios, and why a cell is empty.
+
+use anyhow::{Context, Result};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use crate::machine::Machine;
+use crate::schedule::{Outcome, Plan, Row};
+use crate::sizes::{SEED, Sizes};
+use crate::stage::Sample;
+use crate::workloads::Unit;
+
+/// All results, ready to be printed.
+#[derive(Serialize)]
+pub struct Report {
+    machine: Machine,
+    runs: u32,
+    quick: bool,
+    seed: u64,
+    sizes: Sizes,
+    /// The file system that all others are compared with.
+    reference: &'static str,
+    systems: Vec<System>,
+    rows: Vec<ReportRow>,
+}
+
+#[derive(Serialize)]
+struct System {
+    name: &'static str,
+    what: &'static str,
+}
+
+#[derive(Serialize)]
+struct ReportRow {
+    workload: &'static str,
+    what: &'static str,
+    /// Unit of all figures of the row.
+    unit: String,
+    /// In the order of `systems`.
+    cells: Vec<Cell>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case")]
+enum Cell {
+    Measured {
+        #[serde(flatten)]
+        figures: Figures,
+        /// How many times as fast the reference is; absent if that was not measured.
+        reference_ratio: Option<f64>,
+    },
+    NotApplicable,
+    Skipped {
+        reason: String,
+    },
+    Failed {
+        reason: String,
+    },
+}
+
+/// Figures of one cell, in the unit of its row.
+#[derive(Serialize)]
+struct Figures {
+    median: f64,
+    min: f64,
+    max: f64,
+    samples: Vec<f64>,
+}
+
+impl Unit {
+    fn name(self) -> String {
+        match self {
+            Unit::Bytes => "MiB/s".to_owned(),
+            Unit::Operations(kind) => format!("{kind}/s"),
+            Unit::Once => "s".to_owned(),
+        }
+    }
+
+    fn figure(self, sample: &Sample) -> f64 {
+        match self {
+            Unit::Bytes => sample.rate() / f64::from(1 << 20),
+            Unit::Operations(_) => sample.rate(),
+            Unit::Once => sample.elapsed.as_secs_f64(),
+        }
+    }
+
+    /// How many times as fast `reference` is as `other`.
+    fn speed_ratio(self, reference: f64, other: f64) -> f64 {
+        match self {
+            Unit::Bytes | Unit::Operations(_) => reference / other,
+            Unit::Once => other / reference,
+        }
+    }
+}
+
+impl Figures {
+    /// None without samples.
+    fn of(unit: Unit, samples: &[Sample]) -> Option<Self> {
+        let figures: Vec<f64> = samples.iter().map(|sample| unit.figure(sample)).collect();
+        let mut sorted = figures.clone();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let upper = sorted.len() / 2;
+        let lower = (sorted.len() - 1) / 2;
+        let median = (sorted[lower] + sorted[upper]) / 2.0;
+        Some(Self {
+            median,
+            min,
+            max,
+            samples: figures,
+        })
+    }
+}
+
+impl Report {
+    /// Puts the results of a plan together.
+    pub fn new(machine: Machine, plan: &Plan<'_>, rows: &[Row<'_>], quick: bool) -> Self {
+        let systems: Vec<System> = plan
+            .systems
+            .iter()
+            .map(|system| System {
+                name: system.name(),
+                what: system.what(),
+            })
+            .collect();
+        Self {
+            machine,
+            runs: plan.runs,
+            quick,
+            seed: SEED,
+            sizes: plan.sizes.clone(),
+            reference: systems.first().map_or("", |system| system.name),
+            systems,
+            rows: rows.iter().map(ReportRow::new).collect(),
+        }
+    }
+
+    /// Whether the reference failed in any row.
+    pub fn reference_failed(&self) -> bool {
+        self.rows
+            .iter()
+            .any(|row| matches!(row.cells.first(), Some(Cell::Failed { .. })))
+    }
+
+    /// The results for programs.
+    pub fn json(&self) -> Result<String> {
+        serde_json::to_string_pretty(self).context("cannot write the results as JSON")
+    }
+
+    /// The results for people.
+    pub fn text(&self) -> String {
+        let mut notes = Notes::default();
+        let mut table = Table::new();
+        table
+            .load_style(presets::UTF8_HORIZONTAL_ONLY)
+            .set_content_arrangement(ContentArrangement::Disabled)
+            .set_header(self.header());
+        for row in &self.rows {
+            let mut line = vec![format!("{}\n{}", row.workload, row.unit)];
+            line.extend(row.cells.iter().enumerate().map(|(column, cell)| {
+                cell.text(
+                    column == 0,
+                    || format!("{} on {}", row.workload, self.systems[column].name),
+                    &mut notes,
+                )
+            }));
+            table.add_row(line);
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        format!(
+            "{}\n\n{table}\n{}{}",
+            self.heading(),
+            self.legend(),
+            notes.text()
+        )
+    }
+
+    fn header(&self) -> Vec<String> {
+        let mut header = vec!["workload".to_owned(), self.reference.to_owned()];
+        let peers = self.systems.iter().skip(1);
+        header.extend(peers.map(|system| format!("{} / {}", self.reference, system.name)));
+        header
+    }
+
+    fn heading(&self) -> String {
+        let machine = &self.machine;
+        format!(
+            "{} cores ({}), {:.0} GiB of memory, {}; images on {} ({}).\n\
+             Medians of {} runs [min..max], taken in turns{}.",
+            machine.cores,
+            machine.processor,
+            machine.memory_bytes as f64 / f64::from(1 << 30),
+            machine.kernel,
+            machine.backing_file_system,
+            machine.backing_dir,
+            self.runs,
+            if self.quick {
+                "; QUICK: sizes too small to judge by"
+            } else {
+                ""
+            },
+        )
+    }
+
+    fn legend(&self) -> String {
+        let mut legend = format!(
+            "1.50× means: {} is one and a half times as fast. Below it, the figures of the other.\n",
+            self.reference
+        );
+        for system in &self.systems {
+            legend.push_str(&format!("  {}: {}\n", system.name, system.what));
+        }
+        for row in &self.rows {
+            legend.push_str(&format!("  {}: {}\n", row.workload, row.what));
+        }
+        legend
+    }
+}
+
+impl ReportRow {
+    fn new(row: &Row<'_>) -> Self {
+        let unit = row.workload.unit;
+        let reference = row.outcomes.first().and_then(|outcome| match outcome {
+            Outcome::Measured(samples) => Figures::of(unit, samples),
+            _ => None,
+        });
+        let reference = reference.map(|figures| figures.median);
+        Self {
+            workload: row.workload.name,
+            what: row.workload.what,
+            unit: unit.name(),
+            cells: row
+                .outcomes
+                .iter()
+                .map(|outcome| Cell::new(unit, outcome, reference))
+                .collect(),
+        }
+    }
+}
+
+impl Cell {
+    fn new(unit: Unit, outcome: &Outcome, reference: Option<f64>) -> Self {
+        match outcome {
+            Outcome::Measured(samples) => match Figures::of(unit, samples) {
+                Some(figures) => Cell::Measured {
+                    reference_ratio: reference
+                        .map(|reference| unit.speed_ratio(reference, figures.median)),
+                    figures,
+                },
+                None => Cell::Failed {
+                    reason: "no sample was taken".to_owned(),
+                },
+            },
+            Outcome::NotApplicable => Cell::NotApplicable,
+            Outcome::Skipped(reason) => Cell::Skipped {
+                reason: reason.clone(),
+            },
+            Outcome::Failed(reason) => Cell::Failed {
+                reason: reason.clone(),
+            },
+        }
+    }
+
+    fn text(&self, is_reference: bool, place: impl Fn() -> String, notes: &mut Notes) -> String {
+        match self {
+            Cell::Measured { figures, .. } if is_reference => figures.text(),
+            Cell::Measured {
+                figures,
+                reference_ratio: Some(ratio),
+            } => {
+                format!("{ratio:.2}×\n{}", figures.text())
+            }
+            Cell::Measured {
+                figures,
+                reference_ratio: None,
+            } => format!("–\n{}", figures.text()),
+            Cell::NotApplicable => "–".to_owned(),
+            Cell::Skipped { reason } => format!("skipped: note {}", notes.number(reason, place)),
+            Cell::Failed { reason } => format!("failed: note {}", notes.number(reason, place)),
+        }
+    }
+}
+
+impl Figures {
+    fn text(&self) -> String {
+        format!(
+            "{} [{}..{}]",
+            short(self.median),
+            short(self.min),
+            short(self.max)
+        )
+    }
+}
+
+/// Three significant digits, at least.
+fn short(figure: f64) -> String {
+    match figure {
+        ..1.0 => format!("{figure:.3}"),
+        ..10.0 => format!("{figure:.2}"),
+        ..100.0 => format!("{figure:.1}"),
+        _ => format!("{figure:.0}"),
+    }
+}
+
+/// Reasons, too long for a cell. The same reason in several places is one note.
+#[derive(Default)]
+struct Notes {
+    notes: Vec<(String, Vec<String>)>,
+}
+
+impl Notes {
+    fn number(&mut self, reason: &str, place: impl Fn() -> String) -> usize {
+        let at = self
+            .notes
+            .iter()
+            .position(|(known, _)| known == reason)
+            .unwrap_or_else(|| {
+                self.notes.push((reason.to_owned(), Vec::new()));
+                self.notes.len() - 1
+            });
+        self.notes[at].1.push(place());
+        at + 1
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for (at, (reason, places)) in self.notes.iter().enumerate() {
+            text.push_str(&format!(
+                "Note {} ({}): {reason}\n",
+                at + 1,
+                places.join(", ")
+            ));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn samples(seconds: &[u64]) -> Vec<Sample> {
+        let of = |&seconds| Sample {
+            amount: 60 << 20,
+            elapsed: Duration::from_secs(seconds),
+        };
+        seconds.iter().map(of).collect()
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+        let figures = Figures::of(Unit::Bytes, &samples(&[1, 2, 3, 60])).unwrap();
+        assert_eq!(
+            (figures.median, figures.min, figures.max),
+            (25.0, 1.0, 60.0)
+        );
+        let figures = Figures::of(Unit::Once, &samples(&[3, 1, 2])).unwrap();
+        assert_eq!((figures.median, figures.min, figures.max), (2.0, 1.0, 3.0));
+    }
+
+    #[test]
+    fn a_ratio_above_one_means_that_the_reference_is_faster_in_every_unit() {
+        for unit in [Unit::Bytes, Unit::Operations("writes"), Unit::Once] {
+            let faster = Figures::of(unit, &samples(&[1])).unwrap().median;
+            let slower = Figures::of(unit, &samples(&[2])).unwrap().median;
+            assert_eq!(unit.speed_ratio(faster, slower), 2.0);
+        }
+    }
+
+    #[test]
+    fn a_reason_given_twice_is_noted_once_with_both_places() {
+        let mut notes = Notes::default();
+        assert_eq!(notes.number("not installed", || "a".to_owned()), 1);
+        assert_eq!(notes.number("broken", || "b".to_owned()), 2);
+        assert_eq!(notes.number("not installed", || "c".to_owned()), 1);
+        assert_eq!(
+            notes.text(),
+            "Note 1 (a, c): not installed\nNote 2 (b): broken\n"
+        );
+    }
+}

@@ -1,0 +1,104 @@
+//! The source of Linux, unpacked: the classical many-files workload.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use super::Skip;
+use crate::command;
+use crate::fixtures::warm;
+use crate::stage::{Sample, Stage, settle};
+
+/// Where Debian's linux-source package puts it.
+const INSTALL_DIR: &str = "/usr/src";
+const INSTALL_PREFIX: &str = "linux-source-";
+const INSTALL_SUFFIX: &str = ".tar.xz";
+
+/// Unpacks an archive that is decompressed already.
+pub fn unpack(stage: &mut Stage<'_>) -> Result<Sample> {
+    let tar = archive(stage)?;
+    let root = stage.mount_fresh()?;
+    warm(&tar)?;
+    stage.timed(1, || {
+        command::run(
+            Command::new("tar")
+                .arg("-xf")
+                .arg(&tar)
+                .arg("-C")
+                .arg(&root),
+        )?;
+        settle(&root)
+    })
+}
+
+fn archive(stage: &Stage<'_>) -> Result<PathBuf> {
+    let compressed = match stage.kernel_source {
+        Some(path) => path.to_owned(),
+        None => installed().ok_or_else(|| {
+            anyhow!(Skip(format!(
+                "{INSTALL_DIR}/{INSTALL_PREFIX}*{INSTALL_SUFFIX} is not there: install Debian's \
+                 linux-source package, or name an archive with --kernel-source"
+            )))
+        })?,
+    };
+    stage
+        .fixtures
+        .get("kernel.tar", |tar| match stage.sizes.kernel_members {
+            None => decompress(&compressed, tar),
+            Some(members) => extract_part(&compressed, members, tar),
+        })
+}
+
+/// The newest by name, if any is installed.
+fn installed() -> Option<PathBuf> {
+    let entries = Path::new(INSTALL_DIR).read_dir().ok()?;
+    let matches = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(INSTALL_PREFIX) && name.ends_with(INSTALL_SUFFIX)
+    };
+    entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(matches)
+        .max()
+}
+
+fn decompress(compressed: &Path, tar: &Path) -> Result<()> {
+    let output = File::create(tar).with_context(|| format!("cannot create {}", tar.display()))?;
+    let status = Command::new("xz")
+        .arg("-dc")
+        .arg(compressed)
+        .stdin(Stdio::null())
+        .stdout(output)
+        .status()
+        .context("cannot run `xz`")?;
+    ensure!(
+        status.success(),
+        "`xz -dc {}`: {status}",
+        compressed.display()
+    );
+    Ok(())
+}
+
+/// An archive of those members only.
+fn extract_part(compressed: &Path, members: &str, tar: &Path) -> Result<()> {
+    let scratch = tempfile::tempdir_in(tar.parent().unwrap_or(Path::new(".")))
+        .context("cannot make a directory")?;
+    let mut extract = Command::new("tar");
+    extract
+        .arg("-xJf")
+        .arg(compressed)
+        .arg("-C")
+        .arg(scratch.path());
+    command::run(extract.args(["--wildcards", members]))?;
+    command::run(
+        Command::new("tar")
+            .arg("-cf")
+            .arg(tar)
+            .arg("-C")
+            .arg(scratch.path())
+            .arg("."),
+    )
+}

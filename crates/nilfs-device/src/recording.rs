@@ -1,0 +1,102 @@
+//! A device that remembers what was done to it, so that a test can cut the power anywhere.
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::{Device, IoSlice};
+
+/// Something that changed the device, in the order in which it happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Bytes were written.
+    Write {
+        /// Byte address.
+        offset: u64,
+        /// What was written.
+        bytes: Vec<u8>,
+    },
+    /// Everything before became durable.
+    Flush,
+    /// A range was discarded.
+    Discard {
+        /// Byte address.
+        offset: u64,
+        /// Length in bytes.
+        bytes: u64,
+    },
+}
+
+/// A device that passes everything on and keeps a record of writes, flushes and discards.
+pub struct RecordingDevice<D> {
+    below: D,
+    events: Arc<Mutex<Vec<Event>>>,
+}
+
+impl<D: Device> RecordingDevice<D> {
+    /// Records what is done to `below` from now on.
+    pub fn new(below: D) -> Self {
+        Self {
+            below,
+            events: Arc::default(),
+        }
+    }
+
+    /// The device below.
+    pub fn below(&self) -> &D {
+        &self.below
+    }
+
+    /// Everything recorded so far.
+    #[must_use]
+    pub fn events(&self) -> Vec<Event> {
+        self.events.lock().clone()
+    }
+
+    /// Everything recorded since the last call.
+    #[must_use]
+    pub fn take_events(&self) -> Vec<Event> {
+        std::mem::take(&mut self.events.lock())
+    }
+}
+
+impl<D: Device> Device for RecordingDevice<D> {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.below.is_read_only()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.below.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+        // The lock is held across the write so that the record has the device's order.
+        let mut events = self.events.lock();
+        self.below.write_at(offset, pieces)?;
+        let bytes = pieces
+            .iter()
+            .flat_map(|piece| piece.iter().copied())
+            .collect();
+        events.push(Event::Write { offset, bytes });
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let mut events = self.events.lock();
+        self.below.flush()?;
+        events.push(Event::Flush);
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let mut events = self.events.lock();
+        self.below.discard(offset, bytes)?;
+        events.push(Event::Discard { offset, bytes });
+        Ok(())
+    }
+}

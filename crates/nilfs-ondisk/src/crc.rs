@@ -1,0 +1,51 @@
+//! The checksum of the format: reflected CRC-32 (polynomial 0xEDB88320) whose register starts with
+//! the volume's seed and is not inverted, neither at the start nor at the end (format spec §1.1).
+
+use crc32fast::Hasher;
+
+/// A running checksum over several pieces.
+#[derive(Debug, Clone)]
+pub struct Crc(Hasher);
+
+impl Crc {
+    /// Starts a checksum with the volume's `s_crc_seed`.
+    #[must_use]
+    pub fn new(seed: u32) -> Self {
+        // The library inverts the register at both ends, as zlib does; the format does at none.
+        Self(Hasher::new_with_initial(!seed))
+    }
+
+    /// Adds bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all bytes so far.
+    #[must_use]
+    pub fn value(self) -> u32 {
+        !self.0.finalize()
+    }
+}
+
+/// The checksum of `bytes` with the volume's seed.
+#[must_use]
+pub fn crc32_le(seed: u32, bytes: &[u8]) -> u32 {
+    let mut crc = Crc::new(seed);
+    crc.update(bytes);
+    crc.value()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::crc32_le;
+
+    /// The vectors of format spec §1.1.
+    #[test]
+    fn matches_the_vectors_of_the_format() {
+        assert_eq!(crc32_le(0, b"123456789"), 0x2dfd_2d88);
+        assert_eq!(crc32_le(0xffff_ffff, b"123456789"), 0x340b_c6d9);
+        assert_eq!(crc32_le(0x90ba_9212, b"123456789"), 0x5b0d_f25e);
+        assert_eq!(crc32_le(0x1234_5678, b""), 0x1234_5678);
+        assert_eq!(crc32_le(0x1234_5678, b"\0"), 0x5ecc_cd58);
+    }
+}

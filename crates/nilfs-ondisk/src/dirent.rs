@@ -1,0 +1,348 @@
+//! Directory blocks: variable records that cover the block exactly (format spec §13).
+//!
+//! ```text
+//! 0       8         10         11          12
+//! | inode | rec_len | name_len | file_type | name … padding to a multiple of 8 |
+//! ```
+//!
+//! A record with inode 0 is unused; the space behind the name of a used record, up to its
+//! `rec_len`, is slack that a later insert may split off.
+
+use crate::inode::FileType;
+use crate::{FormatError, Ino};
+
+/// Bytes before the name.
+pub const HEADER_SIZE: usize = 12;
+/// Longest name in bytes.
+pub const NAME_MAX: usize = 255;
+
+const STRUCTURE: &str = "directory entry";
+
+/// Bytes that a name needs.
+#[must_use]
+pub const fn needed(name_len: usize) -> usize {
+    (name_len + HEADER_SIZE + 7) & !7
+}
+
+/// A record of a directory block, used or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Byte offset in the block.
+    pub offset: usize,
+    /// Bytes up to the next record.
+    pub len: usize,
+    /// The inode; 0 = unused.
+    pub ino: Ino,
+    /// The name; of no meaning in an unused record.
+    pub name: &'a [u8],
+    /// The advisory type code.
+    pub type_code: u8,
+}
+
+impl Record<'_> {
+    /// Whether the record names a file.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.ino.0 != 0
+    }
+
+    /// Bytes of the record that an insert could take.
+    #[must_use]
+    pub fn slack(&self) -> usize {
+        if self.is_used() {
+            self.len - needed(self.name.len())
+        } else {
+            self.len
+        }
+    }
+
+    /// The type that the entry claims its file to have.
+    #[must_use]
+    pub fn file_type(&self) -> Option<FileType> {
+        FileType::from_dirent_code(self.type_code)
+    }
+}
+
+/// The records of a block in order; each is checked as it is read, and the first bad one ends the
+/// iteration with an error.
+pub fn records(block: &[u8]) -> impl Iterator<Item = Result<Record<'_>, FormatError>> {
+    let mut offset = 0;
+    let mut failed = false;
+    std::iter::from_fn(move || {
+        if failed || offset >= block.len() {
+            return None;
+        }
+        let record = record_at(block, offset);
+        match &record {
+            Ok(record) => offset += record.len,
+            Err(_) => failed = true,
+        }
+        Some(record)
+    })
+}
+
+/// The record at a byte offset.
+///
+/// # Errors
+/// A record that crosses the block, is too short for its name, misaligned, or names an inode that
+/// no entry may name.
+pub fn record_at(block: &[u8], offset: usize) -> Result<Record<'_>, FormatError> {
+    let rest = block
+        .get(offset..)
+        .filter(|rest| rest.len() >= HEADER_SIZE)
+        .ok_or_else(|| {
+            FormatError::field(STRUCTURE, "offset", offset, "a record inside the block")
+        })?;
+    let mut ino = [0; 8];
+    ino.copy_from_slice(&rest[..8]);
+    let ino = Ino(u64::from_le_bytes(ino));
+    let stored = usize::from(u16::from_le_bytes([rest[8], rest[9]]));
+    // A single record that fills a block of 64 KiB does not fit into 16 bits.
+    let len = if stored == 65535 { 65536 } else { stored };
+    let name_len = usize::from(rest[10]);
+    if len < 16 || len % 4 != 0 || len > rest.len() || len < HEADER_SIZE + name_len {
+        let expected = format!(
+            "a multiple of 4 from {} to {}",
+            needed(name_len).max(16),
+            rest.len()
+        );
+        return Err(FormatError::field(STRUCTURE, "rec_len", len, expected));
+    }
+    if ino.0 != 0 {
+        if len < needed(name_len) {
+            return Err(FormatError::field(
+                STRUCTURE,
+                "rec_len",
+                len,
+                needed(name_len),
+            ));
+        }
+        if !ino.is_nameable() {
+            return Err(FormatError::field(
+                STRUCTURE,
+                "inode",
+                ino,
+                "2, 10, or 11 and more",
+            ));
+        }
+        if name_len == 0 {
+            return Err(FormatError::field(STRUCTURE, "name_len", 0, "1 to 255"));
+        }
+    }
+    let name = &rest[HEADER_SIZE..HEADER_SIZE + name_len];
+    if ino.0 != 0 && name.iter().any(|&byte| byte == 0 || byte == b'/') {
+        return Err(FormatError::field(
+            STRUCTURE,
+            "name",
+            "a NUL or a slash",
+            "neither",
+        ));
+    }
+    Ok(Record {
+        offset,
+        len,
+        ino,
+        name,
+        type_code: rest[11],
+    })
+}
+
+/// Writes a record of `len` bytes at `offset`.
+pub fn write_record(
+    block: &mut [u8],
+    offset: usize,
+    len: usize,
+    ino: Ino,
+    name: &[u8],
+    file_type: Option<FileType>,
+) {
+    let record = &mut block[offset..offset + len];
+    record[..8].copy_from_slice(&ino.0.to_le_bytes());
+    record[8..10].copy_from_slice(&encode_len(len));
+    record[10] = name.len() as u8;
+    record[11] = file_type.map_or(0, FileType::dirent_code);
+    record[HEADER_SIZE..HEADER_SIZE + name.len()].copy_from_slice(name);
+    let padding = HEADER_SIZE + name.len()..needed(name.len()).min(len);
+    record[padding].fill(0);
+}
+
+/// Lets the record at `offset` name another file, in place.
+pub fn set_target(block: &mut [u8], offset: usize, ino: Ino, file_type: FileType) {
+    block[offset..offset + 8].copy_from_slice(&ino.0.to_le_bytes());
+    block[offset + 11] = file_type.dirent_code();
+}
+
+/// Changes the length of the record at `offset`.
+pub fn set_len(block: &mut [u8], offset: usize, len: usize) {
+    block[offset + 8..offset + 10].copy_from_slice(&encode_len(len));
+}
+
+fn encode_len(len: usize) -> [u8; 2] {
+    (len.min(65535) as u16).to_le_bytes()
+}
+
+/// Puts a name into a block that has room for it: into an unused record or into the slack of a
+/// used one, the first that fits. Gives the byte offset of the new record, or `None` if nothing
+/// fits.
+///
+/// # Errors
+/// A record of the block is malformed.
+pub fn insert(
+    block: &mut [u8],
+    ino: Ino,
+    name: &[u8],
+    file_type: FileType,
+) -> Result<Option<usize>, FormatError> {
+    let need = needed(name.len()).max(16);
+    let mut found = None;
+    for record in records(block) {
+        let record = record?;
+        if record.slack() >= need {
+            let kept = if record.is_used() {
+                needed(record.name.len())
+            } else {
+                0
+            };
+            found = Some((record.offset, record.len, kept));
+            break;
+        }
+    }
+    let Some((offset, len, kept)) = found else {
+        return Ok(None);
+    };
+    if kept > 0 {
+        set_len(block, offset, kept);
+    }
+    write_record(block, offset + kept, len - kept, ino, name, Some(file_type));
+    Ok(Some(offset + kept))
+}
+
+/// Takes the record at `offset` out: the preceding record of the block swallows it; the first
+/// record of a block only becomes unused.
+///
+/// # Errors
+/// A record of the block is malformed, or none starts at `offset`.
+pub fn remove(block: &mut [u8], offset: usize) -> Result<(), FormatError> {
+    let mut before = None;
+    let mut found = None;
+    for record in records(block) {
+        let record = record?;
+        if record.offset == offset {
+            found = Some(record.len);
+            break;
+        }
+        before = Some((record.offset, record.len));
+    }
+    let len = found
+        .ok_or_else(|| FormatError::field(STRUCTURE, "offset", offset, "the start of a record"))?;
+    match before {
+        Some((start, previous)) => set_len(block, start, previous + len),
+        None => block[offset..offset + 8].fill(0),
+    }
+    Ok(())
+}
+
+/// Fills a block with one unused record.
+pub fn format_empty(block: &mut [u8]) {
+    block[..HEADER_SIZE].fill(0);
+    let len = block.len();
+    set_len(block, 0, len);
+}
+
+/// Fills the first block of a directory with "." and "..".
+pub fn format_first(block: &mut [u8], own: Ino, parent: Ino) {
+    let len = block.len();
+    write_record(block, 0, 16, own, b".", Some(FileType::Directory));
+    write_record(
+        block,
+        16,
+        len - 16,
+        parent,
+        b"..",
+        Some(FileType::Directory),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(block: &[u8]) -> Vec<String> {
+        records(block)
+            .map(Result::unwrap)
+            .filter(Record::is_used)
+            .map(|r| String::from_utf8_lossy(r.name).into_owned())
+            .collect()
+    }
+
+    #[test]
+    fn names_come_and_go_and_records_still_cover_the_block() {
+        let mut block = vec![0xee; 1024];
+        format_first(&mut block, Ino(2), Ino(2));
+        let mut at = Vec::new();
+        for name in ["a", "some name", "b"] {
+            at.push(
+                insert(&mut block, Ino(11), name.as_bytes(), FileType::Regular)
+                    .unwrap()
+                    .unwrap(),
+            );
+        }
+        assert_eq!(names(&block), [".", "..", "a", "some name", "b"]);
+        remove(&mut block, at[1]).unwrap();
+        assert_eq!(names(&block), [".", "..", "a", "b"]);
+        let again = insert(&mut block, Ino(12), b"other", FileType::Symlink)
+            .unwrap()
+            .unwrap();
+        assert_eq!(again, at[1], "the freed space is found again");
+        assert_eq!(records(&block).map(|r| r.unwrap().len).sum::<usize>(), 1024);
+    }
+
+    #[test]
+    fn a_full_block_takes_no_more_and_a_first_record_is_reused() {
+        let mut block = vec![0; 1024];
+        format_empty(&mut block);
+        let mut count = 0;
+        while insert(&mut block, Ino(11), &[b'x'; 200], FileType::Regular)
+            .unwrap()
+            .is_some()
+        {
+            count += 1;
+        }
+        assert_eq!(count, 1024 / needed(200));
+        remove(&mut block, 0).unwrap();
+        assert_eq!(names(&block).len(), count - 1);
+        assert_eq!(
+            insert(&mut block, Ino(11), b"y", FileType::Regular).unwrap(),
+            Some(0)
+        );
+    }
+
+    #[test]
+    fn a_whole_block_of_64_kib_is_one_record() {
+        let mut block = vec![0; 65536];
+        format_empty(&mut block);
+        assert_eq!(
+            records(&block).map(|r| r.unwrap().len).collect::<Vec<_>>(),
+            [65536]
+        );
+    }
+
+    #[test]
+    fn malformed_records_are_refused() {
+        let mut block = vec![0; 1024];
+        format_first(&mut block, Ino(2), Ino(2));
+        for (at, value) in [
+            (8, 0),
+            (8, 13),
+            (9, 0xff),
+            (0, 3),
+            (10, 0),
+            (12, b'/'),
+            (10, 200),
+        ] {
+            let mut broken = block.clone();
+            broken[at] = value;
+            assert!(records(&broken).any(|r| r.is_err()), "byte {at} = {value}");
+        }
+    }
+}

@@ -1,0 +1,622 @@
+//! Segment summaries: the head of a log (partial segment), which says what its blocks are
+//! (format spec §4).
+//!
+//! ```text
+//! | header (64) | finfo | binfo … | finfo | binfo … | 0 …   payload blocks …   super root? |
+//! ```
+//!
+//! An item never crosses a block boundary: one that would starts at the next block instead.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::crc::{Crc, crc32_le};
+use crate::{BlockNr, BlockSize, Cno, FileBlock, FormatError, Ino, Seq, VBlockNr};
+
+const STRUCTURE: &str = "segment summary";
+
+/// `ss_magic`.
+pub const MAGIC: u32 = 0x1eaf_fa11;
+/// Bytes of the header.
+pub const HEADER_SIZE: usize = 64;
+/// Bytes of a finfo.
+pub const FINFO_SIZE: usize = 24;
+
+/// `ss_flags`: first log of a logical segment.
+pub const LOGBGN: u16 = 0x01;
+/// `ss_flags`: last log of a logical segment.
+pub const LOGEND: u16 = 0x02;
+/// `ss_flags`: ends with a super root.
+pub const SR: u16 = 0x04;
+/// `ss_flags`: data-sync log.
+pub const SYNDT: u16 = 0x08;
+/// `ss_flags`: written by the cleaner.
+pub const GC: u16 = 0x10;
+
+/// The header as it lies on disk.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawHeader {
+    ss_datasum: U32,
+    ss_sumsum: U32,
+    ss_magic: U32,
+    ss_bytes: U16,
+    ss_flags: U16,
+    ss_seq: U64,
+    ss_create: U64,
+    ss_next: U64,
+    ss_nblocks: U32,
+    ss_nfinfo: U32,
+    ss_sumbytes: U32,
+    ss_pad: U32,
+    ss_cno: U64,
+}
+
+const _: () = assert!(size_of::<RawHeader>() == HEADER_SIZE);
+
+/// A finfo as it lies on disk.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawFinfo {
+    fi_ino: U64,
+    fi_cno: U64,
+    fi_nblocks: U32,
+    fi_ndatablk: U32,
+}
+
+const _: () = assert!(size_of::<RawFinfo>() == FINFO_SIZE);
+
+/// The header of a log whose fields are consistent with each other. Its checksums are checked
+/// apart, because they need the summary or the whole log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogHeader {
+    /// Checksum of the whole log.
+    pub datasum: u32,
+    /// Checksum of the summary.
+    pub sumsum: u32,
+    /// `LOGBGN`, `LOGEND`, `SR`, `SYNDT`, `GC`.
+    pub flags: u16,
+    /// Sequence number of the segment.
+    pub seq: Seq,
+    /// Creation time (s).
+    pub create: u64,
+    /// First block of the next segment.
+    pub next: BlockNr,
+    /// Blocks of the log, with its summary.
+    pub nblocks: u32,
+    /// Number of finfos.
+    pub nfinfo: u32,
+    /// Bytes of the summary.
+    pub sumbytes: u32,
+    /// The checkpoint under construction.
+    pub cno: Cno,
+    /// Bytes of the header; the first item follows.
+    header_bytes: u16,
+}
+
+impl LogHeader {
+    /// Reads a header from the first block of a log. `blocks_per_segment` bounds it.
+    ///
+    /// # Errors
+    /// Names the field that is wrong.
+    pub fn parse(
+        block: &[u8],
+        block_size: BlockSize,
+        blocks_per_segment: u32,
+    ) -> Result<Self, FormatError> {
+        let (raw, _) = RawHeader::read_from_prefix(block).map_err(|_| FormatError::Short {
+            structure: STRUCTURE,
+            have: block.len() as u64,
+            need: HEADER_SIZE as u64,
+        })?;
+        if raw.ss_magic.get() != MAGIC {
+            let found = format!("{:#010x}", raw.ss_magic.get());
+            return Err(FormatError::field(
+                STRUCTURE,
+                "ss_magic",
+                found,
+                "0x1eaffa11",
+            ));
+        }
+        let nblocks = raw.ss_nblocks.get();
+        if !(1..=blocks_per_segment).contains(&nblocks) {
+            let expected = format!("1 to {blocks_per_segment}");
+            return Err(FormatError::field(
+                STRUCTURE,
+                "ss_nblocks",
+                nblocks,
+                expected,
+            ));
+        }
+        let header_bytes = raw.ss_bytes.get();
+        let sumbytes = raw.ss_sumbytes.get();
+        let most = u64::from(nblocks) * block_size.bytes64();
+        if usize::from(header_bytes) < HEADER_SIZE || usize::from(header_bytes) > block_size.bytes()
+        {
+            return Err(FormatError::field(
+                STRUCTURE,
+                "ss_bytes",
+                header_bytes,
+                HEADER_SIZE,
+            ));
+        }
+        if sumbytes < u32::from(header_bytes) || u64::from(sumbytes) > most {
+            let expected = format!("{header_bytes} to {most}");
+            return Err(FormatError::field(
+                STRUCTURE,
+                "ss_sumbytes",
+                sumbytes,
+                expected,
+            ));
+        }
+        Ok(Self {
+            datasum: raw.ss_datasum.get(),
+            sumsum: raw.ss_sumsum.get(),
+            flags: raw.ss_flags.get(),
+            seq: Seq(raw.ss_seq.get()),
+            create: raw.ss_create.get(),
+            next: BlockNr(raw.ss_next.get()),
+            nblocks,
+            nfinfo: raw.ss_nfinfo.get(),
+            sumbytes,
+            cno: Cno(raw.ss_cno.get()),
+            header_bytes,
+        })
+    }
+
+    /// Whether a flag is set.
+    #[must_use]
+    pub fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Blocks that the summary takes.
+    #[must_use]
+    pub fn summary_blocks(&self, block_size: BlockSize) -> u64 {
+        block_size.blocks_for(self.sumbytes.into())
+    }
+
+    /// Checks the checksum of the summary, given its blocks.
+    ///
+    /// # Errors
+    /// [`FormatError::Checksum`], or too few bytes.
+    pub fn verify_summary(&self, summary: &[u8], seed: u32) -> Result<(), FormatError> {
+        let covered = summary
+            .get(8..self.sumbytes as usize)
+            .ok_or(FormatError::Short {
+                structure: STRUCTURE,
+                have: summary.len() as u64,
+                need: self.sumbytes.into(),
+            })?;
+        let computed = crc32_le(seed, covered);
+        if computed != self.sumsum {
+            return Err(FormatError::Checksum {
+                structure: STRUCTURE,
+                field: "ss_sumsum",
+                stored: self.sumsum,
+                computed,
+            });
+        }
+        Ok(())
+    }
+
+    /// Checks the checksum of the whole log, given all its blocks in pieces.
+    ///
+    /// # Errors
+    /// [`FormatError::Checksum`].
+    pub fn verify_log<'a>(
+        &self,
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+        seed: u32,
+    ) -> Result<(), FormatError> {
+        let computed = datasum(pieces, seed);
+        if computed != self.datasum {
+            return Err(FormatError::Checksum {
+                structure: "log",
+                field: "ss_datasum",
+                stored: self.datasum,
+                computed,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// What one payload block of a log is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockInfo {
+    /// A data block of any file but the DAT.
+    Data {
+        /// Its virtual block number.
+        vblocknr: VBlockNr,
+        /// Its place in the file.
+        offset: FileBlock,
+    },
+    /// A B-tree node of any file but the DAT.
+    Node {
+        /// Its virtual block number.
+        vblocknr: VBlockNr,
+    },
+    /// A data block of the DAT.
+    DatData {
+        /// Its place in the file.
+        offset: FileBlock,
+    },
+    /// A B-tree node of the DAT.
+    DatNode {
+        /// Its first key.
+        key: u64,
+        /// Its level.
+        level: u8,
+    },
+}
+
+impl BlockInfo {
+    /// Bytes of the binfo.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Data { .. } | Self::DatNode { .. } => 16,
+            Self::Node { .. } | Self::DatData { .. } => 8,
+        }
+    }
+
+    /// Whether it is a B-tree node.
+    #[must_use]
+    pub fn is_node(&self) -> bool {
+        matches!(self, Self::Node { .. } | Self::DatNode { .. })
+    }
+
+    fn parse(dat: bool, node: bool, bytes: &[u8]) -> Self {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        match (dat, node) {
+            (false, false) => Self::Data {
+                vblocknr: VBlockNr(word(0)),
+                offset: FileBlock(word(8)),
+            },
+            (false, true) => Self::Node {
+                vblocknr: VBlockNr(word(0)),
+            },
+            (true, false) => Self::DatData {
+                offset: FileBlock(word(0)),
+            },
+            (true, true) => Self::DatNode {
+                key: word(0),
+                level: bytes[8],
+            },
+        }
+    }
+
+    fn encode(&self, bytes: &mut [u8]) {
+        match self {
+            Self::Data { vblocknr, offset } => {
+                bytes[..8].copy_from_slice(&vblocknr.0.to_le_bytes());
+                bytes[8..16].copy_from_slice(&offset.0.to_le_bytes());
+            }
+            Self::Node { vblocknr } => bytes[..8].copy_from_slice(&vblocknr.0.to_le_bytes()),
+            Self::DatData { offset } => bytes[..8].copy_from_slice(&offset.0.to_le_bytes()),
+            Self::DatNode { key, level } => {
+                bytes[..8].copy_from_slice(&key.to_le_bytes());
+                bytes[8] = *level;
+            }
+        }
+    }
+}
+
+/// The blocks of one file in a log: data blocks first, then nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileInfo {
+    /// The file.
+    pub ino: Ino,
+    /// The checkpoint in which the blocks were written first; 0 for metadata files.
+    pub cno: Cno,
+    /// Its blocks, in the order of the payload.
+    pub blocks: Vec<BlockInfo>,
+}
+
+/// The running place of summary items: the one rule of format spec §4.2.
+#[derive(Debug, Clone, Copy)]
+pub struct Placement {
+    block_size: usize,
+    offset: usize,
+}
+
+impl Placement {
+    /// Behind a header of today's size.
+    #[must_use]
+    pub fn new(block_size: BlockSize) -> Self {
+        Self {
+            block_size: block_size.bytes(),
+            offset: HEADER_SIZE,
+        }
+    }
+
+    /// Places an item of `size` bytes; gives its byte offset from the start of the log.
+    pub fn place(&mut self, size: usize) -> usize {
+        if self.offset % self.block_size + size > self.block_size {
+            self.offset = self.offset.next_multiple_of(self.block_size);
+        }
+        let at = self.offset;
+        self.offset += size;
+        at
+    }
+
+    /// Bytes of the summary so far (`ss_sumbytes`).
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.offset
+    }
+
+    /// Blocks of the summary so far.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.offset.div_ceil(self.block_size) as u64
+    }
+}
+
+/// Reads the items of a summary, given all its blocks.
+///
+/// # Errors
+/// Items that do not end at `ss_sumbytes`, counts that contradict each other, or a number of
+/// blocks that is not that of the log (format spec §15.2).
+pub fn parse_items(
+    header: &LogHeader,
+    summary: &[u8],
+    block_size: BlockSize,
+) -> Result<Vec<FileInfo>, FormatError> {
+    let end = (header.sumbytes as usize).min(summary.len());
+    let mut place = Placement {
+        block_size: block_size.bytes(),
+        offset: header.header_bytes.into(),
+    };
+    let mut item = |size: usize, field| {
+        let at = place.place(size);
+        summary
+            .get(at..at + size)
+            .filter(|_| at + size <= end)
+            .ok_or_else(|| {
+                FormatError::field(STRUCTURE, field, "an item behind ss_sumbytes", "none")
+            })
+    };
+    let mut files = Vec::new();
+    let mut payload = 0u64;
+    for _ in 0..header.nfinfo {
+        let (finfo, _) = RawFinfo::read_from_prefix(item(FINFO_SIZE, "ss_nfinfo")?)
+            .map_err(|_| FormatError::field(STRUCTURE, "finfo", "truncated", "24 bytes"))?;
+        let ino = Ino(finfo.fi_ino.get());
+        let (nblocks, ndata) = (finfo.fi_nblocks.get(), finfo.fi_ndatablk.get());
+        if ndata > nblocks {
+            return Err(FormatError::field(
+                STRUCTURE,
+                "fi_ndatablk",
+                ndata,
+                format!("0 to {nblocks}"),
+            ));
+        }
+        payload += u64::from(nblocks);
+        if payload > u64::from(header.nblocks) {
+            return Err(FormatError::field(
+                STRUCTURE,
+                "fi_nblocks",
+                payload,
+                header.nblocks,
+            ));
+        }
+        let dat = ino == Ino::DAT;
+        let mut blocks = Vec::with_capacity(nblocks as usize);
+        for nth in 0..nblocks {
+            let node = nth >= ndata;
+            let size = if dat == node { 16 } else { 8 };
+            blocks.push(BlockInfo::parse(dat, node, item(size, "fi_nblocks")?));
+        }
+        files.push(FileInfo {
+            ino,
+            cno: Cno(finfo.fi_cno.get()),
+            blocks,
+        });
+    }
+    if place.bytes() != header.sumbytes as usize {
+        return Err(FormatError::field(
+            STRUCTURE,
+            "ss_sumbytes",
+            header.sumbytes,
+            place.bytes(),
+        ));
+    }
+    let super_root = u64::from(header.has(SR));
+    let expected = header.summary_blocks(block_size) + payload + super_root;
+    if expected != u64::from(header.nblocks) {
+        return Err(FormatError::field(
+            STRUCTURE,
+            "ss_nblocks",
+            header.nblocks,
+            expected,
+        ));
+    }
+    Ok(files)
+}
+
+/// What the writer of a log decides about its header.
+#[derive(Debug, Clone, Copy)]
+pub struct NewLog {
+    /// `LOGBGN`, `LOGEND`, `SR`, `SYNDT`, `GC`.
+    pub flags: u16,
+    /// Sequence number of the segment.
+    pub seq: Seq,
+    /// Creation time (s).
+    pub create: u64,
+    /// First block of the next segment.
+    pub next: BlockNr,
+    /// The checkpoint under construction.
+    pub cno: Cno,
+}
+
+/// Builds the summary blocks of a log over the payload, given in order and with the super root
+/// if there is one, and seals them with both checksums.
+pub fn encode_summary<'a>(
+    log: &NewLog,
+    files: &[FileInfo],
+    payload: impl Iterator<Item = &'a [u8]> + Clone,
+    block_size: BlockSize,
+    seed: u32,
+) -> Vec<u8> {
+    let mut place = Placement::new(block_size);
+    let mut bytes = vec![0; block_size.bytes()];
+    let mut put = |place: &mut Placement, size: usize| {
+        let at = place.place(size);
+        bytes.resize(place.blocks() as usize * block_size.bytes(), 0);
+        at..at + size
+    };
+    let mut items: Vec<(std::ops::Range<usize>, [u8; FINFO_SIZE])> = Vec::new();
+    for file in files {
+        let ndata = file.blocks.iter().filter(|block| !block.is_node()).count();
+        let finfo = RawFinfo {
+            fi_ino: U64::new(file.ino.0),
+            fi_cno: U64::new(file.cno.0),
+            fi_nblocks: U32::new(file.blocks.len() as u32),
+            fi_ndatablk: U32::new(ndata as u32),
+        };
+        items.push((put(&mut place, FINFO_SIZE), zerocopy::transmute!(finfo)));
+        for block in &file.blocks {
+            let mut binfo = [0; FINFO_SIZE];
+            block.encode(&mut binfo);
+            items.push((put(&mut place, block.size()), binfo));
+        }
+    }
+    for (range, item) in items {
+        let size = range.len();
+        bytes[range].copy_from_slice(&item[..size]);
+    }
+    let mut header = RawHeader {
+        ss_datasum: U32::ZERO,
+        ss_sumsum: U32::ZERO,
+        ss_magic: U32::new(MAGIC),
+        ss_bytes: U16::new(HEADER_SIZE as u16),
+        ss_flags: U16::new(log.flags),
+        ss_seq: U64::new(log.seq.0),
+        ss_create: U64::new(log.create),
+        ss_next: U64::new(log.next.0),
+        ss_nblocks: U32::new((place.blocks() + payload.clone().count() as u64) as u32),
+        ss_nfinfo: U32::new(files.len() as u32),
+        ss_sumbytes: U32::new(place.bytes() as u32),
+        ss_pad: U32::ZERO,
+        ss_cno: U64::new(log.cno.0),
+    };
+    bytes[..HEADER_SIZE].copy_from_slice(header.as_bytes());
+    header.ss_sumsum = U32::new(crc32_le(seed, &bytes[8..place.bytes()]));
+    bytes[..HEADER_SIZE].copy_from_slice(header.as_bytes());
+    let mut crc = Crc::new(seed);
+    crc.update(&bytes[4..]);
+    payload.for_each(|block| crc.update(block));
+    let sum = crc.value();
+    bytes[..4].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+/// CRC of a whole log, given in pieces, without its first four bytes.
+fn datasum<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, seed: u32) -> u32 {
+    let mut crc = Crc::new(seed);
+    let mut skip = 4;
+    for piece in pieces {
+        crc.update(&piece[skip.min(piece.len())..]);
+        skip = 0;
+    }
+    crc.value()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Vec<FileInfo> {
+        let data = |n: u64| BlockInfo::Data {
+            vblocknr: VBlockNr(n),
+            offset: FileBlock(n),
+        };
+        vec![
+            FileInfo {
+                ino: Ino(12),
+                cno: Cno(7),
+                blocks: (0..130).map(data).collect(),
+            },
+            FileInfo {
+                ino: Ino(13),
+                cno: Cno(7),
+                blocks: vec![
+                    data(1),
+                    BlockInfo::Node {
+                        vblocknr: VBlockNr(9),
+                    },
+                ],
+            },
+            FileInfo {
+                ino: Ino::DAT,
+                cno: Cno(0),
+                blocks: vec![
+                    BlockInfo::DatData {
+                        offset: FileBlock(5),
+                    },
+                    BlockInfo::DatNode { key: 3, level: 1 },
+                ],
+            },
+        ]
+    }
+
+    #[test]
+    fn a_summary_over_several_blocks_reads_back_as_written() {
+        let size = BlockSize::from_bytes(1024).unwrap();
+        let log = NewLog {
+            flags: LOGBGN | LOGEND,
+            seq: Seq(4),
+            create: 99,
+            next: BlockNr(64),
+            cno: Cno(7),
+        };
+        let payload = vec![vec![3u8; 1024]; 134];
+        let pieces = || payload.iter().map(Vec::as_slice);
+        let summary = encode_summary(&log, &sample(), pieces(), size, 77);
+        assert_eq!(summary.len() % 1024, 0);
+        let header = LogHeader::parse(&summary, size, 2048).unwrap();
+        header.verify_summary(&summary, 77).unwrap();
+        header
+            .verify_log(std::iter::once(&summary[..]).chain(pieces()), 77)
+            .unwrap();
+        assert_eq!(parse_items(&header, &summary, size).unwrap(), sample());
+        assert_eq!(
+            (header.seq, header.cno, header.next),
+            (Seq(4), Cno(7), BlockNr(64))
+        );
+    }
+
+    #[test]
+    fn any_flipped_bit_of_a_summary_is_seen() {
+        let size = BlockSize::from_bytes(1024).unwrap();
+        let log = NewLog {
+            flags: 0,
+            seq: Seq(4),
+            create: 99,
+            next: BlockNr(64),
+            cno: Cno(7),
+        };
+        let payload = [[0u8; 1024]];
+        let summary = encode_summary(
+            &log,
+            &sample()[1..2],
+            payload.iter().map(|b| &b[..]),
+            size,
+            77,
+        );
+        let used = LogHeader::parse(&summary, size, 2048).unwrap().sumbytes as usize;
+        for at in 4..used {
+            let mut broken = summary.clone();
+            broken[at] ^= 0x40;
+            let seen = LogHeader::parse(&broken, size, 2048)
+                .and_then(|header| header.verify_summary(&broken, 77));
+            assert!(seen.is_err(), "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! A type for every kind of number, so that a virtual block number is never used as a physical
+//! one and a segment never as a checkpoint.
+
+use std::fmt;
+
+use crate::FormatError;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        #[repr(transparent)]
+        pub struct $name(pub u64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl $name {
+            /// The number `count` further on.
+            #[must_use]
+            pub const fn plus(self, count: u64) -> Self {
+                Self(self.0.wrapping_add(count))
+            }
+        }
+    };
+}
+
+number! {
+    /// A physical block number: the byte address on the device divided by the block size.
+    BlockNr
+}
+number! {
+    /// A virtual block number: an index into the DAT, which says where the block is now.
+    VBlockNr
+}
+number! {
+    /// A checkpoint number. Counting starts with 1.
+    Cno
+}
+number! {
+    /// A segment number.
+    SegNum
+}
+number! {
+    /// The sequence number of a full segment: one more for each segment that is taken into use.
+    Seq
+}
+number! {
+    /// An inode number.
+    Ino
+}
+number! {
+    /// The index of a block within a file.
+    FileBlock
+}
+
+impl Cno {
+    /// The first checkpoint of a volume.
+    pub const MIN: Cno = Cno(1);
+    /// In `de_end` of a DAT entry: the block is part of the present.
+    pub const MAX: Cno = Cno(u64::MAX);
+}
+
+impl Ino {
+    /// The root directory.
+    pub const ROOT: Ino = Ino(2);
+    /// The DAT; its inode is in the super root.
+    pub const DAT: Ino = Ino(3);
+    /// The checkpoint file; its inode is in the super root.
+    pub const CPFILE: Ino = Ino(4);
+    /// The segment usage file; its inode is in the super root.
+    pub const SUFILE: Ino = Ino(5);
+    /// The inode file; its inode is in the checkpoint entry.
+    pub const IFILE: Ino = Ino(6);
+    /// The first inode number that a user file may have.
+    pub const FIRST_USER: Ino = Ino(11);
+
+    /// Whether a directory entry may name this inode (format spec §10).
+    #[must_use]
+    pub fn is_nameable(self) -> bool {
+        self.0 >= Self::FIRST_USER.0 || self == Self::ROOT || self.0 == 10
+    }
+}
+
+/// The size of a block: a power of two from 1 KiB to 64 KiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockSize {
+    log2: u32,
+}
+
+impl BlockSize {
+    /// The usual block size, 4096 bytes.
+    pub const DEFAULT: BlockSize = BlockSize { log2: 12 };
+
+    /// From the exponent in the superblock (`1024 << exponent` bytes).
+    pub fn from_exponent(exponent: u32) -> Result<Self, FormatError> {
+        if exponent > 6 {
+            return Err(FormatError::field(
+                "superblock",
+                "s_log_block_size",
+                exponent,
+                "0 to 6",
+            ));
+        }
+        Ok(Self {
+            log2: 10 + exponent,
+        })
+    }
+
+    /// From a number of bytes.
+    pub fn from_bytes(bytes: u64) -> Result<Self, FormatError> {
+        if !bytes.is_power_of_two() || !(1024..=65536).contains(&bytes) {
+            return Err(FormatError::field(
+                "superblock",
+                "block size",
+                bytes,
+                "a power of two from 1024 to 65536",
+            ));
+        }
+        Ok(Self {
+            log2: bytes.trailing_zeros(),
+        })
+    }
+
+    /// The exponent as the superblock stores it.
+    #[must_use]
+    pub const fn exponent(self) -> u32 {
+        self.log2 - 10
+    }
+
+    /// Bytes in a block.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        1 << self.log2
+    }
+
+    /// Bytes in a block, as a 64-bit number for arithmetic with file sizes.
+    #[must_use]
+    pub const fn bytes64(self) -> u64 {
+        1 << self.log2
+    }
+
+    /// Blocks needed for `bytes` bytes.
+    #[must_use]
+    pub const fn blocks_for(self, bytes: u64) -> u64 {
+        bytes.div_ceil(1 << self.log2)
+    }
+
+    /// The block of a file that holds byte `offset`.
+    #[must_use]
+    pub const fn block_of(self, offset: u64) -> FileBlock {
+        FileBlock(offset >> self.log2)
+    }
+
+    /// The byte address of physical block `block`, or `None` if it exceeds 64 bits.
+    #[must_use]
+    pub const fn address_of(self, block: BlockNr) -> Option<u64> {
+        if block.0 > u64::MAX >> self.log2 {
+            None
+        } else {
+            Some(block.0 << self.log2)
+        }
+    }
+
+    /// 512-byte sectors in a block, the unit of `i_blocks`.
+    #[must_use]
+    pub const fn sectors(self) -> u64 {
+        1 << (self.log2 - 9)
+    }
+}
+
+impl fmt::Display for BlockSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bytes().fmt(f)
+    }
+}
