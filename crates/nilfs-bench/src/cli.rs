@@ -1,6 +1,6 @@
 //! The command line, checked and turned into a plan.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -178,6 +178,8 @@ fn select_systems<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn names(words: &[&str]) -> Result<Vec<&'static str>> {

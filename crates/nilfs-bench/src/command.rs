@@ -1,5 +1,7 @@
 //! Running the programs that others wrote (mkfs, mount, tar, cp) with errors worth reading.
 
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -8,17 +10,52 @@ use anyhow::{Context, Result, bail};
 /// wrote on its standard error.
 pub fn run(command: &mut Command) -> Result<()> {
     let line = line_of(command);
-    let output = command
+    let messages = Messages::new()?;
+    let status = command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .output()
+        .stderr(messages.sink()?)
+        .status()
         .with_context(|| format!("cannot run `{line}`"))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("`{line}`: {}: {}", output.status, last_lines(&said));
+    if !status.success() {
+        bail!("`{line}`: {status}: {}", messages.end());
     }
     Ok(())
+}
+
+/// Where a program's standard error goes: a file rather than a pipe, for a program that leaves a
+/// daemon behind may leave its standard error open, and the end of a pipe would never come.
+pub struct Messages(File);
+
+impl Messages {
+    /// None yet.
+    pub fn new() -> Result<Self> {
+        tempfile::tempfile()
+            .map(Self)
+            .context("cannot make a file for a program's messages")
+    }
+
+    /// What to give to the program.
+    pub fn sink(&self) -> Result<Stdio> {
+        let file = self.0.try_clone();
+        Ok(file.context("cannot share a file of messages")?.into())
+    }
+
+    /// The end of what the program said, on one line: that is where the reason stands.
+    pub fn end(&self) -> String {
+        const KEPT_LINES: usize = 3;
+        let mut file = &self.0;
+        let mut said = Vec::new();
+        if let Err(error) = file.rewind().and_then(|()| file.read_to_end(&mut said)) {
+            return format!("(its messages cannot be read: {error})");
+        }
+        let said = String::from_utf8_lossy(&said);
+        let lines: Vec<&str> = said.lines().map(str::trim).collect();
+        match said.trim() {
+            "" => "it said nothing".to_owned(),
+            _ => lines[lines.len().saturating_sub(KEPT_LINES)..].join("; "),
+        }
+    }
 }
 
 /// The command as one would type it.
@@ -29,18 +66,4 @@ pub fn line_of(command: &Command) -> String {
         line.push_str(&argument.to_string_lossy());
     }
     line
-}
-
-/// The end of what a program said, on one line: that is where the reason stands.
-pub fn last_lines(said: &str) -> String {
-    const KEPT_LINES: usize = 3;
-    let lines: Vec<&str> = said
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect();
-    match lines.len() {
-        0 => "it said nothing".to_owned(),
-        count => lines[count.saturating_sub(KEPT_LINES)..].join("; "),
-    }
 }

@@ -67,8 +67,10 @@ fn backing_file_system(dir: &Path) -> String {
         .output();
     match output {
         Ok(output) if output.status.success() => {
-            let words = String::from_utf8_lossy(&output.stdout);
-            words.split_whitespace().collect::<Vec<_>>().join(" on ")
+            // Mounts may lie on top of each other; the last is the one that is seen.
+            let mounts = String::from_utf8_lossy(&output.stdout);
+            let seen = mounts.lines().last().unwrap_or_default();
+            seen.split_whitespace().collect::<Vec<_>>().join(" on ")
         }
         _ => unknown(),
     }

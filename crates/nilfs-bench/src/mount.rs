@@ -1,11 +1,9 @@
 //! A mounted file system, and the daemon behind it if we started one.
 
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -15,7 +13,7 @@ use parking_lot::Mutex;
 use rustix::mount::UnmountFlags;
 
 use crate::cleanup::{Pending, Undo, register};
-use crate::command;
+use crate::command::{self, Messages};
 
 /// How often the state of a daemon is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -32,7 +30,56 @@ pub struct Mount {
 
 struct Daemon {
     child: Arc<Mutex<Child>>,
+    messages: Messages,
     pending: Pending,
+}
+
+impl Daemon {
+    /// A directory is mounted on when it is on another device than its parent. Asking for this
+    /// waits until the daemon answers requests.
+    fn wait_until_mounted(&self, dir: &Path) -> Result<()> {
+        let outside = device_of(dir.parent().unwrap_or(Path::new("/")))?;
+        let start = Instant::now();
+        while device_of(dir)? == outside {
+            if let Some(status) = self.status()? {
+                bail!(
+                    "ended before it had mounted: {status}: {}",
+                    self.messages.end()
+                );
+            }
+            if start.elapsed() > START_LIMIT {
+                let limit = START_LIMIT.as_secs();
+                bail!("did not mount within {limit} s: {}", self.messages.end());
+            }
+            sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of an unmounted daemon: only then has it written everything.
+    fn wait(self) -> Result<()> {
+        // The lock is free in between, so that the clean-up can kill a daemon that hangs.
+        let status = loop {
+            match self.status()? {
+                Some(status) => break status,
+                None => sleep(POLL_INTERVAL),
+            }
+        };
+        self.pending.cancel();
+        if !status.success() {
+            bail!(
+                "the daemon failed at its end: {status}: {}",
+                self.messages.end()
+            );
+        }
+        Ok(())
+    }
+
+    /// How it ended, if it has.
+    fn status(&self) -> Result<Option<ExitStatus>> {
+        let status = self.child.lock().try_wait();
+        status.context("cannot wait for a daemon")
+    }
 }
 
 impl Mount {
@@ -52,15 +99,12 @@ impl Mount {
     /// Starts a FUSE daemon that stays in the foreground, and waits until its mount is usable.
     pub fn by_daemon(dir: &Path, daemon: &mut Command) -> Result<Self> {
         let line = command::line_of(daemon);
-        let log = tempfile::tempfile().context("cannot make a file for a daemon's messages")?;
+        let messages = Messages::new()?;
         let pending = register(Undo::Unmount(dir.to_owned()));
         let child = daemon
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(
-                log.try_clone()
-                    .context("cannot share a daemon's message file")?,
-            )
+            .stderr(messages.sink()?)
             // A group of its own: Ctrl-C is for us, and we end the daemon in an orderly way.
             .process_group(0)
             .spawn()
@@ -69,8 +113,11 @@ impl Mount {
         let daemon = Daemon {
             pending: register(Undo::Kill(child.clone())),
             child,
+            messages,
         };
-        wait_until_mounted(dir, &daemon.child, log).with_context(|| format!("`{line}`"))?;
+        daemon
+            .wait_until_mounted(dir)
+            .with_context(|| format!("`{line}`"))?;
         Ok(Self {
             dir: dir.to_owned(),
             unmount_command: None,
@@ -87,20 +134,7 @@ impl Mount {
                 .with_context(|| format!("cannot unmount {}", self.dir.display()))?,
         }
         self.pending.cancel();
-        if let Some(daemon) = self.daemon {
-            // After umount(2) a FUSE daemon still flushes; its end is the end of that.
-            while daemon
-                .child
-                .lock()
-                .try_wait()
-                .context("cannot wait for a daemon")?
-                .is_none()
-            {
-                sleep(POLL_INTERVAL);
-            }
-            daemon.pending.cancel();
-        }
-        Ok(())
+        self.daemon.map_or(Ok(()), Daemon::wait)
     }
 
     /// Kills the daemon as a crash would, and takes the dead mount away.
@@ -117,49 +151,9 @@ impl Mount {
     }
 }
 
-/// A directory is mounted on when it is on another device than its parent. For FUSE, asking for
-/// this waits until the daemon answers requests.
-fn wait_until_mounted(dir: &Path, daemon: &Mutex<Child>, mut log: File) -> Result<()> {
-    let parent = dir.parent().unwrap_or(Path::new("/"));
-    let outside = device_of(parent)?;
-    let start = Instant::now();
-    loop {
-        if device_of(dir)? != outside {
-            return Ok(());
-        }
-        if let Some(status) = daemon
-            .lock()
-            .try_wait()
-            .context("cannot wait for a daemon")?
-        {
-            bail!(
-                "ended before it had mounted: {status}: {}",
-                read_log(&mut log)
-            );
-        }
-        if start.elapsed() > START_LIMIT {
-            bail!(
-                "did not mount within {} s: {}",
-                START_LIMIT.as_secs(),
-                read_log(&mut log)
-            );
-        }
-        sleep(POLL_INTERVAL);
-    }
-}
-
 fn device_of(path: &Path) -> Result<u64> {
     let metadata = path
         .metadata()
         .with_context(|| format!("cannot stat {}", path.display()))?;
     Ok(metadata.dev())
-}
-
-fn read_log(log: &mut File) -> String {
-    use std::io::Seek;
-    let mut said = Vec::new();
-    match log.rewind().and_then(|()| log.read_to_end(&mut said)) {
-        Ok(_) => command::last_lines(&String::from_utf8_lossy(&said)),
-        Err(error) => format!("(its messages cannot be read: {error})"),
-    }
 }

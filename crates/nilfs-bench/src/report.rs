@@ -157,13 +157,8 @@ impl Report {
             .set_header(self.header());
         for row in &self.rows {
             let mut line = vec![format!("{}\n{}", row.workload, row.unit)];
-            line.extend(row.cells.iter().enumerate().map(|(column, cell)| {
-                cell.text(
-                    column == 0,
-                    || format!("{} on {}", row.workload, self.systems[column].name),
-                    &mut notes,
-                )
-            }));
+            let cells = row.cells.iter().enumerate();
+            line.extend(cells.map(|(column, cell)| cell.text(column == 0, &mut notes)));
             table.add_row(line);
         }
         for column in table.column_iter_mut().skip(1) {
@@ -188,7 +183,7 @@ impl Report {
         let machine = &self.machine;
         format!(
             "{} cores ({}), {:.0} GiB of memory, {}; images on {} ({}).\n\
-             Medians of {} runs [min..max], taken in turns{}.",
+             Runs of each: {}, in turns; figures are medians [min..max]{}.",
             machine.cores,
             machine.processor,
             machine.memory_bytes as f64 / f64::from(1 << 30),
@@ -263,7 +258,7 @@ impl Cell {
         }
     }
 
-    fn text(&self, is_reference: bool, place: impl Fn() -> String, notes: &mut Notes) -> String {
+    fn text(&self, is_reference: bool, notes: &mut Notes) -> String {
         match self {
             Cell::Measured { figures, .. } if is_reference => figures.text(),
             Cell::Measured {
@@ -277,8 +272,8 @@ impl Cell {
                 reference_ratio: None,
             } => format!("–\n{}", figures.text()),
             Cell::NotApplicable => "–".to_owned(),
-            Cell::Skipped { reason } => format!("skipped: note {}", notes.number(reason, place)),
-            Cell::Failed { reason } => format!("failed: note {}", notes.number(reason, place)),
+            Cell::Skipped { reason } => format!("skipped: note {}", notes.number(reason)),
+            Cell::Failed { reason } => format!("failed: note {}", notes.number(reason)),
         }
     }
 }
@@ -294,46 +289,40 @@ impl Figures {
     }
 }
 
-/// Three significant digits, at least.
+/// Three significant digits.
 fn short(figure: f64) -> String {
     match figure {
         ..1.0 => format!("{figure:.3}"),
         ..10.0 => format!("{figure:.2}"),
         ..100.0 => format!("{figure:.1}"),
-        _ => format!("{figure:.0}"),
+        ..1e3 => format!("{figure:.0}"),
+        ..1e4 => format!("{:.2}k", figure / 1e3),
+        ..1e5 => format!("{:.1}k", figure / 1e3),
+        _ => format!("{:.0}k", figure / 1e3),
     }
 }
 
-/// Reasons, too long for a cell. The same reason in several places is one note.
+/// Reasons, too long for a cell. The same reason in several cells is one note.
 #[derive(Default)]
 struct Notes {
-    notes: Vec<(String, Vec<String>)>,
+    reasons: Vec<String>,
 }
 
 impl Notes {
-    fn number(&mut self, reason: &str, place: impl Fn() -> String) -> usize {
-        let at = self
-            .notes
-            .iter()
-            .position(|(known, _)| known == reason)
-            .unwrap_or_else(|| {
-                self.notes.push((reason.to_owned(), Vec::new()));
-                self.notes.len() - 1
-            });
-        self.notes[at].1.push(place());
+    fn number(&mut self, reason: &str) -> usize {
+        let known = self.reasons.iter().position(|known| known == reason);
+        let at = known.unwrap_or_else(|| {
+            self.reasons.push(reason.to_owned());
+            self.reasons.len() - 1
+        });
         at + 1
     }
 
     fn text(&self) -> String {
-        let mut text = String::new();
-        for (at, (reason, places)) in self.notes.iter().enumerate() {
-            text.push_str(&format!(
-                "Note {} ({}): {reason}\n",
-                at + 1,
-                places.join(", ")
-            ));
-        }
-        text
+        let numbered = self.reasons.iter().enumerate();
+        numbered
+            .map(|(at, reason)| format!("Note {}: {reason}\n", at + 1))
+            .collect()
     }
 }
 
@@ -372,14 +361,11 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_given_twice_is_noted_once_with_both_places() {
+    fn a_reason_given_twice_is_noted_once() {
         let mut notes = Notes::default();
-        assert_eq!(notes.number("not installed", || "a".to_owned()), 1);
-        assert_eq!(notes.number("broken", || "b".to_owned()), 2);
-        assert_eq!(notes.number("not installed", || "c".to_owned()), 1);
-        assert_eq!(
-            notes.text(),
-            "Note 1 (a, c): not installed\nNote 2 (b): broken\n"
-        );
+        assert_eq!(notes.number("not installed"), 1);
+        assert_eq!(notes.number("broken"), 2);
+        assert_eq!(notes.number("not installed"), 1);
+        assert_eq!(notes.text(), "Note 1: not installed\nNote 2: broken\n");
     }
 }

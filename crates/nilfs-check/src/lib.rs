@@ -1,1 +1,128 @@
-//! nilfs-check
+//! The consistency checker: judges a volume by the rules of format spec §15.
+//!
+//! It shares nothing with the engine but the parsers of `nilfs-ondisk` and the device: what the
+//! engine believes about trees, logs and liveness is not known here, so that the judge does not
+//! repeat the mistakes of the accused. It never writes.
+//!
+//! One pass, in the order in which each thing gives the ground for the next:
+//!
+//! ```text
+//! superblocks → newest super root → DAT → sufile → all logs (who owns each block)
+//!     → cpfile → trees of the checkpoints, newest first → DAT against what was reached
+//! ```
+//!
+//! A virtual block never changes, so what is found below one is remembered and holds in every
+//! checkpoint that shares it: a checkpoint costs what it does not share, and a pass over its
+//! inodes and names. Memory is proportional to the blocks in use (some 60 bytes each), never to
+//! what a damaged field claims.
+
+mod allocation;
+mod block_map;
+mod checkpoints;
+mod dat;
+mod directory;
+mod ifile;
+mod inode;
+mod judge;
+mod log;
+mod namespace;
+mod owners;
+mod recovery;
+mod report;
+mod segment_usage;
+mod segments;
+mod superblocks;
+mod volume;
+
+use std::io;
+
+use nilfs_device::Device;
+use nilfs_ondisk::{Cno, FormatError};
+use thiserror::Error;
+
+use crate::judge::Judge;
+use crate::report::Findings;
+use crate::volume::Volume;
+
+pub use report::{Counts, Finding, Place, Report, Rule, Severity};
+
+/// Which checkpoints are walked. The newest always is, and the entries of all are judged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Checkpoints {
+    /// Every one.
+    All,
+    /// Only the newest.
+    Newest,
+    /// At most so many: the newest, then snapshots, then others evenly spread.
+    Sample(usize),
+    /// The newest and those named, where they exist.
+    List(Vec<Cno>),
+}
+
+/// How thoroughly to judge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Which checkpoints are walked.
+    pub checkpoints: Checkpoints,
+    /// Whether the checksum over every log is verified, which reads all blocks in use.
+    pub verify_logs: bool,
+    /// Findings kept per rule and severity; further ones are only counted.
+    pub findings_per_rule: usize,
+}
+
+impl Default for Options {
+    /// All logs, and up to a thousand checkpoints: everything on a small volume.
+    fn default() -> Self {
+        Self {
+            checkpoints: Checkpoints::Sample(1000),
+            verify_logs: true,
+            findings_per_rule: 20,
+        }
+    }
+}
+
+/// Why a volume could not be judged at all.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// The device failed.
+    #[error("the device cannot be read: {0}")]
+    Device(#[from] io::Error),
+    /// The device is smaller than any volume.
+    #[error("a device of {bytes} bytes is too small for a volume")]
+    DeviceTooSmall {
+        /// Its size.
+        bytes: u64,
+    },
+    /// A superblock is not valid, or needs features that are not known here.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// Neither copy of the superblock is valid.
+    #[error("no valid superblock: the primary: {primary}; the secondary: {secondary}")]
+    NoSuperblock {
+        /// What is wrong with the primary.
+        primary: Box<CheckError>,
+        /// What is wrong with the secondary.
+        secondary: Box<CheckError>,
+    },
+    /// No superblock leads to a checkpoint.
+    #[error("no super root can be found from the superblocks: {fault}")]
+    NoSuperRoot {
+        /// What is wrong with the log where the search began.
+        fault: String,
+    },
+}
+
+/// Judges the volume on a device, at its newest super root, without writing.
+///
+/// # Errors
+/// See [`CheckError`]. Damage behind the super root is not an error but a finding of the report.
+pub fn check(device: &dyn Device, options: &Options) -> Result<Report, CheckError> {
+    let mut findings = Findings::new(options.findings_per_rule);
+    let superblocks = superblocks::choose(device, &mut findings)?;
+    let winner = superblocks.winner;
+    let volume = Volume::new(device, winner.geometry(), winner.crc_seed());
+    let newest = recovery::find_newest(&volume, &superblocks, &mut findings)?;
+    let judge = Judge::new(&volume, &winner, &newest, findings);
+    Ok(judge.run(options))
+}

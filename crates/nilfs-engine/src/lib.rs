@@ -1,1 +1,33 @@
-//! nilfs-engine
+//! The NILFS2 engine: volumes, checkpoints, files.
+//!
+//! [`Volume`] looks at a volume without mounting it. [`Filesystem`] is a mounted one: the newest
+//! checkpoint with the changes since on top. ARCHITECTURE.md has the map.
+//!
+//! The engine knows nothing of FUSE, of command lines or of terminals.
+
+mod block;
+mod bmap;
+mod checkpoints;
+mod commit;
+mod dat;
+mod error;
+pub mod fs;
+mod log;
+mod metafile;
+pub mod mkfs;
+mod overlay;
+mod palloc;
+mod recovery;
+mod segments;
+mod store;
+mod superblocks;
+mod tree;
+mod volume;
+
+pub use error::{Error, Result};
+pub use fs::{
+    Attr, Background, Clock, DirEntry, Entry, Filesystem, Inode, InodeRef, MountOptions, NewInode,
+    OnError, Order, RenameMode, Seek, SetAttr, StatFs, SystemClock, Timestamp,
+};
+pub use log::reader::Log;
+pub use volume::{CheckpointInfo, SegmentInfo, Volume};

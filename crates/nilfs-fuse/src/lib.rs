@@ -1,1 +1,45 @@
-//! nilfs-fuse
+//! The kernel front end: a mounted volume's FUSE requests become calls of the engine.
+//!
+//! [`Mountpoint`] and [`Mount`] ask the kernel to mount and unmount, [`Session`] answers its requests. Between
+//! them lies one file descriptor of `/dev/fuse`.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | `mountpoint` | `mount(2)`, `umount2(2)` and fusermount3 |
+//! | `mounts` | the kernel's table of mounts |
+//! | `transport` | the FUSE library; the only module that names it, so that another can replace it |
+//! | `operations` | what each request means for the engine; nothing of the library |
+//! | `nodes` | which inodes the kernel holds |
+//! | `ioctl` | inode flags as `chattr` sees them |
+//! | `fault` | which errno an engine error becomes, and which errors go to the log |
+//!
+//! # What is left to the kernel
+//! Permissions (`default_permissions` is always on), the umask, clearing of set-id bits on write,
+//! truncate and chown, file locks, and the page cache. We are the only writer, so what it caches
+//! stays valid.
+//!
+//! # No write-back cache unless asked for
+//! With the kernel's write-back cache a small `write(2)` returns before we hear of it, so a full
+//! volume could not answer it with `ENOSPC`: the data would be lost after the program was told
+//! that all is well. [`Settings::writeback`] is for those who prefer speed.
+//!
+//! # No message for open and close
+//! The engine keeps nothing per open file, so the kernel is told not to send `OPEN`, `RELEASE`
+//! and `FLUSH` at all. `O_TRUNC` then arrives as a change of size. An immutable file can be
+//! opened for writing for the same reason; it is the write that fails.
+//!
+//! # What FUSE cannot pass on
+//! The kernel does not tell FUSE servers of `sync(2)` and `syncfs(2)`; they return at once, and
+//! the engine's commit interval bounds what a power cut can take. `fsync(2)` works as it should.
+
+mod fault;
+mod ioctl;
+mod mountpoint;
+mod mounts;
+mod nodes;
+mod operations;
+mod transport;
+
+pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, unmount};
+pub use mounts::Mounted;
+pub use transport::{Session, Settings};

@@ -33,9 +33,19 @@ pub struct KernelLog {
 impl KernelLog {
     /// Takes the log out of what appeared on the guest's console.
     pub fn from_console(console: &str) -> Self {
-        let lines: Vec<String> = console.lines().map(|line| line.trim_end().to_owned()).collect();
-        let boot = lines.iter().position(|line| line.contains("as init process"));
-        Self { lines: lines.into_iter().skip(boot.map_or(0, |at| at + 1)).collect() }
+        let lines: Vec<String> = console
+            .lines()
+            .map(|line| line.trim_end().to_owned())
+            .collect();
+        let boot = lines
+            .iter()
+            .position(|line| line.contains("as init process"));
+        Self {
+            lines: lines
+                .into_iter()
+                .skip(boot.map_or(0, |at| at + 1))
+                .collect(),
+        }
     }
 
     /// All lines.
@@ -61,7 +71,11 @@ impl KernelLog {
     }
 
     fn select(&self, wanted: impl Fn(&str) -> bool) -> Vec<String> {
-        self.lines.iter().filter(|line| wanted(line)).cloned().collect()
+        self.lines
+            .iter()
+            .filter(|line| wanted(line))
+            .cloned()
+            .collect()
     }
 }
 

@@ -59,7 +59,9 @@ impl Uml {
     /// Says what is missing on this machine, if anything is.
     pub fn available() -> std::result::Result<(), String> {
         if !rustix::process::geteuid().is_root() {
-            return Err("User-Mode Linux takes the host's file tree as its root: run as root".into());
+            return Err(
+                "User-Mode Linux takes the host's file tree as its root: run as root".into(),
+            );
         }
         let needed = [
             (Path::new(KERNEL), "user-mode-linux"),
@@ -121,10 +123,15 @@ impl Uml {
         Self::available().map_err(Error::Unavailable)?;
         let directory = self.prepare()?;
         let mut command = self.command(directory.path())?;
-        let (console, guest_end) = io::pipe().map_err(host("make a pipe for", Path::new(KERNEL)))?;
-        let guest_end_too =
-            guest_end.try_clone().map_err(host("make a pipe for", Path::new(KERNEL)))?;
-        command.stdin(Stdio::null()).stdout(guest_end).stderr(guest_end_too);
+        let (console, guest_end) =
+            io::pipe().map_err(host("make a pipe for", Path::new(KERNEL)))?;
+        let guest_end_too = guest_end
+            .try_clone()
+            .map_err(host("make a pipe for", Path::new(KERNEL)))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(guest_end)
+            .stderr(guest_end_too);
         let child = command.spawn().map_err(host("start", Path::new(KERNEL)))?;
         // The command holds the guest's end of the console open; with it, the end of file that
         // tells of the guest's death would never come.
@@ -139,7 +146,10 @@ impl Uml {
             .tempdir()
             .map_err(host("make a directory in", &std::env::temp_dir()))?;
         let path = directory.path();
-        if let Some(hidden) = HIDDEN_FROM_GUEST.iter().find(|hidden| path.starts_with(hidden)) {
+        if let Some(hidden) = HIDDEN_FROM_GUEST
+            .iter()
+            .find(|hidden| path.starts_with(hidden))
+        {
             return Err(Error::Unavailable(format!(
                 "the guest cannot see {}: set TMPDIR to a directory that is not below {hidden}",
                 path.display()
@@ -175,7 +185,10 @@ impl Uml {
     }
 
     fn command(&self, directory: &Path) -> Result<Command> {
-        let image = self.image.canonicalize().map_err(host("find", &self.image))?;
+        let image = self
+            .image
+            .canonicalize()
+            .map_err(host("find", &self.image))?;
         let mut command = Command::new(KERNEL);
         command
             .arg(format!("mem={}M", self.memory_mib))

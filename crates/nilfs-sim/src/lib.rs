@@ -1,1 +1,32 @@
-//! nilfs-sim
+//! Seeded worlds: random lives of a file system, held against a model that is too simple to be
+//! wrong, with power cuts, full volumes, failing devices and crowds of threads.
+//!
+//! ```text
+//! seed → Generator → Op ─┬→ Model ────→ Outcome ┐
+//!                        └→ Subject ──→ Outcome ┴→ equal?      World: one life
+//!                              │ engine
+//!                              └→ RecordingDevice → Event…  → History
+//!                                                      └→ Disk::after_cut → mount → is it a
+//!                                                         state of the History?       cuts
+//! ```
+//!
+//! One seed gives one world (with threads: the same operations), so a failure is replayed by its
+//! seed; what fails is made short by leaving operations out before it is shown. Only [`subject`]
+//! calls the engine; the [`model`] knows nothing of it.
+
+pub mod clock;
+pub mod crowd;
+pub mod cuts;
+pub mod generate;
+pub mod history;
+pub mod model;
+pub mod name;
+pub mod op;
+pub mod outcome;
+pub mod power;
+pub mod seeds;
+pub mod shrink;
+pub mod subject;
+pub mod tree;
+pub mod volume;
+pub mod world;

@@ -48,9 +48,9 @@ pub fn serve(options: &Options) -> Result<()> {
     config.acl = SessionACL::All;
     config.n_threads = Some(options.threads);
     config.clone_fd = true;
-    let pending = register(Undo::Unmount(options.dir.clone()));
     let session = fuser::spawn_mount(NullFs::new(options.writeback_cache), &options.dir, &config)
         .with_context(|| format!("cannot mount on {}", options.dir.display()))?;
+    let pending = register(Undo::Unmount(options.dir.clone()));
     raise_read_ahead(&options.dir);
     session
         .join()

@@ -15,7 +15,7 @@ use fuser::{
 use parking_lot::Mutex;
 
 use super::MAX_REQUEST_BYTES;
-use super::table::{NewNode, Table};
+use super::table::{NewNode, Node, Table};
 
 /// Nobody but the kernel changes anything, so what it knows stays true.
 const TTL: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -51,6 +51,18 @@ impl NullFs {
         }
     }
 
+    /// Attributes of a node. The lock is free again when the caller replies.
+    fn attr(&self, ino: INodeNo) -> Result<FileAttr, Errno> {
+        self.table.lock().node(ino).map(|node| node.attr)
+    }
+
+    fn change(&self, ino: INodeNo, change: impl FnOnce(&mut Node)) -> Result<FileAttr, Errno> {
+        let mut table = self.table.lock();
+        let node = table.node_mut(ino)?;
+        change(node);
+        Ok(node.attr)
+    }
+
     fn create_node(&self, parent: INodeNo, name: &OsStr, new: NewNode) -> Result<FileAttr, Errno> {
         self.table
             .lock()
@@ -59,7 +71,8 @@ impl NullFs {
     }
 
     fn remove(&self, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        match self.table.lock().remove(parent, name) {
+        let removed = self.table.lock().remove(parent, name);
+        match removed {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(error),
         }
@@ -106,10 +119,9 @@ impl Filesystem for NullFs {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        answer_entry(
-            reply,
-            self.table.lock().lookup(parent, name).map(|node| node.attr),
-        );
+        let found = self.table.lock().lookup(parent, name).map(|node| node.attr);
+        // An entry without a node lets the kernel remember that the name does not exist.
+        answer_entry(reply, Ok(found.unwrap_or_else(|_| Table::absent())));
     }
 
     fn getattr(
@@ -119,8 +131,8 @@ impl Filesystem for NullFs {
         _handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        match self.table.lock().node(ino) {
-            Ok(node) => reply.attr(&TTL, &node.attr),
+        match self.attr(ino) {
+            Ok(attr) => reply.attr(&TTL, &attr),
             Err(error) => reply.error(error),
         }
     }
@@ -143,22 +155,22 @@ impl Filesystem for NullFs {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let mut table = self.table.lock();
-        let node = match table.node_mut(ino) {
-            Ok(node) => node,
-            Err(error) => return reply.error(error),
-        };
-        if let Some(size) = size {
-            node.resize(size);
+        let changed = self.change(ino, |node| {
+            if let Some(size) = size {
+                node.resize(size);
+            }
+            let attr = &mut node.attr;
+            attr.perm = mode.map_or(attr.perm, |mode| (mode & 0o7777) as u16);
+            attr.uid = uid.unwrap_or(attr.uid);
+            attr.gid = gid.unwrap_or(attr.gid);
+            attr.atime = atime.map_or(attr.atime, resolve);
+            attr.mtime = mtime.map_or(attr.mtime, resolve);
+            attr.ctime = ctime.unwrap_or(attr.ctime);
+        });
+        match changed {
+            Ok(attr) => reply.attr(&TTL, &attr),
+            Err(error) => reply.error(error),
         }
-        let attr = &mut node.attr;
-        attr.perm = mode.map_or(attr.perm, |mode| (mode & 0o7777) as u16);
-        attr.uid = uid.unwrap_or(attr.uid);
-        attr.gid = gid.unwrap_or(attr.gid);
-        attr.atime = atime.map_or(attr.atime, resolve);
-        attr.mtime = mtime.map_or(attr.mtime, resolve);
-        attr.ctime = ctime.unwrap_or(attr.ctime);
-        reply.attr(&TTL, attr);
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
@@ -243,12 +255,13 @@ impl Filesystem for NullFs {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let file_bytes = match self.table.lock().node(ino) {
-            Ok(node) => node.attr.size,
-            Err(error) => return reply.error(error),
-        };
-        let left = file_bytes.saturating_sub(offset).min(u64::from(size)) as usize;
-        reply.data(&self.zeros[..left.min(self.zeros.len())]);
+        match self.attr(ino) {
+            Ok(attr) => {
+                let left = attr.size.saturating_sub(offset).min(u64::from(size)) as usize;
+                reply.data(&self.zeros[..left.min(self.zeros.len())]);
+            }
+            Err(error) => reply.error(error),
+        }
     }
 
     fn write(
@@ -263,15 +276,14 @@ impl Filesystem for NullFs {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let mut table = self.table.lock();
-        match table.node_mut(ino) {
-            Ok(node) => {
-                let end = offset.saturating_add(data.len() as u64);
-                if end > node.attr.size {
-                    node.resize(end);
-                }
-                reply.written(data.len() as u32);
+        let end = offset.saturating_add(data.len() as u64);
+        let grown = self.change(ino, |node| {
+            if end > node.attr.size {
+                node.resize(end);
             }
+        });
+        match grown {
+            Ok(_) => reply.written(data.len() as u32),
             Err(error) => reply.error(error),
         }
     }

@@ -41,6 +41,20 @@ pub struct NewNode {
     pub target: OsString,
 }
 
+impl NewNode {
+    /// A directory of root's.
+    fn dir() -> Self {
+        let target = OsString::new();
+        Self {
+            kind: FileType::Directory,
+            perm: 0o755,
+            uid: 0,
+            gid: 0,
+            target,
+        }
+    }
+}
+
 /// All nodes.
 pub struct Table {
     nodes: HashMap<INodeNo, Node>,
@@ -54,17 +68,14 @@ impl Table {
             nodes: HashMap::new(),
             last_ino: INodeNo::ROOT.0,
         };
-        let root = NewNode {
-            kind: FileType::Directory,
-            perm: 0o755,
-            uid: 0,
-            gid: 0,
-            target: OsString::new(),
-        };
+        let root = Node::new(INodeNo::ROOT, NewNode::dir());
+        table.nodes.insert(INodeNo::ROOT, root);
         table
-            .nodes
-            .insert(INodeNo::ROOT, Node::new(INodeNo::ROOT, root));
-        table
+    }
+
+    /// Attributes that stand for "there is no such node".
+    pub fn absent() -> FileAttr {
+        Node::new(INodeNo(0), NewNode::dir()).attr
     }
 
     /// A node by its number.

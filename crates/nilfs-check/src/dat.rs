@@ -1,0 +1,273 @@
+//! The DAT (format spec §8): loading its entries, translating through them, and judging them
+//! against the logs and against what was reached.
+
+use std::collections::{HashMap, HashSet};
+
+use nilfs_ondisk::dat::DatEntry;
+use nilfs_ondisk::palloc::Palloc;
+use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
+
+use crate::checkpoints::CheckpointTable;
+use crate::judge::{FileAt, Judge};
+use crate::owners::Ownership;
+use crate::report::{Place, Rule};
+
+/// The allocated entries of the DAT.
+#[derive(Default)]
+pub(crate) struct Dat {
+    /// Place in `slots` of the first entry of each entry block.
+    blocks_of_entries: HashMap<VBlockNr, usize>,
+    layout: Option<Palloc>,
+    slots: Vec<Slot>,
+    /// The DAT's own blocks.
+    pub(crate) blocks: HashSet<BlockNr>,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    entry: DatEntry,
+    allocated: bool,
+    /// Whether the present uses the block.
+    reached: bool,
+}
+
+impl Dat {
+    fn position(&self, vblock: VBlockNr) -> Option<usize> {
+        let layout = self.layout.as_ref()?;
+        let in_group = vblock.0 % layout.entries_per_group;
+        let nth = in_group % layout.entries_per_block;
+        let first = self.blocks_of_entries.get(&VBlockNr(vblock.0 - nth))?;
+        let position = first + nth as usize;
+        self.slots
+            .get(position)
+            .filter(|slot| slot.allocated)
+            .map(|_| position)
+    }
+
+    /// The entry of an allocated virtual block.
+    fn entry(&self, vblock: VBlockNr) -> Option<DatEntry> {
+        self.position(vblock).map(|at| self.slots[at].entry)
+    }
+
+    /// The first entry of every entry block in order, with its place in `slots`.
+    fn in_order(&self) -> Vec<(VBlockNr, usize)> {
+        let mut blocks: Vec<_> = self
+            .blocks_of_entries
+            .iter()
+            .map(|(v, at)| (*v, *at))
+            .collect();
+        blocks.sort_unstable();
+        blocks
+    }
+}
+
+impl Judge<'_, '_> {
+    /// Loads the DAT and judges its allocation.
+    pub(crate) fn load_dat(&mut self) {
+        let inode = self.newest.super_root.dat;
+        let file = FileAt {
+            ino: Ino::DAT,
+            cno: self.newest.cno,
+            present: true,
+        };
+        let (tree, leaves) = self.walk_all(file, &inode);
+        self.present_is_whole &= tree.whole;
+        self.judge_metadata_inode(file, &inode, &tree);
+        let geometry = &self.volume.geometry;
+        let layout = Palloc::new(geometry.block_size, geometry.dat_entry_size);
+        let groups = self.judge_allocation(file, layout, &leaves);
+        if !groups.is_allocated(0) {
+            self.findings
+                .error(Rule::Allocation, file.place().vblock(VBlockNr(0)), || {
+                    "the reserved virtual block 0 is not allocated".into()
+                });
+        }
+        for (first, leaf) in &groups.entry_blocks {
+            let Some(bytes) = self.read(leaf.block, file.place().file_block(leaf.key)) else {
+                self.present_is_whole = false;
+                continue;
+            };
+            let at = self.dat.slots.len();
+            self.dat.blocks_of_entries.insert(VBlockNr(*first), at);
+            let size = self.volume.geometry.dat_entry_size;
+            for (nth, bytes) in bytes.chunks_exact(size).enumerate() {
+                let number = first.saturating_add(nth as u64);
+                let entry = DatEntry::parse(bytes).ok();
+                let in_group = layout.group_of(number) == layout.group_of(*first);
+                let allocated = in_group && groups.is_allocated(number) && entry.is_some();
+                let entry = entry.unwrap_or(DatEntry {
+                    block: BlockNr(0),
+                    start: Cno(0),
+                    end: Cno(0),
+                });
+                self.dat.slots.push(Slot {
+                    entry,
+                    allocated,
+                    reached: false,
+                });
+            }
+        }
+        self.dat.layout = Some(layout);
+    }
+
+    /// Where a virtual block is and when it lives. Reports a block that does not exist, is not
+    /// part of the file's checkpoint, or that the present uses twice.
+    pub(crate) fn translate(
+        &mut self,
+        file: FileAt,
+        vblock: VBlockNr,
+        place: Place,
+    ) -> Option<(BlockNr, Cno, Cno)> {
+        let place = place.vblock(vblock);
+        let Some(at) = self.dat.position(vblock) else {
+            self.findings.error(Rule::Pointer, place, || {
+                "the virtual block is not allocated in the DAT".into()
+            });
+            return None;
+        };
+        let slot = &mut self.dat.slots[at];
+        let entry = slot.entry;
+        if !self.volume.geometry.has_block(entry.block) {
+            self.findings
+                .error(Rule::Pointer, place.block(entry.block), || {
+                    "the DAT puts the virtual block outside of all segments".into()
+                });
+            return None;
+        }
+        if file.present {
+            if slot.reached {
+                self.findings.error(Rule::SharedBlock, place, || {
+                    "the virtual block is used twice in the present".into()
+                });
+                return None;
+            }
+            slot.reached = true;
+            self.counts.live_blocks += 1;
+        }
+        if !entry.contains(file.cno) || (file.present && entry.end != Cno::MAX) {
+            self.not_alive(file, vblock);
+        }
+        Some((entry.block, entry.start, entry.end))
+    }
+
+    /// Reports a block that a checkpoint reaches but does not contain.
+    pub(crate) fn not_alive(&mut self, file: FileAt, vblock: VBlockNr) {
+        let Some(entry) = self.dat.entry(vblock) else {
+            return;
+        };
+        self.findings
+            .error(Rule::Lifetime, file.place().vblock(vblock), || {
+                let wanted = if file.present {
+                    "the present".into()
+                } else {
+                    format!("checkpoint {}", file.cno)
+                };
+                format!(
+                    "the virtual block lives from checkpoint {} to {}, but {wanted} needs it",
+                    entry.start,
+                    end_in_words(entry.end)
+                )
+            });
+    }
+
+    /// Judges every allocated entry, and that nothing of the present was left unreached.
+    pub(crate) fn judge_dat_entries(&mut self, checkpoints: &CheckpointTable) {
+        for (first, at) in self.dat.in_order() {
+            let per_block = self.dat.layout.map_or(0, |layout| layout.entries_per_block);
+            for nth in 0..per_block {
+                let vblock = first.plus(nth);
+                if let Some(slot) = self.dat.slots.get(at + nth as usize).copied()
+                    && slot.allocated
+                    && vblock.0 != 0
+                {
+                    self.judge_dat_entry(vblock, slot, checkpoints);
+                }
+            }
+        }
+        if !self.present_is_whole {
+            self.findings.note(Rule::NotJudged, Place::VOLUME, || {
+                "leaked blocks were not looked for, because damage hides part of the present".into()
+            });
+        }
+        self.counts.live_blocks += self.dat.blocks.len() as u64;
+    }
+
+    fn judge_dat_entry(&mut self, vblock: VBlockNr, slot: Slot, checkpoints: &CheckpointTable) {
+        let entry = slot.entry;
+        let place = Place::file(Ino::DAT).vblock(vblock).block(entry.block);
+        let newest = self.newest.cno;
+        let possible = entry.block.0 != 0
+            && entry.start.0 != 0
+            && entry.start <= entry.end
+            && entry.start <= newest
+            && (entry.end <= newest || entry.end == Cno::MAX);
+        if !possible {
+            self.findings.error(Rule::DatEntry, place, || {
+                format!(
+                    "the entry has block {}, start {} and end {}, which cannot be at \
+                     checkpoint {newest}",
+                    entry.block,
+                    entry.start,
+                    end_in_words(entry.end)
+                )
+            });
+            return;
+        }
+        let needed = entry.end == Cno::MAX || checkpoints.any_in(entry.start, entry.end);
+        self.judge_address(vblock, entry, needed, place);
+        if entry.end == Cno::MAX && !slot.reached && self.present_is_whole {
+            self.findings.error(Rule::Leak, place, || {
+                let start = entry.start;
+                format!(
+                    "the virtual block (from checkpoint {start} on) is counted as part of the \
+                     present, but nothing uses it"
+                )
+            });
+        }
+    }
+
+    /// Whether the block at the entry's address is this virtual block, and no other's.
+    fn judge_address(&mut self, vblock: VBlockNr, entry: DatEntry, needed: bool, place: Place) {
+        let Some(owners) = &self.owners else {
+            return;
+        };
+        let ownership = owners.of(entry.block);
+        let wrong = match ownership {
+            Ownership::Of(owner) if owner.vblock() == Some(vblock) => false,
+            Ownership::Unknown => false,
+            _ if needed => true,
+            // The block of a dead entry may be gone, but must not have become another's.
+            Ownership::Of(owner) => match owner.vblock() {
+                Some(other) => self
+                    .dat
+                    .entry(other)
+                    .is_some_and(|o| o.block == entry.block),
+                None => self.dat.blocks.contains(&entry.block),
+            },
+            Ownership::Nobody(_) => false,
+        };
+        if wrong {
+            self.findings.error(Rule::DatEntry, place, || {
+                let need = if needed {
+                    "needed"
+                } else {
+                    "dead, but allocated"
+                };
+                format!(
+                    "the virtual block (from checkpoint {} to {}, {need}) is not at its address: \
+                     {ownership}",
+                    entry.start,
+                    end_in_words(entry.end)
+                )
+            });
+        }
+    }
+}
+
+fn end_in_words(end: Cno) -> String {
+    if end == Cno::MAX {
+        "now".into()
+    } else {
+        end.to_string()
+    }
+}

@@ -1,0 +1,159 @@
+//! One directory: that its blocks are all there and well formed (format spec §13). Where its
+//! names lead is judged with all other names of the checkpoint.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use nilfs_ondisk::Ino;
+use nilfs_ondisk::dirent::{Record, records};
+use nilfs_ondisk::inode::RawInode;
+
+use crate::block_map::Leaf;
+use crate::judge::{FileAt, Judge};
+use crate::report::Rule;
+
+/// The content of a directory.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    /// Its blocks, each well formed.
+    blocks: Vec<Rc<[u8]>>,
+    /// What ".." names.
+    pub(crate) parent: Option<Ino>,
+    /// Whether no block is missing or malformed.
+    pub(crate) whole: bool,
+}
+
+impl Directory {
+    /// The names in the directory but "." and "..".
+    pub(crate) fn names(&self) -> impl Iterator<Item = Record<'_>> {
+        self.blocks
+            .iter()
+            .flat_map(|block| records(block).filter_map(Result::ok))
+            .filter(|record| record.is_used() && !matches!(record.name, b"." | b".."))
+    }
+}
+
+impl Judge<'_, '_> {
+    /// Judges the blocks of a directory, given in order.
+    pub(crate) fn judge_directory(
+        &mut self,
+        file: FileAt,
+        inode: &RawInode,
+        leaves: &[Leaf],
+        whole: bool,
+    ) -> Directory {
+        let place = file.place();
+        let size = inode.i_size.get();
+        let block_size = self.volume.block_size().bytes64();
+        if !size.is_multiple_of(block_size) || size == 0 {
+            self.findings.error(Rule::Directory, place, || {
+                format!("i_size is {size}, expected a multiple of {block_size}")
+            });
+        }
+        let mut directory = Directory {
+            blocks: Vec::new(),
+            parent: None,
+            whole,
+        };
+        let gap = (0..)
+            .zip(leaves)
+            .find(|(nth, leaf)| *nth != leaf.key)
+            .map(|(nth, _)| nth);
+        let expected = size / block_size;
+        let dense = gap.unwrap_or(leaves.len() as u64);
+        if whole && (gap.is_some() || dense != expected) {
+            directory.whole = false;
+            self.findings.error(Rule::Directory, place, || {
+                format!("i_size promises {expected} blocks, but only the first {dense} are there")
+            });
+        }
+        for leaf in leaves {
+            match self.directory_block(file, leaf) {
+                Some(block) => directory.blocks.push(block),
+                None => directory.whole = false,
+            }
+        }
+        if leaves.first().is_some_and(|leaf| leaf.key == 0) {
+            directory.parent = self.parent_of(file, directory.blocks.first().cloned());
+        }
+        if file.present {
+            self.find_duplicates(file, &directory);
+        }
+        directory
+    }
+
+    /// A block of a directory if it is well formed; judged once.
+    fn directory_block(&mut self, file: FileAt, leaf: &Leaf) -> Option<Rc<[u8]>> {
+        if let Some(known) = self.directory_blocks.get(&leaf.vblock) {
+            return known.clone();
+        }
+        let place = file.place().file_block(leaf.key);
+        let bytes: Option<Rc<[u8]>> = self.read(leaf.block, place).map(Into::into);
+        let mut sound = None;
+        if let Some(bytes) = bytes {
+            let fault = records(&bytes)
+                .zip(0..)
+                .find_map(|(record, nth)| match record {
+                    Err(error) => Some(error.to_string()),
+                    Ok(record) => {
+                        let dots = matches!(record.name, b"." | b"..");
+                        let at_start = leaf.key == 0 && nth < 2;
+                        (record.is_used() && dots && !at_start).then(|| {
+                            let name = String::from_utf8_lossy(record.name);
+                            format!("\"{name}\" stands at byte {} of the block", record.offset)
+                        })
+                    }
+                });
+            match fault {
+                None => sound = Some(bytes),
+                Some(fault) => {
+                    self.findings
+                        .error(Rule::Directory, place.block(leaf.block), || fault);
+                }
+            }
+        }
+        self.directory_blocks.insert(leaf.vblock, sound.clone());
+        sound
+    }
+
+    /// Judges "." and ".."; gives what ".." names.
+    fn parent_of(&mut self, file: FileAt, first: Option<Rc<[u8]>>) -> Option<Ino> {
+        let first = first?;
+        let mut start = records(&first).filter_map(Result::ok);
+        let own = start
+            .next()
+            .filter(|record| record.is_used() && record.name == b".");
+        let parent = start
+            .next()
+            .filter(|record| record.is_used() && record.name == b"..");
+        if own.map(|record| record.ino) != Some(file.ino) {
+            self.findings
+                .error(Rule::Directory, file.place(), || match own {
+                    Some(record) => {
+                        format!("\".\" names inode {}, expected {}", record.ino, file.ino)
+                    }
+                    None => "the first record is not \".\"".into(),
+                });
+        }
+        if parent.is_none() {
+            self.findings.error(Rule::Directory, file.place(), || {
+                "the second record is not \"..\"".into()
+            });
+        }
+        parent.map(|record| record.ino)
+    }
+
+    fn find_duplicates(&mut self, file: FileAt, directory: &Directory) {
+        let mut names = HashSet::new();
+        for record in directory.names() {
+            if !names.insert(record.name) {
+                self.findings.error(Rule::Directory, file.place(), || {
+                    format!(
+                        "the name {:?} stands twice",
+                        String::from_utf8_lossy(record.name)
+                    )
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! One inode: its own fields and the blocks of its file (format spec §6, §13).
+
+use std::rc::Rc;
+
+use nilfs_ondisk::Ino;
+use nilfs_ondisk::inode::{FileType, LINK_MAX, RawInode};
+
+use crate::block_map::{Life, Subtree};
+use crate::directory::Directory;
+use crate::judge::{FileAt, Judge};
+use crate::report::Rule;
+
+/// The greatest size of a file.
+const SIZE_MAX: u64 = i64::MAX as u64;
+/// More blocks than mkfs puts into any file it makes.
+const MKFS_BLOCKS_MAX: u64 = 8;
+
+/// What is known of an inode, in whatever checkpoint.
+#[derive(Debug)]
+pub(crate) struct InodeFacts {
+    pub(crate) file_type: Option<FileType>,
+    pub(crate) links: u16,
+    /// Blocks of the file, with B-tree nodes.
+    pub(crate) blocks: u64,
+    /// When all these blocks live.
+    pub(crate) life: Life,
+    /// Whether all blocks could be reached.
+    pub(crate) whole: bool,
+    /// The names in it, if it is a directory.
+    pub(crate) directory: Option<Rc<Directory>>,
+}
+
+impl Judge<'_, '_> {
+    /// Judges an inode of a checkpoint and all blocks of its file.
+    pub(crate) fn judge_inode(&mut self, file: FileAt, inode: &RawInode) -> InodeFacts {
+        let place = file.place();
+        let links = inode.i_links_count.get();
+        let mut facts = InodeFacts {
+            file_type: None,
+            links,
+            blocks: 0,
+            life: Life::ALWAYS,
+            whole: true,
+            directory: None,
+        };
+        let file_type = match inode.file_type() {
+            Ok(file_type) => file_type,
+            Err(error) => {
+                self.findings
+                    .error(Rule::Inode, place, || error.to_string());
+                facts.whole = false;
+                return facts;
+            }
+        };
+        facts.file_type = Some(file_type);
+        self.judge_fields(file, inode);
+        if !file_type.has_blocks() {
+            return facts;
+        }
+        let tree = match file_type {
+            FileType::Directory => {
+                let (tree, leaves) = self.walk_all(file, inode);
+                // A removed directory keeps its blocks, but not its size, until it is released.
+                if links > 0 {
+                    let directory = self.judge_directory(file, inode, &leaves, tree.whole);
+                    facts.directory = Some(Rc::new(directory));
+                }
+                tree
+            }
+            _ => self.walk_shared(file, inode),
+        };
+        (facts.blocks, facts.life, facts.whole) = (tree.blocks, tree.life, tree.whole);
+        if tree.whole {
+            self.judge_blocks_count(file, inode, &tree);
+            if file_type != FileType::Directory {
+                self.judge_end(file, inode, &tree);
+            }
+            if file_type == FileType::Symlink {
+                self.judge_symlink(file, inode, &tree);
+            }
+        }
+        facts
+    }
+
+    fn judge_fields(&mut self, file: FileAt, inode: &RawInode) {
+        let place = file.place();
+        let links = inode.i_links_count.get();
+        if links == 0 && file.present {
+            self.findings.note(Rule::Orphan, place, || {
+                "the inode has no name (i_links_count 0): it was deleted while open and not released".into()
+            });
+        }
+        if links > LINK_MAX {
+            self.findings.warning(Rule::Inode, place, || {
+                format!("i_links_count is {links}, more than {LINK_MAX}")
+            });
+        }
+        if inode.i_size.get() > SIZE_MAX {
+            self.findings.error(Rule::Inode, place, || {
+                format!("i_size is {}, more than {SIZE_MAX}", inode.i_size)
+            });
+        }
+        for (field, nsec) in [
+            ("i_ctime_nsec", inode.i_ctime_nsec),
+            ("i_mtime_nsec", inode.i_mtime_nsec),
+        ] {
+            if nsec.get() >= 1_000_000_000 {
+                self.findings.warning(Rule::Inode, place, || {
+                    format!("{field} is {nsec}, expected less than a second")
+                });
+            }
+        }
+    }
+
+    /// Judges the inode of the DAT, cpfile, sufile or an ifile.
+    pub(crate) fn judge_metadata_inode(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
+        if let Err(error) = inode.validate_metadata_file("inode") {
+            self.findings
+                .error(Rule::Inode, file.place(), || error.to_string());
+        }
+        if inode.i_size.get() != 0 {
+            self.findings.warning(Rule::InodeSize, file.place(), || {
+                format!("i_size is {}, expected 0", inode.i_size)
+            });
+        }
+        if tree.whole {
+            self.judge_blocks_count(file, inode, tree);
+        }
+    }
+
+    fn judge_blocks_count(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
+        let found = inode.i_blocks.get();
+        let sectors = self.volume.block_size().sectors();
+        let expected = tree.blocks.saturating_mul(sectors);
+        if found == expected {
+            return;
+        }
+        let by_mkfs = file.ino == Ino::ROOT || is_metadata(file.ino);
+        let off = |made: u64| expected.wrapping_sub(made * (sectors - 1));
+        if by_mkfs && (1..=MKFS_BLOCKS_MAX).any(|made| found == off(made)) {
+            return;
+        }
+        self.findings.error(Rule::InodeBlocks, file.place(), || {
+            format!(
+                "i_blocks is {found}, but {} blocks give {expected}",
+                tree.blocks
+            )
+        });
+    }
+
+    /// Nothing lies behind the end of the file.
+    fn judge_end(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
+        let size = inode.i_size.get();
+        let block_size = self.volume.block_size();
+        let Some(last) = tree.last else {
+            return;
+        };
+        let place = file.place().file_block(last.key);
+        if last.key >= block_size.blocks_for(size) {
+            self.findings.error(Rule::InodeSize, place, || {
+                format!("the block lies behind the end of the file, i_size is {size}")
+            });
+            return;
+        }
+        let used = (size % block_size.bytes64()) as usize;
+        if last.key != size / block_size.bytes64() || used == 0 || !self.tails.insert(last.vblock) {
+            return;
+        }
+        if let Some(bytes) = self.read(last.block, place)
+            && let Some(at) = bytes[used..].iter().position(|byte| *byte != 0)
+        {
+            self.findings
+                .warning(Rule::Tail, place.block(last.block), || {
+                    format!(
+                        "byte {} of the block, behind the end of the file, is not 0",
+                        used + at
+                    )
+                });
+        }
+    }
+
+    fn judge_symlink(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
+        let size = inode.i_size.get();
+        let most = self.volume.block_size().bytes64() - 1;
+        let place = file.place();
+        if !(1..=most).contains(&size) {
+            self.findings.error(Rule::Symlink, place, || {
+                format!("i_size is {size}, expected 1 to {most}")
+            });
+            return;
+        }
+        let Some(target) = tree.last.filter(|leaf| leaf.key == 0) else {
+            self.findings.error(Rule::Symlink, place, || {
+                "the link has no target block".into()
+            });
+            return;
+        };
+        if let Some(bytes) = self.read(target.block, place)
+            && let Some(at) = bytes[..size as usize].iter().position(|byte| *byte == 0)
+        {
+            self.findings
+                .error(Rule::Symlink, place.block(target.block), || {
+                    format!("the target has {at} bytes, but i_size is {size}")
+                });
+        }
+    }
+}
+
+fn is_metadata(ino: Ino) -> bool {
+    matches!(ino, Ino::DAT | Ino::CPFILE | Ino::SUFILE | Ino::IFILE)
+}

@@ -1,0 +1,165 @@
+//! The judge: what is known of the volume so far, and the order in which more becomes known.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use nilfs_ondisk::summary::BlockInfo;
+use nilfs_ondisk::superblock::Superblock;
+use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
+
+use crate::Options;
+use crate::block_map::Subtree;
+use crate::checkpoints::Selection;
+use crate::dat::Dat;
+use crate::ifile::InodeBlock;
+use crate::owners::{Owner, Owners, Ownership};
+use crate::recovery::Newest;
+use crate::report::{Counts, Findings, Place, Report, Rule};
+use crate::volume::Volume;
+
+/// Everything that is known while a volume is judged. Each phase is an `impl` block in the module
+/// named after what it judges.
+pub(crate) struct Judge<'v, 'd> {
+    pub(crate) volume: &'v Volume<'d>,
+    pub(crate) superblock: &'v Superblock,
+    pub(crate) newest: &'v Newest,
+    pub(crate) findings: Findings,
+    pub(crate) counts: Counts,
+    /// The DAT; empty until it is loaded.
+    pub(crate) dat: Dat,
+    /// Whose the blocks are, by the logs; `None` until all logs are read.
+    pub(crate) owners: Option<Owners>,
+    /// Blocks reached before the logs are read, to be compared with them then.
+    pub(crate) unowned: Vec<(BlockNr, Owner, Place)>,
+    /// What is below the nodes of regular files, by virtual block.
+    pub(crate) subtrees: HashMap<VBlockNr, Subtree>,
+    /// Inodes by the virtual block of the ifile that holds them.
+    pub(crate) inode_blocks: HashMap<VBlockNr, InodeBlock>,
+    /// Checked directory blocks, by virtual block.
+    pub(crate) directory_blocks: HashMap<VBlockNr, Option<Rc<[u8]>>>,
+    /// Last blocks of files that were looked at behind the end of the file.
+    pub(crate) tails: HashSet<VBlockNr>,
+    /// Whether all of the present was reached, so that what was not reached is leaked.
+    pub(crate) present_is_whole: bool,
+}
+
+impl<'v, 'd> Judge<'v, 'd> {
+    pub(crate) fn new(
+        volume: &'v Volume<'d>,
+        superblock: &'v Superblock,
+        newest: &'v Newest,
+        findings: Findings,
+    ) -> Self {
+        Self {
+            volume,
+            superblock,
+            newest,
+            findings,
+            counts: Counts::default(),
+            dat: Dat::default(),
+            owners: None,
+            unowned: Vec::new(),
+            subtrees: HashMap::new(),
+            inode_blocks: HashMap::new(),
+            directory_blocks: HashMap::new(),
+            tails: HashSet::new(),
+            present_is_whole: true,
+        }
+    }
+
+    /// Judges the volume.
+    pub(crate) fn run(mut self, options: &Options) -> Report {
+        self.load_dat();
+        let usage = self.load_segment_usage();
+        self.read_logs(&usage, options.verify_logs);
+        self.judge_segment_usage(&usage);
+        self.compare_unowned();
+        let checkpoints = self.load_checkpoints();
+        let Selection { walked, left_out } = checkpoints.select(self.newest.cno, options);
+        if left_out > 0 {
+            self.findings.note(Rule::NotJudged, Place::VOLUME, || {
+                format!("the trees of {left_out} checkpoints were not walked")
+            });
+        }
+        for entry in &walked {
+            self.judge_checkpoint(entry);
+        }
+        self.judge_dat_entries(&checkpoints);
+        self.findings.into_report(self.newest.cno, self.counts)
+    }
+
+    /// Reads a block, or reports that it cannot be read.
+    pub(crate) fn read(&mut self, block: BlockNr, place: Place) -> Option<Vec<u8>> {
+        match self.volume.block(block) {
+            Ok(bytes) => Some(bytes),
+            Err(error) => {
+                self.findings
+                    .error(Rule::Readable, place.block(block), || error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Compares what reached a block with what the log says about it. `false` if they disagree,
+    /// so that nothing below the block can be trusted.
+    pub(crate) fn belongs(&mut self, block: BlockNr, owner: Owner, place: Place) -> bool {
+        let Some(owners) = &self.owners else {
+            self.unowned.push((block, owner, place));
+            return true;
+        };
+        match owners.of(block) {
+            Ownership::Of(found) if found == owner => true,
+            // The log that describes the block is damaged, which is reported there.
+            Ownership::Unknown => true,
+            other => {
+                self.findings.error(Rule::Owner, place.block(block), || {
+                    format!("reached as {owner}, but {other}")
+                });
+                false
+            }
+        }
+    }
+
+    /// Compares the blocks that were reached before the logs were read.
+    fn compare_unowned(&mut self) {
+        for (block, owner, place) in std::mem::take(&mut self.unowned) {
+            self.present_is_whole &= self.belongs(block, owner, place);
+        }
+    }
+}
+
+/// The owner of a block of any file but the DAT, as a block map claims it.
+pub(crate) fn virtual_owner(ino: Ino, vblocknr: VBlockNr, key: u64, level: u8) -> Owner {
+    let info = if level == 0 {
+        BlockInfo::Data {
+            vblocknr,
+            offset: nilfs_ondisk::FileBlock(key),
+        }
+    } else {
+        BlockInfo::Node { vblocknr }
+    };
+    Owner { ino, info }
+}
+
+/// The file whose block map is walked, and for which checkpoint.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileAt {
+    pub(crate) ino: Ino,
+    pub(crate) cno: Cno,
+    /// Whether the file is part of the present: of the newest checkpoint or a metadata file.
+    pub(crate) present: bool,
+}
+
+impl FileAt {
+    /// Where it is: for users' files and the ifile also in which checkpoint.
+    pub(crate) fn place(&self) -> Place {
+        let place = Place::file(self.ino);
+        if matches!(self.ino, Ino::DAT | Ino::CPFILE | Ino::SUFILE) {
+            return place;
+        }
+        Place {
+            checkpoint: Some(self.cno),
+            ..place
+        }
+    }
+}

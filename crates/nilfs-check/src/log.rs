@@ -1,0 +1,135 @@
+//! Reading logs in large pieces: their headers, summaries and checksums. It judges one log at a
+//! time and knows nothing of segments' usage or of the order of logs.
+
+use std::io;
+
+use nilfs_ondisk::crc::Crc;
+use nilfs_ondisk::summary::{FileInfo, LogHeader, parse_items};
+use nilfs_ondisk::{BlockNr, FormatError, Seq};
+use thiserror::Error;
+
+use crate::volume::Volume;
+
+/// Bytes that one read takes at most, unless a single summary is longer.
+const CHUNK: usize = 1 << 20;
+
+/// What is wrong with a log.
+#[derive(Debug, Error)]
+pub(crate) enum LogFault {
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Format(#[from] FormatError),
+    #[error("its {blocks} blocks end behind the segment, which has {room} left")]
+    TooLong { blocks: u32, room: u64 },
+    #[error("ss_sumbytes is {bytes}, too much for {blocks} blocks")]
+    SummaryTooLong { bytes: u32, blocks: u32 },
+    #[error("its sequence number is {found}, expected {expected}")]
+    Sequence { found: Seq, expected: Seq },
+    #[error("it has no super root")]
+    NoSuperRoot,
+}
+
+/// A reader of logs with one buffer, which serves many small logs with one read.
+pub(crate) struct LogReader<'v, 'd> {
+    volume: &'v Volume<'d>,
+    buffer: Vec<u8>,
+    first: BlockNr,
+}
+
+impl<'v, 'd> LogReader<'v, 'd> {
+    pub(crate) fn new(volume: &'v Volume<'d>) -> Self {
+        Self {
+            volume,
+            buffer: Vec::new(),
+            first: BlockNr(0),
+        }
+    }
+
+    /// The header of the log at `at`, whose blocks all lie within the segment.
+    pub(crate) fn header(&mut self, at: BlockNr) -> Result<LogHeader, LogFault> {
+        let geometry = &self.volume.geometry;
+        let (size, per_segment) = (geometry.block_size, geometry.blocks_per_segment);
+        let room = self.end_of_segment(at).saturating_sub(at.0);
+        let header = LogHeader::parse(self.blocks(at, 1)?, size, per_segment)?;
+        if u64::from(header.nblocks) > room {
+            return Err(LogFault::TooLong {
+                blocks: header.nblocks,
+                room,
+            });
+        }
+        Ok(header)
+    }
+
+    /// What the blocks of the log are; the summary's checksum is right.
+    pub(crate) fn files(
+        &mut self,
+        at: BlockNr,
+        header: &LogHeader,
+    ) -> Result<Vec<FileInfo>, LogFault> {
+        // An item with its share of padding needs less than this, so a longer summary is wrong
+        // and need not be read.
+        const MOST_PER_BLOCK: u64 = 64;
+        let most = (u64::from(header.nblocks) + 1) * MOST_PER_BLOCK;
+        if u64::from(header.sumbytes) > most {
+            let (bytes, blocks) = (header.sumbytes, header.nblocks);
+            return Err(LogFault::SummaryTooLong { bytes, blocks });
+        }
+        let (size, seed) = (self.volume.block_size(), self.volume.seed);
+        let summary = self.blocks(at, header.summary_blocks(size))?;
+        header.verify_summary(summary, seed)?;
+        Ok(parse_items(header, summary, size)?)
+    }
+
+    /// Checks the checksum over the whole log.
+    pub(crate) fn verify(&mut self, at: BlockNr, header: &LogHeader) -> Result<(), LogFault> {
+        let per_read = (CHUNK / self.volume.block_size().bytes()) as u64;
+        let mut crc = Crc::new(self.volume.seed);
+        let mut skip = 4;
+        let mut done = 0;
+        while done < u64::from(header.nblocks) {
+            let count = per_read.min(u64::from(header.nblocks) - done);
+            crc.update(&self.blocks(at.plus(done), count)?[skip..]);
+            skip = 0;
+            done += count;
+        }
+        let computed = crc.value();
+        if computed != header.datasum {
+            return Err(LogFault::Format(FormatError::Checksum {
+                structure: "log",
+                field: "ss_datasum",
+                stored: header.datasum,
+                computed,
+            }));
+        }
+        Ok(())
+    }
+
+    /// The block at `at`, which is the super root of a log.
+    pub(crate) fn block(&mut self, at: BlockNr) -> Result<&[u8], LogFault> {
+        Ok(self.blocks(at, 1)?)
+    }
+
+    fn end_of_segment(&self, at: BlockNr) -> u64 {
+        let geometry = &self.volume.geometry;
+        geometry.segment_end(geometry.segment_of(at)).0
+    }
+
+    /// `count` blocks, all in one segment. What follows them in the segment is read along.
+    fn blocks(&mut self, at: BlockNr, count: u64) -> io::Result<&[u8]> {
+        let size = self.volume.block_size().bytes();
+        let held = (self.buffer.len() / size) as u64;
+        if at < self.first || at.0.saturating_add(count) > self.first.0 + held {
+            let room = self.end_of_segment(at).saturating_sub(at.0);
+            let wanted = count.max((CHUNK / size) as u64).min(room.max(count));
+            self.buffer.resize(wanted as usize * size, 0);
+            if let Err(error) = self.volume.read(at, &mut self.buffer) {
+                self.buffer.clear();
+                return Err(error);
+            }
+            self.first = at;
+        }
+        let start = (at.0 - self.first.0) as usize * size;
+        Ok(&self.buffer[start..start + count as usize * size])
+    }
+}

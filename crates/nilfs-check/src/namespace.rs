@@ -1,0 +1,187 @@
+//! The names of a checkpoint: from the root directory to every file, and back from every inode to
+//! its names.
+
+use std::rc::Rc;
+
+use nilfs_ondisk::dirent::Record;
+use nilfs_ondisk::inode::FileType;
+use nilfs_ondisk::{Cno, Ino};
+
+use crate::inode::InodeFacts;
+use crate::judge::Judge;
+use crate::report::{Place, Rule};
+
+/// The inodes of a checkpoint by number.
+pub(crate) struct InodeTable {
+    inodes: Vec<(Ino, Rc<InodeFacts>)>,
+    /// Whether an inode that is in use is missing, because it cannot be read.
+    pub(crate) incomplete: bool,
+}
+
+impl InodeTable {
+    /// A table without inodes so far.
+    pub(crate) fn new(incomplete: bool) -> Self {
+        Self {
+            inodes: Vec::new(),
+            incomplete,
+        }
+    }
+
+    /// Adds the next inode; numbers ascend.
+    pub(crate) fn push(&mut self, ino: Ino, facts: Rc<InodeFacts>) {
+        self.inodes.push((ino, facts));
+    }
+
+    /// Whether an inode is in use.
+    pub(crate) fn has(&self, ino: Ino) -> bool {
+        self.position(ino).is_some()
+    }
+
+    fn position(&self, ino: Ino) -> Option<usize> {
+        self.inodes.binary_search_by_key(&ino, |(ino, _)| *ino).ok()
+    }
+}
+
+/// What was counted for an inode on the way from the root.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    /// Names that lead to it, without "." and "..".
+    names: u64,
+    /// Directories in it.
+    subdirectories: u64,
+}
+
+impl Judge<'_, '_> {
+    /// Follows all names of a checkpoint from the root directory, each directory once.
+    pub(crate) fn judge_names(&mut self, cno: Cno, table: &InodeTable) {
+        let root = table
+            .position(Ino::ROOT)
+            .filter(|at| table.inodes[*at].1.file_type == Some(FileType::Directory));
+        let Some(root) = root else {
+            self.findings.error(
+                Rule::Directory,
+                Place::checkpoint(cno).ino(Ino::ROOT),
+                || "the root directory is missing or no directory".into(),
+            );
+            return;
+        };
+        let mut tallies = vec![Tally::default(); table.inodes.len()];
+        let mut whole = !table.incomplete;
+        let mut waiting = vec![(root, Ino::ROOT)];
+        while let Some((at, parent)) = waiting.pop() {
+            let (ino, facts) = &table.inodes[at];
+            let Some(directory) = &facts.directory else {
+                continue;
+            };
+            whole &= directory.whole;
+            if let Some(found) = directory.parent.filter(|found| *found != parent) {
+                self.findings
+                    .error(Rule::Directory, Place::checkpoint(cno).ino(*ino), || {
+                        format!(
+                            "\"..\" names inode {found}, but the directory is in inode {parent}"
+                        )
+                    });
+            }
+            for record in directory.names() {
+                let Some(child) = self.judge_name(cno, *ino, &record, table) else {
+                    continue;
+                };
+                tallies[child].names += 1;
+                if table.inodes[child].1.file_type == Some(FileType::Directory) {
+                    tallies[at].subdirectories += 1;
+                    if tallies[child].names == 1 && child != root {
+                        waiting.push((child, *ino));
+                    }
+                }
+            }
+        }
+        if whole {
+            self.judge_links(cno, table, &tallies);
+        }
+    }
+
+    /// Judges where a name leads; gives the place of the inode in the table.
+    fn judge_name(
+        &mut self,
+        cno: Cno,
+        directory: Ino,
+        record: &Record<'_>,
+        table: &InodeTable,
+    ) -> Option<usize> {
+        let place = Place::checkpoint(cno).ino(directory);
+        let name = || String::from_utf8_lossy(record.name).into_owned();
+        let Some(at) = table.position(record.ino) else {
+            if !table.incomplete {
+                self.findings.error(Rule::DirectoryEntry, place, || {
+                    format!(
+                        "{:?} names inode {}, which is not in use",
+                        name(),
+                        record.ino
+                    )
+                });
+            }
+            return None;
+        };
+        let facts = &table.inodes[at].1;
+        if facts.links == 0 {
+            self.findings.error(Rule::DirectoryEntry, place, || {
+                format!(
+                    "{:?} names inode {}, which is deleted (0 links)",
+                    name(),
+                    record.ino
+                )
+            });
+        }
+        if let (Some(claimed), Some(found)) = (record.file_type(), facts.file_type)
+            && claimed != found
+        {
+            self.findings.error(Rule::DirectoryEntry, place, || {
+                format!(
+                    "{:?} claims type {claimed:?}, but inode {} is of type {found:?}",
+                    name(),
+                    record.ino
+                )
+            });
+        }
+        Some(at)
+    }
+
+    /// Compares the links of all inodes with the names that were found.
+    fn judge_links(&mut self, cno: Cno, table: &InodeTable, tallies: &[Tally]) {
+        for ((ino, facts), tally) in table.inodes.iter().zip(tallies) {
+            let place = Place::checkpoint(cno).ino(*ino);
+            let is_root = *ino == Ino::ROOT;
+            let is_directory = facts.file_type == Some(FileType::Directory);
+            if is_directory && tally.names > u64::from(!is_root) {
+                self.findings.error(Rule::LinkCount, place, || {
+                    format!("{} names lead to the directory", tally.names)
+                });
+            }
+            if !is_root && (*ino < Ino::FIRST_USER || facts.links == 0) {
+                continue;
+            }
+            if !is_root && tally.names == 0 {
+                self.findings.error(Rule::Unreachable, place, || {
+                    format!(
+                        "no name leads to the inode, which has {} links",
+                        facts.links
+                    )
+                });
+                continue;
+            }
+            let expected = if is_directory {
+                2 + tally.subdirectories
+            } else {
+                tally.names
+            };
+            if u64::from(facts.links) != expected {
+                self.findings.error(Rule::LinkCount, place, || {
+                    format!(
+                        "i_links_count is {}, but there are {expected} links",
+                        facts.links
+                    )
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! What the checker says: findings with a place, a severity and plain words, and what it counted.
+//!
+//! A damaged volume can break the same rule a million times; the collector keeps the first few
+//! findings of a rule and counts the others, so a report stays readable and bounded.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Worth knowing; nothing is wrong.
+    Note,
+    /// Unusual or untidy; no data are in danger.
+    Warning,
+    /// The volume breaks a rule of the format.
+    Error,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// The rule that a finding is about. Each rule is one promise of the format (format spec §15).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Rule {
+    /// A block that is needed can be read from the device.
+    Readable,
+    /// Both superblock copies are valid, agree, and lead to the newest log.
+    Superblock,
+    /// The newest super root is found where the superblock says or behind it.
+    SuperRoot,
+    /// Logs behind the newest super root can be rolled forward.
+    RollForward,
+    /// Logs fill their segment without a gap, and their summaries and checksums are right.
+    Log,
+    /// Logs follow each other: sequence numbers, next segments, begin and end flags.
+    LogChain,
+    /// Segment usage entries and their counters agree with the logs.
+    SegmentUsage,
+    /// Descriptors, bitmaps and entries of the DAT and of the ifile agree.
+    Allocation,
+    /// DAT entries name a block and a life that can be.
+    DatEntry,
+    /// Every block that the DAT counts as part of the present is used by the present.
+    Leak,
+    /// Block maps are well formed.
+    BlockMap,
+    /// Pointers of block maps lead to a block that exists.
+    Pointer,
+    /// A block belongs to the file for which its log says it was written.
+    Owner,
+    /// No block is used twice.
+    SharedBlock,
+    /// A block that a checkpoint reaches is part of this checkpoint.
+    Lifetime,
+    /// Checkpoint entries and their counters are right.
+    Checkpoint,
+    /// The list of snapshots is complete and in order.
+    SnapshotList,
+    /// The counts of inodes and blocks of a checkpoint are exact.
+    CheckpointCounts,
+    /// Inodes are well formed.
+    Inode,
+    /// No block lies behind the end of its file.
+    InodeSize,
+    /// `i_blocks` is the number of blocks of the file.
+    InodeBlocks,
+    /// The last block of a file is zero behind the end of the file.
+    Tail,
+    /// Symbolic links have a target.
+    Symlink,
+    /// Directory blocks are well formed, with "." and ".." in their places.
+    Directory,
+    /// Names lead to inodes that exist and have the type that the name claims.
+    DirectoryEntry,
+    /// `i_links_count` is the number of names.
+    LinkCount,
+    /// Every linked inode can be reached from the root directory.
+    Unreachable,
+    /// Inodes without a name wait for nobody.
+    Orphan,
+    /// Part of the volume was not judged.
+    NotJudged,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Readable => "readable blocks",
+            Self::Superblock => "superblocks",
+            Self::SuperRoot => "super root",
+            Self::RollForward => "roll-forward",
+            Self::Log => "logs",
+            Self::LogChain => "order of logs",
+            Self::SegmentUsage => "segment usage",
+            Self::Allocation => "allocation",
+            Self::DatEntry => "DAT entries",
+            Self::Leak => "leaked blocks",
+            Self::BlockMap => "block maps",
+            Self::Pointer => "pointers",
+            Self::Owner => "owners of blocks",
+            Self::SharedBlock => "shared blocks",
+            Self::Lifetime => "lives of blocks",
+            Self::Checkpoint => "checkpoints",
+            Self::SnapshotList => "list of snapshots",
+            Self::CheckpointCounts => "counts of checkpoints",
+            Self::Inode => "inodes",
+            Self::InodeSize => "file sizes",
+            Self::InodeBlocks => "block counts of files",
+            Self::Tail => "ends of files",
+            Self::Symlink => "symbolic links",
+            Self::Directory => "directories",
+            Self::DirectoryEntry => "directory entries",
+            Self::LinkCount => "link counts",
+            Self::Unreachable => "unreachable files",
+            Self::Orphan => "orphans",
+            Self::NotJudged => "not judged",
+        })
+    }
+}
+
+/// Where something was found; only the parts that apply are set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The segment.
+    pub segment: Option<SegNum>,
+    /// The first block of the log.
+    pub log: Option<BlockNr>,
+    /// The checkpoint.
+    pub checkpoint: Option<Cno>,
+    /// The file; metadata files go by their reserved numbers.
+    pub ino: Option<Ino>,
+    /// The block within the file, or the key of a B-tree node.
+    pub file_block: Option<FileBlock>,
+    /// The virtual block.
+    pub vblock: Option<VBlockNr>,
+    /// The physical block.
+    pub block: Option<BlockNr>,
+}
+
+impl Place {
+    /// Nowhere in particular: the volume as a whole.
+    pub const VOLUME: Place = Place {
+        segment: None,
+        log: None,
+        checkpoint: None,
+        ino: None,
+        file_block: None,
+        vblock: None,
+        block: None,
+    };
+
+    pub(crate) fn segment(segment: SegNum) -> Self {
+        Self {
+            segment: Some(segment),
+            ..Self::VOLUME
+        }
+    }
+
+    pub(crate) fn file(ino: Ino) -> Self {
+        Self {
+            ino: Some(ino),
+            ..Self::VOLUME
+        }
+    }
+
+    pub(crate) fn checkpoint(cno: Cno) -> Self {
+        Self {
+            checkpoint: Some(cno),
+            ..Self::VOLUME
+        }
+    }
+
+    pub(crate) fn log(self, log: BlockNr) -> Self {
+        Self {
+            log: Some(log),
+            ..self
+        }
+    }
+
+    pub(crate) fn ino(self, ino: Ino) -> Self {
+        Self {
+            ino: Some(ino),
+            ..self
+        }
+    }
+
+    pub(crate) fn file_block(self, key: u64) -> Self {
+        Self {
+            file_block: Some(FileBlock(key)),
+            ..self
+        }
+    }
+
+    pub(crate) fn vblock(self, vblock: VBlockNr) -> Self {
+        Self {
+            vblock: Some(vblock),
+            ..self
+        }
+    }
+
+    pub(crate) fn block(self, block: BlockNr) -> Self {
+        Self {
+            block: Some(block),
+            ..self
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.ino.map(|ino| match ino {
+            Ino::DAT => "DAT".to_owned(),
+            Ino::CPFILE => "cpfile".to_owned(),
+            Ino::SUFILE => "sufile".to_owned(),
+            Ino::IFILE => "ifile".to_owned(),
+            _ => format!("inode {ino}"),
+        });
+        let parts = [
+            self.segment.map(|n| format!("segment {n}")),
+            self.log.map(|n| format!("log at block {n}")),
+            self.checkpoint.map(|n| format!("checkpoint {n}")),
+            file,
+            self.file_block.map(|n| format!("file block {n}")),
+            self.vblock.map(|n| format!("virtual block {n}")),
+            self.block.map(|n| format!("block {n}")),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        if parts.is_empty() {
+            return f.write_str("volume");
+        }
+        f.write_str(&parts.join(", "))
+    }
+}
+
+/// One thing that the checker has to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The rule it is about.
+    pub rule: Rule,
+    /// Where.
+    pub place: Place,
+    /// What, in plain words: found and expected.
+    pub message: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.severity, self.place, self.message)
+    }
+}
+
+/// How much of everything there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Checkpoints on the volume, snapshots among them.
+    pub checkpoints: u64,
+    /// Checkpoints whose trees were walked.
+    pub checkpoints_walked: u64,
+    /// Snapshots on the volume.
+    pub snapshots: u64,
+    /// Inodes in use in the newest checkpoint, as its counter counts them.
+    pub inodes: u64,
+    /// Blocks of the present: of the newest checkpoint and of the metadata files.
+    pub live_blocks: u64,
+    /// Logs in the segments in use.
+    pub logs: u64,
+    /// Segments in use.
+    pub segments: u64,
+}
+
+/// The judgement on a volume.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Report {
+    /// What was found, errors first; of each rule at most as many as the options allow.
+    pub findings: Vec<Finding>,
+    /// How many findings of a rule were counted but not kept.
+    pub omitted: Vec<(Rule, u64)>,
+    /// The newest checkpoint, at which the volume was judged.
+    pub newest: Cno,
+    /// What there is on the volume.
+    pub counts: Counts,
+}
+
+impl Report {
+    /// The findings that say the volume breaks a rule.
+    pub fn errors(&self) -> impl Iterator<Item = &Finding> {
+        self.findings
+            .iter()
+            .filter(|finding| finding.severity == Severity::Error)
+    }
+
+    /// Whether the volume keeps every rule that was judged.
+    #[must_use]
+    pub fn is_consistent(&self) -> bool {
+        self.errors().next().is_none()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for finding in &self.findings {
+            writeln!(f, "{finding}")?;
+        }
+        for (rule, count) in &self.omitted {
+            writeln!(f, "{count} more findings about {rule} are not shown")?;
+        }
+        let counts = &self.counts;
+        write!(
+            f,
+            "checkpoint {}: {} checkpoints ({} walked), {} snapshots, {} inodes, {} live blocks, \
+             {} logs in {} segments",
+            self.newest,
+            counts.checkpoints,
+            counts.checkpoints_walked,
+            counts.snapshots,
+            counts.inodes,
+            counts.live_blocks,
+            counts.logs,
+            counts.segments
+        )
+    }
+}
+
+/// Collects findings while the volume is walked.
+#[derive(Debug)]
+pub(crate) struct Findings {
+    per_rule: usize,
+    kept: BTreeMap<(Severity, Rule), Vec<Finding>>,
+    omitted: BTreeMap<Rule, u64>,
+}
+
+impl Findings {
+    pub(crate) fn new(per_rule: usize) -> Self {
+        Self {
+            per_rule: per_rule.max(1),
+            kept: BTreeMap::new(),
+            omitted: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn error(&mut self, rule: Rule, place: Place, message: impl FnOnce() -> String) {
+        self.add(Severity::Error, rule, place, message);
+    }
+
+    pub(crate) fn warning(&mut self, rule: Rule, place: Place, message: impl FnOnce() -> String) {
+        self.add(Severity::Warning, rule, place, message);
+    }
+
+    pub(crate) fn note(&mut self, rule: Rule, place: Place, message: impl FnOnce() -> String) {
+        self.add(Severity::Note, rule, place, message);
+    }
+
+    /// Keeps the finding, unless it is the same as one of another checkpoint (a fault in a block
+    /// that checkpoints share is one fault), or there are enough of its rule.
+    pub(crate) fn add(
+        &mut self,
+        severity: Severity,
+        rule: Rule,
+        place: Place,
+        message: impl FnOnce() -> String,
+    ) {
+        let kept = self.kept.entry((severity, rule)).or_default();
+        if kept.len() >= self.per_rule {
+            *self.omitted.entry(rule).or_default() += 1;
+            return;
+        }
+        let message = message();
+        let anywhere = |place: Place| Place {
+            checkpoint: None,
+            ..place
+        };
+        let shared = place.ino.is_some() || place.vblock.is_some() || place.block.is_some();
+        let again = kept.iter().any(|other| {
+            shared && anywhere(other.place) == anywhere(place) && other.message == message
+        });
+        if !again {
+            kept.push(Finding {
+                severity,
+                rule,
+                place,
+                message,
+            });
+        }
+    }
+
+    pub(crate) fn into_report(self, newest: Cno, counts: Counts) -> Report {
+        Report {
+            findings: self
+                .kept
+                .into_iter()
+                .rev()
+                .flat_map(|(_, kept)| kept)
+                .collect(),
+            omitted: self.omitted.into_iter().collect(),
+            newest,
+            counts,
+        }
+    }
+}

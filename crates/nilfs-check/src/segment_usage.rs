@@ -1,0 +1,172 @@
+//! The sufile (format spec §12): counters, flags, and the pair of active segments.
+
+use std::collections::BTreeMap;
+
+use nilfs_ondisk::segment_usage::{RawSegmentUsage, RawSufileHeader, SufileLayout};
+use nilfs_ondisk::{FileBlock, Ino, SegNum};
+
+use crate::judge::{FileAt, Judge};
+use crate::report::{Place, Rule};
+
+/// The entries of all segments that are not clean, and the header.
+#[derive(Default)]
+pub(crate) struct UsageTable {
+    header: Option<RawSufileHeader>,
+    used: BTreeMap<SegNum, RawSegmentUsage>,
+    /// Whether every entry could be read.
+    whole: bool,
+}
+
+impl UsageTable {
+    /// The segments with data in them, ascending.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = (SegNum, RawSegmentUsage)> {
+        self.used
+            .iter()
+            .filter(|(_, entry)| entry.is_dirty())
+            .map(|(segment, e)| (*segment, *e))
+    }
+
+    /// Segments of the volume without any flag.
+    fn clean(&self, nsegments: u64) -> u64 {
+        nsegments - self.used.len() as u64
+    }
+}
+
+impl Judge<'_, '_> {
+    /// Loads the sufile.
+    pub(crate) fn load_segment_usage(&mut self) -> UsageTable {
+        let inode = self.newest.super_root.sufile;
+        let file = FileAt {
+            ino: Ino::SUFILE,
+            cno: self.newest.cno,
+            present: true,
+        };
+        let (tree, leaves) = self.walk_all(file, &inode);
+        self.present_is_whole &= tree.whole;
+        self.judge_metadata_inode(file, &inode, &tree);
+        let layout = SufileLayout::new(&self.volume.geometry);
+        let mut table = UsageTable {
+            whole: tree.whole,
+            ..UsageTable::default()
+        };
+        let nsegments = self.volume.geometry.nsegments;
+        let (last, _) = layout.slot(SegNum(nsegments - 1));
+        for leaf in leaves {
+            let place = file.place().file_block(leaf.key);
+            if leaf.key > last.0 {
+                self.findings.warning(Rule::SegmentUsage, place, || {
+                    "the block lies behind the entry of the last segment".into()
+                });
+                continue;
+            }
+            let Some(bytes) = self.read(leaf.block, place) else {
+                table.whole = false;
+                continue;
+            };
+            if leaf.key == 0 {
+                table.header = RawSufileHeader::parse(&bytes).ok();
+            }
+            for (segment, offset) in layout.slots_of(FileBlock(leaf.key)) {
+                if segment.0 < nsegments
+                    && let Ok(entry) = RawSegmentUsage::parse(&bytes[offset..])
+                {
+                    self.judge_usage_entry(segment, &entry);
+                    if !entry.is_clean() {
+                        table.used.insert(segment, entry);
+                    }
+                }
+            }
+        }
+        table
+    }
+
+    fn judge_usage_entry(&mut self, segment: SegNum, entry: &RawSegmentUsage) {
+        let most = self.volume.geometry.segment_blocks(segment);
+        let nblocks = entry.su_nblocks.get();
+        let place = Place::file(Ino::SUFILE);
+        let place = Place {
+            segment: Some(segment),
+            ..place
+        };
+        if u64::from(nblocks) > most {
+            self.findings.error(Rule::SegmentUsage, place, || {
+                format!("su_nblocks is {nblocks}, but the segment has {most} blocks")
+            });
+        }
+        if entry.is_clean() && (nblocks != 0 || entry.su_lastmod.get() != 0) {
+            self.findings.warning(Rule::SegmentUsage, place, || {
+                format!(
+                    "the segment is clean, but su_nblocks is {nblocks} and su_lastmod {}",
+                    entry.su_lastmod
+                )
+            });
+        }
+    }
+
+    /// Judges the counters and the active segments.
+    pub(crate) fn judge_segment_usage(&mut self, table: &UsageTable) {
+        let place = Place::file(Ino::SUFILE);
+        if !table.whole {
+            self.findings.note(Rule::NotJudged, place, || {
+                "the counters were not compared, because part of the file cannot be read".into()
+            });
+            return;
+        }
+        let nsegments = self.volume.geometry.nsegments;
+        match &table.header {
+            None => self
+                .findings
+                .error(Rule::SegmentUsage, place, || "no header".into()),
+            Some(header) => {
+                let dirty = table.in_use().count() as u64;
+                let clean = table.clean(nsegments);
+                for (field, found, expected) in [
+                    ("sh_ncleansegs", header.sh_ncleansegs.get(), clean),
+                    ("sh_ndirtysegs", header.sh_ndirtysegs.get(), dirty),
+                ] {
+                    if found != expected {
+                        self.findings.error(Rule::SegmentUsage, place, || {
+                            format!("{field} is {found}, but the entries give {expected}")
+                        });
+                    }
+                }
+                let last = header.sh_last_alloc.get();
+                if last >= nsegments {
+                    self.findings.warning(Rule::SegmentUsage, place, || {
+                        format!("sh_last_alloc is {last}, but there are {nsegments} segments")
+                    });
+                }
+            }
+        }
+        self.judge_active_segments(table);
+    }
+
+    /// The newest log's segment and the one it names as the next.
+    fn judge_active_segments(&mut self, table: &UsageTable) {
+        let geometry = &self.volume.geometry;
+        let newest = self.newest;
+        let current = geometry.segment_of(newest.log);
+        let used =
+            newest.log.0 + u64::from(newest.header.nblocks) - geometry.segment_start(current).0;
+        let next = geometry.segment_of(newest.header.next);
+        let expected = [
+            (current, used, "holds the newest log"),
+            (next, 0, "is the next to write"),
+        ];
+        for (segment, nblocks, why) in expected {
+            let place = Place::segment(segment);
+            let Some(entry) = table.used.get(&segment).filter(|entry| entry.is_dirty()) else {
+                self.findings.error(Rule::SegmentUsage, place, || {
+                    format!("the segment {why}, but is not marked as in use (DIRTY)")
+                });
+                continue;
+            };
+            let found = u64::from(entry.su_nblocks.get());
+            if found != nblocks && current != next {
+                self.findings.error(Rule::SegmentUsage, place, || {
+                    format!("the segment {why}: su_nblocks is {found}, expected {nblocks}")
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Reading all logs of the segments in use (format spec §4, §15.2): each log by itself, then how
+//! they follow each other. What the logs say about their blocks becomes the map of owners.
+
+use std::collections::HashMap;
+
+use nilfs_ondisk::summary::{FileInfo, LOGBGN, LOGEND, LogHeader, SR};
+use nilfs_ondisk::{BlockNr, SegNum, Seq};
+
+use crate::judge::Judge;
+use crate::log::{LogFault, LogReader};
+use crate::owners::{Owner, Owners, SegmentOwners};
+use crate::report::{Place, Rule};
+use crate::segment_usage::UsageTable;
+
+/// What the logs of a segment have in common.
+struct SegmentHead {
+    segment: SegNum,
+    next: BlockNr,
+}
+
+impl Judge<'_, '_> {
+    /// Reads the logs of every segment in use up to its `su_nblocks`.
+    pub(crate) fn read_logs(&mut self, usage: &UsageTable, verify: bool) {
+        let mut reader = LogReader::new(self.volume);
+        let mut owners = Owners::new(self.volume.geometry);
+        let mut heads: HashMap<Seq, SegmentHead> = HashMap::new();
+        for (segment, entry) in usage.in_use() {
+            self.counts.segments += 1;
+            let in_use =
+                u64::from(entry.su_nblocks.get()).min(self.volume.geometry.segment_blocks(segment));
+            let (described, head) = self.read_segment(&mut reader, segment, in_use, verify);
+            owners.insert(segment, described);
+            let Some((seq, next)) = head else {
+                continue;
+            };
+            if let Some(other) = heads.insert(seq, SegmentHead { segment, next }) {
+                self.findings
+                    .error(Rule::LogChain, Place::segment(segment), || {
+                        format!(
+                            "sequence number {seq} is also that of segment {}",
+                            other.segment
+                        )
+                    });
+            }
+        }
+        self.owners = Some(owners);
+        self.judge_chain(&heads);
+    }
+
+    /// Reads the logs of one segment; gives the sequence number and the next segment they name.
+    fn read_segment(
+        &mut self,
+        reader: &mut LogReader<'_, '_>,
+        segment: SegNum,
+        in_use: u64,
+        verify: bool,
+    ) -> (SegmentOwners, Option<(Seq, BlockNr)>) {
+        let start = self.volume.geometry.segment_start(segment);
+        let end = start.plus(in_use);
+        let mut owners = SegmentOwners {
+            blocks: Vec::new(),
+            in_use,
+        };
+        let mut previous: Option<LogHeader> = None;
+        let mut at = start;
+        while at < end {
+            let place = Place::segment(segment).log(at);
+            let (header, files) = match read_log(reader, at) {
+                Ok(log) => log,
+                Err(fault) => {
+                    self.findings.error(Rule::Log, place, || fault.to_string());
+                    break;
+                }
+            };
+            if at.0 + u64::from(header.nblocks) > end.0 {
+                self.findings.error(Rule::Log, place, || {
+                    format!(
+                        "the log of {} blocks ends behind the {in_use} blocks in use (su_nblocks)",
+                        header.nblocks
+                    )
+                });
+                break;
+            }
+            if verify && let Err(fault) = reader.verify(at, &header) {
+                self.findings.error(Rule::Log, place, || fault.to_string());
+            }
+            self.counts.logs += 1;
+            self.judge_header(&header, previous.as_ref(), &files, place);
+            describe(&header, &files, &mut owners);
+            previous = Some(header);
+            at = at.plus(header.nblocks.into());
+        }
+        (owners, previous.map(|log| (log.seq, log.next)))
+    }
+
+    fn judge_header(
+        &mut self,
+        header: &LogHeader,
+        previous: Option<&LogHeader>,
+        files: &[FileInfo],
+        place: Place,
+    ) {
+        let mut wrong = |rule, message: String| self.findings.error(rule, place, || message);
+        if header.nblocks < 2 {
+            wrong(
+                Rule::Log,
+                format!("ss_nblocks is {}, expected 2 or more", header.nblocks),
+            );
+        }
+        if header.has(SR) && !header.has(LOGEND) {
+            wrong(
+                Rule::Log,
+                "a log with a super root must end its logical segment".into(),
+            );
+        }
+        if header.cno > self.newest.cno {
+            let newest = self.newest.cno;
+            wrong(
+                Rule::Log,
+                format!("ss_cno is {}, but the newest is {newest}", header.cno),
+            );
+        }
+        for file in files {
+            if file.cno > header.cno {
+                let (ino, cno) = (file.ino, file.cno);
+                let message = format!(
+                    "fi_cno of inode {ino} is {cno}, more than ss_cno {}",
+                    header.cno
+                );
+                wrong(Rule::Log, message);
+            }
+            if file.blocks.is_empty() {
+                wrong(
+                    Rule::Log,
+                    format!("the finfo of inode {} has no blocks", file.ino),
+                );
+            }
+        }
+        let geometry = &self.volume.geometry;
+        let next = geometry.segment_of(header.next);
+        if !geometry.has_segment(next) || geometry.segment_start(next) != header.next {
+            let message = format!("ss_next is {}, which is no start of a segment", header.next);
+            wrong(Rule::LogChain, message);
+        }
+        let Some(previous) = previous else {
+            return;
+        };
+        if (header.seq, header.next) != (previous.seq, previous.next) {
+            let message = format!(
+                "ss_seq is {} and ss_next {}, but the log before has {} and {}",
+                header.seq, header.next, previous.seq, previous.next
+            );
+            wrong(Rule::LogChain, message);
+        }
+        if header.cno < previous.cno {
+            let message = format!(
+                "ss_cno is {}, less than {} before",
+                header.cno, previous.cno
+            );
+            wrong(Rule::LogChain, message);
+        }
+        if header.has(LOGBGN) != previous.has(LOGEND) {
+            let message = if header.has(LOGBGN) {
+                "a logical segment begins, but the one before has not ended"
+            } else {
+                "a logical segment goes on, but the one before has ended"
+            };
+            self.findings
+                .warning(Rule::LogChain, place, || message.into());
+        }
+    }
+
+    /// Whether the segment that a segment names as the next has the next sequence number, where
+    /// that segment still exists.
+    fn judge_chain(&mut self, heads: &HashMap<Seq, SegmentHead>) {
+        for (seq, head) in heads {
+            let Some(follower) = heads.get(&seq.plus(1)) else {
+                continue;
+            };
+            let expected = self.volume.geometry.segment_start(follower.segment);
+            if head.next != expected {
+                self.findings.warning(Rule::LogChain, Place::segment(head.segment), || {
+                    format!(
+                        "ss_next is {}, but sequence number {} is that of segment {} at {expected}",
+                        head.next,
+                        seq.plus(1),
+                        follower.segment
+                    )
+                });
+            }
+        }
+    }
+}
+
+fn read_log(
+    reader: &mut LogReader<'_, '_>,
+    at: BlockNr,
+) -> Result<(LogHeader, Vec<FileInfo>), LogFault> {
+    let header = reader.header(at)?;
+    let files = reader.files(at, &header)?;
+    Ok((header, files))
+}
+
+/// Adds the blocks of a log, whose counts are known to be consistent.
+fn describe(header: &LogHeader, files: &[FileInfo], owners: &mut SegmentOwners) {
+    let end = owners.blocks.len() + header.nblocks as usize;
+    let payload: usize = files.iter().map(|file| file.blocks.len()).sum();
+    let summary = header.nblocks as usize - payload - usize::from(header.has(SR));
+    owners.blocks.resize(owners.blocks.len() + summary, None);
+    let blocks = files.iter().flat_map(|file| {
+        file.blocks.iter().map(|info| {
+            Some(Owner {
+                ino: file.ino,
+                info: *info,
+            })
+        })
+    });
+    owners.blocks.extend(blocks);
+    owners.blocks.resize(end, None);
+}

@@ -1,0 +1,88 @@
+//! Which superblock counts (format spec §3, behaviour spec §1.1). Nothing is written.
+
+use nilfs_device::Device;
+use nilfs_ondisk::BlockNr;
+use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
+use nilfs_ondisk::superblock::{STATE_ERROR, SUPERBLOCK_SIZE, Superblock};
+
+use crate::CheckError;
+use crate::report::{Findings, Place, Rule};
+
+/// The copies that can be used.
+pub(crate) struct Superblocks {
+    /// The copy that a mount takes.
+    pub(crate) winner: Superblock,
+    /// The other copy, if it is valid.
+    pub(crate) other: Option<Superblock>,
+}
+
+/// Reads both copies and takes the one that a mount would take.
+pub(crate) fn choose(
+    device: &dyn Device,
+    findings: &mut Findings,
+) -> Result<Superblocks, CheckError> {
+    let size = device.size();
+    let secondary_at = secondary_superblock(size);
+    let primary = read(device, PRIMARY_SUPERBLOCK);
+    let secondary = match secondary_at {
+        Some(offset) => read(device, offset),
+        None => Err(CheckError::DeviceTooSmall { bytes: size }),
+    };
+    let mut copies = match (primary, secondary) {
+        (Ok(primary), Ok(secondary)) => {
+            if secondary.last_log().cno > primary.last_log().cno {
+                vec![secondary, primary]
+            } else {
+                vec![primary, secondary]
+            }
+        }
+        (Ok(valid), Err(error)) => {
+            findings.warning(Rule::Superblock, Place::VOLUME, || {
+                format!("the secondary copy cannot be used: {error}")
+            });
+            vec![valid]
+        }
+        (Err(error), Ok(valid)) => {
+            findings.warning(Rule::Superblock, Place::VOLUME, || {
+                format!("the primary copy cannot be used: {error}")
+            });
+            vec![valid]
+        }
+        (Err(primary), Err(secondary)) => {
+            return Err(CheckError::NoSuperblock {
+                primary: Box::new(primary),
+                secondary: Box::new(secondary),
+            });
+        }
+    };
+    let winner = copies.remove(0);
+    let other = copies.pop();
+    winner.refuse_unknown_features(false)?;
+    let geometry = winner.geometry();
+    let covering = secondary_at
+        .map(|offset| geometry.segment_of(BlockNr(geometry.block_size.block_of(offset).0)));
+    if let Some(segment) = covering.filter(|segment| geometry.has_segment(*segment)) {
+        findings.error(Rule::Superblock, Place::segment(segment), || {
+            "the segment covers the place of the secondary superblock".into()
+        });
+    }
+    if winner.raw().s_state.get() & STATE_ERROR != 0 {
+        findings.warning(Rule::Superblock, Place::VOLUME, || {
+            "the volume is marked as having errors (s_state)".into()
+        });
+    }
+    if let Some(other) = &other
+        && other.geometry() != geometry
+    {
+        findings.warning(Rule::Superblock, Place::VOLUME, || {
+            "the two copies differ in the geometry of the volume".into()
+        });
+    }
+    Ok(Superblocks { winner, other })
+}
+
+fn read(device: &dyn Device, offset: u64) -> Result<Superblock, CheckError> {
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    device.read_at(offset, &mut bytes)?;
+    Ok(Superblock::parse(&bytes, device.size())?)
+}

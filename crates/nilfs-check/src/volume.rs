@@ -1,0 +1,44 @@
+//! The bytes of a volume: the device seen as blocks. It knows nothing of what the blocks hold.
+
+use std::io;
+
+use nilfs_device::Device;
+use nilfs_ondisk::{BlockNr, BlockSize, Geometry};
+
+/// A device with the geometry of the volume on it.
+pub(crate) struct Volume<'d> {
+    device: &'d dyn Device,
+    pub(crate) geometry: Geometry,
+    /// The seed of every checksum.
+    pub(crate) seed: u32,
+}
+
+impl<'d> Volume<'d> {
+    pub(crate) fn new(device: &'d dyn Device, geometry: Geometry, seed: u32) -> Self {
+        Self {
+            device,
+            geometry,
+            seed,
+        }
+    }
+
+    pub(crate) fn block_size(&self) -> BlockSize {
+        self.geometry.block_size
+    }
+
+    /// Fills `buffer` with the blocks from `first` on.
+    pub(crate) fn read(&self, first: BlockNr, buffer: &mut [u8]) -> io::Result<()> {
+        let offset = self
+            .block_size()
+            .address_of(first)
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
+        self.device.read_at(offset, buffer)
+    }
+
+    /// Reads one block.
+    pub(crate) fn block(&self, nr: BlockNr) -> io::Result<Vec<u8>> {
+        let mut buffer = vec![0; self.block_size().bytes()];
+        self.read(nr, &mut buffer)?;
+        Ok(buffer)
+    }
+}

@@ -1,0 +1,195 @@
+//! Block maps: reading them here, rewriting them in [`edit`] (format spec §7).
+//!
+//! A map leads from a block of a file to a pointer. What a pointer means depends on the file:
+//! [`Pointers`] turns it into a block address.
+
+pub(crate) mod edit;
+
+use std::ops::ControlFlow;
+
+use nilfs_ondisk::bmap::{Entry, Node, Root};
+use nilfs_ondisk::{BlockNr, FileBlock, VBlockNr};
+
+use crate::block::Block;
+use crate::dat::Dat;
+use crate::error::{Error, Locate, Result};
+use crate::store::Store;
+
+/// What the pointers of a map are.
+#[derive(Clone, Copy)]
+pub(crate) enum Pointers<'a> {
+    /// Block addresses: only the DAT itself.
+    Physical,
+    /// Virtual block numbers, to be translated by this DAT.
+    Virtual(&'a Dat),
+}
+
+/// Where a map's nodes and data come from.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) pointers: Pointers<'a>,
+}
+
+impl Source<'_> {
+    /// The address of what a pointer leads to.
+    pub(crate) fn locate(&self, pointer: u64) -> Result<BlockNr> {
+        match self.pointers {
+            Pointers::Physical => Ok(BlockNr(pointer)),
+            Pointers::Virtual(dat) => dat.translate(self.store, VBlockNr(pointer)),
+        }
+    }
+
+    /// The node that an entry of its parent leads to.
+    pub(crate) fn node(&self, (key, pointer): Entry, level: u8) -> Result<Block> {
+        let address = self.locate(pointer)?;
+        let what = || format!("B-tree node of level {level}");
+        let block = self.store.read_checked(address, |bytes| {
+            let node = Node::parse(bytes, level).at(what, address)?;
+            node.validate(Some(key)).at(what, address)
+        })?;
+        // A cached block may have come in as something else.
+        let node = Node::parse(&block, level).at(what, address)?;
+        if node.key(0) != key {
+            return Err(Error::Inconsistent(format!(
+                "the B-tree node in block {address} starts with key {}, its parent says {key}",
+                node.key(0)
+            )));
+        }
+        Ok(block)
+    }
+
+    /// The data block of a metadata file, if it is not a hole.
+    pub(crate) fn block(&self, root: &Root, key: FileBlock) -> Result<Option<Block>> {
+        match self.lookup(root, key)? {
+            Some(pointer) => self.store.read(self.locate(pointer)?).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The pointer of a block, if it is not a hole.
+    pub(crate) fn lookup(&self, root: &Root, key: FileBlock) -> Result<Option<u64>> {
+        let (mut level, entries) = match root {
+            Root::Direct(pointers) => {
+                let pointer = usize::try_from(key.0)
+                    .ok()
+                    .and_then(|nth| pointers.get(nth));
+                return Ok(pointer.copied().filter(|&pointer| pointer != 0));
+            }
+            Root::Tree { level, entries } => (*level, entries),
+        };
+        let rank = entries.partition_point(|&(first, _)| first <= key.0);
+        let Some(mut entry) = rank.checked_sub(1).map(|nth| entries[nth]) else {
+            return Ok(None);
+        };
+        while level > 1 {
+            level -= 1;
+            let block = self.node(entry, level)?;
+            let node = parse(&block, level)?;
+            let Some(nth) = node.rank(key.0).checked_sub(1) else {
+                return Ok(None);
+            };
+            entry = (node.key(nth), node.pointer(nth));
+        }
+        Ok((entry.0 == key.0 && entry.1 != 0).then_some(entry.1))
+    }
+
+    /// Calls `visit` with every mapped block from `from` on, ascending, until it breaks.
+    pub(crate) fn scan(
+        &self,
+        root: &Root,
+        from: FileBlock,
+        visit: &mut dyn FnMut(FileBlock, u64) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        match root {
+            Root::Direct(pointers) => {
+                for (nth, &pointer) in pointers.iter().enumerate() {
+                    let key = FileBlock(nth as u64);
+                    if key >= from && pointer != 0 && visit(key, pointer)?.is_break() {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+            Root::Tree { level, entries } => self
+                .scan_entries(*level, entries.iter().copied(), from, visit)
+                .map(|_| ()),
+        }
+    }
+
+    fn scan_entries(
+        &self,
+        level: u8,
+        entries: impl Iterator<Item = Entry>,
+        from: FileBlock,
+        visit: &mut dyn FnMut(FileBlock, u64) -> Result<ControlFlow<()>>,
+    ) -> Result<ControlFlow<()>> {
+        let mut entries = entries.peekable();
+        while let Some(entry) = entries.next() {
+            let flow = if level == 1 {
+                if entry.0 < from.0 || entry.1 == 0 {
+                    continue;
+                }
+                visit(FileBlock(entry.0), entry.1)?
+            } else {
+                // A child ends before the first key of the next one.
+                if entries.peek().is_some_and(|next| next.0 <= from.0) {
+                    continue;
+                }
+                let block = self.node(entry, level - 1)?;
+                let node = parse(&block, level - 1)?;
+                let skip = if level == 2 {
+                    0
+                } else {
+                    node.rank(from.0).saturating_sub(1)
+                };
+                self.scan_entries(level - 1, node.entries().skip(skip), from, visit)?
+            };
+            if flow.is_break() {
+                return Ok(flow);
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// The first mapped block at or behind `from`.
+    pub(crate) fn next_mapped(&self, root: &Root, from: FileBlock) -> Result<Option<FileBlock>> {
+        let mut found = None;
+        self.scan(root, from, &mut |key, _| {
+            found = Some(key);
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(found)
+    }
+
+    /// The last mapped block.
+    pub(crate) fn last_mapped(&self, root: &Root) -> Result<Option<FileBlock>> {
+        let (mut level, entries) = match root {
+            Root::Direct(pointers) => {
+                let nth = pointers.iter().rposition(|&pointer| pointer != 0);
+                return Ok(nth.map(|nth| FileBlock(nth as u64)));
+            }
+            Root::Tree { level, entries } => (*level, entries),
+        };
+        let Some(mut entry) = entries.last().copied() else {
+            return Ok(None);
+        };
+        while level > 1 {
+            level -= 1;
+            let block = self.node(entry, level)?;
+            let node = parse(&block, level)?;
+            let nth = node.children() - 1;
+            entry = (node.key(nth), node.pointer(nth));
+        }
+        Ok(Some(FileBlock(entry.0)))
+    }
+}
+
+/// A node of a block that [`Source::node`] has read.
+pub(crate) fn parse(block: &Block, level: u8) -> Result<Node<'_>> {
+    Node::parse(block, level).map_err(|source| Error::Corrupt {
+        what: "B-tree node".into(),
+        block: None,
+        source,
+    })
+}

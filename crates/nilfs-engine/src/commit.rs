@@ -1,0 +1,740 @@
+//! A commit as a function: from the newest checkpoint and frozen changes to the logs that make a
+//! new checkpoint of them (behaviour spec §3). It reads what it must know of the old state and
+//! writes nothing.
+//!
+//! The order of work follows from what depends on what:
+//!
+//! 1. User files, then the ifile: their blocks get virtual numbers, so their maps are complete
+//!    before any address is known.
+//! 2. The checkpoint entry in the cpfile needs the ifile's map and the counters: known now.
+//! 3. The sufile and the DAT depend on how many segments the logs take, which depends on their own
+//!    size: tried with more segments until it fits.
+//! 4. The layout gives every block its address. The DAT entries, the DAT's own map, the segment
+//!    usages and the super root are filled in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nilfs_device::IoSlice;
+use nilfs_ondisk::bmap::{Root, encode_node};
+use nilfs_ondisk::checkpoint::{MINOR, RawCheckpoint};
+use nilfs_ondisk::dat::DatEntry;
+use nilfs_ondisk::inode::{INODE_SIZE, RawInode};
+use nilfs_ondisk::palloc::Palloc;
+use nilfs_ondisk::summary::{
+    BlockInfo, FileInfo, LOGBGN, LOGEND, NewLog, SR, SYNDT, encode_summary,
+};
+use nilfs_ondisk::super_root::SuperRoot;
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U32, U64};
+
+use crate::block::{Block, bytes_mut, zeroed};
+use crate::bmap::edit::{PROVISIONAL_DATA, Rewritten, Update, rewrite};
+use crate::bmap::{Pointers, Source};
+use crate::checkpoints::CpfileEdit;
+use crate::dat::{Dat, DatEdit};
+use crate::error::{Error, Result};
+use crate::log::layout::{LogPosition, Plan, plan};
+use crate::metafile::FileEdit;
+use crate::overlay::{FrozenInode, Page, Placed};
+use crate::palloc;
+use crate::segments::SufileEdit;
+use crate::store::Store;
+use crate::tree::Tree;
+
+/// The newest checkpoint, and where and how the log goes on behind it.
+#[derive(Clone)]
+pub(crate) struct Base {
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) dat: Arc<Dat>,
+    pub(crate) super_root: SuperRoot,
+    pub(crate) ifile_inode: RawInode,
+    pub(crate) position: LogPosition,
+    /// First block of the newest log with a super root.
+    pub(crate) last_log: BlockNr,
+    /// Number of clean segments.
+    pub(crate) clean_segments: u64,
+    /// Changes that the next checkpoint has to contain: numbers that data-sync logs have taken.
+    pub(crate) dat_edit: DatEdit,
+    /// Likewise: segments that recovery has taken or given back.
+    pub(crate) sufile_edit: SufileEdit,
+    /// Clean segments that must not be written yet, because a recovery would still need them.
+    pub(crate) avoid: BTreeSet<SegNum>,
+}
+
+/// Everything that has changed since the last freeze.
+#[derive(Debug, Default)]
+pub(crate) struct Frozen {
+    /// By ascending inode number.
+    pub(crate) inodes: Vec<Arc<FrozenInode>>,
+    /// Inode numbers that were taken (true) or given back.
+    pub(crate) numbers: BTreeMap<Ino, bool>,
+}
+
+/// What became of an inode.
+pub(crate) struct CommittedInode {
+    pub(crate) ino: Ino,
+    pub(crate) root: Root,
+    pub(crate) blocks: u64,
+}
+
+/// The logs of a commit and the state after it.
+pub(crate) struct Commit {
+    pub(crate) logs: Vec<LogWrite>,
+    pub(crate) base: Base,
+    pub(crate) inodes: Vec<CommittedInode>,
+    /// Metadata blocks with their addresses, worth remembering.
+    pub(crate) metadata: Vec<(BlockNr, Block)>,
+}
+
+/// A log, ready to be written.
+pub(crate) struct LogWrite {
+    pub(crate) start: BlockNr,
+    pub(crate) segment: SegNum,
+    summary: Vec<u8>,
+    blocks: Vec<Block>,
+}
+
+impl LogWrite {
+    /// The pieces in which the log goes to the device.
+    pub(crate) fn pieces(&self) -> Vec<IoSlice<'_>> {
+        let blocks = self.blocks.iter().map(|block| IoSlice::new(block));
+        std::iter::once(IoSlice::new(&self.summary))
+            .chain(blocks)
+            .collect()
+    }
+
+    /// The addresses of the log's blocks.
+    pub(crate) fn addresses(&self, store: &Store) -> impl Iterator<Item = BlockNr> {
+        let count = self.summary.len() / store.block_size().bytes() + self.blocks.len();
+        (self.start.0..self.start.0 + count as u64).map(BlockNr)
+    }
+}
+
+/// The blocks of one file for a log.
+struct Payload {
+    info: FileInfo,
+    /// As many as `info.blocks`.
+    blocks: Vec<Block>,
+}
+
+/// Builds the logs of a checkpoint at time `now` (s).
+pub(crate) fn build(store: &Store, base: &Base, frozen: &Frozen, now: u64) -> Result<Commit> {
+    let cno = base.tree.cno.plus(1);
+    let mut build = Build {
+        store,
+        old_dat: &base.dat,
+        dat: base.dat_edit.clone(),
+        cno,
+        payload: Vec::new(),
+        block_delta: 0,
+    };
+    let (inodes, ifile_inode) = build.files_and_ifile(base, frozen)?;
+    let user_files = !build.payload.is_empty();
+    let taken = frozen.numbers.values().filter(|&&taken| taken).count() as u64;
+    let given_back = frozen.numbers.len() as u64 - taken;
+    let counters = |value: u64, delta: i64| {
+        value
+            .checked_add_signed(delta)
+            .ok_or_else(|| Error::Inconsistent("a counter of the checkpoint is wrong".into()))
+    };
+    let tree = Tree {
+        cno,
+        ifile: parse_root("ifile", &ifile_inode)?,
+        inodes: counters(base.tree.inodes + taken, -(given_back as i64))?,
+        blocks: counters(base.tree.blocks, build.block_delta)?,
+    };
+    let data_blocks: usize = build.payload.iter().map(|file| file.blocks.len()).sum();
+    let entry = RawCheckpoint {
+        cp_flags: U32::new(if user_files { 0 } else { MINOR }),
+        cp_checkpoints_count: U32::ZERO,
+        cp_snapshot_next: U64::ZERO,
+        cp_snapshot_prev: U64::ZERO,
+        cp_cno: U64::new(cno.0),
+        cp_create: U64::new(now),
+        cp_nblk_inc: U64::new(data_blocks as u64),
+        cp_inodes_count: U64::new(tree.inodes),
+        cp_blocks_count: U64::new(tree.blocks),
+        cp_ifile_inode: ifile_inode,
+    };
+    let cpfile = build.cpfile(base, cno, entry)?;
+    let laid_out = build.lay_out(base)?;
+    laid_out.finish(
+        store,
+        base,
+        build.payload,
+        Outcome {
+            tree,
+            cpfile,
+            ifile_inode,
+            inodes,
+        },
+        now,
+    )
+}
+
+/// What the first two steps of a commit have decided.
+struct Outcome {
+    tree: Tree,
+    cpfile: RawInode,
+    ifile_inode: RawInode,
+    inodes: Vec<CommittedInode>,
+}
+
+struct Build<'a> {
+    store: &'a Store,
+    /// Translates the pointers of the old maps.
+    old_dat: &'a Dat,
+    dat: DatEdit,
+    cno: Cno,
+    payload: Vec<Payload>,
+    /// Blocks that the tree has more than the old one.
+    block_delta: i64,
+}
+
+impl Build<'_> {
+    fn source(&self) -> Source<'_> {
+        Source {
+            store: self.store,
+            pointers: Pointers::Virtual(self.old_dat),
+        }
+    }
+
+    fn files_and_ifile(
+        &mut self,
+        base: &Base,
+        frozen: &Frozen,
+    ) -> Result<(Vec<CommittedInode>, RawInode)> {
+        let geometry = self.store.geometry();
+        let layout = Palloc::new(geometry.block_size, geometry.inode_size);
+        let mut ifile = FileEdit::new(base.tree.ifile.clone());
+        for (ino, &taken) in &frozen.numbers {
+            palloc::mark(&mut ifile, self.source(), &layout, ino.0, taken, "inode")?;
+        }
+        let mut committed = Vec::with_capacity(frozen.inodes.len());
+        for frozen in &frozen.inodes {
+            let inode = self.user_file(frozen)?;
+            let slot = palloc::entry_mut(&mut ifile, self.source(), &layout, frozen.ino.0)?;
+            slot[..INODE_SIZE].copy_from_slice(inode.as_bytes());
+            slot[INODE_SIZE..geometry.inode_size].fill(0);
+            if !frozen.deleted && has_map(&inode) {
+                let root = parse_root("inode", &inode)?;
+                let blocks = inode.i_blocks.get();
+                committed.push(CommittedInode {
+                    ino: frozen.ino,
+                    root,
+                    blocks,
+                });
+            }
+        }
+        let mut ifile_inode = base.ifile_inode;
+        if !ifile.dirty().is_empty() {
+            let history = Some(self.cno);
+            self.block_delta +=
+                self.metadata_file(Ino::IFILE, self.cno, history, &ifile, &mut ifile_inode)?;
+        }
+        Ok((committed, ifile_inode))
+    }
+
+    /// Takes up the blocks of a user file; gives its inode as it is to be written.
+    fn user_file(&mut self, frozen: &FrozenInode) -> Result<RawInode> {
+        let mut inode = frozen.inode;
+        let overlay = &frozen.overlay;
+        let dead = |placed: &Placed| DatEntry {
+            block: placed.block,
+            start: self.cno,
+            end: self.cno,
+        };
+        let superseded: Vec<_> = overlay
+            .superseded
+            .iter()
+            .map(|placed| (placed.vblocknr, dead(placed)))
+            .collect();
+        for (vblocknr, entry) in superseded {
+            self.dat.set(self.store, vblocknr, entry)?;
+        }
+        if has_map(&inode) && (frozen.deleted || !overlay.is_empty()) {
+            let root = parse_root("inode", &inode)?;
+            let cut = if frozen.deleted {
+                Some(FileBlock(0))
+            } else {
+                overlay.cut
+            };
+            let pages = overlay.pages.iter().map(|(key, page)| (*key, page.clone()));
+            let (root, delta) =
+                self.virtual_file(frozen.ino, self.cno, Some(self.cno), &root, cut, pages)?;
+            self.block_delta += delta;
+            set_map(&mut inode, &root, delta, self.store)?;
+        }
+        if frozen.deleted {
+            inode.i_links_count = U16::ZERO;
+            inode.i_flags = U32::ZERO;
+        }
+        Ok(inode)
+    }
+
+    fn cpfile(&mut self, base: &Base, cno: Cno, entry: RawCheckpoint) -> Result<RawInode> {
+        let mut inode = base.super_root.cpfile;
+        let mut cpfile = CpfileEdit::new(self.source(), parse_root("cpfile", &inode)?);
+        cpfile.add(self.source(), cno, entry)?;
+        self.metadata_file(Ino::CPFILE, Cno(0), None, &cpfile.file, &mut inode)?;
+        Ok(inode)
+    }
+
+    /// Takes up the changed blocks of a metadata file and updates its inode; gives the number of
+    /// blocks that it has more than before.
+    fn metadata_file(
+        &mut self,
+        ino: Ino,
+        fi_cno: Cno,
+        history: Option<Cno>,
+        file: &FileEdit,
+        inode: &mut RawInode,
+    ) -> Result<i64> {
+        let pages = file.dirty().iter().map(|(key, data)| {
+            (
+                *key,
+                Page {
+                    data: Block::clone(data),
+                    placed: None,
+                },
+            )
+        });
+        let (root, delta) = self.virtual_file(ino, fi_cno, history, file.root(), None, pages)?;
+        set_map(inode, &root, delta, self.store)?;
+        Ok(delta)
+    }
+
+    /// Takes up new blocks of a file with virtual pointers: numbers for them and for the nodes of
+    /// the new map; an end for what they replace.
+    fn virtual_file(
+        &mut self,
+        ino: Ino,
+        fi_cno: Cno,
+        history: Option<Cno>,
+        root: &Root,
+        cut: Option<FileBlock>,
+        pages: impl Iterator<Item = (FileBlock, Page)>,
+    ) -> Result<(Root, i64)> {
+        let mut payload = Payload {
+            info: FileInfo {
+                ino,
+                cno: fi_cno,
+                blocks: Vec::new(),
+            },
+            blocks: Vec::new(),
+        };
+        let mut updates: Vec<Update> = Vec::new();
+        for (offset, page) in pages {
+            let vblocknr = match page.placed {
+                Some(placed) => {
+                    self.dat
+                        .assign(self.store, placed.vblocknr, placed.block, self.cno)?;
+                    placed.vblocknr
+                }
+                None => {
+                    let vblocknr = self.dat.allocate(self.store)?;
+                    payload
+                        .info
+                        .blocks
+                        .push(BlockInfo::Data { vblocknr, offset });
+                    payload.blocks.push(page.data);
+                    vblocknr
+                }
+            };
+            updates.push((offset, Some(vblocknr.0)));
+        }
+        let mut map = rewrite(self.source(), root, cut, &updates)?;
+        let numbers = (0..map.nodes.len())
+            .map(|_| self.dat.allocate(self.store))
+            .collect::<Result<Vec<_>>>()?;
+        map.resolve(|nth| numbers[nth].0, |data| data);
+        for (node, &vblocknr) in map.nodes.iter().zip(&numbers) {
+            payload.info.blocks.push(BlockInfo::Node { vblocknr });
+            payload
+                .blocks
+                .push(node_block(self.store, node.level, &node.entries));
+        }
+        for &pointer in &map.dead {
+            self.dat.end(self.store, VBlockNr(pointer), history)?;
+        }
+        if !payload.blocks.is_empty() {
+            self.payload.push(payload);
+        }
+        Ok((map.root, map.block_delta))
+    }
+
+    /// Decides how many segments the logs take, and with them the sufile and the DAT.
+    fn lay_out(&mut self, base: &Base) -> Result<LaidOut> {
+        let fixed = self.payload.len();
+        let dat = self.dat.clone();
+        let blocks: u64 = self
+            .payload
+            .iter()
+            .map(|file| file.blocks.len() as u64)
+            .sum();
+        let geometry = self.store.geometry();
+        let room = geometry.segment_end(base.position.segment).0 - base.position.block.0
+            + geometry.segment_blocks(base.position.next);
+        let mut count = blocks.saturating_sub(room) / u64::from(geometry.blocks_per_segment);
+        loop {
+            match self.try_segments(base, count)? {
+                Ok(laid_out) => return Ok(laid_out),
+                Err(left) => count += 1 + left / u64::from(geometry.blocks_per_segment),
+            }
+            self.payload.truncate(fixed);
+            self.dat = dat.clone();
+        }
+    }
+
+    /// As if the logs took `count` segments behind the next one. Gives the number of blocks that
+    /// found no room, if that is too few.
+    fn try_segments(&mut self, base: &Base, count: u64) -> Result<Result<LaidOut, u64>> {
+        let mut sufile = base.sufile_edit.clone();
+        sufile.touch(self.source(), base.position.segment)?;
+        sufile.touch(self.source(), base.position.next)?;
+        let avoid = |segment| base.avoid.contains(&segment);
+        let extra = (0..count)
+            .map(|_| sufile.allocate(self.source(), &avoid))
+            .collect::<Result<Vec<_>>>()?;
+        let mut sufile_inode = base.super_root.sufile;
+        let sufile_index = self.payload.len();
+        self.metadata_file(Ino::SUFILE, Cno(0), None, &sufile.file, &mut sufile_inode)?;
+        let dat_map = self.rewrite_dat()?;
+        let dat_info = dat_info(&self.dat, &dat_map);
+        let infos: Vec<&FileInfo> = self
+            .payload
+            .iter()
+            .map(|file| &file.info)
+            .chain([&dat_info])
+            .collect();
+        let plan = match plan(self.store.geometry(), base.position, &extra, &infos, true) {
+            Ok(plan) => plan,
+            Err(left) => return Ok(Err(left)),
+        };
+        let dat = self.dat.clone();
+        Ok(Ok(LaidOut {
+            cno: self.cno,
+            plan,
+            dat,
+            dat_map,
+            dat_info,
+            sufile,
+            sufile_inode,
+            sufile_index,
+        }))
+    }
+
+    fn rewrite_dat(&self) -> Result<Rewritten> {
+        let updates: Vec<Update> = (self.dat.file.dirty().keys().zip(0..))
+            .map(|(key, nth)| (*key, Some(PROVISIONAL_DATA | nth)))
+            .collect();
+        let source = Source {
+            store: self.store,
+            pointers: Pointers::Physical,
+        };
+        rewrite(source, self.dat.file.root(), None, &updates)
+    }
+}
+
+/// A commit whose blocks all have their addresses.
+struct LaidOut {
+    cno: Cno,
+    plan: Plan,
+    dat: DatEdit,
+    dat_map: Rewritten,
+    dat_info: FileInfo,
+    sufile: SufileEdit,
+    sufile_inode: RawInode,
+    /// The sufile's place in the payload, whose blocks are still without the final usages.
+    sufile_index: usize,
+}
+
+impl LaidOut {
+    /// Fills in everything that depends on addresses and seals the logs.
+    fn finish(
+        mut self,
+        store: &Store,
+        base: &Base,
+        mut payload: Vec<Payload>,
+        outcome: Outcome,
+        now: u64,
+    ) -> Result<Commit> {
+        let source = Source {
+            store,
+            pointers: Pointers::Virtual(&base.dat),
+        };
+        for log in &self.plan.logs {
+            let filled = log.end().0 - store.geometry().segment_start(log.segment).0;
+            self.sufile.fill(source, log.segment, filled, now)?;
+        }
+        let sufile_blocks = self.sufile.file.dirty().values();
+        if let Some(sufile) = payload.get_mut(self.sufile_index) {
+            sufile
+                .blocks
+                .iter_mut()
+                .zip(sufile_blocks)
+                .for_each(|(old, new)| *old = Arc::clone(new));
+        }
+        self.assign_addresses(store, &payload)?;
+        payload.push(self.dat_payload(store));
+        let mut dat_inode = base.super_root.dat;
+        set_map(
+            &mut dat_inode,
+            &self.dat_map.root,
+            self.dat_map.block_delta,
+            store,
+        )?;
+        let super_root = SuperRoot {
+            nongc_ctime: now,
+            dat: dat_inode,
+            cpfile: outcome.cpfile,
+            sufile: self.sufile_inode,
+        };
+        let logs = self.seal(store, &payload, &super_root, now);
+        let dat = Arc::new(Dat::new(self.dat_map.root.clone(), store.geometry()));
+        let sufile = SufileEdit::new(source, parse_root("sufile", &self.sufile_inode)?);
+        let position = self.plan.position;
+        let last_log = self.plan.logs.last().map_or(base.last_log, |log| log.start);
+        let metadata = metadata(&self.plan, &payload);
+        let base = Base {
+            tree: Arc::new(outcome.tree),
+            dat_edit: DatEdit::new(&dat, store, self.dat.next())?,
+            dat,
+            super_root,
+            ifile_inode: outcome.ifile_inode,
+            position,
+            last_log,
+            clean_segments: self.sufile.clean_segments(source)?,
+            sufile_edit: sufile,
+            avoid: BTreeSet::new(),
+        };
+        Ok(Commit {
+            logs,
+            base,
+            inodes: outcome.inodes,
+            metadata,
+        })
+    }
+
+    fn assign_addresses(&mut self, store: &Store, payload: &[Payload]) -> Result<()> {
+        for (file, addresses) in payload.iter().zip(&self.plan.addresses) {
+            for (info, &address) in file.info.blocks.iter().zip(addresses) {
+                if let BlockInfo::Data { vblocknr, .. } | BlockInfo::Node { vblocknr } = info {
+                    self.dat.assign(store, *vblocknr, address, self.cno)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The DAT's own blocks; their addresses follow all others in the plan.
+    fn dat_payload(&mut self, store: &Store) -> Payload {
+        let addresses = self.plan.addresses.last().cloned().unwrap_or_default();
+        let data = self.dat.file.dirty().len();
+        debug_assert_eq!(addresses.len(), data + self.dat_map.nodes.len());
+        self.dat_map.resolve(
+            |nth| addresses[data + nth].0,
+            |nth| addresses[nth as usize].0,
+        );
+        let nodes = self.dat_map.nodes.iter();
+        let nodes = nodes.map(|node| node_block(store, node.level, &node.entries));
+        let blocks = self
+            .dat
+            .file
+            .dirty()
+            .values()
+            .cloned()
+            .chain(nodes)
+            .collect();
+        Payload {
+            info: self.dat_info.clone(),
+            blocks,
+        }
+    }
+
+    fn seal(
+        &self,
+        store: &Store,
+        payload: &[Payload],
+        super_root: &SuperRoot,
+        now: u64,
+    ) -> Vec<LogWrite> {
+        let mut root = zeroed(store.block_size());
+        super_root.encode(bytes_mut(&mut root), store.geometry(), store.seed());
+        let last = self.plan.logs.len() - 1;
+        let flags = |nth| {
+            let begin = if nth == 0 { LOGBGN } else { 0 };
+            let end = if nth == last { LOGEND | SR } else { 0 };
+            begin | end
+        };
+        write_logs(
+            store,
+            &self.plan,
+            payload,
+            Some(&root),
+            self.cno,
+            now,
+            flags,
+        )
+    }
+}
+
+/// Builds the data-sync log of one file's blocks, or `None` if it does not fit into the segment
+/// (behaviour spec §4). Takes numbers for the blocks in `base.dat_edit`.
+pub(crate) fn build_data_sync(
+    store: &Store,
+    base: &mut Base,
+    ino: Ino,
+    pages: &[(FileBlock, Block)],
+    now: u64,
+) -> Result<Option<(LogWrite, Vec<Placed>)>> {
+    let cno = base.tree.cno.plus(1);
+    let mut dat = base.dat_edit.clone();
+    let numbers = pages
+        .iter()
+        .map(|_| dat.allocate(store))
+        .collect::<Result<Vec<VBlockNr>>>()?;
+    let blocks = pages.iter().zip(&numbers);
+    let info = FileInfo {
+        ino,
+        cno,
+        blocks: blocks
+            .map(|((offset, _), vblocknr)| BlockInfo::Data {
+                vblocknr: *vblocknr,
+                offset: *offset,
+            })
+            .collect(),
+    };
+    let Ok(plan) = plan(store.geometry(), base.position, &[], &[&info], false) else {
+        return Ok(None);
+    };
+    let blocks = pages.iter().map(|(_, block)| Block::clone(block)).collect();
+    let flags = |_| LOGBGN | LOGEND | SYNDT;
+    let logs = write_logs(
+        store,
+        &plan,
+        &[Payload { info, blocks }],
+        None,
+        cno,
+        now,
+        flags,
+    );
+    let placed = numbers.iter().zip(&plan.addresses[0]);
+    let placed = placed
+        .map(|(vblocknr, block)| Placed {
+            vblocknr: *vblocknr,
+            block: *block,
+        })
+        .collect();
+    let Some(log) = logs.into_iter().next() else {
+        return Ok(None);
+    };
+    base.dat_edit = dat;
+    base.position = plan.position;
+    Ok(Some((log, placed)))
+}
+
+fn write_logs(
+    store: &Store,
+    plan: &Plan,
+    payload: &[Payload],
+    super_root: Option<&Block>,
+    cno: Cno,
+    now: u64,
+    flags: impl Fn(usize) -> u16,
+) -> Vec<LogWrite> {
+    let geometry = store.geometry();
+    let one = |(nth, log): (usize, &crate::log::layout::PlannedLog)| {
+        let mut files = Vec::with_capacity(log.parts.len());
+        let mut blocks: Vec<Block> = Vec::new();
+        for (file, range) in &log.parts {
+            let Payload { info, blocks: own } = &payload[*file];
+            let part = info.blocks[range.clone()].to_vec();
+            files.push(FileInfo {
+                ino: info.ino,
+                cno: info.cno,
+                blocks: part,
+            });
+            blocks.extend(own[range.clone()].iter().cloned());
+        }
+        blocks.extend(super_root.filter(|_| log.super_root).cloned());
+        let header = NewLog {
+            flags: flags(nth),
+            seq: log.seq,
+            create: now,
+            next: geometry.segment_start(log.next),
+            cno,
+        };
+        let pieces = blocks.iter().map(|block| &block[..]);
+        let summary = encode_summary(&header, &files, pieces, geometry.block_size, store.seed());
+        LogWrite {
+            start: log.start,
+            segment: log.segment,
+            summary,
+            blocks,
+        }
+    };
+    plan.logs.iter().enumerate().map(one).collect()
+}
+
+fn dat_info(dat: &DatEdit, map: &Rewritten) -> FileInfo {
+    let data = dat
+        .file
+        .dirty()
+        .keys()
+        .map(|offset| BlockInfo::DatData { offset: *offset });
+    let nodes = map.nodes.iter().map(|node| BlockInfo::DatNode {
+        key: node.entries[0].0,
+        level: node.level,
+    });
+    FileInfo {
+        ino: Ino::DAT,
+        cno: Cno(0),
+        blocks: data.chain(nodes).collect(),
+    }
+}
+
+/// The blocks worth keeping in the cache: all nodes, and the data of metadata files.
+fn metadata(plan: &Plan, payload: &[Payload]) -> Vec<(BlockNr, Block)> {
+    let mut kept = Vec::new();
+    for (file, addresses) in payload.iter().zip(&plan.addresses) {
+        let user = file.info.ino >= Ino::FIRST_USER;
+        for ((info, block), &address) in file.info.blocks.iter().zip(&file.blocks).zip(addresses) {
+            if !user || info.is_node() {
+                kept.push((address, Arc::clone(block)));
+            }
+        }
+    }
+    kept
+}
+
+fn node_block(store: &Store, level: u8, entries: &[nilfs_ondisk::bmap::Entry]) -> Block {
+    let mut block = zeroed(store.block_size());
+    encode_node(bytes_mut(&mut block), level, entries);
+    block
+}
+
+fn has_map(inode: &RawInode) -> bool {
+    inode
+        .file_type()
+        .is_ok_and(nilfs_ondisk::inode::FileType::has_blocks)
+}
+
+fn parse_root(what: &str, inode: &RawInode) -> Result<Root> {
+    Root::parse(&inode.i_bmap).map_err(|source| Error::Corrupt {
+        what: what.into(),
+        block: None,
+        source,
+    })
+}
+
+fn set_map(inode: &mut RawInode, root: &Root, block_delta: i64, store: &Store) -> Result<()> {
+    inode.i_bmap = root.encode();
+    let sectors = block_delta * store.block_size().sectors() as i64;
+    // mkfs counts in blocks, the kernel in sectors (trap of format spec §6): a file of mkfs can
+    // shrink by more than it counts.
+    inode.i_blocks = U64::new(inode.i_blocks.get().saturating_add_signed(sectors));
+    Ok(())
+}

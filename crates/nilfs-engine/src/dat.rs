@@ -1,0 +1,247 @@
+//! The DAT: from a virtual block number to a block address and the checkpoints in which the block
+//! lives (format spec §8).
+//!
+//! There is one DAT for past and present: every tree, however old, translates through the newest.
+
+use nilfs_ondisk::bmap::Root;
+use nilfs_ondisk::dat::DatEntry;
+use nilfs_ondisk::palloc::Palloc;
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, VBlockNr};
+
+use crate::block::Block;
+use crate::bmap::{Pointers, Source};
+use crate::error::{Error, Result};
+use crate::metafile::FileEdit;
+use crate::palloc;
+use crate::store::Store;
+
+/// A complete version of the DAT.
+#[derive(Debug, Clone)]
+pub(crate) struct Dat {
+    root: Root,
+    layout: Palloc,
+}
+
+impl Dat {
+    pub(crate) fn new(root: Root, geometry: &Geometry) -> Self {
+        Self {
+            root,
+            layout: Palloc::new(geometry.block_size, geometry.dat_entry_size),
+        }
+    }
+
+    pub(crate) fn root(&self) -> &Root {
+        &self.root
+    }
+
+    fn source(store: &Store) -> Source<'_> {
+        Source {
+            store,
+            pointers: Pointers::Physical,
+        }
+    }
+
+    /// The entry of a virtual block number.
+    pub(crate) fn entry(&self, store: &Store, vblocknr: VBlockNr) -> Result<DatEntry> {
+        Translator {
+            store,
+            dat: self,
+            last: None,
+        }
+        .entry(vblocknr)
+    }
+
+    /// Where a virtual block is.
+    pub(crate) fn translate(&self, store: &Store, vblocknr: VBlockNr) -> Result<BlockNr> {
+        Translator {
+            store,
+            dat: self,
+            last: None,
+        }
+        .translate(vblocknr)
+    }
+
+    /// For translating many numbers that lie close together.
+    pub(crate) fn translator<'a>(&'a self, store: &'a Store) -> Translator<'a> {
+        Translator {
+            store,
+            dat: self,
+            last: None,
+        }
+    }
+}
+
+/// Translates, remembering the block of the last entry.
+pub(crate) struct Translator<'a> {
+    store: &'a Store,
+    dat: &'a Dat,
+    last: Option<(FileBlock, Block)>,
+}
+
+impl Translator<'_> {
+    fn entry(&mut self, vblocknr: VBlockNr) -> Result<DatEntry> {
+        let missing = || Error::missing(format_args!("DAT entry {vblocknr}"));
+        if vblocknr.0 == 0 {
+            return Err(missing());
+        }
+        let slot = self.dat.layout.entry(vblocknr.0);
+        let block = match &self.last {
+            Some((key, block)) if *key == slot.block => block,
+            _ => {
+                let found = Dat::source(self.store).block(&self.dat.root, slot.block)?;
+                &self.last.insert((slot.block, found.ok_or_else(missing)?)).1
+            }
+        };
+        DatEntry::parse(&block[slot.offset..]).map_err(|source| Error::Corrupt {
+            what: format!("DAT entry {vblocknr}"),
+            block: None,
+            source,
+        })
+    }
+
+    /// Where a virtual block is.
+    pub(crate) fn translate(&mut self, vblocknr: VBlockNr) -> Result<BlockNr> {
+        let entry = self.entry(vblocknr)?;
+        if entry.block.0 == 0 {
+            return Err(Error::missing(format_args!(
+                "the address of virtual block {vblocknr}"
+            )));
+        }
+        Ok(entry.block)
+    }
+}
+
+/// The DAT while a commit changes it.
+#[derive(Clone)]
+pub(crate) struct DatEdit {
+    pub(crate) file: FileEdit,
+    layout: Palloc,
+    /// Where the search for a free number goes on. Numbers are handed out in a row, so that blocks
+    /// written together are described by the same few DAT blocks.
+    next: u64,
+    /// Groups that have blocks already.
+    groups: u64,
+}
+
+impl DatEdit {
+    /// Starts changing `dat`, searching for free numbers from `next` on.
+    pub(crate) fn new(dat: &Dat, store: &Store, next: u64) -> Result<Self> {
+        let last = Dat::source(store).last_mapped(&dat.root)?;
+        let groups = last.map_or(0, |last| {
+            let (per, blocks) = (
+                dat.layout.groups_per_descriptor,
+                dat.layout.blocks_per_group,
+            );
+            let descriptor = last.0 / dat.layout.blocks_per_descriptor;
+            let within = last.0 % dat.layout.blocks_per_descriptor;
+            descriptor * per + within.div_ceil(blocks)
+        });
+        Ok(Self {
+            file: FileEdit::new(dat.root.clone()),
+            layout: dat.layout,
+            next,
+            groups,
+        })
+    }
+
+    /// Where the next search for a free number starts.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Takes a free number. Its entry stays to be filled in by [`DatEdit::assign`].
+    pub(crate) fn allocate(&mut self, store: &Store) -> Result<VBlockNr> {
+        let vblocknr = self.find_free(store)?;
+        let source = Dat::source(store);
+        palloc::mark(
+            &mut self.file,
+            source,
+            &self.layout,
+            vblocknr,
+            true,
+            "virtual block",
+        )?;
+        palloc::entry_mut(&mut self.file, source, &self.layout, vblocknr)?;
+        self.groups = self.groups.max(self.layout.group_of(vblocknr) + 1);
+        self.next = vblocknr + 1;
+        Ok(VBlockNr(vblocknr))
+    }
+
+    fn find_free(&self, store: &Store) -> Result<u64> {
+        let source = Dat::source(store);
+        let start = self.layout.group_of(self.next);
+        if let Some(found) = palloc::next_free(&self.file, source, &self.layout, self.next)? {
+            return Ok(found);
+        }
+        // Existing groups behind, then those before, then a new one.
+        for group in (start + 1..self.groups)
+            .chain(0..start.min(self.groups))
+            .chain([self.groups])
+        {
+            let first = self.layout.first_of_group(group);
+            if let Some(found) = palloc::next_free(&self.file, source, &self.layout, first)? {
+                return Ok(found);
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Says where a block lies and since which checkpoint.
+    pub(crate) fn assign(
+        &mut self,
+        store: &Store,
+        vblocknr: VBlockNr,
+        block: BlockNr,
+        start: Cno,
+    ) -> Result<()> {
+        self.set(
+            store,
+            vblocknr,
+            DatEntry {
+                block,
+                start,
+                end: Cno::MAX,
+            },
+        )
+    }
+
+    /// Overwrites an entry.
+    pub(crate) fn set(&mut self, store: &Store, vblocknr: VBlockNr, entry: DatEntry) -> Result<()> {
+        let source = Dat::source(store);
+        entry.encode(palloc::entry_mut(
+            &mut self.file,
+            source,
+            &self.layout,
+            vblocknr.0,
+        )?);
+        Ok(())
+    }
+
+    /// Ends the life of a block: checkpoint `end` is the first that does not contain it. `None`:
+    /// no checkpoint ever contained it, because its file keeps no history.
+    pub(crate) fn end(
+        &mut self,
+        store: &Store,
+        vblocknr: VBlockNr,
+        end: Option<Cno>,
+    ) -> Result<()> {
+        if vblocknr.0 == 0 {
+            return Err(Error::Inconsistent("a block map has a null pointer".into()));
+        }
+        let slot = palloc::entry_mut(&mut self.file, Dat::source(store), &self.layout, vblocknr.0)?;
+        let mut entry = DatEntry::parse(slot).map_err(|source| Error::Corrupt {
+            what: format!("DAT entry {vblocknr}"),
+            block: None,
+            source,
+        })?;
+        entry.end = end.unwrap_or(entry.start);
+        if entry.start > entry.end {
+            return Err(Error::Inconsistent(format!(
+                "virtual block {vblocknr} was born in checkpoint {}, after its end {}",
+                entry.start, entry.end
+            )));
+        }
+        entry.encode(slot);
+        Ok(())
+    }
+}

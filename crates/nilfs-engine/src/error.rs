@@ -1,0 +1,155 @@
+//! What can go wrong in the engine, in words for the person who reads them.
+//!
+//! Corruption is an error that says where, what was found and what was expected. A broken
+//! invariant of our own is a bug and panics.
+
+use std::io;
+
+use nilfs_ondisk::{BlockNr, Cno, FormatError, Ino, SegNum};
+use thiserror::Error;
+
+/// The result of engine functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why the engine could not do what it was asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No such file or directory.
+    #[error("no such file or directory")]
+    NotFound,
+    /// The name exists already.
+    #[error("the name exists already")]
+    Exists,
+    /// Something on the way is not a directory.
+    #[error("not a directory")]
+    NotDirectory,
+    /// The operation does not work on a directory.
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory still has entries.
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// There is no room for what should be written.
+    #[error("no space left on the volume")]
+    NoSpace,
+    /// The volume cannot be written.
+    #[error("the volume is read-only: {reason}")]
+    ReadOnly {
+        /// Why.
+        reason: String,
+    },
+    /// The file has as many links as the format allows (32000).
+    #[error("too many links")]
+    TooManyLinks,
+    /// The name has more than 255 bytes, or a link target does not fit into a block.
+    #[error("the name is too long")]
+    NameTooLong,
+    /// The arguments make no sense.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// The offset lies beyond the largest file that the format allows.
+    #[error("the file would be too large")]
+    FileTooLarge,
+    /// A flag of the inode forbids it.
+    #[error("not permitted: {0}")]
+    NotPermitted(&'static str),
+    /// There is nothing at or behind the offset (seek for data or a hole).
+    #[error("no data at or behind the offset")]
+    NoData,
+    /// The inode has been deleted meanwhile.
+    #[error("the file has been deleted")]
+    Stale,
+    /// The volume contains something that the format does not allow.
+    #[error("the volume is damaged: {what}{}: {source}", At(*.block))]
+    Corrupt {
+        /// What was being read.
+        what: String,
+        /// The block, where it is known.
+        block: Option<BlockNr>,
+        /// What is wrong with it.
+        source: FormatError,
+    },
+    /// The volume contradicts itself.
+    #[error("the volume is damaged: {0}")]
+    Inconsistent(String),
+    /// The device failed.
+    #[error("the device failed to {what}: {source}")]
+    Device {
+        /// What it should have done.
+        what: String,
+        /// What it said.
+        source: io::Error,
+    },
+    /// No valid superblock.
+    #[error("not a NILFS2 volume: {0}")]
+    NotAVolume(String),
+    /// The volume uses features that are not known here.
+    #[error("{0}; this version of nilfs cannot open it")]
+    Feature(FormatError),
+    /// There is no such checkpoint.
+    #[error("there is no checkpoint {0}")]
+    NoCheckpoint(Cno),
+}
+
+struct At(Option<BlockNr>);
+
+impl std::fmt::Display for At {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(block) => write!(f, " in block {block}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Error {
+    /// A metadata block that should be there and is not.
+    pub(crate) fn missing(what: impl std::fmt::Display) -> Self {
+        Self::Inconsistent(format!("{what} is missing"))
+    }
+
+    /// An inode that is not what its directory entry or its use says.
+    pub(crate) fn bad_inode(ino: Ino, source: FormatError) -> Self {
+        Self::Corrupt {
+            what: format!("inode {ino}"),
+            block: None,
+            source,
+        }
+    }
+
+    /// A segment that does not hold what it should.
+    pub(crate) fn bad_segment(segment: SegNum, source: FormatError) -> Self {
+        Self::Corrupt {
+            what: format!("segment {segment}"),
+            block: None,
+            source,
+        }
+    }
+
+    /// Whether the error tells of damage or of a failing device, as opposed to a request that
+    /// could not be granted.
+    #[must_use]
+    pub fn is_fault(&self) -> bool {
+        matches!(
+            self,
+            Self::Corrupt { .. } | Self::Inconsistent(_) | Self::Device { .. }
+        )
+    }
+}
+
+/// Adds to a [`FormatError`] where the bytes came from.
+pub(crate) trait Locate<T> {
+    /// The bytes were `what`, in `block`.
+    fn at(self, what: impl FnOnce() -> String, block: BlockNr) -> Result<T>;
+}
+
+impl<T> Locate<T> for Result<T, FormatError> {
+    fn at(self, what: impl FnOnce() -> String, block: BlockNr) -> Result<T> {
+        self.map_err(|source| Error::Corrupt {
+            what: what(),
+            block: Some(block),
+            source,
+        })
+    }
+}

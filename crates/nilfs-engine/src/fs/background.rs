@@ -1,0 +1,155 @@
+//! The thread that makes checkpoints while nobody asks for one.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::Filesystem;
+use crate::error::Result;
+
+/// Changed pages, in bytes, at which a checkpoint begins before its time: enough for large writes,
+/// little enough that the device has something to do while programs go on.
+const EAGER_BYTES: u64 = 64 << 20;
+
+/// The commit interval of a volume that does not name one.
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How the thread learns that there is something to do.
+#[derive(Debug, Default)]
+pub(super) struct Wakeup {
+    state: Mutex<Pending>,
+    condition: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    /// When the oldest uncommitted change was made.
+    since: Option<Instant>,
+    /// Enough has changed that a checkpoint should not wait for its time.
+    eager: bool,
+    stop: bool,
+}
+
+impl Wakeup {
+    /// Something has changed for the first time since the last freeze.
+    pub(super) fn changed(&self) {
+        let mut state = self.state.lock();
+        if state.since.is_none() {
+            state.since = Some(Instant::now());
+            self.condition.notify_all();
+        }
+    }
+
+    /// A lot has changed.
+    fn hurry(&self) {
+        let mut state = self.state.lock();
+        if !state.eager {
+            state.eager = true;
+            self.condition.notify_all();
+        }
+    }
+
+    /// A freeze has taken all changes.
+    pub(super) fn frozen(&self) {
+        let mut state = self.state.lock();
+        state.since = None;
+        state.eager = false;
+    }
+
+    fn stop(&self) {
+        self.state.lock().stop = true;
+        self.condition.notify_all();
+    }
+
+    /// Waits until a checkpoint is due. False: there is to be none any more.
+    fn wait(&self, interval: Duration) -> bool {
+        let mut state = self.state.lock();
+        loop {
+            if state.stop {
+                return false;
+            }
+            match state.since.map(|since| since + interval) {
+                _ if state.eager => return true,
+                None => self.condition.wait(&mut state),
+                Some(due) if due <= Instant::now() => return true,
+                Some(due) => drop(self.condition.wait_until(&mut state, due)),
+            }
+        }
+    }
+}
+
+/// The running thread. Dropping it ends the thread; nothing is committed by that.
+#[derive(Debug)]
+pub struct Background {
+    fs: Arc<Filesystem>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Filesystem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Filesystem")
+            .field("read_only", &self.is_read_only())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.fs.wakeup.stop();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the checkpoint thread panicked");
+        }
+    }
+}
+
+impl Filesystem {
+    /// Starts the thread that makes a checkpoint when the commit interval has passed since a
+    /// change, or earlier if much has changed.
+    pub fn start_background(self: &Arc<Self>) -> Background {
+        let fs = Arc::clone(self);
+        let thread =
+            (!self.is_read_only()).then(|| std::thread::spawn(move || fs.run_background()));
+        Background {
+            fs: Arc::clone(self),
+            thread,
+        }
+    }
+
+    fn run_background(&self) {
+        match self.release_orphans() {
+            Ok(0) => {}
+            Ok(count) => tracing::info!("deleted {count} files that had lost their last name"),
+            Err(error) => tracing::error!("cannot look for files without a name: {error}"),
+        }
+        let interval = self.commit_interval();
+        while self.wakeup.wait(interval) {
+            // The error has been reported where it stopped the volume from being written.
+            if self.commit().is_err() {
+                return;
+            }
+        }
+    }
+
+    fn commit_interval(&self) -> Duration {
+        self.options
+            .commit_interval
+            .or_else(|| self.volume_commit_interval())
+            .unwrap_or(DEFAULT_INTERVAL)
+    }
+
+    /// Lets writers wait while too much is uncommitted, and calls for a checkpoint before that.
+    pub(super) fn throttle(&self) -> Result<()> {
+        let page = self.store.block_size().bytes64();
+        if self.space.dirty_pages() * page >= EAGER_BYTES.min(self.options.dirty_limit / 4) {
+            self.wakeup.hurry();
+        }
+        if self.space.uncommitted_pages() * page > self.options.dirty_limit {
+            self.commit()?;
+        }
+        Ok(())
+    }
+}

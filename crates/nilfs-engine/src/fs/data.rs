@@ -1,0 +1,258 @@
+//! The content of files: reading, writing, truncating, seeking.
+
+use std::ops::ControlFlow;
+
+use nilfs_ondisk::inode::FileType;
+use nilfs_ondisk::{BlockNr, FileBlock};
+
+use super::inode::{Context, Found, Inode, InodeRef, State};
+use super::space::Cost;
+use super::types::Seek;
+use super::{Filesystem, names::flags};
+use crate::block::Block;
+use crate::error::{Error, Result};
+use crate::tree::View;
+
+/// Bytes of the largest file.
+const MAX_SIZE: u64 = i64::MAX as u64;
+
+impl Filesystem {
+    /// Reads into `buffer`; gives the number of bytes, which is smaller only at the end of the
+    /// file.
+    ///
+    /// # Errors
+    /// Not a file with content, damage, a device error.
+    pub fn read(&self, inode: &InodeRef, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        match inode.file_type() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Error::IsDirectory),
+            _ => return Err(Error::Invalid("only regular files can be read")),
+        }
+        let state = inode.state.read();
+        let view = self.view();
+        let left = state.size().saturating_sub(offset);
+        let count = buffer
+            .len()
+            .min(usize::try_from(left).unwrap_or(usize::MAX));
+        self.noting(read_range(
+            inode,
+            &state,
+            &view,
+            offset,
+            &mut buffer[..count],
+        ))?;
+        Ok(count)
+    }
+
+    /// Writes all of `data`, or nothing if there is an error.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::FileTooLarge`], [`Error::ReadOnly`], [`Error::NotPermitted`],
+    /// damage, a device error.
+    pub fn write(&self, inode: &InodeRef, offset: u64, data: &[u8]) -> Result<()> {
+        if inode.file_type() != FileType::Regular {
+            return Err(Error::Invalid("only regular files can be written"));
+        }
+        let end = offset
+            .checked_add(data.len() as u64)
+            .filter(|&end| end <= MAX_SIZE);
+        let end = end.ok_or(Error::FileTooLarge)?;
+        let pages = data.len() as u64 / self.store.block_size().bytes64() + 2;
+        self.change(
+            Cost {
+                pages,
+                inodes: 1,
+                frees: false,
+            },
+            || {
+                let mut state = inode.state.write();
+                let context = self.context();
+                if state.has_flag(flags::IMMUTABLE) {
+                    return Err(Error::NotPermitted("the file is immutable"));
+                }
+                if state.has_flag(flags::APPEND) && offset < state.size() {
+                    return Err(Error::NotPermitted("the file can only be appended to"));
+                }
+                let size = state.size();
+                if offset > size {
+                    clear_tail(inode, &mut state, &context, size)?;
+                }
+                write_range(inode, &mut state, &context, offset, data)?;
+                if end > size {
+                    state.set_size(end);
+                }
+                state.touch(self.now());
+                self.mark_dirty(inode, &mut state);
+                Ok(())
+            },
+        )
+    }
+
+    /// The next data or hole at or behind `offset`.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] if there is none, damage, a device error.
+    pub fn seek(&self, inode: &InodeRef, offset: u64, what: Seek) -> Result<u64> {
+        let state = inode.state.read();
+        let view = self.view();
+        if offset >= state.size() {
+            return Err(Error::NoData);
+        }
+        let block_size = view.store.block_size();
+        let from = block_size.block_of(offset);
+        let mut hole = from;
+        let mut data = None;
+        let scanned = inode.scan(&state, &view, from, &mut |key| {
+            data.get_or_insert(key);
+            let in_row = key == hole;
+            hole = if in_row { key.plus(1) } else { hole };
+            let go_on = what == Seek::Hole && in_row;
+            Ok(if go_on {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            })
+        });
+        self.noting(scanned)?;
+        let start = |key: FileBlock| offset.max(key.0.saturating_mul(block_size.bytes64()));
+        match what {
+            Seek::Hole => Ok(start(hole).min(state.size())),
+            Seek::Data => data
+                .map(start)
+                .filter(|&start| start < state.size())
+                .ok_or(Error::NoData),
+        }
+    }
+
+    /// Changes the size of a regular file whose state is locked.
+    pub(super) fn resize_file(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        context: &Context<'_>,
+        size: u64,
+    ) -> Result<()> {
+        if size > MAX_SIZE {
+            return Err(Error::FileTooLarge);
+        }
+        let old = state.size();
+        if size < old {
+            let block_size = context.view.store.block_size();
+            inode.cut(state, context, FileBlock(block_size.blocks_for(size)))?;
+            state.set_size(size);
+            clear_tail(inode, state, context, size)?;
+        } else if size > old {
+            clear_tail(inode, state, context, old)?;
+            state.set_size(size);
+        }
+        Ok(())
+    }
+}
+
+/// Makes the bytes behind `size` in its block zero, as they must be when the file grows over them.
+fn clear_tail(inode: &Inode, state: &mut State, context: &Context<'_>, size: u64) -> Result<()> {
+    let block_size = context.view.store.block_size();
+    let within = (size % block_size.bytes64()) as usize;
+    let key = block_size.block_of(size);
+    if within == 0 {
+        return Ok(());
+    }
+    let Some(block) = inode.block(state, &context.view, key, false)? else {
+        return Ok(());
+    };
+    if block[within..].iter().any(|&byte| byte != 0) {
+        drop(block);
+        inode.page_mut(state, context, key)?[within..].fill(0);
+    }
+    Ok(())
+}
+
+fn write_range(
+    inode: &Inode,
+    state: &mut State,
+    context: &Context<'_>,
+    offset: u64,
+    data: &[u8],
+) -> Result<()> {
+    let block_size = context.view.store.block_size();
+    let mut rest = data;
+    let mut at = offset;
+    while !rest.is_empty() {
+        let key = block_size.block_of(at);
+        let within = (at % block_size.bytes64()) as usize;
+        let (part, others) = rest.split_at(rest.len().min(block_size.bytes() - within));
+        if part.len() == block_size.bytes() && !state.overlay.pages.contains_key(&key) {
+            inode.set_block(state, context, key, Block::from(part))?;
+        } else {
+            inode.page_mut(state, context, key)?[within..within + part.len()].copy_from_slice(part);
+        }
+        at += part.len() as u64;
+        rest = others;
+    }
+    Ok(())
+}
+
+/// Blocks of a file that lie behind each other on the device and are read together.
+struct Run {
+    first: BlockNr,
+    count: u64,
+    /// Where the bytes of the first block go.
+    start: usize,
+}
+
+/// Fills `buffer` from `offset`; the range lies within the file.
+fn read_range(
+    inode: &Inode,
+    state: &State,
+    view: &View,
+    offset: u64,
+    buffer: &mut [u8],
+) -> Result<()> {
+    let block_size = view.store.block_size();
+    let mut run: Option<Run> = None;
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let at = offset + filled as u64;
+        let within = (at % block_size.bytes64()) as usize;
+        let count = (block_size.bytes() - within).min(buffer.len() - filled);
+        let part = filled..filled + count;
+        let found = inode.find(state, view, block_size.block_of(at))?;
+        match (found, &mut run) {
+            (Found::Device(block), Some(open))
+                if count == block_size.bytes() && block == open.first.plus(open.count) =>
+            {
+                open.count += 1;
+            }
+            (found, open) => {
+                read_run(view, open.take(), buffer)?;
+                match found {
+                    Found::Memory(block) => {
+                        buffer[part].copy_from_slice(&block[within..within + count]);
+                    }
+                    Found::Hole => buffer[part].fill(0),
+                    Found::Device(first) if count == block_size.bytes() => {
+                        run = Some(Run {
+                            first,
+                            count: 1,
+                            start: filled,
+                        });
+                    }
+                    Found::Device(block) => {
+                        let mut whole = vec![0; block_size.bytes()];
+                        view.store.read_run(block, &mut whole)?;
+                        buffer[part].copy_from_slice(&whole[within..within + count]);
+                    }
+                }
+            }
+        }
+        filled += count;
+    }
+    read_run(view, run, buffer)
+}
+
+fn read_run(view: &View, run: Option<Run>, buffer: &mut [u8]) -> Result<()> {
+    let Some(run) = run else { return Ok(()) };
+    let bytes = run.count as usize * view.store.block_size().bytes();
+    view.store
+        .read_run(run.first, &mut buffer[run.start..run.start + bytes])
+}

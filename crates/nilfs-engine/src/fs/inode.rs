@@ -1,0 +1,428 @@
+//! A file in memory: its attributes, and its blocks in layers — the changes since the last freeze,
+//! those that a commit is writing, and the newest checkpoint below.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use nilfs_ondisk::bmap::Root;
+use nilfs_ondisk::inode::{DeviceCode, FileType, RawInode};
+use nilfs_ondisk::{BlockNr, BlockSize, FileBlock, Ino, VBlockNr};
+use parking_lot::{Mutex, RwLock};
+use zerocopy::little_endian::{U16, U32, U64};
+
+use super::directory::Index;
+use super::space::Space;
+use super::types::{Attr, Timestamp};
+use crate::block::{Block, bytes_mut, zeroed};
+use crate::error::{Error, Result};
+use crate::overlay::{FrozenInode, Lookup, Overlay};
+use crate::tree::View;
+
+/// Blocks of a file whose addresses are looked up together.
+const WINDOW: u64 = 256;
+/// Windows that are remembered for a file.
+const MAX_WINDOWS: usize = 4096;
+
+/// A file that is known to the file system. Holding a reference keeps the file, even without a
+/// name.
+pub struct Inode {
+    ino: Ino,
+    file_type: FileType,
+    pub(super) state: RwLock<State>,
+    /// Addresses of blocks in the newest checkpoint, by window; 0 = hole.
+    windows: Mutex<HashMap<u64, Arc<[BlockNr]>>>,
+}
+
+/// How files are passed around.
+pub type InodeRef = Arc<Inode>;
+
+/// What changes in an inode.
+pub(super) struct State {
+    /// All fields as they are now, except `i_bmap` and `i_blocks`, which are those of the newest
+    /// checkpoint.
+    pub(super) raw: RawInode,
+    /// The map of the newest checkpoint.
+    root: Root,
+    pub(super) overlay: Overlay,
+    pub(super) frozen: Option<Arc<FrozenInode>>,
+    /// In the list of what the next commit takes.
+    pub(super) dirty: bool,
+    /// More than times and the content of existing blocks has changed.
+    pub(super) attributes_changed: bool,
+    /// Not in any checkpoint yet.
+    pub(super) fresh: bool,
+    /// The freeze that will take the last change of the file's names.
+    pub(super) names_changed: u64,
+    /// The names of a directory, once somebody asked for one.
+    pub(super) index: Option<Index>,
+}
+
+/// What it takes to work on a file's blocks.
+pub(super) struct Context<'a> {
+    pub(super) view: View,
+    pub(super) space: &'a Space,
+}
+
+impl std::fmt::Debug for Inode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inode")
+            .field("ino", &self.ino)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inode {
+    pub(super) fn new(ino: Ino, raw: RawInode, fresh: bool) -> Result<Self> {
+        let bad = |source| Error::bad_inode(ino, source);
+        let file_type = raw.file_type().map_err(bad)?;
+        let root = match file_type.has_blocks() {
+            true => Root::parse(&raw.i_bmap).map_err(bad)?,
+            false => Root::default(),
+        };
+        if raw.i_size.get() > i64::MAX as u64 {
+            return Err(Error::Inconsistent(format!(
+                "the size of inode {ino} is out of range"
+            )));
+        }
+        let state = State {
+            raw,
+            root,
+            overlay: Overlay::default(),
+            frozen: None,
+            dirty: false,
+            attributes_changed: fresh,
+            fresh,
+            names_changed: 0,
+            index: None,
+        };
+        Ok(Self {
+            ino,
+            file_type,
+            state: RwLock::new(state),
+            windows: Mutex::default(),
+        })
+    }
+
+    /// The inode number.
+    #[must_use]
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// The file type; it never changes.
+    #[must_use]
+    pub fn file_type(&self) -> FileType {
+        self.file_type
+    }
+
+    /// Fails unless the file is a directory.
+    pub(super) fn require_directory(&self) -> Result<()> {
+        if self.file_type == FileType::Directory {
+            Ok(())
+        } else {
+            Err(Error::NotDirectory)
+        }
+    }
+
+    pub(super) fn attr(&self, state: &State, block_size: BlockSize) -> Attr {
+        let raw = &state.raw;
+        let device = !self.file_type.has_blocks();
+        let mut slot = [0; 8];
+        // A device number lies where a direct map has its first slot's header (format spec §6).
+        slot.copy_from_slice(&raw.i_bmap[..8]);
+        Attr {
+            ino: self.ino,
+            file_type: self.file_type,
+            mode: raw.i_mode.get() & 0o7777,
+            nlink: raw.i_links_count.get().into(),
+            uid: raw.i_uid.get(),
+            gid: raw.i_gid.get(),
+            rdev: if device {
+                DeviceCode::decode(u64::from_le_bytes(slot))
+            } else {
+                DeviceCode::default()
+            },
+            size: raw.i_size.get(),
+            blocks: state.sectors(block_size.sectors()),
+            mtime: Timestamp {
+                seconds: raw.i_mtime.get() as i64,
+                nanoseconds: raw.i_mtime_nsec.get(),
+            },
+            ctime: Timestamp {
+                seconds: raw.i_ctime.get() as i64,
+                nanoseconds: raw.i_ctime_nsec.get(),
+            },
+            flags: raw.i_flags.get(),
+            generation: raw.i_generation.get(),
+        }
+    }
+
+    /// Where a block of the newest checkpoint is; `None` for a hole.
+    fn address(&self, state: &State, view: &View, key: FileBlock) -> Result<Option<BlockNr>> {
+        let number = key.0 / WINDOW;
+        let known = self.windows.lock().get(&number).cloned();
+        let window = match known {
+            Some(window) => window,
+            None => {
+                let window = resolve_window(state, view, FileBlock(number * WINDOW))?;
+                let mut windows = self.windows.lock();
+                if windows.len() >= MAX_WINDOWS {
+                    windows.clear();
+                }
+                windows.insert(number, Arc::clone(&window));
+                window
+            }
+        };
+        Ok(Some(window[(key.0 % WINDOW) as usize]).filter(|address| address.0 != 0))
+    }
+
+    /// Where the content of a block comes from.
+    pub(super) fn find<'a>(
+        &self,
+        state: &'a State,
+        view: &View,
+        key: FileBlock,
+    ) -> Result<Found<'a>> {
+        match state.overlay.lookup(key) {
+            Lookup::Page(block) => return Ok(Found::Memory(block)),
+            Lookup::Cut => return Ok(Found::Hole),
+            Lookup::Below => {}
+        }
+        match state
+            .frozen
+            .as_ref()
+            .map(|frozen| frozen.overlay.lookup(key))
+        {
+            Some(Lookup::Page(block)) => return Ok(Found::Memory(block)),
+            Some(Lookup::Cut) => return Ok(Found::Hole),
+            Some(Lookup::Below) | None => {}
+        }
+        if state.fresh || !self.file_type.has_blocks() {
+            return Ok(Found::Hole);
+        }
+        Ok(self
+            .address(state, view, key)?
+            .map_or(Found::Hole, Found::Device))
+    }
+
+    /// The content of a block, `None` for a hole. `cached`: keep it, because it is metadata.
+    pub(super) fn block(
+        &self,
+        state: &State,
+        view: &View,
+        key: FileBlock,
+        cached: bool,
+    ) -> Result<Option<Block>> {
+        match self.find(state, view, key)? {
+            Found::Memory(block) => Ok(Some(Arc::clone(block))),
+            Found::Hole => Ok(None),
+            Found::Device(address) if cached => view.store.read(address).map(Some),
+            Found::Device(address) => {
+                let mut block = zeroed(view.store.block_size());
+                view.store.read_run(address, bytes_mut(&mut block))?;
+                Ok(Some(block))
+            }
+        }
+    }
+
+    /// A block for changing: its page, made from what is below or from zeros.
+    pub(super) fn page_mut<'a>(
+        &self,
+        state: &'a mut State,
+        context: &Context<'_>,
+        key: FileBlock,
+    ) -> Result<&'a mut [u8]> {
+        if !state.overlay.pages.contains_key(&key) {
+            let cached = self.file_type == FileType::Directory;
+            let old = self.block(state, &context.view, key, cached)?;
+            let hole = old.is_none();
+            let block = old.unwrap_or_else(|| zeroed(context.view.store.block_size()));
+            self.put(state, context, key, block, hole);
+        } else if let Some(page) = state.overlay.pages.get_mut(&key)
+            && let Some(placed) = page.placed.take()
+        {
+            state.overlay.superseded.push(placed);
+        }
+        let page = state.overlay.pages.get_mut(&key).ok_or(Error::Stale)?;
+        Ok(bytes_mut(&mut page.data))
+    }
+
+    /// Sets the whole content of a block.
+    pub(super) fn set_block(
+        &self,
+        state: &mut State,
+        context: &Context<'_>,
+        key: FileBlock,
+        block: Block,
+    ) -> Result<()> {
+        let hole = matches!(self.find(state, &context.view, key)?, Found::Hole);
+        self.put(state, context, key, block, hole);
+        Ok(())
+    }
+
+    fn put(
+        &self,
+        state: &mut State,
+        context: &Context<'_>,
+        key: FileBlock,
+        block: Block,
+        hole: bool,
+    ) {
+        context.space.add_pages(state.overlay.insert(key, block));
+        if hole {
+            state.overlay.block_delta += 1;
+            state.attributes_changed = true;
+        }
+    }
+
+    /// Makes a hole of everything from `key` on.
+    pub(super) fn cut(
+        &self,
+        state: &mut State,
+        context: &Context<'_>,
+        key: FileBlock,
+    ) -> Result<()> {
+        let mut visible = 0;
+        self.scan(state, &context.view, key, &mut |_| {
+            visible += 1;
+            Ok(ControlFlow::Continue(()))
+        })?;
+        state.overlay.block_delta -= visible;
+        context.space.remove_pages(state.overlay.truncate(key));
+        state.attributes_changed = true;
+        Ok(())
+    }
+
+    /// Calls `visit` with every block from `from` on that is not a hole, ascending.
+    pub(super) fn scan(
+        &self,
+        state: &State,
+        view: &View,
+        from: FileBlock,
+        visit: &mut dyn FnMut(FileBlock) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let overlays: Vec<&Overlay> = std::iter::once(&state.overlay)
+            .chain(state.frozen.as_ref().map(|frozen| &frozen.overlay))
+            .collect();
+        let mut upper = BTreeSet::new();
+        let mut end = None;
+        for overlay in overlays {
+            let visible = overlay.pages.range(from..).map(|(key, _)| *key);
+            upper.extend(visible.filter(|key| end.is_none_or(|end| *key < end)));
+            end = [end, overlay.cut].into_iter().flatten().min();
+        }
+        let mut upper = upper.into_iter().peekable();
+        let mut stopped = false;
+        if !state.fresh && self.file_type.has_blocks() {
+            view.source().scan(&state.root, from, &mut |key, _| {
+                if end.is_some_and(|end| key >= end) {
+                    return Ok(ControlFlow::Break(()));
+                }
+                while let Some(above) = upper.next_if(|above| *above < key) {
+                    if visit(above)?.is_break() {
+                        stopped = true;
+                        return Ok(ControlFlow::Break(()));
+                    }
+                }
+                upper.next_if_eq(&key);
+                let flow = visit(key)?;
+                stopped = flow.is_break();
+                Ok(flow)
+            })?;
+        }
+        for key in upper {
+            if stopped || visit(key)?.is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over what a commit has made of the inode.
+    pub(super) fn committed(&self, state: &mut State, map: Option<(Root, u64)>) {
+        state.frozen = None;
+        state.fresh = false;
+        if let Some((root, blocks)) = map {
+            state.raw.i_bmap = root.encode();
+            state.raw.i_blocks = U64::new(blocks);
+            state.root = root;
+            self.windows.lock().clear();
+        }
+    }
+}
+
+/// Where the content of a block is.
+pub(super) enum Found<'a> {
+    Memory(&'a Block),
+    Device(BlockNr),
+    Hole,
+}
+
+fn resolve_window(state: &State, view: &View, first: FileBlock) -> Result<Arc<[BlockNr]>> {
+    let mut window = vec![BlockNr(0); WINDOW as usize];
+    let mut translator = view.dat.translator(&view.store);
+    view.source()
+        .scan(&state.root, first, &mut |key, pointer| {
+            let Some(slot) = window.get_mut((key.0 - first.0) as usize) else {
+                return Ok(ControlFlow::Break(()));
+            };
+            *slot = translator.translate(VBlockNr(pointer))?;
+            Ok(ControlFlow::Continue(()))
+        })?;
+    Ok(window.into())
+}
+
+impl State {
+    /// Bytes of the file.
+    pub(super) fn size(&self) -> u64 {
+        self.raw.i_size.get()
+    }
+
+    pub(super) fn set_size(&mut self, size: u64) {
+        if self.size() != size {
+            self.raw.i_size = U64::new(size);
+            self.attributes_changed = true;
+        }
+    }
+
+    pub(super) fn links(&self) -> u16 {
+        self.raw.i_links_count.get()
+    }
+
+    pub(super) fn set_links(&mut self, links: u16) {
+        self.raw.i_links_count = U16::new(links);
+        self.attributes_changed = true;
+    }
+
+    pub(super) fn set_mtime(&mut self, time: Timestamp) {
+        self.raw.i_mtime = U64::new(time.seconds as u64);
+        self.raw.i_mtime_nsec = U32::new(time.nanoseconds);
+    }
+
+    pub(super) fn set_ctime(&mut self, time: Timestamp) {
+        self.raw.i_ctime = U64::new(time.seconds as u64);
+        self.raw.i_ctime_nsec = U32::new(time.nanoseconds);
+    }
+
+    /// The content changed now.
+    pub(super) fn touch(&mut self, now: Timestamp) {
+        self.set_mtime(now);
+        self.set_ctime(now);
+    }
+
+    /// Whether a flag of the inode is set.
+    pub(super) fn has_flag(&self, flag: u32) -> bool {
+        self.raw.i_flags.get() & flag != 0
+    }
+
+    /// Blocks in use, in units of 512 bytes, as far as it is known before a commit.
+    pub(super) fn sectors(&self, per_block: u64) -> u64 {
+        let frozen = self
+            .frozen
+            .as_ref()
+            .map_or(0, |frozen| frozen.overlay.block_delta);
+        let delta = (frozen + self.overlay.block_delta) * per_block as i64;
+        self.raw.i_blocks.get().saturating_add_signed(delta)
+    }
+}

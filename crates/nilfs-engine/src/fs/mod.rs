@@ -1,0 +1,403 @@
+//! The live file system: the newest checkpoint with the changes since on top, and the operations
+//! that a front end offers. It knows nothing of any front end.
+//!
+//! # Locks
+//!
+//! Taken in this order, each only if it is needed:
+//!
+//! 1. `log`: one commit at a time.
+//! 2. `gate`: shared by every operation that changes something, exclusive for the moment in which a
+//!    commit freezes what has changed.
+//! 3. `names`: operations on names exclude each other.
+//! 4. the state of *one* inode.
+//! 5. `view`, `table`, `numbers`: held for a moment, nothing is locked under them.
+//!
+//! A view is taken after the inode has been locked: a commit publishes the new DAT before the
+//! new maps of inodes, so the view is then never older than the map.
+
+mod background;
+mod data;
+mod directory;
+mod inode;
+mod names;
+mod numbers;
+mod space;
+mod sync;
+mod table;
+mod types;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use nilfs_device::Device;
+use nilfs_ondisk::Ino;
+use nilfs_ondisk::palloc::count_set;
+use parking_lot::{Mutex, RwLock};
+
+pub use background::Background;
+pub use inode::{Inode, InodeRef};
+pub use types::{
+    Attr, Clock, DirEntry, MountOptions, NewInode, OnError, Order, RenameMode, Seek, SetAttr,
+    StatFs, SystemClock, Timestamp,
+};
+
+use self::background::Wakeup;
+use self::inode::{Context, State};
+use self::numbers::InodeNumbers;
+use self::space::{Claim, Cost, Space};
+use self::sync::Log;
+use self::table::Table;
+use crate::error::{Error, Result};
+use crate::recovery;
+use crate::store::Store;
+use crate::tree::View;
+use crate::volume::Volume;
+
+/// A file with its attributes at the moment of the answer.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// The file.
+    pub inode: InodeRef,
+    /// Its attributes.
+    pub attr: Attr,
+}
+
+/// A mounted volume.
+pub struct Filesystem {
+    store: Arc<Store>,
+    options: MountOptions,
+    /// The newest checkpoint, or the one that was asked for.
+    view: RwLock<View>,
+    /// Where changes go; `None` if the volume is mounted read-only.
+    log: Option<Mutex<Log>>,
+    gate: RwLock<()>,
+    names: Mutex<()>,
+    table: Mutex<Table>,
+    numbers: Mutex<InodeNumbers>,
+    space: Space,
+    /// Freezes so far.
+    freezes: AtomicU64,
+    /// The freeze that will take the last change of any name.
+    names_changed: AtomicU64,
+    generation: AtomicU32,
+    /// Why nothing is written any more, after an error.
+    stopped: RwLock<Option<String>>,
+    wakeup: Wakeup,
+}
+
+impl Filesystem {
+    /// Mounts the volume on a device. If it was not closed cleanly, it is recovered: on the device
+    /// for a writable mount, in memory for a read-only one.
+    ///
+    /// No thread is started; see [`Filesystem::start_background`].
+    ///
+    /// # Errors
+    /// Not a volume, damage, unknown features, options that exclude each other, a device error.
+    pub fn mount(device: Arc<dyn Device>, options: MountOptions) -> Result<Arc<Self>> {
+        if options.checkpoint.is_some() && !options.read_only {
+            return Err(Error::Invalid(
+                "a past checkpoint can only be mounted read-only",
+            ));
+        }
+        if !options.read_only && device.is_read_only() {
+            return Err(Error::ReadOnly {
+                reason: "the device cannot be written".into(),
+            });
+        }
+        let volume = Volume::open(device)?;
+        let features = volume
+            .superblock()
+            .refuse_unknown_features(!options.read_only);
+        features.map_err(Error::Feature)?;
+        let recover = !volume.is_clean() && options.checkpoint.is_none();
+        if recover && !options.recovery && !options.read_only {
+            return Err(Error::Invalid(
+                "the volume was not closed cleanly and must be recovered before it can be written",
+            ));
+        }
+        let view = volume.view(options.checkpoint)?;
+        let salvaged = match recover && options.recovery {
+            true => recovery::salvage(&volume.store, &volume.found)?,
+            false => Vec::new(),
+        };
+        let log = match options.read_only {
+            true => None,
+            false => Some(Mutex::new(Log::open(&volume, !salvaged.is_empty())?)),
+        };
+        let now = options.clock.now();
+        let first_ino = Ino(volume.superblock().raw().s_first_ino.get().into());
+        let fs = Arc::new(Self {
+            store: Arc::clone(&volume.store),
+            view: RwLock::new(view),
+            log,
+            gate: RwLock::new(()),
+            names: Mutex::new(()),
+            table: Mutex::default(),
+            numbers: Mutex::new(InodeNumbers::new(first_ino)),
+            space: Space::default(),
+            freezes: AtomicU64::new(0),
+            names_changed: AtomicU64::new(0),
+            generation: AtomicU32::new(now.nanoseconds ^ now.seconds as u32),
+            stopped: RwLock::new(None),
+            wakeup: Wakeup::default(),
+            options,
+        });
+        fs.apply(&salvaged)?;
+        if let Some(log) = &fs.log {
+            fs.begin(&mut log.lock())?;
+        }
+        Ok(fs)
+    }
+
+    /// Puts what data-sync logs had made durable on top of the newest checkpoint.
+    fn apply(&self, salvaged: &[recovery::SalvagedBlock]) -> Result<()> {
+        for found in salvaged {
+            let inode = self.get(found.ino)?;
+            let mut block = crate::block::zeroed(self.store.block_size());
+            self.store
+                .read_run(found.block, crate::block::bytes_mut(&mut block))?;
+            let mut state = inode.state.write();
+            let context = self.context();
+            inode.set_block(&mut state, &context, found.key, block)?;
+            self.mark_dirty(&inode, &mut state);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing can be changed, because of the mount or because of an error.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.log.is_none() || self.stopped.read().is_some()
+    }
+
+    /// The root directory.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn root(&self) -> Result<Entry> {
+        self.inode(Ino::ROOT)
+    }
+
+    /// A file by its number.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if there is none.
+    pub fn inode(&self, ino: Ino) -> Result<Entry> {
+        let known = self.table.lock().get(ino).is_some();
+        if !known {
+            if ino != Ino::ROOT && ino < Ino::FIRST_USER {
+                return Err(Error::Stale);
+            }
+            let view = self.view();
+            if !self.numbers.lock().is_taken(&view, ino)? {
+                return Err(Error::Stale);
+            }
+        }
+        let inode = self.noting(self.get(ino))?;
+        self.entry(inode)
+    }
+
+    /// The attributes of a file.
+    ///
+    /// # Errors
+    /// None today; the signature leaves room for attributes that must be read.
+    pub fn attr(&self, inode: &InodeRef) -> Result<Attr> {
+        Ok(inode.attr(&inode.state.read(), self.store.block_size()))
+    }
+
+    /// How full the volume is (behaviour spec §9).
+    ///
+    /// # Errors
+    /// The ifile cannot be read.
+    pub fn stat_fs(&self) -> Result<StatFs> {
+        let geometry = self.store.geometry();
+        let view = self.view();
+        let layout = view.ifile_layout();
+        let per_segment = u64::from(geometry.blocks_per_segment);
+        let last = self.noting(view.source().last_mapped(&view.tree.ifile))?;
+        let descriptors = last.map_or(1, |last| last.0 / layout.blocks_per_descriptor + 1);
+        let files = descriptors * layout.groups_per_descriptor * layout.entries_per_group;
+        let free = self.space.free_blocks();
+        Ok(StatFs {
+            block_size: geometry.block_size.bytes() as u32,
+            blocks: geometry.nsegments * per_segment - geometry.first_data_block.0,
+            free,
+            available: free.saturating_sub(geometry.reserved_segments() * per_segment),
+            files,
+            files_free: files.saturating_sub(view.tree.inodes),
+            name_max: nilfs_ondisk::dirent::NAME_MAX as u32,
+        })
+    }
+
+    /// Deletes files that have no name but were still open when the volume was last closed
+    /// without being unmounted. Gives their number.
+    ///
+    /// # Errors
+    /// The ifile cannot be read.
+    pub fn release_orphans(&self) -> Result<u64> {
+        if self.is_read_only() {
+            return Ok(0);
+        }
+        let view = self.view();
+        let layout = view.ifile_layout();
+        let mut released = 0;
+        let last = view.source().last_mapped(&view.tree.ifile)?;
+        let groups = last.map_or(0, |last| last.0 / layout.blocks_per_group + 1);
+        for group in 0..groups {
+            let bitmap = view
+                .source()
+                .block(&view.tree.ifile, layout.bitmap(group))?;
+            let Some(bitmap) = bitmap.filter(|bitmap| count_set(bitmap) > 0) else {
+                continue;
+            };
+            let used = (0..layout.entries_per_group)
+                .filter(|&bit| nilfs_ondisk::palloc::test_bit(&bitmap, bit as usize));
+            for ino in used.map(|bit| Ino(layout.first_of_group(group) + bit)) {
+                if ino >= Ino::FIRST_USER && view.raw_inode(ino)?.i_links_count.get() == 0 {
+                    released += u64::from(self.release_orphan(&view, ino)?);
+                }
+            }
+        }
+        Ok(released)
+    }
+
+    fn release_orphan(&self, view: &View, ino: Ino) -> Result<bool> {
+        let _gate = self.gate.read();
+        if self.table.lock().get(ino).is_some() || !self.numbers.lock().is_taken(view, ino)? {
+            return Ok(false);
+        }
+        let inode = Arc::new(Inode::new(ino, view.raw_inode(ino)?, false)?);
+        let mut state = inode.state.write();
+        self.mark_dirty(&inode, &mut state);
+        let mut table = self.table.lock();
+        table.insert(Arc::clone(&inode));
+        table.orphans.insert(ino);
+        Ok(true)
+    }
+
+    fn view(&self) -> View {
+        self.view.read().clone()
+    }
+
+    fn context(&self) -> Context<'_> {
+        Context {
+            view: self.view(),
+            space: &self.space,
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.options.clock.now()
+    }
+
+    /// The freeze that will take what is changed now.
+    fn next_freeze(&self) -> u64 {
+        self.freezes.load(Ordering::Acquire) + 1
+    }
+
+    fn entry(&self, inode: InodeRef) -> Result<Entry> {
+        let attr = self.attr(&inode)?;
+        Ok(Entry { inode, attr })
+    }
+
+    /// A file from memory or from the newest checkpoint.
+    fn get(&self, ino: Ino) -> Result<InodeRef> {
+        loop {
+            if let Some(inode) = self.table.lock().get(ino) {
+                return Ok(inode);
+            }
+            let view = self.view();
+            let inode = Arc::new(Inode::new(ino, view.inode(ino)?, false)?);
+            let mut table = self.table.lock();
+            if let Some(other) = table.get(ino) {
+                return Ok(other);
+            }
+            // A commit in between may have changed the inode: what was read would be stale.
+            if Arc::ptr_eq(&view.tree, &self.view.read().tree) {
+                table.insert(Arc::clone(&inode));
+                return Ok(inode);
+            }
+        }
+    }
+
+    /// Puts an inode on the list of what the next commit takes.
+    fn mark_dirty(&self, inode: &InodeRef, state: &mut State) {
+        if !state.dirty {
+            state.dirty = true;
+            self.table
+                .lock()
+                .dirty
+                .insert(inode.ino(), Arc::clone(inode));
+            if self.space.add_inode() {
+                self.wakeup.changed();
+            }
+        }
+    }
+
+    /// Runs an operation that changes something, when there is room for what it may cost.
+    fn change<T>(&self, cost: Cost, operation: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.check_writable()?;
+        let result = self.admitted(cost, operation);
+        self.throttle()?;
+        self.noting(result)
+    }
+
+    fn admitted<T>(&self, cost: Cost, operation: impl FnOnce() -> Result<T>) -> Result<T> {
+        for last_try in [false, true] {
+            {
+                let _gate = self.gate.read();
+                if let Some(_claim) = self.claim(cost) {
+                    return operation();
+                }
+            }
+            if !last_try {
+                self.commit()?;
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    fn claim(&self, cost: Cost) -> Option<Claim<'_>> {
+        self.space.claim(cost)
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.log.is_none() {
+            return Err(Error::ReadOnly {
+                reason: "it is mounted read-only".into(),
+            });
+        }
+        match &*self.stopped.read() {
+            Some(reason) => Err(Error::ReadOnly {
+                reason: reason.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Passes a result on; damage of the volume stops writing (mount option `errors`).
+    fn noting<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error @ (Error::Corrupt { .. } | Error::Inconsistent(_))) = &result {
+            self.stop(error);
+        }
+        result
+    }
+
+    /// Stops writing because of an error, or does what else the mount option `errors` says.
+    fn stop(&self, error: &Error) {
+        match self.options.on_error {
+            OnError::Continue => tracing::error!("{error}"),
+            OnError::Panic => {
+                tracing::error!("{error}; ending at once, as errors=panic demands");
+                std::process::abort();
+            }
+            OnError::RemountReadOnly => {
+                let mut stopped = self.stopped.write();
+                if stopped.is_none() {
+                    tracing::error!("{error}; nothing is written any more");
+                    *stopped = Some(error.to_string());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,701 @@
+//! Operations on names and attributes: lookup, create, link, unlink, rename, setattr.
+//!
+//! They exclude each other by one lock, `names`, and then lock one inode at a time. A commit cannot
+//! come in between, because they hold the gate.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nilfs_ondisk::inode::{FileType, LINK_MAX, RawInode};
+use nilfs_ondisk::{FileBlock, Ino, dirent};
+use zerocopy::little_endian::{U16, U32};
+
+use super::directory::{self, check_name, check_new_name};
+use super::inode::{Inode, InodeRef, State};
+use super::space::Cost;
+use super::types::{Attr, DirEntry, NewInode, RenameMode, SetAttr};
+use super::{Entry, Filesystem};
+use crate::block::{bytes_mut, zeroed};
+use crate::error::{Error, Result};
+
+/// The inode flags that mean something here (`FS_*_FL`).
+pub(super) mod flags {
+    /// Nothing about the file can change.
+    pub(in crate::fs) const IMMUTABLE: u32 = 0x10;
+    /// The file can only grow at its end.
+    pub(in crate::fs) const APPEND: u32 = 0x20;
+    /// What a new file takes over from its directory (format spec §13), but for the two above:
+    /// ext4 does not hand those down either, and a directory that only grows should not fill with
+    /// files that nobody can ever delete.
+    pub(super) const INHERITED: u32 =
+        0x1 | 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x200 | 0x400 | 0x8000 | 0x1_0000;
+    /// What only a directory keeps of them.
+    pub(super) const DIRECTORY_ONLY: u32 = 0x1_0000;
+    /// What files that are neither regular nor directories keep of them.
+    pub(super) const ANY_FILE: u32 = 0x40 | 0x80;
+    /// What a user may set or clear: the flags that the format knows.
+    pub(super) const CHANGEABLE: u32 = INHERITED | IMMUTABLE | APPEND | 0x2_0000;
+}
+
+const SET_GID: u16 = 0o2000;
+
+/// Making or removing a name: a directory block or two, and the inodes of the file, of its
+/// directory, and of a target.
+const NAME: Cost = Cost {
+    pages: 3,
+    inodes: 3,
+    frees: false,
+};
+
+impl Filesystem {
+    /// The file that a name leads to; "." and ".." work too.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NameTooLong`], damage.
+    pub fn lookup(&self, dir: &InodeRef, name: &[u8]) -> Result<Entry> {
+        check_name(name)?;
+        let ino = self
+            .noting(self.find_name(dir, name))?
+            .ok_or(Error::NotFound)?;
+        // The name can lose its file before the file is looked at.
+        let inode = self.noting(self.get(ino).map_err(|error| match error {
+            Error::Stale => Error::NotFound,
+            other => other,
+        }))?;
+        self.entry(inode)
+    }
+
+    fn find_name(&self, dir: &InodeRef, name: &[u8]) -> Result<Option<Ino>> {
+        dir.require_directory()?;
+        if let Some(found) = directory::lookup_indexed(&dir.state.read(), name) {
+            return Ok(found);
+        }
+        let mut state = dir.state.write();
+        let view = self.view();
+        directory::lookup(dir, &mut state, &view, name)
+    }
+
+    /// Calls `emit` with the entries of a directory from `cookie` on (0 = the first, else the
+    /// [`DirEntry::next`] of an entry) until it gives false.
+    ///
+    /// Names that exist all the time are neither skipped nor repeated, whatever changes meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`], damage, a device error.
+    pub fn read_dir(
+        &self,
+        dir: &InodeRef,
+        cookie: u64,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        dir.require_directory()?;
+        let state = dir.state.read();
+        let view = self.view();
+        self.noting(directory::read(dir, &state, &view, cookie, emit))
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is no link, damage, a device error.
+    pub fn read_link(&self, inode: &InodeRef) -> Result<Vec<u8>> {
+        if inode.file_type() != FileType::Symlink {
+            return Err(Error::Invalid("not a symbolic link"));
+        }
+        let state = inode.state.read();
+        let view = self.view();
+        let block = self.noting(inode.block(&state, &view, FileBlock(0), true))?;
+        let size = usize::try_from(state.size()).ok();
+        let target = block.and_then(|block| Some(block.get(..size?)?.to_vec()));
+        self.noting(target.ok_or_else(|| {
+            Error::missing(format_args!("the target of symbolic link {}", inode.ino()))
+        }))
+    }
+
+    /// Makes a file of any type but a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoSpace`], [`Error::TooManyLinks`], [`Error::NameTooLong`],
+    /// [`Error::NotPermitted`], [`Error::NotFound`] if the directory is deleted already.
+    pub fn create(&self, dir: &InodeRef, name: &[u8], new: &NewInode) -> Result<Entry> {
+        self.make(dir, name, new, None)
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// As [`Filesystem::create`]; [`Error::NameTooLong`] also for a target that does not fit into
+    /// a block.
+    pub fn symlink(
+        &self,
+        dir: &InodeRef,
+        name: &[u8],
+        target: &[u8],
+        uid: u32,
+        gid: u32,
+    ) -> Result<Entry> {
+        if target.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if target.len() >= self.store.block_size().bytes() {
+            return Err(Error::NameTooLong);
+        }
+        let mode = FileType::Symlink.mode_bits() | 0o777;
+        let new = NewInode {
+            mode,
+            uid,
+            gid,
+            rdev: Default::default(),
+        };
+        self.make(dir, name, &new, Some(target))
+    }
+
+    fn make(
+        &self,
+        dir: &InodeRef,
+        name: &[u8],
+        new: &NewInode,
+        target: Option<&[u8]>,
+    ) -> Result<Entry> {
+        check_new_name(name)?;
+        let file_type = FileType::from_mode(new.mode).ok_or(Error::Invalid("no such file type"))?;
+        dir.require_directory()?;
+        let inode = self.change(NAME, || {
+            let _names = self.names.lock();
+            let mut parent = dir.state.write();
+            self.check_addition(dir, &mut parent, name)?;
+            if file_type == FileType::Directory && parent.links() >= LINK_MAX {
+                return Err(Error::TooManyLinks);
+            }
+            let context = self.context();
+            let ino = self.numbers.lock().take(&context.view)?;
+            let raw = self.new_inode(&parent, new, file_type);
+            let inode = Arc::new(Inode::new(ino, raw, true)?);
+            {
+                let mut state = inode.state.write();
+                state.names_changed = self.names_change();
+                match (file_type, target) {
+                    (FileType::Directory, _) => {
+                        self.format_directory(&inode, &mut state, dir.ino())?;
+                    }
+                    (_, Some(target)) => self.put_target(&inode, &mut state, target)?,
+                    _ => {}
+                }
+                self.mark_dirty(&inode, &mut state);
+            }
+            self.table.lock().insert(Arc::clone(&inode));
+            directory::insert(dir, &mut parent, &context, name, ino, file_type)?;
+            if file_type == FileType::Directory {
+                let links = parent.links();
+                parent.set_links(links + 1);
+            }
+            self.directory_changed(dir, &mut parent);
+            Ok(inode)
+        })?;
+        self.entry(inode)
+    }
+
+    /// The fields of a new inode, with what the directory hands down.
+    fn new_inode(&self, parent: &State, new: &NewInode, file_type: FileType) -> RawInode {
+        let mut raw = RawInode::zeroed();
+        let mut mode = file_type.mode_bits() | new.mode & 0o7777;
+        let mut gid = new.gid;
+        if parent.raw.i_mode.get() & SET_GID != 0 {
+            gid = parent.raw.i_gid.get();
+            if file_type == FileType::Directory {
+                mode |= SET_GID;
+            }
+        }
+        let inherited = parent.raw.i_flags.get() & flags::INHERITED;
+        raw.i_flags = U32::new(match file_type {
+            FileType::Directory => inherited,
+            FileType::Regular => inherited & !flags::DIRECTORY_ONLY,
+            _ => inherited & flags::ANY_FILE,
+        });
+        raw.i_mode = U16::new(mode);
+        raw.i_uid = U32::new(new.uid);
+        raw.i_gid = U32::new(gid);
+        raw.i_links_count = U16::new(if file_type == FileType::Directory {
+            2
+        } else {
+            1
+        });
+        raw.i_generation = U32::new(self.generation.fetch_add(1, Ordering::Relaxed));
+        if matches!(file_type, FileType::CharDevice | FileType::BlockDevice) {
+            raw.i_bmap[..8].copy_from_slice(&new.rdev.encode().to_le_bytes());
+        }
+        let now = self.now();
+        raw.i_mtime = (now.seconds as u64).into();
+        raw.i_mtime_nsec = now.nanoseconds.into();
+        raw.i_ctime = raw.i_mtime;
+        raw.i_ctime_nsec = raw.i_mtime_nsec;
+        raw
+    }
+
+    fn format_directory(&self, inode: &Inode, state: &mut State, parent: Ino) -> Result<()> {
+        let mut block = zeroed(self.store.block_size());
+        dirent::format_first(bytes_mut(&mut block), inode.ino(), parent);
+        inode.set_block(state, &self.context(), FileBlock(0), block)?;
+        state.set_size(self.store.block_size().bytes64());
+        Ok(())
+    }
+
+    fn put_target(&self, inode: &Inode, state: &mut State, target: &[u8]) -> Result<()> {
+        let mut block = zeroed(self.store.block_size());
+        bytes_mut(&mut block)[..target.len()].copy_from_slice(target);
+        inode.set_block(state, &self.context(), FileBlock(0), block)?;
+        state.set_size(target.len() as u64);
+        Ok(())
+    }
+
+    /// Gives a file one more name.
+    ///
+    /// # Errors
+    /// As [`Filesystem::create`]; directories cannot have a second name.
+    pub fn link(&self, inode: &InodeRef, dir: &InodeRef, name: &[u8]) -> Result<Attr> {
+        check_new_name(name)?;
+        if inode.file_type() == FileType::Directory {
+            return Err(Error::NotPermitted("a directory cannot have a second name"));
+        }
+        dir.require_directory()?;
+        self.change(NAME, || {
+            let _names = self.names.lock();
+            let links = {
+                let state = inode.state.read();
+                check_changeable(&state)?;
+                state.links()
+            };
+            if links == 0 {
+                return Err(Error::NotFound);
+            }
+            if links >= LINK_MAX {
+                return Err(Error::TooManyLinks);
+            }
+            {
+                let mut parent = dir.state.write();
+                self.check_addition(dir, &mut parent, name)?;
+                let context = self.context();
+                let (ino, file_type) = (inode.ino(), inode.file_type());
+                directory::insert(dir, &mut parent, &context, name, ino, file_type)?;
+                self.directory_changed(dir, &mut parent);
+            }
+            let mut state = inode.state.write();
+            state.set_links(links + 1);
+            self.name_changed(inode, &mut state);
+            Ok(())
+        })?;
+        self.attr(inode)
+    }
+
+    /// Removes a name that does not lead to a directory. The file goes when its last name is gone
+    /// and nobody refers to it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDirectory`], [`Error::NotPermitted`], damage.
+    pub fn unlink(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
+        self.remove(dir, name, false)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NotEmpty`], [`Error::NotPermitted`],
+    /// damage.
+    pub fn rmdir(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => Err(Error::Invalid("\".\" cannot be removed")),
+            b".." => Err(Error::NotEmpty),
+            _ => self.remove(dir, name, true),
+        }
+    }
+
+    fn remove(&self, dir: &InodeRef, name: &[u8], directory: bool) -> Result<()> {
+        check_new_name(name)?;
+        dir.require_directory()?;
+        self.change(
+            Cost {
+                frees: true,
+                ..NAME
+            },
+            || {
+                let _names = self.names.lock();
+                let (ino, inode) = self.child(dir, name)?;
+                check_directory_changeable(&dir.state.read())?;
+                check_changeable(&inode.state.read())?;
+                self.check_removable(&inode, directory)?;
+                let mut parent = dir.state.write();
+                let context = self.context();
+                directory::remove(dir, &mut parent, &context, name)?;
+                if directory {
+                    let links = parent.links();
+                    parent.set_links(links.saturating_sub(1));
+                }
+                self.directory_changed(dir, &mut parent);
+                drop(parent);
+                debug_assert_eq!(ino, inode.ino());
+                self.drop_link(&inode);
+                Ok(())
+            },
+        )
+    }
+
+    /// The file that a name of a directory leads to.
+    fn child(&self, dir: &InodeRef, name: &[u8]) -> Result<(Ino, InodeRef)> {
+        let ino = self.find_name(dir, name)?.ok_or(Error::NotFound)?;
+        Ok((ino, self.get(ino)?))
+    }
+
+    /// Fails unless the file may lose its name as what the caller takes it for.
+    fn check_removable(&self, inode: &InodeRef, directory: bool) -> Result<()> {
+        match (directory, inode.file_type() == FileType::Directory) {
+            (true, false) => Err(Error::NotDirectory),
+            (false, true) => Err(Error::IsDirectory),
+            (false, false) => Ok(()),
+            (true, true) => {
+                let mut state = inode.state.write();
+                let view = self.view();
+                match directory::is_empty(inode, &mut state, &view)? {
+                    true => Ok(()),
+                    false => Err(Error::NotEmpty),
+                }
+            }
+        }
+    }
+
+    /// Takes note that a file has a name less; a directory has none left then.
+    fn drop_link(&self, inode: &InodeRef) {
+        let mut state = inode.state.write();
+        let gone = inode.file_type() == FileType::Directory;
+        let links = if gone {
+            0
+        } else {
+            state.links().saturating_sub(1)
+        };
+        state.set_links(links);
+        self.name_changed(inode, &mut state);
+        if links == 0 {
+            self.table.lock().orphans.insert(inode.ino());
+        }
+    }
+
+    /// Renames a file.
+    ///
+    /// # Errors
+    /// As [`Filesystem::create`] and [`Filesystem::unlink`]; [`Error::Invalid`] if a directory
+    /// would become its own ancestor.
+    pub fn rename(
+        &self,
+        dir: &InodeRef,
+        name: &[u8],
+        to_dir: &InodeRef,
+        to_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        check_new_name(name)?;
+        check_new_name(to_name)?;
+        dir.require_directory()?;
+        to_dir.require_directory()?;
+        let cost = Cost {
+            pages: 6,
+            inodes: 4,
+            frees: false,
+        };
+        self.change(cost, || {
+            let _names = self.names.lock();
+            let (_, inode) = self.child(dir, name)?;
+            let target = match self.find_name(to_dir, to_name)? {
+                Some(ino) => Some(self.get(ino)?),
+                None => None,
+            };
+            for directory in [dir, to_dir] {
+                let state = directory.state.read();
+                if state.links() == 0 {
+                    return Err(Error::NotFound);
+                }
+                check_directory_changeable(&state)?;
+            }
+            for file in [Some(&inode), target.as_ref()].into_iter().flatten() {
+                check_changeable(&file.state.read())?;
+            }
+            match (target, mode) {
+                (Some(_), RenameMode::NoReplace) => Err(Error::Exists),
+                (None, RenameMode::Exchange) => Err(Error::NotFound),
+                (Some(target), _) if target.ino() == inode.ino() => Ok(()),
+                (Some(target), RenameMode::Exchange) => {
+                    self.exchange((dir, name, &inode), (to_dir, to_name, &target))
+                }
+                (target, _) => self.move_to(dir, name, &inode, to_dir, to_name, target.as_ref()),
+            }
+        })
+    }
+
+    fn move_to(
+        &self,
+        dir: &InodeRef,
+        name: &[u8],
+        inode: &InodeRef,
+        to_dir: &InodeRef,
+        to_name: &[u8],
+        target: Option<&InodeRef>,
+    ) -> Result<()> {
+        let directory = inode.file_type() == FileType::Directory;
+        if let Some(target) = target {
+            self.check_removable(target, directory)?;
+        }
+        let moves = dir.ino() != to_dir.ino();
+        if directory && moves {
+            self.check_not_inside(inode, to_dir)?;
+            if target.is_none() && to_dir.state.read().links() >= LINK_MAX {
+                return Err(Error::TooManyLinks);
+            }
+        }
+        {
+            let mut state = to_dir.state.write();
+            let context = self.context();
+            let (ino, file_type) = (inode.ino(), inode.file_type());
+            match target {
+                Some(_) => {
+                    directory::replace(to_dir, &mut state, &context, to_name, ino, file_type)?
+                }
+                None => directory::insert(to_dir, &mut state, &context, to_name, ino, file_type)?,
+            }
+            let links = state.links() + u16::from(directory && moves);
+            let lost = u16::from(directory && target.is_some());
+            if links - lost != state.links() {
+                state.set_links(links - lost);
+            }
+            self.directory_changed(to_dir, &mut state);
+        }
+        {
+            let mut state = dir.state.write();
+            let context = self.context();
+            directory::remove(dir, &mut state, &context, name)?;
+            if directory && moves {
+                let links = state.links();
+                state.set_links(links.saturating_sub(1));
+            }
+            self.directory_changed(dir, &mut state);
+        }
+        self.moved(inode, moves.then_some(to_dir))?;
+        if let Some(target) = target {
+            self.drop_link(target);
+        }
+        Ok(())
+    }
+
+    fn exchange(
+        &self,
+        one: (&InodeRef, &[u8], &InodeRef),
+        other: (&InodeRef, &[u8], &InodeRef),
+    ) -> Result<()> {
+        let moves = one.0.ino() != other.0.ino();
+        for ((_, _, inode), (to_dir, _, _)) in [(one, other), (other, one)] {
+            if moves && inode.file_type() == FileType::Directory {
+                self.check_not_inside(inode, to_dir)?;
+            }
+        }
+        for ((dir, name, old), (_, _, new)) in [(one, other), (other, one)] {
+            let mut state = dir.state.write();
+            let context = self.context();
+            directory::replace(dir, &mut state, &context, name, new.ino(), new.file_type())?;
+            if moves {
+                let count = |inode: &InodeRef| u16::from(inode.file_type() == FileType::Directory);
+                let links = state.links() + count(new);
+                state.set_links(links.saturating_sub(count(old)));
+            }
+            self.directory_changed(dir, &mut state);
+        }
+        self.moved(one.2, moves.then_some(other.0))?;
+        self.moved(other.2, moves.then_some(one.0))
+    }
+
+    /// Takes note that a file has another name; a directory also has another "..", if it has
+    /// another parent.
+    fn moved(&self, inode: &InodeRef, parent: Option<&InodeRef>) -> Result<()> {
+        let mut state = inode.state.write();
+        let context = self.context();
+        if let Some(parent) = parent
+            && inode.file_type() == FileType::Directory
+        {
+            let parent = parent.ino();
+            directory::replace(
+                inode,
+                &mut state,
+                &context,
+                b"..",
+                parent,
+                FileType::Directory,
+            )?;
+        }
+        self.name_changed(inode, &mut state);
+        Ok(())
+    }
+
+    /// Fails if `dir` is `inode` or lies below it.
+    fn check_not_inside(&self, inode: &InodeRef, dir: &InodeRef) -> Result<()> {
+        let mut at = Arc::clone(dir);
+        // A damaged volume could have a ring of directories; no path has more than this many.
+        for _ in 0..65536 {
+            if at.ino() == inode.ino() {
+                return Err(Error::Invalid("a directory cannot be moved into itself"));
+            }
+            if at.ino() == Ino::ROOT {
+                return Ok(());
+            }
+            let parent = self.find_name(&at, b"..")?;
+            at = self.get(parent.ok_or_else(|| Error::missing("a \"..\" entry"))?)?;
+        }
+        Err(Error::Inconsistent("directories form a ring".into()))
+    }
+
+    /// Changes attributes; a new size only of regular files.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`], [`Error::FileTooLarge`], [`Error::NoSpace`], [`Error::IsDirectory`],
+    /// damage.
+    pub fn set_attr(&self, inode: &InodeRef, changes: &SetAttr) -> Result<Attr> {
+        if changes.size.is_some() && inode.file_type() != FileType::Regular {
+            return Err(match inode.file_type() {
+                FileType::Directory => Error::IsDirectory,
+                _ => Error::Invalid("only a regular file has a size that can be set"),
+            });
+        }
+        self.change(
+            Cost {
+                pages: 1,
+                inodes: 1,
+                frees: true,
+            },
+            || {
+                let mut state = inode.state.write();
+                check_changeable_attributes(&state, changes)?;
+                if let Some(size) = changes.size {
+                    let grows = size != state.size();
+                    self.resize_file(inode, &mut state, &self.context(), size)?;
+                    if grows || changes.mtime.is_none() {
+                        state.set_mtime(self.now());
+                    }
+                }
+                self.apply_changes(&mut state, changes);
+                self.mark_dirty(inode, &mut state);
+                Ok(())
+            },
+        )?;
+        self.attr(inode)
+    }
+
+    fn apply_changes(&self, state: &mut State, changes: &SetAttr) {
+        if let Some(mode) = changes.mode {
+            let kept = state.raw.i_mode.get() & !0o7777;
+            state.raw.i_mode = U16::new(kept | mode & 0o7777);
+        }
+        if let Some(uid) = changes.uid {
+            state.raw.i_uid = U32::new(uid);
+        }
+        if let Some(gid) = changes.gid {
+            state.raw.i_gid = U32::new(gid);
+        }
+        if let Some(mtime) = changes.mtime {
+            state.set_mtime(mtime);
+        }
+        state.set_ctime(changes.ctime.unwrap_or_else(|| self.now()));
+        state.attributes_changed = true;
+    }
+
+    /// Sets the flags of an inode (`FS_*_FL`).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for flags that the format does not know.
+    pub fn set_flags(&self, inode: &InodeRef, new: u32) -> Result<Attr> {
+        if new & !flags::CHANGEABLE != 0 {
+            return Err(Error::Invalid(
+                "the volume's format does not know one of these flags",
+            ));
+        }
+        self.change(
+            Cost {
+                pages: 0,
+                inodes: 1,
+                frees: true,
+            },
+            || {
+                let mut state = inode.state.write();
+                state.raw.i_flags = U32::new(new);
+                state.set_ctime(self.now());
+                state.attributes_changed = true;
+                self.mark_dirty(inode, &mut state);
+                Ok(())
+            },
+        )?;
+        self.attr(inode)
+    }
+
+    /// Fails unless the name can be added to the directory.
+    fn check_addition(&self, dir: &InodeRef, parent: &mut State, name: &[u8]) -> Result<()> {
+        if parent.links() == 0 {
+            return Err(Error::NotFound);
+        }
+        if parent.has_flag(flags::IMMUTABLE) {
+            return Err(Error::NotPermitted("the directory is immutable"));
+        }
+        match directory::lookup(dir, parent, &self.view(), name)? {
+            Some(_) => Err(Error::Exists),
+            None => Ok(()),
+        }
+    }
+
+    fn directory_changed(&self, dir: &InodeRef, state: &mut State) {
+        state.touch(self.now());
+        state.attributes_changed = true;
+        self.names_change();
+        self.mark_dirty(dir, state);
+    }
+
+    fn name_changed(&self, inode: &InodeRef, state: &mut State) {
+        state.set_ctime(self.now());
+        state.attributes_changed = true;
+        state.names_changed = self.names_change();
+        self.mark_dirty(inode, state);
+    }
+
+    /// Takes note that some name changes now; gives the freeze that will take it.
+    fn names_change(&self) -> u64 {
+        let freeze = self.next_freeze();
+        self.names_changed.store(freeze, Ordering::Release);
+        freeze
+    }
+}
+
+fn check_changeable(state: &State) -> Result<()> {
+    if state.has_flag(flags::IMMUTABLE) {
+        return Err(Error::NotPermitted("the file is immutable"));
+    }
+    if state.has_flag(flags::APPEND) {
+        return Err(Error::NotPermitted("the file can only be appended to"));
+    }
+    Ok(())
+}
+
+/// Names cannot be taken out of an immutable directory or one that only grows.
+fn check_directory_changeable(state: &State) -> Result<()> {
+    match check_changeable(state) {
+        Err(Error::NotPermitted(_)) => Err(Error::NotPermitted(
+            "the directory is immutable or can only be added to",
+        )),
+        other => other,
+    }
+}
+
+fn check_changeable_attributes(state: &State, changes: &SetAttr) -> Result<()> {
+    if state.has_flag(flags::IMMUTABLE) {
+        return Err(Error::NotPermitted("the file is immutable"));
+    }
+    let more_than_times = changes.mode.is_some()
+        || changes.uid.is_some()
+        || changes.gid.is_some()
+        || changes.size.is_some();
+    if state.has_flag(flags::APPEND) && more_than_times {
+        return Err(Error::NotPermitted("the file can only be appended to"));
+    }
+    Ok(())
+}

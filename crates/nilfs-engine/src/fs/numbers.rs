@@ -1,0 +1,107 @@
+//! Inode numbers: the lowest free one is the next (format spec §10).
+
+use std::collections::{BTreeMap, HashMap};
+
+use nilfs_ondisk::Ino;
+use nilfs_ondisk::palloc::{clear_bit, next_clear_bit, set_bit, test_bit};
+
+use crate::error::{Error, Result};
+use crate::tree::View;
+
+/// Which inode numbers are in use, with everything that is not committed yet.
+#[derive(Debug)]
+pub(super) struct InodeNumbers {
+    /// The bitmaps of groups that were looked at.
+    bitmaps: HashMap<u64, Vec<u8>>,
+    /// Taken (true) and given back since the last freeze.
+    changes: BTreeMap<Ino, bool>,
+    /// No number below is free.
+    lowest: u64,
+    /// The first number for user files.
+    first: u64,
+}
+
+impl InodeNumbers {
+    pub(super) fn new(first: Ino) -> Self {
+        let first = first.0.max(Ino::FIRST_USER.0);
+        Self {
+            bitmaps: HashMap::new(),
+            changes: BTreeMap::new(),
+            lowest: first,
+            first,
+        }
+    }
+
+    /// Takes the lowest free number.
+    pub(super) fn take(&mut self, view: &View) -> Result<Ino> {
+        let layout = view.ifile_layout();
+        let mut from = self.lowest.max(self.first);
+        loop {
+            let group = layout.group_of(from);
+            if group >= layout.max_groups() {
+                return Err(Error::NoSpace);
+            }
+            let bit = (from % layout.entries_per_group) as usize;
+            let bitmap = self.bitmap(view, group)?;
+            if let Some(bit) = next_clear_bit(bitmap, bit) {
+                set_bit(bitmap, bit);
+                let ino = Ino(layout.first_of_group(group) + bit as u64);
+                self.lowest = ino.0 + 1;
+                self.change(ino, true);
+                return Ok(ino);
+            }
+            from = layout.first_of_group(group + 1);
+        }
+    }
+
+    /// Gives a number back.
+    pub(super) fn give_back(&mut self, view: &View, ino: Ino) -> Result<()> {
+        let layout = view.ifile_layout();
+        let bitmap = self.bitmap(view, layout.group_of(ino.0))?;
+        if !clear_bit(bitmap, (ino.0 % layout.entries_per_group) as usize) {
+            return Err(Error::Inconsistent(format!("inode {ino} is in no bitmap")));
+        }
+        self.lowest = self.lowest.min(ino.0);
+        self.change(ino, false);
+        Ok(())
+    }
+
+    /// Whether a number is in use.
+    pub(super) fn is_taken(&mut self, view: &View, ino: Ino) -> Result<bool> {
+        let layout = view.ifile_layout();
+        let bitmap = self.bitmap(view, layout.group_of(ino.0))?;
+        Ok(test_bit(
+            bitmap,
+            (ino.0 % layout.entries_per_group) as usize,
+        ))
+    }
+
+    /// What has changed since the last call.
+    pub(super) fn freeze(&mut self) -> BTreeMap<Ino, bool> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Whether anything has changed since the last freeze.
+    pub(super) fn is_changed(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
+    /// A number that was taken and given back (or the other way round) has not changed.
+    fn change(&mut self, ino: Ino, taken: bool) {
+        if self.changes.remove(&ino).is_none() {
+            self.changes.insert(ino, taken);
+        }
+    }
+
+    fn bitmap(&mut self, view: &View, group: u64) -> Result<&mut Vec<u8>> {
+        if !self.bitmaps.contains_key(&group) {
+            let key = view.ifile_layout().bitmap(group);
+            let bitmap = match view.source().block(&view.tree.ifile, key)? {
+                Some(block) => block.to_vec(),
+                None => vec![0; view.store.block_size().bytes()],
+            };
+            self.bitmaps.insert(group, bitmap);
+        }
+        self.bitmaps.get_mut(&group).ok_or(Error::Stale)
+    }
+}

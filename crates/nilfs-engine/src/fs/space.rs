@@ -1,0 +1,163 @@
+//! Whether what is promised can be committed: an account of the changes in memory against the room
+//! on the device.
+//!
+//! How many blocks a commit takes is known only when it is built, so changes are charged the most
+//! they could cost. When that does not fit, a commit turns estimates into facts, and only if it
+//! does not fit then, the volume is full.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nilfs_ondisk::Geometry;
+
+use crate::commit::Base;
+
+/// Blocks that one changed data block can cost: itself, the node above it, and the DAT blocks of
+/// what the two replace.
+const BLOCKS_PER_PAGE: u64 = 4;
+/// Blocks that one changed inode can cost beside its data: its ifile block, the upper nodes of its
+/// map, and their DAT blocks.
+const BLOCKS_PER_INODE: u64 = 8;
+/// Blocks that any commit costs.
+const BLOCKS_PER_COMMIT: u64 = 64;
+/// Segments that even deleting leaves alone, so that a last commit is always possible.
+const LAST_SEGMENTS: u64 = 2;
+
+/// What an operation may change.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cost {
+    pub(crate) pages: u64,
+    pub(crate) inodes: u64,
+    /// The operation may use the room that is kept back, because it helps to make room.
+    pub(crate) frees: bool,
+}
+
+/// The account. All numbers are blocks, pages or inodes, not bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    /// Changed and not frozen.
+    dirty_pages: AtomicU64,
+    dirty_inodes: AtomicU64,
+    /// In a commit that is under way.
+    frozen_pages: AtomicU64,
+    frozen_inodes: AtomicU64,
+    /// Claimed by operations that are under way.
+    pending_pages: AtomicU64,
+    pending_inodes: AtomicU64,
+    /// Room on the device.
+    free_blocks: AtomicU64,
+    reserved_blocks: AtomicU64,
+    last_blocks: AtomicU64,
+}
+
+/// A claim of an operation that is under way.
+pub(crate) struct Claim<'a> {
+    space: &'a Space,
+    cost: Cost,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.space
+            .pending_pages
+            .fetch_sub(self.cost.pages, Ordering::Relaxed);
+        self.space
+            .pending_inodes
+            .fetch_sub(self.cost.inodes, Ordering::Relaxed);
+    }
+}
+
+impl Space {
+    /// Takes over what the device has room for after a commit.
+    pub(crate) fn refresh(&self, geometry: &Geometry, base: &Base) {
+        let per_segment = u64::from(geometry.blocks_per_segment);
+        let current = geometry.segment_end(base.position.segment).0 - base.position.block.0;
+        let next = geometry.segment_blocks(base.position.next);
+        let free = base.clean_segments * per_segment + current + next;
+        // What is written behind the next segment needs another next one.
+        let last = LAST_SEGMENTS * per_segment;
+        self.free_blocks.store(free, Ordering::Relaxed);
+        self.reserved_blocks.store(
+            geometry.reserved_segments() * per_segment,
+            Ordering::Relaxed,
+        );
+        self.last_blocks.store(last, Ordering::Relaxed);
+    }
+
+    /// Claims room for an operation, if there is.
+    pub(crate) fn claim(&self, cost: Cost) -> Option<Claim<'_>> {
+        self.pending_pages.fetch_add(cost.pages, Ordering::Relaxed);
+        self.pending_inodes
+            .fetch_add(cost.inodes, Ordering::Relaxed);
+        let claim = Claim { space: self, cost };
+        let kept = if cost.frees {
+            &self.last_blocks
+        } else {
+            &self.reserved_blocks
+        };
+        let room = self.free_blocks.load(Ordering::Relaxed);
+        let needed = self.needed() + kept.load(Ordering::Relaxed);
+        (needed <= room).then_some(claim)
+    }
+
+    fn needed(&self) -> u64 {
+        let sum = |counters: [&AtomicU64; 3]| {
+            counters
+                .iter()
+                .map(|counter| counter.load(Ordering::Relaxed))
+                .sum::<u64>()
+        };
+        let pages = sum([&self.dirty_pages, &self.frozen_pages, &self.pending_pages]);
+        let inodes = sum([
+            &self.dirty_inodes,
+            &self.frozen_inodes,
+            &self.pending_inodes,
+        ]);
+        pages * BLOCKS_PER_PAGE + inodes * BLOCKS_PER_INODE + BLOCKS_PER_COMMIT
+    }
+
+    /// Counts pages that became dirty.
+    pub(crate) fn add_pages(&self, count: usize) {
+        self.dirty_pages.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    /// Counts dirty pages that were thrown away.
+    pub(crate) fn remove_pages(&self, count: usize) {
+        self.dirty_pages.fetch_sub(count as u64, Ordering::Relaxed);
+    }
+
+    /// Counts an inode that became dirty; tells whether it is the first one.
+    pub(crate) fn add_inode(&self) -> bool {
+        self.dirty_inodes.fetch_add(1, Ordering::Relaxed) == 0
+    }
+
+    /// Moves everything dirty to the commit that starts. No operation may be under way.
+    pub(crate) fn freeze(&self) {
+        let pages = self.dirty_pages.swap(0, Ordering::Relaxed);
+        let inodes = self.dirty_inodes.swap(0, Ordering::Relaxed);
+        self.frozen_pages.store(pages, Ordering::Relaxed);
+        self.frozen_inodes.store(inodes, Ordering::Relaxed);
+    }
+
+    /// The commit is done.
+    pub(crate) fn thaw(&self) {
+        self.frozen_pages.store(0, Ordering::Relaxed);
+        self.frozen_inodes.store(0, Ordering::Relaxed);
+    }
+
+    /// Pages in memory that are not committed.
+    pub(crate) fn uncommitted_pages(&self) -> u64 {
+        self.dirty_pages.load(Ordering::Relaxed) + self.frozen_pages.load(Ordering::Relaxed)
+    }
+
+    /// Pages that the next commit would take.
+    pub(crate) fn dirty_pages(&self) -> u64 {
+        self.dirty_pages.load(Ordering::Relaxed)
+    }
+
+    /// Free blocks less those that uncommitted data will take.
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.free_blocks
+            .load(Ordering::Relaxed)
+            .saturating_sub(self.uncommitted_pages())
+    }
+}

@@ -1,0 +1,455 @@
+//! Making changes durable: freezing them, writing checkpoints and data-sync logs, flushing, and
+//! keeping the superblocks near (behaviour spec §2 to §5).
+//!
+//! # What may be written before what
+//!
+//! The logs of one segment need no order: recovery stops at the first that is not whole. But it
+//! then looks once into the next segment. So a super root goes into a segment only when every log
+//! in the segments before is durable.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use nilfs_ondisk::bmap::Root;
+use nilfs_ondisk::superblock::{LogCursor, STATE_ERROR, STATE_VALID};
+use nilfs_ondisk::{Cno, FileBlock, SegNum, Seq};
+use parking_lot::MutexGuard;
+use zerocopy::little_endian::{U16, U64};
+
+use super::Filesystem;
+use super::inode::{InodeRef, State};
+use super::types::Order;
+use crate::block::Block;
+use crate::checkpoints;
+use crate::commit::{self, Base, Commit, Frozen, LogWrite};
+use crate::dat::DatEdit;
+use crate::error::{Error, Result};
+use crate::log::layout::LogPosition;
+use crate::overlay::{FrozenInode, Overlay, Placed};
+use crate::segments::SufileEdit;
+use crate::superblocks::SuperblockWriter;
+use crate::tree::View;
+use crate::volume::Volume;
+
+/// Seconds after which a superblock follows the log into another segment, so that a recovery has
+/// little to scan.
+const SUPERBLOCK_INTERVAL: i64 = 10;
+
+/// The end of the log and everything that only its writer needs.
+pub(super) struct Log {
+    base: Base,
+    superblocks: SuperblockWriter,
+    /// The last freeze whose changes are in a checkpoint.
+    completed: u64,
+    /// The segment of the oldest log that may not be durable.
+    unflushed: Option<SegNum>,
+    /// Segment and time (s) of the last superblock.
+    superblock_seq: Seq,
+    superblock_time: i64,
+    /// The next checkpoint has to be written even if nothing has changed: the chain of logs was cut
+    /// by a recovery.
+    resumes: bool,
+    closed: bool,
+}
+
+impl Log {
+    /// Gets ready to write behind the newest checkpoint. Behind an unclean end the log goes on in a
+    /// fresh segment, under a sequence number that no lost log can have. `salvaged`: the segments
+    /// that recovery went through are still needed until the next superblock.
+    pub(super) fn open(volume: &Volume, salvaged: bool) -> Result<Self> {
+        let (store, found) = (&volume.store, &volume.found);
+        let geometry = store.geometry();
+        let newest = &found.newest;
+        let source = volume.source();
+        let entry = checkpoints::checkpoint(source, &volume.cpfile()?, found.cno)?;
+        let view = volume.view(None)?;
+        let mut sufile_edit = SufileEdit::new(source, volume.sufile()?);
+        let mut avoid = std::collections::BTreeSet::new();
+        let position = if found.clean {
+            LogPosition {
+                segment: newest.segment,
+                block: newest.end(),
+                next: newest.next.ok_or_else(|| {
+                    Error::Inconsistent("the newest log names a next segment out of range".into())
+                })?,
+                seq: newest.header.seq,
+            }
+        } else {
+            if let Some(next) = newest.next.filter(|next| *next != newest.segment) {
+                sufile_edit.free(source, next)?;
+            }
+            if salvaged {
+                avoid.extend(found.passed.iter().copied());
+                avoid.insert(found.last_valid.segment);
+            }
+            let avoided = |segment| avoid.contains(&segment);
+            let segment = sufile_edit.allocate(source, &avoided)?;
+            let next = sufile_edit.allocate(source, &avoided)?;
+            // More segments than there are cannot have been lost.
+            let seq = found.last_valid.header.seq.plus(geometry.nsegments + 2);
+            LogPosition {
+                segment,
+                block: geometry.segment_start(segment),
+                next,
+                seq,
+            }
+        };
+        let base = Base {
+            tree: Arc::clone(&view.tree),
+            dat: Arc::clone(&volume.dat),
+            super_root: volume.super_root,
+            ifile_inode: entry.cp_ifile_inode,
+            position,
+            last_log: newest.start,
+            clean_segments: sufile_edit.clean_segments(source)?,
+            dat_edit: DatEdit::new(&volume.dat, store, 0)?,
+            sufile_edit,
+            avoid,
+        };
+        Ok(Self {
+            base,
+            superblocks: SuperblockWriter::new(*volume.superblock(), store.device()),
+            completed: 0,
+            unflushed: None,
+            superblock_seq: newest.header.seq,
+            superblock_time: 0,
+            resumes: !found.clean,
+            closed: false,
+        })
+    }
+}
+
+impl Filesystem {
+    /// Marks the volume as mounted, and completes a recovery by a checkpoint.
+    pub(super) fn begin(&self, log: &mut Log) -> Result<()> {
+        self.space.refresh(self.store.geometry(), &log.base);
+        if log.resumes {
+            self.commit_locked(log)?;
+            self.flush_locked(log)?;
+        }
+        let now = self.now().seconds;
+        let raw = log.superblocks.current_mut().raw_mut();
+        raw.s_state = U16::new(raw.s_state.get() & !STATE_VALID);
+        raw.s_mnt_count = U16::new(raw.s_mnt_count.get().saturating_add(1));
+        raw.s_mtime = U64::new(now as u64);
+        if raw.s_max_mnt_count.get() == 0 {
+            raw.s_max_mnt_count = U16::new(50);
+        }
+        self.aim_superblocks(log);
+        log.superblocks.write_all(self.store.device())
+    }
+
+    /// The interval that the volume itself asks for.
+    pub(super) fn volume_commit_interval(&self) -> Option<Duration> {
+        let log = self.log.as_ref()?.lock();
+        let seconds = log.superblocks.current().raw().s_c_interval.get();
+        (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+    }
+
+    /// Makes a checkpoint of everything that has changed; the last one, if nothing has. It is
+    /// whole after a power cut, but not necessarily there: see [`Filesystem::sync`].
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], damage, a device error.
+    pub fn commit(&self) -> Result<Cno> {
+        self.check_writable()?;
+        let Some(log) = &self.log else {
+            return Ok(self.view().tree.cno);
+        };
+        let ticket = self.next_freeze();
+        let mut log = log.lock();
+        self.commit_past(&mut log, ticket)?;
+        Ok(log.base.tree.cno)
+    }
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// As [`Filesystem::commit`].
+    pub fn sync(&self) -> Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        self.check_writable()?;
+        let ticket = self.next_freeze();
+        let mut log = log.lock();
+        self.commit_past(&mut log, ticket)?;
+        self.flush_locked(&mut log)?;
+        if log.base.position.seq != log.superblock_seq {
+            self.write_superblock(&mut log)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a file durable: its content, its attributes, and the names that lead to it. With
+    /// `data_only`, attributes that are not needed to read the content may stay behind.
+    ///
+    /// # Errors
+    /// As [`Filesystem::commit`].
+    pub fn sync_file(&self, inode: &InodeRef, data_only: bool) -> Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        self.check_writable()?;
+        let ticket = self.next_freeze();
+        let mut log = log.lock();
+        // A commit that started after this call has everything that the caller has seen.
+        if log.completed < ticket && !self.is_committed(&log, inode, data_only) {
+            let relaxed = self.options.order == Order::Relaxed;
+            if !(data_only && relaxed && self.try_data_sync(&mut log, inode)?) {
+                self.commit_locked(&mut log)?;
+            }
+        }
+        self.flush_locked(&mut log)
+    }
+
+    fn is_committed(&self, log: &Log, inode: &InodeRef, data_only: bool) -> bool {
+        let state = inode.state.read();
+        // A directory on the way may have been renamed; only fdatasync need not care.
+        let names = match data_only {
+            true => state.names_changed,
+            false => self.names_changed.load(Ordering::Acquire),
+        };
+        !state.dirty && names <= log.completed
+    }
+
+    /// Commits, closes the log, and marks the volume as clean. Nothing can be changed afterwards.
+    ///
+    /// # Errors
+    /// As [`Filesystem::commit`]; the volume is not marked as clean then.
+    pub fn unmount(&self) -> Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let mut log = log.lock();
+        if log.closed {
+            return Ok(());
+        }
+        self.check_writable()?;
+        self.commit_locked(&mut log)?;
+        self.flush_locked(&mut log)?;
+        self.aim_superblocks(&mut log);
+        let raw = log.superblocks.current_mut().raw_mut();
+        raw.s_state = U16::new(raw.s_state.get() | STATE_VALID);
+        log.superblocks.write_all(self.store.device())?;
+        log.closed = true;
+        *self.stopped.write() = Some("it has been unmounted".into());
+        Ok(())
+    }
+
+    /// Commits unless a freeze at or behind `ticket` is in a checkpoint already.
+    fn commit_past(&self, log: &mut MutexGuard<'_, Log>, ticket: u64) -> Result<()> {
+        if log.completed >= ticket {
+            Ok(())
+        } else {
+            self.commit_locked(log)
+        }
+    }
+
+    fn commit_locked(&self, log: &mut Log) -> Result<()> {
+        self.check_writable()?;
+        let (frozen, freeze) = self.freeze();
+        if frozen.inodes.is_empty() && frozen.numbers.is_empty() && !log.resumes {
+            self.space.thaw();
+            log.completed = freeze;
+            return Ok(());
+        }
+        let done = self.write_checkpoint(log, &frozen);
+        if let Err(error) = &done {
+            // What was frozen stays in memory and can still be read.
+            self.stop_writing(log, error);
+            return done;
+        }
+        log.completed = freeze;
+        log.resumes = false;
+        let moved = log.base.position.seq != log.superblock_seq;
+        if moved && self.now().seconds - log.superblock_time >= SUPERBLOCK_INTERVAL {
+            self.flush_locked(log)?;
+            self.write_superblock(log)?;
+        }
+        Ok(())
+    }
+
+    fn write_checkpoint(&self, log: &mut Log, frozen: &Frozen) -> Result<()> {
+        let now = self.now().seconds as u64;
+        let commit = commit::build(&self.store, &log.base, frozen, now)?;
+        let last = commit.logs.last().map(|log| log.segment);
+        for write in &commit.logs {
+            let crosses = log
+                .unflushed
+                .is_some_and(|segment| segment != write.segment);
+            if crosses && Some(write.segment) == last {
+                self.flush_locked(log)?;
+            }
+            self.write_log(log, write)?;
+        }
+        self.publish(log, frozen, commit);
+        Ok(())
+    }
+
+    fn write_log(&self, log: &mut Log, write: &LogWrite) -> Result<()> {
+        write
+            .addresses(&self.store)
+            .for_each(|block| self.store.forget(block));
+        self.store.write_run(write.start, &write.pieces())?;
+        log.unflushed.get_or_insert(write.segment);
+        Ok(())
+    }
+
+    fn flush_locked(&self, log: &mut Log) -> Result<()> {
+        if log.unflushed.take().is_none() || !self.options.barrier {
+            return Ok(());
+        }
+        let flushed = self.store.flush();
+        if let Err(error) = &flushed {
+            self.stop_writing(log, error);
+        }
+        flushed
+    }
+
+    /// Takes everything that has changed out of the hands of those who change it.
+    fn freeze(&self) -> (Frozen, u64) {
+        let _gate = self.gate.write();
+        let (abandoned, dirty) = {
+            let mut table = self.table.lock();
+            (table.take_abandoned(), std::mem::take(&mut table.dirty))
+        };
+        let mut numbers = self.numbers.lock();
+        let mut inodes = Vec::with_capacity(abandoned.len() + dirty.len());
+        for inode in abandoned {
+            let fresh = inode.state.read().fresh;
+            if let Err(error) = numbers.give_back(&self.view(), inode.ino()) {
+                self.stop(&error);
+            } else if !fresh {
+                inodes.push(freeze_inode(&inode, true));
+            }
+        }
+        inodes.extend(dirty.values().map(|inode| freeze_inode(inode, false)));
+        inodes.sort_by_key(|frozen| frozen.ino);
+        let numbers = numbers.freeze();
+        self.space.freeze();
+        self.wakeup.frozen();
+        let freeze = self.freezes.fetch_add(1, Ordering::AcqRel) + 1;
+        (Frozen { inodes, numbers }, freeze)
+    }
+
+    /// Puts a new checkpoint in the place of the old one and the frozen changes.
+    fn publish(&self, log: &mut Log, frozen: &Frozen, commit: Commit) {
+        for (address, block) in commit.metadata {
+            self.store.remember(address, block);
+        }
+        *self.view.write() = View {
+            store: Arc::clone(&self.store),
+            dat: Arc::clone(&commit.base.dat),
+            tree: Arc::clone(&commit.base.tree),
+        };
+        log.base = commit.base;
+        let mut maps: std::collections::HashMap<_, (Root, u64)> = commit
+            .inodes
+            .into_iter()
+            .map(|inode| (inode.ino, (inode.root, inode.blocks)))
+            .collect();
+        for inode in &frozen.inodes {
+            let known = self.table.lock().get(inode.ino);
+            if let Some(known) = known.filter(|_| !inode.deleted) {
+                known.committed(&mut known.state.write(), maps.remove(&inode.ino));
+            }
+        }
+        self.space.thaw();
+        self.space.refresh(self.store.geometry(), &log.base);
+        self.table.lock().shrink();
+    }
+
+    /// Writes the overwritten blocks of a file as a data-sync log, if that is enough to make its
+    /// data durable (behaviour spec §4).
+    fn try_data_sync(&self, log: &mut Log, inode: &InodeRef) -> Result<bool> {
+        let _gate = self.gate.read();
+        let mut state = inode.state.write();
+        let needs_checkpoint = state.attributes_changed
+            || state.fresh
+            || state.frozen.is_some()
+            || state.overlay.cut.is_some()
+            || state.names_changed > log.completed
+            || log.resumes;
+        if needs_checkpoint {
+            return Ok(false);
+        }
+        let pages: Vec<(FileBlock, Block)> = state
+            .overlay
+            .pages
+            .iter()
+            .filter(|(_, page)| page.placed.is_none())
+            .map(|(key, page)| (*key, Block::clone(&page.data)))
+            .collect();
+        if pages.is_empty() {
+            return Ok(true);
+        }
+        let now = self.now().seconds as u64;
+        let built = commit::build_data_sync(&self.store, &mut log.base, inode.ino(), &pages, now)?;
+        let Some((write, placed)) = built else {
+            return Ok(false);
+        };
+        note_placed(&mut state, &pages, placed);
+        drop(state);
+        let written = self.write_log(log, &write);
+        if let Err(error) = &written {
+            self.stop_writing(log, error);
+        }
+        written.map(|()| true)
+    }
+
+    fn write_superblock(&self, log: &mut Log) -> Result<()> {
+        self.aim_superblocks(log);
+        let written = log.superblocks.write_one(self.store.device());
+        if let Err(error) = &written {
+            self.stop_writing(log, error);
+        }
+        written
+    }
+
+    /// Lets the superblock in memory name the newest checkpoint.
+    fn aim_superblocks(&self, log: &mut Log) {
+        let now = self.now().seconds;
+        let geometry = self.store.geometry();
+        let free = log.base.clean_segments * u64::from(geometry.blocks_per_segment);
+        let (block, cno) = (log.base.last_log, log.base.tree.cno);
+        let seq = log.base.position.seq;
+        let superblock = log.superblocks.current_mut();
+        superblock.set_last_log(LogCursor { block, seq, cno });
+        superblock.raw_mut().s_free_blocks_count = U64::new(free);
+        superblock.raw_mut().s_wtime = U64::new(now as u64);
+        log.superblock_seq = seq;
+        log.superblock_time = now;
+    }
+
+    /// After an error of the device or damage found while writing: stops, and leaves a note in the
+    /// superblocks if they can be written.
+    fn stop_writing(&self, log: &mut Log, error: &Error) {
+        self.stop(error);
+        let raw = log.superblocks.current_mut().raw_mut();
+        raw.s_state = U16::new(raw.s_state.get() | STATE_ERROR);
+        if let Err(error) = log.superblocks.write_all(self.store.device()) {
+            tracing::error!("cannot note the error in the superblocks: {error}");
+        }
+    }
+}
+
+/// Moves the changes of an inode into a form that nobody changes any more.
+fn freeze_inode(inode: &InodeRef, deleted: bool) -> Arc<FrozenInode> {
+    let mut state = inode.state.write();
+    let overlay: Overlay = std::mem::take(&mut state.overlay);
+    let frozen = Arc::new(FrozenInode {
+        ino: inode.ino(),
+        inode: state.raw,
+        overlay,
+        deleted,
+    });
+    state.frozen = Some(Arc::clone(&frozen));
+    state.dirty = false;
+    state.attributes_changed = false;
+    frozen
+}
+
+/// Takes note of where a data-sync log has put the pages of a file.
+fn note_placed(state: &mut State, pages: &[(FileBlock, Block)], placed: Vec<Placed>) {
+    for ((key, _), placed) in pages.iter().zip(placed) {
+        if let Some(page) = state.overlay.pages.get_mut(key) {
+            page.placed = Some(placed);
+        }
+    }
+}

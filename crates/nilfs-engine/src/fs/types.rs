@@ -1,0 +1,216 @@
+//! The words of the file system's interface: attributes, requests, options.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nilfs_ondisk::inode::{DeviceCode, FileType};
+use nilfs_ondisk::{Cno, Ino};
+
+/// A moment, in seconds and nanoseconds since 1970; seconds can be negative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Timestamp {
+    /// Whole seconds.
+    pub seconds: i64,
+    /// Nanoseconds after them, below 1 000 000 000.
+    pub nanoseconds: u32,
+}
+
+/// Where the engine gets the time from.
+pub trait Clock: Send + Sync {
+    /// The present moment.
+    fn now(&self) -> Timestamp;
+}
+
+/// The clock of the operating system.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Timestamp {
+            seconds: now.as_secs() as i64,
+            nanoseconds: now.subsec_nanos(),
+        }
+    }
+}
+
+/// Whether fdatasync may write data-sync logs (mount option `order`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    /// It may: cheap, but an overwrite can become durable before older changes of other files.
+    #[default]
+    Relaxed,
+    /// Every fdatasync makes a checkpoint.
+    Strict,
+}
+
+/// What happens when the volume turns out to be damaged or the device fails to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnError {
+    /// Stop writing, go on reading.
+    #[default]
+    RemountReadOnly,
+    /// Go on as far as possible.
+    Continue,
+    /// End the process at once.
+    Panic,
+}
+
+/// How a volume is mounted.
+#[derive(Clone)]
+pub struct MountOptions {
+    /// Never write, not even to recover.
+    pub read_only: bool,
+    /// Show this checkpoint instead of the newest one. Needs `read_only`.
+    pub checkpoint: Option<Cno>,
+    /// Recover an unclean volume. Without it a writable mount of one fails, and a read-only mount
+    /// shows the newest checkpoint as it is.
+    pub recovery: bool,
+    /// See [`Order`].
+    pub order: Order,
+    /// See [`OnError`].
+    pub on_error: OnError,
+    /// Tell the device about segments that became free.
+    pub discard: bool,
+    /// Flush the device where durability asks for it. Without it a power cut can lose everything.
+    pub barrier: bool,
+    /// Memory for changes that are not committed yet, in bytes.
+    pub dirty_limit: u64,
+    /// Time from a change to its checkpoint; the volume's own setting, or 5 s, if `None`.
+    pub commit_interval: Option<Duration>,
+    /// The source of all timestamps.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            checkpoint: None,
+            recovery: true,
+            order: Order::default(),
+            on_error: OnError::default(),
+            discard: false,
+            barrier: true,
+            dirty_limit: 256 << 20,
+            commit_interval: None,
+            clock: Arc::new(SystemClock),
+        }
+    }
+}
+
+/// What is known about a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// File type.
+    pub file_type: FileType,
+    /// Permission bits with set-id and sticky bits (0o7777).
+    pub mode: u16,
+    /// Number of links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// The device that a device node stands for.
+    pub rdev: DeviceCode,
+    /// Bytes.
+    pub size: u64,
+    /// Blocks in use, in units of 512 bytes.
+    pub blocks: u64,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+    /// Last change of the content or the attributes.
+    pub ctime: Timestamp,
+    /// `FS_*_FL` flags.
+    pub flags: u32,
+    /// Tells apart files that had the same inode number one after the other.
+    pub generation: u32,
+}
+
+/// Changes of attributes; `None` leaves one as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits (0o7777).
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes.
+    pub size: Option<u64>,
+    /// Last change of the content.
+    pub mtime: Option<Timestamp>,
+    /// Last change of anything; now, if `None`.
+    pub ctime: Option<Timestamp>,
+}
+
+/// A file to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewInode {
+    /// Type and permission bits.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group, unless the directory hands its own down.
+    pub gid: u32,
+    /// For device nodes.
+    pub rdev: DeviceCode,
+}
+
+/// An entry of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    /// The file.
+    pub ino: Ino,
+    /// Its name.
+    pub name: &'a [u8],
+    /// Its type, if the directory says.
+    pub file_type: Option<FileType>,
+    /// Where reading goes on behind this entry.
+    pub next: u64,
+}
+
+/// What a rename does with an existing target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Replaces it.
+    Replace,
+    /// Fails.
+    NoReplace,
+    /// Lets the two change places; both must exist.
+    Exchange,
+}
+
+/// What to look for in a sparse file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that is data.
+    Data,
+    /// The next byte in a hole; the end of the file counts as one.
+    Hole,
+}
+
+/// How full a volume is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatFs {
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Free blocks.
+    pub free: u64,
+    /// Free blocks without those that are kept back.
+    pub available: u64,
+    /// Number of inodes that could exist.
+    pub files: u64,
+    /// Number of inodes that could still be made.
+    pub files_free: u64,
+    /// Longest name in bytes.
+    pub name_max: u32,
+}

@@ -1,0 +1,202 @@
+//! Dealing the blocks of a commit out to logs: which block goes to which address.
+//!
+//! A log ends where its segment ends; the next log starts in the next segment. The size of a
+//! summary depends on what it describes, so the addresses of a log's blocks are known when the
+//! last of them is.
+
+use std::ops::Range;
+
+use nilfs_ondisk::summary::{FINFO_SIZE, FileInfo, Placement};
+use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
+
+/// Where the log goes on: in one segment, and then in the one that was set aside for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LogPosition {
+    pub(crate) segment: SegNum,
+    /// First free block of the segment.
+    pub(crate) block: BlockNr,
+    pub(crate) next: SegNum,
+    pub(crate) seq: Seq,
+}
+
+/// A log to be written.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PlannedLog {
+    pub(crate) start: BlockNr,
+    pub(crate) seq: Seq,
+    pub(crate) segment: SegNum,
+    pub(crate) next: SegNum,
+    pub(crate) summary_blocks: u64,
+    /// The blocks, as ranges of files.
+    pub(crate) parts: Vec<(usize, Range<usize>)>,
+    pub(crate) super_root: bool,
+}
+
+impl PlannedLog {
+    fn payload(&self) -> u64 {
+        self.parts.iter().map(|(_, range)| range.len() as u64).sum()
+    }
+
+    /// The block behind the log.
+    pub(crate) fn end(&self) -> BlockNr {
+        self.start
+            .plus(self.summary_blocks + self.payload() + u64::from(self.super_root))
+    }
+}
+
+/// All logs of a commit.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) logs: Vec<PlannedLog>,
+    /// The address of every block, by file.
+    pub(crate) addresses: Vec<Vec<BlockNr>>,
+    /// Where the log goes on afterwards.
+    pub(crate) position: LogPosition,
+}
+
+/// Lays out `files`, and behind them a super root if there is to be one, from `position` on.
+/// `extra` are the segments behind `position.next`.
+///
+/// If they do not suffice, gives the number of blocks (at least 1) for which there was no room.
+pub(crate) fn plan(
+    geometry: &Geometry,
+    position: LogPosition,
+    extra: &[SegNum],
+    files: &[&FileInfo],
+    super_root: bool,
+) -> Result<Plan, u64> {
+    let mut planner = Planner::new(geometry, position, extra);
+    for (nth, file) in files.iter().enumerate() {
+        for (index, info) in file.blocks.iter().enumerate() {
+            if !planner.add(nth, index, info.size()) {
+                let rest = files[nth + 1..]
+                    .iter()
+                    .map(|file| file.blocks.len())
+                    .sum::<usize>();
+                return Err((file.blocks.len() - index + rest) as u64);
+            }
+        }
+    }
+    if super_root && !planner.add_super_root() {
+        return Err(1);
+    }
+    planner.close();
+    let (logs, position) = (planner.logs, planner.position);
+    let mut addresses: Vec<Vec<BlockNr>> = files
+        .iter()
+        .map(|file| Vec::with_capacity(file.blocks.len()))
+        .collect();
+    for log in &logs {
+        let mut at = log.start.plus(log.summary_blocks);
+        for (file, range) in &log.parts {
+            for _ in range.clone() {
+                addresses[*file].push(at);
+                at = at.plus(1);
+            }
+        }
+    }
+    Ok(Plan {
+        logs,
+        addresses,
+        position,
+    })
+}
+
+struct Planner<'a> {
+    geometry: &'a Geometry,
+    /// Behind `position.next`, in the order in which they will be used.
+    extra: std::slice::Iter<'a, SegNum>,
+    position: LogPosition,
+    logs: Vec<PlannedLog>,
+    /// The log being filled: its summary so far and its parts.
+    summary: Placement,
+    parts: Vec<(usize, Range<usize>)>,
+    payload: u64,
+}
+
+impl<'a> Planner<'a> {
+    fn new(geometry: &'a Geometry, position: LogPosition, extra: &'a [SegNum]) -> Self {
+        Self {
+            geometry,
+            extra: extra.iter(),
+            position,
+            logs: Vec::new(),
+            summary: Placement::new(geometry.block_size),
+            parts: Vec::new(),
+            payload: 0,
+        }
+    }
+
+    fn room(&self) -> u64 {
+        self.geometry.segment_end(self.position.segment).0 - self.position.block.0
+    }
+
+    /// Adds a block to the log, in a new segment if it must be. False if there is none.
+    fn add(&mut self, file: usize, index: usize, binfo_size: usize) -> bool {
+        loop {
+            let mut summary = self.summary;
+            let same_file = self.parts.last().is_some_and(|(last, _)| *last == file);
+            if !same_file {
+                summary.place(FINFO_SIZE);
+            }
+            summary.place(binfo_size);
+            if summary.blocks() + self.payload + 1 <= self.room() {
+                self.summary = summary;
+                self.payload += 1;
+                match self.parts.last_mut() {
+                    Some((_, range)) if same_file => range.end = index + 1,
+                    _ => self.parts.push((file, index..index + 1)),
+                }
+                return true;
+            }
+            if !self.advance() {
+                return false;
+            }
+        }
+    }
+
+    fn add_super_root(&mut self) -> bool {
+        if self.summary.blocks() + self.payload + 1 > self.room() && !self.advance() {
+            return false;
+        }
+        self.push(true);
+        true
+    }
+
+    /// Ends the current log, if there is one, and goes to the next segment.
+    fn advance(&mut self) -> bool {
+        self.close();
+        let Some(&next) = self.extra.next() else {
+            return false;
+        };
+        self.position = LogPosition {
+            segment: self.position.next,
+            block: self.geometry.segment_start(self.position.next),
+            next,
+            seq: self.position.seq.plus(1),
+        };
+        true
+    }
+
+    fn close(&mut self) {
+        if self.payload > 0 {
+            self.push(false);
+        }
+    }
+
+    fn push(&mut self, super_root: bool) {
+        let log = PlannedLog {
+            start: self.position.block,
+            seq: self.position.seq,
+            segment: self.position.segment,
+            next: self.position.next,
+            summary_blocks: self.summary.blocks(),
+            parts: std::mem::take(&mut self.parts),
+            super_root,
+        };
+        self.position.block = log.end();
+        self.logs.push(log);
+        self.summary = Placement::new(self.geometry.block_size);
+        self.payload = 0;
+    }
+}

@@ -1,0 +1,97 @@
+//! Reading logs from the device.
+
+use nilfs_ondisk::crc::Crc;
+use nilfs_ondisk::summary::{FileInfo, LogHeader, parse_items};
+use nilfs_ondisk::{BlockNr, SegNum, Seq};
+
+use crate::error::{Error, Locate, Result};
+use crate::store::Store;
+
+/// Bytes read at a time while a log is checked.
+const READ_BYTES: usize = 1 << 20;
+
+/// A log with what its summary says.
+#[derive(Debug, Clone)]
+pub struct Log {
+    /// Its first block.
+    pub start: BlockNr,
+    /// Its header.
+    pub header: LogHeader,
+    /// Its blocks by file, in the order in which they lie behind the summary.
+    pub files: Vec<FileInfo>,
+}
+
+/// The header of the log at `start`, or `None` if there is no log that fits into the segment.
+pub(crate) fn header(store: &Store, start: BlockNr) -> Result<Option<LogHeader>> {
+    let geometry = store.geometry();
+    if !geometry.has_block(start) {
+        return Ok(None);
+    }
+    let mut block = vec![0; store.block_size().bytes()];
+    store.read_run(start, &mut block)?;
+    let parsed = LogHeader::parse(&block, geometry.block_size, geometry.blocks_per_segment);
+    let end = geometry.segment_end(geometry.segment_of(start));
+    Ok(parsed
+        .ok()
+        .filter(|header| start.0 + u64::from(header.nblocks) <= end.0))
+}
+
+/// The header of the log at `start` if it belongs to the given use of the segment and every byte
+/// of the log is as it was written.
+pub(crate) fn verified(store: &Store, start: BlockNr, seq: Seq) -> Result<Option<LogHeader>> {
+    let Some(header) = header(store, start)?.filter(|header| header.seq == seq) else {
+        return Ok(None);
+    };
+    let block_size = store.block_size();
+    let mut crc = Crc::new(store.seed());
+    let mut left = header.nblocks as usize * block_size.bytes();
+    let mut at = start;
+    let mut skip = 4;
+    let mut buffer = vec![0; READ_BYTES.min(left)];
+    while left > 0 {
+        let piece = &mut buffer[..READ_BYTES.min(left)];
+        store.read_run(at, piece)?;
+        crc.update(&piece[skip..]);
+        skip = 0;
+        left -= piece.len();
+        at = at.plus((piece.len() / block_size.bytes()) as u64);
+    }
+    Ok((crc.value() == header.datasum).then_some(header))
+}
+
+/// What the blocks of a log are. Checks the summary on the way.
+pub(crate) fn read(store: &Store, start: BlockNr, header: LogHeader) -> Result<Log> {
+    let block_size = store.block_size();
+    let blocks = header.summary_blocks(block_size) as usize;
+    let mut summary = vec![0; blocks * block_size.bytes()];
+    store.read_run(start, &mut summary)?;
+    let what = || "segment summary".to_owned();
+    header
+        .verify_summary(&summary, store.seed())
+        .at(what, start)?;
+    let files = parse_items(&header, &summary, block_size).at(what, start)?;
+    Ok(Log {
+        start,
+        header,
+        files,
+    })
+}
+
+/// All logs of a segment as far as their summaries are valid, stale ones included.
+pub(crate) fn logs_of(store: &Store, segment: SegNum) -> Result<Vec<Log>> {
+    let geometry = store.geometry();
+    if !geometry.has_segment(segment) {
+        return Err(Error::Invalid("there is no such segment"));
+    }
+    let mut logs = Vec::new();
+    let mut at = geometry.segment_start(segment);
+    while let Some(header) = header(store, at)? {
+        match read(store, at, header) {
+            Ok(log) => logs.push(log),
+            Err(Error::Corrupt { .. }) => break,
+            Err(error) => return Err(error),
+        }
+        at = at.plus(header.nblocks.into());
+    }
+    Ok(logs)
+}

@@ -1,0 +1,94 @@
+//! Changing persistent object files: allocating, freeing and editing entries (format spec §9).
+
+use nilfs_ondisk::palloc::{Palloc, clear_bit, next_clear_bit, set_bit};
+
+use crate::bmap::Source;
+use crate::error::{Error, Result};
+use crate::metafile::FileEdit;
+
+/// Number of free entries of a group.
+fn free_entries(file: &FileEdit, source: Source<'_>, layout: &Palloc, group: u64) -> Result<u64> {
+    let slot = layout.descriptor(group);
+    let Some(block) = file.get(source, slot.block)? else {
+        return Ok(layout.entries_per_group);
+    };
+    Ok(read_u32(&block, slot.offset).into())
+}
+
+/// The first free entry at or behind `from` in the group of `from`, if there is one.
+pub(crate) fn next_free(
+    file: &FileEdit,
+    source: Source<'_>,
+    layout: &Palloc,
+    from: u64,
+) -> Result<Option<u64>> {
+    let group = layout.group_of(from);
+    if free_entries(file, source, layout, group)? == 0 {
+        return Ok(None);
+    }
+    let position = layout.bit(from);
+    let Some(bitmap) = file.get(source, position.block)? else {
+        return Ok(Some(from));
+    };
+    let bit = next_clear_bit(&bitmap, position.bit);
+    Ok(bit.map(|bit| layout.first_of_group(group) + bit as u64))
+}
+
+/// Marks an entry as used or free. `what` names the entry in the error that says it was already.
+pub(crate) fn mark(
+    file: &mut FileEdit,
+    source: Source<'_>,
+    layout: &Palloc,
+    entry: u64,
+    used: bool,
+    what: &str,
+) -> Result<()> {
+    let position = layout.bit(entry);
+    let bitmap = file.get_mut(source, position.block, |_| {})?;
+    let changed = if used {
+        set_bit(bitmap, position.bit)
+    } else {
+        clear_bit(bitmap, position.bit)
+    };
+    if !changed {
+        let state = if used { "in use" } else { "free" };
+        return Err(Error::Inconsistent(format!(
+            "{what} {entry} is {state} already"
+        )));
+    }
+    let slot = layout.descriptor(layout.group_of(entry));
+    let per_group = layout.entries_per_group as u32;
+    let descriptor = file.get_mut(source, slot.block, |block| {
+        // A new descriptor block says of all its groups that they are free.
+        block
+            .chunks_exact_mut(4)
+            .for_each(|count| count.copy_from_slice(&per_group.to_le_bytes()));
+    })?;
+    let free = read_u32(descriptor, slot.offset);
+    let free = if used {
+        free.checked_sub(1)
+    } else {
+        free.checked_add(1)
+    }
+    .filter(|&free| free <= per_group)
+    .ok_or_else(|| Error::Inconsistent(format!("the count of free {what}s is wrong")))?;
+    descriptor[slot.offset..slot.offset + 4].copy_from_slice(&free.to_le_bytes());
+    Ok(())
+}
+
+/// The bytes of an entry, to the end of its block, for changing.
+pub(crate) fn entry_mut<'a>(
+    file: &'a mut FileEdit,
+    source: Source<'_>,
+    layout: &Palloc,
+    entry: u64,
+) -> Result<&'a mut [u8]> {
+    let slot = layout.entry(entry);
+    Ok(&mut file.get_mut(source, slot.block, |_| {})?[slot.offset..])
+}
+
+fn read_u32(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(word)
+}

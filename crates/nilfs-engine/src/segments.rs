@@ -1,0 +1,173 @@
+//! The sufile: which segments are free (format spec §12, behaviour spec §3.3).
+
+use nilfs_ondisk::bmap::Root;
+use nilfs_ondisk::segment_usage::{
+    DIRTY, RawSegmentUsage, RawSufileHeader, SEGMENT_USAGE_SIZE, SufileLayout,
+};
+use nilfs_ondisk::{FileBlock, SegNum};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
+
+use crate::bmap::Source;
+use crate::error::{Error, Result};
+use crate::metafile::FileEdit;
+
+const HEADER_BLOCK: FileBlock = FileBlock(0);
+
+/// The counters of the sufile.
+pub(crate) fn header(source: Source<'_>, root: &Root) -> Result<RawSufileHeader> {
+    header_of(&FileEdit::new(root.clone()), source)
+}
+
+/// The usage of every segment from `first` on, in order.
+pub(crate) fn usages(
+    source: Source<'_>,
+    root: &Root,
+    first: SegNum,
+) -> impl Iterator<Item = Result<(SegNum, RawSegmentUsage)>> {
+    let geometry = *source.store.geometry();
+    let layout = SufileLayout::new(&geometry);
+    let file = FileEdit::new(root.clone());
+    (first.0..geometry.nsegments).map(move |segment| {
+        let segment = SegNum(segment);
+        Ok((segment, usage_of(&file, source, &layout, segment)?))
+    })
+}
+
+fn header_of(file: &FileEdit, source: Source<'_>) -> Result<RawSufileHeader> {
+    let block = file
+        .get(source, HEADER_BLOCK)?
+        .ok_or_else(|| Error::missing("the header of the sufile"))?;
+    RawSufileHeader::parse(&block).map_err(|source| Error::Corrupt {
+        what: "sufile".into(),
+        block: None,
+        source,
+    })
+}
+
+fn usage_of(
+    file: &FileEdit,
+    source: Source<'_>,
+    layout: &SufileLayout,
+    segment: SegNum,
+) -> Result<RawSegmentUsage> {
+    let (key, offset) = layout.slot(segment);
+    // A missing block says that all its segments are clean.
+    let Some(block) = file.get(source, key)? else {
+        return Ok(RawSegmentUsage::CLEAN);
+    };
+    RawSegmentUsage::parse(&block[offset..]).map_err(|source| Error::bad_segment(segment, source))
+}
+
+/// The sufile while a commit changes it.
+#[derive(Clone)]
+pub(crate) struct SufileEdit {
+    pub(crate) file: FileEdit,
+    layout: SufileLayout,
+    nsegments: u64,
+}
+
+impl SufileEdit {
+    pub(crate) fn new(source: Source<'_>, root: Root) -> Self {
+        let geometry = source.store.geometry();
+        Self {
+            file: FileEdit::new(root),
+            layout: SufileLayout::new(geometry),
+            nsegments: geometry.nsegments,
+        }
+    }
+
+    /// Number of clean segments.
+    pub(crate) fn clean_segments(&self, source: Source<'_>) -> Result<u64> {
+        Ok(header_of(&self.file, source)?.sh_ncleansegs.get())
+    }
+
+    /// Takes a clean segment into use: the next one behind the last that was taken, around the end
+    /// of the volume, for which `avoid` does not hold.
+    pub(crate) fn allocate(
+        &mut self,
+        source: Source<'_>,
+        avoid: &dyn Fn(SegNum) -> bool,
+    ) -> Result<SegNum> {
+        let header = header_of(&self.file, source)?;
+        if header.sh_ncleansegs.get() == 0 {
+            return Err(Error::NoSpace);
+        }
+        let last = header.sh_last_alloc.get().min(self.nsegments - 1);
+        for step in 1..=self.nsegments {
+            let segment = SegNum((last + step) % self.nsegments);
+            let usage = usage_of(&self.file, source, &self.layout, segment)?;
+            if usage.is_clean() && !avoid(segment) {
+                self.touch(source, segment)?;
+                self.edit_header(source, |header| {
+                    header.sh_last_alloc = U64::new(segment.0);
+                    count(&mut header.sh_ncleansegs, -1)?;
+                    count(&mut header.sh_ndirtysegs, 1)
+                })?;
+                return Ok(segment);
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Gives a segment back that was taken but holds nothing.
+    pub(crate) fn free(&mut self, source: Source<'_>, segment: SegNum) -> Result<()> {
+        if !usage_of(&self.file, source, &self.layout, segment)?.is_dirty() {
+            return Ok(());
+        }
+        self.set(source, segment, RawSegmentUsage::CLEAN)?;
+        self.edit_header(source, |header| {
+            count(&mut header.sh_ncleansegs, 1)?;
+            count(&mut header.sh_ndirtysegs, -1)
+        })
+    }
+
+    /// Makes sure that the segment's entry is in a changed block and says that it is in use.
+    pub(crate) fn touch(&mut self, source: Source<'_>, segment: SegNum) -> Result<()> {
+        let mut usage = usage_of(&self.file, source, &self.layout, segment)?;
+        usage.su_flags = U32::new(usage.su_flags.get() | DIRTY);
+        self.set(source, segment, usage)
+    }
+
+    /// Says how far a segment is filled (blocks from its start) and when it was written (s).
+    pub(crate) fn fill(
+        &mut self,
+        source: Source<'_>,
+        segment: SegNum,
+        blocks: u64,
+        time: u64,
+    ) -> Result<()> {
+        let mut usage = usage_of(&self.file, source, &self.layout, segment)?;
+        usage.su_nblocks = U32::new(blocks as u32);
+        usage.su_lastmod = U64::new(time);
+        self.set(source, segment, usage)
+    }
+
+    fn set(&mut self, source: Source<'_>, segment: SegNum, usage: RawSegmentUsage) -> Result<()> {
+        let (key, offset) = self.layout.slot(segment);
+        let block = self.file.get_mut(source, key, |_| {})?;
+        block[offset..offset + SEGMENT_USAGE_SIZE].copy_from_slice(usage.as_bytes());
+        Ok(())
+    }
+
+    fn edit_header(
+        &mut self,
+        source: Source<'_>,
+        change: impl FnOnce(&mut RawSufileHeader) -> Result<()>,
+    ) -> Result<()> {
+        let mut header = header_of(&self.file, source)?;
+        change(&mut header)?;
+        let block = self.file.get_mut(source, HEADER_BLOCK, |_| {})?;
+        block[..size_of::<RawSufileHeader>()].copy_from_slice(header.as_bytes());
+        Ok(())
+    }
+}
+
+fn count(counter: &mut U64, by: i64) -> Result<()> {
+    let value = counter
+        .get()
+        .checked_add_signed(by)
+        .ok_or_else(|| Error::Inconsistent("a counter of the sufile is wrong".into()))?;
+    *counter = U64::new(value);
+    Ok(())
+}

@@ -1,0 +1,255 @@
+//! A volume that is opened for looking: superblock chosen, newest checkpoint found, nothing
+//! written. Mounting starts here too.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use nilfs_device::Device;
+use nilfs_ondisk::super_root::SuperRoot;
+use nilfs_ondisk::superblock::{LogCursor, Superblock};
+use nilfs_ondisk::{Cno, FormatError, Geometry, SegNum};
+
+use crate::bmap::{Pointers, Source};
+use crate::dat::Dat;
+use crate::error::{Error, Locate, Result};
+use crate::log::reader::{self, Log};
+use crate::recovery::{self, ChainedLog, Found};
+use crate::store::Store;
+use crate::superblocks::{self, Superblocks};
+use crate::tree::{Tree, View};
+use crate::{checkpoints, segments};
+
+/// A volume, opened for looking.
+pub struct Volume {
+    pub(crate) superblock: Superblock,
+    pub(crate) store: Arc<Store>,
+    pub(crate) found: Found,
+    pub(crate) super_root: SuperRoot,
+    pub(crate) dat: Arc<Dat>,
+}
+
+/// A checkpoint, as a list of checkpoints shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckpointInfo {
+    /// Its number.
+    pub cno: Cno,
+    /// When it was made, in seconds since 1970.
+    pub created: u64,
+    /// Whether it is kept as a snapshot.
+    pub snapshot: bool,
+    /// Whether nothing that a user sees has changed in it.
+    pub minor: bool,
+    /// Blocks of its files.
+    pub blocks: u64,
+    /// Number of its inodes.
+    pub inodes: u64,
+    /// Blocks that its log wrote; informational.
+    pub increment: u64,
+}
+
+/// A segment, as a list of segments shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// Its number.
+    pub segment: SegNum,
+    /// When it was last written, in seconds since 1970; 0 = never.
+    pub last_modified: u64,
+    /// Blocks of its valid logs.
+    pub blocks: u64,
+    /// Whether logs go on in it, or will go on in it next.
+    pub active: bool,
+    /// Whether it is in use.
+    pub dirty: bool,
+    /// Whether it must not be used because of an I/O error.
+    pub bad: bool,
+}
+
+impl Volume {
+    /// Opens the volume on a device.
+    ///
+    /// # Errors
+    /// [`Error::NotAVolume`], [`Error::Feature`], or damage that leaves no way to a checkpoint.
+    pub fn open(device: Arc<dyn Device>) -> Result<Self> {
+        let superblocks = superblocks::load(&*device)?;
+        superblocks
+            .best
+            .refuse_unknown_features(false)
+            .map_err(Error::Feature)?;
+        let (superblock, store, found) = recovery::find(&device, &superblocks)?;
+        let super_root = super_root(&store, &found.newest)?;
+        let bad = |source: FormatError| Error::Corrupt {
+            what: "super root".into(),
+            block: Some(found.newest.start),
+            source,
+        };
+        let root = nilfs_ondisk::bmap::Root::parse(&super_root.dat.i_bmap).map_err(bad)?;
+        let dat = Arc::new(Dat::new(root, store.geometry()));
+        Ok(Self {
+            superblock,
+            store: Arc::new(store),
+            found,
+            super_root,
+            dat,
+        })
+    }
+
+    /// The superblock that led to the newest checkpoint.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// The layout of the volume.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        *self.store.geometry()
+    }
+
+    /// The newest log with a super root.
+    #[must_use]
+    pub fn last_log(&self) -> LogCursor {
+        let newest = &self.found.newest;
+        LogCursor {
+            block: newest.start,
+            seq: newest.header.seq,
+            cno: self.found.cno,
+        }
+    }
+
+    /// Whether the volume was closed cleanly.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.found.clean
+    }
+
+    /// Number of checkpoints and, among them, of snapshots.
+    ///
+    /// # Errors
+    /// The cpfile cannot be read.
+    pub fn checkpoint_totals(&self) -> Result<(u64, u64)> {
+        let header = checkpoints::header(self.source(), &self.cpfile()?)?;
+        Ok((header.ch_ncheckpoints.get(), header.ch_nsnapshots.get()))
+    }
+
+    /// The checkpoints from `from` on, ascending, at most `limit`.
+    ///
+    /// # Errors
+    /// The cpfile cannot be read.
+    pub fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>> {
+        let mut list = Vec::new();
+        checkpoints::scan(self.source(), &self.cpfile()?, from, &mut |cno, entry| {
+            if list.len() >= limit {
+                return Ok(ControlFlow::Break(()));
+            }
+            list.push(CheckpointInfo {
+                cno,
+                created: entry.cp_create.get(),
+                snapshot: entry.is_snapshot(),
+                minor: entry.cp_flags.get() & nilfs_ondisk::checkpoint::MINOR != 0,
+                blocks: entry.cp_blocks_count.get(),
+                inodes: entry.cp_inodes_count.get(),
+                increment: entry.cp_nblk_inc.get(),
+            });
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(list)
+    }
+
+    /// Number of clean segments.
+    ///
+    /// # Errors
+    /// The sufile cannot be read.
+    pub fn clean_segments(&self) -> Result<u64> {
+        Ok(segments::header(self.source(), &self.sufile()?)?
+            .sh_ncleansegs
+            .get())
+    }
+
+    /// All segments from `first` on, in order.
+    ///
+    /// # Errors
+    /// The sufile cannot be read.
+    pub fn segments(&self, first: SegNum) -> Result<Vec<SegmentInfo>> {
+        let newest = &self.found.newest;
+        segments::usages(self.source(), &self.sufile()?, first)
+            .map(|usage| {
+                let (segment, usage) = usage?;
+                Ok(SegmentInfo {
+                    segment,
+                    last_modified: usage.su_lastmod.get(),
+                    blocks: usage.su_nblocks.get().into(),
+                    active: segment == newest.segment || Some(segment) == newest.next,
+                    dirty: usage.is_dirty(),
+                    bad: usage.is_bad(),
+                })
+            })
+            .collect()
+    }
+
+    /// The logs of a segment as far as their summaries are valid, stale ones included.
+    ///
+    /// # Errors
+    /// No such segment, or the device cannot be read.
+    pub fn logs(&self, segment: SegNum) -> Result<Vec<Log>> {
+        reader::logs_of(&self.store, segment)
+    }
+
+    pub(crate) fn source(&self) -> Source<'_> {
+        Source {
+            store: &self.store,
+            pointers: Pointers::Virtual(&self.dat),
+        }
+    }
+
+    /// The tree of a checkpoint; of the newest one if `cno` is `None`.
+    pub(crate) fn view(&self, cno: Option<Cno>) -> Result<View> {
+        let cno = cno.unwrap_or(self.found.cno);
+        let entry = checkpoints::checkpoint(self.source(), &self.cpfile()?, cno)?;
+        let view = View {
+            store: Arc::clone(&self.store),
+            dat: Arc::clone(&self.dat),
+            tree: Arc::new(Tree::new(&entry)?),
+        };
+        view.check_root()?;
+        Ok(view)
+    }
+
+    pub(crate) fn cpfile(&self) -> Result<nilfs_ondisk::bmap::Root> {
+        metadata_root("cpfile", &self.super_root.cpfile.i_bmap)
+    }
+
+    pub(crate) fn sufile(&self) -> Result<nilfs_ondisk::bmap::Root> {
+        metadata_root("sufile", &self.super_root.sufile.i_bmap)
+    }
+}
+
+fn metadata_root(
+    what: &str,
+    bytes: &[u8; nilfs_ondisk::bmap::ROOT_SIZE],
+) -> Result<nilfs_ondisk::bmap::Root> {
+    nilfs_ondisk::bmap::Root::parse(bytes).map_err(|source| Error::Corrupt {
+        what: what.into(),
+        block: None,
+        source,
+    })
+}
+
+/// The super root of a log.
+pub(crate) fn super_root(store: &Store, log: &ChainedLog) -> Result<SuperRoot> {
+    let mut bytes = vec![0; store.block_size().bytes()];
+    let block = nilfs_ondisk::BlockNr(log.end().0 - 1);
+    store.read_run(block, &mut bytes)?;
+    SuperRoot::parse(&bytes, store.geometry(), store.seed()).at(|| "super root".into(), block)
+}
+
+/// Superblocks of a device, for tools that change them while nothing is mounted.
+impl Volume {
+    /// Both valid copies, best first, without looking any further.
+    ///
+    /// # Errors
+    /// [`Error::NotAVolume`].
+    pub fn superblocks(device: &dyn Device) -> Result<(Superblock, Option<Superblock>)> {
+        let Superblocks { best, other } = superblocks::load(device)?;
+        Ok((best, other))
+    }
+}

@@ -1,0 +1,367 @@
+//! Mounting and unmounting: the superuser asks the kernel, everybody else fusermount3.
+
+use std::ffi::{CString, OsString};
+use std::fs;
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use thiserror::Error;
+
+use crate::mounts::Mounted;
+
+/// The file system type in the table of mounts is `fuse.` and this.
+const SUBTYPE: &str = "nilfs";
+
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+
+/// KiB that the kernel may read ahead; as much as fits into one request.
+const READ_AHEAD_KIB: &str = "1024";
+
+/// Why mounting or unmounting failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// The directory cannot be mounted on.
+    #[error("cannot mount on {}: {why}", dir.display())]
+    Directory {
+        /// The directory.
+        dir: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The kernel has no FUSE.
+    #[error("there is no {DEVICE}: load the kernel's FUSE module with `modprobe fuse`")]
+    NoFuse,
+    /// An ordinary user cannot do without fusermount3.
+    #[error("{HELPER} is not installed (package fuse3); only the superuser can do without it")]
+    NoHelper,
+    /// What fusermount3 said.
+    #[error("{0}")]
+    Helper(String),
+    /// Something on the volume is in use.
+    #[error("{} is in use: a process has a file open there, or works in it", dir.display())]
+    Busy {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// A system call failed.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was to be done.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl MountError {
+    fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::System { what: what.into(), source: source.into() }
+    }
+}
+
+/// How the kernel treats the mount; everything else is the engine's affair.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KernelOptions {
+    /// Nothing can be changed.
+    pub read_only: bool,
+    /// Device nodes are dead.
+    pub nodev: bool,
+    /// Set-id bits have no effect.
+    pub nosuid: bool,
+    /// No program can be started.
+    pub noexec: bool,
+    /// Every write is durable when it returns.
+    pub sync: bool,
+    /// Users other than the one who mounts have access, as far as permissions go.
+    pub allow_other: bool,
+}
+
+impl KernelOptions {
+    fn flags(&self) -> MountFlags {
+        // The format has no atime; with this the kernel does not even try.
+        let mut flags = MountFlags::NOATIME;
+        flags.set(MountFlags::RDONLY, self.read_only);
+        flags.set(MountFlags::NODEV, self.nodev);
+        flags.set(MountFlags::NOSUID, self.nosuid);
+        flags.set(MountFlags::NOEXEC, self.noexec);
+        flags.set(MountFlags::SYNCHRONOUS, self.sync);
+        flags
+    }
+
+    /// For fusermount3, which forces `nodev` and `nosuid` on ordinary users itself.
+    fn words(&self) -> Vec<&'static str> {
+        let words = [
+            (true, "default_permissions"),
+            (true, "noatime"),
+            (self.read_only, "ro"),
+            (self.noexec, "noexec"),
+            (self.sync, "sync"),
+            (self.allow_other, "allow_other"),
+        ];
+        words.into_iter().filter(|(given, _)| *given).map(|(_, word)| word).collect()
+    }
+}
+
+/// A directory on which a volume is or will be mounted.
+#[derive(Debug)]
+pub struct Mountpoint {
+    dir: PathBuf,
+}
+
+impl Mountpoint {
+    /// Checks that `dir` can be mounted on. One that is not empty is refused unless `nonempty`.
+    ///
+    /// # Errors
+    /// [`MountError::Directory`], [`MountError::NoFuse`].
+    pub fn prepare(dir: &Path, nonempty: bool) -> Result<Self, MountError> {
+        let refuse = |why: String| MountError::Directory { dir: dir.to_owned(), why };
+        let because = |error: io::Error| {
+            refuse(match Errno::from_io_error(&error) {
+                Some(Errno::NOENT) => "there is no such directory".into(),
+                Some(Errno::NOTCONN) => format!(
+                    "a FUSE mount whose process is gone is in the way; remove it with \
+                     `{HELPER} -u {}`",
+                    dir.display()
+                ),
+                _ => error.to_string(),
+            })
+        };
+        let absolute = fs::canonicalize(dir).map_err(because)?;
+        if !fs::metadata(&absolute).map_err(because)?.is_dir() {
+            return Err(refuse("it is not a directory".into()));
+        }
+        if !nonempty && fs::read_dir(&absolute).map_err(because)?.next().is_some() {
+            return Err(refuse(
+                "the directory is not empty (mount over its content with -o nonempty)".into(),
+            ));
+        }
+        if !Path::new(DEVICE).exists() {
+            return Err(MountError::NoFuse);
+        }
+        Ok(Self { dir: absolute })
+    }
+
+    /// The directory, absolute and without symbolic links.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Mounts, and gives the channel through which the kernel will send its requests. Until they
+    /// are answered, whoever looks into the directory waits.
+    ///
+    /// # Errors
+    /// The kernel or fusermount3 refused.
+    pub fn mount(self, source: &Path, options: &KernelOptions) -> Result<(Mount, OwnedFd), MountError> {
+        let channel = match rustix::process::geteuid().is_root() {
+            true => mount_directly(&self.dir, source, options)?,
+            false => mount_with_helper(&self.dir, source, options)?,
+        };
+        let device = Mounted::on(&self.dir).map(|mounted| mounted.device);
+        Ok((Mount { dir: self.dir, device }, channel))
+    }
+}
+
+/// A volume that is mounted.
+#[derive(Debug)]
+pub struct Mount {
+    dir: PathBuf,
+    /// As in the table of mounts.
+    device: Option<String>,
+}
+
+impl Mount {
+    /// The directory, absolute and without symbolic links.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Lets the kernel read ahead as much as fits into a request, if we may.
+    pub fn raise_read_ahead(&self) {
+        if let Some(device) = &self.device {
+            let setting = format!("/sys/class/bdi/{device}/read_ahead_kb");
+            if let Err(error) = fs::write(&setting, READ_AHEAD_KIB) {
+                tracing::debug!("{setting}: {error}");
+            }
+        }
+    }
+
+    /// Unmounts, if it is still mounted.
+    ///
+    /// # Errors
+    /// [`MountError::Busy`], or the kernel or fusermount3 refused.
+    pub fn unmount(&self) -> Result<(), MountError> {
+        self.unless_gone(|| unmount(&self.dir))
+    }
+
+    /// Takes the mount out of the tree of directories although something on it is in use.
+    ///
+    /// # Errors
+    /// The kernel or fusermount3 refused.
+    pub fn detach(&self) -> Result<(), MountError> {
+        // Pages that are mapped and dirty would be lost with the connection.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        if let Ok(root) = rustix::fs::open(&self.dir, flags, Mode::empty()) {
+            let _ = rustix::fs::syncfs(root);
+        }
+        self.unless_gone(|| take_away(&self.dir, UnmountFlags::DETACH, &["-u", "-z"]))
+    }
+
+    /// Another file system may be mounted on the directory by now: leave that alone.
+    fn unless_gone(
+        &self,
+        unmount: impl FnOnce() -> Result<(), MountError>,
+    ) -> Result<(), MountError> {
+        let now = Mounted::on(&self.dir).map(|mounted| mounted.device);
+        if now.is_none() || now != self.device {
+            return Ok(());
+        }
+        unmount()
+    }
+}
+
+/// Unmounts what is mounted on `dir`.
+///
+/// # Errors
+/// [`MountError::Busy`], or the kernel or fusermount3 refused.
+pub fn unmount(dir: &Path) -> Result<(), MountError> {
+    take_away(dir, UnmountFlags::empty(), &["-u"])
+}
+
+fn take_away(dir: &Path, flags: UnmountFlags, helper_flags: &[&str]) -> Result<(), MountError> {
+    let busy = || MountError::Busy { dir: dir.to_owned() };
+    if rustix::process::geteuid().is_root() {
+        return match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
+            Err(Errno::BUSY) => Err(busy()),
+            result => result
+                .map_err(|error| MountError::system(format!("unmount {}", dir.display()), error)),
+        };
+    }
+    let mut command = Command::new(HELPER);
+    command.args(helper_flags).arg("--").arg(dir);
+    let output = run(command.stdin(Stdio::null()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    match complaint(&output.stderr) {
+        said if said.contains("busy") => Err(busy()),
+        said => Err(MountError::Helper(said)),
+    }
+}
+
+fn mount_directly(
+    dir: &Path,
+    source: &Path,
+    options: &KernelOptions,
+) -> Result<OwnedFd, MountError> {
+    let channel = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| match error {
+            Errno::NOENT | Errno::NODEV | Errno::NXIO => MountError::NoFuse,
+            other => MountError::system(format!("open {DEVICE}"), other),
+        })?;
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        channel.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let cannot = |error| MountError::system(format!("mount on {}", dir.display()), error);
+    let data = CString::new(data).map_err(|error| cannot(io::Error::from(error)))?;
+    let file_system = format!("fuse.{SUBTYPE}");
+    rustix::mount::mount(source, dir, file_system, options.flags(), data.as_c_str())
+        .map_err(|error| cannot(error.into()))?;
+    Ok(channel)
+}
+
+/// fusermount3 mounts, and sends the channel through the socket that it is given. Being its
+/// standard input, the socket is inherited without further ado.
+fn mount_with_helper(
+    dir: &Path,
+    source: &Path,
+    options: &KernelOptions,
+) -> Result<OwnedFd, MountError> {
+    let (ours, theirs) = UnixStream::pair().map_err(|e| MountError::system("make a socket", e))?;
+    let mut words = OsString::from(options.words().join(","));
+    words.push(format!(",subtype={SUBTYPE},fsname="));
+    words.push(escape_commas(source));
+    let mut command = Command::new(HELPER);
+    command.arg("-o").arg(words).arg("--").arg(dir).env("_FUSE_COMMFD", "0");
+    command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.env("LC_ALL", "C");
+    let mut child = command.spawn().map_err(no_helper)?;
+    // The command still holds its end of the socket, which would keep us waiting for ever.
+    drop(command);
+    let channel = receive_channel(&ours);
+    let mut said = Vec::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        let _ = stderr.read_to_end(&mut said);
+    }
+    let _ = child.wait();
+    channel
+        .map_err(|error| MountError::system(format!("receive from {HELPER}"), error))?
+        .ok_or_else(|| MountError::Helper(complaint(&said)))
+}
+
+/// The file descriptor that comes through `socket`; `None` if it is closed without one.
+fn receive_channel(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    rustix::io::retry_on_intr(|| {
+        let mut data = [IoSliceMut::new(&mut byte)];
+        rustix::net::recvmsg(socket, &mut data, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let channel = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok(channel)
+}
+
+/// A comma would end the option.
+fn escape_commas(source: &Path) -> OsString {
+    let mut escaped = Vec::new();
+    for byte in source.as_os_str().as_bytes() {
+        if matches!(byte, b',' | b'\\') {
+            escaped.push(b'\\');
+        }
+        escaped.push(*byte);
+    }
+    OsString::from_vec(escaped)
+}
+
+fn run(command: &mut Command) -> Result<Output, MountError> {
+    command.env("LC_ALL", "C").output().map_err(no_helper)
+}
+
+fn no_helper(error: io::Error) -> MountError {
+    match error.kind() {
+        io::ErrorKind::NotFound => MountError::NoHelper,
+        _ => MountError::system(format!("start {HELPER}"), error),
+    }
+}
+
+/// What a program said on its standard error, in one line.
+fn complaint(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    match lines.is_empty() {
+        true => format!("{HELPER} failed without a word"),
+        false => lines.join("; "),
+    }
+}

@@ -1,0 +1,81 @@
+//! The table of mounts that the kernel keeps.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// A mounted file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    /// Major and minor number of the file system's device, as in `0:45`.
+    pub device: String,
+    /// The type, as in `fuse.nilfs`.
+    pub file_system: String,
+    /// What was mounted: for us, the device or image.
+    pub source: PathBuf,
+}
+
+impl Mounted {
+    /// What is mounted on `dir`, an absolute path without symbolic links; of several mounts, the
+    /// topmost.
+    #[must_use]
+    pub fn on(dir: &Path) -> Option<Self> {
+        let table = fs::read("/proc/self/mountinfo").ok()?;
+        table.split(|byte| *byte == b'\n').rev().find_map(|line| parse(line, dir))
+    }
+}
+
+/// The mount that a line of the table describes, if it is on `dir`.
+///
+/// `id parent major:minor root dir options tags… - type source options`
+fn parse(line: &[u8], dir: &Path) -> Option<Mounted> {
+    let mut words = line.split(|byte| *byte == b' ').map(unescape);
+    let device = words.nth(2)?;
+    if words.nth(1)? != dir.as_os_str() {
+        return None;
+    }
+    let mut words = words.skip_while(|word| word != "-").skip(1);
+    Some(Mounted {
+        device: device.into_string().ok()?,
+        file_system: words.next()?.into_string().ok()?,
+        source: words.next()?.into(),
+    })
+}
+
+/// Undoes the table's `\ooo` for blanks and backslashes.
+fn unescape(word: &[u8]) -> OsString {
+    let mut plain = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((&byte, behind)) = rest.split_first() {
+        let digits = behind.get(..3).filter(|digits| digits.iter().all(|d| (b'0'..b'8').contains(d)));
+        match digits {
+            Some(digits) if byte == b'\\' => {
+                plain.push(digits.iter().fold(0_u8, |code, d| code.wrapping_mul(8) | (d - b'0')));
+                rest = &behind[3..];
+            }
+            _ => {
+                plain.push(byte);
+                rest = behind;
+            }
+        }
+    }
+    OsString::from_vec(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_a_directory_with_a_blank_in_its_name() {
+        let line = br"36 35 0:45 / /mnt/a\040b rw,noatime shared:1 - fuse.nilfs /dev/sd\134a rw";
+        let expected = Mounted {
+            device: "0:45".into(),
+            file_system: "fuse.nilfs".into(),
+            source: r"/dev/sd\a".into(),
+        };
+        assert_eq!(parse(line, Path::new("/mnt/a b")), Some(expected));
+        assert_eq!(parse(line, Path::new("/mnt/a")), None);
+    }
+}

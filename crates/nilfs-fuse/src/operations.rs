@@ -1,0 +1,276 @@
+//! What each request of the kernel means for the engine.
+//!
+//! Requests and answers are in terms of the engine and of this module; how they travel is the
+//! transport's affair. The kernel has checked names, types and permissions before it asks.
+
+use std::sync::Arc;
+
+use nilfs_engine::{
+    Attr, DeviceCode, Entry, Error, FileType, Filesystem, InodeRef, NewInode, RenameMode, Seek,
+    SetAttr, StatFs,
+};
+use nilfs_ondisk::Ino;
+use nilfs_ondisk::inode::{S_IFDIR, S_IFMT};
+use rustix::fs::{OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use crate::fault::Faults;
+use crate::ioctl;
+use crate::nodes::{NodeId, Nodes};
+
+/// What a request comes to.
+pub(crate) type Answer<T> = Result<T, Errno>;
+
+const S_ISGID: u16 = 0o2000;
+
+/// Who asks, for the ownership of what is made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caller {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// A directory entry that was copied out of the engine.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub ino: Ino,
+    pub name: Vec<u8>,
+    /// Where the next entry is.
+    pub next: u64,
+    file_type: Option<FileType>,
+}
+
+impl Listed {
+    /// Whether this is "." or "..", which the kernel does not count as given to it.
+    pub fn is_dots(&self) -> bool {
+        matches!(self.name.as_slice(), b"." | b"..")
+    }
+}
+
+/// Entries copied out of a directory at a time.
+const LISTED_AT_ONCE: usize = 64;
+
+/// The file system as the kernel sees it.
+pub(crate) struct Operations {
+    fs: Arc<Filesystem>,
+    nodes: Nodes,
+    faults: Faults,
+}
+
+impl Operations {
+    pub fn new(fs: Arc<Filesystem>) -> Self {
+        Self { fs, nodes: Nodes::new(), faults: Faults::default() }
+    }
+
+    fn answer<T>(&self, result: Result<T, Error>) -> Answer<T> {
+        result.map_err(|error| self.faults.answer(&error))
+    }
+
+    /// The inode that the kernel means. One that it does not hold is asked for by its number: an
+    /// NFS client can come back with a handle after years.
+    fn inode(&self, node: NodeId) -> Answer<InodeRef> {
+        match self.nodes.get(node.ino()) {
+            Some(inode) => Ok(inode),
+            None => Ok(self.answer(self.fs.inode(node.ino()))?.inode),
+        }
+    }
+
+    /// Gives `entry` to the kernel, to be forgotten by it later.
+    fn give(&self, entry: Entry) -> Attr {
+        self.nodes.hold(&entry.inode);
+        entry.attr
+    }
+
+    pub fn lookup(&self, dir: NodeId, name: &[u8]) -> Answer<Attr> {
+        let entry = self.answer(self.fs.lookup(&self.inode(dir)?, name))?;
+        Ok(self.give(entry))
+    }
+
+    pub fn forget(&self, node: NodeId, lookups: u64) {
+        self.nodes.forget(node.ino(), lookups);
+    }
+
+    pub fn attr(&self, node: NodeId) -> Answer<Attr> {
+        self.answer(self.fs.attr(&self.inode(node)?))
+    }
+
+    pub fn set_attr(&self, node: NodeId, changes: &SetAttr) -> Answer<Attr> {
+        let inode = self.inode(node)?;
+        if *changes == SetAttr::default() {
+            // Only the atime should change, which the format does not have.
+            return self.answer(self.fs.attr(&inode));
+        }
+        self.answer(self.fs.set_attr(&inode, changes))
+    }
+
+    pub fn read_link(&self, node: NodeId) -> Answer<Vec<u8>> {
+        self.answer(self.fs.read_link(&self.inode(node)?))
+    }
+
+    /// Makes a file, directory, device node, FIFO or socket.
+    pub fn create(
+        &self,
+        caller: Caller,
+        dir: NodeId,
+        name: &[u8],
+        mode: u16,
+        rdev: DeviceCode,
+    ) -> Answer<Attr> {
+        let dir = self.inode(dir)?;
+        let (gid, inherits) = self.group_in(&dir, caller)?;
+        let is_directory = mode & S_IFMT == S_IFDIR;
+        let mode = if inherits && is_directory { mode | S_ISGID } else { mode };
+        let new = NewInode { mode, uid: caller.uid, gid, rdev };
+        let entry = self.answer(self.fs.create(&dir, name, &new))?;
+        Ok(self.give(entry))
+    }
+
+    pub fn symlink(
+        &self,
+        caller: Caller,
+        dir: NodeId,
+        name: &[u8],
+        target: &[u8],
+    ) -> Answer<Attr> {
+        let dir = self.inode(dir)?;
+        let (gid, _) = self.group_in(&dir, caller)?;
+        let entry = self.answer(self.fs.symlink(&dir, name, target, caller.uid, gid))?;
+        Ok(self.give(entry))
+    }
+
+    /// The group of what `caller` makes in `dir`, and whether it is the directory's.
+    fn group_in(&self, dir: &InodeRef, caller: Caller) -> Answer<(u32, bool)> {
+        let attr = self.answer(self.fs.attr(dir))?;
+        let inherits = attr.mode & S_ISGID != 0;
+        Ok((if inherits { attr.gid } else { caller.gid }, inherits))
+    }
+
+    pub fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Answer<Attr> {
+        let inode = self.inode(node)?;
+        let attr = self.answer(self.fs.link(&inode, &self.inode(dir)?, name))?;
+        Ok(self.give(Entry { inode, attr }))
+    }
+
+    pub fn unlink(&self, dir: NodeId, name: &[u8]) -> Answer<()> {
+        self.answer(self.fs.unlink(&self.inode(dir)?, name))
+    }
+
+    pub fn rmdir(&self, dir: NodeId, name: &[u8]) -> Answer<()> {
+        self.answer(self.fs.rmdir(&self.inode(dir)?, name))
+    }
+
+    pub fn rename(
+        &self,
+        dir: NodeId,
+        name: &[u8],
+        to_dir: NodeId,
+        to_name: &[u8],
+        flags: u32,
+    ) -> Answer<()> {
+        let mode = match RenameFlags::from_bits_retain(flags) {
+            none if none.is_empty() => RenameMode::Replace,
+            RenameFlags::NOREPLACE => RenameMode::NoReplace,
+            RenameFlags::EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Errno::INVAL),
+        };
+        let (dir, to_dir) = (self.inode(dir)?, self.inode(to_dir)?);
+        self.answer(self.fs.rename(&dir, name, &to_dir, to_name, mode))
+    }
+
+    /// Reads into `buffer`; fewer bytes come only at the end of the file.
+    pub fn read(&self, node: NodeId, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
+        self.answer(self.fs.read(&self.inode(node)?, offset, buffer))
+    }
+
+    /// Writes all of `data`. `flags` are those of the open file: with `O_SYNC` or `O_DSYNC` the
+    /// data are durable when this returns.
+    pub fn write(&self, node: NodeId, offset: u64, data: &[u8], flags: OFlags) -> Answer<()> {
+        let inode = self.inode(node)?;
+        self.answer(self.fs.write(&inode, offset, data))?;
+        if flags.contains(OFlags::DSYNC) {
+            // O_SYNC is O_DSYNC and one more bit.
+            self.answer(self.fs.sync_file(&inode, !flags.contains(OFlags::SYNC)))?;
+        }
+        Ok(())
+    }
+
+    /// Looks for data or a hole; `whence` is that of `lseek(2)`.
+    pub fn seek(&self, node: NodeId, offset: u64, whence: u32) -> Answer<u64> {
+        const SEEK_DATA: u32 = 3;
+        const SEEK_HOLE: u32 = 4;
+        let what = match whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            _ => return Err(Errno::INVAL),
+        };
+        self.answer(self.fs.seek(&self.inode(node)?, offset, what))
+    }
+
+    pub fn sync(&self, node: NodeId, data_only: bool) -> Answer<()> {
+        self.answer(self.fs.sync_file(&self.inode(node)?, data_only))
+    }
+
+    pub fn stat_fs(&self) -> Answer<StatFs> {
+        self.answer(self.fs.stat_fs())
+    }
+
+    /// Some entries from `cookie` on; none at the end.
+    pub fn list(&self, dir: NodeId, cookie: u64) -> Answer<Vec<Listed>> {
+        let mut listed = Vec::with_capacity(LISTED_AT_ONCE);
+        let dir = self.inode(dir)?;
+        self.answer(self.fs.read_dir(&dir, cookie, &mut |entry| {
+            listed.push(Listed {
+                ino: entry.ino,
+                name: entry.name.to_vec(),
+                next: entry.next,
+                file_type: entry.file_type,
+            });
+            listed.len() < LISTED_AT_ONCE
+        }))?;
+        Ok(listed)
+    }
+
+    /// The type of a listed entry, which need not say it.
+    pub fn type_of(&self, listed: &Listed) -> Answer<FileType> {
+        match listed.file_type {
+            Some(file_type) => Ok(file_type),
+            None => Ok(self.entry_of(listed)?.attr.file_type),
+        }
+    }
+
+    /// The inode of a listed entry. It is not given to the kernel before [`Self::give_listed`].
+    pub fn entry_of(&self, listed: &Listed) -> Answer<Entry> {
+        self.answer(self.fs.inode(listed.ino))
+    }
+
+    /// Gives a listed entry to the kernel, to be forgotten by it later.
+    pub fn give_listed(&self, entry: &Entry) {
+        self.nodes.hold(&entry.inode);
+    }
+
+    /// Inode flags and generation; at most `room` bytes come back.
+    pub fn ioctl(
+        &self,
+        node: NodeId,
+        command: u32,
+        input: &[u8],
+        room: usize,
+    ) -> Answer<Vec<u8>> {
+        let request = ioctl::Request::parse(command, input).ok_or(Errno::NOTTY)?;
+        let inode = self.inode(node)?;
+        let attr = self.answer(self.fs.attr(&inode))?;
+        let value = match request {
+            ioctl::Request::GetFlags => attr.flags,
+            ioctl::Request::GetExtended => ioctl::extended(attr.flags),
+            ioctl::Request::GetGeneration => attr.generation,
+            ioctl::Request::SetFlags(flags) => {
+                self.answer(self.fs.set_flags(&inode, flags))?.flags
+            }
+            ioctl::Request::SetExtended(extended) => {
+                let flags = ioctl::with_extended(attr.flags, extended).ok_or(Errno::OPNOTSUPP)?;
+                self.answer(self.fs.set_flags(&inode, flags))?.flags
+            }
+        };
+        Ok(request.answer(value, room))
+    }
+}

@@ -1,0 +1,235 @@
+//! Several threads at once, each at work in a directory of its own with a model of its own, while
+//! the engine's background work takes checkpoints when it likes.
+//!
+//! Which events a checkpoint catches is then a matter of chance, so that a seed gives the same
+//! operations but not the same history.
+
+use std::sync::Arc;
+use std::thread;
+
+use nilfs_device::{Device, Event, MemoryDevice, RecordingDevice};
+use nilfs_ondisk::inode::{DeviceCode, FileType};
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::clock::ThreadClock;
+use crate::generate::{Generator, Profile};
+use crate::history::{Promise, Step, state_found};
+use crate::model::Model;
+use crate::name::{Name, Path};
+use crate::op::Op;
+use crate::outcome::{Outcome, difference};
+use crate::power::{Disk, Survivors};
+use crate::subject::{Mounting, Subject};
+use crate::volume::check;
+use crate::world::Settings;
+
+/// The device's record, gathered by all threads.
+struct Tape {
+    device: Arc<RecordingDevice<MemoryDevice>>,
+    events: Mutex<Vec<Event>>,
+}
+
+impl Tape {
+    /// How many events there have been.
+    fn now(&self) -> usize {
+        let mut events = self.events.lock();
+        events.extend(self.device.take_events());
+        events.len()
+    }
+}
+
+/// A thread's directory and what happened in it.
+struct Life {
+    name: Name,
+    subject: Subject,
+    model: Model,
+    steps: Vec<Step>,
+}
+
+/// Lets `threads` threads live `count` operations each, compares, cuts the power `cuts` times in
+/// retrospect, and compares again.
+///
+/// # Errors
+/// What was wrong.
+pub fn crowd(
+    settings: Settings,
+    seed: u64,
+    threads: u16,
+    count: usize,
+    cuts: usize,
+) -> Result<(), String> {
+    let start = settings.shape.format();
+    let device = Arc::new(RecordingDevice::new(MemoryDevice::from(start.clone())));
+    let tape = Tape {
+        device: Arc::clone(&device),
+        events: Mutex::default(),
+    };
+    let how = Mounting {
+        order: settings.order,
+        read_only: false,
+    };
+    let below: Arc<dyn Device> = Arc::<RecordingDevice<MemoryDevice>>::clone(&device);
+    let mut root = Subject::mount(Arc::clone(&below), how)?;
+    let background = root.start_background();
+    let mut lives = Vec::new();
+    for nth in 0..threads {
+        lives.push(born(settings, &mut root, Name(nth), &tape)?);
+    }
+    let lives = live_together(settings, lives, seed, count, &tape)?;
+    for life in &lives {
+        life.look(&life.subject)?;
+    }
+    tape.now();
+    drop(background);
+    let steps: Vec<(Name, Vec<Step>, Model)> = lives
+        .into_iter()
+        .map(|life| (life.name, life.steps, life.model))
+        .collect();
+    root.unmount()?;
+    check(device.below())?;
+    let again = Subject::mount(below, how)?;
+    for (name, _, model) in &steps {
+        let mut expected = model.clone();
+        expected.close_all();
+        let found = again.below(*name)?.tree()?;
+        if let Some(what) = expected.tree().difference(&found) {
+            return Err(format!("after remounting, in {name}: {what}"));
+        }
+    }
+    let events = tape.events.into_inner();
+    cut_in_retrospect(settings, start, &events, &steps, seed, cuts)
+}
+
+fn born(settings: Settings, root: &mut Subject, name: Name, tape: &Tape) -> Result<Life, String> {
+    ThreadClock::set(ThreadClock::at_step(0));
+    let path = Path::root().join(name);
+    let made = root.apply(&Op::Create {
+        path,
+        kind: FileType::Directory,
+        mode: 0o755,
+        rdev: DeviceCode::default(),
+    });
+    let Outcome::Facts(facts) = made else {
+        return Err(format!("making the directory {name}: {made}"));
+    };
+    let synced = root.apply(&Op::Sync);
+    if synced != Outcome::Done {
+        return Err(format!("syncing the directory {name}: {synced}"));
+    }
+    let model = Model::new(settings.shape.block_size, &facts);
+    let now = tape.now();
+    let step = Step {
+        began: 0,
+        ended: now,
+        promise: Promise::Everything,
+        state: model.clone(),
+    };
+    Ok(Life {
+        name,
+        subject: root.below(name)?,
+        model,
+        steps: vec![step],
+    })
+}
+
+fn live_together(
+    settings: Settings,
+    lives: Vec<Life>,
+    seed: u64,
+    count: usize,
+    tape: &Tape,
+) -> Result<Vec<Life>, String> {
+    thread::scope(|scope| {
+        let running: Vec<_> = lives
+            .into_iter()
+            .map(|life| scope.spawn(move || life.live(settings, seed, count, tape)))
+            .collect();
+        let join = |life: thread::ScopedJoinHandle<'_, Result<Life, String>>| {
+            life.join().unwrap_or_else(|_| Err("a thread panicked".into()))
+        };
+        running.into_iter().map(join).collect()
+    })
+}
+
+impl Life {
+    fn live(
+        mut self,
+        settings: Settings,
+        seed: u64,
+        count: usize,
+        tape: &Tape,
+    ) -> Result<Self, String> {
+        let profile = Profile {
+            remounts: 0,
+            ..Profile::SYNCS
+        };
+        let mut generator = Generator::new(seed ^ u64::from(self.name.0) << 32, profile);
+        for nth in 1..=count {
+            let op = generator.next_op(&self.model);
+            let now = ThreadClock::at_step(nth as u64);
+            ThreadClock::set(now);
+            let began = tape.now();
+            let found = self.subject.apply(&op);
+            let ended = tape.now();
+            let expected = self.model.apply(&op, now);
+            if let Some(what) = difference(&expected, &found) {
+                return Err(format!("in {}, step {nth}, {op}: {what}", self.name));
+            }
+            let step = Step {
+                began,
+                ended,
+                promise: Promise::of(&op, &found, &self.model, settings.order),
+                state: self.model.clone(),
+            };
+            self.steps.push(step);
+        }
+        Ok(self)
+    }
+
+    fn look(&self, subject: &Subject) -> Result<(), String> {
+        match self.model.tree().difference(&subject.tree()?) {
+            Some(what) => Err(format!("in {}: {what}", self.name)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn cut_in_retrospect(
+    settings: Settings,
+    start: Vec<u8>,
+    events: &[Event],
+    lives: &[(Name, Vec<Step>, Model)],
+    seed: u64,
+    cuts: usize,
+) -> Result<(), String> {
+    let born = lives.iter().map(|(_, steps, _)| steps[0].ended).max().unwrap_or(0);
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut places: Vec<usize> =
+        (0..cuts).map(|_| random.random_range(born..=events.len())).collect();
+    places.sort_unstable();
+    let mut disk = Disk::new(start);
+    let mut played = 0;
+    for at in places {
+        events[played..at].iter().for_each(|event| disk.play(event));
+        played = at;
+        let content = disk.after_cut(Survivors::Random(random.random()));
+        let device = Arc::new(MemoryDevice::from(content));
+        let how = Mounting {
+            order: settings.order,
+            read_only: false,
+        };
+        let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
+        let root = Subject::mount(below, how)?;
+        for (name, steps, _) in lives {
+            let found = root.below(*name)?.tree()?;
+            state_found(steps, at, &found).map_err(|what| {
+                format!("power cut at event {at} of {}, in {name}: {what}", events.len())
+            })?;
+        }
+        root.unmount()?;
+        check(&*device).map_err(|what| format!("power cut at event {at}: {what}"))?;
+    }
+    Ok(())
+}

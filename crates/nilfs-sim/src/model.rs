@@ -1,0 +1,308 @@
+//! The file system as a POSIX programmer imagines it: a few maps in memory.
+//!
+//! This is the judge, so it is plain rather than fast, and knows nothing of logs, checkpoints or
+//! blocks on a device. The one thing it knows of the volume is the block size, because holes come
+//! in blocks. A model is cheap to copy: inodes and blocks are shared until they change.
+
+mod file;
+mod names;
+mod node;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nilfs_ondisk::inode::FileType;
+
+use nilfs_engine::{SetAttr, Timestamp};
+use crate::name::{Name, Path};
+use crate::op::{Handle, Op, Target};
+use crate::outcome::{Facts, Outcome, Refusal};
+use crate::tree::{Content, Tree};
+
+pub use file::FileBody;
+pub use node::{Body, Node};
+
+/// The number of an inode of the model; never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+type Answer<T = Outcome> = Result<T, Refusal>;
+
+/// A file system in memory.
+#[derive(Debug, Clone)]
+pub struct Model {
+    block_size: u64,
+    nodes: BTreeMap<NodeId, Arc<Node>>,
+    handles: BTreeMap<Handle, NodeId>,
+    next: NodeId,
+}
+
+impl Model {
+    const ROOT: NodeId = NodeId(0);
+
+    /// A file system that has nothing but its root, with the attributes given.
+    #[must_use]
+    pub fn new(block_size: u64, root: &Facts) -> Self {
+        let body = Body::Directory {
+            entries: BTreeMap::new(),
+            parent: Self::ROOT,
+        };
+        let root = Node {
+            uid: root.uid,
+            gid: root.gid,
+            flags: root.flags,
+            ctime: root.ctime,
+            ..Node::new(FileType::Directory, root.mode, body, root.mtime)
+        };
+        Self {
+            block_size,
+            nodes: BTreeMap::from([(Self::ROOT, Arc::new(root))]),
+            handles: BTreeMap::new(),
+            next: NodeId(1),
+        }
+    }
+
+    /// Does `op` at the time `now` and gives its answer.
+    pub fn apply(&mut self, op: &Op, now: Timestamp) -> Outcome {
+        self.try_apply(op, now).unwrap_or_else(Outcome::Refused)
+    }
+
+    fn try_apply(&mut self, op: &Op, now: Timestamp) -> Answer {
+        match op {
+            Op::Create {
+                path,
+                kind,
+                mode,
+                rdev,
+            } => self.create(path, *kind, *mode, *rdev, now),
+            Op::Symlink { path, length } => self.symlink(path, *length, now),
+            Op::Link { target, to } => self.link(target, to, now),
+            Op::Unlink(path) => self.unlink(path, now),
+            Op::RemoveDirectory(path) => self.remove_directory(path, now),
+            Op::Rename { from, to, mode } => self.rename(from, to, *mode, now),
+            Op::Write {
+                target,
+                offset,
+                length,
+                fill,
+            } => self.write(target, *offset, *length, *fill, now),
+            Op::SetAttr { target, changes } => self.set_attr(target, changes, now),
+            Op::SetFlags { target, flags } => {
+                let id = self.find(target)?;
+                let node = self.change(id);
+                node.flags = *flags;
+                node.ctime = now;
+                Ok(self.facts(id))
+            }
+            Op::Read {
+                target,
+                offset,
+                length,
+            } => {
+                let id = self.find(target)?;
+                let bytes = self.nodes[&id].file()?.read(self.block_size, *offset, *length);
+                Ok(Outcome::Bytes(bytes))
+            }
+            Op::Seek {
+                target,
+                offset,
+                what,
+            } => {
+                let id = self.find(target)?;
+                let file = self.nodes[&id].file()?;
+                Ok(Outcome::Position(file.seek(self.block_size, *offset, *what)))
+            }
+            Op::Stat(target) => self.find(target).map(|id| self.facts(id)),
+            Op::ReadLink(path) => match &self.nodes[&self.resolve(&path.0)?].body {
+                Body::Symlink(text) => Ok(Outcome::Bytes(text.clone())),
+                _ => Err(Refusal::Invalid),
+            },
+            Op::List(path) => self.list(path),
+            Op::Open { path, handle } => {
+                let id = self.resolve(&path.0)?;
+                self.close(*handle);
+                self.handles.insert(*handle, id);
+                Ok(Outcome::Done)
+            }
+            Op::Close(handle) => {
+                self.close(*handle);
+                Ok(Outcome::Done)
+            }
+            Op::Fsync(target) | Op::Fdatasync(target) => self.find(target).map(|_| Outcome::Done),
+            Op::Sync | Op::Commit => Ok(Outcome::Done),
+            Op::Remount => {
+                self.close_all();
+                Ok(Outcome::Done)
+            }
+        }
+    }
+
+    /// Lets all open files go, as a crash or an unmount does.
+    pub fn close_all(&mut self) {
+        let handles: Vec<Handle> = self.handles.keys().copied().collect();
+        handles.into_iter().for_each(|handle| self.close(handle));
+    }
+
+    /// The inode that an operation would act on.
+    ///
+    /// # Errors
+    /// The path does not lead anywhere, or the handle is not open.
+    pub fn find(&self, target: &Target) -> Result<NodeId, Refusal> {
+        match target {
+            Target::Path(path) => self.resolve(&path.0),
+            Target::Handle(handle) => self.handles.get(handle).copied().ok_or(Refusal::NotOpen),
+        }
+    }
+
+    /// An inode, if it exists.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(&id).map(Arc::as_ref)
+    }
+
+    /// How many inodes there are, open files without a name included.
+    #[must_use]
+    pub fn inodes(&self) -> u64 {
+        self.nodes.len() as u64
+    }
+
+    /// The handles that are open.
+    #[must_use]
+    pub fn handles(&self) -> Vec<Handle> {
+        self.handles.keys().copied().collect()
+    }
+
+    /// All paths with the kind of file they lead to, the root's first.
+    #[must_use]
+    pub fn paths(&self) -> Vec<(Path, FileType)> {
+        let mut paths = vec![(Path::root(), FileType::Directory)];
+        self.visit(Self::ROOT, &Path::root(), &mut |path, _, node| {
+            paths.push((path.clone(), node.kind));
+        });
+        paths
+    }
+
+    /// The whole tree.
+    #[must_use]
+    pub fn tree(&self) -> Tree {
+        let root = &self.nodes[&Self::ROOT];
+        let mut names = vec![(Vec::new(), Self::ROOT.0, root.facts(), Content::None)];
+        self.visit(Self::ROOT, &Path::root(), &mut |path, id, node| {
+            let parts: Vec<_> = path.0.iter().map(|name| name.bytes()).collect();
+            let content = match &node.body {
+                Body::File(file) => Content::Blocks(file.blocks().clone()),
+                Body::Symlink(text) => Content::Text(text.clone()),
+                Body::Directory { .. } | Body::Special(_) => Content::None,
+            };
+            names.push((parts.join(&b'/'), id.0, node.facts(), content));
+        });
+        Tree::new(names)
+    }
+
+    /// This file system with the content of one file taken from `other`, which is what replaying
+    /// a data-sync log does to a checkpoint. `None` if that could not have been logged: the file
+    /// is missing on either side or differs in size or in which blocks exist.
+    #[must_use]
+    pub fn with_data_of(&self, id: NodeId, other: &Node) -> Option<Self> {
+        let mine = self.nodes.get(&id)?.file().ok()?;
+        let data = other.file().ok()?;
+        if mine.size() != data.size() || !mine.blocks().keys().eq(data.blocks().keys()) {
+            return None;
+        }
+        let mut changed = self.clone();
+        changed.change(id).body = Body::File(data.clone());
+        Some(changed)
+    }
+
+    fn visit(&self, directory: NodeId, path: &Path, each: &mut dyn FnMut(&Path, NodeId, &Node)) {
+        let Body::Directory { entries, .. } = &self.nodes[&directory].body else {
+            return;
+        };
+        for (name, id) in entries {
+            let path = path.join(*name);
+            each(&path, *id, &self.nodes[id]);
+            self.visit(*id, &path, each);
+        }
+    }
+
+    fn resolve(&self, names: &[Name]) -> Answer<NodeId> {
+        names.iter().try_fold(Self::ROOT, |at, name| {
+            let entries = self.nodes[&at].entries()?;
+            if *name == Name::TOO_LONG {
+                return Err(Refusal::NameTooLong);
+            }
+            entries.get(name).copied().ok_or(Refusal::NotFound)
+        })
+    }
+
+    fn change(&mut self, id: NodeId) -> &mut Node {
+        let node = self.nodes.get_mut(&id).expect("the caller has found the inode");
+        Arc::make_mut(node)
+    }
+
+    fn facts(&self, id: NodeId) -> Outcome {
+        Outcome::Facts(self.nodes[&id].facts())
+    }
+
+    fn close(&mut self, handle: Handle) {
+        if let Some(id) = self.handles.remove(&handle) {
+            self.forget_if_unused(id);
+        }
+    }
+
+    /// Removes an inode that has neither a name nor a handle.
+    fn forget_if_unused(&mut self, id: NodeId) {
+        let open = self.handles.values().any(|held| *held == id);
+        if self.nodes[&id].nlink == 0 && !open {
+            self.nodes.remove(&id);
+        }
+    }
+
+    fn list(&self, path: &Path) -> Answer {
+        let entries = self.nodes[&self.resolve(&path.0)?].entries()?;
+        let mut names: Vec<_> = entries
+            .iter()
+            .map(|(name, id)| (name.bytes(), self.nodes[id].kind))
+            .collect();
+        names.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(Outcome::Names(names))
+    }
+
+    fn write(
+        &mut self,
+        target: &Target,
+        offset: u64,
+        length: u64,
+        fill: u32,
+        now: Timestamp,
+    ) -> Answer {
+        let id = self.find(target)?;
+        let block_size = self.block_size;
+        self.nodes[&id].file()?.check_size(offset.saturating_add(length))?;
+        if length > 0 {
+            let node = self.change(id);
+            node.file_mut()?.write(block_size, offset, length, fill);
+            (node.mtime, node.ctime) = (now, now);
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn set_attr(&mut self, target: &Target, changes: &SetAttr, now: Timestamp) -> Answer {
+        let id = self.find(target)?;
+        let block_size = self.block_size;
+        if let Some(size) = changes.size {
+            self.nodes[&id].file()?.check_size(size)?;
+        }
+        let node = self.change(id);
+        if let Some(size) = changes.size {
+            node.file_mut()?.truncate(block_size, size);
+            node.mtime = now;
+        }
+        node.mode = changes.mode.unwrap_or(node.mode);
+        node.uid = changes.uid.unwrap_or(node.uid);
+        node.gid = changes.gid.unwrap_or(node.gid);
+        node.mtime = changes.mtime.unwrap_or(node.mtime);
+        node.ctime = changes.ctime.unwrap_or(now);
+        Ok(self.facts(id))
+    }
+}

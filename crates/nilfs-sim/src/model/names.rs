@@ -1,0 +1,241 @@
+//! Operations of the model on names.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nilfs_ondisk::inode::{DeviceCode, FileType, LINK_MAX};
+
+use super::node::flags_inherited;
+use super::{Answer, Body, FileBody, Model, Node, NodeId};
+use nilfs_engine::{RenameMode, Timestamp};
+use crate::name::{Name, Path};
+use crate::op::{Target, link_text};
+use crate::outcome::{Outcome, Refusal};
+
+impl Model {
+    pub(super) fn create(
+        &mut self,
+        path: &Path,
+        kind: FileType,
+        mode: u16,
+        rdev: DeviceCode,
+        now: Timestamp,
+    ) -> Answer {
+        let (parent, name) = self.free_name(path)?;
+        let body = match kind {
+            FileType::Regular => Body::File(FileBody::default()),
+            FileType::Directory => Body::Directory {
+                entries: BTreeMap::new(),
+                parent,
+            },
+            _ => Body::Special(rdev),
+        };
+        self.add(parent, name, Node::new(kind, mode, body, now), now)
+    }
+
+    pub(super) fn symlink(&mut self, path: &Path, length: usize, now: Timestamp) -> Answer {
+        let (parent, name) = self.free_name(path)?;
+        if length as u64 >= self.block_size {
+            return Err(Refusal::NameTooLong);
+        }
+        let body = Body::Symlink(link_text(length));
+        self.add(parent, name, Node::new(FileType::Symlink, 0o777, body, now), now)
+    }
+
+    pub(super) fn link(&mut self, target: &Target, to: &Path, now: Timestamp) -> Answer {
+        let id = self.find(target)?;
+        let (parent, name) = self.free_name(to)?;
+        let node = &self.nodes[&id];
+        match node {
+            node if node.kind == FileType::Directory => return Err(Refusal::NotPermitted),
+            node if node.nlink == 0 => return Err(Refusal::NotFound),
+            node if node.nlink >= u32::from(LINK_MAX) => return Err(Refusal::TooManyLinks),
+            _ => {}
+        }
+        let node = self.change(id);
+        node.nlink += 1;
+        node.ctime = now;
+        self.set_entry(parent, name, Some(id), now);
+        Ok(self.facts(id))
+    }
+
+    pub(super) fn unlink(&mut self, path: &Path, now: Timestamp) -> Answer {
+        let (parent, name) = self.parent(path)?;
+        let id = self.entry(parent, name)?.ok_or(Refusal::NotFound)?;
+        if self.nodes[&id].kind == FileType::Directory {
+            return Err(Refusal::IsDirectory);
+        }
+        self.set_entry(parent, name, None, now);
+        self.drop_link(id, now);
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn remove_directory(&mut self, path: &Path, now: Timestamp) -> Answer {
+        let (parent, name) = self.parent(path)?;
+        let id = self.entry(parent, name)?.ok_or(Refusal::NotFound)?;
+        if !self.nodes[&id].entries()?.is_empty() {
+            return Err(Refusal::NotEmpty);
+        }
+        self.set_entry(parent, name, None, now);
+        self.drop_link(id, now);
+        self.change(parent).nlink -= 1;
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn rename(
+        &mut self,
+        from: &Path,
+        to: &Path,
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Answer {
+        let (old_parent, old_name) = self.parent(from)?;
+        let (new_parent, new_name) = self.parent(to)?;
+        let moved = self.entry(old_parent, old_name)?.ok_or(Refusal::NotFound)?;
+        let there = self.entry(new_parent, new_name)?;
+        if there.is_some() && mode == RenameMode::NoReplace {
+            return Err(Refusal::Exists);
+        }
+        if self.is_within(new_parent, moved) {
+            return Err(Refusal::Invalid);
+        }
+        if mode == RenameMode::Exchange {
+            let other = there.ok_or(Refusal::NotFound)?;
+            if self.is_within(old_parent, other) {
+                return Err(Refusal::Invalid);
+            }
+            if moved != other {
+                self.put(new_parent, new_name, moved, now);
+                self.put(old_parent, old_name, other, now);
+                self.recount(&[(moved, old_parent, new_parent), (other, new_parent, old_parent)]);
+            }
+            return Ok(Outcome::Done);
+        }
+        if there == Some(moved) {
+            return Ok(Outcome::Done);
+        }
+        if let Some(replaced) = there {
+            self.check_replacement(moved, replaced)?;
+            self.drop_link(replaced, now);
+            if self.kind_was_directory(moved) {
+                self.change(new_parent).nlink -= 1;
+            }
+        }
+        self.set_entry(old_parent, old_name, None, now);
+        self.put(new_parent, new_name, moved, now);
+        self.recount(&[(moved, old_parent, new_parent)]);
+        Ok(Outcome::Done)
+    }
+
+    fn kind_was_directory(&self, id: NodeId) -> bool {
+        self.nodes[&id].kind == FileType::Directory
+    }
+
+    fn check_replacement(&self, moved: NodeId, replaced: NodeId) -> Answer<()> {
+        let replaced = &self.nodes[&replaced];
+        match (&self.nodes[&moved].body, &replaced.body) {
+            (Body::Directory { .. }, Body::Directory { entries, .. }) => {
+                if entries.is_empty() {
+                    Ok(())
+                } else {
+                    Err(Refusal::NotEmpty)
+                }
+            }
+            (Body::Directory { .. }, _) => Err(Refusal::NotDirectory),
+            (_, Body::Directory { .. }) => Err(Refusal::IsDirectory),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether `id` is `directory` or lies below it.
+    fn is_within(&self, id: NodeId, directory: NodeId) -> bool {
+        let mut at = id;
+        loop {
+            if at == directory {
+                return true;
+            }
+            match &self.nodes[&at].body {
+                Body::Directory { parent, .. } if at != Self::ROOT => at = *parent,
+                _ => return false,
+            }
+        }
+    }
+
+    /// The directory and the name of a path's last part.
+    fn parent(&self, path: &Path) -> Answer<(NodeId, Name)> {
+        let (parents, name) = path.split().ok_or(Refusal::Invalid)?;
+        let parent = self.resolve(parents)?;
+        self.nodes[&parent].entries()?;
+        if name == Name::TOO_LONG {
+            return Err(Refusal::NameTooLong);
+        }
+        Ok((parent, name))
+    }
+
+    fn free_name(&self, path: &Path) -> Answer<(NodeId, Name)> {
+        let (parent, name) = self.parent(path)?;
+        match self.entry(parent, name)? {
+            Some(_) => Err(Refusal::Exists),
+            None => Ok((parent, name)),
+        }
+    }
+
+    fn entry(&self, directory: NodeId, name: Name) -> Answer<Option<NodeId>> {
+        Ok(self.nodes[&directory].entries()?.get(&name).copied())
+    }
+
+    fn add(&mut self, parent: NodeId, name: Name, mut node: Node, now: Timestamp) -> Answer {
+        let id = self.next;
+        self.next = NodeId(id.0 + 1);
+        node.flags = flags_inherited(self.nodes[&parent].flags, node.kind);
+        if node.kind == FileType::Directory {
+            self.change(parent).nlink += 1;
+        }
+        self.nodes.insert(id, Arc::new(node));
+        self.set_entry(parent, name, Some(id), now);
+        Ok(self.facts(id))
+    }
+
+    /// Makes `name` lead to `id`, or to nothing.
+    fn set_entry(&mut self, directory: NodeId, name: Name, id: Option<NodeId>, now: Timestamp) {
+        let node = self.change(directory);
+        (node.mtime, node.ctime) = (now, now);
+        if let Body::Directory { entries, .. } = &mut node.body {
+            match id {
+                Some(id) => entries.insert(name, id),
+                None => entries.remove(&name),
+            };
+        }
+    }
+
+    /// Makes `name` lead to `id`, which comes from elsewhere.
+    fn put(&mut self, directory: NodeId, name: Name, id: NodeId, now: Timestamp) {
+        self.set_entry(directory, name, Some(id), now);
+        let node = self.change(id);
+        node.ctime = now;
+        if let Body::Directory { parent, .. } = &mut node.body {
+            *parent = directory;
+        }
+    }
+
+    /// Corrects the link counts of the parents of what was moved: (what, from where, to where).
+    fn recount(&mut self, moves: &[(NodeId, NodeId, NodeId)]) {
+        for (id, from, to) in moves {
+            if self.nodes[id].kind == FileType::Directory {
+                self.change(*from).nlink -= 1;
+                self.change(*to).nlink += 1;
+            }
+        }
+    }
+
+    /// Takes a name away from an inode; a directory has then none at all.
+    fn drop_link(&mut self, id: NodeId, now: Timestamp) {
+        let node = self.change(id);
+        node.nlink = match node.kind {
+            FileType::Directory => 0,
+            _ => node.nlink - 1,
+        };
+        node.ctime = now;
+        self.forget_if_unused(id);
+    }
+}

@@ -1,0 +1,293 @@
+//! The engine behind the operations of a world: the only module that calls it.
+
+mod look;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use nilfs_device::Device;
+
+use nilfs_engine::{
+    Attr, Background, Entry, Error, Filesystem, InodeRef, MountOptions, NewInode, Order, Result,
+};
+use crate::clock::ThreadClock;
+use crate::name::{Name, Path};
+use crate::op::{Handle, Op, Target, link_text, pattern};
+use crate::outcome::{Facts, Outcome, Refusal};
+
+/// A mounted file system, seen from one of its directories, with files held open.
+pub struct Subject {
+    fs: Arc<Filesystem>,
+    root: InodeRef,
+    handles: BTreeMap<Handle, InodeRef>,
+}
+
+/// How a subject is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mounting {
+    /// What fdatasync may leave to the next checkpoint.
+    pub order: Order,
+    /// Whether to mount without the right to write.
+    pub read_only: bool,
+}
+
+impl Subject {
+    /// Mounts the volume on `device`.
+    ///
+    /// # Errors
+    /// The engine's, in words; a panic of the engine is one too.
+    pub fn mount(device: Arc<dyn Device>, how: Mounting) -> Result<Self, String> {
+        let options = MountOptions {
+            order: how.order,
+            read_only: how.read_only,
+            commit_interval: None,
+            clock: Arc::new(ThreadClock),
+            ..MountOptions::default()
+        };
+        let mounted = guarded(|| {
+            let fs = Filesystem::mount(device, options)?;
+            fs.release_orphans()?;
+            let root = fs.root()?.inode;
+            Ok(Self {
+                fs,
+                root,
+                handles: BTreeMap::new(),
+            })
+        });
+        mounted.map_err(|error| format!("mount: {error}"))
+    }
+
+    /// The same file system with the directory `name` as its root and no files open.
+    ///
+    /// # Errors
+    /// The engine's, in words.
+    pub fn below(&self, name: Name) -> Result<Self, String> {
+        let entry = guarded(|| self.fs.lookup(&self.root, &name.bytes()));
+        let entry = entry.map_err(|error| format!("look up {name}: {error}"))?;
+        Ok(Self {
+            fs: Arc::clone(&self.fs),
+            root: entry.inode,
+            handles: BTreeMap::new(),
+        })
+    }
+
+    /// Starts the engine's background work; it ends when the result is dropped.
+    #[must_use]
+    pub fn start_background(&self) -> Background {
+        self.fs.start_background()
+    }
+
+    /// Whether writes are refused.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.fs.is_read_only()
+    }
+
+    /// Lets all files go and unmounts.
+    ///
+    /// # Errors
+    /// The engine's, in words.
+    pub fn unmount(mut self) -> Result<(), String> {
+        self.handles.clear();
+        guarded(|| self.fs.unmount()).map_err(|error| format!("unmount: {error}"))
+    }
+
+    /// How many inodes the volume counts as used.
+    ///
+    /// # Errors
+    /// The engine's, in words.
+    pub fn inodes(&self) -> Result<u64, String> {
+        let stat = guarded(|| self.fs.stat_fs()).map_err(|error| format!("statfs: {error}"))?;
+        Ok(stat.files - stat.files_free)
+    }
+
+    /// Does `op`; [`Op::Remount`] is not for a subject, since it needs the device.
+    pub fn apply(&mut self, op: &Op) -> Outcome {
+        let done = catch_unwind(AssertUnwindSafe(|| self.try_apply(op)));
+        match done {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(refusal)) => Outcome::Refused(refusal),
+            Err(_) => Outcome::Refused(Refusal::Broken("the engine panicked".into())),
+        }
+    }
+
+    fn try_apply(&mut self, op: &Op) -> Result<Outcome, Refusal> {
+        let fs = &self.fs;
+        match op {
+            Op::Create {
+                path,
+                kind,
+                mode,
+                rdev,
+            } => {
+                let (parent, name) = self.parent(path)?;
+                let new = NewInode {
+                    mode: kind.mode_bits() | mode,
+                    uid: 0,
+                    gid: 0,
+                    rdev: *rdev,
+                };
+                Ok(facts(&fs.create(&parent, &name.bytes(), &new)?.attr))
+            }
+            Op::Symlink { path, length } => {
+                let (parent, name) = self.parent(path)?;
+                let text = link_text(*length);
+                Ok(facts(&fs.symlink(&parent, &name.bytes(), &text, 0, 0)?.attr))
+            }
+            Op::Link { target, to } => {
+                let inode = self.find(target)?;
+                let (parent, name) = self.parent(to)?;
+                Ok(facts(&fs.link(&inode, &parent, &name.bytes())?))
+            }
+            Op::Unlink(path) => {
+                let (parent, name) = self.parent(path)?;
+                done(fs.unlink(&parent, &name.bytes()))
+            }
+            Op::RemoveDirectory(path) => {
+                let (parent, name) = self.parent(path)?;
+                done(fs.rmdir(&parent, &name.bytes()))
+            }
+            Op::Rename { from, to, mode } => {
+                let (parent, name) = self.parent(from)?;
+                let (to_parent, to_name) = self.parent(to)?;
+                done(fs.rename(&parent, &name.bytes(), &to_parent, &to_name.bytes(), *mode))
+            }
+            Op::Write {
+                target,
+                offset,
+                length,
+                fill,
+            } => {
+                let inode = self.find(target)?;
+                done(fs.write(&inode, *offset, &pattern(*fill, *offset, *length)))
+            }
+            Op::SetAttr { target, changes } => {
+                Ok(facts(&fs.set_attr(&self.find(target)?, changes)?))
+            }
+            Op::SetFlags { target, flags } => Ok(facts(&fs.set_flags(&self.find(target)?, *flags)?)),
+            Op::Read {
+                target,
+                offset,
+                length,
+            } => {
+                let inode = self.find(target)?;
+                let mut buffer = vec![0xee; *length as usize];
+                let got = fs.read(&inode, *offset, &mut buffer)?;
+                buffer.truncate(got);
+                Ok(Outcome::Bytes(buffer))
+            }
+            Op::Seek {
+                target,
+                offset,
+                what,
+            } => match fs.seek(&self.find(target)?, *offset, *what) {
+                Ok(position) => Ok(Outcome::Position(Some(position))),
+                Err(Error::NoData) => Ok(Outcome::Position(None)),
+                Err(error) => Err(error.into()),
+            },
+            Op::Stat(target) => Ok(facts(&fs.attr(&self.find(target)?)?)),
+            Op::ReadLink(path) => Ok(Outcome::Bytes(fs.read_link(&self.resolve(&path.0)?)?)),
+            Op::List(path) => self.list(path),
+            Op::Open { path, handle } => {
+                let inode = self.resolve(&path.0)?;
+                self.handles.insert(*handle, inode);
+                Ok(Outcome::Done)
+            }
+            Op::Close(handle) => {
+                self.handles.remove(handle);
+                Ok(Outcome::Done)
+            }
+            Op::Fsync(target) => done(fs.sync_file(&self.find(target)?, false)),
+            Op::Fdatasync(target) => done(fs.sync_file(&self.find(target)?, true)),
+            Op::Sync => done(fs.sync()),
+            Op::Commit => done(fs.commit().map(|_| ())),
+            Op::Remount => Err(Refusal::Broken("a subject cannot remount itself".into())),
+        }
+    }
+
+    fn list(&self, path: &Path) -> Result<Outcome, Refusal> {
+        let mut names = Vec::new();
+        for listed in self.entries(&self.resolve(&path.0)?)? {
+            let kind = listed
+                .kind
+                .ok_or_else(|| Refusal::Broken(format!("an entry without type: {listed:?}")))?;
+            names.push((listed.name, kind));
+        }
+        names.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(Outcome::Names(names))
+    }
+
+    fn find(&self, target: &Target) -> Result<InodeRef, Refusal> {
+        match target {
+            Target::Path(path) => self.resolve(&path.0),
+            Target::Handle(handle) => self.handles.get(handle).cloned().ok_or(Refusal::NotOpen),
+        }
+    }
+
+    fn resolve(&self, names: &[Name]) -> Result<InodeRef, Refusal> {
+        names.iter().try_fold(Arc::clone(&self.root), |at, name| {
+            let Entry { inode, .. } = self.fs.lookup(&at, &name.bytes())?;
+            Ok(inode)
+        })
+    }
+
+    fn parent(&self, path: &Path) -> Result<(InodeRef, Name), Refusal> {
+        let (parents, name) = path.split().ok_or(Refusal::Invalid)?;
+        Ok((self.resolve(parents)?, name))
+    }
+}
+
+fn done(result: Result<()>) -> Result<Outcome, Refusal> {
+    Ok(result.map(|()| Outcome::Done)?)
+}
+
+fn facts(attr: &Attr) -> Outcome {
+    Outcome::Facts(Facts::from(attr))
+}
+
+/// Calls into the engine and makes words of its errors and panics.
+fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("the engine panicked".into()),
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::NotFound => Self::NotFound,
+            Error::Exists => Self::Exists,
+            Error::NotDirectory => Self::NotDirectory,
+            Error::IsDirectory => Self::IsDirectory,
+            Error::NotEmpty => Self::NotEmpty,
+            Error::NoSpace => Self::NoSpace,
+            Error::ReadOnly { .. } => Self::ReadOnly,
+            Error::TooManyLinks => Self::TooManyLinks,
+            Error::NameTooLong => Self::NameTooLong,
+            Error::Invalid(_) => Self::Invalid,
+            Error::FileTooLarge => Self::FileTooLarge,
+            Error::NotPermitted(_) => Self::NotPermitted,
+            other => Self::Broken(other.to_string()),
+        }
+    }
+}
+
+impl From<&Attr> for Facts {
+    fn from(attr: &Attr) -> Self {
+        let is_directory = attr.file_type == nilfs_ondisk::inode::FileType::Directory;
+        Self {
+            kind: attr.file_type,
+            mode: attr.mode,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: attr.rdev,
+            size: if is_directory { 0 } else { attr.size },
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+            flags: attr.flags,
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! A world: one life of a file system, lived by the model and the engine alike and compared at
+//! every step, with a record of everything that reached the device.
+
+use std::fmt;
+use std::sync::Arc;
+
+use nilfs_device::{Device, MemoryDevice, RecordingDevice};
+
+use nilfs_engine::Order;
+use crate::clock::ThreadClock;
+use crate::generate::{Generator, Profile};
+use crate::history::{History, Promise, Step};
+use crate::model::Model;
+use crate::name::Path;
+use crate::op::{Op, Target};
+use crate::outcome::{Outcome, Refusal, difference};
+use crate::subject::{Mounting, Subject};
+use crate::volume::{Shape, check};
+
+/// After so many operations the whole trees are compared.
+const LOOK_EVERY: usize = 50;
+
+/// The laws of a world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// The volume.
+    pub shape: Shape,
+    /// The order of writes it is mounted with.
+    pub order: Order,
+    /// Whether the volume may be full. If not, "no space" is a fault.
+    pub may_fill: bool,
+}
+
+/// A volume with its model.
+pub struct World {
+    settings: Settings,
+    device: Arc<RecordingDevice<MemoryDevice>>,
+    subject: Option<Subject>,
+    model: Model,
+    history: History,
+    ops: Vec<Op>,
+    refused_for_space: usize,
+}
+
+/// What went wrong, and what led to it.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// The operations, the last of them the one that failed if `what` says no other.
+    pub ops: Vec<Op>,
+    /// What was wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} operations:", self.ops.len())?;
+        for (nth, op) in self.ops.iter().enumerate() {
+            writeln!(f, "{:5} {op}", nth + 1)?;
+        }
+        write!(f, "{}", self.what)
+    }
+}
+
+impl World {
+    /// A new volume, mounted.
+    ///
+    /// # Errors
+    /// It cannot be mounted, or is not empty.
+    pub fn new(settings: Settings) -> Result<Self, String> {
+        Self::on(settings, settings.shape.format(), None)
+    }
+
+    /// A volume with content, mounted; it must show `state`, or be empty if there is none.
+    ///
+    /// # Errors
+    /// It cannot be mounted, or shows something else.
+    pub fn on(settings: Settings, content: Vec<u8>, state: Option<Model>) -> Result<Self, String> {
+        let device = Arc::new(RecordingDevice::new(MemoryDevice::from(content.clone())));
+        ThreadClock::set(ThreadClock::at_step(0));
+        let mut subject = mount(&device, settings)?;
+        let model = match state {
+            Some(state) => state,
+            None => empty_model(settings.shape, &mut subject)?,
+        };
+        let mut world = Self {
+            settings,
+            device,
+            subject: Some(subject),
+            model,
+            history: History {
+                start: content,
+                ..History::default()
+            },
+            ops: Vec::new(),
+            refused_for_space: 0,
+        };
+        world.record(0, Promise::Everything);
+        world.look()?;
+        Ok(world)
+    }
+
+    /// Lives through `ops`.
+    ///
+    /// # Errors
+    /// What differed first.
+    pub fn replay(settings: Settings, ops: &[Op]) -> Result<Self, String> {
+        let mut world = Self::new(settings)?;
+        for op in ops {
+            world.step(op)?;
+        }
+        Ok(world)
+    }
+
+    /// Lives through `count` random operations.
+    ///
+    /// # Errors
+    /// What differed first, with all operations so far.
+    pub fn live(&mut self, seed: u64, profile: Profile, count: usize) -> Result<(), Failure> {
+        let mut generator = Generator::new(seed, profile);
+        for _ in 0..count {
+            let op = generator.next_op(&self.model);
+            self.step(&op).map_err(|what| Failure {
+                ops: self.ops.clone(),
+                what,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Does one operation on both sides and compares.
+    ///
+    /// # Errors
+    /// What differed.
+    pub fn step(&mut self, op: &Op) -> Result<(), String> {
+        self.ops.push(op.clone());
+        let nth = self.history.steps.len();
+        let now = ThreadClock::at_step(nth as u64);
+        ThreadClock::set(now);
+        let began = self.history.events.len();
+        let found = match op {
+            Op::Remount => self.remount()?,
+            _ => self.subject()?.apply(op),
+        };
+        let full = found == Outcome::Refused(Refusal::NoSpace);
+        if self.settings.may_fill && full && op.may_need_space() {
+            self.refused_for_space += 1;
+        } else {
+            let expected = self.model.apply(op, now);
+            if let Some(what) = difference(&expected, &found) {
+                return Err(format!("step {nth}, {op}: {what}"));
+            }
+        }
+        let promise = Promise::of(op, &found, &self.model, self.settings.order);
+        self.record(began, promise);
+        let look = match op {
+            Op::Remount => self.look().and_then(|()| self.count_inodes()),
+            _ if nth.is_multiple_of(LOOK_EVERY) => self.look(),
+            _ => Ok(()),
+        };
+        look.map_err(|what| format!("after step {nth}, {op}: {what}"))
+    }
+
+    /// Whether the volume counts as many inodes as there are; it does so when nothing is dirty.
+    fn count_inodes(&mut self) -> Result<(), String> {
+        let expected = self.model.inodes();
+        let used = self.subject()?.inodes()?;
+        if used != expected {
+            return Err(format!("{used} inodes are in use, expected {expected}"));
+        }
+        Ok(())
+    }
+
+    /// Compares the whole trees.
+    ///
+    /// # Errors
+    /// What differed first.
+    pub fn look(&mut self) -> Result<(), String> {
+        let expected = self.model.tree();
+        match expected.difference(&self.subject()?.tree()?) {
+            Some(what) => Err(what),
+            None => Ok(()),
+        }
+    }
+
+    /// Unmounts, has the volume checked, mounts it read-only, compares a last time, and gives the
+    /// whole history.
+    ///
+    /// # Errors
+    /// What was wrong.
+    pub fn end(mut self) -> Result<History, String> {
+        self.step(&Op::Remount)?;
+        self.unmount()?;
+        let device = Arc::new(MemoryDevice::from(self.device.below().snapshot()));
+        let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
+        let read_only = Mounting {
+            order: self.settings.order,
+            read_only: true,
+        };
+        self.subject = Some(Subject::mount(below, read_only)?);
+        self.look()?;
+        self.subject = None;
+        if device.snapshot() != self.device.below().snapshot() {
+            return Err("a read-only mount has written".into());
+        }
+        Ok(self.history)
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The operations so far.
+    #[must_use]
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// How many operations were refused because the volume was full.
+    #[must_use]
+    pub fn refused_for_space(&self) -> usize {
+        self.refused_for_space
+    }
+
+    fn subject(&mut self) -> Result<&mut Subject, String> {
+        self.subject.as_mut().ok_or_else(|| "the volume is not mounted".into())
+    }
+
+    fn remount(&mut self) -> Result<Outcome, String> {
+        self.unmount()?;
+        self.subject = Some(mount(&self.device, self.settings)?);
+        Ok(Outcome::Done)
+    }
+
+    fn unmount(&mut self) -> Result<(), String> {
+        if let Some(subject) = self.subject.take() {
+            subject.unmount()?;
+        }
+        check(self.device.below()).map_err(|what| format!("after unmounting: {what}"))
+    }
+
+    fn record(&mut self, began: usize, promise: Promise) {
+        self.history.events.extend(self.device.take_events());
+        self.history.steps.push(Step {
+            began,
+            ended: self.history.events.len(),
+            promise,
+            state: self.model.clone(),
+        });
+    }
+}
+
+fn mount(device: &Arc<RecordingDevice<MemoryDevice>>, settings: Settings) -> Result<Subject, String> {
+    let device: Arc<dyn Device> = Arc::<RecordingDevice<MemoryDevice>>::clone(device);
+    let how = Mounting {
+        order: settings.order,
+        read_only: false,
+    };
+    Subject::mount(device, how)
+}
+
+fn empty_model(shape: Shape, subject: &mut Subject) -> Result<Model, String> {
+    match subject.apply(&Op::Stat(Target::Path(Path::root()))) {
+        Outcome::Facts(root) => Ok(Model::new(shape.block_size, &root)),
+        other => Err(format!("the root of a new volume: {other}")),
+    }
+}

@@ -1,0 +1,186 @@
+//! When the device fails, the file system says so, writes nothing more, and goes on reading; what
+//! was synced before is there when the device is well again.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nilfs_device::{Device, Faults, FaultyDevice, MemoryDevice};
+use nilfs_engine::Order;
+use nilfs_sim::clock::ThreadClock;
+use nilfs_sim::generate::{Generator, Profile};
+use nilfs_sim::history::{Promise, Step, state_found};
+use nilfs_sim::model::Model;
+use nilfs_sim::name::Path;
+use nilfs_sim::op::{Op, Target};
+use nilfs_sim::outcome::{Outcome, Refusal, difference};
+use nilfs_sim::seeds::for_each_seed;
+use nilfs_sim::subject::{Mounting, Subject};
+use nilfs_sim::volume::{Shape, check};
+
+const READ_WRITE: Mounting = Mounting {
+    order: Order::Relaxed,
+    read_only: false,
+};
+
+/// A life without remounts, whose failures are the test's.
+struct Life {
+    device: Arc<FaultyDevice<MemoryDevice>>,
+    faults: Arc<Faults>,
+    subject: Subject,
+    model: Model,
+    generator: Generator,
+    steps: Vec<Step>,
+}
+
+impl Life {
+    fn new(seed: u64) -> Self {
+        let content = Shape::SMALL.format();
+        let (device, faults) = FaultyDevice::new(MemoryDevice::from(content));
+        let device = Arc::new(device);
+        let mut subject = mount(&device);
+        let Outcome::Facts(root) = subject.apply(&Op::Stat(Target::Path(Path::root()))) else {
+            panic!("the root of a new volume cannot be read");
+        };
+        let profile = Profile {
+            remounts: 0,
+            ..Profile::SYNCS
+        };
+        let mut life = Self {
+            device,
+            faults,
+            subject,
+            model: Model::new(Shape::SMALL.block_size, &root),
+            generator: Generator::new(seed, profile),
+            steps: Vec::new(),
+        };
+        life.record(Promise::Everything);
+        life
+    }
+
+    fn record(&mut self, promise: Promise) {
+        self.steps.push(Step {
+            began: 0,
+            ended: 0,
+            promise,
+            state: self.model.clone(),
+        });
+    }
+
+    /// Does a random operation; what the engine answered, and what it should have.
+    fn step(&mut self) -> (Op, Outcome, Option<String>) {
+        let op = self.generator.next_op(&self.model);
+        let (found, wrong) = self.apply(&op);
+        (op, found, wrong)
+    }
+
+    /// Does an operation. The model follows unless the device is to blame.
+    fn apply(&mut self, op: &Op) -> (Outcome, Option<String>) {
+        let now = ThreadClock::at_step(self.steps.len() as u64);
+        ThreadClock::set(now);
+        let found = self.subject.apply(op);
+        if matches!(
+            found,
+            Outcome::Refused(Refusal::Broken(_) | Refusal::ReadOnly)
+        ) {
+            return (found, None);
+        }
+        let expected = self.model.apply(op, now);
+        let wrong = difference(&expected, &found).map(|what| format!("{op}: {what}"));
+        let promise = Promise::of(op, &found, &self.model, Order::Relaxed);
+        self.record(promise);
+        (found, wrong)
+    }
+
+    fn healthy(&mut self, count: usize) {
+        for _ in 0..count {
+            let (op, found, wrong) = self.step();
+            assert_eq!(wrong, None);
+            let broken = matches!(found, Outcome::Refused(Refusal::Broken(_)));
+            assert!(!broken, "{op}: {found}");
+        }
+    }
+
+    fn look(&self) {
+        let found = self.subject.tree().unwrap_or_else(|what| panic!("{what}"));
+        assert_eq!(self.model.tree().difference(&found), None);
+    }
+}
+
+fn mount(device: &Arc<FaultyDevice<MemoryDevice>>) -> Subject {
+    let device: Arc<dyn Device> = Arc::<FaultyDevice<MemoryDevice>>::clone(device);
+    Subject::mount(device, READ_WRITE).unwrap_or_else(|what| panic!("{what}"))
+}
+
+#[test]
+fn a_device_that_cannot_write_makes_the_volume_read_only() {
+    for_each_seed("a_device_that_cannot_write_makes_the_volume_read_only", 10, |seed| {
+        let mut life = Life::new(seed);
+        life.healthy(80);
+        let fault = match seed % 2 {
+            0 => &life.faults.writes,
+            _ => &life.faults.flushes,
+        };
+        fault.store(true, Ordering::Relaxed);
+        for _ in 0..60 {
+            let (_, _, wrong) = life.step();
+            assert_eq!(wrong, None);
+        }
+        let (synced, _) = life.apply(&Op::Sync);
+        let refused = matches!(
+            synced,
+            Outcome::Refused(Refusal::Broken(_) | Refusal::ReadOnly)
+        );
+        assert!(refused, "a sync that cannot write answered {synced}");
+        assert!(life.subject.is_read_only());
+        life.look();
+        let Life {
+            device,
+            faults,
+            subject,
+            steps,
+            ..
+        } = life;
+        // It cannot succeed, but must end.
+        let _ = subject.unmount();
+        faults.writes.store(false, Ordering::Relaxed);
+        faults.flushes.store(false, Ordering::Relaxed);
+        let again = mount(&device);
+        let found = again.tree().unwrap_or_else(|what| panic!("{what}"));
+        state_found(&steps, 0, &found).unwrap_or_else(|what| panic!("{what}"));
+        again.unmount().unwrap_or_else(|what| panic!("{what}"));
+        check(&*device).unwrap_or_else(|what| panic!("{what}"));
+    });
+}
+
+#[test]
+fn an_operation_that_cannot_read_changes_nothing() {
+    for_each_seed("an_operation_that_cannot_read_changes_nothing", 10, |seed| {
+        let mut life = Life::new(seed);
+        life.healthy(120);
+        for round in 0..60 {
+            if round % 10 == 0 {
+                // With nothing in memory, every operation has to read.
+                life.model.close_all();
+                let Life {
+                    device, subject, ..
+                } = life;
+                subject.unmount().unwrap_or_else(|what| panic!("{what}"));
+                life = Life {
+                    subject: mount(&device),
+                    device,
+                    ..life
+                };
+            }
+            life.faults.reads.store(true, Ordering::Relaxed);
+            let op = life.generator.next_op(&life.model);
+            let commits = matches!(
+                op,
+                Op::Sync | Op::Commit | Op::Fsync(_) | Op::Fdatasync(_)
+            );
+            let wrong = if commits { None } else { life.apply(&op).1 };
+            life.faults.reads.store(false, Ordering::Relaxed);
+            assert_eq!(wrong, None);
+            life.look();
+        }
+    });
+}

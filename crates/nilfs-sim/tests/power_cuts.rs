@@ -1,0 +1,59 @@
+//! After a power cut at any moment the file system is in a state that it really had, nothing is
+//! lost that was synced, and the volume goes on working.
+
+use nilfs_engine::Order;
+use nilfs_sim::cuts::{cut_everywhere, cut_somewhere};
+use nilfs_sim::generate::Profile;
+use nilfs_sim::history::History;
+use nilfs_sim::op::Op;
+use nilfs_sim::seeds::for_each_seed;
+use nilfs_sim::shrink::shrink;
+use nilfs_sim::volume::Shape;
+use nilfs_sim::world::{Failure, Settings, World};
+
+fn settings(order: Order) -> Settings {
+    Settings {
+        shape: Shape::SMALL,
+        order,
+        may_fill: true,
+    }
+}
+
+fn live_and_cut(
+    settings: Settings,
+    seed: u64,
+    count: usize,
+    cut: impl Fn(&History) -> Result<(), String>,
+) {
+    let lived = World::new(settings).map_err(|what| Failure { ops: Vec::new(), what });
+    let survived = lived.and_then(|mut world| {
+        world.live(seed, Profile::SYNCS, count)?;
+        let ops = world.ops().to_vec();
+        cut(world.history()).map_err(|what| Failure { ops, what })
+    });
+    if let Err(failure) = survived {
+        let fails = |ops: &[Op]| match World::replay(settings, ops) {
+            Ok(world) => cut(world.history()).err(),
+            Err(what) => Some(what),
+        };
+        panic!("seed {seed}, {:?}: {}", settings.order, shrink(failure, fails));
+    }
+}
+
+#[test]
+fn at_every_event_of_short_lives() {
+    for_each_seed("at_every_event_of_short_lives", 16, |seed| {
+        let order = if seed % 4 == 0 { Order::Strict } else { Order::Relaxed };
+        let settings = settings(order);
+        live_and_cut(settings, seed, 25, |history| cut_everywhere(settings, history, seed));
+    });
+}
+
+#[test]
+fn at_random_events_of_long_lives() {
+    for_each_seed("at_random_events_of_long_lives", 12, |seed| {
+        let order = if seed % 4 == 0 { Order::Strict } else { Order::Relaxed };
+        let settings = settings(order);
+        live_and_cut(settings, seed, 250, |history| cut_somewhere(settings, history, seed, 60));
+    });
+}

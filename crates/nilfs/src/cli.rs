@@ -1,0 +1,64 @@
+//! The one definition of the command line: help, man pages and completions are made of it.
+
+use clap::{Parser, Subcommand};
+
+use crate::commands;
+
+/// What every help page ends with.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed: a device error, a full disk, a file that is not there …
+  2  the command line is wrong
+  3  not a NILFS2 volume, or one that is damaged or too new
+  4  the device or image is missing or cannot be opened
+  5  the device or image is in use
+  6  refused, because data would be overwritten (mkfs without -f)";
+
+/// NILFS2 in user space: make, mount and look into volumes of the log-structured file system.
+#[derive(Debug, Parser)]
+#[command(name = "nilfs", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = EXIT_CODES)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Mkfs(commands::mkfs::Args),
+    Mount(commands::mount::MountArgs),
+    Umount(commands::mount::UmountArgs),
+    Info(commands::info::Args),
+    Ls(commands::ls::Args),
+    Cat(commands::cat::Args),
+    Stat(commands::stat::Args),
+    Cp(commands::cp::Args),
+    Checkpoints(commands::checkpoints::Args),
+    Segments(commands::segments::Args),
+    Dump(commands::dump::Args),
+    Generate(commands::generate::Args),
+}
+
+impl Command {
+    /// Does it.
+    pub fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Mkfs(args) => commands::mkfs::run(args),
+            Self::Mount(args) => commands::mount::mount(args),
+            Self::Umount(args) => commands::mount::umount(args),
+            Self::Info(args) => commands::info::run(args),
+            Self::Ls(args) => commands::ls::run(args),
+            Self::Cat(args) => commands::cat::run(args),
+            Self::Stat(args) => commands::stat::run(args),
+            Self::Cp(args) => commands::cp::run(args),
+            Self::Checkpoints(args) => commands::checkpoints::run(args),
+            Self::Segments(args) => commands::segments::run(args),
+            Self::Dump(args) => commands::dump::run(args),
+            Self::Generate(args) => commands::generate::run(args),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! `nilfs cat`: the content of files.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+
+use anyhow::Context;
+use nilfs_ondisk::inode::FileType;
+
+use crate::image::{ImageArgs, LastLink, find};
+use crate::output::printable;
+
+/// Bytes read at a time.
+const READ_BYTES: usize = 1 << 20;
+
+/// Print files of a volume
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// The files
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<OsString>,
+}
+
+/// Prints them one behind the other.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let files = args.image.open()?;
+    let mut out = io::stdout().lock();
+    let mut buffer = vec![0; READ_BYTES];
+    for path in &args.paths {
+        let context = || printable(path.as_bytes());
+        let file = find(&files, path.as_bytes(), LastLink::Follow)?;
+        if file.attr.file_type == FileType::Directory {
+            return Err(nilfs_engine::Error::IsDirectory).with_context(context);
+        }
+        let mut offset = 0;
+        loop {
+            let count = files.read(&file.inode, offset, &mut buffer).with_context(context)?;
+            if count == 0 {
+                break;
+            }
+            out.write_all(&buffer[..count])?;
+            offset += count as u64;
+        }
+    }
+    Ok(out.flush()?)
+}

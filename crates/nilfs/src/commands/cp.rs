@@ -1,0 +1,253 @@
+//! `nilfs cp`: files out of a volume that is not mounted.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use nilfs_engine::{Attr, Entry, Filesystem, InodeRef, Seek};
+use nilfs_ondisk::Ino;
+use nilfs_ondisk::inode::FileType;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
+
+use crate::exit::{Failure, Status, sentence};
+use crate::image::{Found, ImageArgs, LastLink, Walk, find};
+use crate::output::printable;
+use crate::progress::Progress;
+
+/// Bytes copied at a time.
+const COPY_BYTES: usize = 1 << 20;
+
+/// Copy files out of a volume
+///
+/// Holes stay holes. What cannot be copied is named, and the rest is copied all the same.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Copy directories with everything below them
+    #[arg(short, long)]
+    recursive: bool,
+    /// Keep owner, permissions and times
+    #[arg(short, long)]
+    preserve: bool,
+    #[command(flatten)]
+    image: ImageArgs,
+    /// The files to copy, and where to
+    #[arg(value_name = "PATH", required = true, num_args = 2..)]
+    paths: Vec<OsString>,
+}
+
+/// Copies them.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let files = args.image.open()?;
+    let Some((destination, sources)) = args.paths.split_last() else {
+        unreachable!("clap wants two paths");
+    };
+    let destination = Path::new(destination);
+    if sources.len() > 1 && !destination.is_dir() {
+        bail!("{} is not a directory", destination.display());
+    }
+    let mut copier = Copier {
+        files: &files,
+        preserve: args.preserve,
+        links: HashMap::new(),
+        directories: Vec::new(),
+        failed: 0,
+        progress: Progress::bytes("copying"),
+        buffer: vec![0; COPY_BYTES],
+    };
+    for source in sources {
+        let found = find(&files, source.as_bytes(), LastLink::Keep)?;
+        if found.attr.file_type == FileType::Directory && !args.recursive {
+            bail!("{} is a directory; use -r to copy it", printable(source.as_bytes()));
+        }
+        let to = match Path::new(source).file_name() {
+            Some(name) if destination.is_dir() => destination.join(name),
+            _ => destination.to_owned(),
+        };
+        copier.copy_tree(found, &to);
+    }
+    copier.finish()
+}
+
+/// Copies files one by one and counts what did not work.
+struct Copier<'a> {
+    files: &'a Filesystem,
+    preserve: bool,
+    /// Where the first name of a file with several names was copied to.
+    links: HashMap<Ino, PathBuf>,
+    /// Directories whose times are to be set when everything is in them.
+    directories: Vec<(PathBuf, Attr)>,
+    failed: u64,
+    progress: Progress,
+    buffer: Vec<u8>,
+}
+
+impl Copier<'_> {
+    fn copy_tree(&mut self, top: Entry, to: &Path) {
+        let is_directory = top.attr.file_type == FileType::Directory;
+        let inode = InodeRef::clone(&top.inode);
+        if !self.try_copy(Ok(top), to) || !is_directory {
+            return;
+        }
+        for Found { path, entry } in Walk::new(self.files, inode, true) {
+            self.try_copy(entry, &to.join(OsStr::from_bytes(&path)));
+        }
+    }
+
+    fn try_copy(&mut self, entry: anyhow::Result<Entry>, to: &Path) -> bool {
+        let copied = entry.and_then(|entry| self.copy(&entry, to));
+        let Err(error) = copied.with_context(|| printable(to.as_os_str().as_bytes())) else {
+            return true;
+        };
+        self.failed += 1;
+        self.progress.warn(&format!("nilfs: {}", sentence(&error)));
+        false
+    }
+
+    /// Copies one file, or makes one directory. No symbolic link at the destination is followed:
+    /// the volume might have put it there.
+    fn copy(&mut self, entry: &Entry, to: &Path) -> anyhow::Result<()> {
+        let attr = entry.attr;
+        if attr.file_type == FileType::Directory {
+            return self.make_directory(attr, to);
+        }
+        if attr.nlink > 1 {
+            if let Some(first) = self.links.get(&attr.ino) {
+                return Ok(fs::hard_link(first, to)?);
+            }
+            self.links.insert(attr.ino, to.to_owned());
+        }
+        match attr.file_type {
+            FileType::Regular => self.copy_content(entry, to)?,
+            FileType::Symlink => {
+                let target = self.files.read_link(&entry.inode)?;
+                std::os::unix::fs::symlink(OsStr::from_bytes(&target), to)?;
+            }
+            _ => make_node(&attr, to)?,
+        }
+        if self.preserve { preserve(&attr, to) } else { Ok(()) }
+    }
+
+    fn make_directory(&mut self, attr: Attr, to: &Path) -> anyhow::Result<()> {
+        // We must be able to fill it, whatever its own permissions are.
+        let mode = u32::from(attr.mode & 0o777) | 0o700;
+        match DirBuilder::new().mode(mode).create(to) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if !fs::symlink_metadata(to)?.is_dir() {
+                    bail!("exists already and is not a directory");
+                }
+            }
+            made => made?,
+        }
+        self.directories.push((to.to_owned(), attr));
+        Ok(())
+    }
+
+    fn copy_content(&mut self, entry: &Entry, to: &Path) -> anyhow::Result<()> {
+        let copy = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(u32::from(entry.attr.mode & 0o777))
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
+            .open(to)?;
+        if !copy.metadata()?.is_file() {
+            bail!("exists already and is not a regular file");
+        }
+        let mut offset = 0;
+        while let Some((start, end)) = self.data_from(&entry.inode, offset)? {
+            self.copy_range(&entry.inode, &copy, start, end)?;
+            offset = end;
+        }
+        Ok(copy.set_len(entry.attr.size)?)
+    }
+
+    /// The next run of data at or behind `offset`.
+    fn data_from(&self, inode: &InodeRef, offset: u64) -> anyhow::Result<Option<(u64, u64)>> {
+        let start = match self.files.seek(inode, offset, Seek::Data) {
+            Err(nilfs_engine::Error::NoData) => return Ok(None),
+            start => start?,
+        };
+        let end = self.files.seek(inode, start, Seek::Hole)?;
+        Ok((end > start).then_some((start, end)))
+    }
+
+    fn copy_range(
+        &mut self,
+        inode: &InodeRef,
+        copy: &File,
+        start: u64,
+        end: u64,
+    ) -> anyhow::Result<()> {
+        let mut offset = start;
+        while offset < end {
+            let wanted = (end - offset).min(COPY_BYTES as u64) as usize;
+            let count = self.files.read(inode, offset, &mut self.buffer[..wanted])?;
+            if count == 0 {
+                break;
+            }
+            copy.write_all_at(&self.buffer[..count], offset)?;
+            offset += count as u64;
+            self.progress.add(count as u64);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> anyhow::Result<()> {
+        if self.preserve {
+            // Innermost first: setting a directory's attributes changes nothing above it.
+            for (path, attr) in std::mem::take(&mut self.directories).iter().rev() {
+                if let Err(error) = preserve(attr, path) {
+                    self.failed += 1;
+                    let path = printable(path.as_os_str().as_bytes());
+                    self.progress.warn(&format!("nilfs: {path}: {}", sentence(&error)));
+                }
+            }
+        }
+        match self.failed {
+            0 => Ok(()),
+            1 => Err(Failure::new(Status::Failed, "1 file could not be copied").into()),
+            count => {
+                let message = format!("{count} files could not be copied");
+                Err(Failure::new(Status::Failed, message).into())
+            }
+        }
+    }
+}
+
+/// Makes a device node, a FIFO or a socket.
+fn make_node(attr: &Attr, to: &Path) -> anyhow::Result<()> {
+    let file_type = rustix::fs::FileType::from_raw_mode(attr.file_type.mode_bits().into());
+    let mode = Mode::from_raw_mode(u32::from(attr.mode & 0o777));
+    let device = rustix::fs::makedev(attr.rdev.major, attr.rdev.minor);
+    Ok(rustix::fs::mknodat(CWD, to, file_type, mode, device)?)
+}
+
+/// Gives a copy the owner, permissions and times of the original.
+fn preserve(attr: &Attr, to: &Path) -> anyhow::Result<()> {
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        std::os::unix::fs::lchown(to, Some(attr.uid), Some(attr.gid))?;
+    }
+    if attr.file_type != FileType::Symlink {
+        // Set-id bits only with the owner that they were meant for.
+        let kept = if is_root { 0o7777 } else { 0o777 };
+        let mode = Mode::from_raw_mode(u32::from(attr.mode & kept));
+        rustix::fs::chmodat(CWD, to, mode, AtFlags::empty())?;
+    }
+    let nanoseconds = attr.mtime.nanoseconds.into();
+    let time = Timespec {
+        tv_sec: attr.mtime.seconds,
+        tv_nsec: nanoseconds,
+    };
+    let times = Timestamps {
+        last_access: time,
+        last_modification: time,
+    };
+    rustix::fs::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(|error| anyhow!("its time cannot be set: {error}"))
+}

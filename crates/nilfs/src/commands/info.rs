@@ -1,0 +1,146 @@
+//! `nilfs info`: what kind of volume it is and how it is.
+
+use std::path::PathBuf;
+
+use nilfs_engine::Volume;
+use nilfs_ondisk::superblock::{FEATURE_BLOCK_COUNT, STATE_ERROR};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::image::open_volume;
+use crate::output::{self, Rows, exact_time, human_size, local_time, printable};
+
+/// Show what a volume is: label, geometry, features, state, space, checkpoints
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The device or image
+    #[arg(value_name = "DEVICE")]
+    device: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Info {
+    label: String,
+    uuid: String,
+    state: &'static str,
+    error_seen: bool,
+    features: Vec<String>,
+    size: u64,
+    block_size: u64,
+    segments: u64,
+    segment_size: u64,
+    clean_segments: u64,
+    reserved_segments: u64,
+    newest_checkpoint: u64,
+    checkpoints: u64,
+    snapshots: u64,
+    created: String,
+    mounted: Option<String>,
+    written: String,
+    mount_count: u16,
+    crc_seed: u32,
+    #[serde(skip)]
+    times: Times,
+}
+
+/// Seconds since 1970.
+struct Times {
+    created: u64,
+    mounted: u64,
+    written: u64,
+}
+
+/// Prints it.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let info = gather(&open_volume(&args.device)?)?;
+    if args.json { output::json(&info) } else { print(&info) }
+}
+
+fn gather(volume: &Volume) -> anyhow::Result<Info> {
+    let raw = volume.superblock().raw();
+    let geometry = volume.geometry();
+    let (checkpoints, snapshots) = volume.checkpoint_totals()?;
+    let end = raw.s_volume_name.iter().position(|byte| *byte == 0);
+    let label = &raw.s_volume_name[..end.unwrap_or(raw.s_volume_name.len())];
+    let times = Times {
+        created: raw.s_ctime.get(),
+        mounted: raw.s_mtime.get(),
+        written: raw.s_wtime.get(),
+    };
+    let exact = |seconds: u64| exact_time(seconds as i64, 0);
+    Ok(Info {
+        label: printable(label),
+        uuid: Uuid::from_bytes(raw.s_uuid).to_string(),
+        state: if volume.is_clean() { "clean" } else { "not cleanly unmounted" },
+        error_seen: raw.s_state.get() & STATE_ERROR != 0,
+        features: features(
+            raw.s_feature_compat.get(),
+            raw.s_feature_compat_ro.get(),
+            raw.s_feature_incompat.get(),
+        ),
+        size: raw.s_dev_size.get(),
+        block_size: geometry.block_size.bytes64(),
+        segments: geometry.nsegments,
+        segment_size: geometry.segment_bytes(),
+        clean_segments: volume.clean_segments()?,
+        reserved_segments: geometry.reserved_segments(),
+        newest_checkpoint: volume.last_log().cno.0,
+        checkpoints,
+        snapshots,
+        created: exact(times.created),
+        mounted: (times.mounted != 0).then(|| exact(times.mounted)),
+        written: exact(times.written),
+        mount_count: raw.s_mnt_count.get(),
+        crc_seed: volume.superblock().crc_seed(),
+        times,
+    })
+}
+
+/// The names of feature bits; unknown ones by their number.
+fn features(compat: u64, compat_ro: u64, incompat: u64) -> Vec<String> {
+    let mut names = Vec::new();
+    for (class, bits) in [("compat", compat), ("compat_ro", compat_ro), ("incompat", incompat)] {
+        for bit in (0..64).filter(|bit| bits & (1 << bit) != 0) {
+            names.push(if class == "compat_ro" && 1 << bit == FEATURE_BLOCK_COUNT {
+                "block_count".to_owned()
+            } else {
+                format!("{class}:{bit}")
+            });
+        }
+    }
+    names
+}
+
+fn print(info: &Info) -> anyhow::Result<()> {
+    let mut rows = Rows::properties();
+    let mut row = |name: &str, value: String| rows.push([name.to_owned(), value]);
+    let or_none = |text: String| if text.is_empty() { "none".to_owned() } else { text };
+    let time = |seconds: u64| local_time(seconds as i64);
+    row("label", or_none(info.label.clone()));
+    row("uuid", info.uuid.clone());
+    let error = if info.error_seen { ", an error was seen" } else { "" };
+    row("state", format!("{}{error}", info.state));
+    row("features", or_none(info.features.join(" ")));
+    row("size", format!("{} ({} bytes)", human_size(info.size), info.size));
+    row("block size", format!("{} bytes", info.block_size));
+    row("segments", format!("{} of {}", info.segments, human_size(info.segment_size)));
+    row(
+        "clean segments",
+        format!("{} ({} kept back)", info.clean_segments, info.reserved_segments),
+    );
+    row("newest checkpoint", info.newest_checkpoint.to_string());
+    row(
+        "checkpoints",
+        format!("{} ({} of them snapshots)", info.checkpoints, info.snapshots),
+    );
+    row("created", time(info.times.created));
+    let mounted = if info.mounted.is_some() { time(info.times.mounted) } else { "never".into() };
+    row("last mounted", mounted);
+    row("last written", time(info.times.written));
+    row("mount count", info.mount_count.to_string());
+    row("checksum seed", format!("{:#010x}", info.crc_seed));
+    rows.print()
+}

@@ -1,0 +1,102 @@
+//! `nilfs ls`: directories.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+
+use anyhow::Context;
+use nilfs_engine::{Entry, Filesystem};
+use nilfs_ondisk::inode::FileType;
+
+use crate::image::{Found, ImageArgs, LastLink, Walk, find};
+use crate::output::{self, Column, Rows, human_size, local_time, printable};
+use crate::record::{FileRecord, device_of, mode_string};
+
+/// List a directory of a volume
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Show mode, links, owner, size and time
+    #[arg(short, long)]
+    long: bool,
+    /// Go through the directories below too
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    image: ImageArgs,
+    /// The directory, or a file
+    #[arg(value_name = "PATH", default_value = "/")]
+    path: OsString,
+}
+
+/// Prints what is in it.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let files = args.image.open()?;
+    let entry = find(&files, args.path.as_bytes(), LastLink::Follow)?;
+    let found: Box<dyn Iterator<Item = Found>> = if entry.attr.file_type == FileType::Directory {
+        Box::new(Walk::new(&files, entry.inode, args.recursive))
+    } else {
+        let path = args.path.as_bytes().to_vec();
+        let entry = Ok(entry);
+        Box::new(std::iter::once(Found { path, entry }))
+    };
+    let found = found.map(|Found { path, entry }| {
+        let entry = entry.with_context(|| printable(&path))?;
+        anyhow::Ok((path, entry))
+    });
+    if args.json {
+        let records = found.map(|found| {
+            let (path, entry) = found?;
+            FileRecord::new(&files, &path, &entry.inode, &entry.attr)
+        });
+        return output::json(&records.collect::<anyhow::Result<Vec<_>>>()?);
+    }
+    if args.long {
+        return print_long(&files, found);
+    }
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    for found in found {
+        let (path, _) = found?;
+        writeln!(out, "{}", printable(&path))?;
+    }
+    Ok(out.flush()?)
+}
+
+fn print_long(
+    files: &Filesystem,
+    found: impl Iterator<Item = anyhow::Result<(Vec<u8>, Entry)>>,
+) -> anyhow::Result<()> {
+    let mut rows = Rows::new(&[
+        Column::Text("MODE"),
+        Column::Number("LINKS"),
+        Column::Number("OWNER"),
+        Column::Number("GROUP"),
+        Column::Number("SIZE"),
+        Column::Text("MODIFIED"),
+        Column::Text("NAME"),
+    ]);
+    for found in found {
+        let (path, entry) = found?;
+        let attr = &entry.attr;
+        let mut name = printable(&path);
+        if attr.file_type == FileType::Symlink {
+            name = format!("{name} -> {}", printable(&files.read_link(&entry.inode)?));
+        }
+        let size = match device_of(attr) {
+            Some((major, minor)) => format!("{major},{minor}"),
+            None => human_size(attr.size),
+        };
+        rows.push([
+            mode_string(attr),
+            attr.nlink.to_string(),
+            attr.uid.to_string(),
+            attr.gid.to_string(),
+            size,
+            local_time(attr.mtime.seconds),
+            name,
+        ]);
+    }
+    rows.print()
+}

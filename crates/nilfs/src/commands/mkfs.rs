@@ -1,0 +1,255 @@
+//! `nilfs mkfs`: makes a volume.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use nilfs_device::{Access, Device, FileDevice};
+use nilfs_engine::mkfs::{DEFAULT_BLOCKS_PER_SEGMENT, DEFAULT_RESERVED_PERCENT, Parameters};
+use nilfs_ondisk::BlockSize;
+use nilfs_ondisk::superblock::Superblock;
+use uuid::Uuid;
+
+use crate::exit::{Failure, Status};
+use crate::output::human_size;
+use crate::signature;
+
+/// Make a new volume on a device or in an image file
+///
+/// Everything on the device is lost. With the same --time, --seed, --uuid and --owner 0:0 the
+/// volume is byte for byte that of mkfs.nilfs2 2.3.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Bytes in a block
+    #[arg(short, long, value_name = "BYTES", default_value = "4096")]
+    #[arg(value_parser = ["1024", "2048", "4096"])]
+    block_size: String,
+    /// Blocks in a segment: a power of two, at least 16
+    #[arg(short = 'B', long, value_name = "N", default_value_t = DEFAULT_BLOCKS_PER_SEGMENT)]
+    blocks_per_segment: u32,
+    /// Percentage of the segments kept back for the cleaner: 1 to 99
+    #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = DEFAULT_RESERVED_PERCENT)]
+    reserved: u32,
+    /// Name of the volume, at most 80 bytes
+    #[arg(short = 'L', long, value_name = "LABEL")]
+    label: Option<OsString>,
+    /// Identity of the volume; random if left out
+    #[arg(short = 'U', long, value_name = "UUID")]
+    uuid: Option<Uuid>,
+    /// Create an image file of this size first, such as 512M or 4G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    size: Option<u64>,
+    /// Overwrite whatever is on the device
+    #[arg(short, long)]
+    force: bool,
+    /// Only say what would be done; write nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Keep unused blocks allocated: no discard, no holes
+    #[arg(short = 'K', long)]
+    nodiscard: bool,
+    /// Owner of the root directory; whoever runs the command if left out
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
+    owner: Option<(u32, u32)>,
+    /// Time of creation in seconds since 1970; now if left out
+    #[arg(long, value_name = "SECONDS")]
+    time: Option<u64>,
+    /// Seed of the checksums, such as 0x1f2e3d4c; random if left out
+    #[arg(long, value_name = "NUMBER", value_parser = parse_seed)]
+    seed: Option<u32>,
+    /// The device or image
+    #[arg(value_name = "DEVICE")]
+    device: PathBuf,
+}
+
+/// Makes the volume.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let parameters = parameters(&args)?;
+    let path = &args.device;
+    let exists = match fs::metadata(path) {
+        Ok(_) => true,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(error) => return Err(cannot_open(path, &error.to_string())),
+    };
+    let superblock = match args.size {
+        Some(size) if !exists => in_new_image(path, size, &parameters, args.dry_run)?,
+        None if !exists => {
+            let hint = "No such file or directory; --size SIZE creates an image";
+            return Err(cannot_open(path, hint));
+        }
+        wanted => on_device(&args, wanted, &parameters)?,
+    };
+    print(path, &superblock, args.dry_run)
+}
+
+/// Makes a volume on a device or image that exists.
+fn on_device(
+    args: &Args,
+    wanted: Option<u64>,
+    parameters: &Parameters,
+) -> anyhow::Result<Superblock> {
+    let path = &args.device;
+    let access = if args.dry_run { Access::ReadOnly } else { Access::ReadWrite };
+    let device = FileDevice::open(path, access)?;
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != device.size()) {
+        let message = format!(
+            "{} exists already and has {} bytes, not {wanted}; leave --size out to use it as it is",
+            path.display(),
+            device.size()
+        );
+        return Err(Failure::new(Status::Refused, message).into());
+    }
+    let context = || path.display().to_string();
+    let superblock =
+        nilfs_engine::mkfs::plan(device.size(), parameters).with_context(context)?;
+    if args.dry_run {
+        return Ok(superblock);
+    }
+    if !args.force
+        && let Some(found) = signature::find(path)?
+    {
+        confirm(path, &found)?;
+    }
+    nilfs_engine::mkfs::format(&device, parameters).with_context(context)
+}
+
+/// Makes a volume in an image that does not exist yet, and no image if that fails.
+fn in_new_image(
+    path: &Path,
+    size: u64,
+    parameters: &Parameters,
+    dry_run: bool,
+) -> anyhow::Result<Superblock> {
+    let context = || path.display().to_string();
+    let superblock = nilfs_engine::mkfs::plan(size, parameters).with_context(context)?;
+    if dry_run {
+        return Ok(superblock);
+    }
+    let create = || -> anyhow::Result<()> {
+        File::create_new(path)?.set_len(size)?;
+        let device = FileDevice::open(path, Access::ReadWrite)?;
+        nilfs_engine::mkfs::format(&device, parameters)?;
+        Ok(())
+    };
+    create().with_context(context).inspect_err(|_| {
+        // It held nothing before; a failure to remove it changes nothing about the first error.
+        let _ = fs::remove_file(path);
+    })?;
+    Ok(superblock)
+}
+
+fn parameters(args: &Args) -> anyhow::Result<Parameters> {
+    let bytes = args.block_size.parse()?;
+    let uuid = args.uuid.unwrap_or_else(Uuid::new_v4);
+    // The low half of a random UUID is as random as a seed has to be.
+    let seed = args.seed.unwrap_or_else(|| Uuid::new_v4().as_u128() as u32);
+    let time = match args.time {
+        Some(time) => time,
+        None => u64::try_from(jiff::Timestamp::now().as_second())
+            .context("the clock stands before 1970; give --time")?,
+    };
+    let caller = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    let label = args.label.as_ref().map(|label| label.as_bytes().to_vec());
+    Ok(Parameters {
+        block_size: BlockSize::from_bytes(bytes)?,
+        blocks_per_segment: args.blocks_per_segment,
+        reserved_percent: args.reserved,
+        label: label.unwrap_or_default(),
+        owner: args.owner.unwrap_or(caller),
+        discard: !args.nodiscard,
+        ..Parameters::new(*uuid.as_bytes(), seed, time)
+    })
+}
+
+/// Asks whether data may be overwritten; without somebody to ask the answer is no.
+fn confirm(path: &Path, found: &str) -> anyhow::Result<()> {
+    let path = path.display();
+    let refused = |message| Err(Failure::new(Status::Refused, message).into());
+    if !io::stdin().is_terminal() {
+        return refused(format!("{path} holds {found}; use -f to overwrite it"));
+    }
+    eprint!("{path} holds {found}. Overwrite it? [y/N] ");
+    io::stderr().flush()?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        Ok(())
+    } else {
+        refused(format!("{path} was left as it is"))
+    }
+}
+
+fn print(path: &Path, superblock: &Superblock, dry_run: bool) -> anyhow::Result<()> {
+    let geometry = superblock.geometry();
+    let verb = if dry_run { "would make" } else { "made" };
+    writeln!(
+        io::stdout(),
+        "{verb} a NILFS2 volume on {}: {}, {} segments of {}, blocks of {} bytes, uuid {}",
+        path.display(),
+        human_size(superblock.raw().s_dev_size.get()),
+        geometry.nsegments,
+        human_size(geometry.segment_bytes()),
+        geometry.block_size,
+        Uuid::from_bytes(superblock.raw().s_uuid)
+    )?;
+    Ok(())
+}
+
+fn cannot_open(path: &Path, why: &str) -> anyhow::Error {
+    let message = format!("cannot open {}: {why}", path.display());
+    Failure::new(Status::CannotOpen, message).into()
+}
+
+/// A number of bytes, with a binary unit if it ends with a letter.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KIB" => 10,
+        "M" | "MIB" => 20,
+        "G" | "GIB" => 30,
+        "T" | "TIB" => 40,
+        unit => return Err(format!("{unit} is none of the units K, M, G and T")),
+    };
+    let number: u64 = digits.parse().map_err(|_| "not a number of bytes such as 512M or 4G")?;
+    // What no file can have is a mistake.
+    number
+        .checked_mul(1 << shift)
+        .filter(|bytes| i64::try_from(*bytes).is_ok())
+        .ok_or_else(|| "too large".to_owned())
+}
+
+fn parse_owner(text: &str) -> Result<(u32, u32), String> {
+    let (uid, gid) = text.split_once(':').ok_or("not of the form UID:GID")?;
+    let number = |text: &str| text.parse().map_err(|_| format!("{text} is not a number"));
+    Ok((number(uid)?, number(gid)?))
+}
+
+fn parse_seed(text: &str) -> Result<u32, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| "not a number of 32 bits".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_binary_units() {
+        for (text, size) in [("4096", 4096), ("1k", 1024), ("512M", 512 << 20), ("4GiB", 4 << 30)] {
+            assert_eq!(parse_size(text), Ok(size));
+        }
+        for text in ["", "G", "4X", "-1", "9999999T"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! `nilfs stat`: everything about a file but its content.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use nilfs_engine::Timestamp;
+use nilfs_ondisk::inode::FileType;
+
+use crate::image::{ImageArgs, LastLink, find};
+use crate::output::{self, Rows, human_size, local_time, printable};
+use crate::record::{FileRecord, device_of, mode_string, type_name};
+
+/// Show type, size, owner, times and flags of files of a volume
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    image: ImageArgs,
+    /// The files
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<OsString>,
+}
+
+/// Prints it.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let files = args.image.open()?;
+    let mut records = Vec::new();
+    for (nth, path) in args.paths.iter().enumerate() {
+        let path = path.as_bytes();
+        let found = find(&files, path, LastLink::Keep)?;
+        let attr = found.attr;
+        if args.json {
+            records.push(FileRecord::new(&files, path, &found.inode, &attr)?);
+            continue;
+        }
+        if nth > 0 {
+            println!();
+        }
+        let mut rows = Rows::properties();
+        let mut row = |name: &str, value: String| rows.push([name.to_owned(), value]);
+        row("path", printable(path));
+        if attr.file_type == FileType::Symlink {
+            row("target", printable(&files.read_link(&found.inode)?));
+        }
+        row("inode", attr.ino.to_string());
+        row("type", type_name(attr.file_type).to_owned());
+        if let Some((major, minor)) = device_of(&attr) {
+            row("device", format!("{major}, {minor}"));
+        }
+        row("mode", format!("{:04o} ({})", attr.mode, mode_string(&attr)));
+        row("links", attr.nlink.to_string());
+        row("owner", format!("{}:{}", attr.uid, attr.gid));
+        row("size", format!("{} ({} bytes)", human_size(attr.size), attr.size));
+        let stored = human_size(attr.blocks.saturating_mul(512));
+        row("stored", format!("{stored} ({} blocks of 512 bytes)", attr.blocks));
+        row("modified", precise_time(attr.mtime));
+        row("changed", precise_time(attr.ctime));
+        row("flags", format!("{:#x}", attr.flags));
+        row("generation", attr.generation.to_string());
+        rows.print()?;
+    }
+    if args.json { output::json(&records) } else { Ok(()) }
+}
+
+fn precise_time(time: Timestamp) -> String {
+    format!("{}.{:09}", local_time(time.seconds), time.nanoseconds)
+}

@@ -1,0 +1,200 @@
+//! How the command ends when it fails: an exit code, and one sentence on stderr.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use nilfs_device::OpenError;
+use nilfs_engine::mkfs::MkfsError;
+
+/// The exit codes; `nilfs --help` and docs/exit-codes.md explain them to the user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// It was tried and did not work.
+    Failed = 1,
+    /// The command line is wrong. (clap ends with the same code.)
+    Usage = 2,
+    /// Not a volume that can be used.
+    NotAVolume = 3,
+    /// The device or image cannot be opened.
+    CannotOpen = 4,
+    /// Somebody else has it.
+    Busy = 5,
+    /// Data would be overwritten.
+    Refused = 6,
+}
+
+/// An error of the command itself, with the status it ends with.
+#[derive(Debug)]
+pub struct Failure {
+    status: Status,
+    message: String,
+}
+
+impl Failure {
+    /// The message is one sentence that says what failed and what to do.
+    pub fn new(status: Status, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { status, message }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Prints what is wrong with the command line, or the help that was asked for.
+pub fn report_usage(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Nobody is left to be told that it cannot be printed.
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+        }
+        _ => eprintln!("nilfs: {}", usage_sentence(&error.to_string())),
+    }
+    ExitCode::from(Status::Usage as u8)
+}
+
+/// The first paragraph of what clap says about a mistake, which has all that matters.
+fn usage_sentence(text: &str) -> String {
+    let (paragraph, rest) = text.split_once("\n\n").unwrap_or((text, ""));
+    let words: Vec<_> = paragraph.trim_start_matches("error: ").split_whitespace().collect();
+    let usage = rest.lines().find_map(|line| line.strip_prefix("Usage: "));
+    // "nilfs ls [OPTIONS] <DEVICE>": what comes before the arguments is the command.
+    let command = usage.map_or("nilfs".to_owned(), |usage| {
+        let words = usage.split(' ').take_while(|word| !word.starts_with(['[', '<', '-']));
+        words.collect::<Vec<_>>().join(" ")
+    });
+    format!("{}; see {command} --help", words.join(" "))
+}
+
+/// Prints why the command failed and gives its exit code.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    if is_broken_pipe(error) {
+        // The reader of our output has seen enough, as in `nilfs ls … | head`.
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("nilfs: {}", sentence(error));
+    ExitCode::from(status_of(error) as u8)
+}
+
+/// The causes of an error from the outermost to the innermost, as one sentence.
+pub fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        // Typed errors name their source in their own words already.
+        if text.ends_with(&cause) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&cause);
+    }
+    without_error_numbers(&text).replace('\n', " ")
+}
+
+/// Takes out what the standard library adds to the system's words: "(os error 2)".
+fn without_error_numbers(text: &str) -> String {
+    let mut rest = text;
+    let mut clean = String::new();
+    while let Some((before, behind)) = rest.split_once(" (os error ") {
+        clean.push_str(before);
+        rest = behind.split_once(')').map_or("", |(_, behind)| behind);
+    }
+    clean + rest
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+fn status_of(error: &anyhow::Error) -> Status {
+    let known = error.chain().find_map(|cause| {
+        if let Some(failure) = cause.downcast_ref::<Failure>() {
+            return Some(failure.status);
+        }
+        if let Some(error) = cause.downcast_ref::<OpenError>() {
+            return Some(match error {
+                OpenError::Busy { .. } => Status::Busy,
+                _ => Status::CannotOpen,
+            });
+        }
+        if let Some(error) = cause.downcast_ref::<MkfsError>() {
+            return Some(match error {
+                MkfsError::Device { .. } | MkfsError::TooSmall { .. } => Status::Failed,
+                _ => Status::Usage,
+            });
+        }
+        use nilfs_engine::Error;
+        cause.downcast_ref::<Error>().map(|error| match error {
+            Error::NotAVolume(_)
+            | Error::Feature(_)
+            | Error::Corrupt { .. }
+            | Error::Inconsistent(_) => Status::NotAVolume,
+            _ => Status::Failed,
+        })
+    });
+    known.unwrap_or(Status::Failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once_and_without_error_numbers() {
+        let source = io::Error::from_raw_os_error(2);
+        let path = "x.img".into();
+        let error = anyhow::Error::new(OpenError::Open { path, source }).context("while looking");
+        assert_eq!(
+            sentence(&error),
+            "while looking: cannot open x.img: No such file or directory"
+        );
+    }
+
+    #[test]
+    fn a_mistake_on_the_command_line_is_one_sentence() {
+        use clap::CommandFactory;
+        let mistake = |line: &str| {
+            let parsed = crate::cli::Cli::command().try_get_matches_from(line.split(' '));
+            usage_sentence(&parsed.unwrap_err().to_string())
+        };
+        assert_eq!(
+            mistake("nilfs mkfs -b 512 x"),
+            "invalid value '512' for '--block-size <BYTES>' \
+             [possible values: 1024, 2048, 4096]; see nilfs --help"
+        );
+        assert_eq!(
+            mistake("nilfs ls --frob x"),
+            "unexpected argument '--frob' found; see nilfs ls --help"
+        );
+        assert_eq!(
+            mistake("nilfs info"),
+            "the following required arguments were not provided: <DEVICE>; see nilfs info --help"
+        );
+    }
+
+    #[test]
+    fn the_innermost_known_error_decides_the_status() {
+        let failed: Result<(), _> = Err(Failure::new(Status::Refused, "no"));
+        assert_eq!(status_of(&failed.context("outer").unwrap_err()), Status::Refused);
+        assert_eq!(status_of(&anyhow::anyhow!("anything")), Status::Failed);
+    }
+}

@@ -1,0 +1,158 @@
+//! How results look: aligned columns for people, JSON for programs.
+
+use std::io::{self, Write};
+
+use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+/// Prints a value as JSON.
+pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
+    writeln!(out)?;
+    Ok(out.flush()?)
+}
+
+/// A column of a table.
+#[derive(Debug, Clone, Copy)]
+pub enum Column {
+    /// Words: aligned left.
+    Text(&'static str),
+    /// Numbers: aligned right.
+    Number(&'static str),
+}
+
+/// Rows in aligned columns, without lines around them.
+pub struct Rows {
+    table: Table,
+    columns: Vec<Column>,
+}
+
+impl Rows {
+    /// An empty table with a header, which is bold on a terminal.
+    pub fn new(columns: &[Column]) -> Self {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_content_arrangement(ContentArrangement::Disabled);
+        let names = columns.iter().map(|column| match column {
+            Column::Text(name) | Column::Number(name) => name,
+        });
+        if columns.iter().any(|column| !matches!(column, Column::Text(""))) {
+            table.set_header(names.map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
+        }
+        Self {
+            table,
+            columns: columns.to_vec(),
+        }
+    }
+
+    /// Pairs of a name and a value, without a header.
+    pub fn properties() -> Self {
+        Self::new(&[Column::Text(""), Column::Text("")])
+    }
+
+    /// Adds a row.
+    pub fn push<const N: usize>(&mut self, cells: [String; N]) {
+        self.table.add_row(cells);
+    }
+
+    /// Prints the table.
+    pub fn print(mut self) -> anyhow::Result<()> {
+        for (column, kind) in self.table.column_iter_mut().zip(&self.columns) {
+            column.set_padding((0, 2));
+            if matches!(kind, Column::Number(_)) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        for line in self.table.lines() {
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        Ok(out.flush()?)
+    }
+}
+
+/// A number of bytes for people: three digits and a binary unit.
+pub fn human_size(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if value.fract() == 0.0 {
+        format!("{value} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+/// A time on disk for people, in the local time zone.
+pub fn local_time(seconds: i64) -> String {
+    match jiff::Timestamp::from_second(seconds) {
+        Ok(time) => {
+            let time = time.to_zoned(jiff::tz::TimeZone::system());
+            time.strftime("%F %T").to_string()
+        }
+        Err(_) => format!("@{seconds}"),
+    }
+}
+
+/// A time on disk for programs: RFC 3339 in UTC, or `@seconds` if no calendar has it.
+pub fn exact_time(seconds: i64, nanoseconds: u32) -> String {
+    i32::try_from(nanoseconds)
+        .ok()
+        .and_then(|nanoseconds| jiff::Timestamp::new(seconds, nanoseconds).ok())
+        .map_or_else(|| format!("@{seconds}"), |time| time.to_string())
+}
+
+/// A name from a volume for a terminal: what could be a control sequence is shown, not sent.
+pub fn printable(name: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in name.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character.is_control() {
+                text.extend(character.escape_default());
+            } else {
+                text.push(character);
+            }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_binary_units() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KiB"),
+            (4 << 30, "4 GiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(human_size(bytes), text);
+        }
+    }
+
+    /// A hostile image must not be able to send control sequences to the terminal.
+    #[test]
+    fn names_cannot_control_the_terminal() {
+        assert_eq!(printable("grün".as_bytes()), "grün");
+        assert_eq!(printable(b"a\x1b[2Jb\xff\n"), "a\\u{1b}[2Jb\\xff\\n");
+    }
+
+    #[test]
+    fn times_beyond_the_calendar_are_shown_as_seconds() {
+        assert_eq!(exact_time(1_795_203_662, 5), "2026-11-20T19:41:02.000000005Z");
+        assert_eq!(exact_time(i64::MAX, 0), format!("@{}", i64::MAX));
+        assert_eq!(local_time(i64::MIN), format!("@{}", i64::MIN));
+    }
+}

@@ -1,0 +1,47 @@
+//! A sign of life on the terminal while something takes longer than a moment.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// What is done before this time needs no sign of life.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Counts what has been copied. Silent for the first second, and if stderr is no terminal.
+pub struct Progress {
+    bar: ProgressBar,
+    started: Instant,
+}
+
+impl Progress {
+    /// Starts counting bytes. `what` is being done to them.
+    pub fn bytes(what: &'static str) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        let style = ProgressStyle::with_template("{spinner} {msg} {bytes} ({bytes_per_sec})");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        bar.set_message(what);
+        Self {
+            bar,
+            started: Instant::now(),
+        }
+    }
+
+    /// So many more bytes are done.
+    pub fn add(&self, bytes: u64) {
+        self.bar.inc(bytes);
+        if self.bar.is_hidden() && self.started.elapsed() > PATIENCE {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+    }
+
+    /// Prints a line on stderr without tearing the bar apart.
+    pub fn warn(&self, line: &str) {
+        self.bar.suspend(|| eprintln!("{line}"));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
