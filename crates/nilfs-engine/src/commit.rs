@@ -500,7 +500,7 @@ impl LaidOut {
         let metadata = metadata(&self.plan, &payload);
         let base = Base {
             tree: Arc::new(outcome.tree),
-            dat_edit: DatEdit::new(&dat, store, self.dat.next())?,
+            dat_edit: self.dat.restart(&dat),
             dat,
             super_root,
             ifile_inode: outcome.ifile_inode,

@@ -30,25 +30,11 @@ impl Dat {
         }
     }
 
-    pub(crate) fn root(&self) -> &Root {
-        &self.root
-    }
-
     fn source(store: &Store) -> Source<'_> {
         Source {
             store,
             pointers: Pointers::Physical,
         }
-    }
-
-    /// The entry of a virtual block number.
-    pub(crate) fn entry(&self, store: &Store, vblocknr: VBlockNr) -> Result<DatEntry> {
-        Translator {
-            store,
-            dat: self,
-            last: None,
-        }
-        .entry(vblocknr)
     }
 
     /// Where a virtual block is.
@@ -144,9 +130,13 @@ impl DatEdit {
         })
     }
 
-    /// Where the next search for a free number starts.
-    pub(crate) fn next(&self) -> u64 {
-        self.next
+    /// Starts anew on `dat`, which these changes have become. Reads nothing: the blocks of the
+    /// new version may not be on the device yet.
+    pub(crate) fn restart(&self, dat: &Dat) -> Self {
+        Self {
+            file: FileEdit::new(dat.root.clone()),
+            ..self.clone()
+        }
     }
 
     /// Takes a free number. Its entry stays to be filled in by [`DatEdit::assign`].

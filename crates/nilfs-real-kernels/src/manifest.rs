@@ -17,7 +17,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-pub use self::escape::{escape, unescape};
+pub(crate) use self::escape::{escape, unescape};
 
 /// A tree's entries by escaped path; the tree's root is `.`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -298,7 +298,7 @@ impl Generator {
     fn length(&mut self) -> u64 {
         let most = self.profile.write_max;
         match self.random.random_range(0..10) {
-            0 => self.random.random_range(0..3),
+            0 => self.random.random_range(1..3),
             1..3 => 1024 * self.random.random_range(1..=most.div_ceil(1024)),
             3..6 => self.random.random_range(1..3000),
             _ => self.random.random_range(1..=most),

@@ -154,6 +154,7 @@ impl World {
         self.record(began, promise);
         let look = match op {
             Op::Remount => self.look().and_then(|()| self.count_inodes()),
+            Op::Commit | Op::Sync => check(self.device.below()),
             _ if nth.is_multiple_of(LOOK_EVERY) => self.look(),
             _ => Ok(()),
         };

@@ -152,16 +152,6 @@ impl Source<'_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// The first mapped block at or behind `from`.
-    pub(crate) fn next_mapped(&self, root: &Root, from: FileBlock) -> Result<Option<FileBlock>> {
-        let mut found = None;
-        self.scan(root, from, &mut |key, _| {
-            found = Some(key);
-            Ok(ControlFlow::Break(()))
-        })?;
-        Ok(found)
-    }
-
     /// The last mapped block.
     pub(crate) fn last_mapped(&self, root: &Root) -> Result<Option<FileBlock>> {
         let (mut level, entries) = match root {

@@ -81,11 +81,6 @@ impl InodeNumbers {
         std::mem::take(&mut self.changes)
     }
 
-    /// Whether anything has changed since the last freeze.
-    pub(super) fn is_changed(&self) -> bool {
-        !self.changes.is_empty()
-    }
-
     /// A number that was taken and given back (or the other way round) has not changed.
     fn change(&mut self, ino: Ino, taken: bool) {
         if self.changes.remove(&ino).is_none() {

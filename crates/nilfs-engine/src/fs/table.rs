@@ -47,16 +47,6 @@ impl Table {
         abandoned
     }
 
-    /// Whether a commit would delete something.
-    pub(super) fn has_abandoned(&self) -> bool {
-        self.orphans.iter().any(|ino| {
-            let own = 1 + usize::from(self.dirty.contains_key(ino));
-            self.inodes
-                .get(ino)
-                .is_some_and(|inode| Arc::strong_count(inode) <= own)
-        })
-    }
-
     /// Forgets inodes that nobody refers to, if there are many.
     pub(super) fn shrink(&mut self) {
         if self.inodes.len() > CACHED {

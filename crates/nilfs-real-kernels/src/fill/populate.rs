@@ -134,7 +134,7 @@ fn maps(tree: &mut Tree, random: &mut StdRng, scale: u32) -> io::Result<()> {
     const STRIDE: u64 = 128 * KIB;
     tree.mkdir("maps")?;
     let mut offsets: Vec<u64> = (0..2048)
-        .map(|n| n * MIB + random.random_range(0..MIB))
+        .map(|n| n * STRIDE + random.random_range(0..STRIDE))
         .collect();
     offsets.shuffle(random);
     let content = bytes(random, 2048);

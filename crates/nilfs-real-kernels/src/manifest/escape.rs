@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 /// The bytes as one word of printing characters.
-pub fn escape(bytes: &[u8]) -> String {
+pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut word = String::with_capacity(bytes.len());
     for &byte in bytes {
         if byte.is_ascii_graphic() && byte != b'\\' {
@@ -17,7 +17,7 @@ pub fn escape(bytes: &[u8]) -> String {
 }
 
 /// The bytes that `escape` made the word of; nothing if it made no such word.
-pub fn unescape(word: &str) -> Option<Vec<u8>> {
+pub(crate) fn unescape(word: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {

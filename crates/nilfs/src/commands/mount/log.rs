@@ -1,0 +1,105 @@
+//! Where the messages of a mount go: to the terminal in the foreground, to the system's log or a
+//! file in the background.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::sync::Mutex;
+
+use anyhow::Context;
+use tracing::{Level, Metadata};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Filters messages, in the syntax of `tracing_subscriber::EnvFilter`.
+const FILTER_VARIABLE: &str = "NILFS_LOG";
+
+/// The FUSE library warns of requests that it rightly refuses.
+const DEFAULT_FILTER: &str = "info,fuser=error";
+
+/// Sends messages to `file`, to the terminal, or to the system's log.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn start(file: Option<&Path>, foreground: bool) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_from_env(FILTER_VARIABLE)
+        .unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+    let format = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    if let Some(file) = file {
+        let opened = File::options().create(true).append(true).open(file);
+        let file = opened.with_context(|| format!("cannot open the log {}", file.display()))?;
+        format.with_ansi(false).with_writer(Mutex::new(file)).init();
+    } else if foreground {
+        let colours = io::stderr().is_terminal();
+        format.without_time().with_ansi(colours).with_writer(io::stderr).init();
+    } else {
+        format.without_time().with_ansi(false).with_level(false).with_writer(Syslog::open()).init();
+    }
+    Ok(())
+}
+
+/// The socket on which syslogd and journald listen.
+const SYSLOG: &str = "/dev/log";
+
+/// `LOG_DAEMON`, already shifted behind the three bits of the level.
+const FACILITY: u8 = 3 << 3;
+
+/// The system's log. Without one there is nobody to tell.
+struct Syslog {
+    socket: Option<UnixDatagram>,
+}
+
+impl Syslog {
+    fn open() -> Self {
+        let connect = || {
+            let socket = UnixDatagram::unbound()?;
+            socket.connect(SYSLOG)?;
+            // A log that is not read must not stop the file system.
+            socket.set_nonblocking(true)?;
+            io::Result::Ok(socket)
+        };
+        Self { socket: connect().ok() }
+    }
+}
+
+impl<'a> MakeWriter<'a> for Syslog {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line { socket: self.socket.as_ref(), level: 6 }
+    }
+
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Line<'a> {
+        let level = match *metadata.level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => 6,
+            _ => 7,
+        };
+        Line { socket: self.socket.as_ref(), level }
+    }
+}
+
+/// One message on its way to the system's log.
+struct Line<'a> {
+    socket: Option<&'a UnixDatagram>,
+    level: u8,
+}
+
+impl Write for Line<'_> {
+    /// The formatter writes each message in one piece, as the log wants it.
+    fn write(&mut self, message: &[u8]) -> io::Result<usize> {
+        if let Some(socket) = self.socket {
+            let mut datagram =
+                format!("<{}>nilfs[{}]: ", FACILITY | self.level, std::process::id()).into_bytes();
+            datagram.extend_from_slice(message.trim_ascii_end());
+            let _ = socket.send(&datagram);
+        }
+        Ok(message.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,271 @@
+//! The words behind `-o`.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use nilfs_engine::{MountOptions, OnError, Order};
+use nilfs_fuse::{KernelOptions, Settings};
+use nilfs_ondisk::Cno;
+
+use crate::exit::{Failure, Status};
+
+/// What the help says of them.
+pub const HELP: &str = "\
+Options for -o, separated by commas:
+  ro, rw                 read-only, or read and write (default)
+  cp=N                   mount checkpoint N; any checkpoint; needs ro
+  norecovery             do not look for what was written after the last checkpoint; needs ro
+  order=relaxed|strict   strict: every fdatasync is a checkpoint (default: relaxed)
+  errors=remount-ro|continue|panic
+                         what to do when damage is found (default: remount-ro)
+  barrier, nobarrier     flush the device's cache (default), or trust it
+  discard, nodiscard     tell the device of freed segments, or not (default)
+  dirty=SIZE             memory for data not yet written, such as 512M
+  writeback              let the kernel keep small writes back: faster, but a full volume may
+                         be noticed only after a write has succeeded
+  allow_other, noallow_other
+                         give other users access, as permissions allow; the default is
+                         allow_other for the superuser, noallow_other for everybody else
+  nonempty               mount over a directory that has content
+  dev, nodev, suid, nosuid, exec, noexec, sync, async
+                         as in mount(8)
+Accepted without effect: default_permissions (always on), atime options (NILFS2 keeps no access
+times), and the words for mount(8) itself, such as user, noauto, nofail, _netdev, x-….";
+
+/// How to mount.
+pub struct Options {
+    /// For the engine.
+    pub engine: MountOptions,
+    /// For the kernel.
+    pub kernel: KernelOptions,
+    /// For the front end between them.
+    pub settings: Settings,
+    /// The directory may have content.
+    pub nonempty: bool,
+}
+
+impl Options {
+    /// Reads lists of words; of contradicting words the last counts.
+    ///
+    /// # Errors
+    /// An unknown word, a wrong value, or words that do not go together.
+    pub fn parse(lists: &[String], superuser: bool) -> Result<Self, Failure> {
+        let mut options = Self {
+            engine: MountOptions::default(),
+            kernel: KernelOptions { allow_other: superuser, ..KernelOptions::default() },
+            settings: Settings::default(),
+            nonempty: false,
+        };
+        for word in lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
+            match word.split_once('=') {
+                Some((name, value)) => options.set(word, name, value)?,
+                None => options.switch(word)?,
+            }
+        }
+        options.check()?;
+        Ok(options)
+    }
+
+    fn switch(&mut self, word: &str) -> Result<(), Failure> {
+        match word {
+            "ro" => self.kernel.read_only = true,
+            "rw" | "defaults" => self.kernel.read_only = false,
+            "norecovery" => self.engine.recovery = false,
+            "barrier" => self.engine.barrier = true,
+            "nobarrier" => self.engine.barrier = false,
+            "discard" => self.engine.discard = true,
+            "nodiscard" => self.engine.discard = false,
+            "writeback" => self.settings.writeback = true,
+            "allow_other" => self.kernel.allow_other = true,
+            "noallow_other" => self.kernel.allow_other = false,
+            "nonempty" => self.nonempty = true,
+            "dev" => self.kernel.nodev = false,
+            "nodev" => self.kernel.nodev = true,
+            "suid" => self.kernel.nosuid = false,
+            "nosuid" => self.kernel.nosuid = true,
+            "exec" => self.kernel.noexec = false,
+            "noexec" => self.kernel.noexec = true,
+            "sync" => self.kernel.sync = true,
+            "async" => self.kernel.sync = false,
+            "default_permissions" => {}
+            _ if is_about_atime(word) || is_for_mount(word) => {}
+            _ => return Err(refusal(word, word)),
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, word: &str, name: &str, value: &str) -> Result<(), Failure> {
+        match name {
+            "cp" => self.engine.checkpoint = Some(Cno(checkpoint(word, value)?)),
+            "order" => {
+                self.engine.order = one_of(
+                    word,
+                    value,
+                    &[("relaxed", Order::Relaxed), ("strict", Order::Strict)],
+                )?;
+            }
+            "errors" => {
+                self.engine.on_error = one_of(
+                    word,
+                    value,
+                    &[
+                        ("remount-ro", OnError::RemountReadOnly),
+                        ("continue", OnError::Continue),
+                        ("panic", OnError::Panic),
+                    ],
+                )?;
+            }
+            "dirty" => self.engine.dirty_limit = size(word, value)?,
+            _ if is_for_mount(name) => {}
+            _ => return Err(refusal(word, name)),
+        }
+        Ok(())
+    }
+
+    /// Fails if words do not go together, and lets the engine know of `ro`.
+    fn check(&mut self) -> Result<(), Failure> {
+        let read_only = self.kernel.read_only;
+        if self.engine.checkpoint.is_some() && !read_only {
+            return Err(usage("option cp needs ro: a checkpoint of the past cannot be changed"));
+        }
+        if !self.engine.recovery && !read_only {
+            return Err(usage("option norecovery needs ro: without recovery nothing can be written"));
+        }
+        self.engine.read_only = read_only;
+        Ok(())
+    }
+}
+
+/// Words about access times, which the format does not have.
+fn is_about_atime(word: &str) -> bool {
+    let word = word.strip_prefix("no").unwrap_or(word);
+    matches!(word, "atime" | "diratime" | "relatime" | "strictatime" | "lazytime")
+}
+
+/// Words for mount(8) and systemd, which pass them on all the same.
+fn is_for_mount(word: &str) -> bool {
+    let names = ["auto", "noauto", "nofail", "_netdev", "comment", "silent", "loud"];
+    let people = ["user", "users", "nouser", "nousers", "owner", "noowner", "group", "nogroup"];
+    names.contains(&word)
+        || people.contains(&word)
+        || word.starts_with("x-")
+        || word.starts_with("X-")
+}
+
+/// Why a word is not accepted.
+fn refusal(word: &str, name: &str) -> Failure {
+    match name {
+        "pp" | "nogc" | "gcpid" => usage(format!(
+            "option {name} is about the cleaner, which this version of nilfs does not have yet"
+        )),
+        "remount" => usage("a mounted volume cannot be remounted; unmount it and mount it again"),
+        "dirsync" => usage("option dirsync is not supported; sync is"),
+        _ => usage(format!("unknown option {word} (see nilfs mount --help)")),
+    }
+}
+
+fn usage(message: impl Into<String>) -> Failure {
+    Failure::new(Status::Usage, message)
+}
+
+fn wrong(word: &str, expected: impl Display) -> Failure {
+    usage(format!("option {word}: expected {expected}"))
+}
+
+fn one_of<T: Copy>(word: &str, value: &str, known: &[(&str, T)]) -> Result<T, Failure> {
+    known.iter().find(|(name, _)| *name == value).map(|(_, meaning)| *meaning).ok_or_else(|| {
+        let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
+        wrong(word, names.join(" or "))
+    })
+}
+
+/// A checkpoint number with the prefixes of C, as mount.nilfs2 takes it.
+fn checkpoint(word: &str, value: &str) -> Result<u64, Failure> {
+    let number = match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None if value.starts_with('0') => u64::from_str_radix(value, 8),
+        None => u64::from_str(value),
+    };
+    number.ok().filter(|cno| *cno >= 1).ok_or_else(|| wrong(word, "a checkpoint number from 1 on"))
+}
+
+/// A number of bytes with K, M or G behind it.
+fn size(word: &str, value: &str) -> Result<u64, Failure> {
+    let (digits, shift) = match value.bytes().last().map(|last| last.to_ascii_uppercase()) {
+        Some(b'K') => (&value[..value.len() - 1], 10),
+        Some(b'M') => (&value[..value.len() - 1], 20),
+        Some(b'G') => (&value[..value.len() - 1], 30),
+        _ => (value, 0),
+    };
+    let bytes = u64::from_str(digits).ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| wrong(word, "a size such as 512M"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<Options, String> {
+        Options::parse(&[list.to_owned()], false).map_err(|failure| failure.to_string())
+    }
+
+    fn refused(list: &str) -> String {
+        parse(list).err().unwrap()
+    }
+
+    #[test]
+    fn what_mount_8_passes_from_fstab_is_accepted() {
+        let list = "rw,nosuid,nodev,noexec,relatime,user,noauto,nofail,_netdev,x-systemd.automount";
+        let options = parse(list).unwrap();
+        assert!(options.kernel.nosuid && options.kernel.nodev && options.kernel.noexec);
+        assert!(!options.kernel.read_only && !options.engine.read_only);
+    }
+
+    #[test]
+    fn the_last_of_contradicting_words_counts() {
+        assert!(parse("ro,rw,ro").unwrap().engine.read_only);
+        assert!(parse("nobarrier,barrier").unwrap().engine.barrier);
+    }
+
+    #[test]
+    fn values_are_taken() {
+        let options = parse("ro,cp=0x10,order=strict,errors=panic,dirty=512M").unwrap();
+        assert_eq!(options.engine.checkpoint, Some(Cno(16)));
+        assert_eq!(options.engine.order, Order::Strict);
+        assert_eq!(options.engine.on_error, OnError::Panic);
+        assert_eq!(options.engine.dirty_limit, 512 << 20);
+    }
+
+    #[test]
+    fn wrong_values_are_refused_with_what_is_expected() {
+        assert_eq!(refused("order=loose"), "option order=loose: expected relaxed or strict");
+        assert_eq!(refused("ro,cp=0"), "option cp=0: expected a checkpoint number from 1 on");
+        assert_eq!(refused("dirty=lots"), "option dirty=lots: expected a size such as 512M");
+        assert_eq!(refused("ro,cp=0xg"), "option cp=0xg: expected a checkpoint number from 1 on");
+    }
+
+    #[test]
+    fn a_checkpoint_cannot_be_mounted_for_writing() {
+        assert!(refused("cp=5").starts_with("option cp needs ro"));
+        assert!(refused("cp=5,rw").starts_with("option cp needs ro"));
+        assert!(refused("norecovery").starts_with("option norecovery needs ro"));
+    }
+
+    #[test]
+    fn what_is_unknown_or_not_yet_there_is_refused_and_not_ignored() {
+        assert!(refused("frobnicate").starts_with("unknown option frobnicate"));
+        assert!(refused("color=red").starts_with("unknown option color=red"));
+        assert!(refused("pp=3600").contains("cleaner"));
+        assert!(refused("nogc").contains("cleaner"));
+        assert!(refused("remount,ro").contains("unmount it"));
+    }
+
+    #[test]
+    fn only_the_superuser_shares_a_mount_unasked() {
+        let shared = |list: &str, superuser| {
+            Options::parse(&[list.to_owned()], superuser).ok().unwrap().kernel.allow_other
+        };
+        assert!(shared("", true) && !shared("", false));
+        assert!(shared("allow_other", false) && !shared("noallow_other", true));
+    }
+}

@@ -1,0 +1,101 @@
+//! `nilfs mount`: starts a process that serves the volume, and waits until it can be used.
+//!
+//! The process is this program once more, not a fork: threads do not survive a fork. It inherits
+//! standard error, so it says itself what went wrong as long as somebody listens; its standard
+//! output is a pipe on which it says that the volume can be used.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+use rustix::fs::{Mode, OFlags};
+
+use super::options::{self, Options};
+use super::{log, serve};
+
+/// Mount a volume
+#[derive(Debug, clap::Args)]
+#[command(after_help = options::HELP)]
+pub struct MountArgs {
+    /// How to mount; several words are separated by commas
+    #[arg(short, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Stay in the foreground, with messages on the terminal, until the volume is unmounted
+    #[arg(long)]
+    foreground: bool,
+    /// Append messages to this file instead of the system's log
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Be the process in the background, and say on standard output when the volume can be used
+    #[arg(long, hide = true)]
+    background: bool,
+    /// The device or image
+    #[arg(value_name = "DEVICE")]
+    device: PathBuf,
+    /// The directory
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// What the process in the background says.
+const READY: &[u8] = b"ready";
+
+/// Mounts the volume. Returns when it can be used, or with --foreground when it is unmounted.
+pub fn mount(args: MountArgs) -> anyhow::Result<()> {
+    let options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
+    if !args.foreground && !args.background {
+        return start(&args);
+    }
+    log::start(args.log.as_deref(), args.foreground)?;
+    let leave = args.background;
+    serve::serve(&args.device, &args.dir, options, || if leave { leave_terminal() } else { Ok(()) })
+}
+
+/// Starts the process in the background and waits for its word. If it fails, this process ends
+/// with the same exit code.
+fn start(args: &MountArgs) -> anyhow::Result<()> {
+    let mut words = vec![OsString::from("mount"), "--background".into()];
+    for list in &args.options {
+        words.extend(["-o".into(), list.into()]);
+    }
+    if let Some(log) = &args.log {
+        // It leaves the current directory.
+        let log = std::path::absolute(log).context("cannot find the current directory")?;
+        words.extend(["--log".into(), log.into()]);
+    }
+    words.extend(["--".into(), args.device.clone().into(), args.dir.clone().into()]);
+    let mut child = Command::new("/proc/self/exe")
+        .arg0("nilfs")
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start the process that serves the volume")?;
+    let mut said = [0; READY.len()];
+    let pipe = child.stdout.take().context("the process in the background has no output")?;
+    if { pipe }.read_exact(&mut said).is_ok() && said == READY {
+        return Ok(());
+    }
+    let status = child.wait().context("cannot wait for the process that serves the volume")?;
+    // It has said why on the standard error that we share.
+    match status.code() {
+        Some(code) => std::process::exit(code),
+        None => anyhow::bail!("the process that serves the volume was killed: {status}"),
+    }
+}
+
+/// Says that the volume can be used, and lets go of the terminal and the current directory.
+fn leave_terminal() -> anyhow::Result<()> {
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .context("cannot open /dev/null")?;
+    std::env::set_current_dir("/").context("cannot change to /")?;
+    // Fails only for the leader of a group of processes, which we are not.
+    let _ = rustix::process::setsid();
+    let mut stdout = std::io::stdout();
+    stdout.write_all(READY).and_then(|()| stdout.flush()).context("cannot report success")?;
+    rustix::stdio::dup2_stdout(&null).context("cannot leave standard output")?;
+    rustix::stdio::dup2_stderr(&null).context("cannot leave standard error")
+}

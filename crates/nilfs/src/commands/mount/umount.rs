@@ -1,0 +1,73 @@
+//! `nilfs umount`: unmounts, and waits until everything is on the device.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+use nilfs_fuse::Mounted;
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use crate::exit::{Failure, Status};
+
+/// Unmount a volume and wait until it is clean
+#[derive(Debug, clap::Args)]
+pub struct UmountArgs {
+    /// The directory on which it is mounted
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// The type of our mounts in the kernel's table.
+const FILE_SYSTEM: &str = "fuse.nilfs";
+
+/// Unmounts; when this returns, the process that served the volume has let go of it.
+pub fn umount(args: UmountArgs) -> anyhow::Result<()> {
+    let dir = absolute(&args.dir).with_context(|| format!("cannot find {}", args.dir.display()))?;
+    let refuse = |why: String| Failure::new(Status::Failed, format!("{} {why}", dir.display()));
+    let mounted = Mounted::on(&dir).ok_or_else(|| refuse("is not mounted".into()))?;
+    if mounted.file_system != FILE_SYSTEM {
+        let file_system = mounted.file_system;
+        return Err(refuse(format!("is a mount of {file_system}; use umount for it")).into());
+    }
+    // Before unmounting: the path is known to name the right file while the volume is mounted.
+    let volume = File::open(&mounted.source);
+    nilfs_fuse::unmount(&dir)?;
+    let volume = volume.with_context(|| {
+        format!("unmounted, but cannot see when {} is clean", mounted.source.display())
+    })?;
+    wait_for_release(&volume).with_context(|| {
+        format!("unmounted, but cannot wait for {}", mounted.source.display())
+    })
+}
+
+/// The path without symbolic links, also that of a mount whose process is gone, which cannot be
+/// looked at.
+fn absolute(dir: &Path) -> io::Result<PathBuf> {
+    match fs::canonicalize(dir) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {
+            let dir = std::path::absolute(dir)?;
+            match (dir.parent(), dir.file_name()) {
+                (Some(parent), Some(name)) => Ok(fs::canonicalize(parent)?.join(name)),
+                _ => Err(error),
+            }
+        }
+        result => result,
+    }
+}
+
+/// Waits until nobody has the volume open for writing. One who has it open for reading, as the
+/// process of a read-only mount had, is given a moment to leave, since other readers may stay.
+fn wait_for_release(volume: &File) -> io::Result<()> {
+    rustix::io::retry_on_intr(|| rustix::fs::flock(volume, FlockOperation::LockShared))?;
+    for _ in 0..20 {
+        match rustix::fs::flock(volume, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => thread::sleep(Duration::from_millis(10)),
+            result => return Ok(result?),
+        }
+    }
+    Ok(())
+}

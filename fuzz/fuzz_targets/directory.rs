@@ -1,0 +1,37 @@
+//! Directory blocks: records cover the block, and names come and go without harm.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use nilfs_ondisk::Ino;
+use nilfs_ondisk::dirent::{NAME_MAX, insert, records, remove};
+use nilfs_ondisk::inode::FileType;
+
+fuzz_target!(|input: (u8, &[u8])| {
+    let (length, bytes) = input;
+    let mut block = bytes.to_vec();
+    block.resize(1024, 0);
+    let total = |block: &[u8]| {
+        records(block)
+            .map(|record| record.map(|record| record.len))
+            .sum::<Result<usize, _>>()
+    };
+    let Ok(covered) = total(&block) else {
+        return;
+    };
+    assert_eq!(covered, block.len());
+    let name = vec![b'n'; usize::from(length).clamp(1, NAME_MAX)];
+    let Ok(Some(offset)) = insert(&mut block, Ino(12), &name, FileType::Regular) else {
+        return;
+    };
+    assert_eq!(total(&block), Ok(block.len()));
+    let is_there = |block: &[u8]| {
+        records(block).any(|record| {
+            record.is_ok_and(|record| record.offset == offset && record.name == name && record.is_used())
+        })
+    };
+    assert!(is_there(&block));
+    assert_eq!(remove(&mut block, offset), Ok(()));
+    assert_eq!(total(&block), Ok(block.len()));
+    assert!(!is_there(&block));
+});

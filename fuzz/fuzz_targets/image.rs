@@ -1,0 +1,117 @@
+//! Whole volumes with forged metadata: every way to look at one, the checker, and a writable mount
+//! end with a result, never with a panic, an endless loop or a flood of memory.
+
+#![no_main]
+
+use std::sync::{Arc, LazyLock};
+
+use libfuzzer_sys::fuzz_target;
+use nilfs_device::{Device, MemoryDevice};
+use nilfs_engine::{Filesystem, InodeRef, NewInode, Seek, Volume};
+use nilfs_fuzz::{options, seal, volume};
+use nilfs_ondisk::inode::{DeviceCode, FileType, S_IFREG};
+use nilfs_ondisk::{Cno, SegNum};
+
+/// Edits taken from one input.
+const MAX_EDITS: usize = 16;
+/// Files looked at on one volume, so that an input is quick.
+const MAX_FILES: usize = 200;
+
+static CLEAN: LazyLock<Vec<u8>> = LazyLock::new(|| volume(true));
+static CRASHED: LazyLock<Vec<u8>> = LazyLock::new(|| volume(false));
+
+fuzz_target!(|input: (bool, Vec<(u32, u8, u64)>)| {
+    let (clean, edits) = input;
+    let mut image = if clean { CLEAN.clone() } else { CRASHED.clone() };
+    for (position, width, value) in edits.into_iter().take(MAX_EDITS) {
+        let width = 1 << (width % 4);
+        let at = position as usize % (image.len() - 8);
+        image[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
+    }
+    seal(&mut image);
+    look(Arc::new(MemoryDevice::from(image.clone())));
+    let _ = nilfs_check::check(&MemoryDevice::from(image.clone()), &Default::default());
+    write(Arc::new(MemoryDevice::from(image)));
+});
+
+fn look(device: Arc<dyn Device>) {
+    let Ok(volume) = Volume::open(Arc::clone(&device)) else {
+        return;
+    };
+    let _ = volume.checkpoint_totals();
+    let _ = volume.clean_segments();
+    let _ = volume.segments(SegNum(0));
+    for segment in 0..volume.geometry().nsegments.min(100) {
+        let _ = volume.logs(SegNum(segment));
+    }
+    let checkpoints = volume.checkpoints(Cno(1), 100).unwrap_or_default();
+    let past = checkpoints.first().map(|checkpoint| checkpoint.cno);
+    for checkpoint in [None, past] {
+        let options = nilfs_engine::MountOptions {
+            checkpoint,
+            ..options(true)
+        };
+        if let Ok(files) = Filesystem::mount(Arc::clone(&device), options) {
+            let _ = files.stat_fs();
+            let _ = files.root().map(|root| walk(&files, root.inode));
+        }
+    }
+}
+
+fn walk(files: &Filesystem, root: InodeRef) {
+    let mut directories = vec![root];
+    let mut left = MAX_FILES;
+    while let Some(directory) = directories.pop() {
+        let mut names = Vec::new();
+        let _ = files.read_dir(&directory, 0, &mut |entry| {
+            names.push(entry.name.to_vec());
+            names.len() < MAX_FILES
+        });
+        for name in names {
+            let Some(still) = left.checked_sub(1) else {
+                return;
+            };
+            left = still;
+            let Ok(found) = files.lookup(&directory, &name) else {
+                continue;
+            };
+            match found.attr.file_type {
+                FileType::Directory if !matches!(&name[..], b"." | b"..") => {
+                    directories.push(found.inode);
+                }
+                FileType::Regular => read(files, &found.inode, found.attr.size),
+                FileType::Symlink => drop(files.read_link(&found.inode)),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn read(files: &Filesystem, inode: &InodeRef, size: u64) {
+    let mut buffer = [0; 8192];
+    for offset in [0, size / 2, size.saturating_sub(1)] {
+        let _ = files.read(inode, offset, &mut buffer);
+        let _ = files.seek(inode, offset, Seek::Data);
+        let _ = files.seek(inode, offset, Seek::Hole);
+    }
+}
+
+fn write(device: Arc<dyn Device>) {
+    let Ok(files) = Filesystem::mount(device, options(false)) else {
+        return;
+    };
+    let _ = files.root().and_then(|root| {
+        let new = NewInode {
+            mode: S_IFREG | 0o644,
+            uid: 0,
+            gid: 0,
+            rdev: DeviceCode::default(),
+        };
+        let file = files.create(&root.inode, b"new", &new)?.inode;
+        files.write(&file, 0, b"new content")?;
+        files.unlink(&root.inode, b"large")
+    });
+    let _ = files.release_orphans();
+    let _ = files.sync();
+    let _ = files.unmount();
+}

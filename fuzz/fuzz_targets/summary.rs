@@ -1,0 +1,21 @@
+//! Segment summaries: header, items, and items written back.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use nilfs_fuzz::geometry;
+use nilfs_ondisk::summary::{LogHeader, parse_items};
+
+fuzz_target!(|bytes: &[u8]| {
+    let geometry = geometry();
+    let size = geometry.block_size;
+    let Ok(header) = LogHeader::parse(bytes, size, geometry.blocks_per_segment) else {
+        return;
+    };
+    let _ = header.verify_summary(bytes, 7);
+    let _ = header.verify_log(bytes.chunks(size.bytes()), 7);
+    if let Ok(files) = parse_items(&header, bytes, size) {
+        let blocks: usize = files.iter().map(|file| file.blocks.len()).sum();
+        assert!(blocks as u64 + header.summary_blocks(size) <= u64::from(header.nblocks));
+    }
+});
