@@ -241,17 +241,21 @@ impl Build<'_> {
     fn user_file(&mut self, frozen: &FrozenInode) -> Result<RawInode> {
         let mut inode = frozen.inode;
         let overlay = &frozen.overlay;
-        let dead = |placed: &Placed| DatEntry {
-            block: placed.block,
-            start: self.cno,
-            end: self.cno,
-        };
-        let superseded: Vec<_> = overlay
+        // A deleted file's blocks in data-sync logs were never part of a checkpoint either.
+        let unborn = frozen
+            .deleted
+            .then(|| overlay.pages.values().filter_map(|page| page.placed));
+        let unborn = overlay
             .superseded
             .iter()
-            .map(|placed| (placed.vblocknr, dead(placed)))
-            .collect();
-        for (vblocknr, entry) in superseded {
+            .copied()
+            .chain(unborn.into_iter().flatten());
+        for Placed { vblocknr, block } in unborn {
+            let entry = DatEntry {
+                block,
+                start: self.cno,
+                end: self.cno,
+            };
             self.dat.set(self.store, vblocknr, entry)?;
         }
         if has_map(&inode) && (frozen.deleted || !overlay.is_empty()) {

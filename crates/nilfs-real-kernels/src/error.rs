@@ -1,9 +1,10 @@
 //! What can go wrong while a real kernel works for a test.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::Verdict;
+use crate::{ParseManifestError, Verdict};
 
 /// An error of this crate. A test prints it and fails; nothing is meant to be caught and retried.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +42,10 @@ pub enum Error {
     #[error("the guest's kernel complained:\n{}", .0.join("\n"))]
     Complaints(Vec<String>),
 
+    /// The guest printed something else than a manifest.
+    #[error("the guest's manifest is none: {0}")]
+    Manifest(#[from] ParseManifestError),
+
     /// A program on the host ended with another status than 0.
     #[error("`{command}` failed: {stderr}")]
     Program {
@@ -62,4 +67,10 @@ pub(crate) fn host(action: &'static str, path: &Path) -> impl FnOnce(io::Error) 
         path,
         source,
     }
+}
+
+/// The text of a file, with a replacement character for what is not UTF-8.
+pub(crate) fn read_text(path: &Path) -> Result<String> {
+    let bytes = fs::read(path).map_err(host("read", path))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

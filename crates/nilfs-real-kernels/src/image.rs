@@ -1,12 +1,11 @@
-//! Images that nilfs-utils' mkfs.nilfs2 makes and a real Linux fills.
+//! Images that nilfs-utils' mkfs.nilfs2 makes.
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use crate::error::{Error, Result, host};
-use crate::{Fill, Manifest, Uml};
 
 /// How to make an image with mkfs.nilfs2: a size, and the options that are not left to it.
 #[derive(Debug, Clone)]
@@ -18,7 +17,10 @@ pub struct LinuxImage {
 impl LinuxImage {
     /// An image of this size, with what mkfs.nilfs2 chooses by itself.
     pub fn of_size(size_bytes: u64) -> Self {
-        Self { size_bytes, options: Vec::new() }
+        Self {
+            size_bytes,
+            options: Vec::new(),
+        }
     }
 
     /// Sets the block size in bytes (`-b`).
@@ -44,34 +46,16 @@ impl LinuxImage {
             .map_err(host("make an image at", path))?;
         let mut command = Command::new("/usr/sbin/mkfs.nilfs2");
         command.arg("-q").args(&self.options).arg(path);
-        let output = command.output().map_err(host("run", Path::new("/usr/sbin/mkfs.nilfs2")))?;
+        let output = command
+            .output()
+            .map_err(host("run", Path::new("/usr/sbin/mkfs.nilfs2")))?;
         if output.status.success() {
             return Ok(());
         }
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        Err(Error::Program { command: format!("{command:?}"), stderr })
-    }
-}
-
-/// What Linux does with an image, whoever made it. The trees are in its directory `tree`.
-#[derive(Debug, Clone)]
-pub struct LinuxAtWork {
-    image: PathBuf,
-}
-
-impl LinuxAtWork {
-    /// Lets Linux work on this image.
-    pub fn on(image: impl Into<PathBuf>) -> Self {
-        Self { image: image.into() }
-    }
-
-    /// Fills a new directory `tree`, unmounts, and returns the manifest that Linux saw.
-    pub fn populate(&self, fill: Fill) -> Result<Manifest> {
-        self.manifest_after("mkdir $MNT/tree; fill populate --seed $SEED --scale $SCALE $MNT/tree", fill)
-    }
-
-    /// Changes the directory `tree`, unmounts, and returns the manifest that Linux saw.
-    pub fn modify(&self, fill: Fill) -> Result<Manifest> {
-        self.manifest_after("fill modify --seed $SEED --scale $SCALE $MNT/tree", fill)
+        Err(Error::Program {
+            command: format!("{command:?}"),
+            stderr,
+        })
     }
 }

@@ -57,6 +57,9 @@ impl Filesystem {
             .checked_add(data.len() as u64)
             .filter(|&end| end <= MAX_SIZE);
         let end = end.ok_or(Error::FileTooLarge)?;
+        if data.is_empty() {
+            return Ok(());
+        }
         let pages = data.len() as u64 / self.store.block_size().bytes64() + 2;
         self.change(
             Cost {

@@ -60,7 +60,10 @@ fn verify(log: &Path, directory: &Path) -> anyhow::Result<()> {
     if report.failures.is_empty() {
         return Ok(());
     }
-    bail!("lost or damaged although synced:\n{}", report.failures.join("\n"))
+    bail!(
+        "lost or damaged although synced:\n{}",
+        report.failures.join("\n")
+    )
 }
 
 fn main() -> anyhow::Result<()> {
@@ -73,5 +76,15 @@ fn main() -> anyhow::Result<()> {
             .fill()
             .modify(&tree.directory)
             .context("cannot modify the tree"),
+        Command::Crash {
+            seed,
+            strict,
+            log,
+            directory,
+        } => {
+            let Err(error) = CrashWorkload { seed, strict }.run(&directory, &log);
+            Err(error).context("cannot go on working")
+        }
+        Command::VerifySynced { log, directory } => verify(&log, &directory),
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
-use crate::error::{Error, Result, host};
+use crate::error::{Error, Result, read_text};
 use crate::{KernelLog, Verdict};
 
 /// How often a condition for killing the guest is looked at.
@@ -132,8 +132,8 @@ impl RunningUml {
         };
         Ok(Verdict {
             status,
-            stdout: read(&directory.join("stdout"))?,
-            stderr: read(&directory.join("stderr"))?,
+            stdout: read_text(&directory.join("stdout"))?,
+            stderr: read_text(&directory.join("stderr"))?,
             kernel_log: KernelLog::from_console(&console),
         })
     }
@@ -146,9 +146,4 @@ impl Drop for RunningUml {
             self.kill();
         }
     }
-}
-
-fn read(path: &Path) -> Result<String> {
-    let bytes = fs::read(path).map_err(host("read", path))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

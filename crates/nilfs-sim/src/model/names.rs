@@ -34,10 +34,11 @@ impl Model {
     }
 
     pub(super) fn symlink(&mut self, path: &Path, length: usize, now: Timestamp) -> Answer {
-        let (parent, name) = self.free_name(path)?;
+        self.parent(path)?;
         if length as u64 >= self.block_size {
             return Err(Refusal::NameTooLong);
         }
+        let (parent, name) = self.free_name(path)?;
         let body = Body::Symlink(link_text(length));
         self.add(parent, name, Node::new(FileType::Symlink, 0o777, body, now), now)
     }
