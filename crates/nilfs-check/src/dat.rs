@@ -231,9 +231,12 @@ impl Judge<'_, '_> {
         let Some(owners) = &self.owners else {
             return;
         };
-        let ownership = owners.of(entry.block);
+        let (ownership, written) = owners.written(entry.block);
         let wrong = match ownership {
-            Ownership::Of(owner) if owner.vblock() == Some(vblock) => false,
+            Ownership::Of(owner) if owner.vblock() == Some(vblock) => {
+                self.judge_written(owner.ino, written, entry, place);
+                false
+            }
             Ownership::Unknown => false,
             _ if needed => true,
             // The block of a dead entry may be gone, but must not have become another's.
@@ -259,6 +262,18 @@ impl Judge<'_, '_> {
                     entry.start,
                     end_in_words(entry.end)
                 )
+            });
+        }
+    }
+
+    /// The cleaner tells by `fi_cno` whether a block was overwritten in the checkpoint that wrote
+    /// it, so it must be the block's first; files without history may have 0.
+    fn judge_written(&mut self, ino: Ino, written: Cno, entry: DatEntry, place: Place) {
+        let has_history = !matches!(ino, Ino::CPFILE | Ino::SUFILE);
+        if written != entry.start && (has_history || written.0 != 0) {
+            self.findings.error(Rule::DatEntry, place, || {
+                let start = entry.start;
+                format!("the block starts with checkpoint {start}, but its fi_cno is {written}")
             });
         }
     }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use nilfs_ondisk::summary::BlockInfo;
-use nilfs_ondisk::{BlockNr, Geometry, Ino, SegNum, VBlockNr};
+use nilfs_ondisk::summary::{BlockInfo, FileInfo, LogHeader, SR};
+use nilfs_ondisk::{BlockNr, Cno, Geometry, Ino, SegNum, VBlockNr};
 
 /// The file that a block was written for, and its place there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,12 +72,39 @@ pub(crate) struct Owners {
 }
 
 /// The owners of the blocks of a segment, from its first block on.
-#[derive(Default)]
 pub(crate) struct SegmentOwners {
-    /// `None` for blocks of summaries and super roots.
-    pub(crate) blocks: Vec<Option<Owner>>,
+    /// The file and `fi_cno` of each finfo of the segment.
+    files: Vec<(Ino, Cno)>,
+    /// Place in `files` and the block there; `None` for blocks of summaries and super roots.
+    blocks: Vec<Option<(u32, BlockInfo)>>,
     /// Blocks in use by `su_nblocks`; more than are described if a log is damaged.
-    pub(crate) in_use: u64,
+    in_use: u64,
+}
+
+impl SegmentOwners {
+    /// For a segment with `in_use` blocks, none of them described so far.
+    pub(crate) fn new(in_use: u64) -> Self {
+        Self {
+            files: Vec::new(),
+            blocks: Vec::new(),
+            in_use,
+        }
+    }
+
+    /// Adds the blocks of the next log, whose counts are known to be consistent.
+    pub(crate) fn add(&mut self, header: &LogHeader, files: &[FileInfo]) {
+        let end = self.blocks.len() + header.nblocks as usize;
+        let payload: usize = files.iter().map(|file| file.blocks.len()).sum();
+        let summary = header.nblocks as usize - payload - usize::from(header.has(SR));
+        self.blocks.resize(self.blocks.len() + summary, None);
+        for file in files {
+            let nth = self.files.len() as u32;
+            self.files.push((file.ino, file.cno));
+            self.blocks
+                .extend(file.blocks.iter().map(|info| Some((nth, *info))));
+        }
+        self.blocks.resize(end, None);
+    }
 }
 
 impl Owners {
@@ -94,22 +121,31 @@ impl Owners {
 
     /// Whose a block is.
     pub(crate) fn of(&self, block: BlockNr) -> Ownership {
+        self.written(block).0
+    }
+
+    /// Whose a block is, and in which checkpoint it was written first (`fi_cno`).
+    pub(crate) fn written(&self, block: BlockNr) -> (Ownership, Cno) {
+        let nobody = |why| (Ownership::Nobody(why), Cno(0));
         let segment = self.geometry.segment_of(block);
         if !self.geometry.has_block(block) {
-            return Ownership::Nobody("the block lies outside of all segments");
+            return nobody("the block lies outside of all segments");
         }
         let Some(owners) = self.segments.get(&segment) else {
-            return Ownership::Nobody("the segment of the block is not in use");
+            return nobody("the segment of the block is not in use");
         };
         let nth = block.0 - self.geometry.segment_start(segment).0;
         match usize::try_from(nth)
             .ok()
             .and_then(|nth| owners.blocks.get(nth))
         {
-            Some(Some(owner)) => Ownership::Of(*owner),
-            Some(None) => Ownership::Nobody("the block is a segment summary or a super root"),
-            None if nth < owners.in_use => Ownership::Unknown,
-            None => Ownership::Nobody("the block lies behind the last log of its segment"),
+            Some(Some((file, info))) => {
+                let (ino, cno) = owners.files[*file as usize];
+                (Ownership::Of(Owner { ino, info: *info }), cno)
+            }
+            Some(None) => nobody("the block is a segment summary or a super root"),
+            None if nth < owners.in_use => (Ownership::Unknown, Cno(0)),
+            None => nobody("the block lies behind the last log of its segment"),
         }
     }
 }

@@ -8,7 +8,7 @@ use nilfs_ondisk::{BlockNr, SegNum, Seq};
 
 use crate::judge::Judge;
 use crate::log::{LogFault, LogReader};
-use crate::owners::{Owner, Owners, SegmentOwners};
+use crate::owners::{Owners, SegmentOwners};
 use crate::report::{Place, Rule};
 use crate::segment_usage::UsageTable;
 
@@ -57,10 +57,7 @@ impl Judge<'_, '_> {
     ) -> (SegmentOwners, Option<(Seq, BlockNr)>) {
         let start = self.volume.geometry.segment_start(segment);
         let end = start.plus(in_use);
-        let mut owners = SegmentOwners {
-            blocks: Vec::new(),
-            in_use,
-        };
+        let mut owners = SegmentOwners::new(in_use);
         let mut previous: Option<LogHeader> = None;
         let mut at = start;
         while at < end {
@@ -86,7 +83,7 @@ impl Judge<'_, '_> {
             }
             self.counts.logs += 1;
             self.judge_header(&header, previous.as_ref(), &files, place);
-            describe(&header, &files, &mut owners);
+            owners.add(&header, &files);
             previous = Some(header);
             at = at.plus(header.nblocks.into());
         }
@@ -199,22 +196,4 @@ fn read_log(
     let header = reader.header(at)?;
     let files = reader.files(at, &header)?;
     Ok((header, files))
-}
-
-/// Adds the blocks of a log, whose counts are known to be consistent.
-fn describe(header: &LogHeader, files: &[FileInfo], owners: &mut SegmentOwners) {
-    let end = owners.blocks.len() + header.nblocks as usize;
-    let payload: usize = files.iter().map(|file| file.blocks.len()).sum();
-    let summary = header.nblocks as usize - payload - usize::from(header.has(SR));
-    owners.blocks.resize(owners.blocks.len() + summary, None);
-    let blocks = files.iter().flat_map(|file| {
-        file.blocks.iter().map(|info| {
-            Some(Owner {
-                ino: file.ino,
-                info: *info,
-            })
-        })
-    });
-    owners.blocks.extend(blocks);
-    owners.blocks.resize(end, None);
 }

@@ -30,4 +30,6 @@ pub use fs::{
     OnError, Order, RenameMode, Seek, SetAttr, StatFs, SystemClock, Timestamp,
 };
 pub use log::reader::Log;
+pub use nilfs_ondisk::inode::{DeviceCode, FileType};
+pub use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum};
 pub use volume::{CheckpointInfo, SegmentInfo, Volume};

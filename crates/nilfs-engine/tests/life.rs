@@ -1,76 +1,26 @@
 //! What is written is there again after commit, unmount and mount, and the checker agrees with
 //! every state on the device.
 
-use std::sync::Arc;
+mod common;
 
-use nilfs_check::Options;
-use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::{Filesystem, InodeRef, MountOptions, NewInode, RenameMode, SetAttr};
-use nilfs_ondisk::BlockSize;
-use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
-
-fn device(block_size: u64, megabytes: u64) -> Arc<MemoryDevice> {
-    let device = Arc::new(MemoryDevice::new(megabytes << 20));
-    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
-    parameters.block_size = BlockSize::from_bytes(block_size).unwrap();
-    parameters.blocks_per_segment = 256;
-    format(&*device, &parameters).unwrap();
-    device
-}
-
-fn mount(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
-    let device: Arc<dyn Device> = Arc::clone(device) as _;
-    Filesystem::mount(device, MountOptions::default()).unwrap()
-}
-
-fn check(device: &MemoryDevice) {
-    let report = nilfs_check::check(device, &Options::default()).unwrap();
-    let errors: Vec<String> = report.errors().map(ToString::to_string).collect();
-    assert!(errors.is_empty(), "{errors:#?}");
-}
-
-fn new(mode: u16) -> NewInode {
-    NewInode {
-        mode,
-        uid: 1000,
-        gid: 100,
-        rdev: Default::default(),
-    }
-}
-
-fn make(fs: &Filesystem, dir: &InodeRef, name: &str) -> InodeRef {
-    fs.create(dir, name.as_bytes(), &new(S_IFREG | 0o644))
-        .unwrap()
-        .inode
-}
-
-fn content(fs: &Filesystem, inode: &InodeRef) -> Vec<u8> {
-    let mut bytes = vec![0; fs.attr(inode).unwrap().size as usize];
-    assert_eq!(fs.read(inode, 0, &mut bytes).unwrap(), bytes.len());
-    bytes
-}
-
-fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|at| (at * 31 + seed * 7 + at / 251) as u8)
-        .collect()
-}
+use common::{check, content, make, mount, new, pattern, volume};
+use nilfs_engine::{RenameMode, SetAttr};
+use nilfs_ondisk::inode::S_IFDIR;
 
 #[test]
 fn an_empty_volume_is_mounted_and_unmounted() {
     for block_size in [1024, 2048, 4096] {
-        let device = device(block_size, 32);
-        check(&device);
+        let device = volume(block_size, 32);
+        check(&*device);
         mount(&device).unmount().unwrap();
-        check(&device);
+        check(&*device);
     }
 }
 
 #[test]
 fn files_survive_commit_unmount_and_mount() {
     for block_size in [1024, 2048, 4096] {
-        let device = device(block_size, 64);
+        let device = volume(block_size, 64);
         let fs = mount(&device);
         let root = fs.root().unwrap().inode;
         let dir = fs
@@ -84,7 +34,7 @@ fn files_survive_commit_unmount_and_mount() {
             let file = make(&fs, &dir, &format!("file {nth}"));
             fs.write(&file, 0, &pattern(nth, len)).unwrap();
             fs.commit().unwrap();
-            check(&device);
+            check(&*device);
         }
         let file = fs.lookup(&dir, b"file 6").unwrap().inode;
         for at in (0..3_000_000).step_by(70_000) {
@@ -101,7 +51,7 @@ fn files_survive_commit_unmount_and_mount() {
         .unwrap();
         let expected = content(&fs, &file);
         fs.unmount().unwrap();
-        check(&device);
+        check(&*device);
 
         let fs = mount(&device);
         let root = fs.root().unwrap().inode;
@@ -118,20 +68,20 @@ fn files_survive_commit_unmount_and_mount() {
         fs.unlink(&dir, b"file 6").unwrap();
         drop(file);
         fs.unmount().unwrap();
-        check(&device);
+        check(&*device);
     }
 }
 
 #[test]
 fn sparse_files_reach_far_and_shrink_back() {
-    let device = device(1024, 32);
+    let device = volume(1024, 32);
     let fs = mount(&device);
     let root = fs.root().unwrap().inode;
     let file = make(&fs, &root, "sparse");
     for shift in [10, 14, 20, 25, 30, 36, 42, 50, 60, 62] {
         fs.write(&file, 1 << shift, &pattern(shift, 3000)).unwrap();
         fs.commit().unwrap();
-        check(&device);
+        check(&*device);
     }
     for shift in [62, 60, 50, 42, 36, 30, 25, 20, 14, 10] {
         let mut bytes = vec![0; 3000];
@@ -146,16 +96,16 @@ fn sparse_files_reach_far_and_shrink_back() {
         )
         .unwrap();
         fs.commit().unwrap();
-        check(&device);
+        check(&*device);
     }
     assert_eq!(content(&fs, &file), vec![0; 1024]);
     fs.unmount().unwrap();
-    check(&device);
+    check(&*device);
 }
 
 #[test]
 fn a_large_directory_is_filled_and_emptied() {
-    let device = device(4096, 64);
+    let device = volume(4096, 64);
     let fs = mount(&device);
     let root = fs.root().unwrap().inode;
     for nth in 0..5000 {
@@ -165,7 +115,7 @@ fn a_large_directory_is_filled_and_emptied() {
         }
     }
     fs.commit().unwrap();
-    check(&device);
+    check(&*device);
     let mut count = 0;
     fs.read_dir(&root, 0, &mut |_| {
         count += 1;
@@ -186,7 +136,7 @@ fn a_large_directory_is_filled_and_emptied() {
     )
     .unwrap();
     fs.unmount().unwrap();
-    check(&device);
+    check(&*device);
     let fs = mount(&device);
     let root = fs.root().unwrap().inode;
     assert!(fs.lookup(&root, b"renamed").is_ok());

@@ -16,10 +16,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use thiserror::Error;
 
-use crate::mounts::Mounted;
-
-/// The file system type in the table of mounts is `fuse.` and this.
-const SUBTYPE: &str = "nilfs";
+use crate::mounts::{FILE_SYSTEM, Mounted};
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
@@ -140,6 +137,11 @@ impl Mountpoint {
         let absolute = fs::canonicalize(dir).map_err(because)?;
         if !fs::metadata(&absolute).map_err(because)?.is_dir() {
             return Err(refuse("it is not a directory".into()));
+        }
+        if let Some(mounted) = Mounted::on(&absolute)
+            && mounted.is_nilfs()
+        {
+            return Err(refuse(format!("{} is mounted on it already", mounted.source.display())));
         }
         if !nonempty && fs::read_dir(&absolute).map_err(because)?.next().is_some() {
             return Err(refuse(
@@ -282,8 +284,7 @@ fn mount_directly(
     }
     let cannot = |error| MountError::system(format!("mount on {}", dir.display()), error);
     let data = CString::new(data).map_err(|error| cannot(io::Error::from(error)))?;
-    let file_system = format!("fuse.{SUBTYPE}");
-    rustix::mount::mount(source, dir, file_system, options.flags(), data.as_c_str())
+    rustix::mount::mount(source, dir, FILE_SYSTEM, options.flags(), data.as_c_str())
         .map_err(|error| cannot(error.into()))?;
     Ok(channel)
 }
@@ -297,7 +298,8 @@ fn mount_with_helper(
 ) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(|e| MountError::system("make a socket", e))?;
     let mut words = OsString::from(options.words().join(","));
-    words.push(format!(",subtype={SUBTYPE},fsname="));
+    let subtype = FILE_SYSTEM.trim_start_matches("fuse.");
+    words.push(format!(",subtype={subtype},fsname="));
     words.push(escape_commas(source));
     let mut command = Command::new(HELPER);
     command.arg("-o").arg(words).arg("--").arg(dir).env("_FUSE_COMMFD", "0");

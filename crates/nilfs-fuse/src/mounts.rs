@@ -5,6 +5,9 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+/// The type of our mounts.
+pub(crate) const FILE_SYSTEM: &str = "fuse.nilfs";
+
 /// A mounted file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
@@ -17,6 +20,12 @@ pub struct Mounted {
 }
 
 impl Mounted {
+    /// Whether it is a volume that we serve.
+    #[must_use]
+    pub fn is_nilfs(&self) -> bool {
+        self.file_system == FILE_SYSTEM
+    }
+
     /// What is mounted on `dir`, an absolute path without symbolic links; of several mounts, the
     /// topmost.
     #[must_use]

@@ -1,7 +1,8 @@
-//! Work until the power fails: endless random operations, some of them made durable and then logged.
+//! Work until the power fails: endless random operations, some of them made durable and then
+//! logged.
 //!
-//! What is logged as durable is not changed before the log says that it is about to be. Between them go
-//! operations that nobody syncs, in the same directories.
+//! What is logged as durable is not changed before the log says that it is about to be. Between
+//! them go operations that nobody syncs, in the same directories.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -28,15 +29,15 @@ const MOST_BYTES: usize = 128 << 10;
 pub struct CrashWorkload {
     /// Decides all operations.
     pub seed: u64,
-    /// Whether to rely on everything that POSIX and other file systems of Linux promise: also fsync of what
-    /// was only created, renamed, linked, truncated or chmodded, and of directories. Linux's own
-    /// nilfs2 loses these.
+    /// Whether to rely on everything that POSIX and other file systems of Linux promise: also fsync
+    /// of what was only created, renamed, linked, truncated or chmodded, and of directories.
+    /// Linux's own nilfs2 loses these.
     pub strict: bool,
 }
 
 impl CrashWorkload {
-    /// Works in `directory`, and logs in the file `log`, which must be out of the failure's reach. Returns
-    /// only on an error.
+    /// Works in `directory`, and logs in the file `log`, which must be out of the failure's reach.
+    /// Returns only on an error.
     pub fn run(&self, directory: &Path, log: &Path) -> io::Result<Infallible> {
         let mut work = Work {
             root: directory.to_owned(),
@@ -258,7 +259,8 @@ impl Work {
         )
     }
 
-    /// Renames a directory, and relies on the fsync of a file below it to make the new path durable.
+    /// Renames a directory, and relies on the fsync of a file below it to make the new path
+    /// durable.
     fn rename_directory_and_sync_file(&mut self) -> io::Result<()> {
         let path = self.new_path();
         let inside = path.join("inside");

@@ -1,9 +1,9 @@
 //! A rich tree, made from a seed: the same operations on any file system, so that two file systems
 //! that were filled with the same seed and scale must have equal manifests.
 //!
-//! It makes what a file system finds hard: deep trees, large directories, every type of file, names of every
-//! length and of any byte, sizes around every border, sparse files of up to a tebibyte, maps of
-//! several levels, hard links, odd modes, owners and times. Only root can make all of it.
+//! It makes what a file system finds hard: deep trees, large directories, every type of file, names
+//! of every length and of any byte, sizes around every border, sparse files of up to a tebibyte,
+//! maps of several levels, hard links, odd modes, owners and times. Only root can make all of it.
 
 mod modify;
 mod populate;
@@ -23,8 +23,8 @@ use self::tree::Tree;
 pub struct Fill {
     /// Decides contents, names, times, and the order of writes.
     pub seed: u64,
-    /// 1 makes a directory of 1000 entries and some 20 MiB of data in 1700 inodes; 20 makes one of 20 000.
-    /// From 10 on, there is a file whose map has four levels with blocks of 1 KiB.
+    /// Thousands of entries of the large directory. With 1, the tree has some 2300 entries and 40
+    /// MiB; from 10 on, it has a file whose map has four levels with blocks of 1 KiB.
     pub scale: u32,
 }
 

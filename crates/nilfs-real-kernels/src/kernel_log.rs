@@ -33,18 +33,15 @@ pub struct KernelLog {
 impl KernelLog {
     /// Takes the log out of what appeared on the guest's console.
     pub fn from_console(console: &str) -> Self {
-        let lines: Vec<String> = console
+        // The kernel goes on to list init's arguments and environment, indented.
+        let since_init = console
             .lines()
-            .map(|line| line.trim_end().to_owned())
-            .collect();
-        let boot = lines
-            .iter()
-            .position(|line| line.contains("as init process"));
+            .map(str::trim_end)
+            .skip_while(|line| !line.contains("as init process"))
+            .skip(1)
+            .skip_while(|line| line.starts_with("  "));
         Self {
-            lines: lines
-                .into_iter()
-                .skip(boot.map_or(0, |at| at + 1))
-                .collect(),
+            lines: since_init.map(str::to_owned).collect(),
         }
     }
 
@@ -89,4 +86,49 @@ fn is_nilfs(line: &str) -> bool {
 
 fn is_trouble(line: &str) -> bool {
     any(TROUBLE, line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOOT: &str = "NET: Registered PF_PACKET protocol family\n\
+        This architecture does not have kernel memory protection.\n\
+        Run /tmp/uml-1/init.sh as init process\n  with arguments:\n    /tmp/uml-1/init.sh\n";
+    const CLEAN: &str = "NILFS version 2 loaded\r\n\
+        NILFS (ubda): segctord starting. Construction interval = 5 seconds\n";
+    const RECOVERY: &str = "NILFS (ubda): mounting unchecked fs\n\
+        NILFS (ubda): salvaged 4 blocks\nNILFS (ubda): recovery complete\n";
+
+    fn log(parts: &[&str]) -> KernelLog {
+        KernelLog::from_console(&parts.concat())
+    }
+
+    #[test]
+    fn a_clean_mount_is_no_complaint() {
+        let log = log(&[BOOT, CLEAN]);
+        assert_eq!(log.lines().len(), 2);
+        assert_eq!(log.complaints(), [""; 0]);
+    }
+
+    #[test]
+    fn a_recovery_is_a_complaint_unless_it_was_due() {
+        let log = log(&[BOOT, CLEAN, RECOVERY]);
+        assert_eq!(log.complaints(), log.recovery());
+        assert_eq!(log.recovery().len(), 3);
+        assert_eq!(log.complaints_besides_recovery(), [""; 0]);
+    }
+
+    #[test]
+    fn whatever_else_nilfs_says_is_a_complaint() {
+        for line in [
+            "NILFS error (device ubda): nilfs_bmap_lookup_contig: broken bmap (inode number=4)",
+            "NILFS (ubda): error -5 truncating bmap (ino=12)",
+            "BUG: kernel NULL pointer dereference, address: 0000000000000000",
+            "Buffer I/O error on dev ubda, logical block 0, async page read",
+        ] {
+            let log = log(&[BOOT, CLEAN, line, "\n", RECOVERY]);
+            assert_eq!(log.complaints_besides_recovery(), [line]);
+        }
+    }
 }

@@ -1,8 +1,8 @@
-//! What a test usually wants Linux's nilfs2 to do with an image, whoever made it: mount it read-write,
-//! fill it, change it, list it, lose its power over it, recover it.
+//! What a test usually wants Linux's nilfs2 to do with an image, whoever made it: mount it
+//! read-write, fill it, change it, list it, lose its power over it, recover it.
 //!
-//! The filler's tree is the volume's directory `tree`, the crash workload's is `work`. Each function fails
-//! if the kernel complains.
+//! The filler's tree is the volume's directory `tree`, the crash workload's is `work`. Each
+//! function fails if the kernel complains.
 
 use std::path::Path;
 
@@ -28,7 +28,8 @@ pub fn manifest(image: &Path) -> Result<Manifest> {
     tree_after("", Uml::new(image))
 }
 
-/// Starts a workload in a new directory `work`, and cuts the power when its log has `events` events.
+/// Starts a workload in a new directory `work`, and cuts the power when its log has `events`
+/// events.
 pub fn crash(
     image: &Path,
     workload: CrashWorkload,
@@ -40,7 +41,8 @@ pub fn crash(
         .env("LOG", log)
         .env("SEED", workload.seed.to_string())
         .script(format!(
-            "mount_nilfs; mkdir $MNT/work; sync; fill crash {strict} --seed $SEED --log $LOG $MNT/work"
+            "mount_nilfs; mkdir $MNT/work; sync
+             fill crash {strict} --seed $SEED --log $LOG $MNT/work"
         ))
         .start()?
         .kill_when(|| count_synced(log) >= events)
@@ -55,8 +57,8 @@ pub struct Recovered {
     pub kernel_log: KernelLog,
 }
 
-/// Mounts a volume that lost its power, which makes Linux recover it, and compares the directory `work`
-/// with the log of what was synced. It is an error if anything synced is lost.
+/// Mounts a volume that lost its power, which makes Linux recover it, and compares the directory
+/// `work` with the log of what was synced. It is an error if anything synced is lost.
 pub fn recover(image: &Path, log: &Path) -> Result<Recovered> {
     let verdict = Uml::new(image)
         .env("LOG", log)

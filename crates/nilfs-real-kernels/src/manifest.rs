@@ -2,8 +2,8 @@
 //! Linux's nilfs2 and in ours" is a comparison of two texts.
 //!
 //! Left out is what two right file systems may do differently: sizes of directories, allocated
-//! blocks and the layout of holes, inode numbers (hard links are named by their first path instead),
-//! access and change times.
+//! blocks and the layout of holes, inode numbers (hard links are named by their first path
+//! instead), access and change times.
 
 pub(crate) mod content;
 mod escape;

@@ -8,8 +8,8 @@ use tempfile::TempDir;
 use crate::error::{Result, host, read_text};
 use crate::{KernelLog, Uml};
 
-/// Runs each tool and keeps what it said in files of its own. `dumpseg` gets all segments in use, some at
-/// a time, to keep its command line short.
+/// Runs each tool and keeps what it said in files of its own. `dumpseg` gets all segments in use,
+/// some at a time, to keep its command line short.
 const SCRIPT: &str = r#"
 run() {
     name=$1; shift
@@ -45,8 +45,8 @@ pub struct ToolOutput {
 /// What nilfs-utils sees in an image.
 #[derive(Debug, Clone)]
 pub struct NilfsUtils {
-    /// `nilfs-tune -l`: the superblock. Linux writes its two superblocks in turn, and this tool reads the first
-    /// one only, so it may call a cleanly unmounted volume "invalid or mounted".
+    /// `nilfs-tune -l`: the superblock. Linux writes its two superblocks in turn, and this tool
+    /// reads the first one only, so it may call a cleanly unmounted volume "invalid or mounted".
     pub nilfs_tune: ToolOutput,
     /// `lscp -a`: all checkpoints.
     pub lscp: ToolOutput,

@@ -3,12 +3,13 @@
 //! One line per event, each on the disk of whoever keeps the log before the work goes on:
 //!
 //! ```text
-//! synced PATH MODE SIZE CONTENT    from now on, PATH must be there, with this mode, size and content
-//! removed PATH                     from now on, PATH must not be there
-//! released PATH                    from now on, nothing is known of PATH: it is about to be changed
+//! synced PATH MODE SIZE CONTENT    PATH must be there, with this mode, size and content
+//! removed PATH                     PATH must not be there
+//! released PATH                    nothing is known of PATH: it is about to be changed
 //! ```
 //!
-//! Paths are relative and escaped as in a manifest; a line that the failure cut off counts for nothing.
+//! Paths are relative and escaped as in a manifest; a line that the failure cut off counts for
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};

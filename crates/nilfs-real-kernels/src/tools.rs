@@ -1,7 +1,7 @@
 //! This crate's own programs, built for the tests of any crate.
 //!
-//! Cargo builds a dependency's library but not its programs, so the first test that needs them builds
-//! them, in the same target directory and with the same cargo.
+//! Cargo builds a dependency's library but not its programs, so the first test that needs them
+//! builds them, in the same target directory and with the same cargo.
 
 use std::env;
 use std::ffi::OsString;

@@ -2,8 +2,8 @@
 //!
 //! The guest sees the host's file tree as its root (so the host's programs and this crate's tools
 //! run in it), the image as `/dev/ubda`, and a script of the test as the only thing to do. Its own
-//! exit status tells nothing; script.sh's status and output come back through files in a directory that
-//! both sides see, and the kernel's log through the console.
+//! exit status tells nothing; the script's status and output come back through files in a directory
+//! that both sides see, and the kernel's log through the console.
 //!
 //! UML drops the guest's flush requests and writes in 4 KiB pieces, in the order in which the guest
 //! issued them. Killing it therefore leaves the image as a power cut would leave a disk without a
@@ -32,6 +32,9 @@ const MODULES: &str = "/usr/lib/uml/modules";
 const INIT: &str = include_str!("uml/init.sh");
 const PRELUDE: &str = include_str!("uml/prelude.sh");
 
+/// A guest whose host process is gone powers itself off this long after its time is over.
+const WATCHDOG_GRACE_SECONDS: u64 = 10;
+
 /// Where the guest keeps its own file systems, so that the host's files below are out of its sight.
 const HIDDEN_FROM_GUEST: &[&str] = &["/dev", "/proc", "/sys"];
 
@@ -44,8 +47,8 @@ const HIDDEN_FROM_GUEST: &[&str] = &["/dev", "/proc", "/sys"];
 /// * `mount_nilfs [OPTIONS]` and `umount_nilfs`;
 /// * `manifest` and `fill`, this crate's tools, in its `PATH`;
 /// * the variables given with [`Uml::env`];
-/// * the host's files under their own names (except below `/dev`, `/proc` and `/sys`). What it writes
-///   there reaches the host when it is synced, or when the script ends.
+/// * the host's files under their own names (except below `/dev`, `/proc` and `/sys`). What it
+///   writes there reaches the host when it is synced, or when the script ends.
 #[derive(Debug, Clone)]
 pub struct Uml {
     image: PathBuf,
@@ -194,6 +197,11 @@ impl Uml {
             .arg(format!("mem={}M", self.memory_mib))
             .args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw"])
             .args(["con=null", "con0=null,fd:1", "ignore_loglevel"])
+            // What the kernel does not know becomes a variable of init's environment.
+            .arg(format!(
+                "watchdog_seconds={}",
+                self.timeout.as_secs() + WATCHDOG_GRACE_SECONDS
+            ))
             .arg(joined("init=", &directory.join("init.sh")))
             .arg(joined("uml_dir=", directory))
             .arg(joined("ubda=", &image))
@@ -206,7 +214,8 @@ impl Uml {
     }
 }
 
-/// Whether `/dev/shm`, where UML keeps the guest's memory, has the room (in containers it is often tiny).
+/// Whether `/dev/shm`, where UML keeps the guest's memory, has the room (in containers it is often
+/// tiny).
 fn fits_in_shared_memory(memory_mib: u32) -> bool {
     rustix::fs::statvfs("/dev/shm")
         .is_ok_and(|fs| fs.f_bavail.saturating_mul(fs.f_frsize) >> 20 >= u64::from(memory_mib))

@@ -109,8 +109,10 @@ impl Model {
                 what,
             } => {
                 let id = self.find(target)?;
-                let file = self.nodes[&id].file()?;
-                Ok(Outcome::Position(file.seek(self.block_size, *offset, *what)))
+                // Only regular files have holes; elsewhere the answer means nothing.
+                Ok(self.nodes[&id].file().map_or(Outcome::Done, |file| {
+                    Outcome::Position(file.seek(self.block_size, *offset, *what))
+                }))
             }
             Op::Stat(target) => self.find(target).map(|id| self.facts(id)),
             Op::ReadLink(path) => match &self.nodes[&self.resolve(&path.0)?].body {
@@ -278,7 +280,8 @@ impl Model {
     ) -> Answer {
         let id = self.find(target)?;
         let block_size = self.block_size;
-        self.nodes[&id].file()?.check_size(offset.saturating_add(length))?;
+        let file = self.nodes[&id].file().map_err(|_| Refusal::Invalid)?;
+        file.check_size(offset.saturating_add(length))?;
         if length > 0 {
             let node = self.change(id);
             node.file_mut()?.write(block_size, offset, length, fill);

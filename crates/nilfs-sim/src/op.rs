@@ -132,6 +132,19 @@ pub enum Op {
 }
 
 impl Op {
+    /// Whether it leaves everything as it is.
+    #[must_use]
+    pub fn only_looks(&self) -> bool {
+        matches!(
+            self,
+            Self::Read { .. }
+                | Self::Seek { .. }
+                | Self::Stat(_)
+                | Self::ReadLink(_)
+                | Self::List(_)
+        )
+    }
+
     /// Whether a full volume may refuse it. It may not refuse what gives room back, nor what only
     /// makes durable what it has accepted.
     #[must_use]

@@ -7,9 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use nilfs_device::Device;
+use nilfs_ondisk::inode::FileType;
 
 use nilfs_engine::{
     Attr, Background, Entry, Error, Filesystem, InodeRef, MountOptions, NewInode, Order, Result,
+    Seek,
 };
 use crate::clock::ThreadClock;
 use crate::name::{Name, Path};
@@ -21,6 +23,8 @@ pub struct Subject {
     fs: Arc<Filesystem>,
     root: InodeRef,
     handles: BTreeMap<Handle, InodeRef>,
+    /// Nothing has been changed since the mount.
+    settled: bool,
 }
 
 /// How a subject is mounted.
@@ -53,6 +57,7 @@ impl Subject {
                 fs,
                 root,
                 handles: BTreeMap::new(),
+                settled: true,
             })
         });
         mounted.map_err(|error| format!("mount: {error}"))
@@ -69,6 +74,7 @@ impl Subject {
             fs: Arc::clone(&self.fs),
             root: entry.inode,
             handles: BTreeMap::new(),
+            settled: false,
         })
     }
 
@@ -104,6 +110,7 @@ impl Subject {
 
     /// Does `op`; [`Op::Remount`] is not for a subject, since it needs the device.
     pub fn apply(&mut self, op: &Op) -> Outcome {
+        self.settled &= op.only_looks();
         let done = catch_unwind(AssertUnwindSafe(|| self.try_apply(op)));
         match done {
             Ok(Ok(outcome)) => outcome,
@@ -181,11 +188,7 @@ impl Subject {
                 target,
                 offset,
                 what,
-            } => match fs.seek(&self.find(target)?, *offset, *what) {
-                Ok(position) => Ok(Outcome::Position(Some(position))),
-                Err(Error::NoData) => Ok(Outcome::Position(None)),
-                Err(error) => Err(error.into()),
-            },
+            } => self.seek(target, *offset, *what),
             Op::Stat(target) => Ok(facts(&fs.attr(&self.find(target)?)?)),
             Op::ReadLink(path) => Ok(Outcome::Bytes(fs.read_link(&self.resolve(&path.0)?)?)),
             Op::List(path) => self.list(path),
@@ -203,6 +206,18 @@ impl Subject {
             Op::Sync => done(fs.sync()),
             Op::Commit => done(fs.commit().map(|_| ())),
             Op::Remount => Err(Refusal::Broken("a subject cannot remount itself".into())),
+        }
+    }
+
+    fn seek(&self, target: &Target, offset: u64, what: Seek) -> Result<Outcome, Refusal> {
+        let inode = self.find(target)?;
+        if inode.file_type() != FileType::Regular {
+            return Ok(Outcome::Done);
+        }
+        match self.fs.seek(&inode, offset, what) {
+            Ok(position) => Ok(Outcome::Position(Some(position))),
+            Err(Error::NoData) => Ok(Outcome::Position(None)),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -276,7 +291,7 @@ impl From<Error> for Refusal {
 
 impl From<&Attr> for Facts {
     fn from(attr: &Attr) -> Self {
-        let is_directory = attr.file_type == nilfs_ondisk::inode::FileType::Directory;
+        let is_directory = attr.file_type == FileType::Directory;
         Self {
             kind: attr.file_type,
             mode: attr.mode,

@@ -27,11 +27,11 @@ impl Shape {
         blocks_per_segment: 64,
         segments: 64,
     };
-    /// 32 MiB, for long lives.
+    /// 16 MiB, for long lives.
     pub const ROOMY: Shape = Shape {
         block_size: 1024,
         blocks_per_segment: 128,
-        segments: 256,
+        segments: 128,
     };
 
     /// The bytes of the device: all segments and the second superblock.

@@ -24,28 +24,28 @@ fn live(settings: Settings, seed: u64, profile: Profile, count: usize) {
 
 #[test]
 fn long_mixed_lives() {
-    for_each_seed("long_mixed_lives", 12, |seed| {
+    for_each_seed("long_mixed_lives", 20, |seed| {
         let settings = Settings {
             shape: Shape::ROOMY,
             order: Order::Relaxed,
             may_fill: false,
         };
-        live(settings, seed, Profile::MIXED, 600);
+        live(settings, seed, Profile::MIXED, 300);
     });
 }
 
 #[test]
 fn other_block_sizes() {
-    for_each_seed("other_block_sizes", 4, |seed| {
+    for_each_seed("other_block_sizes", 8, |seed| {
         let settings = Settings {
             shape: Shape {
                 block_size: if seed % 2 == 0 { 2048 } else { 4096 },
-                blocks_per_segment: 128,
+                blocks_per_segment: 64,
                 segments: 128,
             },
             order: Order::Strict,
             may_fill: false,
         };
-        live(settings, seed, Profile::MIXED, 400);
+        live(settings, seed, Profile::MIXED, 300);
     });
 }

@@ -419,8 +419,13 @@ impl Filesystem {
 
     /// After an error of the device or damage found while writing: stops, and leaves a note in the
     /// superblocks if they can be written.
+    ///
+    /// Here `errors=continue` does not help: what was frozen could never be committed.
     fn stop_writing(&self, log: &mut Log, error: &Error) {
         self.stop(error);
+        self.stopped
+            .write()
+            .get_or_insert_with(|| error.to_string());
         let raw = log.superblocks.current_mut().raw_mut();
         raw.s_state = U16::new(raw.s_state.get() | STATE_ERROR);
         if let Err(error) = log.superblocks.write_all(self.store.device()) {

@@ -19,7 +19,8 @@ enum Command {
     Populate(Tree),
     /// Changes what `populate` made with the same seed and scale.
     Modify(Tree),
-    /// Works in a directory until it is killed or something fails, and logs what it has made durable.
+    /// Works in a directory until it is killed or something fails, and logs what it has made
+    /// durable.
     Crash {
         #[arg(long, default_value_t = 1)]
         seed: u64,

@@ -169,7 +169,8 @@ fn types(tree: &mut Tree) -> io::Result<()> {
             (major, minor),
         )?;
     }
-    // The longest target that fits in a block of 1 KiB, with the zero byte that ends it on the disk.
+    // The longest target that fits in a block of 1 KiB, with the zero byte that ends it on the
+    // disk.
     for length in [1, 2, 56, 57, 60, 255, 256, 512, 1000, 1023] {
         tree.symlink("t".repeat(length), format!("types/symlink-of-{length}"))?;
     }

@@ -169,8 +169,8 @@ impl Tree {
         fs::symlink_metadata(&full).map_err(|error| at(&full, &error))
     }
 
-    /// Gives everything that was touched, and still is there, a time that depends on nothing but its path
-    /// and the salt.
+    /// Gives everything that was touched, and still is there, a time that depends on nothing but
+    /// its path and the salt.
     pub(super) fn settle(self, salt: u64) -> io::Result<()> {
         for path in self.touched.iter().rev() {
             let full = self.root.join(path);

@@ -7,6 +7,8 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/r
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 insmod "/usr/lib/uml/modules/$(uname -r)/kernel/fs/nilfs2/nilfs2.ko"
+# Ends the guest if the test that started it is gone.
+(sleep "$watchdog_seconds" && echo o >/proc/sysrq-trigger) &
 BASH_ENV=$dir/prelude.sh bash -eu -o pipefail "$dir/script.sh" >"$dir/stdout" 2>"$dir/stderr"
 echo $? >"$dir/status"
 # hostfs writes late: what is not synced now is lost when the guest stops.

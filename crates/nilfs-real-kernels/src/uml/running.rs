@@ -21,8 +21,8 @@ const GLANCE: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub struct RunningUml {
     child: Child,
-    /// Gives the console's text when no process of the guest holds the console open any more: only then
-    /// has the last of them stopped writing to the image.
+    /// Gives the console's text when no process of the guest holds the console open any more: only
+    /// then has the last of them stopped writing to the image.
     console: Receiver<String>,
     directory: TempDir,
     deadline: Instant,
@@ -52,8 +52,8 @@ impl RunningUml {
         }
     }
 
-    /// The directory that host and guest share; the script's standard output and error are the files
-    /// `stdout` and `stderr` there.
+    /// The directory that host and guest share; the script's standard output and error are the
+    /// files `stdout` and `stderr` there.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -73,9 +73,9 @@ impl RunningUml {
         }
     }
 
-    /// Kills the guest in the middle of its work as soon as `moment` answers true, as if its power had
-    /// been cut, and returns what its kernel had said until then. It is an error if the script ends,
-    /// or its time is over, before that.
+    /// Kills the guest in the middle of its work as soon as `moment` answers true, as if its power
+    /// had been cut, and returns what its kernel had said until then. It is an error if the script
+    /// ends, or its time is over, before that.
     pub fn kill_when(mut self, mut moment: impl FnMut() -> bool) -> Result<KernelLog> {
         while !moment() {
             if Instant::now() > self.deadline {

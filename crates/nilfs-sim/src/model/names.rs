@@ -45,14 +45,14 @@ impl Model {
 
     pub(super) fn link(&mut self, target: &Target, to: &Path, now: Timestamp) -> Answer {
         let id = self.find(target)?;
-        let (parent, name) = self.free_name(to)?;
-        let node = &self.nodes[&id];
-        match node {
+        self.parent(to)?;
+        match &self.nodes[&id] {
             node if node.kind == FileType::Directory => return Err(Refusal::NotPermitted),
             node if node.nlink == 0 => return Err(Refusal::NotFound),
             node if node.nlink >= u32::from(LINK_MAX) => return Err(Refusal::TooManyLinks),
             _ => {}
         }
+        let (parent, name) = self.free_name(to)?;
         let node = self.change(id);
         node.nlink += 1;
         node.ctime = now;
@@ -97,12 +97,9 @@ impl Model {
         if there.is_some() && mode == RenameMode::NoReplace {
             return Err(Refusal::Exists);
         }
-        if self.is_within(new_parent, moved) {
-            return Err(Refusal::Invalid);
-        }
         if mode == RenameMode::Exchange {
             let other = there.ok_or(Refusal::NotFound)?;
-            if self.is_within(old_parent, other) {
+            if self.is_within(new_parent, moved) || self.is_within(old_parent, other) {
                 return Err(Refusal::Invalid);
             }
             if moved != other {
@@ -117,8 +114,13 @@ impl Model {
         }
         if let Some(replaced) = there {
             self.check_replacement(moved, replaced)?;
+        }
+        if self.is_within(new_parent, moved) {
+            return Err(Refusal::Invalid);
+        }
+        if let Some(replaced) = there {
             self.drop_link(replaced, now);
-            if self.kind_was_directory(moved) {
+            if self.is_directory(moved) {
                 self.change(new_parent).nlink -= 1;
             }
         }
@@ -128,7 +130,7 @@ impl Model {
         Ok(Outcome::Done)
     }
 
-    fn kind_was_directory(&self, id: NodeId) -> bool {
+    fn is_directory(&self, id: NodeId) -> bool {
         self.nodes[&id].kind == FileType::Directory
     }
 

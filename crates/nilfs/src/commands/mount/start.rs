@@ -49,6 +49,8 @@ pub fn mount(args: MountArgs) -> anyhow::Result<()> {
     if !args.foreground && !args.background {
         return start(&args);
     }
+    // Started as /proc/self/exe, the process would be called "exe".
+    let _ = rustix::thread::set_name(c"nilfs");
     log::start(args.log.as_deref(), args.foreground)?;
     let leave = args.background;
     serve::serve(&args.device, &args.dir, options, || if leave { leave_terminal() } else { Ok(()) })

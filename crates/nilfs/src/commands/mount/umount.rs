@@ -21,15 +21,12 @@ pub struct UmountArgs {
     dir: PathBuf,
 }
 
-/// The type of our mounts in the kernel's table.
-const FILE_SYSTEM: &str = "fuse.nilfs";
-
 /// Unmounts; when this returns, the process that served the volume has let go of it.
 pub fn umount(args: UmountArgs) -> anyhow::Result<()> {
     let dir = absolute(&args.dir).with_context(|| format!("cannot find {}", args.dir.display()))?;
     let refuse = |why: String| Failure::new(Status::Failed, format!("{} {why}", dir.display()));
     let mounted = Mounted::on(&dir).ok_or_else(|| refuse("is not mounted".into()))?;
-    if mounted.file_system != FILE_SYSTEM {
+    if !mounted.is_nilfs() {
         let file_system = mounted.file_system;
         return Err(refuse(format!("is a mount of {file_system}; use umount for it")).into());
     }

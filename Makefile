@@ -1,0 +1,73 @@
+# make run | stop | test | bench | install | lint | fuzz          (make help explains)
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+# mount(8) looks for its helpers in /sbin alone, which is /usr/sbin on today's systems.
+SBINDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/usr/sbin,$(PREFIX)/sbin)
+
+CARGO ?= cargo
+RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
+NILFS := $(RELEASE)/nilfs
+
+# For make run and make stop.
+IMAGE ?= volume.img
+SIZE ?= 4G
+DIR ?= mnt
+
+# For make fuzz: seconds for each target.
+FUZZ_SECONDS ?= 10
+
+.PHONY: build help run stop test bench lint fuzz install uninstall clean
+
+build:
+	$(CARGO) build --release -p nilfs
+
+help:
+	@echo 'make            build the release binary, $(NILFS)'
+	@echo 'make run        make a volume in $(IMAGE) and mount it on ./$(DIR); then a short tour'
+	@echo 'make stop       unmount it'
+	@echo 'make test       install what the tests need (as root) and run all of them'
+	@echo 'make bench      compare speed with other file systems, in one table of ratios'
+	@echo 'make lint       format, clippy and rustdoc, warnings as errors'
+	@echo 'make fuzz       run each fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
+	@echo 'make install    install below PREFIX=$(PREFIX); DESTDIR for packagers'
+	@echo 'make uninstall  take it away again'
+
+run:
+	@scripts/need run
+	@$(MAKE) --no-print-directory build
+	@scripts/run $(NILFS) $(IMAGE) $(SIZE) $(DIR)
+
+stop:
+	@if mountpoint -q $(DIR); then $(NILFS) umount $(DIR) && echo '$(DIR) is unmounted'; \
+	else echo '$(DIR) is not mounted'; fi
+
+test:
+	@scripts/need test
+	$(CARGO) test --workspace
+
+bench:
+	@scripts/need bench
+	$(CARGO) build --release -p nilfs -p nilfs-bench
+	$(RELEASE)/nilfs-bench --nilfs $(NILFS)
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) fmt --all --check --manifest-path fuzz/Cargo.toml
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
+
+fuzz:
+	@scripts/need test
+	@scripts/fuzz $(FUZZ_SECONDS)
+
+# Root often has no cargo: "make && sudo make install" takes the binary that is there.
+install:
+	@if command -v $(CARGO) >/dev/null; then $(MAKE) --no-print-directory build; fi
+	@scripts/install $(NILFS) '$(DESTDIR)' '$(PREFIX)' '$(SBINDIR)'
+
+uninstall:
+	@scripts/install --remove '$(DESTDIR)' '$(PREFIX)' '$(SBINDIR)'
+
+clean:
+	$(CARGO) clean

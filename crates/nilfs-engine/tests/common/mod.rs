@@ -1,0 +1,63 @@
+//! What the tests of the engine share: fresh volumes in memory, and the checker's word on them.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::sync::Arc;
+
+use nilfs_check::Options;
+use nilfs_device::{Device, MemoryDevice};
+use nilfs_engine::mkfs::{Parameters, format};
+use nilfs_engine::{Filesystem, InodeRef, MountOptions, NewInode};
+use nilfs_ondisk::BlockSize;
+use nilfs_ondisk::inode::S_IFREG;
+
+pub fn parameters(block_size: u64) -> Parameters {
+    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
+    parameters.block_size = BlockSize::from_bytes(block_size).unwrap();
+    parameters.blocks_per_segment = 256;
+    parameters
+}
+
+pub fn volume(block_size: u64, megabytes: u64) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(megabytes << 20));
+    format(&*device, &parameters(block_size)).unwrap();
+    device
+}
+
+pub fn mount<D: Device + 'static>(device: &Arc<D>) -> Arc<Filesystem> {
+    let device: Arc<dyn Device> = Arc::clone(device) as _;
+    Filesystem::mount(device, MountOptions::default()).unwrap()
+}
+
+pub fn check(device: &dyn Device) {
+    let report = nilfs_check::check(device, &Options::default()).unwrap();
+    let errors: Vec<String> = report.errors().map(ToString::to_string).collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+}
+
+pub fn new(mode: u16) -> NewInode {
+    NewInode {
+        mode,
+        uid: 1000,
+        gid: 100,
+        rdev: Default::default(),
+    }
+}
+
+pub fn make(fs: &Filesystem, dir: &InodeRef, name: &str) -> InodeRef {
+    fs.create(dir, name.as_bytes(), &new(S_IFREG | 0o644))
+        .unwrap()
+        .inode
+}
+
+pub fn content(fs: &Filesystem, inode: &InodeRef) -> Vec<u8> {
+    let mut bytes = vec![0; fs.attr(inode).unwrap().size as usize];
+    assert_eq!(fs.read(inode, 0, &mut bytes).unwrap(), bytes.len());
+    bytes
+}
+
+pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at * 31 + seed * 7 + at / 251) as u8)
+        .collect()
+}

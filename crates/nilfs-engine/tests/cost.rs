@@ -1,0 +1,112 @@
+//! What a checkpoint and an fdatasync cost on the device: no block that need not change.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{check, make, parameters, pattern};
+use nilfs_device::{Device, Event, MemoryDevice, RecordingDevice};
+use nilfs_engine::mkfs::format;
+use nilfs_engine::{Filesystem, MountOptions};
+use nilfs_ondisk::BlockSize;
+
+const BLOCK: usize = 4096;
+
+/// A volume with so many small files, and a tenth of that number of checkpoints.
+fn used_volume(files: usize) -> (Arc<RecordingDevice<MemoryDevice>>, Arc<Filesystem>) {
+    let memory = MemoryDevice::new(256 << 20);
+    let mut parameters = parameters(BLOCK as u64);
+    parameters.block_size = BlockSize::DEFAULT;
+    parameters.blocks_per_segment = 2048;
+    format(&memory, &parameters).unwrap();
+    let device = Arc::new(RecordingDevice::new(memory));
+    let shared: Arc<dyn Device> = Arc::clone(&device) as _;
+    let fs = Filesystem::mount(shared, MountOptions::default()).unwrap();
+    let root = fs.root().unwrap().inode;
+    for nth in 0..files {
+        let file = make(&fs, &root, &format!("file {nth}"));
+        fs.write(&file, 0, &pattern(nth, 1000)).unwrap();
+        if nth % 10 == 0 {
+            fs.commit().unwrap();
+        }
+    }
+    fs.sync().unwrap();
+    device.take_events();
+    (device, fs)
+}
+
+fn written_blocks(device: &RecordingDevice<MemoryDevice>) -> (usize, usize, usize) {
+    let events = device.take_events();
+    let bytes: usize = events
+        .iter()
+        .map(|event| {
+            if let Event::Write { bytes, .. } = event {
+                bytes.len()
+            } else {
+                0
+            }
+        })
+        .sum();
+    let writes = events
+        .iter()
+        .filter(|event| matches!(event, Event::Write { .. }))
+        .count();
+    let flushes = events
+        .iter()
+        .filter(|event| **event == Event::Flush)
+        .count();
+    (bytes.div_ceil(BLOCK), writes, flushes)
+}
+
+/// A young volume: the maps of its metadata files are direct. Linux writes 16 blocks.
+#[test]
+fn a_checkpoint_of_one_small_change_costs_at_most_12_blocks() {
+    assert!(most_blocks_of_an_fsync(100) <= 12);
+}
+
+/// A used one: the ifile and the cpfile have a B-tree node each, and the change ends the life of a
+/// block that is described elsewhere in the DAT.
+#[test]
+fn a_checkpoint_of_a_used_volume_costs_at_most_15_blocks() {
+    assert!(most_blocks_of_an_fsync(3000) <= 15);
+}
+
+fn most_blocks_of_an_fsync(files: usize) -> usize {
+    let (device, fs) = used_volume(files);
+    let root = fs.root().unwrap().inode;
+    let mut most = 0;
+    for nth in [17, files / 2, files - 1] {
+        let file = fs
+            .lookup(&root, format!("file {nth}").as_bytes())
+            .unwrap()
+            .inode;
+        fs.write(&file, 0, b"a small change").unwrap();
+        fs.sync_file(&file, false).unwrap();
+        let (blocks, writes, flushes) = written_blocks(&device);
+        assert_eq!((writes, flushes), (1, 1), "one write and one flush");
+        most = most.max(blocks);
+    }
+    fs.unmount().unwrap();
+    check(&*device);
+    most
+}
+
+#[test]
+fn fdatasync_of_an_overwrite_writes_the_block_and_its_summary() {
+    let (device, fs) = used_volume(3000);
+    let root = fs.root().unwrap().inode;
+    let file = fs.lookup(&root, b"file 1234").unwrap().inode;
+    for _ in 0..3 {
+        fs.write(&file, 10, b"a small change").unwrap();
+        fs.sync_file(&file, true).unwrap();
+        assert_eq!(written_blocks(&device), (2, 1, 1));
+    }
+    fs.sync_file(&file, true).unwrap();
+    assert_eq!(
+        written_blocks(&device),
+        (0, 0, 0),
+        "nothing has changed since"
+    );
+    fs.unmount().unwrap();
+    check(&*device);
+}
