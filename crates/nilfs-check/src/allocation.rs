@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use nilfs_ondisk::palloc::{BlockRole, Palloc, count_set, test_bit};
-use nilfs_ondisk::{FileBlock, VBlockNr};
+use nilfs_ondisk::{FileBlock, Ino, VBlockNr};
 
 use crate::block_map::Leaf;
 use crate::judge::{FileAt, Judge};
-use crate::report::{Place, Rule};
+use crate::report::Rule;
 
 /// What of a persistent object file is in use.
 pub(crate) struct Groups {
@@ -29,29 +29,30 @@ impl Groups {
             .is_some_and(|bitmap| test_bit(bitmap, bit))
     }
 
-    /// All entries in use, ascending.
-    pub(crate) fn allocated(&self) -> impl Iterator<Item = u64> {
-        self.bitmaps.iter().flat_map(|(group, bitmap)| {
-            let first = self.layout.first_of_group(*group);
-            let used = bitmap.iter().enumerate().filter(|(_, byte)| **byte != 0);
-            used.flat_map(move |(at, byte)| {
-                (0..8)
-                    .filter(move |bit| byte & (1 << bit) != 0)
-                    .map(move |bit| at as u64 * 8 + bit)
-            })
-            .map(move |bit| first + bit)
-        })
+    /// The entries in use whose block begins with entry `first`, ascending.
+    pub(crate) fn allocated_from(&self, first: u64) -> impl Iterator<Item = u64> {
+        let in_group = self.layout.bit(first).bit as u64;
+        let end = (in_group + self.layout.entries_per_block).min(self.layout.entries_per_group);
+        let bitmap = self.bitmaps.get(&self.layout.group_of(first));
+        (in_group..end)
+            .filter(move |bit| bitmap.is_some_and(|bitmap| test_bit(bitmap, *bit as usize)))
+            .map(move |bit| first + (bit - in_group))
     }
 
-    /// The block that holds an entry, with the number of its first entry.
-    pub(crate) fn block_of(&self, entry: u64) -> Option<&(u64, Leaf)> {
-        let in_group = entry % self.layout.entries_per_group;
-        let first = entry - in_group % self.layout.entries_per_block;
-        let at = self
-            .entry_blocks
-            .binary_search_by_key(&first, |(first, _)| *first)
-            .ok()?;
-        self.entry_blocks.get(at)
+    /// How many entries are in use.
+    fn allocated_count(&self) -> u64 {
+        self.bitmaps.values().map(|bitmap| count_set(bitmap)).sum()
+    }
+
+    /// Entries in use whose block does not exist.
+    fn without_block(&self) -> impl Iterator<Item = u64> {
+        let per_block = self.layout.entries_per_block as usize;
+        self.bitmaps.keys().flat_map(move |group| {
+            let first = self.layout.first_of_group(*group);
+            (first..first + self.layout.entries_per_group).step_by(per_block)
+        })
+        .filter(|first| self.entry_blocks.binary_search_by_key(first, |(f, _)| *f).is_err())
+        .flat_map(|first| self.allocated_from(first))
     }
 }
 
@@ -148,21 +149,20 @@ impl Judge<'_, '_> {
     }
 
     fn find_missing_entries(&mut self, file: FileAt, groups: &Groups) {
-        for entry in groups.allocated() {
-            // Entry 0 of the DAT is reserved and need not be stored.
-            if entry != 0 && groups.block_of(entry).is_none() {
-                let place = entry_place(file, entry);
-                self.findings.error(Rule::Allocation, place, || {
-                    format!("entry {entry} is allocated, but its block does not exist")
-                });
-            }
+        let found: usize =
+            groups.entry_blocks.iter().map(|(first, _)| groups.allocated_from(*first).count()).sum();
+        if found as u64 == groups.allocated_count() {
+            return;
+        }
+        for entry in groups.without_block() {
+            let place = if file.ino == Ino::DAT {
+                file.place().vblock(VBlockNr(entry))
+            } else {
+                file.place()
+            };
+            self.findings.error(Rule::Allocation, place, || {
+                format!("entry {entry} is allocated, but its block does not exist")
+            });
         }
     }
-}
-
-fn entry_place(file: FileAt, entry: u64) -> Place {
-    if file.ino == nilfs_ondisk::Ino::DAT {
-        return file.place().vblock(VBlockNr(entry));
-    }
-    file.place()
 }

@@ -43,24 +43,28 @@ impl Judge<'_, '_> {
                 format!("the reserved inode {reserved} is not allocated")
             });
         }
-        for ino in groups.allocated().map(Ino) {
-            users += u64::from(ino >= Ino::FIRST_USER);
-            if matches!(ino.0, 0 | 3..=6) {
-                continue;
+        for (first, leaf) in &groups.entry_blocks {
+            // What is known of the block's inodes holds in every checkpoint that shares it.
+            let mut known = self.inode_blocks.remove(&leaf.vblock).unwrap_or_default();
+            for ino in groups.allocated_from(*first).map(Ino) {
+                users += u64::from(ino >= Ino::FIRST_USER);
+                if matches!(ino.0, 0 | 3..=6) {
+                    continue;
+                }
+                let file = FileAt { ino, ..file };
+                let Some(facts) = self.facts(file, (ino.0 - first) as usize, leaf, &mut known)
+                else {
+                    table.incomplete = true;
+                    continue;
+                };
+                blocks += facts.blocks;
+                whole &= facts.whole;
+                if let Some(culprit) = facts.life.culprit(cno) {
+                    self.not_alive(file, culprit);
+                }
+                table.push(ino, facts);
             }
-            let facts = groups
-                .block_of(ino.0)
-                .and_then(|(first, leaf)| self.facts(FileAt { ino, ..file }, *first, leaf));
-            let Some(facts) = facts else {
-                table.incomplete = true;
-                continue;
-            };
-            blocks += facts.blocks;
-            whole &= facts.whole;
-            if let Some(culprit) = facts.life.culprit(cno) {
-                self.not_alive(FileAt { ino, ..file }, culprit);
-            }
-            table.push(ino, facts);
+            self.inode_blocks.insert(leaf.vblock, known);
         }
         whole &= !table.incomplete;
         if present {
@@ -74,31 +78,20 @@ impl Judge<'_, '_> {
         self.judge_names(cno, &table);
     }
 
-    /// What is known of an inode. Its block is the same in every checkpoint that shares it, so it
-    /// is judged once.
-    fn facts(&mut self, file: FileAt, first: u64, leaf: &Leaf) -> Option<Rc<InodeFacts>> {
-        let slot = usize::try_from(file.ino.0.checked_sub(first)?).ok()?;
-        let known = self
-            .inode_blocks
-            .get(&leaf.vblock)
-            .and_then(|block| block.get(slot));
-        if let Some(Some(facts)) = known {
+    /// What is known of the inode in a slot of a block of the ifile; judged if nothing is known.
+    fn facts(
+        &mut self,
+        file: FileAt,
+        slot: usize,
+        leaf: &Leaf,
+        known: &mut InodeBlock,
+    ) -> Option<Rc<InodeFacts>> {
+        if let Some(facts) = known.slots.get(slot)? {
             return Some(Rc::clone(facts));
         }
-        let ifile = FileAt {
-            ino: Ino::IFILE,
-            ..file
-        };
-        let bytes = self.read(leaf.block, ifile.place().file_block(leaf.key))?;
-        let size = self.volume.geometry.inode_size;
-        let inode = RawInode::parse(bytes.get(slot * size..)?).ok()?;
-        let facts = Rc::new(self.judge_inode(file, &inode));
-        let block = self.inode_blocks.entry(leaf.vblock).or_default();
-        if block.len() <= slot {
-            block.resize(slot + 1, None);
+        if known.bytes.is_empty() {
+            
         }
-        block[slot] = Some(Rc::clone(&facts));
-        Some(facts)
     }
 
     fn judge_counts(&mut self, entry: &RawCheckpoint, inodes: u64, blocks: u64) {
