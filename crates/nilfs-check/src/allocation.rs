@@ -47,12 +47,18 @@ impl Groups {
     /// Entries in use whose block does not exist.
     fn without_block(&self) -> impl Iterator<Item = u64> {
         let per_block = self.layout.entries_per_block as usize;
-        self.bitmaps.keys().flat_map(move |group| {
-            let first = self.layout.first_of_group(*group);
-            (first..first + self.layout.entries_per_group).step_by(per_block)
-        })
-        .filter(|first| self.entry_blocks.binary_search_by_key(first, |(f, _)| *f).is_err())
-        .flat_map(|first| self.allocated_from(first))
+        self.bitmaps
+            .keys()
+            .flat_map(move |group| {
+                let first = self.layout.first_of_group(*group);
+                (first..first + self.layout.entries_per_group).step_by(per_block)
+            })
+            .filter(|first| {
+                self.entry_blocks
+                    .binary_search_by_key(first, |(f, _)| *f)
+                    .is_err()
+            })
+            .flat_map(|first| self.allocated_from(first))
     }
 }
 
@@ -149,8 +155,11 @@ impl Judge<'_, '_> {
     }
 
     fn find_missing_entries(&mut self, file: FileAt, groups: &Groups) {
-        let found: usize =
-            groups.entry_blocks.iter().map(|(first, _)| groups.allocated_from(*first).count()).sum();
+        let found: usize = groups
+            .entry_blocks
+            .iter()
+            .map(|(first, _)| groups.allocated_from(*first).count())
+            .sum();
         if found as u64 == groups.allocated_count() {
             return;
         }

@@ -34,39 +34,32 @@ impl Judge<'_, '_> {
         let geometry = &self.volume.geometry;
         let layout = Palloc::new(geometry.block_size, geometry.inode_size);
         let groups = self.judge_allocation(file, layout, &leaves);
-        let mut whole = true;
-        let mut blocks = tree.blocks;
-        let mut users = 0;
-        let mut table = InodeTable::new(!(tree.whole && groups.whole));
         for reserved in (0..Ino::FIRST_USER.0).filter(|ino| !groups.is_allocated(*ino)) {
             self.findings.error(Rule::Allocation, file.place(), || {
                 format!("the reserved inode {reserved} is not allocated")
             });
         }
+        let mut table = InodeTable::new(!(tree.whole && groups.whole));
         for (first, leaf) in &groups.entry_blocks {
-            // What is known of the block's inodes holds in every checkpoint that shares it.
-            let mut known = self.inode_blocks.remove(&leaf.vblock).unwrap_or_default();
-            for ino in groups.allocated_from(*first).map(Ino) {
-                users += u64::from(ino >= Ino::FIRST_USER);
-                if matches!(ino.0, 0 | 3..=6) {
-                    continue;
-                }
-                let file = FileAt { ino, ..file };
-                let Some(facts) = self.facts(file, (ino.0 - first) as usize, leaf, &mut known)
-                else {
-                    table.incomplete = true;
-                    continue;
-                };
-                blocks += facts.blocks;
-                whole &= facts.whole;
-                if let Some(culprit) = facts.life.culprit(cno) {
-                    self.not_alive(file, culprit);
-                }
-                table.push(ino, facts);
-            }
-            self.inode_blocks.insert(leaf.vblock, known);
+            self.judge_inode_block(
+                file,
+                leaf,
+                *first,
+                groups.allocated_from(*first),
+                &mut table,
+            );
         }
-        whole &= !table.incomplete;
+        let mut blocks = tree.blocks;
+        let mut users = 0;
+        let mut whole = !table.incomplete;
+        for (ino, facts) in table.iter() {
+            users += u64::from(ino >= Ino::FIRST_USER);
+            blocks += facts.blocks;
+            whole &= facts.whole;
+            if let Some(culprit) = facts.life.culprit(cno) {
+                self.not_alive(FileAt { ino, ..file }, culprit);
+            }
+        }
         if present {
             self.present_is_whole &= whole;
             self.counts.inodes = users + 1;
@@ -78,20 +71,40 @@ impl Judge<'_, '_> {
         self.judge_names(cno, &table);
     }
 
-    /// What is known of the inode in a slot of a block of the ifile; judged if nothing is known.
-    fn facts(
+    /// Adds the inodes of a block of the ifile to the table. The block is the same in every
+    /// checkpoint that shares it, so each of its inodes is judged once.
+    fn judge_inode_block(
         &mut self,
-        file: FileAt,
-        slot: usize,
+        ifile: FileAt,
         leaf: &Leaf,
-        known: &mut InodeBlock,
-    ) -> Option<Rc<InodeFacts>> {
-        if let Some(facts) = known.slots.get(slot)? {
-            return Some(Rc::clone(facts));
+        first: u64,
+        allocated: impl Iterator<Item = u64>,
+        table: &mut InodeTable,
+    ) {
+        let mut known = self.inode_blocks.remove(&leaf.vblock).unwrap_or_default();
+        let mut bytes = None;
+        for ino in allocated.map(Ino).filter(|ino| !matches!(ino.0, 0 | 3..=6)) {
+            let slot = (ino.0 - first) as usize;
+            if known.len() <= slot {
+                known.resize(slot + 1, None);
+            }
+            if known[slot].is_none() {
+                if bytes.is_none() {
+                    bytes = self.read(leaf.block, ifile.place().file_block(leaf.key));
+                }
+                let start = slot * self.volume.geometry.inode_size;
+                let entry = bytes.as_deref().and_then(|bytes| bytes.get(start..));
+                if let Some(inode) = entry.and_then(|entry| RawInode::parse(entry).ok()) {
+                    let file = FileAt { ino, ..ifile };
+                    known[slot] = Some(Rc::new(self.judge_inode(file, &inode)));
+                }
+            }
+            match &known[slot] {
+                Some(facts) => table.push(ino, Rc::clone(facts)),
+                None => table.incomplete = true,
+            }
         }
-        if known.bytes.is_empty() {
-            
-        }
+        self.inode_blocks.insert(leaf.vblock, known);
     }
 
     fn judge_counts(&mut self, entry: &RawCheckpoint, inodes: u64, blocks: u64) {

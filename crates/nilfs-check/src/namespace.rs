@@ -37,8 +37,23 @@ impl InodeTable {
         self.position(ino).is_some()
     }
 
+    /// All inodes in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Ino, &InodeFacts)> {
+        self.inodes.iter().map(|(ino, facts)| (*ino, &**facts))
+    }
+
+    /// Numbers are distinct and seldom missing, so the place of one lies at most as far before
+    /// its number as numbers are missing at all.
     fn position(&self, ino: Ino) -> Option<usize> {
-        self.inodes.binary_search_by_key(&ino, |(ino, _)| *ino).ok()
+        let numbers = self.inodes.last()?.0.0.saturating_add(1);
+        let missing = numbers - self.inodes.len() as u64;
+        let low = usize::try_from(ino.0.saturating_sub(missing)).ok()?;
+        let high = usize::try_from(ino.0.saturating_add(1))
+            .ok()?
+            .min(self.inodes.len());
+        let near = self.inodes.get(low..high)?;
+        let at = near.binary_search_by_key(&ino, |(ino, _)| *ino).ok()?;
+        Some(low + at)
     }
 }
 

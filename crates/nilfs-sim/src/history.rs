@@ -1,8 +1,9 @@
 //! What happened to a file system and its device, and so which states a power cut may leave.
 
 use nilfs_device::Event;
-
 use nilfs_engine::Order;
+use nilfs_ondisk::inode::FileType;
+
 use crate::model::{Model, NodeId};
 use crate::op::{Op, Target};
 use crate::outcome::Outcome;
@@ -13,8 +14,12 @@ use crate::tree::Tree;
 pub enum Promise {
     /// Nothing.
     Nothing,
-    /// The data of one file.
-    DataOf(NodeId),
+    /// The data of one file, maybe in a data-sync log.
+    Data(NodeId),
+    /// One file with its attributes, in a checkpoint.
+    Inode(NodeId),
+    /// One file with its attributes and the names that lead to it, in a checkpoint.
+    File(NodeId),
     /// Everything so far.
     Everything,
 }
@@ -50,17 +55,15 @@ impl Promise {
         if *outcome != Outcome::Done {
             return Self::Nothing;
         }
-        match op {
-            Op::Sync | Op::Fsync(_) | Op::Remount => Self::Everything,
-            Op::Fdatasync(target) => Self::of_fdatasync(target, model, order),
+        let promised = |target: &Target, promise: fn(NodeId) -> Self| {
+            model.find(target).map_or(Self::Nothing, promise)
+        };
+        match (op, order) {
+            (Op::Sync | Op::Remount, _) => Self::Everything,
+            (Op::Fsync(target), _) => promised(target, Self::File),
+            (Op::Fdatasync(target), Order::Strict) => promised(target, Self::Inode),
+            (Op::Fdatasync(target), Order::Relaxed) => promised(target, Self::Data),
             _ => Self::Nothing,
-        }
-    }
-
-    fn of_fdatasync(target: &Target, model: &Model, order: Order) -> Self {
-        match (order, model.find(target)) {
-            (Order::Relaxed, Ok(id)) => Self::DataOf(id),
-            _ => Self::Everything,
         }
     }
 }
@@ -103,37 +106,51 @@ pub fn state_found(steps: &[Step], cut: usize, found: &Tree) -> Result<Model, St
 
 /// The states that a checkpoint after step `base` can be found in: with all data that were
 /// promised by steps up to `ended`, and with those that steps up to `newest` may have written.
+/// None if that cannot keep a promise.
 fn states_from(steps: &[Step], base: usize, ended: usize, newest: usize) -> Vec<Model> {
-    let mut state = steps[base].state.clone();
+    let checkpoint = &steps[base].state;
+    let mut state = checkpoint.clone();
     state.close_all();
     let mut states = Vec::new();
     for (nth, step) in steps.iter().enumerate().take(newest + 1).skip(base + 1) {
-        let Promise::DataOf(id) = step.promise else {
-            continue;
-        };
-        match (with_promised_data(&state, &steps[base].state, step, id), nth <= ended) {
-            (Some(next), true) => state = next,
-            // Such a promise cannot be kept by data alone, so a newer checkpoint must be there.
-            (None, true) => return Vec::new(),
-            (Some(next), false) => states.push(std::mem::replace(&mut state, next)),
-            (None, false) => break,
+        let has_ended = nth <= ended;
+        match step.promise {
+            Promise::Data(id) => match with_data(&state, checkpoint, &step.state, id) {
+                Some(next) if has_ended => state = next,
+                Some(next) => states.push(std::mem::replace(&mut state, next)),
+                None if has_ended => return Vec::new(),
+                None => break,
+            },
+            Promise::Inode(id) if has_ended && !checkpoint.has_same(id, &step.state) => {
+                return Vec::new();
+            }
+            Promise::File(id)
+                if has_ended
+                    && !(checkpoint.has_same(id, &step.state)
+                        && checkpoint.paths_of(id) == step.state.paths_of(id)) =>
+            {
+                return Vec::new();
+            }
+            _ => {}
         }
     }
     states.push(state);
     states
 }
 
-fn with_promised_data(state: &Model, base: &Model, step: &Step, id: NodeId) -> Option<Model> {
-    // A file without a name does not outlive the cut, nor do its data.
-    if base.node(id)?.nlink == 0 {
+/// `state`, which comes from `checkpoint`, with the data of a file as they are in `now`.
+fn with_data(state: &Model, checkpoint: &Model, now: &Model, id: NodeId) -> Option<Model> {
+    let node = checkpoint.node(id)?;
+    // A file without a name does not outlive the cut; others than regular files have no data.
+    if node.nlink == 0 || node.kind != FileType::Regular {
         return Some(state.clone());
     }
-    state.with_data_of(id, step.state.node(id)?)
+    state.with_data_of(id, now.node(id)?)
 }
 
 #[cfg(test)]
 mod tests {
-    use nilfs_ondisk::inode::{DeviceCode, FileType};
+    use nilfs_ondisk::inode::DeviceCode;
 
     use super::*;
     use crate::clock::{EPOCH, ThreadClock};

@@ -168,6 +168,29 @@ impl Model {
         self.nodes.len() as u64
     }
 
+    /// Whether a file is the same here as in `other`, or nobody could tell, because it has no
+    /// name in either.
+    #[must_use]
+    pub fn has_same(&self, id: NodeId, other: &Self) -> bool {
+        let named = |model: &Self| model.node(id).is_some_and(|node| node.nlink > 0);
+        match (named(self), named(other)) {
+            (true, true) => self.nodes.get(&id) == other.nodes.get(&id),
+            (mine, others) => mine == others,
+        }
+    }
+
+    /// All paths that lead to a file.
+    #[must_use]
+    pub fn paths_of(&self, wanted: NodeId) -> Vec<Path> {
+        let mut paths = Vec::new();
+        self.visit(Self::ROOT, &Path::root(), &mut |path, id, _| {
+            if id == wanted {
+                paths.push(path.clone());
+            }
+        });
+        paths
+    }
+
     /// The handles that are open.
     #[must_use]
     pub fn handles(&self) -> Vec<Handle> {

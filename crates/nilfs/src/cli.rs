@@ -12,8 +12,9 @@ Exit codes:
   2  the command line is wrong
   3  not a NILFS2 volume, or one that is damaged or too new
   4  the device or image is missing or cannot be opened
-  5  the device or image is in use
-  6  refused, because data would be overwritten (mkfs without -f)";
+  5  the device, image or mount is in use
+  6  refused, because data would be overwritten (mkfs without -f)
+  7  cannot mount there: the directory, or FUSE, does not allow it";
 
 /// NILFS2 in user space: make, mount and look into volumes of the log-structured file system.
 #[derive(Debug, Parser)]
@@ -40,6 +41,7 @@ pub enum Command {
     Checkpoints(commands::checkpoints::Args),
     Segments(commands::segments::Args),
     Dump(commands::dump::Args),
+    Check(commands::check::Args),
     Generate(commands::generate::Args),
 }
 
@@ -58,6 +60,7 @@ impl Command {
             Self::Checkpoints(args) => commands::checkpoints::run(args),
             Self::Segments(args) => commands::segments::run(args),
             Self::Dump(args) => commands::dump::run(args),
+            Self::Check(args) => commands::check::run(args),
             Self::Generate(args) => commands::generate::run(args),
         }
     }

@@ -5,7 +5,9 @@ use std::io;
 use std::process::ExitCode;
 
 use nilfs_device::OpenError;
+use nilfs_engine::Error;
 use nilfs_engine::mkfs::MkfsError;
+use nilfs_fuse::MountError;
 
 /// The exit codes; `nilfs --help` and docs/exit-codes.md explain them to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub enum Status {
     Busy = 5,
     /// Data would be overwritten.
     Refused = 6,
+    /// The directory or FUSE does not allow a mount.
+    CannotMount = 7,
 }
 
 /// An error of the command itself, with the status it ends with.
@@ -124,32 +128,39 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn status_of(error: &anyhow::Error) -> Status {
-    let known = error.chain().find_map(|cause| {
-        if let Some(failure) = cause.downcast_ref::<Failure>() {
-            return Some(failure.status);
-        }
-        if let Some(error) = cause.downcast_ref::<OpenError>() {
-            return Some(match error {
-                OpenError::Busy { .. } => Status::Busy,
-                _ => Status::CannotOpen,
-            });
-        }
-        if let Some(error) = cause.downcast_ref::<MkfsError>() {
-            return Some(match error {
-                MkfsError::Device { .. } | MkfsError::TooSmall { .. } => Status::Failed,
-                _ => Status::Usage,
-            });
-        }
-        use nilfs_engine::Error;
-        cause.downcast_ref::<Error>().map(|error| match error {
-            Error::NotAVolume(_)
-            | Error::Feature(_)
-            | Error::Corrupt { .. }
-            | Error::Inconsistent(_) => Status::NotAVolume,
-            _ => Status::Failed,
-        })
-    });
-    known.unwrap_or(Status::Failed)
+    error.chain().find_map(status_of_cause).unwrap_or(Status::Failed)
+}
+
+/// The status that an error of a known type stands for.
+fn status_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Status> {
+    if let Some(failure) = cause.downcast_ref::<Failure>() {
+        return Some(failure.status);
+    }
+    if let Some(error) = cause.downcast_ref::<OpenError>() {
+        return Some(match error {
+            OpenError::Busy { .. } => Status::Busy,
+            _ => Status::CannotOpen,
+        });
+    }
+    if let Some(error) = cause.downcast_ref::<MkfsError>() {
+        return Some(match error {
+            MkfsError::Device { .. } | MkfsError::TooSmall { .. } => Status::Failed,
+            _ => Status::Usage,
+        });
+    }
+    if let Some(error) = cause.downcast_ref::<MountError>() {
+        return Some(match error {
+            MountError::Busy { .. } => Status::Busy,
+            _ => Status::CannotMount,
+        });
+    }
+    cause.downcast_ref::<Error>().map(|error| match error {
+        Error::NotAVolume(_)
+        | Error::Feature(_)
+        | Error::Corrupt { .. }
+        | Error::Inconsistent(_) => Status::NotAVolume,
+        _ => Status::Failed,
+    })
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! [`Pointers`] turns it into a block address.
 
 pub(crate) mod edit;
+#[cfg(test)]
+mod tests;
 
 use std::ops::ControlFlow;
 

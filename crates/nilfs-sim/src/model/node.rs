@@ -10,7 +10,7 @@ use crate::name::Name;
 use crate::outcome::{Facts, Refusal};
 
 /// An inode.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Kind of file.
     pub kind: FileType,
@@ -33,7 +33,7 @@ pub struct Node {
 }
 
 /// What is in an inode.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
     /// The bytes of a regular file.
     File(FileBody),

@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
 pub mod cat;
+pub mod check;
 pub mod checkpoints;
 pub mod cp;
 pub mod dump;

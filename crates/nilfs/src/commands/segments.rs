@@ -44,7 +44,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if args.json {
         return output::json(&list.iter().map(record).collect::<Vec<_>>());
     }
-    let per_segment = volume.geometry().blocks_per_segment;
+    let geometry = volume.geometry();
     let mut rows = Rows::new(&[
         Column::Number("SEGMENT"),
         Column::Text("WRITTEN"),
@@ -57,12 +57,14 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             0 => "-".to_owned(),
             seconds => local_time(seconds as i64),
         };
+        let number = segment.segment;
+        let room = geometry.segment_end(number).0 - geometry.segment_start(number).0;
         rows.push([
-            segment.segment.to_string(),
+            number.to_string(),
             written,
             state(segment),
             segment.blocks.to_string(),
-            format!("{}%", segment.blocks * 100 / u64::from(per_segment)),
+            format!("{}%", segment.blocks * 100 / room.max(1)),
         ]);
     }
     rows.print()

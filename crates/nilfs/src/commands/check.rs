@@ -1,0 +1,49 @@
+//! `nilfs check`: whether a volume keeps the rules of the format.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use nilfs_check::{CheckError, Checkpoints, Options};
+use nilfs_device::{Access, FileDevice};
+
+use crate::exit::{Failure, Status};
+use crate::output::printable;
+
+/// Check that a volume keeps the rules of the format (preview; it repairs nothing)
+///
+/// The volume must not be mounted for writing. Nothing is written. Exit code 3 if anything is wrong.
+#[derive(Debug, clap::Args)]
+#[command(hide = true)]
+pub struct Args {
+    /// Go through the files of every checkpoint, not of up to a thousand
+    #[arg(short, long)]
+    all: bool,
+    /// The device or image
+    #[arg(value_name = "DEVICE")]
+    device: PathBuf,
+}
+
+/// Prints what is wrong, and what there is.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let device = FileDevice::open(&args.device, Access::ReadOnly)?;
+    let mut options = Options::default();
+    if args.all {
+        options.checkpoints = Checkpoints::All;
+    }
+    let path = args.device.display();
+    let report = nilfs_check::check(&device, &options).map_err(|error| match error {
+        CheckError::Device(error) => anyhow::Error::new(error).context(path.to_string()),
+        other => Failure::new(Status::NotAVolume, format!("{path}: {other}")).into(),
+    })?;
+    let mut out = io::stdout().lock();
+    for line in report.to_string().lines() {
+        writeln!(out, "{}", printable(line.as_bytes()))?;
+    }
+    out.flush().context("cannot print the report")?;
+    if report.is_consistent() {
+        return Ok(());
+    }
+    let message = format!("{path}: {} errors", report.errors().count());
+    Err(Failure::new(Status::NotAVolume, message).into())
+}
