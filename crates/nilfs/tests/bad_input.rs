@@ -1,0 +1,163 @@
+//! Bad input: one sentence, the documented exit code, and not a byte written.
+
+mod common;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use common::{CRC_SEED, VOLUME_SIZE, nilfs};
+use nilfs_ondisk::crc::Crc;
+use nilfs_ondisk::geometry::secondary_superblock;
+
+/// Every way to open a volume; `IMAGE` and `DIR` stand for the image and a directory.
+const WAYS: [&str; 10] = [
+    "info IMAGE",
+    "ls IMAGE",
+    "cat IMAGE /directory/file",
+    "stat IMAGE /",
+    "cp -r IMAGE / DIR/copy",
+    "checkpoints IMAGE",
+    "segments IMAGE",
+    "dump IMAGE 0",
+    "mount IMAGE DIR",
+    "mount -o ro IMAGE DIR",
+];
+
+/// Opens the image in every way; each must fail with the code and the words, and write nothing.
+#[track_caller]
+fn refused_by(ways: &[&str], image: &Path, code: i32, words: &str) {
+    let before = fs::read(image).unwrap_or_default();
+    let directory = tempfile::tempdir().unwrap();
+    for way in ways {
+        let line = way.replace("DIR", directory.path().to_str().unwrap());
+        let outcome = nilfs(line.split(' ').map(|word| match word {
+            "IMAGE" => image.as_os_str().to_owned(),
+            word => word.into(),
+        }));
+        let sentence = outcome.sentence(code);
+        assert!(sentence.contains(words), "{way}: {sentence}");
+        assert_eq!(fs::read(image).unwrap_or_default(), before, "{way}");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "{way}");
+    }
+}
+
+/// A volume both of whose superblocks have been changed at an offset, with right checksums.
+fn forged(offset: usize, value: &[u8]) -> common::Volume {
+    let volume = common::volume();
+    let file = File::options().read(true).write(true).open(&volume.image).unwrap();
+    for at in [1024, secondary_superblock(VOLUME_SIZE).unwrap()] {
+        let mut copy = [0; 1024];
+        file.read_exact_at(&mut copy, at).unwrap();
+        copy[offset..offset + value.len()].copy_from_slice(value);
+        copy[16..20].fill(0);
+        let mut crc = Crc::new(CRC_SEED);
+        crc.update(&copy[..280]);
+        copy[16..20].copy_from_slice(&crc.value().to_le_bytes());
+        file.write_all_at(&copy, at).unwrap();
+    }
+    volume
+}
+
+#[test]
+fn what_is_no_volume_is_refused() {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    let contents: [&[u8]; 4] = [&[], b"not a volume\n", &[0; 1 << 20], &[0xa5; 1 << 20]];
+    for content in contents {
+        fs::write(image.path(), content).unwrap();
+        refused_by(&WAYS, image.path(), 3, "not a NILFS2 volume");
+    }
+}
+
+#[test]
+fn garbage_in_both_superblocks_is_named() {
+    let volume = common::volume();
+    let file = File::options().write(true).open(&volume.image).unwrap();
+    for at in [1024, secondary_superblock(VOLUME_SIZE).unwrap()] {
+        file.write_all_at(&[0xff; 8], at + 0x40).unwrap();
+    }
+    refused_by(&WAYS, &volume.image, 3, "checksum s_sum");
+}
+
+#[test]
+fn unknown_features_are_named() {
+    let volume = forged(0x110, &[0x20]);
+    refused_by(&WAYS, &volume.image, 3, "unknown incompat features 0x20");
+    let volume = forged(0x108, &[0x41]);
+    refused_by(&["mount IMAGE DIR"], &volume.image, 3, "unknown compat_ro features 0x40");
+    assert_eq!(volume.nilfs("cat IMAGE /directory/file").output(), "content\n");
+}
+
+#[test]
+fn a_geometry_out_of_range_is_named() {
+    for (offset, value, words) in [
+        (0x14, 7, "s_log_block_size is 7, expected 0 to 6"),
+        (0x30, 8, "s_blocks_per_segment is 8, expected at least 16"),
+        (0x34, 100, "s_r_segments_percentage is 100, expected 1 to 99"),
+        (0x18, 0, "s_nsegments is 0, expected 1 to 32"),
+        (0x28, 63, "s_first_data_block is 63"),
+        (0x90, 64, "s_inode_size is 64, expected 128 to 1024"),
+    ] {
+        refused_by(&WAYS, &forged(offset, &[value]).image, 3, words);
+    }
+}
+
+#[test]
+fn a_truncated_device_is_noticed() {
+    let volume = common::volume();
+    let file = File::options().write(true).open(&volume.image).unwrap();
+    file.set_len(VOLUME_SIZE / 2).unwrap();
+    let words = "s_nsegments is 32, expected 1 to 16 on a device of 1050624 bytes";
+    refused_by(&WAYS, &volume.image, 3, words);
+}
+
+#[test]
+fn a_log_that_is_damaged_beyond_rescue_is_named() {
+    let volume = common::empty_volume();
+    let file = File::options().write(true).open(&volume.image).unwrap();
+    file.write_all_at(&[0xff; 4096], 4096).unwrap();
+    refused_by(&WAYS, &volume.image, 3, "damaged");
+}
+
+#[test]
+fn a_missing_or_unfit_device_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("missing");
+    refused_by(&WAYS, &missing, 4, "No such file or directory");
+    refused_by(&WAYS, directory.path(), 4, "is a directory, not a block device");
+    refused_by(&WAYS, Path::new("/dev/null"), 4, "is a special file, not a block device");
+}
+
+#[test]
+fn a_missing_file_or_checkpoint_is_named() {
+    let volume = common::volume();
+    for (line, words) in [
+        ("ls IMAGE /nowhere", "/nowhere: no such file or directory"),
+        ("cat IMAGE /directory", "/directory: is a directory"),
+        ("stat IMAGE /directory/file/more", "/directory/file/more: not a directory"),
+        ("cp IMAGE /directory here", "/directory is a directory; use -r"),
+        ("ls --at 999 IMAGE", "there is no checkpoint 999"),
+        ("dump IMAGE 32", "segment 32: there is no such segment"),
+    ] {
+        let sentence = volume.nilfs(line).sentence(1);
+        assert!(sentence.contains(words), "{line}: {sentence}");
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_one_sentence() {
+    let volume = common::volume();
+    for (line, words) in [
+        ("ls --frobnicate IMAGE", "unexpected argument '--frobnicate' found; see nilfs ls --help"),
+        ("info", "required arguments were not provided: <DEVICE>"),
+        ("frobnicate IMAGE", "unrecognized subcommand 'frobnicate'"),
+        ("ls --at 0 IMAGE", "invalid value '0' for '--at <CNO>'"),
+        ("mkfs -b 512 IMAGE", "possible values: 1024, 2048, 4096"),
+        ("mkfs --size 4X new", "X is none of the units K, M, G and T"),
+        ("mkfs -L", "a value is required for '--label <LABEL>'"),
+        ("mount -o frobnicate IMAGE /", "unknown option frobnicate"),
+    ] {
+        let sentence = volume.nilfs(line).sentence(2);
+        assert!(sentence.contains(words), "{line}: {sentence}");
+    }
+}
