@@ -27,7 +27,9 @@ fuzz_target!(|input: (u8, &[u8])| {
     assert_eq!(total(&block), Ok(block.len()));
     let is_there = |block: &[u8]| {
         records(block).any(|record| {
-            record.is_ok_and(|record| record.offset == offset && record.name == name && record.is_used())
+            record.is_ok_and(|record| {
+                record.offset == offset && record.name == name && record.is_used()
+            })
         })
     };
     assert!(is_there(&block));

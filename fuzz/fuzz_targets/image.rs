@@ -12,20 +12,44 @@ use nilfs_fuzz::{options, seal, volume};
 use nilfs_ondisk::inode::{DeviceCode, FileType, S_IFREG};
 use nilfs_ondisk::{Cno, SegNum};
 
-/// Edits taken from one input.
-const MAX_EDITS: usize = 16;
+/// Most edits of one input.
+const MAX_EDITS: usize = 8;
 /// Files looked at on one volume, so that an input is quick.
 const MAX_FILES: usize = 200;
 
-static CLEAN: LazyLock<Vec<u8>> = LazyLock::new(|| volume(true));
-static CRASHED: LazyLock<Vec<u8>> = LazyLock::new(|| volume(false));
+/// A volume, and the places in it where a change means something.
+struct Original {
+    image: Vec<u8>,
+    words: Vec<usize>,
+}
 
-fuzz_target!(|input: (bool, Vec<(u32, u8, u64)>)| {
+impl Original {
+    fn new(clean: bool) -> Self {
+        let image = volume(clean);
+        let words = (0..image.len() / 8).filter(|nth| {
+            let word = &image[nth * 8..][..8];
+            // Neither unused space nor content of files, which repeats one letter.
+            word != [0; 8] && !word.iter().all(|byte| byte.is_ascii_alphabetic())
+        });
+        let words = words.map(|nth| nth * 8).collect();
+        Self { image, words }
+    }
+}
+
+static CLEAN: LazyLock<Original> = LazyLock::new(|| Original::new(true));
+static CRASHED: LazyLock<Original> = LazyLock::new(|| Original::new(false));
+
+/// An edit: which word, where in it and how much of it, and the new value.
+type Edit = (u16, u8, u64);
+
+fuzz_target!(|input: (bool, [Option<Edit>; MAX_EDITS])| {
     let (clean, edits) = input;
-    let mut image = if clean { CLEAN.clone() } else { CRASHED.clone() };
-    for (position, width, value) in edits.into_iter().take(MAX_EDITS) {
-        let width = 1 << (width % 4);
-        let at = position as usize % (image.len() - 8);
+    let original = if clean { &CLEAN } else { &CRASHED };
+    let mut image = original.image.clone();
+    for (word, place, value) in edits.into_iter().flatten() {
+        let width = 1 << (place % 4);
+        let within = usize::from(place / 4 % 8) & !(width - 1);
+        let at = original.words[usize::from(word) % original.words.len()] + within;
         image[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
     }
     seal(&mut image);

@@ -97,7 +97,10 @@ fn fill(fs: &Filesystem) -> nilfs_engine::Result<()> {
     fs.commit()?;
     let directory = fs.create(&root, b"directory", &new(S_IFDIR | 0o755))?.inode;
     for nth in 0..40 {
-        file(&directory, &format!("a name that is not short at all {nth}"))?;
+        file(
+            &directory,
+            &format!("a name that is not short at all {nth}"),
+        )?;
     }
     fs.symlink(&root, b"link", b"directory/elsewhere", 0, 0)?;
     fs.link(&small, &directory, b"hard")?;
@@ -112,7 +115,10 @@ fn fill(fs: &Filesystem) -> nilfs_engine::Result<()> {
 pub fn seal(image: &mut [u8]) {
     let geometry = geometry();
     let size = image.len() as u64;
-    for at in [Some(PRIMARY_SUPERBLOCK), secondary_superblock(size)].into_iter().flatten() {
+    for at in [Some(PRIMARY_SUPERBLOCK), secondary_superblock(size)]
+        .into_iter()
+        .flatten()
+    {
         let copy = &mut image[at as usize..][..SUPERBLOCK_SIZE];
         if let Ok((raw, _)) = RawSuperblock::read_from_prefix(copy)
             && let Ok(superblock) = Superblock::from_raw(raw, size)
@@ -133,8 +139,7 @@ pub fn seal(image: &mut [u8]) {
 /// Seals the log at the start of the bytes and gives its length, or `None` if there is none.
 fn seal_log(bytes: &mut [u8], geometry: &Geometry) -> Option<usize> {
     let block_size = geometry.block_size;
-    let header =
-        LogHeader::parse(bytes, block_size, geometry.blocks_per_segment).ok()?;
+    let header = LogHeader::parse(bytes, block_size, geometry.blocks_per_segment).ok()?;
     let length = header.nblocks as usize * block_size.bytes();
     let log = bytes.get_mut(..length)?;
     if header.has(SR) {

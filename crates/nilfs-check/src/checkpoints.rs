@@ -21,7 +21,7 @@ pub(crate) struct CheckpointTable {
 
 /// The checkpoints whose trees are walked, newest first, and how many are not.
 pub(crate) struct Selection {
-    pub(crate) walked: Vec<RawCheckpoint>,
+    pub(crate) walked: Vec<(Cno, RawCheckpoint)>,
     pub(crate) left_out: u64,
 }
 
@@ -65,7 +65,7 @@ impl CheckpointTable {
         }
         Selection {
             left_out: (self.entries.len() - picked.len()) as u64,
-            walked: picked.into_values().rev().collect(),
+            walked: picked.into_iter().rev().collect(),
         }
     }
 }

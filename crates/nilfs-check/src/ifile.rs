@@ -19,8 +19,7 @@ pub(crate) type InodeBlock = Vec<Option<Rc<InodeFacts>>>;
 
 impl Judge<'_, '_> {
     /// Judges a checkpoint: every inode of it, every block below, and the names.
-    pub(crate) fn judge_checkpoint(&mut self, entry: &RawCheckpoint) {
-        let cno = Cno(entry.cp_cno.get());
+    pub(crate) fn judge_checkpoint(&mut self, cno: Cno, entry: &RawCheckpoint) {
         let present = cno == self.newest.cno;
         let file = FileAt {
             ino: Ino::IFILE,
@@ -66,7 +65,7 @@ impl Judge<'_, '_> {
             self.judge_rolled_forward(&table);
         }
         if whole {
-            self.judge_counts(entry, users + 1, blocks);
+            self.judge_counts(cno, entry, users + 1, blocks);
         }
         self.judge_names(cno, &table);
     }
@@ -107,7 +106,7 @@ impl Judge<'_, '_> {
         self.inode_blocks.insert(leaf.vblock, known);
     }
 
-    fn judge_counts(&mut self, entry: &RawCheckpoint, inodes: u64, blocks: u64) {
+    fn judge_counts(&mut self, cno: Cno, entry: &RawCheckpoint, inodes: u64, blocks: u64) {
         // Without the feature bit, an old writer may have left the counters wrong.
         let features = self.superblock.raw().s_feature_compat_ro.get();
         let severity = if features & FEATURE_BLOCK_COUNT != 0 {
@@ -115,7 +114,7 @@ impl Judge<'_, '_> {
         } else {
             Severity::Warning
         };
-        let place = Place::checkpoint(Cno(entry.cp_cno.get()));
+        let place = Place::checkpoint(cno);
         for (field, found, expected) in [
             ("cp_inodes_count", entry.cp_inodes_count.get(), inodes),
             ("cp_blocks_count", entry.cp_blocks_count.get(), blocks),

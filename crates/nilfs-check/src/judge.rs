@@ -81,8 +81,8 @@ impl<'v, 'd> Judge<'v, 'd> {
                 format!("the trees of {left_out} checkpoints were not walked")
             });
         }
-        for entry in &walked {
-            self.judge_checkpoint(entry);
+        for (cno, entry) in &walked {
+            self.judge_checkpoint(*cno, entry);
         }
         self.judge_dat_entries(&checkpoints);
         self.findings.into_report(self.newest.cno, self.counts)

@@ -63,7 +63,10 @@ pub enum MountError {
 
 impl MountError {
     fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
-        Self::System { what: what.into(), source: source.into() }
+        Self::System {
+            what: what.into(),
+            source: source.into(),
+        }
     }
 }
 
@@ -106,7 +109,11 @@ impl KernelOptions {
             (self.sync, "sync"),
             (self.allow_other, "allow_other"),
         ];
-        words.into_iter().filter(|(given, _)| *given).map(|(_, word)| word).collect()
+        words
+            .into_iter()
+            .filter(|(given, _)| *given)
+            .map(|(_, word)| word)
+            .collect()
     }
 }
 
@@ -122,7 +129,10 @@ impl Mountpoint {
     /// # Errors
     /// [`MountError::Directory`], [`MountError::NoFuse`].
     pub fn prepare(dir: &Path, nonempty: bool) -> Result<Self, MountError> {
-        let refuse = |why: String| MountError::Directory { dir: dir.to_owned(), why };
+        let refuse = |why: String| MountError::Directory {
+            dir: dir.to_owned(),
+            why,
+        };
         let because = |error: io::Error| {
             refuse(match Errno::from_io_error(&error) {
                 Some(Errno::NOENT) => "there is no such directory".into(),
@@ -141,7 +151,10 @@ impl Mountpoint {
         if let Some(mounted) = Mounted::on(&absolute)
             && mounted.is_nilfs()
         {
-            return Err(refuse(format!("{} is mounted on it already", mounted.source.display())));
+            return Err(refuse(format!(
+                "{} is mounted on it already",
+                mounted.source.display()
+            )));
         }
         if !nonempty && fs::read_dir(&absolute).map_err(because)?.next().is_some() {
             return Err(refuse(
@@ -165,13 +178,23 @@ impl Mountpoint {
     ///
     /// # Errors
     /// The kernel or fusermount3 refused.
-    pub fn mount(self, source: &Path, options: &KernelOptions) -> Result<(Mount, OwnedFd), MountError> {
+    pub fn mount(
+        self,
+        source: &Path,
+        options: &KernelOptions,
+    ) -> Result<(Mount, OwnedFd), MountError> {
         let channel = match rustix::process::geteuid().is_root() {
             true => mount_directly(&self.dir, source, options)?,
             false => mount_with_helper(&self.dir, source, options)?,
         };
         let device = Mounted::on(&self.dir).map(|mounted| mounted.device);
-        Ok((Mount { dir: self.dir, device }, channel))
+        Ok((
+            Mount {
+                dir: self.dir,
+                device,
+            },
+            channel,
+        ))
     }
 }
 
@@ -243,7 +266,9 @@ pub fn unmount(dir: &Path) -> Result<(), MountError> {
 }
 
 fn take_away(dir: &Path, flags: UnmountFlags, helper_flags: &[&str]) -> Result<(), MountError> {
-    let busy = || MountError::Busy { dir: dir.to_owned() };
+    let busy = || MountError::Busy {
+        dir: dir.to_owned(),
+    };
     if rustix::process::geteuid().is_root() {
         return match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
             Err(Errno::BUSY) => Err(busy()),
@@ -268,11 +293,12 @@ fn mount_directly(
     source: &Path,
     options: &KernelOptions,
 ) -> Result<OwnedFd, MountError> {
-    let channel = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|error| match error {
+    let channel = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(
+        |error| match error {
             Errno::NOENT | Errno::NODEV | Errno::NXIO => MountError::NoFuse,
             other => MountError::system(format!("open {DEVICE}"), other),
-        })?;
+        },
+    )?;
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
         channel.as_raw_fd(),
@@ -302,8 +328,16 @@ fn mount_with_helper(
     words.push(format!(",subtype={subtype},fsname="));
     words.push(escape_commas(source));
     let mut command = Command::new(HELPER);
-    command.arg("-o").arg(words).arg("--").arg(dir).env("_FUSE_COMMFD", "0");
-    command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+        .arg("-o")
+        .arg(words)
+        .arg("--")
+        .arg(dir)
+        .env("_FUSE_COMMFD", "0");
+    command
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
     command.env("LC_ALL", "C");
     let mut child = command.spawn().map_err(no_helper)?;
     // The command still holds its end of the socket, which would keep us waiting for ever.
@@ -361,7 +395,11 @@ fn no_helper(error: io::Error) -> MountError {
 /// What a program said on its standard error, in one line.
 fn complaint(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
-    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let lines: Vec<_> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
     match lines.is_empty() {
         true => format!("{HELPER} failed without a word"),
         false => lines.join("; "),

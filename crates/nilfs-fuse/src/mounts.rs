@@ -31,7 +31,10 @@ impl Mounted {
     #[must_use]
     pub fn on(dir: &Path) -> Option<Self> {
         let table = fs::read("/proc/self/mountinfo").ok()?;
-        table.split(|byte| *byte == b'\n').rev().find_map(|line| parse(line, dir))
+        table
+            .split(|byte| *byte == b'\n')
+            .rev()
+            .find_map(|line| parse(line, dir))
     }
 }
 
@@ -57,10 +60,16 @@ fn unescape(word: &[u8]) -> OsString {
     let mut plain = Vec::with_capacity(word.len());
     let mut rest = word;
     while let Some((&byte, behind)) = rest.split_first() {
-        let digits = behind.get(..3).filter(|digits| digits.iter().all(|d| (b'0'..b'8').contains(d)));
+        let digits = behind
+            .get(..3)
+            .filter(|digits| digits.iter().all(|d| (b'0'..b'8').contains(d)));
         match digits {
             Some(digits) if byte == b'\\' => {
-                plain.push(digits.iter().fold(0_u8, |code, d| code.wrapping_mul(8) | (d - b'0')));
+                plain.push(
+                    digits
+                        .iter()
+                        .fold(0_u8, |code, d| code.wrapping_mul(8) | (d - b'0')),
+                );
                 rest = &behind[3..];
             }
             _ => {

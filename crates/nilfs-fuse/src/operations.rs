@@ -10,7 +10,6 @@ use nilfs_engine::{
     SetAttr, StatFs,
 };
 use nilfs_ondisk::Ino;
-use nilfs_ondisk::inode::{S_IFDIR, S_IFMT};
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -20,8 +19,6 @@ use crate::nodes::{NodeId, Nodes};
 
 /// What a request comes to.
 pub(crate) type Answer<T> = Result<T, Errno>;
-
-const S_ISGID: u16 = 0o2000;
 
 /// Who asks, for the ownership of what is made.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +56,11 @@ pub(crate) struct Operations {
 
 impl Operations {
     pub fn new(fs: Arc<Filesystem>) -> Self {
-        Self { fs, nodes: Nodes::new(), faults: Faults::default() }
+        Self {
+            fs,
+            nodes: Nodes::new(),
+            faults: Faults::default(),
+        }
     }
 
     fn answer<T>(&self, result: Result<T, Error>) -> Answer<T> {
@@ -116,33 +117,21 @@ impl Operations {
         mode: u16,
         rdev: DeviceCode,
     ) -> Answer<Attr> {
-        let dir = self.inode(dir)?;
-        let (gid, inherits) = self.group_in(&dir, caller)?;
-        let is_directory = mode & S_IFMT == S_IFDIR;
-        let mode = if inherits && is_directory { mode | S_ISGID } else { mode };
-        let new = NewInode { mode, uid: caller.uid, gid, rdev };
-        let entry = self.answer(self.fs.create(&dir, name, &new))?;
+        let Caller { uid, gid } = caller;
+        let new = NewInode {
+            mode,
+            uid,
+            gid,
+            rdev,
+        };
+        let entry = self.answer(self.fs.create(&self.inode(dir)?, name, &new))?;
         Ok(self.give(entry))
     }
 
-    pub fn symlink(
-        &self,
-        caller: Caller,
-        dir: NodeId,
-        name: &[u8],
-        target: &[u8],
-    ) -> Answer<Attr> {
-        let dir = self.inode(dir)?;
-        let (gid, _) = self.group_in(&dir, caller)?;
-        let entry = self.answer(self.fs.symlink(&dir, name, target, caller.uid, gid))?;
+    pub fn symlink(&self, caller: Caller, dir: NodeId, name: &[u8], target: &[u8]) -> Answer<Attr> {
+        let Caller { uid, gid } = caller;
+        let entry = self.answer(self.fs.symlink(&self.inode(dir)?, name, target, uid, gid))?;
         Ok(self.give(entry))
-    }
-
-    /// The group of what `caller` makes in `dir`, and whether it is the directory's.
-    fn group_in(&self, dir: &InodeRef, caller: Caller) -> Answer<(u32, bool)> {
-        let attr = self.answer(self.fs.attr(dir))?;
-        let inherits = attr.mode & S_ISGID != 0;
-        Ok((if inherits { attr.gid } else { caller.gid }, inherits))
     }
 
     pub fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Answer<Attr> {
@@ -249,13 +238,7 @@ impl Operations {
     }
 
     /// Inode flags and generation; at most `room` bytes come back.
-    pub fn ioctl(
-        &self,
-        node: NodeId,
-        command: u32,
-        input: &[u8],
-        room: usize,
-    ) -> Answer<Vec<u8>> {
+    pub fn ioctl(&self, node: NodeId, command: u32, input: &[u8], room: usize) -> Answer<Vec<u8>> {
         let request = ioctl::Request::parse(command, input).ok_or(Errno::NOTTY)?;
         let inode = self.inode(node)?;
         let attr = self.answer(self.fs.attr(&inode))?;
@@ -263,9 +246,7 @@ impl Operations {
             ioctl::Request::GetFlags => attr.flags,
             ioctl::Request::GetExtended => ioctl::extended(attr.flags),
             ioctl::Request::GetGeneration => attr.generation,
-            ioctl::Request::SetFlags(flags) => {
-                self.answer(self.fs.set_flags(&inode, flags))?.flags
-            }
+            ioctl::Request::SetFlags(flags) => self.answer(self.fs.set_flags(&inode, flags))?.flags,
             ioctl::Request::SetExtended(extended) => {
                 let flags = ioctl::with_extended(attr.flags, extended).ok_or(Errno::OPNOTSUPP)?;
                 self.answer(self.fs.set_flags(&inode, flags))?.flags

@@ -173,7 +173,11 @@ impl fuser::Filesystem for Front {
         match self.operations.lookup(node(dir), name.as_bytes()) {
             Err(rustix::io::Errno::NOENT) => {
                 // Node 0: the kernel may remember that there is no such name.
-                reply.entry(&NAMES_KEPT, &file_attr(&NOTHING, Numbering::Node), Generation(0));
+                reply.entry(
+                    &NAMES_KEPT,
+                    &file_attr(&NOTHING, Numbering::Node),
+                    Generation(0),
+                );
             }
             answer => entry(answer, reply),
         }
@@ -238,7 +242,9 @@ impl fuser::Filesystem for Front {
     ) {
         let rdev = DeviceCode::decode(u64::from(rdev));
         let name = name.as_bytes();
-        let answer = self.operations.create(caller(request), node(dir), name, mode as u16, rdev);
+        let answer = self
+            .operations
+            .create(caller(request), node(dir), name, mode as u16, rdev);
         entry(answer, reply);
     }
 
@@ -253,7 +259,11 @@ impl fuser::Filesystem for Front {
     ) {
         let (name, mode) = (name.as_bytes(), mode as u16 & !S_IFMT | S_IFDIR);
         let rdev = DeviceCode::default();
-        entry(self.operations.create(caller(request), node(dir), name, mode, rdev), reply);
+        entry(
+            self.operations
+                .create(caller(request), node(dir), name, mode, rdev),
+            reply,
+        );
     }
 
     fn create(
@@ -268,7 +278,10 @@ impl fuser::Filesystem for Front {
     ) {
         let (name, mode) = (name.as_bytes(), mode as u16 & !S_IFMT | S_IFREG);
         let rdev = DeviceCode::default();
-        match self.operations.create(caller(request), node(dir), name, mode, rdev) {
+        match self
+            .operations
+            .create(caller(request), node(dir), name, mode, rdev)
+        {
             Ok(attr) => reply.created(
                 &ATTRIBUTES_KEPT,
                 &file_attr(&attr, Numbering::Node),
@@ -289,18 +302,18 @@ impl fuser::Filesystem for Front {
         reply: ReplyEntry,
     ) {
         let (name, target) = (name.as_bytes(), target.as_os_str().as_bytes());
-        entry(self.operations.symlink(caller(request), node(dir), name, target), reply);
+        entry(
+            self.operations
+                .symlink(caller(request), node(dir), name, target),
+            reply,
+        );
     }
 
-    fn link(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        dir: INodeNo,
-        name: &OsStr,
-        reply: ReplyEntry,
-    ) {
-        entry(self.operations.link(node(ino), node(dir), name.as_bytes()), reply);
+    fn link(&self, _: &Request, ino: INodeNo, dir: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        entry(
+            self.operations.link(node(ino), node(dir), name.as_bytes()),
+            reply,
+        );
     }
 
     fn unlink(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -323,7 +336,11 @@ impl fuser::Filesystem for Front {
     ) {
         let (name, to_name) = (name.as_bytes(), to_name.as_bytes());
         let (dir, to_dir) = (node(dir), node(to_dir));
-        done(self.operations.rename(dir, name, to_dir, to_name, flags.bits()), reply);
+        done(
+            self.operations
+                .rename(dir, name, to_dir, to_name, flags.bits()),
+            reply,
+        );
     }
 
     /// Says that no `OPEN` is needed; see the crate's documentation.
@@ -372,7 +389,11 @@ impl fuser::Filesystem for Front {
         reply: ReplyWrite,
     ) {
         // Pages that the kernel writes back belong to no particular open file.
-        let flags = if how.contains(WriteFlags::FUSE_WRITE_CACHE) { 0 } else { flags.0 as u32 };
+        let flags = if how.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            0
+        } else {
+            flags.0 as u32
+        };
         let flags = OFlags::from_bits_retain(flags);
         match self.operations.write(node(ino), offset, data, flags) {
             Ok(()) => reply.written(data.len() as u32),
@@ -390,7 +411,10 @@ impl fuser::Filesystem for Front {
         reply: ReplyLseek,
     ) {
         // The kernel lets no negative offset through.
-        match self.operations.seek(node(ino), offset as u64, whence as u32) {
+        match self
+            .operations
+            .seek(node(ino), offset as u64, whence as u32)
+        {
             Ok(offset) => reply.offset(offset as i64),
             Err(errno) => reply.error(code(errno)),
         }
@@ -426,7 +450,12 @@ impl fuser::Filesystem for Front {
         let answer = self.list(dir, cookie, &mut |listed| {
             // The library cannot say "unknown", which a damaged inode would be.
             let kind = self.operations.type_of(listed).unwrap_or(FileType::Regular);
-            reply.add(INodeNo(listed.ino.0), listed.next, kind_of(kind), name_of(listed))
+            reply.add(
+                INodeNo(listed.ino.0),
+                listed.next,
+                kind_of(kind),
+                name_of(listed),
+            )
         });
         match answer {
             Ok(()) => reply.ok(),
@@ -459,7 +488,10 @@ impl fuser::Filesystem for Front {
                 &attr,
                 Generation(u64::from(generation)),
             );
-            if let Ok(entry) = entry && !full && !listed.is_dots() {
+            if let Ok(entry) = entry
+                && !full
+                && !listed.is_dots()
+            {
                 self.operations.give_listed(&entry);
             }
             full
@@ -497,7 +529,10 @@ impl fuser::Filesystem for Front {
         room: u32,
         reply: ReplyIoctl,
     ) {
-        match self.operations.ioctl(node(ino), command, input, room as usize) {
+        match self
+            .operations
+            .ioctl(node(ino), command, input, room as usize)
+        {
             Ok(output) => reply.ioctl(0, &output),
             Err(errno) => reply.error(code(errno)),
         }
@@ -537,7 +572,10 @@ fn node(ino: INodeNo) -> NodeId {
 }
 
 fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid() }
+    Caller {
+        uid: request.uid(),
+        gid: request.gid(),
+    }
 }
 
 fn code(errno: rustix::io::Errno) -> Errno {
@@ -619,8 +657,14 @@ const NOTHING: Attr = Attr {
     rdev: DeviceCode { major: 0, minor: 0 },
     size: 0,
     blocks: 0,
-    mtime: Timestamp { seconds: 0, nanoseconds: 0 },
-    ctime: Timestamp { seconds: 0, nanoseconds: 0 },
+    mtime: Timestamp {
+        seconds: 0,
+        nanoseconds: 0,
+    },
+    ctime: Timestamp {
+        seconds: 0,
+        nanoseconds: 0,
+    },
     flags: 0,
     generation: 0,
 };
@@ -646,7 +690,9 @@ fn system_time(time: Timestamp) -> SystemTime {
         UNIX_EPOCH.checked_add(seconds)
     };
     let nanoseconds = Duration::from_nanos(u64::from(time.nanoseconds));
-    whole.and_then(|whole| whole.checked_add(nanoseconds)).unwrap_or(UNIX_EPOCH)
+    whole
+        .and_then(|whole| whole.checked_add(nanoseconds))
+        .unwrap_or(UNIX_EPOCH)
 }
 
 /// The time that the kernel sent, from what the library made of it: for `s` seconds and `n`
@@ -659,5 +705,8 @@ fn timestamp(time: SystemTime) -> Timestamp {
             (0_i64.wrapping_sub_unsigned(before.as_secs()), before)
         }
     };
-    Timestamp { seconds, nanoseconds: since.subsec_nanos() }
+    Timestamp {
+        seconds,
+        nanoseconds: since.subsec_nanos(),
+    }
 }

@@ -252,10 +252,8 @@ impl Model {
 
     fn resolve(&self, names: &[Name]) -> Answer<NodeId> {
         names.iter().try_fold(Self::ROOT, |at, name| {
+            name.check_length()?;
             let entries = self.nodes[&at].entries()?;
-            if *name == Name::TOO_LONG {
-                return Err(Refusal::NameTooLong);
-            }
             entries.get(name).copied().ok_or(Refusal::NotFound)
         })
     }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::outcome::Refusal;
+
 /// The longest name that the format can hold, in bytes.
 pub const NAME_MAX: usize = 255;
 
@@ -19,6 +21,13 @@ impl Name {
     pub const TOO_LONG: Name = Name(Self::LONG + 8);
     /// The first of the names `n0`, `n1`, ….
     pub const NUMBERED: u16 = Self::TOO_LONG.0 + 1;
+
+    pub(crate) fn check_length(self) -> Result<(), Refusal> {
+        if self == Self::TOO_LONG {
+            return Err(Refusal::NameTooLong);
+        }
+        Ok(())
+    }
 
     /// The name as it lies in a directory.
     #[must_use]

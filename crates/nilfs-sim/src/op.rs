@@ -145,8 +145,8 @@ impl Op {
         )
     }
 
-    /// Whether a full volume may refuse it. It may not refuse what gives room back, nor what only
-    /// makes durable what it has accepted.
+    /// Whether a full volume may refuse it. It may not refuse what only makes durable what it has
+    /// accepted.
     #[must_use]
     pub fn may_need_space(&self) -> bool {
         matches!(
@@ -156,6 +156,18 @@ impl Op {
                 | Self::Link { .. }
                 | Self::Rename { .. }
                 | Self::Write { .. }
+        )
+    }
+
+    /// Whether it needs space, if at all, only to free more.
+    #[must_use]
+    pub fn frees_space(&self) -> bool {
+        matches!(
+            self,
+            Self::Unlink(_)
+                | Self::RemoveDirectory(_)
+                | Self::SetAttr { .. }
+                | Self::SetFlags { .. }
         )
     }
 }

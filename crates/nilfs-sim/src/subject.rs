@@ -108,6 +108,15 @@ impl Subject {
         Ok(stat.files - stat.files_free)
     }
 
+    /// How many blocks the volume has left.
+    ///
+    /// # Errors
+    /// The engine's, in words.
+    pub fn free_blocks(&self) -> Result<u64, String> {
+        let stat = guarded(|| self.fs.stat_fs()).map_err(|error| format!("statfs: {error}"))?;
+        Ok(stat.free)
+    }
+
     /// Does `op`; [`Op::Remount`] is not for a subject, since it needs the device.
     pub fn apply(&mut self, op: &Op) -> Outcome {
         self.settled &= op.only_looks();

@@ -20,6 +20,11 @@ use crate::volume::{Shape, check};
 /// After so many operations the whole trees are compared.
 const LOOK_EVERY: usize = 50;
 
+/// What a volume may keep back even from operations that free space: whole segments…
+const LAST_SEGMENTS: u64 = 3;
+/// …and blocks.
+const LAST_BLOCKS: u64 = 150;
+
 /// The laws of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
@@ -141,8 +146,7 @@ impl World {
             Op::Remount => self.remount()?,
             _ => self.subject()?.apply(op),
         };
-        let full = found == Outcome::Refused(Refusal::NoSpace);
-        if self.settings.may_fill && full && op.may_need_space() {
+        if self.is_refusal_of_full_volume(op, &found)? {
             self.refused_for_space += 1;
         } else {
             let expected = self.model.apply(op, now);
@@ -169,6 +173,18 @@ impl World {
             return Err(format!("{used} inodes are in use, expected {expected}"));
         }
         Ok(())
+    }
+
+    /// Whether `found` is an honest "no space". What frees space must work for as long as there is
+    /// more left than what the last commits need.
+    fn is_refusal_of_full_volume(&mut self, op: &Op, found: &Outcome) -> Result<bool, String> {
+        if *found != Outcome::Refused(Refusal::NoSpace) || !self.settings.may_fill {
+            return Ok(false);
+        }
+        let per_segment = u64::from(self.settings.shape.blocks_per_segment);
+        let last_blocks = LAST_SEGMENTS * per_segment + LAST_BLOCKS;
+        let nearly_nothing = self.subject()?.free_blocks()? <= last_blocks;
+        Ok(op.may_need_space() || op.frees_space() && nearly_nothing)
     }
 
     /// Compares the whole trees.

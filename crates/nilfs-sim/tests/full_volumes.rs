@@ -1,7 +1,8 @@
 //! A full volume says so when something is written, never later: what was accepted can be
-//! committed, and reading, deleting, unmounting and mounting go on.
+//! committed, and reading, deleting, unmounting and mounting go on, also after a power cut.
 
 use nilfs_engine::Order;
+use nilfs_sim::cuts::cut_somewhere;
 use nilfs_sim::generate::Profile;
 use nilfs_sim::op::Op;
 use nilfs_sim::seeds::for_each_seed;
@@ -9,32 +10,54 @@ use nilfs_sim::shrink::shrink;
 use nilfs_sim::volume::Shape;
 use nilfs_sim::world::{Failure, Settings, World};
 
+/// Operations at a time until the volume is full.
+const ROUND: usize = 100;
+/// How often the volume must have said that it is full before the world ends.
+const REFUSALS: usize = 15;
+const CUTS: usize = 8;
+
+fn settings(seed: u64) -> Settings {
+    Settings {
+        shape: Shape {
+            block_size: 1024,
+            blocks_per_segment: [16, 32, 64][seed as usize % 3],
+            segments: 20 + seed % 5 * 6,
+        },
+        order: Order::Relaxed,
+        may_fill: true,
+    }
+}
+
+fn fill(settings: Settings, seed: u64) -> Result<World, Failure> {
+    let mut world = World::new(settings).map_err(|what| Failure { ops: Vec::new(), what })?;
+    for round in 0.. {
+        world.live(seed + (round << 32), Profile::GREEDY, ROUND)?;
+        if world.refused_for_space() >= REFUSALS {
+            break;
+        }
+    }
+    Ok(world)
+}
+
+fn end(settings: Settings, seed: u64, world: World) -> Result<(), String> {
+    let history = world.end()?;
+    cut_somewhere(settings, &history, seed, CUTS)
+}
+
 #[test]
 fn what_was_accepted_can_be_committed() {
     for_each_seed("what_was_accepted_can_be_committed", 16, |seed| {
-        let settings = Settings {
-            shape: Shape {
-                block_size: 1024,
-                blocks_per_segment: [16, 32, 64][seed as usize % 3],
-                segments: 24 + seed % 5 * 8,
-            },
-            order: Order::Relaxed,
-            may_fill: true,
-        };
-        let lived = World::new(settings).map_err(|what| Failure { ops: Vec::new(), what });
-        let ended = lived.and_then(|mut world| {
-            world.live(seed, Profile::GREEDY, 400)?;
-            let refused = world.refused_for_space();
+        let settings = settings(seed);
+        let ended = fill(settings, seed).and_then(|world| {
             let ops = world.ops().to_vec();
-            world.end().map_err(|what| Failure { ops, what })?;
-            Ok(refused)
+            end(settings, seed, world).map_err(|what| Failure { ops, what })
         });
-        match ended {
-            Ok(refused) => assert!(refused > 0, "seed {seed} did not fill {}", settings.shape),
-            Err(failure) => {
-                let fails = |ops: &[Op]| World::replay(settings, ops).and_then(World::end).err();
-                panic!("seed {seed}, {}: {}", settings.shape, shrink(failure, fails));
-            }
+        if let Err(failure) = ended {
+            let fails = |ops: &[Op]| {
+                let world = World::replay(settings, ops);
+                world.and_then(|world| end(settings, seed, world)).err()
+            };
+            panic!("seed {seed}, {}: {}", settings.shape, shrink(failure, fails));
         }
     });
 }

@@ -71,11 +71,16 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
 /// The first paragraph of what clap says about a mistake, which has all that matters.
 fn usage_sentence(text: &str) -> String {
     let (paragraph, rest) = text.split_once("\n\n").unwrap_or((text, ""));
-    let words: Vec<_> = paragraph.trim_start_matches("error: ").split_whitespace().collect();
+    let words: Vec<_> = paragraph
+        .trim_start_matches("error: ")
+        .split_whitespace()
+        .collect();
     let usage = rest.lines().find_map(|line| line.strip_prefix("Usage: "));
     // "nilfs ls [OPTIONS] <DEVICE>": what comes before the arguments is the command.
     let command = usage.map_or("nilfs".to_owned(), |usage| {
-        let words = usage.split(' ').take_while(|word| !word.starts_with(['[', '<', '-']));
+        let words = usage
+            .split(' ')
+            .take_while(|word| !word.starts_with(['[', '<', '-']));
         words.collect::<Vec<_>>().join(" ")
     });
     format!("{}; see {command} --help", words.join(" "))
@@ -128,7 +133,10 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn status_of(error: &anyhow::Error) -> Status {
-    error.chain().find_map(status_of_cause).unwrap_or(Status::Failed)
+    error
+        .chain()
+        .find_map(status_of_cause)
+        .unwrap_or(Status::Failed)
 }
 
 /// The status that an error of a known type stands for.
@@ -205,7 +213,10 @@ mod tests {
     #[test]
     fn the_innermost_known_error_decides_the_status() {
         let failed: Result<(), _> = Err(Failure::new(Status::Refused, "no"));
-        assert_eq!(status_of(&failed.context("outer").unwrap_err()), Status::Refused);
+        assert_eq!(
+            status_of(&failed.context("outer").unwrap_err()),
+            Status::Refused
+        );
         assert_eq!(status_of(&anyhow::anyhow!("anything")), Status::Failed);
     }
 }

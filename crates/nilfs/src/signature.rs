@@ -46,7 +46,10 @@ fn ask_blkid(program: &str, path: &Path) -> io::Result<anyhow::Result<Option<Str
         Some(0) => Ok(Some(describe(&String::from_utf8_lossy(&output.stdout)))),
         Some(NOTHING_FOUND) => Ok(None),
         Some(AMBIGUOUS) => Ok(Some("several file systems or partition tables".to_owned())),
-        _ => Err(anyhow!("{}", String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+        _ => Err(anyhow!(
+            "{}",
+            String::from_utf8_lossy(&output.stderr).trim().to_owned()
+        )),
     })
 }
 
@@ -88,7 +91,10 @@ mod tests {
     #[test]
     fn what_blkid_finds_is_put_into_words() {
         for (export, words) in [
-            ("DEVNAME=x\nLABEL=lab\nTYPE=nilfs2\nUSAGE=filesystem", "a NILFS2 volume labelled lab"),
+            (
+                "DEVNAME=x\nLABEL=lab\nTYPE=nilfs2\nUSAGE=filesystem",
+                "a NILFS2 volume labelled lab",
+            ),
             ("TYPE=ext4", "ext4 data"),
             ("PTTYPE=gpt", "a partition table (gpt)"),
         ] {

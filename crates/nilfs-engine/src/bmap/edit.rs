@@ -2,8 +2,10 @@
 //! nodes. The old map stays as it is; nothing is written here.
 //!
 //! Every node on the way to a change is made anew, once, whatever the number of changes below it.
-//! Neighbours that are both new are filled up together, so splitting, borrowing and merging are one
-//! step: gather the entries, deal them out to as many nodes as they need.
+//! First the new nodes are only lists of children ([`Child::New`]); neighbours among them are
+//! joined, and one that became much too small takes in an old neighbour. Then, from the leaves
+//! upwards, every list is dealt out to as many nodes as it needs. So splitting, borrowing and
+//! merging are one step.
 //!
 //! The addresses of new blocks are not known yet when the map is rewritten. Pointers to them are
 //! *provisional*: [`PROVISIONAL_NODE`] or [`PROVISIONAL_DATA`] and an index, replaced by
@@ -101,7 +103,10 @@ pub(crate) fn rewrite(
         }
         Root::Tree { level, entries } => (*level, entries.clone()),
     };
-    let entries = rewrite.entries(level, &old, updates, None)?;
+    check_pointers(&old)?;
+    let mut children = rewrite.children(level, &old, updates, None)?;
+    rewrite.fill_up(level, &mut children)?;
+    let entries = rewrite.write_out(level, children, true)?;
     let root = rewrite.top(level, entries)?;
     Ok(rewrite.out.finish(root))
 }
@@ -157,12 +162,12 @@ impl Output {
     }
 }
 
-/// A child while its parent is made anew.
+/// A child while its parent is made anew. Data blocks are children too: of leaves.
 enum Child {
-    /// As it was.
+    /// As it was, or a data block.
     Kept(Entry),
-    /// The entries that it, and new neighbours with it, will have.
-    New(Vec<Entry>),
+    /// A node to be made, with its children; more than fit into one, perhaps.
+    New(Vec<Child>),
 }
 
 struct Rewrite<'a> {
@@ -173,68 +178,62 @@ struct Rewrite<'a> {
 }
 
 impl Rewrite<'_> {
-    /// The new entries of a node of `level`; all keys are below `end`, if there is one.
-    fn entries(
+    /// The new children of a node of `level`; all keys are below `end`, if there is one.
+    fn children(
         &mut self,
         level: u8,
         old: &[Entry],
         updates: &[Update],
         end: Option<u64>,
-    ) -> Result<Vec<Entry>> {
+    ) -> Result<Vec<Child>> {
         if level == 1 {
             return Ok(self.leaf(old, updates));
         }
-        let mut children: Vec<Child> = Vec::new();
+        let mut children: Vec<Child> = Vec::with_capacity(old.len());
         let mut rest = updates;
         for (nth, &entry) in old.iter().enumerate() {
-            let child_end = old.get(nth + 1).map(|next| next.0).or(end);
-            let count = old.get(nth + 1).map_or(rest.len(), |next| {
-                rest.partition_point(|update| update.0.0 < next.0)
+            let next = old.get(nth + 1).map(|next| next.0);
+            let count = next.map_or(rest.len(), |next| {
+                rest.partition_point(|update| update.0.0 < next)
             });
             let (own, others) = rest.split_at(count);
             rest = others;
-            match self.child(level - 1, entry, own, child_end)? {
-                Child::New(entries) if entries.is_empty() => {}
-                child => children.push(child),
+            match self.child(level - 1, entry, own, next.or(end))? {
+                Child::New(children) if children.is_empty() => {}
+                child => join(&mut children, child),
             }
         }
-        join_neighbours(&mut children);
-        self.fill_up(level - 1, &mut children)?;
-        Ok(self.deal_out_all(level - 1, children, end.is_none()))
+        Ok(children)
     }
 
-    fn leaf(&mut self, old: &[Entry], updates: &[Update]) -> Vec<Entry> {
+    fn leaf(&mut self, old: &[Entry], updates: &[Update]) -> Vec<Child> {
         let mut entries = Vec::with_capacity(old.len() + updates.len());
         let mut old = old.iter().copied().peekable();
-        let mut updates = updates.iter().copied().peekable();
-        loop {
-            let before = match (old.peek(), updates.peek()) {
-                (None, None) => return entries,
-                (Some(entry), Some(update)) => entry.0 < update.0.0,
-                (entry, _) => entry.is_some(),
-            };
-            if before {
-                let Some(entry) = old.next() else {
-                    return entries;
-                };
-                if self.cut.is_some_and(|cut| entry.0 >= cut) {
-                    self.out.kill(entry.1);
-                } else {
-                    entries.push(entry);
-                }
-                continue;
+        for &(key, pointer) in updates {
+            while let Some(entry) = old.next_if(|entry| entry.0 < key.0) {
+                entries.extend(self.uncut(entry));
             }
-            let Some((key, pointer)) = updates.next() else {
-                return entries;
-            };
             if let Some(replaced) = old.next_if(|entry| entry.0 == key.0) {
                 self.out.kill(replaced.1);
             }
             if let Some(pointer) = pointer {
-                entries.push((key.0, pointer));
+                entries.push(Child::Kept((key.0, pointer)));
                 self.out.block_delta += 1;
             }
         }
+        for entry in old {
+            entries.extend(self.uncut(entry));
+        }
+        entries
+    }
+
+    /// A data block that is not overwritten, unless it is cut off.
+    fn uncut(&mut self, entry: Entry) -> Option<Child> {
+        if self.cut.is_some_and(|cut| entry.0 >= cut) {
+            self.out.kill(entry.1);
+            return None;
+        }
+        Some(Child::Kept(entry))
     }
 
     fn child(
@@ -248,61 +247,80 @@ impl Rewrite<'_> {
         if updates.is_empty() && !reaches_cut {
             return Ok(Child::Kept(entry));
         }
-        let old = self.take(level, entry)?;
-        Ok(Child::New(self.entries(level, &old, updates, end)?))
+        let old = self.take(level, entry, end)?;
+        Ok(Child::New(self.children(level, &old, updates, end)?))
     }
 
     /// The entries of an old node that will not exist any more.
-    fn take(&mut self, level: u8, entry: Entry) -> Result<Vec<Entry>> {
-        let block = self.source.node(entry, level)?;
+    fn take(&mut self, level: u8, entry: Entry, end: Option<u64>) -> Result<Vec<Entry>> {
+        let block = self.source.node(entry, level, end)?;
         self.out.kill(entry.1);
-        Ok(parse(&block, level)?.entries().collect())
+        let entries: Vec<Entry> = parse(&block, level)?.entries().collect();
+        check_pointers(&entries)?;
+        Ok(entries)
     }
 
-    /// Lets new children that are much too small take in a neighbour.
+    /// Lets new children of a node of `level` that are much too small take in a neighbour.
     fn fill_up(&mut self, level: u8, children: &mut Vec<Child>) -> Result<()> {
         let mut nth = 0;
-        while nth < children.len() {
-            let small = matches!(&children[nth], Child::New(e) if e.len() < self.most / 4);
-            if !small || children.len() == 1 {
+        while nth < children.len() && children.len() > 1 {
+            if !matches!(&children[nth], Child::New(own) if own.len() < self.most / 4) {
                 nth += 1;
                 continue;
             }
             let neighbour = if nth > 0 { nth - 1 } else { 1 };
             if let Child::Kept(entry) = children[neighbour] {
-                children[neighbour] = Child::New(self.take(level, entry)?);
+                let entries = self.take(level - 1, entry, None)?;
+                children[neighbour] = Child::New(entries.into_iter().map(Child::Kept).collect());
             }
-            join_neighbours(children);
-            nth = nth.saturating_sub(1);
+            let second = children.remove(nth.max(neighbour));
+            let first = children.remove(nth.min(neighbour));
+            let mut joined = vec![first];
+            join(&mut joined, second);
+            nth = nth.min(neighbour);
+            children.splice(nth..nth, joined);
         }
         Ok(())
     }
 
-    fn deal_out_all(&mut self, level: u8, children: Vec<Child>, at_end: bool) -> Vec<Entry> {
+    /// Makes the new nodes below a node of `level`; gives the entries of that node.
+    fn write_out(&mut self, level: u8, children: Vec<Child>, at_end: bool) -> Result<Vec<Entry>> {
         let last = children.len().saturating_sub(1);
         let mut entries = Vec::with_capacity(children.len());
         for (nth, child) in children.into_iter().enumerate() {
             match child {
                 Child::Kept(entry) => entries.push(entry),
-                Child::New(own) => entries.extend(self.deal_out(level, own, at_end && nth == last)),
+                Child::New(mut own) => {
+                    let at_end = at_end && nth == last;
+                    self.fill_up(level - 1, &mut own)?;
+                    let own = self.write_out(level - 1, own, at_end)?;
+                    entries.extend(self.deal_out(level - 1, &own, at_end));
+                }
             }
         }
-        entries
+        Ok(entries)
     }
 
     /// Makes nodes of the entries: full ones at the end of the file, where more will be appended,
-    /// evenly filled ones elsewhere.
-    fn deal_out(&mut self, level: u8, entries: Vec<Entry>, at_end: bool) -> Vec<Entry> {
-        let nodes = entries.len().div_ceil(self.most).max(1);
-        let size = if at_end {
-            self.most
-        } else {
-            entries.len().div_ceil(nodes)
-        };
-        entries
-            .chunks(size.max(1))
-            .map(|part| self.out.add(level, part.to_vec()))
-            .collect()
+    /// evenly filled ones elsewhere. None gets a single child if there are more: Linux cannot
+    /// delete from an only child whose parent is not the root.
+    fn deal_out(&mut self, level: u8, entries: &[Entry], at_end: bool) -> Vec<Entry> {
+        let mut made = Vec::with_capacity(entries.len() / self.most + 1);
+        let mut rest = entries;
+        let even = entries
+            .len()
+            .div_ceil(entries.len().div_ceil(self.most).max(1));
+        while !rest.is_empty() {
+            let size = match at_end {
+                _ if rest.len() <= self.most => rest.len(),
+                false => even,
+                true => self.most.min(rest.len() - self.most / 4),
+            };
+            let (part, others) = rest.split_at(size.min(rest.len()));
+            made.push(self.out.add(level, part.to_vec()));
+            rest = others;
+        }
+        made
     }
 
     /// The root over the entries of the topmost level: higher if they are too many, lower if a
@@ -330,7 +348,7 @@ impl Rewrite<'_> {
             return Ok(Root::Direct(pointers));
         }
         while entries.len() > ROOT_MAX_CHILDREN {
-            entries = self.deal_out(level, entries, true);
+            entries = self.deal_out(level, &entries, true);
             level += 1;
         }
         if level >= LEVEL_MAX {
@@ -347,14 +365,26 @@ fn fits_direct(level: u8, entries: &[Entry]) -> bool {
             .is_none_or(|last| last.0 < DIRECT_POINTERS as u64)
 }
 
-/// Makes one child of new ones that are neighbours.
-fn join_neighbours(children: &mut Vec<Child>) {
-    let mut joined: Vec<Child> = Vec::with_capacity(children.len());
-    for child in children.drain(..) {
-        match (joined.last_mut(), child) {
-            (Some(Child::New(before)), Child::New(more)) => before.extend(more),
-            (_, child) => joined.push(child),
+/// Appends a child to its elder siblings; new ones that become neighbours are joined, and so are
+/// their children at the seam.
+fn join(children: &mut Vec<Child>, child: Child) {
+    match (children.last_mut(), child) {
+        (Some(Child::New(before)), Child::New(more)) => {
+            more.into_iter().for_each(|child| join(before, child));
         }
+        (_, child) => children.push(child),
     }
-    *children = joined;
+}
+
+/// Fails if a pointer from the device could be taken for a provisional one.
+fn check_pointers(entries: &[Entry]) -> Result<()> {
+    match entries
+        .iter()
+        .find(|(_, pointer)| pointer & (PROVISIONAL_NODE | PROVISIONAL_DATA) != 0)
+    {
+        Some((key, pointer)) => Err(Error::Inconsistent(format!(
+            "a block map leads from block {key} to the impossible block {pointer}"
+        ))),
+        None => Ok(()),
+    }
 }

@@ -42,8 +42,9 @@ impl Source<'_> {
         }
     }
 
-    /// The node that an entry of its parent leads to.
-    pub(crate) fn node(&self, (key, pointer): Entry, level: u8) -> Result<Block> {
+    /// The node that an entry of its parent leads to. Its keys must be below `end`, the key of the
+    /// next entry: so no node can be met twice on one way through a map.
+    pub(crate) fn node(&self, (key, pointer): Entry, level: u8, end: Option<u64>) -> Result<Block> {
         let address = self.locate(pointer)?;
         let what = || format!("B-tree node of level {level}");
         let block = self.store.read_checked(address, |bytes| {
@@ -52,10 +53,12 @@ impl Source<'_> {
         })?;
         // A cached block may have come in as something else.
         let node = Node::parse(&block, level).at(what, address)?;
-        if node.key(0) != key {
+        let (first, last) = (node.key(0), node.key(node.children() - 1));
+        if first != key || end.is_some_and(|end| last >= end) {
+            let end = end.map_or("the end".into(), |end| end.to_string());
             return Err(Error::Inconsistent(format!(
-                "the B-tree node in block {address} starts with key {}, its parent says {key}",
-                node.key(0)
+                "the B-tree node in block {address} has keys from {first} to {last}, its parent \
+                 says from {key} to below {end}"
             )));
         }
         Ok(block)
@@ -86,7 +89,7 @@ impl Source<'_> {
         };
         while level > 1 {
             level -= 1;
-            let block = self.node(entry, level)?;
+            let block = self.node(entry, level, None)?;
             let node = parse(&block, level)?;
             let Some(nth) = node.rank(key.0).checked_sub(1) else {
                 return Ok(None);
@@ -114,16 +117,18 @@ impl Source<'_> {
                 Ok(())
             }
             Root::Tree { level, entries } => self
-                .scan_entries(*level, entries.iter().copied(), from, visit)
+                .scan_entries(*level, entries.iter().copied(), from, None, visit)
                 .map(|_| ()),
         }
     }
 
+    /// As [`Source::scan`], for the entries of one node; all keys are below `end`.
     fn scan_entries(
         &self,
         level: u8,
         entries: impl Iterator<Item = Entry>,
         from: FileBlock,
+        end: Option<u64>,
         visit: &mut dyn FnMut(FileBlock, u64) -> Result<ControlFlow<()>>,
     ) -> Result<ControlFlow<()>> {
         let mut entries = entries.peekable();
@@ -138,14 +143,15 @@ impl Source<'_> {
                 if entries.peek().is_some_and(|next| next.0 <= from.0) {
                     continue;
                 }
-                let block = self.node(entry, level - 1)?;
+                let end = entries.peek().map(|next| next.0).or(end);
+                let block = self.node(entry, level - 1, end)?;
                 let node = parse(&block, level - 1)?;
                 let skip = if level == 2 {
                     0
                 } else {
                     node.rank(from.0).saturating_sub(1)
                 };
-                self.scan_entries(level - 1, node.entries().skip(skip), from, visit)?
+                self.scan_entries(level - 1, node.entries().skip(skip), from, end, visit)?
             };
             if flow.is_break() {
                 return Ok(flow);
@@ -168,7 +174,7 @@ impl Source<'_> {
         };
         while level > 1 {
             level -= 1;
-            let block = self.node(entry, level)?;
+            let block = self.node(entry, level, None)?;
             let node = parse(&block, level)?;
             let nth = node.children() - 1;
             entry = (node.key(nth), node.pointer(nth));

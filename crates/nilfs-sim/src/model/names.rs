@@ -45,9 +45,11 @@ impl Model {
 
     pub(super) fn link(&mut self, target: &Target, to: &Path, now: Timestamp) -> Answer {
         let id = self.find(target)?;
-        self.parent(to)?;
+        let (parent, name) = self.place(to)?;
+        name.check_length()?;
         match &self.nodes[&id] {
             node if node.kind == FileType::Directory => return Err(Refusal::NotPermitted),
+            _ if !self.is_directory(parent) => return Err(Refusal::NotDirectory),
             node if node.nlink == 0 => return Err(Refusal::NotFound),
             node if node.nlink >= u32::from(LINK_MAX) => return Err(Refusal::TooManyLinks),
             _ => {}
@@ -90,8 +92,9 @@ impl Model {
         mode: RenameMode,
         now: Timestamp,
     ) -> Answer {
-        let (old_parent, old_name) = self.parent(from)?;
-        let (new_parent, new_name) = self.parent(to)?;
+        let ((old_parent, old_name), (new_parent, new_name)) = (self.place(from)?, self.place(to)?);
+        old_name.check_length()?;
+        new_name.check_length()?;
         let moved = self.entry(old_parent, old_name)?.ok_or(Refusal::NotFound)?;
         let there = self.entry(new_parent, new_name)?;
         if there.is_some() && mode == RenameMode::NoReplace {
@@ -164,14 +167,17 @@ impl Model {
         }
     }
 
+    /// What should be a directory, and the name of a path's last part.
+    fn place(&self, path: &Path) -> Answer<(NodeId, Name)> {
+        let (parents, name) = path.split().ok_or(Refusal::Invalid)?;
+        Ok((self.resolve(parents)?, name))
+    }
+
     /// The directory and the name of a path's last part.
     fn parent(&self, path: &Path) -> Answer<(NodeId, Name)> {
-        let (parents, name) = path.split().ok_or(Refusal::Invalid)?;
-        let parent = self.resolve(parents)?;
+        let (parent, name) = self.place(path)?;
+        name.check_length()?;
         self.nodes[&parent].entries()?;
-        if name == Name::TOO_LONG {
-            return Err(Refusal::NameTooLong);
-        }
         Ok((parent, name))
     }
 

@@ -62,7 +62,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     for source in sources {
         let found = find(&files, source.as_bytes(), LastLink::Keep)?;
         if found.attr.file_type == FileType::Directory && !args.recursive {
-            bail!("{} is a directory; use -r to copy it", printable(source.as_bytes()));
+            bail!(
+                "{} is a directory; use -r to copy it",
+                printable(source.as_bytes())
+            );
         }
         let to = match Path::new(source).file_name() {
             Some(name) if destination.is_dir() => destination.join(name),
@@ -93,8 +96,11 @@ impl Copier<'_> {
         if !self.try_copy(Ok(top), to) || !is_directory {
             return;
         }
-        for Found { path, entry } in Walk::new(self.files, inode, true) {
-            self.try_copy(entry, &to.join(OsStr::from_bytes(&path)));
+        let mut walk = Walk::new(self.files, inode, true);
+        while let Some(Found { path, entry }) = walk.next() {
+            if !self.try_copy(entry, &to.join(OsStr::from_bytes(&path))) {
+                walk.pass_by();
+            }
         }
     }
 
@@ -129,7 +135,11 @@ impl Copier<'_> {
             }
             _ => make_node(&attr, to)?,
         }
-        if self.preserve { preserve(&attr, to) } else { Ok(()) }
+        if self.preserve {
+            preserve(&attr, to)
+        } else {
+            Ok(())
+        }
     }
 
     fn make_directory(&mut self, attr: Attr, to: &Path) -> anyhow::Result<()> {
@@ -204,7 +214,8 @@ impl Copier<'_> {
                 if let Err(error) = preserve(attr, path) {
                     self.failed += 1;
                     let path = printable(path.as_os_str().as_bytes());
-                    self.progress.warn(&format!("nilfs: {path}: {}", sentence(&error)));
+                    self.progress
+                        .warn(&format!("nilfs: {path}: {}", sentence(&error)));
                 }
             }
         }

@@ -92,7 +92,11 @@ fn on_device(
     parameters: &Parameters,
 ) -> anyhow::Result<Superblock> {
     let path = &args.device;
-    let access = if args.dry_run { Access::ReadOnly } else { Access::ReadWrite };
+    let access = if args.dry_run {
+        Access::ReadOnly
+    } else {
+        Access::ReadWrite
+    };
     let device = FileDevice::open(path, access)?;
     if let Some(wanted) = wanted.filter(|wanted| *wanted != device.size()) {
         let message = format!(
@@ -103,8 +107,7 @@ fn on_device(
         return Err(Failure::new(Status::Refused, message).into());
     }
     let context = || path.display().to_string();
-    let superblock =
-        nilfs_engine::mkfs::plan(device.size(), parameters).with_context(context)?;
+    let superblock = nilfs_engine::mkfs::plan(device.size(), parameters).with_context(context)?;
     if args.dry_run {
         return Ok(superblock);
     }
@@ -217,7 +220,9 @@ fn parse_size(text: &str) -> Result<u64, String> {
         "T" | "TIB" => 40,
         unit => return Err(format!("{unit} is none of the units K, M, G and T")),
     };
-    let number: u64 = digits.parse().map_err(|_| "not a number of bytes such as 512M or 4G")?;
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "not a number of bytes such as 512M or 4G")?;
     // What no file can have is a mistake.
     number
         .checked_mul(1 << shift)
@@ -245,7 +250,12 @@ mod tests {
 
     #[test]
     fn sizes_are_read_with_binary_units() {
-        for (text, size) in [("4096", 4096), ("1k", 1024), ("512M", 512 << 20), ("4GiB", 4 << 30)] {
+        for (text, size) in [
+            ("4096", 4096),
+            ("1k", 1024),
+            ("512M", 512 << 20),
+            ("4GiB", 4 << 30),
+        ] {
             assert_eq!(parse_size(text), Ok(size));
         }
         for text in ["", "G", "4X", "-1", "9999999T"] {

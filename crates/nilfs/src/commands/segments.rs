@@ -36,9 +36,8 @@ struct Record {
 /// Prints them.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let volume = open_volume(&args.device)?;
-    let is_shown = |segment: &SegmentInfo| {
-        args.all || segment.active || segment.dirty || segment.bad
-    };
+    let is_shown =
+        |segment: &SegmentInfo| args.all || segment.active || segment.dirty || segment.bad;
     let mut list = volume.segments(SegNum(0))?;
     list.retain(is_shown);
     if args.json {
@@ -76,8 +75,16 @@ fn state(segment: &SegmentInfo) -> String {
         (segment.dirty, "in use"),
         (segment.bad, "bad"),
     ];
-    let words: Vec<_> = flags.iter().filter(|(set, _)| *set).map(|(_, word)| *word).collect();
-    if words.is_empty() { "clean".to_owned() } else { words.join(", ") }
+    let words: Vec<_> = flags
+        .iter()
+        .filter(|(set, _)| *set)
+        .map(|(_, word)| *word)
+        .collect();
+    if words.is_empty() {
+        "clean".to_owned()
+    } else {
+        words.join(", ")
+    }
 }
 
 fn record(segment: &SegmentInfo) -> Record {

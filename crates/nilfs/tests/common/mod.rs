@@ -34,7 +34,12 @@ impl Outcome {
     /// The output of a command that must have worked.
     #[track_caller]
     pub fn output(self) -> String {
-        assert_eq!((self.code, self.stderr.as_str()), (Some(0), ""), "{}", self.stdout);
+        assert_eq!(
+            (self.code, self.stderr.as_str()),
+            (Some(0), ""),
+            "{}",
+            self.stdout
+        );
         self.stdout
     }
 
@@ -43,7 +48,11 @@ impl Outcome {
     pub fn sentence(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:?}");
         assert_eq!(self.stdout, "", "{}", self.stderr);
-        let sentence = self.stderr.strip_prefix("nilfs: ").expect(&self.stderr).trim_end();
+        let sentence = self
+            .stderr
+            .strip_prefix("nilfs: ")
+            .expect(&self.stderr)
+            .trim_end();
         assert_eq!(sentence.lines().count(), 1, "{sentence}");
         sentence.to_owned()
     }
@@ -152,7 +161,9 @@ fn fill(device: Arc<MemoryDevice>) -> nilfs_engine::Result<Cno> {
     fs.write(&gone, 0, b"it was here\n")?;
     let before_deletion = fs.commit()?;
     fs.unlink(&root, b"gone")?;
-    let directory = fs.create(&root, b"directory", &new(S_IFDIR | 0o2750))?.inode;
+    let directory = fs
+        .create(&root, b"directory", &new(S_IFDIR | 0o2750))?
+        .inode;
     let file = fs.create(&directory, b"file", &new(S_IFREG | 0o640))?.inode;
     fs.write(&file, 0, b"content\n")?;
     fs.link(&file, &root, b"second name")?;

@@ -20,7 +20,8 @@ Options for -o, separated by commas:
                          what to do when damage is found (default: remount-ro)
   barrier, nobarrier     flush the device's cache (default), or trust it
   discard, nodiscard     tell the device of freed segments, or not (default)
-  dirty=SIZE             memory for data not yet written, such as 512M
+  dirty=SIZE             memory for data not yet written, such as 512M (default: a quarter of
+                         the memory, but at most 1G)
   writeback              let the kernel keep small writes back: faster, but a full volume may
                          be noticed only after a write has succeeded
   allow_other, noallow_other
@@ -51,12 +52,22 @@ impl Options {
     /// An unknown word, a wrong value, or words that do not go together.
     pub fn parse(lists: &[String], superuser: bool) -> Result<Self, Failure> {
         let mut options = Self {
-            engine: MountOptions::default(),
-            kernel: KernelOptions { allow_other: superuser, ..KernelOptions::default() },
+            engine: MountOptions {
+                dirty_limit: default_dirty_limit(),
+                ..MountOptions::default()
+            },
+            kernel: KernelOptions {
+                allow_other: superuser,
+                ..KernelOptions::default()
+            },
             settings: Settings::default(),
             nonempty: false,
         };
-        for word in lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
+        for word in lists
+            .iter()
+            .flat_map(|list| list.split(','))
+            .filter(|word| !word.is_empty())
+        {
             match word.split_once('=') {
                 Some((name, value)) => options.set(word, name, value)?,
                 None => options.switch(word)?,
@@ -126,26 +137,44 @@ impl Options {
     fn check(&mut self) -> Result<(), Failure> {
         let read_only = self.kernel.read_only;
         if self.engine.checkpoint.is_some() && !read_only {
-            return Err(usage("option cp needs ro: a checkpoint of the past cannot be changed"));
+            return Err(usage(
+                "option cp needs ro: a checkpoint of the past cannot be changed",
+            ));
         }
         if !self.engine.recovery && !read_only {
-            return Err(usage("option norecovery needs ro: without recovery nothing can be written"));
+            return Err(usage(
+                "option norecovery needs ro: without recovery nothing can be written",
+            ));
         }
         self.engine.read_only = read_only;
         Ok(())
     }
 }
 
+/// A quarter of the memory, but at most 1 GiB.
+fn default_dirty_limit() -> u64 {
+    let memory = rustix::system::sysinfo();
+    let bytes = memory.totalram as u64 * u64::from(memory.mem_unit);
+    (bytes / 4).min(1 << 30)
+}
+
 /// Words about access times, which the format does not have.
 fn is_about_atime(word: &str) -> bool {
     let word = word.strip_prefix("no").unwrap_or(word);
-    matches!(word, "atime" | "diratime" | "relatime" | "strictatime" | "lazytime")
+    matches!(
+        word,
+        "atime" | "diratime" | "relatime" | "strictatime" | "lazytime"
+    )
 }
 
 /// Words for mount(8) and systemd, which pass them on all the same.
 fn is_for_mount(word: &str) -> bool {
-    let names = ["auto", "noauto", "nofail", "_netdev", "comment", "silent", "loud"];
-    let people = ["user", "users", "nouser", "nousers", "owner", "noowner", "group", "nogroup"];
+    let names = [
+        "auto", "noauto", "nofail", "_netdev", "comment", "silent", "loud",
+    ];
+    let people = [
+        "user", "users", "nouser", "nousers", "owner", "noowner", "group", "nogroup",
+    ];
     names.contains(&word)
         || people.contains(&word)
         || word.starts_with("x-")
@@ -173,20 +202,30 @@ fn wrong(word: &str, expected: impl Display) -> Failure {
 }
 
 fn one_of<T: Copy>(word: &str, value: &str, known: &[(&str, T)]) -> Result<T, Failure> {
-    known.iter().find(|(name, _)| *name == value).map(|(_, meaning)| *meaning).ok_or_else(|| {
-        let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
-        wrong(word, names.join(" or "))
-    })
+    known
+        .iter()
+        .find(|(name, _)| *name == value)
+        .map(|(_, meaning)| *meaning)
+        .ok_or_else(|| {
+            let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
+            wrong(word, names.join(" or "))
+        })
 }
 
 /// A checkpoint number with the prefixes of C, as mount.nilfs2 takes it.
 fn checkpoint(word: &str, value: &str) -> Result<u64, Failure> {
-    let number = match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
+    let number = match value
+        .strip_prefix("0x")
+        .or_else(|| value.strip_prefix("0X"))
+    {
         Some(digits) => u64::from_str_radix(digits, 16),
         None if value.starts_with('0') => u64::from_str_radix(value, 8),
         None => u64::from_str(value),
     };
-    number.ok().filter(|cno| *cno >= 1).ok_or_else(|| wrong(word, "a checkpoint number from 1 on"))
+    number
+        .ok()
+        .filter(|cno| *cno >= 1)
+        .ok_or_else(|| wrong(word, "a checkpoint number from 1 on"))
 }
 
 /// A number of bytes with K, M or G behind it.
@@ -197,8 +236,12 @@ fn size(word: &str, value: &str) -> Result<u64, Failure> {
         Some(b'G') => (&value[..value.len() - 1], 30),
         _ => (value, 0),
     };
-    let bytes = u64::from_str(digits).ok().and_then(|number| number.checked_mul(1 << shift));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| wrong(word, "a size such as 512M"))
+    let bytes = u64::from_str(digits)
+        .ok()
+        .and_then(|number| number.checked_mul(1 << shift));
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| wrong(word, "a size such as 512M"))
 }
 
 #[cfg(test)]
@@ -238,10 +281,22 @@ mod tests {
 
     #[test]
     fn wrong_values_are_refused_with_what_is_expected() {
-        assert_eq!(refused("order=loose"), "option order=loose: expected relaxed or strict");
-        assert_eq!(refused("ro,cp=0"), "option cp=0: expected a checkpoint number from 1 on");
-        assert_eq!(refused("dirty=lots"), "option dirty=lots: expected a size such as 512M");
-        assert_eq!(refused("ro,cp=0xg"), "option cp=0xg: expected a checkpoint number from 1 on");
+        assert_eq!(
+            refused("order=loose"),
+            "option order=loose: expected relaxed or strict"
+        );
+        assert_eq!(
+            refused("ro,cp=0"),
+            "option cp=0: expected a checkpoint number from 1 on"
+        );
+        assert_eq!(
+            refused("dirty=lots"),
+            "option dirty=lots: expected a size such as 512M"
+        );
+        assert_eq!(
+            refused("ro,cp=0xg"),
+            "option cp=0xg: expected a checkpoint number from 1 on"
+        );
     }
 
     #[test]
@@ -263,7 +318,11 @@ mod tests {
     #[test]
     fn only_the_superuser_shares_a_mount_unasked() {
         let shared = |list: &str, superuser| {
-            Options::parse(&[list.to_owned()], superuser).ok().unwrap().kernel.allow_other
+            Options::parse(&[list.to_owned()], superuser)
+                .ok()
+                .unwrap()
+                .kernel
+                .allow_other
         };
         assert!(shared("", true) && !shared("", false));
         assert!(shared("allow_other", false) && !shared("noallow_other", true));

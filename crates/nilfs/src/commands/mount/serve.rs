@@ -33,7 +33,11 @@ pub fn serve(
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mountpoint = Mountpoint::prepare(dir, options.nonempty)?;
-    let access = if options.engine.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let access = if options.engine.read_only {
+        Access::ReadOnly
+    } else {
+        Access::ReadWrite
+    };
     let opened = FileDevice::open(device, access)?;
     let source = std::fs::canonicalize(device)
         .with_context(|| format!("cannot find {}", device.display()))?;
@@ -43,7 +47,12 @@ pub fn serve(
     let (mount, channel) = mountpoint.mount(&source, &options.kernel)?;
     let mount = Arc::new(mount);
     let usable = Arc::new(AtomicBool::new(false));
-    listen(signals, ended.clone(), Arc::clone(&mount), Arc::clone(&usable));
+    listen(
+        signals,
+        ended.clone(),
+        Arc::clone(&mount),
+        Arc::clone(&usable),
+    );
 
     let begin = || {
         let fs = Filesystem::mount(Arc::new(opened), options.engine)
@@ -57,10 +66,16 @@ pub fn serve(
     mount.raise_read_ahead();
     usable.store(true, Ordering::Relaxed);
     let background = fs.start_background();
-    tracing::info!("{} is mounted on {}", source.display(), mount.dir().display());
+    tracing::info!(
+        "{} is mounted on {}",
+        source.display(),
+        mount.dir().display()
+    );
     let served = ready().and_then(|()| wait(&end, &mount));
     drop(background);
-    fs.unmount().with_context(|| format!("cannot unmount {}", source.display())).inspect_err(log)?;
+    fs.unmount()
+        .with_context(|| format!("cannot unmount {}", source.display()))
+        .inspect_err(log)?;
     tracing::info!("{} is unmounted", source.display());
     served.inspect_err(log)
 }
@@ -81,7 +96,10 @@ fn wait(end: &mpsc::Receiver<End>, mount: &Mount) -> anyhow::Result<()> {
 fn take_away(mount: &Mount) {
     let result = match mount.unmount() {
         Err(MountError::Busy { .. }) => {
-            tracing::warn!("{} is unmounted although it is in use", mount.dir().display());
+            tracing::warn!(
+                "{} is unmounted although it is in use",
+                mount.dir().display()
+            );
             mount.detach()
         }
         result => result,
@@ -93,7 +111,12 @@ fn take_away(mount: &Mount) {
 
 /// Passes signals on. Before the volume can be used there is nothing to be committed, and no need
 /// to wait for the recovery of a large one.
-fn listen(mut signals: Signals, ended: mpsc::Sender<End>, mount: Arc<Mount>, usable: Arc<AtomicBool>) {
+fn listen(
+    mut signals: Signals,
+    ended: mpsc::Sender<End>,
+    mount: Arc<Mount>,
+    usable: Arc<AtomicBool>,
+) {
     thread::spawn(move || {
         for _ in signals.forever() {
             if !usable.load(Ordering::Relaxed) {

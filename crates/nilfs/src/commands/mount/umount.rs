@@ -34,10 +34,16 @@ pub fn umount(args: UmountArgs) -> anyhow::Result<()> {
     let volume = File::open(&mounted.source);
     nilfs_fuse::unmount(&dir)?;
     let volume = volume.with_context(|| {
-        format!("unmounted, but cannot see when {} is clean", mounted.source.display())
+        format!(
+            "unmounted, but cannot see when {} is clean",
+            mounted.source.display()
+        )
     })?;
     wait_for_release(&volume).with_context(|| {
-        format!("unmounted, but cannot wait for {}", mounted.source.display())
+        format!(
+            "unmounted, but cannot wait for {}",
+            mounted.source.display()
+        )
     })
 }
 

@@ -1,0 +1,157 @@
+//! Hostile images are data: whatever bytes a volume is made of, the checker ends with a report or an
+//! error. It must not panic, and a test that does not end says that it loops.
+
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use nilfs_check::{Options, check};
+use nilfs_device::MemoryDevice;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use support::{BLOCK_SIZES, Image};
+
+/// Damaged copies of each image; raise it with NILFS_CHECK_ROUNDS to search for longer.
+const ROUNDS: u64 = 150;
+
+fn rounds() -> u64 {
+    let rounds = std::env::var("NILFS_CHECK_ROUNDS").ok();
+    rounds.map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"))
+}
+
+/// A seed of its own for each run, or the one to be played again.
+fn seed() -> u64 {
+    match std::env::var("NILFS_CHECK_SEED") {
+        Ok(seed) => seed.parse().expect("a seed is a number"),
+        Err(_) => rand::random(),
+    }
+}
+
+/// Judges what damage makes of the Linux-filled images.
+fn judge_damaged(damage: impl Fn(&mut Image, &mut StdRng)) {
+    let first = seed();
+    for block_size in BLOCK_SIZES {
+        let sound = Image::by_linux(block_size);
+        for round in 0..rounds() {
+            let seed = first.wrapping_add(round);
+            let mut image = sound.clone();
+            damage(&mut image, &mut StdRng::seed_from_u64(seed));
+            let device = MemoryDevice::from(image.bytes);
+            let judged = catch_unwind(AssertUnwindSafe(|| {
+                let _ = check(&device, &Options::default());
+            }));
+            assert!(
+                judged.is_ok(),
+                "block size {block_size}, NILFS_CHECK_SEED={seed}"
+            );
+        }
+    }
+}
+
+/// A value that is likely to hurt.
+fn value(random: &mut StdRng) -> u64 {
+    match random.random_range(0..6) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => random.random_range(0..64),
+        3 => random.random_range(0..4096),
+        4 => 1 << random.random_range(0..64),
+        _ => random.random(),
+    }
+}
+
+#[test]
+fn damaged_blocks_in_sound_logs() {
+    judge_damaged(|image, random| {
+        let logs = image.logs();
+        for _ in 0..random.random_range(1..6) {
+            // Late logs more often: they hold what is in use.
+            let nth = logs.len()
+                - 1
+                - random
+                    .random_range(0..logs.len())
+                    .min(random.random_range(0..logs.len()));
+            let log = &logs[nth];
+            let size = image.block_size();
+            let start = log.block.0 as usize * size;
+            let end = start + log.header.nblocks as usize * size;
+            let width = [1, 2, 4, 8][random.random_range(0..4)];
+            // Fields are aligned, and most of what matters is near the start of a block.
+            let block = random.random_range(0..log.header.nblocks as usize);
+            let within = if random.random() {
+                random.random_range(0..256)
+            } else {
+                random.random_range(0..size)
+            };
+            let at = (start + block * size + within) / width * width;
+            let bytes = value(random).to_le_bytes();
+            if at + width <= end {
+                image.bytes[at..at + width].copy_from_slice(&bytes[..width]);
+            }
+            if u64::from(log.header.nblocks) * size as u64 <= (image.bytes.len() - start) as u64 {
+                image.seal_within(log.block, end - start);
+            }
+        }
+    });
+}
+
+#[test]
+fn damaged_superblocks() {
+    judge_damaged(|image, random| {
+        let copy = *image.superblock.raw();
+        for _ in 0..100 {
+            let mut raw = copy;
+            let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut raw);
+            let at = random.random_range(0..33) * 8;
+            bytes[at..at + 8].copy_from_slice(&value(random).to_le_bytes());
+            if image.set_superblocks(raw) {
+                return;
+            }
+        }
+    });
+}
+
+#[test]
+fn noise() {
+    judge_damaged(|image, random| {
+        for _ in 0..random.random_range(1..200) {
+            let at = random.random_range(0..image.bytes.len());
+            image.bytes[at] = random.random();
+        }
+    });
+}
+
+#[test]
+fn truncated_images() {
+    judge_damaged(|image, random| {
+        let length = random.random_range(0..image.bytes.len());
+        image.bytes.truncate(length);
+    });
+}
+
+/// A device far larger than memory, almost all of it a hole.
+#[test]
+fn a_huge_device_costs_what_is_written_on_it() {
+    let image = Image::by_linux(4096);
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(file.path(), &image.bytes).expect("the image");
+    let huge = 1 << 43;
+    file.as_file().set_len(huge).expect("a sparse file");
+    let mut image = image;
+    let segments = huge / image.geometry().segment_bytes() - 1;
+    let mut raw = *image.superblock.raw();
+    raw.s_nsegments.set(segments);
+    let superblock = nilfs_ondisk::superblock::Superblock::from_raw(raw, huge).expect("valid");
+    image.bytes[1024..2048].copy_from_slice(&superblock.encode());
+    std::os::unix::fs::FileExt::write_all_at(file.as_file(), &image.bytes[1024..2048], 1024)
+        .expect("the superblock");
+    let access = nilfs_device::Access::Inspect;
+    let device = nilfs_device::FileDevice::open(file.path(), access).expect("the device");
+    let report = check(&device, &Options::default()).expect("a report");
+    assert!(
+        report
+            .errors()
+            .all(|finding| finding.message.contains("sh_ncleansegs")),
+        "{report}"
+    );
+}

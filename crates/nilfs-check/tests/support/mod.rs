@@ -1,0 +1,399 @@
+//! Images to judge, and a way to damage one structure of them so that every checksum above it is
+//! right again: only the rule about the structure itself can then see the damage.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::Path;
+use std::process::Command;
+
+use nilfs_check::{CheckError, Finding, Options, Report, Rule, Severity, check};
+use nilfs_device::MemoryDevice;
+use nilfs_ondisk::checkpoint::CpfileLayout;
+use nilfs_ondisk::crc::crc32_le;
+use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
+use nilfs_ondisk::palloc::Palloc;
+use nilfs_ondisk::segment_usage::SufileLayout;
+use nilfs_ondisk::summary::{BlockInfo, FileInfo, LogHeader, SR, parse_items};
+use nilfs_ondisk::superblock::{RawSuperblock, SUPERBLOCK_SIZE, Superblock};
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, SegNum, VBlockNr};
+
+/// The block sizes that Linux can mount.
+pub const BLOCK_SIZES: [u64; 3] = [1024, 2048, 4096];
+
+/// A volume in memory.
+#[derive(Clone)]
+pub struct Image {
+    pub bytes: Vec<u8>,
+    pub superblock: Superblock,
+}
+
+/// A log of an image.
+pub struct Log {
+    pub block: BlockNr,
+    pub header: LogHeader,
+    pub files: Vec<FileInfo>,
+}
+
+/// A block of a file, and the log that it is in.
+#[derive(Clone, Copy)]
+pub struct Found {
+    pub block: BlockNr,
+    pub log: BlockNr,
+    pub info: BlockInfo,
+}
+
+impl Image {
+    /// A volume as mkfs.nilfs2 makes it.
+    pub fn by_mkfs(block_size: u64) -> Self {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.as_file().set_len(8 << 20).expect("8 MiB");
+        let status = Command::new("mkfs.nilfs2")
+            .args(["-q", "-f", "-B", "32", "-b", &block_size.to_string()])
+            .arg(file.path())
+            .status()
+            .expect("mkfs.nilfs2 (Debian: nilfs-tools) is installed");
+        assert!(status.success(), "mkfs.nilfs2 makes a volume");
+        Self::from(std::fs::read(file.path()).expect("the image"))
+    }
+
+    /// A volume that Linux filled: see the README beside the images.
+    pub fn by_linux(block_size: u64) -> Self {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(format!("tests/images/linux-{block_size}.img.gz"));
+        let output = Command::new("gzip")
+            .arg("-dc")
+            .arg(path)
+            .output()
+            .expect("gzip runs");
+        assert!(output.status.success(), "the image is whole");
+        Self::from(output.stdout)
+    }
+
+    pub fn geometry(&self) -> Geometry {
+        self.superblock.geometry()
+    }
+
+    pub fn block_size(&self) -> usize {
+        self.geometry().block_size.bytes()
+    }
+
+    /// Judges all of it.
+    pub fn judge(&self) -> Result<Report, CheckError> {
+        check(&MemoryDevice::from(self.bytes.clone()), &Options::default())
+    }
+
+    /// The bytes of a block.
+    pub fn block(&self, nr: BlockNr) -> &[u8] {
+        let start = nr.0 as usize * self.block_size();
+        &self.bytes[start..start + self.block_size()]
+    }
+
+    fn block_mut(&mut self, nr: BlockNr) -> &mut [u8] {
+        let size = self.block_size();
+        let start = nr.0 as usize * size;
+        &mut self.bytes[start..start + size]
+    }
+
+    /// All logs, also stale ones, in the order in which they were written.
+    pub fn logs(&self) -> Vec<Log> {
+        let geometry = self.geometry();
+        let mut logs = Vec::new();
+        for segment in (0..geometry.nsegments).map(SegNum) {
+            let mut at = geometry.segment_start(segment);
+            while at.0 + 1 < geometry.segment_end(segment).0 {
+                let Some(log) = self.log(at) else {
+                    break;
+                };
+                at = at.plus(log.header.nblocks.into());
+                logs.push(log);
+            }
+        }
+        logs.sort_by_key(|log| (log.header.seq, log.block));
+        logs
+    }
+
+    fn log(&self, block: BlockNr) -> Option<Log> {
+        let geometry = self.geometry();
+        let size = geometry.block_size;
+        let header = LogHeader::parse(self.block(block), size, geometry.blocks_per_segment).ok()?;
+        let summary = &self.bytes[block.0 as usize * size.bytes()..][..header.sumbytes as usize];
+        header
+            .verify_summary(summary, self.superblock.crc_seed())
+            .ok()?;
+        let files = parse_items(&header, summary, size).ok()?;
+        Some(Log {
+            block,
+            header,
+            files,
+        })
+    }
+
+    /// All blocks of a file that a log describes, in the order in which they were first written.
+    pub fn blocks_of(&self, ino: Ino) -> Vec<Found> {
+        let mut found: Vec<(Cno, Found)> = Vec::new();
+        for log in self.logs() {
+            let mut block = log
+                .block
+                .plus(log.header.summary_blocks(self.geometry().block_size));
+            for file in &log.files {
+                for info in &file.blocks {
+                    if file.ino == ino {
+                        let here = Found {
+                            block,
+                            log: log.block,
+                            info: *info,
+                        };
+                        // Files without history are never moved as old versions, and mkfs gives
+                        // them another fi_cno than Linux.
+                        let has_history = !matches!(ino, Ino::DAT | Ino::CPFILE | Ino::SUFILE);
+                        found.push((if has_history { file.cno } else { Cno(0) }, here));
+                    }
+                    block = block.plus(1);
+                }
+            }
+        }
+        found.sort_by_key(|(cno, _)| *cno);
+        found.into_iter().map(|(_, found)| found).collect()
+    }
+
+    /// The present block of a file.
+    pub fn find(&self, ino: Ino, matches: impl Fn(&BlockInfo) -> bool) -> Found {
+        let blocks = self.blocks_of(ino);
+        *blocks
+            .iter()
+            .rfind(|found| matches(&found.info))
+            .expect("the file has such a block")
+    }
+
+    /// The present data block of a file at an offset.
+    pub fn data(&self, ino: Ino, at: u64) -> Found {
+        let wanted = FileBlock(at);
+        self.find(ino, |info| match info {
+            BlockInfo::Data { offset, .. } | BlockInfo::DatData { offset } => *offset == wanted,
+            _ => false,
+        })
+    }
+
+    /// The present B-tree node of a file that was written last.
+    pub fn node(&self, ino: Ino) -> Found {
+        self.find(ino, BlockInfo::is_node)
+    }
+
+    /// Changes a block and seals its log again.
+    pub fn edit(&mut self, found: Found, change: impl FnOnce(&mut [u8])) {
+        change(self.block_mut(found.block));
+        self.seal(found.log);
+    }
+
+    /// Changes the summary of a log and seals it again.
+    pub fn edit_summary(&mut self, log: BlockNr, change: impl FnOnce(&mut [u8])) {
+        change(self.block_mut(log));
+        self.seal(log);
+    }
+
+    /// Makes the checksums of a log right: of its super root, its summary and the whole.
+    pub fn seal(&mut self, log: BlockNr) {
+        let size = self.block_size();
+        let start = log.0 as usize * size;
+        let blocks = u32::from_le_bytes(self.bytes[start + 40..start + 44].try_into().unwrap());
+        self.seal_within(log, blocks as usize * size);
+    }
+
+    /// As [`Image::seal`], for a log of `length` bytes whatever its header says.
+    pub fn seal_within(&mut self, log: BlockNr, length: usize) {
+        let (size, seed) = (self.block_size(), self.superblock.crc_seed());
+        let start = log.0 as usize * size;
+        let bytes = &mut self.bytes[start..start + length];
+        let root = length - size;
+        if bytes[14] & SR as u8 != 0 {
+            let covered = usize::from(u16::from_le_bytes([bytes[root + 4], bytes[root + 5]]));
+            let sum = crc32_le(seed, &bytes[root + 4..root + covered.clamp(4, size)]);
+            bytes[root..root + 4].copy_from_slice(&sum.to_le_bytes());
+        }
+        let covered = u32::from_le_bytes(bytes[48..52].try_into().unwrap()) as usize;
+        let sum = crc32_le(seed, &bytes[8..covered.clamp(8, length)]);
+        bytes[4..8].copy_from_slice(&sum.to_le_bytes());
+        let sum = crc32_le(seed, &bytes[4..]);
+        bytes[..4].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    /// The newest log with a super root.
+    pub fn newest_log(&self) -> Log {
+        self.log(self.superblock.last_log().block)
+            .expect("a clean volume names its newest log")
+    }
+
+    /// The super root of the newest checkpoint, as a block to edit.
+    pub fn super_root(&self) -> Found {
+        let log = self.newest_log();
+        let block = log.block.plus(u64::from(log.header.nblocks) - 1);
+        let info = BlockInfo::Node {
+            vblocknr: VBlockNr(0),
+        };
+        Found {
+            block,
+            log: log.block,
+            info,
+        }
+    }
+
+    /// Changes both copies of the superblock and makes their checksums right.
+    pub fn edit_superblocks(&mut self, change: impl Fn(&mut RawSuperblock)) {
+        let mut raw = *self.superblock.raw();
+        change(&mut raw);
+        assert!(self.set_superblocks(raw), "the superblock stays valid");
+    }
+
+    /// Sets both copies of the superblock if a reader would take them as valid.
+    pub fn set_superblocks(&mut self, raw: RawSuperblock) -> bool {
+        let size = self.bytes.len() as u64;
+        let secondary = secondary_superblock(size).expect("room for two copies");
+        let Ok(superblock) = Superblock::from_raw(raw, size) else {
+            return false;
+        };
+        for offset in [PRIMARY_SUPERBLOCK as usize, secondary as usize] {
+            self.bytes[offset..offset + SUPERBLOCK_SIZE].copy_from_slice(&superblock.encode());
+        }
+        true
+    }
+}
+
+impl From<Vec<u8>> for Image {
+    fn from(bytes: Vec<u8>) -> Self {
+        let size = bytes.len() as u64;
+        let secondary = secondary_superblock(size).expect("room for two copies") as usize;
+        let copies = [PRIMARY_SUPERBLOCK as usize, secondary]
+            .map(|offset| Superblock::parse(&bytes[offset..], size).expect("a valid superblock"));
+        let newest = copies.into_iter().max_by_key(|copy| copy.last_log().cno);
+        Self {
+            superblock: newest.expect("two copies"),
+            bytes,
+        }
+    }
+}
+
+/// Damages the Linux-filled volumes of all block sizes and demands a finding about the rule.
+#[track_caller]
+pub fn expect(severity: Severity, rule: Rule, says: &str, damage: impl Fn(&mut Image)) {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        damage(&mut image);
+        let report = match image.judge() {
+            Ok(report) => report,
+            Err(error) => panic!("block size {block_size}: {error}"),
+        };
+        let wanted = |finding: &Finding| {
+            finding.severity == severity && finding.rule == rule && finding.message.contains(says)
+        };
+        assert!(
+            report.findings.iter().any(wanted),
+            "block size {block_size}: no {severity} about {rule} that says {says:?} in\n{report}"
+        );
+    }
+}
+
+/// As [`expect`], for an error.
+#[track_caller]
+pub fn expect_error(rule: Rule, says: &str, damage: impl Fn(&mut Image)) {
+    expect(Severity::Error, rule, says, damage);
+}
+
+/// Adds to a little-endian number of 64 bits.
+pub fn add(block: &mut [u8], at: usize, by: u64) {
+    let old = read(block, at);
+    write(block, at, old.wrapping_add(by));
+}
+
+/// A little-endian number of 64 bits.
+pub fn read(block: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(block[at..at + 8].try_into().expect("8 bytes"))
+}
+
+/// Sets a little-endian number of 64 bits.
+pub fn write(block: &mut [u8], at: usize, value: u64) {
+    block[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+impl Image {
+    /// The inode that the root directory names so.
+    pub fn named(&self, name: &str) -> Ino {
+        let found = self.data(Ino::ROOT, 0);
+        nilfs_ondisk::dirent::records(self.block(found.block))
+            .map(|record| record.expect("a sound directory"))
+            .find(|record| record.is_used() && record.name == name.as_bytes())
+            .unwrap_or_else(|| panic!("{name} is in the root directory"))
+            .ino
+    }
+
+    /// Changes the record of a name in the first block of a directory, given from its start on.
+    pub fn edit_record(&mut self, dir: Ino, name: &str, change: impl FnOnce(&mut [u8])) {
+        let found = self.data(dir, 0);
+        let at = nilfs_ondisk::dirent::records(self.block(found.block))
+            .map(|record| record.expect("a sound directory"))
+            .find(|record| record.is_used() && record.name == name.as_bytes())
+            .unwrap_or_else(|| panic!("{name} is in the directory"))
+            .offset;
+        self.edit(found, |block| change(&mut block[at..]));
+    }
+
+    /// Changes the present inode, given its 128 bytes.
+    pub fn edit_inode(&mut self, ino: Ino, change: impl FnOnce(&mut [u8])) {
+        let slot = Palloc::new(self.geometry().block_size, 128).entry(ino.0);
+        let found = self.data(Ino::IFILE, slot.block.0);
+        self.edit(found, |block| {
+            change(&mut block[slot.offset..slot.offset + 128])
+        });
+    }
+
+    /// The DAT entry of a virtual block: its block and the byte offset there.
+    pub fn dat_entry(&self, vblock: VBlockNr) -> (Found, usize) {
+        let slot = Palloc::new(self.geometry().block_size, 32).entry(vblock.0);
+        (self.data(Ino::DAT, slot.block.0), slot.offset)
+    }
+
+    /// Changes a DAT entry, given its 32 bytes.
+    pub fn edit_dat(&mut self, vblock: VBlockNr, change: impl FnOnce(&mut [u8])) {
+        let (found, at) = self.dat_entry(vblock);
+        self.edit(found, |block| change(&mut block[at..at + 32]));
+    }
+
+    /// Changes the entry of a checkpoint, given its 192 bytes.
+    pub fn edit_checkpoint(&mut self, cno: Cno, change: impl FnOnce(&mut [u8])) {
+        let (block, at) = CpfileLayout::new(&self.geometry()).slot(cno);
+        let found = self.data(Ino::CPFILE, block.0);
+        self.edit(found, |block| change(&mut block[at..at + 192]));
+    }
+
+    /// Changes the usage entry of a segment, given its 16 bytes.
+    pub fn edit_usage(&mut self, segment: SegNum, change: impl FnOnce(&mut [u8])) {
+        let (block, at) = SufileLayout::new(&self.geometry()).slot(segment);
+        let found = self.data(Ino::SUFILE, block.0);
+        self.edit(found, |block| change(&mut block[at..at + 16]));
+    }
+
+    /// The newest checkpoint.
+    pub fn newest(&self) -> Cno {
+        self.superblock.last_log().cno
+    }
+
+    /// The snapshots, ascending.
+    pub fn snapshots(&self) -> Vec<Cno> {
+        let layout = CpfileLayout::new(&self.geometry());
+        (1..=self.newest().0)
+            .map(Cno)
+            .filter(|cno| {
+                let (block, at) = layout.slot(*cno);
+                let found = self.data(Ino::CPFILE, block.0);
+                self.block(found.block)[at] & 3 == 1
+            })
+            .collect()
+    }
+}
+
+/// The virtual block of a block that is not the DAT's.
+pub fn vblock(found: Found) -> VBlockNr {
+    match found.info {
+        BlockInfo::Data { vblocknr, .. } | BlockInfo::Node { vblocknr } => vblocknr,
+        _ => panic!("a block of the DAT has no virtual block"),
+    }
+}
