@@ -82,7 +82,7 @@ impl Judge<'_, '_> {
         for leaf in leaves {
             let place = file.place().file_block(leaf.key);
             if leaf.key >= end.0 {
-                self.findings.error(Rule::Allocation, place, || {
+                self.error(Rule::Allocation, place, || {
                     "the block lies behind the last possible group".into()
                 });
                 groups.whole = false;
@@ -133,7 +133,7 @@ impl Judge<'_, '_> {
                     .map_or(0, |bitmap| count_set(bitmap));
                 if free != full - used.min(full) {
                     let place = file.place().file_block(layout.descriptor(group).block.0);
-                    self.findings.error(Rule::Allocation, place, || {
+                    self.error(Rule::Allocation, place, || {
                         format!(
                             "the counter of free entries of group {group} is {free}, but its \
                              bitmap leaves {}",
@@ -147,7 +147,7 @@ impl Judge<'_, '_> {
             let first = group - group % layout.groups_per_descriptor;
             if !descriptors.contains_key(&first) {
                 let place = file.place().file_block(layout.bitmap(*group).0);
-                self.findings.error(Rule::Allocation, place, || {
+                self.error(Rule::Allocation, place, || {
                     format!("group {group} has a bitmap, but no descriptor block")
                 });
             }
@@ -169,7 +169,7 @@ impl Judge<'_, '_> {
             } else {
                 file.place()
             };
-            self.findings.error(Rule::Allocation, place, || {
+            self.error(Rule::Allocation, place, || {
                 format!("entry {entry} is allocated, but its block does not exist")
             });
         }

@@ -106,8 +106,7 @@ impl Judge<'_, '_> {
         let root = match Root::parse(&inode.i_bmap) {
             Ok(root) => root,
             Err(error) => {
-                self.findings
-                    .error(Rule::BlockMap, file.place(), || error.to_string());
+                self.error(Rule::BlockMap, file.place(), || error.to_string());
                 return Subtree::BROKEN;
             }
         };
@@ -199,20 +198,15 @@ impl Walk<'_, '_, '_> {
             Err(error) => {
                 let place = place.block(block);
                 self.judge
-                    .findings
                     .error(Rule::BlockMap, place, || error.to_string());
                 return Subtree::BROKEN;
             }
         };
         let last = node.key(node.children() - 1);
         if limit.is_some_and(|limit| last >= limit) {
-            self.judge
-                .findings
-                .error(Rule::BlockMap, place.block(block), || {
-                    format!(
-                        "the last key of the node is {last}, but the next node begins at {limit:?}"
-                    )
-                });
+            self.judge.error(Rule::BlockMap, place.block(block), || {
+                format!("the last key of the node is {last}, but the next node begins at {limit:?}")
+            });
             return Subtree::BROKEN;
         }
         let mut sum = Subtree {
@@ -244,7 +238,7 @@ impl Walk<'_, '_, '_> {
             .is_none_or(|(last, limit)| last.key < limit);
         // The present is walked first, so that it finds nothing known that is not its own.
         if known.node != (self.file.ino, level, key) || !fits || self.file.present {
-            self.judge.findings.error(Rule::SharedBlock, place, || {
+            self.judge.error(Rule::SharedBlock, place, || {
                 let (ino, level, key) = known.node;
                 format!("the node is also used by inode {ino}, at level {level} and key {key}")
             });
@@ -269,7 +263,7 @@ impl Walk<'_, '_, '_> {
     fn locate(&mut self, key: u64, pointer: u64, level: u8) -> Option<(BlockNr, Life)> {
         let place = self.file.place().file_block(key);
         if pointer == 0 {
-            self.judge.findings.error(Rule::Pointer, place, || {
+            self.judge.error(Rule::Pointer, place, || {
                 format!("the pointer of key {key} at level {} is 0", level + 1)
             });
             return None;
@@ -284,19 +278,15 @@ impl Walk<'_, '_, '_> {
                 BlockInfo::DatNode { key, level }
             };
             if !self.judge.volume.geometry.has_block(block) {
-                self.judge
-                    .findings
-                    .error(Rule::Pointer, place.block(block), || {
-                        "the block lies outside of all segments".into()
-                    });
+                self.judge.error(Rule::Pointer, place.block(block), || {
+                    "the block lies outside of all segments".into()
+                });
                 return None;
             }
             if !self.judge.dat.blocks.insert(block) {
-                self.judge
-                    .findings
-                    .error(Rule::SharedBlock, place.block(block), || {
-                        "the DAT uses the block twice".into()
-                    });
+                self.judge.error(Rule::SharedBlock, place.block(block), || {
+                    "the DAT uses the block twice".into()
+                });
                 return None;
             }
             let owned = self.judge.belongs(

@@ -92,7 +92,7 @@ impl Judge<'_, '_> {
         for leaf in leaves {
             let place = file.place().file_block(leaf.key);
             if leaf.key > last.0 {
-                self.findings.error(Rule::Checkpoint, place, || {
+                self.error(Rule::Checkpoint, place, || {
                     "the block lies behind the entry of the newest checkpoint".into()
                 });
                 continue;
@@ -111,16 +111,13 @@ impl Judge<'_, '_> {
         match header {
             Some(header) if whole => self.judge_cpfile_header(&header, &table),
             Some(_) => {}
-            None => self
-                .findings
-                .error(Rule::Checkpoint, file.place(), || "no header".into()),
+            None => self.error(Rule::Checkpoint, file.place(), || "no header".into()),
         }
         if !table.entries.contains_key(&self.newest.cno) {
             self.present_is_whole = false;
-            self.findings
-                .error(Rule::Checkpoint, Place::checkpoint(self.newest.cno), || {
-                    "the newest checkpoint has no valid entry in the cpfile".into()
-                });
+            self.error(Rule::Checkpoint, Place::checkpoint(self.newest.cno), || {
+                "the newest checkpoint has no valid entry in the cpfile".into()
+            });
         }
         table
     }
@@ -144,22 +141,21 @@ impl Judge<'_, '_> {
             let flags = entry.cp_flags.get();
             if flags & INVALID != 0 {
                 if flags & SNAPSHOT != 0 {
-                    self.findings
-                        .error(Rule::Checkpoint, Place::checkpoint(cno), || {
-                            "the entry is a snapshot, but not valid".into()
-                        });
+                    self.error(Rule::Checkpoint, Place::checkpoint(cno), || {
+                        "the entry is a snapshot, but not valid".into()
+                    });
                 }
                 continue;
             }
             valid += 1;
             let place = Place::checkpoint(cno);
             if entry.cp_cno.get() != cno.0 {
-                self.findings.error(Rule::Checkpoint, place, || {
+                self.error(Rule::Checkpoint, place, || {
                     format!("cp_cno is {}, expected {cno}", entry.cp_cno)
                 });
             }
             if cno > self.newest.cno {
-                self.findings.error(Rule::Checkpoint, place, || {
+                self.error(Rule::Checkpoint, place, || {
                     format!(
                         "the entry is valid, but the newest checkpoint is {}",
                         self.newest.cno
@@ -168,7 +164,7 @@ impl Judge<'_, '_> {
                 continue;
             }
             if flags & !(SNAPSHOT | INVALID | SKETCH | MINOR) != 0 {
-                self.findings.warning(Rule::Checkpoint, place, || {
+                self.warning(Rule::Checkpoint, place, || {
                     format!("cp_flags has unknown bits: {flags:#x}")
                 });
             }
@@ -177,7 +173,7 @@ impl Judge<'_, '_> {
         // In the first block the counter would lie in the header.
         if let Some(stored) = stored.filter(|stored| key > 0 && *stored != valid) {
             let place = Place::file(Ino::CPFILE).file_block(key);
-            self.findings.error(Rule::Checkpoint, place, || {
+            self.error(Rule::Checkpoint, place, || {
                 format!("cp_checkpoints_count is {stored}, but the block has {valid} checkpoints")
             });
         }
@@ -199,7 +195,7 @@ impl Judge<'_, '_> {
             ),
         ] {
             if found != expected {
-                self.findings.error(Rule::Checkpoint, place, || {
+                self.error(Rule::Checkpoint, place, || {
                     format!("{field} is {found}, but the entries give {expected}")
                 });
             }
@@ -208,7 +204,7 @@ impl Judge<'_, '_> {
         let link = |at: Option<usize>| at.and_then(|at| snapshots.get(at)).map_or(0, |cno| cno.0);
         let mut expect = |place: Place, field: &str, found: u64, expected: u64| {
             if found != expected {
-                self.findings.error(Rule::SnapshotList, place, || {
+                self.error(Rule::SnapshotList, place, || {
                     format!("{field} is {found}, but by the flags it should be {expected}")
                 });
             }

@@ -77,10 +77,9 @@ impl Judge<'_, '_> {
         let layout = Palloc::new(geometry.block_size, geometry.dat_entry_size);
         let groups = self.judge_allocation(file, layout, &leaves);
         if !groups.is_allocated(0) {
-            self.findings
-                .error(Rule::Allocation, file.place().vblock(VBlockNr(0)), || {
-                    "the reserved virtual block 0 is not allocated".into()
-                });
+            self.error(Rule::Allocation, file.place().vblock(VBlockNr(0)), || {
+                "the reserved virtual block 0 is not allocated".into()
+            });
         }
         for (first, leaf) in &groups.entry_blocks {
             let Some(bytes) = self.read(leaf.block, file.place().file_block(leaf.key)) else {
@@ -120,7 +119,7 @@ impl Judge<'_, '_> {
     ) -> Option<(BlockNr, Cno, Cno)> {
         let place = place.vblock(vblock);
         let Some(at) = self.dat.position(vblock) else {
-            self.findings.error(Rule::Pointer, place, || {
+            self.error(Rule::Pointer, place, || {
                 "the virtual block is not allocated in the DAT".into()
             });
             return None;
@@ -128,15 +127,14 @@ impl Judge<'_, '_> {
         let slot = &mut self.dat.slots[at];
         let entry = slot.entry;
         if !self.volume.geometry.has_block(entry.block) {
-            self.findings
-                .error(Rule::Pointer, place.block(entry.block), || {
-                    "the DAT puts the virtual block outside of all segments".into()
-                });
+            self.error(Rule::Pointer, place.block(entry.block), || {
+                "the DAT puts the virtual block outside of all segments".into()
+            });
             return None;
         }
         if file.present {
             if slot.reached {
-                self.findings.error(Rule::SharedBlock, place, || {
+                self.error(Rule::SharedBlock, place, || {
                     "the virtual block is used twice in the present".into()
                 });
                 return None;
@@ -155,19 +153,18 @@ impl Judge<'_, '_> {
         let Some(entry) = self.dat.entry(vblock) else {
             return;
         };
-        self.findings
-            .error(Rule::Lifetime, file.place().vblock(vblock), || {
-                let wanted = if file.present {
-                    "the present".into()
-                } else {
-                    format!("checkpoint {}", file.cno)
-                };
-                format!(
-                    "the virtual block lives from checkpoint {} to {}, but {wanted} needs it",
-                    entry.start,
-                    end_in_words(entry.end)
-                )
-            });
+        self.error(Rule::Lifetime, file.place().vblock(vblock), || {
+            let wanted = if file.present {
+                "the present".into()
+            } else {
+                format!("checkpoint {}", file.cno)
+            };
+            format!(
+                "the virtual block lives from checkpoint {} to {}, but {wanted} needs it",
+                entry.start,
+                end_in_words(entry.end)
+            )
+        });
     }
 
     /// Judges every allocated entry, and that nothing of the present was left unreached.
@@ -185,7 +182,7 @@ impl Judge<'_, '_> {
             }
         }
         if !self.present_is_whole {
-            self.findings.note(Rule::NotJudged, Place::VOLUME, || {
+            self.note(Rule::NotJudged, Place::VOLUME, || {
                 "leaked blocks were not looked for, because damage hides part of the present".into()
             });
         }
@@ -202,7 +199,7 @@ impl Judge<'_, '_> {
             && entry.start <= newest
             && (entry.end <= newest || entry.end == Cno::MAX);
         if !possible {
-            self.findings.error(Rule::DatEntry, place, || {
+            self.error(Rule::DatEntry, place, || {
                 format!(
                     "the entry has block {}, start {} and end {}, which cannot be at \
                      checkpoint {newest}",
@@ -216,7 +213,7 @@ impl Judge<'_, '_> {
         let needed = entry.end == Cno::MAX || checkpoints.any_in(entry.start, entry.end);
         self.judge_address(vblock, entry, needed, place);
         if entry.end == Cno::MAX && !slot.reached && self.present_is_whole {
-            self.findings.error(Rule::Leak, place, || {
+            self.error(Rule::Leak, place, || {
                 let start = entry.start;
                 format!(
                     "the virtual block (from checkpoint {start} on) is counted as part of the \
@@ -250,7 +247,7 @@ impl Judge<'_, '_> {
             Ownership::Nobody(_) => false,
         };
         if wrong {
-            self.findings.error(Rule::DatEntry, place, || {
+            self.error(Rule::DatEntry, place, || {
                 let need = if needed {
                     "needed"
                 } else {
@@ -271,7 +268,7 @@ impl Judge<'_, '_> {
     fn judge_written(&mut self, ino: Ino, written: Cno, entry: DatEntry, place: Place) {
         let has_history = !matches!(ino, Ino::CPFILE | Ino::SUFILE);
         if written != entry.start && (has_history || written.0 != 0) {
-            self.findings.error(Rule::DatEntry, place, || {
+            self.error(Rule::DatEntry, place, || {
                 let start = entry.start;
                 format!("the block starts with checkpoint {start}, but its fi_cno is {written}")
             });

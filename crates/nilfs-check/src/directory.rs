@@ -46,7 +46,7 @@ impl Judge<'_, '_> {
         let size = inode.i_size.get();
         let block_size = self.volume.block_size().bytes64();
         if !size.is_multiple_of(block_size) || size == 0 {
-            self.findings.error(Rule::Directory, place, || {
+            self.error(Rule::Directory, place, || {
                 format!("i_size is {size}, expected a multiple of {block_size}")
             });
         }
@@ -63,7 +63,7 @@ impl Judge<'_, '_> {
         let dense = gap.unwrap_or(leaves.len() as u64);
         if whole && (gap.is_some() || dense != expected) {
             directory.whole = false;
-            self.findings.error(Rule::Directory, place, || {
+            self.error(Rule::Directory, place, || {
                 format!("i_size promises {expected} blocks, but only the first {dense} are there")
             });
         }
@@ -107,8 +107,7 @@ impl Judge<'_, '_> {
             match fault {
                 None => sound = Some(bytes),
                 Some(fault) => {
-                    self.findings
-                        .error(Rule::Directory, place.block(leaf.block), || fault);
+                    self.error(Rule::Directory, place.block(leaf.block), || fault);
                 }
             }
         }
@@ -127,16 +126,15 @@ impl Judge<'_, '_> {
             .next()
             .filter(|record| record.is_used() && record.name == b"..");
         if own.map(|record| record.ino) != Some(file.ino) {
-            self.findings
-                .error(Rule::Directory, file.place(), || match own {
-                    Some(record) => {
-                        format!("\".\" names inode {}, expected {}", record.ino, file.ino)
-                    }
-                    None => "the first record is not \".\"".into(),
-                });
+            self.error(Rule::Directory, file.place(), || match own {
+                Some(record) => {
+                    format!("\".\" names inode {}, expected {}", record.ino, file.ino)
+                }
+                None => "the first record is not \".\"".into(),
+            });
         }
         if parent.is_none() {
-            self.findings.error(Rule::Directory, file.place(), || {
+            self.error(Rule::Directory, file.place(), || {
                 "the second record is not \"..\"".into()
             });
         }
@@ -147,7 +145,7 @@ impl Judge<'_, '_> {
         let mut names = HashSet::new();
         for record in directory.names() {
             if !names.insert(record.name) {
-                self.findings.error(Rule::Directory, file.place(), || {
+                self.error(Rule::Directory, file.place(), || {
                     format!(
                         "the name {:?} stands twice",
                         String::from_utf8_lossy(record.name)

@@ -34,7 +34,7 @@ impl Judge<'_, '_> {
         let layout = Palloc::new(geometry.block_size, geometry.inode_size);
         let groups = self.judge_allocation(file, layout, &leaves);
         for reserved in (0..Ino::FIRST_USER.0).filter(|ino| !groups.is_allocated(*ino)) {
-            self.findings.error(Rule::Allocation, file.place(), || {
+            self.error(Rule::Allocation, file.place(), || {
                 format!("the reserved inode {reserved} is not allocated")
             });
         }
@@ -133,7 +133,7 @@ impl Judge<'_, '_> {
         for ino in &self.newest.rolled_forward {
             if !table.has(*ino) {
                 let place = Place::checkpoint(self.newest.cno).ino(*ino);
-                self.findings.error(Rule::RollForward, place, || {
+                self.error(Rule::RollForward, place, || {
                     "a data-sync log is for this inode, which does not exist: a mount would fail"
                         .into()
                 });

@@ -46,8 +46,7 @@ impl Judge<'_, '_> {
         let file_type = match inode.file_type() {
             Ok(file_type) => file_type,
             Err(error) => {
-                self.findings
-                    .error(Rule::Inode, place, || error.to_string());
+                self.error(Rule::Inode, place, || error.to_string());
                 facts.whole = false;
                 return facts;
             }
@@ -86,17 +85,17 @@ impl Judge<'_, '_> {
         let place = file.place();
         let links = inode.i_links_count.get();
         if links == 0 && file.present {
-            self.findings.note(Rule::Orphan, place, || {
+            self.note(Rule::Orphan, place, || {
                 "the inode has no name (i_links_count 0): it was deleted while open and not released".into()
             });
         }
         if links > LINK_MAX {
-            self.findings.warning(Rule::Inode, place, || {
+            self.warning(Rule::Inode, place, || {
                 format!("i_links_count is {links}, more than {LINK_MAX}")
             });
         }
         if inode.i_size.get() > SIZE_MAX {
-            self.findings.error(Rule::Inode, place, || {
+            self.error(Rule::Inode, place, || {
                 format!("i_size is {}, more than {SIZE_MAX}", inode.i_size)
             });
         }
@@ -105,7 +104,7 @@ impl Judge<'_, '_> {
             ("i_mtime_nsec", inode.i_mtime_nsec),
         ] {
             if nsec.get() >= 1_000_000_000 {
-                self.findings.warning(Rule::Inode, place, || {
+                self.warning(Rule::Inode, place, || {
                     format!("{field} is {nsec}, expected less than a second")
                 });
             }
@@ -115,11 +114,10 @@ impl Judge<'_, '_> {
     /// Judges the inode of the DAT, cpfile, sufile or an ifile.
     pub(crate) fn judge_metadata_inode(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
         if let Err(error) = inode.validate_metadata_file("inode") {
-            self.findings
-                .error(Rule::Inode, file.place(), || error.to_string());
+            self.error(Rule::Inode, file.place(), || error.to_string());
         }
         if inode.i_size.get() != 0 {
-            self.findings.warning(Rule::InodeSize, file.place(), || {
+            self.warning(Rule::InodeSize, file.place(), || {
                 format!("i_size is {}, expected 0", inode.i_size)
             });
         }
@@ -140,7 +138,7 @@ impl Judge<'_, '_> {
         if by_mkfs && (1..=MKFS_BLOCKS_MAX).any(|made| found == off(made)) {
             return;
         }
-        self.findings.error(Rule::InodeBlocks, file.place(), || {
+        self.error(Rule::InodeBlocks, file.place(), || {
             format!(
                 "i_blocks is {found}, but {} blocks give {expected}",
                 tree.blocks
@@ -157,7 +155,7 @@ impl Judge<'_, '_> {
         };
         let place = file.place().file_block(last.key);
         if last.key >= block_size.blocks_for(size) {
-            self.findings.error(Rule::InodeSize, place, || {
+            self.error(Rule::InodeSize, place, || {
                 format!("the block lies behind the end of the file, i_size is {size}")
             });
             return;
@@ -169,13 +167,12 @@ impl Judge<'_, '_> {
         if let Some(bytes) = self.read(last.block, place)
             && let Some(at) = bytes[used..].iter().position(|byte| *byte != 0)
         {
-            self.findings
-                .warning(Rule::Tail, place.block(last.block), || {
-                    format!(
-                        "byte {} of the block, behind the end of the file, is not 0",
-                        used + at
-                    )
-                });
+            self.warning(Rule::Tail, place.block(last.block), || {
+                format!(
+                    "byte {} of the block, behind the end of the file, is not 0",
+                    used + at
+                )
+            });
         }
     }
 
@@ -184,13 +181,13 @@ impl Judge<'_, '_> {
         let most = self.volume.block_size().bytes64() - 1;
         let place = file.place();
         if !(1..=most).contains(&size) {
-            self.findings.error(Rule::Symlink, place, || {
+            self.error(Rule::Symlink, place, || {
                 format!("i_size is {size}, expected 1 to {most}")
             });
             return;
         }
         let Some(target) = tree.last.filter(|leaf| leaf.key == 0) else {
-            self.findings.error(Rule::Symlink, place, || {
+            self.error(Rule::Symlink, place, || {
                 "the link has no target block".into()
             });
             return;
@@ -198,10 +195,9 @@ impl Judge<'_, '_> {
         if let Some(bytes) = self.read(target.block, place)
             && let Some(at) = bytes[..size as usize].iter().position(|byte| *byte == 0)
         {
-            self.findings
-                .error(Rule::Symlink, place.block(target.block), || {
-                    format!("the target has {at} bytes, but i_size is {size}")
-                });
+            self.error(Rule::Symlink, place.block(target.block), || {
+                format!("the target has {at} bytes, but i_size is {size}")
+            });
         }
     }
 }

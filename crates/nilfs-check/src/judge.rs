@@ -14,7 +14,7 @@ use crate::dat::Dat;
 use crate::ifile::InodeBlock;
 use crate::owners::{Owner, Owners, Ownership};
 use crate::recovery::Newest;
-use crate::report::{Counts, Findings, Place, Report, Rule};
+use crate::report::{Counts, Findings, Place, Report, Rule, Severity};
 use crate::volume::Volume;
 
 /// Everything that is known while a volume is judged. Each phase is an `impl` block in the module
@@ -77,7 +77,7 @@ impl<'v, 'd> Judge<'v, 'd> {
         let checkpoints = self.load_checkpoints();
         let Selection { walked, left_out } = checkpoints.select(self.newest.cno, options);
         if left_out > 0 {
-            self.findings.note(Rule::NotJudged, Place::VOLUME, || {
+            self.note(Rule::NotJudged, Place::VOLUME, || {
                 format!("the trees of {left_out} checkpoints were not walked")
             });
         }
@@ -88,13 +88,27 @@ impl<'v, 'd> Judge<'v, 'd> {
         self.findings.into_report(self.newest.cno, self.counts)
     }
 
+    /// Reports a broken rule.
+    pub(crate) fn error(&mut self, rule: Rule, place: Place, message: impl FnOnce() -> String) {
+        self.findings.add(Severity::Error, rule, place, message);
+    }
+
+    /// Reports something unusual.
+    pub(crate) fn warning(&mut self, rule: Rule, place: Place, message: impl FnOnce() -> String) {
+        self.findings.add(Severity::Warning, rule, place, message);
+    }
+
+    /// Reports something worth knowing.
+    pub(crate) fn note(&mut self, rule: Rule, place: Place, message: impl FnOnce() -> String) {
+        self.findings.add(Severity::Note, rule, place, message);
+    }
+
     /// Reads a block, or reports that it cannot be read.
     pub(crate) fn read(&mut self, block: BlockNr, place: Place) -> Option<Vec<u8>> {
         match self.volume.block(block) {
             Ok(bytes) => Some(bytes),
             Err(error) => {
-                self.findings
-                    .error(Rule::Readable, place.block(block), || error.to_string());
+                self.error(Rule::Readable, place.block(block), || error.to_string());
                 None
             }
         }
@@ -112,7 +126,7 @@ impl<'v, 'd> Judge<'v, 'd> {
             // The log that describes the block is damaged, which is reported there.
             Ownership::Unknown => true,
             other => {
-                self.findings.error(Rule::Owner, place.block(block), || {
+                self.error(Rule::Owner, place.block(block), || {
                     format!("reached as {owner}, but {other}")
                 });
                 false

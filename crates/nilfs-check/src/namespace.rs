@@ -73,7 +73,7 @@ impl Judge<'_, '_> {
             .position(Ino::ROOT)
             .filter(|at| table.inodes[*at].1.file_type == Some(FileType::Directory));
         let Some(root) = root else {
-            self.findings.error(
+            self.error(
                 Rule::Directory,
                 Place::checkpoint(cno).ino(Ino::ROOT),
                 || "the root directory is missing or no directory".into(),
@@ -90,12 +90,9 @@ impl Judge<'_, '_> {
             };
             whole &= directory.whole;
             if let Some(found) = directory.parent.filter(|found| *found != parent) {
-                self.findings
-                    .error(Rule::Directory, Place::checkpoint(cno).ino(*ino), || {
-                        format!(
-                            "\"..\" names inode {found}, but the directory is in inode {parent}"
-                        )
-                    });
+                self.error(Rule::Directory, Place::checkpoint(cno).ino(*ino), || {
+                    format!("\"..\" names inode {found}, but the directory is in inode {parent}")
+                });
             }
             for record in directory.names() {
                 let Some(child) = self.judge_name(cno, *ino, &record, table) else {
@@ -127,7 +124,7 @@ impl Judge<'_, '_> {
         let name = || String::from_utf8_lossy(record.name).into_owned();
         let Some(at) = table.position(record.ino) else {
             if !table.incomplete {
-                self.findings.error(Rule::DirectoryEntry, place, || {
+                self.error(Rule::DirectoryEntry, place, || {
                     format!(
                         "{:?} names inode {}, which is not in use",
                         name(),
@@ -139,7 +136,7 @@ impl Judge<'_, '_> {
         };
         let facts = &table.inodes[at].1;
         if facts.links == 0 {
-            self.findings.error(Rule::DirectoryEntry, place, || {
+            self.error(Rule::DirectoryEntry, place, || {
                 format!(
                     "{:?} names inode {}, which is deleted (0 links)",
                     name(),
@@ -150,7 +147,7 @@ impl Judge<'_, '_> {
         if let (Some(claimed), Some(found)) = (record.file_type(), facts.file_type)
             && claimed != found
         {
-            self.findings.error(Rule::DirectoryEntry, place, || {
+            self.error(Rule::DirectoryEntry, place, || {
                 format!(
                     "{:?} claims type {claimed:?}, but inode {} is of type {found:?}",
                     name(),
@@ -168,7 +165,7 @@ impl Judge<'_, '_> {
             let is_root = *ino == Ino::ROOT;
             let is_directory = facts.file_type == Some(FileType::Directory);
             if is_directory && tally.names > u64::from(!is_root) {
-                self.findings.error(Rule::LinkCount, place, || {
+                self.error(Rule::LinkCount, place, || {
                     format!("{} names lead to the directory", tally.names)
                 });
             }
@@ -176,7 +173,7 @@ impl Judge<'_, '_> {
                 continue;
             }
             if !is_root && tally.names == 0 {
-                self.findings.error(Rule::Unreachable, place, || {
+                self.error(Rule::Unreachable, place, || {
                     format!(
                         "no name leads to the inode, which has {} links",
                         facts.links
@@ -190,7 +187,7 @@ impl Judge<'_, '_> {
                 tally.names
             };
             if u64::from(facts.links) != expected {
-                self.findings.error(Rule::LinkCount, place, || {
+                self.error(Rule::LinkCount, place, || {
                     format!(
                         "i_links_count is {}, but there are {expected} links",
                         facts.links

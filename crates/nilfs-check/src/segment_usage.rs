@@ -54,7 +54,7 @@ impl Judge<'_, '_> {
         for leaf in leaves {
             let place = file.place().file_block(leaf.key);
             if leaf.key > last.0 {
-                self.findings.warning(Rule::SegmentUsage, place, || {
+                self.warning(Rule::SegmentUsage, place, || {
                     "the block lies behind the entry of the last segment".into()
                 });
                 continue;
@@ -83,18 +83,14 @@ impl Judge<'_, '_> {
     fn judge_usage_entry(&mut self, segment: SegNum, entry: &RawSegmentUsage) {
         let most = self.volume.geometry.segment_blocks(segment);
         let nblocks = entry.su_nblocks.get();
-        let place = Place::file(Ino::SUFILE);
-        let place = Place {
-            segment: Some(segment),
-            ..place
-        };
+        let place = Place::segment(segment).ino(Ino::SUFILE);
         if u64::from(nblocks) > most {
-            self.findings.error(Rule::SegmentUsage, place, || {
+            self.error(Rule::SegmentUsage, place, || {
                 format!("su_nblocks is {nblocks}, but the segment has {most} blocks")
             });
         }
         if entry.is_clean() && (nblocks != 0 || entry.su_lastmod.get() != 0) {
-            self.findings.warning(Rule::SegmentUsage, place, || {
+            self.warning(Rule::SegmentUsage, place, || {
                 format!(
                     "the segment is clean, but su_nblocks is {nblocks} and su_lastmod {}",
                     entry.su_lastmod
@@ -107,16 +103,14 @@ impl Judge<'_, '_> {
     pub(crate) fn judge_segment_usage(&mut self, table: &UsageTable) {
         let place = Place::file(Ino::SUFILE);
         if !table.whole {
-            self.findings.note(Rule::NotJudged, place, || {
+            self.note(Rule::NotJudged, place, || {
                 "the counters were not compared, because part of the file cannot be read".into()
             });
             return;
         }
         let nsegments = self.volume.geometry.nsegments;
         match &table.header {
-            None => self
-                .findings
-                .error(Rule::SegmentUsage, place, || "no header".into()),
+            None => self.error(Rule::SegmentUsage, place, || "no header".into()),
             Some(header) => {
                 let dirty = table.in_use().count() as u64;
                 let clean = table.clean(nsegments);
@@ -125,14 +119,14 @@ impl Judge<'_, '_> {
                     ("sh_ndirtysegs", header.sh_ndirtysegs.get(), dirty),
                 ] {
                     if found != expected {
-                        self.findings.error(Rule::SegmentUsage, place, || {
+                        self.error(Rule::SegmentUsage, place, || {
                             format!("{field} is {found}, but the entries give {expected}")
                         });
                     }
                 }
                 let last = header.sh_last_alloc.get();
                 if last >= nsegments {
-                    self.findings.warning(Rule::SegmentUsage, place, || {
+                    self.warning(Rule::SegmentUsage, place, || {
                         format!("sh_last_alloc is {last}, but there are {nsegments} segments")
                     });
                 }
@@ -154,16 +148,16 @@ impl Judge<'_, '_> {
             (next, 0, "is the next to write"),
         ];
         for (segment, nblocks, why) in expected {
-            let place = Place::segment(segment);
+            let place = Place::segment(segment).ino(Ino::SUFILE);
             let Some(entry) = table.used.get(&segment).filter(|entry| entry.is_dirty()) else {
-                self.findings.error(Rule::SegmentUsage, place, || {
+                self.error(Rule::SegmentUsage, place, || {
                     format!("the segment {why}, but is not marked as in use (DIRTY)")
                 });
                 continue;
             };
             let found = u64::from(entry.su_nblocks.get());
             if found != nblocks && current != next {
-                self.findings.error(Rule::SegmentUsage, place, || {
+                self.error(Rule::SegmentUsage, place, || {
                     format!("the segment {why}: su_nblocks is {found}, expected {nblocks}")
                 });
             }

@@ -34,13 +34,12 @@ impl Judge<'_, '_> {
                 continue;
             };
             if let Some(other) = heads.insert(seq, SegmentHead { segment, next }) {
-                self.findings
-                    .error(Rule::LogChain, Place::segment(segment), || {
-                        format!(
-                            "sequence number {seq} is also that of segment {}",
-                            other.segment
-                        )
-                    });
+                self.error(Rule::LogChain, Place::segment(segment), || {
+                    format!(
+                        "sequence number {seq} is also that of segment {}",
+                        other.segment
+                    )
+                });
             }
         }
         self.owners = Some(owners);
@@ -65,12 +64,12 @@ impl Judge<'_, '_> {
             let (header, files) = match read_log(reader, at) {
                 Ok(log) => log,
                 Err(fault) => {
-                    self.findings.error(Rule::Log, place, || fault.to_string());
+                    self.error(Rule::Log, place, || fault.to_string());
                     break;
                 }
             };
             if at.0 + u64::from(header.nblocks) > end.0 {
-                self.findings.error(Rule::Log, place, || {
+                self.error(Rule::Log, place, || {
                     format!(
                         "the log of {} blocks ends behind the {in_use} blocks in use (su_nblocks)",
                         header.nblocks
@@ -79,10 +78,13 @@ impl Judge<'_, '_> {
                 break;
             }
             if verify && let Err(fault) = reader.verify(at, &header) {
-                self.findings.error(Rule::Log, place, || fault.to_string());
+                self.error(Rule::Log, place, || fault.to_string());
             }
             self.counts.logs += 1;
-            self.judge_header(&header, previous.as_ref(), &files, place);
+            self.judge_header(&header, &files, place);
+            if let Some(previous) = &previous {
+                self.judge_succession(previous, &header, place);
+            }
             owners.add(&header, &files);
             previous = Some(header);
             at = at.plus(header.nblocks.into());
@@ -90,80 +92,73 @@ impl Judge<'_, '_> {
         (owners, previous.map(|log| (log.seq, log.next)))
     }
 
-    fn judge_header(
-        &mut self,
-        header: &LogHeader,
-        previous: Option<&LogHeader>,
-        files: &[FileInfo],
-        place: Place,
-    ) {
-        let mut wrong = |rule, message: String| self.findings.error(rule, place, || message);
+    /// Judges what a log says about itself, beyond what its parser demands.
+    fn judge_header(&mut self, header: &LogHeader, files: &[FileInfo], place: Place) {
         if header.nblocks < 2 {
-            wrong(
-                Rule::Log,
-                format!("ss_nblocks is {}, expected 2 or more", header.nblocks),
-            );
+            self.error(Rule::Log, place, || {
+                format!("ss_nblocks is {}, expected 2 or more", header.nblocks)
+            });
         }
         if header.has(SR) && !header.has(LOGEND) {
-            wrong(
-                Rule::Log,
-                "a log with a super root must end its logical segment".into(),
-            );
+            self.error(Rule::Log, place, || {
+                "a log with a super root must end its logical segment".into()
+            });
         }
-        if header.cno > self.newest.cno {
-            let newest = self.newest.cno;
-            wrong(
-                Rule::Log,
-                format!("ss_cno is {}, but the newest is {newest}", header.cno),
-            );
+        let newest = self.newest.cno;
+        if header.cno > newest {
+            self.error(Rule::Log, place, || {
+                format!("ss_cno is {}, but the newest is {newest}", header.cno)
+            });
         }
         for file in files {
             if file.cno > header.cno {
-                let (ino, cno) = (file.ino, file.cno);
-                let message = format!(
-                    "fi_cno of inode {ino} is {cno}, more than ss_cno {}",
-                    header.cno
-                );
-                wrong(Rule::Log, message);
+                self.error(Rule::Log, place.ino(file.ino), || {
+                    format!("fi_cno is {}, more than ss_cno {}", file.cno, header.cno)
+                });
             }
             if file.blocks.is_empty() {
-                wrong(
-                    Rule::Log,
-                    format!("the finfo of inode {} has no blocks", file.ino),
-                );
+                self.error(Rule::Log, place.ino(file.ino), || {
+                    "the finfo has no blocks".into()
+                });
             }
         }
         let geometry = &self.volume.geometry;
         let next = geometry.segment_of(header.next);
         if !geometry.has_segment(next) || geometry.segment_start(next) != header.next {
-            let message = format!("ss_next is {}, which is no start of a segment", header.next);
-            wrong(Rule::LogChain, message);
+            self.error(Rule::LogChain, place, || {
+                format!("ss_next is {}, which is no start of a segment", header.next)
+            });
         }
-        let Some(previous) = previous else {
-            return;
-        };
+    }
+
+    /// Judges a log against the one before it in the segment.
+    fn judge_succession(&mut self, previous: &LogHeader, header: &LogHeader, place: Place) {
         if (header.seq, header.next) != (previous.seq, previous.next) {
-            let message = format!(
-                "ss_seq is {} and ss_next {}, but the log before has {} and {}",
-                header.seq, header.next, previous.seq, previous.next
-            );
-            wrong(Rule::LogChain, message);
+            self.error(Rule::LogChain, place, || {
+                format!(
+                    "ss_seq is {} and ss_next {}, but the log before has {} and {}",
+                    header.seq, header.next, previous.seq, previous.next
+                )
+            });
         }
         if header.cno < previous.cno {
-            let message = format!(
-                "ss_cno is {}, less than {} before",
-                header.cno, previous.cno
-            );
-            wrong(Rule::LogChain, message);
+            self.error(Rule::LogChain, place, || {
+                format!(
+                    "ss_cno is {}, less than {} before",
+                    header.cno, previous.cno
+                )
+            });
         }
+        // An I/O error can make a writer give up a logical segment.
         if header.has(LOGBGN) != previous.has(LOGEND) {
-            let message = if header.has(LOGBGN) {
-                "a logical segment begins, but the one before has not ended"
+            let what = if header.has(LOGBGN) {
+                "begins"
             } else {
-                "a logical segment goes on, but the one before has ended"
+                "goes on"
             };
-            self.findings
-                .warning(Rule::LogChain, place, || message.into());
+            self.warning(Rule::LogChain, place, || {
+                format!("a logical segment {what}, which does not fit the log before")
+            });
         }
     }
 
@@ -176,7 +171,7 @@ impl Judge<'_, '_> {
             };
             let expected = self.volume.geometry.segment_start(follower.segment);
             if head.next != expected {
-                self.findings.warning(Rule::LogChain, Place::segment(head.segment), || {
+                self.warning(Rule::LogChain, Place::segment(head.segment), || {
                     format!(
                         "ss_next is {}, but sequence number {} is that of segment {} at {expected}",
                         head.next,

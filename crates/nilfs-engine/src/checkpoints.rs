@@ -72,10 +72,7 @@ pub(crate) struct CpfileEdit {
 
 impl CpfileEdit {
     pub(crate) fn new(source: Source<'_>, root: Root) -> Self {
-        Self {
-            file: FileEdit::new(root),
-            layout: CpfileLayout::new(source.store.geometry()),
-        }
+        Self { file: FileEdit::new(root), layout: CpfileLayout::new(source.store.geometry()) }
     }
 
     /// Adds a checkpoint. `entry` says everything but the count that shares a slot with it.
@@ -101,11 +98,12 @@ impl CpfileEdit {
         // The first slot of every block but the first counts the checkpoints of the block.
         if key != HEADER_BLOCK {
             let mut first = RawCheckpoint::parse(block).map_err(damaged)?;
-            first.cp_checkpoints_count = U32::new(first.cp_checkpoints_count.get() + 1);
+            first.cp_checkpoints_count =
+                U32::new(first.cp_checkpoints_count.get().saturating_add(1));
             block[..CHECKPOINT_SIZE].copy_from_slice(first.as_bytes());
         }
         let mut header = header_of(&self.file, source)?;
-        header.ch_ncheckpoints = U64::new(header.ch_ncheckpoints.get() + 1);
+        header.ch_ncheckpoints = U64::new(header.ch_ncheckpoints.get().saturating_add(1));
         let block = self.file.get_mut(source, HEADER_BLOCK, |_| {})?;
         block[..size_of::<RawCpfileHeader>()].copy_from_slice(header.as_bytes());
         Ok(())
@@ -113,9 +111,5 @@ impl CpfileEdit {
 }
 
 fn damaged(source: nilfs_ondisk::FormatError) -> Error {
-    Error::Corrupt {
-        what: "cpfile".into(),
-        block: None,
-        source,
-    }
+    Error::Corrupt { what: "cpfile".into(), block: None, source }
 }

@@ -100,9 +100,7 @@ impl LogWrite {
     /// The pieces in which the log goes to the device.
     pub(crate) fn pieces(&self) -> Vec<IoSlice<'_>> {
         let blocks = self.blocks.iter().map(|block| IoSlice::new(block));
-        std::iter::once(IoSlice::new(&self.summary))
-            .chain(blocks)
-            .collect()
+        std::iter::once(IoSlice::new(&self.summary)).chain(blocks).collect()
     }
 
     /// The addresses of the log's blocks.
@@ -122,6 +120,9 @@ struct Payload {
 /// Builds the logs of a checkpoint at time `now` (s).
 pub(crate) fn build(store: &Store, base: &Base, frozen: &Frozen, now: u64) -> Result<Commit> {
     let cno = base.tree.cno.plus(1);
+    if cno == Cno::MAX {
+        return Err(Error::Inconsistent("the checkpoint numbers are used up".into()));
+    }
     let mut build = Build {
         store,
         old_dat: &base.dat,
@@ -142,7 +143,7 @@ pub(crate) fn build(store: &Store, base: &Base, frozen: &Frozen, now: u64) -> Re
     let tree = Tree {
         cno,
         ifile: parse_root("ifile", &ifile_inode)?,
-        inodes: counters(base.tree.inodes + taken, -(given_back as i64))?,
+        inodes: counters(base.tree.inodes, taken as i64 - given_back as i64)?,
         blocks: counters(base.tree.blocks, build.block_delta)?,
     };
     let data_blocks: usize = build.payload.iter().map(|file| file.blocks.len()).sum();
@@ -160,18 +161,7 @@ pub(crate) fn build(store: &Store, base: &Base, frozen: &Frozen, now: u64) -> Re
     };
     let cpfile = build.cpfile(base, cno, entry)?;
     let laid_out = build.lay_out(base)?;
-    laid_out.finish(
-        store,
-        base,
-        build.payload,
-        Outcome {
-            tree,
-            cpfile,
-            ifile_inode,
-            inodes,
-        },
-        now,
-    )
+    laid_out.finish(store, base, build.payload, Outcome { tree, cpfile, ifile_inode, inodes }, now)
 }
 
 /// What the first two steps of a commit have decided.
@@ -195,10 +185,7 @@ struct Build<'a> {
 
 impl Build<'_> {
     fn source(&self) -> Source<'_> {
-        Source {
-            store: self.store,
-            pointers: Pointers::Virtual(self.old_dat),
-        }
+        Source { store: self.store, pointers: Pointers::Virtual(self.old_dat) }
     }
 
     fn files_and_ifile(
@@ -221,11 +208,7 @@ impl Build<'_> {
             if !frozen.deleted && has_map(&inode) {
                 let root = parse_root("inode", &inode)?;
                 let blocks = inode.i_blocks.get();
-                committed.push(CommittedInode {
-                    ino: frozen.ino,
-                    root,
-                    blocks,
-                });
+                committed.push(CommittedInode { ino: frozen.ino, root, blocks });
             }
         }
         let mut ifile_inode = base.ifile_inode;
@@ -242,29 +225,15 @@ impl Build<'_> {
         let mut inode = frozen.inode;
         let overlay = &frozen.overlay;
         // A deleted file's blocks in data-sync logs were never part of a checkpoint either.
-        let unborn = frozen
-            .deleted
-            .then(|| overlay.pages.values().filter_map(|page| page.placed));
-        let unborn = overlay
-            .superseded
-            .iter()
-            .copied()
-            .chain(unborn.into_iter().flatten());
+        let unborn = frozen.deleted.then(|| overlay.pages.values().filter_map(|page| page.placed));
+        let unborn = overlay.superseded.iter().copied().chain(unborn.into_iter().flatten());
         for Placed { vblocknr, block } in unborn {
-            let entry = DatEntry {
-                block,
-                start: self.cno,
-                end: self.cno,
-            };
+            let entry = DatEntry { block, start: self.cno, end: self.cno };
             self.dat.set(self.store, vblocknr, entry)?;
         }
         if has_map(&inode) && (frozen.deleted || !overlay.is_empty()) {
             let root = parse_root("inode", &inode)?;
-            let cut = if frozen.deleted {
-                Some(FileBlock(0))
-            } else {
-                overlay.cut
-            };
+            let cut = if frozen.deleted { Some(FileBlock(0)) } else { overlay.cut };
             let pages = overlay.pages.iter().map(|(key, page)| (*key, page.clone()));
             let (root, delta) =
                 self.virtual_file(frozen.ino, self.cno, Some(self.cno), &root, cut, pages)?;
@@ -296,15 +265,10 @@ impl Build<'_> {
         file: &FileEdit,
         inode: &mut RawInode,
     ) -> Result<i64> {
-        let pages = file.dirty().iter().map(|(key, data)| {
-            (
-                *key,
-                Page {
-                    data: Block::clone(data),
-                    placed: None,
-                },
-            )
-        });
+        let pages = file
+            .dirty()
+            .iter()
+            .map(|(key, data)| (*key, Page { data: Block::clone(data), placed: None }));
         let (root, delta) = self.virtual_file(ino, fi_cno, history, file.root(), None, pages)?;
         set_map(inode, &root, delta, self.store)?;
         Ok(delta)
@@ -321,28 +285,18 @@ impl Build<'_> {
         cut: Option<FileBlock>,
         pages: impl Iterator<Item = (FileBlock, Page)>,
     ) -> Result<(Root, i64)> {
-        let mut payload = Payload {
-            info: FileInfo {
-                ino,
-                cno: fi_cno,
-                blocks: Vec::new(),
-            },
-            blocks: Vec::new(),
-        };
+        let mut payload =
+            Payload { info: FileInfo { ino, cno: fi_cno, blocks: Vec::new() }, blocks: Vec::new() };
         let mut updates: Vec<Update> = Vec::new();
         for (offset, page) in pages {
             let vblocknr = match page.placed {
                 Some(placed) => {
-                    self.dat
-                        .assign(self.store, placed.vblocknr, placed.block, self.cno)?;
+                    self.dat.assign(self.store, placed.vblocknr, placed.block, self.cno)?;
                     placed.vblocknr
                 }
                 None => {
                     let vblocknr = self.dat.allocate(self.store)?;
-                    payload
-                        .info
-                        .blocks
-                        .push(BlockInfo::Data { vblocknr, offset });
+                    payload.info.blocks.push(BlockInfo::Data { vblocknr, offset });
                     payload.blocks.push(page.data);
                     vblocknr
                 }
@@ -356,9 +310,7 @@ impl Build<'_> {
         map.resolve(|nth| numbers[nth].0, |data| data);
         for (node, &vblocknr) in map.nodes.iter().zip(&numbers) {
             payload.info.blocks.push(BlockInfo::Node { vblocknr });
-            payload
-                .blocks
-                .push(node_block(self.store, node.level, &node.entries));
+            payload.blocks.push(node_block(self.store, node.level, &node.entries));
         }
         for &pointer in &map.dead {
             self.dat.end(self.store, VBlockNr(pointer), history)?;
@@ -373,11 +325,7 @@ impl Build<'_> {
     fn lay_out(&mut self, base: &Base) -> Result<LaidOut> {
         let fixed = self.payload.len();
         let dat = self.dat.clone();
-        let blocks: u64 = self
-            .payload
-            .iter()
-            .map(|file| file.blocks.len() as u64)
-            .sum();
+        let blocks: u64 = self.payload.iter().map(|file| file.blocks.len() as u64).sum();
         let geometry = self.store.geometry();
         let room = geometry.segment_end(base.position.segment).0 - base.position.block.0
             + geometry.segment_blocks(base.position.next);
@@ -407,12 +355,8 @@ impl Build<'_> {
         self.metadata_file(Ino::SUFILE, Cno(0), None, &sufile.file, &mut sufile_inode)?;
         let dat_map = self.rewrite_dat()?;
         let dat_info = dat_info(&self.dat, &dat_map);
-        let infos: Vec<&FileInfo> = self
-            .payload
-            .iter()
-            .map(|file| &file.info)
-            .chain([&dat_info])
-            .collect();
+        let infos: Vec<&FileInfo> =
+            self.payload.iter().map(|file| &file.info).chain([&dat_info]).collect();
         let plan = match plan(self.store.geometry(), base.position, &extra, &infos, true) {
             Ok(plan) => plan,
             Err(left) => return Ok(Err(left)),
@@ -434,10 +378,7 @@ impl Build<'_> {
         let updates: Vec<Update> = (self.dat.file.dirty().keys().zip(0..))
             .map(|(key, nth)| (*key, Some(PROVISIONAL_DATA | nth)))
             .collect();
-        let source = Source {
-            store: self.store,
-            pointers: Pointers::Physical,
-        };
+        let source = Source { store: self.store, pointers: Pointers::Physical };
         rewrite(source, self.dat.file.root(), None, &updates)
     }
 }
@@ -465,10 +406,7 @@ impl LaidOut {
         outcome: Outcome,
         now: u64,
     ) -> Result<Commit> {
-        let source = Source {
-            store,
-            pointers: Pointers::Virtual(&base.dat),
-        };
+        let source = Source { store, pointers: Pointers::Virtual(&base.dat) };
         for log in &self.plan.logs {
             let filled = log.end().0 - store.geometry().segment_start(log.segment).0;
             self.sufile.fill(source, log.segment, filled, now)?;
@@ -484,12 +422,7 @@ impl LaidOut {
         self.assign_addresses(store, &payload)?;
         payload.push(self.dat_payload(store));
         let mut dat_inode = base.super_root.dat;
-        set_map(
-            &mut dat_inode,
-            &self.dat_map.root,
-            self.dat_map.block_delta,
-            store,
-        )?;
+        set_map(&mut dat_inode, &self.dat_map.root, self.dat_map.block_delta, store)?;
         let super_root = SuperRoot {
             nongc_ctime: now,
             dat: dat_inode,
@@ -514,12 +447,7 @@ impl LaidOut {
             sufile_edit: sufile,
             avoid: BTreeSet::new(),
         };
-        Ok(Commit {
-            logs,
-            base,
-            inodes: outcome.inodes,
-            metadata,
-        })
+        Ok(Commit { logs, base, inodes: outcome.inodes, metadata })
     }
 
     fn assign_addresses(&mut self, store: &Store, payload: &[Payload]) -> Result<()> {
@@ -538,24 +466,11 @@ impl LaidOut {
         let addresses = self.plan.addresses.last().cloned().unwrap_or_default();
         let data = self.dat.file.dirty().len();
         debug_assert_eq!(addresses.len(), data + self.dat_map.nodes.len());
-        self.dat_map.resolve(
-            |nth| addresses[data + nth].0,
-            |nth| addresses[nth as usize].0,
-        );
+        self.dat_map.resolve(|nth| addresses[data + nth].0, |nth| addresses[nth as usize].0);
         let nodes = self.dat_map.nodes.iter();
         let nodes = nodes.map(|node| node_block(store, node.level, &node.entries));
-        let blocks = self
-            .dat
-            .file
-            .dirty()
-            .values()
-            .cloned()
-            .chain(nodes)
-            .collect();
-        Payload {
-            info: self.dat_info.clone(),
-            blocks,
-        }
+        let blocks = self.dat.file.dirty().values().cloned().chain(nodes).collect();
+        Payload { info: self.dat_info.clone(), blocks }
     }
 
     fn seal(
@@ -573,15 +488,7 @@ impl LaidOut {
             let end = if nth == last { LOGEND | SR } else { 0 };
             begin | end
         };
-        write_logs(
-            store,
-            &self.plan,
-            payload,
-            Some(&root),
-            self.cno,
-            now,
-            flags,
-        )
+        write_logs(store, &self.plan, payload, Some(&root), self.cno, now, flags)
     }
 }
 
@@ -596,19 +503,13 @@ pub(crate) fn build_data_sync(
 ) -> Result<Option<(LogWrite, Vec<Placed>)>> {
     let cno = base.tree.cno.plus(1);
     let mut dat = base.dat_edit.clone();
-    let numbers = pages
-        .iter()
-        .map(|_| dat.allocate(store))
-        .collect::<Result<Vec<VBlockNr>>>()?;
+    let numbers = pages.iter().map(|_| dat.allocate(store)).collect::<Result<Vec<VBlockNr>>>()?;
     let blocks = pages.iter().zip(&numbers);
     let info = FileInfo {
         ino,
         cno,
         blocks: blocks
-            .map(|((offset, _), vblocknr)| BlockInfo::Data {
-                vblocknr: *vblocknr,
-                offset: *offset,
-            })
+            .map(|((offset, _), vblocknr)| BlockInfo::Data { vblocknr: *vblocknr, offset: *offset })
             .collect(),
     };
     let Ok(plan) = plan(store.geometry(), base.position, &[], &[&info], false) else {
@@ -616,22 +517,10 @@ pub(crate) fn build_data_sync(
     };
     let blocks = pages.iter().map(|(_, block)| Block::clone(block)).collect();
     let flags = |_| LOGBGN | LOGEND | SYNDT;
-    let logs = write_logs(
-        store,
-        &plan,
-        &[Payload { info, blocks }],
-        None,
-        cno,
-        now,
-        flags,
-    );
+    let logs = write_logs(store, &plan, &[Payload { info, blocks }], None, cno, now, flags);
     let placed = numbers.iter().zip(&plan.addresses[0]);
-    let placed = placed
-        .map(|(vblocknr, block)| Placed {
-            vblocknr: *vblocknr,
-            block: *block,
-        })
-        .collect();
+    let placed =
+        placed.map(|(vblocknr, block)| Placed { vblocknr: *vblocknr, block: *block }).collect();
     let Some(log) = logs.into_iter().next() else {
         return Ok(None);
     };
@@ -656,11 +545,7 @@ fn write_logs(
         for (file, range) in &log.parts {
             let Payload { info, blocks: own } = &payload[*file];
             let part = info.blocks[range.clone()].to_vec();
-            files.push(FileInfo {
-                ino: info.ino,
-                cno: info.cno,
-                blocks: part,
-            });
+            files.push(FileInfo { ino: info.ino, cno: info.cno, blocks: part });
             blocks.extend(own[range.clone()].iter().cloned());
         }
         blocks.extend(super_root.filter(|_| log.super_root).cloned());
@@ -673,31 +558,18 @@ fn write_logs(
         };
         let pieces = blocks.iter().map(|block| &block[..]);
         let summary = encode_summary(&header, &files, pieces, geometry.block_size, store.seed());
-        LogWrite {
-            start: log.start,
-            segment: log.segment,
-            summary,
-            blocks,
-        }
+        LogWrite { start: log.start, segment: log.segment, summary, blocks }
     };
     plan.logs.iter().enumerate().map(one).collect()
 }
 
 fn dat_info(dat: &DatEdit, map: &Rewritten) -> FileInfo {
-    let data = dat
-        .file
-        .dirty()
-        .keys()
-        .map(|offset| BlockInfo::DatData { offset: *offset });
-    let nodes = map.nodes.iter().map(|node| BlockInfo::DatNode {
-        key: node.entries[0].0,
-        level: node.level,
-    });
-    FileInfo {
-        ino: Ino::DAT,
-        cno: Cno(0),
-        blocks: data.chain(nodes).collect(),
-    }
+    let data = dat.file.dirty().keys().map(|offset| BlockInfo::DatData { offset: *offset });
+    let nodes = map
+        .nodes
+        .iter()
+        .map(|node| BlockInfo::DatNode { key: node.entries[0].0, level: node.level });
+    FileInfo { ino: Ino::DAT, cno: Cno(0), blocks: data.chain(nodes).collect() }
 }
 
 /// The blocks worth keeping in the cache: all nodes, and the data of metadata files.
@@ -721,9 +593,7 @@ fn node_block(store: &Store, level: u8, entries: &[nilfs_ondisk::bmap::Entry]) -
 }
 
 fn has_map(inode: &RawInode) -> bool {
-    inode
-        .file_type()
-        .is_ok_and(nilfs_ondisk::inode::FileType::has_blocks)
+    inode.file_type().is_ok_and(nilfs_ondisk::inode::FileType::has_blocks)
 }
 
 fn parse_root(what: &str, inode: &RawInode) -> Result<Root> {

@@ -24,36 +24,21 @@ pub(crate) struct Dat {
 
 impl Dat {
     pub(crate) fn new(root: Root, geometry: &Geometry) -> Self {
-        Self {
-            root,
-            layout: Palloc::new(geometry.block_size, geometry.dat_entry_size),
-        }
+        Self { root, layout: Palloc::new(geometry.block_size, geometry.dat_entry_size) }
     }
 
     fn source(store: &Store) -> Source<'_> {
-        Source {
-            store,
-            pointers: Pointers::Physical,
-        }
+        Source { store, pointers: Pointers::Physical }
     }
 
     /// Where a virtual block is.
     pub(crate) fn translate(&self, store: &Store, vblocknr: VBlockNr) -> Result<BlockNr> {
-        Translator {
-            store,
-            dat: self,
-            last: None,
-        }
-        .translate(vblocknr)
+        Translator { store, dat: self, last: None }.translate(vblocknr)
     }
 
     /// For translating many numbers that lie close together.
     pub(crate) fn translator<'a>(&'a self, store: &'a Store) -> Translator<'a> {
-        Translator {
-            store,
-            dat: self,
-            last: None,
-        }
+        Translator { store, dat: self, last: None }
     }
 }
 
@@ -89,9 +74,7 @@ impl Translator<'_> {
     pub(crate) fn translate(&mut self, vblocknr: VBlockNr) -> Result<BlockNr> {
         let entry = self.entry(vblocknr)?;
         if entry.block.0 == 0 {
-            return Err(Error::missing(format_args!(
-                "the address of virtual block {vblocknr}"
-            )));
+            return Err(Error::missing(format_args!("the address of virtual block {vblocknr}")));
         }
         Ok(entry.block)
     }
@@ -114,43 +97,25 @@ impl DatEdit {
     pub(crate) fn new(dat: &Dat, store: &Store, next: u64) -> Result<Self> {
         let last = Dat::source(store).last_mapped(&dat.root)?;
         let groups = last.map_or(0, |last| {
-            let (per, blocks) = (
-                dat.layout.groups_per_descriptor,
-                dat.layout.blocks_per_group,
-            );
+            let (per, blocks) = (dat.layout.groups_per_descriptor, dat.layout.blocks_per_group);
             let descriptor = last.0 / dat.layout.blocks_per_descriptor;
             let within = last.0 % dat.layout.blocks_per_descriptor;
             descriptor * per + within.div_ceil(blocks)
         });
-        Ok(Self {
-            file: FileEdit::new(dat.root.clone()),
-            layout: dat.layout,
-            next,
-            groups,
-        })
+        Ok(Self { file: FileEdit::new(dat.root.clone()), layout: dat.layout, next, groups })
     }
 
     /// Starts anew on `dat`, which these changes have become. Reads nothing: the blocks of the
     /// new version may not be on the device yet.
     pub(crate) fn restart(&self, dat: &Dat) -> Self {
-        Self {
-            file: FileEdit::new(dat.root.clone()),
-            ..self.clone()
-        }
+        Self { file: FileEdit::new(dat.root.clone()), ..self.clone() }
     }
 
     /// Takes a free number. Its entry stays to be filled in by [`DatEdit::assign`].
     pub(crate) fn allocate(&mut self, store: &Store) -> Result<VBlockNr> {
         let vblocknr = self.find_free(store)?;
         let source = Dat::source(store);
-        palloc::mark(
-            &mut self.file,
-            source,
-            &self.layout,
-            vblocknr,
-            true,
-            "virtual block",
-        )?;
+        palloc::mark(&mut self.file, source, &self.layout, vblocknr, true, "virtual block")?;
         palloc::entry_mut(&mut self.file, source, &self.layout, vblocknr)?;
         self.groups = self.groups.max(self.layout.group_of(vblocknr) + 1);
         self.next = vblocknr + 1;
@@ -164,9 +129,7 @@ impl DatEdit {
             return Ok(found);
         }
         // Existing groups behind, then those before, then a new one.
-        for group in (start + 1..self.groups)
-            .chain(0..start.min(self.groups))
-            .chain([self.groups])
+        for group in (start + 1..self.groups).chain(0..start.min(self.groups)).chain([self.groups])
         {
             let first = self.layout.first_of_group(group);
             if let Some(found) = palloc::next_free(&self.file, source, &self.layout, first)? {
@@ -184,27 +147,23 @@ impl DatEdit {
         block: BlockNr,
         start: Cno,
     ) -> Result<()> {
-        self.set(
-            store,
-            vblocknr,
-            DatEntry {
-                block,
-                start,
-                end: Cno::MAX,
-            },
-        )
+        self.set(store, vblocknr, DatEntry { block, start, end: Cno::MAX })
     }
 
     /// Overwrites an entry.
     pub(crate) fn set(&mut self, store: &Store, vblocknr: VBlockNr, entry: DatEntry) -> Result<()> {
-        let source = Dat::source(store);
-        entry.encode(palloc::entry_mut(
-            &mut self.file,
-            source,
-            &self.layout,
-            vblocknr.0,
-        )?);
+        entry.encode(self.entry_mut(store, vblocknr)?);
         Ok(())
+    }
+
+    /// The bytes of an entry that exists.
+    fn entry_mut(&mut self, store: &Store, vblocknr: VBlockNr) -> Result<&mut [u8]> {
+        let source = Dat::source(store);
+        let block = self.layout.entry(vblocknr.0).block;
+        if vblocknr.0 == 0 || self.file.get(source, block)?.is_none() {
+            return Err(Error::missing(format_args!("DAT entry {vblocknr}")));
+        }
+        palloc::entry_mut(&mut self.file, source, &self.layout, vblocknr.0)
     }
 
     /// Ends the life of a block: checkpoint `end` is the first that does not contain it. `None`:
@@ -215,15 +174,17 @@ impl DatEdit {
         vblocknr: VBlockNr,
         end: Option<Cno>,
     ) -> Result<()> {
-        if vblocknr.0 == 0 {
-            return Err(Error::Inconsistent("a block map has a null pointer".into()));
-        }
-        let slot = palloc::entry_mut(&mut self.file, Dat::source(store), &self.layout, vblocknr.0)?;
+        let slot = self.entry_mut(store, vblocknr)?;
         let mut entry = DatEntry::parse(slot).map_err(|source| Error::Corrupt {
             what: format!("DAT entry {vblocknr}"),
             block: None,
             source,
         })?;
+        if entry.block.0 == 0 || entry.end != Cno::MAX {
+            return Err(Error::Inconsistent(format!(
+                "virtual block {vblocknr} is in use, but its DAT entry says that it is not"
+            )));
+        }
         entry.end = end.unwrap_or(entry.start);
         if entry.start > entry.end {
             return Err(Error::Inconsistent(format!(

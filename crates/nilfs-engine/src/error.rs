@@ -111,30 +111,19 @@ impl Error {
 
     /// An inode that is not what its directory entry or its use says.
     pub(crate) fn bad_inode(ino: Ino, source: FormatError) -> Self {
-        Self::Corrupt {
-            what: format!("inode {ino}"),
-            block: None,
-            source,
-        }
+        Self::Corrupt { what: format!("inode {ino}"), block: None, source }
     }
 
     /// A segment that does not hold what it should.
     pub(crate) fn bad_segment(segment: SegNum, source: FormatError) -> Self {
-        Self::Corrupt {
-            what: format!("segment {segment}"),
-            block: None,
-            source,
-        }
+        Self::Corrupt { what: format!("segment {segment}"), block: None, source }
     }
 
     /// Whether the error tells of damage or of a failing device, as opposed to a request that
     /// could not be granted.
     #[must_use]
     pub fn is_fault(&self) -> bool {
-        matches!(
-            self,
-            Self::Corrupt { .. } | Self::Inconsistent(_) | Self::Device { .. }
-        )
+        matches!(self, Self::Corrupt { .. } | Self::Inconsistent(_) | Self::Device { .. })
     }
 }
 
@@ -146,10 +135,6 @@ pub(crate) trait Locate<T> {
 
 impl<T> Locate<T> for Result<T, FormatError> {
     fn at(self, what: impl FnOnce() -> String, block: BlockNr) -> Result<T> {
-        self.map_err(|source| Error::Corrupt {
-            what: what(),
-            block: Some(block),
-            source,
-        })
+        self.map_err(|source| Error::Corrupt { what: what(), block: Some(block), source })
     }
 }

@@ -19,10 +19,7 @@ pub(crate) struct FileEdit {
 
 impl FileEdit {
     pub(crate) fn new(root: Root) -> Self {
-        Self {
-            root,
-            dirty: BTreeMap::new(),
-        }
+        Self { root, dirty: BTreeMap::new() }
     }
 
     /// The map as it was before the changes.
@@ -61,10 +58,7 @@ impl FileEdit {
             };
             self.dirty.insert(key, block);
         }
-        let block = self
-            .dirty
-            .get_mut(&key)
-            .unwrap_or_else(|| unreachable!("inserted above"));
+        let block = self.dirty.get_mut(&key).unwrap_or_else(|| unreachable!("inserted above"));
         Ok(bytes_mut(block))
     }
 }

@@ -177,12 +177,7 @@ pub fn format(device: &dyn Device, parameters: &Parameters) -> Result<Superblock
     write(at, &first.encode()).map_err(failed("write the first log"))?;
     device.flush().map_err(failed("flush the first log"))?;
     let copy = superblock.encode();
-    for at in [
-        Some(PRIMARY_SUPERBLOCK),
-        secondary_superblock(device.size()),
-    ]
-    .into_iter()
-    .flatten()
+    for at in [Some(PRIMARY_SUPERBLOCK), secondary_superblock(device.size())].into_iter().flatten()
     {
         write(at, &copy).map_err(failed("write a superblock"))?;
     }
@@ -237,21 +232,13 @@ impl Extent {
             let vblocknr = VBlockNr(self.first + nth);
             BlockInfo::Data { vblocknr, offset }
         });
-        FileInfo {
-            ino: self.ino,
-            cno: Cno::MIN,
-            blocks: blocks.collect(),
-        }
+        FileInfo { ino: self.ino, cno: Cno::MIN, blocks: blocks.collect() }
     }
 
     /// An inode over the blocks, as mkfs.nilfs2 writes it: `i_blocks` counts blocks, not sectors.
     fn inode(&self, mode: u16, links: u16, time: u64) -> RawInode {
         let mut pointers = [0; DIRECT_POINTERS];
-        for (pointer, number) in pointers
-            .iter_mut()
-            .zip(self.first..)
-            .take(self.blocks as usize)
-        {
+        for (pointer, number) in pointers.iter_mut().zip(self.first..).take(self.blocks as usize) {
             *pointer = number;
         }
         RawInode {
@@ -302,10 +289,8 @@ impl<'a> FirstLog<'a> {
         };
         let used_inodes = first_free_ino(parameters.generation).0;
         let root = virtual_file(Ino::ROOT, 1);
-        let ifile = virtual_file(
-            Ino::IFILE,
-            2 + used_inodes.div_ceil(ifile_layout.entries_per_block),
-        );
+        let ifile =
+            virtual_file(Ino::IFILE, 2 + used_inodes.div_ceil(ifile_layout.entries_per_block));
         let cpfile = virtual_file(Ino::CPFILE, 1);
         let sufile = virtual_file(Ino::SUFILE, 1);
         let dat = Extent {

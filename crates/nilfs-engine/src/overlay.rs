@@ -64,16 +64,14 @@ impl Overlay {
     /// Puts a page in; gives the number of pages that the overlay has more than before.
     pub(crate) fn insert(&mut self, key: FileBlock, data: Block) -> usize {
         let old = self.pages.insert(key, Page { data, placed: None });
-        self.superseded
-            .extend(old.as_ref().and_then(|page| page.placed));
+        self.superseded.extend(old.as_ref().and_then(|page| page.placed));
         usize::from(old.is_none())
     }
 
     /// Takes out all pages from `key` on; gives their number.
     pub(crate) fn truncate(&mut self, key: FileBlock) -> usize {
         let removed = self.pages.split_off(&key);
-        self.superseded
-            .extend(removed.values().filter_map(|page| page.placed));
+        self.superseded.extend(removed.values().filter_map(|page| page.placed));
         self.cut = Some(self.cut.map_or(key, |cut| cut.min(key)));
         removed.len()
     }

@@ -45,33 +45,22 @@ pub(crate) fn mark(
 ) -> Result<()> {
     let position = layout.bit(entry);
     let bitmap = file.get_mut(source, position.block, |_| {})?;
-    let changed = if used {
-        set_bit(bitmap, position.bit)
-    } else {
-        clear_bit(bitmap, position.bit)
-    };
+    let changed =
+        if used { set_bit(bitmap, position.bit) } else { clear_bit(bitmap, position.bit) };
     if !changed {
         let state = if used { "in use" } else { "free" };
-        return Err(Error::Inconsistent(format!(
-            "{what} {entry} is {state} already"
-        )));
+        return Err(Error::Inconsistent(format!("{what} {entry} is {state} already")));
     }
     let slot = layout.descriptor(layout.group_of(entry));
     let per_group = layout.entries_per_group as u32;
     let descriptor = file.get_mut(source, slot.block, |block| {
         // A new descriptor block says of all its groups that they are free.
-        block
-            .chunks_exact_mut(4)
-            .for_each(|count| count.copy_from_slice(&per_group.to_le_bytes()));
+        block.chunks_exact_mut(4).for_each(|count| count.copy_from_slice(&per_group.to_le_bytes()));
     })?;
     let free = read_u32(descriptor, slot.offset);
-    let free = if used {
-        free.checked_sub(1)
-    } else {
-        free.checked_add(1)
-    }
-    .filter(|&free| free <= per_group)
-    .ok_or_else(|| Error::Inconsistent(format!("the count of free {what}s is wrong")))?;
+    let free = if used { free.checked_sub(1) } else { free.checked_add(1) }
+        .filter(|&free| free <= per_group)
+        .ok_or_else(|| Error::Inconsistent(format!("the count of free {what}s is wrong")))?;
     descriptor[slot.offset..slot.offset + 4].copy_from_slice(&free.to_le_bytes());
     Ok(())
 }

@@ -70,11 +70,7 @@ fn scan_from(
     superblock: &Superblock,
     clean: bool,
 ) -> Result<(Store, Found)> {
-    let store = Store::new(
-        Arc::clone(device),
-        superblock.geometry(),
-        superblock.crc_seed(),
-    );
+    let store = Store::new(Arc::clone(device), superblock.geometry(), superblock.crc_seed());
     let found = scan(&store, superblock.last_log(), clean)?;
     // A super root is loaded with its own checksum; a log without a good one is no checkpoint.
     crate::volume::super_root(&store, &found.newest)?;
@@ -96,12 +92,7 @@ fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<Found> {
             missed = false;
             next =
                 Some(geometry.segment_of(header.next)).filter(|next| geometry.has_segment(*next));
-            let log = ChainedLog {
-                start: at,
-                header,
-                segment,
-                next,
-            };
+            let log = ChainedLog { start: at, header, segment, next };
             match &mut found {
                 _ if header.has(SR) => {
                     found = Some(Found {
@@ -133,13 +124,12 @@ fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<Found> {
             if at.plus(1) < geometry.segment_end(segment) {
                 continue;
             }
-        } else if missed || found.is_none() {
-            break;
-        } else {
-            missed = true;
         }
         // The segment ends here, or the writer left it after an error.
-        let Some(found) = &mut found else { break };
+        let Some(found) = found.as_mut().filter(|_| !missed) else {
+            break;
+        };
+        missed = true;
         found.passed.push(segment);
         let Some(following) = next else { break };
         segment = following;
@@ -232,11 +222,7 @@ fn collect(
     for file in &log.files {
         for info in &file.blocks {
             if let BlockInfo::Data { offset, .. } = info {
-                blocks.push(SalvagedBlock {
-                    ino: file.ino,
-                    key: *offset,
-                    block: at,
-                });
+                blocks.push(SalvagedBlock { ino: file.ino, key: *offset, block: at });
             }
             at = at.plus(1);
         }

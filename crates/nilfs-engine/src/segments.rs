@@ -79,7 +79,7 @@ impl SufileEdit {
 
     /// Number of clean segments.
     pub(crate) fn clean_segments(&self, source: Source<'_>) -> Result<u64> {
-        Ok(header_of(&self.file, source)?.sh_ncleansegs.get())
+        Ok(header_of(&self.file, source)?.sh_ncleansegs.get().min(self.nsegments))
     }
 
     /// Takes a clean segment into use: the next one behind the last that was taken, around the end
@@ -110,11 +110,14 @@ impl SufileEdit {
         Err(Error::NoSpace)
     }
 
-    /// Gives a segment back that was taken but holds nothing.
+    /// Whether a segment was taken for the log to go on in, and holds nothing yet.
+    pub(crate) fn is_set_aside(&self, source: Source<'_>, segment: SegNum) -> Result<bool> {
+        let usage = usage_of(&self.file, source, &self.layout, segment)?;
+        Ok(usage.is_dirty() && !usage.is_bad() && usage.su_nblocks.get() == 0)
+    }
+
+    /// Gives a segment back that was set aside.
     pub(crate) fn free(&mut self, source: Source<'_>, segment: SegNum) -> Result<()> {
-        if !usage_of(&self.file, source, &self.layout, segment)?.is_dirty() {
-            return Ok(());
-        }
         self.set(source, segment, RawSegmentUsage::CLEAN)?;
         self.edit_header(source, |header| {
             count(&mut header.sh_ncleansegs, 1)?;

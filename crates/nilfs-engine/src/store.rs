@@ -28,12 +28,7 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn new(device: Arc<dyn Device>, geometry: Geometry, seed: u32) -> Self {
         let cache = Cache::new(CACHE_BYTES / geometry.block_size.bytes());
-        Self {
-            device,
-            geometry,
-            seed,
-            cache,
-        }
+        Self { device, geometry, seed, cache }
     }
 
     pub(crate) fn device(&self) -> &dyn Device {
@@ -85,20 +80,14 @@ impl Store {
         }
         self.device
             .read_at(self.address(first), buffer)
-            .map_err(|source| Error::Device {
-                what: format!("read block {first}"),
-                source,
-            })
+            .map_err(|source| Error::Device { what: format!("read block {first}"), source })
     }
 
     /// Writes blocks that lie behind each other, in pieces of whole blocks.
     pub(crate) fn write_run(&self, first: BlockNr, pieces: &[IoSlice<'_>]) -> Result<()> {
         self.device
             .write_at(self.address(first), pieces)
-            .map_err(|source| Error::Device {
-                what: format!("write block {first}"),
-                source,
-            })
+            .map_err(|source| Error::Device { what: format!("write block {first}"), source })
     }
 
     /// Puts a block that was just written, or is about to be, into the cache.
@@ -113,10 +102,9 @@ impl Store {
 
     /// Makes everything written so far durable.
     pub(crate) fn flush(&self) -> Result<()> {
-        self.device.flush().map_err(|source| Error::Device {
-            what: "flush its cache".into(),
-            source,
-        })
+        self.device
+            .flush()
+            .map_err(|source| Error::Device { what: "flush its cache".into(), source })
     }
 
     /// Byte address of a block; block numbers were checked against the geometry before.

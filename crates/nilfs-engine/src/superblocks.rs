@@ -20,9 +20,7 @@ pub(crate) fn load(device: &dyn Device) -> Result<Superblocks> {
     let size = device.size();
     let read = |offset: u64| -> Result<Superblock, String> {
         let mut bytes = [0; SUPERBLOCK_SIZE];
-        device
-            .read_at(offset, &mut bytes)
-            .map_err(|error| error.to_string())?;
+        device.read_at(offset, &mut bytes).map_err(|error| error.to_string())?;
         Superblock::parse(&bytes, size).map_err(|error| error.to_string())
     };
     let primary = read(PRIMARY_SUPERBLOCK);
@@ -36,15 +34,8 @@ pub(crate) fn load(device: &dyn Device) -> Result<Superblocks> {
     match (primary, secondary) {
         (Ok(primary), Ok(secondary)) => {
             let newer = secondary.last_log().cno > primary.last_log().cno;
-            let (best, other) = if newer {
-                (secondary, primary)
-            } else {
-                (primary, secondary)
-            };
-            Ok(Superblocks {
-                best,
-                other: Some(other),
-            })
+            let (best, other) = if newer { (secondary, primary) } else { (primary, secondary) };
+            Ok(Superblocks { best, other: Some(other) })
         }
         (Ok(best), Err(_)) | (Err(_), Ok(best)) => Ok(Superblocks { best, other: None }),
         (Err(first), Err(_)) => Err(Error::NotAVolume(format!("no valid superblock ({first})"))),
@@ -70,14 +61,8 @@ impl SuperblockWriter {
     pub(crate) fn new(current: Superblock, device: &dyn Device) -> Self {
         let secondary = secondary_superblock(device.size())
             .filter(|&offset| !inside_segments(&current, offset));
-        let offsets = std::iter::once(PRIMARY_SUPERBLOCK)
-            .chain(secondary)
-            .collect();
-        Self {
-            current,
-            offsets,
-            next: 0,
-        }
+        let offsets = std::iter::once(PRIMARY_SUPERBLOCK).chain(secondary).collect();
+        Self { current, offsets, next: 0 }
     }
 
     pub(crate) fn current(&self) -> &Superblock {
@@ -93,13 +78,8 @@ impl SuperblockWriter {
     pub(crate) fn write_one(&mut self, device: &dyn Device) -> Result<()> {
         let offset = self.offsets[self.next % self.offsets.len()];
         self.next += 1;
-        let failed = |source| Error::Device {
-            what: "write a superblock".into(),
-            source,
-        };
-        device
-            .write_at(offset, &[IoSlice::new(&self.current.encode())])
-            .map_err(failed)?;
+        let failed = |source| Error::Device { what: "write a superblock".into(), source };
+        device.write_at(offset, &[IoSlice::new(&self.current.encode())]).map_err(failed)?;
         device.flush().map_err(failed)
     }
 

@@ -28,15 +28,9 @@ impl Tree {
     /// The tree that a checkpoint entry describes.
     pub(crate) fn new(entry: &RawCheckpoint) -> Result<Self> {
         let cno = Cno(entry.cp_cno.get());
-        let bad = |source| Error::Corrupt {
-            what: format!("checkpoint {cno}"),
-            block: None,
-            source,
-        };
-        entry
-            .cp_ifile_inode
-            .validate_metadata_file("ifile inode")
-            .map_err(bad)?;
+        let bad =
+            |source| Error::Corrupt { what: format!("checkpoint {cno}"), block: None, source };
+        entry.cp_ifile_inode.validate_metadata_file("ifile inode").map_err(bad)?;
         Ok(Self {
             cno,
             ifile: Root::parse(&entry.cp_ifile_inode.i_bmap).map_err(bad)?,
@@ -57,10 +51,7 @@ pub(crate) struct View {
 impl View {
     /// Where the blocks of files come from.
     pub(crate) fn source(&self) -> Source<'_> {
-        Source {
-            store: &self.store,
-            pointers: Pointers::Virtual(&self.dat),
-        }
+        Source { store: &self.store, pointers: Pointers::Virtual(&self.dat) }
     }
 
     /// How the ifile is laid out.
@@ -72,10 +63,7 @@ impl View {
     /// An inode as it lies on disk, whatever its state.
     pub(crate) fn raw_inode(&self, ino: Ino) -> Result<RawInode> {
         let slot = self.ifile_layout().entry(ino.0);
-        let block = self
-            .source()
-            .block(&self.tree.ifile, slot.block)?
-            .ok_or(Error::Stale)?;
+        let block = self.source().block(&self.tree.ifile, slot.block)?.ok_or(Error::Stale)?;
         RawInode::parse(&block[slot.offset..]).map_err(|source| Error::bad_inode(ino, source))
     }
 
@@ -85,9 +73,7 @@ impl View {
         if inode.i_links_count.get() == 0 {
             return Err(Error::Stale);
         }
-        inode
-            .file_type()
-            .map_err(|source| Error::bad_inode(ino, source))?;
+        inode.file_type().map_err(|source| Error::bad_inode(ino, source))?;
         Ok(inode)
     }
 

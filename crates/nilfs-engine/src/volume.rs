@@ -71,10 +71,7 @@ impl Volume {
     /// [`Error::NotAVolume`], [`Error::Feature`], or damage that leaves no way to a checkpoint.
     pub fn open(device: Arc<dyn Device>) -> Result<Self> {
         let superblocks = superblocks::load(&*device)?;
-        superblocks
-            .best
-            .refuse_unknown_features(false)
-            .map_err(Error::Feature)?;
+        superblocks.best.refuse_unknown_features(false).map_err(Error::Feature)?;
         let (superblock, store, found) = recovery::find(&device, &superblocks)?;
         let super_root = super_root(&store, &found.newest)?;
         let bad = |source: FormatError| Error::Corrupt {
@@ -84,13 +81,7 @@ impl Volume {
         };
         let root = nilfs_ondisk::bmap::Root::parse(&super_root.dat.i_bmap).map_err(bad)?;
         let dat = Arc::new(Dat::new(root, store.geometry()));
-        Ok(Self {
-            superblock,
-            store: Arc::new(store),
-            found,
-            super_root,
-            dat,
-        })
+        Ok(Self { superblock, store: Arc::new(store), found, super_root, dat })
     }
 
     /// The superblock that led to the newest checkpoint.
@@ -109,11 +100,7 @@ impl Volume {
     #[must_use]
     pub fn last_log(&self) -> LogCursor {
         let newest = &self.found.newest;
-        LogCursor {
-            block: newest.start,
-            seq: newest.header.seq,
-            cno: self.found.cno,
-        }
+        LogCursor { block: newest.start, seq: newest.header.seq, cno: self.found.cno }
     }
 
     /// Whether the volume was closed cleanly.
@@ -160,9 +147,7 @@ impl Volume {
     /// # Errors
     /// The sufile cannot be read.
     pub fn clean_segments(&self) -> Result<u64> {
-        Ok(segments::header(self.source(), &self.sufile()?)?
-            .sh_ncleansegs
-            .get())
+        Ok(segments::header(self.source(), &self.sufile()?)?.sh_ncleansegs.get())
     }
 
     /// All segments from `first` on, in order.
@@ -195,10 +180,7 @@ impl Volume {
     }
 
     pub(crate) fn source(&self) -> Source<'_> {
-        Source {
-            store: &self.store,
-            pointers: Pointers::Virtual(&self.dat),
-        }
+        Source { store: &self.store, pointers: Pointers::Virtual(&self.dat) }
     }
 
     /// The tree of a checkpoint; of the newest one if `cno` is `None`.

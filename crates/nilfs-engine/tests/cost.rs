@@ -31,7 +31,7 @@ fn used_volume(files: usize) -> (Arc<RecordingDevice<MemoryDevice>>, Arc<Filesys
         }
     }
     fs.sync().unwrap();
-    device.take_events();
+    drop(device.take_events());
     (device, fs)
 }
 
@@ -39,22 +39,10 @@ fn written_blocks(device: &RecordingDevice<MemoryDevice>) -> (usize, usize, usiz
     let events = device.take_events();
     let bytes: usize = events
         .iter()
-        .map(|event| {
-            if let Event::Write { bytes, .. } = event {
-                bytes.len()
-            } else {
-                0
-            }
-        })
+        .map(|event| if let Event::Write { bytes, .. } = event { bytes.len() } else { 0 })
         .sum();
-    let writes = events
-        .iter()
-        .filter(|event| matches!(event, Event::Write { .. }))
-        .count();
-    let flushes = events
-        .iter()
-        .filter(|event| **event == Event::Flush)
-        .count();
+    let writes = events.iter().filter(|event| matches!(event, Event::Write { .. })).count();
+    let flushes = events.iter().filter(|event| **event == Event::Flush).count();
     (bytes.div_ceil(BLOCK), writes, flushes)
 }
 
@@ -76,10 +64,7 @@ fn most_blocks_of_an_fsync(files: usize) -> usize {
     let root = fs.root().unwrap().inode;
     let mut most = 0;
     for nth in [17, files / 2, files - 1] {
-        let file = fs
-            .lookup(&root, format!("file {nth}").as_bytes())
-            .unwrap()
-            .inode;
+        let file = fs.lookup(&root, format!("file {nth}").as_bytes()).unwrap().inode;
         fs.write(&file, 0, b"a small change").unwrap();
         fs.sync_file(&file, false).unwrap();
         let (blocks, writes, flushes) = written_blocks(&device);
@@ -102,11 +87,7 @@ fn fdatasync_of_an_overwrite_writes_the_block_and_its_summary() {
         assert_eq!(written_blocks(&device), (2, 1, 1));
     }
     fs.sync_file(&file, true).unwrap();
-    assert_eq!(
-        written_blocks(&device),
-        (0, 0, 0),
-        "nothing has changed since"
-    );
+    assert_eq!(written_blocks(&device), (0, 0, 0), "nothing has changed since");
     fs.unmount().unwrap();
     check(&*device);
 }

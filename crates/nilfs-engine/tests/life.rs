@@ -23,14 +23,8 @@ fn files_survive_commit_unmount_and_mount() {
         let device = volume(block_size, 64);
         let fs = mount(&device);
         let root = fs.root().unwrap().inode;
-        let dir = fs
-            .create(&root, b"dir", &new(S_IFDIR | 0o755))
-            .unwrap()
-            .inode;
-        for (nth, len) in [0, 1, 4095, 4096, 4097, 100_000, 3_000_000]
-            .into_iter()
-            .enumerate()
-        {
+        let dir = fs.create(&root, b"dir", &new(S_IFDIR | 0o755)).unwrap().inode;
+        for (nth, len) in [0, 1, 4095, 4096, 4097, 100_000, 3_000_000].into_iter().enumerate() {
             let file = make(&fs, &dir, &format!("file {nth}"));
             fs.write(&file, 0, &pattern(nth, len)).unwrap();
             fs.commit().unwrap();
@@ -41,14 +35,7 @@ fn files_survive_commit_unmount_and_mount() {
             fs.write(&file, at, b"changed").unwrap();
         }
         fs.commit().unwrap();
-        fs.set_attr(
-            &file,
-            &SetAttr {
-                size: Some(1_000_001),
-                ..SetAttr::default()
-            },
-        )
-        .unwrap();
+        fs.set_attr(&file, &SetAttr { size: Some(1_000_001), ..SetAttr::default() }).unwrap();
         let expected = content(&fs, &file);
         fs.unmount().unwrap();
         check(&*device);
@@ -57,10 +44,7 @@ fn files_survive_commit_unmount_and_mount() {
         let root = fs.root().unwrap().inode;
         let dir = fs.lookup(&root, b"dir").unwrap().inode;
         for (nth, len) in [0, 1, 4095, 4096, 4097, 100_000].into_iter().enumerate() {
-            let file = fs
-                .lookup(&dir, format!("file {nth}").as_bytes())
-                .unwrap()
-                .inode;
+            let file = fs.lookup(&dir, format!("file {nth}").as_bytes()).unwrap().inode;
             assert_eq!(content(&fs, &file), pattern(nth, len), "file {nth}");
         }
         let file = fs.lookup(&dir, b"file 6").unwrap().inode;
@@ -87,14 +71,7 @@ fn sparse_files_reach_far_and_shrink_back() {
         let mut bytes = vec![0; 3000];
         fs.read(&file, 1 << shift, &mut bytes).unwrap();
         assert_eq!(bytes, pattern(shift, 3000));
-        fs.set_attr(
-            &file,
-            &SetAttr {
-                size: Some(1 << shift),
-                ..SetAttr::default()
-            },
-        )
-        .unwrap();
+        fs.set_attr(&file, &SetAttr { size: Some(1 << shift), ..SetAttr::default() }).unwrap();
         fs.commit().unwrap();
         check(&*device);
     }
@@ -124,17 +101,9 @@ fn a_large_directory_is_filled_and_emptied() {
     .unwrap();
     assert_eq!(count, 5002);
     for nth in (0..5000).filter(|nth| nth % 7 != 0) {
-        fs.unlink(&root, format!("a file with number {nth}").as_bytes())
-            .unwrap();
+        fs.unlink(&root, format!("a file with number {nth}").as_bytes()).unwrap();
     }
-    fs.rename(
-        &root,
-        b"a file with number 0",
-        &root,
-        b"renamed",
-        RenameMode::Replace,
-    )
-    .unwrap();
+    fs.rename(&root, b"a file with number 0", &root, b"renamed", RenameMode::Replace).unwrap();
     fs.unmount().unwrap();
     check(&*device);
     let fs = mount(&device);

@@ -69,16 +69,10 @@ impl Root {
             return Err(FormatError::field(STRUCTURE, "level", level, "1 to 13"));
         }
         if children > ROOT_MAX_CHILDREN || (children == 0 && level > 1) {
-            return Err(FormatError::field(
-                STRUCTURE,
-                "nchildren",
-                children,
-                "1 to 3",
-            ));
+            return Err(FormatError::field(STRUCTURE, "nchildren", children, "1 to 3"));
         }
-        let entries: Vec<Entry> = (0..children)
-            .map(|nth| (word(8 + nth * 8), word(32 + nth * 8)))
-            .collect();
+        let entries: Vec<Entry> =
+            (0..children).map(|nth| (word(8 + nth * 8), word(32 + nth * 8))).collect();
         check_order(STRUCTURE, &entries)?;
         Ok(Root::Tree { level, entries })
     }
@@ -98,10 +92,7 @@ impl Root {
                 }
             }
             Root::Tree { level, entries } => {
-                assert!(
-                    entries.len() <= ROOT_MAX_CHILDREN,
-                    "a root has at most three children"
-                );
+                assert!(entries.len() <= ROOT_MAX_CHILDREN, "a root has at most three children");
                 for (nth, (key, pointer)) in entries.iter().enumerate() {
                     put(8 + nth * 8, *key);
                     put(32 + nth * 8, *pointer);
@@ -138,19 +129,10 @@ impl<'a> Node<'a> {
         const STRUCTURE: &str = "B-tree node";
         if block.len() < 1024 {
             let (have, need) = (block.len() as u64, 1024);
-            return Err(FormatError::Short {
-                structure: STRUCTURE,
-                have,
-                need,
-            });
+            return Err(FormatError::Short { structure: STRUCTURE, have, need });
         }
         if block[0] & FLAG_ROOT != 0 {
-            return Err(FormatError::field(
-                STRUCTURE,
-                "flags",
-                block[0],
-                "no root flag",
-            ));
+            return Err(FormatError::field(STRUCTURE, "flags", block[0], "no root flag"));
         }
         if block[1] != level {
             return Err(FormatError::field(STRUCTURE, "level", block[1], level));
@@ -178,22 +160,12 @@ impl<'a> Node<'a> {
         if let Some(expected) = first_key
             && self.key(0) != expected
         {
-            return Err(FormatError::field(
-                STRUCTURE,
-                "first key",
-                self.key(0),
-                expected,
-            ));
+            return Err(FormatError::field(STRUCTURE, "first key", self.key(0), expected));
         }
         for nth in 1..self.children {
             if self.key(nth) <= self.key(nth - 1) {
                 let expected = format!("more than {}", self.key(nth - 1));
-                return Err(FormatError::field(
-                    STRUCTURE,
-                    "key",
-                    self.key(nth),
-                    expected,
-                ));
+                return Err(FormatError::field(STRUCTURE, "key", self.key(nth), expected));
             }
         }
         Ok(())
@@ -228,11 +200,7 @@ impl<'a> Node<'a> {
         let (mut low, mut high) = (0, self.children);
         while low < high {
             let middle = low.midpoint(high);
-            if self.key(middle) <= key {
-                low = middle + 1
-            } else {
-                high = middle
-            }
+            if self.key(middle) <= key { low = middle + 1 } else { high = middle }
         }
         low
     }
@@ -250,10 +218,7 @@ impl<'a> Node<'a> {
 /// If the entries do not fit, which is a bug of the caller.
 pub fn encode_node(block: &mut [u8], level: u8, entries: &[Entry]) {
     let most = (block.len() - NODE_KEYS) / 16;
-    assert!(
-        (1..=most).contains(&entries.len()),
-        "a node has 1 to {most} children"
-    );
+    assert!((1..=most).contains(&entries.len()), "a node has 1 to {most} children");
     block[1] = level;
     block[2..4].copy_from_slice(&(entries.len() as u16).to_le_bytes());
     for (nth, (key, pointer)) in entries.iter().enumerate() {
@@ -290,10 +255,7 @@ mod tests {
         assert_eq!(block[16 + 8 * 63 + 8], 90);
         let node = Node::parse(&block, 1).unwrap();
         assert_eq!(node.entries().collect::<Vec<_>>(), [(7, 70), (9, 90)]);
-        assert_eq!(
-            [node.rank(6), node.rank(7), node.rank(8), node.rank(9)],
-            [0, 1, 1, 2]
-        );
+        assert_eq!([node.rank(6), node.rank(7), node.rank(8), node.rank(9)], [0, 1, 1, 2]);
         assert!(node.validate(Some(7)).is_ok() && node.validate(Some(6)).is_err());
     }
 
@@ -302,18 +264,12 @@ mod tests {
     fn a_direct_map_ignores_stale_header_bytes() {
         let mut bytes = Root::Direct([5, 0, 0, 0, 0, 6]).encode();
         bytes[..4].copy_from_slice(&[0, 1, 3, 0]);
-        assert_eq!(
-            Root::parse(&bytes).unwrap(),
-            Root::Direct([5, 0, 0, 0, 0, 6])
-        );
+        assert_eq!(Root::parse(&bytes).unwrap(), Root::Direct([5, 0, 0, 0, 0, 6]));
     }
 
     #[test]
     fn a_root_round_trips_and_bad_ones_are_refused() {
-        let root = Root::Tree {
-            level: 2,
-            entries: vec![(0, 11), (300, 12)],
-        };
+        let root = Root::Tree { level: 2, entries: vec![(0, 11), (300, 12)] };
         let bytes = root.encode();
         assert_eq!(Root::parse(&bytes).unwrap(), root);
         for (at, value) in [(1, 0), (1, 14), (2, 4), (2, 0), (8, 255)] {

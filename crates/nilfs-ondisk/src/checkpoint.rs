@@ -23,10 +23,7 @@ pub const CHECKPOINT_SIZE: usize = 192;
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
-#[allow(
-    missing_docs,
-    reason = "the fields have the names and the meaning of format spec §11"
-)]
+#[allow(missing_docs, reason = "the fields have the names and the meaning of format spec §11")]
 pub struct RawCpfileHeader {
     pub ch_ncheckpoints: U64,
     pub ch_nsnapshots: U64,
@@ -39,10 +36,7 @@ pub struct RawCpfileHeader {
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
-#[allow(
-    missing_docs,
-    reason = "the fields have the names and the meaning of format spec §11"
-)]
+#[allow(missing_docs, reason = "the fields have the names and the meaning of format spec §11")]
 pub struct RawCheckpoint {
     pub cp_flags: U32,
     pub cp_checkpoints_count: U32,
@@ -131,10 +125,7 @@ impl CpfileLayout {
     #[must_use]
     pub fn slot(&self, cno: Cno) -> (FileBlock, usize) {
         let index = cno.0.saturating_add(self.header_slots - 1);
-        (
-            FileBlock(index / self.per_block),
-            (index % self.per_block) as usize * self.entry_size,
-        )
+        (FileBlock(index / self.per_block), (index % self.per_block) as usize * self.entry_size)
     }
 
     /// The checkpoints whose slots lie in a block, ascending, each with the byte offset of its
@@ -144,7 +135,7 @@ impl CpfileLayout {
         let (header_slots, entry_size) = (self.header_slots, self.entry_size);
         (0..self.per_block).filter_map(move |nth| {
             let index = first.checked_add(nth)?;
-            let cno = (index + 1).checked_sub(header_slots)?;
+            let cno = index.checked_add(1)?.checked_sub(header_slots)?;
             (cno > 0).then_some((Cno(cno), nth as usize * entry_size))
         })
     }

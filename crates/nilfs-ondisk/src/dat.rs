@@ -14,10 +14,7 @@ pub const DAT_ENTRY_SIZE: usize = 32;
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
-#[allow(
-    missing_docs,
-    reason = "the fields have the names and the meaning of format spec §8"
-)]
+#[allow(missing_docs, reason = "the fields have the names and the meaning of format spec §8")]
 pub struct RawDatEntry {
     pub de_blocknr: U64,
     pub de_start: U64,

@@ -49,11 +49,7 @@ impl Record<'_> {
     /// Bytes of the record that an insert could take.
     #[must_use]
     pub fn slack(&self) -> usize {
-        if self.is_used() {
-            self.len - needed(self.name.len())
-        } else {
-            self.len
-        }
+        if self.is_used() { self.len - needed(self.name.len()) } else { self.len }
     }
 
     /// The type that the entry claims its file to have.
@@ -87,12 +83,9 @@ pub fn records(block: &[u8]) -> impl Iterator<Item = Result<Record<'_>, FormatEr
 /// A record that crosses the block, is too short for its name, misaligned, or names an inode that
 /// no entry may name.
 pub fn record_at(block: &[u8], offset: usize) -> Result<Record<'_>, FormatError> {
-    let rest = block
-        .get(offset..)
-        .filter(|rest| rest.len() >= HEADER_SIZE)
-        .ok_or_else(|| {
-            FormatError::field(STRUCTURE, "offset", offset, "a record inside the block")
-        })?;
+    let rest = block.get(offset..).filter(|rest| rest.len() >= HEADER_SIZE).ok_or_else(|| {
+        FormatError::field(STRUCTURE, "offset", offset, "a record inside the block")
+    })?;
     let mut ino = [0; 8];
     ino.copy_from_slice(&rest[..8]);
     let ino = Ino(u64::from_le_bytes(ino));
@@ -101,29 +94,16 @@ pub fn record_at(block: &[u8], offset: usize) -> Result<Record<'_>, FormatError>
     let len = if stored == 65535 { 65536 } else { stored };
     let name_len = usize::from(rest[10]);
     if len < 16 || len % 4 != 0 || len > rest.len() || len < HEADER_SIZE + name_len {
-        let expected = format!(
-            "a multiple of 4 from {} to {}",
-            needed(name_len).max(16),
-            rest.len()
-        );
+        let expected =
+            format!("a multiple of 4 from {} to {}", needed(name_len).max(16), rest.len());
         return Err(FormatError::field(STRUCTURE, "rec_len", len, expected));
     }
     if ino.0 != 0 {
         if len < needed(name_len) {
-            return Err(FormatError::field(
-                STRUCTURE,
-                "rec_len",
-                len,
-                needed(name_len),
-            ));
+            return Err(FormatError::field(STRUCTURE, "rec_len", len, needed(name_len)));
         }
         if !ino.is_nameable() {
-            return Err(FormatError::field(
-                STRUCTURE,
-                "inode",
-                ino,
-                "2, 10, or 11 and more",
-            ));
+            return Err(FormatError::field(STRUCTURE, "inode", ino, "2, 10, or 11 and more"));
         }
         if name_len == 0 {
             return Err(FormatError::field(STRUCTURE, "name_len", 0, "1 to 255"));
@@ -131,20 +111,9 @@ pub fn record_at(block: &[u8], offset: usize) -> Result<Record<'_>, FormatError>
     }
     let name = &rest[HEADER_SIZE..HEADER_SIZE + name_len];
     if ino.0 != 0 && name.iter().any(|&byte| byte == 0 || byte == b'/') {
-        return Err(FormatError::field(
-            STRUCTURE,
-            "name",
-            "a NUL or a slash",
-            "neither",
-        ));
+        return Err(FormatError::field(STRUCTURE, "name", "a NUL or a slash", "neither"));
     }
-    Ok(Record {
-        offset,
-        len,
-        ino,
-        name,
-        type_code: rest[11],
-    })
+    Ok(Record { offset, len, ino, name, type_code: rest[11] })
 }
 
 /// Writes a record of `len` bytes at `offset`.
@@ -198,11 +167,7 @@ pub fn insert(
     for record in records(block) {
         let record = record?;
         if record.slack() >= need {
-            let kept = if record.is_used() {
-                needed(record.name.len())
-            } else {
-                0
-            };
+            let kept = if record.is_used() { needed(record.name.len()) } else { 0 };
             found = Some((record.offset, record.len, kept));
             break;
         }
@@ -253,14 +218,7 @@ pub fn format_empty(block: &mut [u8]) {
 pub fn format_first(block: &mut [u8], own: Ino, parent: Ino) {
     let len = block.len();
     write_record(block, 0, 16, own, b".", Some(FileType::Directory));
-    write_record(
-        block,
-        16,
-        len - 16,
-        parent,
-        b"..",
-        Some(FileType::Directory),
-    );
+    write_record(block, 16, len - 16, parent, b"..", Some(FileType::Directory));
 }
 
 #[cfg(test)]
@@ -282,17 +240,13 @@ mod tests {
         let mut at = Vec::new();
         for name in ["a", "some name", "b"] {
             at.push(
-                insert(&mut block, Ino(11), name.as_bytes(), FileType::Regular)
-                    .unwrap()
-                    .unwrap(),
+                insert(&mut block, Ino(11), name.as_bytes(), FileType::Regular).unwrap().unwrap(),
             );
         }
         assert_eq!(names(&block), [".", "..", "a", "some name", "b"]);
         remove(&mut block, at[1]).unwrap();
         assert_eq!(names(&block), [".", "..", "a", "b"]);
-        let again = insert(&mut block, Ino(12), b"other", FileType::Symlink)
-            .unwrap()
-            .unwrap();
+        let again = insert(&mut block, Ino(12), b"other", FileType::Symlink).unwrap().unwrap();
         assert_eq!(again, at[1], "the freed space is found again");
         assert_eq!(records(&block).map(|r| r.unwrap().len).sum::<usize>(), 1024);
     }
@@ -302,44 +256,27 @@ mod tests {
         let mut block = vec![0; 1024];
         format_empty(&mut block);
         let mut count = 0;
-        while insert(&mut block, Ino(11), &[b'x'; 200], FileType::Regular)
-            .unwrap()
-            .is_some()
-        {
+        while insert(&mut block, Ino(11), &[b'x'; 200], FileType::Regular).unwrap().is_some() {
             count += 1;
         }
         assert_eq!(count, 1024 / needed(200));
         remove(&mut block, 0).unwrap();
         assert_eq!(names(&block).len(), count - 1);
-        assert_eq!(
-            insert(&mut block, Ino(11), b"y", FileType::Regular).unwrap(),
-            Some(0)
-        );
+        assert_eq!(insert(&mut block, Ino(11), b"y", FileType::Regular).unwrap(), Some(0));
     }
 
     #[test]
     fn a_whole_block_of_64_kib_is_one_record() {
         let mut block = vec![0; 65536];
         format_empty(&mut block);
-        assert_eq!(
-            records(&block).map(|r| r.unwrap().len).collect::<Vec<_>>(),
-            [65536]
-        );
+        assert_eq!(records(&block).map(|r| r.unwrap().len).collect::<Vec<_>>(), [65536]);
     }
 
     #[test]
     fn malformed_records_are_refused() {
         let mut block = vec![0; 1024];
         format_first(&mut block, Ino(2), Ino(2));
-        for (at, value) in [
-            (8, 0),
-            (8, 13),
-            (9, 0xff),
-            (0, 3),
-            (10, 0),
-            (12, b'/'),
-            (10, 200),
-        ] {
+        for (at, value) in [(8, 0), (8, 13), (9, 0xff), (0, 3), (10, 0), (12, b'/'), (10, 200)] {
             let mut broken = block.clone();
             broken[at] = value;
             assert!(records(&broken).any(|r| r.is_err()), "byte {at} = {value}");

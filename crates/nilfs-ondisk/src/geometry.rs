@@ -24,11 +24,7 @@ pub const MIN_DEVICE_SIZE: u64 = 16 * 1024 + 4096;
 /// It follows from the size of the *device*, not from `s_dev_size`.
 #[must_use]
 pub const fn secondary_superblock(device_size: u64) -> Option<u64> {
-    if device_size < MIN_DEVICE_SIZE {
-        None
-    } else {
-        Some(((device_size >> 12) - 1) << 12)
-    }
+    if device_size < MIN_DEVICE_SIZE { None } else { Some(((device_size >> 12) - 1) << 12) }
 }
 
 /// The layout of a volume: sizes that never change while it is open, except by a resize.
@@ -74,11 +70,7 @@ impl Geometry {
             });
         }
         if self.blocks_per_segment < MIN_BLOCKS_PER_SEGMENT {
-            return bad(
-                "s_blocks_per_segment",
-                bps,
-                format!("at least {MIN_BLOCKS_PER_SEGMENT}"),
-            );
+            return bad("s_blocks_per_segment", bps, format!("at least {MIN_BLOCKS_PER_SEGMENT}"));
         }
         if !(1..=99).contains(&self.reserved_percent) {
             let found = u64::from(self.reserved_percent);
@@ -86,24 +78,15 @@ impl Geometry {
         }
         let first = self.first_data_block.0;
         if first.saturating_add(2) > bps || first.saturating_mul(bs as u64) < 2048 {
-            let expected = format!(
-                "at least {} and at most {}",
-                2048_usize.div_ceil(bs),
-                bps - 2
-            );
+            let expected = format!("at least {} and at most {}", 2048_usize.div_ceil(bs), bps - 2);
             return bad("s_first_data_block", first, expected);
         }
         let device_blocks = device_size / bs as u64;
         if self.nsegments == 0
-            || self
-                .nsegments
-                .checked_mul(bps)
-                .is_none_or(|needed| needed > device_blocks)
+            || self.nsegments.checked_mul(bps).is_none_or(|needed| needed > device_blocks)
         {
-            let expected = format!(
-                "1 to {} on a device of {device_size} bytes",
-                device_blocks / bps
-            );
+            let expected =
+                format!("1 to {} on a device of {device_size} bytes", device_blocks / bps);
             return bad("s_nsegments", self.nsegments, expected);
         }
         for (field, size, min) in [
@@ -142,12 +125,7 @@ impl Geometry {
     /// The block behind the last block of a segment.
     #[must_use]
     pub fn segment_end(&self, segment: SegNum) -> BlockNr {
-        BlockNr(
-            segment
-                .0
-                .saturating_add(1)
-                .saturating_mul(u64::from(self.blocks_per_segment)),
-        )
+        BlockNr(segment.0.saturating_add(1).saturating_mul(u64::from(self.blocks_per_segment)))
     }
 
     /// Blocks of a segment: all of them full except segment 0.

@@ -119,10 +119,7 @@ impl FileType {
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
-#[allow(
-    missing_docs,
-    reason = "the fields have the names and the meaning of format spec §6"
-)]
+#[allow(missing_docs, reason = "the fields have the names and the meaning of format spec §6")]
 pub struct RawInode {
     pub i_blocks: U64,
     pub i_size: U64,
@@ -205,10 +202,7 @@ impl DeviceCode {
     #[must_use]
     pub fn decode(slot: u64) -> Self {
         let code = slot as u32;
-        Self {
-            major: (code & 0xfff00) >> 8,
-            minor: (code & 0xff) | ((code >> 12) & 0xfff00),
-        }
+        Self { major: (code & 0xfff00) >> 8, minor: (code & 0xff) | ((code >> 12) & 0xfff00) }
     }
 
     /// For the 64-bit slot.

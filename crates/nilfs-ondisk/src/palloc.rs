@@ -80,7 +80,9 @@ impl Palloc {
     #[must_use]
     pub fn descriptor(&self, group: u64) -> SlotPosition {
         SlotPosition {
-            block: FileBlock((group / self.groups_per_descriptor) * self.blocks_per_descriptor),
+            block: FileBlock(
+                (group / self.groups_per_descriptor).saturating_mul(self.blocks_per_descriptor),
+            ),
             offset: (group % self.groups_per_descriptor) as usize * 4,
         }
     }
@@ -89,9 +91,7 @@ impl Palloc {
     #[must_use]
     pub fn bitmap(&self, group: u64) -> FileBlock {
         let in_descriptor = group % self.groups_per_descriptor;
-        self.descriptor(group)
-            .block
-            .plus(1 + in_descriptor * self.blocks_per_group)
+        self.descriptor(group).block.plus(1 + in_descriptor * self.blocks_per_group)
     }
 
     /// The bit of an entry.
@@ -108,9 +108,7 @@ impl Palloc {
     pub fn entry(&self, entry: u64) -> SlotPosition {
         let in_group = entry % self.entries_per_group;
         SlotPosition {
-            block: self
-                .bitmap(self.group_of(entry))
-                .plus(1 + in_group / self.entries_per_block),
+            block: self.bitmap(self.group_of(entry)).plus(1 + in_group / self.entries_per_block),
             offset: (in_group % self.entries_per_block) as usize * self.entry_size,
         }
     }
@@ -127,9 +125,7 @@ impl Palloc {
         let descriptor = block.0 / self.blocks_per_descriptor;
         let within = block.0 % self.blocks_per_descriptor;
         if within == 0 {
-            return BlockRole::Descriptor {
-                first_group: descriptor * self.groups_per_descriptor,
-            };
+            return BlockRole::Descriptor { first_group: descriptor * self.groups_per_descriptor };
         }
         let group = descriptor * self.groups_per_descriptor + (within - 1) / self.blocks_per_group;
         match (within - 1) % self.blocks_per_group {
@@ -212,18 +208,8 @@ mod tests {
     fn geometry_is_that_of_the_format() {
         for (bs, epg, dat, ifile) in [
             (1024, 8192, [32, 257, 256, 65793], [8, 1025, 256, 262_401]),
-            (
-                4096,
-                32768,
-                [128, 257, 1024, 263_169],
-                [32, 1025, 1024, 1_049_601],
-            ),
-            (
-                65536,
-                524_288,
-                [2048, 257, 16384, 4_210_689],
-                [512, 1025, 16384, 16_793_601],
-            ),
+            (4096, 32768, [128, 257, 1024, 263_169], [32, 1025, 1024, 1_049_601]),
+            (65536, 524_288, [2048, 257, 16384, 4_210_689], [512, 1025, 16384, 16_793_601]),
         ] {
             let block_size = BlockSize::from_bytes(bs).unwrap();
             for (size, expected) in [(32, dat), (128, ifile)] {
@@ -243,9 +229,7 @@ mod tests {
     #[test]
     fn every_position_has_the_role_it_was_computed_for() {
         let p = Palloc::new(BlockSize::DEFAULT, 32);
-        for entry in [
-            0, 1, 127, 128, 32767, 32768, 33_554_431, 33_554_432, 40_000_000,
-        ] {
+        for entry in [0, 1, 127, 128, 32767, 32768, 33_554_431, 33_554_432, 40_000_000] {
             let group = p.group_of(entry);
             assert_eq!(p.role_of(p.bitmap(group)), BlockRole::Bitmap { group });
             let slot = p.entry(entry);

@@ -22,10 +22,7 @@ pub const SEGMENT_USAGE_SIZE: usize = 16;
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
-#[allow(
-    missing_docs,
-    reason = "the fields have the names and the meaning of format spec §12"
-)]
+#[allow(missing_docs, reason = "the fields have the names and the meaning of format spec §12")]
 pub struct RawSufileHeader {
     pub sh_ncleansegs: U64,
     pub sh_ndirtysegs: U64,
@@ -37,10 +34,7 @@ pub struct RawSufileHeader {
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
-#[allow(
-    missing_docs,
-    reason = "the fields have the names and the meaning of format spec §12"
-)]
+#[allow(missing_docs, reason = "the fields have the names and the meaning of format spec §12")]
 pub struct RawSegmentUsage {
     pub su_lastmod: U64,
     pub su_nblocks: U32,
@@ -67,11 +61,8 @@ impl RawSufileHeader {
 
 impl RawSegmentUsage {
     /// The entry of a segment that is not in use.
-    pub const CLEAN: Self = Self {
-        su_lastmod: U64::ZERO,
-        su_nblocks: U32::ZERO,
-        su_flags: U32::ZERO,
-    };
+    pub const CLEAN: Self =
+        Self { su_lastmod: U64::ZERO, su_nblocks: U32::ZERO, su_flags: U32::ZERO };
 
     /// Reads an entry from its slot.
     ///
@@ -133,10 +124,7 @@ impl SufileLayout {
     #[must_use]
     pub fn slot(&self, segment: SegNum) -> (FileBlock, usize) {
         let index = segment.0.saturating_add(self.header_slots);
-        (
-            FileBlock(index / self.per_block),
-            (index % self.per_block) as usize * self.entry_size,
-        )
+        (FileBlock(index / self.per_block), (index % self.per_block) as usize * self.entry_size)
     }
 
     /// The segments whose slots lie in a block, ascending, each with the byte offset of its slot.

@@ -111,43 +111,23 @@ impl LogHeader {
         })?;
         if raw.ss_magic.get() != MAGIC {
             let found = format!("{:#010x}", raw.ss_magic.get());
-            return Err(FormatError::field(
-                STRUCTURE,
-                "ss_magic",
-                found,
-                "0x1eaffa11",
-            ));
+            return Err(FormatError::field(STRUCTURE, "ss_magic", found, "0x1eaffa11"));
         }
         let nblocks = raw.ss_nblocks.get();
         if !(1..=blocks_per_segment).contains(&nblocks) {
             let expected = format!("1 to {blocks_per_segment}");
-            return Err(FormatError::field(
-                STRUCTURE,
-                "ss_nblocks",
-                nblocks,
-                expected,
-            ));
+            return Err(FormatError::field(STRUCTURE, "ss_nblocks", nblocks, expected));
         }
         let header_bytes = raw.ss_bytes.get();
         let sumbytes = raw.ss_sumbytes.get();
         let most = u64::from(nblocks) * block_size.bytes64();
         if usize::from(header_bytes) < HEADER_SIZE || usize::from(header_bytes) > block_size.bytes()
         {
-            return Err(FormatError::field(
-                STRUCTURE,
-                "ss_bytes",
-                header_bytes,
-                HEADER_SIZE,
-            ));
+            return Err(FormatError::field(STRUCTURE, "ss_bytes", header_bytes, HEADER_SIZE));
         }
         if sumbytes < u32::from(header_bytes) || u64::from(sumbytes) > most {
             let expected = format!("{header_bytes} to {most}");
-            return Err(FormatError::field(
-                STRUCTURE,
-                "ss_sumbytes",
-                sumbytes,
-                expected,
-            ));
+            return Err(FormatError::field(STRUCTURE, "ss_sumbytes", sumbytes, expected));
         }
         Ok(Self {
             datasum: raw.ss_datasum.get(),
@@ -181,13 +161,11 @@ impl LogHeader {
     /// # Errors
     /// [`FormatError::Checksum`], or too few bytes.
     pub fn verify_summary(&self, summary: &[u8], seed: u32) -> Result<(), FormatError> {
-        let covered = summary
-            .get(8..self.sumbytes as usize)
-            .ok_or(FormatError::Short {
-                structure: STRUCTURE,
-                have: summary.len() as u64,
-                need: self.sumbytes.into(),
-            })?;
+        let covered = summary.get(8..self.sumbytes as usize).ok_or(FormatError::Short {
+            structure: STRUCTURE,
+            have: summary.len() as u64,
+            need: self.sumbytes.into(),
+        })?;
         let computed = crc32_le(seed, covered);
         if computed != self.sumsum {
             return Err(FormatError::Checksum {
@@ -274,20 +252,12 @@ impl BlockInfo {
             u64::from_le_bytes(word)
         };
         match (dat, node) {
-            (false, false) => Self::Data {
-                vblocknr: VBlockNr(word(0)),
-                offset: FileBlock(word(8)),
-            },
-            (false, true) => Self::Node {
-                vblocknr: VBlockNr(word(0)),
-            },
-            (true, false) => Self::DatData {
-                offset: FileBlock(word(0)),
-            },
-            (true, true) => Self::DatNode {
-                key: word(0),
-                level: bytes[8],
-            },
+            (false, false) => {
+                Self::Data { vblocknr: VBlockNr(word(0)), offset: FileBlock(word(8)) }
+            }
+            (false, true) => Self::Node { vblocknr: VBlockNr(word(0)) },
+            (true, false) => Self::DatData { offset: FileBlock(word(0)) },
+            (true, true) => Self::DatNode { key: word(0), level: bytes[8] },
         }
     }
 
@@ -329,10 +299,7 @@ impl Placement {
     /// Behind a header of today's size.
     #[must_use]
     pub fn new(block_size: BlockSize) -> Self {
-        Self {
-            block_size: block_size.bytes(),
-            offset: HEADER_SIZE,
-        }
+        Self { block_size: block_size.bytes(), offset: HEADER_SIZE }
     }
 
     /// Places an item of `size` bytes; gives its byte offset from the start of the log.
@@ -369,18 +336,13 @@ pub fn parse_items(
     block_size: BlockSize,
 ) -> Result<Vec<FileInfo>, FormatError> {
     let end = (header.sumbytes as usize).min(summary.len());
-    let mut place = Placement {
-        block_size: block_size.bytes(),
-        offset: header.header_bytes.into(),
-    };
+    let mut place =
+        Placement { block_size: block_size.bytes(), offset: header.header_bytes.into() };
     let mut item = |size: usize, field| {
         let at = place.place(size);
-        summary
-            .get(at..at + size)
-            .filter(|_| at + size <= end)
-            .ok_or_else(|| {
-                FormatError::field(STRUCTURE, field, "an item behind ss_sumbytes", "none")
-            })
+        summary.get(at..at + size).filter(|_| at + size <= end).ok_or_else(|| {
+            FormatError::field(STRUCTURE, field, "an item behind ss_sumbytes", "none")
+        })
     };
     let mut files = Vec::new();
     let mut payload = 0u64;
@@ -399,12 +361,7 @@ pub fn parse_items(
         }
         payload += u64::from(nblocks);
         if payload > u64::from(header.nblocks) {
-            return Err(FormatError::field(
-                STRUCTURE,
-                "fi_nblocks",
-                payload,
-                header.nblocks,
-            ));
+            return Err(FormatError::field(STRUCTURE, "fi_nblocks", payload, header.nblocks));
         }
         let dat = ino == Ino::DAT;
         let mut blocks = Vec::with_capacity(nblocks as usize);
@@ -413,29 +370,15 @@ pub fn parse_items(
             let size = if dat == node { 16 } else { 8 };
             blocks.push(BlockInfo::parse(dat, node, item(size, "fi_nblocks")?));
         }
-        files.push(FileInfo {
-            ino,
-            cno: Cno(finfo.fi_cno.get()),
-            blocks,
-        });
+        files.push(FileInfo { ino, cno: Cno(finfo.fi_cno.get()), blocks });
     }
     if place.bytes() != header.sumbytes as usize {
-        return Err(FormatError::field(
-            STRUCTURE,
-            "ss_sumbytes",
-            header.sumbytes,
-            place.bytes(),
-        ));
+        return Err(FormatError::field(STRUCTURE, "ss_sumbytes", header.sumbytes, place.bytes()));
     }
     let super_root = u64::from(header.has(SR));
     let expected = header.summary_blocks(block_size) + payload + super_root;
     if expected != u64::from(header.nblocks) {
-        return Err(FormatError::field(
-            STRUCTURE,
-            "ss_nblocks",
-            header.nblocks,
-            expected,
-        ));
+        return Err(FormatError::field(STRUCTURE, "ss_nblocks", header.nblocks, expected));
     }
     Ok(files)
 }
@@ -533,33 +476,19 @@ mod tests {
     use super::*;
 
     fn sample() -> Vec<FileInfo> {
-        let data = |n: u64| BlockInfo::Data {
-            vblocknr: VBlockNr(n),
-            offset: FileBlock(n),
-        };
+        let data = |n: u64| BlockInfo::Data { vblocknr: VBlockNr(n), offset: FileBlock(n) };
         vec![
-            FileInfo {
-                ino: Ino(12),
-                cno: Cno(7),
-                blocks: (0..130).map(data).collect(),
-            },
+            FileInfo { ino: Ino(12), cno: Cno(7), blocks: (0..130).map(data).collect() },
             FileInfo {
                 ino: Ino(13),
                 cno: Cno(7),
-                blocks: vec![
-                    data(1),
-                    BlockInfo::Node {
-                        vblocknr: VBlockNr(9),
-                    },
-                ],
+                blocks: vec![data(1), BlockInfo::Node { vblocknr: VBlockNr(9) }],
             },
             FileInfo {
                 ino: Ino::DAT,
                 cno: Cno(0),
                 blocks: vec![
-                    BlockInfo::DatData {
-                        offset: FileBlock(5),
-                    },
+                    BlockInfo::DatData { offset: FileBlock(5) },
                     BlockInfo::DatNode { key: 3, level: 1 },
                 ],
             },
@@ -582,34 +511,18 @@ mod tests {
         assert_eq!(summary.len() % 1024, 0);
         let header = LogHeader::parse(&summary, size, 2048).unwrap();
         header.verify_summary(&summary, 77).unwrap();
-        header
-            .verify_log(std::iter::once(&summary[..]).chain(pieces()), 77)
-            .unwrap();
+        header.verify_log(std::iter::once(&summary[..]).chain(pieces()), 77).unwrap();
         assert_eq!(parse_items(&header, &summary, size).unwrap(), sample());
-        assert_eq!(
-            (header.seq, header.cno, header.next),
-            (Seq(4), Cno(7), BlockNr(64))
-        );
+        assert_eq!((header.seq, header.cno, header.next), (Seq(4), Cno(7), BlockNr(64)));
     }
 
     #[test]
     fn any_flipped_bit_of_a_summary_is_seen() {
         let size = BlockSize::from_bytes(1024).unwrap();
-        let log = NewLog {
-            flags: 0,
-            seq: Seq(4),
-            create: 99,
-            next: BlockNr(64),
-            cno: Cno(7),
-        };
+        let log = NewLog { flags: 0, seq: Seq(4), create: 99, next: BlockNr(64), cno: Cno(7) };
         let payload = [[0u8; 1024]];
-        let summary = encode_summary(
-            &log,
-            &sample()[1..2],
-            payload.iter().map(|b| &b[..]),
-            size,
-            77,
-        );
+        let summary =
+            encode_summary(&log, &sample()[1..2], payload.iter().map(|b| &b[..]), size, 77);
         let used = LogHeader::parse(&summary, size, 2048).unwrap().sumbytes as usize;
         for at in 4..used {
             let mut broken = summary.clone();

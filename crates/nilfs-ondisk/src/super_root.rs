@@ -35,11 +35,7 @@ impl SuperRoot {
         let size = Self::size(geometry);
         if block.len() < size {
             let (have, need) = (block.len() as u64, size as u64);
-            return Err(FormatError::Short {
-                structure: STRUCTURE,
-                have,
-                need,
-            });
+            return Err(FormatError::Short { structure: STRUCTURE, have, need });
         }
         let bytes = usize::from(u16::from_le_bytes([block[4], block[5]]));
         if bytes < size || bytes > block.len() {
@@ -77,10 +73,7 @@ impl SuperRoot {
         let size = Self::size(geometry);
         block[4..6].copy_from_slice(&(size as u16).to_le_bytes());
         block[8..16].copy_from_slice(&self.nongc_ctime.to_le_bytes());
-        for (nth, inode) in [&self.dat, &self.cpfile, &self.sufile]
-            .into_iter()
-            .enumerate()
-        {
+        for (nth, inode) in [&self.dat, &self.cpfile, &self.sufile].into_iter().enumerate() {
             let at = 16 + nth * geometry.inode_size;
             block[at..at + INODE_SIZE].copy_from_slice(inode.as_bytes());
         }

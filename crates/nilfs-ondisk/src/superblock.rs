@@ -25,10 +25,7 @@ pub const FEATURE_BLOCK_COUNT: u64 = 1;
 /// The superblock as it lies on the device.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-#[allow(
-    missing_docs,
-    reason = "the fields have the names and the meaning of format spec §3"
-)]
+#[allow(missing_docs, reason = "the fields have the names and the meaning of format spec §3")]
 pub struct RawSuperblock {
     pub s_rev_level: U32,
     pub s_minor_rev_level: U16,
@@ -106,12 +103,7 @@ impl Superblock {
         }
         let covered = usize::from(raw.s_bytes.get());
         if !(20..=SUPERBLOCK_SIZE).contains(&covered) {
-            return Err(FormatError::field(
-                "superblock",
-                "s_bytes",
-                covered,
-                "20 to 1024",
-            ));
+            return Err(FormatError::field("superblock", "s_bytes", covered, "20 to 1024"));
         }
         let computed = checksum(&raw);
         if raw.s_sum.get() != computed {
@@ -124,21 +116,11 @@ impl Superblock {
         }
         if raw.s_rev_level.get() < 2 {
             let found = raw.s_rev_level.get();
-            return Err(FormatError::field(
-                "superblock",
-                "s_rev_level",
-                found,
-                "2 or more",
-            ));
+            return Err(FormatError::field("superblock", "s_rev_level", found, "2 or more"));
         }
         if raw.s_first_ino.get() < 11 {
             let found = raw.s_first_ino.get();
-            return Err(FormatError::field(
-                "superblock",
-                "s_first_ino",
-                found,
-                "11 or more",
-            ));
+            return Err(FormatError::field("superblock", "s_first_ino", found, "11 or more"));
         }
         let geometry = Geometry {
             block_size: BlockSize::from_exponent(raw.s_log_block_size.get())?,
@@ -236,17 +218,11 @@ impl Superblock {
     pub fn refuse_unknown_features(&self, for_writing: bool) -> Result<(), FormatError> {
         let incompat = self.raw.s_feature_incompat.get();
         if incompat != 0 {
-            return Err(FormatError::UnknownFeature {
-                class: "incompat",
-                bits: incompat,
-            });
+            return Err(FormatError::UnknownFeature { class: "incompat", bits: incompat });
         }
         let compat_ro = self.raw.s_feature_compat_ro.get() & !FEATURE_BLOCK_COUNT;
         if for_writing && compat_ro != 0 {
-            return Err(FormatError::UnknownFeature {
-                class: "compat_ro",
-                bits: compat_ro,
-            });
+            return Err(FormatError::UnknownFeature { class: "compat_ro", bits: compat_ro });
         }
         Ok(())
     }

@@ -98,16 +98,9 @@ impl BlockSize {
     /// From the exponent in the superblock (`1024 << exponent` bytes).
     pub fn from_exponent(exponent: u32) -> Result<Self, FormatError> {
         if exponent > 6 {
-            return Err(FormatError::field(
-                "superblock",
-                "s_log_block_size",
-                exponent,
-                "0 to 6",
-            ));
+            return Err(FormatError::field("superblock", "s_log_block_size", exponent, "0 to 6"));
         }
-        Ok(Self {
-            log2: 10 + exponent,
-        })
+        Ok(Self { log2: 10 + exponent })
     }
 
     /// From a number of bytes.
@@ -120,9 +113,7 @@ impl BlockSize {
                 "a power of two from 1024 to 65536",
             ));
         }
-        Ok(Self {
-            log2: bytes.trailing_zeros(),
-        })
+        Ok(Self { log2: bytes.trailing_zeros() })
     }
 
     /// The exponent as the superblock stores it.
@@ -158,11 +149,7 @@ impl BlockSize {
     /// The byte address of physical block `block`, or `None` if it exceeds 64 bits.
     #[must_use]
     pub const fn address_of(self, block: BlockNr) -> Option<u64> {
-        if block.0 > u64::MAX >> self.log2 {
-            None
-        } else {
-            Some(block.0 << self.log2)
-        }
+        if block.0 > u64::MAX >> self.log2 { None } else { Some(block.0 << self.log2) }
     }
 
     /// 512-byte sectors in a block, the unit of `i_blocks`.

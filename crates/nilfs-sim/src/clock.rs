@@ -9,10 +9,7 @@ thread_local! {
 }
 
 /// The time before anything happens.
-pub const EPOCH: Timestamp = Timestamp {
-    seconds: 1_800_000_000,
-    nanoseconds: 0,
-};
+pub const EPOCH: Timestamp = Timestamp { seconds: 1_800_000_000, nanoseconds: 0 };
 
 /// A clock that each thread sets for itself, so that concurrent worlds know their times too.
 #[derive(Debug, Clone, Copy, Default)]

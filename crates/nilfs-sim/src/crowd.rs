@@ -62,14 +62,8 @@ pub fn crowd(
 ) -> Result<(), String> {
     let start = settings.shape.format();
     let device = Arc::new(RecordingDevice::new(MemoryDevice::from(start.clone())));
-    let tape = Tape {
-        device: Arc::clone(&device),
-        events: Mutex::default(),
-    };
-    let how = Mounting {
-        order: settings.order,
-        read_only: false,
-    };
+    let tape = Tape { device: Arc::clone(&device), events: Mutex::default() };
+    let how = Mounting { order: settings.order, read_only: false };
     let below: Arc<dyn Device> = Arc::<RecordingDevice<MemoryDevice>>::clone(&device);
     let mut root = Subject::mount(Arc::clone(&below), how)?;
     let background = root.start_background();
@@ -83,10 +77,8 @@ pub fn crowd(
     }
     tape.now();
     drop(background);
-    let steps: Vec<(Name, Vec<Step>, Model)> = lives
-        .into_iter()
-        .map(|life| (life.name, life.steps, life.model))
-        .collect();
+    let steps: Vec<(Name, Vec<Step>, Model)> =
+        lives.into_iter().map(|life| (life.name, life.steps, life.model)).collect();
     root.unmount()?;
     check(device.below())?;
     let again = Subject::mount(below, how)?;
@@ -120,18 +112,8 @@ fn born(settings: Settings, root: &mut Subject, name: Name, tape: &Tape) -> Resu
     }
     let model = Model::new(settings.shape.block_size, &facts);
     let now = tape.now();
-    let step = Step {
-        began: 0,
-        ended: now,
-        promise: Promise::Everything,
-        state: model.clone(),
-    };
-    Ok(Life {
-        name,
-        subject: root.below(name)?,
-        model,
-        steps: vec![step],
-    })
+    let step = Step { began: 0, ended: now, promise: Promise::Everything, state: model.clone() };
+    Ok(Life { name, subject: root.below(name)?, model, steps: vec![step] })
 }
 
 fn live_together(
@@ -161,10 +143,7 @@ impl Life {
         count: usize,
         tape: &Tape,
     ) -> Result<Self, String> {
-        let profile = Profile {
-            remounts: 0,
-            ..Profile::SYNCS
-        };
+        let profile = Profile { remounts: 0, ..Profile::SYNCS };
         let mut generator = Generator::new(seed ^ u64::from(self.name.0) << 32, profile);
         for nth in 1..=count {
             let op = generator.next_op(&self.model);
@@ -216,10 +195,7 @@ fn cut_in_retrospect(
         played = at;
         let content = disk.after_cut(Survivors::Random(random.random()));
         let device = Arc::new(MemoryDevice::from(content));
-        let how = Mounting {
-            order: settings.order,
-            read_only: false,
-        };
+        let how = Mounting { order: settings.order, read_only: false };
         let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
         let root = Subject::mount(below, how)?;
         for (name, steps, _) in lives {

@@ -7,10 +7,10 @@ use nilfs_ondisk::inode::{DeviceCode, FileType};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use nilfs_engine::{RenameMode, Seek, SetAttr, Timestamp};
 use crate::model::Model;
 use crate::name::{Name, Path};
 use crate::op::{Op, Target};
+use nilfs_engine::{RenameMode, Seek, SetAttr, Timestamp};
 
 /// What kind of life a generated sequence leads.
 #[derive(Debug, Clone, Copy)]
@@ -72,12 +72,7 @@ impl Generator {
     /// A generator of the given kind.
     #[must_use]
     pub fn new(seed: u64, profile: Profile) -> Self {
-        Self {
-            random: StdRng::seed_from_u64(seed),
-            profile,
-            ahead: VecDeque::new(),
-            fill: 0,
-        }
+        Self { random: StdRng::seed_from_u64(seed), profile, ahead: VecDeque::new(), fill: 0 }
     }
 
     /// The next operation for a file system in this state.
@@ -85,12 +80,7 @@ impl Generator {
         if let Some(op) = self.ahead.pop_front() {
             return op;
         }
-        let Profile {
-            syncs,
-            commits,
-            remounts,
-            ..
-        } = self.profile;
+        let Profile { syncs, commits, remounts, .. } = self.profile;
         let mut choice = self.random.random_range(0..1000 + syncs + commits + remounts);
         for (weight, make) in [
             (syncs, Self::any_sync as fn(&mut Self, &Model) -> Op),
@@ -207,12 +197,7 @@ impl Generator {
     }
 
     fn create_special(&mut self, model: &Model) -> Op {
-        let kinds = [
-            FileType::CharDevice,
-            FileType::BlockDevice,
-            FileType::Fifo,
-            FileType::Socket,
-        ];
+        let kinds = [FileType::CharDevice, FileType::BlockDevice, FileType::Fifo, FileType::Socket];
         let kind = kinds[self.random.random_range(0..kinds.len())];
         let path = self.new_path(model);
         self.make(path, kind)
@@ -226,13 +211,9 @@ impl Generator {
             },
             _ => DeviceCode::default(),
         };
-        let mode = self.random.random_range(0..0o1000);
-        Op::Create {
-            path,
-            kind,
-            mode,
-            rdev,
-        }
+        let special_bits = if self.chance(5) { self.random.random_range(0..8) << 9 } else { 0 };
+        let mode = self.random.random_range(0..0o1000) | special_bits;
+        Op::Create { path, kind, mode, rdev }
     }
 
     fn symlink(&mut self, model: &Model) -> Op {
@@ -262,11 +243,7 @@ impl Generator {
 
     fn rename(&mut self, model: &Model) -> Op {
         let from = self.path(model, None);
-        let to = if self.chance(50) {
-            self.path(model, None)
-        } else {
-            self.new_path(model)
-        };
+        let to = if self.chance(50) { self.path(model, None) } else { self.new_path(model) };
         let mode = match self.random.random_range(0..5) {
             0 => RenameMode::NoReplace,
             1 => RenameMode::Exchange,
@@ -308,12 +285,7 @@ impl Generator {
     fn write(&mut self, model: &Model) -> Op {
         let target = self.file(model);
         let offset = self.offset(self.size_of(model, &target));
-        Op::Write {
-            target,
-            offset,
-            length: self.length(),
-            fill: self.next_fill(),
-        }
+        Op::Write { target, offset, length: self.length(), fill: self.next_fill() }
     }
 
     /// A few bytes each in many blocks, which makes B-trees grow at little cost.
@@ -360,10 +332,8 @@ impl Generator {
             5 => size,
             _ => self.offset(size),
         };
-        let changes = SetAttr {
-            size: Some(size),
-            ..SetAttr::default()
-        };
+        let mtime = self.chance(10).then(|| self.time());
+        let changes = SetAttr { size: Some(size), mtime, ..SetAttr::default() };
         Op::SetAttr { target, changes }
     }
 
@@ -394,9 +364,12 @@ impl Generator {
     }
 
     fn set_flags(&mut self, model: &Model) -> Op {
+        const IMMUTABLE: u32 = 0x10;
+        const APPEND: u32 = 0x20;
         const NODUMP: u32 = 0x40;
         const NOATIME: u32 = 0x80;
-        let flags = [0, NODUMP, NOATIME, NODUMP | NOATIME];
+        const UNKNOWN: u32 = 0x8000_0000;
+        let flags = [0, 0, 0, NODUMP, NOATIME, NODUMP | NOATIME, APPEND, IMMUTABLE, UNKNOWN];
         let flags = flags[self.random.random_range(0..flags.len())];
         let target = self.target(model);
         Op::SetFlags { target, flags }
@@ -405,22 +378,14 @@ impl Generator {
     fn read(&mut self, model: &Model) -> Op {
         let target = self.file(model);
         let offset = self.offset(self.size_of(model, &target));
-        Op::Read {
-            target,
-            offset,
-            length: self.length(),
-        }
+        Op::Read { target, offset, length: self.length() }
     }
 
     fn seek(&mut self, model: &Model) -> Op {
         let target = self.file(model);
         let offset = self.offset(self.size_of(model, &target));
         let what = if self.chance(50) { Seek::Data } else { Seek::Hole };
-        Op::Seek {
-            target,
-            offset,
-            what,
-        }
+        Op::Seek { target, offset, what }
     }
 
     fn open(&mut self, model: &Model) -> Op {

@@ -80,10 +80,8 @@ pub fn state_found(steps: &[Step], cut: usize, found: &Tree) -> Result<Model, St
     let ended = steps.iter().rposition(|step| step.ended <= cut).unwrap_or(0);
     let newest = steps.iter().rposition(|step| step.began < cut || step.ended <= cut);
     let newest = newest.unwrap_or(0).max(ended);
-    let oldest = steps[..=ended]
-        .iter()
-        .rposition(|step| step.promise == Promise::Everything)
-        .unwrap_or(0);
+    let oldest =
+        steps[..=ended].iter().rposition(|step| step.promise == Promise::Everything).unwrap_or(0);
     let mut differences = Vec::new();
     for base in (oldest..=newest).rev() {
         for state in states_from(steps, base, ended, newest) {
@@ -158,12 +156,7 @@ mod tests {
     use crate::outcome::Facts;
 
     fn write(fill: u32) -> Op {
-        Op::Write {
-            target: Target::Path(file()),
-            offset: 0,
-            length: 100,
-            fill,
-        }
+        Op::Write { target: Target::Path(file()), offset: 0, length: 100, fill }
     }
 
     fn file() -> Path {

@@ -13,14 +13,16 @@ use std::sync::Arc;
 
 use nilfs_ondisk::inode::FileType;
 
-use nilfs_engine::{SetAttr, Timestamp};
 use crate::name::{Name, Path};
 use crate::op::{Handle, Op, Target};
 use crate::outcome::{Facts, Outcome, Refusal};
 use crate::tree::{Content, Tree};
+use nilfs_engine::{SetAttr, Timestamp};
 
 pub use file::FileBody;
 pub use node::{Body, Node};
+
+use node::{APPEND, IMMUTABLE};
 
 /// The number of an inode of the model; never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,10 +45,7 @@ impl Model {
     /// A file system that has nothing but its root, with the attributes given.
     #[must_use]
     pub fn new(block_size: u64, root: &Facts) -> Self {
-        let body = Body::Directory {
-            entries: BTreeMap::new(),
-            parent: Self::ROOT,
-        };
+        let body = Body::Directory { entries: BTreeMap::new(), parent: Self::ROOT };
         let root = Node {
             uid: root.uid,
             gid: root.gid,
@@ -69,23 +68,15 @@ impl Model {
 
     fn try_apply(&mut self, op: &Op, now: Timestamp) -> Answer {
         match op {
-            Op::Create {
-                path,
-                kind,
-                mode,
-                rdev,
-            } => self.create(path, *kind, *mode, *rdev, now),
+            Op::Create { path, kind, mode, rdev } => self.create(path, *kind, *mode, *rdev, now),
             Op::Symlink { path, length } => self.symlink(path, *length, now),
             Op::Link { target, to } => self.link(target, to, now),
             Op::Unlink(path) => self.unlink(path, now),
             Op::RemoveDirectory(path) => self.remove_directory(path, now),
             Op::Rename { from, to, mode } => self.rename(from, to, *mode, now),
-            Op::Write {
-                target,
-                offset,
-                length,
-                fill,
-            } => self.write(target, *offset, *length, *fill, now),
+            Op::Write { target, offset, length, fill } => {
+                self.write(target, *offset, *length, *fill, now)
+            }
             Op::SetAttr { target, changes } => self.set_attr(target, changes, now),
             Op::SetFlags { target, flags } => {
                 let id = self.find(target)?;
@@ -94,20 +85,12 @@ impl Model {
                 node.ctime = now;
                 Ok(self.facts(id))
             }
-            Op::Read {
-                target,
-                offset,
-                length,
-            } => {
+            Op::Read { target, offset, length } => {
                 let id = self.find(target)?;
                 let bytes = self.nodes[&id].file()?.read(self.block_size, *offset, *length);
                 Ok(Outcome::Bytes(bytes))
             }
-            Op::Seek {
-                target,
-                offset,
-                what,
-            } => {
+            Op::Seek { target, offset, what } => {
                 let id = self.find(target)?;
                 // Only regular files have holes; elsewhere the answer means nothing.
                 Ok(self.nodes[&id].file().map_or(Outcome::Done, |file| {
@@ -283,10 +266,8 @@ impl Model {
 
     fn list(&self, path: &Path) -> Answer {
         let entries = self.nodes[&self.resolve(&path.0)?].entries()?;
-        let mut names: Vec<_> = entries
-            .iter()
-            .map(|(name, id)| (name.bytes(), self.nodes[id].kind))
-            .collect();
+        let mut names: Vec<_> =
+            entries.iter().map(|(name, id)| (name.bytes(), self.nodes[id].kind)).collect();
         names.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(Outcome::Names(names))
     }
@@ -303,7 +284,11 @@ impl Model {
         let block_size = self.block_size;
         let file = self.nodes[&id].file().map_err(|_| Refusal::Invalid)?;
         file.check_size(offset.saturating_add(length))?;
+        let (size, flags) = (file.size(), self.nodes[&id].flags);
         if length > 0 {
+            if flags & IMMUTABLE != 0 || flags & APPEND != 0 && offset < size {
+                return Err(Refusal::NotPermitted);
+            }
             let node = self.change(id);
             node.file_mut()?.write(block_size, offset, length, fill);
             (node.mtime, node.ctime) = (now, now);
@@ -314,6 +299,14 @@ impl Model {
     fn set_attr(&mut self, target: &Target, changes: &SetAttr, now: Timestamp) -> Answer {
         let id = self.find(target)?;
         let block_size = self.block_size;
+        if changes.size.is_some() {
+            self.nodes[&id].file()?;
+        }
+        let times = SetAttr { mtime: changes.mtime, ctime: changes.ctime, ..SetAttr::default() };
+        let flags = self.nodes[&id].flags;
+        if flags & IMMUTABLE != 0 || flags & APPEND != 0 && *changes != times {
+            return Err(Refusal::NotPermitted);
+        }
         if let Some(size) = changes.size {
             self.nodes[&id].file()?.check_size(size)?;
         }

@@ -217,12 +217,7 @@ impl fmt::Display for Target {
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Create {
-                path,
-                kind,
-                mode,
-                rdev,
-            } => {
+            Self::Create { path, kind, mode, rdev } => {
                 write!(f, "create {kind:?} {path} mode {mode:o}")?;
                 if rdev.encode() != 0 {
                     write!(f, " rdev {}:{}", rdev.major, rdev.minor)?;
@@ -234,24 +229,15 @@ impl fmt::Display for Op {
             Self::Unlink(path) => write!(f, "unlink {path}"),
             Self::RemoveDirectory(path) => write!(f, "rmdir {path}"),
             Self::Rename { from, to, mode } => write!(f, "rename {from} {to} {mode:?}"),
-            Self::Write {
-                target,
-                offset,
-                length,
-                fill,
-            } => write!(f, "write {target} at {offset} {length} bytes fill {fill}"),
+            Self::Write { target, offset, length, fill } => {
+                write!(f, "write {target} at {offset} {length} bytes fill {fill}")
+            }
             Self::SetAttr { target, changes } => write!(f, "setattr {target} {changes:?}"),
             Self::SetFlags { target, flags } => write!(f, "setflags {target} {flags:#x}"),
-            Self::Read {
-                target,
-                offset,
-                length,
-            } => write!(f, "read {target} at {offset} {length} bytes"),
-            Self::Seek {
-                target,
-                offset,
-                what,
-            } => write!(f, "seek {target} at {offset} {what:?}"),
+            Self::Read { target, offset, length } => {
+                write!(f, "read {target} at {offset} {length} bytes")
+            }
+            Self::Seek { target, offset, what } => write!(f, "seek {target} at {offset} {what:?}"),
             Self::Stat(target) => write!(f, "stat {target}"),
             Self::ReadLink(path) => write!(f, "readlink {path}"),
             Self::List(path) => write!(f, "list {path}"),

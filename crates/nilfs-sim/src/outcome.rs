@@ -103,9 +103,7 @@ pub fn difference(expected: &Outcome, found: &Outcome) -> Option<String> {
     {
         let at = want.iter().zip(have).position(|(a, b)| a != b)?;
         let (want, have) = (want[at], have[at]);
-        return Some(format!(
-            "byte {at} of what was read is {have:#04x}, expected {want:#04x}"
-        ));
+        return Some(format!("byte {at} of what was read is {have:#04x}, expected {want:#04x}"));
     }
     Some(format!("answered {found}, expected {expected}"))
 }

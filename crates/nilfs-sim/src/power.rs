@@ -29,13 +29,8 @@ pub enum Survivors {
 
 impl Survivors {
     /// The choices that find most, before chance is tried.
-    pub const CORNERS: [Survivors; 5] = [
-        Self::None,
-        Self::All,
-        Self::Last,
-        Self::AllButFirst,
-        Self::EvenSectors,
-    ];
+    pub const CORNERS: [Survivors; 5] =
+        [Self::None, Self::All, Self::Last, Self::AllButFirst, Self::EvenSectors];
 }
 
 /// A device's content while its record is played, with what a cut at any point leaves of it.
@@ -49,10 +44,7 @@ impl Disk {
     /// A device with this content, all of it durable.
     #[must_use]
     pub fn new(content: Vec<u8>) -> Self {
-        Self {
-            durable: content,
-            pending: Vec::new(),
-        }
+        Self { durable: content, pending: Vec::new() }
     }
 
     /// Plays one more event.
@@ -140,10 +132,7 @@ mod tests {
     use super::*;
 
     fn write(offset: u64, byte: u8) -> Event {
-        Event::Write {
-            offset,
-            bytes: vec![byte; 2 * SECTOR],
-        }
+        Event::Write { offset, bytes: vec![byte; 2 * SECTOR] }
     }
 
     #[test]

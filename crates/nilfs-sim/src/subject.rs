@@ -9,14 +9,14 @@ use std::sync::Arc;
 use nilfs_device::Device;
 use nilfs_ondisk::inode::FileType;
 
-use nilfs_engine::{
-    Attr, Background, Entry, Error, Filesystem, InodeRef, MountOptions, NewInode, Order, Result,
-    Seek,
-};
 use crate::clock::ThreadClock;
 use crate::name::{Name, Path};
 use crate::op::{Handle, Op, Target, link_text, pattern};
 use crate::outcome::{Facts, Outcome, Refusal};
+use nilfs_engine::{
+    Attr, Background, Entry, Error, Filesystem, InodeRef, MountOptions, NewInode, Order, Result,
+    Seek,
+};
 
 /// A mounted file system, seen from one of its directories, with files held open.
 pub struct Subject {
@@ -53,12 +53,7 @@ impl Subject {
             let fs = Filesystem::mount(device, options)?;
             fs.release_orphans()?;
             let root = fs.root()?.inode;
-            Ok(Self {
-                fs,
-                root,
-                handles: BTreeMap::new(),
-                settled: true,
-            })
+            Ok(Self { fs, root, handles: BTreeMap::new(), settled: true })
         });
         mounted.map_err(|error| format!("mount: {error}"))
     }
@@ -131,19 +126,9 @@ impl Subject {
     fn try_apply(&mut self, op: &Op) -> Result<Outcome, Refusal> {
         let fs = &self.fs;
         match op {
-            Op::Create {
-                path,
-                kind,
-                mode,
-                rdev,
-            } => {
+            Op::Create { path, kind, mode, rdev } => {
                 let (parent, name) = self.parent(path)?;
-                let new = NewInode {
-                    mode: kind.mode_bits() | mode,
-                    uid: 0,
-                    gid: 0,
-                    rdev: *rdev,
-                };
+                let new = NewInode { mode: kind.mode_bits() | mode, uid: 0, gid: 0, rdev: *rdev };
                 Ok(facts(&fs.create(&parent, &name.bytes(), &new)?.attr))
             }
             Op::Symlink { path, length } => {
@@ -169,35 +154,24 @@ impl Subject {
                 let (to_parent, to_name) = self.parent(to)?;
                 done(fs.rename(&parent, &name.bytes(), &to_parent, &to_name.bytes(), *mode))
             }
-            Op::Write {
-                target,
-                offset,
-                length,
-                fill,
-            } => {
+            Op::Write { target, offset, length, fill } => {
                 let inode = self.find(target)?;
                 done(fs.write(&inode, *offset, &pattern(*fill, *offset, *length)))
             }
             Op::SetAttr { target, changes } => {
                 Ok(facts(&fs.set_attr(&self.find(target)?, changes)?))
             }
-            Op::SetFlags { target, flags } => Ok(facts(&fs.set_flags(&self.find(target)?, *flags)?)),
-            Op::Read {
-                target,
-                offset,
-                length,
-            } => {
+            Op::SetFlags { target, flags } => {
+                Ok(facts(&fs.set_flags(&self.find(target)?, *flags)?))
+            }
+            Op::Read { target, offset, length } => {
                 let inode = self.find(target)?;
                 let mut buffer = vec![0xee; *length as usize];
                 let got = fs.read(&inode, *offset, &mut buffer)?;
                 buffer.truncate(got);
                 Ok(Outcome::Bytes(buffer))
             }
-            Op::Seek {
-                target,
-                offset,
-                what,
-            } => self.seek(target, *offset, *what),
+            Op::Seek { target, offset, what } => self.seek(target, *offset, *what),
             Op::Stat(target) => Ok(facts(&fs.attr(&self.find(target)?)?)),
             Op::ReadLink(path) => Ok(Outcome::Bytes(fs.read_link(&self.resolve(&path.0)?)?)),
             Op::List(path) => self.list(path),

@@ -49,11 +49,7 @@ impl Tree {
         for (path, inode, facts, content) in names {
             let first = first_paths.entry(inode).or_insert_with(|| path.clone());
             let first_path = first.clone();
-            let file = File {
-                facts,
-                first_path,
-                content,
-            };
+            let file = File { facts, first_path, content };
             files.insert(path, file);
         }
         Self { files }

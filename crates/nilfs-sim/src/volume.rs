@@ -6,8 +6,8 @@ use nilfs_check::{Options, Severity};
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_ondisk::BlockSize;
 
-use nilfs_engine::mkfs::{Parameters, format};
 use crate::clock::EPOCH;
+use nilfs_engine::mkfs::{Parameters, format};
 
 /// The size and form of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,17 +22,9 @@ pub struct Shape {
 
 impl Shape {
     /// 4 MiB in segments of 64 KiB: quick to copy, and it takes a while to fill.
-    pub const SMALL: Shape = Shape {
-        block_size: 1024,
-        blocks_per_segment: 64,
-        segments: 64,
-    };
+    pub const SMALL: Shape = Shape { block_size: 1024, blocks_per_segment: 64, segments: 64 };
     /// 16 MiB, for long lives.
-    pub const ROOMY: Shape = Shape {
-        block_size: 1024,
-        blocks_per_segment: 128,
-        segments: 128,
-    };
+    pub const ROOMY: Shape = Shape { block_size: 1024, blocks_per_segment: 128, segments: 128 };
 
     /// The bytes of the device: all segments and the second superblock.
     #[must_use]
@@ -44,7 +36,8 @@ impl Shape {
     #[must_use]
     pub fn format(self) -> Vec<u8> {
         let device = MemoryDevice::new(self.device_size());
-        let mut parameters = Parameters::new(*b"a simulated disk", 0x51_e6_0d, EPOCH.seconds as u64);
+        let mut parameters =
+            Parameters::new(*b"a simulated disk", 0x51_e6_0d, EPOCH.seconds as u64);
         parameters.block_size =
             BlockSize::from_bytes(self.block_size).expect("tests use possible block sizes");
         parameters.blocks_per_segment = self.blocks_per_segment;
@@ -55,11 +48,7 @@ impl Shape {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            block_size,
-            blocks_per_segment,
-            segments,
-        } = self;
+        let Self { block_size, blocks_per_segment, segments } = self;
         write!(f, "{segments} segments of {blocks_per_segment} blocks of {block_size} bytes")
     }
 }

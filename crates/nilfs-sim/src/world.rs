@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use nilfs_device::{Device, MemoryDevice, RecordingDevice};
 
-use nilfs_engine::Order;
 use crate::clock::ThreadClock;
 use crate::generate::{Generator, Profile};
 use crate::history::{History, Promise, Step};
@@ -16,6 +15,7 @@ use crate::op::{Op, Target};
 use crate::outcome::{Outcome, Refusal, difference};
 use crate::subject::{Mounting, Subject};
 use crate::volume::{Shape, check};
+use nilfs_engine::Order;
 
 /// After so many operations the whole trees are compared.
 const LOOK_EVERY: usize = 50;
@@ -92,10 +92,7 @@ impl World {
             device,
             subject: Some(subject),
             model,
-            history: History {
-                start: content,
-                ..History::default()
-            },
+            history: History { start: content, ..History::default() },
             ops: Vec::new(),
             refused_for_space: 0,
         };
@@ -124,10 +121,7 @@ impl World {
         let mut generator = Generator::new(seed, profile);
         for _ in 0..count {
             let op = generator.next_op(&self.model);
-            self.step(&op).map_err(|what| Failure {
-                ops: self.ops.clone(),
-                what,
-            })?;
+            self.step(&op).map_err(|what| Failure { ops: self.ops.clone(), what })?;
         }
         Ok(())
     }
@@ -209,10 +203,7 @@ impl World {
         self.unmount()?;
         let device = Arc::new(MemoryDevice::from(self.device.below().snapshot()));
         let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
-        let read_only = Mounting {
-            order: self.settings.order,
-            read_only: true,
-        };
+        let read_only = Mounting { order: self.settings.order, read_only: true };
         self.subject = Some(Subject::mount(below, read_only)?);
         self.look()?;
         self.subject = None;
@@ -268,12 +259,12 @@ impl World {
     }
 }
 
-fn mount(device: &Arc<RecordingDevice<MemoryDevice>>, settings: Settings) -> Result<Subject, String> {
+fn mount(
+    device: &Arc<RecordingDevice<MemoryDevice>>,
+    settings: Settings,
+) -> Result<Subject, String> {
     let device: Arc<dyn Device> = Arc::<RecordingDevice<MemoryDevice>>::clone(device);
-    let how = Mounting {
-        order: settings.order,
-        read_only: false,
-    };
+    let how = Mounting { order: settings.order, read_only: false };
     Subject::mount(device, how)
 }
 

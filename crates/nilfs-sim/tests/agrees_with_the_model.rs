@@ -25,11 +25,7 @@ fn live(settings: Settings, seed: u64, profile: Profile, count: usize) {
 #[test]
 fn long_mixed_lives() {
     for_each_seed("long_mixed_lives", 20, |seed| {
-        let settings = Settings {
-            shape: Shape::ROOMY,
-            order: Order::Relaxed,
-            may_fill: false,
-        };
+        let settings = Settings { shape: Shape::ROOMY, order: Order::Relaxed, may_fill: false };
         live(settings, seed, Profile::MIXED, 300);
     });
 }

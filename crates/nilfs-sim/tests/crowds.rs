@@ -10,11 +10,7 @@ use nilfs_sim::world::Settings;
 #[test]
 fn each_thread_has_its_own_way() {
     for_each_seed("each_thread_has_its_own_way", 6, |seed| {
-        let settings = Settings {
-            shape: Shape::ROOMY,
-            order: Order::Relaxed,
-            may_fill: false,
-        };
+        let settings = Settings { shape: Shape::ROOMY, order: Order::Relaxed, may_fill: false };
         if let Err(what) = crowd(settings, seed, 4, 150, 20) {
             panic!("seed {seed}: {what}");
         }

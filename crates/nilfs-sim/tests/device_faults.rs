@@ -17,10 +17,7 @@ use nilfs_sim::seeds::for_each_seed;
 use nilfs_sim::subject::{Mounting, Subject};
 use nilfs_sim::volume::Shape;
 
-const READ_WRITE: Mounting = Mounting {
-    order: Order::Relaxed,
-    read_only: false,
-};
+const READ_WRITE: Mounting = Mounting { order: Order::Relaxed, read_only: false };
 
 /// A life without remounts, whose failures are the test's.
 struct Life {
@@ -41,10 +38,7 @@ impl Life {
         let Outcome::Facts(root) = subject.apply(&Op::Stat(Target::Path(Path::root()))) else {
             panic!("the root of a new volume cannot be read");
         };
-        let profile = Profile {
-            remounts: 0,
-            ..Profile::SYNCS
-        };
+        let profile = Profile { remounts: 0, ..Profile::SYNCS };
         let mut life = Self {
             device,
             faults,
@@ -58,12 +52,7 @@ impl Life {
     }
 
     fn record(&mut self, promise: Promise) {
-        self.steps.push(Step {
-            began: 0,
-            ended: 0,
-            promise,
-            state: self.model.clone(),
-        });
+        self.steps.push(Step { began: 0, ended: 0, promise, state: self.model.clone() });
     }
 
     /// Does a random operation; what the engine answered, and what it should have.
@@ -78,10 +67,7 @@ impl Life {
         let now = ThreadClock::at_step(self.steps.len() as u64);
         ThreadClock::set(now);
         let found = self.subject.apply(op);
-        if matches!(
-            found,
-            Outcome::Refused(Refusal::Broken(_) | Refusal::ReadOnly)
-        ) {
+        if matches!(found, Outcome::Refused(Refusal::Broken(_) | Refusal::ReadOnly)) {
             return (found, None);
         }
         let expected = self.model.apply(op, now);
@@ -126,20 +112,11 @@ fn a_device_that_cannot_write_makes_the_volume_read_only() {
             assert_eq!(wrong, None);
         }
         let (synced, _) = life.apply(&Op::Sync);
-        let refused = matches!(
-            synced,
-            Outcome::Refused(Refusal::Broken(_) | Refusal::ReadOnly)
-        );
+        let refused = matches!(synced, Outcome::Refused(Refusal::Broken(_) | Refusal::ReadOnly));
         assert!(refused, "a sync that cannot write answered {synced}");
         assert!(life.subject.is_read_only());
         life.look();
-        let Life {
-            device,
-            faults,
-            subject,
-            steps,
-            ..
-        } = life;
+        let Life { device, faults, subject, steps, .. } = life;
         // It cannot succeed, but must end.
         let _ = subject.unmount();
         faults.writes.store(false, Ordering::Relaxed);
@@ -164,22 +141,13 @@ fn an_operation_that_cannot_read_changes_nothing() {
             if round % 10 == 0 {
                 // With nothing in memory, every operation has to read.
                 life.model.close_all();
-                let Life {
-                    device, subject, ..
-                } = life;
+                let Life { device, subject, .. } = life;
                 subject.unmount().unwrap_or_else(|what| panic!("{what}"));
-                life = Life {
-                    subject: mount(&device),
-                    device,
-                    ..life
-                };
+                life = Life { subject: mount(&device), device, ..life };
             }
             life.faults.reads.store(true, Ordering::Relaxed);
             let op = life.generator.next_op(&life.model);
-            let commits = matches!(
-                op,
-                Op::Sync | Op::Commit | Op::Fsync(_) | Op::Fdatasync(_)
-            );
+            let commits = matches!(op, Op::Sync | Op::Commit | Op::Fsync(_) | Op::Fdatasync(_));
             let wrong = if commits { None } else { life.apply(&op).1 };
             life.faults.reads.store(false, Ordering::Relaxed);
             assert_eq!(wrong, None);

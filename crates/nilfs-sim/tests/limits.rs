@@ -13,61 +13,34 @@ use nilfs_sim::subject::{Mounting, Subject};
 use nilfs_sim::volume::{Shape, check};
 use nilfs_sim::world::{Settings, World};
 
-const READ_WRITE: Mounting = Mounting {
-    order: Order::Relaxed,
-    read_only: false,
-};
+const READ_WRITE: Mounting = Mounting { order: Order::Relaxed, read_only: false };
 
 fn top(number: u16) -> Path {
     Path::root().join(Name(number))
 }
 
 fn create(path: Path, kind: FileType) -> Op {
-    Op::Create {
-        path,
-        kind,
-        mode: 0o755,
-        rdev: DeviceCode::default(),
-    }
+    Op::Create { path, kind, mode: 0o755, rdev: DeviceCode::default() }
 }
 
 fn write(path: &Path, offset: u64, length: u64, fill: u32) -> Op {
-    Op::Write {
-        target: Target::Path(path.clone()),
-        offset,
-        length,
-        fill,
-    }
+    Op::Write { target: Target::Path(path.clone()), offset, length, fill }
 }
 
 fn truncate(path: &Path, size: u64) -> Op {
-    let changes = SetAttr {
-        size: Some(size),
-        ..SetAttr::default()
-    };
-    Op::SetAttr {
-        target: Target::Path(path.clone()),
-        changes,
-    }
+    let changes = SetAttr { size: Some(size), ..SetAttr::default() };
+    Op::SetAttr { target: Target::Path(path.clone()), changes }
 }
 
 fn live(shape: Shape, ops: &[Op]) {
-    let settings = Settings {
-        shape,
-        order: Order::Relaxed,
-        may_fill: false,
-    };
+    let settings = Settings { shape, order: Order::Relaxed, may_fill: false };
     World::replay(settings, ops).and_then(World::end).unwrap_or_else(|what| panic!("{what}"));
 }
 
 /// Blocks of 1 KiB hold 63 pointers, so 13 MB take a block map of four levels.
 #[test]
 fn files_grow_and_shrink_through_all_heights_of_their_map() {
-    let shape = Shape {
-        block_size: 1024,
-        blocks_per_segment: 512,
-        segments: 160,
-    };
+    let shape = Shape { block_size: 1024, blocks_per_segment: 512, segments: 160 };
     let mut ops = vec![create(top(0), FileType::Regular)];
     let sizes = [1, 6, 7, 63, 64, 189, 190, 3969, 3970, 11907, 11908, 13000];
     let mut from = 0;
@@ -109,20 +82,13 @@ fn the_greatest_file_is_sparse() {
 
 #[test]
 fn a_file_has_at_most_32000_links() {
-    let shape = Shape {
-        block_size: 4096,
-        blocks_per_segment: 512,
-        segments: 64,
-    };
+    let shape = Shape { block_size: 4096, blocks_per_segment: 512, segments: 64 };
     let device = Arc::new(MemoryDevice::from(shape.format()));
     let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
     let mut subject = Subject::mount(below, READ_WRITE).unwrap_or_else(|what| panic!("{what}"));
     subject.apply(&create(top(0), FileType::Regular));
     let mut link = |number| {
-        subject.apply(&Op::Link {
-            target: Target::Path(top(0)),
-            to: top(Name::NUMBERED + number),
-        })
+        subject.apply(&Op::Link { target: Target::Path(top(0)), to: top(Name::NUMBERED + number) })
     };
     for nth in 1..32000 {
         let linked = link(nth);
@@ -165,35 +131,17 @@ fn what_is_held_open_outlives_its_name() {
     let ops = [
         create(top(0), FileType::Regular),
         write(&top(0), 0, 3000, 1),
-        Op::Open {
-            path: top(0),
-            handle: 0,
-        },
+        Op::Open { path: top(0), handle: 0 },
         Op::Unlink(top(0)),
         Op::Commit,
-        Op::Write {
-            target: handle(),
-            offset: 5000,
-            length: 100,
-            fill: 2,
-        },
+        Op::Write { target: handle(), offset: 5000, length: 100, fill: 2 },
         Op::Sync,
-        Op::Read {
-            target: handle(),
-            offset: 0,
-            length: 6000,
-        },
-        Op::Link {
-            target: handle(),
-            to: top(3),
-        },
+        Op::Read { target: handle(), offset: 0, length: 6000 },
+        Op::Link { target: handle(), to: top(3) },
         Op::Stat(handle()),
         Op::Close(0),
         create(top(1), FileType::Directory),
-        Op::Open {
-            path: top(1),
-            handle: 1,
-        },
+        Op::Open { path: top(1), handle: 1 },
         Op::RemoveDirectory(top(1)),
         Op::Stat(Target::Handle(1)),
         create(inside, FileType::Regular),

@@ -12,11 +12,7 @@ use nilfs_sim::volume::Shape;
 use nilfs_sim::world::{Failure, Settings, World};
 
 fn settings(order: Order) -> Settings {
-    Settings {
-        shape: Shape::SMALL,
-        order,
-        may_fill: true,
-    }
+    Settings { shape: Shape::SMALL, order, may_fill: true }
 }
 
 fn live_and_cut(

@@ -60,10 +60,7 @@ impl Rewritten {
                 pointer
             }
         };
-        let entries = self
-            .nodes
-            .iter_mut()
-            .flat_map(|node| node.entries.iter_mut());
+        let entries = self.nodes.iter_mut().flat_map(|node| node.entries.iter_mut());
         entries.for_each(|(_, pointer)| *pointer = real(*pointer));
         match &mut self.root {
             Root::Direct(pointers) => pointers.iter_mut().for_each(|p| *p = real(*p)),
@@ -82,24 +79,11 @@ pub(crate) fn rewrite(
 ) -> Result<Rewritten> {
     debug_assert!(updates.is_sorted_by(|a, b| a.0 < b.0), "updates ascend");
     let most = max_children(source.store.block_size());
-    let mut rewrite = Rewrite {
-        source,
-        cut: cut.map(|cut| cut.0),
-        most,
-        out: Output::default(),
-    };
+    let mut rewrite = Rewrite { source, cut: cut.map(|cut| cut.0), most, out: Output::default() };
     let (level, old) = match root {
         Root::Direct(pointers) => {
-            let mapped = pointers
-                .iter()
-                .enumerate()
-                .filter(|(_, pointer)| **pointer != 0);
-            (
-                1,
-                mapped
-                    .map(|(nth, pointer)| (nth as u64, *pointer))
-                    .collect(),
-            )
+            let mapped = pointers.iter().enumerate().filter(|(_, pointer)| **pointer != 0);
+            (1, mapped.map(|(nth, pointer)| (nth as u64, *pointer)).collect())
         }
         Root::Tree { level, entries } => (*level, entries.clone()),
     };
@@ -134,13 +118,10 @@ impl Output {
 
     /// Brings the nodes into the order in which they are written.
     fn finish(self, root: Root) -> Rewritten {
-        let mut order: Vec<usize> = (0..self.nodes.len())
-            .filter(|&nth| self.nodes[nth].is_some())
-            .collect();
+        let mut order: Vec<usize> =
+            (0..self.nodes.len()).filter(|&nth| self.nodes[nth].is_some()).collect();
         order.sort_by_key(|&nth| {
-            self.nodes[nth]
-                .as_ref()
-                .map(|node| (node.level, node.entries[0].0))
+            self.nodes[nth].as_ref().map(|node| (node.level, node.entries[0].0))
         });
         let mut place = vec![0; self.nodes.len()];
         for (new, &old) in order.iter().enumerate() {
@@ -148,16 +129,8 @@ impl Output {
         }
         let mut nodes = self.nodes;
         let nodes = order.iter().filter_map(|&old| nodes[old].take()).collect();
-        let mut result = Rewritten {
-            root,
-            nodes,
-            dead: self.dead,
-            block_delta: self.block_delta,
-        };
-        result.resolve(
-            |old| PROVISIONAL_NODE | place[old] as u64,
-            |data| PROVISIONAL_DATA | data,
-        );
+        let mut result = Rewritten { root, nodes, dead: self.dead, block_delta: self.block_delta };
+        result.resolve(|old| PROVISIONAL_NODE | place[old] as u64, |data| PROVISIONAL_DATA | data);
         result
     }
 }
@@ -193,9 +166,8 @@ impl Rewrite<'_> {
         let mut rest = updates;
         for (nth, &entry) in old.iter().enumerate() {
             let next = old.get(nth + 1).map(|next| next.0);
-            let count = next.map_or(rest.len(), |next| {
-                rest.partition_point(|update| update.0.0 < next)
-            });
+            let count =
+                next.map_or(rest.len(), |next| rest.partition_point(|update| update.0.0 < next));
             let (own, others) = rest.split_at(count);
             rest = others;
             match self.child(level - 1, entry, own, next.or(end))? {
@@ -307,9 +279,7 @@ impl Rewrite<'_> {
     fn deal_out(&mut self, level: u8, entries: &[Entry], at_end: bool) -> Vec<Entry> {
         let mut made = Vec::with_capacity(entries.len() / self.most + 1);
         let mut rest = entries;
-        let even = entries
-            .len()
-            .div_ceil(entries.len().div_ceil(self.most).max(1));
+        let even = entries.len().div_ceil(entries.len().div_ceil(self.most).max(1));
         while !rest.is_empty() {
             let size = match at_end {
                 _ if rest.len() <= self.most => rest.len(),
@@ -342,9 +312,7 @@ impl Rewrite<'_> {
         }
         if fits_direct(level, &entries) {
             let mut pointers = [0; DIRECT_POINTERS];
-            entries
-                .iter()
-                .for_each(|&(key, pointer)| pointers[key as usize] = pointer);
+            entries.iter().for_each(|&(key, pointer)| pointers[key as usize] = pointer);
             return Ok(Root::Direct(pointers));
         }
         while entries.len() > ROOT_MAX_CHILDREN {
@@ -359,10 +327,7 @@ impl Rewrite<'_> {
 }
 
 fn fits_direct(level: u8, entries: &[Entry]) -> bool {
-    level == 1
-        && entries
-            .last()
-            .is_none_or(|last| last.0 < DIRECT_POINTERS as u64)
+    level == 1 && entries.iter().all(|entry| entry.0 < DIRECT_POINTERS as u64)
 }
 
 /// Appends a child to its elder siblings; new ones that become neighbours are joined, and so are
@@ -378,10 +343,7 @@ fn join(children: &mut Vec<Child>, child: Child) {
 
 /// Fails if a pointer from the device could be taken for a provisional one.
 fn check_pointers(entries: &[Entry]) -> Result<()> {
-    match entries
-        .iter()
-        .find(|(_, pointer)| pointer & (PROVISIONAL_NODE | PROVISIONAL_DATA) != 0)
-    {
+    match entries.iter().find(|(_, pointer)| pointer & (PROVISIONAL_NODE | PROVISIONAL_DATA) != 0) {
         Some((key, pointer)) => Err(Error::Inconsistent(format!(
             "a block map leads from block {key} to the impossible block {pointer}"
         ))),

@@ -76,9 +76,7 @@ impl Source<'_> {
     pub(crate) fn lookup(&self, root: &Root, key: FileBlock) -> Result<Option<u64>> {
         let (mut level, entries) = match root {
             Root::Direct(pointers) => {
-                let pointer = usize::try_from(key.0)
-                    .ok()
-                    .and_then(|nth| pointers.get(nth));
+                let pointer = usize::try_from(key.0).ok().and_then(|nth| pointers.get(nth));
                 return Ok(pointer.copied().filter(|&pointer| pointer != 0));
             }
             Root::Tree { level, entries } => (*level, entries),
@@ -116,9 +114,9 @@ impl Source<'_> {
                 }
                 Ok(())
             }
-            Root::Tree { level, entries } => self
-                .scan_entries(*level, entries.iter().copied(), from, None, visit)
-                .map(|_| ()),
+            Root::Tree { level, entries } => {
+                self.scan_entries(*level, entries.iter().copied(), from, None, visit).map(|_| ())
+            }
         }
     }
 
@@ -146,11 +144,7 @@ impl Source<'_> {
                 let end = entries.peek().map(|next| next.0).or(end);
                 let block = self.node(entry, level - 1, end)?;
                 let node = parse(&block, level - 1)?;
-                let skip = if level == 2 {
-                    0
-                } else {
-                    node.rank(from.0).saturating_sub(1)
-                };
+                let skip = if level == 2 { 0 } else { node.rank(from.0).saturating_sub(1) };
                 self.scan_entries(level - 1, node.entries().skip(skip), from, end, visit)?
             };
             if flow.is_break() {

@@ -36,9 +36,7 @@ type Step = (Option<u64>, BTreeMap<u64, bool>);
 
 fn keys() -> impl Strategy<Value = BTreeMap<u64, bool>> {
     let near = (0u64..400, 0u64..500, any::<bool>()).prop_map(|(start, len, _)| {
-        (start..start + len)
-            .map(|key| (key, true))
-            .collect::<BTreeMap<_, _>>()
+        (start..start + len).map(|key| (key, true)).collect::<BTreeMap<_, _>>()
     });
     let sparse = prop::collection::btree_map(
         prop_oneof![0u64..8, 0u64..5000, any::<u64>().prop_map(|key| key >> 1)],
@@ -63,10 +61,7 @@ struct World {
 
 impl World {
     fn source(&self) -> Source<'_> {
-        Source {
-            store: &self.store,
-            pointers: Pointers::Physical,
-        }
+        Source { store: &self.store, pointers: Pointers::Physical }
     }
 
     fn step(&mut self, (cut, keys): &Step) {
@@ -91,16 +86,10 @@ impl World {
                 Some(pointer) => self.model.insert(key.0, *pointer),
                 None => self.model.remove(&key.0),
             };
-            assert!(
-                old.is_none_or(|old| dead.remove(&old)),
-                "a replaced block is dead"
-            );
+            assert!(old.is_none_or(|old| dead.remove(&old)), "a replaced block is dead");
         }
         for pointer in dead {
-            assert!(
-                self.nodes.remove(&pointer),
-                "all other dead blocks are nodes"
-            );
+            assert!(self.nodes.remove(&pointer), "all other dead blocks are nodes");
         }
         let base = self.next + 4;
         self.next += map.nodes.len() as u64;
@@ -109,18 +98,12 @@ impl World {
             let mut block = zeroed(self.store.block_size());
             encode_node(bytes_mut(&mut block), node.level, &node.entries);
             let address = base + nth as u64;
-            self.store
-                .write_run(BlockNr(address), &[IoSlice::new(&block)])
-                .unwrap();
+            self.store.write_run(BlockNr(address), &[IoSlice::new(&block)]).unwrap();
             self.nodes.insert(address);
         }
         self.root = Root::parse(&map.root.encode()).unwrap();
         let after = self.model.len() + self.nodes.len();
-        assert_eq!(
-            after as i64 - before as i64,
-            map.block_delta,
-            "blocks are counted"
-        );
+        assert_eq!(after as i64 - before as i64, map.block_delta, "blocks are counted");
     }
 
     fn compare(&self) {
@@ -129,17 +112,11 @@ impl World {
             found.insert(key.0, pointer);
             Ok(ControlFlow::Continue(()))
         };
-        self.source()
-            .scan(&self.root, FileBlock(0), &mut all)
-            .unwrap();
+        self.source().scan(&self.root, FileBlock(0), &mut all).unwrap();
         assert_eq!(found, self.model);
         let last = self.source().last_mapped(&self.root).unwrap();
         assert_eq!(last.map(|key| key.0), self.model.keys().last().copied());
-        for key in self
-            .model
-            .keys()
-            .flat_map(|key| [key.saturating_sub(1), *key, key + 1])
-        {
+        for key in self.model.keys().flat_map(|key| [key.saturating_sub(1), *key, key + 1]) {
             let found = self.source().lookup(&self.root, FileBlock(key)).unwrap();
             assert_eq!(found, self.model.get(&key).copied(), "block {key}");
         }

@@ -16,6 +16,16 @@ const EAGER_BYTES: u64 = 64 << 20;
 /// The commit interval of a volume that does not name one.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What the thread has waited for.
+enum Due {
+    /// Changes are old or many.
+    Checkpoint,
+    /// Files without a name may have been closed.
+    Look,
+    /// The end.
+    Stop,
+}
+
 /// How the thread learns that there is something to do.
 #[derive(Debug, Default)]
 pub(super) struct Wakeup {
@@ -63,19 +73,27 @@ impl Wakeup {
         self.condition.notify_all();
     }
 
-    /// Waits until a checkpoint is due. False: there is to be none any more.
-    fn wait(&self, interval: Duration) -> bool {
+    /// Waits until there is something to do. With `look`, that is the case after the interval even
+    /// if nothing has changed.
+    fn wait(&self, interval: Duration, look: bool) -> Due {
         let mut state = self.state.lock();
+        let deadline = Instant::now() + interval;
         loop {
             if state.stop {
-                return false;
+                return Due::Stop;
             }
-            match state.since.map(|since| since + interval) {
-                _ if state.eager => return true,
-                None => self.condition.wait(&mut state),
-                Some(due) if due <= Instant::now() => return true,
-                Some(due) => drop(self.condition.wait_until(&mut state, due)),
+            if state.eager {
+                return Due::Checkpoint;
             }
+            let changed = state.since.map(|since| since + interval);
+            let Some(due) = changed.or(look.then_some(deadline)) else {
+                self.condition.wait(&mut state);
+                continue;
+            };
+            if due <= Instant::now() {
+                return if changed.is_some() { Due::Checkpoint } else { Due::Look };
+            }
+            self.condition.wait_until(&mut state, due);
         }
     }
 }
@@ -113,10 +131,7 @@ impl Filesystem {
         let fs = Arc::clone(self);
         let thread =
             (!self.is_read_only()).then(|| std::thread::spawn(move || fs.run_background()));
-        Background {
-            fs: Arc::clone(self),
-            thread,
-        }
+        Background { fs: Arc::clone(self), thread }
     }
 
     fn run_background(&self) {
@@ -126,7 +141,13 @@ impl Filesystem {
             Err(error) => tracing::error!("cannot look for files without a name: {error}"),
         }
         let interval = self.commit_interval();
-        while self.wakeup.wait(interval) {
+        loop {
+            let orphans = !self.table.lock().orphans.is_empty();
+            match self.wakeup.wait(interval, orphans) {
+                Due::Stop => return,
+                Due::Look if !self.table.lock().has_abandoned() => continue,
+                Due::Look | Due::Checkpoint => {}
+            }
             // The error has been reported where it stopped the volume from being written.
             if self.commit().is_err() {
                 return;

@@ -31,20 +31,13 @@ impl Filesystem {
         let state = inode.state.read();
         let view = self.view();
         let left = state.size().saturating_sub(offset);
-        let count = buffer
-            .len()
-            .min(usize::try_from(left).unwrap_or(usize::MAX));
-        self.noting(read_range(
-            inode,
-            &state,
-            &view,
-            offset,
-            &mut buffer[..count],
-        ))?;
+        let count = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        self.noting(read_range(inode, &state, &view, offset, &mut buffer[..count]))?;
         Ok(count)
     }
 
-    /// Writes all of `data`, or nothing if there is an error.
+    /// Writes all of `data`. An error of the device or damage of the volume can leave a part of it
+    /// written; any other error, nothing.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::FileTooLarge`], [`Error::ReadOnly`], [`Error::NotPermitted`],
@@ -53,42 +46,33 @@ impl Filesystem {
         if inode.file_type() != FileType::Regular {
             return Err(Error::Invalid("only regular files can be written"));
         }
-        let end = offset
-            .checked_add(data.len() as u64)
-            .filter(|&end| end <= MAX_SIZE);
+        let end = offset.checked_add(data.len() as u64).filter(|&end| end <= MAX_SIZE);
         let end = end.ok_or(Error::FileTooLarge)?;
         if data.is_empty() {
             return Ok(());
         }
         let pages = data.len() as u64 / self.store.block_size().bytes64() + 2;
-        self.change(
-            Cost {
-                pages,
-                inodes: 1,
-                frees: false,
-            },
-            || {
-                let mut state = inode.state.write();
-                let context = self.context();
-                if state.has_flag(flags::IMMUTABLE) {
-                    return Err(Error::NotPermitted("the file is immutable"));
-                }
-                if state.has_flag(flags::APPEND) && offset < state.size() {
-                    return Err(Error::NotPermitted("the file can only be appended to"));
-                }
-                let size = state.size();
-                if offset > size {
-                    clear_tail(inode, &mut state, &context, size)?;
-                }
-                write_range(inode, &mut state, &context, offset, data)?;
-                if end > size {
-                    state.set_size(end);
-                }
-                state.touch(self.now());
-                self.mark_dirty(inode, &mut state);
-                Ok(())
-            },
-        )
+        self.change(Cost { pages, inodes: 1, frees: false }, || {
+            let mut state = inode.state.write();
+            let context = self.context();
+            if state.has_flag(flags::IMMUTABLE) {
+                return Err(Error::NotPermitted("the file is immutable"));
+            }
+            if state.has_flag(flags::APPEND) && offset < state.size() {
+                return Err(Error::NotPermitted("the file can only be appended to"));
+            }
+            let size = state.size();
+            self.mark_dirty(inode, &mut state);
+            if offset > size {
+                clear_tail(inode, &mut state, &context, size)?;
+            }
+            write_range(inode, &mut state, &context, offset, data)?;
+            if end > size {
+                state.set_size(end);
+            }
+            state.touch(self.now());
+            Ok(())
+        })
     }
 
     /// The next data or hole at or behind `offset`.
@@ -110,20 +94,15 @@ impl Filesystem {
             let in_row = key == hole;
             hole = if in_row { key.plus(1) } else { hole };
             let go_on = what == Seek::Hole && in_row;
-            Ok(if go_on {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            })
+            Ok(if go_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
         });
         self.noting(scanned)?;
         let start = |key: FileBlock| offset.max(key.0.saturating_mul(block_size.bytes64()));
         match what {
             Seek::Hole => Ok(start(hole).min(state.size())),
-            Seek::Data => data
-                .map(start)
-                .filter(|&start| start < state.size())
-                .ok_or(Error::NoData),
+            Seek::Data => {
+                data.map(start).filter(|&start| start < state.size()).ok_or(Error::NoData)
+            }
         }
     }
 
@@ -141,9 +120,9 @@ impl Filesystem {
         let old = state.size();
         if size < old {
             let block_size = context.view.store.block_size();
+            clear_tail(inode, state, context, size)?;
             inode.cut(state, context, FileBlock(block_size.blocks_for(size)))?;
             state.set_size(size);
-            clear_tail(inode, state, context, size)?;
         } else if size > old {
             clear_tail(inode, state, context, old)?;
             state.set_size(size);
@@ -234,11 +213,7 @@ fn read_range(
                     }
                     Found::Hole => buffer[part].fill(0),
                     Found::Device(first) if count == block_size.bytes() => {
-                        run = Some(Run {
-                            first,
-                            count: 1,
-                            start: filled,
-                        });
+                        run = Some(Run { first, count: 1, start: filled });
                     }
                     Found::Device(block) => {
                         let mut whole = vec![0; block_size.bytes()];
@@ -256,6 +231,5 @@ fn read_range(
 fn read_run(view: &View, run: Option<Run>, buffer: &mut [u8]) -> Result<()> {
     let Some(run) = run else { return Ok(()) };
     let bytes = run.count as usize * view.store.block_size().bytes();
-    view.store
-        .read_run(run.first, &mut buffer[run.start..run.start + bytes])
+    view.store.read_run(run.first, &mut buffer[run.start..run.start + bytes])
 }

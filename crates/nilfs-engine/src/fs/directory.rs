@@ -54,9 +54,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<()> {
         return Err(Error::NameTooLong);
     }
     if name.is_empty() || name.iter().any(|&byte| byte == 0 || byte == b'/') {
-        return Err(Error::Invalid(
-            "a name must not be empty or contain a slash or a NUL",
-        ));
+        return Err(Error::Invalid("a name must not be empty or contain a slash or a NUL"));
     }
     Ok(())
 }
@@ -83,11 +81,7 @@ fn block_of(inode: &Inode, state: &State, view: &View, key: FileBlock) -> Result
 
 fn damaged(inode: &Inode, key: FileBlock) -> impl Fn(nilfs_ondisk::FormatError) -> Error {
     let what = format!("block {key} of directory {}", inode.ino());
-    move |source| Error::Corrupt {
-        what: what.clone(),
-        block: None,
-        source,
-    }
+    move |source| Error::Corrupt { what: what.clone(), block: None, source }
 }
 
 fn build(inode: &Inode, state: &State, view: &View) -> Result<Index> {
@@ -99,11 +93,7 @@ fn build(inode: &Inode, state: &State, view: &View) -> Result<Index> {
             let record = record.map_err(damaged(inode, key))?;
             slack = slack.max(record.slack());
             if record.is_used() {
-                let position = Position {
-                    ino: record.ino,
-                    block: key,
-                    offset: record.offset,
-                };
+                let position = Position { ino: record.ino, block: key, offset: record.offset };
                 index.names.insert(record.name.into(), position);
             }
         }
@@ -121,10 +111,7 @@ fn index<'a>(inode: &Inode, state: &'a mut State, view: &View) -> Result<&'a mut
 
 /// What a name leads to, if the index says: `None` if there is no index yet.
 pub(super) fn lookup_indexed(state: &State, name: &[u8]) -> Option<Option<Ino>> {
-    state
-        .index
-        .as_ref()
-        .map(|index| index.names.get(name).map(|position| position.ino))
+    state.index.as_ref().map(|index| index.names.get(name).map(|position| position.ino))
 }
 
 /// What a name leads to.
@@ -134,19 +121,13 @@ pub(super) fn lookup(
     view: &View,
     name: &[u8],
 ) -> Result<Option<Ino>> {
-    Ok(index(inode, state, view)?
-        .names
-        .get(name)
-        .map(|position| position.ino))
+    Ok(index(inode, state, view)?.names.get(name).map(|position| position.ino))
 }
 
 /// Whether there is nothing in the directory but "." and "..".
 pub(super) fn is_empty(inode: &Inode, state: &mut State, view: &View) -> Result<bool> {
     let index = index(inode, state, view)?;
-    let own = [&b"."[..], b".."]
-        .iter()
-        .filter(|name| index.names.contains_key(**name))
-        .count();
+    let own = [&b"."[..], b".."].iter().filter(|name| index.names.contains_key(**name)).count();
     Ok(index.names.len() == own)
 }
 
@@ -162,11 +143,7 @@ pub(super) fn insert(
     let block_size = context.view.store.block_size();
     let need = dirent::needed(name.len()).max(16);
     let index = index(inode, state, &context.view)?;
-    let room = index
-        .by_slack
-        .range((need, 0)..)
-        .next()
-        .map(|(_, block)| FileBlock(*block));
+    let room = index.by_slack.range((need, 0)..).next().map(|(_, block)| FileBlock(*block));
     let key = match room {
         Some(key) => key,
         None => {
@@ -179,22 +156,14 @@ pub(super) fn insert(
         }
     };
     let page = inode.page_mut(state, context, key)?;
-    let offset = dirent::insert(page, ino, name, file_type)
-        .map_err(damaged(inode, key))?
-        .ok_or_else(|| {
-            Error::Inconsistent(format!("directory {} lies about its room", inode.ino()))
-        })?;
+    let offset =
+        dirent::insert(page, ino, name, file_type).map_err(damaged(inode, key))?.ok_or_else(
+            || Error::Inconsistent(format!("directory {} lies about its room", inode.ino())),
+        )?;
     let slack = slack_of(page).map_err(damaged(inode, key))?;
     if let Some(index) = &mut state.index {
         index.set_slack(key, slack);
-        index.names.insert(
-            name.into(),
-            Position {
-                ino,
-                block: key,
-                offset,
-            },
-        );
+        index.names.insert(name.into(), Position { ino, block: key, offset });
     }
     Ok(())
 }

@@ -66,9 +66,7 @@ pub(super) struct Context<'a> {
 
 impl std::fmt::Debug for Inode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inode")
-            .field("ino", &self.ino)
-            .finish_non_exhaustive()
+        f.debug_struct("Inode").field("ino", &self.ino).finish_non_exhaustive()
     }
 }
 
@@ -81,9 +79,7 @@ impl Inode {
             false => Root::default(),
         };
         if raw.i_size.get() > i64::MAX as u64 {
-            return Err(Error::Inconsistent(format!(
-                "the size of inode {ino} is out of range"
-            )));
+            return Err(Error::Inconsistent(format!("the size of inode {ino} is out of range")));
         }
         let state = State {
             raw,
@@ -96,12 +92,7 @@ impl Inode {
             names_changed: 0,
             index: None,
         };
-        Ok(Self {
-            ino,
-            file_type,
-            state: RwLock::new(state),
-            windows: Mutex::default(),
-        })
+        Ok(Self { ino, file_type, state: RwLock::new(state), windows: Mutex::default() })
     }
 
     /// The inode number.
@@ -118,11 +109,7 @@ impl Inode {
 
     /// Fails unless the file is a directory.
     pub(super) fn require_directory(&self) -> Result<()> {
-        if self.file_type == FileType::Directory {
-            Ok(())
-        } else {
-            Err(Error::NotDirectory)
-        }
+        if self.file_type == FileType::Directory { Ok(()) } else { Err(Error::NotDirectory) }
     }
 
     pub(super) fn attr(&self, state: &State, block_size: BlockSize) -> Attr {
@@ -189,11 +176,7 @@ impl Inode {
             Lookup::Cut => return Ok(Found::Hole),
             Lookup::Below => {}
         }
-        match state
-            .frozen
-            .as_ref()
-            .map(|frozen| frozen.overlay.lookup(key))
-        {
+        match state.frozen.as_ref().map(|frozen| frozen.overlay.lookup(key)) {
             Some(Lookup::Page(block)) => return Ok(Found::Memory(block)),
             Some(Lookup::Cut) => return Ok(Found::Hole),
             Some(Lookup::Below) | None => {}
@@ -201,9 +184,7 @@ impl Inode {
         if state.fresh || !self.file_type.has_blocks() {
             return Ok(Found::Hole);
         }
-        Ok(self
-            .address(state, view, key)?
-            .map_or(Found::Hole, Found::Device))
+        Ok(self.address(state, view, key)?.map_or(Found::Hole, Found::Device))
     }
 
     /// The content of a block, `None` for a hole. `cached`: keep it, because it is metadata.
@@ -362,14 +343,13 @@ pub(super) enum Found<'a> {
 fn resolve_window(state: &State, view: &View, first: FileBlock) -> Result<Arc<[BlockNr]>> {
     let mut window = vec![BlockNr(0); WINDOW as usize];
     let mut translator = view.dat.translator(&view.store);
-    view.source()
-        .scan(&state.root, first, &mut |key, pointer| {
-            let Some(slot) = window.get_mut((key.0 - first.0) as usize) else {
-                return Ok(ControlFlow::Break(()));
-            };
-            *slot = translator.translate(VBlockNr(pointer))?;
-            Ok(ControlFlow::Continue(()))
-        })?;
+    view.source().scan(&state.root, first, &mut |key, pointer| {
+        let Some(slot) = window.get_mut((key.0 - first.0) as usize) else {
+            return Ok(ControlFlow::Break(()));
+        };
+        *slot = translator.translate(VBlockNr(pointer))?;
+        Ok(ControlFlow::Continue(()))
+    })?;
     Ok(window.into())
 }
 
@@ -418,10 +398,7 @@ impl State {
 
     /// Blocks in use, in units of 512 bytes, as far as it is known before a commit.
     pub(super) fn sectors(&self, per_block: u64) -> u64 {
-        let frozen = self
-            .frozen
-            .as_ref()
-            .map_or(0, |frozen| frozen.overlay.block_delta);
+        let frozen = self.frozen.as_ref().map_or(0, |frozen| frozen.overlay.block_delta);
         let delta = (frozen + self.overlay.block_delta) * per_block as i64;
         self.raw.i_blocks.get().saturating_add_signed(delta)
     }

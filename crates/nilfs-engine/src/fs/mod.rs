@@ -26,12 +26,13 @@ mod sync;
 mod table;
 mod types;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use nilfs_device::Device;
-use nilfs_ondisk::Ino;
-use nilfs_ondisk::palloc::count_set;
+use nilfs_ondisk::palloc::{BlockRole, test_bit};
+use nilfs_ondisk::{FileBlock, Ino};
 use parking_lot::{Mutex, RwLock};
 
 pub use background::Background;
@@ -95,19 +96,13 @@ impl Filesystem {
     /// Not a volume, damage, unknown features, options that exclude each other, a device error.
     pub fn mount(device: Arc<dyn Device>, options: MountOptions) -> Result<Arc<Self>> {
         if options.checkpoint.is_some() && !options.read_only {
-            return Err(Error::Invalid(
-                "a past checkpoint can only be mounted read-only",
-            ));
+            return Err(Error::Invalid("a past checkpoint can only be mounted read-only"));
         }
         if !options.read_only && device.is_read_only() {
-            return Err(Error::ReadOnly {
-                reason: "the device cannot be written".into(),
-            });
+            return Err(Error::ReadOnly { reason: "the device cannot be written".into() });
         }
         let volume = Volume::open(device)?;
-        let features = volume
-            .superblock()
-            .refuse_unknown_features(!options.read_only);
+        let features = volume.superblock().refuse_unknown_features(!options.read_only);
         features.map_err(Error::Feature)?;
         let recover = !volume.is_clean() && options.checkpoint.is_none();
         if recover && !options.recovery && !options.read_only {
@@ -152,10 +147,16 @@ impl Filesystem {
     /// Puts what data-sync logs had made durable on top of the newest checkpoint.
     fn apply(&self, salvaged: &[recovery::SalvagedBlock]) -> Result<()> {
         for found in salvaged {
-            let inode = self.get(found.ino)?;
+            let inode = match self.get(found.ino) {
+                Err(Error::Stale) => {
+                    // Linux syncs the data of a file that has lost its last name.
+                    tracing::warn!("dropped synced data of the deleted file {}", found.ino);
+                    continue;
+                }
+                inode => inode?,
+            };
             let mut block = crate::block::zeroed(self.store.block_size());
-            self.store
-                .read_run(found.block, crate::block::bytes_mut(&mut block))?;
+            self.store.read_run(found.block, crate::block::bytes_mut(&mut block))?;
             let mut state = inode.state.write();
             let context = self.context();
             inode.set_block(&mut state, &context, found.key, block)?;
@@ -183,6 +184,8 @@ impl Filesystem {
     /// # Errors
     /// [`Error::Stale`] if there is none.
     pub fn inode(&self, ino: Ino) -> Result<Entry> {
+        // No freeze may come between finding the number in use and finding its inode.
+        let _gate = self.gate.read();
         let known = self.table.lock().get(ino).is_some();
         if !known {
             if ino != Ino::ROOT && ino < Ino::FIRST_USER {
@@ -216,7 +219,8 @@ impl Filesystem {
         let per_segment = u64::from(geometry.blocks_per_segment);
         let last = self.noting(view.source().last_mapped(&view.tree.ifile))?;
         let descriptors = last.map_or(1, |last| last.0 / layout.blocks_per_descriptor + 1);
-        let files = descriptors * layout.groups_per_descriptor * layout.entries_per_group;
+        let per_descriptor = layout.groups_per_descriptor * layout.entries_per_group;
+        let files = descriptors.saturating_mul(per_descriptor);
         let free = self.space.free_blocks();
         Ok(StatFs {
             block_size: geometry.block_size.bytes() as u32,
@@ -241,32 +245,31 @@ impl Filesystem {
         let view = self.view();
         let layout = view.ifile_layout();
         let mut released = 0;
-        let last = view.source().last_mapped(&view.tree.ifile)?;
-        let groups = last.map_or(0, |last| last.0 / layout.blocks_per_group + 1);
-        for group in 0..groups {
-            let bitmap = view
-                .source()
-                .block(&view.tree.ifile, layout.bitmap(group))?;
-            let Some(bitmap) = bitmap.filter(|bitmap| count_set(bitmap) > 0) else {
-                continue;
-            };
-            let used = (0..layout.entries_per_group)
-                .filter(|&bit| nilfs_ondisk::palloc::test_bit(&bitmap, bit as usize));
-            for ino in used.map(|bit| Ino(layout.first_of_group(group) + bit)) {
-                if ino >= Ino::FIRST_USER && view.raw_inode(ino)?.i_links_count.get() == 0 {
-                    released += u64::from(self.release_orphan(&view, ino)?);
+        view.source().scan(&view.tree.ifile, FileBlock(0), &mut |key, pointer| {
+            if let BlockRole::Bitmap { group } = layout.role_of(key) {
+                let bitmap = view.store.read(view.source().locate(pointer)?)?;
+                let bits = 0..layout.entries_per_group;
+                for bit in bits.filter(|&bit| test_bit(&bitmap, bit as usize)) {
+                    let ino = Ino(layout.first_of_group(group) + bit);
+                    let user = ino >= Ino::FIRST_USER;
+                    released += u64::from(user && self.release_orphan(&view, ino)?);
                 }
             }
-        }
+            Ok(ControlFlow::Continue(()))
+        })?;
         Ok(released)
     }
 
     fn release_orphan(&self, view: &View, ino: Ino) -> Result<bool> {
+        let raw = view.raw_inode(ino)?;
+        if raw.i_links_count.get() != 0 {
+            return Ok(false);
+        }
         let _gate = self.gate.read();
         if self.table.lock().get(ino).is_some() || !self.numbers.lock().is_taken(view, ino)? {
             return Ok(false);
         }
-        let inode = Arc::new(Inode::new(ino, view.raw_inode(ino)?, false)?);
+        let inode = Arc::new(Inode::new(ino, raw, false)?);
         let mut state = inode.state.write();
         self.mark_dirty(&inode, &mut state);
         let mut table = self.table.lock();
@@ -280,10 +283,7 @@ impl Filesystem {
     }
 
     fn context(&self) -> Context<'_> {
-        Context {
-            view: self.view(),
-            space: &self.space,
-        }
+        Context { view: self.view(), space: &self.space }
     }
 
     fn now(&self) -> Timestamp {
@@ -324,10 +324,7 @@ impl Filesystem {
     fn mark_dirty(&self, inode: &InodeRef, state: &mut State) {
         if !state.dirty {
             state.dirty = true;
-            self.table
-                .lock()
-                .dirty
-                .insert(inode.ino(), Arc::clone(inode));
+            self.table.lock().dirty.insert(inode.ino(), Arc::clone(inode));
             if self.space.add_inode() {
                 self.wakeup.changed();
             }
@@ -363,14 +360,10 @@ impl Filesystem {
 
     fn check_writable(&self) -> Result<()> {
         if self.log.is_none() {
-            return Err(Error::ReadOnly {
-                reason: "it is mounted read-only".into(),
-            });
+            return Err(Error::ReadOnly { reason: "it is mounted read-only".into() });
         }
         match &*self.stopped.read() {
-            Some(reason) => Err(Error::ReadOnly {
-                reason: reason.clone(),
-            }),
+            Some(reason) => Err(Error::ReadOnly { reason: reason.clone() }),
             None => Ok(()),
         }
     }

@@ -41,11 +41,7 @@ const SET_GID: u16 = 0o2000;
 
 /// Making or removing a name: a directory block or two, and the inodes of the file, of its
 /// directory, and of a target.
-const NAME: Cost = Cost {
-    pages: 3,
-    inodes: 3,
-    frees: false,
-};
+const NAME: Cost = Cost { pages: 3, inodes: 3, frees: false };
 
 impl Filesystem {
     /// The file that a name leads to; "." and ".." work too.
@@ -54,25 +50,29 @@ impl Filesystem {
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NameTooLong`], damage.
     pub fn lookup(&self, dir: &InodeRef, name: &[u8]) -> Result<Entry> {
         check_name(name)?;
-        let ino = self
-            .noting(self.find_name(dir, name))?
-            .ok_or(Error::NotFound)?;
-        // The name can lose its file before the file is looked at.
-        let inode = self.noting(self.get(ino).map_err(|error| match error {
-            Error::Stale => Error::NotFound,
-            other => other,
-        }))?;
+        let inode = self.noting(self.find(dir, name))?.ok_or(Error::NotFound)?;
         self.entry(inode)
     }
 
-    fn find_name(&self, dir: &InodeRef, name: &[u8]) -> Result<Option<Ino>> {
+    /// The file that a name leads to. The directory stays locked until the file is in hand: a name
+    /// that exists keeps its file from being deleted.
+    fn find(&self, dir: &InodeRef, name: &[u8]) -> Result<Option<InodeRef>> {
         dir.require_directory()?;
-        if let Some(found) = directory::lookup_indexed(&dir.state.read(), name) {
-            return Ok(found);
+        let get = |ino: Option<Ino>| {
+            ino.map(|ino| self.get(ino)).transpose().map_err(|error| match error {
+                Error::Stale => Error::missing(format_args!("a file of directory {}", dir.ino())),
+                other => other,
+            })
+        };
+        {
+            let state = dir.state.read();
+            if let Some(found) = directory::lookup_indexed(&state, name) {
+                return get(found);
+            }
         }
         let mut state = dir.state.write();
         let view = self.view();
-        directory::lookup(dir, &mut state, &view, name)
+        get(directory::lookup(dir, &mut state, &view, name)?)
     }
 
     /// Calls `emit` with the entries of a directory from `cookie` on (0 = the first, else the
@@ -141,12 +141,7 @@ impl Filesystem {
             return Err(Error::NameTooLong);
         }
         let mode = FileType::Symlink.mode_bits() | 0o777;
-        let new = NewInode {
-            mode,
-            uid,
-            gid,
-            rdev: Default::default(),
-        };
+        let new = NewInode { mode, uid, gid, rdev: Default::default() };
         self.make(dir, name, &new, Some(target))
     }
 
@@ -169,6 +164,11 @@ impl Filesystem {
             }
             let context = self.context();
             let ino = self.numbers.lock().take(&context.view)?;
+            if let Err(error) = directory::insert(dir, &mut parent, &context, name, ino, file_type)
+            {
+                self.numbers.lock().give_back(&context.view, ino)?;
+                return Err(error);
+            }
             let raw = self.new_inode(&parent, new, file_type);
             let inode = Arc::new(Inode::new(ino, raw, true)?);
             {
@@ -184,7 +184,6 @@ impl Filesystem {
                 self.mark_dirty(&inode, &mut state);
             }
             self.table.lock().insert(Arc::clone(&inode));
-            directory::insert(dir, &mut parent, &context, name, ino, file_type)?;
             if file_type == FileType::Directory {
                 let links = parent.links();
                 parent.set_links(links + 1);
@@ -215,11 +214,7 @@ impl Filesystem {
         raw.i_mode = U16::new(mode);
         raw.i_uid = U32::new(new.uid);
         raw.i_gid = U32::new(gid);
-        raw.i_links_count = U16::new(if file_type == FileType::Directory {
-            2
-        } else {
-            1
-        });
+        raw.i_links_count = U16::new(if file_type == FileType::Directory { 2 } else { 1 });
         raw.i_generation = U32::new(self.generation.fetch_add(1, Ordering::Relaxed));
         if matches!(file_type, FileType::CharDevice | FileType::BlockDevice) {
             raw.i_bmap[..8].copy_from_slice(&new.rdev.encode().to_le_bytes());
@@ -312,37 +307,24 @@ impl Filesystem {
     fn remove(&self, dir: &InodeRef, name: &[u8], directory: bool) -> Result<()> {
         check_new_name(name)?;
         dir.require_directory()?;
-        self.change(
-            Cost {
-                frees: true,
-                ..NAME
-            },
-            || {
-                let _names = self.names.lock();
-                let (ino, inode) = self.child(dir, name)?;
-                check_directory_changeable(&dir.state.read())?;
-                check_changeable(&inode.state.read())?;
-                self.check_removable(&inode, directory)?;
-                let mut parent = dir.state.write();
-                let context = self.context();
-                directory::remove(dir, &mut parent, &context, name)?;
-                if directory {
-                    let links = parent.links();
-                    parent.set_links(links.saturating_sub(1));
-                }
-                self.directory_changed(dir, &mut parent);
-                drop(parent);
-                debug_assert_eq!(ino, inode.ino());
-                self.drop_link(&inode);
-                Ok(())
-            },
-        )
-    }
-
-    /// The file that a name of a directory leads to.
-    fn child(&self, dir: &InodeRef, name: &[u8]) -> Result<(Ino, InodeRef)> {
-        let ino = self.find_name(dir, name)?.ok_or(Error::NotFound)?;
-        Ok((ino, self.get(ino)?))
+        self.change(Cost { frees: true, ..NAME }, || {
+            let _names = self.names.lock();
+            let inode = self.find(dir, name)?.ok_or(Error::NotFound)?;
+            check_directory_changeable(&dir.state.read())?;
+            check_changeable(&inode.state.read())?;
+            self.check_removable(&inode, directory)?;
+            let mut parent = dir.state.write();
+            let context = self.context();
+            directory::remove(dir, &mut parent, &context, name)?;
+            if directory {
+                let links = parent.links();
+                parent.set_links(links.saturating_sub(1));
+            }
+            self.directory_changed(dir, &mut parent);
+            drop(parent);
+            self.drop_link(&inode);
+            Ok(())
+        })
     }
 
     /// Fails unless the file may lose its name as what the caller takes it for.
@@ -366,11 +348,7 @@ impl Filesystem {
     fn drop_link(&self, inode: &InodeRef) {
         let mut state = inode.state.write();
         let gone = inode.file_type() == FileType::Directory;
-        let links = if gone {
-            0
-        } else {
-            state.links().saturating_sub(1)
-        };
+        let links = if gone { 0 } else { state.links().saturating_sub(1) };
         state.set_links(links);
         self.name_changed(inode, &mut state);
         if links == 0 {
@@ -395,18 +373,11 @@ impl Filesystem {
         check_new_name(to_name)?;
         dir.require_directory()?;
         to_dir.require_directory()?;
-        let cost = Cost {
-            pages: 6,
-            inodes: 4,
-            frees: false,
-        };
+        let cost = Cost { pages: 6, inodes: 4, frees: false };
         self.change(cost, || {
             let _names = self.names.lock();
-            let (_, inode) = self.child(dir, name)?;
-            let target = match self.find_name(to_dir, to_name)? {
-                Some(ino) => Some(self.get(ino)?),
-                None => None,
-            };
+            let inode = self.find(dir, name)?.ok_or(Error::NotFound)?;
+            let target = self.find(to_dir, to_name)?;
             for directory in [dir, to_dir] {
                 let state = directory.state.read();
                 if state.links() == 0 {
@@ -459,10 +430,11 @@ impl Filesystem {
                 }
                 None => directory::insert(to_dir, &mut state, &context, to_name, ino, file_type)?,
             }
-            let links = state.links() + u16::from(directory && moves);
+            let gained = u16::from(directory && moves);
             let lost = u16::from(directory && target.is_some());
-            if links - lost != state.links() {
-                state.set_links(links - lost);
+            if gained != lost {
+                let links = state.links().saturating_add(gained).saturating_sub(lost);
+                state.set_links(links);
             }
             self.directory_changed(to_dir, &mut state);
         }
@@ -500,7 +472,7 @@ impl Filesystem {
             directory::replace(dir, &mut state, &context, name, new.ino(), new.file_type())?;
             if moves {
                 let count = |inode: &InodeRef| u16::from(inode.file_type() == FileType::Directory);
-                let links = state.links() + count(new);
+                let links = state.links().saturating_add(count(new));
                 state.set_links(links.saturating_sub(count(old)));
             }
             self.directory_changed(dir, &mut state);
@@ -518,14 +490,7 @@ impl Filesystem {
             && inode.file_type() == FileType::Directory
         {
             let parent = parent.ino();
-            directory::replace(
-                inode,
-                &mut state,
-                &context,
-                b"..",
-                parent,
-                FileType::Directory,
-            )?;
+            directory::replace(inode, &mut state, &context, b"..", parent, FileType::Directory)?;
         }
         self.name_changed(inode, &mut state);
         Ok(())
@@ -542,8 +507,7 @@ impl Filesystem {
             if at.ino() == Ino::ROOT {
                 return Ok(());
             }
-            let parent = self.find_name(&at, b"..")?;
-            at = self.get(parent.ok_or_else(|| Error::missing("a \"..\" entry"))?)?;
+            at = self.find(&at, b"..")?.ok_or_else(|| Error::missing("a \"..\" entry"))?;
         }
         Err(Error::Inconsistent("directories form a ring".into()))
     }
@@ -560,27 +524,21 @@ impl Filesystem {
                 _ => Error::Invalid("only a regular file has a size that can be set"),
             });
         }
-        self.change(
-            Cost {
-                pages: 1,
-                inodes: 1,
-                frees: true,
-            },
-            || {
-                let mut state = inode.state.write();
-                check_changeable_attributes(&state, changes)?;
-                if let Some(size) = changes.size {
-                    let grows = size != state.size();
-                    self.resize_file(inode, &mut state, &self.context(), size)?;
-                    if grows || changes.mtime.is_none() {
-                        state.set_mtime(self.now());
-                    }
+        let frees = changes.size.is_some_and(|size| size < inode.state.read().size());
+        self.change(Cost { pages: 1, inodes: 1, frees }, || {
+            let mut state = inode.state.write();
+            check_changeable_attributes(&state, changes)?;
+            if let Some(size) = changes.size {
+                let grows = size != state.size();
+                self.resize_file(inode, &mut state, &self.context(), size)?;
+                if grows || changes.mtime.is_none() {
+                    state.set_mtime(self.now());
                 }
-                self.apply_changes(&mut state, changes);
-                self.mark_dirty(inode, &mut state);
-                Ok(())
-            },
-        )?;
+            }
+            self.apply_changes(&mut state, changes);
+            self.mark_dirty(inode, &mut state);
+            Ok(())
+        })?;
         self.attr(inode)
     }
 
@@ -608,25 +566,16 @@ impl Filesystem {
     /// [`Error::Invalid`] for flags that the format does not know.
     pub fn set_flags(&self, inode: &InodeRef, new: u32) -> Result<Attr> {
         if new & !flags::CHANGEABLE != 0 {
-            return Err(Error::Invalid(
-                "the volume's format does not know one of these flags",
-            ));
+            return Err(Error::Invalid("the volume's format does not know one of these flags"));
         }
-        self.change(
-            Cost {
-                pages: 0,
-                inodes: 1,
-                frees: true,
-            },
-            || {
-                let mut state = inode.state.write();
-                state.raw.i_flags = U32::new(new);
-                state.set_ctime(self.now());
-                state.attributes_changed = true;
-                self.mark_dirty(inode, &mut state);
-                Ok(())
-            },
-        )?;
+        self.change(Cost { pages: 0, inodes: 1, frees: false }, || {
+            let mut state = inode.state.write();
+            state.raw.i_flags = U32::new(new);
+            state.set_ctime(self.now());
+            state.attributes_changed = true;
+            self.mark_dirty(inode, &mut state);
+            Ok(())
+        })?;
         self.attr(inode)
     }
 
@@ -679,9 +628,9 @@ fn check_changeable(state: &State) -> Result<()> {
 /// Names cannot be taken out of an immutable directory or one that only grows.
 fn check_directory_changeable(state: &State) -> Result<()> {
     match check_changeable(state) {
-        Err(Error::NotPermitted(_)) => Err(Error::NotPermitted(
-            "the directory is immutable or can only be added to",
-        )),
+        Err(Error::NotPermitted(_)) => {
+            Err(Error::NotPermitted("the directory is immutable or can only be added to"))
+        }
         other => other,
     }
 }

@@ -1,5 +1,6 @@
 //! Inode numbers: the lowest free one is the next (format spec §10).
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use nilfs_ondisk::Ino;
@@ -24,12 +25,7 @@ pub(super) struct InodeNumbers {
 impl InodeNumbers {
     pub(super) fn new(first: Ino) -> Self {
         let first = first.0.max(Ino::FIRST_USER.0);
-        Self {
-            bitmaps: HashMap::new(),
-            changes: BTreeMap::new(),
-            lowest: first,
-            first,
-        }
+        Self { bitmaps: HashMap::new(), changes: BTreeMap::new(), lowest: first, first }
     }
 
     /// Takes the lowest free number.
@@ -69,11 +65,14 @@ impl InodeNumbers {
     /// Whether a number is in use.
     pub(super) fn is_taken(&mut self, view: &View, ino: Ino) -> Result<bool> {
         let layout = view.ifile_layout();
-        let bitmap = self.bitmap(view, layout.group_of(ino.0))?;
-        Ok(test_bit(
-            bitmap,
-            (ino.0 % layout.entries_per_group) as usize,
-        ))
+        let group = layout.group_of(ino.0);
+        if !self.bitmaps.contains_key(&group)
+            && view.source().lookup(&view.tree.ifile, layout.bitmap(group))?.is_none()
+        {
+            return Ok(false);
+        }
+        let bitmap = self.bitmap(view, group)?;
+        Ok(test_bit(bitmap, (ino.0 % layout.entries_per_group) as usize))
     }
 
     /// What has changed since the last call.
@@ -89,14 +88,14 @@ impl InodeNumbers {
     }
 
     fn bitmap(&mut self, view: &View, group: u64) -> Result<&mut Vec<u8>> {
-        if !self.bitmaps.contains_key(&group) {
-            let key = view.ifile_layout().bitmap(group);
-            let bitmap = match view.source().block(&view.tree.ifile, key)? {
-                Some(block) => block.to_vec(),
-                None => vec![0; view.store.block_size().bytes()],
-            };
-            self.bitmaps.insert(group, bitmap);
+        match self.bitmaps.entry(group) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(place) => {
+                let key = view.ifile_layout().bitmap(group);
+                let block = view.source().block(&view.tree.ifile, key)?;
+                let empty = || vec![0; view.store.block_size().bytes()];
+                Ok(place.insert(block.map_or_else(empty, |block| block.to_vec())))
+            }
         }
-        self.bitmaps.get_mut(&group).ok_or(Error::Stale)
     }
 }

@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nilfs_ondisk::Geometry;
+use parking_lot::Mutex;
 
 use crate::commit::Base;
 
@@ -19,7 +20,8 @@ const BLOCKS_PER_PAGE: u64 = 4;
 const BLOCKS_PER_INODE: u64 = 8;
 /// Blocks that any commit costs.
 const BLOCKS_PER_COMMIT: u64 = 64;
-/// Segments that even deleting leaves alone, so that a last commit is always possible.
+/// Segments that even deleting leaves alone, beside room for rewriting the whole DAT: a commit that
+/// deletes ends the life of blocks that may be described anywhere in it.
 const LAST_SEGMENTS: u64 = 2;
 
 /// What an operation may change.
@@ -47,6 +49,7 @@ pub(crate) struct Space {
     free_blocks: AtomicU64,
     reserved_blocks: AtomicU64,
     last_blocks: AtomicU64,
+    claiming: Mutex<()>,
 }
 
 /// A claim of an operation that is under way.
@@ -57,12 +60,8 @@ pub(crate) struct Claim<'a> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.space
-            .pending_pages
-            .fetch_sub(self.cost.pages, Ordering::Relaxed);
-        self.space
-            .pending_inodes
-            .fetch_sub(self.cost.inodes, Ordering::Relaxed);
+        self.space.pending_pages.fetch_sub(self.cost.pages, Ordering::Relaxed);
+        self.space.pending_inodes.fetch_sub(self.cost.inodes, Ordering::Relaxed);
     }
 }
 
@@ -72,28 +71,24 @@ impl Space {
         let per_segment = u64::from(geometry.blocks_per_segment);
         let current = geometry.segment_end(base.position.segment).0 - base.position.block.0;
         let next = geometry.segment_blocks(base.position.next);
-        let free = base.clean_segments * per_segment + current + next;
-        // What is written behind the next segment needs another next one.
-        let last = LAST_SEGMENTS * per_segment;
+        let clean = base.clean_segments.saturating_mul(per_segment);
+        let free = clean.saturating_add(current + next);
+        let dat = base.super_root.dat.i_blocks.get() / geometry.block_size.sectors();
+        let last = LAST_SEGMENTS * per_segment + dat + BLOCKS_PER_COMMIT;
+        let reserved = geometry.reserved_segments().saturating_mul(per_segment);
         self.free_blocks.store(free, Ordering::Relaxed);
-        self.reserved_blocks.store(
-            geometry.reserved_segments() * per_segment,
-            Ordering::Relaxed,
-        );
+        self.reserved_blocks.store(reserved.max(last + per_segment), Ordering::Relaxed);
         self.last_blocks.store(last, Ordering::Relaxed);
     }
 
     /// Claims room for an operation, if there is.
     pub(crate) fn claim(&self, cost: Cost) -> Option<Claim<'_>> {
+        // Two claims that each see the other's would both be refused.
+        let _one_at_a_time = self.claiming.lock();
         self.pending_pages.fetch_add(cost.pages, Ordering::Relaxed);
-        self.pending_inodes
-            .fetch_add(cost.inodes, Ordering::Relaxed);
+        self.pending_inodes.fetch_add(cost.inodes, Ordering::Relaxed);
         let claim = Claim { space: self, cost };
-        let kept = if cost.frees {
-            &self.last_blocks
-        } else {
-            &self.reserved_blocks
-        };
+        let kept = if cost.frees { &self.last_blocks } else { &self.reserved_blocks };
         let room = self.free_blocks.load(Ordering::Relaxed);
         let needed = self.needed() + kept.load(Ordering::Relaxed);
         (needed <= room).then_some(claim)
@@ -101,17 +96,10 @@ impl Space {
 
     fn needed(&self) -> u64 {
         let sum = |counters: [&AtomicU64; 3]| {
-            counters
-                .iter()
-                .map(|counter| counter.load(Ordering::Relaxed))
-                .sum::<u64>()
+            counters.iter().map(|counter| counter.load(Ordering::Relaxed)).sum::<u64>()
         };
         let pages = sum([&self.dirty_pages, &self.frozen_pages, &self.pending_pages]);
-        let inodes = sum([
-            &self.dirty_inodes,
-            &self.frozen_inodes,
-            &self.pending_inodes,
-        ]);
+        let inodes = sum([&self.dirty_inodes, &self.frozen_inodes, &self.pending_inodes]);
         pages * BLOCKS_PER_PAGE + inodes * BLOCKS_PER_INODE + BLOCKS_PER_COMMIT
     }
 
@@ -156,8 +144,6 @@ impl Space {
 
     /// Free blocks less those that uncommitted data will take.
     pub(crate) fn free_blocks(&self) -> u64 {
-        self.free_blocks
-            .load(Ordering::Relaxed)
-            .saturating_sub(self.uncommitted_pages())
+        self.free_blocks.load(Ordering::Relaxed).saturating_sub(self.uncommitted_pages())
     }
 }

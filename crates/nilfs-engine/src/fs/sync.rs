@@ -7,6 +7,7 @@
 //! then looks once into the next segment. So a super root goes into a segment only when every log
 //! in the segments before is durable.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::superblock::{LogCursor, STATE_ERROR, STATE_VALID};
 use nilfs_ondisk::{Cno, FileBlock, SegNum, Seq};
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use zerocopy::little_endian::{U16, U64};
 
 use super::Filesystem;
@@ -59,13 +60,12 @@ impl Log {
     /// that recovery went through are still needed until the next superblock.
     pub(super) fn open(volume: &Volume, salvaged: bool) -> Result<Self> {
         let (store, found) = (&volume.store, &volume.found);
-        let geometry = store.geometry();
         let newest = &found.newest;
         let source = volume.source();
         let entry = checkpoints::checkpoint(source, &volume.cpfile()?, found.cno)?;
         let view = volume.view(None)?;
         let mut sufile_edit = SufileEdit::new(source, volume.sufile()?);
-        let mut avoid = std::collections::BTreeSet::new();
+        let mut avoid = BTreeSet::new();
         let position = if found.clean {
             LogPosition {
                 segment: newest.segment,
@@ -76,24 +76,11 @@ impl Log {
                 seq: newest.header.seq,
             }
         } else {
-            if let Some(next) = newest.next.filter(|next| *next != newest.segment) {
-                sufile_edit.free(source, next)?;
-            }
             if salvaged {
                 avoid.extend(found.passed.iter().copied());
                 avoid.insert(found.last_valid.segment);
             }
-            let avoided = |segment| avoid.contains(&segment);
-            let segment = sufile_edit.allocate(source, &avoided)?;
-            let next = sufile_edit.allocate(source, &avoided)?;
-            // More segments than there are cannot have been lost.
-            let seq = found.last_valid.header.seq.plus(geometry.nsegments + 2);
-            LogPosition {
-                segment,
-                block: geometry.segment_start(segment),
-                next,
-                seq,
-            }
+            fresh_position(volume, &mut sufile_edit, &avoid)?
         };
         let base = Base {
             tree: Arc::clone(&view.tree),
@@ -107,9 +94,15 @@ impl Log {
             sufile_edit,
             avoid,
         };
+        let mut superblocks = SuperblockWriter::new(*volume.superblock(), store.device());
+        if !found.clean {
+            // A superblock that was gone back to may still call the volume clean.
+            let raw = superblocks.current_mut().raw_mut();
+            raw.s_state = U16::new(raw.s_state.get() & !STATE_VALID);
+        }
         Ok(Self {
             base,
-            superblocks: SuperblockWriter::new(*volume.superblock(), store.device()),
+            superblocks,
             completed: 0,
             unflushed: None,
             superblock_seq: newest.header.seq,
@@ -118,6 +111,41 @@ impl Log {
             closed: false,
         })
     }
+}
+
+/// Where the log goes on after an unclean end: in the segment that was set aside for it, if recovery
+/// does not need what lost logs have left there, else in a free one.
+fn fresh_position(
+    volume: &Volume,
+    sufile: &mut SufileEdit,
+    avoid: &BTreeSet<SegNum>,
+) -> Result<LogPosition> {
+    let source = volume.source();
+    let (geometry, newest) = (volume.store.geometry(), &volume.found.newest);
+    let set_aside = match newest.next.filter(|next| *next != newest.segment) {
+        Some(next) if sufile.is_set_aside(source, next)? => Some(next),
+        _ => None,
+    };
+    let avoided = |segment| avoid.contains(&segment);
+    let segment = match set_aside {
+        Some(next) if !avoided(next) => next,
+        Some(next) => {
+            sufile.free(source, next)?;
+            sufile.allocate(source, &avoided)?
+        }
+        None => sufile.allocate(source, &avoided)?,
+    };
+    let next = match sufile.allocate(source, &avoided) {
+        // No segment is left. Behind the newest log there may be room for deleting something.
+        Err(Error::NoSpace) if set_aside == Some(segment) => {
+            let (segment, block, seq) = (newest.segment, newest.end(), newest.header.seq);
+            return Ok(LogPosition { segment, block, next: set_aside.unwrap_or(segment), seq });
+        }
+        next => next?,
+    };
+    // More segments than there are cannot have been lost.
+    let seq = volume.found.last_valid.header.seq.plus(geometry.nsegments + 2);
+    Ok(LogPosition { segment, block: geometry.segment_start(segment), next, seq })
 }
 
 impl Filesystem {
@@ -153,12 +181,9 @@ impl Filesystem {
     /// # Errors
     /// [`Error::ReadOnly`], damage, a device error.
     pub fn commit(&self) -> Result<Cno> {
-        self.check_writable()?;
-        let Some(log) = &self.log else {
-            return Ok(self.view().tree.cno);
-        };
+        let Some(log) = &self.log else { return Ok(self.view().tree.cno) };
         let ticket = self.next_freeze();
-        let mut log = log.lock();
+        let mut log = self.lock_writable(log)?;
         self.commit_past(&mut log, ticket)?;
         Ok(log.base.tree.cno)
     }
@@ -169,9 +194,8 @@ impl Filesystem {
     /// As [`Filesystem::commit`].
     pub fn sync(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
-        self.check_writable()?;
         let ticket = self.next_freeze();
-        let mut log = log.lock();
+        let mut log = self.lock_writable(log)?;
         self.commit_past(&mut log, ticket)?;
         self.flush_locked(&mut log)?;
         if log.base.position.seq != log.superblock_seq {
@@ -187,9 +211,8 @@ impl Filesystem {
     /// As [`Filesystem::commit`].
     pub fn sync_file(&self, inode: &InodeRef, data_only: bool) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
-        self.check_writable()?;
         let ticket = self.next_freeze();
-        let mut log = log.lock();
+        let mut log = self.lock_writable(log)?;
         // A commit that started after this call has everything that the caller has seen.
         if log.completed < ticket && !self.is_committed(&log, inode, data_only) {
             let relaxed = self.options.order == Order::Relaxed;
@@ -200,6 +223,14 @@ impl Filesystem {
         self.flush_locked(&mut log)
     }
 
+    /// The log, when everybody before has left it. They may have failed, and then nobody may believe
+    /// that anything became durable.
+    fn lock_writable<'a>(&self, log: &'a Mutex<Log>) -> Result<MutexGuard<'a, Log>> {
+        let log = log.lock();
+        self.check_writable()?;
+        Ok(log)
+    }
+
     fn is_committed(&self, log: &Log, inode: &InodeRef, data_only: bool) -> bool {
         let state = inode.state.read();
         // A directory on the way may have been renamed; only fdatasync need not care.
@@ -207,7 +238,7 @@ impl Filesystem {
             true => state.names_changed,
             false => self.names_changed.load(Ordering::Acquire),
         };
-        !state.dirty && names <= log.completed
+        !state.dirty && state.frozen.is_none() && names <= log.completed
     }
 
     /// Commits, closes the log, and marks the volume as clean. Nothing can be changed afterwards.
@@ -221,28 +252,26 @@ impl Filesystem {
             return Ok(());
         }
         self.check_writable()?;
+        {
+            // Whoever still has the gate is part of the last commit; nobody gets it any more.
+            let _gate = self.gate.write();
+            *self.stopped.write() = Some("it has been unmounted".into());
+        }
+        log.closed = true;
         self.commit_locked(&mut log)?;
         self.flush_locked(&mut log)?;
         self.aim_superblocks(&mut log);
         let raw = log.superblocks.current_mut().raw_mut();
         raw.s_state = U16::new(raw.s_state.get() | STATE_VALID);
-        log.superblocks.write_all(self.store.device())?;
-        log.closed = true;
-        *self.stopped.write() = Some("it has been unmounted".into());
-        Ok(())
+        log.superblocks.write_all(self.store.device())
     }
 
     /// Commits unless a freeze at or behind `ticket` is in a checkpoint already.
     fn commit_past(&self, log: &mut MutexGuard<'_, Log>, ticket: u64) -> Result<()> {
-        if log.completed >= ticket {
-            Ok(())
-        } else {
-            self.commit_locked(log)
-        }
+        if log.completed >= ticket { Ok(()) } else { self.commit_locked(log) }
     }
 
     fn commit_locked(&self, log: &mut Log) -> Result<()> {
-        self.check_writable()?;
         let (frozen, freeze) = self.freeze();
         if frozen.inodes.is_empty() && frozen.numbers.is_empty() && !log.resumes {
             self.space.thaw();
@@ -270,9 +299,7 @@ impl Filesystem {
         let commit = commit::build(&self.store, &log.base, frozen, now)?;
         let last = commit.logs.last().map(|log| log.segment);
         for write in &commit.logs {
-            let crosses = log
-                .unflushed
-                .is_some_and(|segment| segment != write.segment);
+            let crosses = log.unflushed.is_some_and(|segment| segment != write.segment);
             if crosses && Some(write.segment) == last {
                 self.flush_locked(log)?;
             }
@@ -283,23 +310,22 @@ impl Filesystem {
     }
 
     fn write_log(&self, log: &mut Log, write: &LogWrite) -> Result<()> {
-        write
-            .addresses(&self.store)
-            .for_each(|block| self.store.forget(block));
+        write.addresses(&self.store).for_each(|block| self.store.forget(block));
         self.store.write_run(write.start, &write.pieces())?;
         log.unflushed.get_or_insert(write.segment);
         Ok(())
     }
 
     fn flush_locked(&self, log: &mut Log) -> Result<()> {
-        if log.unflushed.take().is_none() || !self.options.barrier {
-            return Ok(());
+        if log.unflushed.is_some() && self.options.barrier {
+            let flushed = self.store.flush();
+            if let Err(error) = &flushed {
+                self.stop_writing(log, error);
+            }
+            flushed?;
         }
-        let flushed = self.store.flush();
-        if let Err(error) = &flushed {
-            self.stop_writing(log, error);
-        }
-        flushed
+        log.unflushed = None;
+        Ok(())
     }
 
     /// Takes everything that has changed out of the hands of those who change it.
@@ -309,11 +335,11 @@ impl Filesystem {
             let mut table = self.table.lock();
             (table.take_abandoned(), std::mem::take(&mut table.dirty))
         };
-        let mut numbers = self.numbers.lock();
         let mut inodes = Vec::with_capacity(abandoned.len() + dirty.len());
         for inode in abandoned {
             let fresh = inode.state.read().fresh;
-            if let Err(error) = numbers.give_back(&self.view(), inode.ino()) {
+            let given_back = self.numbers.lock().give_back(&self.view(), inode.ino());
+            if let Err(error) = given_back {
                 self.stop(&error);
             } else if !fresh {
                 inodes.push(freeze_inode(&inode, true));
@@ -321,7 +347,7 @@ impl Filesystem {
         }
         inodes.extend(dirty.values().map(|inode| freeze_inode(inode, false)));
         inodes.sort_by_key(|frozen| frozen.ino);
-        let numbers = numbers.freeze();
+        let numbers = self.numbers.lock().freeze();
         self.space.freeze();
         self.wakeup.frozen();
         let freeze = self.freezes.fetch_add(1, Ordering::AcqRel) + 1;
@@ -339,7 +365,7 @@ impl Filesystem {
             tree: Arc::clone(&commit.base.tree),
         };
         log.base = commit.base;
-        let mut maps: std::collections::HashMap<_, (Root, u64)> = commit
+        let mut maps: HashMap<_, (Root, u64)> = commit
             .inodes
             .into_iter()
             .map(|inode| (inode.ino, (inode.root, inode.blocks)))
@@ -362,6 +388,8 @@ impl Filesystem {
         let mut state = inode.state.write();
         let needs_checkpoint = state.attributes_changed
             || state.fresh
+            // A recovery could not find a file without a name.
+            || state.links() == 0
             || state.frozen.is_some()
             || state.overlay.cut.is_some()
             || state.names_changed > log.completed
@@ -406,7 +434,8 @@ impl Filesystem {
     fn aim_superblocks(&self, log: &mut Log) {
         let now = self.now().seconds;
         let geometry = self.store.geometry();
-        let free = log.base.clean_segments * u64::from(geometry.blocks_per_segment);
+        let per_segment = u64::from(geometry.blocks_per_segment);
+        let free = log.base.clean_segments.saturating_mul(per_segment);
         let (block, cno) = (log.base.last_log, log.base.tree.cno);
         let seq = log.base.position.seq;
         let superblock = log.superblocks.current_mut();
@@ -423,9 +452,7 @@ impl Filesystem {
     /// Here `errors=continue` does not help: what was frozen could never be committed.
     fn stop_writing(&self, log: &mut Log, error: &Error) {
         self.stop(error);
-        self.stopped
-            .write()
-            .get_or_insert_with(|| error.to_string());
+        self.stopped.write().get_or_insert_with(|| error.to_string());
         let raw = log.superblocks.current_mut().raw_mut();
         raw.s_state = U16::new(raw.s_state.get() | STATE_ERROR);
         if let Err(error) = log.superblocks.write_all(self.store.device()) {
@@ -438,12 +465,7 @@ impl Filesystem {
 fn freeze_inode(inode: &InodeRef, deleted: bool) -> Arc<FrozenInode> {
     let mut state = inode.state.write();
     let overlay: Overlay = std::mem::take(&mut state.overlay);
-    let frozen = Arc::new(FrozenInode {
-        ino: inode.ino(),
-        inode: state.raw,
-        overlay,
-        deleted,
-    });
+    let frozen = Arc::new(FrozenInode { ino: inode.ino(), inode: state.raw, overlay, deleted });
     state.frozen = Some(Arc::clone(&frozen));
     state.dirty = false;
     state.attributes_changed = false;

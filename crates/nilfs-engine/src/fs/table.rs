@@ -31,20 +31,28 @@ impl Table {
 
     /// Takes out the orphans that nobody refers to any more.
     pub(super) fn take_abandoned(&mut self) -> Vec<InodeRef> {
-        let mut abandoned = Vec::new();
-        self.orphans.retain(|ino| {
-            let Some(inode) = self.inodes.get(ino) else {
-                return false;
-            };
-            let own = 1 + usize::from(self.dirty.contains_key(ino));
-            if Arc::strong_count(inode) > own {
-                return true;
-            }
-            abandoned.extend(self.inodes.remove(ino));
-            self.dirty.remove(ino);
-            false
-        });
+        let abandoned: Vec<InodeRef> = (self.orphans.iter())
+            .filter_map(|ino| self.inodes.get(ino))
+            .filter(|inode| self.is_abandoned(inode))
+            .cloned()
+            .collect();
+        for inode in &abandoned {
+            self.orphans.remove(&inode.ino());
+            self.inodes.remove(&inode.ino());
+            self.dirty.remove(&inode.ino());
+        }
         abandoned
+    }
+
+    /// Whether a commit would delete something.
+    pub(super) fn has_abandoned(&self) -> bool {
+        self.orphans.iter().any(|ino| self.inodes.get(ino).is_some_and(|it| self.is_abandoned(it)))
+    }
+
+    /// Whether only the table refers to an inode.
+    fn is_abandoned(&self, inode: &InodeRef) -> bool {
+        let own = 1 + usize::from(self.dirty.contains_key(&inode.ino()));
+        Arc::strong_count(inode) <= own
     }
 
     /// Forgets inodes that nobody refers to, if there are many.
@@ -52,8 +60,7 @@ impl Table {
         if self.inodes.len() > CACHED {
             // An orphan must be found again when it is abandoned.
             let orphans = &self.orphans;
-            self.inodes
-                .retain(|ino, inode| Arc::strong_count(inode) > 1 || orphans.contains(ino));
+            self.inodes.retain(|ino, inode| Arc::strong_count(inode) > 1 || orphans.contains(ino));
         }
     }
 }

@@ -27,13 +27,8 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        Timestamp {
-            seconds: now.as_secs() as i64,
-            nanoseconds: now.subsec_nanos(),
-        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
     }
 }
 

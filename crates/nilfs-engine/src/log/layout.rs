@@ -39,8 +39,7 @@ impl PlannedLog {
 
     /// The block behind the log.
     pub(crate) fn end(&self) -> BlockNr {
-        self.start
-            .plus(self.summary_blocks + self.payload() + u64::from(self.super_root))
+        self.start.plus(self.summary_blocks + self.payload() + u64::from(self.super_root))
     }
 }
 
@@ -69,10 +68,7 @@ pub(crate) fn plan(
     for (nth, file) in files.iter().enumerate() {
         for (index, info) in file.blocks.iter().enumerate() {
             if !planner.add(nth, index, info.size()) {
-                let rest = files[nth + 1..]
-                    .iter()
-                    .map(|file| file.blocks.len())
-                    .sum::<usize>();
+                let rest = files[nth + 1..].iter().map(|file| file.blocks.len()).sum::<usize>();
                 return Err((file.blocks.len() - index + rest) as u64);
             }
         }
@@ -82,10 +78,8 @@ pub(crate) fn plan(
     }
     planner.close();
     let (logs, position) = (planner.logs, planner.position);
-    let mut addresses: Vec<Vec<BlockNr>> = files
-        .iter()
-        .map(|file| Vec::with_capacity(file.blocks.len()))
-        .collect();
+    let mut addresses: Vec<Vec<BlockNr>> =
+        files.iter().map(|file| Vec::with_capacity(file.blocks.len())).collect();
     for log in &logs {
         let mut at = log.start.plus(log.summary_blocks);
         for (file, range) in &log.parts {
@@ -95,11 +89,7 @@ pub(crate) fn plan(
             }
         }
     }
-    Ok(Plan {
-        logs,
-        addresses,
-        position,
-    })
+    Ok(Plan { logs, addresses, position })
 }
 
 struct Planner<'a> {
@@ -140,7 +130,7 @@ impl<'a> Planner<'a> {
                 summary.place(FINFO_SIZE);
             }
             summary.place(binfo_size);
-            if summary.blocks() + self.payload + 1 <= self.room() {
+            if summary.blocks() + self.payload < self.room() {
                 self.summary = summary;
                 self.payload += 1;
                 match self.parts.last_mut() {
@@ -156,7 +146,7 @@ impl<'a> Planner<'a> {
     }
 
     fn add_super_root(&mut self) -> bool {
-        if self.summary.blocks() + self.payload + 1 > self.room() && !self.advance() {
+        if self.summary.blocks() + self.payload >= self.room() && !self.advance() {
             return false;
         }
         self.push(true);

@@ -31,9 +31,7 @@ pub(crate) fn header(store: &Store, start: BlockNr) -> Result<Option<LogHeader>>
     store.read_run(start, &mut block)?;
     let parsed = LogHeader::parse(&block, geometry.block_size, geometry.blocks_per_segment);
     let end = geometry.segment_end(geometry.segment_of(start));
-    Ok(parsed
-        .ok()
-        .filter(|header| start.0 + u64::from(header.nblocks) <= end.0))
+    Ok(parsed.ok().filter(|header| start.0 + u64::from(header.nblocks) <= end.0))
 }
 
 /// The header of the log at `start` if it belongs to the given use of the segment and every byte
@@ -66,15 +64,9 @@ pub(crate) fn read(store: &Store, start: BlockNr, header: LogHeader) -> Result<L
     let mut summary = vec![0; blocks * block_size.bytes()];
     store.read_run(start, &mut summary)?;
     let what = || "segment summary".to_owned();
-    header
-        .verify_summary(&summary, store.seed())
-        .at(what, start)?;
+    header.verify_summary(&summary, store.seed()).at(what, start)?;
     let files = parse_items(&header, &summary, block_size).at(what, start)?;
-    Ok(Log {
-        start,
-        header,
-        files,
-    })
+    Ok(Log { start, header, files })
 }
 
 /// All logs of a segment as far as their summaries are valid, stale ones included.

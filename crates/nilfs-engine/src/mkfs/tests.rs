@@ -125,18 +125,12 @@ fn first_logs_have_the_checksums_of_mkfs_nilfs2() {
         (V2_3, 200, 4096, 2048, 0xaccd_f5ff, late, 0xb8de_0453_u32),
     ] {
         let device = MemoryDevice::new(mib * MIB);
-        let parameters = Parameters {
-            generation,
-            ..parameters(block_size, per_segment, seed, time)
-        };
+        let parameters =
+            Parameters { generation, ..parameters(block_size, per_segment, seed, time) };
         let superblock = format(&device, &parameters).unwrap();
         let at = superblock.geometry().first_data_block.0 * block_size;
         let found = read(&device, at, 4);
-        assert_eq!(
-            found,
-            datasum.to_le_bytes(),
-            "{generation:?} -b {block_size}"
-        );
+        assert_eq!(found, datasum.to_le_bytes(), "{generation:?} -b {block_size}");
     }
 }
 
@@ -145,15 +139,9 @@ fn first_logs_have_the_checksums_of_mkfs_nilfs2() {
 fn the_first_log_fits_into_the_smallest_segment() {
     for generation in [Generation::V2_2, Generation::V2_3] {
         for block_size in [1024, 2048, 4096] {
-            let parameters = Parameters {
-                generation,
-                ..parameters(block_size, 16, 1, 1)
-            };
+            let parameters = Parameters { generation, ..parameters(block_size, 16, 1, 1) };
             let log = FirstLog::new(16 * 16 * block_size + 4096, &parameters).unwrap();
-            assert!(
-                log.start() + log.blocks() <= 16,
-                "{generation:?} -b {block_size}"
-            );
+            assert!(log.start() + log.blocks() <= 16, "{generation:?} -b {block_size}");
         }
     }
 }
@@ -165,50 +153,14 @@ fn impossible_parameters_are_refused_before_anything_is_written() {
         (128 * MIB, good.clone(), "134217728 bytes are too few"),
         (4096, good.clone(), "4096 bytes are too few"),
         (0, good.clone(), "0 bytes are too few"),
-        (
-            256 * MIB,
-            parameters(8192, 2048, 1, 1),
-            "8192 bytes is too large",
-        ),
-        (
-            256 * MIB,
-            parameters(4096, 1000, 1, 1),
-            "1000 blocks per segment",
-        ),
+        (256 * MIB, parameters(8192, 2048, 1, 1), "8192 bytes is too large"),
+        (256 * MIB, parameters(4096, 1000, 1, 1), "1000 blocks per segment"),
         (256 * MIB, parameters(4096, 8, 1, 1), "8 blocks per segment"),
-        (
-            256 * MIB,
-            Parameters {
-                reserved_percent: 0,
-                ..good.clone()
-            },
-            "0 % of reserved",
-        ),
-        (
-            256 * MIB,
-            Parameters {
-                reserved_percent: 100,
-                ..good.clone()
-            },
-            "100 % of reserved",
-        ),
+        (256 * MIB, Parameters { reserved_percent: 0, ..good.clone() }, "0 % of reserved"),
+        (256 * MIB, Parameters { reserved_percent: 100, ..good.clone() }, "100 % of reserved"),
         // Half of 31 segments leaves more than 8; a tenth of them does not.
-        (
-            256 * MIB,
-            Parameters {
-                reserved_percent: 90,
-                ..good.clone()
-            },
-            "at least 671092736",
-        ),
-        (
-            256 * MIB,
-            Parameters {
-                label: vec![b'x'; 81],
-                ..good.clone()
-            },
-            "the label has 81",
-        ),
+        (256 * MIB, Parameters { reserved_percent: 90, ..good.clone() }, "at least 671092736"),
+        (256 * MIB, Parameters { label: vec![b'x'; 81], ..good.clone() }, "the label has 81"),
     ];
     for (size, parameters, expected) in refused {
         let device = RecordingDevice::new(MemoryDevice::new(*size));
@@ -222,10 +174,7 @@ fn impossible_parameters_are_refused_before_anything_is_written() {
 #[test]
 fn the_least_size_is_exact() {
     for percent in [1, 5, 50, 51, 90, 99] {
-        let parameters = Parameters {
-            reserved_percent: percent,
-            ..parameters(1024, 16, 1, 1)
-        };
+        let parameters = Parameters { reserved_percent: percent, ..parameters(1024, 16, 1, 1) };
         let Err(MkfsError::TooSmall { least, .. }) = plan(0, &parameters) else {
             panic!("no bytes were enough");
         };
@@ -248,10 +197,7 @@ fn a_superblock_is_written_only_when_its_log_is_durable() {
     let first = events.iter().position(is_superblock).unwrap();
     assert_eq!(events[first - 1], Event::Flush);
     assert_eq!(events.last(), Some(&Event::Flush));
-    assert_eq!(
-        events.iter().filter(|event| is_superblock(event)).count(),
-        2
-    );
+    assert_eq!(events.iter().filter(|event| is_superblock(event)).count(), 2);
 }
 
 #[test]
@@ -263,10 +209,7 @@ fn old_content_at_both_ends_goes_and_a_boot_sector_stays() {
                 old[BOOT_SIGNATURE_AT..][..4].copy_from_slice(&BOOT_SIGNATURE);
             }
             let device = MemoryDevice::from(old.clone());
-            let parameters = Parameters {
-                discard,
-                ..parameters(1024, 16, 1, 1)
-            };
+            let parameters = Parameters { discard, ..parameters(1024, 16, 1, 1) };
             format(&device, &parameters).unwrap();
             let new = device.snapshot();
             if boot {

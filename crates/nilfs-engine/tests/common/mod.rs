@@ -36,18 +36,11 @@ pub fn check(device: &dyn Device) {
 }
 
 pub fn new(mode: u16) -> NewInode {
-    NewInode {
-        mode,
-        uid: 1000,
-        gid: 100,
-        rdev: Default::default(),
-    }
+    NewInode { mode, uid: 1000, gid: 100, rdev: Default::default() }
 }
 
 pub fn make(fs: &Filesystem, dir: &InodeRef, name: &str) -> InodeRef {
-    fs.create(dir, name.as_bytes(), &new(S_IFREG | 0o644))
-        .unwrap()
-        .inode
+    fs.create(dir, name.as_bytes(), &new(S_IFREG | 0o644)).unwrap().inode
 }
 
 pub fn content(fs: &Filesystem, inode: &InodeRef) -> Vec<u8> {
@@ -57,7 +50,5 @@ pub fn content(fs: &Filesystem, inode: &InodeRef) -> Vec<u8> {
 }
 
 pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|at| (at * 31 + seed * 7 + at / 251) as u8)
-        .collect()
+    (0..len).map(|at| (at * 31 + seed * 7 + at / 251) as u8).collect()
 }

@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use nilfs_ondisk::inode::{DeviceCode, FileType, LINK_MAX};
 
-use super::node::flags_inherited;
+use super::node::{IMMUTABLE, flags_inherited};
 use super::{Answer, Body, FileBody, Model, Node, NodeId};
-use nilfs_engine::{RenameMode, Timestamp};
 use crate::name::{Name, Path};
 use crate::op::{Target, link_text};
 use crate::outcome::{Outcome, Refusal};
+use nilfs_engine::{RenameMode, Timestamp};
+
+/// The bit of a directory's mode that hands its group down.
+const SET_GID: u16 = 0o2000;
 
 impl Model {
     pub(super) fn create(
@@ -24,17 +27,14 @@ impl Model {
         let (parent, name) = self.free_name(path)?;
         let body = match kind {
             FileType::Regular => Body::File(FileBody::default()),
-            FileType::Directory => Body::Directory {
-                entries: BTreeMap::new(),
-                parent,
-            },
+            FileType::Directory => Body::Directory { entries: BTreeMap::new(), parent },
             _ => Body::Special(rdev),
         };
         self.add(parent, name, Node::new(kind, mode, body, now), now)
     }
 
     pub(super) fn symlink(&mut self, path: &Path, length: usize, now: Timestamp) -> Answer {
-        self.parent(path)?;
+        self.place(path)?;
         if length as u64 >= self.block_size {
             return Err(Refusal::NameTooLong);
         }
@@ -50,6 +50,7 @@ impl Model {
         match &self.nodes[&id] {
             node if node.kind == FileType::Directory => return Err(Refusal::NotPermitted),
             _ if !self.is_directory(parent) => return Err(Refusal::NotDirectory),
+            node if node.is_protected() => return Err(Refusal::NotPermitted),
             node if node.nlink == 0 => return Err(Refusal::NotFound),
             node if node.nlink >= u32::from(LINK_MAX) => return Err(Refusal::TooManyLinks),
             _ => {}
@@ -65,6 +66,7 @@ impl Model {
     pub(super) fn unlink(&mut self, path: &Path, now: Timestamp) -> Answer {
         let (parent, name) = self.parent(path)?;
         let id = self.entry(parent, name)?.ok_or(Refusal::NotFound)?;
+        self.check_unprotected(&[parent, id])?;
         if self.nodes[&id].kind == FileType::Directory {
             return Err(Refusal::IsDirectory);
         }
@@ -76,6 +78,7 @@ impl Model {
     pub(super) fn remove_directory(&mut self, path: &Path, now: Timestamp) -> Answer {
         let (parent, name) = self.parent(path)?;
         let id = self.entry(parent, name)?.ok_or(Refusal::NotFound)?;
+        self.check_unprotected(&[parent, id])?;
         if !self.nodes[&id].entries()?.is_empty() {
             return Err(Refusal::NotEmpty);
         }
@@ -97,6 +100,7 @@ impl Model {
         new_name.check_length()?;
         let moved = self.entry(old_parent, old_name)?.ok_or(Refusal::NotFound)?;
         let there = self.entry(new_parent, new_name)?;
+        self.check_unprotected(&[old_parent, new_parent, moved, there.unwrap_or(moved)])?;
         if there.is_some() && mode == RenameMode::NoReplace {
             return Err(Refusal::Exists);
         }
@@ -131,6 +135,13 @@ impl Model {
         self.put(new_parent, new_name, moved, now);
         self.recount(&[(moved, old_parent, new_parent)]);
         Ok(Outcome::Done)
+    }
+
+    fn check_unprotected(&self, files: &[NodeId]) -> Answer<()> {
+        match files.iter().any(|id| self.nodes[id].is_protected()) {
+            true => Err(Refusal::NotPermitted),
+            false => Ok(()),
+        }
     }
 
     fn is_directory(&self, id: NodeId) -> bool {
@@ -183,6 +194,9 @@ impl Model {
 
     fn free_name(&self, path: &Path) -> Answer<(NodeId, Name)> {
         let (parent, name) = self.parent(path)?;
+        if self.nodes[&parent].flags & IMMUTABLE != 0 {
+            return Err(Refusal::NotPermitted);
+        }
         match self.entry(parent, name)? {
             Some(_) => Err(Refusal::Exists),
             None => Ok((parent, name)),
@@ -196,7 +210,12 @@ impl Model {
     fn add(&mut self, parent: NodeId, name: Name, mut node: Node, now: Timestamp) -> Answer {
         let id = self.next;
         self.next = NodeId(id.0 + 1);
-        node.flags = flags_inherited(self.nodes[&parent].flags, node.kind);
+        let directory = &self.nodes[&parent];
+        node.flags = flags_inherited(directory.flags, node.kind);
+        if directory.mode & SET_GID != 0 {
+            node.gid = directory.gid;
+            node.mode |= if node.kind == FileType::Directory { SET_GID } else { 0 };
+        }
         if node.kind == FileType::Directory {
             self.change(parent).nlink += 1;
         }

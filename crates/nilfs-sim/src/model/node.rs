@@ -5,9 +5,14 @@ use std::collections::BTreeMap;
 use nilfs_ondisk::inode::{DeviceCode, FileType};
 
 use super::{FileBody, NodeId};
-use nilfs_engine::Timestamp;
 use crate::name::Name;
 use crate::outcome::{Facts, Refusal};
+use nilfs_engine::Timestamp;
+
+/// Nothing about the file can change.
+pub(super) const IMMUTABLE: u32 = 0x10;
+/// The file can only grow at its end.
+pub(super) const APPEND: u32 = 0x20;
 
 /// An inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +93,11 @@ impl Node {
         }
     }
 
+    /// Whether names can neither be given nor taken away.
+    pub(super) fn is_protected(&self) -> bool {
+        self.flags & (IMMUTABLE | APPEND) != 0
+    }
+
     /// The entries of a directory.
     pub(super) fn entries(&self) -> Result<&BTreeMap<Name, NodeId>, Refusal> {
         match &self.body {
@@ -114,10 +124,11 @@ impl Node {
     }
 }
 
-/// The flags that a new file takes over from its directory (format spec §13).
+/// The flags that a new file takes over from its directory (format spec §13). Immutable and
+/// append-only are none of them, or nobody could ever delete the file.
 #[must_use]
-pub fn flags_inherited(directory: u32, kind: FileType) -> u32 {
-    const INHERITED: u32 = 0x1_86ff;
+pub(super) fn flags_inherited(directory: u32, kind: FileType) -> u32 {
+    const INHERITED: u32 = 0x1_86cf;
     const DIRSYNC: u32 = 0x1_0000;
     const NODUMP_NOATIME: u32 = 0xc0;
     match kind {

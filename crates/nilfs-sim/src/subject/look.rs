@@ -9,10 +9,10 @@ use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::FileType;
 
 use super::{Subject, guarded};
-use nilfs_engine::{Attr, Error, InodeRef, Result, Seek};
 use crate::name::NAME_MAX;
 use crate::outcome::Facts;
 use crate::tree::{Blocks, Content, Tree, shown};
+use nilfs_engine::{Attr, Error, InodeRef, Result, Seek};
 
 /// How many entries one call of `read_dir` is allowed to give: few, so that listings resume.
 const ENTRIES_PER_CALL: usize = 7;
@@ -40,8 +40,7 @@ impl Subject {
     /// What the engine said, or where it contradicts itself, in words.
     pub fn tree(&self) -> Result<Tree, String> {
         let root = guarded(|| self.fs.attr(&self.root)).map_err(|error| format!("/: {error}"))?;
-        let mut names: Names =
-            vec![(Vec::new(), root.ino.0, Facts::from(&root), Content::None)];
+        let mut names: Names = vec![(Vec::new(), root.ino.0, Facts::from(&root), Content::None)];
         let mut ahead = vec![(Vec::new(), Arc::clone(&self.root), root)];
         while let Some((path, directory, attr)) = ahead.pop() {
             self.look_into(&path, &directory, &attr, &mut names, &mut ahead)
@@ -69,6 +68,10 @@ impl Subject {
             let attr = entry.attr;
             if (listed.ino, listed.kind) != (attr.ino, Some(attr.file_type)) {
                 return Err(in_words(format!("listed as {listed:?}, found as {attr:?}")));
+            }
+            let by_number = guarded(|| self.fs.inode(attr.ino)).map_err(in_words)?;
+            if by_number.attr != attr {
+                return Err(in_words(format!("by its number it is {:?}", by_number.attr)));
             }
             let content = self.content(&entry.inode, &attr).map_err(in_words)?;
             names.push((path.clone(), attr.ino.0, Facts::from(&attr), content));
@@ -193,7 +196,13 @@ impl Subject {
     }
 
     /// One block of a file, filled with zeros behind its end.
-    fn block(&self, inode: &InodeRef, index: u64, block_size: u64, size: u64) -> Result<Vec<u8>, String> {
+    fn block(
+        &self,
+        inode: &InodeRef,
+        index: u64,
+        block_size: u64,
+        size: u64,
+    ) -> Result<Vec<u8>, String> {
         let start = index * block_size;
         let expected = (size - start).min(block_size) as usize;
         let mut bytes = vec![0; block_size as usize];

@@ -1,0 +1,15 @@
+//! What programs may rely on while a volume is mounted: each promise of POSIX and Linux that the
+//! file system makes is one test, on a volume of its own, which is checked at the end.
+//!
+//! The file system and the test run in the same process. The superuser and `/dev/fuse` are needed.
+
+mod attributes;
+mod content;
+mod directories;
+mod durability;
+mod faults;
+mod locks;
+mod names;
+mod permissions;
+mod support;
+mod times;

@@ -1,0 +1,229 @@
+//! A volume in memory, mounted on a temporary directory.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use nilfs_check::{Checkpoints, Severity};
+use nilfs_device::{Device, MemoryDevice};
+use nilfs_engine::mkfs::{Parameters, format};
+use nilfs_engine::{Background, Filesystem, MountOptions};
+use nilfs_fuse::{KernelOptions, Mount, Mountpoint, Session, Settings};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use tempfile::TempDir;
+
+/// Somebody without privileges.
+pub const NOBODY: u32 = 65534;
+
+/// Bytes of the volume.
+pub const SIZE: u64 = 64 << 20;
+
+/// A mounted volume. It is unmounted and checked when dropped.
+pub struct World {
+    device: Arc<MemoryDevice>,
+    mounted: Option<Mounted>,
+    // Last, so that it is empty when it is deleted.
+    dir: TempDir,
+}
+
+struct Mounted {
+    mount: Mount,
+    session: Session,
+    background: Background,
+    fs: Arc<Filesystem>,
+}
+
+impl World {
+    /// A fresh volume.
+    pub fn new() -> Self {
+        Self::with_settings(Settings::default())
+    }
+
+    pub fn with_settings(settings: Settings) -> Self {
+        let device = Arc::new(MemoryDevice::new(SIZE));
+        format(&*device, &parameters()).unwrap();
+        let mut world = Self { device, mounted: None, dir: directory() };
+        let device = Arc::clone(&world.device);
+        world.mounted = Some(mount(device, world.dir.path(), MountOptions::default(), settings));
+        world
+    }
+
+    /// Unmounts, and mounts again with `options`.
+    pub fn remount_with(&mut self, options: MountOptions) {
+        self.unmount();
+        let device = Arc::clone(&self.device);
+        self.mounted = Some(mount(device, self.dir.path(), options, Settings::default()));
+    }
+
+    pub fn remount(&mut self) {
+        self.remount_with(MountOptions::default());
+    }
+
+    fn unmount(&mut self) {
+        if let Some(mounted) = self.mounted.take() {
+            mounted.end();
+        }
+    }
+
+    /// A path on the volume.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A file with this content.
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    pub fn directory(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    /// A directory in which everybody may do everything.
+    pub fn open_directory(&self, name: &str) -> PathBuf {
+        let path = self.directory(name);
+        chmod(&path, 0o777);
+        path
+    }
+
+    /// The volume as it would be found if the power failed now.
+    pub fn after_power_cut(&self) -> Arc<Filesystem> {
+        let device = Arc::new(MemoryDevice::from(self.device.snapshot()));
+        let options = MountOptions { read_only: true, ..MountOptions::default() };
+        Filesystem::mount(device, options).unwrap()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.unmount();
+        if std::thread::panicking() {
+            return;
+        }
+        let report = nilfs_check::check(&*self.device, &Checkpoints::All).unwrap();
+        let errors: Vec<_> =
+            report.findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
+        assert!(errors.is_empty(), "the volume is damaged: {errors:#?}");
+    }
+}
+
+impl Mounted {
+    fn end(self) {
+        self.mount.unmount().unwrap();
+        self.session.join().unwrap();
+        drop(self.background);
+        // A device that fails on purpose may make this impossible.
+        let _ = self.fs.unmount();
+    }
+}
+
+/// A mounted volume on a device that the test chooses. Nothing is checked at the end.
+pub struct Bare {
+    mounted: Option<Mounted>,
+    dir: TempDir,
+}
+
+impl Bare {
+    pub fn new(device: Arc<dyn Device>) -> Self {
+        let dir = directory();
+        let options = MountOptions::default();
+        let mounted = Some(mount(device, dir.path(), options, Settings::default()));
+        Self { mounted, dir }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        if let Some(mounted) = self.mounted.take() {
+            mounted.end();
+        }
+    }
+}
+
+/// A volume that can be formatted to 64 MiB in segments of 1 MiB.
+pub fn parameters() -> Parameters {
+    Parameters { blocks_per_segment: 256, ..Parameters::new([7; 16], 1, 1_700_000_000) }
+}
+
+fn directory() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    chmod(dir.path(), 0o755);
+    dir
+}
+
+fn mount(
+    device: Arc<dyn Device>,
+    dir: &Path,
+    options: MountOptions,
+    settings: Settings,
+) -> Mounted {
+    let kernel = KernelOptions {
+        read_only: options.read_only,
+        allow_other: true,
+        ..KernelOptions::default()
+    };
+    let fs = Filesystem::mount(device, options).unwrap();
+    let mountpoint = Mountpoint::prepare(dir, false).unwrap();
+    let (mount, channel) = mountpoint.mount(Path::new("memory"), &kernel).unwrap();
+    let session = Session::start(channel, Arc::clone(&fs), settings).unwrap();
+    let background = fs.start_background();
+    Mounted { mount, session, background, fs }
+}
+
+pub fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+/// Permission and set-id bits.
+pub fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+/// The error number of what has failed.
+pub fn errno<T>(result: io::Result<T>) -> Errno {
+    match result {
+        Ok(_) => panic!("this should have failed"),
+        Err(error) => Errno::from_io_error(&error).unwrap(),
+    }
+}
+
+/// Runs a shell script as somebody without privileges, in `dir`.
+pub fn as_nobody(dir: &Path, script: &str) -> Output {
+    Command::new("sh")
+        .args(["-c", script])
+        .current_dir(dir)
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .env("LC_ALL", "C")
+        .output()
+        .unwrap()
+}
+
+/// Opens for reading and writing with these flags; a new file gets mode 0644.
+pub fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).mode(0o644).custom_flags(flags.bits() as i32).open(path)
+}
+
+/// The names in a directory, sorted.
+pub fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
