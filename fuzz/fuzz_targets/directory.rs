@@ -12,9 +12,7 @@ fuzz_target!(|input: (u8, &[u8])| {
     let mut block = bytes.to_vec();
     block.resize(1024, 0);
     let total = |block: &[u8]| {
-        records(block)
-            .map(|record| record.map(|record| record.len))
-            .sum::<Result<usize, _>>()
+        records(block).map(|record| record.map(|record| record.len)).sum::<Result<usize, _>>()
     };
     let Ok(covered) = total(&block) else {
         return;

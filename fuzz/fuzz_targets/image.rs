@@ -71,10 +71,7 @@ fn look(device: Arc<dyn Device>) {
     let checkpoints = volume.checkpoints(Cno(1), 100).unwrap_or_default();
     let past = checkpoints.first().map(|checkpoint| checkpoint.cno);
     for checkpoint in [None, past] {
-        let options = nilfs_engine::MountOptions {
-            checkpoint,
-            ..options(true)
-        };
+        let options = nilfs_engine::MountOptions { checkpoint, ..options(true) };
         if let Ok(files) = Filesystem::mount(Arc::clone(&device), options) {
             let _ = files.stat_fs();
             let _ = files.root().map(|root| walk(&files, root.inode));
@@ -125,12 +122,7 @@ fn write(device: Arc<dyn Device>) {
         return;
     };
     let _ = files.root().and_then(|root| {
-        let new = NewInode {
-            mode: S_IFREG | 0o644,
-            uid: 0,
-            gid: 0,
-            rdev: DeviceCode::default(),
-        };
+        let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: DeviceCode::default() };
         let file = files.create(&root.inode, b"new", &new)?.inode;
         files.write(&file, 0, b"new content")?;
         files.unlink(&root.inode, b"large")

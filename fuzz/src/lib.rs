@@ -45,10 +45,7 @@ struct Still;
 
 impl Clock for Still {
     fn now(&self) -> Timestamp {
-        Timestamp {
-            seconds: 1_700_000_000,
-            nanoseconds: 5,
-        }
+        Timestamp { seconds: 1_700_000_000, nanoseconds: 5 }
     }
 }
 
@@ -79,12 +76,7 @@ pub fn volume(clean: bool) -> Vec<u8> {
 
 fn fill(fs: &Filesystem) -> nilfs_engine::Result<()> {
     let root = fs.root()?.inode;
-    let new = |mode| NewInode {
-        mode,
-        uid: 0,
-        gid: 0,
-        rdev: DeviceCode { major: 1, minor: 3 },
-    };
+    let new = |mode| NewInode { mode, uid: 0, gid: 0, rdev: DeviceCode { major: 1, minor: 3 } };
     let file = |dir, name: &str| fs.create(dir, name.as_bytes(), &new(S_IFREG | 0o644));
     let small = file(&root, "small")?.inode;
     fs.write(&small, 0, b"hello")?;
@@ -97,10 +89,7 @@ fn fill(fs: &Filesystem) -> nilfs_engine::Result<()> {
     fs.commit()?;
     let directory = fs.create(&root, b"directory", &new(S_IFDIR | 0o755))?.inode;
     for nth in 0..40 {
-        file(
-            &directory,
-            &format!("a name that is not short at all {nth}"),
-        )?;
+        file(&directory, &format!("a name that is not short at all {nth}"))?;
     }
     fs.symlink(&root, b"link", b"directory/elsewhere", 0, 0)?;
     fs.link(&small, &directory, b"hard")?;
@@ -115,10 +104,7 @@ fn fill(fs: &Filesystem) -> nilfs_engine::Result<()> {
 pub fn seal(image: &mut [u8]) {
     let geometry = geometry();
     let size = image.len() as u64;
-    for at in [Some(PRIMARY_SUPERBLOCK), secondary_superblock(size)]
-        .into_iter()
-        .flatten()
-    {
+    for at in [Some(PRIMARY_SUPERBLOCK), secondary_superblock(size)].into_iter().flatten() {
         let copy = &mut image[at as usize..][..SUPERBLOCK_SIZE];
         if let Ok((raw, _)) = RawSuperblock::read_from_prefix(copy)
             && let Ok(superblock) = Superblock::from_raw(raw, size)

@@ -19,11 +19,7 @@ fn main() -> ExitCode {
             }
         }
     }
-    if sound {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn judge(path: &Path) -> Result<bool, Box<dyn std::error::Error>> {

@@ -24,9 +24,7 @@ impl Groups {
     /// Whether an entry is in use.
     pub(crate) fn is_allocated(&self, entry: u64) -> bool {
         let bit = self.layout.bit(entry).bit;
-        self.bitmaps
-            .get(&self.layout.group_of(entry))
-            .is_some_and(|bitmap| test_bit(bitmap, bit))
+        self.bitmaps.get(&self.layout.group_of(entry)).is_some_and(|bitmap| test_bit(bitmap, bit))
     }
 
     /// The entries in use whose block begins with entry `first`, ascending.
@@ -46,18 +44,12 @@ impl Groups {
 
     /// Entries in use whose block does not exist.
     fn without_block(&self) -> impl Iterator<Item = u64> {
-        let per_block = self.layout.entries_per_block as usize;
+        let layout = &self.layout;
+        let blocks = (0..layout.entries_per_group).step_by(layout.entries_per_block as usize);
         self.bitmaps
             .keys()
-            .flat_map(move |group| {
-                let first = self.layout.first_of_group(*group);
-                (first..first + self.layout.entries_per_group).step_by(per_block)
-            })
-            .filter(|first| {
-                self.entry_blocks
-                    .binary_search_by_key(first, |(f, _)| *f)
-                    .is_err()
-            })
+            .flat_map(move |group| blocks.clone().map(|nth| layout.first_of_group(*group) + nth))
+            .filter(|first| self.entry_blocks.binary_search_by_key(first, |(f, _)| *f).is_err())
             .flat_map(|first| self.allocated_from(first))
     }
 }
@@ -70,12 +62,8 @@ impl Judge<'_, '_> {
         layout: Palloc,
         leaves: &[Leaf],
     ) -> Groups {
-        let mut groups = Groups {
-            layout,
-            bitmaps: BTreeMap::new(),
-            entry_blocks: Vec::new(),
-            whole: true,
-        };
+        let mut groups =
+            Groups { layout, bitmaps: BTreeMap::new(), entry_blocks: Vec::new(), whole: true };
         let mut descriptors = BTreeMap::new();
         // Behind this block, numbers of entries would need more than 64 bits.
         let end = layout.bitmap(layout.max_groups());
@@ -123,14 +111,8 @@ impl Judge<'_, '_> {
         let full = layout.entries_per_group;
         for (first, counters) in descriptors {
             for (group, counter) in (*first..).zip(counters.chunks_exact(4)) {
-                let free = counter
-                    .iter()
-                    .rev()
-                    .fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-                let used = groups
-                    .bitmaps
-                    .get(&group)
-                    .map_or(0, |bitmap| count_set(bitmap));
+                let free = counter.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+                let used = groups.bitmaps.get(&group).map_or(0, |bitmap| count_set(bitmap));
                 if free != full - used.min(full) {
                     let place = file.place().file_block(layout.descriptor(group).block.0);
                     self.error(Rule::Allocation, place, || {

@@ -21,16 +21,11 @@ pub(crate) struct Life {
 
 impl Life {
     /// The life of no block: all checkpoints.
-    pub(crate) const ALWAYS: Life = Life {
-        start: (Cno(0), VBlockNr(0)),
-        end: (Cno::MAX, VBlockNr(0)),
-    };
+    pub(crate) const ALWAYS: Life =
+        Life { start: (Cno(0), VBlockNr(0)), end: (Cno::MAX, VBlockNr(0)) };
 
     fn shared_with(self, other: Self) -> Self {
-        Self {
-            start: self.start.max(other.start),
-            end: self.end.min(other.end),
-        }
+        Self { start: self.start.max(other.start), end: self.end.min(other.end) }
     }
 
     /// The virtual block that is not part of a checkpoint, if there is one.
@@ -68,18 +63,10 @@ pub(crate) struct Subtree {
 }
 
 impl Subtree {
-    const NOTHING: Subtree = Subtree {
-        blocks: 0,
-        life: Life::ALWAYS,
-        last: None,
-        whole: true,
-        node: (Ino(0), 0, 0),
-    };
+    const NOTHING: Subtree =
+        Subtree { blocks: 0, life: Life::ALWAYS, last: None, whole: true, node: (Ino(0), 0, 0) };
 
-    const BROKEN: Subtree = Subtree {
-        whole: false,
-        ..Self::NOTHING
-    };
+    const BROKEN: Subtree = Subtree { whole: false, ..Self::NOTHING };
 
     fn add(&mut self, other: Self) {
         self.blocks = self.blocks.saturating_add(other.blocks);
@@ -110,17 +97,11 @@ impl Judge<'_, '_> {
                 return Subtree::BROKEN;
             }
         };
-        let mut walk = Walk {
-            judge: self,
-            file,
-            leaves,
-        };
+        let mut walk = Walk { judge: self, file, leaves };
         match root {
             Root::Direct(pointers) => {
-                let mapped: Vec<Entry> = (0..)
-                    .zip(pointers)
-                    .filter(|(_, pointer)| *pointer != 0)
-                    .collect();
+                let mapped: Vec<Entry> =
+                    (0..).zip(pointers).filter(|(_, pointer)| *pointer != 0).collect();
                 walk.children(mapped.into_iter(), 0, None)
             }
             Root::Tree { level, entries } => walk.children(entries.into_iter(), level - 1, None),
@@ -160,20 +141,11 @@ impl Walk<'_, '_, '_> {
         let Some((block, life)) = self.locate(key, pointer, 0) else {
             return Subtree::BROKEN;
         };
-        let leaf = Leaf {
-            key,
-            vblock: self.vblock(pointer),
-            block,
-        };
+        let leaf = Leaf { key, vblock: self.vblock(pointer), block };
         if let Some(leaves) = &mut self.leaves {
             leaves.push(leaf);
         }
-        Subtree {
-            blocks: 1,
-            life,
-            last: Some(leaf),
-            ..Subtree::NOTHING
-        }
+        Subtree { blocks: 1, life, last: Some(leaf), ..Subtree::NOTHING }
     }
 
     fn node(&mut self, key: u64, pointer: u64, level: u8, limit: Option<u64>) -> Subtree {
@@ -197,8 +169,7 @@ impl Walk<'_, '_, '_> {
             Ok(node) => node,
             Err(error) => {
                 let place = place.block(block);
-                self.judge
-                    .error(Rule::BlockMap, place, || error.to_string());
+                self.judge.error(Rule::BlockMap, place, || error.to_string());
                 return Subtree::BROKEN;
             }
         };
@@ -209,11 +180,7 @@ impl Walk<'_, '_, '_> {
             });
             return Subtree::BROKEN;
         }
-        let mut sum = Subtree {
-            blocks: 1,
-            life,
-            ..Subtree::NOTHING
-        };
+        let mut sum = Subtree { blocks: 1, life, ..Subtree::NOTHING };
         sum.add(self.children(node.entries(), level - 1, limit));
         sum.node = (self.file.ino, level, key);
         if remembers {
@@ -232,10 +199,7 @@ impl Walk<'_, '_, '_> {
         limit: Option<u64>,
     ) -> Subtree {
         let place = self.file.place().file_block(key).vblock(vblock);
-        let fits = known
-            .last
-            .zip(limit)
-            .is_none_or(|(last, limit)| last.key < limit);
+        let fits = known.last.zip(limit).is_none_or(|(last, limit)| last.key < limit);
         // The present is walked first, so that it finds nothing known that is not its own.
         if known.node != (self.file.ino, level, key) || !fits || self.file.present {
             self.judge.error(Rule::SharedBlock, place, || {
@@ -251,11 +215,7 @@ impl Walk<'_, '_, '_> {
     }
 
     fn vblock(&self, pointer: u64) -> VBlockNr {
-        VBlockNr(if self.file.ino == Ino::DAT {
-            0
-        } else {
-            pointer
-        })
+        VBlockNr(if self.file.ino == Ino::DAT { 0 } else { pointer })
     }
 
     /// Follows a pointer to a block that exists, is part of the checkpoint and belongs to the
@@ -271,9 +231,7 @@ impl Walk<'_, '_, '_> {
         if self.file.ino == Ino::DAT {
             let block = BlockNr(pointer);
             let info = if level == 0 {
-                BlockInfo::DatData {
-                    offset: FileBlock(key),
-                }
+                BlockInfo::DatData { offset: FileBlock(key) }
             } else {
                 BlockInfo::DatNode { key, level }
             };
@@ -289,25 +247,13 @@ impl Walk<'_, '_, '_> {
                 });
                 return None;
             }
-            let owned = self.judge.belongs(
-                block,
-                Owner {
-                    ino: Ino::DAT,
-                    info,
-                },
-                place,
-            );
+            let owned = self.judge.belongs(block, Owner { ino: Ino::DAT, info }, place);
             return owned.then_some((block, Life::ALWAYS));
         }
         let vblock = VBlockNr(pointer);
         let (block, start, end) = self.judge.translate(self.file, vblock, place)?;
         let owner = virtual_owner(self.file.ino, vblock, key, level);
-        let life = Life {
-            start: (start, vblock),
-            end: (end, vblock),
-        };
-        self.judge
-            .belongs(block, owner, place.vblock(vblock))
-            .then_some((block, life))
+        let life = Life { start: (start, vblock), end: (end, vblock) };
+        self.judge.belongs(block, owner, place.vblock(vblock)).then_some((block, life))
     }
 }

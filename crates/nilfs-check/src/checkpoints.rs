@@ -32,10 +32,7 @@ impl CheckpointTable {
     }
 
     fn snapshots(&self) -> impl Iterator<Item = (Cno, &RawCheckpoint)> {
-        self.entries
-            .iter()
-            .filter(|(_, entry)| entry.is_snapshot())
-            .map(|(cno, e)| (*cno, e))
+        self.entries.iter().filter(|(_, entry)| entry.is_snapshot()).map(|(cno, e)| (*cno, e))
     }
 
     /// Picks the checkpoints to walk.
@@ -56,11 +53,7 @@ impl CheckpointTable {
             Checkpoints::Sample(most) => {
                 self.snapshots().for_each(|(cno, _)| pick(cno, *most));
                 let step = self.entries.len().div_ceil((*most).max(1)).max(1);
-                self.entries
-                    .keys()
-                    .rev()
-                    .step_by(step)
-                    .for_each(|cno| pick(*cno, *most));
+                self.entries.keys().rev().step_by(step).for_each(|cno| pick(*cno, *most));
             }
         }
         Selection {
@@ -74,19 +67,13 @@ impl Judge<'_, '_> {
     /// Loads the cpfile and judges everything in it but the trees.
     pub(crate) fn load_checkpoints(&mut self) -> CheckpointTable {
         let inode = self.newest.super_root.cpfile;
-        let file = FileAt {
-            ino: Ino::CPFILE,
-            cno: self.newest.cno,
-            present: true,
-        };
+        let file = FileAt { ino: Ino::CPFILE, cno: self.newest.cno, present: true };
         let (tree, leaves) = self.walk_all(file, &inode);
         self.present_is_whole &= tree.whole;
         self.judge_metadata_inode(file, &inode, &tree);
         let layout = CpfileLayout::new(&self.volume.geometry);
         let (last, _) = layout.slot(self.newest.cno);
-        let mut table = CheckpointTable {
-            entries: BTreeMap::new(),
-        };
+        let mut table = CheckpointTable { entries: BTreeMap::new() };
         let mut header = None;
         let mut whole = tree.whole;
         for leaf in leaves {
@@ -156,10 +143,7 @@ impl Judge<'_, '_> {
             }
             if cno > self.newest.cno {
                 self.error(Rule::Checkpoint, place, || {
-                    format!(
-                        "the entry is valid, but the newest checkpoint is {}",
-                        self.newest.cno
-                    )
+                    format!("the entry is valid, but the newest checkpoint is {}", self.newest.cno)
                 });
                 continue;
             }
@@ -183,16 +167,8 @@ impl Judge<'_, '_> {
         let place = Place::file(Ino::CPFILE);
         let snapshots: Vec<Cno> = table.snapshots().map(|(cno, _)| cno).collect();
         for (field, found, expected) in [
-            (
-                "ch_ncheckpoints",
-                header.ch_ncheckpoints.get(),
-                table.entries.len() as u64,
-            ),
-            (
-                "ch_nsnapshots",
-                header.ch_nsnapshots.get(),
-                snapshots.len() as u64,
-            ),
+            ("ch_ncheckpoints", header.ch_ncheckpoints.get(), table.entries.len() as u64),
+            ("ch_nsnapshots", header.ch_nsnapshots.get(), snapshots.len() as u64),
         ] {
             if found != expected {
                 self.error(Rule::Checkpoint, place, || {
@@ -209,27 +185,12 @@ impl Judge<'_, '_> {
                 });
             }
         };
-        expect(
-            place,
-            "ch_snapshot_list.next",
-            header.ch_snapshot_next.get(),
-            link(Some(0)),
-        );
+        expect(place, "ch_snapshot_list.next", header.ch_snapshot_next.get(), link(Some(0)));
         let last = snapshots.len().checked_sub(1);
-        expect(
-            place,
-            "ch_snapshot_list.prev",
-            header.ch_snapshot_prev.get(),
-            link(last),
-        );
+        expect(place, "ch_snapshot_list.prev", header.ch_snapshot_prev.get(), link(last));
         for (nth, (cno, entry)) in table.snapshots().enumerate() {
             let place = Place::checkpoint(cno);
-            expect(
-                place,
-                "ssl_next",
-                entry.cp_snapshot_next.get(),
-                link(Some(nth + 1)),
-            );
+            expect(place, "ssl_next", entry.cp_snapshot_next.get(), link(Some(nth + 1)));
             let before = link(nth.checked_sub(1));
             expect(place, "ssl_prev", entry.cp_snapshot_prev.get(), before);
         }

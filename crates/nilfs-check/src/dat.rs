@@ -38,10 +38,7 @@ impl Dat {
         let nth = in_group % layout.entries_per_block;
         let first = self.blocks_of_entries.get(&VBlockNr(vblock.0 - nth))?;
         let position = first + nth as usize;
-        self.slots
-            .get(position)
-            .filter(|slot| slot.allocated)
-            .map(|_| position)
+        self.slots.get(position).filter(|slot| slot.allocated).map(|_| position)
     }
 
     /// The entry of an allocated virtual block.
@@ -51,11 +48,7 @@ impl Dat {
 
     /// The first entry of every entry block in order, with its place in `slots`.
     fn in_order(&self) -> Vec<(VBlockNr, usize)> {
-        let mut blocks: Vec<_> = self
-            .blocks_of_entries
-            .iter()
-            .map(|(v, at)| (*v, *at))
-            .collect();
+        let mut blocks: Vec<_> = self.blocks_of_entries.iter().map(|(v, at)| (*v, *at)).collect();
         blocks.sort_unstable();
         blocks
     }
@@ -65,11 +58,7 @@ impl Judge<'_, '_> {
     /// Loads the DAT and judges its allocation.
     pub(crate) fn load_dat(&mut self) {
         let inode = self.newest.super_root.dat;
-        let file = FileAt {
-            ino: Ino::DAT,
-            cno: self.newest.cno,
-            present: true,
-        };
+        let file = FileAt { ino: Ino::DAT, cno: self.newest.cno, present: true };
         let (tree, leaves) = self.walk_all(file, &inode);
         self.present_is_whole &= tree.whole;
         self.judge_metadata_inode(file, &inode, &tree);
@@ -90,20 +79,14 @@ impl Judge<'_, '_> {
             self.dat.blocks_of_entries.insert(VBlockNr(*first), at);
             let size = self.volume.geometry.dat_entry_size;
             for (nth, bytes) in bytes.chunks_exact(size).enumerate() {
-                let number = first.saturating_add(nth as u64);
+                // The last block of a group can have room for more entries than the group.
+                let number = first.checked_add(nth as u64);
+                let in_group = number.filter(|n| layout.group_of(*n) == layout.group_of(*first));
                 let entry = DatEntry::parse(bytes).ok();
-                let in_group = layout.group_of(number) == layout.group_of(*first);
-                let allocated = in_group && groups.is_allocated(number) && entry.is_some();
-                let entry = entry.unwrap_or(DatEntry {
-                    block: BlockNr(0),
-                    start: Cno(0),
-                    end: Cno(0),
-                });
-                self.dat.slots.push(Slot {
-                    entry,
-                    allocated,
-                    reached: false,
-                });
+                let allocated = in_group.is_some_and(|n| groups.is_allocated(n)) && entry.is_some();
+                let entry =
+                    entry.unwrap_or(DatEntry { block: BlockNr(0), start: Cno(0), end: Cno(0) });
+                self.dat.slots.push(Slot { entry, allocated, reached: false });
             }
         }
         self.dat.layout = Some(layout);
@@ -238,21 +221,14 @@ impl Judge<'_, '_> {
             _ if needed => true,
             // The block of a dead entry may be gone, but must not have become another's.
             Ownership::Of(owner) => match owner.vblock() {
-                Some(other) => self
-                    .dat
-                    .entry(other)
-                    .is_some_and(|o| o.block == entry.block),
+                Some(other) => self.dat.entry(other).is_some_and(|o| o.block == entry.block),
                 None => self.dat.blocks.contains(&entry.block),
             },
             Ownership::Nobody(_) => false,
         };
         if wrong {
             self.error(Rule::DatEntry, place, || {
-                let need = if needed {
-                    "needed"
-                } else {
-                    "dead, but allocated"
-                };
+                let need = if needed { "needed" } else { "dead, but allocated" };
                 format!(
                     "the virtual block (from checkpoint {} to {}, {need}) is not at its address: \
                      {ownership}",
@@ -277,9 +253,5 @@ impl Judge<'_, '_> {
 }
 
 fn end_in_words(end: Cno) -> String {
-    if end == Cno::MAX {
-        "now".into()
-    } else {
-        end.to_string()
-    }
+    if end == Cno::MAX { "now".into() } else { end.to_string() }
 }

@@ -50,15 +50,8 @@ impl Judge<'_, '_> {
                 format!("i_size is {size}, expected a multiple of {block_size}")
             });
         }
-        let mut directory = Directory {
-            blocks: Vec::new(),
-            parent: None,
-            whole,
-        };
-        let gap = (0..)
-            .zip(leaves)
-            .find(|(nth, leaf)| *nth != leaf.key)
-            .map(|(nth, _)| nth);
+        let mut directory = Directory { blocks: Vec::new(), parent: None, whole };
+        let gap = (0..).zip(leaves).find(|(nth, leaf)| *nth != leaf.key).map(|(nth, _)| nth);
         let expected = size / block_size;
         let dense = gap.unwrap_or(leaves.len() as u64);
         if whole && (gap.is_some() || dense != expected) {
@@ -91,19 +84,17 @@ impl Judge<'_, '_> {
         let bytes: Option<Rc<[u8]>> = self.read(leaf.block, place).map(Into::into);
         let mut sound = None;
         if let Some(bytes) = bytes {
-            let fault = records(&bytes)
-                .zip(0..)
-                .find_map(|(record, nth)| match record {
-                    Err(error) => Some(error.to_string()),
-                    Ok(record) => {
-                        let dots = matches!(record.name, b"." | b"..");
-                        let at_start = leaf.key == 0 && nth < 2;
-                        (record.is_used() && dots && !at_start).then(|| {
-                            let name = String::from_utf8_lossy(record.name);
-                            format!("\"{name}\" stands at byte {} of the block", record.offset)
-                        })
-                    }
-                });
+            let fault = records(&bytes).zip(0..).find_map(|(record, nth)| match record {
+                Err(error) => Some(error.to_string()),
+                Ok(record) => {
+                    let dots = matches!(record.name, b"." | b"..");
+                    let at_start = leaf.key == 0 && nth < 2;
+                    (record.is_used() && dots && !at_start).then(|| {
+                        let name = String::from_utf8_lossy(record.name);
+                        format!("\"{name}\" stands at byte {} of the block", record.offset)
+                    })
+                }
+            });
             match fault {
                 None => sound = Some(bytes),
                 Some(fault) => {
@@ -119,12 +110,8 @@ impl Judge<'_, '_> {
     fn parent_of(&mut self, file: FileAt, first: Option<Rc<[u8]>>) -> Option<Ino> {
         let first = first?;
         let mut start = records(&first).filter_map(Result::ok);
-        let own = start
-            .next()
-            .filter(|record| record.is_used() && record.name == b".");
-        let parent = start
-            .next()
-            .filter(|record| record.is_used() && record.name == b"..");
+        let own = start.next().filter(|record| record.is_used() && record.name == b".");
+        let parent = start.next().filter(|record| record.is_used() && record.name == b"..");
         if own.map(|record| record.ino) != Some(file.ino) {
             self.error(Rule::Directory, file.place(), || match own {
                 Some(record) => {
@@ -134,9 +121,7 @@ impl Judge<'_, '_> {
             });
         }
         if parent.is_none() {
-            self.error(Rule::Directory, file.place(), || {
-                "the second record is not \"..\"".into()
-            });
+            self.error(Rule::Directory, file.place(), || "the second record is not \"..\"".into());
         }
         parent.map(|record| record.ino)
     }
@@ -146,10 +131,7 @@ impl Judge<'_, '_> {
         for record in directory.names() {
             if !names.insert(record.name) {
                 self.error(Rule::Directory, file.place(), || {
-                    format!(
-                        "the name {:?} stands twice",
-                        String::from_utf8_lossy(record.name)
-                    )
+                    format!("the name {:?} stands twice", String::from_utf8_lossy(record.name))
                 });
             }
         }

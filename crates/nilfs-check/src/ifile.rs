@@ -21,11 +21,7 @@ impl Judge<'_, '_> {
     /// Judges a checkpoint: every inode of it, every block below, and the names.
     pub(crate) fn judge_checkpoint(&mut self, cno: Cno, entry: &RawCheckpoint) {
         let present = cno == self.newest.cno;
-        let file = FileAt {
-            ino: Ino::IFILE,
-            cno,
-            present,
-        };
+        let file = FileAt { ino: Ino::IFILE, cno, present };
         self.counts.checkpoints_walked += 1;
         let inode = entry.cp_ifile_inode;
         let (tree, leaves) = self.walk_all(file, &inode);
@@ -40,13 +36,7 @@ impl Judge<'_, '_> {
         }
         let mut table = InodeTable::new(!(tree.whole && groups.whole));
         for (first, leaf) in &groups.entry_blocks {
-            self.judge_inode_block(
-                file,
-                leaf,
-                *first,
-                groups.allocated_from(*first),
-                &mut table,
-            );
+            self.judge_inode_block(file, leaf, *first, groups.allocated_from(*first), &mut table);
         }
         let mut blocks = tree.blocks;
         let mut users = 0;
@@ -109,21 +99,17 @@ impl Judge<'_, '_> {
     fn judge_counts(&mut self, cno: Cno, entry: &RawCheckpoint, inodes: u64, blocks: u64) {
         // Without the feature bit, an old writer may have left the counters wrong.
         let features = self.superblock.raw().s_feature_compat_ro.get();
-        let severity = if features & FEATURE_BLOCK_COUNT != 0 {
-            Severity::Error
-        } else {
-            Severity::Warning
-        };
+        let severity =
+            if features & FEATURE_BLOCK_COUNT != 0 { Severity::Error } else { Severity::Warning };
         let place = Place::checkpoint(cno);
         for (field, found, expected) in [
             ("cp_inodes_count", entry.cp_inodes_count.get(), inodes),
             ("cp_blocks_count", entry.cp_blocks_count.get(), blocks),
         ] {
             if found != expected {
-                self.findings
-                    .add(severity, Rule::CheckpointCounts, place, || {
-                        format!("{field} is {found}, but there are {expected}")
-                    });
+                self.findings.add(severity, Rule::CheckpointCounts, place, || {
+                    format!("{field} is {found}, but there are {expected}")
+                });
             }
         }
     }

@@ -99,10 +99,9 @@ impl Judge<'_, '_> {
                 format!("i_size is {}, more than {SIZE_MAX}", inode.i_size)
             });
         }
-        for (field, nsec) in [
-            ("i_ctime_nsec", inode.i_ctime_nsec),
-            ("i_mtime_nsec", inode.i_mtime_nsec),
-        ] {
+        for (field, nsec) in
+            [("i_ctime_nsec", inode.i_ctime_nsec), ("i_mtime_nsec", inode.i_mtime_nsec)]
+        {
             if nsec.get() >= 1_000_000_000 {
                 self.warning(Rule::Inode, place, || {
                     format!("{field} is {nsec}, expected less than a second")
@@ -139,10 +138,7 @@ impl Judge<'_, '_> {
             return;
         }
         self.error(Rule::InodeBlocks, file.place(), || {
-            format!(
-                "i_blocks is {found}, but {} blocks give {expected}",
-                tree.blocks
-            )
+            format!("i_blocks is {found}, but {} blocks give {expected}", tree.blocks)
         });
     }
 
@@ -168,10 +164,7 @@ impl Judge<'_, '_> {
             && let Some(at) = bytes[used..].iter().position(|byte| *byte != 0)
         {
             self.warning(Rule::Tail, place.block(last.block), || {
-                format!(
-                    "byte {} of the block, behind the end of the file, is not 0",
-                    used + at
-                )
+                format!("byte {} of the block, behind the end of the file, is not 0", used + at)
             });
         }
     }
@@ -181,15 +174,11 @@ impl Judge<'_, '_> {
         let most = self.volume.block_size().bytes64() - 1;
         let place = file.place();
         if !(1..=most).contains(&size) {
-            self.error(Rule::Symlink, place, || {
-                format!("i_size is {size}, expected 1 to {most}")
-            });
+            self.error(Rule::Symlink, place, || format!("i_size is {size}, expected 1 to {most}"));
             return;
         }
         let Some(target) = tree.last.filter(|leaf| leaf.key == 0) else {
-            self.error(Rule::Symlink, place, || {
-                "the link has no target block".into()
-            });
+            self.error(Rule::Symlink, place, || "the link has no target block".into());
             return;
         };
         if let Some(bytes) = self.read(target.block, place)

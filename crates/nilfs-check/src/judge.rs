@@ -145,10 +145,7 @@ impl<'v, 'd> Judge<'v, 'd> {
 /// The owner of a block of any file but the DAT, as a block map claims it.
 pub(crate) fn virtual_owner(ino: Ino, vblocknr: VBlockNr, key: u64, level: u8) -> Owner {
     let info = if level == 0 {
-        BlockInfo::Data {
-            vblocknr,
-            offset: nilfs_ondisk::FileBlock(key),
-        }
+        BlockInfo::Data { vblocknr, offset: nilfs_ondisk::FileBlock(key) }
     } else {
         BlockInfo::Node { vblocknr }
     };
@@ -171,9 +168,6 @@ impl FileAt {
         if matches!(self.ino, Ino::DAT | Ino::CPFILE | Ino::SUFILE) {
             return place;
         }
-        Place {
-            checkpoint: Some(self.cno),
-            ..place
-        }
+        Place { checkpoint: Some(self.cno), ..place }
     }
 }

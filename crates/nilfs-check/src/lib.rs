@@ -73,11 +73,7 @@ pub struct Options {
 impl Default for Options {
     /// All logs, and up to a thousand checkpoints: everything on a small volume.
     fn default() -> Self {
-        Self {
-            checkpoints: Checkpoints::Sample(1000),
-            verify_logs: true,
-            findings_per_rule: 20,
-        }
+        Self { checkpoints: Checkpoints::Sample(1000), verify_logs: true, findings_per_rule: 20 }
     }
 }
 

@@ -39,11 +39,7 @@ pub(crate) struct LogReader<'v, 'd> {
 
 impl<'v, 'd> LogReader<'v, 'd> {
     pub(crate) fn new(volume: &'v Volume<'d>) -> Self {
-        Self {
-            volume,
-            buffer: Vec::new(),
-            first: BlockNr(0),
-        }
+        Self { volume, buffer: Vec::new(), first: BlockNr(0) }
     }
 
     /// The header of the log at `at`, whose blocks all lie within the segment.
@@ -53,10 +49,7 @@ impl<'v, 'd> LogReader<'v, 'd> {
         let room = self.end_of_segment(at).saturating_sub(at.0);
         let header = LogHeader::parse(self.blocks(at, 1)?, size, per_segment)?;
         if u64::from(header.nblocks) > room {
-            return Err(LogFault::TooLong {
-                blocks: header.nblocks,
-                room,
-            });
+            return Err(LogFault::TooLong { blocks: header.nblocks, room });
         }
         Ok(header)
     }

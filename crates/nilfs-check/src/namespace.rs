@@ -21,10 +21,7 @@ pub(crate) struct InodeTable {
 impl InodeTable {
     /// A table without inodes so far.
     pub(crate) fn new(incomplete: bool) -> Self {
-        Self {
-            inodes: Vec::new(),
-            incomplete,
-        }
+        Self { inodes: Vec::new(), incomplete }
     }
 
     /// Adds the next inode; numbers ascend.
@@ -48,9 +45,7 @@ impl InodeTable {
         let numbers = self.inodes.last()?.0.0.saturating_add(1);
         let missing = numbers - self.inodes.len() as u64;
         let low = usize::try_from(ino.0.saturating_sub(missing)).ok()?;
-        let high = usize::try_from(ino.0.saturating_add(1))
-            .ok()?
-            .min(self.inodes.len());
+        let high = usize::try_from(ino.0.saturating_add(1)).ok()?.min(self.inodes.len());
         let near = self.inodes.get(low..high)?;
         let at = near.binary_search_by_key(&ino, |(ino, _)| *ino).ok()?;
         Some(low + at)
@@ -73,11 +68,9 @@ impl Judge<'_, '_> {
             .position(Ino::ROOT)
             .filter(|at| table.inodes[*at].1.file_type == Some(FileType::Directory));
         let Some(root) = root else {
-            self.error(
-                Rule::Directory,
-                Place::checkpoint(cno).ino(Ino::ROOT),
-                || "the root directory is missing or no directory".into(),
-            );
+            self.error(Rule::Directory, Place::checkpoint(cno).ino(Ino::ROOT), || {
+                "the root directory is missing or no directory".into()
+            });
             return;
         };
         let mut tallies = vec![Tally::default(); table.inodes.len()];
@@ -125,11 +118,7 @@ impl Judge<'_, '_> {
         let Some(at) = table.position(record.ino) else {
             if !table.incomplete {
                 self.error(Rule::DirectoryEntry, place, || {
-                    format!(
-                        "{:?} names inode {}, which is not in use",
-                        name(),
-                        record.ino
-                    )
+                    format!("{:?} names inode {}, which is not in use", name(), record.ino)
                 });
             }
             return None;
@@ -137,11 +126,7 @@ impl Judge<'_, '_> {
         let facts = &table.inodes[at].1;
         if facts.links == 0 {
             self.error(Rule::DirectoryEntry, place, || {
-                format!(
-                    "{:?} names inode {}, which is deleted (0 links)",
-                    name(),
-                    record.ino
-                )
+                format!("{:?} names inode {}, which is deleted (0 links)", name(), record.ino)
             });
         }
         if let (Some(claimed), Some(found)) = (record.file_type(), facts.file_type)
@@ -174,24 +159,14 @@ impl Judge<'_, '_> {
             }
             if !is_root && tally.names == 0 {
                 self.error(Rule::Unreachable, place, || {
-                    format!(
-                        "no name leads to the inode, which has {} links",
-                        facts.links
-                    )
+                    format!("no name leads to the inode, which has {} links", facts.links)
                 });
                 continue;
             }
-            let expected = if is_directory {
-                2 + tally.subdirectories
-            } else {
-                tally.names
-            };
+            let expected = if is_directory { 2 + tally.subdirectories } else { tally.names };
             if u64::from(facts.links) != expected {
                 self.error(Rule::LinkCount, place, || {
-                    format!(
-                        "i_links_count is {}, but there are {expected} links",
-                        facts.links
-                    )
+                    format!("i_links_count is {}, but there are {expected} links", facts.links)
                 });
             }
         }

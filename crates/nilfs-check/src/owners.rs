@@ -28,10 +28,7 @@ impl fmt::Display for Owner {
         let ino = self.ino;
         match self.info {
             BlockInfo::Data { vblocknr, offset } => {
-                write!(
-                    f,
-                    "block {offset} of inode {ino} (virtual block {vblocknr})"
-                )
+                write!(f, "block {offset} of inode {ino} (virtual block {vblocknr})")
             }
             BlockInfo::Node { vblocknr } => {
                 write!(f, "a B-tree node of inode {ino} (virtual block {vblocknr})")
@@ -84,11 +81,7 @@ pub(crate) struct SegmentOwners {
 impl SegmentOwners {
     /// For a segment with `in_use` blocks, none of them described so far.
     pub(crate) fn new(in_use: u64) -> Self {
-        Self {
-            files: Vec::new(),
-            blocks: Vec::new(),
-            in_use,
-        }
+        Self { files: Vec::new(), blocks: Vec::new(), in_use }
     }
 
     /// Adds the blocks of the next log, whose counts are known to be consistent.
@@ -100,8 +93,7 @@ impl SegmentOwners {
         for file in files {
             let nth = self.files.len() as u32;
             self.files.push((file.ino, file.cno));
-            self.blocks
-                .extend(file.blocks.iter().map(|info| Some((nth, *info))));
+            self.blocks.extend(file.blocks.iter().map(|info| Some((nth, *info))));
         }
         self.blocks.resize(end, None);
     }
@@ -109,10 +101,7 @@ impl SegmentOwners {
 
 impl Owners {
     pub(crate) fn new(geometry: Geometry) -> Self {
-        Self {
-            geometry,
-            segments: HashMap::new(),
-        }
+        Self { geometry, segments: HashMap::new() }
     }
 
     pub(crate) fn insert(&mut self, segment: SegNum, owners: SegmentOwners) {
@@ -135,10 +124,7 @@ impl Owners {
             return nobody("the segment of the block is not in use");
         };
         let nth = block.0 - self.geometry.segment_start(segment).0;
-        match usize::try_from(nth)
-            .ok()
-            .and_then(|nth| owners.blocks.get(nth))
-        {
+        match usize::try_from(nth).ok().and_then(|nth| owners.blocks.get(nth)) {
             Some(Some((file, info))) => {
                 let (ino, cno) = owners.files[*file as usize];
                 (Ownership::Of(Owner { ino, info: *info }), cno)

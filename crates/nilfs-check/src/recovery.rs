@@ -39,9 +39,7 @@ pub(crate) fn find_newest(
     let (scan, super_root) = match (first, &superblocks.other) {
         (Ok(found), _) => found,
         (Err(fault), None) => {
-            return Err(CheckError::NoSuperRoot {
-                fault: fault.to_string(),
-            });
+            return Err(CheckError::NoSuperRoot { fault: fault.to_string() });
         }
         (Err(fault), Some(other)) => {
             let place = Place::VOLUME.log(winner.last_log().block);
@@ -51,9 +49,7 @@ pub(crate) fn find_newest(
             fallen_back = true;
             Scan::run(volume, &mut reader, other.last_log(), false)
                 .and_then(|scan| scan.with_super_root(volume, &mut reader))
-                .map_err(|fault| CheckError::NoSuperRoot {
-                    fault: fault.to_string(),
-                })?
+                .map_err(|fault| CheckError::NoSuperRoot { fault: fault.to_string() })?
         }
     };
     let best = scan.best;
@@ -83,9 +79,9 @@ pub(crate) fn find_newest(
 }
 
 /// Whether both copies lead to the log that was found.
-fn judge_superblocks(
-    volume: &Volume<'_>,
-    reader: &mut LogReader<'_, '_>,
+fn judge_superblocks<'v, 'd>(
+    volume: &'v Volume<'d>,
+    reader: &mut LogReader<'v, 'd>,
     superblocks: &Superblocks,
     newest: BlockNr,
     findings: &mut Findings,
@@ -101,10 +97,7 @@ fn judge_superblocks(
                 .into()
         });
     }
-    let Some(other) = superblocks
-        .other
-        .as_ref()
-        .filter(|o| o.last_log() != winner.last_log())
+    let Some(other) = superblocks.other.as_ref().filter(|o| o.last_log() != winner.last_log())
     else {
         return;
     };
@@ -144,69 +137,37 @@ struct Scan {
 }
 
 impl Scan {
-    /// Follows the logs from `start` on. Each step takes a further valid log or a further
-    /// sequence number after at most one miss, so the scan ends on any image.
-    fn run(
-        volume: &Volume<'_>,
-        reader: &mut LogReader<'_, '_>,
+    /// Follows the logs from `start` on.
+    fn run<'v, 'd>(
+        volume: &'v Volume<'d>,
+        reader: &mut LogReader<'v, 'd>,
         start: LogCursor,
         clean: bool,
     ) -> Result<Self, LogFault> {
-        let mut scan: Option<Self> = None;
-        let mut at = Position {
-            block: start.block,
-            seq: start.seq,
-            next: SegNum(0),
+        let mut chain = Chain::new(volume, reader, start.block, start.seq, SegNum(0));
+        let first = chain.here()?;
+        if !first.header.has(SR) {
+            return Err(LogFault::NoSuperRoot);
+        }
+        let found = |link: Link, cno| Self {
+            best: Found { log: link.block, header: link.header, cno },
+            first_behind: None,
+            last_end: None,
         };
-        let mut cno = start.cno;
-        let mut missed = false;
-        loop {
-            match valid_log(reader, at.block, at.seq) {
-                Ok(header) => {
-                    missed = false;
-                    at.next = volume.geometry.segment_of(header.next);
-                    match (&mut scan, header.has(SR)) {
-                        (None, false) => return Err(LogFault::NoSuperRoot),
-                        (Some(scan), false) => {
-                            if scan.first_behind.is_none() && header.has(LOGBGN) {
-                                scan.first_behind = Some((at.block, at.seq));
-                            }
-                            if header.has(LOGEND) {
-                                scan.last_end = Some(at.block);
-                            }
-                        }
-                        (_, true) => {
-                            let newer = scan.is_some();
-                            let best = Found {
-                                log: at.block,
-                                header,
-                                cno,
-                            };
-                            scan = Some(Self {
-                                best,
-                                first_behind: None,
-                                last_end: None,
-                            });
-                            if clean && !newer {
-                                break;
-                            }
-                            cno = cno.plus(1);
-                        }
-                    }
-                    if at.advance(volume, &header) {
-                        continue;
-                    }
-                }
-                Err(fault) if scan.is_none() => return Err(fault),
-                Err(_) if missed => break,
-                Err(_) => {}
+        let mut scan = found(first, start.cno);
+        while !clean && let Some(link) = chain.next() {
+            if link.header.has(SR) {
+                scan = found(link, scan.best.cno.plus(1));
+                continue;
             }
-            missed = true;
-            if !at.next_segment(volume) {
-                break;
+            if scan.first_behind.is_none() && link.header.has(LOGBGN) {
+                scan.first_behind = Some((link.block, link.header.seq));
+            }
+            if link.header.has(LOGEND) {
+                scan.last_end = Some(link.block);
             }
         }
-        scan.ok_or(LogFault::NoSuperRoot)
+        Ok(scan)
     }
 
     fn with_super_root(
@@ -220,28 +181,71 @@ impl Scan {
     }
 }
 
-/// Where the scan is.
-struct Position {
+/// A log of the chain.
+struct Link {
+    block: BlockNr,
+    header: LogHeader,
+}
+
+/// The valid logs from a position on, in the order in which they were written. Each step takes a
+/// further log or, after at most one miss, a further sequence number, so the chain ends on any
+/// image.
+struct Chain<'c, 'v, 'd> {
+    volume: &'v Volume<'d>,
+    reader: &'c mut LogReader<'v, 'd>,
     block: BlockNr,
     seq: Seq,
     /// The segment that follows, as the last valid log names it.
     next: SegNum,
+    /// Whether the position is the start of a segment that need not hold a log.
+    missed: bool,
 }
 
-impl Position {
-    /// Goes behind a log; false if the segment has no room for another.
-    fn advance(&mut self, volume: &Volume<'_>, header: &LogHeader) -> bool {
-        let geometry = &volume.geometry;
-        let end = geometry.segment_end(geometry.segment_of(self.block));
-        self.block = self.block.plus(header.nblocks.into());
-        self.block.0 + 1 < end.0
+impl<'c, 'v, 'd> Chain<'c, 'v, 'd> {
+    fn new(
+        volume: &'v Volume<'d>,
+        reader: &'c mut LogReader<'v, 'd>,
+        block: BlockNr,
+        seq: Seq,
+        next: SegNum,
+    ) -> Self {
+        Self { volume, reader, block, seq, next, missed: false }
     }
 
-    /// Goes to the start of the next segment; false if there is none.
-    fn next_segment(&mut self, volume: &Volume<'_>) -> bool {
+    /// Takes the log at the position, which is then behind it.
+    fn here(&mut self) -> Result<Link, LogFault> {
+        let header = valid_log(self.reader, self.block, self.seq)?;
+        let link = Link { block: self.block, header };
+        let geometry = &self.volume.geometry;
+        let end = geometry.segment_end(geometry.segment_of(self.block));
+        self.next = geometry.segment_of(header.next);
+        self.block = self.block.plus(header.nblocks.into());
+        self.missed = false;
+        // A log has two blocks at least.
+        if self.block.0 + 1 >= end.0 {
+            self.skip();
+        }
+        Ok(link)
+    }
+
+    /// Goes to the start of the next segment.
+    fn skip(&mut self) {
         self.seq = self.seq.plus(1);
-        self.block = volume.geometry.segment_start(self.next);
-        volume.geometry.has_segment(self.next)
+        self.block = self.volume.geometry.segment_start(self.next);
+        self.missed = true;
+    }
+
+    /// The next log. A miss within a segment is passed over once: a writer may have given the
+    /// segment up.
+    fn next(&mut self) -> Option<Link> {
+        while self.volume.geometry.has_block(self.block) {
+            match self.here() {
+                Ok(link) => return Some(link),
+                Err(_) if self.missed => break,
+                Err(_) => self.skip(),
+            }
+        }
+        None
     }
 }
 
@@ -249,90 +253,61 @@ impl Position {
 fn valid_log(reader: &mut LogReader<'_, '_>, at: BlockNr, seq: Seq) -> Result<LogHeader, LogFault> {
     let header = reader.header(at)?;
     if header.seq != seq {
-        return Err(LogFault::Sequence {
-            found: header.seq,
-            expected: seq,
-        });
+        return Err(LogFault::Sequence { found: header.seq, expected: seq });
     }
     reader.verify(at, &header)?;
     Ok(header)
 }
 
 /// Names what a mount would roll forward, and says what would keep it from doing so.
-fn roll_forward(
-    volume: &Volume<'_>,
-    reader: &mut LogReader<'_, '_>,
+fn roll_forward<'v, 'd>(
+    volume: &'v Volume<'d>,
+    reader: &mut LogReader<'v, 'd>,
     scan: &Scan,
     findings: &mut Findings,
 ) -> BTreeSet<Ino> {
-    let mut whole = BTreeSet::new();
-    let (Some((block, seq)), Some(last)) = (scan.first_behind, scan.last_end) else {
-        if let Some((block, _)) = scan.first_behind {
-            findings.note(Rule::RollForward, Place::VOLUME.log(block), || {
-                "an unfinished logical segment follows the newest super root; a mount drops it"
-                    .into()
-            });
-        }
-        return whole;
+    let mut files = BTreeSet::new();
+    let Some((first, seq)) = scan.first_behind else {
+        return files;
     };
-    let mut at = Position {
-        block,
-        seq,
-        next: volume.geometry.segment_of(scan.best.header.next),
+    let place = Place::VOLUME.log(first);
+    let Some(last) = scan.last_end else {
+        findings.note(Rule::RollForward, place, || {
+            "an unfinished logical segment follows the newest super root; a mount drops it".into()
+        });
+        return files;
     };
+    let next = volume.geometry.segment_of(scan.best.header.next);
+    let mut chain = Chain::new(volume, reader, first, seq, next);
     let mut open: Option<BTreeSet<Ino>> = None;
-    let (mut missed, mut logs) = (false, 0u64);
-    loop {
-        match valid_log(reader, at.block, at.seq) {
-            Ok(header) => {
-                missed = false;
-                at.next = volume.geometry.segment_of(header.next);
-                let begins = header.has(SYNDT) && header.has(LOGBGN);
-                if begins {
-                    open = Some(BTreeSet::new());
-                }
-                if let Some(files) = &mut open {
-                    if !header.has(SYNDT) || header.has(SR) {
-                        findings.error(Rule::RollForward, Place::VOLUME.log(at.block), || {
-                            "this log stands between data-sync logs, so a mount would fail".into()
-                        });
-                        break;
-                    }
-                    logs += 1;
-                    match reader.files(at.block, &header) {
-                        Ok(items) => files.extend(items.iter().map(|file| file.ino)),
-                        Err(fault) => {
-                            findings.error(Rule::RollForward, Place::VOLUME.log(at.block), || {
-                                fault.to_string()
-                            });
-                        }
-                    }
-                }
-                if header.has(LOGEND) {
-                    whole.extend(open.take().unwrap_or_default());
-                }
-                if at.block == last {
-                    break;
-                }
-                if at.advance(volume, &header) {
-                    continue;
-                }
-            }
-            Err(_) if missed => break,
-            Err(_) => {}
+    while let Some(Link { block, header }) = chain.next() {
+        if header.has(SYNDT) && header.has(LOGBGN) {
+            open = Some(BTreeSet::new());
         }
-        missed = true;
-        if !at.next_segment(volume) {
+        if let Some(open) = &mut open {
+            let place = Place::VOLUME.log(block);
+            if !header.has(SYNDT) {
+                findings.error(Rule::RollForward, place, || {
+                    "this log stands between data-sync logs, so a mount would fail".into()
+                });
+                break;
+            }
+            match chain.reader.files(block, &header) {
+                Ok(items) => open.extend(items.iter().map(|file| file.ino)),
+                Err(fault) => findings.error(Rule::RollForward, place, || fault.to_string()),
+            }
+        }
+        if header.has(LOGEND) {
+            files.extend(open.take().unwrap_or_default());
+        }
+        if block == last {
             break;
         }
     }
-    if !whole.is_empty() {
-        findings.note(Rule::RollForward, Place::VOLUME.log(block), || {
-            format!(
-                "{logs} data-sync logs follow the newest super root, for {} files",
-                whole.len()
-            )
+    if !files.is_empty() {
+        findings.note(Rule::RollForward, place, || {
+            format!("data-sync logs for {} files follow the newest super root", files.len())
         });
     }
-    whole
+    files
 }

@@ -3,6 +3,7 @@
 //! A damaged volume can break the same rule a million times; the collector keeps the first few
 //! findings of a rule and counts the others, so a report stays readable and bounded.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -161,59 +162,35 @@ impl Place {
     };
 
     pub(crate) fn segment(segment: SegNum) -> Self {
-        Self {
-            segment: Some(segment),
-            ..Self::VOLUME
-        }
+        Self { segment: Some(segment), ..Self::VOLUME }
     }
 
     pub(crate) fn file(ino: Ino) -> Self {
-        Self {
-            ino: Some(ino),
-            ..Self::VOLUME
-        }
+        Self { ino: Some(ino), ..Self::VOLUME }
     }
 
     pub(crate) fn checkpoint(cno: Cno) -> Self {
-        Self {
-            checkpoint: Some(cno),
-            ..Self::VOLUME
-        }
+        Self { checkpoint: Some(cno), ..Self::VOLUME }
     }
 
     pub(crate) fn log(self, log: BlockNr) -> Self {
-        Self {
-            log: Some(log),
-            ..self
-        }
+        Self { log: Some(log), ..self }
     }
 
     pub(crate) fn ino(self, ino: Ino) -> Self {
-        Self {
-            ino: Some(ino),
-            ..self
-        }
+        Self { ino: Some(ino), ..self }
     }
 
     pub(crate) fn file_block(self, key: u64) -> Self {
-        Self {
-            file_block: Some(FileBlock(key)),
-            ..self
-        }
+        Self { file_block: Some(FileBlock(key)), ..self }
     }
 
     pub(crate) fn vblock(self, vblock: VBlockNr) -> Self {
-        Self {
-            vblock: Some(vblock),
-            ..self
-        }
+        Self { vblock: Some(vblock), ..self }
     }
 
     pub(crate) fn block(self, block: BlockNr) -> Self {
-        Self {
-            block: Some(block),
-            ..self
-        }
+        Self { block: Some(block), ..self }
     }
 }
 
@@ -298,15 +275,19 @@ pub struct Report {
 impl Report {
     /// The findings that say the volume breaks a rule.
     pub fn errors(&self) -> impl Iterator<Item = &Finding> {
-        self.findings
-            .iter()
-            .filter(|finding| finding.severity == Severity::Error)
+        self.findings.iter().filter(|finding| finding.severity == Severity::Error)
+    }
+
+    /// The severity of the worst finding.
+    #[must_use]
+    pub fn worst(&self) -> Option<Severity> {
+        self.findings.iter().map(|finding| finding.severity).max()
     }
 
     /// Whether the volume keeps every rule that was judged.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
-        self.errors().next().is_none()
+        self.worst() != Some(Severity::Error)
     }
 }
 
@@ -345,11 +326,7 @@ pub(crate) struct Findings {
 
 impl Findings {
     pub(crate) fn new(per_rule: usize) -> Self {
-        Self {
-            per_rule: per_rule.max(1),
-            kept: BTreeMap::new(),
-            omitted: BTreeMap::new(),
-        }
+        Self { per_rule: per_rule.max(1), kept: BTreeMap::new(), omitted: BTreeMap::new() }
     }
 
     pub(crate) fn error(&mut self, rule: Rule, place: Place, message: impl FnOnce() -> String) {
@@ -379,35 +356,19 @@ impl Findings {
             return;
         }
         let message = message();
-        let anywhere = |place: Place| Place {
-            checkpoint: None,
-            ..place
-        };
+        let anywhere = |place: Place| Place { checkpoint: None, ..place };
         let shared = place.ino.is_some() || place.vblock.is_some() || place.block.is_some();
         let again = kept.iter().any(|other| {
             shared && anywhere(other.place) == anywhere(place) && other.message == message
         });
         if !again {
-            kept.push(Finding {
-                severity,
-                rule,
-                place,
-                message,
-            });
+            kept.push(Finding { severity, rule, place, message });
         }
     }
 
     pub(crate) fn into_report(self, newest: Cno, counts: Counts) -> Report {
-        Report {
-            findings: self
-                .kept
-                .into_iter()
-                .rev()
-                .flat_map(|(_, kept)| kept)
-                .collect(),
-            omitted: self.omitted.into_iter().collect(),
-            newest,
-            counts,
-        }
+        let mut findings: Vec<Finding> = self.kept.into_values().flatten().collect();
+        findings.sort_by_key(|finding| Reverse(finding.severity));
+        Report { findings, omitted: self.omitted.into_iter().collect(), newest, counts }
     }
 }

@@ -20,10 +20,7 @@ pub(crate) struct UsageTable {
 impl UsageTable {
     /// The segments with data in them, ascending.
     pub(crate) fn in_use(&self) -> impl Iterator<Item = (SegNum, RawSegmentUsage)> {
-        self.used
-            .iter()
-            .filter(|(_, entry)| entry.is_dirty())
-            .map(|(segment, e)| (*segment, *e))
+        self.used.iter().filter(|(_, entry)| entry.is_dirty()).map(|(segment, e)| (*segment, *e))
     }
 
     /// Segments of the volume without any flag.
@@ -36,19 +33,12 @@ impl Judge<'_, '_> {
     /// Loads the sufile.
     pub(crate) fn load_segment_usage(&mut self) -> UsageTable {
         let inode = self.newest.super_root.sufile;
-        let file = FileAt {
-            ino: Ino::SUFILE,
-            cno: self.newest.cno,
-            present: true,
-        };
+        let file = FileAt { ino: Ino::SUFILE, cno: self.newest.cno, present: true };
         let (tree, leaves) = self.walk_all(file, &inode);
         self.present_is_whole &= tree.whole;
         self.judge_metadata_inode(file, &inode, &tree);
         let layout = SufileLayout::new(&self.volume.geometry);
-        let mut table = UsageTable {
-            whole: tree.whole,
-            ..UsageTable::default()
-        };
+        let mut table = UsageTable { whole: tree.whole, ..UsageTable::default() };
         let nsegments = self.volume.geometry.nsegments;
         let (last, _) = layout.slot(SegNum(nsegments - 1));
         for leaf in leaves {
@@ -143,10 +133,7 @@ impl Judge<'_, '_> {
         let used =
             newest.log.0 + u64::from(newest.header.nblocks) - geometry.segment_start(current).0;
         let next = geometry.segment_of(newest.header.next);
-        let expected = [
-            (current, used, "holds the newest log"),
-            (next, 0, "is the next to write"),
-        ];
+        let expected = [(current, used, "holds the newest log"), (next, 0, "is the next to write")];
         for (segment, nblocks, why) in expected {
             let place = Place::segment(segment).ino(Ino::SUFILE);
             let Some(entry) = table.used.get(&segment).filter(|entry| entry.is_dirty()) else {
@@ -161,6 +148,14 @@ impl Judge<'_, '_> {
                     format!("the segment {why}: su_nblocks is {found}, expected {nblocks}")
                 });
             }
+        }
+        for (segment, _) in table
+            .in_use()
+            .filter(|(segment, entry)| entry.su_nblocks.get() == 0 && *segment != next)
+        {
+            self.note(Rule::SegmentUsage, Place::segment(segment), || {
+                "the segment is in use without data (left by a recovery)".into()
+            });
         }
     }
 }

@@ -35,10 +35,7 @@ impl Judge<'_, '_> {
             };
             if let Some(other) = heads.insert(seq, SegmentHead { segment, next }) {
                 self.error(Rule::LogChain, Place::segment(segment), || {
-                    format!(
-                        "sequence number {seq} is also that of segment {}",
-                        other.segment
-                    )
+                    format!("sequence number {seq} is also that of segment {}", other.segment)
                 });
             }
         }
@@ -117,9 +114,7 @@ impl Judge<'_, '_> {
                 });
             }
             if file.blocks.is_empty() {
-                self.error(Rule::Log, place.ino(file.ino), || {
-                    "the finfo has no blocks".into()
-                });
+                self.error(Rule::Log, place.ino(file.ino), || "the finfo has no blocks".into());
             }
         }
         let geometry = &self.volume.geometry;
@@ -143,19 +138,12 @@ impl Judge<'_, '_> {
         }
         if header.cno < previous.cno {
             self.error(Rule::LogChain, place, || {
-                format!(
-                    "ss_cno is {}, less than {} before",
-                    header.cno, previous.cno
-                )
+                format!("ss_cno is {}, less than {} before", header.cno, previous.cno)
             });
         }
         // An I/O error can make a writer give up a logical segment.
         if header.has(LOGBGN) != previous.has(LOGEND) {
-            let what = if header.has(LOGBGN) {
-                "begins"
-            } else {
-                "goes on"
-            };
+            let what = if header.has(LOGBGN) { "begins" } else { "goes on" };
             self.warning(Rule::LogChain, place, || {
                 format!("a logical segment {what}, which does not fit the log before")
             });

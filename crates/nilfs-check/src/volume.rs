@@ -15,11 +15,7 @@ pub(crate) struct Volume<'d> {
 
 impl<'d> Volume<'d> {
     pub(crate) fn new(device: &'d dyn Device, geometry: Geometry, seed: u32) -> Self {
-        Self {
-            device,
-            geometry,
-            seed,
-        }
+        Self { device, geometry, seed }
     }
 
     pub(crate) fn block_size(&self) -> BlockSize {
@@ -28,10 +24,7 @@ impl<'d> Volume<'d> {
 
     /// Fills `buffer` with the blocks from `first` on.
     pub(crate) fn read(&self, first: BlockNr, buffer: &mut [u8]) -> io::Result<()> {
-        let offset = self
-            .block_size()
-            .address_of(first)
-            .ok_or(io::ErrorKind::UnexpectedEof)?;
+        let offset = self.block_size().address_of(first).ok_or(io::ErrorKind::UnexpectedEof)?;
         self.device.read_at(offset, buffer)
     }
 

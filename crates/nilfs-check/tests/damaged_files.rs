@@ -25,9 +25,7 @@ fn is_present(image: &Image, found: &Found) -> bool {
 /// A present B-tree node of the file "tree".
 fn node(image: &Image) -> Found {
     let nodes = image.blocks_of(image.named("tree")).into_iter();
-    let found = nodes
-        .filter(|found| found.info.is_node())
-        .rfind(|found| is_present(image, found));
+    let found = nodes.filter(|found| found.info.is_node()).rfind(|found| is_present(image, found));
     found.expect("the file has nodes")
 }
 
@@ -103,11 +101,7 @@ fn b_tree_nodes_of_neighbours_do_not_overlap() {
         write(block, last, 1 << 30);
     });
     let report = image.judge().unwrap();
-    let seen = |says| {
-        report
-            .errors()
-            .any(|f| f.rule == Rule::BlockMap && f.message.contains(says))
-    };
+    let seen = |says| report.errors().any(|f| f.rule == Rule::BlockMap && f.message.contains(says));
     assert!(seen("the next node begins at"), "{report}");
 }
 
@@ -240,9 +234,7 @@ fn directories() {
         image.edit_record(Ino::ROOT, "direct", |record| record[13] = b'/');
     });
     expect_error(Rule::Directory, "stands twice", |image| {
-        image.edit_record(Ino::ROOT, "sparse", |record| {
-            record[12..18].copy_from_slice(b"direct")
-        });
+        image.edit_record(Ino::ROOT, "sparse", |record| record[12..18].copy_from_slice(b"direct"));
     });
     expect_error(Rule::Directory, "i_size promises", |image| {
         let ino = image.named("many");

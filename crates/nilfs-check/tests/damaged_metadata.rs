@@ -18,22 +18,12 @@ fn name_log(image: &mut Image, at: BlockNr) {
 
 #[test]
 fn superblocks() {
-    expect(
-        Severity::Warning,
-        Rule::Superblock,
-        "primary copy cannot be used",
-        |image| {
-            image.bytes[PRIMARY_SUPERBLOCK as usize + 0x98] ^= 1;
-        },
-    );
-    expect(
-        Severity::Warning,
-        Rule::Superblock,
-        "marked as having errors",
-        |image| {
-            image.edit_superblocks(|raw| raw.s_state.set(3));
-        },
-    );
+    expect(Severity::Warning, Rule::Superblock, "primary copy cannot be used", |image| {
+        image.bytes[PRIMARY_SUPERBLOCK as usize + 0x98] ^= 1;
+    });
+    expect(Severity::Warning, Rule::Superblock, "marked as having errors", |image| {
+        image.edit_superblocks(|raw| raw.s_state.set(3));
+    });
     let mut image = Image::by_linux(1024);
     let secondary = secondary_superblock(image.bytes.len() as u64).unwrap();
     for offset in [PRIMARY_SUPERBLOCK, secondary] {
@@ -43,13 +33,7 @@ fn superblocks() {
     assert!(matches!(error, CheckError::NoSuperblock { .. }), "{error}");
     let mut image = Image::by_linux(1024);
     image.edit_superblocks(|raw| raw.s_feature_incompat.set(1 << 40));
-    assert!(
-        image
-            .judge()
-            .unwrap_err()
-            .to_string()
-            .contains("0x10000000000")
-    );
+    assert!(image.judge().unwrap_err().to_string().contains("0x10000000000"));
 }
 
 #[test]
@@ -57,17 +41,10 @@ fn the_way_to_the_newest_super_root() {
     let mut image = Image::by_linux(2048);
     let newest = image.newest_log().block;
     name_log(&mut image, newest.plus(1));
-    assert!(matches!(
-        image.judge().unwrap_err(),
-        CheckError::NoSuperRoot { .. }
-    ));
+    assert!(matches!(image.judge().unwrap_err(), CheckError::NoSuperRoot { .. }));
     expect_error(Rule::SuperRoot, "cannot be used", |image| {
         // The older log is the first one, the volume's own; the newer one is no log at all.
-        let first = image
-            .logs()
-            .into_iter()
-            .find(|log| log.header.flags & 4 != 0)
-            .unwrap();
+        let first = image.logs().into_iter().find(|log| log.header.flags & 4 != 0).unwrap();
         image.edit_superblocks(|raw| {
             raw.s_last_cno.set(first.header.cno.0);
             raw.s_last_pseg.set(first.block.0);
@@ -84,24 +61,19 @@ fn the_way_to_the_newest_super_root() {
         let cno = image.newest().0;
         image.edit_superblocks(|raw| raw.s_last_cno.set(cno + 3));
     });
-    expect(
-        Severity::Warning,
-        Rule::Superblock,
-        "a newer super root follows",
-        |image| {
-            let logs = image.logs();
-            let newest = image.newest_log();
-            let before = logs
-                .iter()
-                .rfind(|log| log.header.cno < newest.header.cno && log.header.flags & 4 != 0)
-                .unwrap();
-            image.edit_superblocks(|raw| {
-                raw.s_last_cno.set(before.header.cno.0);
-                raw.s_last_pseg.set(before.block.0);
-                raw.s_last_seq.set(before.header.seq.0);
-            });
-        },
-    );
+    expect(Severity::Warning, Rule::Superblock, "a newer super root follows", |image| {
+        let logs = image.logs();
+        let newest = image.newest_log();
+        let before = logs
+            .iter()
+            .rfind(|log| log.header.cno < newest.header.cno && log.header.flags & 4 != 0)
+            .unwrap();
+        image.edit_superblocks(|raw| {
+            raw.s_last_cno.set(before.header.cno.0);
+            raw.s_last_pseg.set(before.block.0);
+            raw.s_last_seq.set(before.header.seq.0);
+        });
+    });
 }
 
 #[test]
@@ -168,15 +140,10 @@ fn segment_usage() {
             image.edit(header, |block| add(block, at, 1));
         });
     }
-    expect(
-        Severity::Warning,
-        Rule::SegmentUsage,
-        "sh_last_alloc",
-        |image| {
-            let header = image.data(Ino::SUFILE, 0);
-            image.edit(header, |block| write(block, 16, 1 << 33));
-        },
-    );
+    expect(Severity::Warning, Rule::SegmentUsage, "sh_last_alloc", |image| {
+        let header = image.data(Ino::SUFILE, 0);
+        image.edit(header, |block| write(block, 16, 1 << 33));
+    });
     let current = |image: &Image| image.geometry().segment_of(image.newest_log().block);
     let next = |image: &Image| image.geometry().segment_of(image.newest_log().header.next);
     for segment in [current, next] {
@@ -192,20 +159,12 @@ fn segment_usage() {
     });
     // A segment with live blocks is called clean, then shorter than it is.
     let live = |image: &Image| image.geometry().segment_of(image.data(Ino::ROOT, 0).block);
-    expect_error(
-        Rule::Owner,
-        "the segment of the block is not in use",
-        |image| {
-            image.edit_usage(live(image), |usage| usage.fill(0));
-        },
-    );
-    expect_error(
-        Rule::DatEntry,
-        "the segment of the block is not in use",
-        |image| {
-            image.edit_usage(live(image), |usage| usage.fill(0));
-        },
-    );
+    expect_error(Rule::Owner, "the segment of the block is not in use", |image| {
+        image.edit_usage(live(image), |usage| usage.fill(0));
+    });
+    expect_error(Rule::DatEntry, "the segment of the block is not in use", |image| {
+        image.edit_usage(live(image), |usage| usage.fill(0));
+    });
     expect_error(Rule::Owner, "behind the last log", |image| {
         image.edit_usage(live(image), |usage| usage[8..12].fill(0));
     });
@@ -217,14 +176,10 @@ fn segment_usage() {
 #[test]
 fn allocation_of_the_dat_and_the_ifile() {
     for file in [Ino::DAT, Ino::IFILE] {
-        expect_error(
-            Rule::Allocation,
-            "counter of free entries of group 0",
-            |image| {
-                let descriptor = image.data(file, 0);
-                image.edit(descriptor, |block| block[0] ^= 1);
-            },
-        );
+        expect_error(Rule::Allocation, "counter of free entries of group 0", |image| {
+            let descriptor = image.data(file, 0);
+            image.edit(descriptor, |block| block[0] ^= 1);
+        });
         expect_error(Rule::Allocation, "its block does not exist", |image| {
             let bitmap = image.data(file, 1);
             image.edit(bitmap, |block| *block.last_mut().unwrap() = 0x80);
@@ -242,9 +197,7 @@ fn dat_entries() {
     expect_error(Rule::Pointer, "not allocated in the DAT", |image| {
         let vblock = live(image);
         let bitmap = image.data(Ino::DAT, 1);
-        image.edit(bitmap, |block| {
-            block[vblock.0 as usize / 8] &= !(1 << (vblock.0 % 8))
-        });
+        image.edit(bitmap, |block| block[vblock.0 as usize / 8] &= !(1 << (vblock.0 % 8)));
     });
     expect_error(Rule::Lifetime, "lives from checkpoint", |image| {
         let newest = image.newest().0;
@@ -352,12 +305,7 @@ fn the_count_of_checkpoints_in_a_block() {
     let second = image.data(Ino::CPFILE, 1);
     image.edit(second, |block| add(block, 0, 1 << 32));
     let report = image.judge().unwrap();
-    assert!(
-        report
-            .errors()
-            .any(|f| f.message.contains("cp_checkpoints_count")),
-        "{report}"
-    );
+    assert!(report.errors().any(|f| f.message.contains("cp_checkpoints_count")), "{report}");
 }
 
 #[test]

@@ -40,10 +40,7 @@ fn judge_damaged(damage: impl Fn(&mut Image, &mut StdRng)) {
             let judged = catch_unwind(AssertUnwindSafe(|| {
                 let _ = check(&device, &Options::default());
             }));
-            assert!(
-                judged.is_ok(),
-                "block size {block_size}, NILFS_CHECK_SEED={seed}"
-            );
+            assert!(judged.is_ok(), "block size {block_size}, NILFS_CHECK_SEED={seed}");
         }
     }
 }
@@ -68,9 +65,7 @@ fn damaged_blocks_in_sound_logs() {
             // Late logs more often: they hold what is in use.
             let nth = logs.len()
                 - 1
-                - random
-                    .random_range(0..logs.len())
-                    .min(random.random_range(0..logs.len()));
+                - random.random_range(0..logs.len()).min(random.random_range(0..logs.len()));
             let log = &logs[nth];
             let size = image.block_size();
             let start = log.block.0 as usize * size;
@@ -132,12 +127,11 @@ fn truncated_images() {
 /// A device far larger than memory, almost all of it a hole.
 #[test]
 fn a_huge_device_costs_what_is_written_on_it() {
-    let image = Image::by_linux(4096);
+    let mut image = Image::by_linux(4096);
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), &image.bytes).expect("the image");
     let huge = 1 << 43;
     file.as_file().set_len(huge).expect("a sparse file");
-    let mut image = image;
     let segments = huge / image.geometry().segment_bytes() - 1;
     let mut raw = *image.superblock.raw();
     raw.s_nsegments.set(segments);
@@ -148,10 +142,5 @@ fn a_huge_device_costs_what_is_written_on_it() {
     let access = nilfs_device::Access::Inspect;
     let device = nilfs_device::FileDevice::open(file.path(), access).expect("the device");
     let report = check(&device, &Options::default()).expect("a report");
-    assert!(
-        report
-            .errors()
-            .all(|finding| finding.message.contains("sh_ncleansegs")),
-        "{report}"
-    );
+    assert!(report.errors().all(|finding| finding.message.contains("sh_ncleansegs")), "{report}");
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nilfs_ondisk::BlockSize;
+use parking_lot::Mutex;
 
 /// The content of one block.
 pub(crate) type Block = Arc<[u8]>;
@@ -15,4 +16,46 @@ pub(crate) fn zeroed(block_size: BlockSize) -> Block {
 /// The bytes of a block for changing; copies them first if somebody else refers to the block.
 pub(crate) fn bytes_mut(block: &mut Block) -> &mut [u8] {
     Arc::make_mut(block)
+}
+
+/// Bytes of used blocks that are kept for the next use.
+const POOL_BYTES: usize = 64 << 20;
+
+/// Blocks that were written and are used again. Fresh memory has to be cleared by the system before
+/// we overwrite it anyway, which costs as much as the copy itself.
+#[derive(Debug)]
+pub(crate) struct BlockPool {
+    blocks: Mutex<Vec<Block>>,
+    limit: usize,
+}
+
+impl BlockPool {
+    pub(crate) fn new(block_size: BlockSize) -> Self {
+        Self { blocks: Mutex::default(), limit: POOL_BYTES / block_size.bytes() }
+    }
+
+    /// A block with the given content, which is exactly one block long.
+    pub(crate) fn copy_of(&self, content: &[u8]) -> Block {
+        let used = self.blocks.lock().pop();
+        match used {
+            Some(mut block) => {
+                bytes_mut(&mut block).copy_from_slice(content);
+                block
+            }
+            None => Block::from(content),
+        }
+    }
+
+    /// Takes blocks back; those that somebody still refers to are left alone.
+    pub(crate) fn recycle(&self, used: impl Iterator<Item = Block>) {
+        let mut blocks = self.blocks.lock();
+        for mut block in used {
+            if blocks.len() >= self.limit {
+                return;
+            }
+            if Arc::get_mut(&mut block).is_some() {
+                blocks.push(block);
+            }
+        }
+    }
 }

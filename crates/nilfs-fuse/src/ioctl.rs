@@ -66,27 +66,19 @@ impl Request {
 
 /// `FS_XFLAG_*` bits from `FS_*_FL` bits.
 pub(crate) fn extended(flags: u32) -> u32 {
-    let pairs = EXTENDED_FLAGS
-        .iter()
-        .filter(|(plain, _)| flags & plain != 0);
+    let pairs = EXTENDED_FLAGS.iter().filter(|(plain, _)| flags & plain != 0);
     pairs.fold(0, |bits, (_, extended)| bits | extended)
 }
 
 /// `flags` with those changed that an `FS_XFLAG_*` bit stands for; `None` if a bit has no meaning
 /// here.
 pub(crate) fn with_extended(flags: u32, extended: u32) -> Option<u32> {
-    let known = EXTENDED_FLAGS
-        .iter()
-        .fold(0, |bits, (_, extended)| bits | extended);
+    let known = EXTENDED_FLAGS.iter().fold(0, |bits, (_, extended)| bits | extended);
     if extended & !known != 0 {
         return None;
     }
     Some(EXTENDED_FLAGS.iter().fold(flags, |flags, (plain, bit)| {
-        if extended & bit != 0 {
-            flags | plain
-        } else {
-            flags & !plain
-        }
+        if extended & bit != 0 { flags | plain } else { flags & !plain }
     }))
 }
 

@@ -63,10 +63,7 @@ pub enum MountError {
 
 impl MountError {
     fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
-        Self::System {
-            what: what.into(),
-            source: source.into(),
-        }
+        Self::System { what: what.into(), source: source.into() }
     }
 }
 
@@ -109,11 +106,7 @@ impl KernelOptions {
             (self.sync, "sync"),
             (self.allow_other, "allow_other"),
         ];
-        words
-            .into_iter()
-            .filter(|(given, _)| *given)
-            .map(|(_, word)| word)
-            .collect()
+        words.into_iter().filter(|(given, _)| *given).map(|(_, word)| word).collect()
     }
 }
 
@@ -129,10 +122,7 @@ impl Mountpoint {
     /// # Errors
     /// [`MountError::Directory`], [`MountError::NoFuse`].
     pub fn prepare(dir: &Path, nonempty: bool) -> Result<Self, MountError> {
-        let refuse = |why: String| MountError::Directory {
-            dir: dir.to_owned(),
-            why,
-        };
+        let refuse = |why: String| MountError::Directory { dir: dir.to_owned(), why };
         let because = |error: io::Error| {
             refuse(match Errno::from_io_error(&error) {
                 Some(Errno::NOENT) => "there is no such directory".into(),
@@ -151,10 +141,7 @@ impl Mountpoint {
         if let Some(mounted) = Mounted::on(&absolute)
             && mounted.is_nilfs()
         {
-            return Err(refuse(format!(
-                "{} is mounted on it already",
-                mounted.source.display()
-            )));
+            return Err(refuse(format!("{} is mounted on it already", mounted.source.display())));
         }
         if !nonempty && fs::read_dir(&absolute).map_err(because)?.next().is_some() {
             return Err(refuse(
@@ -188,13 +175,7 @@ impl Mountpoint {
             false => mount_with_helper(&self.dir, source, options)?,
         };
         let device = Mounted::on(&self.dir).map(|mounted| mounted.device);
-        Ok((
-            Mount {
-                dir: self.dir,
-                device,
-            },
-            channel,
-        ))
+        Ok((Mount { dir: self.dir, device }, channel))
     }
 }
 
@@ -266,9 +247,7 @@ pub fn unmount(dir: &Path) -> Result<(), MountError> {
 }
 
 fn take_away(dir: &Path, flags: UnmountFlags, helper_flags: &[&str]) -> Result<(), MountError> {
-    let busy = || MountError::Busy {
-        dir: dir.to_owned(),
-    };
+    let busy = || MountError::Busy { dir: dir.to_owned() };
     if rustix::process::geteuid().is_root() {
         return match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
             Err(Errno::BUSY) => Err(busy()),
@@ -328,16 +307,8 @@ fn mount_with_helper(
     words.push(format!(",subtype={subtype},fsname="));
     words.push(escape_commas(source));
     let mut command = Command::new(HELPER);
-    command
-        .arg("-o")
-        .arg(words)
-        .arg("--")
-        .arg(dir)
-        .env("_FUSE_COMMFD", "0");
-    command
-        .stdin(OwnedFd::from(theirs))
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
+    command.arg("-o").arg(words).arg("--").arg(dir).env("_FUSE_COMMFD", "0");
+    command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
     command.env("LC_ALL", "C");
     let mut child = command.spawn().map_err(no_helper)?;
     // The command still holds its end of the socket, which would keep us waiting for ever.
@@ -395,11 +366,7 @@ fn no_helper(error: io::Error) -> MountError {
 /// What a program said on its standard error, in one line.
 fn complaint(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
-    let lines: Vec<_> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect();
+    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     match lines.is_empty() {
         true => format!("{HELPER} failed without a word"),
         false => lines.join("; "),

@@ -13,6 +13,8 @@ pub(crate) const FILE_SYSTEM: &str = "fuse.nilfs";
 pub struct Mounted {
     /// Major and minor number of the file system's device, as in `0:45`.
     pub device: String,
+    /// Where it is mounted: an absolute path without symbolic links.
+    pub dir: PathBuf,
     /// The type, as in `fuse.nilfs`.
     pub file_system: String,
     /// What was mounted: for us, the device or image.
@@ -20,39 +22,36 @@ pub struct Mounted {
 }
 
 impl Mounted {
+    /// Everything that is mounted, the latest mount last.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        table.split(|byte| *byte == b'\n').filter_map(parse).collect()
+    }
+
+    /// What is mounted on `dir`; of several mounts, the topmost.
+    #[must_use]
+    pub fn on(dir: &Path) -> Option<Self> {
+        Self::all().into_iter().rev().find(|mounted| mounted.dir == dir)
+    }
+
     /// Whether it is a volume that we serve.
     #[must_use]
     pub fn is_nilfs(&self) -> bool {
         self.file_system == FILE_SYSTEM
     }
-
-    /// What is mounted on `dir`, an absolute path without symbolic links; of several mounts, the
-    /// topmost.
-    #[must_use]
-    pub fn on(dir: &Path) -> Option<Self> {
-        let table = fs::read("/proc/self/mountinfo").ok()?;
-        table
-            .split(|byte| *byte == b'\n')
-            .rev()
-            .find_map(|line| parse(line, dir))
-    }
 }
 
-/// The mount that a line of the table describes, if it is on `dir`.
+/// The mount that a line of the table describes.
 ///
 /// `id parent major:minor root dir options tags… - type source options`
-fn parse(line: &[u8], dir: &Path) -> Option<Mounted> {
+fn parse(line: &[u8]) -> Option<Mounted> {
     let mut words = line.split(|byte| *byte == b' ').map(unescape);
-    let device = words.nth(2)?;
-    if words.nth(1)? != dir.as_os_str() {
-        return None;
-    }
+    let device = words.nth(2)?.into_string().ok()?;
+    let dir = words.nth(1)?.into();
     let mut words = words.skip_while(|word| word != "-").skip(1);
-    Some(Mounted {
-        device: device.into_string().ok()?,
-        file_system: words.next()?.into_string().ok()?,
-        source: words.next()?.into(),
-    })
+    let file_system = words.next()?.into_string().ok()?;
+    Some(Mounted { device, dir, file_system, source: words.next()?.into() })
 }
 
 /// Undoes the table's `\ooo` for blanks and backslashes.
@@ -60,16 +59,11 @@ fn unescape(word: &[u8]) -> OsString {
     let mut plain = Vec::with_capacity(word.len());
     let mut rest = word;
     while let Some((&byte, behind)) = rest.split_first() {
-        let digits = behind
-            .get(..3)
-            .filter(|digits| digits.iter().all(|d| (b'0'..b'8').contains(d)));
+        let digits =
+            behind.get(..3).filter(|digits| digits.iter().all(|d| (b'0'..b'8').contains(d)));
         match digits {
             Some(digits) if byte == b'\\' => {
-                plain.push(
-                    digits
-                        .iter()
-                        .fold(0_u8, |code, d| code.wrapping_mul(8) | (d - b'0')),
-                );
+                plain.push(digits.iter().fold(0_u8, |code, d| code.wrapping_mul(8) | (d - b'0')));
                 rest = &behind[3..];
             }
             _ => {
@@ -86,14 +80,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_a_directory_with_a_blank_in_its_name() {
+    fn blanks_and_backslashes_in_names_are_undone() {
         let line = br"36 35 0:45 / /mnt/a\040b rw,noatime shared:1 - fuse.nilfs /dev/sd\134a rw";
         let expected = Mounted {
             device: "0:45".into(),
+            dir: "/mnt/a b".into(),
             file_system: "fuse.nilfs".into(),
             source: r"/dev/sd\a".into(),
         };
-        assert_eq!(parse(line, Path::new("/mnt/a b")), Some(expected));
-        assert_eq!(parse(line, Path::new("/mnt/a")), None);
+        assert_eq!(parse(line), Some(expected));
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        assert!(Mounted::on(Path::new("/")).is_some());
     }
 }

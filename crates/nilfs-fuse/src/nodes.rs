@@ -20,21 +20,13 @@ impl NodeId {
 
     /// The inode number on the volume.
     pub fn ino(self) -> Ino {
-        if self == Self::ROOT {
-            Ino::ROOT
-        } else {
-            Ino(self.0)
-        }
+        if self == Self::ROOT { Ino::ROOT } else { Ino(self.0) }
     }
 }
 
 impl From<Ino> for NodeId {
     fn from(ino: Ino) -> Self {
-        if ino == Ino::ROOT {
-            Self::ROOT
-        } else {
-            Self(ino.0)
-        }
+        if ino == Ino::ROOT { Self::ROOT } else { Self(ino.0) }
     }
 }
 
@@ -53,9 +45,7 @@ struct Node {
 
 impl Nodes {
     pub fn new() -> Self {
-        Self {
-            shards: std::array::from_fn(|_| Mutex::default()),
-        }
+        Self { shards: std::array::from_fn(|_| Mutex::default()) }
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, Node>> {
@@ -64,10 +54,7 @@ impl Nodes {
 
     /// An inode that the kernel holds.
     pub fn get(&self, ino: Ino) -> Option<InodeRef> {
-        self.shard(ino)
-            .lock()
-            .get(&ino)
-            .map(|node| InodeRef::clone(&node.inode))
+        self.shard(ino).lock().get(&ino).map(|node| InodeRef::clone(&node.inode))
     }
 
     /// Notes that the kernel is given `inode` once more.
@@ -76,10 +63,7 @@ impl Nodes {
         let mut nodes = self.shard(ino).lock();
         nodes
             .entry(ino)
-            .or_insert_with(|| Node {
-                inode: InodeRef::clone(inode),
-                lookups: 0,
-            })
+            .or_insert_with(|| Node { inode: InodeRef::clone(inode), lookups: 0 })
             .lookups += 1;
     }
 

@@ -56,11 +56,7 @@ pub(crate) struct Operations {
 
 impl Operations {
     pub fn new(fs: Arc<Filesystem>) -> Self {
-        Self {
-            fs,
-            nodes: Nodes::new(),
-            faults: Faults::default(),
-        }
+        Self { fs, nodes: Nodes::new(), faults: Faults::default() }
     }
 
     fn answer<T>(&self, result: Result<T, Error>) -> Answer<T> {
@@ -118,12 +114,7 @@ impl Operations {
         rdev: DeviceCode,
     ) -> Answer<Attr> {
         let Caller { uid, gid } = caller;
-        let new = NewInode {
-            mode,
-            uid,
-            gid,
-            rdev,
-        };
+        let new = NewInode { mode, uid, gid, rdev };
         let entry = self.answer(self.fs.create(&self.inode(dir)?, name, &new))?;
         Ok(self.give(entry))
     }

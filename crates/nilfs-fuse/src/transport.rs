@@ -7,9 +7,11 @@
 //! at least one reader stays out of it: further fsyncs get a thread each.
 //!
 //! # Faults of the library (fuser 0.18) that are worked around here
-//! * A time before 1970 arrives with its nanoseconds counted backwards: see [`timestamp`].
+//! * A time before 1970 arrives with its nanoseconds counted backwards: see [`convert::timestamp`].
 //! * An inode's number in an answer is also its node id, so the root cannot be inode 2 in an
-//!   answer that names it: see [`Numbering`].
+//!   answer that names it: see [`convert::Numbering`].
+
+mod convert;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -20,7 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, Config, Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, InitFlags,
@@ -28,12 +30,15 @@ use fuser::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, Request, SessionACL, TimeOrNow, WriteFlags,
 };
-use nilfs_engine::{Attr, DeviceCode, FileType, Filesystem, SetAttr, Timestamp};
+use nilfs_engine::{Attr, DeviceCode, FileType, Filesystem, SetAttr};
 use nilfs_ondisk::inode::{S_IFDIR, S_IFMT, S_IFREG};
 use rustix::fs::OFlags;
 
+use self::convert::{
+    NOTHING, Numbering, caller, code, file_attr, kind_of, name_of, node, timestamp,
+};
 use crate::nodes::NodeId;
-use crate::operations::{Answer, Caller, Listed, Operations};
+use crate::operations::{Answer, Listed, Operations};
 
 /// How long the kernel may keep a name. Nobody but the kernel changes names.
 const NAMES_KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -173,11 +178,7 @@ impl fuser::Filesystem for Front {
         match self.operations.lookup(node(dir), name.as_bytes()) {
             Err(rustix::io::Errno::NOENT) => {
                 // Node 0: the kernel may remember that there is no such name.
-                reply.entry(
-                    &NAMES_KEPT,
-                    &file_attr(&NOTHING, Numbering::Node),
-                    Generation(0),
-                );
+                reply.entry(&NAMES_KEPT, &file_attr(&NOTHING, Numbering::Node), Generation(0));
             }
             answer => entry(answer, reply),
         }
@@ -242,9 +243,7 @@ impl fuser::Filesystem for Front {
     ) {
         let rdev = DeviceCode::decode(u64::from(rdev));
         let name = name.as_bytes();
-        let answer = self
-            .operations
-            .create(caller(request), node(dir), name, mode as u16, rdev);
+        let answer = self.operations.create(caller(request), node(dir), name, mode as u16, rdev);
         entry(answer, reply);
     }
 
@@ -259,11 +258,7 @@ impl fuser::Filesystem for Front {
     ) {
         let (name, mode) = (name.as_bytes(), mode as u16 & !S_IFMT | S_IFDIR);
         let rdev = DeviceCode::default();
-        entry(
-            self.operations
-                .create(caller(request), node(dir), name, mode, rdev),
-            reply,
-        );
+        entry(self.operations.create(caller(request), node(dir), name, mode, rdev), reply);
     }
 
     fn create(
@@ -278,10 +273,7 @@ impl fuser::Filesystem for Front {
     ) {
         let (name, mode) = (name.as_bytes(), mode as u16 & !S_IFMT | S_IFREG);
         let rdev = DeviceCode::default();
-        match self
-            .operations
-            .create(caller(request), node(dir), name, mode, rdev)
-        {
+        match self.operations.create(caller(request), node(dir), name, mode, rdev) {
             Ok(attr) => reply.created(
                 &ATTRIBUTES_KEPT,
                 &file_attr(&attr, Numbering::Node),
@@ -302,18 +294,11 @@ impl fuser::Filesystem for Front {
         reply: ReplyEntry,
     ) {
         let (name, target) = (name.as_bytes(), target.as_os_str().as_bytes());
-        entry(
-            self.operations
-                .symlink(caller(request), node(dir), name, target),
-            reply,
-        );
+        entry(self.operations.symlink(caller(request), node(dir), name, target), reply);
     }
 
     fn link(&self, _: &Request, ino: INodeNo, dir: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        entry(
-            self.operations.link(node(ino), node(dir), name.as_bytes()),
-            reply,
-        );
+        entry(self.operations.link(node(ino), node(dir), name.as_bytes()), reply);
     }
 
     fn unlink(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -336,11 +321,7 @@ impl fuser::Filesystem for Front {
     ) {
         let (name, to_name) = (name.as_bytes(), to_name.as_bytes());
         let (dir, to_dir) = (node(dir), node(to_dir));
-        done(
-            self.operations
-                .rename(dir, name, to_dir, to_name, flags.bits()),
-            reply,
-        );
+        done(self.operations.rename(dir, name, to_dir, to_name, flags.bits()), reply);
     }
 
     /// Says that no `OPEN` is needed; see the crate's documentation.
@@ -389,11 +370,7 @@ impl fuser::Filesystem for Front {
         reply: ReplyWrite,
     ) {
         // Pages that the kernel writes back belong to no particular open file.
-        let flags = if how.contains(WriteFlags::FUSE_WRITE_CACHE) {
-            0
-        } else {
-            flags.0 as u32
-        };
+        let flags = if how.contains(WriteFlags::FUSE_WRITE_CACHE) { 0 } else { flags.0 as u32 };
         let flags = OFlags::from_bits_retain(flags);
         match self.operations.write(node(ino), offset, data, flags) {
             Ok(()) => reply.written(data.len() as u32),
@@ -411,10 +388,7 @@ impl fuser::Filesystem for Front {
         reply: ReplyLseek,
     ) {
         // The kernel lets no negative offset through.
-        match self
-            .operations
-            .seek(node(ino), offset as u64, whence as u32)
-        {
+        match self.operations.seek(node(ino), offset as u64, whence as u32) {
             Ok(offset) => reply.offset(offset as i64),
             Err(errno) => reply.error(code(errno)),
         }
@@ -450,12 +424,7 @@ impl fuser::Filesystem for Front {
         let answer = self.list(dir, cookie, &mut |listed| {
             // The library cannot say "unknown", which a damaged inode would be.
             let kind = self.operations.type_of(listed).unwrap_or(FileType::Regular);
-            reply.add(
-                INodeNo(listed.ino.0),
-                listed.next,
-                kind_of(kind),
-                name_of(listed),
-            )
+            reply.add(INodeNo(listed.ino.0), listed.next, kind_of(kind), name_of(listed))
         });
         match answer {
             Ok(()) => reply.ok(),
@@ -529,10 +498,7 @@ impl fuser::Filesystem for Front {
         room: u32,
         reply: ReplyIoctl,
     ) {
-        match self
-            .operations
-            .ioctl(node(ino), command, input, room as usize)
-        {
+        match self.operations.ioctl(node(ino), command, input, room as usize) {
             Ok(output) => reply.ioctl(0, &output),
             Err(errno) => reply.error(code(errno)),
         }
@@ -567,21 +533,6 @@ impl Front {
     }
 }
 
-fn node(ino: INodeNo) -> NodeId {
-    NodeId(ino.0)
-}
-
-fn caller(request: &Request) -> Caller {
-    Caller {
-        uid: request.uid(),
-        gid: request.gid(),
-    }
-}
-
-fn code(errno: rustix::io::Errno) -> Errno {
-    Errno::from_i32(errno.raw_os_error())
-}
-
 fn done(answer: Answer<()>, reply: ReplyEmpty) {
     match answer {
         Ok(()) => reply.ok(),
@@ -605,108 +556,5 @@ fn attr(answer: Answer<Attr>, reply: ReplyAttr) {
     match answer {
         Ok(attr) => reply.attr(&ATTRIBUTES_KEPT, &file_attr(&attr, Numbering::Volume)),
         Err(errno) => reply.error(code(errno)),
-    }
-}
-
-fn name_of(listed: &Listed) -> &OsStr {
-    OsStr::from_bytes(&listed.name)
-}
-
-/// Which number of the root an answer must have.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Numbering {
-    /// The answer gives the kernel a node.
-    Node,
-    /// The answer is about a node that the kernel has, or one that it does not take.
-    Volume,
-}
-
-fn file_attr(attr: &Attr, numbering: Numbering) -> FileAttr {
-    let mtime = system_time(attr.mtime);
-    FileAttr {
-        ino: INodeNo(match numbering {
-            Numbering::Node => NodeId::from(attr.ino).0,
-            Numbering::Volume => attr.ino.0,
-        }),
-        size: attr.size,
-        blocks: attr.blocks,
-        // The format has no atime.
-        atime: mtime,
-        mtime,
-        ctime: system_time(attr.ctime),
-        crtime: UNIX_EPOCH,
-        kind: kind_of(attr.file_type),
-        perm: attr.mode,
-        nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        rdev: attr.rdev.encode() as u32,
-        blksize: 0,
-        flags: 0,
-    }
-}
-
-/// Attributes where an answer needs some although there is no inode: node 0 says so.
-const NOTHING: Attr = Attr {
-    ino: nilfs_ondisk::Ino(0),
-    file_type: FileType::Regular,
-    mode: 0,
-    nlink: 0,
-    uid: 0,
-    gid: 0,
-    rdev: DeviceCode { major: 0, minor: 0 },
-    size: 0,
-    blocks: 0,
-    mtime: Timestamp {
-        seconds: 0,
-        nanoseconds: 0,
-    },
-    ctime: Timestamp {
-        seconds: 0,
-        nanoseconds: 0,
-    },
-    flags: 0,
-    generation: 0,
-};
-
-fn kind_of(file_type: FileType) -> fuser::FileType {
-    match file_type {
-        FileType::Regular => fuser::FileType::RegularFile,
-        FileType::Directory => fuser::FileType::Directory,
-        FileType::CharDevice => fuser::FileType::CharDevice,
-        FileType::BlockDevice => fuser::FileType::BlockDevice,
-        FileType::Fifo => fuser::FileType::NamedPipe,
-        FileType::Socket => fuser::FileType::Socket,
-        FileType::Symlink => fuser::FileType::Symlink,
-    }
-}
-
-/// For the library, which gets this direction right for times before 1970 too.
-fn system_time(time: Timestamp) -> SystemTime {
-    let seconds = Duration::from_secs(time.seconds.unsigned_abs());
-    let whole = if time.seconds < 0 {
-        UNIX_EPOCH.checked_sub(seconds)
-    } else {
-        UNIX_EPOCH.checked_add(seconds)
-    };
-    let nanoseconds = Duration::from_nanos(u64::from(time.nanoseconds));
-    whole
-        .and_then(|whole| whole.checked_add(nanoseconds))
-        .unwrap_or(UNIX_EPOCH)
-}
-
-/// The time that the kernel sent, from what the library made of it: for `s` seconds and `n`
-/// nanoseconds with `s < 0` that is `s` seconds *minus* `n` nanoseconds.
-fn timestamp(time: SystemTime) -> Timestamp {
-    let (seconds, since) = match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => (since.as_secs() as i64, since),
-        Err(before) => {
-            let before = before.duration();
-            (0_i64.wrapping_sub_unsigned(before.as_secs()), before)
-        }
-    };
-    Timestamp {
-        seconds,
-        nanoseconds: since.subsec_nanos(),
     }
 }

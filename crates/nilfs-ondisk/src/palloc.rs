@@ -113,10 +113,11 @@ impl Palloc {
         }
     }
 
-    /// The number of groups that can exist: block numbers of the file stay within 64 bits.
+    /// The number of groups that can exist: those of all entries with a number of 64 bits. Linux
+    /// does use the very last one for virtual blocks.
     #[must_use]
     pub fn max_groups(&self) -> u64 {
-        u64::MAX / self.entries_per_group
+        self.group_of(u64::MAX) + 1
     }
 
     /// What a block of the file holds.
@@ -231,6 +232,7 @@ mod tests {
         let p = Palloc::new(BlockSize::DEFAULT, 32);
         for entry in [0, 1, 127, 128, 32767, 32768, 33_554_431, 33_554_432, 40_000_000] {
             let group = p.group_of(entry);
+            assert!(group < p.max_groups());
             assert_eq!(p.role_of(p.bitmap(group)), BlockRole::Bitmap { group });
             let slot = p.entry(entry);
             let BlockRole::Entries { first_entry } = p.role_of(slot.block) else {

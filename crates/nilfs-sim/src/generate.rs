@@ -81,7 +81,7 @@ impl Generator {
             return op;
         }
         let Profile { syncs, commits, remounts, .. } = self.profile;
-        let mut choice = self.random.random_range(0..1000 + syncs + commits + remounts);
+        let mut choice = self.random.random_range(0..1000 + syncs + syncs / 4 + commits + remounts);
         for (weight, make) in [
             (syncs, Self::any_sync as fn(&mut Self, &Model) -> Op),
             (commits, |_, _| Op::Commit),
@@ -106,6 +106,7 @@ impl Generator {
             (30, Self::open),
             (20, Self::close),
             (15, Self::burst_of_names),
+            (syncs / 4, Self::database),
         ] {
             if choice < weight {
                 return make(self, model);
@@ -303,6 +304,28 @@ impl Generator {
             self.ahead.push_back(write);
         }
         Op::Stat(target)
+    }
+
+    /// As a database does: overwrites in place, each made durable before the next, between
+    /// changes elsewhere that are not.
+    fn database(&mut self, model: &Model) -> Op {
+        let target = Target::Path(self.path(model, Some(FileType::Regular)));
+        let size = self.size_of(model, &target).min(self.profile.file_max);
+        for _ in 0..self.random.random_range(1..5) {
+            if self.chance(30) {
+                let elsewhere = self.write(model);
+                self.ahead.push_back(elsewhere);
+            }
+            for _ in 0..self.random.random_range(1..3) {
+                let offset = self.random.random_range(0..size.max(1));
+                let length = self.random.random_range(1..=3000).min(size - offset.min(size));
+                let fill = self.next_fill();
+                let write = Op::Write { target: target.clone(), offset, length, fill };
+                self.ahead.push_back(write);
+            }
+            self.ahead.push_back(Op::Fdatasync(target.clone()));
+        }
+        Op::Fsync(target)
     }
 
     /// Many names in one directory, so that it has several blocks, and some of them gone again.

@@ -22,7 +22,7 @@ use nilfs_engine::{SetAttr, Timestamp};
 pub use file::FileBody;
 pub use node::{Body, Node};
 
-use node::{APPEND, IMMUTABLE};
+use node::{APPEND, FLAGS_KNOWN, IMMUTABLE};
 
 /// The number of an inode of the model; never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,6 +80,9 @@ impl Model {
             Op::SetAttr { target, changes } => self.set_attr(target, changes, now),
             Op::SetFlags { target, flags } => {
                 let id = self.find(target)?;
+                if flags & !FLAGS_KNOWN != 0 {
+                    return Err(Refusal::Invalid);
+                }
                 let node = self.change(id);
                 node.flags = *flags;
                 node.ctime = now;

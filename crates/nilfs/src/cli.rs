@@ -18,12 +18,7 @@ Exit codes:
 
 /// NILFS2 in user space: make, mount and look into volumes of the log-structured file system.
 #[derive(Debug, Parser)]
-#[command(
-    name = "nilfs",
-    version,
-    propagate_version = true,
-    max_term_width = 100
-)]
+#[command(name = "nilfs", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = EXIT_CODES)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub struct Cli {

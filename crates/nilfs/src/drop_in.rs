@@ -9,9 +9,7 @@ const MOUNT_HELPER: &str = "mount.fuse.nilfs";
 
 /// The arguments as `nilfs` would have been given them.
 pub fn translate(arguments: Vec<OsString>) -> Vec<OsString> {
-    let name = arguments
-        .first()
-        .and_then(|name| Path::new(name).file_name());
+    let name = arguments.first().and_then(|name| Path::new(name).file_name());
     if name != Some(OsStr::new(MOUNT_HELPER)) {
         return arguments;
     }
@@ -50,9 +48,6 @@ mod tests {
 
     #[test]
     fn any_other_name_is_nilfs() {
-        assert_eq!(
-            translated("/usr/bin/nilfs ls -s x.img"),
-            "/usr/bin/nilfs ls -s x.img"
-        );
+        assert_eq!(translated("/usr/bin/nilfs ls -s x.img"), "/usr/bin/nilfs ls -s x.img");
     }
 }

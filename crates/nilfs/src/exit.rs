@@ -71,16 +71,11 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
 /// The first paragraph of what clap says about a mistake, which has all that matters.
 fn usage_sentence(text: &str) -> String {
     let (paragraph, rest) = text.split_once("\n\n").unwrap_or((text, ""));
-    let words: Vec<_> = paragraph
-        .trim_start_matches("error: ")
-        .split_whitespace()
-        .collect();
+    let words: Vec<_> = paragraph.trim_start_matches("error: ").split_whitespace().collect();
     let usage = rest.lines().find_map(|line| line.strip_prefix("Usage: "));
     // "nilfs ls [OPTIONS] <DEVICE>": what comes before the arguments is the command.
     let command = usage.map_or("nilfs".to_owned(), |usage| {
-        let words = usage
-            .split(' ')
-            .take_while(|word| !word.starts_with(['[', '<', '-']));
+        let words = usage.split(' ').take_while(|word| !word.starts_with(['[', '<', '-']));
         words.collect::<Vec<_>>().join(" ")
     });
     format!("{}; see {command} --help", words.join(" "))
@@ -133,10 +128,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn status_of(error: &anyhow::Error) -> Status {
-    error
-        .chain()
-        .find_map(status_of_cause)
-        .unwrap_or(Status::Failed)
+    error.chain().find_map(status_of_cause).unwrap_or(Status::Failed)
 }
 
 /// The status that an error of a known type stands for.
@@ -182,10 +174,7 @@ mod tests {
         let source = io::Error::from_raw_os_error(2);
         let path = "x.img".into();
         let error = anyhow::Error::new(OpenError::Open { path, source }).context("while looking");
-        assert_eq!(
-            sentence(&error),
-            "while looking: cannot open x.img: No such file or directory"
-        );
+        assert_eq!(sentence(&error), "while looking: cannot open x.img: No such file or directory");
     }
 
     #[test]
@@ -213,10 +202,7 @@ mod tests {
     #[test]
     fn the_innermost_known_error_decides_the_status() {
         let failed: Result<(), _> = Err(Failure::new(Status::Refused, "no"));
-        assert_eq!(
-            status_of(&failed.context("outer").unwrap_err()),
-            Status::Refused
-        );
+        assert_eq!(status_of(&failed.context("outer").unwrap_err()), Status::Refused);
         assert_eq!(status_of(&anyhow::anyhow!("anything")), Status::Failed);
     }
 }

@@ -87,9 +87,7 @@ fn walk(files: &Filesystem, path: &[u8], last: LastLink) -> anyhow::Result<Entry
 }
 
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
-    let names = path
-        .split(|byte| *byte == b'/')
-        .filter(|name| !name.is_empty());
+    let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
     names.rev().map(<[u8]>::to_vec).collect()
 }
 
@@ -139,17 +137,10 @@ impl<'a> Walk<'a> {
 
     fn enter(&mut self, path: Vec<u8>, directory: InodeRef) -> anyhow::Result<()> {
         if !self.seen.insert(directory.ino()) {
-            bail!(
-                "directory {} has two names: the volume is damaged",
-                directory.ino()
-            );
+            bail!("directory {} has two names: the volume is damaged", directory.ino());
         }
         let names = names_in(self.files, &directory)?.into_iter();
-        self.levels.push(Level {
-            path,
-            directory,
-            names,
-        });
+        self.levels.push(Level { path, directory, names });
         Ok(())
     }
 }

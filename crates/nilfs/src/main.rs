@@ -23,10 +23,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let arguments = drop_in::translate(std::env::args_os().collect());
     match cli::Cli::try_parse_from(arguments) {
-        Ok(cli) => cli
-            .command
-            .run()
-            .map_or_else(|e| exit::report(&e), |()| ExitCode::SUCCESS),
+        Ok(cli) => cli.command.run().map_or_else(|e| exit::report(&e), |()| ExitCode::SUCCESS),
         Err(error) => exit::report_usage(&error),
     }
 }

@@ -37,16 +37,10 @@ impl Rows {
         let names = columns.iter().map(|column| match column {
             Column::Text(name) | Column::Number(name) => name,
         });
-        if columns
-            .iter()
-            .any(|column| !matches!(column, Column::Text("")))
-        {
+        if columns.iter().any(|column| !matches!(column, Column::Text(""))) {
             table.set_header(names.map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
         }
-        Self {
-            table,
-            columns: columns.to_vec(),
-        }
+        Self { table, columns: columns.to_vec() }
     }
 
     /// Pairs of a name and a value, without a header.
@@ -154,10 +148,7 @@ mod tests {
 
     #[test]
     fn times_beyond_the_calendar_are_shown_as_seconds() {
-        assert_eq!(
-            exact_time(1_795_203_662, 5),
-            "2026-11-20T19:41:02.000000005Z"
-        );
+        assert_eq!(exact_time(1_795_203_662, 5), "2026-11-20T19:41:02.000000005Z");
         assert_eq!(exact_time(i64::MAX, 0), format!("@{}", i64::MAX));
         assert_eq!(local_time(i64::MIN), format!("@{}", i64::MIN));
     }

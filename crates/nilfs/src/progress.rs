@@ -20,10 +20,7 @@ impl Progress {
         let style = ProgressStyle::with_template("{spinner} {msg} {bytes} ({bytes_per_sec})");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
         bar.set_message(what);
-        Self {
-            bar,
-            started: Instant::now(),
-        }
+        Self { bar, started: Instant::now() }
     }
 
     /// So many more bytes are done.

@@ -37,19 +37,12 @@ pub fn find(path: &Path) -> anyhow::Result<Option<String>> {
 
 fn ask_blkid(program: &str, path: &Path) -> io::Result<anyhow::Result<Option<String>>> {
     let arguments = ["--probe", "--output", "export", "--"].map(OsStr::new);
-    let output = Command::new(program)
-        .args(arguments)
-        .arg(path)
-        .stdin(Stdio::null())
-        .output()?;
+    let output = Command::new(program).args(arguments).arg(path).stdin(Stdio::null()).output()?;
     Ok(match output.status.code() {
         Some(0) => Ok(Some(describe(&String::from_utf8_lossy(&output.stdout)))),
         Some(NOTHING_FOUND) => Ok(None),
         Some(AMBIGUOUS) => Ok(Some("several file systems or partition tables".to_owned())),
-        _ => Err(anyhow!(
-            "{}",
-            String::from_utf8_lossy(&output.stderr).trim().to_owned()
-        )),
+        _ => Err(anyhow!("{}", String::from_utf8_lossy(&output.stderr).trim().to_owned())),
     })
 }
 
@@ -59,9 +52,8 @@ fn describe(export: &str) -> String {
         let mut lines = export.lines().filter_map(|line| line.split_once('='));
         lines.find(|(key, _)| *key == name).map(|(_, value)| value)
     };
-    let label = value("LABEL").map_or(String::new(), |label| {
-        format!(" labelled {}", printable(label.as_bytes()))
-    });
+    let label = value("LABEL")
+        .map_or(String::new(), |label| format!(" labelled {}", printable(label.as_bytes())));
     match (value("TYPE"), value("PTTYPE")) {
         (Some("nilfs2"), _) => format!("a NILFS2 volume{label}"),
         (Some(kind), _) => format!("{kind} data{label}"),
@@ -91,10 +83,7 @@ mod tests {
     #[test]
     fn what_blkid_finds_is_put_into_words() {
         for (export, words) in [
-            (
-                "DEVNAME=x\nLABEL=lab\nTYPE=nilfs2\nUSAGE=filesystem",
-                "a NILFS2 volume labelled lab",
-            ),
+            ("DEVNAME=x\nLABEL=lab\nTYPE=nilfs2\nUSAGE=filesystem", "a NILFS2 volume labelled lab"),
             ("TYPE=ext4", "ext4 data"),
             ("PTTYPE=gpt", "a partition table (gpt)"),
         ] {

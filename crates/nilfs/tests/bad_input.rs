@@ -45,11 +45,7 @@ fn refused_by(ways: &[&str], image: &Path, code: i32, words: &str) {
 /// A volume both of whose superblocks have been changed at an offset, with right checksums.
 fn forged(offset: usize, value: &[u8]) -> common::Volume {
     let volume = common::volume();
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .open(&volume.image)
-        .unwrap();
+    let file = File::options().read(true).write(true).open(&volume.image).unwrap();
     for at in [1024, secondary_superblock(VOLUME_SIZE).unwrap()] {
         let mut copy = [0; 1024];
         file.read_exact_at(&mut copy, at).unwrap();
@@ -88,16 +84,8 @@ fn unknown_features_are_named() {
     let volume = forged(0x110, &[0x20]);
     refused_by(&WAYS, &volume.image, 3, "unknown incompat features 0x20");
     let volume = forged(0x108, &[0x41]);
-    refused_by(
-        &["mount IMAGE DIR"],
-        &volume.image,
-        3,
-        "unknown compat_ro features 0x40",
-    );
-    assert_eq!(
-        volume.nilfs("cat IMAGE /directory/file").output(),
-        "content\n"
-    );
+    refused_by(&["mount IMAGE DIR"], &volume.image, 3, "unknown compat_ro features 0x40");
+    assert_eq!(volume.nilfs("cat IMAGE /directory/file").output(), "content\n");
 }
 
 #[test]
@@ -105,11 +93,7 @@ fn a_geometry_out_of_range_is_named() {
     for (offset, value, words) in [
         (0x14, 7, "s_log_block_size is 7, expected 0 to 6"),
         (0x30, 8, "s_blocks_per_segment is 8, expected at least 16"),
-        (
-            0x34,
-            100,
-            "s_r_segments_percentage is 100, expected 1 to 99",
-        ),
+        (0x34, 100, "s_r_segments_percentage is 100, expected 1 to 99"),
         (0x18, 0, "s_nsegments is 0, expected 1 to 32"),
         (0x28, 63, "s_first_data_block is 63"),
         (0x90, 64, "s_inode_size is 64, expected 128 to 1024"),
@@ -140,18 +124,8 @@ fn a_missing_or_unfit_device_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("missing");
     refused_by(&WAYS, &missing, 4, "No such file or directory");
-    refused_by(
-        &WAYS,
-        directory.path(),
-        4,
-        "is a directory, not a block device",
-    );
-    refused_by(
-        &WAYS,
-        Path::new("/dev/null"),
-        4,
-        "is a special file, not a block device",
-    );
+    refused_by(&WAYS, directory.path(), 4, "is a directory, not a block device");
+    refused_by(&WAYS, Path::new("/dev/null"), 4, "is a special file, not a block device");
 }
 
 #[test]
@@ -160,14 +134,8 @@ fn a_missing_file_or_checkpoint_is_named() {
     for (line, words) in [
         ("ls IMAGE /nowhere", "/nowhere: no such file or directory"),
         ("cat IMAGE /directory", "/directory: is a directory"),
-        (
-            "stat IMAGE /directory/file/more",
-            "/directory/file/more: not a directory",
-        ),
-        (
-            "cp IMAGE /directory here",
-            "/directory is a directory; use -r",
-        ),
+        ("stat IMAGE /directory/file/more", "/directory/file/more: not a directory"),
+        ("cp IMAGE /directory here", "/directory is a directory; use -r"),
         ("ls --at 999 IMAGE", "there is no checkpoint 999"),
         ("dump IMAGE 32", "segment 32: there is no such segment"),
     ] {
@@ -180,10 +148,7 @@ fn a_missing_file_or_checkpoint_is_named() {
 fn a_wrong_command_line_is_one_sentence() {
     let volume = common::volume();
     for (line, words) in [
-        (
-            "ls --frobnicate IMAGE",
-            "unexpected argument '--frobnicate' found; see nilfs ls --help",
-        ),
+        ("ls --frobnicate IMAGE", "unexpected argument '--frobnicate' found; see nilfs ls --help"),
         ("info", "required arguments were not provided: <DEVICE>"),
         ("frobnicate IMAGE", "unrecognized subcommand 'frobnicate'"),
         ("ls --at 0 IMAGE", "invalid value '0' for '--at <CNO>'"),

@@ -43,14 +43,7 @@ SEGMENT  WRITTEN              STATE           BLOCKS  FULL
       1  -                    active, in use       0    0%
 ";
     assert_eq!(volume.nilfs("segments IMAGE").output(), segments);
-    assert_eq!(
-        volume
-            .nilfs("segments --all IMAGE")
-            .output()
-            .lines()
-            .count(),
-        1 + 32
-    );
+    assert_eq!(volume.nilfs("segments --all IMAGE").output().lines().count(), 1 + 32);
 }
 
 #[test]
@@ -91,39 +84,22 @@ MODE        LINKS  OWNER  GROUP  SIZE  MODIFIED             NAME
 ";
     assert_eq!(volume.nilfs("ls -l IMAGE directory").output(), long);
     let recursive = volume.nilfs("ls -R IMAGE").output();
-    assert!(
-        recursive.contains("directory\ndirectory/file\n"),
-        "{recursive}"
-    );
+    assert!(recursive.contains("directory\ndirectory/file\n"), "{recursive}");
 }
 
 #[test]
 fn the_past_can_be_read() {
     let volume = volume();
     let at = volume.before_deletion;
-    assert_eq!(
-        volume.nilfs(&format!("ls --at {at} IMAGE")).output(),
-        "gone\n"
-    );
-    assert_eq!(
-        volume.nilfs(&format!("cat --at {at} IMAGE gone")).output(),
-        "it was here\n"
-    );
-    assert!(
-        volume
-            .nilfs("cat IMAGE gone")
-            .sentence(1)
-            .contains("no such file")
-    );
+    assert_eq!(volume.nilfs(&format!("ls --at {at} IMAGE")).output(), "gone\n");
+    assert_eq!(volume.nilfs(&format!("cat --at {at} IMAGE gone")).output(), "it was here\n");
+    assert!(volume.nilfs("cat IMAGE gone").sentence(1).contains("no such file"));
 }
 
 #[test]
 fn cat_follows_links_and_stat_does_not() {
     let volume = volume();
-    assert_eq!(
-        volume.nilfs("cat IMAGE link directory/file").output(),
-        "content\ncontent\n"
-    );
+    assert_eq!(volume.nilfs("cat IMAGE link directory/file").output(), "content\ncontent\n");
     let stat = volume.nilfs("stat IMAGE link").output();
     for line in ["target      directory/file", "type        symbolic link"] {
         assert!(stat.lines().any(|found| found == line), "{stat}");
@@ -140,20 +116,8 @@ fn json_is_complete_and_exact() {
     assert_eq!(info["size"], common::VOLUME_SIZE);
     assert_eq!(info["state"], "clean");
     let files = json("ls -R --json IMAGE");
-    let names: Vec<_> = files
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|file| &file["path"])
-        .collect();
-    let expected = [
-        "bell\u{7}",
-        "directory",
-        "directory/file",
-        "link",
-        "second name",
-        "sparse",
-    ];
+    let names: Vec<_> = files.as_array().unwrap().iter().map(|file| &file["path"]).collect();
+    let expected = ["bell\u{7}", "directory", "directory/file", "link", "second name", "sparse"];
     assert_eq!(names, expected);
     let stat = &json("stat --json IMAGE directory/file")[0];
     assert_eq!(stat["modified"], "2023-11-14T22:13:20.000000007Z");
@@ -161,13 +125,7 @@ fn json_is_complete_and_exact() {
     let checkpoints = json("checkpoints --json IMAGE");
     assert_eq!(checkpoints[0]["checkpoint"], 1);
     let segments = json("segments --json IMAGE");
-    assert!(
-        segments
-            .as_array()
-            .unwrap()
-            .iter()
-            .all(|segment| segment["dirty"] == true)
-    );
+    assert!(segments.as_array().unwrap().iter().all(|segment| segment["dirty"] == true));
     let dump = json("dump --json IMAGE 0");
     assert_eq!(dump[0]["logs"][0]["files"][0]["inode"], 2);
 }
@@ -176,27 +134,12 @@ fn json_is_complete_and_exact() {
 fn a_copy_has_contents_holes_links_and_attributes() {
     let volume = volume();
     let copy = volume.beside("copy");
-    let words = [
-        "cp",
-        "-rp",
-        volume.image.to_str().unwrap(),
-        "/",
-        copy.to_str().unwrap(),
-    ];
+    let words = ["cp", "-rp", volume.image.to_str().unwrap(), "/", copy.to_str().unwrap()];
     common::nilfs(words).output();
-    assert_eq!(
-        fs::read_to_string(copy.join("directory/file")).unwrap(),
-        "content\n"
-    );
-    assert_eq!(
-        fs::read_link(copy.join("link")).unwrap().to_str(),
-        Some("directory/file")
-    );
+    assert_eq!(fs::read_to_string(copy.join("directory/file")).unwrap(), "content\n");
+    assert_eq!(fs::read_link(copy.join("link")).unwrap().to_str(), Some("directory/file"));
     let metadata = |name: &str| fs::symlink_metadata(copy.join(name)).unwrap();
-    assert_eq!(
-        metadata("second name").ino(),
-        metadata("directory/file").ino()
-    );
+    assert_eq!(metadata("second name").ino(), metadata("directory/file").ino());
     let sparse = metadata("sparse");
     assert_eq!(sparse.len(), (1 << 20) + 3);
     assert!(sparse.blocks() * 512 < 1 << 19, "the hole is gone");
@@ -214,23 +157,10 @@ fn a_copy_follows_no_link_at_its_destination() {
     fs::create_dir(&copy).unwrap();
     std::os::unix::fs::symlink(&outside, copy.join("directory")).unwrap();
     std::os::unix::fs::symlink(outside.join("file"), copy.join("sparse")).unwrap();
-    let words = [
-        "cp",
-        "-r",
-        volume.image.to_str().unwrap(),
-        "/",
-        copy.to_str().unwrap(),
-    ];
+    let words = ["cp", "-r", volume.image.to_str().unwrap(), "/", copy.to_str().unwrap()];
     let outcome = common::nilfs(words);
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
-    assert!(
-        outcome.stderr.ends_with("files could not be copied\n"),
-        "{}",
-        outcome.stderr
-    );
+    assert!(outcome.stderr.ends_with("files could not be copied\n"), "{}", outcome.stderr);
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
-    assert_eq!(
-        fs::read_to_string(copy.join("second name")).unwrap(),
-        "content\n"
-    );
+    assert_eq!(fs::read_to_string(copy.join("second name")).unwrap(), "content\n");
 }

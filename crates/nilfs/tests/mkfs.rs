@@ -29,10 +29,7 @@ fn with_everything_fixed_the_image_is_that_of_mkfs_nilfs2() {
     let fixed = "--time 1795204559 --seed 0xaccdf5ff -U 11111111-2222-3333-4444-555555555555";
     mkfs(&format!("--size 40M -b 1024 -B 512 {fixed}"), &image).output();
     let mut datasum = [0; 4];
-    File::open(&image)
-        .unwrap()
-        .read_exact_at(&mut datasum, 4096)
-        .unwrap();
+    File::open(&image).unwrap().read_exact_at(&mut datasum, 4096).unwrap();
     assert_eq!(u32::from_le_bytes(datasum), 0xa45b_409d);
 }
 
@@ -68,10 +65,7 @@ fn every_byte_is_that_of_the_real_mkfs_nilfs2() {
         format(&device, &parameters).unwrap();
         let mut ours = vec![0; SIZE as usize];
         device.read_at(0, &mut ours).unwrap();
-        let differing = ours
-            .iter()
-            .zip(&theirs)
-            .position(|(ours, theirs)| ours != theirs);
+        let differing = ours.iter().zip(&theirs).position(|(ours, theirs)| ours != theirs);
         assert_eq!(differing, None, "-b {block_size}: first differing byte");
     }
 }
@@ -82,10 +76,7 @@ fn data_are_overwritten_only_on_demand() {
     let before = fs::read(&volume.image).unwrap();
     for name in ["lab", "a partition table (dos)"] {
         let sentence = volume.nilfs("mkfs -B 16 IMAGE").sentence(6);
-        assert!(
-            sentence.contains(name) && sentence.contains("-f"),
-            "{sentence}"
-        );
+        assert!(sentence.contains(name) && sentence.contains("-f"), "{sentence}");
         // Second round: no volume any more, but a partition table.
         let table = File::options().write(true).open(&volume.image).unwrap();
         if name == "lab" {
@@ -108,11 +99,7 @@ fn a_dry_run_says_what_would_be_done_and_writes_nothing() {
     assert!(said.starts_with("would make a NILFS2 volume"), "{said}");
     assert_eq!(fs::read(&volume.image).unwrap(), before);
     let new = volume.beside("new.img");
-    assert!(
-        mkfs("-n --size 1G", &new)
-            .output()
-            .contains("127 segments of 8 MiB")
-    );
+    assert!(mkfs("-n --size 1G", &new).output().contains("127 segments of 8 MiB"));
     assert!(!new.exists());
 }
 
@@ -125,10 +112,7 @@ fn no_image_is_left_behind_when_it_cannot_be_made() {
     let sentence = mkfs("--size 1G -B 1000", &image).sentence(2);
     assert!(sentence.contains("a power of two"), "{sentence}");
     let sentence = mkfs("", &image).sentence(4);
-    assert!(
-        sentence.contains("--size SIZE creates an image"),
-        "{sentence}"
-    );
+    assert!(sentence.contains("--size SIZE creates an image"), "{sentence}");
     assert!(!image.exists());
 }
 
@@ -148,8 +132,5 @@ fn a_device_in_use_is_left_alone() {
     holder.lock_shared().unwrap();
     let sentence = volume.nilfs("mkfs -f -B 16 IMAGE").sentence(5);
     let pid = std::process::id();
-    assert!(
-        sentence.contains(&format!("in use by process {pid}")),
-        "{sentence}"
-    );
+    assert!(sentence.contains(&format!("in use by process {pid}")), "{sentence}");
 }

@@ -56,15 +56,16 @@ impl Image {
         Self::from(std::fs::read(file.path()).expect("the image"))
     }
 
-    /// A volume that Linux filled: see the README beside the images.
+    /// A volume that Linux filled.
     pub fn by_linux(block_size: u64) -> Self {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join(format!("tests/images/linux-{block_size}.img.gz"));
-        let output = Command::new("gzip")
-            .arg("-dc")
-            .arg(path)
-            .output()
-            .expect("gzip runs");
+        Self::stored(&format!("linux-{block_size}"))
+    }
+
+    /// A volume by its name in the README beside the images.
+    pub fn stored(name: &str) -> Self {
+        let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/images");
+        let path = images.join(format!("{name}.img.gz"));
+        let output = Command::new("gzip").arg("-dc").arg(path).output().expect("gzip runs");
         assert!(output.status.success(), "the image is whole");
         Self::from(output.stdout)
     }
@@ -117,32 +118,20 @@ impl Image {
         let size = geometry.block_size;
         let header = LogHeader::parse(self.block(block), size, geometry.blocks_per_segment).ok()?;
         let summary = &self.bytes[block.0 as usize * size.bytes()..][..header.sumbytes as usize];
-        header
-            .verify_summary(summary, self.superblock.crc_seed())
-            .ok()?;
+        header.verify_summary(summary, self.superblock.crc_seed()).ok()?;
         let files = parse_items(&header, summary, size).ok()?;
-        Some(Log {
-            block,
-            header,
-            files,
-        })
+        Some(Log { block, header, files })
     }
 
     /// All blocks of a file that a log describes, in the order in which they were first written.
     pub fn blocks_of(&self, ino: Ino) -> Vec<Found> {
         let mut found: Vec<(Cno, Found)> = Vec::new();
         for log in self.logs() {
-            let mut block = log
-                .block
-                .plus(log.header.summary_blocks(self.geometry().block_size));
+            let mut block = log.block.plus(log.header.summary_blocks(self.geometry().block_size));
             for file in &log.files {
                 for info in &file.blocks {
                     if file.ino == ino {
-                        let here = Found {
-                            block,
-                            log: log.block,
-                            info: *info,
-                        };
+                        let here = Found { block, log: log.block, info: *info };
                         // Files without history are never moved as old versions, and mkfs gives
                         // them another fi_cno than Linux.
                         let has_history = !matches!(ino, Ino::DAT | Ino::CPFILE | Ino::SUFILE);
@@ -159,10 +148,7 @@ impl Image {
     /// The present block of a file.
     pub fn find(&self, ino: Ino, matches: impl Fn(&BlockInfo) -> bool) -> Found {
         let blocks = self.blocks_of(ino);
-        *blocks
-            .iter()
-            .rfind(|found| matches(&found.info))
-            .expect("the file has such a block")
+        *blocks.iter().rfind(|found| matches(&found.info)).expect("the file has such a block")
     }
 
     /// The present data block of a file at an offset.
@@ -219,22 +205,15 @@ impl Image {
 
     /// The newest log with a super root.
     pub fn newest_log(&self) -> Log {
-        self.log(self.superblock.last_log().block)
-            .expect("a clean volume names its newest log")
+        self.log(self.superblock.last_log().block).expect("a clean volume names its newest log")
     }
 
     /// The super root of the newest checkpoint, as a block to edit.
     pub fn super_root(&self) -> Found {
         let log = self.newest_log();
         let block = log.block.plus(u64::from(log.header.nblocks) - 1);
-        let info = BlockInfo::Node {
-            vblocknr: VBlockNr(0),
-        };
-        Found {
-            block,
-            log: log.block,
-            info,
-        }
+        let info = BlockInfo::Node { vblocknr: VBlockNr(0) };
+        Found { block, log: log.block, info }
     }
 
     /// Changes both copies of the superblock and makes their checksums right.
@@ -265,10 +244,7 @@ impl From<Vec<u8>> for Image {
         let copies = [PRIMARY_SUPERBLOCK as usize, secondary]
             .map(|offset| Superblock::parse(&bytes[offset..], size).expect("a valid superblock"));
         let newest = copies.into_iter().max_by_key(|copy| copy.last_log().cno);
-        Self {
-            superblock: newest.expect("two copies"),
-            bytes,
-        }
+        Self { superblock: newest.expect("two copies"), bytes }
     }
 }
 
@@ -340,9 +316,7 @@ impl Image {
     pub fn edit_inode(&mut self, ino: Ino, change: impl FnOnce(&mut [u8])) {
         let slot = Palloc::new(self.geometry().block_size, 128).entry(ino.0);
         let found = self.data(Ino::IFILE, slot.block.0);
-        self.edit(found, |block| {
-            change(&mut block[slot.offset..slot.offset + 128])
-        });
+        self.edit(found, |block| change(&mut block[slot.offset..slot.offset + 128]));
     }
 
     /// The DAT entry of a virtual block: its block and the byte offset there.

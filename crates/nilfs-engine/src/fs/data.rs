@@ -9,7 +9,7 @@ use super::inode::{Context, Found, Inode, InodeRef, State};
 use super::space::Cost;
 use super::types::Seek;
 use super::{Filesystem, names::flags};
-use crate::block::Block;
+
 use crate::error::{Error, Result};
 use crate::tree::View;
 
@@ -163,8 +163,8 @@ fn write_range(
         let key = block_size.block_of(at);
         let within = (at % block_size.bytes64()) as usize;
         let (part, others) = rest.split_at(rest.len().min(block_size.bytes() - within));
-        if part.len() == block_size.bytes() && !state.overlay.pages.contains_key(&key) {
-            inode.set_block(state, context, key, Block::from(part))?;
+        if part.len() == block_size.bytes() {
+            inode.write_block(state, context, key, part)?;
         } else {
             inode.page_mut(state, context, key)?[within..within + part.len()].copy_from_slice(part);
         }

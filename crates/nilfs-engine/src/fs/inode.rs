@@ -14,7 +14,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use super::directory::Index;
 use super::space::Space;
 use super::types::{Attr, Timestamp};
-use crate::block::{Block, bytes_mut, zeroed};
+use crate::block::{Block, BlockPool, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::overlay::{FrozenInode, Lookup, Overlay};
 use crate::tree::View;
@@ -46,6 +46,8 @@ pub(super) struct State {
     root: Root,
     pub(super) overlay: Overlay,
     pub(super) frozen: Option<Arc<FrozenInode>>,
+    /// The layers below the overlay have no block from here on.
+    pub(super) end_below: FileBlock,
     /// In the list of what the next commit takes.
     pub(super) dirty: bool,
     /// More than times and the content of existing blocks has changed.
@@ -62,6 +64,7 @@ pub(super) struct State {
 pub(super) struct Context<'a> {
     pub(super) view: View,
     pub(super) space: &'a Space,
+    pub(super) pool: &'a BlockPool,
 }
 
 impl std::fmt::Debug for Inode {
@@ -83,6 +86,8 @@ impl Inode {
         }
         let state = State {
             raw,
+            // A size that is too small on a damaged volume hides blocks; it must not lose them.
+            end_below: FileBlock(u64::MAX),
             root,
             overlay: Overlay::default(),
             frozen: None,
@@ -174,6 +179,7 @@ impl Inode {
         match state.overlay.lookup(key) {
             Lookup::Page(block) => return Ok(Found::Memory(block)),
             Lookup::Cut => return Ok(Found::Hole),
+            Lookup::Below if key >= state.end_below => return Ok(Found::Hole),
             Lookup::Below => {}
         }
         match state.frozen.as_ref().map(|frozen| frozen.overlay.lookup(key)) {
@@ -227,6 +233,21 @@ impl Inode {
         }
         let page = state.overlay.pages.get_mut(&key).ok_or(Error::Stale)?;
         Ok(bytes_mut(&mut page.data))
+    }
+
+    /// Sets the whole content of a block to a copy of `content`.
+    pub(super) fn write_block(
+        &self,
+        state: &mut State,
+        context: &Context<'_>,
+        key: FileBlock,
+        content: &[u8],
+    ) -> Result<()> {
+        if state.overlay.pages.contains_key(&key) {
+            self.page_mut(state, context, key)?.copy_from_slice(content);
+            return Ok(());
+        }
+        self.set_block(state, context, key, context.pool.copy_of(content))
     }
 
     /// Sets the whole content of a block.

@@ -48,6 +48,7 @@ use self::numbers::InodeNumbers;
 use self::space::{Claim, Cost, Space};
 use self::sync::Log;
 use self::table::Table;
+use crate::block::BlockPool;
 use crate::error::{Error, Result};
 use crate::recovery;
 use crate::store::Store;
@@ -76,6 +77,7 @@ pub struct Filesystem {
     table: Mutex<Table>,
     numbers: Mutex<InodeNumbers>,
     space: Space,
+    pool: BlockPool,
     /// Freezes so far.
     freezes: AtomicU64,
     /// The freeze that will take the last change of any name.
@@ -130,6 +132,7 @@ impl Filesystem {
             table: Mutex::default(),
             numbers: Mutex::new(InodeNumbers::new(first_ino)),
             space: Space::default(),
+            pool: BlockPool::new(volume.store.block_size()),
             freezes: AtomicU64::new(0),
             names_changed: AtomicU64::new(0),
             generation: AtomicU32::new(now.nanoseconds ^ now.seconds as u32),
@@ -283,7 +286,7 @@ impl Filesystem {
     }
 
     fn context(&self) -> Context<'_> {
-        Context { view: self.view(), space: &self.space }
+        Context { view: self.view(), space: &self.space, pool: &self.pool }
     }
 
     fn now(&self) -> Timestamp {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::superblock::{LogCursor, STATE_ERROR, STATE_VALID};
-use nilfs_ondisk::{Cno, FileBlock, SegNum, Seq};
+use nilfs_ondisk::{BlockSize, Cno, FileBlock, SegNum, Seq};
 use parking_lot::{Mutex, MutexGuard};
 use zerocopy::little_endian::{U16, U64};
 
@@ -279,6 +279,12 @@ impl Filesystem {
             return Ok(());
         }
         let done = self.write_checkpoint(log, &frozen);
+        if done.is_ok() {
+            // Nobody but this function refers to what was frozen any more.
+            let files = frozen.inodes.into_iter().filter_map(Arc::into_inner);
+            let pages = files.flat_map(|file| file.overlay.pages.into_values());
+            self.pool.recycle(pages.map(|page| page.data));
+        }
         if let Err(error) = &done {
             // What was frozen stays in memory and can still be read.
             self.stop_writing(log, error);
@@ -342,10 +348,12 @@ impl Filesystem {
             if let Err(error) = given_back {
                 self.stop(&error);
             } else if !fresh {
-                inodes.push(freeze_inode(&inode, true));
+                inodes.push(freeze_inode(&inode, true, self.store.block_size()));
             }
         }
-        inodes.extend(dirty.values().map(|inode| freeze_inode(inode, false)));
+        inodes.extend(
+            dirty.values().map(|inode| freeze_inode(inode, false, self.store.block_size())),
+        );
         inodes.sort_by_key(|frozen| frozen.ino);
         let numbers = self.numbers.lock().freeze();
         self.space.freeze();
@@ -462,11 +470,12 @@ impl Filesystem {
 }
 
 /// Moves the changes of an inode into a form that nobody changes any more.
-fn freeze_inode(inode: &InodeRef, deleted: bool) -> Arc<FrozenInode> {
+fn freeze_inode(inode: &InodeRef, deleted: bool, block_size: BlockSize) -> Arc<FrozenInode> {
     let mut state = inode.state.write();
     let overlay: Overlay = std::mem::take(&mut state.overlay);
     let frozen = Arc::new(FrozenInode { ino: inode.ino(), inode: state.raw, overlay, deleted });
     state.frozen = Some(Arc::clone(&frozen));
+    state.end_below = FileBlock(block_size.blocks_for(state.size()));
     state.dirty = false;
     state.attributes_changed = false;
     frozen

@@ -2,13 +2,12 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use nilfs_check::{Checkpoints, Severity};
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_engine::{Background, Filesystem, MountOptions};
@@ -109,9 +108,8 @@ impl Drop for World {
         if std::thread::panicking() {
             return;
         }
-        let report = nilfs_check::check(&*self.device, &Checkpoints::All).unwrap();
-        let errors: Vec<_> =
-            report.findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
+        let report = nilfs_check::check(&*self.device, &nilfs_check::Options::default()).unwrap();
+        let errors: Vec<_> = report.errors().map(ToString::to_string).collect();
         assert!(errors.is_empty(), "the volume is damaged: {errors:#?}");
     }
 }
@@ -142,6 +140,19 @@ impl Bare {
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// Returns when the kernel waits for the answers to so many requests.
+    pub fn wait_for_requests(&self, count: usize) {
+        let connection = rustix::fs::minor(fs::metadata(self.path("")).unwrap().dev());
+        let control = tempfile::tempdir().unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("none", control.path(), "fusectl", flags, None).unwrap();
+        let waiting = control.path().join(format!("{connection}/waiting"));
+        while fs::read_to_string(&waiting).unwrap().trim().parse::<usize>().unwrap() < count {
+            std::thread::yield_now();
+        }
+        rustix::mount::unmount(control.path(), rustix::mount::UnmountFlags::empty()).unwrap();
     }
 }
 

@@ -14,6 +14,11 @@ pub(super) const IMMUTABLE: u32 = 0x10;
 /// The file can only grow at its end.
 pub(super) const APPEND: u32 = 0x20;
 
+/// What a new file takes over from its directory.
+const INHERITED: u32 = 0x1_86cf;
+/// Every flag that the format knows; the last is that of topmost directories.
+pub(super) const FLAGS_KNOWN: u32 = INHERITED | IMMUTABLE | APPEND | 0x2_0000;
+
 /// An inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
@@ -128,7 +133,6 @@ impl Node {
 /// append-only are none of them, or nobody could ever delete the file.
 #[must_use]
 pub(super) fn flags_inherited(directory: u32, kind: FileType) -> u32 {
-    const INHERITED: u32 = 0x1_86cf;
     const DIRSYNC: u32 = 0x1_0000;
     const NODUMP_NOATIME: u32 = 0xc0;
     match kind {

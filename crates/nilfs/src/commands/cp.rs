@@ -62,10 +62,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     for source in sources {
         let found = find(&files, source.as_bytes(), LastLink::Keep)?;
         if found.attr.file_type == FileType::Directory && !args.recursive {
-            bail!(
-                "{} is a directory; use -r to copy it",
-                printable(source.as_bytes())
-            );
+            bail!("{} is a directory; use -r to copy it", printable(source.as_bytes()));
         }
         let to = match Path::new(source).file_name() {
             Some(name) if destination.is_dir() => destination.join(name),
@@ -135,11 +132,7 @@ impl Copier<'_> {
             }
             _ => make_node(&attr, to)?,
         }
-        if self.preserve {
-            preserve(&attr, to)
-        } else {
-            Ok(())
-        }
+        if self.preserve { preserve(&attr, to) } else { Ok(()) }
     }
 
     fn make_directory(&mut self, attr: Attr, to: &Path) -> anyhow::Result<()> {
@@ -214,8 +207,7 @@ impl Copier<'_> {
                 if let Err(error) = preserve(attr, path) {
                     self.failed += 1;
                     let path = printable(path.as_os_str().as_bytes());
-                    self.progress
-                        .warn(&format!("nilfs: {path}: {}", sentence(&error)));
+                    self.progress.warn(&format!("nilfs: {path}: {}", sentence(&error)));
                 }
             }
         }
@@ -251,14 +243,8 @@ fn preserve(attr: &Attr, to: &Path) -> anyhow::Result<()> {
         rustix::fs::chmodat(CWD, to, mode, AtFlags::empty())?;
     }
     let nanoseconds = attr.mtime.nanoseconds.into();
-    let time = Timespec {
-        tv_sec: attr.mtime.seconds,
-        tv_nsec: nanoseconds,
-    };
-    let times = Timestamps {
-        last_access: time,
-        last_modification: time,
-    };
+    let time = Timespec { tv_sec: attr.mtime.seconds, tv_nsec: nanoseconds };
+    let times = Timestamps { last_access: time, last_modification: time };
     rustix::fs::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(|error| anyhow!("its time cannot be set: {error}"))
 }

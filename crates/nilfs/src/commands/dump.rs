@@ -90,17 +90,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 fn gather(volume: &Volume, segment: SegNum) -> anyhow::Result<SegmentRecord> {
     let geometry = volume.geometry();
-    let logs = volume
-        .logs(segment)
-        .with_context(|| format!("segment {segment}"))?;
+    let logs = volume.logs(segment).with_context(|| format!("segment {segment}"))?;
     let per_segment = u64::from(geometry.blocks_per_segment);
-    let logs = logs
-        .iter()
-        .map(|log| log_record(log, geometry.block_size, per_segment));
-    Ok(SegmentRecord {
-        segment: segment.0,
-        logs: logs.collect(),
-    })
+    let logs = logs.iter().map(|log| log_record(log, geometry.block_size, per_segment));
+    Ok(SegmentRecord { segment: segment.0, logs: logs.collect() })
 }
 
 fn log_record(log: &Log, block_size: BlockSize, blocks_per_segment: u64) -> LogRecord {
@@ -155,12 +148,9 @@ fn block_record(block: u64, info: &BlockInfo) -> BlockRecord {
             virtual_block: Some(vblocknr.0),
             ..Default::default()
         },
-        BlockInfo::DatData { offset } => BlockRecord {
-            block,
-            kind: "data",
-            offset: Some(offset.0),
-            ..Default::default()
-        },
+        BlockInfo::DatData { offset } => {
+            BlockRecord { block, kind: "data", offset: Some(offset.0), ..Default::default() }
+        }
         BlockInfo::DatNode { key, level } => BlockRecord {
             block,
             kind: "node",
@@ -183,11 +173,7 @@ fn print(out: &mut impl Write, segment: &SegmentRecord) -> io::Result<()> {
             local_time(log.create as i64),
             log.sequence,
             log.next_segment,
-            if log.flags.is_empty() {
-                "no flags".to_owned()
-            } else {
-                log.flags.join(" ")
-            },
+            if log.flags.is_empty() { "no flags".to_owned() } else { log.flags.join(" ") },
         )?;
         for file in &log.files {
             let count = file.blocks.len();

@@ -56,11 +56,7 @@ struct Times {
 /// Prints it.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let info = gather(&open_volume(&args.device)?)?;
-    if args.json {
-        output::json(&info)
-    } else {
-        print(&info)
-    }
+    if args.json { output::json(&info) } else { print(&info) }
 }
 
 fn gather(volume: &Volume) -> anyhow::Result<Info> {
@@ -78,11 +74,7 @@ fn gather(volume: &Volume) -> anyhow::Result<Info> {
     Ok(Info {
         label: printable(label),
         uuid: Uuid::from_bytes(raw.s_uuid).to_string(),
-        state: if volume.is_clean() {
-            "clean"
-        } else {
-            "not cleanly unmounted"
-        },
+        state: if volume.is_clean() { "clean" } else { "not cleanly unmounted" },
         error_seen: raw.s_state.get() & STATE_ERROR != 0,
         features: features(
             raw.s_feature_compat.get(),
@@ -110,11 +102,7 @@ fn gather(volume: &Volume) -> anyhow::Result<Info> {
 /// The names of feature bits; unknown ones by their number.
 fn features(compat: u64, compat_ro: u64, incompat: u64) -> Vec<String> {
     let mut names = Vec::new();
-    for (class, bits) in [
-        ("compat", compat),
-        ("compat_ro", compat_ro),
-        ("incompat", incompat),
-    ] {
+    for (class, bits) in [("compat", compat), ("compat_ro", compat_ro), ("incompat", incompat)] {
         for bit in (0..64).filter(|bit| bits & (1 << bit) != 0) {
             names.push(if class == "compat_ro" && 1 << bit == FEATURE_BLOCK_COUNT {
                 "block_count".to_owned()
@@ -130,52 +118,25 @@ fn print(info: &Info) -> anyhow::Result<()> {
     let mut rows = Rows::properties();
     let mut row = |name: &str, value: String| rows.push([name.to_owned(), value]);
     let or_none = |text: String| {
-        if text.is_empty() {
-            "none".to_owned()
-        } else {
-            text
-        }
+        if text.is_empty() { "none".to_owned() } else { text }
     };
     let time = |seconds: u64| local_time(seconds as i64);
     row("label", or_none(info.label.clone()));
     row("uuid", info.uuid.clone());
-    let error = if info.error_seen {
-        ", an error was seen"
-    } else {
-        ""
-    };
+    let error = if info.error_seen { ", an error was seen" } else { "" };
     row("state", format!("{}{error}", info.state));
     row("features", or_none(info.features.join(" ")));
-    row(
-        "size",
-        format!("{} ({} bytes)", human_size(info.size), info.size),
-    );
+    row("size", format!("{} ({} bytes)", human_size(info.size), info.size));
     row("block size", format!("{} bytes", info.block_size));
-    row(
-        "segments",
-        format!("{} of {}", info.segments, human_size(info.segment_size)),
-    );
+    row("segments", format!("{} of {}", info.segments, human_size(info.segment_size)));
     row(
         "clean segments",
-        format!(
-            "{} ({} kept back)",
-            info.clean_segments, info.reserved_segments
-        ),
+        format!("{} ({} kept back)", info.clean_segments, info.reserved_segments),
     );
     row("newest checkpoint", info.newest_checkpoint.to_string());
-    row(
-        "checkpoints",
-        format!(
-            "{} ({} of them snapshots)",
-            info.checkpoints, info.snapshots
-        ),
-    );
+    row("checkpoints", format!("{} ({} of them snapshots)", info.checkpoints, info.snapshots));
     row("created", time(info.times.created));
-    let mounted = if info.mounted.is_some() {
-        time(info.times.mounted)
-    } else {
-        "never".into()
-    };
+    let mounted = if info.mounted.is_some() { time(info.times.mounted) } else { "never".into() };
     row("last mounted", mounted);
     row("last written", time(info.times.written));
     row("mount count", info.mount_count.to_string());

@@ -34,11 +34,7 @@ pub struct Args {
 /// Prints what is in it.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let files = args.image.open()?;
-    let last = if args.long || args.json {
-        LastLink::Keep
-    } else {
-        LastLink::Follow
-    };
+    let last = if args.long || args.json { LastLink::Keep } else { LastLink::Follow };
     let entry = find(&files, args.path.as_bytes(), last)?;
     let found: Box<dyn Iterator<Item = Found>> = if entry.attr.file_type == FileType::Directory {
         Box::new(Walk::new(&files, entry.inode, args.recursive))

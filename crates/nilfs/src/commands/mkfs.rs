@@ -92,11 +92,7 @@ fn on_device(
     parameters: &Parameters,
 ) -> anyhow::Result<Superblock> {
     let path = &args.device;
-    let access = if args.dry_run {
-        Access::ReadOnly
-    } else {
-        Access::ReadWrite
-    };
+    let access = if args.dry_run { Access::ReadOnly } else { Access::ReadWrite };
     let device = FileDevice::open(path, access)?;
     if let Some(wanted) = wanted.filter(|wanted| *wanted != device.size()) {
         let message = format!(
@@ -154,10 +150,7 @@ fn parameters(args: &Args) -> anyhow::Result<Parameters> {
         None => u64::try_from(jiff::Timestamp::now().as_second())
             .context("the clock stands before 1970; give --time")?,
     };
-    let caller = (
-        rustix::process::geteuid().as_raw(),
-        rustix::process::getegid().as_raw(),
-    );
+    let caller = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let label = args.label.as_ref().map(|label| label.as_bytes().to_vec());
     Ok(Parameters {
         block_size: BlockSize::from_bytes(bytes)?,
@@ -220,9 +213,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
         "T" | "TIB" => 40,
         unit => return Err(format!("{unit} is none of the units K, M, G and T")),
     };
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| "not a number of bytes such as 512M or 4G")?;
+    let number: u64 = digits.parse().map_err(|_| "not a number of bytes such as 512M or 4G")?;
     // What no file can have is a mistake.
     number
         .checked_mul(1 << shift)
@@ -250,12 +241,7 @@ mod tests {
 
     #[test]
     fn sizes_are_read_with_binary_units() {
-        for (text, size) in [
-            ("4096", 4096),
-            ("1k", 1024),
-            ("512M", 512 << 20),
-            ("4GiB", 4 << 30),
-        ] {
+        for (text, size) in [("4096", 4096), ("1k", 1024), ("512M", 512 << 20), ("4GiB", 4 << 30)] {
             assert_eq!(parse_size(text), Ok(size));
         }
         for text in ["", "G", "4X", "-1", "9999999T"] {

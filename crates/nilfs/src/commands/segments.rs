@@ -70,21 +70,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn state(segment: &SegmentInfo) -> String {
-    let flags = [
-        (segment.active, "active"),
-        (segment.dirty, "in use"),
-        (segment.bad, "bad"),
-    ];
-    let words: Vec<_> = flags
-        .iter()
-        .filter(|(set, _)| *set)
-        .map(|(_, word)| *word)
-        .collect();
-    if words.is_empty() {
-        "clean".to_owned()
-    } else {
-        words.join(", ")
-    }
+    let flags = [(segment.active, "active"), (segment.dirty, "in use"), (segment.bad, "bad")];
+    let words: Vec<_> = flags.iter().filter(|(set, _)| *set).map(|(_, word)| *word).collect();
+    if words.is_empty() { "clean".to_owned() } else { words.join(", ") }
 }
 
 fn record(segment: &SegmentInfo) -> Record {

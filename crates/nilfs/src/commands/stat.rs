@@ -49,32 +49,19 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         if let Some((major, minor)) = device_of(&attr) {
             row("device", format!("{major}, {minor}"));
         }
-        row(
-            "mode",
-            format!("{:04o} ({})", attr.mode, mode_string(&attr)),
-        );
+        row("mode", format!("{:04o} ({})", attr.mode, mode_string(&attr)));
         row("links", attr.nlink.to_string());
         row("owner", format!("{}:{}", attr.uid, attr.gid));
-        row(
-            "size",
-            format!("{} ({} bytes)", human_size(attr.size), attr.size),
-        );
+        row("size", format!("{} ({} bytes)", human_size(attr.size), attr.size));
         let stored = human_size(attr.blocks.saturating_mul(512));
-        row(
-            "stored",
-            format!("{stored} ({} blocks of 512 bytes)", attr.blocks),
-        );
+        row("stored", format!("{stored} ({} blocks of 512 bytes)", attr.blocks));
         row("modified", precise_time(attr.mtime));
         row("changed", precise_time(attr.ctime));
         row("flags", format!("{:#x}", attr.flags));
         row("generation", attr.generation.to_string());
         rows.print()?;
     }
-    if args.json {
-        output::json(&records)
-    } else {
-        Ok(())
-    }
+    if args.json { output::json(&records) } else { Ok(()) }
 }
 
 fn precise_time(time: Timestamp) -> String {

@@ -34,12 +34,7 @@ impl Outcome {
     /// The output of a command that must have worked.
     #[track_caller]
     pub fn output(self) -> String {
-        assert_eq!(
-            (self.code, self.stderr.as_str()),
-            (Some(0), ""),
-            "{}",
-            self.stdout
-        );
+        assert_eq!((self.code, self.stderr.as_str()), (Some(0), ""), "{}", self.stdout);
         self.stdout
     }
 
@@ -48,11 +43,7 @@ impl Outcome {
     pub fn sentence(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:?}");
         assert_eq!(self.stdout, "", "{}", self.stderr);
-        let sentence = self
-            .stderr
-            .strip_prefix("nilfs: ")
-            .expect(&self.stderr)
-            .trim_end();
+        let sentence = self.stderr.strip_prefix("nilfs: ").expect(&self.stderr).trim_end();
         assert_eq!(sentence.lines().count(), 1, "{sentence}");
         sentence.to_owned()
     }
@@ -100,10 +91,7 @@ struct Still;
 
 impl Clock for Still {
     fn now(&self) -> Timestamp {
-        Timestamp {
-            seconds: TIME,
-            nanoseconds: 7,
-        }
+        Timestamp { seconds: TIME, nanoseconds: 7 }
     }
 }
 
@@ -137,33 +125,19 @@ fn volume_of(device: &MemoryDevice, before_deletion: Cno) -> Volume {
     let directory = tempfile::tempdir().unwrap();
     let image = directory.path().join("small.img");
     std::fs::write(&image, device.snapshot()).unwrap();
-    Volume {
-        directory,
-        image,
-        before_deletion,
-    }
+    Volume { directory, image, before_deletion }
 }
 
 fn fill(device: Arc<MemoryDevice>) -> nilfs_engine::Result<Cno> {
-    let options = MountOptions {
-        clock: Arc::new(Still),
-        ..MountOptions::default()
-    };
+    let options = MountOptions { clock: Arc::new(Still), ..MountOptions::default() };
     let fs = Filesystem::mount(device, options)?;
     let root = fs.root()?.inode;
-    let new = |mode| NewInode {
-        mode,
-        uid: 1000,
-        gid: 100,
-        rdev: DeviceCode::default(),
-    };
+    let new = |mode| NewInode { mode, uid: 1000, gid: 100, rdev: DeviceCode::default() };
     let gone = fs.create(&root, b"gone", &new(S_IFREG | 0o644))?.inode;
     fs.write(&gone, 0, b"it was here\n")?;
     let before_deletion = fs.commit()?;
     fs.unlink(&root, b"gone")?;
-    let directory = fs
-        .create(&root, b"directory", &new(S_IFDIR | 0o2750))?
-        .inode;
+    let directory = fs.create(&root, b"directory", &new(S_IFDIR | 0o2750))?.inode;
     let file = fs.create(&directory, b"file", &new(S_IFREG | 0o640))?.inode;
     fs.write(&file, 0, b"content\n")?;
     fs.link(&file, &root, b"second name")?;

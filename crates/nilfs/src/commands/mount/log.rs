@@ -25,27 +25,16 @@ const DEFAULT_FILTER: &str = "info,fuser=error";
 pub fn start(file: Option<&Path>, foreground: bool) -> anyhow::Result<()> {
     let filter =
         EnvFilter::try_from_env(FILTER_VARIABLE).unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
-    let format = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_target(false);
+    let format = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
     if let Some(file) = file {
         let opened = File::options().create(true).append(true).open(file);
         let file = opened.with_context(|| format!("cannot open the log {}", file.display()))?;
         format.with_ansi(false).with_writer(Mutex::new(file)).init();
     } else if foreground {
         let colours = io::stderr().is_terminal();
-        format
-            .without_time()
-            .with_ansi(colours)
-            .with_writer(io::stderr)
-            .init();
+        format.without_time().with_ansi(colours).with_writer(io::stderr).init();
     } else {
-        format
-            .without_time()
-            .with_ansi(false)
-            .with_level(false)
-            .with_writer(Syslog::open())
-            .init();
+        format.without_time().with_ansi(false).with_level(false).with_writer(Syslog::open()).init();
     }
     Ok(())
 }
@@ -70,9 +59,7 @@ impl Syslog {
             socket.set_nonblocking(true)?;
             io::Result::Ok(socket)
         };
-        Self {
-            socket: connect().ok(),
-        }
+        Self { socket: connect().ok() }
     }
 }
 
@@ -80,10 +67,7 @@ impl<'a> MakeWriter<'a> for Syslog {
     type Writer = Line<'a>;
 
     fn make_writer(&'a self) -> Line<'a> {
-        Line {
-            socket: self.socket.as_ref(),
-            level: 6,
-        }
+        Line { socket: self.socket.as_ref(), level: 6 }
     }
 
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Line<'a> {
@@ -93,10 +77,7 @@ impl<'a> MakeWriter<'a> for Syslog {
             Level::INFO => 6,
             _ => 7,
         };
-        Line {
-            socket: self.socket.as_ref(),
-            level,
-        }
+        Line { socket: self.socket.as_ref(), level }
     }
 }
 

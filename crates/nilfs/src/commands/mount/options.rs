@@ -52,22 +52,12 @@ impl Options {
     /// An unknown word, a wrong value, or words that do not go together.
     pub fn parse(lists: &[String], superuser: bool) -> Result<Self, Failure> {
         let mut options = Self {
-            engine: MountOptions {
-                dirty_limit: default_dirty_limit(),
-                ..MountOptions::default()
-            },
-            kernel: KernelOptions {
-                allow_other: superuser,
-                ..KernelOptions::default()
-            },
+            engine: MountOptions { dirty_limit: default_dirty_limit(), ..MountOptions::default() },
+            kernel: KernelOptions { allow_other: superuser, ..KernelOptions::default() },
             settings: Settings::default(),
             nonempty: false,
         };
-        for word in lists
-            .iter()
-            .flat_map(|list| list.split(','))
-            .filter(|word| !word.is_empty())
-        {
+        for word in lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
             match word.split_once('=') {
                 Some((name, value)) => options.set(word, name, value)?,
                 None => options.switch(word)?,
@@ -109,11 +99,8 @@ impl Options {
         match name {
             "cp" => self.engine.checkpoint = Some(Cno(checkpoint(word, value)?)),
             "order" => {
-                self.engine.order = one_of(
-                    word,
-                    value,
-                    &[("relaxed", Order::Relaxed), ("strict", Order::Strict)],
-                )?;
+                self.engine.order =
+                    one_of(word, value, &[("relaxed", Order::Relaxed), ("strict", Order::Strict)])?;
             }
             "errors" => {
                 self.engine.on_error = one_of(
@@ -137,9 +124,7 @@ impl Options {
     fn check(&mut self) -> Result<(), Failure> {
         let read_only = self.kernel.read_only;
         if self.engine.checkpoint.is_some() && !read_only {
-            return Err(usage(
-                "option cp needs ro: a checkpoint of the past cannot be changed",
-            ));
+            return Err(usage("option cp needs ro: a checkpoint of the past cannot be changed"));
         }
         if !self.engine.recovery && !read_only {
             return Err(usage(
@@ -161,20 +146,13 @@ fn default_dirty_limit() -> u64 {
 /// Words about access times, which the format does not have.
 fn is_about_atime(word: &str) -> bool {
     let word = word.strip_prefix("no").unwrap_or(word);
-    matches!(
-        word,
-        "atime" | "diratime" | "relatime" | "strictatime" | "lazytime"
-    )
+    matches!(word, "atime" | "diratime" | "relatime" | "strictatime" | "lazytime")
 }
 
 /// Words for mount(8) and systemd, which pass them on all the same.
 fn is_for_mount(word: &str) -> bool {
-    let names = [
-        "auto", "noauto", "nofail", "_netdev", "comment", "silent", "loud",
-    ];
-    let people = [
-        "user", "users", "nouser", "nousers", "owner", "noowner", "group", "nogroup",
-    ];
+    let names = ["auto", "noauto", "nofail", "_netdev", "comment", "silent", "loud"];
+    let people = ["user", "users", "nouser", "nousers", "owner", "noowner", "group", "nogroup"];
     names.contains(&word)
         || people.contains(&word)
         || word.starts_with("x-")
@@ -202,30 +180,20 @@ fn wrong(word: &str, expected: impl Display) -> Failure {
 }
 
 fn one_of<T: Copy>(word: &str, value: &str, known: &[(&str, T)]) -> Result<T, Failure> {
-    known
-        .iter()
-        .find(|(name, _)| *name == value)
-        .map(|(_, meaning)| *meaning)
-        .ok_or_else(|| {
-            let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
-            wrong(word, names.join(" or "))
-        })
+    known.iter().find(|(name, _)| *name == value).map(|(_, meaning)| *meaning).ok_or_else(|| {
+        let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
+        wrong(word, names.join(" or "))
+    })
 }
 
 /// A checkpoint number with the prefixes of C, as mount.nilfs2 takes it.
 fn checkpoint(word: &str, value: &str) -> Result<u64, Failure> {
-    let number = match value
-        .strip_prefix("0x")
-        .or_else(|| value.strip_prefix("0X"))
-    {
+    let number = match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16),
         None if value.starts_with('0') => u64::from_str_radix(value, 8),
         None => u64::from_str(value),
     };
-    number
-        .ok()
-        .filter(|cno| *cno >= 1)
-        .ok_or_else(|| wrong(word, "a checkpoint number from 1 on"))
+    number.ok().filter(|cno| *cno >= 1).ok_or_else(|| wrong(word, "a checkpoint number from 1 on"))
 }
 
 /// A number of bytes with K, M or G behind it.
@@ -236,12 +204,8 @@ fn size(word: &str, value: &str) -> Result<u64, Failure> {
         Some(b'G') => (&value[..value.len() - 1], 30),
         _ => (value, 0),
     };
-    let bytes = u64::from_str(digits)
-        .ok()
-        .and_then(|number| number.checked_mul(1 << shift));
-    bytes
-        .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| wrong(word, "a size such as 512M"))
+    let bytes = u64::from_str(digits).ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| wrong(word, "a size such as 512M"))
 }
 
 #[cfg(test)]
@@ -281,22 +245,10 @@ mod tests {
 
     #[test]
     fn wrong_values_are_refused_with_what_is_expected() {
-        assert_eq!(
-            refused("order=loose"),
-            "option order=loose: expected relaxed or strict"
-        );
-        assert_eq!(
-            refused("ro,cp=0"),
-            "option cp=0: expected a checkpoint number from 1 on"
-        );
-        assert_eq!(
-            refused("dirty=lots"),
-            "option dirty=lots: expected a size such as 512M"
-        );
-        assert_eq!(
-            refused("ro,cp=0xg"),
-            "option cp=0xg: expected a checkpoint number from 1 on"
-        );
+        assert_eq!(refused("order=loose"), "option order=loose: expected relaxed or strict");
+        assert_eq!(refused("ro,cp=0"), "option cp=0: expected a checkpoint number from 1 on");
+        assert_eq!(refused("dirty=lots"), "option dirty=lots: expected a size such as 512M");
+        assert_eq!(refused("ro,cp=0xg"), "option cp=0xg: expected a checkpoint number from 1 on");
     }
 
     #[test]
@@ -318,11 +270,7 @@ mod tests {
     #[test]
     fn only_the_superuser_shares_a_mount_unasked() {
         let shared = |list: &str, superuser| {
-            Options::parse(&[list.to_owned()], superuser)
-                .ok()
-                .unwrap()
-                .kernel
-                .allow_other
+            Options::parse(&[list.to_owned()], superuser).ok().unwrap().kernel.allow_other
         };
         assert!(shared("", true) && !shared("", false));
         assert!(shared("allow_other", false) && !shared("noallow_other", true));

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use nilfs_device::{Access, FileDevice};
+use nilfs_device::{Access, FileDevice, OpenError};
 use nilfs_engine::Filesystem;
-use nilfs_fuse::{Mount, MountError, Mountpoint, Session};
+use nilfs_fuse::{Mount, MountError, Mounted, Mountpoint, Session};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -33,12 +34,8 @@ pub fn serve(
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mountpoint = Mountpoint::prepare(dir, options.nonempty)?;
-    let access = if options.engine.read_only {
-        Access::ReadOnly
-    } else {
-        Access::ReadWrite
-    };
-    let opened = FileDevice::open(device, access)?;
+    let access = if options.engine.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let opened = open(device, access)?;
     let source = std::fs::canonicalize(device)
         .with_context(|| format!("cannot find {}", device.display()))?;
     std::panic::set_hook(Box::new(abort));
@@ -47,12 +44,7 @@ pub fn serve(
     let (mount, channel) = mountpoint.mount(&source, &options.kernel)?;
     let mount = Arc::new(mount);
     let usable = Arc::new(AtomicBool::new(false));
-    listen(
-        signals,
-        ended.clone(),
-        Arc::clone(&mount),
-        Arc::clone(&usable),
-    );
+    listen(signals, ended.clone(), Arc::clone(&mount), Arc::clone(&usable));
 
     let begin = || {
         let fs = Filesystem::mount(Arc::new(opened), options.engine)
@@ -66,11 +58,7 @@ pub fn serve(
     mount.raise_read_ahead();
     usable.store(true, Ordering::Relaxed);
     let background = fs.start_background();
-    tracing::info!(
-        "{} is mounted on {}",
-        source.display(),
-        mount.dir().display()
-    );
+    tracing::info!("{} is mounted on {}", source.display(), mount.dir().display());
     let served = ready().and_then(|()| wait(&end, &mount));
     drop(background);
     fs.unmount()
@@ -78,6 +66,27 @@ pub fn serve(
         .inspect_err(log)?;
     tracing::info!("{} is unmounted", source.display());
     served.inspect_err(log)
+}
+
+/// Opens the device. After umount(8), which does not wait, the process that served the volume may
+/// still be writing: it is given some time.
+fn open(device: &Path, access: Access) -> anyhow::Result<FileDevice> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    const PAUSE: Duration = Duration::from_millis(20);
+    let started = Instant::now();
+    loop {
+        match FileDevice::open(device, access) {
+            Err(OpenError::Busy { .. }) if started.elapsed() < PATIENCE && !is_mounted(device) => {
+                thread::sleep(PAUSE);
+            }
+            result => return Ok(result?),
+        }
+    }
+}
+
+fn is_mounted(device: &Path) -> bool {
+    let source = std::fs::canonicalize(device).unwrap_or_else(|_| device.to_owned());
+    Mounted::all().iter().any(|mounted| mounted.source == source)
 }
 
 /// Waits for the end, and brings it about if a signal asks for it.
@@ -96,10 +105,7 @@ fn wait(end: &mpsc::Receiver<End>, mount: &Mount) -> anyhow::Result<()> {
 fn take_away(mount: &Mount) {
     let result = match mount.unmount() {
         Err(MountError::Busy { .. }) => {
-            tracing::warn!(
-                "{} is unmounted although it is in use",
-                mount.dir().display()
-            );
+            tracing::warn!("{} is unmounted although it is in use", mount.dir().display());
             mount.detach()
         }
         result => result,

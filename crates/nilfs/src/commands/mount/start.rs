@@ -53,9 +53,7 @@ pub fn mount(args: MountArgs) -> anyhow::Result<()> {
     let _ = rustix::thread::set_name(c"nilfs");
     log::start(args.log.as_deref(), args.foreground)?;
     let leave = args.background;
-    serve::serve(&args.device, &args.dir, options, || {
-        if leave { leave_terminal() } else { Ok(()) }
-    })
+    serve::serve(&args.device, &args.dir, options, || if leave { leave_terminal() } else { Ok(()) })
 }
 
 /// Starts the process in the background and waits for its word. If it fails, this process ends
@@ -70,11 +68,7 @@ fn start(args: &MountArgs) -> anyhow::Result<()> {
         let log = std::path::absolute(log).context("cannot find the current directory")?;
         words.extend(["--log".into(), log.into()]);
     }
-    words.extend([
-        "--".into(),
-        args.device.clone().into(),
-        args.dir.clone().into(),
-    ]);
+    words.extend(["--".into(), args.device.clone().into(), args.dir.clone().into()]);
     let mut child = Command::new("/proc/self/exe")
         .arg0("nilfs")
         .args(words)
@@ -83,16 +77,11 @@ fn start(args: &MountArgs) -> anyhow::Result<()> {
         .spawn()
         .context("cannot start the process that serves the volume")?;
     let mut said = [0; READY.len()];
-    let pipe = child
-        .stdout
-        .take()
-        .context("the process in the background has no output")?;
+    let pipe = child.stdout.take().context("the process in the background has no output")?;
     if { pipe }.read_exact(&mut said).is_ok() && said == READY {
         return Ok(());
     }
-    let status = child
-        .wait()
-        .context("cannot wait for the process that serves the volume")?;
+    let status = child.wait().context("cannot wait for the process that serves the volume")?;
     // It has said why on the standard error that we share.
     match status.code() {
         Some(code) => std::process::exit(code),
@@ -108,10 +97,7 @@ fn leave_terminal() -> anyhow::Result<()> {
     // Fails only for the leader of a group of processes, which we are not.
     let _ = rustix::process::setsid();
     let mut stdout = std::io::stdout();
-    stdout
-        .write_all(READY)
-        .and_then(|()| stdout.flush())
-        .context("cannot report success")?;
+    stdout.write_all(READY).and_then(|()| stdout.flush()).context("cannot report success")?;
     rustix::stdio::dup2_stdout(&null).context("cannot leave standard output")?;
     rustix::stdio::dup2_stderr(&null).context("cannot leave standard error")
 }

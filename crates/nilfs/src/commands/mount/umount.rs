@@ -34,17 +34,10 @@ pub fn umount(args: UmountArgs) -> anyhow::Result<()> {
     let volume = File::open(&mounted.source);
     nilfs_fuse::unmount(&dir)?;
     let volume = volume.with_context(|| {
-        format!(
-            "unmounted, but cannot see when {} is clean",
-            mounted.source.display()
-        )
+        format!("unmounted, but cannot see when {} is clean", mounted.source.display())
     })?;
-    wait_for_release(&volume).with_context(|| {
-        format!(
-            "unmounted, but cannot wait for {}",
-            mounted.source.display()
-        )
-    })
+    wait_for_release(&volume)
+        .with_context(|| format!("unmounted, but cannot wait for {}", mounted.source.display()))
 }
 
 /// The path without symbolic links, also that of a mount whose process is gone, which cannot be

@@ -1,0 +1,94 @@
+//! A volume that was not closed is judged at its newest super root, and what a mount would roll
+//! forward behind it is named.
+
+mod support;
+
+use nilfs_check::{Rule, Severity};
+use nilfs_ondisk::summary::{BlockInfo, FileInfo, LOGBGN, LOGEND, NewLog, SYNDT, encode_summary};
+use nilfs_ondisk::{FileBlock, Ino, VBlockNr};
+use support::{BLOCK_SIZES, Image};
+
+/// Makes both superblocks name the first log, as if no later state had been noted.
+fn forget_the_newest(image: &mut Image) {
+    let log = image.logs().into_iter().next().expect("the log of mkfs");
+    image.edit_superblocks(|raw| {
+        raw.s_state.set(0);
+        raw.s_last_cno.set(log.header.cno.0);
+        raw.s_last_pseg.set(log.block.0);
+        raw.s_last_seq.set(log.header.seq.0);
+    });
+}
+
+/// Writes a data-sync log of one block behind the newest log, for a file.
+fn append_data_sync(image: &mut Image, ino: Ino, flags: u16) {
+    let newest = image.newest_log();
+    let geometry = image.geometry();
+    let mut at = newest.block.plus(newest.header.nblocks.into());
+    let mut seq = newest.header.seq;
+    if at.0 + 2 > geometry.segment_end(geometry.segment_of(newest.block)).0 {
+        at = newest.header.next;
+        seq = seq.plus(1);
+    }
+    let log = NewLog {
+        flags: SYNDT | flags,
+        seq,
+        create: newest.header.create,
+        next: newest.header.next,
+        cno: newest.header.cno.plus(1),
+    };
+    let info = BlockInfo::Data { vblocknr: VBlockNr(999), offset: FileBlock(0) };
+    let files = [FileInfo { ino, cno: log.cno, blocks: vec![info] }];
+    let payload = vec![7; image.block_size()];
+    let blocks = std::iter::once(&payload[..]);
+    let seed = image.superblock.crc_seed();
+    let mut bytes = encode_summary(&log, &files, blocks, geometry.block_size, seed);
+    bytes.extend_from_slice(&payload);
+    let start = at.0 as usize * image.block_size();
+    image.bytes[start..start + bytes.len()].copy_from_slice(&bytes);
+}
+
+/// Not on the volume that was cleaned: a superblock would not name a log that is gone.
+#[test]
+fn the_newest_super_root_is_found_from_an_old_superblock() {
+    for block_size in [1024, 2048] {
+        let mut image = Image::by_linux(block_size);
+        forget_the_newest(&mut image);
+        let report = image.judge().unwrap();
+        assert!(report.findings.is_empty(), "{report}");
+        assert_eq!(report.newest, image.newest());
+    }
+}
+
+#[test]
+fn logs_to_roll_forward_are_named() {
+    for (flags, says) in
+        [(LOGBGN | LOGEND, "data-sync logs for 1 files"), (LOGBGN, "an unfinished logical segment")]
+    {
+        for block_size in BLOCK_SIZES {
+            let mut image = Image::by_linux(block_size);
+            let direct = image.named("direct");
+            append_data_sync(&mut image, direct, flags);
+            image.edit_superblocks(|raw| raw.s_state.set(0));
+            let report = image.judge().unwrap();
+            assert!(report.is_consistent(), "{report}");
+            let named = report.findings.iter().any(|finding| {
+                finding.severity == Severity::Note
+                    && finding.rule == Rule::RollForward
+                    && finding.message.contains(says)
+            });
+            assert!(named, "block size {block_size}:\n{report}");
+        }
+    }
+}
+
+#[test]
+fn a_log_for_a_file_that_does_not_exist_cannot_be_rolled_forward() {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        append_data_sync(&mut image, Ino(777), LOGBGN | LOGEND);
+        image.edit_superblocks(|raw| raw.s_state.set(0));
+        let report = image.judge().unwrap();
+        let seen = |finding: &nilfs_check::Finding| finding.place.ino == Some(Ino(777));
+        assert!(report.errors().any(seen), "block size {block_size}:\n{report}");
+    }
+}

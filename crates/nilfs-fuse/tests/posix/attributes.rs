@@ -1,0 +1,158 @@
+//! What stat, statfs and chattr say, and what is refused.
+
+use std::ffi::c_long;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, IFlags, OFlags, XattrFlags, ioctl_getflags, ioctl_setflags};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+
+use crate::support::{World, chmod, errno, names, open};
+
+fn set_flags(path: &Path, flags: IFlags) {
+    ioctl_setflags(File::open(path).unwrap(), flags).unwrap();
+}
+
+fn flags(path: &Path) -> IFlags {
+    ioctl_getflags(File::open(path).unwrap()).unwrap()
+}
+
+#[test]
+fn st_blocks_counts_what_is_allocated() {
+    let mut world = World::new();
+    let path = world.file("file", vec![1; 40_960]);
+    let blocks = || fs::metadata(&path).unwrap().blocks();
+    assert_eq!(fs::metadata(world.file("empty", "")).unwrap().blocks(), 0);
+    assert!((80..=96).contains(&blocks()), "{} sectors before the commit", blocks());
+    world.remount();
+    let path = world.path("file");
+    let blocks = fs::metadata(path).unwrap().blocks();
+    assert!((80..=96).contains(&blocks), "{blocks} sectors after the commit");
+}
+
+#[test]
+fn statfs_follows_what_is_written() {
+    let mut world = World::new();
+    let before = rustix::fs::statvfs(world.path("")).unwrap();
+    assert_eq!((before.f_frsize, before.f_namemax), (4096, 255));
+    assert!(before.f_blocks * 4096 <= crate::support::SIZE && before.f_bavail <= before.f_bfree);
+    world.file("file", vec![1; 8 << 20]);
+    world.remount();
+    let after = rustix::fs::statvfs(world.path("")).unwrap();
+    let gone = (before.f_bfree - after.f_bfree) * 4096;
+    assert!((8 << 20..16 << 20).contains(&gone), "8 MiB take {gone} bytes");
+    assert_eq!(before.f_blocks, after.f_blocks);
+}
+
+#[test]
+fn an_immutable_file_cannot_be_changed_in_any_way() {
+    let mut world = World::new();
+    let path = world.file("file", "content");
+    set_flags(&path, IFlags::IMMUTABLE);
+    world.remount();
+    assert_eq!(flags(&path), IFlags::IMMUTABLE);
+    assert_eq!(errno(fs::write(&path, "x")), Errno::PERM);
+    let appended = open(&path, OFlags::APPEND).and_then(|mut file| file.write_all(b"x"));
+    assert_eq!(errno(appended), Errno::PERM);
+    assert_eq!(errno(fs::remove_file(&path)), Errno::PERM);
+    assert_eq!(errno(fs::rename(&path, world.path("other"))), Errno::PERM);
+    assert_eq!(errno(fs::hard_link(&path, world.path("link"))), Errno::PERM);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    assert_eq!(errno(fs::set_permissions(&path, mode)), Errno::PERM);
+    set_flags(&path, IFlags::empty());
+    assert_eq!(fs::read(&path).unwrap(), b"content");
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn an_append_only_file_only_grows() {
+    let world = World::new();
+    let path = world.file("log", "one\n");
+    set_flags(&path, IFlags::APPEND);
+    open(&path, OFlags::APPEND).unwrap().write_all(b"two\n").unwrap();
+    assert_eq!(errno(fs::write(&path, "x")), Errno::PERM);
+    let overwritten = open(&path, OFlags::empty()).and_then(|mut file| file.write_all(b"x"));
+    assert_eq!(errno(overwritten), Errno::PERM);
+    assert_eq!(errno(fs::remove_file(&path)), Errno::PERM);
+    assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\n");
+    set_flags(&path, IFlags::empty());
+}
+
+#[test]
+fn an_immutable_directory_keeps_its_names() {
+    let world = World::new();
+    let directory = world.directory("directory");
+    let file = world.file("directory/file", "x");
+    set_flags(&directory, IFlags::IMMUTABLE);
+    assert_eq!(errno(fs::write(directory.join("new"), "")), Errno::PERM);
+    assert_eq!(errno(fs::remove_file(&file)), Errno::PERM);
+    fs::write(&file, "files within can change").unwrap();
+    set_flags(&directory, IFlags::empty());
+    assert_eq!(names(&directory), ["file"]);
+}
+
+#[test]
+fn flags_without_effect_are_kept() {
+    let mut world = World::new();
+    let path = world.file("file", "");
+    set_flags(&path, IFlags::NOATIME | IFlags::NODUMP);
+    world.remount();
+    assert_eq!(flags(&path), IFlags::NOATIME | IFlags::NODUMP);
+}
+
+fn generation(path: &Path) -> c_long {
+    const GET_VERSION: Opcode = opcode::read::<c_long>(b'v', 1);
+    let mut version: c_long = 0;
+    // SAFETY: FS_IOC_GETVERSION writes an int, or a long, to the address it is given.
+    unsafe { ioctl(File::open(path).unwrap(), Updater::<GET_VERSION, _>::new(&mut version)) }
+        .unwrap();
+    version
+}
+
+#[test]
+fn a_file_that_takes_over_a_number_has_another_generation() {
+    let world = World::new();
+    let first = world.file("first", "");
+    let (ino, version) = (fs::metadata(&first).unwrap().ino(), generation(&first));
+    fs::remove_file(&first).unwrap();
+    let second = world.file("second", "");
+    assert!(fs::metadata(&second).unwrap().ino() != ino || generation(&second) != version);
+}
+
+#[test]
+fn what_the_format_cannot_do_is_refused_as_such() {
+    let world = World::new();
+    let path = world.file("file", "content");
+    let attribute = rustix::fs::setxattr(&path, "user.a", b"b", XattrFlags::empty());
+    assert_eq!(attribute, Err(Errno::OPNOTSUPP));
+    assert_eq!(rustix::fs::getxattr(&path, "user.a", &mut [0_u8; 8]), Err(Errno::OPNOTSUPP));
+    let file = open(&path, OFlags::empty()).unwrap();
+    let flags = FallocateFlags::KEEP_SIZE;
+    assert_eq!(rustix::fs::fallocate(&file, flags, 0, 4096), Err(Errno::OPNOTSUPP));
+}
+
+#[test]
+fn copies_within_the_volume_work_without_support_for_them() {
+    let world = World::new();
+    let from = File::open(world.file("from", vec![7; 100_000])).unwrap();
+    let to = File::create(world.path("to")).unwrap();
+    let copied = rustix::fs::copy_file_range(&from, None, &to, None, 100_000);
+    assert_eq!(copied, Ok(100_000));
+    assert_eq!(fs::read(world.path("to")).unwrap(), vec![7; 100_000]);
+}
+
+#[test]
+fn stat_by_descriptor_and_by_name_agree() {
+    let world = World::new();
+    let path = world.file("file", "content");
+    chmod(&path, 0o640);
+    let (by_name, by_file) =
+        (fs::metadata(&path).unwrap(), File::open(&path).unwrap().metadata().unwrap());
+    let facts = |metadata: &fs::Metadata| {
+        (metadata.ino(), metadata.size(), metadata.mode(), metadata.mtime_nsec())
+    };
+    assert_eq!(facts(&by_name), facts(&by_file));
+}

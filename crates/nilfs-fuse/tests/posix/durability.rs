@@ -1,0 +1,112 @@
+//! What a power cut cannot take. The volume is looked at as it is on the device at the moment when
+//! a call returns.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+
+use nilfs_engine::{Entry, Error, Filesystem};
+use rustix::fs::OFlags;
+
+use crate::support::{World, chmod, open};
+
+fn find(fs: &Filesystem, path: &str) -> Result<Entry, Error> {
+    path.split('/').try_fold(fs.root()?, |dir, name| fs.lookup(&dir.inode, name.as_bytes()))
+}
+
+fn content(fs: &Filesystem, path: &str) -> Vec<u8> {
+    let entry = find(fs, path).unwrap();
+    let mut content = vec![0; entry.attr.size as usize];
+    fs.read(&entry.inode, 0, &mut content).unwrap();
+    content
+}
+
+#[test]
+fn fsync_of_a_new_file_keeps_it_with_the_names_that_lead_to_it() {
+    let world = World::new();
+    world.directory("a");
+    world.directory("a/b");
+    let mut file = File::create(world.path("a/b/file")).unwrap();
+    file.write_all(&[7; 10_000]).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(content(&world.after_power_cut(), "a/b/file"), vec![7; 10_000]);
+}
+
+#[test]
+fn fdatasync_keeps_an_overwrite_and_a_longer_file() {
+    let world = World::new();
+    let path = world.file("file", [1; 8192]);
+    let mut file = open(&path, OFlags::APPEND).unwrap();
+    file.sync_all().unwrap();
+    let other = open(&path, OFlags::empty()).unwrap();
+    other.write_all_at(&[2; 4096], 0).unwrap();
+    other.sync_data().unwrap();
+    assert_eq!(content(&world.after_power_cut(), "file")[..4096], [2; 4096]);
+    file.write_all(&[3; 4096]).unwrap();
+    file.sync_data().unwrap();
+    assert_eq!(content(&world.after_power_cut(), "file")[8192..], [3; 4096]);
+}
+
+#[test]
+fn fsync_keeps_a_rename_a_link_and_a_mode() {
+    let world = World::new();
+    let path = world.file("file", "content");
+    File::open(&path).unwrap().sync_all().unwrap();
+    fs::rename(&path, world.path("renamed")).unwrap();
+    fs::hard_link(world.path("renamed"), world.path("link")).unwrap();
+    chmod(&world.path("link"), 0o4711);
+    File::open(world.path("link")).unwrap().sync_all().unwrap();
+    let cut = world.after_power_cut();
+    assert!(matches!(find(&cut, "file"), Err(Error::NotFound)));
+    assert_eq!(content(&cut, "renamed"), b"content");
+    let attr = find(&cut, "link").unwrap().attr;
+    assert_eq!((attr.mode, attr.nlink), (0o4711, 2));
+}
+
+#[test]
+fn fsync_of_a_directory_keeps_its_entries() {
+    let world = World::new();
+    let dir = world.directory("dir");
+    world.file("dir/gone", "");
+    File::open(&dir).unwrap().sync_all().unwrap();
+    world.file("dir/new", "");
+    fs::remove_file(dir.join("gone")).unwrap();
+    File::open(&dir).unwrap().sync_all().unwrap();
+    let cut = world.after_power_cut();
+    find(&cut, "dir/new").unwrap();
+    assert!(matches!(find(&cut, "dir/gone"), Err(Error::NotFound)));
+}
+
+#[test]
+fn a_write_through_o_dsync_or_o_sync_is_durable_when_it_returns() {
+    for flags in [OFlags::DSYNC, OFlags::SYNC] {
+        let world = World::new();
+        let file = open(&world.path("file"), OFlags::CREATE | flags).unwrap();
+        file.write_all_at(&[7; 5000], 0).unwrap();
+        assert_eq!(content(&world.after_power_cut(), "file"), vec![7; 5000]);
+        file.write_all_at(&[8; 100], 4000).unwrap();
+        assert_eq!(content(&world.after_power_cut(), "file")[4000..4100], [8; 100]);
+    }
+}
+
+#[test]
+fn msync_keeps_what_was_written_through_a_mapping() {
+    let world = World::new();
+    let path = world.file("file", [0; 8192]);
+    let file = open(&path, OFlags::empty()).unwrap();
+    let mut mapping = crate::content::Mapping::of_file(&file, 8192, rustix::mm::MapFlags::SHARED);
+    mapping.bytes_mut()[4096..].fill(9);
+    mapping.sync();
+    assert_eq!(content(&world.after_power_cut(), "file")[4096..], [9; 4096]);
+}
+
+#[test]
+fn fsync_through_the_write_back_cache_keeps_everything() {
+    let world = World::with_settings(nilfs_fuse::Settings { writeback: true });
+    let mut file = File::create(world.path("file")).unwrap();
+    for _ in 0..1000 {
+        file.write_all(&[7; 33]).unwrap();
+    }
+    file.sync_all().unwrap();
+    assert_eq!(content(&world.after_power_cut(), "file"), vec![7; 33_000]);
+}
