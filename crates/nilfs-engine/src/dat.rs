@@ -88,21 +88,12 @@ pub(crate) struct DatEdit {
     /// Where the search for a free number goes on. Numbers are handed out in a row, so that blocks
     /// written together are described by the same few DAT blocks.
     next: u64,
-    /// Groups that have blocks already.
-    groups: u64,
 }
 
 impl DatEdit {
-    /// Starts changing `dat`, searching for free numbers from `next` on.
-    pub(crate) fn new(dat: &Dat, store: &Store, next: u64) -> Result<Self> {
-        let last = Dat::source(store).last_mapped(&dat.root)?;
-        let groups = last.map_or(0, |last| {
-            let (per, blocks) = (dat.layout.groups_per_descriptor, dat.layout.blocks_per_group);
-            let descriptor = last.0 / dat.layout.blocks_per_descriptor;
-            let within = last.0 % dat.layout.blocks_per_descriptor;
-            descriptor * per + within.div_ceil(blocks)
-        });
-        Ok(Self { file: FileEdit::new(dat.root.clone()), layout: dat.layout, next, groups })
+    /// Starts changing `dat`, searching for free numbers from the first on.
+    pub(crate) fn new(dat: &Dat) -> Self {
+        Self { file: FileEdit::new(dat.root.clone()), layout: dat.layout, next: 0 }
     }
 
     /// Starts anew on `dat`, which these changes have become. Reads nothing: the blocks of the
@@ -117,22 +108,28 @@ impl DatEdit {
         let source = Dat::source(store);
         palloc::mark(&mut self.file, source, &self.layout, vblocknr, true, "virtual block")?;
         palloc::entry_mut(&mut self.file, source, &self.layout, vblocknr)?;
-        self.groups = self.groups.max(self.layout.group_of(vblocknr) + 1);
         self.next = vblocknr + 1;
         Ok(VBlockNr(vblocknr))
     }
 
     fn find_free(&self, store: &Store) -> Result<u64> {
         let source = Dat::source(store);
-        let start = self.layout.group_of(self.next);
-        if let Some(found) = palloc::next_free(&self.file, source, &self.layout, self.next)? {
+        let look = |from| palloc::next_free(&self.file, source, &self.layout, from);
+        if let Some(found) = look(self.next)? {
             return Ok(found);
         }
-        // Existing groups behind, then those before, then a new one.
-        for group in (start + 1..self.groups).chain(0..start.min(self.groups)).chain([self.groups])
-        {
-            let first = self.layout.first_of_group(group);
-            if let Some(found) = palloc::next_free(&self.file, source, &self.layout, first)? {
+        // Groups that exist behind, then those before, then a new one. Groups need not exist in a
+        // row: Linux has been seen to take numbers from the end of all.
+        let start = self.layout.group_of(self.next);
+        let mut behind = start + 1;
+        while self.file.get(source, self.layout.bitmap(behind))?.is_some() {
+            if let Some(found) = look(self.layout.first_of_group(behind))? {
+                return Ok(found);
+            }
+            behind += 1;
+        }
+        for group in (0..start).chain([behind]) {
+            if let Some(found) = look(self.layout.first_of_group(group))? {
                 return Ok(found);
             }
         }

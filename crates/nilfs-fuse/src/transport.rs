@@ -25,7 +25,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BsdFileFlags, Config, Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, InitFlags,
+    BsdFileFlags, Config, Errno, FileHandle, FopenFlags, Generation, INodeNo, InitFlags,
     IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, Request, SessionACL, TimeOrNow, WriteFlags,

@@ -73,7 +73,7 @@ impl Palloc {
     /// The first entry of a group.
     #[must_use]
     pub fn first_of_group(&self, group: u64) -> u64 {
-        group * self.entries_per_group
+        group.saturating_mul(self.entries_per_group)
     }
 
     /// Where the counter of free entries of a group is.
@@ -128,11 +128,14 @@ impl Palloc {
         if within == 0 {
             return BlockRole::Descriptor { first_group: descriptor * self.groups_per_descriptor };
         }
+        // A block behind the last group, which only a damaged volume has, has no entries.
         let group = descriptor * self.groups_per_descriptor + (within - 1) / self.blocks_per_group;
         match (within - 1) % self.blocks_per_group {
             0 => BlockRole::Bitmap { group },
             nth => BlockRole::Entries {
-                first_entry: group * self.entries_per_group + (nth - 1) * self.entries_per_block,
+                first_entry: self
+                    .first_of_group(group)
+                    .saturating_add((nth - 1) * self.entries_per_block),
             },
         }
     }

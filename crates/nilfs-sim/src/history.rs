@@ -84,7 +84,7 @@ pub fn state_found(steps: &[Step], cut: usize, found: &Tree) -> Result<Model, St
         steps[..=ended].iter().rposition(|step| step.promise == Promise::Everything).unwrap_or(0);
     let mut differences = Vec::new();
     for base in (oldest..=newest).rev() {
-        for state in states_from(steps, base, ended, newest) {
+        for state in states_from(&steps[..=newest], base, cut) {
             match state.tree().difference(found) {
                 None => return Ok(state),
                 Some(what) => differences.push((base, what)),
@@ -102,16 +102,16 @@ pub fn state_found(steps: &[Step], cut: usize, found: &Tree) -> Result<Model, St
     ))
 }
 
-/// The states that a checkpoint after step `base` can be found in: with all data that were
-/// promised by steps up to `ended`, and with those that steps up to `newest` may have written.
-/// None if that cannot keep a promise.
-fn states_from(steps: &[Step], base: usize, ended: usize, newest: usize) -> Vec<Model> {
+/// The states that a checkpoint after step `base` can be found in: with all data that steps since
+/// have promised before the cut, and with those that the others may have written. None if that
+/// cannot keep a promise.
+fn states_from(steps: &[Step], base: usize, cut: usize) -> Vec<Model> {
     let checkpoint = &steps[base].state;
     let mut state = checkpoint.clone();
     state.close_all();
     let mut states = Vec::new();
-    for (nth, step) in steps.iter().enumerate().take(newest + 1).skip(base + 1) {
-        let has_ended = nth <= ended;
+    for step in &steps[base + 1..] {
+        let has_ended = step.ended <= cut;
         match step.promise {
             Promise::Data(id) => match with_data(&state, checkpoint, &step.state, id) {
                 Some(next) if has_ended => state = next,

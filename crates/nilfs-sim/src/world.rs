@@ -23,7 +23,7 @@ const LOOK_EVERY: usize = 50;
 /// What a volume may keep back even from operations that free space: whole segments…
 const LAST_SEGMENTS: u64 = 3;
 /// …and blocks.
-const LAST_BLOCKS: u64 = 150;
+const LAST_BLOCKS: u64 = 300;
 
 /// The laws of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -47,12 +47,15 @@ impl Life {
             generator: Generator::new(seed, profile),
             steps: Vec::new(),
         };
-        life.record(Promise::Everything);
+        life.record(Promise::Everything, true);
         life
     }
 
-    fn record(&mut self, promise: Promise) {
-        self.steps.push(Step { began: 0, ended: 0, promise, state: self.model.clone() });
+    /// Takes note of an operation, at the time 0. One that failed has not ended: what it wanted
+    /// may have happened.
+    fn record(&mut self, promise: Promise, done: bool) {
+        let ended = if done { 0 } else { usize::MAX };
+        self.steps.push(Step { began: 0, ended, promise, state: self.model.clone() });
     }
 
     /// Does a random operation; what the engine answered, and what it should have.
@@ -68,12 +71,14 @@ impl Life {
         ThreadClock::set(now);
         let found = self.subject.apply(op);
         if matches!(found, Outcome::Refused(Refusal::Broken(_) | Refusal::ReadOnly)) {
+            let wanted = Promise::of(op, &Outcome::Done, &self.model, Order::Relaxed);
+            self.record(wanted, false);
             return (found, None);
         }
         let expected = self.model.apply(op, now);
         let wrong = difference(&expected, &found).map(|what| format!("{op}: {what}"));
         let promise = Promise::of(op, &found, &self.model, Order::Relaxed);
-        self.record(promise);
+        self.record(promise, true);
         (found, wrong)
     }
 
@@ -123,7 +128,7 @@ fn a_device_that_cannot_write_makes_the_volume_read_only() {
         faults.flushes.store(false, Ordering::Relaxed);
         let again = mount(&device);
         let found = again.tree().unwrap_or_else(|what| panic!("{what}"));
-        state_found(&steps, 0, &found).unwrap_or_else(|what| panic!("{what}"));
+        state_found(&steps, 1, &found).unwrap_or_else(|what| panic!("{what}"));
         again.unmount().unwrap_or_else(|what| panic!("{what}"));
         // The superblock remembers that there were errors; all else must be in order.
         let report = nilfs_check::check(&*device, &nilfs_check::Options::default());

@@ -20,7 +20,7 @@ fn settings(seed: u64) -> Settings {
     Settings {
         shape: Shape {
             block_size: 1024,
-            blocks_per_segment: [16, 32, 64][seed as usize % 3],
+            blocks_per_segment: [16, 32, 128][seed as usize % 3],
             segments: 20 + seed % 5 * 6,
         },
         order: Order::Relaxed,

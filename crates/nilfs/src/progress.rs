@@ -7,6 +7,22 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// What is done before this time needs no sign of life.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Moves while something of unknown length goes on, if stderr is a terminal.
+pub fn spinner(what: &'static str) -> Spinner {
+    let bar = ProgressBar::new_spinner().with_message(what);
+    bar.enable_steady_tick(PATIENCE / 10);
+    Spinner(bar)
+}
+
+/// Disappears when it is dropped.
+pub struct Spinner(ProgressBar);
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
 /// Counts what has been copied. Silent for the first second, and if stderr is no terminal.
 pub struct Progress {
     bar: ProgressBar,

@@ -253,7 +253,7 @@ impl Filesystem {
                 let bitmap = view.store.read(view.source().locate(pointer)?)?;
                 let bits = 0..layout.entries_per_group;
                 for bit in bits.filter(|&bit| test_bit(&bitmap, bit as usize)) {
-                    let ino = Ino(layout.first_of_group(group) + bit);
+                    let ino = Ino(layout.first_of_group(group).saturating_add(bit));
                     let user = ino >= Ino::FIRST_USER;
                     released += u64::from(user && self.release_orphan(&view, ino)?);
                 }

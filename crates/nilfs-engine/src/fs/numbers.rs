@@ -34,7 +34,7 @@ impl InodeNumbers {
         let mut from = self.lowest.max(self.first);
         loop {
             let group = layout.group_of(from);
-            if group >= layout.max_groups() {
+            if group + 1 >= layout.max_groups() {
                 return Err(Error::NoSpace);
             }
             let bit = (from % layout.entries_per_group) as usize;

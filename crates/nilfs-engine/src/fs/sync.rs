@@ -90,7 +90,7 @@ impl Log {
             position,
             last_log: newest.start,
             clean_segments: sufile_edit.clean_segments(source)?,
-            dat_edit: DatEdit::new(&volume.dat, store, 0)?,
+            dat_edit: DatEdit::new(&volume.dat),
             sufile_edit,
             avoid,
         };

@@ -98,6 +98,7 @@ impl Model {
         let ((old_parent, old_name), (new_parent, new_name)) = (self.place(from)?, self.place(to)?);
         old_name.check_length()?;
         new_name.check_length()?;
+        self.nodes[&new_parent].entries()?;
         let moved = self.entry(old_parent, old_name)?.ok_or(Refusal::NotFound)?;
         let there = self.entry(new_parent, new_name)?;
         self.check_unprotected(&[old_parent, new_parent, moved, there.unwrap_or(moved)])?;

@@ -74,7 +74,7 @@ fn gather(volume: &Volume) -> anyhow::Result<Info> {
     Ok(Info {
         label: printable(label),
         uuid: Uuid::from_bytes(raw.s_uuid).to_string(),
-        state: if volume.is_clean() { "clean" } else { "not cleanly unmounted" },
+        state: if volume.is_clean() { "clean" } else { "mounted, or not cleanly unmounted" },
         error_seen: raw.s_state.get() & STATE_ERROR != 0,
         features: features(
             raw.s_feature_compat.get(),

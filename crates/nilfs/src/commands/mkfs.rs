@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::exit::{Failure, Status};
 use crate::output::human_size;
+use crate::progress::spinner;
 use crate::signature;
 
 /// Make a new volume on a device or in an image file
@@ -112,6 +113,8 @@ fn on_device(
     {
         confirm(path, &found)?;
     }
+    // Discarding a large device takes its time.
+    let _busy = spinner("writing");
     nilfs_engine::mkfs::format(&device, parameters).with_context(context)
 }
 

@@ -1,0 +1,186 @@
+//! Our side of a comparison: an image, made, mounted, unmounted, killed and checked by `nilfs`.
+
+// Each test program takes of it what it needs.
+#![allow(dead_code)]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nilfs_real_kernels::{LinuxImage, Manifest};
+use tempfile::TempDir;
+
+/// How often is looked whether something has come about.
+const GLANCE: Duration = Duration::from_millis(2);
+
+/// An image in a directory of its own, which goes away with it.
+pub struct Image {
+    directory: TempDir,
+}
+
+impl Image {
+    /// A volume that we make.
+    pub fn ours(size: &str, block_size: u32) -> Self {
+        let image = Self::none();
+        let block_size = block_size.to_string();
+        image.nilfs(&["mkfs", "--size", size, "-b", &block_size]);
+        image
+    }
+
+    /// A volume that mkfs.nilfs2 makes.
+    pub fn of_linux(made: &LinuxImage) -> Self {
+        let image = Self::none();
+        made.make(&image.path()).unwrap();
+        image
+    }
+
+    fn none() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> PathBuf {
+        self.beside("volume.img")
+    }
+
+    /// A path beside it.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// All its bytes. Reading a sparse file is quick.
+    pub fn copy(&self) -> Self {
+        let copy = Self::none();
+        let status = Command::new("cp")
+            .args(["--sparse=always", "--"])
+            .args([self.path(), copy.path()])
+            .status()
+            .unwrap();
+        assert!(status.success(), "cannot copy {}", self.path().display());
+        copy
+    }
+
+    /// Whether another image has the same bytes.
+    pub fn is_equal_to(&self, other: &Self) -> bool {
+        Command::new("cmp").args([self.path(), other.path()]).status().unwrap().success()
+    }
+
+    /// Runs a subcommand on it, which must have nothing to complain of.
+    #[track_caller]
+    pub fn nilfs(&self, words: &[&str]) -> String {
+        nilfs(words.iter().map(OsStr::new).chain([self.path().as_os_str()]))
+    }
+
+    /// Fails unless the volume keeps every rule of the format.
+    #[track_caller]
+    pub fn check(&self) {
+        self.nilfs(&["check", "--all"]);
+    }
+
+    /// Mounts it.
+    #[track_caller]
+    pub fn mount(&self, options: &str) -> Mounted {
+        Mounted::new(&self.path(), options)
+    }
+}
+
+/// Runs `nilfs`, which must succeed without a word on stderr, and returns what it printed.
+#[track_caller]
+fn nilfs<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nilfs"));
+    command.args(words).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.is_empty(), "{command:?}: {stderr}{stdout}");
+    stdout
+}
+
+/// A volume that a process of ours serves. Dropped without [`Mounted::unmount`], it is killed.
+pub struct Mounted {
+    directory: TempDir,
+    process: Child,
+}
+
+impl Mounted {
+    #[track_caller]
+    fn new(image: &Path, options: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let device = || fs::metadata(directory.path()).map(|metadata| metadata.dev()).ok();
+        let before = device();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_nilfs"))
+            .args(["mount", "--foreground", "-o", options])
+            .args([image, directory.path()])
+            .env("NILFS_LOG", "warn,fuser=error")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        // A look at the directory waits for the volume once it is mounted.
+        while device() == before {
+            let ended = process.try_wait().unwrap();
+            assert!(ended.is_none(), "cannot mount {}: {ended:?}", image.display());
+            thread::sleep(GLANCE);
+        }
+        Self { directory, process }
+    }
+
+    /// Where it is mounted.
+    pub fn root(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A path below.
+    pub fn join(&self, path: &str) -> PathBuf {
+        self.root().join(path)
+    }
+
+    /// What the tree at a path below looks like.
+    #[track_caller]
+    pub fn manifest(&self, path: &str) -> Manifest {
+        Manifest::of(&self.join(path)).unwrap()
+    }
+
+    /// Unmounts, and makes sure that the process ended well.
+    #[track_caller]
+    pub fn unmount(mut self) {
+        nilfs([OsStr::new("umount"), self.root().as_os_str()]);
+        let status = self.process.wait().unwrap();
+        assert!(status.success(), "the process that served the volume: {status}");
+    }
+
+    /// Kills the process that serves the volume, in the middle of whatever it does.
+    pub fn kill(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        // It fails only if the process is gone already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = Command::new("umount").arg("-l").arg(self.root()).stderr(Stdio::null()).status();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if matches!(self.process.try_wait(), Ok(None)) || thread::panicking() {
+            self.end();
+        }
+    }
+}
+
+/// Fails with the differences, if there are any.
+#[track_caller]
+pub fn assert_same(what: &str, expected: &Manifest, found: &Manifest) {
+    let differences = Manifest::diff(expected, found);
+    assert!(
+        differences.is_empty(),
+        "{what}: {} differences, the first of them: {:#?}",
+        differences.len(),
+        &differences[..differences.len().min(20)]
+    );
+}

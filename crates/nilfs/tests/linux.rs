@@ -1,0 +1,118 @@
+//! The judge that counts: a real Linux works on our volumes and we on its, in turns, and both see
+//! the same tree each time.
+
+mod common {
+    pub mod ours;
+}
+
+use std::fs;
+
+use common::ours::{Image, assert_same};
+use nilfs_real_kernels::{Fill, LinuxImage, Manifest, NilfsUtils, linux};
+
+/// Size of the filler's tree; see [`Fill::scale`].
+fn scale() -> u32 {
+    std::env::var("NILFS_TEST_SCALE").map_or(1, |scale| scale.parse().expect("NILFS_TEST_SCALE"))
+}
+
+fn fill(seed: u32) -> Fill {
+    Fill { seed: u64::from(seed), scale: scale() }
+}
+
+/// What the tree looks like on the host's file system, before and after the filler's changes.
+fn truth(fill: Fill) -> [Manifest; 2] {
+    let host = tempfile::tempdir().unwrap();
+    fill.populate(host.path()).unwrap();
+    let populated = Manifest::of(host.path()).unwrap();
+    fill.modify(host.path()).unwrap();
+    [populated, Manifest::of(host.path()).unwrap()]
+}
+
+/// We mount the volume, work on its directory `tree`, and leave it; all must be well then.
+#[track_caller]
+fn with_ours(image: &Image, work: impl FnOnce(&std::path::Path)) -> Manifest {
+    let mounted = image.mount("rw");
+    let tree = mounted.join("tree");
+    work(&tree);
+    let seen = mounted.manifest("tree");
+    mounted.unmount();
+    image.check();
+    seen
+}
+
+fn ours_goes_to_linux_and_back(block_size: u32) {
+    let (first, second) = (fill(block_size), fill(block_size + 1));
+    let [populated, modified] = truth(first);
+    let image = Image::ours("4G", block_size);
+
+    let ours = with_ours(&image, |tree| {
+        fs::create_dir(tree).unwrap();
+        first.populate(tree).unwrap();
+    });
+    assert_same("we filled the volume", &populated, &ours);
+    assert_same("Linux mounts it", &populated, &linux::manifest(&image.path()).unwrap());
+    image.check();
+    assert_eq!(NilfsUtils::read(&image.path()).unwrap().complaints(), [""; 0]);
+
+    assert_same("Linux changed it", &modified, &linux::modify(&image.path(), first).unwrap());
+    image.check();
+    assert_same("it is back", &modified, &with_ours(&image, |_| {}));
+
+    let [populated, modified] = truth(second);
+    let ours = with_ours(&image, |tree| {
+        fs::remove_dir_all(tree).unwrap();
+        fs::create_dir(tree).unwrap();
+        second.populate(tree).unwrap();
+        second.modify(tree).unwrap();
+    });
+    drop(populated);
+    assert_same("we replaced the tree", &modified, &ours);
+    assert_same("Linux sees it", &modified, &linux::manifest(&image.path()).unwrap());
+    image.check();
+    assert_eq!(NilfsUtils::read(&image.path()).unwrap().complaints(), [""; 0]);
+}
+
+#[test]
+fn ours_of_4_kib() {
+    ours_goes_to_linux_and_back(4096);
+}
+
+#[test]
+fn ours_of_2_kib() {
+    ours_goes_to_linux_and_back(2048);
+}
+
+#[test]
+fn ours_of_1_kib() {
+    ours_goes_to_linux_and_back(1024);
+}
+
+fn linux_comes_to_ours_and_goes_back(block_size: u32) {
+    let first = fill(block_size + 2);
+    let [populated, modified] = truth(first);
+    let image = Image::of_linux(&LinuxImage::of_size(4 << 30).block_size(block_size));
+
+    linux::populate(&image.path(), first).unwrap();
+    image.check();
+    assert_same("Linux filled the volume", &populated, &with_ours(&image, |_| {}));
+    let ours = with_ours(&image, |tree| first.modify(tree).unwrap());
+    assert_same("we changed it", &modified, &ours);
+    assert_same("Linux sees it", &modified, &linux::manifest(&image.path()).unwrap());
+    image.check();
+    assert_eq!(NilfsUtils::read(&image.path()).unwrap().complaints(), [""; 0]);
+}
+
+#[test]
+fn linux_of_4_kib() {
+    linux_comes_to_ours_and_goes_back(4096);
+}
+
+#[test]
+fn linux_of_2_kib() {
+    linux_comes_to_ours_and_goes_back(2048);
+}
+
+#[test]
+fn linux_of_1_kib() {
+    linux_comes_to_ours_and_goes_back(1024);
+}

@@ -1,0 +1,338 @@
+//! The life of a mount: how it begins, what refuses it, how it ends. The superuser and `/dev/fuse`
+//! are needed.
+
+mod common;
+
+use std::fs::{self, File, Permissions};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal, kill_process};
+
+use common::{Outcome, Volume, nilfs};
+
+const NOBODY: u32 = 65534;
+
+/// A directory beside an image. If a test ends early, its mount goes with it.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(volume: &Volume) -> Self {
+        let dir = volume.beside("mnt");
+        fs::create_dir(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn is_mounted(&self) -> bool {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        table.contains(&format!(" {} ", self.0.display()))
+    }
+
+    fn umount(&self) -> Outcome {
+        nilfs([Path::new("umount"), &self.0])
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+/// Runs `nilfs mount` with these options.
+fn mount(options: &str, volume: &Volume, place: &Place) -> Outcome {
+    let words = ["mount", "-o", options].map(Path::new);
+    nilfs(words.into_iter().chain([volume.image.as_path(), &place.0]))
+}
+
+/// Runs `nilfs mount --foreground` until the volume can be used.
+fn serve(volume: &Volume, place: &Place) -> Child {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nilfs"))
+        .args([Path::new("mount"), Path::new("--foreground"), &volume.image, &place.0])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let stderr = child.stderr.as_mut().unwrap();
+    BufReader::new(stderr).read_line(&mut line).unwrap();
+    assert!(line.contains("is mounted on"), "{line}");
+    child
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// The volume is unmounted, closed cleanly, not held by anybody, and has the file.
+fn is_clean_with(volume: &Volume, path: &str, content: &str) {
+    let info = volume.nilfs("info IMAGE").output();
+    assert!(info.contains("clean\n") && !info.contains("not clean"), "{info}");
+    assert_eq!(volume.nilfs(&format!("cat IMAGE {path}")).output(), content);
+    volume.nilfs("check IMAGE").output();
+}
+
+#[test]
+fn mount_returns_with_a_volume_to_use_and_umount_with_a_clean_one() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    assert_eq!(mount("rw", &volume, &place).output(), "");
+    assert_eq!(fs::read_to_string(place.0.join("directory/file")).unwrap(), "content\n");
+    fs::write(place.0.join("new"), "written\n").unwrap();
+    assert_eq!(place.umount().output(), "");
+    assert!(!place.is_mounted());
+    is_clean_with(&volume, "/new", "written\n");
+}
+
+#[test]
+fn it_can_be_mounted_again_at_once_however_it_was_unmounted() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    for round in 0..3 {
+        mount("rw", &volume, &place).output();
+        fs::write(place.0.join("round"), round.to_string()).unwrap();
+        rustix::mount::unmount(&place.0, UnmountFlags::empty()).unwrap();
+    }
+    mount("ro", &volume, &place).output();
+    assert_eq!(fs::read_to_string(place.0.join("round")).unwrap(), "2");
+    place.umount().output();
+    mount("rw", &volume, &place).output();
+    place.umount().output();
+}
+
+#[test]
+fn a_signal_commits_and_ends_the_process_with_success() {
+    for which in [Signal::TERM, Signal::INT] {
+        let volume = common::volume();
+        let place = Place::new(&volume);
+        let mut child = serve(&volume, &place);
+        fs::write(place.0.join("new"), "written\n").unwrap();
+        signal(&child, which);
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert!(!place.is_mounted());
+        is_clean_with(&volume, "/new", "written\n");
+    }
+}
+
+#[test]
+fn a_signal_ends_it_also_while_a_file_is_open() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    let mut child = serve(&volume, &place);
+    fs::write(place.0.join("new"), "written\n").unwrap();
+    let open = File::open(place.0.join("directory")).unwrap();
+    signal(&child, Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(!place.is_mounted());
+    drop(open);
+    is_clean_with(&volume, "/new", "written\n");
+}
+
+#[test]
+fn unmounting_ends_the_process_with_success() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    let mut child = serve(&volume, &place);
+    fs::write(place.0.join("new"), "written\n").unwrap();
+    rustix::mount::unmount(&place.0, UnmountFlags::empty()).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    is_clean_with(&volume, "/new", "written\n");
+}
+
+#[test]
+fn a_killed_process_loses_nothing_that_was_synced() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    let mut child = serve(&volume, &place);
+    fs::write(place.0.join("new"), "written\n").unwrap();
+    File::open(place.0.join("new")).unwrap().sync_all().unwrap();
+    signal(&child, Signal::KILL);
+    child.wait().unwrap();
+    let sentence = mount("rw", &volume, &place).sentence(1);
+    assert!(sentence.contains("a FUSE mount whose process is gone is in the way"), "{sentence}");
+    place.umount().output();
+    mount("rw", &volume, &place).output();
+    assert_eq!(fs::read_to_string(place.0.join("new")).unwrap(), "written\n");
+    place.umount().output();
+    is_clean_with(&volume, "/new", "written\n");
+}
+
+#[test]
+fn a_volume_in_use_is_not_unmounted_by_umount() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    mount("rw", &volume, &place).output();
+    let open = File::open(place.0.join("directory")).unwrap();
+    let sentence = place.umount().sentence(1);
+    assert!(sentence.contains("is in use"), "{sentence}");
+    drop(open);
+    place.umount().output();
+}
+
+#[test]
+fn the_second_of_two_mounts_is_told_who_has_the_volume() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    let mut child = serve(&volume, &place);
+    let other = volume.beside("other");
+    fs::create_dir(&other).unwrap();
+    let sentence = nilfs([Path::new("mount"), &volume.image, &other]).sentence(5);
+    assert!(sentence.contains(&format!("in use by process {} (nilfs)", child.id())), "{sentence}");
+    let sentence = mount("rw", &volume, &place).sentence(1);
+    assert!(sentence.contains("is mounted on it already"), "{sentence}");
+    place.umount().output();
+    child.wait().unwrap();
+}
+
+#[test]
+fn several_read_only_mounts_share_a_volume() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    mount("ro", &volume, &place).output();
+    let other = Place(volume.beside("other"));
+    fs::create_dir(&other.0).unwrap();
+    mount("ro", &volume, &other).output();
+    for place in [&place, &other] {
+        assert_eq!(fs::read_to_string(place.0.join("directory/file")).unwrap(), "content\n");
+        place.umount().output();
+    }
+}
+
+#[test]
+fn a_read_only_mount_leaves_every_byte_as_it_was() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    let before = fs::read(&volume.image).unwrap();
+    mount("ro", &volume, &place).output();
+    assert!(fs::write(place.0.join("new"), "").is_err());
+    assert_eq!(fs::read_dir(&place.0).unwrap().count(), 5);
+    place.umount().output();
+    assert!(fs::read(&volume.image).unwrap() == before);
+}
+
+#[test]
+fn a_checkpoint_of_the_past_can_be_mounted() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    let options = format!("ro,cp={}", volume.before_deletion);
+    mount(&options, &volume, &place).output();
+    assert_eq!(fs::read_to_string(place.0.join("gone")).unwrap(), "it was here\n");
+    assert!(!place.0.join("directory").exists());
+    place.umount().output();
+    let sentence = mount("ro,cp=999", &volume, &place).sentence(1);
+    assert!(sentence.contains("there is no checkpoint 999"), "{sentence}");
+    assert!(!place.is_mounted());
+}
+
+#[test]
+fn an_unfit_directory_is_named_before_the_volume_is_touched() {
+    let volume = common::volume();
+    let before = fs::read(&volume.image).unwrap();
+    let full = volume.beside("full");
+    fs::create_dir(&full).unwrap();
+    fs::write(full.join("file"), "").unwrap();
+    let missing = volume.beside("missing");
+    for (dir, words) in [
+        (&missing, "there is no such directory"),
+        (&volume.image, "it is not a directory"),
+        (&full, "the directory is not empty (mount over its content with -o nonempty)"),
+    ] {
+        let sentence = nilfs([Path::new("mount"), &volume.image, dir]).sentence(1);
+        assert!(sentence.contains(words), "{sentence}");
+    }
+    assert!(fs::read(&volume.image).unwrap() == before);
+    let full = Place(full);
+    mount("ro,nonempty", &volume, &full).output();
+    assert!(full.0.join("directory/file").exists());
+    full.umount().output();
+    assert!(full.0.join("file").exists());
+}
+
+#[test]
+fn a_failure_leaves_no_mount_behind() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    fs::write(&volume.image, [0; 100_000]).unwrap();
+    let sentence = mount("rw", &volume, &place).sentence(3);
+    assert!(sentence.contains("not a NILFS2 volume"), "{sentence}");
+    assert!(!place.is_mounted());
+}
+
+#[test]
+fn umount_refuses_what_is_not_ours() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    let sentence = place.umount().sentence(1);
+    assert!(sentence.contains("is not mounted"), "{sentence}");
+    let sentence = nilfs(["umount", "/proc"]).sentence(1);
+    assert!(sentence.contains("is a mount of proc"), "{sentence}");
+}
+
+#[test]
+fn mount_8_finds_a_helper_that_takes_its_words() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    let helper = volume.beside("mount.fuse.nilfs");
+    symlink(env!("CARGO_BIN_EXE_nilfs"), &helper).unwrap();
+    let status = Command::new(&helper)
+        .args([&volume.image, &place.0])
+        .args(["-n", "-o", "rw,noexec,nosuid,nodev,user,x-systemd.automount", "-t", "fuse.nilfs"])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.contains(&place.0.display().to_string())).unwrap();
+    assert!(line.contains("nosuid,nodev,noexec"), "{line}");
+    assert!(line.contains(&format!("fuse.nilfs {}", volume.image.display())), "{line}");
+    place.umount().output();
+}
+
+#[test]
+fn messages_go_to_the_log_that_is_asked_for() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    let log = volume.beside("log");
+    let words = [Path::new("mount"), Path::new("--log"), &log, &volume.image, &place.0];
+    nilfs(words).output();
+    place.umount().output();
+    let log = fs::read_to_string(log).unwrap();
+    assert!(log.contains("is mounted on") && log.contains("is unmounted"), "{log}");
+}
+
+#[test]
+fn an_ordinary_user_mounts_an_own_image() {
+    let open_to_all = fs::metadata("/dev/fuse").unwrap().permissions().mode() & 0o006 == 0o006;
+    if !open_to_all || Command::new("fusermount3").arg("-V").output().is_err() {
+        eprintln!("skipped: fusermount3 is missing, or /dev/fuse is for the superuser alone");
+        return;
+    }
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    fs::set_permissions(volume.directory.path(), Permissions::from_mode(0o777)).unwrap();
+    for path in [&volume.image, &place.0] {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    // The build directory need not be open to everybody.
+    let program = volume.beside("nilfs");
+    fs::copy(env!("CARGO_BIN_EXE_nilfs"), &program).unwrap();
+    let run = |words: &[&Path]| {
+        let mut command = Command::new(&program);
+        let output = command.args(words).uid(NOBODY).gid(NOBODY).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let mount = [Path::new("mount"), &volume.image, &place.0];
+    assert_eq!(run(&mount), (Some(0), String::new()));
+    let read = Command::new("cat").arg(place.0.join("directory/file")).uid(NOBODY).output();
+    // The file belongs to user 1000 and is for its group.
+    assert!(!read.unwrap().status.success());
+    assert_eq!(run(&[Path::new("umount"), &place.0]), (Some(0), String::new()));
+    assert!(!place.is_mounted());
+    let mut magic = [0; 2];
+    let mut image = File::open(&volume.image).unwrap();
+    std::io::Seek::seek(&mut image, std::io::SeekFrom::Start(1024 + 6)).unwrap();
+    image.read_exact(&mut magic).unwrap();
+    assert_eq!(magic, [0x34, 0x34]);
+}
