@@ -234,7 +234,8 @@ impl Build<'_> {
         if has_map(&inode) && (frozen.deleted || !overlay.is_empty()) {
             let root = parse_root("inode", &inode)?;
             let cut = if frozen.deleted { Some(FileBlock(0)) } else { overlay.cut };
-            let pages = overlay.pages.iter().map(|(key, page)| (*key, page.clone()));
+            let pages = overlay.pages.iter().filter(|_| !frozen.deleted);
+            let pages = pages.map(|(key, page)| (*key, page.clone()));
             let (root, delta) =
                 self.virtual_file(frozen.ino, self.cno, Some(self.cno), &root, cut, pages)?;
             self.block_delta += delta;

@@ -112,3 +112,23 @@ fn a_large_directory_is_filled_and_emptied() {
     assert!(fs.lookup(&root, b"a file with number 7").is_ok());
     assert!(fs.lookup(&root, b"a file with number 8").is_err());
 }
+
+/// What is deleted before its last changes are committed leaves nothing behind.
+#[test]
+fn changed_and_deleted_in_one_checkpoint() {
+    let device = volume(4096, 32);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let dir = fs.create(&root, b"dir", &new(S_IFDIR | 0o755)).unwrap().inode;
+    let file = make(&fs, &dir, "file");
+    fs.write(&file, 0, &pattern(1, 100_000)).unwrap();
+    fs.commit().unwrap();
+    fs.write(&file, 50_000, &pattern(2, 100_000)).unwrap();
+    fs.sync_file(&file, true).unwrap();
+    fs.write(&file, 0, &pattern(3, 100_000)).unwrap();
+    fs.unlink(&dir, b"file").unwrap();
+    fs.rmdir(&root, b"dir").unwrap();
+    drop((dir, file));
+    fs.unmount().unwrap();
+    check(&*device);
+}

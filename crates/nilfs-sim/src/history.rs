@@ -80,8 +80,10 @@ pub fn state_found(steps: &[Step], cut: usize, found: &Tree) -> Result<Model, St
     let ended = steps.iter().rposition(|step| step.ended <= cut).unwrap_or(0);
     let newest = steps.iter().rposition(|step| step.began < cut || step.ended <= cut);
     let newest = newest.unwrap_or(0).max(ended);
-    let oldest =
-        steps[..=ended].iter().rposition(|step| step.promise == Promise::Everything).unwrap_or(0);
+    let oldest = steps
+        .iter()
+        .rposition(|step| step.promise == Promise::Everything && step.ended <= cut)
+        .unwrap_or(0);
     let mut differences = Vec::new();
     for base in (oldest..=newest).rev() {
         for state in states_from(&steps[..=newest], base, cut) {

@@ -176,9 +176,14 @@ impl World {
             return Ok(false);
         }
         let per_segment = u64::from(self.settings.shape.blocks_per_segment);
-        let last_blocks = LAST_SEGMENTS * per_segment + LAST_BLOCKS;
-        let nearly_nothing = self.subject()?.free_blocks()? <= last_blocks;
-        Ok(op.may_need_space() || op.frees_space() && nearly_nothing)
+        // A commit may have to write the whole DAT, with its 32 bytes for each block.
+        let dat = 32 * self.settings.shape.segments * per_segment / self.settings.shape.block_size;
+        let last_blocks = LAST_SEGMENTS * per_segment + dat + LAST_BLOCKS;
+        let free = self.subject()?.free_blocks()?;
+        if op.frees_space() && free > last_blocks {
+            return Err(format!("{op}: no space, with {free} blocks left"));
+        }
+        Ok(op.may_need_space() || op.frees_space())
     }
 
     /// Compares the whole trees.

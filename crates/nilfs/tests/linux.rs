@@ -7,13 +7,8 @@ mod common {
 
 use std::fs;
 
-use common::ours::{Image, assert_same};
+use common::ours::{Image, assert_same, scale};
 use nilfs_real_kernels::{Fill, LinuxImage, Manifest, NilfsUtils, linux};
-
-/// Size of the filler's tree; see [`Fill::scale`].
-fn scale() -> u32 {
-    std::env::var("NILFS_TEST_SCALE").map_or(1, |scale| scale.parse().expect("NILFS_TEST_SCALE"))
-}
 
 fn fill(seed: u32) -> Fill {
     Fill { seed: u64::from(seed), scale: scale() }

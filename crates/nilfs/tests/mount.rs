@@ -9,6 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,42 +18,53 @@ use common::{Outcome, Volume, nilfs};
 
 const NOBODY: u32 = 65534;
 
+/// One test at a time: a process that another test starts would inherit our open files for a
+/// moment, and a volume with an open file cannot be unmounted.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// A directory beside an image. If a test ends early, its mount goes with it.
-struct Place(PathBuf);
+struct Place {
+    dir: PathBuf,
+    _alone: MutexGuard<'static, ()>,
+}
 
 impl Place {
     fn new(volume: &Volume) -> Self {
-        let dir = volume.beside("mnt");
+        Self::called("mnt", volume)
+    }
+
+    fn called(name: &str, volume: &Volume) -> Self {
+        let dir = volume.beside(name);
         fs::create_dir(&dir).unwrap();
-        Self(dir)
+        Self { dir, _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
     fn is_mounted(&self) -> bool {
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        table.contains(&format!(" {} ", self.0.display()))
+        table.contains(&format!(" {} ", self.dir.display()))
     }
 
     fn umount(&self) -> Outcome {
-        nilfs([Path::new("umount"), &self.0])
+        nilfs([Path::new("umount"), &self.dir])
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+        let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
     }
 }
 
 /// Runs `nilfs mount` with these options.
 fn mount(options: &str, volume: &Volume, place: &Place) -> Outcome {
     let words = ["mount", "-o", options].map(Path::new);
-    nilfs(words.into_iter().chain([volume.image.as_path(), &place.0]))
+    nilfs(words.into_iter().chain([volume.image.as_path(), &place.dir]))
 }
 
 /// Runs `nilfs mount --foreground` until the volume can be used.
 fn serve(volume: &Volume, place: &Place) -> Child {
     let mut child = Command::new(env!("CARGO_BIN_EXE_nilfs"))
-        .args([Path::new("mount"), Path::new("--foreground"), &volume.image, &place.0])
+        .args([Path::new("mount"), Path::new("--foreground"), &volume.image, &place.dir])
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -80,8 +92,8 @@ fn mount_returns_with_a_volume_to_use_and_umount_with_a_clean_one() {
     let volume = common::volume();
     let place = Place::new(&volume);
     assert_eq!(mount("rw", &volume, &place).output(), "");
-    assert_eq!(fs::read_to_string(place.0.join("directory/file")).unwrap(), "content\n");
-    fs::write(place.0.join("new"), "written\n").unwrap();
+    assert_eq!(fs::read_to_string(place.dir.join("directory/file")).unwrap(), "content\n");
+    fs::write(place.dir.join("new"), "written\n").unwrap();
     assert_eq!(place.umount().output(), "");
     assert!(!place.is_mounted());
     is_clean_with(&volume, "/new", "written\n");
@@ -93,11 +105,11 @@ fn it_can_be_mounted_again_at_once_however_it_was_unmounted() {
     let place = Place::new(&volume);
     for round in 0..3 {
         mount("rw", &volume, &place).output();
-        fs::write(place.0.join("round"), round.to_string()).unwrap();
-        rustix::mount::unmount(&place.0, UnmountFlags::empty()).unwrap();
+        fs::write(place.dir.join("round"), round.to_string()).unwrap();
+        rustix::mount::unmount(&place.dir, UnmountFlags::empty()).unwrap();
     }
     mount("ro", &volume, &place).output();
-    assert_eq!(fs::read_to_string(place.0.join("round")).unwrap(), "2");
+    assert_eq!(fs::read_to_string(place.dir.join("round")).unwrap(), "2");
     place.umount().output();
     mount("rw", &volume, &place).output();
     place.umount().output();
@@ -109,7 +121,7 @@ fn a_signal_commits_and_ends_the_process_with_success() {
         let volume = common::volume();
         let place = Place::new(&volume);
         let mut child = serve(&volume, &place);
-        fs::write(place.0.join("new"), "written\n").unwrap();
+        fs::write(place.dir.join("new"), "written\n").unwrap();
         signal(&child, which);
         assert_eq!(child.wait().unwrap().code(), Some(0));
         assert!(!place.is_mounted());
@@ -122,8 +134,8 @@ fn a_signal_ends_it_also_while_a_file_is_open() {
     let volume = common::volume();
     let place = Place::new(&volume);
     let mut child = serve(&volume, &place);
-    fs::write(place.0.join("new"), "written\n").unwrap();
-    let open = File::open(place.0.join("directory")).unwrap();
+    fs::write(place.dir.join("new"), "written\n").unwrap();
+    let open = File::open(place.dir.join("directory")).unwrap();
     signal(&child, Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(!place.is_mounted());
@@ -136,8 +148,8 @@ fn unmounting_ends_the_process_with_success() {
     let volume = common::volume();
     let place = Place::new(&volume);
     let mut child = serve(&volume, &place);
-    fs::write(place.0.join("new"), "written\n").unwrap();
-    rustix::mount::unmount(&place.0, UnmountFlags::empty()).unwrap();
+    fs::write(place.dir.join("new"), "written\n").unwrap();
+    rustix::mount::unmount(&place.dir, UnmountFlags::empty()).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     is_clean_with(&volume, "/new", "written\n");
 }
@@ -147,15 +159,15 @@ fn a_killed_process_loses_nothing_that_was_synced() {
     let volume = common::volume();
     let place = Place::new(&volume);
     let mut child = serve(&volume, &place);
-    fs::write(place.0.join("new"), "written\n").unwrap();
-    File::open(place.0.join("new")).unwrap().sync_all().unwrap();
+    fs::write(place.dir.join("new"), "written\n").unwrap();
+    File::open(place.dir.join("new")).unwrap().sync_all().unwrap();
     signal(&child, Signal::KILL);
     child.wait().unwrap();
-    let sentence = mount("rw", &volume, &place).sentence(1);
+    let sentence = mount("rw", &volume, &place).sentence(7);
     assert!(sentence.contains("a FUSE mount whose process is gone is in the way"), "{sentence}");
     place.umount().output();
     mount("rw", &volume, &place).output();
-    assert_eq!(fs::read_to_string(place.0.join("new")).unwrap(), "written\n");
+    assert_eq!(fs::read_to_string(place.dir.join("new")).unwrap(), "written\n");
     place.umount().output();
     is_clean_with(&volume, "/new", "written\n");
 }
@@ -165,8 +177,8 @@ fn a_volume_in_use_is_not_unmounted_by_umount() {
     let volume = common::volume();
     let place = Place::new(&volume);
     mount("rw", &volume, &place).output();
-    let open = File::open(place.0.join("directory")).unwrap();
-    let sentence = place.umount().sentence(1);
+    let open = File::open(place.dir.join("directory")).unwrap();
+    let sentence = place.umount().sentence(5);
     assert!(sentence.contains("is in use"), "{sentence}");
     drop(open);
     place.umount().output();
@@ -181,7 +193,7 @@ fn the_second_of_two_mounts_is_told_who_has_the_volume() {
     fs::create_dir(&other).unwrap();
     let sentence = nilfs([Path::new("mount"), &volume.image, &other]).sentence(5);
     assert!(sentence.contains(&format!("in use by process {} (nilfs)", child.id())), "{sentence}");
-    let sentence = mount("rw", &volume, &place).sentence(1);
+    let sentence = mount("rw", &volume, &place).sentence(7);
     assert!(sentence.contains("is mounted on it already"), "{sentence}");
     place.umount().output();
     child.wait().unwrap();
@@ -192,12 +204,12 @@ fn several_read_only_mounts_share_a_volume() {
     let volume = common::volume();
     let place = Place::new(&volume);
     mount("ro", &volume, &place).output();
-    let other = Place(volume.beside("other"));
-    fs::create_dir(&other.0).unwrap();
-    mount("ro", &volume, &other).output();
-    for place in [&place, &other] {
-        assert_eq!(fs::read_to_string(place.0.join("directory/file")).unwrap(), "content\n");
-        place.umount().output();
+    let other = volume.beside("other");
+    fs::create_dir(&other).unwrap();
+    nilfs([Path::new("mount"), Path::new("-oro"), &volume.image, &other]).output();
+    for dir in [&place.dir, &other] {
+        assert_eq!(fs::read_to_string(dir.join("directory/file")).unwrap(), "content\n");
+        nilfs([Path::new("umount"), dir]).output();
     }
 }
 
@@ -207,8 +219,8 @@ fn a_read_only_mount_leaves_every_byte_as_it_was() {
     let place = Place::new(&volume);
     let before = fs::read(&volume.image).unwrap();
     mount("ro", &volume, &place).output();
-    assert!(fs::write(place.0.join("new"), "").is_err());
-    assert_eq!(fs::read_dir(&place.0).unwrap().count(), 5);
+    assert!(fs::write(place.dir.join("new"), "").is_err());
+    assert_eq!(fs::read_dir(&place.dir).unwrap().count(), 5);
     place.umount().output();
     assert!(fs::read(&volume.image).unwrap() == before);
 }
@@ -219,8 +231,8 @@ fn a_checkpoint_of_the_past_can_be_mounted() {
     let place = Place::new(&volume);
     let options = format!("ro,cp={}", volume.before_deletion);
     mount(&options, &volume, &place).output();
-    assert_eq!(fs::read_to_string(place.0.join("gone")).unwrap(), "it was here\n");
-    assert!(!place.0.join("directory").exists());
+    assert_eq!(fs::read_to_string(place.dir.join("gone")).unwrap(), "it was here\n");
+    assert!(!place.dir.join("directory").exists());
     place.umount().output();
     let sentence = mount("ro,cp=999", &volume, &place).sentence(1);
     assert!(sentence.contains("there is no checkpoint 999"), "{sentence}");
@@ -231,24 +243,22 @@ fn a_checkpoint_of_the_past_can_be_mounted() {
 fn an_unfit_directory_is_named_before_the_volume_is_touched() {
     let volume = common::volume();
     let before = fs::read(&volume.image).unwrap();
-    let full = volume.beside("full");
-    fs::create_dir(&full).unwrap();
-    fs::write(full.join("file"), "").unwrap();
+    let full = Place::called("full", &volume);
+    fs::write(full.dir.join("file"), "").unwrap();
     let missing = volume.beside("missing");
     for (dir, words) in [
         (&missing, "there is no such directory"),
         (&volume.image, "it is not a directory"),
-        (&full, "the directory is not empty (mount over its content with -o nonempty)"),
+        (&full.dir, "the directory is not empty (mount over its content with -o nonempty)"),
     ] {
-        let sentence = nilfs([Path::new("mount"), &volume.image, dir]).sentence(1);
+        let sentence = nilfs([Path::new("mount"), &volume.image, dir]).sentence(7);
         assert!(sentence.contains(words), "{sentence}");
     }
     assert!(fs::read(&volume.image).unwrap() == before);
-    let full = Place(full);
     mount("ro,nonempty", &volume, &full).output();
-    assert!(full.0.join("directory/file").exists());
+    assert!(full.dir.join("directory/file").exists());
     full.umount().output();
-    assert!(full.0.join("file").exists());
+    assert!(full.dir.join("file").exists());
 }
 
 #[test]
@@ -278,13 +288,13 @@ fn mount_8_finds_a_helper_that_takes_its_words() {
     let helper = volume.beside("mount.fuse.nilfs");
     symlink(env!("CARGO_BIN_EXE_nilfs"), &helper).unwrap();
     let status = Command::new(&helper)
-        .args([&volume.image, &place.0])
+        .args([&volume.image, &place.dir])
         .args(["-n", "-o", "rw,noexec,nosuid,nodev,user,x-systemd.automount", "-t", "fuse.nilfs"])
         .status()
         .unwrap();
     assert!(status.success());
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let line = table.lines().find(|line| line.contains(&place.0.display().to_string())).unwrap();
+    let line = table.lines().find(|line| line.contains(&place.dir.display().to_string())).unwrap();
     assert!(line.contains("nosuid,nodev,noexec"), "{line}");
     assert!(line.contains(&format!("fuse.nilfs {}", volume.image.display())), "{line}");
     place.umount().output();
@@ -295,7 +305,7 @@ fn messages_go_to_the_log_that_is_asked_for() {
     let volume = common::volume();
     let place = Place::new(&volume);
     let log = volume.beside("log");
-    let words = [Path::new("mount"), Path::new("--log"), &log, &volume.image, &place.0];
+    let words = [Path::new("mount"), Path::new("--log"), &log, &volume.image, &place.dir];
     nilfs(words).output();
     place.umount().output();
     let log = fs::read_to_string(log).unwrap();
@@ -312,7 +322,7 @@ fn an_ordinary_user_mounts_an_own_image() {
     let volume = common::volume();
     let place = Place::new(&volume);
     fs::set_permissions(volume.directory.path(), Permissions::from_mode(0o777)).unwrap();
-    for path in [&volume.image, &place.0] {
+    for path in [&volume.image, &place.dir] {
         std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
     }
     // The build directory need not be open to everybody.
@@ -323,12 +333,12 @@ fn an_ordinary_user_mounts_an_own_image() {
         let output = command.args(words).uid(NOBODY).gid(NOBODY).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    let mount = [Path::new("mount"), &volume.image, &place.0];
+    let mount = [Path::new("mount"), &volume.image, &place.dir];
     assert_eq!(run(&mount), (Some(0), String::new()));
-    let read = Command::new("cat").arg(place.0.join("directory/file")).uid(NOBODY).output();
+    let read = Command::new("cat").arg(place.dir.join("directory/file")).uid(NOBODY).output();
     // The file belongs to user 1000 and is for its group.
     assert!(!read.unwrap().status.success());
-    assert_eq!(run(&[Path::new("umount"), &place.0]), (Some(0), String::new()));
+    assert_eq!(run(&[Path::new("umount"), &place.dir]), (Some(0), String::new()));
     assert!(!place.is_mounted());
     let mut magic = [0; 2];
     let mut image = File::open(&volume.image).unwrap();

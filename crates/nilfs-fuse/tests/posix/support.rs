@@ -7,11 +7,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_engine::{Background, Filesystem, MountOptions};
-use nilfs_fuse::{KernelOptions, Mount, Mountpoint, Session, Settings};
+use nilfs_fuse::{KernelOptions, Mount, MountError, Mountpoint, Session, Settings};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tempfile::TempDir;
@@ -21,6 +22,9 @@ pub const NOBODY: u32 = 65534;
 
 /// Bytes of the volume.
 pub const SIZE: u64 = 64 << 20;
+
+/// A file that is open for so long is the test's own.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A mounted volume. It is unmounted and checked when dropped.
 pub struct World {
@@ -116,7 +120,13 @@ impl Drop for World {
 
 impl Mounted {
     fn end(self) {
-        self.mount.unmount().unwrap();
+        // A process that another test starts inherits our open files for a moment.
+        let started = Instant::now();
+        while let Err(error) = self.mount.unmount() {
+            let busy = matches!(error, MountError::Busy { .. });
+            assert!(busy && started.elapsed() < PATIENCE, "{error}");
+            std::thread::yield_now();
+        }
         self.session.join().unwrap();
         drop(self.background);
         // A device that fails on purpose may make this impossible.

@@ -15,7 +15,7 @@ use nilfs_real_kernels::{LinuxImage, Manifest};
 use tempfile::TempDir;
 
 /// How often is looked whether something has come about.
-const GLANCE: Duration = Duration::from_millis(2);
+pub const GLANCE: Duration = Duration::from_millis(2);
 
 /// An image in a directory of its own, which goes away with it.
 pub struct Image {
@@ -171,6 +171,11 @@ impl Drop for Mounted {
             self.end();
         }
     }
+}
+
+/// How much more than usual is to be tested: `NILFS_TEST_SCALE`, 1 unless it is set.
+pub fn scale() -> u32 {
+    std::env::var("NILFS_TEST_SCALE").map_or(1, |scale| scale.parse().expect("NILFS_TEST_SCALE"))
 }
 
 /// Fails with the differences, if there are any.

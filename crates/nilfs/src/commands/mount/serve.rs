@@ -57,8 +57,8 @@ pub fn serve(
     thread::spawn(move || ended.send(End::Unmounted(session.join())));
     mount.raise_read_ahead();
     usable.store(true, Ordering::Relaxed);
-    let background = fs.start_background();
     tracing::info!("{} is mounted on {}", source.display(), mount.dir().display());
+    let background = fs.start_background();
     let served = ready().and_then(|()| wait(&end, &mount));
     drop(background);
     fs.unmount()
