@@ -525,6 +525,12 @@ pub(crate) fn build_data_sync(
     let Some(log) = logs.into_iter().next() else {
         return Ok(None);
     };
+    // The next checkpoint may have no log in this segment.
+    let old_dat = Arc::clone(&base.dat);
+    let source = Source { store, pointers: Pointers::Virtual(&old_dat) };
+    let filled = plan.position.block.0 - store.geometry().segment_start(log.segment).0;
+    base.sufile_edit.touch(source, log.segment)?;
+    base.sufile_edit.fill(source, log.segment, filled, now)?;
     base.dat_edit = dat;
     base.position = plan.position;
     Ok(Some((log, placed)))

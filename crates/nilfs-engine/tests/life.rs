@@ -132,3 +132,25 @@ fn changed_and_deleted_in_one_checkpoint() {
     fs.unmount().unwrap();
     check(&*device);
 }
+
+/// Data-sync logs can fill a segment to its end; the checkpoint that takes them over then has no
+/// log of its own there.
+#[test]
+fn data_sync_logs_fill_a_segment_to_its_end() {
+    let device = volume(4096, 32);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let file = make(&fs, &root, "file");
+    fs.write(&file, 0, &pattern(1, 40_960)).unwrap();
+    fs.sync().unwrap();
+    for nth in 0..700 {
+        fs.write(&file, nth % 10 * 4096, &pattern(nth as usize, 4096)).unwrap();
+        fs.sync_file(&file, true).unwrap();
+        if nth % 127 == 126 || nth > 600 && nth % 3 == 0 {
+            fs.commit().unwrap();
+            check(&*device);
+        }
+    }
+    fs.unmount().unwrap();
+    check(&*device);
+}

@@ -63,6 +63,7 @@ fn recovered_by_us(what: &str, image: &Image, log: &Path) -> Manifest {
 fn linux_loses_its_power_and_we_recover() {
     for (block_size, seed) in crashes(3) {
         let what = format!("blocks of {block_size}, seed {seed}");
+        println!("{what}");
         let made = LinuxImage::of_size(2 << 30).block_size(block_size).blocks_per_segment(512);
         let image = Image::of_linux(&made);
         let log = image.beside("synced");
@@ -115,6 +116,7 @@ fn killed(block_size: u32, seed: u64) -> Image {
 fn we_are_killed_and_recover() {
     for (block_size, seed) in crashes(6) {
         let what = format!("blocks of {block_size}, seed {seed}");
+        println!("{what}");
         let image = killed(block_size, seed);
         let log = image.beside("synced");
         let theirs = image.copy();
