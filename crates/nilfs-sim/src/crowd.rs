@@ -21,7 +21,7 @@ use crate::name::{Name, Path};
 use crate::op::Op;
 use crate::outcome::{Outcome, difference};
 use crate::power::{Disk, Survivors};
-use crate::subject::{Mounting, Subject};
+use crate::subject::Subject;
 use crate::volume::check;
 use crate::world::Settings;
 
@@ -63,7 +63,7 @@ pub fn crowd(
     let start = settings.shape.format();
     let device = Arc::new(RecordingDevice::new(MemoryDevice::from(start.clone())));
     let tape = Tape { device: Arc::clone(&device), events: Mutex::default() };
-    let how = Mounting { order: settings.order, read_only: false };
+    let how = settings.mounting;
     let below: Arc<dyn Device> = Arc::<RecordingDevice<MemoryDevice>>::clone(&device);
     let mut root = Subject::mount(Arc::clone(&below), how)?;
     let background = root.start_background();
@@ -159,7 +159,7 @@ impl Life {
             let step = Step {
                 began,
                 ended,
-                promise: Promise::of(&op, &found, &self.model, settings.order),
+                promise: Promise::of(&op, &found, &self.model, settings.mounting.order),
                 state: self.model.clone(),
             };
             self.steps.push(step);
@@ -195,7 +195,7 @@ fn cut_in_retrospect(
         played = at;
         let content = disk.after_cut(Survivors::Random(random.random()));
         let device = Arc::new(MemoryDevice::from(content));
-        let how = Mounting { order: settings.order, read_only: false };
+        let how = settings.mounting;
         let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
         let root = Subject::mount(below, how)?;
         for (name, steps, _) in lives {

@@ -102,7 +102,7 @@ fn survive(
 fn look_without_writing(settings: Settings, content: &[u8]) -> Result<Tree, String> {
     let device = Arc::new(MemoryDevice::from(content.to_vec()));
     let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
-    let how = Mounting { order: settings.order, read_only: true };
+    let how = Mounting { read_only: true, ..settings.mounting };
     let tree = Subject::mount(below, how)?.tree()?;
     if device.snapshot() != content {
         return Err("a read-only mount has written".into());
@@ -114,7 +114,7 @@ fn look_without_writing(settings: Settings, content: &[u8]) -> Result<Tree, Stri
 fn fail_again(settings: Settings, content: &[u8], found: &Tree, seed: u64) -> Result<(), String> {
     let device = Arc::new(RecordingDevice::new(MemoryDevice::from(content.to_vec())));
     let below: Arc<dyn Device> = Arc::<RecordingDevice<MemoryDevice>>::clone(&device);
-    let how = Mounting { order: settings.order, read_only: false };
+    let how = settings.mounting;
     drop(Subject::mount(below, how)?);
     let events = device.take_events();
     let mut random = StdRng::seed_from_u64(seed);

@@ -23,6 +23,7 @@ pub mod model;
 pub mod name;
 pub mod op;
 pub mod outcome;
+pub mod past;
 pub mod power;
 pub mod seeds;
 pub mod shrink;

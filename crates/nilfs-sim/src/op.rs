@@ -6,6 +6,7 @@ use std::fmt;
 use nilfs_engine::{RenameMode, Seek, SetAttr};
 use nilfs_ondisk::inode::{DeviceCode, FileType};
 
+use crate::model::Model;
 use crate::name::Path;
 
 /// The number under which a world holds a file open.
@@ -145,30 +146,35 @@ impl Op {
         )
     }
 
-    /// Whether a full volume may refuse it. It may not refuse what only makes durable what it has
-    /// accepted.
+    /// Whether a full volume may refuse it, as long as it frees nothing. It may not refuse what
+    /// only makes durable what it has accepted.
     #[must_use]
-    pub fn may_need_space(&self) -> bool {
+    pub fn needs_space(&self) -> bool {
         matches!(
             self,
             Self::Create { .. }
                 | Self::Symlink { .. }
                 | Self::Link { .. }
+                | Self::Unlink(_)
+                | Self::RemoveDirectory(_)
                 | Self::Rename { .. }
                 | Self::Write { .. }
-        )
-    }
-
-    /// Whether it needs space, if at all, only to free more.
-    #[must_use]
-    pub fn frees_space(&self) -> bool {
-        matches!(
-            self,
-            Self::Unlink(_)
-                | Self::RemoveDirectory(_)
                 | Self::SetAttr { .. }
                 | Self::SetFlags { .. }
         )
+    }
+
+    /// Whether it gives something back: a name or the end of a file.
+    #[must_use]
+    pub fn frees_space(&self, model: &Model) -> bool {
+        match self {
+            Self::Unlink(_) | Self::RemoveDirectory(_) => true,
+            Self::SetAttr { target, changes } => {
+                let node = model.find(target).ok().and_then(|id| model.node(id));
+                changes.size.is_some_and(|size| node.is_some_and(|node| size < node.facts().size))
+            }
+            _ => false,
+        }
     }
 }
 

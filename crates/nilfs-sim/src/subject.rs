@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use nilfs_device::Device;
+use nilfs_ondisk::Cno;
 use nilfs_ondisk::inode::FileType;
 
 use crate::clock::ThreadClock;
@@ -32,8 +33,20 @@ pub struct Subject {
 pub struct Mounting {
     /// What fdatasync may leave to the next checkpoint.
     pub order: Order,
+    /// Memory for changes that are not committed, in bytes.
+    pub dirty_limit: u64,
     /// Whether to mount without the right to write.
     pub read_only: bool,
+    /// A checkpoint to show instead of the newest one; needs `read_only`.
+    pub checkpoint: Option<Cno>,
+}
+
+impl Mounting {
+    /// The usual way.
+    pub const READ_WRITE: Self =
+        Self { order: Order::Relaxed, dirty_limit: 256 << 20, read_only: false, checkpoint: None };
+    /// The newest checkpoint, only to look.
+    pub const READ_ONLY: Self = Self { read_only: true, ..Self::READ_WRITE };
 }
 
 impl Subject {
@@ -44,7 +57,9 @@ impl Subject {
     pub fn mount(device: Arc<dyn Device>, how: Mounting) -> Result<Self, String> {
         let options = MountOptions {
             order: how.order,
+            dirty_limit: how.dirty_limit,
             read_only: how.read_only,
+            checkpoint: how.checkpoint,
             commit_interval: None,
             clock: Arc::new(ThreadClock),
             ..MountOptions::default()

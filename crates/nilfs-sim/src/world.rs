@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use nilfs_device::{Device, MemoryDevice, RecordingDevice};
+use nilfs_ondisk::Cno;
 
 use crate::clock::ThreadClock;
 use crate::generate::{Generator, Profile};
@@ -13,9 +14,9 @@ use crate::model::Model;
 use crate::name::Path;
 use crate::op::{Op, Target};
 use crate::outcome::{Outcome, Refusal, difference};
+use crate::past::{look_back, newest_checkpoint};
 use crate::subject::{Mounting, Subject};
 use crate::volume::{Shape, check};
-use nilfs_engine::Order;
 
 /// After so many operations the whole trees are compared.
 const LOOK_EVERY: usize = 50;
@@ -30,8 +31,8 @@ const LAST_BLOCKS: u64 = 300;
 pub struct Settings {
     /// The volume.
     pub shape: Shape,
-    /// The order of writes it is mounted with.
-    pub order: Order,
+    /// How it is mounted.
+    pub mounting: Mounting,
     /// Whether the volume may be full. If not, "no space" is a fault.
     pub may_fill: bool,
 }
@@ -42,6 +43,8 @@ pub struct World {
     device: Arc<RecordingDevice<MemoryDevice>>,
     subject: Option<Subject>,
     model: Model,
+    /// The newest checkpoint at the beginning.
+    start: Cno,
     history: History,
     ops: Vec<Op>,
     refused_for_space: usize,
@@ -81,6 +84,7 @@ impl World {
     /// It cannot be mounted, or shows something else.
     pub fn on(settings: Settings, content: Vec<u8>, state: Option<Model>) -> Result<Self, String> {
         let device = Arc::new(RecordingDevice::new(MemoryDevice::from(content.clone())));
+        let start = newest_checkpoint(content.clone())?;
         ThreadClock::set(ThreadClock::at_step(0));
         let mut subject = mount(&device, settings)?;
         let model = match state {
@@ -92,6 +96,7 @@ impl World {
             device,
             subject: Some(subject),
             model,
+            start,
             history: History { start: content, ..History::default() },
             ops: Vec::new(),
             refused_for_space: 0,
@@ -148,7 +153,7 @@ impl World {
                 return Err(format!("step {nth}, {op}: {what}"));
             }
         }
-        let promise = Promise::of(op, &found, &self.model, self.settings.order);
+        let promise = Promise::of(op, &found, &self.model, self.settings.mounting.order);
         self.record(began, promise);
         let look = match op {
             Op::Remount => self.look().and_then(|()| self.count_inodes()),
@@ -180,10 +185,10 @@ impl World {
         let dat = 32 * self.settings.shape.segments * per_segment / self.settings.shape.block_size;
         let last_blocks = LAST_SEGMENTS * per_segment + dat + LAST_BLOCKS;
         let free = self.subject()?.free_blocks()?;
-        if op.frees_space() && free > last_blocks {
+        if op.frees_space(&self.model) && free > last_blocks {
             return Err(format!("{op}: no space, with {free} blocks left"));
         }
-        Ok(op.may_need_space() || op.frees_space())
+        Ok(op.needs_space())
     }
 
     /// Compares the whole trees.
@@ -198,8 +203,8 @@ impl World {
         }
     }
 
-    /// Unmounts, has the volume checked, mounts it read-only, compares a last time, and gives the
-    /// whole history.
+    /// Unmounts, has the volume checked, mounts it read-only, compares a last time, also with the
+    /// past, and gives the whole history.
     ///
     /// # Errors
     /// What was wrong.
@@ -208,13 +213,15 @@ impl World {
         self.unmount()?;
         let device = Arc::new(MemoryDevice::from(self.device.below().snapshot()));
         let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
-        let read_only = Mounting { order: self.settings.order, read_only: true };
+        let read_only = Mounting { read_only: true, ..self.settings.mounting };
         self.subject = Some(Subject::mount(below, read_only)?);
         self.look()?;
         self.subject = None;
-        if device.snapshot() != self.device.below().snapshot() {
+        let content = self.device.below().snapshot();
+        if device.snapshot() != content {
             return Err("a read-only mount has written".into());
         }
+        look_back(content, self.start, &self.history.steps)?;
         Ok(self.history)
     }
 
@@ -269,8 +276,7 @@ fn mount(
     settings: Settings,
 ) -> Result<Subject, String> {
     let device: Arc<dyn Device> = Arc::<RecordingDevice<MemoryDevice>>::clone(device);
-    let how = Mounting { order: settings.order, read_only: false };
-    Subject::mount(device, how)
+    Subject::mount(device, settings.mounting)
 }
 
 fn empty_model(shape: Shape, subject: &mut Subject) -> Result<Model, String> {

@@ -6,6 +6,7 @@ use nilfs_sim::generate::Profile;
 use nilfs_sim::op::Op;
 use nilfs_sim::seeds::for_each_seed;
 use nilfs_sim::shrink::shrink;
+use nilfs_sim::subject::Mounting;
 use nilfs_sim::volume::Shape;
 use nilfs_sim::world::{Failure, Settings, World};
 
@@ -25,7 +26,8 @@ fn live(settings: Settings, seed: u64, profile: Profile, count: usize) {
 #[test]
 fn long_mixed_lives() {
     for_each_seed("long_mixed_lives", 20, |seed| {
-        let settings = Settings { shape: Shape::ROOMY, order: Order::Relaxed, may_fill: false };
+        let settings =
+            Settings { shape: Shape::ROOMY, mounting: Mounting::READ_WRITE, may_fill: false };
         live(settings, seed, Profile::MIXED, 300);
     });
 }
@@ -39,7 +41,7 @@ fn other_block_sizes() {
                 blocks_per_segment: 64,
                 segments: 128,
             },
-            order: Order::Strict,
+            mounting: Mounting { order: Order::Strict, ..Mounting::READ_WRITE },
             may_fill: false,
         };
         live(settings, seed, Profile::MIXED, 300);

@@ -17,8 +17,6 @@ use nilfs_sim::seeds::for_each_seed;
 use nilfs_sim::subject::{Mounting, Subject};
 use nilfs_sim::volume::Shape;
 
-const READ_WRITE: Mounting = Mounting { order: Order::Relaxed, read_only: false };
-
 /// A life without remounts, whose failures are the test's.
 struct Life {
     device: Arc<FaultyDevice<MemoryDevice>>,
@@ -99,7 +97,7 @@ impl Life {
 
 fn mount(device: &Arc<FaultyDevice<MemoryDevice>>) -> Subject {
     let device: Arc<dyn Device> = Arc::<FaultyDevice<MemoryDevice>>::clone(device);
-    Subject::mount(device, READ_WRITE).unwrap_or_else(|what| panic!("{what}"))
+    Subject::mount(device, Mounting::READ_WRITE).unwrap_or_else(|what| panic!("{what}"))
 }
 
 #[test]
@@ -138,8 +136,8 @@ fn a_device_that_cannot_write_makes_the_volume_read_only() {
 }
 
 #[test]
-fn an_operation_that_cannot_read_changes_nothing() {
-    for_each_seed("an_operation_that_cannot_read_changes_nothing", 10, |seed| {
+fn an_operation_that_cannot_read_changes_no_names() {
+    for_each_seed("an_operation_that_cannot_read_changes_no_names", 10, |seed| {
         let mut life = Life::new(seed);
         life.healthy(120);
         for round in 0..60 {
@@ -153,8 +151,15 @@ fn an_operation_that_cannot_read_changes_nothing() {
             life.faults.reads.store(true, Ordering::Relaxed);
             let op = life.generator.next_op(&life.model);
             let commits = matches!(op, Op::Sync | Op::Commit | Op::Fsync(_) | Op::Fdatasync(_));
-            let wrong = if commits { None } else { life.apply(&op).1 };
+            let (found, wrong) = if commits { (Outcome::Done, None) } else { life.apply(&op) };
             life.faults.reads.store(false, Ordering::Relaxed);
+            assert_eq!(wrong, None);
+            // Data may have been changed in part: doing it again makes that whole.
+            let failed = matches!(found, Outcome::Refused(Refusal::Broken(_)));
+            let wrong = match op {
+                Op::Write { .. } | Op::SetAttr { .. } if failed => life.apply(&op).1,
+                _ => None,
+            };
             assert_eq!(wrong, None);
             life.look();
         }

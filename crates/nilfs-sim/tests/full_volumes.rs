@@ -1,12 +1,12 @@
 //! A full volume says so when something is written, never later: what was accepted can be
 //! committed, and reading, deleting, unmounting and mounting go on, also after a power cut.
 
-use nilfs_engine::Order;
 use nilfs_sim::cuts::cut_somewhere;
 use nilfs_sim::generate::Profile;
 use nilfs_sim::op::Op;
 use nilfs_sim::seeds::for_each_seed;
 use nilfs_sim::shrink::shrink;
+use nilfs_sim::subject::Mounting;
 use nilfs_sim::volume::Shape;
 use nilfs_sim::world::{Failure, Settings, World};
 
@@ -23,7 +23,7 @@ fn settings(seed: u64) -> Settings {
             blocks_per_segment: [16, 32, 128][seed as usize % 3],
             segments: 20 + seed % 5 * 6,
         },
-        order: Order::Relaxed,
+        mounting: Mounting::READ_WRITE,
         may_fill: true,
     }
 }

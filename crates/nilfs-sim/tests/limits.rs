@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::{Order, SetAttr};
+use nilfs_engine::SetAttr;
 use nilfs_ondisk::inode::{DeviceCode, FileType};
 use nilfs_sim::clock::EPOCH;
 use nilfs_sim::name::{Name, Path};
@@ -12,8 +12,6 @@ use nilfs_sim::outcome::{Outcome, Refusal};
 use nilfs_sim::subject::{Mounting, Subject};
 use nilfs_sim::volume::{Shape, check};
 use nilfs_sim::world::{Settings, World};
-
-const READ_WRITE: Mounting = Mounting { order: Order::Relaxed, read_only: false };
 
 fn top(number: u16) -> Path {
     Path::root().join(Name(number))
@@ -33,7 +31,7 @@ fn truncate(path: &Path, size: u64) -> Op {
 }
 
 fn live(shape: Shape, ops: &[Op]) {
-    let settings = Settings { shape, order: Order::Relaxed, may_fill: false };
+    let settings = Settings { shape, mounting: Mounting::READ_WRITE, may_fill: false };
     World::replay(settings, ops).and_then(World::end).unwrap_or_else(|what| panic!("{what}"));
 }
 
@@ -85,7 +83,8 @@ fn a_file_has_at_most_32000_links() {
     let shape = Shape { block_size: 4096, blocks_per_segment: 512, segments: 64 };
     let device = Arc::new(MemoryDevice::from(shape.format()));
     let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
-    let mut subject = Subject::mount(below, READ_WRITE).unwrap_or_else(|what| panic!("{what}"));
+    let mut subject =
+        Subject::mount(below, Mounting::READ_WRITE).unwrap_or_else(|what| panic!("{what}"));
     subject.apply(&create(top(0), FileType::Regular));
     let mut link = |number| {
         subject.apply(&Op::Link { target: Target::Path(top(0)), to: top(Name::NUMBERED + number) })
@@ -103,7 +102,7 @@ fn a_file_has_at_most_32000_links() {
 fn a_large_directory_keeps_its_names() {
     let device = Arc::new(MemoryDevice::from(Shape::ROOMY.format()));
     let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
-    let mount = || Subject::mount(Arc::clone(&below), READ_WRITE);
+    let mount = || Subject::mount(Arc::clone(&below), Mounting::READ_WRITE);
     let mut subject = mount().unwrap_or_else(|what| panic!("{what}"));
     let count = 6000;
     let number = |nth| top(Name::NUMBERED + nth);

@@ -8,11 +8,22 @@ use nilfs_sim::history::History;
 use nilfs_sim::op::Op;
 use nilfs_sim::seeds::for_each_seed;
 use nilfs_sim::shrink::shrink;
+use nilfs_sim::subject::Mounting;
 use nilfs_sim::volume::Shape;
 use nilfs_sim::world::{Failure, Settings, World};
 
-fn settings(order: Order) -> Settings {
-    Settings { shape: Shape::SMALL, order, may_fill: true }
+/// Small volumes of all kinds.
+fn settings(seed: u64) -> Settings {
+    let shape = match seed % 5 {
+        0 => Shape { block_size: 4096, blocks_per_segment: 32, segments: 48 },
+        1 => Shape { block_size: 2048, blocks_per_segment: 32, segments: 64 },
+        _ => Shape::SMALL,
+    };
+    let order = if seed % 4 == 0 { Order::Strict } else { Order::Relaxed };
+    // With little memory, checkpoints come uncalled.
+    let dirty_limit = if seed % 3 == 0 { 32 << 10 } else { Mounting::READ_WRITE.dirty_limit };
+    let mounting = Mounting { order, dirty_limit, ..Mounting::READ_WRITE };
+    Settings { shape, mounting, may_fill: true }
 }
 
 fn live_and_cut(
@@ -32,15 +43,14 @@ fn live_and_cut(
             Ok(world) => cut(world.history()).err(),
             Err(what) => Some(what),
         };
-        panic!("seed {seed}, {:?}: {}", settings.order, shrink(failure, fails));
+        panic!("seed {seed}, {settings:?}: {}", shrink(failure, fails));
     }
 }
 
 #[test]
 fn at_every_event_of_short_lives() {
     for_each_seed("at_every_event_of_short_lives", 16, |seed| {
-        let order = if seed % 4 == 0 { Order::Strict } else { Order::Relaxed };
-        let settings = settings(order);
+        let settings = settings(seed);
         live_and_cut(settings, seed, 25, |history| cut_everywhere(settings, history, seed));
     });
 }
@@ -48,8 +58,7 @@ fn at_every_event_of_short_lives() {
 #[test]
 fn at_random_events_of_long_lives() {
     for_each_seed("at_random_events_of_long_lives", 12, |seed| {
-        let order = if seed % 4 == 0 { Order::Strict } else { Order::Relaxed };
-        let settings = settings(order);
+        let settings = settings(seed);
         live_and_cut(settings, seed, 250, |history| cut_somewhere(settings, history, seed, 60));
     });
 }

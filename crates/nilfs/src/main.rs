@@ -12,6 +12,7 @@ mod output;
 mod progress;
 mod record;
 mod signature;
+mod size;
 
 use std::process::ExitCode;
 

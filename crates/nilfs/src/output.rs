@@ -69,22 +69,6 @@ impl Rows {
     }
 }
 
-/// A number of bytes for people: three digits and a binary unit.
-pub fn human_size(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if value.fract() == 0.0 {
-        format!("{value} {}", UNITS[unit])
-    } else {
-        format!("{value:.1} {}", UNITS[unit])
-    }
-}
-
 /// A time on disk for people, in the local time zone.
 pub fn local_time(seconds: i64) -> String {
     match jiff::Timestamp::from_second(seconds) {
@@ -125,19 +109,6 @@ pub fn printable(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_have_binary_units() {
-        for (bytes, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1536, "1.5 KiB"),
-            (4 << 30, "4 GiB"),
-            (u64::MAX, "16 EiB"),
-        ] {
-            assert_eq!(human_size(bytes), text);
-        }
-    }
 
     /// A hostile image must not be able to send control sequences to the terminal.
     #[test]

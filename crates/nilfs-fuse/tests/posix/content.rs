@@ -217,7 +217,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    fn anonymous(length: usize) -> Self {
+    pub fn anonymous(length: usize) -> Self {
         use rustix::mm::{MapFlags, ProtFlags};
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses an address that nobody uses.

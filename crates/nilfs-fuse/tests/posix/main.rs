@@ -7,6 +7,7 @@ mod attributes;
 mod content;
 mod directories;
 mod durability;
+mod exerciser;
 mod faults;
 mod locks;
 mod names;

@@ -30,6 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct World {
     device: Arc<MemoryDevice>,
     mounted: Option<Mounted>,
+    settings: Settings,
     // Last, so that it is empty when it is deleted.
     dir: TempDir,
 }
@@ -50,7 +51,7 @@ impl World {
     pub fn with_settings(settings: Settings) -> Self {
         let device = Arc::new(MemoryDevice::new(SIZE));
         format(&*device, &parameters()).unwrap();
-        let mut world = Self { device, mounted: None, dir: directory() };
+        let mut world = Self { device, mounted: None, settings, dir: directory() };
         let device = Arc::clone(&world.device);
         world.mounted = Some(mount(device, world.dir.path(), MountOptions::default(), settings));
         world
@@ -60,7 +61,7 @@ impl World {
     pub fn remount_with(&mut self, options: MountOptions) {
         self.unmount();
         let device = Arc::clone(&self.device);
-        self.mounted = Some(mount(device, self.dir.path(), options, Settings::default()));
+        self.mounted = Some(mount(device, self.dir.path(), options, self.settings));
     }
 
     pub fn remount(&mut self) {

@@ -8,7 +8,8 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::image::open_volume;
-use crate::output::{self, Rows, exact_time, human_size, local_time, printable};
+use crate::output::{self, Rows, exact_time, local_time, printable};
+use crate::size;
 
 /// Show what a volume is: label, geometry, features, state, space, checkpoints
 #[derive(Debug, clap::Args)]
@@ -126,9 +127,9 @@ fn print(info: &Info) -> anyhow::Result<()> {
     let error = if info.error_seen { ", an error was seen" } else { "" };
     row("state", format!("{}{error}", info.state));
     row("features", or_none(info.features.join(" ")));
-    row("size", format!("{} ({} bytes)", human_size(info.size), info.size));
+    row("size", format!("{} ({} bytes)", size::human(info.size), info.size));
     row("block size", format!("{} bytes", info.block_size));
-    row("segments", format!("{} of {}", info.segments, human_size(info.segment_size)));
+    row("segments", format!("{} of {}", info.segments, size::human(info.segment_size)));
     row(
         "clean segments",
         format!("{} ({} kept back)", info.clean_segments, info.reserved_segments),

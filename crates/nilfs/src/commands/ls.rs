@@ -9,8 +9,9 @@ use nilfs_engine::{Entry, Filesystem};
 use nilfs_ondisk::inode::FileType;
 
 use crate::image::{Found, ImageArgs, LastLink, Walk, find};
-use crate::output::{self, Column, Rows, human_size, local_time, printable};
+use crate::output::{self, Column, Rows, local_time, printable};
 use crate::record::{FileRecord, device_of, mode_string};
+use crate::size;
 
 /// List a directory of a volume
 #[derive(Debug, clap::Args)]
@@ -87,7 +88,7 @@ fn print_long(
         }
         let size = match device_of(attr) {
             Some((major, minor)) => format!("{major},{minor}"),
-            None => human_size(attr.size),
+            None => size::human(attr.size),
         };
         rows.push([
             mode_string(attr),

@@ -14,9 +14,9 @@ use nilfs_ondisk::superblock::Superblock;
 use uuid::Uuid;
 
 use crate::exit::{Failure, Status};
-use crate::output::human_size;
 use crate::progress::spinner;
 use crate::signature;
+use crate::size;
 
 /// Make a new volume on a device or in an image file
 ///
@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(short = 'U', long, value_name = "UUID")]
     uuid: Option<Uuid>,
     /// Create an image file of this size first, such as 512M or 4G
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
     /// Overwrite whatever is on the device
     #[arg(short, long)]
@@ -191,9 +191,9 @@ fn print(path: &Path, superblock: &Superblock, dry_run: bool) -> anyhow::Result<
         io::stdout(),
         "{verb} a NILFS2 volume on {}: {}, {} segments of {}, blocks of {} bytes, uuid {}",
         path.display(),
-        human_size(superblock.raw().s_dev_size.get()),
+        size::human(superblock.raw().s_dev_size.get()),
         geometry.nsegments,
-        human_size(geometry.segment_bytes()),
+        size::human(geometry.segment_bytes()),
         geometry.block_size,
         Uuid::from_bytes(superblock.raw().s_uuid)
     )?;
@@ -203,25 +203,6 @@ fn print(path: &Path, superblock: &Superblock, dry_run: bool) -> anyhow::Result<
 fn cannot_open(path: &Path, why: &str) -> anyhow::Error {
     let message = format!("cannot open {}: {why}", path.display());
     Failure::new(Status::CannotOpen, message).into()
-}
-
-/// A number of bytes, with a binary unit if it ends with a letter.
-fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" | "B" => 0,
-        "K" | "KIB" => 10,
-        "M" | "MIB" => 20,
-        "G" | "GIB" => 30,
-        "T" | "TIB" => 40,
-        unit => return Err(format!("{unit} is none of the units K, M, G and T")),
-    };
-    let number: u64 = digits.parse().map_err(|_| "not a number of bytes such as 512M or 4G")?;
-    // What no file can have is a mistake.
-    number
-        .checked_mul(1 << shift)
-        .filter(|bytes| i64::try_from(*bytes).is_ok())
-        .ok_or_else(|| "too large".to_owned())
 }
 
 fn parse_owner(text: &str) -> Result<(u32, u32), String> {
@@ -236,19 +217,4 @@ fn parse_seed(text: &str) -> Result<u32, String> {
         None => text.parse(),
     };
     parsed.map_err(|_| "not a number of 32 bits".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_read_with_binary_units() {
-        for (text, size) in [("4096", 4096), ("1k", 1024), ("512M", 512 << 20), ("4GiB", 4 << 30)] {
-            assert_eq!(parse_size(text), Ok(size));
-        }
-        for text in ["", "G", "4X", "-1", "9999999T"] {
-            assert!(parse_size(text).is_err(), "{text}");
-        }
-    }
 }

@@ -7,8 +7,9 @@ use nilfs_engine::Timestamp;
 use nilfs_ondisk::inode::FileType;
 
 use crate::image::{ImageArgs, LastLink, find};
-use crate::output::{self, Rows, human_size, local_time, printable};
+use crate::output::{self, Rows, local_time, printable};
 use crate::record::{FileRecord, device_of, mode_string, type_name};
+use crate::size;
 
 /// Show type, size, owner, times and flags of files of a volume
 #[derive(Debug, clap::Args)]
@@ -52,8 +53,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         row("mode", format!("{:04o} ({})", attr.mode, mode_string(&attr)));
         row("links", attr.nlink.to_string());
         row("owner", format!("{}:{}", attr.uid, attr.gid));
-        row("size", format!("{} ({} bytes)", human_size(attr.size), attr.size));
-        let stored = human_size(attr.blocks.saturating_mul(512));
+        row("size", format!("{} ({} bytes)", size::human(attr.size), attr.size));
+        let stored = size::human(attr.blocks.saturating_mul(512));
         row("stored", format!("{stored} ({} blocks of 512 bytes)", attr.blocks));
         row("modified", precise_time(attr.mtime));
         row("changed", precise_time(attr.ctime));
