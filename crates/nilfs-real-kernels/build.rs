@@ -19,8 +19,5 @@ fn main() {
         Ok(status) if status.success() => {}
         other => panic!("could not compile {SOURCE} with the C compiler `cc`: {other:?}"),
     }
-    println!(
-        "cargo::rustc-env=WHOLE_XSTATE_LIBRARY={}",
-        library.display()
-    );
+    println!("cargo::rustc-env=WHOLE_XSTATE_LIBRARY={}", library.display());
 }

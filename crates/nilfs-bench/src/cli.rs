@@ -84,11 +84,7 @@ fn bench(options: &Bench) -> Result<ExitCode> {
         list(&all_systems);
         return Ok(ExitCode::SUCCESS);
     }
-    let sizes = if options.quick {
-        Sizes::QUICK
-    } else {
-        Sizes::FULL
-    };
+    let sizes = if options.quick { Sizes::QUICK } else { Sizes::FULL };
     let plan = Plan {
         workloads: select_workloads(&options.workload)?,
         systems: select_systems(&all_systems, &options.fs)?,
@@ -100,12 +96,7 @@ fn bench(options: &Bench) -> Result<ExitCode> {
     let dir = tempfile::Builder::new()
         .prefix("nilfs-bench-")
         .tempdir_in(&parent)
-        .with_context(|| {
-            format!(
-                "cannot make a directory for the images in {}",
-                parent.display()
-            )
-        })?
+        .with_context(|| format!("cannot make a directory for the images in {}", parent.display()))?
         .keep();
     let _remove = register(Undo::Remove(dir.clone()));
     let machine = Machine::look(&parent);
@@ -116,11 +107,7 @@ fn bench(options: &Bench) -> Result<ExitCode> {
     } else {
         println!("{}", report.text());
     }
-    Ok(if report.reference_failed() {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if report.reference_failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn list(systems: &[Box<dyn FileSystem>]) {
@@ -137,22 +124,15 @@ fn list(systems: &[Box<dyn FileSystem>]) {
 /// The rows whose name is, or begins with, one of the words; in the order of the table.
 fn select_workloads(words: &[String]) -> Result<Vec<&'static Workload>> {
     let fits = |name: &str, word: &str| {
-        name.strip_prefix(word)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        name.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     };
     for word in words {
-        if !workloads::ALL
-            .iter()
-            .any(|workload| fits(workload.name, word))
-        {
+        if !workloads::ALL.iter().any(|workload| fits(workload.name, word)) {
             bail!("there is no workload \"{word}\"; --list shows all");
         }
     }
     let wanted = |name: &str| words.is_empty() || words.iter().any(|word| fits(name, word));
-    Ok(workloads::ALL
-        .iter()
-        .filter(|workload| wanted(workload.name))
-        .collect())
+    Ok(workloads::ALL.iter().filter(|workload| wanted(workload.name)).collect())
 }
 
 /// The file systems named, ours first if it is among them, for the first is the reference.
@@ -184,20 +164,12 @@ mod tests {
 
     fn names(words: &[&str]) -> Result<Vec<&'static str>> {
         let words: Vec<String> = words.iter().map(ToString::to_string).collect();
-        Ok(select_workloads(&words)?
-            .into_iter()
-            .map(|workload| workload.name)
-            .collect())
+        Ok(select_workloads(&words)?.into_iter().map(|workload| workload.name).collect())
     }
 
     #[test]
     fn a_family_is_chosen_by_its_first_words() {
-        let sync = [
-            "sync-append-1",
-            "sync-append-8",
-            "sync-random-1",
-            "sync-random-8",
-        ];
+        let sync = ["sync-append-1", "sync-append-8", "sync-random-1", "sync-random-8"];
         assert_eq!(names(&["sync"]).unwrap(), sync);
         assert_eq!(names(&["sync-append"]).unwrap(), sync[..2]);
         assert_eq!(names(&["stat", "seq-read"]).unwrap(), ["seq-read", "stat"]);

@@ -30,9 +30,7 @@ pub struct Messages(File);
 impl Messages {
     /// None yet.
     pub fn new() -> Result<Self> {
-        tempfile::tempfile()
-            .map(Self)
-            .context("cannot make a file for a program's messages")
+        tempfile::tempfile().map(Self).context("cannot make a file for a program's messages")
     }
 
     /// What to give to the program.

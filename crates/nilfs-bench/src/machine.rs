@@ -47,12 +47,8 @@ fn unknown() -> String {
 
 fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"));
-    name.map_or_else(unknown, |name| {
-        name.trim_start_matches([' ', '\t', ':']).to_owned()
-    })
+    let name = info.lines().find_map(|line| line.strip_prefix("model name"));
+    name.map_or_else(unknown, |name| name.trim_start_matches([' ', '\t', ':']).to_owned())
 }
 
 fn memory_bytes() -> u64 {
@@ -61,10 +57,8 @@ fn memory_bytes() -> u64 {
 }
 
 fn backing_file_system(dir: &Path) -> String {
-    let output = Command::new("findmnt")
-        .args(["-no", "FSTYPE,SOURCE", "--target"])
-        .arg(dir)
-        .output();
+    let output =
+        Command::new("findmnt").args(["-no", "FSTYPE,SOURCE", "--target"]).arg(dir).output();
     match output {
         Ok(output) if output.status.success() => {
             // Mounts may lie on top of each other; the last is the one that is seen.

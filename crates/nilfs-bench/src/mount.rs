@@ -42,10 +42,7 @@ impl Daemon {
         let start = Instant::now();
         while device_of(dir)? == outside {
             if let Some(status) = self.status()? {
-                bail!(
-                    "ended before it had mounted: {status}: {}",
-                    self.messages.end()
-                );
+                bail!("ended before it had mounted: {status}: {}", self.messages.end());
             }
             if start.elapsed() > START_LIMIT {
                 let limit = START_LIMIT.as_secs();
@@ -67,10 +64,7 @@ impl Daemon {
         };
         self.pending.cancel();
         if !status.success() {
-            bail!(
-                "the daemon failed at its end: {status}: {}",
-                self.messages.end()
-            );
+            bail!("the daemon failed at its end: {status}: {}", self.messages.end());
         }
         Ok(())
     }
@@ -88,12 +82,7 @@ impl Mount {
     pub fn by_command(dir: &Path, mount: &mut Command, unmount: Option<Command>) -> Result<Self> {
         let pending = register(Undo::Unmount(dir.to_owned()));
         command::run(mount)?;
-        Ok(Self {
-            dir: dir.to_owned(),
-            unmount_command: unmount,
-            daemon: None,
-            pending,
-        })
+        Ok(Self { dir: dir.to_owned(), unmount_command: unmount, daemon: None, pending })
     }
 
     /// Starts a FUSE daemon that stays in the foreground, and waits until its mount is usable.
@@ -110,20 +99,9 @@ impl Mount {
             .spawn()
             .with_context(|| format!("cannot run `{line}`"))?;
         let child = Arc::new(Mutex::new(child));
-        let daemon = Daemon {
-            pending: register(Undo::Kill(child.clone())),
-            child,
-            messages,
-        };
-        daemon
-            .wait_until_mounted(dir)
-            .with_context(|| format!("`{line}`"))?;
-        Ok(Self {
-            dir: dir.to_owned(),
-            unmount_command: None,
-            daemon: Some(daemon),
-            pending,
-        })
+        let daemon = Daemon { pending: register(Undo::Kill(child.clone())), child, messages };
+        daemon.wait_until_mounted(dir).with_context(|| format!("`{line}`"))?;
+        Ok(Self { dir: dir.to_owned(), unmount_command: None, daemon: Some(daemon), pending })
     }
 
     /// Unmounts and returns when the file system has written all it had to write.
@@ -141,10 +119,7 @@ impl Mount {
     pub fn kill(self) -> Result<()> {
         match self.daemon {
             Some(daemon) => drop(daemon.pending),
-            None => bail!(
-                "the mount at {} has no daemon of ours to kill",
-                self.dir.display()
-            ),
+            None => bail!("the mount at {} has no daemon of ours to kill", self.dir.display()),
         }
         drop(self.pending);
         Ok(())
@@ -152,8 +127,6 @@ impl Mount {
 }
 
 fn device_of(path: &Path) -> Result<u64> {
-    let metadata = path
-        .metadata()
-        .with_context(|| format!("cannot stat {}", path.display()))?;
+    let metadata = path.metadata().with_context(|| format!("cannot stat {}", path.display()))?;
     Ok(metadata.dev())
 }

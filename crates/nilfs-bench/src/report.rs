@@ -103,12 +103,7 @@ impl Figures {
         let upper = sorted.len() / 2;
         let lower = (sorted.len() - 1) / 2;
         let median = (sorted[lower] + sorted[upper]) / 2.0;
-        Some(Self {
-            median,
-            min,
-            max,
-            samples: figures,
-        })
+        Some(Self { median, min, max, samples: figures })
     }
 }
 
@@ -118,10 +113,7 @@ impl Report {
         let systems: Vec<System> = plan
             .systems
             .iter()
-            .map(|system| System {
-                name: system.name(),
-                what: system.what(),
-            })
+            .map(|system| System { name: system.name(), what: system.what() })
             .collect();
         Self {
             machine,
@@ -137,9 +129,7 @@ impl Report {
 
     /// Whether the reference failed in any row.
     pub fn reference_failed(&self) -> bool {
-        self.rows
-            .iter()
-            .any(|row| matches!(row.cells.first(), Some(Cell::Failed { .. })))
+        self.rows.iter().any(|row| matches!(row.cells.first(), Some(Cell::Failed { .. })))
     }
 
     /// The results for programs.
@@ -164,12 +154,7 @@ impl Report {
         for column in table.column_iter_mut().skip(1) {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        format!(
-            "{}\n\n{table}\n{}{}",
-            self.heading(),
-            self.legend(),
-            notes.text()
-        )
+        format!("{}\n\n{table}\n{}{}", self.heading(), self.legend(), notes.text())
     }
 
     fn header(&self) -> Vec<String> {
@@ -191,11 +176,7 @@ impl Report {
             machine.backing_file_system,
             machine.backing_dir,
             self.runs,
-            if self.quick {
-                "; QUICK: sizes too small to judge by"
-            } else {
-                ""
-            },
+            if self.quick { "; QUICK: sizes too small to judge by" } else { "" },
         )
     }
 
@@ -226,11 +207,7 @@ impl ReportRow {
             workload: row.workload.name,
             what: row.workload.what,
             unit: unit.name(),
-            cells: row
-                .outcomes
-                .iter()
-                .map(|outcome| Cell::new(unit, outcome, reference))
-                .collect(),
+            cells: row.outcomes.iter().map(|outcome| Cell::new(unit, outcome, reference)).collect(),
         }
     }
 }
@@ -244,33 +221,21 @@ impl Cell {
                         .map(|reference| unit.speed_ratio(reference, figures.median)),
                     figures,
                 },
-                None => Cell::Failed {
-                    reason: "no sample was taken".to_owned(),
-                },
+                None => Cell::Failed { reason: "no sample was taken".to_owned() },
             },
             Outcome::NotApplicable => Cell::NotApplicable,
-            Outcome::Skipped(reason) => Cell::Skipped {
-                reason: reason.clone(),
-            },
-            Outcome::Failed(reason) => Cell::Failed {
-                reason: reason.clone(),
-            },
+            Outcome::Skipped(reason) => Cell::Skipped { reason: reason.clone() },
+            Outcome::Failed(reason) => Cell::Failed { reason: reason.clone() },
         }
     }
 
     fn text(&self, is_reference: bool, notes: &mut Notes) -> String {
         match self {
             Cell::Measured { figures, .. } if is_reference => figures.text(),
-            Cell::Measured {
-                figures,
-                reference_ratio: Some(ratio),
-            } => {
+            Cell::Measured { figures, reference_ratio: Some(ratio) } => {
                 format!("{ratio:.2}×\n{}", figures.text())
             }
-            Cell::Measured {
-                figures,
-                reference_ratio: None,
-            } => format!("–\n{}", figures.text()),
+            Cell::Measured { figures, reference_ratio: None } => format!("–\n{}", figures.text()),
             Cell::NotApplicable => "–".to_owned(),
             Cell::Skipped { reason } => format!("skipped: note {}", notes.number(reason)),
             Cell::Failed { reason } => format!("failed: note {}", notes.number(reason)),
@@ -280,12 +245,7 @@ impl Cell {
 
 impl Figures {
     fn text(&self) -> String {
-        format!(
-            "{} [{}..{}]",
-            short(self.median),
-            short(self.min),
-            short(self.max)
-        )
+        format!("{} [{}..{}]", short(self.median), short(self.min), short(self.max))
     }
 }
 
@@ -320,9 +280,7 @@ impl Notes {
 
     fn text(&self) -> String {
         let numbered = self.reasons.iter().enumerate();
-        numbered
-            .map(|(at, reason)| format!("Note {}: {reason}\n", at + 1))
-            .collect()
+        numbered.map(|(at, reason)| format!("Note {}: {reason}\n", at + 1)).collect()
     }
 }
 
@@ -333,20 +291,14 @@ mod tests {
     use super::*;
 
     fn samples(seconds: &[u64]) -> Vec<Sample> {
-        let of = |&seconds| Sample {
-            amount: 60 << 20,
-            elapsed: Duration::from_secs(seconds),
-        };
+        let of = |&seconds| Sample { amount: 60 << 20, elapsed: Duration::from_secs(seconds) };
         seconds.iter().map(of).collect()
     }
 
     #[test]
     fn the_median_of_an_even_number_lies_between_the_middle_two() {
         let figures = Figures::of(Unit::Bytes, &samples(&[1, 2, 3, 60])).unwrap();
-        assert_eq!(
-            (figures.median, figures.min, figures.max),
-            (25.0, 1.0, 60.0)
-        );
+        assert_eq!((figures.median, figures.min, figures.max), (25.0, 1.0, 60.0));
         let figures = Figures::of(Unit::Once, &samples(&[3, 1, 2])).unwrap();
         assert_eq!((figures.median, figures.min, figures.max), (2.0, 1.0, 3.0));
     }

@@ -53,10 +53,7 @@ pub fn execute<'a>(plan: &Plan<'a>, dir: &Path) -> Result<Vec<Row<'a>>> {
     let rows = plan
         .workloads
         .iter()
-        .map(|workload| Row {
-            workload,
-            outcomes: run_row(plan, workload, dir, &fixtures, &bar),
-        })
+        .map(|workload| Row { workload, outcomes: run_row(plan, workload, dir, &fixtures, &bar) })
         .collect();
     bar.finish_and_clear();
     Ok(rows)

@@ -57,15 +57,7 @@ impl<'a> Stage<'a> {
         std::fs::create_dir_all(&root)
             .with_context(|| format!("cannot create {}", root.display()))?;
         let image = dir.join("image");
-        Ok(Self {
-            system,
-            sizes,
-            fixtures,
-            kernel_source,
-            image,
-            root,
-            mount: None,
-        })
+        Ok(Self { system, sizes, fixtures, kernel_source, image, root, mount: None })
     }
 
     /// Where volumes are mounted.
@@ -86,10 +78,7 @@ impl<'a> Stage<'a> {
         drop_caches()?;
         let start = Instant::now();
         self.mount = Some(self.system.mount(&self.image, &self.root)?);
-        Ok(Sample {
-            amount: 1,
-            elapsed: start.elapsed(),
-        })
+        Ok(Sample { amount: 1, elapsed: start.elapsed() })
     }
 
     /// Forgets all that is in memory: the next read comes from the device.
@@ -109,10 +98,7 @@ impl<'a> Stage<'a> {
         rustix::fs::sync();
         let start = Instant::now();
         work()?;
-        Ok(Sample {
-            amount,
-            elapsed: start.elapsed(),
-        })
+        Ok(Sample { amount, elapsed: start.elapsed() })
     }
 
     /// Unmounts. A file system that cannot unmount has not done its work.
@@ -135,8 +121,7 @@ pub fn settle(root: &Path) -> Result<()> {
     let dir = std::fs::File::open(root)
         .with_context(|| format!("cannot open the directory {}", root.display()))?;
     rustix::fs::syncfs(&dir).with_context(|| format!("cannot sync {}", root.display()))?;
-    dir.sync_all()
-        .with_context(|| format!("cannot fsync {}", root.display()))
+    dir.sync_all().with_context(|| format!("cannot fsync {}", root.display()))
 }
 
 /// Copies an image without filling its holes.

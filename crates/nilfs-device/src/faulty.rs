@@ -27,21 +27,13 @@ impl<D: Device> FaultyDevice<D> {
     /// A device over `below` without faults so far, and its switches.
     pub fn new(below: D) -> (Self, Arc<Faults>) {
         let faults = Arc::new(Faults::default());
-        (
-            Self {
-                below,
-                faults: Arc::clone(&faults),
-            },
-            faults,
-        )
+        (Self { below, faults: Arc::clone(&faults) }, faults)
     }
 }
 
 fn unless(fault: &AtomicBool, what: &str) -> io::Result<()> {
     if fault.load(Ordering::Relaxed) {
-        return Err(io::Error::other(format!(
-            "the device failed to {what} (injected)"
-        )));
+        return Err(io::Error::other(format!("the device failed to {what} (injected)")));
     }
     Ok(())
 }

@@ -80,22 +80,12 @@ impl FileDevice {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
-        let cannot = |source| OpenError::Open {
-            path: path.to_owned(),
-            source,
-        };
+        let cannot = |source| OpenError::Open { path: path.to_owned(), source };
         let metadata = std::fs::metadata(path).map_err(cannot)?;
         let kind = metadata.file_type();
         if !kind.is_file() && !kind.is_block_device() {
-            let kind = if kind.is_dir() {
-                "a directory"
-            } else {
-                "a special file"
-            };
-            return Err(OpenError::WrongKind {
-                path: path.to_owned(),
-                kind,
-            });
+            let kind = if kind.is_dir() { "a directory" } else { "a special file" };
+            return Err(OpenError::WrongKind { path: path.to_owned(), kind });
         }
         let mut options = File::options();
         options.read(true).write(access == Access::ReadWrite);
@@ -103,16 +93,11 @@ impl FileDevice {
             // On a block device this asks the kernel whether anybody has it mounted.
             options.custom_flags(OFlags::EXCL.bits() as i32);
         }
-        let busy = || OpenError::Busy {
-            path: path.to_owned(),
-            holder: holder_of(path, &metadata),
-        };
-        let file = options
-            .open(path)
-            .map_err(|error| match error.raw_os_error() {
-                Some(code) if code == rustix::io::Errno::BUSY.raw_os_error() => busy(),
-                _ => cannot(error),
-            })?;
+        let busy = || OpenError::Busy { path: path.to_owned(), holder: holder_of(path, &metadata) };
+        let file = options.open(path).map_err(|error| match error.raw_os_error() {
+            Some(code) if code == rustix::io::Errno::BUSY.raw_os_error() => busy(),
+            _ => cannot(error),
+        })?;
         let lock = match access {
             Access::Inspect => None,
             Access::ReadOnly => Some(FlockOperation::NonBlockingLockShared),

@@ -35,11 +35,7 @@ impl fmt::Display for Holder {
 /// Looks for the holder of the lock on a file, then for a mount of a block device.
 pub(crate) fn holder_of(path: &Path, metadata: &Metadata) -> Holder {
     let (dev, ino) = (metadata.dev(), metadata.ino());
-    let key = format!(
-        "{:02x}:{:02x}:{ino}",
-        rustix::fs::major(dev),
-        rustix::fs::minor(dev)
-    );
+    let key = format!("{:02x}:{:02x}:{ino}", rustix::fs::major(dev), rustix::fs::minor(dev));
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let pid = locks.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip_while(|word| *word != "FLOCK");
@@ -48,10 +44,7 @@ pub(crate) fn holder_of(path: &Path, metadata: &Metadata) -> Holder {
     });
     if let Some(pid) = pid {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        return Holder::Process {
-            pid,
-            name: name.trim().to_owned(),
-        };
+        return Holder::Process { pid, name: name.trim().to_owned() };
     }
     if !metadata.file_type().is_block_device() {
         return Holder::Unknown;
@@ -63,7 +56,5 @@ pub(crate) fn holder_of(path: &Path, metadata: &Metadata) -> Holder {
         .filter_map(|line| line.split_once(' '))
         .find(|(device, _)| Path::new(device) == path)
         .and_then(|(_, rest)| rest.split(' ').next())
-        .map_or(Holder::Unknown, |directory| {
-            Holder::Mount(directory.to_owned())
-        })
+        .map_or(Holder::Unknown, |directory| Holder::Mount(directory.to_owned()))
 }

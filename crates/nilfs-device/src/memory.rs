@@ -28,9 +28,7 @@ impl MemoryDevice {
 
 impl From<Vec<u8>> for MemoryDevice {
     fn from(bytes: Vec<u8>) -> Self {
-        Self {
-            bytes: RwLock::new(bytes),
-        }
+        Self { bytes: RwLock::new(bytes) }
     }
 }
 

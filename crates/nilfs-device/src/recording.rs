@@ -37,10 +37,7 @@ pub struct RecordingDevice<D> {
 impl<D: Device> RecordingDevice<D> {
     /// Records what is done to `below` from now on.
     pub fn new(below: D) -> Self {
-        Self {
-            below,
-            events: Arc::default(),
-        }
+        Self { below, events: Arc::default() }
     }
 
     /// The device below.
@@ -78,10 +75,7 @@ impl<D: Device> Device for RecordingDevice<D> {
         // The lock is held across the write so that the record has the device's order.
         let mut events = self.events.lock();
         self.below.write_at(offset, pieces)?;
-        let bytes = pieces
-            .iter()
-            .flat_map(|piece| piece.iter().copied())
-            .collect();
+        let bytes = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
         events.push(Event::Write { offset, bytes });
         Ok(())
     }

@@ -4,7 +4,8 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::inode::RawInode;
-use crate::{BlockSize, Cno, FileBlock, FormatError, Geometry};
+use crate::slots::SlotArray;
+use crate::{Cno, FileBlock, FormatError, Geometry};
 
 /// `cp_flags`: kept as a snapshot.
 pub const SNAPSHOT: u32 = 1;
@@ -98,57 +99,36 @@ impl RawCheckpoint {
 
 /// The arithmetic of the cpfile.
 #[derive(Debug, Clone, Copy)]
-pub struct CpfileLayout {
-    entry_size: usize,
-    /// Slots in a block.
-    pub per_block: u64,
-    /// Slots that the header takes.
-    header_slots: u64,
-}
+pub struct CpfileLayout(SlotArray);
 
 impl CpfileLayout {
     /// For a volume.
     #[must_use]
     pub fn new(geometry: &Geometry) -> Self {
-        Self::with(geometry.block_size, geometry.checkpoint_size)
-    }
-
-    fn with(block_size: BlockSize, entry_size: usize) -> Self {
-        Self {
-            entry_size,
-            per_block: (block_size.bytes() / entry_size) as u64,
-            header_slots: HEADER_SIZE.div_ceil(entry_size) as u64,
-        }
+        Self(SlotArray::new(geometry.block_size, geometry.checkpoint_size, HEADER_SIZE))
     }
 
     /// Block and byte offset of the slot of a checkpoint.
     #[must_use]
     pub fn slot(&self, cno: Cno) -> (FileBlock, usize) {
-        let index = cno.0.saturating_add(self.header_slots - 1);
-        (FileBlock(index / self.per_block), (index % self.per_block) as usize * self.entry_size)
+        self.0.slot(cno.0.saturating_sub(Cno::MIN.0))
     }
 
     /// The checkpoints whose slots lie in a block, ascending, each with the byte offset of its
     /// slot.
-    pub fn slots_of(&self, block: FileBlock) -> impl Iterator<Item = (Cno, usize)> {
-        let first = block.0.saturating_mul(self.per_block);
-        let (header_slots, entry_size) = (self.header_slots, self.entry_size);
-        (0..self.per_block).filter_map(move |nth| {
-            let index = first.checked_add(nth)?;
-            let cno = index.checked_add(1)?.checked_sub(header_slots)?;
-            (cno > 0).then_some((Cno(cno), nth as usize * entry_size))
-        })
+    pub fn slots_of(&self, block: FileBlock) -> impl Iterator<Item = (Cno, usize)> + use<> {
+        self.0.slots_of(block).map(|(nth, offset)| (Cno::MIN.plus(nth), offset))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::BlockSize;
 
     #[test]
     fn slots_follow_the_format() {
-        let layout = CpfileLayout::with(BlockSize::DEFAULT, CHECKPOINT_SIZE);
-        assert_eq!(layout.per_block, 21);
+        let layout = CpfileLayout(SlotArray::new(BlockSize::DEFAULT, CHECKPOINT_SIZE, HEADER_SIZE));
         assert_eq!(layout.slot(Cno(1)), (FileBlock(0), 192));
         assert_eq!(layout.slot(Cno(20)), (FileBlock(0), 20 * 192));
         assert_eq!(layout.slot(Cno(21)), (FileBlock(1), 0));

@@ -18,6 +18,7 @@ pub mod geometry;
 pub mod inode;
 pub mod palloc;
 pub mod segment_usage;
+mod slots;
 pub mod summary;
 pub mod super_root;
 pub mod superblock;

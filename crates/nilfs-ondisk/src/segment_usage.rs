@@ -3,7 +3,8 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{BlockSize, FileBlock, FormatError, Geometry, SegNum};
+use crate::slots::SlotArray;
+use crate::{FileBlock, FormatError, Geometry, SegNum};
 
 /// `su_flags`: set by mkfs only; means nothing on disk.
 pub const ACTIVE: u32 = 1;
@@ -98,53 +99,36 @@ impl RawSegmentUsage {
 
 /// The arithmetic of the sufile.
 #[derive(Debug, Clone, Copy)]
-pub struct SufileLayout {
-    entry_size: usize,
-    /// Slots in a block.
-    pub per_block: u64,
-    header_slots: u64,
-}
+pub struct SufileLayout(SlotArray);
 
 impl SufileLayout {
     /// For a volume.
     #[must_use]
     pub fn new(geometry: &Geometry) -> Self {
-        Self::with(geometry.block_size, geometry.segment_usage_size)
-    }
-
-    fn with(block_size: BlockSize, entry_size: usize) -> Self {
-        Self {
-            entry_size,
-            per_block: (block_size.bytes() / entry_size) as u64,
-            header_slots: HEADER_SIZE.div_ceil(entry_size) as u64,
-        }
+        Self(SlotArray::new(geometry.block_size, geometry.segment_usage_size, HEADER_SIZE))
     }
 
     /// Block and byte offset of the slot of a segment.
     #[must_use]
     pub fn slot(&self, segment: SegNum) -> (FileBlock, usize) {
-        let index = segment.0.saturating_add(self.header_slots);
-        (FileBlock(index / self.per_block), (index % self.per_block) as usize * self.entry_size)
+        self.0.slot(segment.0)
     }
 
     /// The segments whose slots lie in a block, ascending, each with the byte offset of its slot.
-    pub fn slots_of(&self, block: FileBlock) -> impl Iterator<Item = (SegNum, usize)> {
-        let first = block.0.saturating_mul(self.per_block);
-        let (header_slots, entry_size) = (self.header_slots, self.entry_size);
-        (0..self.per_block).filter_map(move |nth| {
-            let segment = first.checked_add(nth)?.checked_sub(header_slots)?;
-            Some((SegNum(segment), nth as usize * entry_size))
-        })
+    pub fn slots_of(&self, block: FileBlock) -> impl Iterator<Item = (SegNum, usize)> + use<> {
+        self.0.slots_of(block).map(|(nth, offset)| (SegNum(nth), offset))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::BlockSize;
 
     #[test]
     fn slots_follow_the_format() {
-        let layout = SufileLayout::with(BlockSize::DEFAULT, SEGMENT_USAGE_SIZE);
+        let layout =
+            SufileLayout(SlotArray::new(BlockSize::DEFAULT, SEGMENT_USAGE_SIZE, HEADER_SIZE));
         assert_eq!(layout.slot(SegNum(0)), (FileBlock(0), 32));
         assert_eq!(layout.slot(SegNum(253)), (FileBlock(0), 255 * 16));
         assert_eq!(layout.slot(SegNum(254)), (FileBlock(1), 0));

@@ -159,10 +159,7 @@ impl Work {
     /// Does something that may be lost.
     fn do_unsynced(&mut self) -> io::Result<()> {
         let any = self.random.random_range(0..=self.unsynced.len());
-        match (
-            self.random.random_range(0..4),
-            self.unsynced.get(any).cloned(),
-        ) {
+        match (self.random.random_range(0..4), self.unsynced.get(any).cloned()) {
             (0, Some(path)) => {
                 fs::remove_file(self.root.join(path))?;
                 self.unsynced.swap_remove(any);
@@ -249,14 +246,7 @@ impl Work {
         fs::create_dir(self.root.join(&path))?;
         self.sync_directory(Some(&path))?;
         let mode = fs::symlink_metadata(self.root.join(&path))?.mode();
-        self.log.expect(
-            &path,
-            Expected::Present {
-                mode,
-                size: 0,
-                content: 0,
-            },
-        )
+        self.log.expect(&path, Expected::Present { mode, size: 0, content: 0 })
     }
 
     /// Renames a directory, and relies on the fsync of a file below it to make the new path
@@ -296,8 +286,7 @@ impl Work {
 
     /// Makes a file durable and says so in the log.
     fn sync(&mut self, file: &File, path: &Path, content: Vec<u8>) -> io::Result<()> {
-        file.sync_all()
-            .map_err(|error| at(&self.root.join(path), &error))?;
+        file.sync_all().map_err(|error| at(&self.root.join(path), &error))?;
         self.log_file(file, path, content)
     }
 
@@ -313,10 +302,7 @@ impl Work {
 
     fn open(&self, path: &Path, options: &mut OpenOptions) -> io::Result<File> {
         let full = self.root.join(path);
-        options
-            .write(true)
-            .open(&full)
-            .map_err(|error| at(&full, &error))
+        options.write(true).open(&full).map_err(|error| at(&full, &error))
     }
 
     /// Writes random bytes into a file and into what is known of its content.
@@ -332,8 +318,7 @@ impl Work {
 
     fn shorten(&mut self, path: &Path, content: &mut Vec<u8>) -> io::Result<()> {
         content.truncate(self.random.random_range(0..=content.len()));
-        self.open(path, &mut OpenOptions::new())?
-            .set_len(content.len() as u64)
+        self.open(path, &mut OpenOptions::new())?.set_len(content.len() as u64)
     }
 
     fn rename(&mut self, path: &Path) -> io::Result<PathBuf> {
@@ -350,20 +335,12 @@ impl Work {
 
     fn new_name(&mut self) -> String {
         self.names += 1;
-        format!(
-            "{}{}",
-            self.names,
-            "-".repeat(self.random.random_range(0..30))
-        )
+        format!("{}{}", self.names, "-".repeat(self.random.random_range(0..30)))
     }
 }
 
 fn present(file: &File, content: &[u8]) -> io::Result<Expected> {
     let mode = file.metadata()?.mode();
     let (size, content) = (content.len() as u64, content::hash_of_bytes(content));
-    Ok(Expected::Present {
-        mode,
-        size,
-        content,
-    })
+    Ok(Expected::Present { mode, size, content })
 }

@@ -62,11 +62,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Says on what the host refused `action`: `fs::read(p).map_err(host("read", p))`.
 pub(crate) fn host(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
-    move |source| Error::Host {
-        action,
-        path,
-        source,
-    }
+    move |source| Error::Host { action, path, source }
 }
 
 /// The text of a file, with a replacement character for what is not UTF-8.

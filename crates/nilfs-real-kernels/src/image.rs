@@ -17,10 +17,7 @@ pub struct LinuxImage {
 impl LinuxImage {
     /// An image of this size, with what mkfs.nilfs2 chooses by itself.
     pub fn of_size(size_bytes: u64) -> Self {
-        Self {
-            size_bytes,
-            options: Vec::new(),
-        }
+        Self { size_bytes, options: Vec::new() }
     }
 
     /// Sets the block size in bytes (`-b`).
@@ -46,16 +43,11 @@ impl LinuxImage {
             .map_err(host("make an image at", path))?;
         let mut command = Command::new("/usr/sbin/mkfs.nilfs2");
         command.arg("-q").args(&self.options).arg(path);
-        let output = command
-            .output()
-            .map_err(host("run", Path::new("/usr/sbin/mkfs.nilfs2")))?;
+        let output = command.output().map_err(host("run", Path::new("/usr/sbin/mkfs.nilfs2")))?;
         if output.status.success() {
             return Ok(());
         }
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        Err(Error::Program {
-            command: format!("{command:?}"),
-            stderr,
-        })
+        Err(Error::Program { command: format!("{command:?}"), stderr })
     }
 }

@@ -40,9 +40,7 @@ impl KernelLog {
             .skip_while(|line| !line.contains("as init process"))
             .skip(1)
             .skip_while(|line| line.starts_with("  "));
-        Self {
-            lines: since_init.map(str::to_owned).collect(),
-        }
+        Self { lines: since_init.map(str::to_owned).collect() }
     }
 
     /// All lines.
@@ -68,11 +66,7 @@ impl KernelLog {
     }
 
     fn select(&self, wanted: impl Fn(&str) -> bool) -> Vec<String> {
-        self.lines
-            .iter()
-            .filter(|line| wanted(line))
-            .cloned()
-            .collect()
+        self.lines.iter().filter(|line| wanted(line)).cloned().collect()
     }
 }
 

@@ -17,10 +17,7 @@ pub fn populate(image: &Path, fill: Fill) -> Result<Manifest> {
 
 /// Changes the directory `tree`. Returns its manifest as it was before the unmount.
 pub fn modify(image: &Path, fill: Fill) -> Result<Manifest> {
-    tree_after(
-        "fill modify --seed $SEED --scale $SCALE $MNT/tree",
-        with_fill(image, fill),
-    )
+    tree_after("fill modify --seed $SEED --scale $SCALE $MNT/tree", with_fill(image, fill))
 }
 
 /// The manifest of the directory `tree`.
@@ -65,28 +62,17 @@ pub fn recover(image: &Path, log: &Path) -> Result<Recovered> {
         .script("mount_nilfs; fill verify-synced $LOG $MNT/work; umount_nilfs")
         .run()?
         .without_complaint_besides_recovery()?;
-    let checked = verdict
-        .stdout
-        .split(' ')
-        .next()
-        .and_then(|count| count.parse().ok());
-    Ok(Recovered {
-        checked: checked.unwrap_or(0),
-        kernel_log: verdict.kernel_log,
-    })
+    let checked = verdict.stdout.split(' ').next().and_then(|count| count.parse().ok());
+    Ok(Recovered { checked: checked.unwrap_or(0), kernel_log: verdict.kernel_log })
 }
 
 fn with_fill(image: &Path, fill: Fill) -> Uml {
-    Uml::new(image)
-        .env("SEED", fill.seed.to_string())
-        .env("SCALE", fill.scale.to_string())
+    Uml::new(image).env("SEED", fill.seed.to_string()).env("SCALE", fill.scale.to_string())
 }
 
 fn tree_after(work: &str, uml: Uml) -> Result<Manifest> {
     let verdict = uml
-        .script(format!(
-            "mount_nilfs\n{work}\nsync\nmanifest $MNT/tree\numount_nilfs\n"
-        ))
+        .script(format!("mount_nilfs\n{work}\nsync\nmanifest $MNT/tree\numount_nilfs\n"))
         .run()?
         .without_complaint()?;
     verdict.stdout.parse().map_err(Error::Manifest)

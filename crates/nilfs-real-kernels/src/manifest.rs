@@ -45,9 +45,7 @@ impl Manifest {
                 None => describe(&full, &metadata).map_err(|error| at(&full, &error))?,
             };
             if metadata.nlink() > 1 && !metadata.is_dir() {
-                inodes
-                    .entry(key)
-                    .or_insert_with(|| (name.clone(), fields.clone()));
+                inodes.entry(key).or_insert_with(|| (name.clone(), fields.clone()));
             }
             entries.insert(name, fields);
         }
@@ -63,10 +61,7 @@ impl Manifest {
                 None => differences.push(format!("{path}: only in the first")),
             }
         }
-        let added = b
-            .entries
-            .keys()
-            .filter(|path| !a.entries.contains_key(*path));
+        let added = b.entries.keys().filter(|path| !a.entries.contains_key(*path));
         differences.extend(added.map(|path| format!("{path}: only in the second")));
         differences
     }
@@ -109,10 +104,7 @@ impl FromStr for Manifest {
             let mut words = line.split(' ');
             let path = words.next().filter(|path| !path.is_empty());
             let fields: Option<Fields> = words
-                .map(|word| {
-                    word.split_once('=')
-                        .map(|(n, v)| (n.to_owned(), v.to_owned()))
-                })
+                .map(|word| word.split_once('=').map(|(n, v)| (n.to_owned(), v.to_owned())))
                 .collect();
             let (Some(path), Some(fields)) = (path, fields) else {
                 return Err(ParseManifestError(line.to_owned()));
@@ -133,9 +125,7 @@ pub(crate) fn walk(root: &Path) -> io::Result<BTreeMap<PathBuf, Metadata>> {
         for entry in fs::read_dir(&full).map_err(|error| at(&full, &error))? {
             let entry = entry.map_err(|error| at(&full, &error))?;
             let path = directory.join(entry.file_name());
-            let metadata = entry
-                .metadata()
-                .map_err(|error| at(&entry.path(), &error))?;
+            let metadata = entry.metadata().map_err(|error| at(&entry.path(), &error))?;
             if metadata.is_dir() {
                 directories.push(path.clone());
             }
@@ -166,10 +156,7 @@ fn describe(path: &Path, metadata: &Metadata) -> io::Result<Fields> {
         ("uid", metadata.uid().to_string()),
         ("gid", metadata.gid().to_string()),
         ("nlink", metadata.nlink().to_string()),
-        (
-            "mtime",
-            format!("{}.{:09}", metadata.mtime(), metadata.mtime_nsec()),
-        ),
+        ("mtime", format!("{}.{:09}", metadata.mtime(), metadata.mtime_nsec())),
     ];
     if !file_type.is_dir() {
         fields.push(("size", metadata.size().to_string()));
@@ -180,21 +167,12 @@ fn describe(path: &Path, metadata: &Metadata) -> io::Result<Fields> {
         fields.push(("device", format!("{major}:{minor}")));
     }
     if file_type.is_symlink() {
-        fields.push((
-            "target",
-            escape(fs::read_link(path)?.as_os_str().as_bytes()),
-        ));
+        fields.push(("target", escape(fs::read_link(path)?.as_os_str().as_bytes())));
     }
     if file_type.is_file() {
-        fields.push((
-            "content",
-            format!("{:016x}", content::hash_of(&File::open(path)?)?),
-        ));
+        fields.push(("content", format!("{:016x}", content::hash_of(&File::open(path)?)?)));
     }
-    Ok(fields
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect())
+    Ok(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
 /// The fields of a further name of the inode that `first` names.
@@ -213,16 +191,9 @@ fn diff_entry(path: &str, a: &Fields, b: &Fields) -> Vec<String> {
         .filter(|name| a_values.get(*name) != b_values.get(*name))
         .map(|name| {
             let shown = |values: &BTreeMap<String, String>| {
-                values
-                    .get(name)
-                    .cloned()
-                    .unwrap_or_else(|| "nothing".to_owned())
+                values.get(name).cloned().unwrap_or_else(|| "nothing".to_owned())
             };
-            format!(
-                "{path}: {name} is {} and {}",
-                shown(&a_values),
-                shown(&b_values)
-            )
+            format!("{path}: {name} is {} and {}", shown(&a_values), shown(&b_values))
         })
         .collect()
 }

@@ -62,11 +62,7 @@ impl NilfsUtils {
     /// Lets all tools read a cleanly unmounted image.
     pub fn read(image: &Path) -> Result<Self> {
         let out = TempDir::new().map_err(host("make a directory in", &std::env::temp_dir()))?;
-        let verdict = Uml::new(image)
-            .env("OUT", out.path())
-            .script(SCRIPT)
-            .run()?
-            .succeeded()?;
+        let verdict = Uml::new(image).env("OUT", out.path()).script(SCRIPT).run()?.succeeded()?;
         Ok(Self {
             nilfs_tune: ToolOutput::read("nilfs-tune", out.path())?,
             lscp: ToolOutput::read("lscp", out.path())?,
@@ -91,12 +87,7 @@ impl ToolOutput {
         let file = |part: &str| read_text(&directory.join(format!("{tool}.{part}")));
         // A status that is no number stands for a tool that never ran.
         let status = file("status")?.trim().parse().unwrap_or(-1);
-        Ok(Self {
-            tool,
-            status,
-            stdout: file("stdout")?,
-            stderr: file("stderr")?,
-        })
+        Ok(Self { tool, status, stdout: file("stdout")?, stderr: file("stderr")? })
     }
 
     fn complaints(&self) -> Vec<String> {

@@ -44,21 +44,14 @@ impl SyncedLog {
             .create(true)
             .open(path)
             .map_err(|error| at(path, &error))?;
-        Ok(Self {
-            path: path.to_owned(),
-            file,
-        })
+        Ok(Self { path: path.to_owned(), file })
     }
 
     /// Says durably what is to be expected of a path.
     pub(crate) fn expect(&mut self, path: &Path, expected: Expected) -> io::Result<()> {
         let name = escape(path.as_os_str().as_bytes());
         let line = match expected {
-            Expected::Present {
-                mode,
-                size,
-                content,
-            } => {
+            Expected::Present { mode, size, content } => {
                 format!("synced {name} {mode:o} {size} {content:016x}\n")
             }
             Expected::Absent => format!("removed {name}\n"),
@@ -90,10 +83,7 @@ pub fn verify_synced(log: &Path, directory: &Path) -> io::Result<SyncedReport> {
         report.checked += 1;
         let found = look_at(&directory.join(&path))?;
         if found != expected {
-            let failure = format!(
-                "{}: expected {expected:x?}, found {found:x?}",
-                path.display()
-            );
+            let failure = format!("{}: expected {expected:x?}, found {found:x?}", path.display());
             report.failures.push(failure);
         }
     }
@@ -113,10 +103,7 @@ fn read(log: &Path) -> io::Result<BTreeMap<PathBuf, Expected>> {
         .lines()
         .map(|line| {
             parse(line).ok_or_else(|| {
-                io::Error::other(format!(
-                    "{}: not a line of this log: {line:?}",
-                    log.display()
-                ))
+                io::Error::other(format!("{}: not a line of this log: {line:?}", log.display()))
             })
         })
         .collect()
@@ -145,20 +132,12 @@ fn look_at(path: &Path) -> io::Result<Expected> {
         metadata => metadata.map_err(|error| at(path, &error))?,
     };
     if !metadata.is_file() {
-        return Ok(Expected::Present {
-            mode: metadata.mode(),
-            size: 0,
-            content: 0,
-        });
+        return Ok(Expected::Present { mode: metadata.mode(), size: 0, content: 0 });
     }
     let content = File::open(path)
         .and_then(|file| content::hash_of(&file))
         .map_err(|error| at(path, &error))?;
-    Ok(Expected::Present {
-        mode: metadata.mode(),
-        size: metadata.len(),
-        content,
-    })
+    Ok(Expected::Present { mode: metadata.mode(), size: metadata.len(), content })
 }
 
 #[cfg(test)]
@@ -189,21 +168,15 @@ mod tests {
         }
         log.expect(Path::new("risen"), Expected::Absent).unwrap();
         log.expect(Path::new("gone"), Expected::Absent).unwrap();
-        for (name, bytes) in [
-            ("kept", &b"content"[..]),
-            ("torn", b"c\0ntent"),
-            ("short", b"conten"),
-            ("risen", b""),
-        ] {
+        for (name, bytes) in
+            [("kept", &b"content"[..]), ("torn", b"c\0ntent"), ("short", b"conten"), ("risen", b"")]
+        {
             make(&directory.path().join(name), bytes);
         }
         let report = verify_synced(&log_path, directory.path()).unwrap();
         assert_eq!(report.checked, 6);
-        let failed: Vec<_> = report
-            .failures
-            .iter()
-            .map(|line| line.split(':').next().unwrap())
-            .collect();
+        let failed: Vec<_> =
+            report.failures.iter().map(|line| line.split(':').next().unwrap()).collect();
         assert_eq!(failed, ["lost", "risen", "short", "torn"]);
     }
 

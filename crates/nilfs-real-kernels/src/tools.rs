@@ -48,32 +48,19 @@ impl Tools {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
         let mut command = Command::new(&cargo);
         command
-            .args([
-                "build",
-                "--bins",
-                "--message-format=json-render-diagnostics",
-            ])
-            .args([
-                "--manifest-path",
-                concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
-            ]);
+            .args(["build", "--bins", "--message-format=json-render-diagnostics"])
+            .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
         let output = command.output().map_err(host("run", Path::new(&cargo)))?;
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         if !output.status.success() {
-            return Err(Error::Program {
-                command: format!("{command:?}"),
-                stderr,
-            });
+            return Err(Error::Program { command: format!("{command:?}"), stderr });
         }
         String::from_utf8_lossy(&output.stdout)
             .lines()
             .find_map(executable)
             .and_then(|program| program.parent().map(Path::to_owned))
             .map(|directory| Self { directory })
-            .ok_or(Error::Program {
-                command: format!("{command:?}"),
-                stderr,
-            })
+            .ok_or(Error::Program { command: format!("{command:?}"), stderr })
     }
 }
 

@@ -63,7 +63,7 @@ impl Uml {
     pub fn available() -> std::result::Result<(), String> {
         if !rustix::process::geteuid().is_root() {
             return Err(
-                "User-Mode Linux takes the host's file tree as its root: run as root".into(),
+                "User-Mode Linux takes the host's file tree as its root: run as root".into()
             );
         }
         let needed = [
@@ -73,10 +73,9 @@ impl Uml {
             (Path::new("/usr/bin/mount"), "mount"),
         ];
         match needed.iter().find(|(path, _)| !path.exists()) {
-            Some((path, package)) => Err(format!(
-                "{} is missing: install Debian's package {package}",
-                path.display()
-            )),
+            Some((path, package)) => {
+                Err(format!("{} is missing: install Debian's package {package}", path.display()))
+            }
             None => Ok(()),
         }
     }
@@ -128,13 +127,9 @@ impl Uml {
         let mut command = self.command(directory.path())?;
         let (console, guest_end) =
             io::pipe().map_err(host("make a pipe for", Path::new(KERNEL)))?;
-        let guest_end_too = guest_end
-            .try_clone()
-            .map_err(host("make a pipe for", Path::new(KERNEL)))?;
-        command
-            .stdin(Stdio::null())
-            .stdout(guest_end)
-            .stderr(guest_end_too);
+        let guest_end_too =
+            guest_end.try_clone().map_err(host("make a pipe for", Path::new(KERNEL)))?;
+        command.stdin(Stdio::null()).stdout(guest_end).stderr(guest_end_too);
         let child = command.spawn().map_err(host("start", Path::new(KERNEL)))?;
         // The command holds the guest's end of the console open; with it, the end of file that
         // tells of the guest's death would never come.
@@ -149,10 +144,7 @@ impl Uml {
             .tempdir()
             .map_err(host("make a directory in", &std::env::temp_dir()))?;
         let path = directory.path();
-        if let Some(hidden) = HIDDEN_FROM_GUEST
-            .iter()
-            .find(|hidden| path.starts_with(hidden))
-        {
+        if let Some(hidden) = HIDDEN_FROM_GUEST.iter().find(|hidden| path.starts_with(hidden)) {
             return Err(Error::Unavailable(format!(
                 "the guest cannot see {}: set TMPDIR to a directory that is not below {hidden}",
                 path.display()
@@ -188,20 +180,14 @@ impl Uml {
     }
 
     fn command(&self, directory: &Path) -> Result<Command> {
-        let image = self
-            .image
-            .canonicalize()
-            .map_err(host("find", &self.image))?;
+        let image = self.image.canonicalize().map_err(host("find", &self.image))?;
         let mut command = Command::new(KERNEL);
         command
             .arg(format!("mem={}M", self.memory_mib))
             .args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw"])
             .args(["con=null", "con0=null,fd:1", "ignore_loglevel"])
             // What the kernel does not know becomes a variable of init's environment.
-            .arg(format!(
-                "watchdog_seconds={}",
-                self.timeout.as_secs() + WATCHDOG_GRACE_SECONDS
-            ))
+            .arg(format!("watchdog_seconds={}", self.timeout.as_secs() + WATCHDOG_GRACE_SECONDS))
             .arg(joined("init=", &directory.join("init.sh")))
             .arg(joined("uml_dir=", directory))
             .arg(joined("ubda=", &image))

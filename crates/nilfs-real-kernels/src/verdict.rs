@@ -21,11 +21,7 @@ pub struct Verdict {
 impl Verdict {
     /// Passes a script on that ended with status 0.
     pub fn succeeded(self) -> Result<Self> {
-        if self.status == 0 {
-            Ok(self)
-        } else {
-            Err(Error::ScriptFailed(Box::new(self)))
-        }
+        if self.status == 0 { Ok(self) } else { Err(Error::ScriptFailed(Box::new(self))) }
     }
 
     /// Passes a script on that ended with status 0 without a word of complaint from the kernel.
@@ -49,11 +45,7 @@ impl Verdict {
 }
 
 fn none(complaints: Vec<String>) -> Result<()> {
-    if complaints.is_empty() {
-        Ok(())
-    } else {
-        Err(Error::Complaints(complaints))
-    }
+    if complaints.is_empty() { Ok(()) } else { Err(Error::Complaints(complaints)) }
 }
 
 impl fmt::Display for Verdict {

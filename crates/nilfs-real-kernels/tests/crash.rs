@@ -29,16 +29,8 @@ fn stopped_after(events: usize, seed: u64, options: &[&str]) {
     workload.kill().unwrap();
     workload.wait().unwrap();
     let report = verify_synced(&log, &work).unwrap();
-    assert!(
-        report.failures.is_empty(),
-        "seed {seed}: {:#?}",
-        report.failures
-    );
-    assert!(
-        report.checked > events / 20,
-        "seed {seed}: only {} paths checked",
-        report.checked
-    );
+    assert!(report.failures.is_empty(), "seed {seed}: {:#?}", report.failures);
+    assert!(report.checked > events / 20, "seed {seed}: only {} paths checked", report.checked);
 }
 
 #[test]

@@ -16,18 +16,12 @@ fn a_seed_makes_the_same_tree_twice_and_changes_it_in_the_same_way() {
     let fill = Fill { seed: 1, scale: 1 };
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let populated = filled(one.path(), fill);
-    assert_eq!(
-        Manifest::diff(&populated, &filled(other.path(), fill)),
-        [""; 0]
-    );
+    assert_eq!(Manifest::diff(&populated, &filled(other.path(), fill)), [""; 0]);
 
     fill.modify(one.path()).unwrap();
     fill.modify(other.path()).unwrap();
     let modified = Manifest::of(one.path()).unwrap();
-    assert_eq!(
-        Manifest::diff(&modified, &Manifest::of(other.path()).unwrap()),
-        [""; 0]
-    );
+    assert_eq!(Manifest::diff(&modified, &Manifest::of(other.path()).unwrap()), [""; 0]);
     assert!(Manifest::diff(&populated, &modified).len() > 500);
 }
 
@@ -43,21 +37,8 @@ fn another_seed_makes_another_tree() {
 fn the_tree_holds_what_it_promises() {
     let directory = tempfile::tempdir().unwrap();
     let manifest = filled(directory.path(), Fill { seed: 7, scale: 2 }).to_string();
-    assert_eq!(
-        fs::read_dir(directory.path().join("large"))
-            .unwrap()
-            .count(),
-        2000
-    );
-    for kind in [
-        "directory",
-        "file",
-        "symlink",
-        "fifo",
-        "socket",
-        "char-device",
-        "block-device",
-    ] {
+    assert_eq!(fs::read_dir(directory.path().join("large")).unwrap().count(), 2000);
+    for kind in ["directory", "file", "symlink", "fifo", "socket", "char-device", "block-device"] {
         assert!(manifest.contains(&format!(" type={kind} ")), "no {kind}");
     }
     let scattered = fs::metadata(directory.path().join("maps/scattered")).unwrap();
@@ -104,9 +85,7 @@ fn every_kind_of_change_is_named_with_its_path() {
         "new: only in the second",
     ] {
         assert!(
-            differences
-                .iter()
-                .any(|difference| difference.starts_with(expected)),
+            differences.iter().any(|difference| difference.starts_with(expected)),
             "{expected:?} is not among {differences:#?}"
         );
     }

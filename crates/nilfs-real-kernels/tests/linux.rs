@@ -16,28 +16,17 @@ fn image(image: &LinuxImage) -> (TempDir, PathBuf) {
 #[track_caller]
 fn assert_same(first: &Manifest, second: &Manifest) {
     let differences = Manifest::diff(first, second);
-    assert!(
-        differences.is_empty(),
-        "{} differences: {:#?}",
-        differences.len(),
-        differences
-    );
+    assert!(differences.is_empty(), "{} differences: {:#?}", differences.len(), differences);
 }
 
 /// Linux's nilfs2 and the host's file system hold the same tree, across unmounts.
 fn linux_agrees_with_the_host(block_size: u32) {
-    let fill = Fill {
-        seed: u64::from(block_size),
-        scale: 2,
-    };
+    let fill = Fill { seed: u64::from(block_size), scale: 2 };
     let host = tempfile::tempdir().unwrap();
     let (_directory, image) = image(&LinuxImage::of_size(1 << 30).block_size(block_size));
 
     fill.populate(host.path()).unwrap();
-    assert_same(
-        &Manifest::of(host.path()).unwrap(),
-        &linux::populate(&image, fill).unwrap(),
-    );
+    assert_same(&Manifest::of(host.path()).unwrap(), &linux::populate(&image, fill).unwrap());
     fill.modify(host.path()).unwrap();
     let modified = linux::modify(&image, fill).unwrap();
     assert_same(&Manifest::of(host.path()).unwrap(), &modified);
@@ -63,21 +52,11 @@ fn linux_agrees_with_the_host_on_blocks_of_4_kib() {
 fn linux_keeps_what_was_synced_when_its_power_is_cut() {
     let (directory, image) = image(&LinuxImage::of_size(2 << 30).blocks_per_segment(256));
     let log = directory.path().join("synced");
-    let workload = CrashWorkload {
-        seed: 1,
-        strict: false,
-    };
+    let workload = CrashWorkload { seed: 1, strict: false };
     linux::crash(&image, workload, &log, 200).unwrap();
     let recovered = linux::recover(&image, &log).unwrap();
-    assert!(
-        recovered.checked >= 20,
-        "only {} paths checked",
-        recovered.checked
-    );
-    assert!(
-        !recovered.kernel_log.recovery().is_empty(),
-        "the volume was clean"
-    );
+    assert!(recovered.checked >= 20, "only {} paths checked", recovered.checked);
+    assert!(!recovered.kernel_log.recovery().is_empty(), "the volume was clean");
     // Recovered once, it is clean.
     assert_eq!(NilfsUtils::read(&image).unwrap().complaints(), [""; 0]);
 }
@@ -93,19 +72,7 @@ fn nilfs_utils_read_what_linux_left() {
         "{}",
         utils.nilfs_tune.stdout
     );
-    assert!(
-        utils.lscp.stdout.lines().count() >= 3,
-        "{}",
-        utils.lscp.stdout
-    );
-    assert!(
-        utils.lssu.stdout.lines().any(|line| line.contains(" ad-")),
-        "{}",
-        utils.lssu.stdout
-    );
-    assert!(
-        utils.dumpseg.stdout.contains("segnum = 0"),
-        "{}",
-        utils.dumpseg.stdout
-    );
+    assert!(utils.lscp.stdout.lines().count() >= 3, "{}", utils.lscp.stdout);
+    assert!(utils.lssu.stdout.lines().any(|line| line.contains(" ad-")), "{}", utils.lssu.stdout);
+    assert!(utils.dumpseg.stdout.contains("segnum = 0"), "{}", utils.dumpseg.stdout);
 }

@@ -12,10 +12,7 @@ use tempfile::TempDir;
 fn volume() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("volume.img");
-    LinuxImage::of_size(64 << 20)
-        .blocks_per_segment(64)
-        .make(&path)
-        .unwrap();
+    LinuxImage::of_size(64 << 20).blocks_per_segment(64).make(&path).unwrap();
     (directory, path)
 }
 
@@ -30,13 +27,7 @@ fn output_status_and_kernel_log_come_back() {
     assert_eq!(verdict.status, 7, "{verdict}");
     assert_eq!(verdict.stdout, "it's \"odd\" $HOME\n");
     assert_eq!(verdict.stderr, "err\n");
-    assert!(
-        verdict
-            .kernel_log
-            .lines()
-            .iter()
-            .any(|line| line.contains("segctord starting"))
-    );
+    assert!(verdict.kernel_log.lines().iter().any(|line| line.contains("segctord starting")));
     assert_eq!(verdict.nilfs_complaints(), [""; 0]);
 }
 
@@ -44,28 +35,16 @@ fn output_status_and_kernel_log_come_back() {
 fn what_a_script_wrote_is_there_for_the_next() {
     let (_directory, image) = volume();
     let run = |script: &str| {
-        Uml::new(&image)
-            .script(script)
-            .run()
-            .unwrap()
-            .without_complaint()
-            .unwrap()
-            .stdout
+        Uml::new(&image).script(script).run().unwrap().without_complaint().unwrap().stdout
     };
     run("mount_nilfs; echo content >$MNT/file; umount_nilfs");
-    assert_eq!(
-        run("mount_nilfs ro; cat $MNT/file; umount_nilfs"),
-        "content\n"
-    );
+    assert_eq!(run("mount_nilfs ro; cat $MNT/file; umount_nilfs"), "content\n");
 }
 
 #[test]
 fn the_first_failing_command_ends_the_script() {
     let (_directory, image) = volume();
-    let verdict = Uml::new(image)
-        .script("cat /no/such/file | cat\necho after")
-        .run()
-        .unwrap();
+    let verdict = Uml::new(image).script("cat /no/such/file | cat\necho after").run().unwrap();
     assert_eq!(verdict.stdout, "");
     let Err(Error::ScriptFailed(verdict)) = verdict.succeeded() else {
         panic!("a failed script passed")
@@ -79,15 +58,9 @@ fn a_damaged_volume_is_complained_of() {
     // The first log, and with it the super root, begins at block 1 of 4 KiB.
     let file = File::options().write(true).open(&image).unwrap();
     file.write_all_at(&[0xa5; 60 * 4096], 4096).unwrap();
-    let verdict = Uml::new(&image)
-        .script("mount_nilfs || true")
-        .run()
-        .unwrap();
+    let verdict = Uml::new(&image).script("mount_nilfs || true").run().unwrap();
     assert!(!verdict.nilfs_complaints().is_empty(), "{verdict}");
-    assert!(matches!(
-        verdict.without_complaint(),
-        Err(Error::Complaints(_))
-    ));
+    assert!(matches!(verdict.without_complaint(), Err(Error::Complaints(_))));
 }
 
 #[test]
@@ -101,10 +74,7 @@ fn a_guest_that_hangs_or_stops_by_itself_is_reported() {
         }
     };
     assert_eq!(run("sleep infinity", 3), "killed after 3 s");
-    assert_eq!(
-        run("echo o >/proc/sysrq-trigger; sleep infinity", 60),
-        "it stopped by itself"
-    );
+    assert_eq!(run("echo o >/proc/sysrq-trigger; sleep infinity", 60), "it stopped by itself");
 }
 
 #[test]
@@ -122,19 +92,11 @@ fn a_killed_guest_leaves_the_image_to_the_next() {
         .kill_when(|| started.exists())
         .unwrap();
     let before = fs::read(&image).unwrap();
-    let verdict = Uml::new(&image)
-        .script("mount_nilfs ro,norecovery")
-        .run()
-        .unwrap();
+    let verdict = Uml::new(&image).script("mount_nilfs ro,norecovery").run().unwrap();
     assert_eq!(verdict.status, 0, "{verdict}");
-    assert!(
-        fs::read(&image).unwrap() == before,
-        "somebody still wrote to the image"
-    );
-    let verdict = Uml::new(&image)
-        .script("mount_nilfs; cat $MNT/kept; umount_nilfs")
-        .run()
-        .unwrap();
+    assert!(fs::read(&image).unwrap() == before, "somebody still wrote to the image");
+    let verdict =
+        Uml::new(&image).script("mount_nilfs; cat $MNT/kept; umount_nilfs").run().unwrap();
     assert_eq!(verdict.stdout, "kept\n", "{verdict}");
     assert!(!verdict.kernel_log.recovery().is_empty(), "{verdict}");
     verdict.without_complaint_besides_recovery().unwrap();
@@ -143,28 +105,16 @@ fn a_killed_guest_leaves_the_image_to_the_next() {
 #[test]
 fn a_script_that_ends_before_it_is_killed_is_an_error() {
     let (_directory, image) = volume();
-    let killed = Uml::new(&image)
-        .script("true")
-        .start()
-        .unwrap()
-        .kill_when(|| false);
-    assert!(
-        matches!(killed, Err(Error::Unfinished { .. })),
-        "{killed:?}"
-    );
+    let killed = Uml::new(&image).script("true").start().unwrap().kill_when(|| false);
+    assert!(matches!(killed, Err(Error::Unfinished { .. })), "{killed:?}");
 }
 
 #[test]
 fn what_mkfs_refuses_is_said() {
     let directory = tempfile::tempdir().unwrap();
     let refused = LinuxImage::of_size(4096).make(&directory.path().join("volume.img"));
-    let Err(Error::Program { command, stderr }) = refused else {
-        panic!("{refused:?}")
-    };
-    assert!(
-        command.contains("mkfs.nilfs2") && stderr.contains("too small"),
-        "{stderr}"
-    );
+    let Err(Error::Program { command, stderr }) = refused else { panic!("{refused:?}") };
+    assert!(command.contains("mkfs.nilfs2") && stderr.contains("too small"), "{stderr}");
 }
 
 #[test]

@@ -128,11 +128,7 @@ fn listed_by_us(image: &Image) -> Vec<Listed> {
 /// Everybody agrees on all that is left of the past, and no snapshot has changed. Gives what the
 /// checkpoints show.
 #[track_caller]
-fn agreed(
-    what: &str,
-    image: &Image,
-    before: &BTreeMap<u64, Manifest>,
-) -> BTreeMap<u64, Manifest> {
+fn agreed(what: &str, image: &Image, before: &BTreeMap<u64, Manifest>) -> BTreeMap<u64, Manifest> {
     println!("{what}");
     image.check();
     let listed = listed_by_linux(image);

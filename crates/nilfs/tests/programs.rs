@@ -147,7 +147,8 @@ fn write_project(directory: &Path, files: usize) {
         let _ = writeln!(header, "long part{file}(void);");
         let _ = writeln!(main, "    sum += part{file}();");
         let _ = write!(makefile, " part{file}.o");
-        let part = format!("#include \"all.h\"\nlong part{file}(void) {{ return {file}L * {file}; }}\n");
+        let part =
+            format!("#include \"all.h\"\nlong part{file}(void) {{ return {file}L * {file}; }}\n");
         fs::write(directory.join(format!("part{file}.c")), part).unwrap();
     }
     makefile.push_str("\n\t$(AR) rcs $@ $^\n");

@@ -23,11 +23,7 @@ impl FileSystem for Fuse2fs {
 
     fn format(&self, image: &Path, size_bytes: u64) -> Result<()> {
         create_sparse(image, size_bytes)?;
-        command::run(
-            Command::new("mke2fs")
-                .args(["-q", "-F", "-t", "ext4"])
-                .arg(image),
-        )
+        command::run(Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(image))
     }
 
     fn mount(&self, image: &Path, dir: &Path) -> Result<Mount> {

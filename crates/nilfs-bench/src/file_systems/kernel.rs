@@ -21,13 +21,7 @@ impl Kernel {
     pub const EXT4: Self = Self {
         name: "ext4",
         what: "the host kernel's ext4 on a loop device",
-        mkfs: &[
-            "mkfs.ext4",
-            "-q",
-            "-F",
-            "-E",
-            "lazy_itable_init=0,lazy_journal_init=0",
-        ],
+        mkfs: &["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
     };
     /// btrfs as mkfs.btrfs makes it.
     pub const BTRFS: Self = Self {
@@ -54,10 +48,7 @@ impl FileSystem for Kernel {
     /// `-o loop` ties the life of the loop device to the mount: nothing is left to detach.
     fn mount(&self, image: &Path, dir: &Path) -> Result<Mount> {
         let mut mount = Command::new("mount");
-        mount
-            .args(["-t", self.name, "-o", "loop"])
-            .arg(image)
-            .arg(dir);
+        mount.args(["-t", self.name, "-o", "loop"]).arg(image).arg(dir);
         Mount::by_command(dir, &mut mount, None)
     }
 }

@@ -17,9 +17,7 @@ pub struct Nilfs {
 impl Nilfs {
     /// `program` is the path of the command.
     pub fn new(program: &Path) -> Self {
-        Self {
-            program: program.to_owned(),
-        }
+        Self { program: program.to_owned() }
     }
 }
 
@@ -34,9 +32,7 @@ impl FileSystem for Nilfs {
 
     fn format(&self, image: &Path, size_bytes: u64) -> Result<()> {
         let mut mkfs = Command::new(&self.program);
-        mkfs.args(["mkfs", "-f", "--size"])
-            .arg(size_bytes.to_string())
-            .arg(image);
+        mkfs.args(["mkfs", "-f", "--size"]).arg(size_bytes.to_string()).arg(image);
         command::run(&mut mkfs)
     }
 

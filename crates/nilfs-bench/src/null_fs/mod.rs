@@ -52,9 +52,7 @@ pub fn serve(options: &Options) -> Result<()> {
         .with_context(|| format!("cannot mount on {}", options.dir.display()))?;
     let pending = register(Undo::Unmount(options.dir.clone()));
     raise_read_ahead(&options.dir);
-    session
-        .join()
-        .context("the connection to the kernel broke")?;
+    session.join().context("the connection to the kernel broke")?;
     pending.cancel();
     Ok(())
 }
@@ -63,10 +61,7 @@ pub fn serve(options: &Options) -> Result<()> {
 /// default of 128 KiB stays, which is their limit then.
 fn raise_read_ahead(dir: &Path) {
     if let Ok(metadata) = dir.metadata() {
-        let (major, minor) = (
-            rustix::fs::major(metadata.dev()),
-            rustix::fs::minor(metadata.dev()),
-        );
+        let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
         let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
         let _ = std::fs::write(setting, (MAX_REQUEST_BYTES >> 10).to_string());
     }

@@ -44,11 +44,7 @@ impl NullFs {
     /// An empty one.
     pub fn new(writeback_cache: bool) -> Self {
         let zeros = vec![0; MAX_REQUEST_BYTES as usize];
-        Self {
-            table: Mutex::new(Table::new()),
-            zeros,
-            writeback_cache,
-        }
+        Self { table: Mutex::new(Table::new()), zeros, writeback_cache }
     }
 
     /// Attributes of a node. The lock is free again when the caller replies.
@@ -64,10 +60,7 @@ impl NullFs {
     }
 
     fn create_node(&self, parent: INodeNo, name: &OsStr, new: NewNode) -> Result<FileAttr, Errno> {
-        self.table
-            .lock()
-            .create(parent, name, new)
-            .map(|node| node.attr)
+        self.table.lock().create(parent, name, new).map(|node| node.attr)
     }
 
     fn remove(&self, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -105,9 +98,7 @@ fn resolve(time: TimeOrNow) -> SystemTime {
 
 impl Filesystem for NullFs {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let writeback = self
-            .writeback_cache
-            .then_some(InitFlags::FUSE_WRITEBACK_CACHE);
+        let writeback = self.writeback_cache.then_some(InitFlags::FUSE_WRITEBACK_CACHE);
         for flag in WANTED.iter().copied().chain(writeback) {
             // A kernel that does not know the flag is slower; that is its limit then.
             let _ = config.add_capabilities(flag);

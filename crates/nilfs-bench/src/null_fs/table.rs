@@ -45,13 +45,7 @@ impl NewNode {
     /// A directory of root's.
     fn dir() -> Self {
         let target = OsString::new();
-        Self {
-            kind: FileType::Directory,
-            perm: 0o755,
-            uid: 0,
-            gid: 0,
-            target,
-        }
+        Self { kind: FileType::Directory, perm: 0o755, uid: 0, gid: 0, target }
     }
 }
 
@@ -64,10 +58,7 @@ pub struct Table {
 impl Table {
     /// Only the root directory.
     pub fn new() -> Self {
-        let mut table = Self {
-            nodes: HashMap::new(),
-            last_ino: INodeNo::ROOT.0,
-        };
+        let mut table = Self { nodes: HashMap::new(), last_ino: INodeNo::ROOT.0 };
         let root = Node::new(INodeNo::ROOT, NewNode::dir());
         table.nodes.insert(INodeNo::ROOT, root);
         table
@@ -105,9 +96,7 @@ impl Table {
         }
         entries.last_cookie += 1;
         entries.by_name.insert(name.to_owned(), entries.last_cookie);
-        entries
-            .by_cookie
-            .insert(entries.last_cookie, (name.to_owned(), ino));
+        entries.by_cookie.insert(entries.last_cookie, (name.to_owned(), ino));
         self.last_ino = ino.0;
         Ok(self.nodes.entry(ino).or_insert_with(|| Node::new(ino, new)))
     }
@@ -137,9 +126,7 @@ impl Table {
         let range = (Bound::Excluded(after), Bound::Unbounded);
         let entries = self.node(dir)?.entries.by_cookie.range(range);
         Ok(entries.filter_map(|(cookie, (name, ino))| {
-            self.nodes
-                .get(ino)
-                .map(|node| (*cookie, name.as_os_str(), node))
+            self.nodes.get(ino).map(|node| (*cookie, name.as_os_str(), node))
         }))
     }
 }
@@ -164,11 +151,7 @@ impl Node {
             blksize: BLOCK_BYTES,
             flags: 0,
         };
-        Self {
-            attr,
-            target: new.target,
-            entries: Entries::default(),
-        }
+        Self { attr, target: new.target, entries: Entries::default() }
     }
 
     /// Sets the size of a file.
@@ -184,13 +167,7 @@ mod tests {
 
     fn file() -> NewNode {
         let target = OsString::new();
-        NewNode {
-            kind: FileType::RegularFile,
-            perm: 0o644,
-            uid: 0,
-            gid: 0,
-            target,
-        }
+        NewNode { kind: FileType::RegularFile, perm: 0o644, uid: 0, gid: 0, target }
     }
 
     #[test]
@@ -210,18 +187,13 @@ mod tests {
     fn a_listing_neither_skips_nor_repeats_while_names_come_and_go() {
         let mut table = Table::new();
         for name in ["a", "b", "c", "d"] {
-            table
-                .create(INodeNo::ROOT, OsStr::new(name), file())
-                .unwrap();
+            table.create(INodeNo::ROOT, OsStr::new(name), file()).unwrap();
         }
         let (cookie, _, _) = table.list(INodeNo::ROOT, 0).unwrap().nth(1).unwrap();
         table.remove(INodeNo::ROOT, OsStr::new("a")).unwrap();
         table.remove(INodeNo::ROOT, OsStr::new("b")).unwrap();
-        let rest: Vec<_> = table
-            .list(INodeNo::ROOT, cookie)
-            .unwrap()
-            .map(|(_, name, _)| name)
-            .collect();
+        let rest: Vec<_> =
+            table.list(INodeNo::ROOT, cookie).unwrap().map(|(_, name, _)| name).collect();
         assert_eq!(rest, ["c", "d"]);
     }
 }

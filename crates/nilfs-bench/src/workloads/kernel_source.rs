@@ -22,13 +22,7 @@ pub fn unpack(stage: &mut Stage<'_>) -> Result<Sample> {
     let root = stage.mount_fresh()?;
     warm(&tar)?;
     stage.timed(1, || {
-        command::run(
-            Command::new("tar")
-                .arg("-xf")
-                .arg(&tar)
-                .arg("-C")
-                .arg(&root),
-        )?;
+        command::run(Command::new("tar").arg("-xf").arg(&tar).arg("-C").arg(&root))?;
         settle(&root)
     })
 }
@@ -43,12 +37,10 @@ fn archive(stage: &Stage<'_>) -> Result<PathBuf> {
             )))
         })?,
     };
-    stage
-        .fixtures
-        .get("kernel.tar", |tar| match stage.sizes.kernel_members {
-            None => decompress(&compressed, tar),
-            Some(members) => extract_part(&compressed, members, tar),
-        })
+    stage.fixtures.get("kernel.tar", |tar| match stage.sizes.kernel_members {
+        None => decompress(&compressed, tar),
+        Some(members) => extract_part(&compressed, members, tar),
+    })
 }
 
 /// The newest by name, if any is installed.
@@ -58,11 +50,7 @@ fn installed() -> Option<PathBuf> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with(INSTALL_PREFIX) && name.ends_with(INSTALL_SUFFIX)
     };
-    entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(matches)
-        .max()
+    entries.flatten().map(|entry| entry.path()).filter(matches).max()
 }
 
 fn decompress(compressed: &Path, tar: &Path) -> Result<()> {
@@ -74,11 +62,7 @@ fn decompress(compressed: &Path, tar: &Path) -> Result<()> {
         .stdout(output)
         .status()
         .context("cannot run `xz`")?;
-    ensure!(
-        status.success(),
-        "`xz -dc {}`: {status}",
-        compressed.display()
-    );
+    ensure!(status.success(), "`xz -dc {}`: {status}", compressed.display());
     Ok(())
 }
 
@@ -87,18 +71,7 @@ fn extract_part(compressed: &Path, members: &str, tar: &Path) -> Result<()> {
     let scratch = tempfile::tempdir_in(tar.parent().unwrap_or(Path::new(".")))
         .context("cannot make a directory")?;
     let mut extract = Command::new("tar");
-    extract
-        .arg("-xJf")
-        .arg(compressed)
-        .arg("-C")
-        .arg(scratch.path());
+    extract.arg("-xJf").arg(compressed).arg("-C").arg(scratch.path());
     command::run(extract.args(["--wildcards", members]))?;
-    command::run(
-        Command::new("tar")
-            .arg("-cf")
-            .arg(tar)
-            .arg("-C")
-            .arg(scratch.path())
-            .arg("."),
-    )
+    command::run(Command::new("tar").arg("-cf").arg(tar).arg("-C").arg(scratch.path()).arg("."))
 }

@@ -42,13 +42,9 @@ pub fn overwrite(stage: &mut Stage<'_>) -> Result<Sample> {
     blocks.shuffle(&mut random);
     let data = random_bytes(BLOCK_BYTES);
     stage.timed(blocks.len() as u64, || {
-        let file = OpenOptions::new()
-            .write(true)
-            .open(&path)
-            .context("cannot open the file")?;
+        let file = OpenOptions::new().write(true).open(&path).context("cannot open the file")?;
         for block in &blocks {
-            file.write_all_at(&data, block * BLOCK_BYTES as u64)
-                .context("cannot overwrite")?;
+            file.write_all_at(&data, block * BLOCK_BYTES as u64).context("cannot overwrite")?;
         }
         file.sync_all().context("cannot fsync")
     })
@@ -62,8 +58,7 @@ pub fn fill(path: &Path, bytes: u64) -> Result<()> {
     let mut left = bytes;
     while left > 0 {
         let piece = left.min(PIECE_BYTES as u64);
-        file.write_all(&data[..piece as usize])
-            .context("cannot write")?;
+        file.write_all(&data[..piece as usize]).context("cannot write")?;
         left -= piece;
     }
     file.sync_all().context("cannot fsync")
@@ -79,10 +74,7 @@ fn read_all(path: &Path, bytes: u64) -> Result<()> {
             count => seen += count as u64,
         }
     }
-    ensure!(
-        seen == bytes,
-        "read {seen} bytes of a file that should have {bytes}"
-    );
+    ensure!(seen == bytes, "read {seen} bytes of a file that should have {bytes}");
     Ok(())
 }
 

@@ -30,14 +30,9 @@ pub fn stat(stage: &mut Stage<'_>) -> Result<Sample> {
     paths.shuffle(&mut StdRng::seed_from_u64(SEED));
     stage.timed(stage.sizes.small_files, || {
         for path in &paths {
-            let metadata = path
-                .metadata()
-                .with_context(|| format!("cannot stat {}", path.display()))?;
-            ensure!(
-                metadata.len() == FILE_BYTES as u64,
-                "wrong size of {}",
-                path.display()
-            );
+            let metadata =
+                path.metadata().with_context(|| format!("cannot stat {}", path.display()))?;
+            ensure!(metadata.len() == FILE_BYTES as u64, "wrong size of {}", path.display());
         }
         Ok(())
     })

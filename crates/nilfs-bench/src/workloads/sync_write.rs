@@ -55,9 +55,7 @@ fn sync_writes(stage: &mut Stage<'_>, pattern: Pattern, threads: u64) -> Result<
     settle(&root)?;
     // Several threads share twice the work of one: enough to be measured, not eight times as long.
     let each = stage.sizes.sync_writes * threads.min(2) / threads;
-    stage.timed(each * threads, || {
-        run_threads(&root, pattern, threads, each, file_bytes)
-    })
+    stage.timed(each * threads, || run_threads(&root, pattern, threads, each, file_bytes))
 }
 
 fn run_threads(
@@ -99,11 +97,7 @@ fn overwrite(path: &Path, count: u64, file_bytes: u64, seed: u64) -> Result<()> 
     let data = random_bytes(BLOCK_BYTES);
     let mut random = StdRng::seed_from_u64(seed);
     for _ in 0..count {
-        write_durably(
-            &file,
-            &data,
-            random.random_range(0..file_bytes / BLOCK_BYTES as u64),
-        )?;
+        write_durably(&file, &data, random.random_range(0..file_bytes / BLOCK_BYTES as u64))?;
     }
     Ok(())
 }
@@ -116,7 +110,6 @@ fn open(path: &Path) -> Result<File> {
 }
 
 fn write_durably(file: &File, data: &[u8], block: u64) -> Result<()> {
-    file.write_all_at(data, block * BLOCK_BYTES as u64)
-        .context("cannot write")?;
+    file.write_all_at(data, block * BLOCK_BYTES as u64).context("cannot write")?;
     file.sync_all().context("cannot fsync")
 }

@@ -39,9 +39,7 @@ fn entries(sizes: &Sizes) -> u64 {
 }
 
 fn source(stage: &Stage<'_>) -> Result<PathBuf> {
-    stage.fixtures.get("tree", |path| {
-        generate(path, stage.sizes.tree_dirs, stage.sizes.tree_files)
-    })
+    stage.fixtures.get("tree", |path| generate(path, stage.sizes.tree_dirs, stage.sizes.tree_files))
 }
 
 /// The root of the tree is one of the directories that are copied.
@@ -100,10 +98,7 @@ mod tests {
             listing(&root, &root, entries);
             entries.sort();
         }
-        let dirs = listings[0]
-            .iter()
-            .filter(|(_, size)| size.is_none())
-            .count();
+        let dirs = listings[0].iter().filter(|(_, size)| size.is_none()).count();
         assert_eq!(dirs, 101 - 1, "the root is not in the listing");
         assert_eq!(listings[0].len() - dirs, 450);
         assert_eq!(listings[0], listings[1]);

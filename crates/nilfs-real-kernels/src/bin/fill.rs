@@ -48,10 +48,7 @@ struct Tree {
 
 impl Tree {
     fn fill(&self) -> Fill {
-        Fill {
-            seed: self.seed,
-            scale: self.scale,
-        }
+        Fill { seed: self.seed, scale: self.scale }
     }
 }
 
@@ -61,28 +58,18 @@ fn verify(log: &Path, directory: &Path) -> anyhow::Result<()> {
     if report.failures.is_empty() {
         return Ok(());
     }
-    bail!(
-        "lost or damaged although synced:\n{}",
-        report.failures.join("\n")
-    )
+    bail!("lost or damaged although synced:\n{}", report.failures.join("\n"))
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
-        Command::Populate(tree) => tree
-            .fill()
-            .populate(&tree.directory)
-            .context("cannot populate the directory"),
-        Command::Modify(tree) => tree
-            .fill()
-            .modify(&tree.directory)
-            .context("cannot modify the tree"),
-        Command::Crash {
-            seed,
-            strict,
-            log,
-            directory,
-        } => {
+        Command::Populate(tree) => {
+            tree.fill().populate(&tree.directory).context("cannot populate the directory")
+        }
+        Command::Modify(tree) => {
+            tree.fill().modify(&tree.directory).context("cannot modify the tree")
+        }
+        Command::Crash { seed, strict, log, directory } => {
             let Err(error) = CrashWorkload { seed, strict }.run(&directory, &log);
             Err(error).context("cannot go on working")
         }

@@ -30,10 +30,7 @@ fn move_trees(tree: &mut Tree) -> io::Result<()> {
     };
     let deep = Path::new("deep");
     tree.rename(deep.join(chain(0, 50)), "moved")?;
-    tree.rename(
-        Path::new("moved").join(chain(50, 70)),
-        deep.join("also-moved"),
-    )?;
+    tree.rename(Path::new("moved").join(chain(50, 70)), deep.join("also-moved"))?;
     tree.remove_dir_all(deep.join("also-moved").join(chain(70, 90)))?;
     for (index, path) in tree.list("wide")?.into_iter().enumerate() {
         match index % 3 {
@@ -52,10 +49,7 @@ fn churn_large_directory(tree: &mut Tree, random: &mut StdRng) -> io::Result<()>
         match random.random_range(0..8) {
             0..2 if tree.metadata(&path)?.is_dir() => tree.remove_dir_all(path)?,
             0..2 => tree.remove_file(path)?,
-            2 => tree.rename(
-                path,
-                format!("large/renamed{index}{}", "y".repeat(index % 100)),
-            )?,
+            2 => tree.rename(path, format!("large/renamed{index}{}", "y".repeat(index % 100)))?,
             3 => tree.rename(path, format!("away/{index}"))?,
             4 => tree.create(format!("large/added{index}"), index.to_string().as_bytes())?,
             _ => {}
@@ -94,29 +88,18 @@ fn reshape_sparse_files(tree: &mut Tree) -> io::Result<()> {
     tree.append("sparse/at-the-front", b"end")?;
     tree.set_len("sparse/far", 3)?;
     let filling = [b'f'; 1500];
-    tree.write(
-        "sparse/every-second-kib",
-        (0..32).map(|n| (n * 4096 + 500, &filling[..])),
-    )?;
+    tree.write("sparse/every-second-kib", (0..32).map(|n| (n * 4096 + 500, &filling[..])))?;
     tree.remove_file("sparse/backwards")
 }
 
 /// Takes most of a map away, and writes into what stays.
 fn thin_out_maps(tree: &mut Tree, random: &mut StdRng) -> io::Result<()> {
     tree.set_len("maps/scattered", 128 * MIB + 12_345)?;
-    let offsets: Vec<u64> = (0..200)
-        .map(|_| random.random_range(0..384 * MIB))
-        .collect();
-    tree.write(
-        "maps/scattered",
-        offsets.iter().map(|&offset| (offset, &b"again"[..])),
-    )?;
+    let offsets: Vec<u64> = (0..200).map(|_| random.random_range(0..384 * MIB)).collect();
+    tree.write("maps/scattered", offsets.iter().map(|&offset| (offset, &b"again"[..])))?;
     let size = tree.metadata("maps/dense")?.len();
     let offsets: Vec<u64> = (0..100).map(|_| random.random_range(0..size)).collect();
-    tree.write(
-        "maps/dense",
-        offsets.iter().map(|&offset| (offset, &b"overwritten"[..])),
-    )
+    tree.write("maps/dense", offsets.iter().map(|&offset| (offset, &b"overwritten"[..])))
 }
 
 /// Puts one type of file where another was, by removal and by rename.

@@ -80,11 +80,7 @@ fn large_directory(tree: &mut Tree, random: &mut StdRng, scale: u32) -> io::Resu
             (1, _) => tree.symlink(format!("entry{}", number / 2), &path)?,
             (2, Some(file)) => tree.link(file, &path)?,
             (kind, _) => {
-                let size = if kind < 8 {
-                    random.random_range(1..3000)
-                } else {
-                    0
-                };
+                let size = if kind < 8 { random.random_range(1..3000) } else { 0 };
                 tree.create(&path, &bytes(random, size))?;
                 last_file = Some(path);
             }
@@ -133,17 +129,13 @@ fn sparse(tree: &mut Tree, random: &mut StdRng) -> io::Result<()> {
 fn maps(tree: &mut Tree, random: &mut StdRng, scale: u32) -> io::Result<()> {
     const STRIDE: u64 = 128 * KIB;
     tree.mkdir("maps")?;
-    let mut offsets: Vec<u64> = (0..2048)
-        .map(|n| n * STRIDE + random.random_range(0..STRIDE))
-        .collect();
+    let mut offsets: Vec<u64> =
+        (0..2048).map(|n| n * STRIDE + random.random_range(0..STRIDE)).collect();
     offsets.shuffle(random);
     let content = bytes(random, 2048);
     tree.write(
         "maps/scattered",
-        offsets
-            .iter()
-            .zip(content.chunks(1))
-            .map(|(&offset, byte)| (offset, byte)),
+        offsets.iter().zip(content.chunks(1)).map(|(&offset, byte)| (offset, byte)),
     )?;
     let dense = bytes(random, if scale < 10 { 4 * MIB } else { 32 * MIB } as usize);
     let mut pieces: Vec<(u64, &[u8])> = (0..).step_by(100_000).zip(dense.chunks(100_000)).collect();
@@ -158,16 +150,8 @@ fn types(tree: &mut Tree) -> io::Result<()> {
     tree.mknod("types/socket", FileType::Socket, (0, 0))?;
     for (major, minor) in [(1, 3), (5, 255), (5, 256), (4095, 0), (4095, 1_048_575)] {
         let name = format!("types/{major}-{minor}");
-        tree.mknod(
-            format!("{name}-char"),
-            FileType::CharacterDevice,
-            (major, minor),
-        )?;
-        tree.mknod(
-            format!("{name}-block"),
-            FileType::BlockDevice,
-            (major, minor),
-        )?;
+        tree.mknod(format!("{name}-char"), FileType::CharacterDevice, (major, minor))?;
+        tree.mknod(format!("{name}-block"), FileType::BlockDevice, (major, minor))?;
     }
     // The longest target that fits in a block of 1 KiB, with the zero byte that ends it on the
     // disk.
@@ -176,10 +160,7 @@ fn types(tree: &mut Tree) -> io::Result<()> {
     }
     tree.symlink("../sizes/of1", "types/symlink-to-file")?;
     tree.symlink("..", "types/symlink-to-directory")?;
-    tree.symlink(
-        OsStr::from_bytes(b"\xff\xfe\n "),
-        "types/symlink-of-odd-bytes",
-    )
+    tree.symlink(OsStr::from_bytes(b"\xff\xfe\n "), "types/symlink-of-odd-bytes")
 }
 
 /// Inodes with many names.
@@ -207,20 +188,9 @@ fn names(tree: &mut Tree) -> io::Result<()> {
     }
     tree.mkdir("names/bytes")?;
     for byte in (1..=u8::MAX).filter(|byte| !b"/.".contains(byte)) {
-        tree.create(
-            Path::new("names/bytes").join(OsStr::from_bytes(&[byte])),
-            &[byte],
-        )?;
+        tree.create(Path::new("names/bytes").join(OsStr::from_bytes(&[byte])), &[byte])?;
     }
-    for name in [
-        "...",
-        ". ",
-        ".hidden",
-        "-rf",
-        "ends in a space ",
-        "\u{fc}ml\u{e4}ut",
-        "\\x20",
-    ] {
+    for name in ["...", ". ", ".hidden", "-rf", "ends in a space ", "\u{fc}ml\u{e4}ut", "\\x20"] {
         tree.create(Path::new("names/bytes").join(name), name.as_bytes())?;
     }
     Ok(())
@@ -229,29 +199,17 @@ fn names(tree: &mut Tree) -> io::Result<()> {
 /// Modes and owners of all kinds.
 fn attributes(tree: &mut Tree) -> io::Result<()> {
     tree.mkdir("attributes")?;
-    for mode in [
-        0, 0o1, 0o111, 0o444, 0o666, 0o777, 0o1777, 0o2755, 0o4755, 0o6711, 0o7777,
-    ] {
-        let (file, directory) = (
-            format!("attributes/file{mode:04o}"),
-            format!("attributes/directory{mode:04o}"),
-        );
+    for mode in [0, 0o1, 0o111, 0o444, 0o666, 0o777, 0o1777, 0o2755, 0o4755, 0o6711, 0o7777] {
+        let (file, directory) =
+            (format!("attributes/file{mode:04o}"), format!("attributes/directory{mode:04o}"));
         tree.create(&file, b"content")?;
         tree.chmod(&file, mode)?;
         tree.mkdir(&directory)?;
         tree.chmod(&directory, mode)?;
     }
-    for (uid, gid) in [
-        (0, 1),
-        (1, 0),
-        (1000, 1000),
-        (65_534, 65_535),
-        (65_536, 1 << 31),
-    ] {
-        let (file, symlink) = (
-            format!("attributes/of{uid}-{gid}"),
-            format!("attributes/symlink-of{uid}-{gid}"),
-        );
+    for (uid, gid) in [(0, 1), (1, 0), (1000, 1000), (65_534, 65_535), (65_536, 1 << 31)] {
+        let (file, symlink) =
+            (format!("attributes/of{uid}-{gid}"), format!("attributes/symlink-of{uid}-{gid}"));
         tree.create(&file, b"content")?;
         tree.chown(&file, uid, gid)?;
         tree.symlink("target", &symlink)?;

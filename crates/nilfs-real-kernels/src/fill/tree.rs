@@ -23,10 +23,7 @@ pub(super) struct Tree {
 
 impl Tree {
     pub(super) fn new(root: &Path) -> Self {
-        Self {
-            root: root.to_owned(),
-            touched: BTreeSet::from([PathBuf::new()]),
-        }
+        Self { root: root.to_owned(), touched: BTreeSet::from([PathBuf::new()]) }
     }
 
     pub(super) fn mkdir(&mut self, path: impl AsRef<Path>) -> io::Result<()> {
@@ -35,9 +32,7 @@ impl Tree {
 
     /// Makes a file with this content.
     pub(super) fn create(&mut self, path: impl AsRef<Path>, content: &[u8]) -> io::Result<()> {
-        self.change(path.as_ref(), |full| {
-            File::create_new(full)?.write_all_at(content, 0)
-        })
+        self.change(path.as_ref(), |full| File::create_new(full)?.write_all_at(content, 0))
     }
 
     /// Writes pieces into a file, which is made if there is none, in the order given.
@@ -47,14 +42,8 @@ impl Tree {
         pieces: impl IntoIterator<Item = (u64, &'a [u8])>,
     ) -> io::Result<()> {
         self.change(path.as_ref(), |full| {
-            let file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(full)?;
-            pieces
-                .into_iter()
-                .try_for_each(|(offset, bytes)| file.write_all_at(bytes, offset))
+            let file = OpenOptions::new().write(true).create(true).truncate(false).open(full)?;
+            pieces.into_iter().try_for_each(|(offset, bytes)| file.write_all_at(bytes, offset))
         })
     }
 
@@ -66,11 +55,7 @@ impl Tree {
 
     pub(super) fn set_len(&mut self, path: impl AsRef<Path>, size: u64) -> io::Result<()> {
         self.change(path.as_ref(), |full| {
-            let file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(full)?;
+            let file = OpenOptions::new().write(true).create(true).truncate(false).open(full)?;
             file.set_len(size)
         })
     }
@@ -92,13 +77,7 @@ impl Tree {
     ) -> io::Result<()> {
         let device: Dev = makedev(major, minor);
         self.change(path.as_ref(), |full| {
-            Ok(mknodat(
-                CWD,
-                full,
-                file_type,
-                Mode::from_raw_mode(0o644),
-                device,
-            )?)
+            Ok(mknodat(CWD, full, file_type, Mode::from_raw_mode(0o644), device)?)
         })
     }
 
@@ -139,9 +118,7 @@ impl Tree {
     }
 
     pub(super) fn chmod(&mut self, path: impl AsRef<Path>, mode: u32) -> io::Result<()> {
-        self.change(path.as_ref(), |full| {
-            fs::set_permissions(full, Permissions::from_mode(mode))
-        })
+        self.change(path.as_ref(), |full| fs::set_permissions(full, Permissions::from_mode(mode)))
     }
 
     pub(super) fn chown(&mut self, path: impl AsRef<Path>, uid: u32, gid: u32) -> io::Result<()> {
@@ -154,9 +131,7 @@ impl Tree {
         let full = self.root.join(directory);
         let mut paths: Vec<PathBuf> = fs::read_dir(&full)
             .and_then(|entries| {
-                entries
-                    .map(|entry| Ok(directory.join(entry?.file_name())))
-                    .collect()
+                entries.map(|entry| Ok(directory.join(entry?.file_name()))).collect()
             })
             .map_err(|error| at(&full, &error))?;
         paths.sort();
@@ -175,10 +150,7 @@ impl Tree {
         for path in self.touched.iter().rev() {
             let full = self.root.join(path);
             let time = odd_time(salt, path);
-            let times = Timestamps {
-                last_access: time,
-                last_modification: time,
-            };
+            let times = Timestamps { last_access: time, last_modification: time };
             match utimensat(CWD, &full, &times, AtFlags::SYMLINK_NOFOLLOW) {
                 // It was removed, or has another name now, which was touched as well.
                 Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {}
@@ -216,8 +188,5 @@ fn odd_time(salt: u64, path: &Path) -> Timespec {
         1 => seconds + (1 << 32),
         _ => seconds,
     };
-    Timespec {
-        tv_sec,
-        tv_nsec: i64::from(hash as u32 % 1_000_000_000),
-    }
+    Timespec { tv_sec, tv_nsec: i64::from(hash as u32 % 1_000_000_000) }
 }

@@ -47,9 +47,8 @@ impl ContentHash {
         let mut buffer = vec![0; READ_AT_ONCE];
         let mut offset = range.start;
         while offset < range.end {
-            let length = buffer
-                .len()
-                .min(usize::try_from(range.end - offset).unwrap_or(usize::MAX));
+            let length =
+                buffer.len().min(usize::try_from(range.end - offset).unwrap_or(usize::MAX));
             file.read_exact_at(&mut buffer[..length], offset)?;
             self.add(offset, &buffer[..length]);
             offset += length as u64;
@@ -108,10 +107,7 @@ mod tests {
     fn written_zeros_and_holes_are_the_same_content() {
         const SIZE: u64 = 3 << 30;
         let sparse = file_with(&[(2 << 30, b"x")], SIZE);
-        let written = file_with(
-            &[(0, &[0; 70_000]), (2 << 30, b"x"), (SIZE - 9, &[0; 9])],
-            SIZE,
-        );
+        let written = file_with(&[(0, &[0; 70_000]), (2 << 30, b"x"), (SIZE - 9, &[0; 9])], SIZE);
         assert_eq!(hash_of(&sparse).unwrap(), hash_of(&written).unwrap());
     }
 
@@ -146,9 +142,6 @@ mod tests {
                 3 * GIB - MIB..3 * GIB + 5
             ]
         );
-        assert_eq!(
-            windows(u64::MAX).last(),
-            Some(&(u64::MAX / 1024 * 1024 - MIB..u64::MAX))
-        );
+        assert_eq!(windows(u64::MAX).last(), Some(&(u64::MAX / 1024 * 1024 - MIB..u64::MAX)));
     }
 }

@@ -43,13 +43,7 @@ impl RunningUml {
             let _ = console.read_to_end(&mut text);
             let _ = sender.send(String::from_utf8_lossy(&text).into_owned());
         });
-        Self {
-            child,
-            console: receiver,
-            directory,
-            deadline: Instant::now() + timeout,
-            timeout,
-        }
+        Self { child, console: receiver, directory, deadline: Instant::now() + timeout, timeout }
     }
 
     /// The directory that host and guest share; the script's standard output and error are the
@@ -65,10 +59,7 @@ impl RunningUml {
             Ok(console) => self.verdict(console),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 let reason = format!("killed after {} s", self.timeout.as_secs());
-                Err(Error::Unfinished {
-                    reason,
-                    console: self.end(),
-                })
+                Err(Error::Unfinished { reason, console: self.end() })
             }
         }
     }
@@ -80,18 +71,12 @@ impl RunningUml {
         while !moment() {
             if Instant::now() > self.deadline {
                 let reason = "the moment to kill it never came".to_owned();
-                return Err(Error::Unfinished {
-                    reason,
-                    console: self.end(),
-                });
+                return Err(Error::Unfinished { reason, console: self.end() });
             }
             if let Ok(console) = self.console.recv_timeout(GLANCE) {
                 self.verdict(console)?.succeeded()?;
                 let reason = "its script ended before the moment to kill it".to_owned();
-                return Err(Error::Unfinished {
-                    reason,
-                    console: String::new(),
-                });
+                return Err(Error::Unfinished { reason, console: String::new() });
             }
         }
         Ok(KernelLog::from_console(&self.end()))
@@ -125,10 +110,7 @@ impl RunningUml {
             .ok()
             .and_then(|status| status.trim().parse().ok())
         else {
-            return Err(Error::Unfinished {
-                reason: "it stopped by itself".to_owned(),
-                console,
-            });
+            return Err(Error::Unfinished { reason: "it stopped by itself".to_owned(), console });
         };
         Ok(Verdict {
             status,
