@@ -109,11 +109,40 @@ impl Generator {
             (syncs / 4, Self::database),
         ] {
             if choice < weight {
-                return make(self, model);
+                let op = make(self, model);
+                if self.random.random_range(0..1000) < syncs {
+                    let sync = self.sync_after(&op, model);
+                    self.ahead.extend(sync);
+                }
+                return op;
             }
             choice -= weight;
         }
         self.scattered_writes(model)
+    }
+
+    /// Fsync of what `op` names: the file itself, its directory, or something that has moved with
+    /// it.
+    fn sync_after(&mut self, op: &Op, model: &Model) -> Option<Op> {
+        let path = match op {
+            Op::Create { path, .. }
+            | Op::Symlink { path, .. }
+            | Op::Unlink(path)
+            | Op::RemoveDirectory(path)
+            | Op::Link { to: path, .. }
+            | Op::Rename { to: path, .. }
+            | Op::Write { target: Target::Path(path), .. }
+            | Op::SetAttr { target: Target::Path(path), .. } => path,
+            _ => return None,
+        };
+        let mut near = vec![path.clone()];
+        near.extend(path.split().map(|(parents, _)| Path(parents.to_vec())));
+        if let Op::Rename { from, to, .. } = op {
+            let all = model.paths();
+            let below = all.iter().filter_map(|(path, _)| path.0.strip_prefix(&from.0[..]));
+            near.extend(below.map(|rest| Path([&to.0, rest].concat())));
+        }
+        self.pick(&near).map(|path| Op::Fsync(Target::Path(path)))
     }
 
     fn chance(&mut self, percent: u32) -> bool {

@@ -3,11 +3,13 @@
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 
 use nilfs_fuse::Settings;
 use rustix::fs::{OFlags, SeekFrom as Position};
 use rustix::io::Errno;
 
+use crate::client;
 use crate::support::{World, errno, open};
 
 /// Bytes that differ from block to block and within a block.
@@ -151,7 +153,14 @@ fn o_direct_and_buffered_access_see_the_same() {
 fn a_shared_mapping_is_the_file() {
     let mut world = World::new();
     let path = world.file("file", pattern(20_000));
-    let file = open(&path, OFlags::empty()).unwrap();
+    client::run("map shared", &path, &[]);
+    assert_eq!(fs::read(&path).unwrap()[10_000..10_002], [0xff, 0xfe]);
+    world.remount();
+    assert_eq!(fs::read(&path).unwrap()[10_000..10_002], [0xff, 0xfe]);
+}
+
+pub fn map_shared(path: &Path) {
+    let file = open(path, OFlags::empty()).unwrap();
     let mut mapping = Mapping::of_file(&file, 20_000, rustix::mm::MapFlags::SHARED);
     assert!(mapping.bytes() == pattern(20_000));
     mapping.bytes_mut()[10_000] = 0xff;
@@ -160,21 +169,20 @@ fn a_shared_mapping_is_the_file() {
     assert_eq!(byte, [0xff]);
     file.write_all_at(&[0xfe], 10_001).unwrap();
     assert_eq!(mapping.bytes()[10_001], 0xfe);
-    drop(mapping);
-    drop(file);
-    world.remount();
-    assert_eq!(fs::read(&path).unwrap()[10_000..10_002], [0xff, 0xfe]);
 }
 
 #[test]
 fn a_private_mapping_leaves_the_file_alone() {
     let world = World::new();
     let path = world.file("file", pattern(5000));
-    let file = open(&path, OFlags::empty()).unwrap();
+    client::run("map privately", &path, &[]);
+    assert!(fs::read(&path).unwrap() == pattern(5000));
+}
+
+pub fn map_privately(path: &Path) {
+    let file = open(path, OFlags::empty()).unwrap();
     let mut mapping = Mapping::of_file(&file, 5000, rustix::mm::MapFlags::PRIVATE);
     mapping.bytes_mut()[0] ^= 0xff;
-    drop(mapping);
-    assert!(fs::read(&path).unwrap() == pattern(5000));
 }
 
 #[test]

@@ -4,10 +4,13 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use nilfs_engine::{Entry, Error, Filesystem};
 use rustix::fs::OFlags;
 
+use crate::client;
+use crate::content::Mapping;
 use crate::support::{World, chmod, open};
 
 fn find(fs: &Filesystem, path: &str) -> Result<Entry, Error> {
@@ -93,11 +96,17 @@ fn a_write_through_o_dsync_or_o_sync_is_durable_when_it_returns() {
 fn msync_keeps_what_was_written_through_a_mapping() {
     let world = World::new();
     let path = world.file("file", [0; 8192]);
-    let file = open(&path, OFlags::empty()).unwrap();
-    let mut mapping = crate::content::Mapping::of_file(&file, 8192, rustix::mm::MapFlags::SHARED);
+    client::run("write mapped and sync", &path, &[]);
+    assert_eq!(content(&world.after_power_cut(), "file")[4096..], [9; 4096]);
+}
+
+pub fn write_mapped_and_sync(path: &Path) {
+    let file = open(path, OFlags::empty()).unwrap();
+    let mut mapping = Mapping::of_file(&file, 8192, rustix::mm::MapFlags::SHARED);
     mapping.bytes_mut()[4096..].fill(9);
     mapping.sync();
-    assert_eq!(content(&world.after_power_cut(), "file")[4096..], [9; 4096]);
+    // The end of the process must not be what writes it back.
+    std::mem::forget(mapping);
 }
 
 #[test]

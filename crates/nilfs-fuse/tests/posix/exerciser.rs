@@ -12,13 +12,19 @@ use rand::{Rng, SeedableRng};
 use rustix::fs::OFlags;
 use rustix::mm::MapFlags;
 
+use crate::client;
 use crate::content::Mapping;
 use crate::support::{World, open};
 
-const OPERATIONS: usize = 3000;
+const ROUNDS: u64 = 6;
+/// In a round.
+const OPERATIONS: usize = 500;
 const LARGEST: usize = 600_000;
 /// What direct access asks of offsets, lengths and memory.
 const ALIGNED: usize = 4096;
+
+const SEED: &str = "NILFS_SEED";
+const EXPECTED: &str = "NILFS_TEST_EXPECTED";
 
 /// The file, and what should be in it.
 struct Subject {
@@ -165,36 +171,44 @@ impl Subject {
     }
 }
 
-fn seed() -> u64 {
-    match std::env::var("NILFS_SEED") {
-        Ok(seed) => seed.parse().expect("NILFS_SEED is a number"),
-        Err(_) => rand::random(),
+/// One round, in a process of its own. It begins with what the file has, and leaves what it should
+/// have in the file that `EXPECTED` names.
+pub fn exercise(path: &Path) {
+    let seed: u64 = std::env::var(SEED).unwrap().parse().unwrap();
+    let random = StdRng::seed_from_u64(seed);
+    let mut subject = Subject::open(path, fs::read(path).unwrap(), random);
+    for nth in 0..OPERATIONS {
+        println!("{nth}: {}", subject.step());
     }
+    fs::write(std::env::var_os(EXPECTED).unwrap(), &subject.expected).unwrap();
 }
 
-fn exercise(settings: Settings) {
-    let seed = seed();
-    println!("NILFS_SEED={seed}");
+fn rounds(settings: Settings) {
+    let seed: u64 = match std::env::var(SEED) {
+        Ok(seed) => seed.parse().expect("NILFS_SEED is a number"),
+        Err(_) => rand::random::<u32>().into(),
+    };
+    println!("{SEED}={seed}");
     let mut world = World::with_settings(settings);
-    let path = world.path("file");
-    let mut subject = Subject::open(&path, Vec::new(), StdRng::seed_from_u64(seed));
-    for nth in 1..=OPERATIONS {
-        println!("{nth}: {}", subject.step());
-        if nth % 500 == 0 {
-            let Subject { expected, random, .. } = subject;
-            world.remount();
-            assert!(fs::read(&path).unwrap() == expected, "after the remount at {nth}");
-            subject = Subject::open(&path, expected, random);
-        }
+    let path = world.file("file", "");
+    let expected = tempfile::NamedTempFile::new().unwrap();
+    for round in 0..ROUNDS {
+        let file = expected.path().display().to_string();
+        let variables = [(SEED, (seed + round).to_string()), (EXPECTED, file)];
+        client::run("exercise", &path, &variables);
+        let expected = fs::read(expected.path()).unwrap();
+        assert!(fs::read(&path).unwrap() == expected, "after round {round}");
+        world.remount();
+        assert!(fs::read(&path).unwrap() == expected, "after round {round} and a remount");
     }
 }
 
 #[test]
 fn a_file_is_what_was_made_of_it() {
-    exercise(Settings::default());
+    rounds(Settings::default());
 }
 
 #[test]
 fn a_file_is_what_was_made_of_it_through_the_write_back_cache() {
-    exercise(Settings { writeback: true });
+    rounds(Settings { writeback: true });
 }

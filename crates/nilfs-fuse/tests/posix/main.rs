@@ -4,6 +4,7 @@
 //! The file system and the test run in the same process. The superuser and `/dev/fuse` are needed.
 
 mod attributes;
+mod client;
 mod content;
 mod directories;
 mod durability;
