@@ -185,7 +185,7 @@ pub fn format(device: &dyn Device, parameters: &Parameters) -> Result<Superblock
     Ok(superblock)
 }
 
-/// The superblock that [`format`] would write to a device of `device_size` bytes.
+/// The superblock that [`format()`] would write to a device of `device_size` bytes.
 ///
 /// # Errors
 /// Parameters that are not possible.

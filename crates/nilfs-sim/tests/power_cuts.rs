@@ -19,9 +19,10 @@ fn settings(seed: u64) -> Settings {
         1 => Shape { block_size: 2048, blocks_per_segment: 32, segments: 64 },
         _ => Shape::SMALL,
     };
-    let order = if seed % 4 == 0 { Order::Strict } else { Order::Relaxed };
+    let order = if seed.is_multiple_of(4) { Order::Strict } else { Order::Relaxed };
     // With little memory, checkpoints come uncalled.
-    let dirty_limit = if seed % 3 == 0 { 32 << 10 } else { Mounting::READ_WRITE.dirty_limit };
+    let dirty_limit =
+        if seed.is_multiple_of(3) { 32 << 10 } else { Mounting::READ_WRITE.dirty_limit };
     let mounting = Mounting { order, dirty_limit, ..Mounting::READ_WRITE };
     Settings { shape, mounting, may_fill: true }
 }

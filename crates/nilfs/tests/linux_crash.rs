@@ -61,7 +61,7 @@ fn recovered_by_us(what: &str, image: &Image, log: &Path) -> Manifest {
 
 #[test]
 fn linux_loses_its_power_and_we_recover() {
-    for (block_size, seed) in crashes(3) {
+    for (block_size, seed) in crashes(2) {
         let what = format!("blocks of {block_size}, seed {seed}");
         println!("{what}");
         let made = LinuxImage::of_size(2 << 30).block_size(block_size).blocks_per_segment(512);
@@ -69,13 +69,14 @@ fn linux_loses_its_power_and_we_recover() {
         let log = image.beside("synced");
         let workload = CrashWorkload { seed, strict: false };
         linux::crash(&image.path(), workload, &log, lifetime(block_size, seed)).unwrap();
-        let (before, theirs) = (image.copy(), image.copy());
+        let theirs = image.copy();
 
+        let before = image.last_change();
         let mounted = image.mount("ro");
         assert_synced(&what, &log, &mounted.join("work"));
         let read_only = mounted.manifest("work");
         mounted.unmount();
-        assert!(image.is_equal_to(&before), "{what}: a read-only mount has written");
+        assert_eq!(image.last_change(), before, "{what}: a read-only mount has written");
 
         let ours = recovered_by_us(&what, &image, &log);
         assert_same(&what, &read_only, &ours);
@@ -114,7 +115,7 @@ fn killed(block_size: u32, seed: u64) -> Image {
 
 #[test]
 fn we_are_killed_and_recover() {
-    for (block_size, seed) in crashes(6) {
+    for (block_size, seed) in crashes(4) {
         let what = format!("blocks of {block_size}, seed {seed}");
         println!("{what}");
         let image = killed(block_size, seed);
