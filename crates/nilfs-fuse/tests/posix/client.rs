@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{content, durability, exerciser, times};
+use crate::{content, durability, times};
 
 const JOB: &str = "NILFS_TEST_JOB";
 const FILE: &str = "NILFS_TEST_FILE";
@@ -21,14 +21,12 @@ const JOBS: &[Job] = &[
     ("map privately", content::map_privately),
     ("write mapped", times::write_mapped),
     ("write mapped and sync", durability::write_mapped_and_sync),
-    ("exercise", exerciser::exercise),
 ];
 
-/// Does a job on a file, with more variables for the job.
-pub fn run(job: &str, path: &Path, variables: &[(&str, String)]) {
+/// Does a job on a file.
+pub fn run(job: &str, path: &Path) {
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "client::job", "--ignored", "--nocapture", "--quiet"])
-        .envs(variables.iter().map(|(name, value)| (name, value)))
         .env(JOB, job)
         .env(FILE, path)
         .output()

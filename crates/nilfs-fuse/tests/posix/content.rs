@@ -153,7 +153,7 @@ fn o_direct_and_buffered_access_see_the_same() {
 fn a_shared_mapping_is_the_file() {
     let mut world = World::new();
     let path = world.file("file", pattern(20_000));
-    client::run("map shared", &path, &[]);
+    client::run("map shared", &path);
     assert_eq!(fs::read(&path).unwrap()[10_000..10_002], [0xff, 0xfe]);
     world.remount();
     assert_eq!(fs::read(&path).unwrap()[10_000..10_002], [0xff, 0xfe]);
@@ -175,7 +175,7 @@ pub fn map_shared(path: &Path) {
 fn a_private_mapping_leaves_the_file_alone() {
     let world = World::new();
     let path = world.file("file", pattern(5000));
-    client::run("map privately", &path, &[]);
+    client::run("map privately", &path);
     assert!(fs::read(&path).unwrap() == pattern(5000));
 }
 

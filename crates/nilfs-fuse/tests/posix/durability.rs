@@ -96,7 +96,7 @@ fn a_write_through_o_dsync_or_o_sync_is_durable_when_it_returns() {
 fn msync_keeps_what_was_written_through_a_mapping() {
     let world = World::new();
     let path = world.file("file", [0; 8192]);
-    client::run("write mapped and sync", &path, &[]);
+    client::run("write mapped and sync", &path);
     assert_eq!(content(&world.after_power_cut(), "file")[4096..], [9; 4096]);
 }
 

@@ -8,7 +8,6 @@ mod client;
 mod content;
 mod directories;
 mod durability;
-mod exerciser;
 mod faults;
 mod locks;
 mod names;
