@@ -1,5 +1,5 @@
-//! Several threads at once, each at work in a directory of its own with a model of its own, while
-//! the engine's background work takes checkpoints when it likes.
+//! Several threads at once: each in a directory of its own with a model of its own, or all in the
+//! same tree, while the engine's background work takes checkpoints when it likes.
 //!
 //! Which events a checkpoint catches is then a matter of chance, so that a seed gives the same
 //! operations but not the same history.
@@ -18,8 +18,8 @@ use crate::generate::{Generator, Profile};
 use crate::history::{Promise, Step, state_found};
 use crate::model::Model;
 use crate::name::{Name, Path};
-use crate::op::Op;
-use crate::outcome::{Outcome, difference};
+use crate::op::{Op, Target};
+use crate::outcome::{Outcome, Refusal, difference};
 use crate::power::{Disk, Survivors};
 use crate::subject::Subject;
 use crate::volume::check;
@@ -94,6 +94,61 @@ pub fn crowd(
     cut_in_retrospect(settings, start, &events, &steps, seed, cuts)
 }
 
+/// Lets `threads` threads do `count` random operations each, all in the same tree. Nobody can say
+/// what each of them should answer, but nothing may break, and in the end the tree must be
+/// consistent and must be the same after a remount.
+///
+/// # Errors
+/// What was wrong.
+pub fn riot(settings: Settings, seed: u64, threads: u64, count: usize) -> Result<(), String> {
+    let device = Arc::new(MemoryDevice::from(settings.shape.format()));
+    let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
+    let mut root = Subject::mount(Arc::clone(&below), settings.mounting)?;
+    let background = root.start_background();
+    let Outcome::Facts(facts) = root.apply(&Op::Stat(Target::Path(Path::root()))) else {
+        return Err("the root of a new volume cannot be read".into());
+    };
+    let model = Model::new(settings.shape.block_size, &facts);
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..threads)
+            .map(|nth| {
+                let (subject, model) = (root.another(), model.clone());
+                scope.spawn(move || rage(subject, model, seed ^ nth << 32, count))
+            })
+            .collect();
+        running.into_iter().try_for_each(joined)
+    })?;
+    let before = root.tree()?;
+    drop(background);
+    root.unmount()?;
+    check(&*device)?;
+    let after = Subject::mount(below, settings.mounting)?.tree()?;
+    match before.difference(&after) {
+        Some(what) => Err(format!("after remounting: {what}")),
+        None => Ok(()),
+    }
+}
+
+fn rage(mut subject: Subject, mut model: Model, seed: u64, count: usize) -> Result<(), String> {
+    let profile = Profile { remounts: 0, ..Profile::SYNCS };
+    let mut generator = Generator::new(seed, profile);
+    for nth in 1..=count {
+        let now = ThreadClock::at_step(nth as u64);
+        ThreadClock::set(now);
+        // The model knows nothing of the other threads; it only proposes what to do.
+        let op = generator.next_op(&model);
+        model.apply(&op, now);
+        if let Outcome::Refused(Refusal::Broken(what)) = subject.apply(&op) {
+            return Err(format!("step {nth}, {op}: {what}"));
+        }
+    }
+    Ok(())
+}
+
+fn joined<T>(running: thread::ScopedJoinHandle<'_, Result<T, String>>) -> Result<T, String> {
+    running.join().unwrap_or_else(|_| Err("a thread panicked".into()))
+}
+
 fn born(settings: Settings, root: &mut Subject, name: Name, tape: &Tape) -> Result<Life, String> {
     ThreadClock::set(ThreadClock::at_step(0));
     let path = Path::root().join(name);
@@ -128,10 +183,7 @@ fn live_together(
             .into_iter()
             .map(|life| scope.spawn(move || life.live(settings, seed, count, tape)))
             .collect();
-        let join = |life: thread::ScopedJoinHandle<'_, Result<Life, String>>| {
-            life.join().unwrap_or_else(|_| Err("a thread panicked".into()))
-        };
-        running.into_iter().map(join).collect()
+        running.into_iter().map(joined).collect()
     })
 }
 

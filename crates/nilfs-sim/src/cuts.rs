@@ -1,6 +1,7 @@
 //! Cuts the power and looks what is left: a state that the file system really had, as new as was
 //! promised, on a volume that is whole and goes on working.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nilfs_device::{Device, MemoryDevice, RecordingDevice};
@@ -16,86 +17,127 @@ use crate::subject::{Mounting, Subject};
 use crate::tree::Tree;
 use crate::world::{Settings, World};
 
-/// How many operations the volume must bear after a cut.
-const OPS_AFTERWARDS: usize = 25;
 /// How many times the power fails again while the volume is being mounted.
 const SECOND_CUTS: usize = 2;
 
-/// Cuts the power at every event of `history`, in several ways each.
-///
-/// # Errors
-/// Where a cut was made and what was wrong afterwards.
-pub fn cut_everywhere(settings: Settings, history: &History, seed: u64) -> Result<(), String> {
-    let mut random = StdRng::seed_from_u64(seed);
-    let mut disk = Disk::new(history.start.clone());
-    for at in 0..=history.events.len() {
-        let ways = [Survivors::Random(random.random()), Survivors::Random(random.random())];
-        let ways = ways.into_iter().chain(Survivors::CORNERS);
-        let enough = if disk.has_pending() { usize::MAX } else { 1 };
-        for survivors in ways.take(enough) {
-            cut(settings, history, &disk, at, survivors, random.random())?;
+/// How volumes are treated whose power is cut.
+#[derive(Debug, Clone, Copy)]
+pub struct Cuts {
+    /// The laws of the world in which it happens.
+    pub settings: Settings,
+    /// How many operations a volume must bear afterwards.
+    pub ops_afterwards: usize,
+}
+
+impl Cuts {
+    /// Cuts the power at every event of `history` behind the first `from`, in several ways each.
+    ///
+    /// # Errors
+    /// Where a cut was made and what was wrong afterwards.
+    pub fn everywhere(&self, history: &History, from: usize, seed: u64) -> Result<(), String> {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut disk = Disk::new(history.start.clone());
+        history.events[..from].iter().for_each(|event| disk.play(event));
+        for at in from..=history.events.len() {
+            let ways = [Survivors::Random(random.random()), Survivors::Random(random.random())];
+            // Where little waits to be flushed, different ways come to the same.
+            let mut seen = BTreeSet::new();
+            for survivors in Survivors::CORNERS.into_iter().chain(ways) {
+                let content = disk.after_cut(survivors);
+                if seen.insert(content.clone()) {
+                    self.cut(history, at, survivors, content, random.random())?;
+                }
+            }
+            if let Some(event) = history.events.get(at) {
+                disk.play(event);
+            }
         }
-        if let Some(event) = history.events.get(at) {
-            disk.play(event);
+        Ok(())
+    }
+
+    /// Cuts the power at `count` random events of `history`, in one random way each.
+    ///
+    /// # Errors
+    /// As [`Cuts::everywhere`].
+    pub fn somewhere(&self, history: &History, count: usize, seed: u64) -> Result<(), String> {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut places: Vec<usize> =
+            (0..count).map(|_| random.random_range(0..=history.events.len())).collect();
+        places.sort_unstable();
+        let mut disk = Disk::new(history.start.clone());
+        let mut played = 0;
+        for at in places {
+            history.events[played..at].iter().for_each(|event| disk.play(event));
+            played = at;
+            let corner = random.random_range(0..10);
+            let chance = Survivors::Random(random.random());
+            let survivors = Survivors::CORNERS.get(corner).copied().unwrap_or(chance);
+            self.cut(history, at, survivors, disk.after_cut(survivors), random.random())?;
         }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Cuts the power at `count` random events of `history`, in one random way each.
-///
-/// # Errors
-/// As [`cut_everywhere`].
-pub fn cut_somewhere(
-    settings: Settings,
-    history: &History,
-    seed: u64,
-    count: usize,
-) -> Result<(), String> {
-    let mut random = StdRng::seed_from_u64(seed);
-    let mut places: Vec<usize> =
-        (0..count).map(|_| random.random_range(0..=history.events.len())).collect();
-    places.sort_unstable();
-    let mut disk = Disk::new(history.start.clone());
-    let mut played = 0;
-    for at in places {
-        history.events[played..at].iter().for_each(|event| disk.play(event));
-        played = at;
-        let corner = random.random_range(0..10);
-        let chance = Survivors::Random(random.random());
-        let survivors = Survivors::CORNERS.get(corner).copied().unwrap_or(chance);
-        cut(settings, history, &disk, at, survivors, random.random())?;
+    /// Cuts the power of a volume with this content again and again, each time after a few
+    /// operations and before the unmount that would have followed.
+    ///
+    /// # Errors
+    /// As [`Cuts::everywhere`].
+    pub fn again_and_again(&self, history: &History, times: u64, seed: u64) -> Result<(), String> {
+        let mut history = history.clone();
+        for nth in 0..times {
+            let mut disk = Disk::new(std::mem::take(&mut history.start));
+            history.events.iter().for_each(|event| disk.play(event));
+            let content = disk.after_cut(Survivors::Random(seed ^ nth));
+            let found = look_without_writing(self.settings, &content)?;
+            let state = state_found(&history.steps, history.events.len(), &found)?;
+            let in_words = |what: String| format!("after power cut number {}: {what}", nth + 1);
+            let mut world = World::on(self.settings, content, Some(state)).map_err(in_words)?;
+            world
+                .live(seed ^ nth, Profile::SYNCS, self.ops_afterwards)
+                .map_err(|failure| in_words(failure.to_string()))?;
+            history = world.history().clone();
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Cuts the power when `at` events have happened, which `disk` has played.
-fn cut(
-    settings: Settings,
-    history: &History,
-    disk: &Disk,
-    at: usize,
-    survivors: Survivors,
-    seed: u64,
-) -> Result<(), String> {
-    let content = disk.after_cut(survivors);
-    survive(settings, history, at, content, seed).map_err(|what| {
-        format!("power cut at event {at} of {}, {survivors:?}: {what}", history.events.len())
-    })
-}
+    /// Judges what `survivors` of a cut when `at` events had happened have left.
+    fn cut(
+        &self,
+        history: &History,
+        at: usize,
+        survivors: Survivors,
+        content: Vec<u8>,
+        seed: u64,
+    ) -> Result<(), String> {
+        self.survive(history, at, content, seed).map_err(|what| {
+            format!("power cut at event {at} of {}, {survivors:?}: {what}", history.events.len())
+        })
+    }
 
-fn survive(
-    settings: Settings,
-    history: &History,
-    at: usize,
-    content: Vec<u8>,
-    seed: u64,
-) -> Result<(), String> {
-    ThreadClock::set(ThreadClock::at_step(history.steps.len() as u64));
-    let found = look_without_writing(settings, &content)?;
-    let state = state_found(&history.steps, at, &found)?;
-    fail_again(settings, &content, &found, seed)?;
-    go_on(settings, content, state, seed)
+    fn survive(
+        &self,
+        history: &History,
+        at: usize,
+        content: Vec<u8>,
+        seed: u64,
+    ) -> Result<(), String> {
+        ThreadClock::set(ThreadClock::at_step(history.steps.len() as u64));
+        let found = look_without_writing(self.settings, &content)?;
+        let state = state_found(&history.steps, at, &found)?;
+        fail_again(self.settings, &content, &found, seed)?;
+        self.go_on(content, state, seed)
+    }
+
+    /// Mounts and goes on living, to the end.
+    fn go_on(&self, content: Vec<u8>, state: Model, seed: u64) -> Result<(), String> {
+        let mut world = World::on(self.settings, content, Some(state))
+            .map_err(|what| format!("when mounted to be written: {what}"))?;
+        world
+            .live(seed, Profile::SYNCS, self.ops_afterwards)
+            .map_err(|failure| format!("afterwards, {failure}"))?;
+        world.end().map_err(|what| format!("afterwards: {what}"))?;
+        Ok(())
+    }
 }
 
 /// What a read-only mount shows. It must not change the device.
@@ -135,16 +177,5 @@ fn fail_again(settings: Settings, content: &[u8], found: &Tree, seed: u64) -> Re
             ));
         }
     }
-    Ok(())
-}
-
-/// Mounts and goes on living, to the end.
-fn go_on(settings: Settings, content: Vec<u8>, state: Model, seed: u64) -> Result<(), String> {
-    let mut world = World::on(settings, content, Some(state))
-        .map_err(|what| format!("when mounted to be written: {what}"))?;
-    world
-        .live(seed, Profile::SYNCS, OPS_AFTERWARDS)
-        .map_err(|failure| format!("afterwards, {failure}"))?;
-    world.end().map_err(|what| format!("afterwards: {what}"))?;
     Ok(())
 }

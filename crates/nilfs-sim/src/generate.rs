@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use nilfs_engine::{RenameMode, Seek, SetAttr, Timestamp};
 use nilfs_ondisk::inode::{DeviceCode, FileType};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -10,7 +11,6 @@ use rand::{Rng, SeedableRng};
 use crate::model::Model;
 use crate::name::{Name, Path};
 use crate::op::{Op, Target};
-use nilfs_engine::{RenameMode, Seek, SetAttr, Timestamp};
 
 /// What kind of life a generated sequence leads.
 #[derive(Debug, Clone, Copy)]
@@ -338,7 +338,7 @@ impl Generator {
     /// As a database does: overwrites in place, each made durable before the next, between
     /// changes elsewhere that are not.
     fn database(&mut self, model: &Model) -> Op {
-        let target = Target::Path(self.path(model, Some(FileType::Regular)));
+        let target = self.file(model);
         let size = self.size_of(model, &target).min(self.profile.file_max);
         for _ in 0..self.random.random_range(1..5) {
             if self.chance(30) {

@@ -12,7 +12,7 @@
 //!
 //! One seed gives one world (with threads: the same operations), so a failure is replayed by its
 //! seed; what fails is made short by leaving operations out before it is shown. Only [`subject`]
-//! calls the engine; the [`model`] knows nothing of it.
+//! and [`past`] call the engine; the [`model`] knows nothing of it.
 
 pub mod clock;
 pub mod crowd;

@@ -11,18 +11,17 @@ mod node;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use nilfs_engine::{SetAttr, Timestamp};
 use nilfs_ondisk::inode::FileType;
 
+use self::node::{APPEND, FLAGS_KNOWN, IMMUTABLE};
 use crate::name::{Name, Path};
 use crate::op::{Handle, Op, Target};
 use crate::outcome::{Facts, Outcome, Refusal};
 use crate::tree::{Content, Tree};
-use nilfs_engine::{SetAttr, Timestamp};
 
 pub use file::FileBody;
 pub use node::{Body, Node};
-
-use node::{APPEND, FLAGS_KNOWN, IMMUTABLE};
 
 /// The number of an inode of the model; never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use nilfs_ondisk::inode::{DeviceCode, FileType};
-
 use nilfs_engine::Timestamp;
+use nilfs_ondisk::inode::{DeviceCode, FileType};
 
 /// The answer to an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]

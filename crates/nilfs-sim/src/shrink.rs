@@ -15,8 +15,8 @@ thread_local! {
     static SILENT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Leaves operations out of `failure` as long as it still fails: first many at a time, then fewer.
-/// `fails` replays a sequence and says what is wrong with it.
+/// Leaves operations out of `failure` as long as it still fails in the same way: first many at a
+/// time, then fewer. `fails` replays a sequence and says what is wrong with it.
 pub fn shrink(failure: Failure, fails: impl Fn(&[Op]) -> Option<String>) -> Failure {
     silently(|| {
         let mut best = failure;
@@ -45,10 +45,18 @@ fn leave_out(
         let end = start;
         start = start.saturating_sub(piece);
         let shorter: Vec<Op> = [&best.ops[..start], &best.ops[end.min(best.ops.len())..]].concat();
-        if let Some(what) = fails(&shorter) {
+        if let Some(what) = fails(&shorter).filter(|what| kind(what) == kind(&best.what)) {
             *best = Failure { ops: shorter, what };
         }
     }
+}
+
+/// What a message says without names and numbers: the same for failures of the same kind.
+fn kind(what: &str) -> String {
+    let first_line = what.lines().next().unwrap_or_default();
+    let words = first_line.split_whitespace().map(|word| word.trim_matches([',', ':']));
+    let is_plain = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
+    words.filter(is_plain).collect::<Vec<_>>().join(" ")
 }
 
 /// Panics of the calling thread say nothing while `work` is done: the failure is known already.

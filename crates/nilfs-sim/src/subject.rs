@@ -1,4 +1,4 @@
-//! The engine behind the operations of a world: the only module that calls it.
+//! The engine behind the operations of a world.
 
 mod look;
 
@@ -7,6 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use nilfs_device::Device;
+use nilfs_engine::{
+    Attr, Background, Entry, Error, Filesystem, InodeRef, MountOptions, NewInode, Order, Result,
+    Seek,
+};
 use nilfs_ondisk::Cno;
 use nilfs_ondisk::inode::FileType;
 
@@ -14,10 +18,6 @@ use crate::clock::ThreadClock;
 use crate::name::{Name, Path};
 use crate::op::{Handle, Op, Target, link_text, pattern};
 use crate::outcome::{Facts, Outcome, Refusal};
-use nilfs_engine::{
-    Attr, Background, Entry, Error, Filesystem, InodeRef, MountOptions, NewInode, Order, Result,
-    Seek,
-};
 
 /// A mounted file system, seen from one of its directories, with files held open.
 pub struct Subject {
@@ -73,6 +73,17 @@ impl Subject {
         mounted.map_err(|error| format!("mount: {error}"))
     }
 
+    /// The same file system for another thread, with no files open.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self {
+            fs: Arc::clone(&self.fs),
+            root: Arc::clone(&self.root),
+            handles: BTreeMap::new(),
+            settled: false,
+        }
+    }
+
     /// The same file system with the directory `name` as its root and no files open.
     ///
     /// # Errors
@@ -80,12 +91,7 @@ impl Subject {
     pub fn below(&self, name: Name) -> Result<Self, String> {
         let entry = guarded(|| self.fs.lookup(&self.root, &name.bytes()));
         let entry = entry.map_err(|error| format!("look up {name}: {error}"))?;
-        Ok(Self {
-            fs: Arc::clone(&self.fs),
-            root: entry.inode,
-            handles: BTreeMap::new(),
-            settled: false,
-        })
+        Ok(Self { root: entry.inode, ..self.another() })
     }
 
     /// Starts the engine's background work; it ends when the result is dropped.

@@ -4,10 +4,10 @@ use std::fmt;
 
 use nilfs_check::{Options, Severity};
 use nilfs_device::{Device, MemoryDevice};
+use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_ondisk::BlockSize;
 
 use crate::clock::EPOCH;
-use nilfs_engine::mkfs::{Parameters, format};
 
 /// The size and form of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

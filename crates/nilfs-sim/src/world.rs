@@ -231,6 +231,12 @@ impl World {
         &self.history
     }
 
+    /// What the model holds now.
+    #[must_use]
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
     /// The operations so far.
     #[must_use]
     pub fn ops(&self) -> &[Op] {

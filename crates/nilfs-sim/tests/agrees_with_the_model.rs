@@ -25,7 +25,7 @@ fn live(settings: Settings, seed: u64, profile: Profile, count: usize) {
 
 #[test]
 fn long_mixed_lives() {
-    for_each_seed("long_mixed_lives", 20, |seed| {
+    for_each_seed("long_mixed_lives", 60, |seed| {
         let settings =
             Settings { shape: Shape::ROOMY, mounting: Mounting::READ_WRITE, may_fill: false };
         live(settings, seed, Profile::MIXED, 300);
@@ -34,7 +34,7 @@ fn long_mixed_lives() {
 
 #[test]
 fn other_block_sizes() {
-    for_each_seed("other_block_sizes", 8, |seed| {
+    for_each_seed("other_block_sizes", 20, |seed| {
         let settings = Settings {
             shape: Shape {
                 block_size: if seed % 2 == 0 { 2048 } else { 4096 },

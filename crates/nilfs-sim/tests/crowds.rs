@@ -1,18 +1,33 @@
-//! Threads that work side by side do not see each other's operations, and what each of them
-//! synced is there after a power cut.
+//! Threads that work side by side do not see each other's operations, what each of them synced is
+//! there after a power cut, and when they work on the same files nothing breaks.
 
-use nilfs_sim::crowd::crowd;
+use nilfs_sim::crowd::{crowd, riot};
 use nilfs_sim::seeds::for_each_seed;
 use nilfs_sim::subject::Mounting;
 use nilfs_sim::volume::Shape;
 use nilfs_sim::world::Settings;
 
+/// With little memory, checkpoints come uncalled.
+fn settings(seed: u64) -> Settings {
+    let dirty_limit =
+        if seed.is_multiple_of(2) { 64 << 10 } else { Mounting::READ_WRITE.dirty_limit };
+    let mounting = Mounting { dirty_limit, ..Mounting::READ_WRITE };
+    Settings { shape: Shape::ROOMY, mounting, may_fill: false }
+}
+
 #[test]
 fn each_thread_has_its_own_way() {
-    for_each_seed("each_thread_has_its_own_way", 6, |seed| {
-        let settings =
-            Settings { shape: Shape::ROOMY, mounting: Mounting::READ_WRITE, may_fill: false };
-        if let Err(what) = crowd(settings, seed, 4, 150, 20) {
+    for_each_seed("each_thread_has_its_own_way", 12, |seed| {
+        if let Err(what) = crowd(settings(seed), seed, 4, 150, 20) {
+            panic!("seed {seed}: {what}");
+        }
+    });
+}
+
+#[test]
+fn threads_in_the_same_tree_break_nothing() {
+    for_each_seed("threads_in_the_same_tree_break_nothing", 12, |seed| {
+        if let Err(what) = riot(settings(seed), seed, 4, 200) {
             panic!("seed {seed}: {what}");
         }
     });

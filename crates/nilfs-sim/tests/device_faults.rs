@@ -102,7 +102,7 @@ fn mount(device: &Arc<FaultyDevice<MemoryDevice>>) -> Subject {
 
 #[test]
 fn a_device_that_cannot_write_makes_the_volume_read_only() {
-    for_each_seed("a_device_that_cannot_write_makes_the_volume_read_only", 10, |seed| {
+    for_each_seed("a_device_that_cannot_write_makes_the_volume_read_only", 40, |seed| {
         let mut life = Life::new(seed);
         life.healthy(80);
         let fault = match seed % 2 {
@@ -114,6 +114,8 @@ fn a_device_that_cannot_write_makes_the_volume_read_only() {
             let (_, _, wrong) = life.step();
             assert_eq!(wrong, None);
         }
+        // Always possible, so that there is something to write.
+        life.apply(&Op::SetFlags { target: Target::Path(Path::root()), flags: 0 });
         let (synced, _) = life.apply(&Op::Sync);
         let refused = matches!(synced, Outcome::Refused(Refusal::Broken(_) | Refusal::ReadOnly));
         assert!(refused, "a sync that cannot write answered {synced}");
@@ -137,7 +139,7 @@ fn a_device_that_cannot_write_makes_the_volume_read_only() {
 
 #[test]
 fn an_operation_that_cannot_read_changes_no_names() {
-    for_each_seed("an_operation_that_cannot_read_changes_no_names", 10, |seed| {
+    for_each_seed("an_operation_that_cannot_read_changes_no_names", 40, |seed| {
         let mut life = Life::new(seed);
         life.healthy(120);
         for round in 0..60 {

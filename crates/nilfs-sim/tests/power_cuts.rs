@@ -2,7 +2,7 @@
 //! lost that was synced, and the volume goes on working.
 
 use nilfs_engine::Order;
-use nilfs_sim::cuts::{cut_everywhere, cut_somewhere};
+use nilfs_sim::cuts::Cuts;
 use nilfs_sim::generate::Profile;
 use nilfs_sim::history::History;
 use nilfs_sim::op::Op;
@@ -27,12 +27,8 @@ fn settings(seed: u64) -> Settings {
     Settings { shape, mounting, may_fill: true }
 }
 
-fn live_and_cut(
-    settings: Settings,
-    seed: u64,
-    count: usize,
-    cut: impl Fn(&History) -> Result<(), String>,
-) {
+fn live_and_cut(cuts: Cuts, seed: u64, count: usize, cut: impl Fn(&History) -> Result<(), String>) {
+    let settings = cuts.settings;
     let lived = World::new(settings).map_err(|what| Failure { ops: Vec::new(), what });
     let survived = lived.and_then(|mut world| {
         world.live(seed, Profile::SYNCS, count)?;
@@ -51,15 +47,15 @@ fn live_and_cut(
 #[test]
 fn at_every_event_of_short_lives() {
     for_each_seed("at_every_event_of_short_lives", 16, |seed| {
-        let settings = settings(seed);
-        live_and_cut(settings, seed, 25, |history| cut_everywhere(settings, history, seed));
+        let cuts = Cuts { settings: settings(seed), ops_afterwards: 20 };
+        live_and_cut(cuts, seed, 25, |history| cuts.everywhere(history, 0, seed));
     });
 }
 
 #[test]
 fn at_random_events_of_long_lives() {
     for_each_seed("at_random_events_of_long_lives", 12, |seed| {
-        let settings = settings(seed);
-        live_and_cut(settings, seed, 250, |history| cut_somewhere(settings, history, seed, 60));
+        let cuts = Cuts { settings: settings(seed), ops_afterwards: 30 };
+        live_and_cut(cuts, seed, 250, |history| cuts.somewhere(history, 60, seed));
     });
 }

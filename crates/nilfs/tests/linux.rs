@@ -38,7 +38,7 @@ fn with_ours(image: &Image, work: impl FnOnce(&std::path::Path)) -> Manifest {
 fn ours_goes_to_linux_and_back(block_size: u32) {
     let (first, second) = (fill(block_size), fill(block_size + 1));
     let [populated, modified] = truth(first);
-    let image = Image::ours("4G", block_size);
+    let image = Image::ours(&format!("--size 4G -b {block_size}"));
 
     let ours = with_ours(&image, |tree| {
         fs::create_dir(tree).unwrap();

@@ -1,17 +1,18 @@
 //! What was synced survives: Linux's power failures in our hands, and our killed processes in
-//! Linux's and in our own.
+//! Linux's and in our own. Both make the same of what they find.
 
 mod common {
     pub mod ours;
 }
 
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 use std::thread;
 
-use common::ours::{GLANCE, Image, assert_same, scale};
+use common::ours::{GLANCE, Image, Mounted, assert_same, scale};
 use nilfs_real_kernels::{
-    CrashWorkload, LinuxImage, Manifest, Tools, Uml, count_synced, linux, verify_synced,
+    CrashWorkload, LinuxImage, Manifest, Tools, Uml, Verdict, count_synced, linux, verify_synced,
 };
 
 /// Block size and seed of each crash. `NILFS_TEST_SCALE` multiplies the number of seeds.
@@ -20,7 +21,7 @@ fn crashes(seeds: u64) -> impl Iterator<Item = (u32, u64)> {
     seeds.flat_map(|seed| [4096, 2048, 1024].map(|block_size| (block_size, seed)))
 }
 
-/// How many events of its log a workload lives to see: from early to late, for each seed its own.
+/// How many events of its log a workload lives to see: from early to late, each seed its own.
 fn lifetime(block_size: u32, seed: u64) -> usize {
     30 + (seed as usize * 7919 + block_size as usize / 1024 * 101) % 300
 }
@@ -33,30 +34,21 @@ fn assert_synced(what: &str, log: &Path, work: &Path) {
     assert!(report.checked > 0, "{what}: the log is empty");
 }
 
-/// What Linux makes of the volume, which we have left in good order.
+/// Linux mounts the volume and lists it.
 #[track_caller]
-fn seen_by_linux(image: &Image) -> Manifest {
-    let uml = Uml::new(image.path()).script("mount_nilfs; manifest $MNT/work; umount_nilfs");
-    uml.run().unwrap().without_complaint().unwrap().stdout.parse().unwrap()
+fn listed_by_linux(image: &Image) -> Verdict {
+    let uml = Uml::new(image.path()).script("mount_nilfs; manifest $MNT; umount_nilfs");
+    uml.run().unwrap()
 }
 
-/// What Linux's recovery makes of the volume.
+/// Linux's recovery of what we have just recovered was the same, and it has nothing to say against
+/// the order in which we have left the volume.
 #[track_caller]
-fn recovered_by_linux(image: &Image) -> Manifest {
-    let uml = Uml::new(image.path()).script("mount_nilfs; manifest $MNT/work; umount_nilfs");
-    let verdict = uml.run().unwrap().without_complaint_besides_recovery().unwrap();
-    verdict.stdout.parse().unwrap()
-}
-
-/// We recover the volume, and leave it in good order. Gives what is to be seen then.
-#[track_caller]
-fn recovered_by_us(what: &str, image: &Image, log: &Path) -> Manifest {
-    let mounted = image.mount("rw");
-    assert_synced(what, log, &mounted.join("work"));
-    let seen = mounted.manifest("work");
-    mounted.unmount();
-    image.check();
-    seen
+fn assert_linux_agrees(what: &str, unrecovered: &Image, recovered: &Image, ours: &Manifest) {
+    let theirs = listed_by_linux(unrecovered).without_complaint_besides_recovery().unwrap();
+    assert_same(&format!("{what}: recovered by Linux"), ours, &theirs.stdout.parse().unwrap());
+    let theirs = listed_by_linux(recovered).without_complaint().unwrap();
+    assert_same(&format!("{what}: seen by Linux"), ours, &theirs.stdout.parse().unwrap());
 }
 
 #[test]
@@ -64,53 +56,81 @@ fn linux_loses_its_power_and_we_recover() {
     for (block_size, seed) in crashes(2) {
         let what = format!("blocks of {block_size}, seed {seed}");
         println!("{what}");
-        let made = LinuxImage::of_size(2 << 30).block_size(block_size).blocks_per_segment(512);
+        let made = LinuxImage::of_size(2 << 30).block_size(block_size).blocks_per_segment(64);
         let image = Image::of_linux(&made);
         let log = image.beside("synced");
         let workload = CrashWorkload { seed, strict: false };
         linux::crash(&image.path(), workload, &log, lifetime(block_size, seed)).unwrap();
-        let theirs = image.copy();
+        let unrecovered = image.copy();
 
         let before = image.last_change();
         let mounted = image.mount("ro");
         assert_synced(&what, &log, &mounted.join("work"));
-        let read_only = mounted.manifest("work");
+        let read_only = mounted.manifest("");
         mounted.unmount();
         assert_eq!(image.last_change(), before, "{what}: a read-only mount has written");
 
-        let ours = recovered_by_us(&what, &image, &log);
-        assert_same(&what, &read_only, &ours);
-        assert_same(&what, &recovered_by_linux(&theirs), &ours);
-        assert_same(&what, &ours, &seen_by_linux(&image));
+        let mounted = image.mount("rw");
+        assert_synced(&what, &log, &mounted.join("work"));
+        let recovered = mounted.manifest("");
+        mounted.unmount();
+        image.check();
+        assert_same(&what, &read_only, &recovered);
+        assert_linux_agrees(&what, &unrecovered, &image, &recovered);
         image.check();
     }
 }
 
-/// A workload of the crash kind on the host, which ends when its file system fails.
-fn start_workload(seed: u64, log: &Path, work: &Path) -> Child {
-    let mut fill = Tools::get().unwrap().fill();
-    fill.args(["crash", "--strict", "--seed", &seed.to_string(), "--log"]).args([log, work]);
-    // That it cannot go on is all that it has to say.
-    fill.stderr(Stdio::null()).spawn().unwrap()
+/// A process that works on the volume until this fails.
+struct Workload {
+    process: Child,
+    log: PathBuf,
+    directory: String,
 }
 
-/// Our process is killed while a workload works. Gives the volume as it was left.
-fn killed(block_size: u32, seed: u64) -> Image {
-    let image = Image::ours("2G", block_size);
-    let log = image.beside("synced");
+impl Workload {
+    /// Relies on everything that POSIX promises.
+    fn start(image: &Image, mounted: &Mounted, directory: String, seed: u64) -> Self {
+        let log = image.beside(&format!("{directory}.log"));
+        let work = mounted.join(&directory);
+        fs::create_dir(&work).unwrap();
+        File::open(&work).unwrap().sync_all().unwrap();
+        let mut fill = Tools::get().unwrap().fill();
+        fill.args(["crash", "--strict", "--seed", &seed.to_string(), "--log"]).args([&log, &work]);
+        // In the end it says that it cannot go on.
+        let process = fill.stderr(Stdio::null()).spawn().unwrap();
+        Self { process, log, directory }
+    }
+
+    fn has_logged(&mut self, events: usize) -> bool {
+        let ended = self.process.try_wait().unwrap();
+        assert!(ended.is_none(), "the workload in {} has ended by itself", self.directory);
+        count_synced(&self.log) >= events
+    }
+}
+
+/// Our process is killed while two workloads make their work durable and a third program doesn't
+/// care. Gives the volume as it was left, and the workloads.
+fn killed(block_size: u32, seed: u64) -> (Image, Vec<Workload>) {
+    let image = Image::ours(&format!("--size 2G -b {block_size} -B 64"));
     let mounted = image.mount("rw");
-    let work = mounted.join("work");
-    std::fs::create_dir(&work).unwrap();
-    assert!(Command::new("sync").arg("--file-system").arg(&work).status().unwrap().success());
-    let mut workload = start_workload(seed, &log, &work);
-    while count_synced(&log) < lifetime(block_size, seed) {
-        let ended = workload.try_wait().unwrap();
-        assert!(ended.is_none(), "blocks of {block_size}, seed {seed}: the workload ended");
+    let tree = mounted.join("careless");
+    fs::create_dir(&tree).unwrap();
+    let mut fill = Tools::get().unwrap().fill();
+    fill.args(["populate", "--seed", &seed.to_string()]).arg(tree).stderr(Stdio::null());
+    let mut careless = fill.spawn().unwrap();
+    let start = |nth| Workload::start(&image, &mounted, format!("work{nth}"), seed * 2 + nth);
+    let mut workloads: Vec<Workload> = (0..2).map(start).collect();
+    let events = lifetime(block_size, seed);
+    while !workloads.iter_mut().all(|workload| workload.has_logged(events)) {
         thread::sleep(GLANCE);
     }
     mounted.kill();
-    assert!(!workload.wait().unwrap().success());
-    image
+    careless.wait().unwrap();
+    for workload in &mut workloads {
+        assert!(!workload.process.wait().unwrap().success());
+    }
+    (image, workloads)
 }
 
 #[test]
@@ -118,11 +138,15 @@ fn we_are_killed_and_recover() {
     for (block_size, seed) in crashes(4) {
         let what = format!("blocks of {block_size}, seed {seed}");
         println!("{what}");
-        let image = killed(block_size, seed);
-        let log = image.beside("synced");
-        let theirs = image.copy();
-        let ours = recovered_by_us(&what, &image, &log);
-        assert_same(&what, &recovered_by_linux(&theirs), &ours);
-        assert_same(&what, &ours, &seen_by_linux(&image));
+        let (image, workloads) = killed(block_size, seed);
+        let unrecovered = image.copy();
+        let mounted = image.mount("rw");
+        for Workload { log, directory, .. } in &workloads {
+            assert_synced(&what, log, &mounted.join(directory));
+        }
+        let recovered = mounted.manifest("");
+        mounted.unmount();
+        image.check();
+        assert_linux_agrees(&what, &unrecovered, &image, &recovered);
     }
 }

@@ -60,7 +60,7 @@ fn tar_unpacks_a_kernel_and_finds_it_as_packed() {
         run(program("tar", "tar").arg(action).arg(&sources).arg("-C").arg(root))
     };
     program("xz", "xz-utils");
-    let image = Image::ours("4G", 4096);
+    let image = Image::ours("--size 4G -b 4096");
     let mounted = image.mount("rw");
     tar("-xf", mounted.root());
     let mounted = remount(&image, mounted);
@@ -114,7 +114,7 @@ fn git_clones_and_finds_every_object_right() {
     let imported = import.stdin(fs::File::open(&stream).unwrap()).status().unwrap();
     assert!(imported.success());
 
-    let image = Image::ours("1G", 1024);
+    let image = Image::ours("--size 1G -b 1024");
     let mounted = image.mount("rw");
     git(mounted.root(), &["clone", "-q", "--no-local", origin.to_str().unwrap(), "clone"]);
     let clone = mounted.join("clone");
@@ -162,7 +162,7 @@ fn write_project(directory: &Path, files: usize) {
 fn make_builds_a_project_and_later_only_what_changed() {
     const FILES: usize = 30;
     program("gcc", "gcc");
-    let image = Image::ours("1G", 2048);
+    let image = Image::ours("--size 1G -b 2048");
     let mounted = image.mount("rw");
     let project = mounted.join("project");
     fs::create_dir(&project).unwrap();

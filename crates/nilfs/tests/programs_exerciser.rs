@@ -305,7 +305,7 @@ fn aligned(range: Range<usize>) -> Range<usize> {
 
 /// Some files at a time, each with its own seed; afterwards all must still be there.
 fn exercise(block_size: u32, seeds: impl Iterator<Item = u64>) {
-    let image = Image::ours("1G", block_size);
+    let image = Image::ours(&format!("--size 1G -b {block_size}"));
     let mounted = image.mount("rw");
     let work = |seed: u64| {
         let path = mounted.join(&format!("file{seed}"));
@@ -320,10 +320,13 @@ fn exercise(block_size: u32, seeds: impl Iterator<Item = u64>) {
         };
         workers.into_iter().map(join).collect()
     });
-    let files: Vec<(u64, Vec<u8>)> = results.into_iter().map(|result| match result {
-        Ok(file) => file,
-        Err(error) => panic!("blocks of {block_size}: {error}"),
-    }).collect();
+    let files: Vec<(u64, Vec<u8>)> = results
+        .into_iter()
+        .map(|result| match result {
+            Ok(file) => file,
+            Err(error) => panic!("blocks of {block_size}: {error}"),
+        })
+        .collect();
     mounted.unmount();
     image.check();
     let mounted = image.mount("ro");

@@ -100,7 +100,7 @@ impl Shell {
 }
 
 fn survives(journal_mode: &str, block_size: u32) {
-    let image = Image::ours("1G", block_size);
+    let image = Image::ours(&format!("--size 1G -b {block_size}"));
     let mounted = image.mount("rw");
     ask(&mounted.join("database"), SCHEMA);
     mounted.unmount();

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use nilfs_engine::Seek;
+
 use crate::op::pattern;
 use crate::outcome::Refusal;
 use crate::tree::Blocks;
-use nilfs_engine::Seek;
 
 /// The greatest size of a file in bytes.
 const SIZE_MAX: u64 = i64::MAX as u64;

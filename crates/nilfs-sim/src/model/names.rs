@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use nilfs_engine::{RenameMode, Timestamp};
 use nilfs_ondisk::inode::{DeviceCode, FileType, LINK_MAX};
 
 use super::node::{IMMUTABLE, flags_inherited};
@@ -10,7 +11,6 @@ use super::{Answer, Body, FileBody, Model, Node, NodeId};
 use crate::name::{Name, Path};
 use crate::op::{Target, link_text};
 use crate::outcome::{Outcome, Refusal};
-use nilfs_engine::{RenameMode, Timestamp};
 
 /// The bit of a directory's mode that hands its group down.
 const SET_GID: u16 = 0o2000;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use nilfs_engine::Timestamp;
 use nilfs_ondisk::inode::{DeviceCode, FileType};
 
 use super::{FileBody, NodeId};
 use crate::name::Name;
 use crate::outcome::{Facts, Refusal};
-use nilfs_engine::Timestamp;
 
 /// Nothing about the file can change.
 pub(super) const IMMUTABLE: u32 = 0x10;

@@ -5,14 +5,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use nilfs_engine::{Attr, Error, InodeRef, Result, Seek};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::FileType;
 
 use super::{Subject, guarded};
-use crate::name::NAME_MAX;
+use crate::name::{NAME_MAX, Path};
 use crate::outcome::Facts;
 use crate::tree::{Blocks, Content, Tree, shown};
-use nilfs_engine::{Attr, Error, InodeRef, Result, Seek};
 
 /// How many entries one call of `read_dir` is allowed to give: few, so that listings resume.
 const ENTRIES_PER_CALL: usize = 7;
@@ -83,31 +83,63 @@ impl Subject {
         Ok(())
     }
 
+    /// The names that a listing of a directory gives, `between` being called again and again
+    /// while it is under way.
+    ///
+    /// # Errors
+    /// The engine's, in words.
+    pub fn list_slowly(
+        &mut self,
+        path: &Path,
+        mut between: impl FnMut(&mut Self),
+    ) -> Result<Vec<Vec<u8>>, String> {
+        let in_words = |error| format!("list {path}: {error:?}");
+        let directory = self.resolve(&path.0).map_err(in_words)?;
+        let mut listed = Vec::new();
+        let mut cookie = 0;
+        while let Some(next) = guarded(|| self.list_some(&directory, cookie, &mut listed))? {
+            cookie = next;
+            between(self);
+        }
+        Ok(listed.into_iter().map(|entry| entry.name).collect())
+    }
+
     /// The entries of a directory without `.` and `..`.
     pub(super) fn entries(&self, directory: &InodeRef) -> Result<Vec<Listed>> {
-        let mut listed: Vec<Listed> = Vec::new();
+        let mut listed = Vec::new();
         let mut cookie = 0;
-        loop {
-            let mut count = 0;
-            self.fs.read_dir(directory, cookie, &mut |entry| {
-                if count == ENTRIES_PER_CALL {
-                    return false;
-                }
-                count += 1;
-                cookie = entry.next;
-                listed.push(Listed {
-                    name: entry.name.to_vec(),
-                    ino: entry.ino,
-                    kind: entry.file_type,
-                });
-                true
-            })?;
-            if count == 0 || listed.len() > ENTRIES_MAX {
+        while let Some(next) = self.list_some(directory, cookie, &mut listed)? {
+            cookie = next;
+            if listed.len() > ENTRIES_MAX {
                 break;
             }
         }
         listed.retain(|entry| entry.name != b"." && entry.name != b"..");
         Ok(listed)
+    }
+
+    /// Adds some entries of a directory; gives where the listing goes on, if it does.
+    fn list_some(
+        &self,
+        directory: &InodeRef,
+        cookie: u64,
+        listed: &mut Vec<Listed>,
+    ) -> Result<Option<u64>> {
+        let before = listed.len();
+        let mut next = None;
+        self.fs.read_dir(directory, cookie, &mut |entry| {
+            if listed.len() - before == ENTRIES_PER_CALL {
+                return false;
+            }
+            next = Some(entry.next);
+            listed.push(Listed {
+                name: entry.name.to_vec(),
+                ino: entry.ino,
+                kind: entry.file_type,
+            });
+            true
+        })?;
+        Ok(next)
     }
 
     fn check_parent(&self, directory: &InodeRef, parent: &InodeRef) -> Result<(), String> {

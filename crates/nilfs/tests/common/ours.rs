@@ -23,11 +23,11 @@ pub struct Image {
 }
 
 impl Image {
-    /// A volume that we make.
-    pub fn ours(size: &str, block_size: u32) -> Self {
+    /// A volume that we make, with the words of `options` for `nilfs mkfs`.
+    pub fn ours(options: &str) -> Self {
         let image = Self::none();
-        let block_size = block_size.to_string();
-        image.nilfs(&["mkfs", "--size", size, "-b", &block_size]);
+        let words: Vec<&str> = std::iter::once("mkfs").chain(options.split(' ')).collect();
+        image.nilfs(&words);
         image
     }
 
