@@ -118,7 +118,7 @@ pub fn riot(settings: Settings, seed: u64, threads: u64, count: usize) -> Result
             .collect();
         running.into_iter().try_for_each(joined)
     })?;
-    let before = root.tree()?;
+    let before = root.another().tree()?;
     drop(background);
     root.unmount()?;
     check(&*device)?;

@@ -19,6 +19,8 @@ const ROUND: usize = 100;
 /// How often the volume must have said that it is full before the world ends.
 const REFUSALS: usize = 15;
 const CUTS: usize = 8;
+/// Power cuts one after the other; each recovery takes space that only a cleaner could give back.
+const CUTS_IN_A_ROW: u64 = 3;
 
 fn settings(seed: u64) -> Settings {
     Settings {
@@ -44,7 +46,7 @@ fn fill(settings: Settings, seed: u64) -> Result<World, Failure> {
 }
 
 fn end(settings: Settings, seed: u64, world: World) -> Result<(), String> {
-    Cuts { settings, ops_afterwards: 3 }.again_and_again(world.history(), CUTS as u64, seed)?;
+    Cuts { settings, ops_afterwards: 3 }.again_and_again(world.history(), CUTS_IN_A_ROW, seed)?;
     let history = world.end()?;
     Cuts { settings, ops_afterwards: 20 }.somewhere(&history, CUTS, seed)
 }
