@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 
+use crate::cleaning_latency;
 use crate::cleanup::{Undo, register};
 use crate::file_systems::{self, FileSystem, OURS};
 use crate::machine::Machine;
@@ -14,8 +15,12 @@ use crate::report::Report;
 use crate::schedule::{Plan, execute};
 use crate::sizes::Sizes;
 use crate::workloads::{self, Workload};
+use crate::write_amplification;
 
 /// Measures our file system beside its peers, in one table of ratios.
+///
+/// All volumes lie, in turns, on one image whose blocks are all allocated, as on a device; only the
+/// volume of the mount rows is sparse.
 ///
 /// Needs root, to mount the peers and to drop the kernel's caches. Exit status: 0 if ours was
 /// measured in every row (or the reference, where ours is not among the chosen), 1 if it failed in
@@ -33,6 +38,10 @@ struct Cli {
 enum Mode {
     /// Mount the file system that does nothing, and serve it until it is unmounted.
     NullFs(null_fs::Options),
+    /// Count what cleaning costs in the long run. Needs no root.
+    WriteAmplification(write_amplification::Options),
+    /// Time an fsync beside the busy cleaner. Needs no root.
+    CleaningLatency(cleaning_latency::Options),
 }
 
 #[derive(Args)]
@@ -49,7 +58,7 @@ struct Bench {
     /// Scaled-down sizes: shows that everything works, not how fast it is.
     #[arg(long)]
     quick: bool,
-    /// Directory for the images, some GiB [default: the directory for temporary files].
+    /// Directory for the images, some 12 GiB [default: the directory for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Our command.
@@ -72,6 +81,14 @@ pub fn run() -> Result<ExitCode> {
     match cli.command {
         Some(Mode::NullFs(options)) => {
             null_fs::serve(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Mode::CleaningLatency(options)) => {
+            cleaning_latency::run(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Mode::WriteAmplification(options)) => {
+            write_amplification::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
         None => bench(&cli.bench),

@@ -8,6 +8,7 @@
 //! the table of whom, [`stage`] what a workload is handed, [`schedule`] the order of it all,
 //! [`report`] what is printed. [`null_fs`] is the limit: a FUSE file system that does nothing.
 
+mod cleaning_latency;
 mod cleanup;
 mod cli;
 mod command;
@@ -21,6 +22,7 @@ mod schedule;
 mod sizes;
 mod stage;
 mod workloads;
+mod write_amplification;
 
 use std::process::ExitCode;
 

@@ -1,16 +1,23 @@
 //! What a workload is handed: a volume of one file system, a clock, and nothing of the others.
 
+use std::fs::File;
+use std::hint::black_box;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::fs::Advice;
 
 use crate::command;
 use crate::file_systems::FileSystem;
 use crate::fixtures::Fixtures;
 use crate::mount::Mount;
 use crate::sizes::Sizes;
+
+/// Seconds that everything takes: a clock that did not move must not make an infinite rate.
+pub const SHORTEST_TIME: f64 = 1e-9;
 
 /// One measurement: an amount of work, in the unit of its workload, and the time that it took.
 #[derive(Clone, Copy, Debug)]
@@ -19,13 +26,14 @@ pub struct Sample {
     pub amount: u64,
     /// The time that it took.
     pub elapsed: Duration,
+    /// The time that its reads of the image take on their own, where that was measured.
+    pub reads: Option<Duration>,
 }
 
 impl Sample {
     /// Work per second.
     pub fn rate(&self) -> f64 {
-        // A clock that did not move must not make an infinite rate.
-        self.amount as f64 / self.elapsed.as_secs_f64().max(1e-9)
+        self.amount as f64 / self.elapsed.as_secs_f64().max(SHORTEST_TIME)
     }
 }
 
@@ -39,7 +47,7 @@ pub struct Stage<'a> {
     pub fixtures: &'a Fixtures,
     /// The archive of the kernel's source, if the user named one.
     pub kernel_source: Option<&'a Path>,
-    image: PathBuf,
+    copy: PathBuf,
     root: PathBuf,
     mount: Option<Mount>,
 }
@@ -56,8 +64,8 @@ impl<'a> Stage<'a> {
         let root = dir.join("mnt");
         std::fs::create_dir_all(&root)
             .with_context(|| format!("cannot create {}", root.display()))?;
-        let image = dir.join("image");
-        Ok(Self { system, sizes, fixtures, kernel_source, image, root, mount: None })
+        let copy = dir.join("copy.img");
+        Ok(Self { system, sizes, fixtures, kernel_source, copy, root, mount: None })
     }
 
     /// Where volumes are mounted.
@@ -67,18 +75,34 @@ impl<'a> Stage<'a> {
 
     /// Formats and mounts a volume; returns the directory where it is mounted.
     pub fn mount_fresh(&mut self) -> Result<PathBuf> {
-        self.system.format(&self.image, self.sizes.volume_bytes)?;
-        self.mount = Some(self.system.mount(&self.image, &self.root)?);
+        let image = self.image()?;
+        self.system.format(&image)?;
+        self.mount = Some(self.system.mount(&image, &self.root)?);
         Ok(self.root.clone())
     }
 
-    /// Mounts a copy of a prepared image with nothing of it in memory, and times that.
-    pub fn time_mount_of(&mut self, prepared: &Path) -> Result<Sample> {
-        copy_sparse(prepared, &self.image)?;
-        drop_caches()?;
+    /// The image that all fresh volumes lie on, each over the one before. All its blocks are
+    /// allocated, as those of a device are: in a sparse file, every block that is written for the
+    /// first time costs a change of the host's metadata, which a log-structured file system would
+    /// pay at each fsync and no device asks for.
+    fn image(&self) -> Result<PathBuf> {
+        let bytes = self.sizes.volume_bytes;
+        self.fixtures.get("volume.img", |path| write_zeros(path, bytes))
+    }
+
+    /// A copy of a prepared image, with the same holes; it goes away with the stage.
+    pub fn copy_of(&self, prepared: &Path) -> Result<PathBuf> {
+        let mut copy = Command::new("cp");
+        command::run(copy.arg("--sparse=always").arg(prepared).arg(&self.copy))?;
+        Ok(self.copy.clone())
+    }
+
+    /// Mounts an image with nothing of it in memory, and times that.
+    pub fn time_mount_of(&mut self, image: &Path) -> Result<Sample> {
+        forget(image)?;
         let start = Instant::now();
-        self.mount = Some(self.system.mount(&self.image, &self.root)?);
-        Ok(Sample { amount: 1, elapsed: start.elapsed() })
+        self.mount = Some(self.system.mount(image, &self.root)?);
+        Ok(Sample { amount: 1, elapsed: start.elapsed(), reads: None })
     }
 
     /// Forgets all that is in memory: the next read comes from the device.
@@ -87,9 +111,21 @@ impl<'a> Stage<'a> {
             if let Some(mount) = self.mount.take() {
                 mount.unmount()?;
             }
-            self.mount = Some(self.system.mount(&self.image, &self.root)?);
+            self.mount = Some(self.system.mount(&self.image()?, &self.root)?);
         }
         drop_caches()
+    }
+
+    /// Makes the machine have `bytes` of memory at hand. A virtual machine's memory is often
+    /// backed only when it is first touched, at some milliseconds for each MiB, and taken back
+    /// soon after it was freed; without this, a run with much data would mostly time that. More
+    /// than is free is not touched: what is in use is backed already.
+    pub fn warm_memory(&self, bytes: u64) {
+        let system = rustix::system::sysinfo();
+        let free = system.freeram * u64::from(system.mem_unit);
+        // Some is left to whoever needs it at this moment.
+        let bytes = bytes.min(free / 4 * 3);
+        drop(black_box(vec![1_u8; bytes as usize]));
     }
 
     /// Times `work`, which does `amount` of the workload's unit. What others still had to write
@@ -98,7 +134,7 @@ impl<'a> Stage<'a> {
         rustix::fs::sync();
         let start = Instant::now();
         work()?;
-        Ok(Sample { amount, elapsed: start.elapsed() })
+        Ok(Sample { amount, elapsed: start.elapsed(), reads: None })
     }
 
     /// Unmounts. A file system that cannot unmount has not done its work.
@@ -110,8 +146,8 @@ impl<'a> Stage<'a> {
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
         drop(self.mount.take());
-        // A missing image is the rule for a file system that has none.
-        let _ = std::fs::remove_file(&self.image);
+        // Most workloads have made none.
+        let _ = std::fs::remove_file(&self.copy);
     }
 }
 
@@ -124,9 +160,29 @@ pub fn settle(root: &Path) -> Result<()> {
     dir.sync_all().with_context(|| format!("cannot fsync {}", root.display()))
 }
 
-/// Copies an image without filling its holes.
-fn copy_sparse(from: &Path, to: &Path) -> Result<()> {
-    command::run(Command::new("cp").arg("--sparse=always").arg(from).arg(to))
+/// Makes a file of zeros that are really there.
+fn write_zeros(path: &Path, bytes: u64) -> Result<()> {
+    const PIECE_BYTES: u64 = 1 << 20;
+    let zeros = vec![0; PIECE_BYTES as usize];
+    let write = || {
+        let mut file = File::create_new(path)?;
+        for written in (0..bytes).step_by(PIECE_BYTES as usize) {
+            file.write_all(&zeros[..PIECE_BYTES.min(bytes - written) as usize])?;
+        }
+        file.sync_all()
+    };
+    write().with_context(|| format!("cannot write the image {}", path.display()))
+}
+
+/// Makes the kernel forget what an image holds; programs and all else stay in memory.
+pub fn forget(image: &Path) -> Result<()> {
+    let forget = || {
+        let file = File::open(image)?;
+        // What is still to be written would be kept.
+        file.sync_all()?;
+        std::io::Result::Ok(rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?)
+    };
+    forget().with_context(|| format!("cannot empty the cache of {}", image.display()))
 }
 
 fn drop_caches() -> Result<()> {

@@ -31,6 +31,11 @@ impl CheckpointTable {
         start < end && self.entries.range(start..end).next().is_some()
     }
 
+    /// Whether a snapshot c with `start <= c < end` exists.
+    pub(crate) fn any_snapshot_in(&self, start: Cno, end: Cno) -> bool {
+        start < end && self.entries.range(start..end).any(|(_, entry)| entry.is_snapshot())
+    }
+
     fn snapshots(&self) -> impl Iterator<Item = (Cno, &RawCheckpoint)> {
         self.entries.iter().filter(|(_, entry)| entry.is_snapshot()).map(|(cno, e)| (*cno, e))
     }

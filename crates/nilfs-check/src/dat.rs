@@ -7,6 +7,7 @@ use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
 
+use crate::Options;
 use crate::checkpoints::CheckpointTable;
 use crate::judge::{FileAt, Judge};
 use crate::owners::Ownership;
@@ -151,7 +152,7 @@ impl Judge<'_, '_> {
     }
 
     /// Judges every allocated entry, and that nothing of the present was left unreached.
-    pub(crate) fn judge_dat_entries(&mut self, checkpoints: &CheckpointTable) {
+    pub(crate) fn judge_dat_entries(&mut self, checkpoints: &CheckpointTable, options: &Options) {
         for (first, at) in self.dat.in_order() {
             let per_block = self.dat.layout.map_or(0, |layout| layout.entries_per_block);
             for nth in 0..per_block {
@@ -161,6 +162,7 @@ impl Judge<'_, '_> {
                     && vblock.0 != 0
                 {
                     self.judge_dat_entry(vblock, slot, checkpoints);
+                    self.count_past(slot.entry, checkpoints, options);
                 }
             }
         }
@@ -170,6 +172,18 @@ impl Judge<'_, '_> {
             });
         }
         self.counts.live_blocks += self.dat.blocks.len() as u64;
+    }
+
+    /// Counts a block that the present has no more, by what keeps it.
+    fn count_past(&mut self, entry: DatEntry, checkpoints: &CheckpointTable, options: &Options) {
+        if entry.end == Cno::MAX || entry.start >= entry.end {
+            return;
+        }
+        if entry.end > options.protected_from {
+            self.counts.protected_blocks += 1;
+        } else if checkpoints.any_snapshot_in(entry.start, entry.end) {
+            self.counts.snapshot_blocks += 1;
+        }
     }
 
     fn judge_dat_entry(&mut self, vblock: VBlockNr, slot: Slot, checkpoints: &CheckpointTable) {

@@ -84,7 +84,7 @@ impl<'v, 'd> Judge<'v, 'd> {
         for (cno, entry) in &walked {
             self.judge_checkpoint(*cno, entry);
         }
-        self.judge_dat_entries(&checkpoints);
+        self.judge_dat_entries(&checkpoints, options);
         self.findings.into_report(self.newest.cno, self.counts)
     }
 

@@ -68,12 +68,19 @@ pub struct Options {
     pub verify_logs: bool,
     /// Findings kept per rule and severity; further ones are only counted.
     pub findings_per_rule: usize,
+    /// Blocks that lived in this checkpoint or later are counted as protected.
+    pub protected_from: Cno,
 }
 
 impl Default for Options {
     /// All logs, and up to a thousand checkpoints: everything on a small volume.
     fn default() -> Self {
-        Self { checkpoints: Checkpoints::Sample(1000), verify_logs: true, findings_per_rule: 20 }
+        Self {
+            checkpoints: Checkpoints::Sample(1000),
+            verify_logs: true,
+            findings_per_rule: 20,
+            protected_from: Cno::MAX,
+        }
     }
 }
 

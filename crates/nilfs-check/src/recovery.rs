@@ -61,6 +61,11 @@ pub(crate) fn find_newest(
             )
         });
     }
+    if let Some(astray) = scan.astray {
+        findings.error(Rule::LogChain, Place::VOLUME.log(astray), || {
+            "the chain of logs runs into a log of moved blocks, which must stand beside it".into()
+        });
+    }
     if !fallen_back {
         judge_superblocks(volume, &mut reader, superblocks, best.log, findings);
     }
@@ -134,6 +139,8 @@ struct Scan {
     first_behind: Option<(BlockNr, Seq)>,
     /// Last log that ends a logical segment behind the best one.
     last_end: Option<BlockNr>,
+    /// A log that should stand beside the chain, not in it.
+    astray: Option<BlockNr>,
 }
 
 impl Scan {
@@ -153,12 +160,17 @@ impl Scan {
             best: Found { log: link.block, header: link.header, cno },
             first_behind: None,
             last_end: None,
+            astray: None,
         };
         let mut scan = found(first, start.cno);
         while !clean && let Some(link) = chain.next() {
             if link.header.has(SR) {
                 scan = found(link, scan.best.cno.plus(1));
                 continue;
+            }
+            if link.header.is_beside_chain() {
+                scan.astray = Some(link.block);
+                break;
             }
             if scan.first_behind.is_none() && link.header.has(LOGBGN) {
                 scan.first_behind = Some((link.block, link.header.seq));

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use nilfs_ondisk::summary::{FileInfo, LOGBGN, LOGEND, LogHeader, SR};
+use nilfs_ondisk::summary::{FileInfo, GC, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
 use nilfs_ondisk::{BlockNr, SegNum, Seq};
 
 use crate::judge::Judge;
@@ -86,7 +86,8 @@ impl Judge<'_, '_> {
             previous = Some(header);
             at = at.plus(header.nblocks.into());
         }
-        (owners, previous.map(|log| (log.seq, log.next)))
+        let chained = previous.filter(|log| !log.is_beside_chain());
+        (owners, chained.map(|log| (log.seq, log.next)))
     }
 
     /// Judges what a log says about itself, beyond what its parser demands.
@@ -94,6 +95,13 @@ impl Judge<'_, '_> {
         if header.nblocks < 2 {
             self.error(Rule::Log, place, || {
                 format!("ss_nblocks is {}, expected 2 or more", header.nblocks)
+            });
+        }
+        // Only logs of moved blocks, which stand beside the chain, have both flags.
+        let moved = header.has(GC) && header.has(LOGBGN);
+        if moved && (header.has(SR) || header.has(SYNDT) || !header.has(LOGEND)) {
+            self.error(Rule::Log, place, || {
+                "a log of moved blocks must end its logical segment and be nothing else".into()
             });
         }
         if header.has(SR) && !header.has(LOGEND) {
@@ -117,9 +125,11 @@ impl Judge<'_, '_> {
                 self.error(Rule::Log, place.ino(file.ino), || "the finfo has no blocks".into());
             }
         }
+        // An old log may name a segment that a later resize has cut off; the newest may not.
         let geometry = &self.volume.geometry;
         let next = geometry.segment_of(header.next);
-        if !geometry.has_segment(next) || geometry.segment_start(next) != header.next {
+        let cut_off = !geometry.has_segment(next) && header.cno == newest;
+        if cut_off || geometry.segment_start(next) != header.next {
             self.error(Rule::LogChain, place, || {
                 format!("ss_next is {}, which is no start of a segment", header.next)
             });
@@ -134,6 +144,11 @@ impl Judge<'_, '_> {
                     "ss_seq is {} and ss_next {}, but the log before has {} and {}",
                     header.seq, header.next, previous.seq, previous.next
                 )
+            });
+        }
+        if header.is_beside_chain() != previous.is_beside_chain() {
+            self.error(Rule::LogChain, place, || {
+                "a log of the chain and one beside it stand in the same segment".into()
             });
         }
         if header.cno < previous.cno {

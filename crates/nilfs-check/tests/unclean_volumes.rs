@@ -4,7 +4,9 @@
 mod support;
 
 use nilfs_check::{Rule, Severity};
-use nilfs_ondisk::summary::{BlockInfo, FileInfo, LOGBGN, LOGEND, NewLog, SYNDT, encode_summary};
+use nilfs_ondisk::summary::{
+    BlockInfo, FileInfo, GC, LOGBGN, LOGEND, NewLog, SYNDT, encode_summary,
+};
 use nilfs_ondisk::{FileBlock, Ino, VBlockNr};
 use support::{BLOCK_SIZES, Image};
 
@@ -19,8 +21,8 @@ fn forget_the_newest(image: &mut Image) {
     });
 }
 
-/// Writes a data-sync log of one block behind the newest log, for a file.
-fn append_data_sync(image: &mut Image, ino: Ino, flags: u16) {
+/// Writes a log of one block behind the newest log, for a file.
+fn append(image: &mut Image, ino: Ino, flags: u16) {
     let newest = image.newest_log();
     let geometry = image.geometry();
     let mut at = newest.block.plus(newest.header.nblocks.into());
@@ -30,7 +32,7 @@ fn append_data_sync(image: &mut Image, ino: Ino, flags: u16) {
         seq = seq.plus(1);
     }
     let log = NewLog {
-        flags: SYNDT | flags,
+        flags,
         seq,
         create: newest.header.create,
         next: newest.header.next,
@@ -67,7 +69,7 @@ fn logs_to_roll_forward_are_named() {
         for block_size in BLOCK_SIZES {
             let mut image = Image::by_linux(block_size);
             let direct = image.named("direct");
-            append_data_sync(&mut image, direct, flags);
+            append(&mut image, direct, SYNDT | flags);
             image.edit_superblocks(|raw| raw.s_state.set(0));
             let report = image.judge().unwrap();
             assert!(report.is_consistent(), "{report}");
@@ -85,10 +87,25 @@ fn logs_to_roll_forward_are_named() {
 fn a_log_for_a_file_that_does_not_exist_cannot_be_rolled_forward() {
     for block_size in BLOCK_SIZES {
         let mut image = Image::by_linux(block_size);
-        append_data_sync(&mut image, Ino(777), LOGBGN | LOGEND);
+        append(&mut image, Ino(777), SYNDT | LOGBGN | LOGEND);
         image.edit_superblocks(|raw| raw.s_state.set(0));
         let report = image.judge().unwrap();
         let seen = |finding: &nilfs_check::Finding| finding.place.ino == Some(Ino(777));
+        assert!(report.errors().any(seen), "block size {block_size}:\n{report}");
+    }
+}
+
+/// A recovery would take moved blocks for what somebody had synced.
+#[test]
+fn the_chain_must_not_run_into_moved_blocks() {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        append(&mut image, Ino(777), GC | LOGBGN | LOGEND);
+        image.edit_superblocks(|raw| raw.s_state.set(0));
+        let report = image.judge().unwrap();
+        let seen = |finding: &nilfs_check::Finding| {
+            finding.rule == Rule::LogChain && finding.message.contains("moved blocks")
+        };
         assert!(report.errors().any(seen), "block size {block_size}:\n{report}");
     }
 }

@@ -1,10 +1,11 @@
 //! A device whose requests fail on demand, to see what becomes of its users.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{Device, IoSlice};
+use crate::{Claim, Device, IoSlice};
 
 /// The switches of a [`FaultyDevice`]; all off at first.
 #[derive(Debug, Default)]
@@ -65,5 +66,17 @@ impl<D: Device> Device for FaultyDevice<D> {
     fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
         unless(&self.faults.writes, "discard")?;
         self.below.discard(offset, bytes)
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        self.below.resize(bytes)
+    }
+
+    fn claim(&self, key: u64) -> io::Result<Claim> {
+        self.below.claim(key)
+    }
+
+    fn reserve(&self, keys: Range<u64>) -> io::Result<(Vec<u64>, Claim)> {
+        self.below.reserve(keys)
     }
 }

@@ -3,14 +3,16 @@
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 use thiserror::Error;
 
-use crate::holder::{Holder, holder_of};
-use crate::{Device, IoSlice, check_range};
+use crate::holder::{Holder, holder_of, loop_device_of};
+use crate::{Claim, Device, IoSlice, check_range, claims};
 
 /// Pieces that one gathered write may have (`IOV_MAX` of Linux).
 const PIECES_PER_CALL: usize = 1024;
@@ -27,6 +29,8 @@ pub enum Access {
     ReadOnly,
     /// Read and write; nobody else may read or write meanwhile.
     ReadWrite,
+    /// As `ReadWrite`, although the kernel may have it mounted: at the user's own risk.
+    Forced,
 }
 
 /// Why a device could not be opened.
@@ -74,7 +78,7 @@ impl OpenError {
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
-    size: u64,
+    size: AtomicU64,
     access: Access,
 }
 
@@ -92,7 +96,7 @@ impl FileDevice {
             return Err(OpenError::WrongKind { path: path.to_owned(), kind });
         }
         let mut options = File::options();
-        options.read(true).write(access == Access::ReadWrite);
+        options.read(true).write(matches!(access, Access::ReadWrite | Access::Forced));
         if access == Access::ReadWrite && kind.is_block_device() {
             // On a block device this asks the kernel whether anybody has it mounted.
             options.custom_flags(OFlags::EXCL.bits() as i32);
@@ -105,7 +109,7 @@ impl FileDevice {
         let lock = match access {
             Access::Inspect => None,
             Access::ReadOnly => Some(FlockOperation::NonBlockingLockShared),
-            Access::ReadWrite => Some(FlockOperation::NonBlockingLockExclusive),
+            Access::ReadWrite | Access::Forced => Some(FlockOperation::NonBlockingLockExclusive),
         };
         if let Some(lock) = lock
             && let Err(error) = rustix::fs::flock(&file, lock)
@@ -115,30 +119,36 @@ impl FileDevice {
                 other => cannot(other.into()),
             });
         }
+        if access == Access::ReadWrite
+            && kind.is_file()
+            && let Some(device) = loop_device_of(&metadata)
+        {
+            return Err(OpenError::Busy { path: path.to_owned(), holder: Holder::Loop(device) });
+        }
         // The end of a block device is found as that of a file.
         let size =
             rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| cannot(e.into()))?;
-        Ok(Self { file, size, access })
+        Ok(Self { file, size: AtomicU64::new(size), access })
     }
 }
 
 impl Device for FileDevice {
     fn size(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Relaxed)
     }
 
     fn is_read_only(&self) -> bool {
-        self.access != Access::ReadWrite
+        matches!(self.access, Access::Inspect | Access::ReadOnly)
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        check_range(self.size, offset, buffer.len() as u64)?;
+        check_range(self.size(), offset, buffer.len() as u64)?;
         self.file.read_exact_at(buffer, offset)
     }
 
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
         let total = pieces.iter().map(|piece| piece.len() as u64).sum();
-        check_range(self.size, offset, total)?;
+        check_range(self.size(), offset, total)?;
         let mut at = offset;
         for group in pieces.chunks(PIECES_PER_CALL) {
             at = write_all(&self.file, at, group)?;
@@ -156,10 +166,27 @@ impl Device for FileDevice {
     }
 
     fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        check_range(self.size, offset, bytes)?;
+        check_range(self.size(), offset, bytes)?;
         // A hole in a file; on a block device the kernel turns it into a discard.
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.file, mode, offset, bytes)?)
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(bytes)?;
+        }
+        let size = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))?;
+        self.size.store(size, Ordering::Relaxed);
+        if size == bytes { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
+    }
+
+    fn claim(&self, key: u64) -> io::Result<Claim> {
+        claims::claim(&self.file, key)
+    }
+
+    fn reserve(&self, keys: Range<u64>) -> io::Result<(Vec<u64>, Claim)> {
+        claims::reserve(&self.file, keys)
     }
 }
 

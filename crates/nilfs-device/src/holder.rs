@@ -1,9 +1,11 @@
 //! Who has a device: a name for the message that refuses a second opener.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, Metadata};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Who has a device open or mounted, as far as the system tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub enum Holder {
     },
     /// It is mounted on this directory.
     Mount(String),
+    /// This loop device has it.
+    Loop(PathBuf),
     /// Somebody.
     Unknown,
 }
@@ -27,6 +31,7 @@ impl fmt::Display for Holder {
             Self::Process { pid, name } if name.is_empty() => write!(f, "process {pid}"),
             Self::Process { pid, name } => write!(f, "process {pid} ({name})"),
             Self::Mount(directory) => write!(f, "the mount on {directory}"),
+            Self::Loop(device) => write!(f, "the loop device {}", device.display()),
             Self::Unknown => f.write_str("another program"),
         }
     }
@@ -57,4 +62,16 @@ pub(crate) fn holder_of(path: &Path, metadata: &Metadata) -> Holder {
         .find(|(device, _)| Path::new(device) == path)
         .and_then(|(_, rest)| rest.split(' ').next())
         .map_or(Holder::Unknown, |directory| Holder::Mount(directory.to_owned()))
+}
+
+/// The loop device that an image is attached to. The kernel opens the image without a lock that
+/// others could see, and whoever has the loop device open or mounted does not show at the image.
+pub(crate) fn loop_device_of(image: &Metadata) -> Option<PathBuf> {
+    let devices = fs::read_dir("/sys/block").ok()?;
+    devices.flatten().find_map(|device| {
+        let attached = fs::read(device.path().join("loop/backing_file")).ok()?;
+        let attached = fs::metadata(OsStr::from_bytes(attached.trim_ascii_end())).ok()?;
+        let same = (attached.dev(), attached.ino()) == (image.dev(), image.ino());
+        same.then(|| Path::new("/dev").join(device.file_name()))
+    })
 }

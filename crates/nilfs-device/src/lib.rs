@@ -7,6 +7,7 @@
 //!
 //! This crate knows nothing of NILFS2.
 
+mod claims;
 mod faulty;
 mod file;
 mod holder;
@@ -14,9 +15,12 @@ mod memory;
 mod recording;
 
 use std::io;
+use std::ops::Range;
 
+pub use claims::Claim;
 pub use faulty::{Faults, FaultyDevice};
 pub use file::{Access, FileDevice, OpenError};
+pub use holder::Holder;
 pub use memory::MemoryDevice;
 pub use recording::{Event, RecordingDevice};
 
@@ -58,6 +62,38 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] if the device cannot do it, or any device error.
     fn discard(&self, offset: u64, bytes: u64) -> io::Result<()>;
+
+    /// Makes an image file `bytes` long; what it gains is zeros. A block device is as large as it
+    /// is, but may have become larger since it was opened, which this finds out.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] if the device has another size and keeps it, or any system
+    /// error.
+    fn resize(&self, _bytes: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Tells those who write to the device that what `key` stands for is being read, for as long
+    /// as the claim is kept. Waits while somebody else has the key reserved. What a key means is
+    /// between its users; keys are less than 2^62.
+    ///
+    /// What had been reserved may be gone when the claim is there: claim first, then look.
+    ///
+    /// # Errors
+    /// Any system error. A device that no other process can open has nobody to be told.
+    fn claim(&self, _key: u64) -> io::Result<Claim> {
+        Ok(Box::new(()))
+    }
+
+    /// Gives the keys of a range that others have claimed, in order, and reserves the rest: until
+    /// the second value is dropped, nobody can claim another key of the range. Ranges that are
+    /// reserved at the same time must not overlap.
+    ///
+    /// # Errors
+    /// Any system error, or something else than claims has locked the range.
+    fn reserve(&self, _keys: Range<u64>) -> io::Result<(Vec<u64>, Claim)> {
+        Ok((Vec::new(), Box::new(())))
+    }
 }
 
 /// Fails unless `bytes` bytes at `offset` lie within a device of `size` bytes.

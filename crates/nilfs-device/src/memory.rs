@@ -65,6 +65,11 @@ impl Device for MemoryDevice {
         Ok(())
     }
 
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        self.bytes.write().resize(bytes as usize, 0);
+        Ok(())
+    }
+
     fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let mut content = self.bytes.write();
         check_range(content.len() as u64, offset, bytes)?;

@@ -1,11 +1,12 @@
 //! A device that remembers what was done to it, so that a test can cut the power anywhere.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::{Device, IoSlice};
+use crate::{Claim, Device, IoSlice};
 
 /// Something that changed the device, in the order in which it happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,5 +93,17 @@ impl<D: Device> Device for RecordingDevice<D> {
         self.below.discard(offset, bytes)?;
         events.push(Event::Discard { offset, bytes });
         Ok(())
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        self.below.resize(bytes)
+    }
+
+    fn claim(&self, key: u64) -> io::Result<Claim> {
+        self.below.claim(key)
+    }
+
+    fn reserve(&self, keys: Range<u64>) -> io::Result<(Vec<u64>, Claim)> {
+        self.below.reserve(keys)
     }
 }

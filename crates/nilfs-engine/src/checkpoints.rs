@@ -1,10 +1,10 @@
 //! The cpfile: the checkpoints of the volume (format spec §11, behaviour spec §3.4 and §7).
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::checkpoint::{
-    CHECKPOINT_SIZE, CpfileLayout, INVALID, RawCheckpoint, RawCpfileHeader,
+    CHECKPOINT_SIZE, CpfileLayout, INVALID, RawCheckpoint, RawCpfileHeader, SNAPSHOT,
 };
 use nilfs_ondisk::{Cno, FileBlock};
 use zerocopy::IntoBytes;
@@ -33,7 +33,7 @@ pub(crate) fn checkpoint(source: Source<'_>, root: &Root, cno: Cno) -> Result<Ra
     if cno < Cno::MIN {
         return Err(Error::NoCheckpoint(cno));
     }
-    let (key, offset) = CpfileLayout::new(source.store.geometry()).slot(cno);
+    let (key, offset) = CpfileLayout::new(&source.store.geometry()).slot(cno);
     let block = source.block(root, key)?.ok_or(Error::NoCheckpoint(cno))?;
     let entry = RawCheckpoint::parse(&block[offset..]).map_err(damaged)?;
     if !entry.is_valid() || entry.cp_cno.get() != cno.0 {
@@ -49,7 +49,7 @@ pub(crate) fn scan(
     from: Cno,
     visit: &mut dyn FnMut(Cno, &RawCheckpoint) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
-    let layout = CpfileLayout::new(source.store.geometry());
+    let layout = CpfileLayout::new(&source.store.geometry());
     let from = from.max(Cno::MIN);
     source.scan(root, layout.slot(from).0, &mut |key, pointer| {
         let block = source.store.read(source.locate(pointer)?)?;
@@ -72,7 +72,7 @@ pub(crate) struct CpfileEdit {
 
 impl CpfileEdit {
     pub(crate) fn new(source: Source<'_>, root: Root) -> Self {
-        Self { file: FileEdit::new(root), layout: CpfileLayout::new(source.store.geometry()) }
+        Self { file: FileEdit::new(root), layout: CpfileLayout::new(&source.store.geometry()) }
     }
 
     /// Adds a checkpoint. `entry` says everything but the count that shares a slot with it.
@@ -95,15 +95,148 @@ impl CpfileEdit {
         if old.is_valid() {
             return Ok(());
         }
-        // The first slot of every block but the first counts the checkpoints of the block.
-        if key != HEADER_BLOCK {
-            let mut first = RawCheckpoint::parse(block).map_err(damaged)?;
-            first.cp_checkpoints_count =
-                U32::new(first.cp_checkpoints_count.get().saturating_add(1));
-            block[..CHECKPOINT_SIZE].copy_from_slice(first.as_bytes());
-        }
+        self.count_in_block(source, key, 1)?;
         let mut header = header_of(&self.file, source)?;
         header.ch_ncheckpoints = U64::new(header.ch_ncheckpoints.get().saturating_add(1));
+        self.set_header(source, &header)
+    }
+
+    /// Deletes the checkpoints of a range except snapshots; gives their number.
+    pub(crate) fn delete(&mut self, source: Source<'_>, range: &Range<Cno>) -> Result<u64> {
+        let mut found = Vec::new();
+        scan(source, self.file.root(), range.start, &mut |cno, _| {
+            if cno >= range.end {
+                return Ok(ControlFlow::Break(()));
+            }
+            found.push(cno);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let mut doomed = Vec::new();
+        for cno in found {
+            // The same commit may have deleted it, or made a snapshot of it, already.
+            match self.entry(source, cno) {
+                Ok(entry) if !entry.is_snapshot() => doomed.push(cno),
+                Ok(_) | Err(Error::NoCheckpoint(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        for &cno in &doomed {
+            let mut entry = self.entry(source, cno)?;
+            entry.cp_flags = U32::new(entry.cp_flags.get() | INVALID);
+            self.set_entry(source, cno, &entry)?;
+            let key = self.layout.slot(cno).0;
+            if self.count_in_block(source, key, -1)? == Some(0) {
+                self.file.remove(source, key)?;
+            }
+        }
+        let deleted = doomed.len() as u64;
+        let mut header = header_of(&self.file, source)?;
+        header.ch_ncheckpoints = U64::new(header.ch_ncheckpoints.get().saturating_sub(deleted));
+        self.set_header(source, &header)?;
+        Ok(deleted)
+    }
+
+    /// Makes a snapshot of a checkpoint, or the other way round; nothing, if it is that already.
+    /// Snapshots are linked in a list by ascending number, with the header at both ends.
+    pub(crate) fn set_snapshot(
+        &mut self,
+        source: Source<'_>,
+        cno: Cno,
+        snapshot: bool,
+    ) -> Result<()> {
+        let mut entry = self.entry(source, cno)?;
+        if entry.is_snapshot() == snapshot {
+            return Ok(());
+        }
+        let (previous, next) = match snapshot {
+            true => self.neighbours(source, cno)?,
+            false => (Cno(entry.cp_snapshot_prev.get()), Cno(entry.cp_snapshot_next.get())),
+        };
+        let (behind_previous, before_next) = if snapshot { (cno, cno) } else { (next, previous) };
+        self.link(source, previous, |_, next| *next = U64::new(behind_previous.0))?;
+        self.link(source, next, |previous, _| *previous = U64::new(before_next.0))?;
+        // The entry may have been a neighbour of itself only through a damaged list.
+        entry.cp_flags = U32::new(entry.cp_flags.get() ^ SNAPSHOT);
+        let links = if snapshot { (previous, next) } else { (Cno(0), Cno(0)) };
+        entry.cp_snapshot_prev = U64::new(links.0.0);
+        entry.cp_snapshot_next = U64::new(links.1.0);
+        self.set_entry(source, cno, &entry)?;
+        let mut header = header_of(&self.file, source)?;
+        let by = if snapshot { 1 } else { -1 };
+        header.ch_nsnapshots = U64::new(header.ch_nsnapshots.get().saturating_add_signed(by));
+        self.set_header(source, &header)
+    }
+
+    /// The snapshots before and behind a checkpoint; 0 where there is none.
+    fn neighbours(&self, source: Source<'_>, cno: Cno) -> Result<(Cno, Cno)> {
+        let mut next = Cno(0);
+        let mut previous = Cno(header_of(&self.file, source)?.ch_snapshot_prev.get());
+        while previous > cno {
+            let following = Cno(self.entry(source, previous)?.cp_snapshot_prev.get());
+            if following >= previous {
+                return Err(Error::Inconsistent("the list of snapshots does not descend".into()));
+            }
+            (next, previous) = (previous, following);
+        }
+        Ok((previous, next))
+    }
+
+    /// Changes the links (to the previous, to the next) of a snapshot; of the header, if 0.
+    fn link(
+        &mut self,
+        source: Source<'_>,
+        cno: Cno,
+        change: impl FnOnce(&mut U64, &mut U64),
+    ) -> Result<()> {
+        if cno.0 == 0 {
+            let mut header = header_of(&self.file, source)?;
+            // Seen from the ends of the list, the header is what comes next to both.
+            change(&mut header.ch_snapshot_prev, &mut header.ch_snapshot_next);
+            return self.set_header(source, &header);
+        }
+        let mut entry = self.entry(source, cno)?;
+        change(&mut entry.cp_snapshot_prev, &mut entry.cp_snapshot_next);
+        self.set_entry(source, cno, &entry)
+    }
+
+    /// A checkpoint's entry as it is now.
+    fn entry(&self, source: Source<'_>, cno: Cno) -> Result<RawCheckpoint> {
+        let (key, offset) = self.layout.slot(cno);
+        let block = self.file.get(source, key)?.ok_or(Error::NoCheckpoint(cno))?;
+        let entry = RawCheckpoint::parse(&block[offset..]).map_err(damaged)?;
+        if !entry.is_valid() || entry.cp_cno.get() != cno.0 {
+            return Err(Error::NoCheckpoint(cno));
+        }
+        Ok(entry)
+    }
+
+    fn set_entry(&mut self, source: Source<'_>, cno: Cno, entry: &RawCheckpoint) -> Result<()> {
+        let (key, offset) = self.layout.slot(cno);
+        let block = self.file.get_mut(source, key, |_| {})?;
+        block[offset..offset + CHECKPOINT_SIZE].copy_from_slice(entry.as_bytes());
+        Ok(())
+    }
+
+    /// The first slot of every block but the first counts the checkpoints of the block. Gives the
+    /// new count.
+    fn count_in_block(
+        &mut self,
+        source: Source<'_>,
+        key: FileBlock,
+        by: i32,
+    ) -> Result<Option<u32>> {
+        if key == HEADER_BLOCK {
+            return Ok(None);
+        }
+        let block = self.file.get_mut(source, key, |_| {})?;
+        let mut first = RawCheckpoint::parse(block).map_err(damaged)?;
+        let count = first.cp_checkpoints_count.get().saturating_add_signed(by);
+        first.cp_checkpoints_count = U32::new(count);
+        block[..CHECKPOINT_SIZE].copy_from_slice(first.as_bytes());
+        Ok(Some(count))
+    }
+
+    fn set_header(&mut self, source: Source<'_>, header: &RawCpfileHeader) -> Result<()> {
         let block = self.file.get_mut(source, HEADER_BLOCK, |_| {})?;
         block[..size_of::<RawCpfileHeader>()].copy_from_slice(header.as_bytes());
         Ok(())

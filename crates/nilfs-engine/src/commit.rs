@@ -13,6 +13,7 @@
 //!    usages and the super root are filled in.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use nilfs_device::IoSlice;
@@ -22,10 +23,10 @@ use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::inode::{INODE_SIZE, RawInode};
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::summary::{
-    BlockInfo, FileInfo, LOGBGN, LOGEND, NewLog, SR, SYNDT, encode_summary,
+    BlockInfo, FileInfo, GC, LOGBGN, LOGEND, NewLog, SR, SYNDT, encode_summary,
 };
 use nilfs_ondisk::super_root::SuperRoot;
-use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, Seq, VBlockNr};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -33,9 +34,10 @@ use crate::block::{Block, bytes_mut, zeroed};
 use crate::bmap::edit::{PROVISIONAL_DATA, Rewritten, Update, rewrite};
 use crate::bmap::{Pointers, Source};
 use crate::checkpoints::CpfileEdit;
-use crate::dat::{Dat, DatEdit};
+use crate::cleaner::relocate::LiveBlock;
+use crate::dat::{Dat, DatEdit, LifeEvent, Moved};
 use crate::error::{Error, Result};
-use crate::log::layout::{LogPosition, Plan, plan};
+use crate::log::layout::{LogPosition, Plan, PlannedLog, plan};
 use crate::metafile::FileEdit;
 use crate::overlay::{FrozenInode, Page, Placed};
 use crate::palloc;
@@ -59,8 +61,79 @@ pub(crate) struct Base {
     pub(crate) dat_edit: DatEdit,
     /// Likewise: segments that recovery has taken or given back.
     pub(crate) sufile_edit: SufileEdit,
-    /// Clean segments that must not be written yet, because a recovery would still need them.
-    pub(crate) avoid: BTreeSet<SegNum>,
+}
+
+impl Base {
+    /// Where the blocks of metadata files come from.
+    pub(crate) fn source<'a>(&'a self, store: &'a Store) -> Source<'a> {
+        Source { store, pointers: Pointers::Virtual(&self.dat) }
+    }
+}
+
+/// What a commit does beside taking over the changes of files.
+#[derive(Debug, Default)]
+pub(crate) struct Chores {
+    /// Checkpoints that are given up; snapshots among them stay.
+    pub(crate) delete: Vec<Range<Cno>>,
+    /// Checkpoints that become snapshots (true) or stop being one.
+    pub(crate) snapshots: Vec<(Cno, bool)>,
+    /// Blocks that the cleaner has written elsewhere.
+    pub(crate) moved: Vec<Moved>,
+    /// Numbers of dead blocks, with the addresses of these.
+    pub(crate) released: Vec<(VBlockNr, BlockNr)>,
+    /// Blocks of the DAT that must leave their segments.
+    pub(crate) dat_keys: Vec<FileBlock>,
+    /// Segments in which nothing is needed any more.
+    pub(crate) cleaned: Vec<SegNum>,
+    /// Segments that the device cannot read.
+    pub(crate) bad: Vec<SegNum>,
+    /// Segments that were written beside the chain of logs: how far they are filled (blocks), and
+    /// when their content was last modified (s).
+    pub(crate) adopted: Vec<(SegNum, u64, u64)>,
+    /// The volume gets so many segments.
+    pub(crate) segments: Option<u64>,
+    /// A checkpoint is wanted even if nothing has changed.
+    pub(crate) checkpoint: bool,
+}
+
+impl Chores {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.delete.is_empty()
+            && self.snapshots.is_empty()
+            && self.moved.is_empty()
+            && self.released.is_empty()
+            && self.dat_keys.is_empty()
+            && self.cleaned.is_empty()
+            && self.bad.is_empty()
+            && self.adopted.is_empty()
+            && self.segments.is_none()
+            && !self.checkpoint
+    }
+}
+
+/// Clean segments that must not be written yet.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Barred {
+    /// Recovery still needs them, the cleaner has claimed them, or somebody may still be reading
+    /// what was there.
+    pub(crate) segments: BTreeSet<SegNum>,
+    /// All from here on, because the volume is about to end here.
+    pub(crate) from: Option<SegNum>,
+}
+
+impl Barred {
+    pub(crate) fn has(&self, segment: SegNum) -> bool {
+        self.segments.contains(&segment) || self.from.is_some_and(|from| segment >= from)
+    }
+}
+
+/// What a commit is made of.
+pub(crate) struct Request<'a> {
+    pub(crate) frozen: &'a Frozen,
+    pub(crate) chores: &'a Chores,
+    pub(crate) barred: &'a Barred,
+    /// Time of the checkpoint (s).
+    pub(crate) now: u64,
 }
 
 /// Everything that has changed since the last freeze.
@@ -70,6 +143,13 @@ pub(crate) struct Frozen {
     pub(crate) inodes: Vec<Arc<FrozenInode>>,
     /// Inode numbers that were taken (true) or given back.
     pub(crate) numbers: BTreeMap<Ino, bool>,
+}
+
+impl Frozen {
+    /// Whether nothing has changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inodes.is_empty() && self.numbers.is_empty()
+    }
 }
 
 /// What became of an inode.
@@ -86,13 +166,34 @@ pub(crate) struct Commit {
     pub(crate) inodes: Vec<CommittedInode>,
     /// Metadata blocks with their addresses, worth remembering.
     pub(crate) metadata: Vec<(BlockNr, Block)>,
+    /// What has become of blocks, for the cleaner's table.
+    pub(crate) events: Vec<LifeEvent>,
+    /// Number of checkpoints that were deleted.
+    pub(crate) deleted_checkpoints: u64,
+    /// Blocks of user files that were written.
+    pub(crate) user_blocks: u64,
+}
+
+/// The map of a metadata file.
+pub(crate) fn root_of(inode: &RawInode) -> Result<Root> {
+    parse_root("metadata file", inode)
+}
+
+impl Commit {
+    /// How many blocks were written to which segments.
+    pub(crate) fn written(&self) -> impl Iterator<Item = (SegNum, u64)> {
+        self.logs.iter().map(|log| (log.segment, log.len()))
+    }
 }
 
 /// A log, ready to be written.
 pub(crate) struct LogWrite {
     pub(crate) start: BlockNr,
     pub(crate) segment: SegNum,
+    pub(crate) seq: Seq,
+    pub(crate) next: SegNum,
     summary: Vec<u8>,
+    summary_blocks: u64,
     blocks: Vec<Block>,
 }
 
@@ -103,10 +204,14 @@ impl LogWrite {
         std::iter::once(IoSlice::new(&self.summary)).chain(blocks).collect()
     }
 
+    /// Blocks of the log, its summary included.
+    pub(crate) fn len(&self) -> u64 {
+        self.summary_blocks + self.blocks.len() as u64
+    }
+
     /// The addresses of the log's blocks.
-    pub(crate) fn addresses(&self, store: &Store) -> impl Iterator<Item = BlockNr> {
-        let count = self.summary.len() / store.block_size().bytes() + self.blocks.len();
-        (self.start.0..self.start.0 + count as u64).map(BlockNr)
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = BlockNr> {
+        (self.start.0..self.start.0 + self.len()).map(BlockNr)
     }
 }
 
@@ -117,8 +222,9 @@ struct Payload {
     blocks: Vec<Block>,
 }
 
-/// Builds the logs of a checkpoint at time `now` (s).
-pub(crate) fn build(store: &Store, base: &Base, frozen: &Frozen, now: u64) -> Result<Commit> {
+/// Builds the logs of a checkpoint.
+pub(crate) fn build(store: &Store, base: &Base, request: &Request<'_>) -> Result<Commit> {
+    let Request { frozen, chores, barred, now } = *request;
     let cno = base.tree.cno.plus(1);
     if cno == Cno::MAX {
         return Err(Error::Inconsistent("the checkpoint numbers are used up".into()));
@@ -132,6 +238,7 @@ pub(crate) fn build(store: &Store, base: &Base, frozen: &Frozen, now: u64) -> Re
         block_delta: 0,
     };
     let (inodes, ifile_inode) = build.files_and_ifile(base, frozen)?;
+    build.dat_chores(chores)?;
     let user_files = !build.payload.is_empty();
     let taken = frozen.numbers.values().filter(|&&taken| taken).count() as u64;
     let given_back = frozen.numbers.len() as u64 - taken;
@@ -159,9 +266,26 @@ pub(crate) fn build(store: &Store, base: &Base, frozen: &Frozen, now: u64) -> Re
         cp_blocks_count: U64::new(tree.blocks),
         cp_ifile_inode: ifile_inode,
     };
-    let cpfile = build.cpfile(base, cno, entry)?;
-    let laid_out = build.lay_out(base)?;
-    laid_out.finish(store, base, build.payload, Outcome { tree, cpfile, ifile_inode, inodes }, now)
+    let user_blocks = user_blocks(&build.payload);
+    let (cpfile, deleted) = build.cpfile(base, cno, entry, chores)?;
+    let laid_out = build.lay_out(base, chores, barred)?;
+    let only_cleaning = !user_files && !chores.cleaned.is_empty();
+    let outcome = Outcome {
+        tree,
+        cpfile,
+        ifile_inode,
+        inodes,
+        deleted_checkpoints: deleted,
+        user_blocks,
+        nongc_ctime: if only_cleaning { base.super_root.nongc_ctime } else { now },
+    };
+    laid_out.finish(store, base, build.payload, outcome, now)
+}
+
+/// Data blocks of user files.
+fn user_blocks(payload: &[Payload]) -> u64 {
+    let files = payload.iter().filter(|file| file.info.ino >= Ino::FIRST_USER);
+    files.flat_map(|file| &file.info.blocks).filter(|info| !info.is_node()).count() as u64
 }
 
 /// What the first two steps of a commit have decided.
@@ -170,6 +294,18 @@ struct Outcome {
     cpfile: RawInode,
     ifile_inode: RawInode,
     inodes: Vec<CommittedInode>,
+    deleted_checkpoints: u64,
+    user_blocks: u64,
+    /// When something else than the cleaner last made a checkpoint (s).
+    nongc_ctime: u64,
+}
+
+/// The map of a file before the commit, and what becomes a hole.
+struct OldMap<'a> {
+    root: &'a Root,
+    /// Everything from here on.
+    cut: Option<FileBlock>,
+    holes: &'a BTreeSet<FileBlock>,
 }
 
 struct Build<'a> {
@@ -212,7 +348,7 @@ impl Build<'_> {
             }
         }
         let mut ifile_inode = base.ifile_inode;
-        if !ifile.dirty().is_empty() {
+        if ifile.is_changed() {
             let history = Some(self.cno);
             self.block_delta +=
                 self.metadata_file(Ino::IFILE, self.cno, history, &ifile, &mut ifile_inode)?;
@@ -228,16 +364,16 @@ impl Build<'_> {
         let unborn = frozen.deleted.then(|| overlay.pages.values().filter_map(|page| page.placed));
         let unborn = overlay.superseded.iter().copied().chain(unborn.into_iter().flatten());
         for Placed { vblocknr, block } in unborn {
-            let entry = DatEntry { block, start: self.cno, end: self.cno };
-            self.dat.set(self.store, vblocknr, entry)?;
+            self.dat.set_unborn(self.store, vblocknr, block, self.cno)?;
         }
         if has_map(&inode) && (frozen.deleted || !overlay.is_empty()) {
             let root = parse_root("inode", &inode)?;
             let cut = if frozen.deleted { Some(FileBlock(0)) } else { overlay.cut };
             let pages = overlay.pages.iter().filter(|_| !frozen.deleted);
             let pages = pages.map(|(key, page)| (*key, page.clone()));
+            let old = OldMap { root: &root, cut, holes: &BTreeSet::new() };
             let (root, delta) =
-                self.virtual_file(frozen.ino, self.cno, Some(self.cno), &root, cut, pages)?;
+                self.virtual_file(frozen.ino, self.cno, Some(self.cno), old, pages)?;
             self.block_delta += delta;
             set_map(&mut inode, &root, delta, self.store)?;
         }
@@ -248,12 +384,36 @@ impl Build<'_> {
         Ok(inode)
     }
 
-    fn cpfile(&mut self, base: &Base, cno: Cno, entry: RawCheckpoint) -> Result<RawInode> {
+    /// Blocks that lie elsewhere now, or are given up.
+    fn dat_chores(&mut self, chores: &Chores) -> Result<()> {
+        self.dat.relocate(self.store, &chores.moved)?;
+        self.dat.release(self.store, &chores.released)?;
+        for &key in &chores.dat_keys {
+            self.dat.touch(self.store, key)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the new inode of the cpfile and the number of checkpoints that were deleted.
+    fn cpfile(
+        &mut self,
+        base: &Base,
+        cno: Cno,
+        entry: RawCheckpoint,
+        chores: &Chores,
+    ) -> Result<(RawInode, u64)> {
         let mut inode = base.super_root.cpfile;
         let mut cpfile = CpfileEdit::new(self.source(), parse_root("cpfile", &inode)?);
+        for &(cno, snapshot) in &chores.snapshots {
+            cpfile.set_snapshot(self.source(), cno, snapshot)?;
+        }
+        let mut deleted = 0;
+        for range in &chores.delete {
+            deleted += cpfile.delete(self.source(), range)?;
+        }
         cpfile.add(self.source(), cno, entry)?;
         self.metadata_file(Ino::CPFILE, Cno(0), None, &cpfile.file, &mut inode)?;
-        Ok(inode)
+        Ok((inode, deleted))
     }
 
     /// Takes up the changed blocks of a metadata file and updates its inode; gives the number of
@@ -270,7 +430,8 @@ impl Build<'_> {
             .dirty()
             .iter()
             .map(|(key, data)| (*key, Page { data: Block::clone(data), placed: None }));
-        let (root, delta) = self.virtual_file(ino, fi_cno, history, file.root(), None, pages)?;
+        let old = OldMap { root: file.root(), cut: None, holes: file.removed() };
+        let (root, delta) = self.virtual_file(ino, fi_cno, history, old, pages)?;
         set_map(inode, &root, delta, self.store)?;
         Ok(delta)
     }
@@ -282,8 +443,7 @@ impl Build<'_> {
         ino: Ino,
         fi_cno: Cno,
         history: Option<Cno>,
-        root: &Root,
-        cut: Option<FileBlock>,
+        old: OldMap<'_>,
         pages: impl Iterator<Item = (FileBlock, Page)>,
     ) -> Result<(Root, i64)> {
         let mut payload =
@@ -304,7 +464,11 @@ impl Build<'_> {
             };
             updates.push((offset, Some(vblocknr.0)));
         }
-        let mut map = rewrite(self.source(), root, cut, &updates)?;
+        if !old.holes.is_empty() {
+            updates.extend(old.holes.iter().map(|hole| (*hole, None)));
+            updates.sort_unstable_by_key(|update| update.0);
+        }
+        let mut map = rewrite(self.source(), old.root, old.cut, &updates)?;
         let numbers = (0..map.nodes.len())
             .map(|_| self.dat.allocate(self.store))
             .collect::<Result<Vec<_>>>()?;
@@ -323,7 +487,7 @@ impl Build<'_> {
     }
 
     /// Decides how many segments the logs take, and with them the sufile and the DAT.
-    fn lay_out(&mut self, base: &Base) -> Result<LaidOut> {
+    fn lay_out(&mut self, base: &Base, chores: &Chores, barred: &Barred) -> Result<LaidOut> {
         let fixed = self.payload.len();
         let dat = self.dat.clone();
         let blocks: u64 = self.payload.iter().map(|file| file.blocks.len() as u64).sum();
@@ -332,7 +496,7 @@ impl Build<'_> {
             + geometry.segment_blocks(base.position.next);
         let mut count = blocks.saturating_sub(room) / u64::from(geometry.blocks_per_segment);
         loop {
-            match self.try_segments(base, count)? {
+            match self.try_segments(base, chores, barred, count)? {
                 Ok(laid_out) => return Ok(laid_out),
                 Err(left) => count += 1 + left / u64::from(geometry.blocks_per_segment),
             }
@@ -343,11 +507,29 @@ impl Build<'_> {
 
     /// As if the logs took `count` segments behind the next one. Gives the number of blocks that
     /// found no room, if that is too few.
-    fn try_segments(&mut self, base: &Base, count: u64) -> Result<Result<LaidOut, u64>> {
+    fn try_segments(
+        &mut self,
+        base: &Base,
+        chores: &Chores,
+        barred: &Barred,
+        count: u64,
+    ) -> Result<Result<LaidOut, u64>> {
         let mut sufile = base.sufile_edit.clone();
+        for &(segment, blocks, time) in &chores.adopted {
+            sufile.adopt(self.source(), segment, blocks, time)?;
+        }
+        for &segment in &chores.bad {
+            sufile.mark_bad(self.source(), segment)?;
+        }
+        for &segment in &chores.cleaned {
+            sufile.free(self.source(), segment)?;
+        }
+        if let Some(count) = chores.segments {
+            sufile.resize(self.source(), count)?;
+        }
         sufile.touch(self.source(), base.position.segment)?;
         sufile.touch(self.source(), base.position.next)?;
-        let avoid = |segment| base.avoid.contains(&segment);
+        let avoid = |segment| barred.has(segment) || chores.cleaned.contains(&segment);
         let extra = (0..count)
             .map(|_| sufile.allocate(self.source(), &avoid))
             .collect::<Result<Vec<_>>>()?;
@@ -358,7 +540,7 @@ impl Build<'_> {
         let dat_info = dat_info(&self.dat, &dat_map);
         let infos: Vec<&FileInfo> =
             self.payload.iter().map(|file| &file.info).chain([&dat_info]).collect();
-        let plan = match plan(self.store.geometry(), base.position, &extra, &infos, true) {
+        let plan = match plan(&self.store.geometry(), base.position, &extra, &infos, true) {
             Ok(plan) => plan,
             Err(left) => return Ok(Err(left)),
         };
@@ -376,9 +558,11 @@ impl Build<'_> {
     }
 
     fn rewrite_dat(&self) -> Result<Rewritten> {
-        let updates: Vec<Update> = (self.dat.file.dirty().keys().zip(0..))
-            .map(|(key, nth)| (*key, Some(PROVISIONAL_DATA | nth)))
-            .collect();
+        let written = (self.dat.file.dirty().keys().zip(0..))
+            .map(|(key, nth)| (*key, Some(PROVISIONAL_DATA | nth)));
+        let removed = self.dat.file.removed().iter().map(|key| (*key, None));
+        let mut updates: Vec<Update> = written.chain(removed).collect();
+        updates.sort_unstable_by_key(|update| update.0);
         let source = Source { store: self.store, pointers: Pointers::Physical };
         rewrite(source, self.dat.file.root(), None, &updates)
     }
@@ -422,16 +606,17 @@ impl LaidOut {
         }
         self.assign_addresses(store, &payload)?;
         payload.push(self.dat_payload(store));
+        let events = self.events();
         let mut dat_inode = base.super_root.dat;
         set_map(&mut dat_inode, &self.dat_map.root, self.dat_map.block_delta, store)?;
         let super_root = SuperRoot {
-            nongc_ctime: now,
+            nongc_ctime: outcome.nongc_ctime,
             dat: dat_inode,
             cpfile: outcome.cpfile,
             sufile: self.sufile_inode,
         };
         let logs = self.seal(store, &payload, &super_root, now);
-        let dat = Arc::new(Dat::new(self.dat_map.root.clone(), store.geometry()));
+        let dat = Arc::new(Dat::new(self.dat_map.root.clone(), &store.geometry()));
         let sufile = SufileEdit::new(source, parse_root("sufile", &self.sufile_inode)?);
         let position = self.plan.position;
         let last_log = self.plan.logs.last().map_or(base.last_log, |log| log.start);
@@ -446,9 +631,27 @@ impl LaidOut {
             last_log,
             clean_segments: self.sufile.clean_segments(source)?,
             sufile_edit: sufile,
-            avoid: BTreeSet::new(),
         };
-        Ok(Commit { logs, base, inodes: outcome.inodes, metadata })
+        Ok(Commit {
+            logs,
+            base,
+            inodes: outcome.inodes,
+            metadata,
+            events,
+            deleted_checkpoints: outcome.deleted_checkpoints,
+            user_blocks: outcome.user_blocks,
+        })
+    }
+
+    /// What has become of blocks: those with virtual numbers, and the DAT's own.
+    fn events(&mut self) -> Vec<LifeEvent> {
+        let own = |block| DatEntry { block, start: Cno(0), end: Cno::MAX };
+        let old = self.dat_map.dead.iter().map(|&block| LifeEvent::Remove(own(BlockNr(block))));
+        let new = self.plan.addresses.last().into_iter().flatten();
+        let new = new.map(|&block| LifeEvent::Add(own(block)));
+        let mut events = self.dat.take_events();
+        events.extend(old.chain(new));
+        events
     }
 
     fn assign_addresses(&mut self, store: &Store, payload: &[Payload]) -> Result<()> {
@@ -482,7 +685,7 @@ impl LaidOut {
         now: u64,
     ) -> Vec<LogWrite> {
         let mut root = zeroed(store.block_size());
-        super_root.encode(bytes_mut(&mut root), store.geometry(), store.seed());
+        super_root.encode(bytes_mut(&mut root), &store.geometry(), store.seed());
         let last = self.plan.logs.len() - 1;
         let flags = |nth| {
             let begin = if nth == 0 { LOGBGN } else { 0 };
@@ -513,7 +716,7 @@ pub(crate) fn build_data_sync(
             .map(|((offset, _), vblocknr)| BlockInfo::Data { vblocknr: *vblocknr, offset: *offset })
             .collect(),
     };
-    let Ok(plan) = plan(store.geometry(), base.position, &[], &[&info], false) else {
+    let Ok(plan) = plan(&store.geometry(), base.position, &[], &[&info], false) else {
         return Ok(None);
     };
     let blocks = pages.iter().map(|(_, block)| Block::clone(block)).collect();
@@ -536,6 +739,86 @@ pub(crate) fn build_data_sync(
     Ok(Some((log, placed)))
 }
 
+/// A block that the cleaner moves, with its content.
+pub(crate) struct MovedBlock {
+    pub(crate) found: LiveBlock,
+    pub(crate) content: Block,
+}
+
+/// Where and under which names logs beside the chain are written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Beside {
+    /// First free block of the first segment.
+    pub(crate) start: BlockNr,
+    /// The number, and the next segment, of the logs that the first segment has already.
+    pub(crate) first: Option<(Seq, SegNum)>,
+    /// Where the chain is now: its sequence number, its next segment, the checkpoint to come.
+    pub(crate) seq: Seq,
+    pub(crate) next: SegNum,
+    pub(crate) cno: Cno,
+    /// The time (s).
+    pub(crate) now: u64,
+}
+
+/// Logs beside the chain.
+pub(crate) struct MovedLogs {
+    pub(crate) logs: Vec<LogWrite>,
+    pub(crate) moved: Vec<Moved>,
+    /// The last segment that was used, and its first free block.
+    pub(crate) end: (SegNum, BlockNr),
+}
+
+/// Builds logs of blocks that keep their numbers and the checkpoint of their birth. The logs stand
+/// beside the chain of logs, in `segments`, of which the first is free from `beside.start` on: no recovery
+/// looks at them, and the checkpoint that names their blocks follows when they are durable.
+///
+/// `None` if the segments do not suffice.
+pub(crate) fn build_moved(
+    store: &Store,
+    beside: &Beside,
+    segments: &[SegNum],
+    blocks: &[MovedBlock],
+) -> Option<MovedLogs> {
+    let mut payload: Vec<Payload> = Vec::new();
+    for MovedBlock { found, content } in blocks {
+        let (ino, cno) = (found.ino, found.fi_cno);
+        if payload.last().is_none_or(|file| file.info.ino != ino || file.info.cno != cno) {
+            let info = FileInfo { ino, cno, blocks: Vec::new() };
+            payload.push(Payload { info, blocks: Vec::new() });
+        }
+        let Some(file) = payload.last_mut() else { continue };
+        file.info.blocks.push(match found.offset {
+            Some(offset) => BlockInfo::Data { vblocknr: found.vblocknr, offset },
+            None => BlockInfo::Node { vblocknr: found.vblocknr },
+        });
+        file.blocks.push(Block::clone(content));
+    }
+    let mut following = segments.iter().copied().skip(1).chain([beside.next]);
+    let position = LogPosition {
+        segment: *segments.first()?,
+        block: beside.start,
+        next: following.next()?,
+        seq: beside.seq,
+    };
+    let extra: Vec<SegNum> = following.collect();
+    let infos: Vec<&FileInfo> = payload.iter().map(|file| &file.info).collect();
+    let mut plan = plan(&store.geometry(), position, &extra, &infos, false).ok()?;
+    for log in &mut plan.logs {
+        // They are as old as the chain is now, wherever they lie.
+        let first = beside.first.filter(|_| log.segment == segments[0]);
+        (log.seq, log.next) = first.unwrap_or((beside.seq, log.next));
+    }
+    let addresses = plan.addresses.iter().flatten();
+    let moved = blocks.iter().zip(addresses).map(|(block, &to)| {
+        let LiveBlock { vblocknr, block: from, .. } = block.found;
+        Moved { vblocknr, from, to }
+    });
+    let moved = moved.collect();
+    let flags = |_| LOGBGN | LOGEND | GC;
+    let logs = write_logs(store, &plan, &payload, None, beside.cno, beside.now, flags);
+    Some(MovedLogs { logs, moved, end: (plan.position.segment, plan.position.block) })
+}
+
 fn write_logs(
     store: &Store,
     plan: &Plan,
@@ -546,7 +829,7 @@ fn write_logs(
     flags: impl Fn(usize) -> u16,
 ) -> Vec<LogWrite> {
     let geometry = store.geometry();
-    let one = |(nth, log): (usize, &crate::log::layout::PlannedLog)| {
+    let one = |(nth, log): (usize, &PlannedLog)| {
         let mut files = Vec::with_capacity(log.parts.len());
         let mut blocks: Vec<Block> = Vec::new();
         for (file, range) in &log.parts {
@@ -565,7 +848,8 @@ fn write_logs(
         };
         let pieces = blocks.iter().map(|block| &block[..]);
         let summary = encode_summary(&header, &files, pieces, geometry.block_size, store.seed());
-        LogWrite { start: log.start, segment: log.segment, summary, blocks }
+        let PlannedLog { start, segment, seq, next, summary_blocks, .. } = *log;
+        LogWrite { start, segment, seq, next, summary, summary_blocks, blocks }
     };
     plan.logs.iter().enumerate().map(one).collect()
 }

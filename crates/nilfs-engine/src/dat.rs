@@ -5,7 +5,7 @@
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::dat::DatEntry;
-use nilfs_ondisk::palloc::Palloc;
+use nilfs_ondisk::palloc::{BlockRole, Palloc, test_bit};
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, VBlockNr};
 
 use crate::block::Block;
@@ -31,6 +31,68 @@ impl Dat {
         Source { store, pointers: Pointers::Physical }
     }
 
+    /// The map of the DAT itself.
+    pub(crate) fn root(&self) -> &Root {
+        &self.root
+    }
+
+    /// The life of a block, if its number is in use.
+    pub(crate) fn life(&self, store: &Store, vblocknr: VBlockNr) -> Result<Option<DatEntry>> {
+        if vblocknr.0 == 0 {
+            return Ok(None);
+        }
+        let bit = self.layout.bit(vblocknr.0);
+        let bitmap = Self::source(store).block(&self.root, bit.block)?;
+        if !bitmap.is_some_and(|bitmap| test_bit(&bitmap, bit.bit)) {
+            return Ok(None);
+        }
+        self.translator(store).entry(vblocknr).map(Some)
+    }
+
+    /// Calls `visit` with the life of every block, and with the address of every block of the DAT
+    /// itself as if it had lived for ever.
+    pub(crate) fn census(&self, store: &Store, visit: &mut dyn FnMut(&DatEntry)) -> Result<()> {
+        let source = Self::source(store);
+        let mut bitmap: Option<(u64, Block)> = None;
+        source.scan_all(&self.root, &mut |block, level, key| {
+            visit(&DatEntry { block, start: Cno(0), end: Cno::MAX });
+            if level > 0 {
+                return Ok(());
+            }
+            match self.layout.role_of(key) {
+                BlockRole::Descriptor { .. } => {}
+                BlockRole::Bitmap { group } => bitmap = Some((group, store.read(block)?)),
+                BlockRole::Entries { first_entry } => {
+                    let group = self.layout.group_of(first_entry);
+                    let Some((_, bitmap)) = bitmap.as_ref().filter(|(of, _)| *of == group) else {
+                        return Ok(());
+                    };
+                    let mut bytes = vec![0; store.block_size().bytes()];
+                    store.read_run(block, &mut bytes)?;
+                    let last = first_entry.saturating_add(self.layout.entries_per_block - 1);
+                    for entry in first_entry..=last {
+                        let (slot, bit) = (self.layout.entry(entry), self.layout.bit(entry).bit);
+                        if slot.block == key && test_bit(bitmap, bit) {
+                            visit(&parse(VBlockNr(entry), &bytes[slot.offset..])?);
+                        }
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether the node of the DAT's map with this first key and level is the one in `block`.
+    pub(crate) fn has_node(
+        &self,
+        store: &Store,
+        key: u64,
+        level: u8,
+        block: BlockNr,
+    ) -> Result<bool> {
+        Self::source(store).has_node(&self.root, key, level, block.0)
+    }
+
     /// Where a virtual block is.
     pub(crate) fn translate(&self, store: &Store, vblocknr: VBlockNr) -> Result<BlockNr> {
         Translator { store, dat: self, last: None }.translate(vblocknr)
@@ -50,7 +112,8 @@ pub(crate) struct Translator<'a> {
 }
 
 impl Translator<'_> {
-    fn entry(&mut self, vblocknr: VBlockNr) -> Result<DatEntry> {
+    /// What the DAT says about a number; whatever that is, if the number is free.
+    pub(crate) fn entry(&mut self, vblocknr: VBlockNr) -> Result<DatEntry> {
         let missing = || Error::missing(format_args!("DAT entry {vblocknr}"));
         if vblocknr.0 == 0 {
             return Err(missing());
@@ -63,11 +126,7 @@ impl Translator<'_> {
                 &self.last.insert((slot.block, found.ok_or_else(missing)?)).1
             }
         };
-        DatEntry::parse(&block[slot.offset..]).map_err(|source| Error::Corrupt {
-            what: format!("DAT entry {vblocknr}"),
-            block: None,
-            source,
-        })
+        parse(vblocknr, &block[slot.offset..])
     }
 
     /// Where a virtual block is.
@@ -80,56 +139,103 @@ impl Translator<'_> {
     }
 }
 
+/// A step in the life of a block, for those who count the live blocks of segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LifeEvent {
+    /// A block with this life lies at its address.
+    Add(DatEntry),
+    /// It does no longer, or has another life now.
+    Remove(DatEntry),
+}
+
 /// The DAT while a commit changes it.
 #[derive(Clone)]
 pub(crate) struct DatEdit {
     pub(crate) file: FileEdit,
     layout: Palloc,
-    /// Where the search for a free number goes on. Numbers are handed out in a row, so that blocks
-    /// written together are described by the same few DAT blocks.
+    events: Vec<LifeEvent>,
+    numbers: Numbers,
+}
+
+/// Where the search for free numbers goes on. Blocks that are written together should be described
+/// by the same few DAT blocks, and the DAT should not grow much beyond what it describes. So
+/// numbers are handed out in a row, from one block of entries after the other that is half free
+/// or more, within the first part of the DAT that holds twice the numbers in use.
+#[derive(Debug, Clone, Copy, Default)]
+struct Numbers {
     next: u64,
+    /// Numbers in use; `None` until somebody has counted.
+    used: Option<u64>,
 }
 
 impl DatEdit {
     /// Starts changing `dat`, searching for free numbers from the first on.
     pub(crate) fn new(dat: &Dat) -> Self {
-        Self { file: FileEdit::new(dat.root.clone()), layout: dat.layout, next: 0 }
+        let file = FileEdit::new(dat.root.clone());
+        Self { file, layout: dat.layout, events: Vec::new(), numbers: Numbers::default() }
     }
 
     /// Starts anew on `dat`, which these changes have become. Reads nothing: the blocks of the
     /// new version may not be on the device yet.
     pub(crate) fn restart(&self, dat: &Dat) -> Self {
-        Self { file: FileEdit::new(dat.root.clone()), ..self.clone() }
+        let file = FileEdit::new(dat.root.clone());
+        Self { file, layout: self.layout, events: Vec::new(), numbers: self.numbers }
+    }
+
+    /// What has become of blocks so far.
+    pub(crate) fn take_events(&mut self) -> Vec<LifeEvent> {
+        std::mem::take(&mut self.events)
     }
 
     /// Takes a free number. Its entry stays to be filled in by [`DatEdit::assign`].
     pub(crate) fn allocate(&mut self, store: &Store) -> Result<VBlockNr> {
-        let vblocknr = self.find_free(store)?;
+        let used = self.used(store)?;
+        let vblocknr = self.find_free(store, used)?;
         let source = Dat::source(store);
         palloc::mark(&mut self.file, source, &self.layout, vblocknr, true, "virtual block")?;
         palloc::entry_mut(&mut self.file, source, &self.layout, vblocknr)?;
-        self.next = vblocknr + 1;
+        self.numbers = Numbers { next: vblocknr + 1, used: Some(used + 1) };
         Ok(VBlockNr(vblocknr))
     }
 
-    fn find_free(&self, store: &Store) -> Result<u64> {
+    /// Numbers in use, in the groups that follow each other from the first on. Linux has been seen
+    /// to take numbers from the end of all, too.
+    fn used(&mut self, store: &Store) -> Result<u64> {
+        if let Some(used) = self.numbers.used {
+            return Ok(used);
+        }
         let source = Dat::source(store);
-        let look = |from| palloc::next_free(&self.file, source, &self.layout, from);
-        if let Some(found) = look(self.next)? {
+        let mut used = 0;
+        for group in 0..self.layout.max_groups() {
+            if self.file.get(source, self.layout.descriptor(group).block)?.is_none() {
+                break;
+            }
+            let free = palloc::free_entries(&self.file, source, &self.layout, group)?;
+            used += self.layout.entries_per_group.saturating_sub(free);
+        }
+        self.numbers.used = Some(used);
+        Ok(used)
+    }
+
+    fn find_free(&self, store: &Store, used: u64) -> Result<u64> {
+        let source = Dat::source(store);
+        let first_in =
+            |nth, at_least| palloc::free_in_block(&self.file, source, &self.layout, nth, at_least);
+        let current = self.layout.nth_entry_block(self.numbers.next);
+        if let Some(found) = first_in(current, 1)?.filter(|found| *found >= self.numbers.next) {
             return Ok(found);
         }
-        // Groups that exist behind, then those before, then a new one. Groups need not exist in a
-        // row: Linux has been seen to take numbers from the end of all.
-        let start = self.layout.group_of(self.next);
-        let mut behind = start + 1;
-        while self.file.get(source, self.layout.bitmap(behind))?.is_some() {
-            if let Some(found) = look(self.layout.first_of_group(behind))? {
+        let half = self.layout.entries_per_block.div_ceil(2);
+        let limit = self.layout.nth_entry_block(used.saturating_mul(2)) + 1;
+        let behind = current + 1..limit.max(current + 1);
+        for nth in behind.chain(0..limit.min(current + 1)) {
+            if let Some(found) = first_in(nth, half)? {
                 return Ok(found);
             }
-            behind += 1;
         }
-        for group in (0..start).chain([behind]) {
-            if let Some(found) = look(self.layout.first_of_group(group))? {
+        // More than half of everything there is in use: on into what is not.
+        for nth in limit..self.layout.nth_entry_block(u64::MAX) {
+            if let Some(found) = first_in(nth, half)? {
                 return Ok(found);
             }
         }
@@ -144,11 +250,23 @@ impl DatEdit {
         block: BlockNr,
         start: Cno,
     ) -> Result<()> {
-        self.set(store, vblocknr, DatEntry { block, start, end: Cno::MAX })
+        let entry = DatEntry { block, start, end: Cno::MAX };
+        self.events.push(LifeEvent::Add(entry));
+        self.set(store, vblocknr, entry)
     }
 
-    /// Overwrites an entry.
-    pub(crate) fn set(&mut self, store: &Store, vblocknr: VBlockNr, entry: DatEntry) -> Result<()> {
+    /// Ends the life of a block that was in no checkpoint before it began.
+    pub(crate) fn set_unborn(
+        &mut self,
+        store: &Store,
+        vblocknr: VBlockNr,
+        block: BlockNr,
+        cno: Cno,
+    ) -> Result<()> {
+        self.set(store, vblocknr, DatEntry { block, start: cno, end: cno })
+    }
+
+    fn set(&mut self, store: &Store, vblocknr: VBlockNr, entry: DatEntry) -> Result<()> {
         entry.encode(self.entry_mut(store, vblocknr)?);
         Ok(())
     }
@@ -172,11 +290,8 @@ impl DatEdit {
         end: Option<Cno>,
     ) -> Result<()> {
         let slot = self.entry_mut(store, vblocknr)?;
-        let mut entry = DatEntry::parse(slot).map_err(|source| Error::Corrupt {
-            what: format!("DAT entry {vblocknr}"),
-            block: None,
-            source,
-        })?;
+        let old = parse(vblocknr, slot)?;
+        let mut entry = old;
         if entry.block.0 == 0 || entry.end != Cno::MAX {
             return Err(Error::Inconsistent(format!(
                 "virtual block {vblocknr} is in use, but its DAT entry says that it is not"
@@ -190,6 +305,104 @@ impl DatEdit {
             )));
         }
         entry.encode(slot);
+        self.events.extend([LifeEvent::Remove(old), LifeEvent::Add(entry)]);
         Ok(())
     }
+
+    /// Notes that blocks lie elsewhere now; those that are not where they were thought to be are left
+    /// alone. Neighbouring numbers should follow each other.
+    pub(crate) fn relocate(&mut self, store: &Store, moved: &[Moved]) -> Result<()> {
+        let (source, layout) = (Dat::source(store), self.layout);
+        for run in moved.chunk_by(|a, b| in_one_block(&layout, a.vblocknr, b.vblocknr)) {
+            let Some(bitmap) = self.bitmap_of(store, run[0].vblocknr)? else { continue };
+            let mut events = Vec::with_capacity(2 * run.len());
+            let key = layout.entry(run[0].vblocknr.0).block;
+            if self.file.get(source, key)?.is_none() {
+                continue;
+            }
+            let block = self.file.get_mut(source, key, |_| {})?;
+            for &Moved { vblocknr, from, to } in run {
+                let slot = &mut block[layout.entry(vblocknr.0).offset..];
+                let old = parse(vblocknr, slot)?;
+                if old.block == from && test_bit(&bitmap, layout.bit(vblocknr.0).bit) {
+                    let new = DatEntry { block: to, ..old };
+                    new.encode(slot);
+                    events.extend([LifeEvent::Remove(old), LifeEvent::Add(new)]);
+                }
+            }
+            self.events.append(&mut events);
+        }
+        Ok(())
+    }
+
+    /// Gives the numbers of dead blocks back, as far as they are still those of the blocks at these
+    /// addresses. The entries keep their content, as in Linux. Neighbouring numbers should follow
+    /// each other.
+    pub(crate) fn release(&mut self, store: &Store, dead: &[(VBlockNr, BlockNr)]) -> Result<()> {
+        let source = Dat::source(store);
+        let layout = self.layout;
+        for run in dead.chunk_by(|a, b| in_one_block(&layout, a.0, b.0)) {
+            let first = run[0].0;
+            let Some(bitmap) = self.bitmap_of(store, first)? else { continue };
+            let Some(block) = self.file.get(source, layout.entry(first.0).block)? else { continue };
+            let mut freed = 0;
+            for &(vblocknr, address) in run {
+                let entry = parse(vblocknr, &block[layout.entry(vblocknr.0).offset..])?;
+                let taken = test_bit(&bitmap, layout.bit(vblocknr.0).bit);
+                if entry.block == address && taken {
+                    palloc::mark(
+                        &mut self.file,
+                        source,
+                        &layout,
+                        vblocknr.0,
+                        false,
+                        "virtual block",
+                    )?;
+                    self.events.push(LifeEvent::Remove(entry));
+                    freed += 1;
+                }
+            }
+            palloc::remove_if_free(&mut self.file, source, &layout, first.0)?;
+            self.numbers.used = self.numbers.used.map(|used| used.saturating_sub(freed));
+        }
+        Ok(())
+    }
+
+    /// Makes a block of the DAT itself part of the next checkpoint's log.
+    pub(crate) fn touch(&mut self, store: &Store, key: FileBlock) -> Result<()> {
+        let source = Dat::source(store);
+        if self.file.get(source, key)?.is_some() {
+            self.file.get_mut(source, key, |_| {})?;
+        }
+        Ok(())
+    }
+
+    /// The bitmap that says whether a number is in use.
+    fn bitmap_of(&self, store: &Store, vblocknr: VBlockNr) -> Result<Option<Block>> {
+        if vblocknr.0 == 0 {
+            return Ok(None);
+        }
+        self.file.get(Dat::source(store), self.layout.bit(vblocknr.0).block)
+    }
+}
+
+/// Whether the entries of two numbers lie in the same block.
+fn in_one_block(layout: &Palloc, one: VBlockNr, other: VBlockNr) -> bool {
+    layout.entry(one.0).block == layout.entry(other.0).block
+}
+
+/// A block that lies elsewhere now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) vblocknr: VBlockNr,
+    pub(crate) from: BlockNr,
+    pub(crate) to: BlockNr,
+}
+
+fn parse(vblocknr: VBlockNr, slot: &[u8]) -> Result<DatEntry> {
+    DatEntry::parse(slot).map_err(|source| Error::Corrupt {
+        what: format!("DAT entry {vblocknr}"),
+        block: None,
+        source,
+    })
 }

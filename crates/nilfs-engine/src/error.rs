@@ -33,6 +33,12 @@ pub enum Error {
     /// There is no room for what should be written.
     #[error("no space left on the volume")]
     NoSpace,
+    /// What lies behind the new end does not fit before it.
+    #[error("there is no room to shrink so far: {segments} more segments would have to be free")]
+    NoRoomToShrink {
+        /// Segments that are missing.
+        segments: u64,
+    },
     /// The volume cannot be written.
     #[error("the volume is read-only: {reason}")]
     ReadOnly {

@@ -8,6 +8,7 @@
 mod block;
 mod bmap;
 mod checkpoints;
+mod cleaner;
 mod commit;
 mod dat;
 mod error;
@@ -24,7 +25,14 @@ mod superblocks;
 mod tree;
 mod volume;
 
+pub use cleaner::options::{
+    Amount, CleanerOptions, CleanerOrder, CleanerState, CleanerTotals, ManualRun, Policy,
+    RunProgress, Status, Usage,
+};
 pub use error::{Error, Result};
+pub use fs::admin::DeletedCheckpoints;
+pub use fs::cleaning::defrag::Defragmented;
+pub use fs::resize::ResizeProgress;
 pub use fs::{
     Attr, Background, Clock, DirEntry, Entry, Filesystem, Inode, InodeRef, MountOptions, NewInode,
     OnError, Order, RenameMode, Seek, SetAttr, StatFs, SystemClock, Timestamp,
@@ -32,4 +40,4 @@ pub use fs::{
 pub use log::reader::Log;
 pub use nilfs_ondisk::inode::{DeviceCode, FileType};
 pub use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum};
-pub use volume::{CheckpointInfo, SegmentInfo, Volume};
+pub use volume::{CheckpointInfo, SegmentInfo, SegmentLife, Volume};

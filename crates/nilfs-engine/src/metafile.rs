@@ -1,6 +1,6 @@
 //! A metadata file while a commit changes it: its old map and the blocks that are new.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nilfs_ondisk::FileBlock;
 use nilfs_ondisk::bmap::Root;
@@ -15,11 +15,13 @@ use crate::error::Result;
 pub(crate) struct FileEdit {
     root: Root,
     dirty: BTreeMap<FileBlock, Block>,
+    /// Blocks that become holes; none of them is in `dirty`.
+    removed: BTreeSet<FileBlock>,
 }
 
 impl FileEdit {
     pub(crate) fn new(root: Root) -> Self {
-        Self { root, dirty: BTreeMap::new() }
+        Self { root, dirty: BTreeMap::new(), removed: BTreeSet::new() }
     }
 
     /// The map as it was before the changes.
@@ -32,10 +34,30 @@ impl FileEdit {
         &self.dirty
     }
 
+    /// The blocks that become holes.
+    pub(crate) fn removed(&self) -> &BTreeSet<FileBlock> {
+        &self.removed
+    }
+
+    /// Whether anything changes.
+    pub(crate) fn is_changed(&self) -> bool {
+        !self.dirty.is_empty() || !self.removed.is_empty()
+    }
+
+    /// Makes a hole of a block.
+    pub(crate) fn remove(&mut self, source: Source<'_>, key: FileBlock) -> Result<()> {
+        self.dirty.remove(&key);
+        if source.lookup(&self.root, key)?.is_some() {
+            self.removed.insert(key);
+        }
+        Ok(())
+    }
+
     /// A block as it is now, or `None` for a hole.
     pub(crate) fn get(&self, source: Source<'_>, key: FileBlock) -> Result<Option<Block>> {
         match self.dirty.get(&key) {
             Some(block) => Ok(Some(Block::clone(block))),
+            None if self.removed.contains(&key) => Ok(None),
             None => source.block(&self.root, key),
         }
     }
@@ -48,7 +70,7 @@ impl FileEdit {
         format: impl FnOnce(&mut [u8]),
     ) -> Result<&mut [u8]> {
         if !self.dirty.contains_key(&key) {
-            let block = match source.block(&self.root, key)? {
+            let block = match self.get(source, key)? {
                 Some(block) => block,
                 None => {
                     let mut block = zeroed(source.store.block_size());
@@ -56,6 +78,7 @@ impl FileEdit {
                     block
                 }
             };
+            self.removed.remove(&key);
             self.dirty.insert(key, block);
         }
         let block = self.dirty.get_mut(&key).unwrap_or_else(|| unreachable!("inserted above"));

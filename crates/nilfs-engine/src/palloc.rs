@@ -1,13 +1,18 @@
 //! Changing persistent object files: allocating, freeing and editing entries (format spec §9).
 
-use nilfs_ondisk::palloc::{Palloc, clear_bit, next_clear_bit, set_bit};
+use nilfs_ondisk::palloc::{Palloc, clear_bit, set_bit, test_bit};
 
 use crate::bmap::Source;
 use crate::error::{Error, Result};
 use crate::metafile::FileEdit;
 
 /// Number of free entries of a group.
-fn free_entries(file: &FileEdit, source: Source<'_>, layout: &Palloc, group: u64) -> Result<u64> {
+pub(crate) fn free_entries(
+    file: &FileEdit,
+    source: Source<'_>,
+    layout: &Palloc,
+    group: u64,
+) -> Result<u64> {
     let slot = layout.descriptor(group);
     let Some(block) = file.get(source, slot.block)? else {
         return Ok(layout.entries_per_group);
@@ -15,23 +20,48 @@ fn free_entries(file: &FileEdit, source: Source<'_>, layout: &Palloc, group: u64
     Ok(read_u32(&block, slot.offset).into())
 }
 
-/// The first free entry at or behind `from` in the group of `from`, if there is one.
-pub(crate) fn next_free(
+/// The first free entry of the nth block of entries, if at least so many of them are free.
+pub(crate) fn free_in_block(
     file: &FileEdit,
     source: Source<'_>,
     layout: &Palloc,
-    from: u64,
+    nth: u64,
+    at_least: u64,
 ) -> Result<Option<u64>> {
-    let group = layout.group_of(from);
-    if free_entries(file, source, layout, group)? == 0 {
-        return Ok(None);
-    }
-    let position = layout.bit(from);
-    let Some(bitmap) = file.get(source, position.block)? else {
-        return Ok(Some(from));
+    let entries = layout.entries_of_block(nth);
+    let first = layout.bit(entries.start);
+    let Some(bitmap) = file.get(source, first.block)? else {
+        return Ok(Some(entries.start));
     };
-    let bit = next_clear_bit(&bitmap, position.bit);
-    Ok(bit.map(|bit| layout.first_of_group(group) + bit as u64))
+    let bits = first.bit..first.bit + (entries.end - entries.start) as usize;
+    let mut free = bits.filter(|&bit| !test_bit(&bitmap, bit));
+    let Some(found) = free.next() else { return Ok(None) };
+    let enough = 1 + free.count() as u64 >= at_least.min(entries.end - entries.start);
+    Ok(enough.then(|| entries.start + (found - first.bit) as u64))
+}
+
+/// Makes holes of the blocks that describe an entry, as far as they say of all entries that they
+/// are free.
+pub(crate) fn remove_if_free(
+    file: &mut FileEdit,
+    source: Source<'_>,
+    layout: &Palloc,
+    entry: u64,
+) -> Result<()> {
+    let slot = layout.entry(entry);
+    let group = layout.group_of(entry);
+    if free_entries(file, source, layout, group)? == layout.entries_per_group {
+        file.remove(source, layout.bitmap(group))?;
+        return file.remove(source, slot.block);
+    }
+    let entries = layout.entries_of_block(layout.nth_entry_block(entry));
+    let first = layout.bit(entries.start);
+    let Some(bitmap) = file.get(source, first.block)? else { return Ok(()) };
+    let mut bits = first.bit..first.bit + (entries.end - entries.start) as usize;
+    if bits.any(|bit| test_bit(&bitmap, bit)) {
+        return Ok(());
+    }
+    file.remove(source, slot.block)
 }
 
 /// Marks an entry as used or free. `what` names the entry in the error that says it was already.

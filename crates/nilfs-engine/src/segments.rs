@@ -2,7 +2,7 @@
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::segment_usage::{
-    DIRTY, RawSegmentUsage, RawSufileHeader, SEGMENT_USAGE_SIZE, SufileLayout,
+    DIRTY, ERROR, RawSegmentUsage, RawSufileHeader, SEGMENT_USAGE_SIZE, SufileLayout,
 };
 use nilfs_ondisk::{FileBlock, SegNum};
 use zerocopy::IntoBytes;
@@ -25,7 +25,7 @@ pub(crate) fn usages(
     root: &Root,
     first: SegNum,
 ) -> impl Iterator<Item = Result<(SegNum, RawSegmentUsage)>> {
-    let geometry = *source.store.geometry();
+    let geometry = source.store.geometry();
     let layout = SufileLayout::new(&geometry);
     let file = FileEdit::new(root.clone());
     (first.0..geometry.nsegments).map(move |segment| {
@@ -72,7 +72,7 @@ impl SufileEdit {
         let geometry = source.store.geometry();
         Self {
             file: FileEdit::new(root),
-            layout: SufileLayout::new(geometry),
+            layout: SufileLayout::new(&geometry),
             nsegments: geometry.nsegments,
         }
     }
@@ -93,21 +93,15 @@ impl SufileEdit {
         if header.sh_ncleansegs.get() == 0 {
             return Err(Error::NoSpace);
         }
-        let last = header.sh_last_alloc.get().min(self.nsegments - 1);
-        for step in 1..=self.nsegments {
-            let segment = SegNum((last + step) % self.nsegments);
-            let usage = usage_of(&self.file, source, &self.layout, segment)?;
-            if usage.is_clean() && !avoid(segment) {
-                self.touch(source, segment)?;
-                self.edit_header(source, |header| {
-                    header.sh_last_alloc = U64::new(segment.0);
-                    count(&mut header.sh_ncleansegs, -1)?;
-                    count(&mut header.sh_ndirtysegs, 1)
-                })?;
-                return Ok(segment);
-            }
-        }
-        Err(Error::NoSpace)
+        let last = SegNum(header.sh_last_alloc.get().min(self.nsegments - 1));
+        let segment = self.find_clean(source, last.plus(1), avoid)?.ok_or(Error::NoSpace)?;
+        self.touch(source, segment)?;
+        self.edit_header(source, |header| {
+            header.sh_last_alloc = U64::new(segment.0);
+            count(&mut header.sh_ncleansegs, -1)?;
+            count(&mut header.sh_ndirtysegs, 1)
+        })?;
+        Ok(segment)
     }
 
     /// Whether a segment was taken for the log to go on in, and holds nothing yet.
@@ -116,13 +110,108 @@ impl SufileEdit {
         Ok(usage.is_dirty() && !usage.is_bad() && usage.su_nblocks.get() == 0)
     }
 
-    /// Gives a segment back that was set aside.
+    /// Gives a segment back in which nothing is needed.
     pub(crate) fn free(&mut self, source: Source<'_>, segment: SegNum) -> Result<()> {
         self.set(source, segment, RawSegmentUsage::CLEAN)?;
         self.edit_header(source, |header| {
             count(&mut header.sh_ncleansegs, 1)?;
             count(&mut header.sh_ndirtysegs, -1)
         })
+    }
+
+    /// Takes a segment into use that was written beside the chain of logs, or says how far it is
+    /// filled now (blocks from its start). `time` (s) is when its content was last modified.
+    pub(crate) fn adopt(
+        &mut self,
+        source: Source<'_>,
+        segment: SegNum,
+        blocks: u64,
+        time: u64,
+    ) -> Result<()> {
+        if usage_of(&self.file, source, &self.layout, segment)?.is_clean() {
+            self.touch(source, segment)?;
+            self.edit_header(source, |header| {
+                count(&mut header.sh_ncleansegs, -1)?;
+                count(&mut header.sh_ndirtysegs, 1)
+            })?;
+        }
+        self.fill(source, segment, blocks, time)
+    }
+
+    /// Marks a segment that the device cannot read or write: it stays in use for ever.
+    pub(crate) fn mark_bad(&mut self, source: Source<'_>, segment: SegNum) -> Result<()> {
+        let mut usage = usage_of(&self.file, source, &self.layout, segment)?;
+        let clean = usage.is_clean();
+        usage.su_flags = U32::new(usage.su_flags.get() | ERROR);
+        self.set(source, segment, usage)?;
+        if clean {
+            self.edit_header(source, |header| count(&mut header.sh_ncleansegs, -1))?;
+        }
+        Ok(())
+    }
+
+    /// Changes the number of segments. Those that go must be clean; those that come are.
+    pub(crate) fn resize(&mut self, source: Source<'_>, count: u64) -> Result<()> {
+        let old = std::mem::replace(&mut self.nsegments, count);
+        let by = count as i64 - old as i64;
+        for segment in (count..old).map(SegNum) {
+            self.drop_entry(source, segment, count)?;
+        }
+        self.edit_header(source, |header| {
+            if header.sh_last_alloc.get() >= count {
+                header.sh_last_alloc = U64::new(count - 1);
+            }
+            self::count(&mut header.sh_ncleansegs, by)
+        })
+    }
+
+    /// Forgets a segment behind the new end; its whole block, if no other segment is in it.
+    fn drop_entry(&mut self, source: Source<'_>, segment: SegNum, end: u64) -> Result<()> {
+        let (key, _) = self.layout.slot(segment);
+        let alone = self.layout.slots_of(key).all(|(other, _)| other.0 >= end);
+        if alone && key != HEADER_BLOCK {
+            return self.file.remove(source, key);
+        }
+        if !usage_of(&self.file, source, &self.layout, segment)?.is_clean() {
+            self.set(source, segment, RawSegmentUsage::CLEAN)?;
+        }
+        Ok(())
+    }
+
+    /// Counts the clean segments, whatever the header says.
+    pub(crate) fn count_clean(&self, source: Source<'_>) -> Result<u64> {
+        let mut clean = 0;
+        for segment in (0..self.nsegments).map(SegNum) {
+            let usage = usage_of(&self.file, source, &self.layout, segment)?;
+            clean += u64::from(usage.is_clean());
+        }
+        Ok(clean)
+    }
+
+    /// Corrects the number of clean segments, which an interrupted resize leaves wrong.
+    pub(crate) fn set_clean(&mut self, source: Source<'_>, clean: u64) -> Result<()> {
+        self.edit_header(source, |header| {
+            header.sh_ncleansegs = U64::new(clean);
+            Ok(())
+        })
+    }
+
+    /// The first clean segment from `from` on, around the end of the volume, for which `avoid` does
+    /// not hold.
+    pub(crate) fn find_clean(
+        &self,
+        source: Source<'_>,
+        from: SegNum,
+        avoid: &dyn Fn(SegNum) -> bool,
+    ) -> Result<Option<SegNum>> {
+        for step in 0..self.nsegments {
+            let segment = SegNum((from.0 + step) % self.nsegments);
+            let usage = usage_of(&self.file, source, &self.layout, segment)?;
+            if usage.is_clean() && !avoid(segment) {
+                return Ok(Some(segment));
+            }
+        }
+        Ok(None)
     }
 
     /// Makes sure that the segment's entry is in a changed block and says that it is in use.

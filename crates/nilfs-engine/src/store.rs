@@ -6,8 +6,9 @@
 //! because the page cache of the system above keeps them already.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use nilfs_device::{Device, IoSlice};
+use nilfs_device::{Claim, Device, IoSlice};
 use nilfs_ondisk::{BlockNr, BlockSize, Geometry};
 use quick_cache::sync::Cache;
 
@@ -17,26 +18,42 @@ use crate::error::{Error, Result};
 /// Memory for cached metadata blocks, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
+/// What everybody claims who reads a volume that somebody else may be writing to: as long as that
+/// lasts, no cleaned segment is written again, so whatever was on the device stays there.
+const READING: u64 = 0;
+
 /// The blocks of a volume.
 pub(crate) struct Store {
     device: Arc<dyn Device>,
+    /// As it was when the store was opened.
     geometry: Geometry,
+    /// The one number of the geometry that can change.
+    nsegments: AtomicU64,
     seed: u32,
     cache: Cache<BlockNr, Block>,
+    /// Keeps those who write to the volume from reusing segments, if this store only reads it.
+    _claim: Option<Claim>,
 }
 
 impl Store {
     pub(crate) fn new(device: Arc<dyn Device>, geometry: Geometry, seed: u32) -> Self {
+        let claim = device.is_read_only().then(|| device.claim(READING).ok()).flatten();
         let cache = Cache::new(CACHE_BYTES / geometry.block_size.bytes());
-        Self { device, geometry, seed, cache }
+        let nsegments = AtomicU64::new(geometry.nsegments);
+        Self { device, geometry, nsegments, seed, cache, _claim: claim }
     }
 
     pub(crate) fn device(&self) -> &dyn Device {
         &*self.device
     }
 
-    pub(crate) fn geometry(&self) -> &Geometry {
-        &self.geometry
+    pub(crate) fn geometry(&self) -> Geometry {
+        Geometry { nsegments: self.nsegments.load(Ordering::Acquire), ..self.geometry }
+    }
+
+    /// The volume has another number of segments now.
+    pub(crate) fn set_segments(&self, count: u64) {
+        self.nsegments.store(count, Ordering::Release);
     }
 
     pub(crate) fn block_size(&self) -> BlockSize {
@@ -73,7 +90,8 @@ impl Store {
     pub(crate) fn read_run(&self, first: BlockNr, buffer: &mut [u8]) -> Result<()> {
         let count = (buffer.len() / self.block_size().bytes()) as u64;
         let last = BlockNr(first.0.saturating_add(count.saturating_sub(1)));
-        if !self.geometry.has_block(first) || !self.geometry.has_block(last) {
+        let geometry = self.geometry();
+        if !geometry.has_block(first) || !geometry.has_block(last) {
             return Err(Error::Inconsistent(format!(
                 "a pointer leads to block {last}, which is in no segment"
             )));
@@ -100,11 +118,28 @@ impl Store {
         self.cache.remove(&block);
     }
 
+    /// Keeps other processes from beginning to read until the value is dropped. `None` if one is
+    /// reading.
+    pub(crate) fn keep_readers_out(&self) -> Option<Claim> {
+        match self.device.reserve(READING..READING + 1) {
+            Ok((readers, guard)) => readers.is_empty().then_some(guard),
+            // Nobody can be asked, so nobody can have claimed anything.
+            Err(_) => Some(Box::new(())),
+        }
+    }
+
     /// Makes everything written so far durable.
     pub(crate) fn flush(&self) -> Result<()> {
         self.device
             .flush()
             .map_err(|source| Error::Device { what: "flush its cache".into(), source })
+    }
+
+    /// Tells the device that a range of bytes holds nothing any more.
+    pub(crate) fn discard(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.device
+            .discard(offset, bytes)
+            .map_err(|source| Error::Device { what: "discard free space".into(), source })
     }
 
     /// Byte address of a block; block numbers were checked against the geometry before.

@@ -2,9 +2,12 @@
 //! (behaviour spec §1.1 and §2).
 
 use nilfs_device::{Device, IoSlice};
-use nilfs_ondisk::BlockNr;
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
+use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::superblock::{SUPERBLOCK_SIZE, Superblock};
+use nilfs_ondisk::{BlockNr, Seq};
+
+use zerocopy::little_endian::U16;
 
 use crate::error::{Error, Result};
 
@@ -15,20 +18,21 @@ pub(crate) struct Superblocks {
     pub(crate) other: Option<Superblock>,
 }
 
+impl Superblocks {
+    /// The totals over the life of the volume. Linux copies only what it knows from one copy to the
+    /// other, so either may lag behind.
+    pub(crate) fn lifetime(&self) -> Lifetime {
+        let copies = std::iter::once(&self.best).chain(&self.other);
+        let totals = copies.map(|copy| Lifetime::parse(copy.raw()));
+        totals.max_by_key(|totals| totals.written_bytes).unwrap_or_default()
+    }
+}
+
 /// Reads both copies.
 pub(crate) fn load(device: &dyn Device) -> Result<Superblocks> {
-    let size = device.size();
-    let read = |offset: u64| -> Result<Superblock, String> {
-        let mut bytes = [0; SUPERBLOCK_SIZE];
-        device.read_at(offset, &mut bytes).map_err(|error| error.to_string())?;
-        Superblock::parse(&bytes, size).map_err(|error| error.to_string())
-    };
-    let primary = read(PRIMARY_SUPERBLOCK);
-    let secondary = match secondary_superblock(size) {
-        Some(offset) => read(offset).and_then(|copy| match inside_segments(&copy, offset) {
-            true => Err("it lies inside a segment".to_owned()),
-            false => Ok(copy),
-        }),
+    let primary = read_copy(device, PRIMARY_SUPERBLOCK);
+    let secondary = match secondary_superblock(device.size()) {
+        Some(offset) => read_copy(device, offset),
         None => Err("the device is too small".to_owned()),
     };
     match (primary, secondary) {
@@ -40,6 +44,45 @@ pub(crate) fn load(device: &dyn Device) -> Result<Superblocks> {
         (Ok(best), Err(_)) | (Err(_), Ok(best)) => Ok(Superblocks { best, other: None }),
         (Err(first), Err(_)) => Err(Error::NotAVolume(format!("no valid superblock ({first})"))),
     }
+}
+
+fn read_copy(device: &dyn Device, offset: u64) -> Result<Superblock, String> {
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    device.read_at(offset, &mut bytes).map_err(|error| error.to_string())?;
+    let copy = Superblock::parse(&bytes, device.size()).map_err(|error| error.to_string())?;
+    match offset != PRIMARY_SUPERBLOCK && inside_segments(&copy, offset) {
+        true => Err("it lies inside a segment".to_owned()),
+        false => Ok(copy),
+    }
+}
+
+/// Writes a copy; it is durable when this returns.
+fn write_copy(device: &dyn Device, offset: u64, copy: &Superblock) -> Result<()> {
+    let failed = |source| Error::Device { what: "write a superblock".into(), source };
+    device.write_at(offset, &[IoSlice::new(&copy.encode())]).map_err(failed)?;
+    device.flush().map_err(failed)
+}
+
+/// Where copies belong on this device.
+fn offsets(device: &dyn Device, volume: &Superblock) -> Vec<u64> {
+    let secondary =
+        secondary_superblock(device.size()).filter(|&offset| !inside_segments(volume, offset));
+    std::iter::once(PRIMARY_SUPERBLOCK).chain(secondary).collect()
+}
+
+/// Changes fields of both copies of a volume that is not mounted. Each keeps the log that it
+/// names; one that is damaged becomes a copy of the other. The copy that counts comes last, so
+/// that the power may fail at any time.
+pub(crate) fn change(device: &dyn Device, change: &mut dyn FnMut(&mut Superblock)) -> Result<()> {
+    let best = load(device)?.best;
+    let offsets = offsets(device, &best);
+    let copy = |offset| (offset, read_copy(device, offset).unwrap_or(best));
+    let mut copies: Vec<_> = offsets.into_iter().rev().map(copy).collect();
+    copies.sort_by_key(|(_, copy)| copy.last_log().cno);
+    copies.into_iter().try_for_each(|(offset, mut copy)| {
+        change(&mut copy);
+        write_copy(device, offset, &copy)
+    })
 }
 
 /// A copy that a segment would overwrite is not one of this volume's.
@@ -55,14 +98,21 @@ pub(crate) struct SuperblockWriter {
     offsets: Vec<u64>,
     /// Which copy is the older one, to be written next.
     next: usize,
+    /// The segment, by sequence number, that each copy on the device names.
+    named: Vec<Seq>,
 }
 
 impl SuperblockWriter {
     pub(crate) fn new(current: Superblock, device: &dyn Device) -> Self {
-        let secondary = secondary_superblock(device.size())
-            .filter(|&offset| !inside_segments(&current, offset));
-        let offsets = std::iter::once(PRIMARY_SUPERBLOCK).chain(secondary).collect();
-        Self { current, offsets, next: 0 }
+        let offsets = offsets(device, &current);
+        // What the other copy names is not known; every mount writes both before anything is freed.
+        let named = vec![Seq(0); offsets.len()];
+        Self { current, offsets, next: 0, named }
+    }
+
+    /// The oldest segment, by sequence number, that a copy on the device names.
+    pub(crate) fn oldest_named(&self) -> Seq {
+        self.named.iter().copied().min().unwrap_or(Seq(0))
     }
 
     pub(crate) fn current(&self) -> &Superblock {
@@ -73,14 +123,33 @@ impl SuperblockWriter {
         &mut self.current
     }
 
+    /// Sets or clears a bit of `s_state`.
+    pub(crate) fn set_state(&mut self, bit: u16, set: bool) {
+        let raw = self.current.raw_mut();
+        let state = raw.s_state.get();
+        raw.s_state = U16::new(if set { state | bit } else { state & !bit });
+    }
+
+    /// Takes over a new number of segments and a new size (bytes). The second copy, which moves, is
+    /// the next to be written.
+    pub(crate) fn resize(&mut self, nsegments: u64, bytes: u64) {
+        self.current.set_size(nsegments, bytes);
+        let secondary =
+            secondary_superblock(bytes).filter(|&offset| !inside_segments(&self.current, offset));
+        self.offsets = std::iter::once(PRIMARY_SUPERBLOCK).chain(secondary).collect();
+        self.named = vec![Seq(0); self.offsets.len()];
+        self.next = self.offsets.len() - 1;
+    }
+
     /// Writes the older copy. What it points to must be durable already; the copy itself is when
     /// this returns.
     pub(crate) fn write_one(&mut self, device: &dyn Device) -> Result<()> {
-        let offset = self.offsets[self.next % self.offsets.len()];
+        let nth = self.next % self.offsets.len();
+        let offset = self.offsets[nth];
         self.next += 1;
-        let failed = |source| Error::Device { what: "write a superblock".into(), source };
-        device.write_at(offset, &[IoSlice::new(&self.current.encode())]).map_err(failed)?;
-        device.flush().map_err(failed)
+        write_copy(device, offset, &self.current)?;
+        self.named[nth] = self.current.last_log().seq;
+        Ok(())
     }
 
     /// Writes both copies, one after the other, so that one of them is whole at any time.

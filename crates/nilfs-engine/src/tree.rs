@@ -46,7 +46,14 @@ pub(crate) struct View {
     pub(crate) store: Arc<Store>,
     pub(crate) dat: Arc<Dat>,
     pub(crate) tree: Arc<Tree>,
+    /// Shared by all views between two moments at which the cleaner moved blocks. While somebody
+    /// holds one, the places where the blocks were must not be written.
+    pub(crate) era: Arc<Era>,
 }
+
+/// The time between two moments at which the cleaner moved blocks.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Era(pub(crate) u64);
 
 impl View {
     /// Where the blocks of files come from.

@@ -5,23 +5,27 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use nilfs_device::Device;
+use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::super_root::SuperRoot;
-use nilfs_ondisk::superblock::{LogCursor, Superblock};
-use nilfs_ondisk::{Cno, FormatError, Geometry, SegNum};
+use nilfs_ondisk::superblock::{LogCursor, RawSuperblock, Superblock};
+use nilfs_ondisk::{Cno, FormatError, Geometry, SegNum, Seq};
 
 use crate::bmap::{Pointers, Source};
+use crate::cleaner::liveness::Protection;
+use crate::cleaner::relocate::Judge;
 use crate::dat::Dat;
 use crate::error::{Error, Locate, Result};
 use crate::log::reader::{self, Log};
 use crate::recovery::{self, ChainedLog, Found};
 use crate::store::Store;
 use crate::superblocks::{self, Superblocks};
-use crate::tree::{Tree, View};
+use crate::tree::{Era, Tree, View};
 use crate::{checkpoints, segments};
 
 /// A volume, opened for looking.
 pub struct Volume {
     pub(crate) superblock: Superblock,
+    pub(crate) lifetime: Lifetime,
     pub(crate) store: Arc<Store>,
     pub(crate) found: Found,
     pub(crate) super_root: SuperRoot,
@@ -64,6 +68,20 @@ pub struct SegmentInfo {
     pub bad: bool,
 }
 
+/// What of a segment is still needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SegmentLife {
+    /// It holds nothing, or must not be used.
+    Unused,
+    /// All of it: logs go on there, recovery may need it, or what is in it cannot be told.
+    Needed,
+    /// It can be cleaned.
+    Reclaimable {
+        /// Blocks that must be moved before.
+        live: u64,
+    },
+}
+
 impl Volume {
     /// Opens the volume on a device.
     ///
@@ -80,8 +98,9 @@ impl Volume {
             source,
         };
         let root = nilfs_ondisk::bmap::Root::parse(&super_root.dat.i_bmap).map_err(bad)?;
-        let dat = Arc::new(Dat::new(root, store.geometry()));
-        Ok(Self { superblock, store: Arc::new(store), found, super_root, dat })
+        let dat = Arc::new(Dat::new(root, &store.geometry()));
+        let lifetime = superblocks.lifetime();
+        Ok(Self { superblock, lifetime, store: Arc::new(store), found, super_root, dat })
     }
 
     /// The superblock that led to the newest checkpoint.
@@ -93,7 +112,7 @@ impl Volume {
     /// The layout of the volume.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
-        *self.store.geometry()
+        self.store.geometry()
     }
 
     /// The newest log with a super root.
@@ -171,6 +190,32 @@ impl Volume {
             .collect()
     }
 
+    /// What of each of these segments is still needed by the newest checkpoint, by snapshots, and
+    /// by the checkpoints from `protected` on, as the cleaner of Linux would judge. Reads their
+    /// summaries.
+    ///
+    /// # Errors
+    /// The cpfile or the DAT cannot be read.
+    pub fn segment_lives(
+        &self,
+        segments: &[SegmentInfo],
+        protected: Cno,
+    ) -> Result<Vec<SegmentLife>> {
+        let snapshots = self.checkpoints(Cno::MIN, usize::MAX)?;
+        let snapshots = snapshots.iter().filter(|checkpoint| checkpoint.snapshot);
+        let kept = snapshots.map(|checkpoint| checkpoint.cno).collect();
+        let protection = Protection { from: protected, kept };
+        let Superblocks { best, other } = superblocks::load(self.store.device())?;
+        let named = std::iter::once(best).chain(other).map(|copy| copy.last_log().seq).min();
+        let judge = Judge {
+            store: &self.store,
+            dat: &self.dat,
+            protection: &protection,
+            needed_from: named.unwrap_or(Seq(0)),
+        };
+        segments.iter().map(|segment| life(&judge, segment)).collect()
+    }
+
     /// The logs of a segment as far as their summaries are valid, stale ones included.
     ///
     /// # Errors
@@ -191,6 +236,7 @@ impl Volume {
             store: Arc::clone(&self.store),
             dat: Arc::clone(&self.dat),
             tree: Arc::new(Tree::new(&entry)?),
+            era: Arc::new(Era(0)),
         };
         view.check_root()?;
         Ok(view)
@@ -203,6 +249,27 @@ impl Volume {
     pub(crate) fn sufile(&self) -> Result<nilfs_ondisk::bmap::Root> {
         metadata_root("sufile", &self.super_root.sufile.i_bmap)
     }
+}
+
+fn life(judge: &Judge<'_>, segment: &SegmentInfo) -> Result<SegmentLife> {
+    if segment.active {
+        return Ok(SegmentLife::Needed);
+    }
+    if !segment.dirty || segment.bad {
+        return Ok(SegmentLife::Unused);
+    }
+    // Linux goes by the number alone, and does not clean logs beside the chain either.
+    let start = judge.store.geometry().segment_start(segment.segment);
+    let first = reader::header(judge.store, start)?;
+    if first.is_some_and(|header| header.seq >= judge.needed_from) {
+        return Ok(SegmentLife::Needed);
+    }
+    Ok(match judge.read(segment.segment, segment.blocks)? {
+        Ok(content) => {
+            SegmentLife::Reclaimable { live: content.live.len() as u64 + content.dat_live }
+        }
+        Err(_) => SegmentLife::Needed,
+    })
 }
 
 fn metadata_root(
@@ -221,7 +288,7 @@ pub(crate) fn super_root(store: &Store, log: &ChainedLog) -> Result<SuperRoot> {
     let mut bytes = vec![0; store.block_size().bytes()];
     let block = nilfs_ondisk::BlockNr(log.end().0 - 1);
     store.read_run(block, &mut bytes)?;
-    SuperRoot::parse(&bytes, store.geometry(), store.seed()).at(|| "super root".into(), block)
+    SuperRoot::parse(&bytes, &store.geometry(), store.seed()).at(|| "super root".into(), block)
 }
 
 /// Superblocks of a device, for tools that change them while nothing is mounted.
@@ -233,5 +300,17 @@ impl Volume {
     pub fn superblocks(device: &dyn Device) -> Result<(Superblock, Option<Superblock>)> {
         let Superblocks { best, other } = superblocks::load(device)?;
         Ok((best, other))
+    }
+
+    /// Changes fields of both copies, one after the other, so that the power may fail at any time.
+    /// What is durable already stays where it is: only labels and hints may be changed.
+    ///
+    /// # Errors
+    /// [`Error::NotAVolume`], a device error.
+    pub fn change_superblocks(
+        device: &dyn Device,
+        mut change: impl FnMut(&mut RawSuperblock),
+    ) -> Result<()> {
+        superblocks::change(device, &mut |copy| change(copy.raw_mut()))
     }
 }

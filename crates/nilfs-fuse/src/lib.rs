@@ -11,6 +11,8 @@
 //! | `operations` | what each request means for the engine; nothing of the library |
 //! | `nodes` | which inodes the kernel holds |
 //! | `ioctl` | inode flags as `chattr` sees them |
+//! | `control` | messages to the process that serves a mount, and back |
+//! | `metrics` | how often each kind of request comes and how long it takes |
 //! | `fault` | which errno an engine error becomes, and which errors go to the log |
 //!
 //! # What is left to the kernel
@@ -32,14 +34,19 @@
 //! The kernel does not tell FUSE servers of `sync(2)` and `syncfs(2)`; they return at once, and
 //! the engine's commit interval bounds what a power cut can take. `fsync(2)` works as it should.
 
+mod control;
 mod fault;
 mod ioctl;
+mod metrics;
 mod mountpoint;
 mod mounts;
 mod nodes;
 mod operations;
 mod transport;
 
+pub use control::{Handler, LONGEST, ask};
+pub use metrics::{Metrics, OperationCounts};
 pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, unmount};
 pub use mounts::Mounted;
+pub use operations::Caller;
 pub use transport::{Session, Settings};

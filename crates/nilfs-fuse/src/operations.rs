@@ -15,15 +15,18 @@ use rustix::io::Errno;
 
 use crate::fault::Faults;
 use crate::ioctl;
+use crate::metrics::{Metrics, Operation};
 use crate::nodes::{NodeId, Nodes};
 
 /// What a request comes to.
 pub(crate) type Answer<T> = Result<T, Errno>;
 
-/// Who asks, for the ownership of what is made.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Caller {
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// The user.
     pub uid: u32,
+    /// The group.
     pub gid: u32,
 }
 
@@ -52,11 +55,17 @@ pub(crate) struct Operations {
     fs: Arc<Filesystem>,
     nodes: Nodes,
     faults: Faults,
+    metrics: Arc<Metrics>,
 }
 
 impl Operations {
-    pub fn new(fs: Arc<Filesystem>) -> Self {
-        Self { fs, nodes: Nodes::new(), faults: Faults::default() }
+    pub fn new(fs: Arc<Filesystem>, metrics: Arc<Metrics>) -> Self {
+        Self { fs, nodes: Nodes::new(), faults: Faults::default(), metrics }
+    }
+
+    /// Runs an operation and notes how it went.
+    fn noted<T>(&self, operation: Operation, work: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        self.metrics.measure(operation, Result::is_err, work)
     }
 
     fn answer<T>(&self, result: Result<T, Error>) -> Answer<T> {
@@ -79,8 +88,11 @@ impl Operations {
     }
 
     pub fn lookup(&self, dir: NodeId, name: &[u8]) -> Answer<Attr> {
-        let entry = self.answer(self.fs.lookup(&self.inode(dir)?, name))?;
-        Ok(self.give(entry))
+        let is_error = |answer: &Answer<Attr>| !matches!(answer, Ok(_) | Err(Errno::NOENT));
+        self.metrics.measure(Operation::Lookup, is_error, || {
+            let entry = self.answer(self.fs.lookup(&self.inode(dir)?, name))?;
+            Ok(self.give(entry))
+        })
     }
 
     pub fn forget(&self, node: NodeId, lookups: u64) {
@@ -88,20 +100,22 @@ impl Operations {
     }
 
     pub fn attr(&self, node: NodeId) -> Answer<Attr> {
-        self.answer(self.fs.attr(&self.inode(node)?))
+        self.noted(Operation::GetAttr, || self.answer(self.fs.attr(&self.inode(node)?)))
     }
 
     pub fn set_attr(&self, node: NodeId, changes: &SetAttr) -> Answer<Attr> {
-        let inode = self.inode(node)?;
-        if *changes == SetAttr::default() {
-            // Only the atime should change, which the format does not have.
-            return self.answer(self.fs.attr(&inode));
-        }
-        self.answer(self.fs.set_attr(&inode, changes))
+        self.noted(Operation::SetAttr, || {
+            let inode = self.inode(node)?;
+            if *changes == SetAttr::default() {
+                // Only the atime should change, which the format does not have.
+                return self.answer(self.fs.attr(&inode));
+            }
+            self.answer(self.fs.set_attr(&inode, changes))
+        })
     }
 
     pub fn read_link(&self, node: NodeId) -> Answer<Vec<u8>> {
-        self.answer(self.fs.read_link(&self.inode(node)?))
+        self.noted(Operation::ReadLink, || self.answer(self.fs.read_link(&self.inode(node)?)))
     }
 
     /// Makes a file, directory, device node, FIFO or socket.
@@ -113,30 +127,36 @@ impl Operations {
         mode: u16,
         rdev: DeviceCode,
     ) -> Answer<Attr> {
-        let Caller { uid, gid } = caller;
-        let new = NewInode { mode, uid, gid, rdev };
-        let entry = self.answer(self.fs.create(&self.inode(dir)?, name, &new))?;
-        Ok(self.give(entry))
+        self.noted(Operation::Create, || {
+            let Caller { uid, gid } = caller;
+            let new = NewInode { mode, uid, gid, rdev };
+            let entry = self.answer(self.fs.create(&self.inode(dir)?, name, &new))?;
+            Ok(self.give(entry))
+        })
     }
 
     pub fn symlink(&self, caller: Caller, dir: NodeId, name: &[u8], target: &[u8]) -> Answer<Attr> {
-        let Caller { uid, gid } = caller;
-        let entry = self.answer(self.fs.symlink(&self.inode(dir)?, name, target, uid, gid))?;
-        Ok(self.give(entry))
+        self.noted(Operation::Symlink, || {
+            let Caller { uid, gid } = caller;
+            let entry = self.answer(self.fs.symlink(&self.inode(dir)?, name, target, uid, gid))?;
+            Ok(self.give(entry))
+        })
     }
 
     pub fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Answer<Attr> {
-        let inode = self.inode(node)?;
-        let attr = self.answer(self.fs.link(&inode, &self.inode(dir)?, name))?;
-        Ok(self.give(Entry { inode, attr }))
+        self.noted(Operation::Link, || {
+            let inode = self.inode(node)?;
+            let attr = self.answer(self.fs.link(&inode, &self.inode(dir)?, name))?;
+            Ok(self.give(Entry { inode, attr }))
+        })
     }
 
     pub fn unlink(&self, dir: NodeId, name: &[u8]) -> Answer<()> {
-        self.answer(self.fs.unlink(&self.inode(dir)?, name))
+        self.noted(Operation::Unlink, || self.answer(self.fs.unlink(&self.inode(dir)?, name)))
     }
 
     pub fn rmdir(&self, dir: NodeId, name: &[u8]) -> Answer<()> {
-        self.answer(self.fs.rmdir(&self.inode(dir)?, name))
+        self.noted(Operation::Rmdir, || self.answer(self.fs.rmdir(&self.inode(dir)?, name)))
     }
 
     pub fn rename(
@@ -147,67 +167,79 @@ impl Operations {
         to_name: &[u8],
         flags: u32,
     ) -> Answer<()> {
-        let mode = match RenameFlags::from_bits_retain(flags) {
-            none if none.is_empty() => RenameMode::Replace,
-            RenameFlags::NOREPLACE => RenameMode::NoReplace,
-            RenameFlags::EXCHANGE => RenameMode::Exchange,
-            _ => return Err(Errno::INVAL),
-        };
-        let (dir, to_dir) = (self.inode(dir)?, self.inode(to_dir)?);
-        self.answer(self.fs.rename(&dir, name, &to_dir, to_name, mode))
+        self.noted(Operation::Rename, || {
+            let mode = match RenameFlags::from_bits_retain(flags) {
+                none if none.is_empty() => RenameMode::Replace,
+                RenameFlags::NOREPLACE => RenameMode::NoReplace,
+                RenameFlags::EXCHANGE => RenameMode::Exchange,
+                _ => return Err(Errno::INVAL),
+            };
+            let (dir, to_dir) = (self.inode(dir)?, self.inode(to_dir)?);
+            self.answer(self.fs.rename(&dir, name, &to_dir, to_name, mode))
+        })
     }
 
     /// Reads into `buffer`; fewer bytes come only at the end of the file.
     pub fn read(&self, node: NodeId, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
-        self.answer(self.fs.read(&self.inode(node)?, offset, buffer))
+        self.noted(Operation::Read, || {
+            self.answer(self.fs.read(&self.inode(node)?, offset, buffer))
+        })
     }
 
     /// Writes all of `data`. `flags` are those of the open file: with `O_SYNC` or `O_DSYNC` the
     /// data are durable when this returns.
     pub fn write(&self, node: NodeId, offset: u64, data: &[u8], flags: OFlags) -> Answer<()> {
-        let inode = self.inode(node)?;
-        self.answer(self.fs.write(&inode, offset, data))?;
-        if flags.contains(OFlags::DSYNC) {
-            // O_SYNC is O_DSYNC and one more bit.
-            self.answer(self.fs.sync_file(&inode, !flags.contains(OFlags::SYNC)))?;
-        }
-        Ok(())
+        self.noted(Operation::Write, || {
+            let inode = self.inode(node)?;
+            self.answer(self.fs.write(&inode, offset, data))?;
+            if flags.contains(OFlags::DSYNC) {
+                // O_SYNC is O_DSYNC and one more bit.
+                self.answer(self.fs.sync_file(&inode, !flags.contains(OFlags::SYNC)))?;
+            }
+            Ok(())
+        })
     }
 
     /// Looks for data or a hole; `whence` is that of `lseek(2)`.
     pub fn seek(&self, node: NodeId, offset: u64, whence: u32) -> Answer<u64> {
-        const SEEK_DATA: u32 = 3;
-        const SEEK_HOLE: u32 = 4;
-        let what = match whence {
-            SEEK_DATA => Seek::Data,
-            SEEK_HOLE => Seek::Hole,
-            _ => return Err(Errno::INVAL),
-        };
-        self.answer(self.fs.seek(&self.inode(node)?, offset, what))
+        self.noted(Operation::Seek, || {
+            const SEEK_DATA: u32 = 3;
+            const SEEK_HOLE: u32 = 4;
+            let what = match whence {
+                SEEK_DATA => Seek::Data,
+                SEEK_HOLE => Seek::Hole,
+                _ => return Err(Errno::INVAL),
+            };
+            self.answer(self.fs.seek(&self.inode(node)?, offset, what))
+        })
     }
 
     pub fn sync(&self, node: NodeId, data_only: bool) -> Answer<()> {
-        self.answer(self.fs.sync_file(&self.inode(node)?, data_only))
+        self.noted(Operation::Fsync, || {
+            self.answer(self.fs.sync_file(&self.inode(node)?, data_only))
+        })
     }
 
     pub fn stat_fs(&self) -> Answer<StatFs> {
-        self.answer(self.fs.stat_fs())
+        self.noted(Operation::StatFs, || self.answer(self.fs.stat_fs()))
     }
 
     /// Some entries from `cookie` on; none at the end.
     pub fn list(&self, dir: NodeId, cookie: u64) -> Answer<Vec<Listed>> {
-        let mut listed = Vec::with_capacity(LISTED_AT_ONCE);
-        let dir = self.inode(dir)?;
-        self.answer(self.fs.read_dir(&dir, cookie, &mut |entry| {
-            listed.push(Listed {
-                ino: entry.ino,
-                name: entry.name.to_vec(),
-                next: entry.next,
-                file_type: entry.file_type,
-            });
-            listed.len() < LISTED_AT_ONCE
-        }))?;
-        Ok(listed)
+        self.noted(Operation::ReadDir, || {
+            let mut listed = Vec::with_capacity(LISTED_AT_ONCE);
+            let dir = self.inode(dir)?;
+            self.answer(self.fs.read_dir(&dir, cookie, &mut |entry| {
+                listed.push(Listed {
+                    ino: entry.ino,
+                    name: entry.name.to_vec(),
+                    next: entry.next,
+                    file_type: entry.file_type,
+                });
+                listed.len() < LISTED_AT_ONCE
+            }))?;
+            Ok(listed)
+        })
     }
 
     /// The type of a listed entry, which need not say it.
@@ -230,19 +262,24 @@ impl Operations {
 
     /// Inode flags and generation; at most `room` bytes come back.
     pub fn ioctl(&self, node: NodeId, command: u32, input: &[u8], room: usize) -> Answer<Vec<u8>> {
-        let request = ioctl::Request::parse(command, input).ok_or(Errno::NOTTY)?;
-        let inode = self.inode(node)?;
-        let attr = self.answer(self.fs.attr(&inode))?;
-        let value = match request {
-            ioctl::Request::GetFlags => attr.flags,
-            ioctl::Request::GetExtended => ioctl::extended(attr.flags),
-            ioctl::Request::GetGeneration => attr.generation,
-            ioctl::Request::SetFlags(flags) => self.answer(self.fs.set_flags(&inode, flags))?.flags,
-            ioctl::Request::SetExtended(extended) => {
-                let flags = ioctl::with_extended(attr.flags, extended).ok_or(Errno::OPNOTSUPP)?;
-                self.answer(self.fs.set_flags(&inode, flags))?.flags
-            }
-        };
-        Ok(request.answer(value, room))
+        self.noted(Operation::Ioctl, || {
+            let request = ioctl::Request::parse(command, input).ok_or(Errno::NOTTY)?;
+            let inode = self.inode(node)?;
+            let attr = self.answer(self.fs.attr(&inode))?;
+            let value = match request {
+                ioctl::Request::GetFlags => attr.flags,
+                ioctl::Request::GetExtended => ioctl::extended(attr.flags),
+                ioctl::Request::GetGeneration => attr.generation,
+                ioctl::Request::SetFlags(flags) => {
+                    self.answer(self.fs.set_flags(&inode, flags))?.flags
+                }
+                ioctl::Request::SetExtended(extended) => {
+                    let flags =
+                        ioctl::with_extended(attr.flags, extended).ok_or(Errno::OPNOTSUPP)?;
+                    self.answer(self.fs.set_flags(&inode, flags))?.flags
+                }
+            };
+            Ok(request.answer(value, room))
+        })
     }
 }

@@ -4,7 +4,8 @@
 //! # Threads
 //! Two to four threads read requests and answer them. One that waits for the device in an fsync
 //! answers nobody else, and concurrent fsyncs can only share a commit while all of them wait. So
-//! at least one reader stays out of it: further fsyncs get a thread each.
+//! at least one reader stays out of it: further fsyncs get a thread each. So do messages to the
+//! process itself, which may ask for a checkpoint.
 //!
 //! # Faults of the library (fuser 0.18) that are worked around here
 //! * A time before 1970 arrives with its nanoseconds counted backwards: see [`convert::timestamp`].
@@ -37,8 +38,10 @@ use rustix::fs::OFlags;
 use self::convert::{
     NOTHING, Numbering, caller, code, file_attr, kind_of, name_of, node, timestamp,
 };
+use crate::control::{self, Handler};
+use crate::metrics::Metrics;
 use crate::nodes::NodeId;
-use crate::operations::{Answer, Listed, Operations};
+use crate::operations::{Answer, Caller, Listed, Operations};
 
 /// How long the kernel may keep a name. Nobody but the kernel changes names.
 const NAMES_KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -53,8 +56,8 @@ const REQUEST_SIZE: u32 = 1 << 20;
 /// Requests that the kernel may have under way in the background, read-ahead above all.
 const IN_BACKGROUND: u16 = 64;
 
-/// Threads that wait in fsync beside the readers.
-const SYNCING_BESIDE: usize = 32;
+/// Threads that wait for the device beside the readers.
+const WAITING_BESIDE: usize = 32;
 
 /// What the kernel must be able to do. Linux 5.13 and all later ones are.
 const NEEDED: InitFlags = InitFlags::FUSE_NO_OPEN_SUPPORT.union(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
@@ -73,11 +76,15 @@ const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_READDIRPLUS_AUTO);
 
 /// How the kernel's requests are answered.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub struct Settings {
     /// Lets the kernel keep small writes back and pass them on in large ones. Faster, but an
     /// error such as `ENOSPC` may come after `write(2)` has reported success.
     pub writeback: bool,
+    /// Answers the messages that come through [`crate::ask`]; without it nobody understands them.
+    pub control: Option<Handler>,
+    /// Where requests are counted.
+    pub metrics: Arc<Metrics>,
 }
 
 /// The threads that answer the kernel's requests.
@@ -96,10 +103,10 @@ impl Session {
         // A user who may not open the device got the channel from fusermount3.
         config.clone_fd = rustix::fs::access("/dev/fuse", CAN_OPEN).is_ok();
         let front = Front {
-            operations: Arc::new(Operations::new(fs)),
+            operations: Arc::new(Operations::new(fs, Arc::clone(&settings.metrics))),
             settings,
             readers,
-            syncing: Arc::default(),
+            waiting: Arc::default(),
         };
         // Who may use the mount is checked by the kernel.
         let session = fuser::Session::from_fd(front, channel, SessionACL::All, config)?;
@@ -124,25 +131,44 @@ struct Front {
     operations: Arc<Operations>,
     settings: Settings,
     readers: usize,
-    /// Fsyncs under way.
-    syncing: Arc<AtomicUsize>,
+    /// Requests under way that may wait for the device for long.
+    waiting: Arc<AtomicUsize>,
 }
 
 impl Front {
-    /// Makes a file durable without taking the last reader from everybody else.
-    fn sync(&self, node: NodeId, data_only: bool, reply: ReplyEmpty) {
-        let syncing = self.syncing.fetch_add(1, Ordering::Relaxed) + 1;
+    /// Does what may take long without taking the last reader from everybody else.
+    fn patiently(&self, work: impl FnOnce(&Operations) + Send + 'static) {
+        let waiting = self.waiting.fetch_add(1, Ordering::Relaxed) + 1;
         let operations = Arc::clone(&self.operations);
-        let counter = Arc::clone(&self.syncing);
-        let sync = move |reply| {
-            let answer = operations.sync(node, data_only);
+        let counter = Arc::clone(&self.waiting);
+        let work = move || {
+            work(&operations);
             counter.fetch_sub(1, Ordering::Relaxed);
-            done(answer, reply);
         };
-        if syncing < self.readers || syncing > SYNCING_BESIDE {
-            return sync(reply);
+        if waiting < self.readers || waiting > WAITING_BESIDE {
+            return work();
         }
-        thread::spawn(move || sync(reply));
+        thread::spawn(work);
+    }
+
+    fn sync(&self, node: NodeId, data_only: bool, reply: ReplyEmpty) {
+        self.patiently(move |operations| done(operations.sync(node, data_only), reply));
+    }
+
+    /// Passes a message on to those who understand it, and their answer back.
+    fn control(&self, caller: Caller, input: &[u8], room: usize, reply: ReplyIoctl) {
+        let handler = self.settings.control.clone();
+        let (Some(handler), Some(message)) = (handler, control::unframed(input)) else {
+            return reply.error(Errno::ENOTTY);
+        };
+        let message = message.to_vec();
+        self.patiently(move |_| {
+            let answer = control::frame(&handler(caller, &message));
+            match answer.filter(|answer| answer.len() <= room) {
+                Some(answer) => reply.ioctl(0, &answer),
+                None => reply.error(Errno::EMSGSIZE),
+            }
+        });
     }
 }
 
@@ -489,7 +515,7 @@ impl fuser::Filesystem for Front {
 
     fn ioctl(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         _: FileHandle,
         _: IoctlFlags,
@@ -498,6 +524,9 @@ impl fuser::Filesystem for Front {
         room: u32,
         reply: ReplyIoctl,
     ) {
+        if command == control::NUMBER {
+            return self.control(caller(request), input, room as usize, reply);
+        }
         match self.operations.ioctl(node(ino), command, input, room as usize) {
             Ok(output) => reply.ioctl(0, &output),
             Err(errno) => reply.error(code(errno)),

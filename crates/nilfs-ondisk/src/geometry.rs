@@ -5,6 +5,8 @@
 //! | boot area | primary SB ...| segment 0 .....| segment 1 ...| unused tail | secondary SB | rest <4K
 //! ```
 
+use serde::{Deserialize, Serialize};
+
 use crate::{BlockNr, BlockSize, FormatError, SegNum};
 
 /// Byte address of the primary superblock.
@@ -28,7 +30,7 @@ pub const fn secondary_superblock(device_size: u64) -> Option<u64> {
 }
 
 /// The layout of a volume: sizes that never change while it is open, except by a resize.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Geometry {
     /// Size of a block.
     pub block_size: BlockSize,

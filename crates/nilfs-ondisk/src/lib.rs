@@ -16,6 +16,7 @@ pub mod dirent;
 mod error;
 pub mod geometry;
 pub mod inode;
+pub mod lifetime;
 pub mod palloc;
 pub mod segment_usage;
 mod slots;

@@ -7,6 +7,8 @@
 //!              ... +1 ...      : entry blocks of that group
 //! ```
 
+use std::ops::Range;
+
 use crate::{BlockSize, FileBlock};
 
 /// The arithmetic of a persistent object file with entries of one size.
@@ -111,6 +113,24 @@ impl Palloc {
             block: self.bitmap(self.group_of(entry)).plus(1 + in_group / self.entries_per_block),
             offset: (in_group % self.entries_per_block) as usize * self.entry_size,
         }
+    }
+
+    /// Counts the blocks of entries, from the first group on: the one with this entry.
+    #[must_use]
+    pub fn nth_entry_block(&self, entry: u64) -> u64 {
+        let in_group = (entry % self.entries_per_group) / self.entries_per_block;
+        self.group_of(entry) * (self.blocks_per_group - 1) + in_group
+    }
+
+    /// The entries of the nth block of entries. Those of the very last one end before the last
+    /// number.
+    #[must_use]
+    pub fn entries_of_block(&self, nth: u64) -> Range<u64> {
+        let group = nth / (self.blocks_per_group - 1);
+        let in_group = (nth % (self.blocks_per_group - 1)) * self.entries_per_block;
+        let first = self.first_of_group(group);
+        let end = (in_group + self.entries_per_block).min(self.entries_per_group);
+        first.saturating_add(in_group)..first.saturating_add(end)
     }
 
     /// The number of groups that can exist: those of all entries with a number of 64 bits. Linux

@@ -150,6 +150,14 @@ impl LogHeader {
         self.flags & flag != 0
     }
 
+    /// Whether the log was written by our cleaner into a segment of its own, which is no part of the
+    /// chain of logs: no recovery looks at it, and its number says only how old it is. In the chain,
+    /// no log has these flags together.
+    #[must_use]
+    pub fn is_beside_chain(&self) -> bool {
+        self.has(GC) && self.has(LOGBGN) && !self.has(SR)
+    }
+
     /// Blocks that the summary takes.
     #[must_use]
     pub fn summary_blocks(&self, block_size: BlockSize) -> u64 {

@@ -19,6 +19,8 @@ pub const CHECKED_BYTES: u16 = 280;
 pub const STATE_VALID: u16 = 1;
 /// `s_state`: an error of the metadata was seen.
 pub const STATE_ERROR: u16 = 2;
+/// `s_state`: a resize is under way.
+pub const STATE_RESIZE: u16 = 4;
 /// `s_feature_compat_ro`: the block and inode counters of checkpoints can be trusted.
 pub const FEATURE_BLOCK_COUNT: u64 = 1;
 
@@ -179,6 +181,14 @@ impl Superblock {
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    /// Gives the volume another number of segments and another size (bytes). The caller answers for
+    /// their fitting the device.
+    pub fn set_size(&mut self, nsegments: u64, bytes: u64) {
+        self.raw.s_nsegments = U64::new(nsegments);
+        self.raw.s_dev_size = U64::new(bytes);
+        self.geometry.nsegments = nsegments;
     }
 
     /// The seed of every checksum on the volume.

@@ -3,12 +3,15 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::FormatError;
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        #[derive(Serialize, Deserialize)]
         #[repr(transparent)]
         pub struct $name(pub u64);
 
@@ -86,7 +89,8 @@ impl Ino {
 }
 
 /// The size of a block: a power of two from 1 KiB to 64 KiB.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct BlockSize {
     log2: u32,
 }
@@ -156,6 +160,20 @@ impl BlockSize {
     #[must_use]
     pub const fn sectors(self) -> u64 {
         1 << (self.log2 - 9)
+    }
+}
+
+impl TryFrom<u64> for BlockSize {
+    type Error = FormatError;
+
+    fn try_from(bytes: u64) -> Result<Self, FormatError> {
+        Self::from_bytes(bytes)
+    }
+}
+
+impl From<BlockSize> for u64 {
+    fn from(size: BlockSize) -> Self {
+        size.bytes64()
     }
 }
 

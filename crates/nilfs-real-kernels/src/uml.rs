@@ -85,7 +85,7 @@ impl Uml {
         Self {
             image: image.into(),
             memory_mib: 512,
-            timeout: Duration::from_secs(120),
+            timeout: Duration::from_secs(300),
             script: String::new(),
             variables: Vec::new(),
         }
@@ -97,7 +97,7 @@ impl Uml {
         self
     }
 
-    /// Sets how long the script may take before the guest is taken for hung (default: 120 s).
+    /// Sets how long the script may take before the guest is taken for hung (default: 300 s).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

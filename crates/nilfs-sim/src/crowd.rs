@@ -5,9 +5,11 @@
 //! operations but not the same history.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use nilfs_device::{Device, Event, MemoryDevice, RecordingDevice};
+use nilfs_ondisk::Cno;
 use nilfs_ondisk::inode::{DeviceCode, FileType};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
@@ -20,10 +22,16 @@ use crate::model::Model;
 use crate::name::{Name, Path};
 use crate::op::{Op, Target};
 use crate::outcome::{Outcome, Refusal, difference};
+use crate::past::Past;
 use crate::power::{Disk, Survivors};
-use crate::subject::Subject;
+use crate::subject::{Mounting, Subject};
 use crate::volume::check;
 use crate::world::Settings;
+
+/// Rounds of cleaning from one snapshot to the next.
+const SNAPSHOT_EVERY: usize = 4;
+/// So many are kept.
+const SNAPSHOTS: usize = 5;
 
 /// The device's record, gathered by all threads.
 struct Tape {
@@ -71,7 +79,8 @@ pub fn crowd(
     for nth in 0..threads {
         lives.push(born(settings, &mut root, Name(nth), &tape)?);
     }
-    let lives = live_together(settings, lives, seed, count, &tape)?;
+    let (lives, snapshots) =
+        beside_cleaning(&root, || live_together(settings, lives, seed, count, &tape))?;
     for life in &lives {
         life.look(&life.subject)?;
     }
@@ -81,6 +90,16 @@ pub fn crowd(
         lives.into_iter().map(|life| (life.name, life.steps, life.model)).collect();
     root.unmount()?;
     check(device.below())?;
+    for cno in snapshots {
+        let how = Mounting { checkpoint: Some(cno), ..Mounting::READ_ONLY };
+        let past = Subject::mount(Arc::clone(&below), how)?;
+        for (name, steps, _) in &steps {
+            let found = past.below(*name)?.tree()?;
+            if !steps.iter().any(|step| step.state.tree().difference(&found).is_none()) {
+                return Err(format!("snapshot {cno} shows what was never in {name}"));
+            }
+        }
+    }
     let again = Subject::mount(below, how)?;
     for (name, _, model) in &steps {
         let mut expected = model.clone();
@@ -109,14 +128,16 @@ pub fn riot(settings: Settings, seed: u64, threads: u64, count: usize) -> Result
         return Err("the root of a new volume cannot be read".into());
     };
     let model = Model::new(settings.shape.block_size, &facts);
-    thread::scope(|scope| {
-        let running: Vec<_> = (0..threads)
-            .map(|nth| {
-                let (subject, model) = (root.another(), model.clone());
-                scope.spawn(move || rage(subject, model, seed ^ nth << 32, count))
-            })
-            .collect();
-        running.into_iter().try_for_each(joined)
+    beside_cleaning(&root, || {
+        thread::scope(|scope| {
+            let running: Vec<_> = (0..threads)
+                .map(|nth| {
+                    let (subject, model) = (root.another(), model.clone());
+                    scope.spawn(move || rage(subject, model, seed ^ nth << 32, count))
+                })
+                .collect();
+            running.into_iter().try_for_each(joined)
+        })
     })?;
     let before = root.another().tree()?;
     drop(background);
@@ -130,7 +151,7 @@ pub fn riot(settings: Settings, seed: u64, threads: u64, count: usize) -> Result
 }
 
 fn rage(mut subject: Subject, mut model: Model, seed: u64, count: usize) -> Result<(), String> {
-    let profile = Profile { remounts: 0, ..Profile::SYNCS };
+    let profile = Profile { remounts: 0, chores: 0, ..Profile::SYNCS };
     let mut generator = Generator::new(seed, profile);
     for nth in 1..=count {
         let now = ThreadClock::at_step(nth as u64);
@@ -143,6 +164,38 @@ fn rage(mut subject: Subject, mut model: Model, seed: u64, count: usize) -> Resu
         }
     }
     Ok(())
+}
+
+/// Cleans the volume all the time while `work` is done, and makes a snapshot now and then, some of
+/// which are given up again. Gives the snapshots that are left.
+fn beside_cleaning<T>(
+    root: &Subject,
+    work: impl FnOnce() -> Result<T, String>,
+) -> Result<(T, Vec<Cno>), String> {
+    let done = AtomicBool::new(false);
+    let clean = || {
+        let mut snapshots = Vec::new();
+        for round in 0_usize.. {
+            if done.load(Ordering::Relaxed) {
+                break;
+            }
+            root.clean()?;
+            if round % SNAPSHOT_EVERY == 0 {
+                snapshots.extend(root.take_snapshot()?);
+            }
+            if snapshots.len() > SNAPSHOTS {
+                root.give_up_snapshot(snapshots.remove(round % SNAPSHOTS))?;
+            }
+        }
+        Ok(snapshots)
+    };
+    thread::scope(|scope| {
+        let cleaning = scope.spawn(clean);
+        let worked = work();
+        done.store(true, Ordering::Relaxed);
+        let snapshots = joined(cleaning)?;
+        Ok((worked?, snapshots))
+    })
 }
 
 fn joined<T>(running: thread::ScopedJoinHandle<'_, Result<T, String>>) -> Result<T, String> {
@@ -167,7 +220,14 @@ fn born(settings: Settings, root: &mut Subject, name: Name, tape: &Tape) -> Resu
     }
     let model = Model::new(settings.shape.block_size, &facts);
     let now = tape.now();
-    let step = Step { began: 0, ended: now, promise: Promise::Everything, state: model.clone() };
+    let step = Step {
+        began: 0,
+        ended: now,
+        promise: Promise::Everything,
+        state: model.clone(),
+        past: Past::default(),
+        cleans: false,
+    };
     Ok(Life { name, subject: root.below(name)?, model, steps: vec![step] })
 }
 
@@ -195,7 +255,7 @@ impl Life {
         count: usize,
         tape: &Tape,
     ) -> Result<Self, String> {
-        let profile = Profile { remounts: 0, ..Profile::SYNCS };
+        let profile = Profile { remounts: 0, chores: 0, ..Profile::SYNCS };
         let mut generator = Generator::new(seed ^ u64::from(self.name.0) << 32, profile);
         for nth in 1..=count {
             let op = generator.next_op(&self.model);
@@ -213,6 +273,8 @@ impl Life {
                 ended,
                 promise: Promise::of(&op, &found, &self.model, settings.mounting.order),
                 state: self.model.clone(),
+                past: Past::default(),
+                cleans: false,
             };
             self.steps.push(step);
         }

@@ -2,6 +2,7 @@
 //! promised, on a volume that is whole and goes on working.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use nilfs_device::{Device, MemoryDevice, RecordingDevice};
@@ -10,8 +11,9 @@ use rand::{Rng, SeedableRng};
 
 use crate::clock::ThreadClock;
 use crate::generate::Profile;
-use crate::history::{History, state_found};
+use crate::history::{History, past_found, state_found};
 use crate::model::Model;
+use crate::past::Past;
 use crate::power::{Disk, Survivors};
 use crate::subject::{Mounting, Subject};
 use crate::tree::Tree;
@@ -35,10 +37,23 @@ impl Cuts {
     /// # Errors
     /// Where a cut was made and what was wrong afterwards.
     pub fn everywhere(&self, history: &History, from: usize, seed: u64) -> Result<(), String> {
+        self.between(history, from..=history.events.len(), seed)
+    }
+
+    /// Cuts the power at every event of `history` in a range, in several ways each.
+    ///
+    /// # Errors
+    /// As [`Cuts::everywhere`].
+    pub fn between(
+        &self,
+        history: &History,
+        events: RangeInclusive<usize>,
+        seed: u64,
+    ) -> Result<(), String> {
         let mut random = StdRng::seed_from_u64(seed);
         let mut disk = Disk::new(history.start.clone());
-        history.events[..from].iter().for_each(|event| disk.play(event));
-        for at in from..=history.events.len() {
+        history.events[..*events.start()].iter().for_each(|event| disk.play(event));
+        for at in events {
             let ways = [Survivors::Random(random.random()), Survivors::Random(random.random())];
             // Where little waits to be flushed, different ways come to the same.
             let mut seen = BTreeSet::new();
@@ -89,9 +104,11 @@ impl Cuts {
             history.events.iter().for_each(|event| disk.play(event));
             let content = disk.after_cut(Survivors::Random(seed ^ nth));
             let found = look_without_writing(self.settings, &content)?;
-            let state = state_found(&history.steps, history.events.len(), &found)?;
+            let cut = history.events.len();
+            let state = state_found(&history.steps, cut, &found)?;
+            let past = past_found(&history.steps, cut, &content)?;
             let in_words = |what: String| format!("after power cut number {}: {what}", nth + 1);
-            let mut world = World::on(self.settings, content, Some(state)).map_err(in_words)?;
+            let mut world = World::on(self.settings, content, (state, past)).map_err(in_words)?;
             world
                 .live(seed ^ nth, Profile::SYNCS, self.ops_afterwards)
                 .map_err(|failure| in_words(failure.to_string()))?;
@@ -124,13 +141,14 @@ impl Cuts {
         ThreadClock::set(ThreadClock::at_step(history.steps.len() as u64));
         let found = look_without_writing(self.settings, &content)?;
         let state = state_found(&history.steps, at, &found)?;
+        let past = past_found(&history.steps, at, &content)?;
         fail_again(self.settings, &content, &found, seed)?;
-        self.go_on(content, state, seed)
+        self.go_on(content, (state, past), seed)
     }
 
     /// Mounts and goes on living, to the end.
-    fn go_on(&self, content: Vec<u8>, state: Model, seed: u64) -> Result<(), String> {
-        let mut world = World::on(self.settings, content, Some(state))
+    fn go_on(&self, content: Vec<u8>, state: (Model, Past), seed: u64) -> Result<(), String> {
+        let mut world = World::on(self.settings, content, state)
             .map_err(|what| format!("when mounted to be written: {what}"))?;
         world
             .live(seed, Profile::SYNCS, self.ops_afterwards)

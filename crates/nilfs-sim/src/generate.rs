@@ -27,6 +27,8 @@ pub struct Profile {
     pub commits: u32,
     /// Of 1000 operations, how many unmount and mount again.
     pub remounts: u32,
+    /// Of 1000 operations, how many clean, make or give up snapshots, or delete checkpoints.
+    pub chores: u32,
 }
 
 impl Profile {
@@ -38,6 +40,7 @@ impl Profile {
         syncs: 40,
         commits: 20,
         remounts: 10,
+        chores: 50,
     };
     /// Small files and many syncs, so that power cuts have much to lose.
     pub const SYNCS: Profile = Profile {
@@ -47,6 +50,7 @@ impl Profile {
         syncs: 200,
         commits: 60,
         remounts: 15,
+        chores: 70,
     };
     /// Large writes that fill a volume.
     pub const GREEDY: Profile = Profile {
@@ -56,6 +60,17 @@ impl Profile {
         syncs: 30,
         commits: 20,
         remounts: 10,
+        chores: 20,
+    };
+    /// Much history, made and cleaned away all the time.
+    pub const CHORES: Profile = Profile {
+        write_max: 20_000,
+        file_max: 100_000,
+        far: false,
+        syncs: 60,
+        commits: 100,
+        remounts: 20,
+        chores: 300,
     };
 }
 
@@ -80,12 +95,14 @@ impl Generator {
         if let Some(op) = self.ahead.pop_front() {
             return op;
         }
-        let Profile { syncs, commits, remounts, .. } = self.profile;
-        let mut choice = self.random.random_range(0..1000 + syncs + syncs / 4 + commits + remounts);
+        let Profile { syncs, commits, remounts, chores, .. } = self.profile;
+        let all = 1000 + syncs + syncs / 4 + commits + remounts + chores;
+        let mut choice = self.random.random_range(0..all);
         for (weight, make) in [
             (syncs, Self::any_sync as fn(&mut Self, &Model) -> Op),
             (commits, |_, _| Op::Commit),
             (remounts, |_, _| Op::Remount),
+            (chores, Self::chore),
             (80, Self::create),
             (40, Self::create_directory),
             (25, Self::create_special),
@@ -450,6 +467,22 @@ impl Generator {
         let handles = model.handles();
         let handle = self.pick(&handles).unwrap_or(0);
         Op::Close(handle)
+    }
+
+    fn chore(&mut self, _: &Model) -> Op {
+        match self.random.random_range(0..20) {
+            0..3 => Op::Checkpoint,
+            3..8 => Op::SetSnapshot { nth: self.random.random(), snapshot: true },
+            8..11 => Op::SetSnapshot { nth: self.random.random(), snapshot: false },
+            11..14 => Op::DeleteCheckpoints {
+                first: self.random.random(),
+                further: self.random.random_range(0..8),
+            },
+            _ => {
+                let periods = [0, 0, 0, 5, 30, 100, 3600];
+                Op::Clean { protection: periods[self.random.random_range(0..periods.len())] }
+            }
+        }
     }
 
     fn any_sync(&mut self, model: &Model) -> Op {

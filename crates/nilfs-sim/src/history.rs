@@ -7,6 +7,7 @@ use nilfs_ondisk::inode::FileType;
 use crate::model::{Model, NodeId};
 use crate::op::{Op, Target};
 use crate::outcome::Outcome;
+use crate::past::Past;
 use crate::tree::Tree;
 
 /// What a finished operation has promised to be durable.
@@ -35,6 +36,10 @@ pub struct Step {
     pub promise: Promise,
     /// The file system after it.
     pub state: Model,
+    /// The checkpoints after it.
+    pub past: Past,
+    /// Whether it was somebody's order to clean.
+    pub cleans: bool,
 }
 
 /// The record of a device together with the states of the file system on it.
@@ -59,13 +64,24 @@ impl Promise {
             model.find(target).map_or(Self::Nothing, promise)
         };
         match (op, order) {
-            (Op::Sync | Op::Remount, _) => Self::Everything,
+            (Op::Sync | Op::Remount | Op::Checkpoint, _) => Self::Everything,
             (Op::Fsync(target), _) => promised(target, Self::File),
             (Op::Fdatasync(target), Order::Strict) => promised(target, Self::Inode),
             (Op::Fdatasync(target), Order::Relaxed) => promised(target, Self::Data),
             _ => Self::Nothing,
         }
     }
+}
+
+/// The past that a volume has on which the power was cut when `cut` events had happened.
+///
+/// # Errors
+/// See [`Past::after_cut`].
+pub fn past_found(steps: &[Step], cut: usize, content: &[u8]) -> Result<Past, String> {
+    let ended = steps.iter().rposition(|step| step.ended <= cut).unwrap_or(0);
+    let newest = steps.iter().rposition(|step| step.began < cut || step.ended <= cut);
+    let newest = newest.unwrap_or(0).max(ended);
+    Past::after_cut(&steps[ended].past, &steps[newest].past, content)
 }
 
 /// Finds the state that `found`, seen after a cut when `cut` events had happened, is an image of.
@@ -195,6 +211,8 @@ mod tests {
                 ended: nth * 10 + 10,
                 promise: Promise::of(op, &outcome, &model, Order::Relaxed),
                 state: model.clone(),
+                past: Past::default(),
+                cleans: false,
             });
         }
         steps

@@ -116,7 +116,12 @@ impl Model {
                 Ok(Outcome::Done)
             }
             Op::Fsync(target) | Op::Fdatasync(target) => self.find(target).map(|_| Outcome::Done),
-            Op::Sync | Op::Commit => Ok(Outcome::Done),
+            Op::Sync
+            | Op::Commit
+            | Op::Checkpoint
+            | Op::SetSnapshot { .. }
+            | Op::DeleteCheckpoints { .. }
+            | Op::Clean { .. } => Ok(Outcome::Done),
             Op::Remount => {
                 self.close_all();
                 Ok(Outcome::Done)

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use nilfs_engine::{RenameMode, Seek, SetAttr};
+use nilfs_ondisk::Cno;
 use nilfs_ondisk::inode::{DeviceCode, FileType};
 
 use crate::model::Model;
@@ -130,9 +131,59 @@ pub enum Op {
     Commit,
     /// Unmounts and mounts again.
     Remount,
+    /// Takes a checkpoint even if nothing has changed, and makes it durable.
+    Checkpoint,
+    /// Makes snapshots of checkpoints, or the other way round.
+    SetSnapshot {
+        /// Which of the checkpoints that are not yet as wanted, newest first, counted around.
+        nth: u16,
+        /// What is wanted.
+        snapshot: bool,
+    },
+    /// Deletes checkpoints that follow each other.
+    DeleteCheckpoints {
+        /// The first of them: which of all but the newest, oldest first, counted around.
+        first: u16,
+        /// How many further ones.
+        further: u16,
+    },
+    /// Cleans all there is to clean.
+    Clean {
+        /// Checkpoints younger than so many seconds are kept.
+        protection: u64,
+    },
+}
+
+/// A checkpoint as a list of them shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listed {
+    /// Its number.
+    pub cno: Cno,
+    /// Whether it is a snapshot.
+    pub snapshot: bool,
 }
 
 impl Op {
+    /// The first and the last checkpoint that the operation is about, out of those that exist.
+    #[must_use]
+    pub fn checkpoints(&self, all: &[Listed]) -> Option<(Cno, Cno)> {
+        match *self {
+            Self::SetSnapshot { nth, snapshot } => {
+                let wanted = |it: &&Listed| it.snapshot != snapshot;
+                let others: Vec<_> = all.iter().rev().filter(wanted).collect();
+                let cno = others.get(usize::from(nth).checked_rem(others.len())?)?.cno;
+                Some((cno, cno))
+            }
+            Self::DeleteCheckpoints { first, further } => {
+                let (_, others) = all.split_last()?;
+                let first = usize::from(first).checked_rem(others.len())?;
+                let last = (first + usize::from(further)).min(others.len() - 1);
+                Some((others[first].cno, others[last].cno))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether it leaves everything as it is.
     #[must_use]
     pub fn only_looks(&self) -> bool {
@@ -161,6 +212,9 @@ impl Op {
                 | Self::Write { .. }
                 | Self::SetAttr { .. }
                 | Self::SetFlags { .. }
+                | Self::Checkpoint
+                | Self::SetSnapshot { .. }
+                | Self::DeleteCheckpoints { .. }
         )
     }
 
@@ -254,6 +308,13 @@ impl fmt::Display for Op {
             Self::Sync => f.write_str("sync"),
             Self::Commit => f.write_str("commit"),
             Self::Remount => f.write_str("remount"),
+            Self::Checkpoint => f.write_str("checkpoint"),
+            Self::SetSnapshot { nth, snapshot: true } => write!(f, "make snapshot {nth}"),
+            Self::SetSnapshot { nth, snapshot: false } => write!(f, "give up snapshot {nth}"),
+            Self::DeleteCheckpoints { first, further } => {
+                write!(f, "delete checkpoint {first} and {further} more")
+            }
+            Self::Clean { protection } => write!(f, "clean, protecting {protection} s"),
         }
     }
 }

@@ -51,6 +51,8 @@ pub enum Refusal {
     NotPermitted,
     /// No file is open under this handle.
     NotOpen,
+    /// The checkpoint is not there any more.
+    NoCheckpoint,
     /// What no healthy file system on a healthy device answers, in the engine's words.
     Broken(String),
 }

@@ -5,23 +5,25 @@ mod look;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nilfs_device::Device;
 use nilfs_engine::{
-    Attr, Background, Entry, Error, Filesystem, InodeRef, MountOptions, NewInode, Order, Result,
-    Seek,
+    Amount, Attr, Background, CleanerOptions, Entry, Error, Filesystem, InodeRef, ManualRun,
+    MountOptions, NewInode, Order, Result, Seek, Usage, Volume,
 };
 use nilfs_ondisk::Cno;
 use nilfs_ondisk::inode::FileType;
 
 use crate::clock::ThreadClock;
 use crate::name::{Name, Path};
-use crate::op::{Handle, Op, Target, link_text, pattern};
+use crate::op::{Handle, Listed, Op, Target, link_text, pattern};
 use crate::outcome::{Facts, Outcome, Refusal};
 
 /// A mounted file system, seen from one of its directories, with files held open.
 pub struct Subject {
     fs: Arc<Filesystem>,
+    device: Arc<dyn Device>,
     root: InodeRef,
     handles: BTreeMap<Handle, InodeRef>,
     /// Nothing has been changed since the mount.
@@ -39,12 +41,19 @@ pub struct Mounting {
     pub read_only: bool,
     /// A checkpoint to show instead of the newest one; needs `read_only`.
     pub checkpoint: Option<Cno>,
+    /// Checkpoints younger than so many seconds are not cleaned away.
+    pub protection: u64,
 }
 
 impl Mounting {
     /// The usual way.
-    pub const READ_WRITE: Self =
-        Self { order: Order::Relaxed, dirty_limit: 256 << 20, read_only: false, checkpoint: None };
+    pub const READ_WRITE: Self = Self {
+        order: Order::Relaxed,
+        dirty_limit: 256 << 20,
+        read_only: false,
+        checkpoint: None,
+        protection: 3600,
+    };
     /// The newest checkpoint, only to look.
     pub const READ_ONLY: Self = Self { read_only: true, ..Self::READ_WRITE };
 }
@@ -62,13 +71,17 @@ impl Subject {
             checkpoint: how.checkpoint,
             commit_interval: None,
             clock: Arc::new(ThreadClock),
+            cleaner: CleanerOptions {
+                protection: Duration::from_secs(how.protection),
+                ..CleanerOptions::default()
+            },
             ..MountOptions::default()
         };
         let mounted = guarded(|| {
-            let fs = Filesystem::mount(device, options)?;
+            let fs = Filesystem::mount(Arc::clone(&device), options)?;
             fs.release_orphans()?;
             let root = fs.root()?.inode;
-            Ok(Self { fs, root, handles: BTreeMap::new(), settled: true })
+            Ok(Self { fs, device, root, handles: BTreeMap::new(), settled: true })
         });
         mounted.map_err(|error| format!("mount: {error}"))
     }
@@ -78,6 +91,7 @@ impl Subject {
     pub fn another(&self) -> Self {
         Self {
             fs: Arc::clone(&self.fs),
+            device: Arc::clone(&self.device),
             root: Arc::clone(&self.root),
             handles: BTreeMap::new(),
             settled: false,
@@ -131,6 +145,62 @@ impl Subject {
     pub fn free_blocks(&self) -> Result<u64, String> {
         let stat = guarded(|| self.fs.stat_fs()).map_err(|error| format!("statfs: {error}"))?;
         Ok(stat.free)
+    }
+
+    /// The newest checkpoint.
+    #[must_use]
+    pub fn newest(&self) -> Cno {
+        self.fs.status().cno
+    }
+
+    /// All checkpoints, ascending.
+    ///
+    /// # Errors
+    /// The engine's, in words.
+    pub fn checkpoints(&self) -> Result<Vec<Listed>, String> {
+        list(&self.device)
+    }
+
+    /// Where the space is, and how many segments the cleaner has found damaged.
+    ///
+    /// # Errors
+    /// The engine's, in words.
+    pub fn usage(&self) -> Result<(Usage, u64), String> {
+        let usage = guarded(|| self.fs.usage()).map_err(|error| format!("usage: {error}"))?;
+        Ok((usage, self.fs.status().cleaner.segments_skipped))
+    }
+
+    /// Cleans all there is to clean, whatever is young.
+    ///
+    /// # Errors
+    /// The engine's, in words.
+    pub fn clean(&self) -> Result<(), String> {
+        let cleaned = guarded(|| clean(&self.fs, 0));
+        cleaned.map_err(|error| format!("clean: {error}"))
+    }
+
+    /// Makes a snapshot of the present; `None` if it is past before it can be kept.
+    ///
+    /// # Errors
+    /// The engine's, in words.
+    pub fn take_snapshot(&self) -> Result<Option<Cno>, String> {
+        let taken = guarded(|| {
+            let cno = self.fs.checkpoint_now()?;
+            match self.fs.set_snapshot(cno, true) {
+                Err(Error::NoCheckpoint(_)) => Ok(None),
+                made => made.map(|()| Some(cno)),
+            }
+        });
+        taken.map_err(|error| format!("take a snapshot: {error}"))
+    }
+
+    /// Makes an ordinary checkpoint of a snapshot.
+    ///
+    /// # Errors
+    /// The engine's, in words.
+    pub fn give_up_snapshot(&self, cno: Cno) -> Result<(), String> {
+        let given_up = guarded(|| self.fs.set_snapshot(cno, false));
+        given_up.map_err(|error| format!("give up snapshot {cno}: {error}"))
     }
 
     /// Does `op`; [`Op::Remount`] is not for a subject, since it needs the device.
@@ -210,7 +280,21 @@ impl Subject {
             Op::Sync => done(fs.sync()),
             Op::Commit => done(fs.commit().map(|_| ())),
             Op::Remount => Err(Refusal::Broken("a subject cannot remount itself".into())),
+            Op::Checkpoint => done(fs.checkpoint_now().map(|_| ())),
+            Op::SetSnapshot { snapshot, .. } => match op.checkpoints(&self.listed()?) {
+                Some((cno, _)) => done(fs.set_snapshot(cno, *snapshot)),
+                None => Ok(Outcome::Done),
+            },
+            Op::DeleteCheckpoints { .. } => match op.checkpoints(&self.listed()?) {
+                Some((first, last)) => done(fs.delete_checkpoints(first..=last).map(|_| ())),
+                None => Ok(Outcome::Done),
+            },
+            Op::Clean { protection } => done(clean(fs, *protection)),
         }
+    }
+
+    fn listed(&self) -> Result<Vec<Listed>, Refusal> {
+        Ok(list_checkpoints(&self.device)?)
     }
 
     fn seek(&self, target: &Target, offset: u64, what: Seek) -> Result<Outcome, Refusal> {
@@ -257,6 +341,30 @@ impl Subject {
     }
 }
 
+/// All checkpoints on a device, ascending, whether it is mounted or not.
+///
+/// # Errors
+/// The engine's, in words.
+pub fn list(device: &Arc<dyn Device>) -> Result<Vec<Listed>, String> {
+    let listed = guarded(|| list_checkpoints(device));
+    listed.map_err(|error| format!("list the checkpoints: {error}"))
+}
+
+fn list_checkpoints(device: &Arc<dyn Device>) -> Result<Vec<Listed>> {
+    let found = Volume::open(Arc::clone(device))?.checkpoints(Cno::MIN, usize::MAX)?;
+    Ok(found.iter().map(|it| Listed { cno: it.cno, snapshot: it.snapshot }).collect())
+}
+
+/// Cleans all there is to clean, and protects what is younger than so many seconds.
+fn clean(fs: &Filesystem, protection: u64) -> Result<()> {
+    let run = ManualRun {
+        protection: Some(Duration::from_secs(protection)),
+        min_reclaimable: Some(Amount::Count(1)),
+        ..ManualRun::default()
+    };
+    fs.clean(&run).map(|_| ())
+}
+
 fn done(result: Result<()>) -> Result<Outcome, Refusal> {
     Ok(result.map(|()| Outcome::Done)?)
 }
@@ -288,6 +396,7 @@ impl From<Error> for Refusal {
             Error::Invalid(_) => Self::Invalid,
             Error::FileTooLarge => Self::FileTooLarge,
             Error::NotPermitted(_) => Self::NotPermitted,
+            Error::NoCheckpoint(_) => Self::NoCheckpoint,
             other => Self::Broken(other.to_string()),
         }
     }

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use nilfs_check::{Options, Severity};
+use nilfs_check::{Counts, Options, Severity};
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_ondisk::BlockSize;
+use nilfs_ondisk::{BlockSize, Cno};
 
 use crate::clock::EPOCH;
 
@@ -53,12 +53,21 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Has an unmounted volume judged.
+/// Has a volume judged that is not being written.
 ///
 /// # Errors
 /// What the checker found, in words.
 pub fn check(device: &dyn Device) -> Result<(), String> {
-    let report = nilfs_check::check(device, &Options::default())
+    judge(device, Cno::MAX).map(|_| ())
+}
+
+/// As [`check`]; gives what the checker counted, with the checkpoints from `protected_from` on
+/// taken as protected.
+///
+/// # Errors
+/// What the checker found, in words.
+pub fn judge(device: &dyn Device, protected_from: Cno) -> Result<Counts, String> {
+    let report = nilfs_check::check(device, &Options { protected_from, ..Options::default() })
         .map_err(|error| format!("the checker gives up: {error}"))?;
     let faults: Vec<String> = report
         .findings
@@ -67,7 +76,7 @@ pub fn check(device: &dyn Device) -> Result<(), String> {
         .map(|finding| format!("\n  {finding}"))
         .collect();
     if faults.is_empty() {
-        return Ok(());
+        return Ok(report.counts);
     }
     Err(format!("the checker found{}", faults.concat()))
 }

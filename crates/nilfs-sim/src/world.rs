@@ -5,18 +5,18 @@ use std::fmt;
 use std::sync::Arc;
 
 use nilfs_device::{Device, MemoryDevice, RecordingDevice};
-use nilfs_ondisk::Cno;
+use nilfs_engine::Usage;
 
-use crate::clock::ThreadClock;
+use crate::clock::{EPOCH, ThreadClock};
 use crate::generate::{Generator, Profile};
 use crate::history::{History, Promise, Step};
 use crate::model::Model;
 use crate::name::Path;
 use crate::op::{Op, Target};
 use crate::outcome::{Outcome, Refusal, difference};
-use crate::past::{look_back, newest_checkpoint};
+use crate::past::{Past, Thoroughness};
 use crate::subject::{Mounting, Subject};
-use crate::volume::{Shape, check};
+use crate::volume::{Shape, check, judge};
 
 /// After so many operations the whole trees are compared.
 const LOOK_EVERY: usize = 50;
@@ -43,8 +43,9 @@ pub struct World {
     device: Arc<RecordingDevice<MemoryDevice>>,
     subject: Option<Subject>,
     model: Model,
-    /// The newest checkpoint at the beginning.
-    start: Cno,
+    past: Past,
+    /// The number of the first step, by which it gets its time.
+    first: u64,
     history: History,
     ops: Vec<Op>,
     refused_for_space: usize,
@@ -75,33 +76,40 @@ impl World {
     /// # Errors
     /// It cannot be mounted, or is not empty.
     pub fn new(settings: Settings) -> Result<Self, String> {
-        Self::on(settings, settings.shape.format(), None)
+        let content = settings.shape.format();
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(content.clone()));
+        let mut empty = Subject::mount(device, Mounting::READ_ONLY)?;
+        let model = empty_model(settings.shape, &mut empty)?;
+        let past = Past::of(content.clone(), &model, EPOCH.seconds as u64)?;
+        Self::on(settings, content, (model, past))
     }
 
-    /// A volume with content, mounted; it must show `state`, or be empty if there is none.
+    /// A volume with content and a past, mounted; it must show the state.
     ///
     /// # Errors
     /// It cannot be mounted, or shows something else.
-    pub fn on(settings: Settings, content: Vec<u8>, state: Option<Model>) -> Result<Self, String> {
+    pub fn on(settings: Settings, content: Vec<u8>, state: (Model, Past)) -> Result<Self, String> {
         let device = Arc::new(RecordingDevice::new(MemoryDevice::from(content.clone())));
-        let start = newest_checkpoint(content.clone())?;
-        ThreadClock::set(ThreadClock::at_step(0));
-        let mut subject = mount(&device, settings)?;
-        let model = match state {
-            Some(state) => state,
-            None => empty_model(settings.shape, &mut subject)?,
-        };
+        let (model, mut past) = state;
+        // Time goes on.
+        let first = past.last_time().saturating_sub(EPOCH.seconds as u64) + 1;
+        let now = ThreadClock::at_step(first);
+        ThreadClock::set(now);
+        let subject = mount(&device, settings)?;
+        // A recovery makes one.
+        past.add(subject.newest(), &[&model], now.seconds as u64, true);
         let mut world = Self {
             settings,
             device,
             subject: Some(subject),
             model,
-            start,
+            past,
+            first,
             history: History { start: content, ..History::default() },
             ops: Vec::new(),
             refused_for_space: 0,
         };
-        world.record(0, Promise::Everything);
+        world.record(0, Promise::Everything, false);
         world.look()?;
         Ok(world)
     }
@@ -138,9 +146,16 @@ impl World {
     pub fn step(&mut self, op: &Op) -> Result<(), String> {
         self.ops.push(op.clone());
         let nth = self.history.steps.len();
-        let now = ThreadClock::at_step(nth as u64);
+        let now = ThreadClock::at_step(self.first + nth as u64);
         ThreadClock::set(now);
         let began = self.history.events.len();
+        let before = self.model.clone();
+        let about = match op {
+            Op::SetSnapshot { .. } | Op::DeleteCheckpoints { .. } => {
+                op.checkpoints(&self.subject()?.checkpoints()?)
+            }
+            _ => None,
+        };
         let found = match op {
             Op::Remount => self.remount()?,
             _ => self.subject()?.apply(op),
@@ -153,15 +168,61 @@ impl World {
                 return Err(format!("step {nth}, {op}: {what}"));
             }
         }
+        if let Some(about) = about {
+            self.past.apply(op, about, &found);
+        }
+        self.follow_checkpoints(op, &before, now.seconds as u64)?;
         let promise = Promise::of(op, &found, &self.model, self.settings.mounting.order);
-        self.record(began, promise);
+        self.record(began, promise, matches!(op, Op::Clean { .. }));
         let look = match op {
             Op::Remount => self.look().and_then(|()| self.count_inodes()),
             Op::Commit | Op::Sync => check(self.device.below()),
+            Op::Clean { .. } | Op::Checkpoint => self
+                .look_back(Thoroughness::Some { from: nth, step: 5 })
+                .and_then(|()| self.compare_usage(now.seconds as u64)),
             _ if nth.is_multiple_of(LOOK_EVERY) => self.look(),
             _ => Ok(()),
         };
         look.map_err(|what| format!("after step {nth}, {op}: {what}"))
+    }
+
+    /// Takes note of new checkpoints, and of those that the cleaner may have given up.
+    fn follow_checkpoints(&mut self, op: &Op, before: &Model, now: u64) -> Result<(), String> {
+        let newest = self.subject()?.newest();
+        let Self { past, model, settings, .. } = self;
+        let exact = matches!(op, Op::Commit | Op::Sync | Op::Checkpoint | Op::Remount);
+        past.add(newest, &[before, model], now, exact);
+        match op {
+            Op::Clean { protection } => past.cleaned(now, *protection),
+            // A writer that finds no room cleans by himself.
+            _ if !op.only_looks() => past.cleaned(now, settings.mounting.protection),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn look_back(&mut self, thoroughness: Thoroughness) -> Result<(), String> {
+        let device: Arc<dyn Device> = Arc::<RecordingDevice<MemoryDevice>>::clone(&self.device);
+        self.past.look(&device, thoroughness)
+    }
+
+    /// Whether the engine counts the blocks of the volume as the checker does.
+    fn compare_usage(&mut self, now: u64) -> Result<(), String> {
+        let period = self.settings.mounting.protection;
+        let (first, last) = self.past.protected_from(now, period);
+        let (usage, skipped) = self.subject()?.usage()?;
+        let most = judge(self.device.below(), first)?;
+        let least = judge(self.device.below(), last)?;
+        if skipped > 0 {
+            return Err(format!("{skipped} segments are taken for damaged"));
+        }
+        if usage.live != most.live_blocks
+            || !(least.protected_blocks..=most.protected_blocks).contains(&usage.protected)
+            || !(most.snapshot_blocks..=least.snapshot_blocks).contains(&usage.snapshots)
+        {
+            return Err(format!("usage: {usage:?}, expected between {least:?} and {most:?}"));
+        }
+        Ok(())
     }
 
     /// Whether the volume counts as many inodes as there are; it does so when nothing is dirty.
@@ -177,6 +238,10 @@ impl World {
     /// Whether `found` is an honest "no space". What frees space must work for as long as there is
     /// more left than what the last commits need.
     fn is_refusal_of_full_volume(&mut self, op: &Op, found: &Outcome) -> Result<bool, String> {
+        // The cleaner may have to make room at the cost of the very checkpoint.
+        if *found == Outcome::Refused(Refusal::NoCheckpoint) {
+            return Ok(self.settings.may_fill);
+        }
         if *found != Outcome::Refused(Refusal::NoSpace) || !self.settings.may_fill {
             return Ok(false);
         }
@@ -221,7 +286,8 @@ impl World {
         if device.snapshot() != content {
             return Err("a read-only mount has written".into());
         }
-        look_back(content, self.start, &self.history.steps)?;
+        let device: Arc<dyn Device> = device;
+        self.past.look(&device, Thoroughness::All)?;
         Ok(self.history)
     }
 
@@ -241,6 +307,26 @@ impl World {
     #[must_use]
     pub fn ops(&self) -> &[Op] {
         &self.ops
+    }
+
+    /// Its laws.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        self.settings
+    }
+
+    /// Where the space is.
+    ///
+    /// # Errors
+    /// The engine's, in words.
+    pub fn usage(&mut self) -> Result<Usage, String> {
+        Ok(self.subject()?.usage()?.0)
+    }
+
+    /// How many snapshots there are.
+    #[must_use]
+    pub fn snapshots(&self) -> usize {
+        self.past.snapshots()
     }
 
     /// How many operations were refused because the volume was full.
@@ -266,13 +352,15 @@ impl World {
         check(self.device.below()).map_err(|what| format!("after unmounting: {what}"))
     }
 
-    fn record(&mut self, began: usize, promise: Promise) {
+    fn record(&mut self, began: usize, promise: Promise, cleans: bool) {
         self.history.events.extend(self.device.take_events());
         self.history.steps.push(Step {
             began,
             ended: self.history.events.len(),
             promise,
             state: self.model.clone(),
+            past: self.past.clone(),
+            cleans,
         });
     }
 }

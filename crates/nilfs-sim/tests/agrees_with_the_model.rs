@@ -47,3 +47,20 @@ fn other_block_sizes() {
         live(settings, seed, Profile::MIXED, 300);
     });
 }
+
+/// How long the past is protected while the volume cleans itself, in seconds: one operation takes
+/// one.
+const PERIODS: [u64; 4] = [0, 10, 100, 3600];
+
+#[test]
+fn cleaning_all_the_time() {
+    for_each_seed("cleaning_all_the_time", 24, |seed| {
+        let block_size = 1024 << (seed / 4 % 3);
+        let settings = Settings {
+            shape: Shape { block_size, blocks_per_segment: 32, segments: 128 },
+            mounting: Mounting { protection: PERIODS[seed as usize % 4], ..Mounting::READ_WRITE },
+            may_fill: true,
+        };
+        live(settings, seed, Profile::CHORES, 250);
+    });
+}

@@ -13,6 +13,7 @@ use nilfs_sim::model::Model;
 use nilfs_sim::name::Path;
 use nilfs_sim::op::{Op, Target};
 use nilfs_sim::outcome::{Outcome, Refusal, difference};
+use nilfs_sim::past::Past;
 use nilfs_sim::seeds::for_each_seed;
 use nilfs_sim::subject::{Mounting, Subject};
 use nilfs_sim::volume::Shape;
@@ -36,7 +37,7 @@ impl Life {
         let Outcome::Facts(root) = subject.apply(&Op::Stat(Target::Path(Path::root()))) else {
             panic!("the root of a new volume cannot be read");
         };
-        let profile = Profile { remounts: 0, ..Profile::SYNCS };
+        let profile = Profile { remounts: 0, chores: 0, ..Profile::SYNCS };
         let mut life = Self {
             device,
             faults,
@@ -53,7 +54,8 @@ impl Life {
     /// may have happened.
     fn record(&mut self, promise: Promise, done: bool) {
         let ended = if done { 0 } else { usize::MAX };
-        self.steps.push(Step { began: 0, ended, promise, state: self.model.clone() });
+        let (state, past) = (self.model.clone(), Past::default());
+        self.steps.push(Step { began: 0, ended, promise, state, past, cleans: false });
     }
 
     /// Does a random operation; what the engine answered, and what it should have.

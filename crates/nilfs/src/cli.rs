@@ -1,8 +1,11 @@
 //! The one definition of the command line: help, man pages and completions are made of it.
 
+use std::ffi::OsString;
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
-use crate::commands;
+use crate::{commands, exit};
 
 /// What every help page ends with.
 const EXIT_CODES: &str = "\
@@ -27,10 +30,19 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// Does what a command line says, the program's name included.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli.command.run().map_or_else(|e| exit::report(&e), |()| ExitCode::SUCCESS),
+        Err(error) => exit::report_usage(&error),
+    }
+}
+
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Mkfs(commands::mkfs::Args),
+    Tune(commands::tune::Args),
     Mount(commands::mount::MountArgs),
     Umount(commands::mount::UmountArgs),
     Info(commands::info::Args),
@@ -38,7 +50,15 @@ pub enum Command {
     Cat(commands::cat::Args),
     Stat(commands::stat::Args),
     Cp(commands::cp::Args),
+    Status(commands::status::Args),
+    Df(commands::df::Args),
+    Clean(commands::clean::Args),
     Checkpoints(commands::checkpoints::Args),
+    Snapshot(commands::snapshot::Args),
+    Trim(commands::trim::Args),
+    Resize(commands::resize::Args),
+    Defrag(commands::defrag::Args),
+    Metrics(commands::metrics::Args),
     Segments(commands::segments::Args),
     Dump(commands::dump::Args),
     Check(commands::check::Args),
@@ -50,6 +70,7 @@ impl Command {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Mkfs(args) => commands::mkfs::run(args),
+            Self::Tune(args) => commands::tune::run(args),
             Self::Mount(args) => commands::mount::mount(args),
             Self::Umount(args) => commands::mount::umount(args),
             Self::Info(args) => commands::info::run(args),
@@ -57,7 +78,15 @@ impl Command {
             Self::Cat(args) => commands::cat::run(args),
             Self::Stat(args) => commands::stat::run(args),
             Self::Cp(args) => commands::cp::run(args),
+            Self::Status(args) => commands::status::run(args),
+            Self::Df(args) => commands::df::run(args),
+            Self::Clean(args) => commands::clean::run(args),
             Self::Checkpoints(args) => commands::checkpoints::run(args),
+            Self::Snapshot(args) => commands::snapshot::run(args),
+            Self::Trim(args) => commands::trim::run(args),
+            Self::Resize(args) => commands::resize::run(args),
+            Self::Defrag(args) => commands::defrag::run(args),
+            Self::Metrics(args) => commands::metrics::run(args),
             Self::Segments(args) => commands::segments::run(args),
             Self::Dump(args) => commands::dump::run(args),
             Self::Check(args) => commands::check::run(args),

@@ -109,7 +109,7 @@ pub fn sentence(error: &anyhow::Error) -> String {
 }
 
 /// Takes out what the standard library adds to the system's words: "(os error 2)".
-fn without_error_numbers(text: &str) -> String {
+pub fn without_error_numbers(text: &str) -> String {
     let mut rest = text;
     let mut clean = String::new();
     while let Some((before, behind)) = rest.split_once(" (os error ") {
@@ -119,7 +119,7 @@ fn without_error_numbers(text: &str) -> String {
     clean + rest
 }
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause
             .downcast_ref::<io::Error>()

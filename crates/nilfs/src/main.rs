@@ -3,28 +3,31 @@
 //! Only arguments and printing live here; what a volume is, the libraries know. One file in
 //! `commands/` per subcommand, each with its clap arguments and a `run` function.
 
+mod administration;
 mod cli;
 mod commands;
+mod config;
+mod control;
 mod drop_in;
 mod exit;
 mod image;
+mod metrics;
 mod output;
 mod progress;
 mod record;
 mod signature;
 mod size;
 
+use std::env;
 use std::process::ExitCode;
-
-use clap::Parser;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let arguments = drop_in::translate(std::env::args_os().collect());
-    match cli::Cli::try_parse_from(arguments) {
-        Ok(cli) => cli.command.run().map_or_else(|e| exit::report(&e), |()| ExitCode::SUCCESS),
-        Err(error) => exit::report_usage(&error),
+    let mut arguments = env::args_os().peekable();
+    match arguments.peek().and_then(|program| drop_in::Tool::named(program)) {
+        Some(tool) => tool.run(arguments.skip(1)),
+        None => cli::main(arguments),
     }
 }

@@ -1,6 +1,7 @@
 //! How results look: aligned columns for people, JSON for programs.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
@@ -88,6 +89,22 @@ pub fn exact_time(seconds: i64, nanoseconds: u32) -> String {
         .map_or_else(|| format!("@{seconds}"), |time| time.to_string())
 }
 
+/// A length of time for people, in its two largest units: `3d 4h`, `2m 5s`.
+pub fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (unit, smaller) = match seconds {
+        0..60 => return format!("{seconds}s"),
+        60..3600 => ((60, 'm'), (1, 's')),
+        3600..86400 => ((3600, 'h'), (60, 'm')),
+        _ => ((86400, 'd'), (3600, 'h')),
+    };
+    let (large, rest) = (seconds / unit.0, seconds % unit.0 / smaller.0);
+    match rest {
+        0 => format!("{large}{}", unit.1),
+        _ => format!("{large}{} {rest}{}", unit.1, smaller.1),
+    }
+}
+
 /// A name from a volume for a terminal: what could be a control sequence is shown, not sent.
 pub fn printable(name: &[u8]) -> String {
     let mut text = String::new();
@@ -115,6 +132,15 @@ mod tests {
     fn names_cannot_control_the_terminal() {
         assert_eq!(printable("grün".as_bytes()), "grün");
         assert_eq!(printable(b"a\x1b[2Jb\xff\n"), "a\\u{1b}[2Jb\\xff\\n");
+    }
+
+    #[test]
+    fn lengths_of_time_have_two_units_at_most() {
+        for (seconds, text) in
+            [(0, "0s"), (59, "59s"), (60, "1m"), (125, "2m 5s"), (7260, "2h 1m"), (90_061, "1d 1h")]
+        {
+            assert_eq!(duration(Duration::from_secs(seconds)), text);
+        }
     }
 
     #[test]

@@ -39,9 +39,32 @@ impl Progress {
         Self { bar, started: Instant::now() }
     }
 
+    /// Starts counting things of which it becomes known how many there are. `what` is being done
+    /// to them.
+    pub fn count(what: &'static str, things: &'static str) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
+        let template = "{spinner} {msg} {wide_bar} {pos} of {len} {prefix}";
+        let style = ProgressStyle::with_template(template);
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message(what);
+        bar.set_prefix(things);
+        Self { bar, started: Instant::now() }
+    }
+
+    /// So many of so many are done.
+    pub fn set(&self, done: u64, all: u64) {
+        self.bar.set_length(all.max(done));
+        self.bar.set_position(done);
+        self.appear();
+    }
+
     /// So many more bytes are done.
     pub fn add(&self, bytes: u64) {
         self.bar.inc(bytes);
+        self.appear();
+    }
+
+    fn appear(&self) {
         if self.bar.is_hidden() && self.started.elapsed() > PATIENCE {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }

@@ -23,8 +23,23 @@ const AMBIGUOUS: i32 = 8;
 /// Bytes at either end of a device in which all common signatures lie.
 const SEARCHED_BYTES: u64 = 128 << 10;
 
+/// What a device or image holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The name that blkid has for the kind of file system, if it is one.
+    pub file_system: Option<String>,
+    /// What it is, in words.
+    pub description: String,
+}
+
+impl Found {
+    fn other(description: &str) -> Self {
+        Self { file_system: None, description: description.to_owned() }
+    }
+}
+
 /// Names what a device or image holds, or gives `None` if it seems to be empty.
-pub fn find(path: &Path) -> anyhow::Result<Option<String>> {
+pub fn find(path: &Path) -> anyhow::Result<Option<Found>> {
     for program in BLKID {
         match ask_blkid(program, path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -32,34 +47,35 @@ pub fn find(path: &Path) -> anyhow::Result<Option<String>> {
         }
     }
     let file = File::open(path)?;
-    Ok(holds_anything(&file)?.then(|| "data of an unknown kind".to_owned()))
+    Ok(holds_anything(&file)?.then(|| Found::other("data of an unknown kind")))
 }
 
-fn ask_blkid(program: &str, path: &Path) -> io::Result<anyhow::Result<Option<String>>> {
+fn ask_blkid(program: &str, path: &Path) -> io::Result<anyhow::Result<Option<Found>>> {
     let arguments = ["--probe", "--output", "export", "--"].map(OsStr::new);
     let output = Command::new(program).args(arguments).arg(path).stdin(Stdio::null()).output()?;
     Ok(match output.status.code() {
         Some(0) => Ok(Some(describe(&String::from_utf8_lossy(&output.stdout)))),
         Some(NOTHING_FOUND) => Ok(None),
-        Some(AMBIGUOUS) => Ok(Some("several file systems or partition tables".to_owned())),
+        Some(AMBIGUOUS) => Ok(Some(Found::other("several file systems or partition tables"))),
         _ => Err(anyhow!("{}", String::from_utf8_lossy(&output.stderr).trim().to_owned())),
     })
 }
 
 /// Words for what blkid prints as `NAME=value` lines.
-fn describe(export: &str) -> String {
+fn describe(export: &str) -> Found {
     let value = |name: &str| {
         let mut lines = export.lines().filter_map(|line| line.split_once('='));
         lines.find(|(key, _)| *key == name).map(|(_, value)| value)
     };
     let label = value("LABEL")
         .map_or(String::new(), |label| format!(" labelled {}", printable(label.as_bytes())));
-    match (value("TYPE"), value("PTTYPE")) {
+    let description = match (value("TYPE"), value("PTTYPE")) {
         (Some("nilfs2"), _) => format!("a NILFS2 volume{label}"),
         (Some(kind), _) => format!("{kind} data{label}"),
         (None, Some(kind)) => format!("a partition table ({kind})"),
         (None, None) => "data that blkid knows".to_owned(),
-    }
+    };
+    Found { file_system: value("TYPE").map(str::to_owned), description }
 }
 
 fn holds_anything(file: &File) -> io::Result<bool> {
@@ -87,7 +103,7 @@ mod tests {
             ("TYPE=ext4", "ext4 data"),
             ("PTTYPE=gpt", "a partition table (gpt)"),
         ] {
-            assert_eq!(describe(export), words);
+            assert_eq!(describe(export).description, words);
         }
     }
 

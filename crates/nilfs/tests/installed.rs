@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::nilfs;
 
-const SUBCOMMANDS: [&str; 11] = [
+const SUBCOMMANDS: [&str; 17] = [
     "mkfs",
     "mount",
     "umount",
@@ -17,7 +17,13 @@ const SUBCOMMANDS: [&str; 11] = [
     "cat",
     "stat",
     "cp",
+    "status",
+    "df",
+    "clean",
     "checkpoints",
+    "snapshot",
+    "trim",
+    "metrics",
     "segments",
     "dump",
 ];

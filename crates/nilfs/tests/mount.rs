@@ -117,7 +117,7 @@ fn it_can_be_mounted_again_at_once_however_it_was_unmounted() {
 
 #[test]
 fn a_signal_commits_and_ends_the_process_with_success() {
-    for which in [Signal::TERM, Signal::INT] {
+    for which in [Signal::TERM, Signal::INT, Signal::HUP] {
         let volume = common::volume();
         let place = Place::new(&volume);
         let mut child = serve(&volume, &place);
@@ -127,6 +127,43 @@ fn a_signal_commits_and_ends_the_process_with_success() {
         assert!(!place.is_mounted());
         is_clean_with(&volume, "/new", "written\n");
     }
+}
+
+/// As nilfs_cleanerd does. The file is named from where the user is, and the process goes away.
+#[test]
+fn the_signal_hup_lets_a_mount_in_the_background_read_the_cleaner_s_settings_again() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    let config = volume.beside("cleaner.conf");
+    fs::write(&config, "protection_period 60\n").unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nilfs"))
+        .args(["mount", "--background", "-o", "cleaner-config=cleaner.conf,policy=greedy"])
+        .args([&volume.image, &place.dir])
+        .current_dir(volume.directory.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdout.take().unwrap().read_exact(&mut [0; 5]).unwrap();
+    let cleaner = || {
+        let status = nilfs([Path::new("status"), Path::new("--json"), &place.dir]).output();
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let (period, policy) =
+            (&status["cleaner"]["protection_seconds"], &status["cleaner"]["policy"]);
+        (period.as_f64().unwrap(), policy.as_str().unwrap().to_owned())
+    };
+    assert_eq!(cleaner(), (60.0, "greedy".into()));
+    fs::write(&config, "protection_period 7\nselection_policy cost-benefit\n").unwrap();
+    signal(&child, Signal::HUP);
+    while cleaner().0 == 60.0 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(cleaner(), (7.0, "greedy".into()), "what -o says wins");
+    // A file that is gone changes nothing.
+    fs::remove_file(&config).unwrap();
+    signal(&child, Signal::HUP);
+    place.umount().output();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    is_clean_with(&volume, "/directory/file", "content\n");
 }
 
 #[test]

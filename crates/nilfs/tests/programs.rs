@@ -42,14 +42,12 @@ fn remount(image: &Image, mounted: Mounted) -> Mounted {
 /// The newest kernel that Debian has packed for those who build their own.
 fn kernel_sources() -> PathBuf {
     let found = fs::read_dir("/usr/src").into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut tarballs: Vec<PathBuf> = found
-        .filter(|path| {
-            let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-            name.starts_with("linux-source-") && name.ends_with(".tar.xz")
-        })
-        .collect();
-    tarballs.sort();
-    tarballs.pop().expect("no kernel in /usr/src: install Debian's package linux-source")
+    let is_tarball = |path: &PathBuf| {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        name.starts_with("linux-source-") && name.contains(".tar.")
+    };
+    let newest = found.filter(is_tarball).max();
+    newest.expect("no kernel in /usr/src: install Debian's package linux-source")
 }
 
 /// Content, types, modes, owners, times and links of every file, against the archive.
@@ -59,7 +57,10 @@ fn tar_unpacks_a_kernel_and_finds_it_as_packed() {
     let tar = |action: &str, root: &Path| {
         run(program("tar", "tar").arg(action).arg(&sources).arg("-C").arg(root))
     };
-    program("xz", "xz-utils");
+    match sources.extension().and_then(OsStr::to_str) {
+        Some("bz2") => program("bzip2", "bzip2"),
+        _ => program("xz", "xz-utils"),
+    };
     let image = Image::ours("--size 4G -b 4096");
     let mounted = image.mount("rw");
     tar("-xf", mounted.root());

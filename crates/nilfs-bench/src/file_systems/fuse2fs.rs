@@ -5,7 +5,8 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{FileSystem, create_sparse};
+use super::FileSystem;
+use super::kernel::mke2fs;
 use crate::command;
 use crate::mount::Mount;
 
@@ -21,9 +22,8 @@ impl FileSystem for Fuse2fs {
         "ext4 through FUSE, by e2fsprogs' fuse2fs"
     }
 
-    fn format(&self, image: &Path, size_bytes: u64) -> Result<()> {
-        create_sparse(image, size_bytes)?;
-        command::run(Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(image))
+    fn format(&self, image: &Path) -> Result<()> {
+        command::run(mke2fs("nodiscard").arg(image))
     }
 
     fn mount(&self, image: &Path, dir: &Path) -> Result<Mount> {

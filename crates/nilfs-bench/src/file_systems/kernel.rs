@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{FileSystem, create_sparse};
+use super::FileSystem;
 use crate::command;
 use crate::mount::Mount;
 
@@ -13,7 +13,7 @@ use crate::mount::Mount;
 pub struct Kernel {
     name: &'static str,
     what: &'static str,
-    mkfs: &'static [&'static str],
+    mkfs: fn() -> Command,
 }
 
 impl Kernel {
@@ -21,14 +21,26 @@ impl Kernel {
     pub const EXT4: Self = Self {
         name: "ext4",
         what: "the host kernel's ext4 on a loop device",
-        mkfs: &["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
+        mkfs: || mke2fs("nodiscard,lazy_itable_init=0,lazy_journal_init=0"),
     };
     /// btrfs as mkfs.btrfs makes it.
-    pub const BTRFS: Self = Self {
-        name: "btrfs",
-        what: "the host kernel's btrfs on a loop device",
-        mkfs: &["mkfs.btrfs", "-q", "-f"],
-    };
+    pub const BTRFS: Self =
+        Self { name: "btrfs", what: "the host kernel's btrfs on a loop device", mkfs: mkfs_btrfs };
+}
+
+/// Makes ext4, with extended options.
+pub fn mke2fs(extended: &str) -> Command {
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.args(["-q", "-F", "-t", "ext4", "-E", extended]);
+    // In an image, it would zero ranges by taking their blocks away.
+    mke2fs.env("UNIX_IO_NOZEROOUT", "1");
+    mke2fs
+}
+
+fn mkfs_btrfs() -> Command {
+    let mut mkfs = Command::new("mkfs.btrfs");
+    mkfs.args(["-q", "-f", "-K"]);
+    mkfs
 }
 
 impl FileSystem for Kernel {
@@ -40,15 +52,14 @@ impl FileSystem for Kernel {
         self.what
     }
 
-    fn format(&self, image: &Path, size_bytes: u64) -> Result<()> {
-        create_sparse(image, size_bytes)?;
-        command::run(Command::new(self.mkfs[0]).args(&self.mkfs[1..]).arg(image))
+    fn format(&self, image: &Path) -> Result<()> {
+        command::run((self.mkfs)().arg(image))
     }
 
     /// `-o loop` ties the life of the loop device to the mount: nothing is left to detach.
     fn mount(&self, image: &Path, dir: &Path) -> Result<Mount> {
         let mut mount = Command::new("mount");
-        mount.args(["-t", self.name, "-o", "loop"]).arg(image).arg(dir);
+        mount.args(["-t", self.name, "-o", "loop,nodiscard"]).arg(image).arg(dir);
         Mount::by_command(dir, &mut mount, None)
     }
 }

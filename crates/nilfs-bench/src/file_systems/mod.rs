@@ -5,10 +5,9 @@ mod kernel;
 mod nilfs;
 mod null;
 
-use std::fs::File;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::mount::Mount;
 
@@ -23,10 +22,11 @@ pub trait FileSystem {
     /// What a reader must know to judge its figures.
     fn what(&self) -> &'static str;
 
-    /// Makes an empty volume of `size_bytes` in a new sparse image.
-    fn format(&self, image: &Path, size_bytes: u64) -> Result<()>;
+    /// Makes an empty volume of an image, over whatever it holds. Its blocks stay allocated: nothing
+    /// is discarded, and nothing is zeroed by taking blocks away.
+    fn format(&self, image: &Path) -> Result<()>;
 
-    /// Mounts an image as its user would, with default options.
+    /// Mounts an image as its user would, with default options, but without discards.
     fn mount(&self, image: &Path, dir: &Path) -> Result<Mount>;
 
     /// Mounts an image so that [`Mount::kill`] can cut it off.
@@ -49,11 +49,4 @@ pub fn all(nilfs: &Path) -> Vec<Box<dyn FileSystem>> {
         Box::new(fuse2fs::Fuse2fs),
         Box::new(null::Null),
     ]
-}
-
-/// Makes a sparse file.
-fn create_sparse(image: &Path, size_bytes: u64) -> Result<()> {
-    File::create(image)
-        .and_then(|file| file.set_len(size_bytes))
-        .with_context(|| format!("cannot create the image {}", image.display()))
 }

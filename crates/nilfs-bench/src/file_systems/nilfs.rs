@@ -30,10 +30,9 @@ impl FileSystem for Nilfs {
         "NILFS2 through FUSE, by this project"
     }
 
-    fn format(&self, image: &Path, size_bytes: u64) -> Result<()> {
+    fn format(&self, image: &Path) -> Result<()> {
         let mut mkfs = Command::new(&self.program);
-        mkfs.args(["mkfs", "-f", "--size"]).arg(size_bytes.to_string()).arg(image);
-        command::run(&mut mkfs)
+        command::run(mkfs.args(["mkfs", "-f", "-K"]).arg(image))
     }
 
     fn mount(&self, image: &Path, dir: &Path) -> Result<Mount> {

@@ -20,7 +20,7 @@ impl FileSystem for Null {
         "a FUSE file system that does nothing: the limit of the transport"
     }
 
-    fn format(&self, _image: &Path, _size_bytes: u64) -> Result<()> {
+    fn format(&self, _image: &Path) -> Result<()> {
         Ok(())
     }
 

@@ -16,10 +16,15 @@ use crate::stage::{Sample, Stage};
 const PIECE_BYTES: usize = 1 << 20;
 const BLOCK_BYTES: usize = 4096;
 
+/// How often the file's data are in memory at the same time: in the file system's cache, in its
+/// daemon, and in the image's cache.
+const COPIES_IN_MEMORY: u64 = 3;
+
 /// Sequential write and fsync.
 pub fn write(stage: &mut Stage<'_>) -> Result<Sample> {
     let file = stage.mount_fresh()?.join("large");
     let bytes = stage.sizes.file_bytes;
+    stage.warm_memory(COPIES_IN_MEMORY * bytes);
     stage.timed(bytes, || fill(&file, bytes))
 }
 
@@ -29,6 +34,7 @@ pub fn read(stage: &mut Stage<'_>) -> Result<Sample> {
     let bytes = stage.sizes.file_bytes;
     fill(&file, bytes)?;
     stage.cool_down()?;
+    stage.warm_memory(COPIES_IN_MEMORY * bytes);
     stage.timed(bytes, || read_all(&file, bytes))
 }
 
@@ -41,6 +47,7 @@ pub fn overwrite(stage: &mut Stage<'_>) -> Result<Sample> {
     let mut blocks: Vec<u64> = (0..bytes / BLOCK_BYTES as u64).collect();
     blocks.shuffle(&mut random);
     let data = random_bytes(BLOCK_BYTES);
+    stage.warm_memory(COPIES_IN_MEMORY * bytes);
     stage.timed(blocks.len() as u64, || {
         let file = OpenOptions::new().write(true).open(&path).context("cannot open the file")?;
         for block in &blocks {

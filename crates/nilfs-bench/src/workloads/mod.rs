@@ -5,6 +5,7 @@
 
 mod kernel_source;
 mod large_file;
+mod mount_reads;
 mod mount_time;
 mod small_files;
 mod sync_write;

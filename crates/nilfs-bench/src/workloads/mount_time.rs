@@ -6,7 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::stage::{Sample, Stage};
+use super::mount_reads::Reads;
+use crate::stage::{Sample, Stage, forget};
 
 #[derive(Clone, Copy)]
 enum End {
@@ -26,12 +27,23 @@ pub fn crashed(stage: &mut Stage<'_>) -> Result<Sample> {
 
 fn time_mount(stage: &mut Stage<'_>, name: &str, end: End) -> Result<Sample> {
     let aged = stage.fixtures.get(name, |image| age(stage, image, end))?;
-    stage.time_mount_of(&aged)
+    let reads = stage.fixtures.get(&format!("{name}.reads"), |file| {
+        Reads::of_mounting(&stage.copy_of(&aged)?)?.save(file)
+    })?;
+    let reads = Reads::load(&reads)?;
+    let image = stage.copy_of(&aged)?;
+    forget(&image)?;
+    let reading = reads.time(&image)?;
+    Ok(Sample { reads: Some(reading), ..stage.time_mount_of(&image)? })
 }
 
 /// Makes a volume with a checkpoint for each of many small files.
 fn age(stage: &Stage<'_>, image: &Path, end: End) -> Result<()> {
-    stage.system.format(image, stage.sizes.aged_volume_bytes)?;
+    // So large a volume may have holes: what is read of it has been written.
+    File::create_new(image)
+        .and_then(|file| file.set_len(stage.sizes.aged_volume_bytes))
+        .with_context(|| format!("cannot create the image {}", image.display()))?;
+    stage.system.format(image)?;
     let root = stage.root();
     let mount = stage.system.mount_killable(image, root)?;
     for number in 0..stage.sizes.checkpoints {

@@ -154,6 +154,69 @@ impl Source<'_> {
         Ok(ControlFlow::Continue(()))
     }
 
+    /// Calls `visit` with every block of a map with physical pointers: its address, its level (0 for
+    /// data) and its first key. A node comes before what lies below it.
+    pub(crate) fn scan_all(
+        &self,
+        root: &Root,
+        visit: &mut dyn FnMut(BlockNr, u8, FileBlock) -> Result<()>,
+    ) -> Result<()> {
+        match root {
+            Root::Direct(pointers) => {
+                let mapped = (0..).zip(pointers).filter(|(_, pointer)| **pointer != 0);
+                for (key, &pointer) in mapped {
+                    visit(BlockNr(pointer), 0, FileBlock(key))?;
+                }
+                Ok(())
+            }
+            Root::Tree { level, entries } => {
+                self.scan_all_entries(*level, entries.iter().copied(), None, visit)
+            }
+        }
+    }
+
+    fn scan_all_entries(
+        &self,
+        level: u8,
+        entries: impl Iterator<Item = Entry>,
+        end: Option<u64>,
+        visit: &mut dyn FnMut(BlockNr, u8, FileBlock) -> Result<()>,
+    ) -> Result<()> {
+        let mut entries = entries.peekable();
+        while let Some(entry) = entries.next() {
+            visit(BlockNr(entry.1), level - 1, FileBlock(entry.0))?;
+            if level > 1 {
+                let end = entries.peek().map(|next| next.0).or(end);
+                let block = self.node(entry, level - 1, end)?;
+                let node = parse(&block, level - 1)?;
+                self.scan_all_entries(level - 1, node.entries(), end, visit)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a map has a node with this level, first key and pointer.
+    pub(crate) fn has_node(&self, root: &Root, key: u64, level: u8, pointer: u64) -> Result<bool> {
+        let Root::Tree { level: top, entries } = root else {
+            return Ok(false);
+        };
+        let mut above = *top;
+        let rank = entries.partition_point(|&(first, _)| first <= key);
+        let Some(mut entry) = rank.checked_sub(1).map(|nth| entries[nth]) else {
+            return Ok(false);
+        };
+        while above > level + 1 {
+            above -= 1;
+            let block = self.node(entry, above, None)?;
+            let node = parse(&block, above)?;
+            let Some(nth) = node.rank(key).checked_sub(1) else {
+                return Ok(false);
+            };
+            entry = (node.key(nth), node.pointer(nth));
+        }
+        Ok(above == level + 1 && entry == (key, pointer))
+    }
+
     /// The last mapped block.
     pub(crate) fn last_mapped(&self, root: &Root) -> Result<Option<FileBlock>> {
         let (mut level, entries) = match root {

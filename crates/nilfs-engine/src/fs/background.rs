@@ -1,4 +1,4 @@
-//! The thread that makes checkpoints while nobody asks for one.
+//! The threads of a mounted volume: here the one that makes checkpoints while nobody asks for one.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,6 +12,9 @@ use crate::error::Result;
 /// Changed pages, in bytes, at which a checkpoint begins before its time: enough for large writes,
 /// little enough that the device has something to do while programs go on.
 const EAGER_BYTES: u64 = 64 << 20;
+
+/// What a writer waits for each page when the last clean segment is near: about 100 MB/s are left.
+const SLOWEST_PAGE: Duration = Duration::from_micros(40);
 
 /// The commit interval of a volume that does not name one.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
@@ -98,11 +101,11 @@ impl Wakeup {
     }
 }
 
-/// The running thread. Dropping it ends the thread; nothing is committed by that.
+/// The running threads. Dropping it ends them; nothing is committed by that.
 #[derive(Debug)]
 pub struct Background {
     fs: Arc<Filesystem>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl std::fmt::Debug for Filesystem {
@@ -116,22 +119,27 @@ impl std::fmt::Debug for Filesystem {
 impl Drop for Background {
     fn drop(&mut self) {
         self.fs.wakeup.stop();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the checkpoint thread panicked");
+        self.fs.cleaner.stop();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a background thread panicked");
+            }
         }
     }
 }
 
 impl Filesystem {
     /// Starts the thread that makes a checkpoint when the commit interval has passed since a
-    /// change, or earlier if much has changed.
+    /// change, or earlier if much has changed, and the cleaner.
     pub fn start_background(self: &Arc<Self>) -> Background {
-        let fs = Arc::clone(self);
-        let thread =
-            (!self.is_read_only()).then(|| std::thread::spawn(move || fs.run_background()));
-        Background { fs: Arc::clone(self), thread }
+        let mut threads = Vec::new();
+        if !self.is_read_only() {
+            let fs = Arc::clone(self);
+            threads.push(std::thread::spawn(move || fs.run_background()));
+            let fs = Arc::clone(self);
+            threads.push(std::thread::spawn(move || fs.run_cleaner()));
+        }
+        Background { fs: Arc::clone(self), threads }
     }
 
     fn run_background(&self) {
@@ -162,8 +170,14 @@ impl Filesystem {
             .unwrap_or(DEFAULT_INTERVAL)
     }
 
-    /// Lets writers wait while too much is uncommitted, and calls for a checkpoint before that.
-    pub(super) fn throttle(&self) -> Result<()> {
+    /// Lets writers wait while too much is uncommitted, and calls for a checkpoint before that. Where
+    /// clean segments are few, writers of so many `pages` leave the cleaner some time, the more the
+    /// fewer there are, so that nobody meets the end at full speed.
+    pub(super) fn throttle(&self, pages: u64) -> Result<()> {
+        let shortage = self.space.shortage();
+        if shortage > 0.0 && self.cleaner.is_working() {
+            std::thread::sleep(SLOWEST_PAGE.mul_f64(pages as f64 * shortage * shortage));
+        }
         let page = self.store.block_size().bytes64();
         if self.space.dirty_pages() * page >= EAGER_BYTES.min(self.options.dirty_limit / 4) {
             self.wakeup.hurry();

@@ -30,8 +30,15 @@ pub struct Inode {
     ino: Ino,
     file_type: FileType,
     pub(super) state: RwLock<State>,
-    /// Addresses of blocks in the newest checkpoint, by window; 0 = hole.
-    windows: Mutex<HashMap<u64, Arc<[BlockNr]>>>,
+    windows: Mutex<HashMap<u64, Window>>,
+}
+
+/// Addresses of blocks that follow each other in a file, in the newest checkpoint; 0 = hole.
+#[derive(Clone)]
+struct Window {
+    addresses: Arc<[BlockNr]>,
+    /// The [`Era`] in which they hold.
+    era: u64,
 }
 
 /// How files are passed around.
@@ -153,20 +160,25 @@ impl Inode {
     /// Where a block of the newest checkpoint is; `None` for a hole.
     fn address(&self, state: &State, view: &View, key: FileBlock) -> Result<Option<BlockNr>> {
         let number = key.0 / WINDOW;
-        let known = self.windows.lock().get(&number).cloned();
-        let window = match known {
-            Some(window) => window,
+        let nth = (key.0 % WINDOW) as usize;
+        let known = match self.windows.lock().get(&number) {
+            Some(window) if window.era == view.era.0 => Some(window.addresses[nth]),
+            _ => None,
+        };
+        let address = match known {
+            Some(address) => address,
             None => {
-                let window = resolve_window(state, view, FileBlock(number * WINDOW))?;
+                let addresses = resolve_window(state, view, FileBlock(number * WINDOW))?;
+                let address = addresses[nth];
                 let mut windows = self.windows.lock();
                 if windows.len() >= MAX_WINDOWS {
                     windows.clear();
                 }
-                windows.insert(number, Arc::clone(&window));
-                window
+                windows.insert(number, Window { addresses, era: view.era.0 });
+                address
             }
         };
-        Ok(Some(window[(key.0 % WINDOW) as usize]).filter(|address| address.0 != 0))
+        Ok(Some(address).filter(|address| address.0 != 0))
     }
 
     /// Where the content of a block comes from.
@@ -343,13 +355,32 @@ impl Inode {
 
     /// Takes over what a commit has made of the inode.
     pub(super) fn committed(&self, state: &mut State, map: Option<(Root, u64)>) {
-        state.frozen = None;
+        let frozen = state.frozen.take();
         state.fresh = false;
         if let Some((root, blocks)) = map {
             state.raw.i_bmap = root.encode();
             state.raw.i_blocks = U64::new(blocks);
             state.root = root;
-            self.windows.lock().clear();
+            self.forget_addresses(frozen.as_deref());
+        }
+    }
+
+    /// Forgets where the blocks were that a commit has changed.
+    fn forget_addresses(&self, frozen: Option<&FrozenInode>) {
+        let mut windows = self.windows.lock();
+        let Some(overlay) = frozen.map(|frozen| &frozen.overlay).filter(|_| !windows.is_empty())
+        else {
+            return windows.clear();
+        };
+        if let Some(cut) = overlay.cut {
+            windows.retain(|number, _| (number + 1) * WINDOW <= cut.0);
+        }
+        let mut last = None;
+        for number in overlay.pages.keys().map(|key| key.0 / WINDOW) {
+            if last != Some(number) {
+                windows.remove(&number);
+                last = Some(number);
+            }
         }
     }
 }

@@ -15,12 +15,15 @@
 //! A view is taken after the inode has been locked: a commit publishes the new DAT before the
 //! new maps of inodes, so the view is then never older than the map.
 
+pub(crate) mod admin;
 mod background;
+pub(crate) mod cleaning;
 mod data;
 mod directory;
 mod inode;
 mod names;
 mod numbers;
+pub(crate) mod resize;
 mod space;
 mod sync;
 mod table;
@@ -28,10 +31,13 @@ mod types;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
 
 use nilfs_device::Device;
+use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::palloc::{BlockRole, test_bit};
+use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::{FileBlock, Ino};
 use parking_lot::{Mutex, RwLock};
 
@@ -43,6 +49,7 @@ pub use types::{
 };
 
 use self::background::Wakeup;
+use self::cleaning::Cleaner;
 use self::inode::{Context, State};
 use self::numbers::InodeNumbers;
 use self::space::{Claim, Cost, Space};
@@ -62,6 +69,19 @@ pub struct Entry {
     pub inode: InodeRef,
     /// Its attributes.
     pub attr: Attr,
+}
+
+/// Steps of the cleaner that gain nothing, after which a writer gives up.
+const FUTILE_STEPS: u32 = 3;
+
+/// What was written: blocks since the mount, and all before.
+#[derive(Debug, Default)]
+struct Written {
+    /// In all logs of the chain.
+    blocks: AtomicU64,
+    /// Of these, data blocks of user files.
+    user_blocks: AtomicU64,
+    before: Lifetime,
 }
 
 /// A mounted volume.
@@ -86,6 +106,19 @@ pub struct Filesystem {
     /// Why nothing is written any more, after an error.
     stopped: RwLock<Option<String>>,
     wakeup: Wakeup,
+    cleaner: Cleaner,
+    resizing: Mutex<()>,
+    /// Of the checkpoint that was the newest when the volume was mounted.
+    super_root: SuperRoot,
+    /// Changes so far: tells whether the volume is idle.
+    changes: AtomicU64,
+    /// How often somebody has asked for durability.
+    syncs: AtomicU64,
+    /// What was written since the mount.
+    written: Written,
+    mounted: Instant,
+    /// The device has refused to discard.
+    discard_failed: AtomicBool,
 }
 
 impl Filesystem {
@@ -119,7 +152,11 @@ impl Filesystem {
         };
         let log = match options.read_only {
             true => None,
-            false => Some(Mutex::new(Log::open(&volume, !salvaged.is_empty())?)),
+            false => {
+                let mut log = Log::open(&volume, !salvaged.is_empty())?;
+                log.recount(&volume.store)?;
+                Some(Mutex::new(log))
+            }
         };
         let now = options.clock.now();
         let first_ino = Ino(volume.superblock().raw().s_first_ino.get().into());
@@ -138,11 +175,20 @@ impl Filesystem {
             generation: AtomicU32::new(now.nanoseconds ^ now.seconds as u32),
             stopped: RwLock::new(None),
             wakeup: Wakeup::default(),
+            cleaner: Cleaner::new(options.cleaner),
+            resizing: Mutex::new(()),
+            super_root: volume.super_root,
+            changes: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            written: Written { before: volume.lifetime, ..Written::default() },
+            mounted: Instant::now(),
+            discard_failed: AtomicBool::new(false),
             options,
         });
         fs.apply(&salvaged)?;
-        if let Some(log) = &fs.log {
-            fs.begin(&mut log.lock())?;
+        match &fs.log {
+            Some(log) => fs.begin(&mut log.lock())?,
+            None => fs.space.only_free(&volume.geometry(), volume.clean_segments()?),
         }
         Ok(fs)
     }
@@ -225,11 +271,12 @@ impl Filesystem {
         let per_descriptor = layout.groups_per_descriptor * layout.entries_per_group;
         let files = descriptors.saturating_mul(per_descriptor);
         let free = self.space.free_blocks();
+        let reserved = self.space.reserved_blocks().max(geometry.reserved_segments() * per_segment);
         Ok(StatFs {
             block_size: geometry.block_size.bytes() as u32,
             blocks: geometry.nsegments * per_segment - geometry.first_data_block.0,
             free,
-            available: free.saturating_sub(geometry.reserved_segments() * per_segment),
+            available: free.saturating_sub(reserved),
             files,
             files_free: files.saturating_sub(view.tree.inodes),
             name_max: nilfs_ondisk::dirent::NAME_MAX as u32,
@@ -338,23 +385,38 @@ impl Filesystem {
     fn change<T>(&self, cost: Cost, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check_writable()?;
         let result = self.admitted(cost, operation);
-        self.throttle()?;
+        self.throttle(cost.pages)?;
         self.noting(result)
     }
 
+    /// What does not fit is tried again after a commit, which turns the estimates of what changes
+    /// cost into facts, and then as long as the cleaner gains something.
     fn admitted<T>(&self, cost: Cost, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-        for last_try in [false, true] {
+        let mut futile = 0;
+        let mut committed = false;
+        loop {
             {
                 let _gate = self.gate.read();
                 if let Some(_claim) = self.claim(cost) {
+                    self.changes.fetch_add(1, Ordering::Relaxed);
                     return operation();
                 }
             }
-            if !last_try {
+            if !std::mem::replace(&mut committed, true) {
                 self.commit()?;
+            } else if !self.make_room()? {
+                // Somebody else may have taken what a step has gained.
+                futile += 1;
+                if futile == FUTILE_STEPS {
+                    return Err(Error::NoSpace);
+                }
             }
         }
-        Err(Error::NoSpace)
+    }
+
+    /// How often something has changed.
+    fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     fn claim(&self, cost: Cost) -> Option<Claim<'_>> {

@@ -5,6 +5,7 @@
 //! they could cost. When that does not fit, a commit turns estimates into facts, and only if it
 //! does not fit then, the volume is full.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nilfs_ondisk::Geometry;
@@ -20,9 +21,14 @@ const BLOCKS_PER_PAGE: u64 = 4;
 const BLOCKS_PER_INODE: u64 = 8;
 /// Blocks that any commit costs.
 const BLOCKS_PER_COMMIT: u64 = 64;
-/// Segments that even deleting leaves alone, beside room for rewriting the whole DAT: a commit that
-/// deletes ends the life of blocks that may be described anywhere in it.
+/// Segments that even the cleaner leaves alone, beside room for rewriting the whole DAT: a commit
+/// that deletes ends the life of blocks that may be described anywhere in it.
 const LAST_SEGMENTS: u64 = 2;
+/// Deleting leaves a share of the segments to the cleaner, to move the blocks of others into. The
+/// more it can move in one step, the less the commit behind the step weighs.
+const CLEANER_SHARE: u64 = 64;
+/// The bounds of that share.
+const CLEANER_SEGMENTS: RangeInclusive<u64> = 1..=8;
 
 /// What an operation may change.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +54,11 @@ pub(crate) struct Space {
     /// Room on the device.
     free_blocks: AtomicU64,
     reserved_blocks: AtomicU64,
+    /// What programs should have when a shortage is over.
+    runway_blocks: AtomicU64,
+    /// What deleting leaves alone.
+    deleting_blocks: AtomicU64,
+    /// What everybody leaves alone.
     last_blocks: AtomicU64,
     claiming: Mutex<()>,
 }
@@ -66,19 +77,63 @@ impl Drop for Claim<'_> {
 }
 
 impl Space {
-    /// Takes over what the device has room for after a commit.
-    pub(crate) fn refresh(&self, geometry: &Geometry, base: &Base) {
+    /// Takes over what the device has room for after a commit: `clean` segments can be written.
+    pub(crate) fn refresh(&self, geometry: &Geometry, base: &Base, clean: u64) {
         let per_segment = u64::from(geometry.blocks_per_segment);
         let current = geometry.segment_end(base.position.segment).0 - base.position.block.0;
         let next = geometry.segment_blocks(base.position.next);
-        let clean = base.clean_segments.saturating_mul(per_segment);
-        let free = clean.saturating_add(current + next);
+        let free = clean.saturating_mul(per_segment).saturating_add(current + next);
         let dat = base.super_root.dat.i_blocks.get() / geometry.block_size.sectors();
-        let last = LAST_SEGMENTS * per_segment + dat + BLOCKS_PER_COMMIT;
+        // What a commit can cost that deletes, and what the cleaner's can that makes up for it.
+        let commit = dat + BLOCKS_PER_COMMIT;
+        let last = LAST_SEGMENTS * per_segment + commit;
         let reserved = geometry.reserved_segments().saturating_mul(per_segment);
         self.free_blocks.store(free, Ordering::Relaxed);
-        self.reserved_blocks.store(reserved.max(last + per_segment), Ordering::Relaxed);
+        let (least, most) = CLEANER_SEGMENTS.into_inner();
+        let cleaner = (geometry.nsegments / CLEANER_SHARE).clamp(least, most);
+        let deleting = last + commit + cleaner * per_segment;
+        // Who finds the volume full must still be able to delete.
+        let writing = deleting + per_segment.max(2 * BLOCKS_PER_COMMIT);
+        self.reserved_blocks.store(reserved.max(writing), Ordering::Relaxed);
+        self.deleting_blocks.store(deleting, Ordering::Relaxed);
+        self.runway_blocks.store(2 * cleaner * per_segment, Ordering::Relaxed);
         self.last_blocks.store(last, Ordering::Relaxed);
+    }
+
+    /// For a volume that is only read: so many segments are clean.
+    pub(crate) fn only_free(&self, geometry: &Geometry, clean: u64) {
+        let per_segment = u64::from(geometry.blocks_per_segment);
+        let free = clean.saturating_mul(per_segment);
+        let reserved = geometry.reserved_segments().saturating_mul(per_segment);
+        self.free_blocks.store(free, Ordering::Relaxed);
+        self.reserved_blocks.store(reserved, Ordering::Relaxed);
+    }
+
+    /// Whether programs can write for a while.
+    pub(crate) fn has_runway(&self) -> bool {
+        let kept = self.reserved_blocks.load(Ordering::Relaxed) + self.needed();
+        let runway = self.runway_blocks.load(Ordering::Relaxed);
+        self.free_blocks.load(Ordering::Relaxed) >= kept + runway
+    }
+
+    /// How much of the runway is used up: 0 = there is room, 1 = the reserve begins.
+    pub(crate) fn shortage(&self) -> f64 {
+        let kept = self.reserved_blocks.load(Ordering::Relaxed);
+        let left = self.free_blocks.load(Ordering::Relaxed).saturating_sub(kept);
+        let runway = self.runway_blocks.load(Ordering::Relaxed);
+        if left >= runway { 0.0 } else { 1.0 - left as f64 / runway as f64 }
+    }
+
+    /// Blocks that the cleaner can use for moving others.
+    pub(crate) fn room_for_moving(&self) -> u64 {
+        let _one_at_a_time = self.claiming.lock();
+        let kept = self.needed() + self.last_blocks.load(Ordering::Relaxed);
+        self.free_blocks.load(Ordering::Relaxed).saturating_sub(kept)
+    }
+
+    /// Blocks that programs cannot fill.
+    pub(crate) fn reserved_blocks(&self) -> u64 {
+        self.reserved_blocks.load(Ordering::Relaxed)
     }
 
     /// Claims room for an operation, if there is.
@@ -88,7 +143,7 @@ impl Space {
         self.pending_pages.fetch_add(cost.pages, Ordering::Relaxed);
         self.pending_inodes.fetch_add(cost.inodes, Ordering::Relaxed);
         let claim = Claim { space: self, cost };
-        let kept = if cost.frees { &self.last_blocks } else { &self.reserved_blocks };
+        let kept = if cost.frees { &self.deleting_blocks } else { &self.reserved_blocks };
         let room = self.free_blocks.load(Ordering::Relaxed);
         let needed = self.needed() + kept.load(Ordering::Relaxed);
         (needed <= room).then_some(claim)

@@ -19,18 +19,19 @@ use parking_lot::{Mutex, MutexGuard};
 use zerocopy::little_endian::{U16, U64};
 
 use super::Filesystem;
+use super::cleaning::{Knowledge, Quarantine};
 use super::inode::{InodeRef, State};
 use super::types::Order;
 use crate::block::Block;
 use crate::checkpoints;
-use crate::commit::{self, Base, Commit, Frozen, LogWrite};
+use crate::commit::{self, Barred, Base, Chores, Commit, Frozen, LogWrite, Request};
 use crate::dat::DatEdit;
 use crate::error::{Error, Result};
 use crate::log::layout::LogPosition;
 use crate::overlay::{FrozenInode, Overlay, Placed};
 use crate::segments::SufileEdit;
 use crate::superblocks::SuperblockWriter;
-use crate::tree::View;
+use crate::tree::{Era, View};
 use crate::volume::Volume;
 
 /// Seconds after which a superblock follows the log into another segment, so that a recovery has
@@ -39,10 +40,21 @@ const SUPERBLOCK_INTERVAL: i64 = 10;
 
 /// The end of the log and everything that only its writer needs.
 pub(super) struct Log {
-    base: Base,
-    superblocks: SuperblockWriter,
+    pub(super) base: Base,
+    pub(super) superblocks: SuperblockWriter,
+    pub(super) barred: Barred,
+    /// Clean segments behind the end to which the volume is about to shrink.
+    pub(super) beyond_end: u64,
+    /// What the cleaner knows of the blocks.
+    pub(super) knowledge: Knowledge,
+    /// Segments that were cleaned and wait to be written again.
+    pub(super) quarantine: Quarantine,
+    /// How often a snapshot was made or given up.
+    pub(super) snapshot_changes: u64,
     /// The last freeze whose changes are in a checkpoint.
     completed: u64,
+    /// Data-sync logs were written since the last checkpoint.
+    synced: bool,
     /// The segment of the oldest log that may not be durable.
     unflushed: Option<SegNum>,
     /// Segment and time (s) of the last superblock.
@@ -52,6 +64,14 @@ pub(super) struct Log {
     /// by a recovery.
     resumes: bool,
     closed: bool,
+}
+
+/// What a commit has done beside making a checkpoint.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Outcome {
+    /// The chores are done; if not, there was no room for them.
+    pub(super) done: bool,
+    pub(super) deleted_checkpoints: u64,
 }
 
 impl Log {
@@ -92,7 +112,6 @@ impl Log {
             clean_segments: sufile_edit.clean_segments(source)?,
             dat_edit: DatEdit::new(&volume.dat),
             sufile_edit,
-            avoid,
         };
         let mut superblocks = SuperblockWriter::new(*volume.superblock(), store.device());
         if !found.clean {
@@ -103,7 +122,13 @@ impl Log {
         Ok(Self {
             base,
             superblocks,
+            barred: Barred { segments: avoid, from: None },
+            beyond_end: 0,
+            knowledge: Knowledge::default(),
+            quarantine: Quarantine::default(),
+            snapshot_changes: 0,
             completed: 0,
+            synced: false,
             unflushed: None,
             superblock_seq: newest.header.seq,
             superblock_time: 0,
@@ -121,7 +146,7 @@ fn fresh_position(
     avoid: &BTreeSet<SegNum>,
 ) -> Result<LogPosition> {
     let source = volume.source();
-    let (geometry, newest) = (volume.store.geometry(), &volume.found.newest);
+    let (geometry, newest) = (&volume.store.geometry(), &volume.found.newest);
     let set_aside = match newest.next.filter(|next| *next != newest.segment) {
         Some(next) if sufile.is_set_aside(source, next)? => Some(next),
         _ => None,
@@ -151,10 +176,12 @@ fn fresh_position(
 impl Filesystem {
     /// Marks the volume as mounted, and completes a recovery by a checkpoint.
     pub(super) fn begin(&self, log: &mut Log) -> Result<()> {
-        self.space.refresh(self.store.geometry(), &log.base);
+        self.refresh_space(log);
         if log.resumes {
-            self.commit_locked(log)?;
+            self.commit_locked(log, &Chores::default())?;
             self.flush_locked(log)?;
+            log.barred.segments.clear();
+            self.refresh_space(log);
         }
         let now = self.now().seconds;
         let raw = log.superblocks.current_mut().raw_mut();
@@ -211,13 +238,14 @@ impl Filesystem {
     /// As [`Filesystem::commit`].
     pub fn sync_file(&self, inode: &InodeRef, data_only: bool) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
+        self.syncs.fetch_add(1, Ordering::Relaxed);
         let ticket = self.next_freeze();
         let mut log = self.lock_writable(log)?;
         // A commit that started after this call has everything that the caller has seen.
         if log.completed < ticket && !self.is_committed(&log, inode, data_only) {
             let relaxed = self.options.order == Order::Relaxed;
             if !(data_only && relaxed && self.try_data_sync(&mut log, inode)?) {
-                self.commit_locked(&mut log)?;
+                self.commit_locked(&mut log, &Chores::default())?;
             }
         }
         self.flush_locked(&mut log)
@@ -225,7 +253,7 @@ impl Filesystem {
 
     /// The log, when everybody before has left it. They may have failed, and then nobody may believe
     /// that anything became durable.
-    fn lock_writable<'a>(&self, log: &'a Mutex<Log>) -> Result<MutexGuard<'a, Log>> {
+    pub(super) fn lock_writable<'a>(&self, log: &'a Mutex<Log>) -> Result<MutexGuard<'a, Log>> {
         let log = log.lock();
         self.check_writable()?;
         Ok(log)
@@ -258,7 +286,7 @@ impl Filesystem {
             *self.stopped.write() = Some("it has been unmounted".into());
         }
         log.closed = true;
-        self.commit_locked(&mut log)?;
+        self.commit_locked(&mut log, &Chores::default())?;
         self.flush_locked(&mut log)?;
         self.aim_superblocks(&mut log);
         let raw = log.superblocks.current_mut().raw_mut();
@@ -268,17 +296,24 @@ impl Filesystem {
 
     /// Commits unless a freeze at or behind `ticket` is in a checkpoint already.
     fn commit_past(&self, log: &mut MutexGuard<'_, Log>, ticket: u64) -> Result<()> {
-        if log.completed >= ticket { Ok(()) } else { self.commit_locked(log) }
+        if log.completed < ticket {
+            self.commit_locked(log, &Chores::default())?;
+        }
+        Ok(())
     }
 
-    fn commit_locked(&self, log: &mut Log) -> Result<()> {
+    /// Makes a checkpoint of everything that has changed, and does the chores with it. If there is
+    /// room for the checkpoint but not for the chores, these are left undone.
+    pub(super) fn commit_locked(&self, log: &mut Log, chores: &Chores) -> Result<Outcome> {
+        self.release_quarantine(log);
         let (frozen, freeze) = self.freeze();
-        if frozen.inodes.is_empty() && frozen.numbers.is_empty() && !log.resumes {
+        if frozen.is_empty() && chores.is_empty() && !log.resumes {
             self.space.thaw();
             log.completed = freeze;
-            return Ok(());
+            return Ok(Outcome::default());
         }
-        let done = self.write_checkpoint(log, &frozen);
+        let done = self.write_checkpoint(log, &frozen, chores);
+        log.synced = false;
         if done.is_ok() {
             // Nobody but this function refers to what was frozen any more.
             let files = frozen.inodes.into_iter().filter_map(Arc::into_inner);
@@ -288,8 +323,8 @@ impl Filesystem {
         if let Err(error) = &done {
             // What was frozen stays in memory and can still be read.
             self.stop_writing(log, error);
-            return done;
         }
+        let done = done?;
         log.completed = freeze;
         log.resumes = false;
         let moved = log.base.position.seq != log.superblock_seq;
@@ -297,12 +332,44 @@ impl Filesystem {
             self.flush_locked(log)?;
             self.write_superblock(log)?;
         }
-        Ok(())
+        Ok(done)
     }
 
-    fn write_checkpoint(&self, log: &mut Log, frozen: &Frozen) -> Result<()> {
+    /// Makes a checkpoint of the chores alone: what programs have changed stays for the next. Unless
+    /// data-sync logs have made some of it durable, which recovery would not look for before this
+    /// checkpoint.
+    pub(super) fn commit_chores(&self, log: &mut Log, chores: &Chores) -> Result<Outcome> {
+        if log.synced {
+            return self.commit_locked(log, chores);
+        }
+        self.release_quarantine(log);
+        let done = self.write_checkpoint(log, &Frozen::default(), chores);
+        if let Err(error) = &done {
+            self.stop_writing(log, error);
+        }
+        done
+    }
+
+    fn write_checkpoint(&self, log: &mut Log, frozen: &Frozen, chores: &Chores) -> Result<Outcome> {
         let now = self.now().seconds as u64;
-        let commit = commit::build(&self.store, &log.base, frozen, now)?;
+        let request = Request { frozen, chores, barred: &log.barred, now };
+        let built = match commit::build(&self.store, &log.base, &request) {
+            Err(Error::NoSpace) if !chores.is_empty() => None,
+            built => Some(built?),
+        };
+        let (commit, done) = match built {
+            Some(commit) => (commit, true),
+            // A checkpoint of nothing would only take room.
+            None if frozen.is_empty() && !log.resumes => {
+                self.space.thaw();
+                return Ok(Outcome::default());
+            }
+            None => {
+                let request = Request { chores: &Chores::default(), ..request };
+                (commit::build(&self.store, &log.base, &request)?, false)
+            }
+        };
+        let outcome = Outcome { done, deleted_checkpoints: commit.deleted_checkpoints };
         let last = commit.logs.last().map(|log| log.segment);
         for write in &commit.logs {
             let crosses = log.unflushed.is_some_and(|segment| segment != write.segment);
@@ -311,18 +378,25 @@ impl Filesystem {
             }
             self.write_log(log, write)?;
         }
-        self.publish(log, frozen, commit);
-        Ok(())
+        self.account(&commit);
+        let idle = Chores::default();
+        self.publish(log, frozen, if done { chores } else { &idle }, commit, now);
+        Ok(outcome)
     }
 
     fn write_log(&self, log: &mut Log, write: &LogWrite) -> Result<()> {
-        write.addresses(&self.store).for_each(|block| self.store.forget(block));
-        self.store.write_run(write.start, &write.pieces())?;
+        self.write_blocks(write)?;
         log.unflushed.get_or_insert(write.segment);
         Ok(())
     }
 
-    fn flush_locked(&self, log: &mut Log) -> Result<()> {
+    /// Writes a log, wherever it stands.
+    pub(super) fn write_blocks(&self, write: &LogWrite) -> Result<()> {
+        write.addresses().for_each(|block| self.store.forget(block));
+        self.store.write_run(write.start, &write.pieces())
+    }
+
+    pub(super) fn flush_locked(&self, log: &mut Log) -> Result<()> {
         if log.unflushed.is_some() && self.options.barrier {
             let flushed = self.store.flush();
             if let Err(error) = &flushed {
@@ -331,6 +405,7 @@ impl Filesystem {
             flushed?;
         }
         log.unflushed = None;
+        log.quarantine.flushed();
         Ok(())
     }
 
@@ -363,15 +438,31 @@ impl Filesystem {
     }
 
     /// Puts a new checkpoint in the place of the old one and the frozen changes.
-    fn publish(&self, log: &mut Log, frozen: &Frozen, commit: Commit) {
+    fn publish(&self, log: &mut Log, frozen: &Frozen, chores: &Chores, commit: Commit, now: u64) {
+        log.knowledge.follow(&commit, chores, now);
         for (address, block) in commit.metadata {
             self.store.remember(address, block);
         }
-        *self.view.write() = View {
-            store: Arc::clone(&self.store),
-            dat: Arc::clone(&commit.base.dat),
-            tree: Arc::clone(&commit.base.tree),
+        let moves = !chores.moved.is_empty() || !chores.cleaned.is_empty();
+        let old = {
+            let mut view = self.view.write();
+            let era = if moves { Arc::new(Era(view.era.0 + 1)) } else { Arc::clone(&view.era) };
+            let new = View {
+                store: Arc::clone(&self.store),
+                dat: Arc::clone(&commit.base.dat),
+                tree: Arc::clone(&commit.base.tree),
+                era,
+            };
+            std::mem::replace(&mut *view, new)
         };
+        if moves {
+            log.quarantine.add(&old.era, &chores.cleaned);
+            log.barred.segments.extend(&chores.cleaned);
+        }
+        drop(old);
+        for (segment, ..) in &chores.adopted {
+            log.barred.segments.remove(segment);
+        }
         log.base = commit.base;
         let mut maps: HashMap<_, (Root, u64)> = commit
             .inodes
@@ -385,8 +476,22 @@ impl Filesystem {
             }
         }
         self.space.thaw();
-        self.space.refresh(self.store.geometry(), &log.base);
+        self.refresh_space(log);
         self.table.lock().shrink();
+    }
+
+    /// Counts what a commit has written.
+    fn account(&self, commit: &Commit) {
+        let blocks = commit.written().map(|(_, blocks)| blocks).sum();
+        self.written.blocks.fetch_add(blocks, Ordering::Relaxed);
+        self.written.user_blocks.fetch_add(commit.user_blocks, Ordering::Relaxed);
+    }
+
+    /// Takes over what the device has room for.
+    pub(super) fn refresh_space(&self, log: &Log) {
+        let clean = log.base.clean_segments.saturating_sub(log.barred.segments.len() as u64);
+        let clean = clean.saturating_sub(log.beyond_end);
+        self.space.refresh(&self.store.geometry(), &log.base, clean);
     }
 
     /// Writes the overwritten blocks of a file as a data-sync log, if that is enough to make its
@@ -422,6 +527,9 @@ impl Filesystem {
         };
         note_placed(&mut state, &pages, placed);
         drop(state);
+        log.synced = true;
+        self.written.blocks.fetch_add(write.len(), Ordering::Relaxed);
+        self.written.user_blocks.fetch_add(pages.len() as u64, Ordering::Relaxed);
         let written = self.write_log(log, &write);
         if let Err(error) = &written {
             self.stop_writing(log, error);
@@ -429,7 +537,7 @@ impl Filesystem {
         written.map(|()| true)
     }
 
-    fn write_superblock(&self, log: &mut Log) -> Result<()> {
+    pub(super) fn write_superblock(&self, log: &mut Log) -> Result<()> {
         self.aim_superblocks(log);
         let written = log.superblocks.write_one(self.store.device());
         if let Err(error) = &written {
@@ -446,7 +554,9 @@ impl Filesystem {
         let free = log.base.clean_segments.saturating_mul(per_segment);
         let (block, cno) = (log.base.last_log, log.base.tree.cno);
         let seq = log.base.position.seq;
+        let lifetime = self.lifetime();
         let superblock = log.superblocks.current_mut();
+        lifetime.encode(superblock.raw_mut());
         superblock.set_last_log(LogCursor { block, seq, cno });
         superblock.raw_mut().s_free_blocks_count = U64::new(free);
         superblock.raw_mut().s_wtime = U64::new(now as u64);

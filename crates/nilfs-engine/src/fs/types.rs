@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nilfs_ondisk::inode::{DeviceCode, FileType};
 use nilfs_ondisk::{Cno, Ino};
 
+use crate::cleaner::options::CleanerOptions;
+
 /// A moment, in seconds and nanoseconds since 1970; seconds can be negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Timestamp {
@@ -76,6 +78,8 @@ pub struct MountOptions {
     pub dirty_limit: u64,
     /// Time from a change to its checkpoint; the volume's own setting, or 5 s, if `None`.
     pub commit_interval: Option<Duration>,
+    /// How the cleaner behaves.
+    pub cleaner: CleanerOptions,
     /// The source of all timestamps.
     pub clock: Arc<dyn Clock>,
 }
@@ -92,6 +96,7 @@ impl Default for MountOptions {
             barrier: true,
             dirty_limit: 256 << 20,
             commit_interval: None,
+            cleaner: CleanerOptions::default(),
             clock: Arc::new(SystemClock),
         }
     }

@@ -77,7 +77,10 @@ pub(crate) fn logs_of(store: &Store, segment: SegNum) -> Result<Vec<Log>> {
     }
     let mut logs = Vec::new();
     let mut at = geometry.segment_start(segment);
-    while let Some(header) = header(store, at)? {
+    let end = geometry.segment_end(segment);
+    while at < end
+        && let Some(header) = header(store, at)?
+    {
         match read(store, at, header) {
             Ok(log) => logs.push(log),
             Err(Error::Corrupt { .. }) => break,

@@ -187,7 +187,7 @@ pub fn map_privately(path: &Path) {
 
 #[test]
 fn with_the_write_back_cache_content_is_the_same() {
-    let mut world = World::with_settings(Settings { writeback: true });
+    let mut world = World::with_settings(Settings { writeback: true, ..Default::default() });
     let path = world.path("file");
     let content = pattern(200_000);
     let mut file = File::create(&path).unwrap();

@@ -6,6 +6,7 @@
 mod attributes;
 mod client;
 mod content;
+mod control;
 mod directories;
 mod durability;
 mod faults;

@@ -51,7 +51,8 @@ impl World {
     pub fn with_settings(settings: Settings) -> Self {
         let device = Arc::new(MemoryDevice::new(SIZE));
         format(&*device, &parameters()).unwrap();
-        let mut world = Self { device, mounted: None, settings, dir: directory() };
+        let mut world =
+            Self { device, mounted: None, settings: settings.clone(), dir: directory() };
         let device = Arc::clone(&world.device);
         world.mounted = Some(mount(device, world.dir.path(), MountOptions::default(), settings));
         world
@@ -61,7 +62,7 @@ impl World {
     pub fn remount_with(&mut self, options: MountOptions) {
         self.unmount();
         let device = Arc::clone(&self.device);
-        self.mounted = Some(mount(device, self.dir.path(), options, self.settings));
+        self.mounted = Some(mount(device, self.dir.path(), options, self.settings.clone()));
     }
 
     pub fn remount(&mut self) {

@@ -1,17 +1,47 @@
 //! `nilfs checkpoints`: the past of a volume.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use anyhow::anyhow;
+use clap::Subcommand;
 use nilfs_engine::CheckpointInfo;
 use nilfs_ondisk::Cno;
 use serde::Serialize;
 
+use crate::administration::{Administration, Purpose, Reason, Target, on};
+use crate::exit::{Failure, Status};
 use crate::image::open_volume;
 use crate::output::{self, Column, Rows, exact_time, local_time};
 
-/// List the checkpoints of a volume, oldest first
+/// List the checkpoints of a volume, oldest first, or delete some
 #[derive(Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
+Examples:
+  nilfs checkpoints /mnt
+  nilfs checkpoints list --from 100 --limit 20 disk.img
+  nilfs checkpoints delete /mnt 7 10..20 ..3    7, 10 to 20, and all up to 3"
+)]
 pub struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    list: Option<ListArgs>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the checkpoints, oldest first (default)
+    List(ListArgs),
+    /// Delete checkpoints; snapshots and the newest checkpoint stay
+    Delete(DeleteArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct ListArgs {
     /// Start with this checkpoint
     #[arg(long, value_name = "CNO", default_value_t = 1)]
     from: u64,
@@ -21,9 +51,22 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The device or image
-    #[arg(value_name = "DEVICE")]
-    device: PathBuf,
+    /// Any file or directory of the mount, or the device or image
+    #[arg(value_name = "DIR|DEVICE")]
+    path: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+struct DeleteArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Any file or directory of the mount, or the device or image
+    #[arg(value_name = "DIR|DEVICE")]
+    path: PathBuf,
+    /// A number, A..B for A to B, ..B for all up to B, A.. for all from A on
+    #[arg(value_name = "RANGE", value_parser = range, required = true)]
+    ranges: Vec<RangeInclusive<Cno>>,
 }
 
 #[derive(Serialize)]
@@ -37,11 +80,31 @@ struct Record {
     increment: u64,
 }
 
-/// Prints them.
+#[derive(Serialize)]
+struct Deleted {
+    deleted: u64,
+    snapshots_kept: Vec<u64>,
+}
+
+/// Does it.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let volume = open_volume(&args.device)?;
+    match (args.action, args.list) {
+        (Some(Action::Delete(args)), _) => delete(&args),
+        (Some(Action::List(args)), _) | (None, Some(args)) => list(&args),
+        // The parser lets nobody get here.
+        (None, None) => Err(Failure::new(Status::Usage, "which volume?").into()),
+    }
+}
+
+fn list(args: &ListArgs) -> anyhow::Result<()> {
+    let volume = open_volume(Target::find(&args.path)?.device())?;
     let list = volume.checkpoints(Cno(args.from), args.limit.unwrap_or(usize::MAX))?;
-    if args.json {
+    print(&list, args.json)
+}
+
+/// Prints them.
+pub fn print(list: &[CheckpointInfo], json: bool) -> anyhow::Result<()> {
+    if json {
         return output::json(&list.iter().map(record).collect::<Vec<_>>());
     }
     let mut rows = Rows::new(&[
@@ -51,7 +114,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Column::Number("BLOCKS"),
         Column::Number("INODES"),
     ]);
-    for checkpoint in &list {
+    for checkpoint in list {
         let kind = match (checkpoint.snapshot, checkpoint.minor) {
             (true, _) => "snapshot",
             (false, true) => "minor",
@@ -68,6 +131,78 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     rows.print()
 }
 
+fn delete(args: &DeleteArgs) -> anyhow::Result<()> {
+    let mut deleted = Deleted { deleted: 0, snapshots_kept: Vec::new() };
+    let result = on(&args.path, Purpose::Change, |volume| {
+        args.ranges.iter().try_for_each(|range| delete_range(volume, range, &mut deleted))
+    });
+    if args.json {
+        output::json(&deleted)?;
+    } else if result.is_ok() || deleted.deleted > 0 {
+        match deleted.deleted {
+            1 => println!("1 checkpoint deleted"),
+            count => println!("{count} checkpoints deleted"),
+        }
+        deleted.snapshots_kept.iter().for_each(|cno| println!("{cno} stays, it is a snapshot"));
+    }
+    result
+}
+
+fn delete_range(
+    volume: &dyn Administration,
+    range: &RangeInclusive<Cno>,
+    deleted: &mut Deleted,
+) -> anyhow::Result<()> {
+    let only = (range.start() == range.end()).then_some(*range.start());
+    let done = match volume.delete_checkpoints(range.clone()) {
+        Err(refusal) if refusal.reason == Reason::NoCheckpoint => {
+            return Err(match only {
+                Some(cno) if cno == volume.status()?.cno => {
+                    anyhow!("checkpoint {cno} is the newest, which stays")
+                }
+                Some(_) => refusal.into(),
+                None => anyhow!("there is nothing to delete from {}", show(range)),
+            });
+        }
+        done => done?,
+    };
+    if let Some(cno) = only.filter(|cno| done.snapshots.contains(cno)) {
+        anyhow::bail!("checkpoint {cno} is a snapshot; see nilfs snapshot delete");
+    }
+    deleted.deleted += done.deleted;
+    deleted.snapshots_kept.extend(done.snapshots.iter().map(|cno| cno.0));
+    Ok(())
+}
+
+/// A checkpoint number.
+pub fn number(text: &str) -> Result<Cno, String> {
+    match text.parse() {
+        Ok(cno @ 1..) => Ok(Cno(cno)),
+        _ => Err("expected a checkpoint number from 1 on".to_owned()),
+    }
+}
+
+/// A range of checkpoint numbers. Both ends belong to it, and either can be left out.
+fn range(text: &str) -> Result<RangeInclusive<Cno>, String> {
+    let Some((first, last)) = text.split_once("..") else {
+        return number(text).map(|only| only..=only);
+    };
+    let end = |text: &str, open| if text.is_empty() { Ok(open) } else { number(text) };
+    // The largest number means "still in the present" in the format; no checkpoint has it.
+    let (first, last) = (end(first, Cno::MIN)?, end(last, Cno(Cno::MAX.0 - 1))?);
+    if first > last {
+        return Err(format!("{first} comes after {last}"));
+    }
+    Ok(first..=last)
+}
+
+fn show(range: &RangeInclusive<Cno>) -> String {
+    match range.end().0 == Cno::MAX.0 - 1 {
+        true => format!("{} on", range.start()),
+        false => format!("{} to {}", range.start(), range.end()),
+    }
+}
+
 fn record(checkpoint: &CheckpointInfo) -> Record {
     Record {
         checkpoint: checkpoint.cno.0,
@@ -77,5 +212,23 @@ fn record(checkpoint: &CheckpointInfo) -> Record {
         blocks: checkpoint.blocks,
         inodes: checkpoint.inodes,
         increment: checkpoint.increment,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_of_a_range_belong_to_it_and_can_be_left_out() {
+        let most = Cno::MAX.0 - 1;
+        for (text, first, last) in
+            [("7", 7, 7), ("3..5", 3, 5), ("..5", 1, 5), ("5..", 5, most), ("..", 1, most)]
+        {
+            assert_eq!(range(text), Ok(Cno(first)..=Cno(last)), "{text}");
+        }
+        for text in ["", "0", "0..3", "5..3", "a..b", "1...3", "-1", "1..2..3"] {
+            assert!(range(text).is_err(), "{text}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use nilfs_engine::Volume;
-use nilfs_ondisk::superblock::{FEATURE_BLOCK_COUNT, STATE_ERROR};
+use nilfs_ondisk::superblock::{FEATURE_BLOCK_COUNT, RawSuperblock, STATE_ERROR};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -64,8 +64,6 @@ fn gather(volume: &Volume) -> anyhow::Result<Info> {
     let raw = volume.superblock().raw();
     let geometry = volume.geometry();
     let (checkpoints, snapshots) = volume.checkpoint_totals()?;
-    let end = raw.s_volume_name.iter().position(|byte| *byte == 0);
-    let label = &raw.s_volume_name[..end.unwrap_or(raw.s_volume_name.len())];
     let times = Times {
         created: raw.s_ctime.get(),
         mounted: raw.s_mtime.get(),
@@ -73,15 +71,11 @@ fn gather(volume: &Volume) -> anyhow::Result<Info> {
     };
     let exact = |seconds: u64| exact_time(seconds as i64, 0);
     Ok(Info {
-        label: printable(label),
+        label: printable(label(raw)),
         uuid: Uuid::from_bytes(raw.s_uuid).to_string(),
         state: if volume.is_clean() { "clean" } else { "mounted, or not cleanly unmounted" },
         error_seen: raw.s_state.get() & STATE_ERROR != 0,
-        features: features(
-            raw.s_feature_compat.get(),
-            raw.s_feature_compat_ro.get(),
-            raw.s_feature_incompat.get(),
-        ),
+        features: features(raw),
         size: raw.s_dev_size.get(),
         block_size: geometry.block_size.bytes64(),
         segments: geometry.nsegments,
@@ -100,10 +94,21 @@ fn gather(volume: &Volume) -> anyhow::Result<Info> {
     })
 }
 
+/// The bytes of the label.
+pub fn label(raw: &RawSuperblock) -> &[u8] {
+    let end = raw.s_volume_name.iter().position(|byte| *byte == 0);
+    &raw.s_volume_name[..end.unwrap_or(raw.s_volume_name.len())]
+}
+
 /// The names of feature bits; unknown ones by their number.
-fn features(compat: u64, compat_ro: u64, incompat: u64) -> Vec<String> {
+pub fn features(raw: &RawSuperblock) -> Vec<String> {
+    let classes = [
+        ("compat", raw.s_feature_compat.get()),
+        ("compat_ro", raw.s_feature_compat_ro.get()),
+        ("incompat", raw.s_feature_incompat.get()),
+    ];
     let mut names = Vec::new();
-    for (class, bits) in [("compat", compat), ("compat_ro", compat_ro), ("incompat", incompat)] {
+    for (class, bits) in classes {
         for bit in (0..64).filter(|bit| bits & (1 << bit) != 0) {
             names.push(if class == "compat_ro" && 1 << bit == FEATURE_BLOCK_COUNT {
                 "block_count".to_owned()

@@ -111,7 +111,7 @@ fn on_device(
     if !args.force
         && let Some(found) = signature::find(path)?
     {
-        confirm(path, &found)?;
+        confirm(path, &found.description)?;
     }
     // Discarding a large device takes its time.
     let _busy = spinner("writing");

@@ -3,9 +3,11 @@
 // Each test program takes of it what it needs.
 #![allow(dead_code)]
 
+pub mod tool;
+
 use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use nilfs_device::MemoryDevice;
@@ -31,6 +33,15 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// How a process ended.
+    pub fn of(output: &Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
     /// The output of a command that must have worked.
     #[track_caller]
     pub fn output(self) -> String {
@@ -57,11 +68,7 @@ pub fn nilfs<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Outcome
         .stdin(Stdio::null())
         .output()
         .expect("nilfs can be run");
-    Outcome {
-        code: output.status.code(),
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
+    Outcome::of(&output)
 }
 
 /// A small volume in a directory of its own, which goes away with it.

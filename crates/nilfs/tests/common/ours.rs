@@ -3,7 +3,6 @@
 // Each test program takes of it what it needs.
 #![allow(dead_code)]
 
-use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,10 +11,12 @@ use std::thread;
 use std::time::Duration;
 
 use nilfs_real_kernels::{LinuxImage, Manifest};
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
 /// How often is looked whether something has come about.
 pub const GLANCE: Duration = Duration::from_millis(2);
+/// How often is looked before something is taken for impossible.
+const MOST_GLANCES: u32 = 5000;
 
 /// An image in a directory of its own, which goes away with it.
 pub struct Image {
@@ -55,12 +56,7 @@ impl Image {
     /// Another one with the same bytes.
     pub fn copy(&self) -> Self {
         let copy = Self::none();
-        let status = Command::new("cp")
-            .args(["--sparse=always", "--"])
-            .args([self.path(), copy.path()])
-            .status()
-            .unwrap();
-        assert!(status.success(), "cannot copy {}", self.path().display());
+        run(Command::new("cp").arg("--sparse=always").args([self.path(), copy.path()]));
         copy
     }
 
@@ -73,7 +69,7 @@ impl Image {
     /// Runs a subcommand on it, which must have nothing to complain of.
     #[track_caller]
     pub fn nilfs(&self, words: &[&str]) -> String {
-        nilfs(words.iter().map(OsStr::new).chain([self.path().as_os_str()]))
+        run(nilfs().args(words).arg(self.path()))
     }
 
     /// Fails unless the volume keeps every rule of the format.
@@ -89,11 +85,15 @@ impl Image {
     }
 }
 
-/// Runs `nilfs`, which must succeed without a word on stderr, and returns what it printed.
+fn nilfs() -> Command {
+    let mut nilfs = Command::new(env!("CARGO_BIN_EXE_nilfs"));
+    nilfs.stdin(Stdio::null());
+    nilfs
+}
+
+/// Runs a command, which must succeed without a word on stderr, and returns what it printed.
 #[track_caller]
-fn nilfs<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nilfs"));
-    command.args(words).stdin(Stdio::null());
+fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -104,6 +104,7 @@ fn nilfs<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> String {
 /// A volume that a process of ours serves. Dropped without [`Mounted::unmount`], it is killed.
 pub struct Mounted {
     directory: TempDir,
+    log: NamedTempFile,
     process: Child,
 }
 
@@ -111,22 +112,28 @@ impl Mounted {
     #[track_caller]
     fn new(image: &Path, options: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let device = || fs::metadata(directory.path()).map(|metadata| metadata.dev()).ok();
-        let before = device();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_nilfs"))
+        let log = NamedTempFile::new().unwrap();
+        let process = nilfs()
             .args(["mount", "--foreground", "-o", options])
             .args([image, directory.path()])
             .env("NILFS_LOG", "warn,fuser=error")
-            .stdin(Stdio::null())
+            .stderr(log.reopen().unwrap())
             .spawn()
             .unwrap();
-        // A look at the directory waits for the volume once it is mounted.
-        while device() == before {
-            let ended = process.try_wait().unwrap();
-            assert!(ended.is_none(), "cannot mount {}: {ended:?}", image.display());
+        let mut mounted = Self { directory, log, process };
+        while !mounted.is_usable() {
+            let ended = mounted.process.try_wait().unwrap();
+            assert!(ended.is_none(), "{}: {ended:?}: {}", image.display(), mounted.said());
             thread::sleep(GLANCE);
         }
-        Self { directory, process }
+        mounted
+    }
+
+    /// A look at the directory waits for the volume, once it is mounted.
+    fn is_usable(&self) -> bool {
+        let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev());
+        let outside = device(&std::env::temp_dir()).unwrap();
+        device(self.root()).is_ok_and(|device| device != outside)
     }
 
     /// Where it is mounted.
@@ -145,12 +152,30 @@ impl Mounted {
         Manifest::of(&self.join(path)).unwrap()
     }
 
-    /// Unmounts, and makes sure that the process ended well.
+    /// Unmounts, and makes sure that the process ended well and without a warning.
     #[track_caller]
     pub fn unmount(mut self) {
-        nilfs([OsStr::new("umount"), self.root().as_os_str()]);
+        let mut umount = nilfs();
+        umount.arg("umount").arg(self.root());
+        // A process that another test starts has, until it runs its program, everything open that
+        // was open here at that moment.
+        let mut output = umount.output().unwrap();
+        for _ in 0..MOST_GLANCES {
+            if output.status.success() {
+                break;
+            }
+            thread::sleep(GLANCE);
+            output = umount.output().unwrap();
+        }
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let status = self.process.wait().unwrap();
         assert!(status.success(), "the process that served the volume: {status}");
+        assert_eq!(self.said(), "", "the process that served the volume has warned");
+    }
+
+    /// What the process that serves the volume has said so far.
+    fn said(&self) -> String {
+        fs::read_to_string(self.log.path()).unwrap()
     }
 
     /// Kills the process that serves the volume, in the middle of whatever it does.

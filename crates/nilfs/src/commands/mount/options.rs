@@ -1,12 +1,16 @@
 //! The words behind `-o`.
 
 use std::fmt::Display;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
-use nilfs_engine::{MountOptions, OnError, Order};
+use nilfs_engine::{CleanerOptions, MountOptions, OnError, Order};
 use nilfs_fuse::{KernelOptions, Settings};
 use nilfs_ondisk::Cno;
 
+use crate::config::{self, CleanerSettings};
 use crate::exit::{Failure, Status};
 
 /// What the help says of them.
@@ -22,6 +26,15 @@ Options for -o, separated by commas:
   discard, nodiscard     tell the device of freed segments, or not (default)
   dirty=SIZE             memory for data not yet written, such as 512M (default: a quarter of
                          the memory, but at most 1G)
+  nogc                   do not clean unless told to (nilfs clean)
+  pp=SECONDS             protection period: younger checkpoints are kept (default: 3600)
+  policy=timestamp|greedy|cost-benefit
+                         which segments are cleaned first
+  cleaner-config=FILE    settings of the cleaner, instead of those in /etc/nilfs_cleanerd.conf and
+                         /etc/nilfs.toml; in the format of the latter if its name ends with .toml;
+                         the signal HUP lets a mount in the background read them again
+  metrics=ADDRESS:PORT   offer metrics to Prometheus, on an address of this machine alone, such as
+                         127.0.0.1:9321
   writeback              let the kernel keep small writes back: faster, but a full volume may
                          be noticed only after a write has succeeded
   allow_other, noallow_other
@@ -43,6 +56,29 @@ pub struct Options {
     pub settings: Settings,
     /// The directory may have content.
     pub nonempty: bool,
+    /// Where metrics are offered.
+    pub metrics: Option<SocketAddr>,
+    /// Where the cleaner's settings come from.
+    pub cleaner: CleanerSource,
+}
+
+/// Where the cleaner's settings come from: files, which can be read again, and words, which win.
+#[derive(Debug, Default)]
+pub struct CleanerSource {
+    words: CleanerSettings,
+    /// The file to be read instead of the system's.
+    file: Option<PathBuf>,
+}
+
+impl CleanerSource {
+    /// The settings, and what was wrong with the files.
+    ///
+    /// # Errors
+    /// The file that was named cannot be read.
+    pub fn load(&self) -> anyhow::Result<(CleanerOptions, Vec<config::Warning>)> {
+        let loaded = config::load(self.file.as_deref())?;
+        Ok((self.words.over(loaded.options()), loaded.warnings))
+    }
 }
 
 impl Options {
@@ -56,6 +92,8 @@ impl Options {
             kernel: KernelOptions { allow_other: superuser, ..KernelOptions::default() },
             settings: Settings::default(),
             nonempty: false,
+            metrics: None,
+            cleaner: CleanerSource::default(),
         };
         for word in lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
             match word.split_once('=') {
@@ -67,6 +105,17 @@ impl Options {
         Ok(options)
     }
 
+    /// Takes over the cleaner's settings from files, where the words say nothing. Gives what was
+    /// wrong with the files.
+    ///
+    /// # Errors
+    /// The file that was named cannot be read.
+    pub fn read_config(&mut self) -> anyhow::Result<Vec<config::Warning>> {
+        let (options, warnings) = self.cleaner.load()?;
+        self.engine.cleaner = options;
+        Ok(warnings)
+    }
+
     fn switch(&mut self, word: &str) -> Result<(), Failure> {
         match word {
             "ro" => self.kernel.read_only = true,
@@ -76,6 +125,7 @@ impl Options {
             "nobarrier" => self.engine.barrier = false,
             "discard" => self.engine.discard = true,
             "nodiscard" => self.engine.discard = false,
+            "nogc" => self.cleaner.words.enabled = Some(false),
             "writeback" => self.settings.writeback = true,
             "allow_other" => self.kernel.allow_other = true,
             "noallow_other" => self.kernel.allow_other = false,
@@ -113,6 +163,21 @@ impl Options {
                     ],
                 )?;
             }
+            "pp" => {
+                let period = u64::from_str(value).map_err(|_| wrong(word, "seconds"))?;
+                self.cleaner.words.protection_period = Some(Duration::from_secs(period));
+            }
+            "policy" => {
+                let policy = config::policy(value);
+                let expected = "timestamp, greedy or cost-benefit";
+                self.cleaner.words.policy = Some(policy.map_err(|_| wrong(word, expected))?);
+            }
+            "cleaner-config" => {
+                // It may be read again when the process has left the current directory.
+                let file = std::path::absolute(value).map_err(|_| wrong(word, "a file"))?;
+                self.cleaner.file = Some(file);
+            }
+            "metrics" => self.metrics = Some(loopback(word, value)?),
             "dirty" => self.engine.dirty_limit = size(word, value)?,
             _ if is_for_mount(name) => {}
             _ => return Err(refusal(word, name)),
@@ -134,6 +199,12 @@ impl Options {
         self.engine.read_only = read_only;
         Ok(())
     }
+}
+
+/// An address that only this machine can reach.
+fn loopback(word: &str, value: &str) -> Result<SocketAddr, Failure> {
+    let address = SocketAddr::from_str(value).ok().filter(|address| address.ip().is_loopback());
+    address.ok_or_else(|| wrong(word, "an address of this machine alone, such as 127.0.0.1:9321"))
 }
 
 /// A quarter of the memory, but at most 1 GiB.
@@ -162,9 +233,6 @@ fn is_for_mount(word: &str) -> bool {
 /// Why a word is not accepted.
 fn refusal(word: &str, name: &str) -> Failure {
     match name {
-        "pp" | "nogc" | "gcpid" => usage(format!(
-            "option {name} is about the cleaner, which this version of nilfs does not have yet"
-        )),
         "remount" => usage("a mounted volume cannot be remounted; unmount it and mount it again"),
         "dirsync" => usage("option dirsync is not supported; sync is"),
         _ => usage(format!("unknown option {word} (see nilfs mount --help)")),
@@ -196,20 +264,16 @@ fn checkpoint(word: &str, value: &str) -> Result<u64, Failure> {
     number.ok().filter(|cno| *cno >= 1).ok_or_else(|| wrong(word, "a checkpoint number from 1 on"))
 }
 
-/// A number of bytes with K, M or G behind it.
+/// A number of bytes, but none at all is too few.
 fn size(word: &str, value: &str) -> Result<u64, Failure> {
-    let (digits, shift) = match value.bytes().last().map(|last| last.to_ascii_uppercase()) {
-        Some(b'K') => (&value[..value.len() - 1], 10),
-        Some(b'M') => (&value[..value.len() - 1], 20),
-        Some(b'G') => (&value[..value.len() - 1], 30),
-        _ => (value, 0),
-    };
-    let bytes = u64::from_str(digits).ok().and_then(|number| number.checked_mul(1 << shift));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| wrong(word, "a size such as 512M"))
+    let bytes = crate::size::parse(value).ok().filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| wrong(word, "a size such as 512M"))
 }
 
 #[cfg(test)]
 mod tests {
+    use nilfs_engine::Policy;
+
     use super::*;
 
     fn parse(list: &str) -> Result<Options, String> {
@@ -244,10 +308,37 @@ mod tests {
     }
 
     #[test]
+    fn words_about_the_cleaner_win_over_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("cleaner.toml");
+        std::fs::write(&file, "[cleaner]\nprotection_period = 5\nnsegments_per_clean = 7\n")
+            .unwrap();
+        let list = format!("nogc,pp=60,policy=greedy,cleaner-config={}", file.display());
+        let mut options = parse(&list).unwrap();
+        assert_eq!(options.read_config().unwrap(), []);
+        let cleaner = options.engine.cleaner;
+        assert_eq!((cleaner.enabled, cleaner.protection.as_secs()), (false, 60));
+        assert_eq!((cleaner.policy, cleaner.segments_per_step), (Policy::Greedy, 7));
+    }
+
+    #[test]
+    fn metrics_are_for_this_machine_alone() {
+        assert!(parse("metrics=127.0.0.1:9321").is_ok());
+        assert!(parse("metrics=[::1]:9321").is_ok());
+        for list in ["metrics=0.0.0.0:9321", "metrics=192.168.1.1:80", "metrics=9321"] {
+            assert!(refused(list).contains("expected an address of this machine alone"), "{list}");
+        }
+    }
+
+    #[test]
     fn wrong_values_are_refused_with_what_is_expected() {
         assert_eq!(refused("order=loose"), "option order=loose: expected relaxed or strict");
         assert_eq!(refused("ro,cp=0"), "option cp=0: expected a checkpoint number from 1 on");
         assert_eq!(refused("dirty=lots"), "option dirty=lots: expected a size such as 512M");
+        assert_eq!(refused("dirty=0"), "option dirty=0: expected a size such as 512M");
+        let expected = "option policy=newest: expected timestamp, greedy or cost-benefit";
+        assert_eq!(refused("policy=newest"), expected);
+        assert_eq!(refused("pp=soon"), "option pp=soon: expected seconds");
         assert_eq!(refused("ro,cp=0xg"), "option cp=0xg: expected a checkpoint number from 1 on");
     }
 
@@ -262,8 +353,6 @@ mod tests {
     fn what_is_unknown_or_not_yet_there_is_refused_and_not_ignored() {
         assert!(refused("frobnicate").starts_with("unknown option frobnicate"));
         assert!(refused("color=red").starts_with("unknown option color=red"));
-        assert!(refused("pp=3600").contains("cleaner"));
-        assert!(refused("nogc").contains("cleaner"));
         assert!(refused("remount,ro").contains("unmount it"));
     }
 

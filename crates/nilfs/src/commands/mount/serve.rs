@@ -9,20 +9,33 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use nilfs_device::{Access, FileDevice, OpenError};
-use nilfs_engine::Filesystem;
-use nilfs_fuse::{Mount, MountError, Mounted, Mountpoint, Session};
+use nilfs_device::{Access, FileDevice, Holder, OpenError};
+use nilfs_engine::{CleanerOrder, Filesystem};
+use nilfs_fuse::{Mount, MountError, Mounted, Mountpoint, Session, Settings};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::options::Options;
+use super::options::{CleanerSource, Options};
+use crate::control;
+use crate::metrics::{self, Endpoint, Metrics};
 
-/// Why the mount ends.
-enum End {
+/// What a mount waits for.
+enum Event {
     /// The kernel has no more requests.
     Unmounted(io::Result<()>),
     /// Somebody wants the process to end.
-    Signal,
+    End,
+    /// Somebody has changed the cleaner's settings.
+    Reload,
+}
+
+/// What SIGHUP means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hangup {
+    /// The terminal is gone, and so is whoever wanted the mount.
+    Ends,
+    /// What it means to a daemon: the cleaner's settings are to be read again.
+    Reloads,
 }
 
 /// Serves the volume on `device` in `dir`, until it is unmounted or a signal says so. Calls
@@ -31,35 +44,43 @@ pub fn serve(
     device: &Path,
     dir: &Path,
     options: Options,
+    hangup: Hangup,
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mountpoint = Mountpoint::prepare(dir, options.nonempty)?;
+    let endpoint = options.metrics.map(Endpoint::bind).transpose()?;
     let access = if options.engine.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let opened = open(device, access)?;
     let source = std::fs::canonicalize(device)
         .with_context(|| format!("cannot find {}", device.display()))?;
     std::panic::set_hook(Box::new(abort));
-    let (ended, end) = mpsc::channel();
+    let (events, happened) = mpsc::channel();
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen for signals")?;
     let (mount, channel) = mountpoint.mount(&source, &options.kernel)?;
     let mount = Arc::new(mount);
     let usable = Arc::new(AtomicBool::new(false));
-    listen(signals, ended.clone(), Arc::clone(&mount), Arc::clone(&usable));
+    listen(signals, hangup, events.clone(), Arc::clone(&mount), Arc::clone(&usable));
 
     let begin = || {
         let fs = Filesystem::mount(Arc::new(opened), options.engine)
             .with_context(|| device.display().to_string())?;
-        let session = Session::start(channel, Arc::clone(&fs), options.settings)
+        let metrics = gatherer(Arc::clone(&fs), Arc::clone(&options.settings.metrics));
+        let control = control::handler(fs.clone(), Arc::clone(&metrics));
+        let settings = Settings { control: Some(control), ..options.settings };
+        let session = Session::start(channel, Arc::clone(&fs), settings)
             .context("cannot talk to the kernel")?;
+        if let Some(endpoint) = endpoint {
+            endpoint.answer(metrics);
+        }
         anyhow::Ok((fs, session))
     };
     let (fs, session) = begin().inspect_err(|_| take_away(&mount))?;
-    thread::spawn(move || ended.send(End::Unmounted(session.join())));
+    thread::spawn(move || events.send(Event::Unmounted(session.join())));
     mount.raise_read_ahead();
     usable.store(true, Ordering::Relaxed);
     tracing::info!("{} is mounted on {}", source.display(), mount.dir().display());
     let background = fs.start_background();
-    let served = ready().and_then(|()| wait(&end, &mount));
+    let served = ready().and_then(|()| wait(&happened, &mount, &fs, &options.cleaner));
     drop(background);
     fs.unmount()
         .with_context(|| format!("cannot unmount {}", source.display()))
@@ -68,15 +89,22 @@ pub fn serve(
     served.inspect_err(log)
 }
 
+/// What tells at any time how things are.
+fn gatherer(fs: Arc<Filesystem>, operations: Arc<nilfs_fuse::Metrics>) -> metrics::Gatherer {
+    Arc::new(move || Metrics::new(fs.status(), &operations.operations()))
+}
+
 /// Opens the device. After umount(8), which does not wait, the process that served the volume may
-/// still be writing: it is given some time.
+/// still be writing: it is given some time. Who else has the device will not leave by itself.
 fn open(device: &Path, access: Access) -> anyhow::Result<FileDevice> {
     const PATIENCE: Duration = Duration::from_secs(10);
     const PAUSE: Duration = Duration::from_millis(20);
     let started = Instant::now();
     loop {
         match FileDevice::open(device, access) {
-            Err(OpenError::Busy { .. }) if started.elapsed() < PATIENCE && !is_mounted(device) => {
+            Err(OpenError::Busy { holder: Holder::Process { .. } | Holder::Unknown, .. })
+                if started.elapsed() < PATIENCE && !is_mounted(device) =>
+            {
                 thread::sleep(PAUSE);
             }
             result => return Ok(result?),
@@ -89,15 +117,37 @@ fn is_mounted(device: &Path) -> bool {
     Mounted::all().iter().any(|mounted| mounted.source == source)
 }
 
-/// Waits for the end, and brings it about if a signal asks for it.
-fn wait(end: &mpsc::Receiver<End>, mount: &Mount) -> anyhow::Result<()> {
-    match end.recv() {
-        Ok(End::Unmounted(result)) => result.context("lost the connection to the kernel"),
-        Ok(End::Signal) => {
-            take_away(mount);
-            Ok(())
+/// Waits for the end, brings it about if a signal asks for it, and obeys other signals until then.
+fn wait(
+    events: &mpsc::Receiver<Event>,
+    mount: &Mount,
+    fs: &Filesystem,
+    cleaner: &CleanerSource,
+) -> anyhow::Result<()> {
+    loop {
+        match events.recv() {
+            Ok(Event::Unmounted(result)) => {
+                return result.context("lost the connection to the kernel");
+            }
+            Ok(Event::End) => {
+                take_away(mount);
+                return Ok(());
+            }
+            Ok(Event::Reload) => reload(fs, cleaner),
+            Err(mpsc::RecvError) => return Ok(()),
         }
-        Err(mpsc::RecvError) => Ok(()),
+    }
+}
+
+/// Lets the cleaner have the settings that the files have now.
+fn reload(fs: &Filesystem, cleaner: &CleanerSource) {
+    let reloaded = cleaner.load().and_then(|(options, warnings)| {
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        Ok(fs.order_cleaner(CleanerOrder::Configure(options))?)
+    });
+    match reloaded {
+        Ok(()) => tracing::info!("the cleaner's settings were read again"),
+        Err(error) => tracing::error!("the cleaner's settings stay as they are: {error:#}"),
     }
 }
 
@@ -119,17 +169,20 @@ fn take_away(mount: &Mount) {
 /// to wait for the recovery of a large one.
 fn listen(
     mut signals: Signals,
-    ended: mpsc::Sender<End>,
+    hangup: Hangup,
+    events: mpsc::Sender<Event>,
     mount: Arc<Mount>,
     usable: Arc<AtomicBool>,
 ) {
     thread::spawn(move || {
-        for _ in signals.forever() {
-            if !usable.load(Ordering::Relaxed) {
+        for signal in signals.forever() {
+            let reloads = signal == SIGHUP && hangup == Hangup::Reloads;
+            if !usable.load(Ordering::Relaxed) && !reloads {
                 take_away(&mount);
                 std::process::exit(1);
             }
-            if ended.send(End::Signal).is_err() {
+            let event = if reloads { Event::Reload } else { Event::End };
+            if events.send(event).is_err() {
                 return;
             }
         }

@@ -13,8 +13,9 @@ use std::process::{Command, Stdio};
 use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
 
+use super::log;
 use super::options::{self, Options};
-use super::{log, serve};
+use super::serve::{Hangup, serve};
 
 /// Mount a volume
 #[derive(Debug, clap::Args)]
@@ -45,15 +46,23 @@ const READY: &[u8] = b"ready";
 
 /// Mounts the volume. Returns when it can be used, or with --foreground when it is unmounted.
 pub fn mount(args: MountArgs) -> anyhow::Result<()> {
-    let options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
+    let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
     if !args.foreground && !args.background {
         return start(&args);
     }
     // Started as /proc/self/exe, the process would be called "exe".
     let _ = rustix::thread::set_name(c"nilfs");
     log::start(args.log.as_deref(), args.foreground)?;
-    let leave = args.background;
-    serve::serve(&args.device, &args.dir, options, || if leave { leave_terminal() } else { Ok(()) })
+    for warning in options.read_config()? {
+        tracing::warn!("{warning}");
+        if args.background {
+            eprintln!("nilfs: {warning}");
+        }
+    }
+    match args.background {
+        true => serve(&args.device, &args.dir, options, Hangup::Reloads, leave_terminal),
+        false => serve(&args.device, &args.dir, options, Hangup::Ends, || Ok(())),
+    }
 }
 
 /// Starts the process in the background and waits for its word. If it fails, this process ends

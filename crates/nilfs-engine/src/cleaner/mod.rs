@@ -1,0 +1,8 @@
+//! Taking space back: what is alive, which segments are worth cleaning, what must be moved out of
+//! them (behaviour spec §8). Here is only looking and judging; `fs/cleaning.rs` does it.
+
+pub(crate) mod liveness;
+pub mod options;
+pub(crate) mod policy;
+pub(crate) mod relocate;
+pub(crate) mod table;

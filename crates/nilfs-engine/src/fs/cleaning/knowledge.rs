@@ -1,0 +1,173 @@
+//! What the cleaner must know before it can choose: the lives of all blocks, the snapshots, the age
+//! of every checkpoint. It is gathered from the DAT and the cpfile when it is first needed, while
+//! commits go on, and every commit keeps it up to date.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::{ControlFlow, Range};
+use std::time::Duration;
+
+use nilfs_ondisk::super_root::SuperRoot;
+use nilfs_ondisk::{Cno, SegNum};
+
+use crate::bmap::{Pointers, Source};
+use crate::checkpoints;
+use crate::cleaner::liveness::Protection;
+use crate::cleaner::table::SegmentTable;
+use crate::commit::{Chores, Commit, root_of};
+use crate::dat::{Dat, LifeEvent};
+use crate::error::Result;
+use crate::segments;
+use crate::store::Store;
+
+/// What is known, or how far the gathering has come.
+#[derive(Debug, Default)]
+pub(crate) enum Knowledge {
+    /// Nobody has asked yet.
+    #[default]
+    Absent,
+    /// Being gathered from the state before these commits.
+    Gathering(Vec<News>),
+    Ready(Box<Known>),
+}
+
+/// What a commit has changed.
+#[derive(Debug)]
+pub(crate) struct News {
+    events: Vec<LifeEvent>,
+    written: Vec<(SegNum, u64)>,
+    cleaned: Vec<SegNum>,
+    snapshots: Vec<(Cno, bool)>,
+    deleted: Vec<Range<Cno>>,
+    cno: Cno,
+    time: u64,
+}
+
+/// The lives of all blocks, and the checkpoints that give them a meaning.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) table: SegmentTable,
+    pub(crate) snapshots: BTreeSet<Cno>,
+    /// Checkpoints with their times (s), both ascending: a clock that was set back does not make a
+    /// checkpoint older than the ones before.
+    times: VecDeque<(Cno, u64)>,
+    /// Lives that this did not protect are forgotten.
+    forgotten: Option<Protection>,
+}
+
+impl Knowledge {
+    pub(crate) fn ready(&mut self) -> Option<&mut Known> {
+        match self {
+            Self::Ready(known) => Some(known),
+            Self::Absent | Self::Gathering(_) => None,
+        }
+    }
+
+    /// Takes note of a commit.
+    pub(crate) fn follow(&mut self, commit: &Commit, chores: &Chores, time: u64) {
+        if matches!(self, Self::Absent) {
+            return;
+        }
+        let news = News {
+            events: commit.events.clone(),
+            written: commit.written().collect(),
+            cleaned: chores.cleaned.clone(),
+            snapshots: chores.snapshots.clone(),
+            deleted: chores.delete.clone(),
+            cno: commit.base.tree.cno,
+            time,
+        };
+        match self {
+            Self::Absent => {}
+            Self::Gathering(waiting) => waiting.push(news),
+            Self::Ready(known) => known.follow(&news),
+        }
+    }
+}
+
+impl Known {
+    /// Reads the state that a super root describes.
+    pub(crate) fn gather(store: &Store, dat: &Dat, super_root: &SuperRoot) -> Result<Self> {
+        let source = Source { store, pointers: Pointers::Virtual(dat) };
+        let mut table = SegmentTable::new(&store.geometry());
+        dat.census(store, &mut |entry| table.add(entry))?;
+        let sufile = root_of(&super_root.sufile)?;
+        let mut written = Vec::new();
+        for usage in segments::usages(source, &sufile, SegNum(0)) {
+            let (segment, usage) = usage?;
+            if usage.is_dirty() {
+                written.push((usage.su_lastmod.get(), segment));
+            }
+        }
+        written.sort_unstable();
+        table.start_clock(written.into_iter().map(|(_, segment)| segment));
+        let mut known =
+            Self { table, snapshots: BTreeSet::new(), times: VecDeque::new(), forgotten: None };
+        let cpfile = root_of(&super_root.cpfile)?;
+        checkpoints::scan(source, &cpfile, Cno::MIN, &mut |cno, entry| {
+            known.add_checkpoint(cno, entry.cp_create.get());
+            if entry.is_snapshot() {
+                known.snapshots.insert(cno);
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(known)
+    }
+
+    pub(crate) fn follow(&mut self, news: &News) {
+        self.table.apply(&news.events);
+        for &segment in &news.cleaned {
+            self.table.clear(segment);
+        }
+        for &(segment, blocks) in &news.written {
+            self.table.wrote(segment, blocks);
+        }
+        for &(cno, snapshot) in &news.snapshots {
+            if snapshot {
+                self.snapshots.insert(cno);
+            } else {
+                self.snapshots.remove(&cno);
+            }
+        }
+        if !news.deleted.is_empty() {
+            let snapshots = &self.snapshots;
+            let gone = |cno: &Cno| news.deleted.iter().any(|range| range.contains(cno));
+            self.times.retain(|(cno, _)| snapshots.contains(cno) || !gone(cno));
+        }
+        self.add_checkpoint(news.cno, news.time);
+    }
+
+    fn add_checkpoint(&mut self, cno: Cno, time: u64) {
+        let last = self.times.back().map_or(0, |(_, time)| *time);
+        self.times.push_back((cno, time.max(last)));
+    }
+
+    /// When a checkpoint was made (s).
+    pub(crate) fn time_of(&self, cno: Cno) -> Option<u64> {
+        let nth = self.times.partition_point(|(other, _)| *other < cno);
+        self.times.get(nth).map(|(_, time)| *time)
+    }
+
+    /// What is to be kept when everything younger than `period` is protected (behaviour spec §8.4).
+    pub(crate) fn protection(&self, period: Duration, now: u64) -> Protection {
+        let limit = now.saturating_sub(period.as_secs());
+        let nth = self.times.partition_point(|(_, time)| *time < limit);
+        let from = match self.times.get(nth) {
+            Some((cno, _)) if !period.is_zero() => *cno,
+            _ => Cno::MAX,
+        };
+        Protection { from, kept: self.snapshots.clone() }
+    }
+
+    /// Forgets what nothing needs, to save memory.
+    pub(crate) fn forget(&mut self, protection: &Protection) {
+        self.table.forget_dead(protection);
+        self.forgotten = Some(protection.clone());
+    }
+
+    /// Whether everything that `protection` keeps is still known.
+    pub(crate) fn covers(&self, protection: &Protection) -> bool {
+        let Some(forgotten) = &self.forgotten else { return true };
+        let known = |cno: &Cno| *cno >= forgotten.from || forgotten.kept.contains(cno);
+        protection.from >= forgotten.from && protection.kept.iter().all(known)
+    }
+}

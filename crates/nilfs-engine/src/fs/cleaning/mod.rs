@@ -1,0 +1,421 @@
+//! Cleaning segments: live blocks are moved out of victims, then a commit names their new places
+//! and gives the victims back.
+//!
+//! Moved blocks do not go into the chain of logs. They fill segments of their own beside it, which
+//! no recovery looks at: so what is cold stays apart from what is fresh, the log is locked only
+//! for the small commit at the end, and whatever is interrupted leaves clean segments behind.
+//!
+//! # What may be written before what
+//!
+//! 1. The moved blocks, then a flush: no checkpoint may name blocks that are not durable.
+//! 2. The commit that names them, then a flush: until then a recovery would look for them in the
+//!    victims.
+//! 3. The victims can be written again when nobody holds a view from before the commit.
+
+pub(crate) mod defrag;
+mod knowledge;
+mod moving;
+mod pace;
+mod quarantine;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nilfs_ondisk::segment_usage::RawSegmentUsage;
+use nilfs_ondisk::{SegNum, Seq};
+use parking_lot::MutexGuard;
+
+pub(super) use self::knowledge::{Knowledge, Known};
+use self::moving::OpenSegment;
+pub(super) use self::pace::Cleaner;
+pub(super) use self::quarantine::Quarantine;
+use super::Filesystem;
+use super::sync::Log;
+use crate::cleaner::liveness::Protection;
+use crate::cleaner::options::{Amount, Policy};
+use crate::cleaner::policy::{self, Candidate};
+use crate::cleaner::relocate::{Content, Judge, LiveBlock, Refusal, merged};
+use crate::commit::{Chores, root_of};
+use crate::dat::Dat;
+use crate::error::Result;
+use crate::segments;
+
+/// Moved blocks that one commit names while programs wait for theirs.
+const PART_BLOCKS: usize = 1024;
+
+/// What one step leaves to the next.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    /// Where moved blocks go.
+    open: Option<OpenSegment>,
+    /// Segments that are damaged and not looked at again.
+    skipped: BTreeSet<SegNum>,
+}
+
+/// What a step of the cleaner is to do.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wish {
+    /// Victims at most, and which of them first.
+    pub(super) victims: usize,
+    pub(super) policy: Policy,
+    /// A victim must have so many reclaimable blocks.
+    pub(super) min_reclaimable: Amount,
+    /// Checkpoints that are younger are kept; `None`: all checkpoints.
+    pub(super) protection: Option<Duration>,
+    /// Only segments from here on, whatever there is to be gained: they have to go.
+    pub(super) evacuate: Option<SegNum>,
+}
+
+/// What a step has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Segments that are clean now.
+    pub(super) freed: u64,
+    /// Blocks that can be written now and could not before.
+    pub(super) gained: u64,
+    /// Candidates that were there.
+    pub(super) candidates: u64,
+}
+
+/// What a step works on, chosen while the log was locked.
+struct Choice {
+    victims: Vec<Candidate>,
+    candidates: u64,
+    protection: Protection,
+    dat: Arc<Dat>,
+    needed_from: Seq,
+    snapshot_changes: u64,
+}
+
+/// What was found in the victims.
+#[derive(Default)]
+struct Harvest {
+    chores: Chores,
+    live: Vec<LiveBlock>,
+    /// Sums over the live blocks: when their segments were last modified (s), and how long ago in
+    /// blocks written since.
+    modified: u128,
+    age: u128,
+    /// A superblock stands in the way.
+    needed: bool,
+}
+
+impl Filesystem {
+    /// Cleans a few segments, if it is worth it.
+    ///
+    /// # Errors
+    /// Damage of the volume, a device error.
+    pub(super) fn clean_step(&self, wish: &Wish) -> Result<Step> {
+        let mut work = self.cleaner.work();
+        self.gather_knowledge()?;
+        let Some(mut choice) = self.choose(&work, wish)? else { return Ok(Step::default()) };
+        let mut harvest = self.harvest(&mut work, &choice)?;
+        if harvest.needed {
+            choice.needed_from = self.free_superblocks()?;
+            harvest = self.harvest(&mut work, &choice)?;
+        }
+        let before = self.writable_blocks(&work);
+        let blocks = self.read_live(&mut harvest)?;
+        let moves = self.move_blocks(&work, &mut harvest, &blocks)?;
+        if harvest.chores.is_empty() {
+            return Ok(Step { candidates: choice.candidates, ..Step::default() });
+        }
+        let valid = Some(choice.snapshot_changes);
+        let freed = self.finish_step(&mut work, valid, harvest.chores, moves)?;
+        self.wait_for_readers();
+        let gained = self.writable_blocks(&work).saturating_sub(before);
+        Ok(Step { freed, gained, candidates: choice.candidates })
+    }
+
+    /// Gathers what the cleaner must know, if that has not been done.
+    pub(super) fn gather_knowledge(&self) -> Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let _alone = self.cleaner.gathering();
+        let (base, _view) = {
+            let mut log = log.lock();
+            if log.knowledge.ready().is_some() {
+                return Ok(());
+            }
+            log.knowledge = Knowledge::Gathering(Vec::new());
+            // What is being read must not be written again meanwhile.
+            (log.base.clone(), self.view())
+        };
+        let gathered = Known::gather(&self.store, &base.dat, &base.super_root);
+        let mut log = log.lock();
+        let Knowledge::Gathering(waiting) = std::mem::take(&mut log.knowledge) else {
+            return Ok(());
+        };
+        let mut known = gathered?;
+        waiting.iter().for_each(|news| known.follow(news));
+        log.knowledge = Knowledge::Ready(Box::new(known));
+        Ok(())
+    }
+
+    fn choose(&self, work: &Work, wish: &Wish) -> Result<Option<Choice>> {
+        let Some(log) = &self.log else { return Ok(None) };
+        let mut log = self.lock_writable(log)?;
+        let now = self.now().seconds as u64;
+        let usages = self.usages(&log)?;
+        let active = [Some(log.base.position.segment), Some(log.base.position.next)];
+        let room = self.room_for_moving(work);
+        let Some(known) = log.knowledge.ready() else { return Ok(None) };
+        let protection = match wish.protection {
+            Some(period) => known.protection(period, now),
+            None => Protection::of_everything(),
+        };
+        if !known.covers(&protection) {
+            log.knowledge = Knowledge::Absent;
+            drop(log);
+            self.gather_knowledge()?;
+            return self.choose(work, wish);
+        }
+        if wish.evacuate.is_none() {
+            known.forget(&protection);
+        }
+        let per_segment = u64::from(self.store.geometry().blocks_per_segment);
+        let block = self.store.block_size().bytes64();
+        let least = wish.min_reclaimable.of(per_segment, block).max(1);
+        let mut candidates: Vec<Candidate> = usages
+            .into_iter()
+            .filter(|(segment, usage)| {
+                let open = work.open.map(|open| open.segment);
+                let busy = active.contains(&Some(*segment)) || open == Some(*segment);
+                usage.is_dirty() && !usage.is_bad() && !busy && !work.skipped.contains(segment)
+            })
+            .map(|(segment, usage)| Candidate {
+                segment,
+                filled: usage.su_nblocks.get().into(),
+                live: known.table.live(segment, &protection),
+                modified: usage.su_lastmod.get(),
+                age: known.table.age(segment),
+            })
+            .filter(|candidate| match wish.evacuate {
+                Some(first) => candidate.segment >= first,
+                None => candidate.gain(per_segment) >= least,
+            })
+            .collect();
+        if candidates.is_empty() {
+            return Ok(None);
+        }
+        policy::rank(wish.policy, &mut candidates, per_segment);
+        Ok(Some(Choice {
+            candidates: candidates.len() as u64,
+            victims: within_room(candidates, wish.victims, room),
+            protection,
+            dat: Arc::clone(&log.base.dat),
+            needed_from: log.superblocks.oldest_named(),
+            snapshot_changes: log.snapshot_changes,
+        }))
+    }
+
+    /// The usages of all segments, as the newest checkpoint has them.
+    pub(super) fn usages(&self, log: &Log) -> Result<Vec<(SegNum, RawSegmentUsage)>> {
+        let sufile = root_of(&log.base.super_root.sufile)?;
+        segments::usages(log.base.source(&self.store), &sufile, SegNum(0)).collect()
+    }
+
+    /// Reads the summaries of the victims.
+    fn harvest(&self, work: &mut Work, choice: &Choice) -> Result<Harvest> {
+        let judge = Judge {
+            store: &self.store,
+            dat: &choice.dat,
+            protection: &choice.protection,
+            needed_from: choice.needed_from,
+        };
+        let mut harvest = Harvest::default();
+        let mut lost = Vec::new();
+        for victim in &choice.victims {
+            let content = judge.read(victim.segment, victim.filled)?;
+            let content = content.and_then(|content| complete(content, victim));
+            match content {
+                Ok(content) => {
+                    let count = content.live.len() as u128;
+                    harvest.modified += u128::from(victim.modified) * count;
+                    harvest.age += u128::from(victim.age) * count;
+                    harvest.live.extend(content.live);
+                    harvest.chores.released.extend(content.dead);
+                    harvest.chores.dat_keys.extend(content.dat_keys);
+                    harvest.chores.cleaned.push(victim.segment);
+                    lost.extend(content.lost);
+                }
+                Err(Refusal::Needed) => harvest.needed = true,
+                Err(Refusal::Unreadable(error)) => {
+                    tracing::error!("segment {} is given up: {error}", victim.segment);
+                    harvest.chores.bad.push(victim.segment);
+                }
+                // A victim may be read twice.
+                Err(Refusal::Damaged(what)) if work.skipped.insert(victim.segment) => {
+                    tracing::error!(
+                        "segment {} is not cleaned, because its logs are damaged: {what}",
+                        victim.segment
+                    );
+                    self.cleaner.count(|totals| totals.segments_skipped += 1);
+                }
+                Err(Refusal::Damaged(_)) => {}
+            }
+        }
+        harvest.chores.delete = merged(lost);
+        harvest.chores.released.sort_unstable();
+        harvest.chores.released.dedup();
+        harvest.live.sort_unstable_by_key(LiveBlock::order);
+        Ok(harvest)
+    }
+
+    /// Lets both superblocks name the newest checkpoint, so that recovery needs no older segment.
+    /// Gives the number of the oldest that it needs.
+    fn free_superblocks(&self) -> Result<Seq> {
+        let Some(log) = &self.log else { return Ok(Seq(0)) };
+        let mut log = self.lock_writable(log)?;
+        self.flush_locked(&mut log)?;
+        self.write_superblock(&mut log)?;
+        self.write_superblock(&mut log)?;
+        Ok(log.superblocks.oldest_named())
+    }
+
+    /// Lets the cleaner take a new segment, if its own is `end` or behind.
+    pub(super) fn close_open_segment(&self, end: SegNum) {
+        let mut work = self.cleaner.work();
+        work.open = work.open.filter(|open| open.segment < end);
+    }
+
+    /// Blocks that can be moved: into the open segment and into clean ones.
+    fn room_for_moving(&self, work: &Work) -> u64 {
+        let geometry = self.store.geometry();
+        let per_segment = u64::from(geometry.blocks_per_segment);
+        let open = work.open.map_or(0, |open| open.room(&geometry));
+        let clean = self.space.room_for_moving() / per_segment * per_segment;
+        // Summaries take their part: one block of 1 KiB for 25 files, one at least.
+        let all = open + clean;
+        all.saturating_sub(all.div_ceil(25) + 1)
+    }
+
+    /// Blocks of clean segments, of the current one, and of the cleaner's own.
+    fn writable_blocks(&self, work: &Work) -> u64 {
+        let open = work.open.map_or(0, |open| open.room(&self.store.geometry()));
+        self.space.free_blocks() + open
+    }
+
+    /// Commits what was prepared, and takes the victims out of use. Gives the number of these; none
+    /// if the snapshots have changed since they were counted.
+    fn finish_step(
+        &self,
+        work: &mut Work,
+        snapshot_changes: Option<u64>,
+        mut chores: Chores,
+        moves: moving::Moves,
+    ) -> Result<u64> {
+        let Some(log) = &self.log else { return Ok(0) };
+        let moved = chores.moved.len() as u64;
+        if !self.commit_early_parts(work, &mut chores, &moves)? {
+            return Ok(0);
+        }
+        let mut log = self.lock_writable(log)?;
+        // A snapshot may have been made of a checkpoint that was about to be given up.
+        if snapshot_changes.is_some_and(|count| log.snapshot_changes != count) {
+            self.unclaim(&mut log, &moves);
+            return Ok(0);
+        }
+        let outcome = self.commit_chores(&mut log, &chores)?;
+        if !outcome.done {
+            self.unclaim(&mut log, &moves);
+            return Ok(0);
+        }
+        self.flush_locked(&mut log)?;
+        if let Some(known) = log.knowledge.ready() {
+            let clock = known.table.clock().saturating_sub(moves.age);
+            moves.claimed.iter().for_each(|&segment| known.table.set_modified(segment, clock));
+        }
+        work.open = moves.open;
+        self.release_quarantine(&mut log);
+        let freed = chores.cleaned.len() as u64;
+        self.cleaner.count(|totals| {
+            totals.steps += 1;
+            totals.segments_freed += freed;
+            totals.blocks_moved += moved;
+            totals.blocks_written += moves.written;
+            totals.checkpoints_deleted += outcome.deleted_checkpoints;
+        });
+        Ok(freed)
+    }
+
+    /// While programs wait for their fsyncs, the new places are committed in parts, so that none of
+    /// them keeps the log for long. The last part stays with the other chores. False if there was
+    /// no room.
+    fn commit_early_parts(
+        &self,
+        work: &mut Work,
+        chores: &mut Chores,
+        moves: &moving::Moves,
+    ) -> Result<bool> {
+        let Some(log) = &self.log else { return Ok(false) };
+        if !moves.disturbs {
+            return Ok(true);
+        }
+        let moved = std::mem::take(&mut chores.moved);
+        let mut parts = moved.chunks(PART_BLOCKS).peekable();
+        while let Some(part) = parts.next() {
+            if parts.peek().is_none() {
+                chores.moved = part.to_vec();
+                break;
+            }
+            let adopted = std::mem::take(&mut chores.adopted);
+            let early = Chores { moved: part.to_vec(), adopted, ..Chores::default() };
+            let mut log = self.lock_writable(log)?;
+            if !self.commit_chores(&mut log, &early)?.done {
+                self.unclaim(&mut log, moves);
+                return Ok(false);
+            }
+            work.open = moves.open;
+            MutexGuard::unlock_fair(log);
+        }
+        Ok(true)
+    }
+
+    /// Gives back segments that were taken and are not in use yet.
+    fn unclaim(&self, log: &mut Log, moves: &moving::Moves) {
+        moves.claimed.iter().for_each(|segment| _ = log.barred.segments.remove(segment));
+        self.refresh_space(log);
+    }
+
+    /// Lets the log use what was cleaned, as far as nobody can be reading there.
+    pub(super) fn release_quarantine(&self, log: &mut Log) {
+        if log.quarantine.is_empty() {
+            return;
+        }
+        let Some(_readers_wait) = self.store.keep_readers_out() else { return };
+        let segments = log.quarantine.take();
+        if segments.is_empty() {
+            return;
+        }
+        if self.options.discard {
+            self.discard(&segments);
+        }
+        segments.iter().for_each(|segment| _ = log.barred.segments.remove(segment));
+        self.refresh_space(log);
+    }
+}
+
+/// As many of the best victims as there is room for their live blocks.
+fn within_room(candidates: Vec<Candidate>, victims: usize, mut room: u64) -> Vec<Candidate> {
+    let fits = |candidate: &Candidate| match room.checked_sub(candidate.live) {
+        Some(left) => {
+            room = left;
+            true
+        }
+        None => false,
+    };
+    candidates.into_iter().filter(fits).take(victims).collect()
+}
+
+/// Fails unless every block that the table counts was found.
+fn complete(content: Content, victim: &Candidate) -> Result<Content, Refusal> {
+    let found = content.live.len() as u64 + content.dat_live;
+    match found == victim.live {
+        true => Ok(content),
+        false => Err(Refusal::Damaged(format!(
+            "{} live blocks lie in it, but its summaries name {found}",
+            victim.live
+        ))),
+    }
+}

@@ -1,0 +1,260 @@
+//! Moving live blocks: out of their segments into segments beside the chain of logs.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
+
+use super::super::Filesystem;
+use super::{Harvest, Work};
+use crate::block::{Block, bytes_mut, zeroed};
+use crate::cleaner::relocate::LiveBlock;
+use crate::commit::{self, Beside, Chores, LogWrite, MovedBlock, MovedLogs};
+use crate::error::{Error, Result};
+
+/// Blocks that are read together at most.
+const READ_BLOCKS: usize = 256;
+
+/// Blocks that are written together at most while somebody waits for the device.
+const PIECE_BLOCKS: usize = 128;
+
+/// The segment that moved blocks go to, as far as it is filled.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OpenSegment {
+    pub(super) segment: SegNum,
+    /// First free block.
+    block: BlockNr,
+    /// All logs of a segment have the same number, and name the same segment as the next.
+    head: (Seq, SegNum),
+    /// When its first content was last modified (s).
+    modified: u64,
+}
+
+impl OpenSegment {
+    /// Free blocks.
+    pub(super) fn room(&self, geometry: &Geometry) -> u64 {
+        geometry.segment_end(self.segment).0.saturating_sub(self.block.0)
+    }
+}
+
+/// What moving has changed, to be kept if the commit succeeds.
+#[derive(Debug, Default)]
+pub(super) struct Moves {
+    /// Segments that were taken.
+    pub(super) claimed: Vec<SegNum>,
+    pub(super) open: Option<OpenSegment>,
+    /// How long ago the blocks were modified on the average, in blocks written since.
+    pub(super) age: u64,
+    /// Blocks written.
+    pub(super) written: u64,
+    /// Somebody has asked for durability meanwhile.
+    pub(super) disturbs: bool,
+}
+
+impl Filesystem {
+    /// Reads the blocks that must be moved. A segment with a block that cannot be read is given up;
+    /// what can be read of it is moved all the same.
+    pub(super) fn read_live(&self, harvest: &mut Harvest) -> Result<Vec<MovedBlock>> {
+        let mut by_address = harvest.live.clone();
+        by_address.sort_unstable_by_key(|found| found.block);
+        let mut contents = HashMap::with_capacity(by_address.len());
+        let mut rest = &by_address[..];
+        while let Some(first) = rest.first() {
+            let follows = |(nth, found): &(usize, &LiveBlock)| {
+                *nth < READ_BLOCKS && found.block == first.block.plus(*nth as u64)
+            };
+            let count = rest.iter().enumerate().take_while(follows).count();
+            let (run, others) = rest.split_at(count);
+            match self.read_blocks(first.block, count) {
+                Ok(blocks) => contents.extend(run.iter().map(|found| found.block).zip(blocks)),
+                Err(Error::Device { .. }) => {
+                    self.read_one_by_one(run, &mut contents, &mut harvest.chores);
+                }
+                Err(error) => return Err(error),
+            }
+            rest = others;
+        }
+        let with_content = |found: &LiveBlock| {
+            contents.remove(&found.block).map(|content| MovedBlock { found: *found, content })
+        };
+        Ok(harvest.live.iter().filter_map(with_content).collect())
+    }
+
+    fn read_blocks(&self, first: BlockNr, count: usize) -> Result<Vec<Block>> {
+        let size = self.store.block_size().bytes();
+        let mut bytes = vec![0; count * size];
+        self.store.read_run(first, &mut bytes)?;
+        Ok(bytes.chunks_exact(size).map(Block::from).collect())
+    }
+
+    fn read_one_by_one(
+        &self,
+        run: &[LiveBlock],
+        contents: &mut HashMap<BlockNr, Block>,
+        chores: &mut Chores,
+    ) {
+        for found in run {
+            let mut block = zeroed(self.store.block_size());
+            match self.store.read_run(found.block, bytes_mut(&mut block)) {
+                Ok(()) => _ = contents.insert(found.block, block),
+                Err(error) => {
+                    let segment = self.store.geometry().segment_of(found.block);
+                    chores.cleaned.retain(|cleaned| *cleaned != segment);
+                    if !chores.bad.contains(&segment) {
+                        tracing::error!("segment {segment} is given up: {error}");
+                        chores.bad.push(segment);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes the blocks beside the chain of logs, and makes them durable.
+    pub(super) fn move_blocks(
+        &self,
+        work: &Work,
+        harvest: &mut Harvest,
+        blocks: &[MovedBlock],
+    ) -> Result<Moves> {
+        if blocks.is_empty() {
+            return Ok(Moves { open: work.open, ..Moves::default() });
+        }
+        let syncs = self.syncs.load(Ordering::Relaxed);
+        let mut claimed = Vec::new();
+        let written = self.write_moved(work.open, &mut claimed, blocks);
+        let MovedLogs { logs, moved, end } = match written {
+            Ok(written) => written,
+            Err(error) => {
+                self.give_back(&claimed);
+                return Err(error);
+            }
+        };
+        let count = blocks.len() as u128;
+        let average = |sum: u128| u64::try_from(sum / count).unwrap_or(u64::MAX);
+        let modified = average(harvest.modified);
+        let modified_in = |segment| match work.open {
+            Some(open) if open.segment == segment => open.modified,
+            _ => modified,
+        };
+        harvest.chores.moved = moved;
+        harvest.chores.moved.sort_unstable_by_key(|moved| moved.vblocknr);
+        harvest.chores.adopted = self.adoptions(&logs, modified_in);
+        let (segment, block) = end;
+        let head = logs.last().map_or((Seq(0), segment), |log| (log.seq, log.next));
+        let open = OpenSegment { segment, block, head, modified: modified_in(segment) };
+        Ok(Moves {
+            claimed,
+            // A log of one block says nothing.
+            open: Some(open).filter(|open| open.room(&self.store.geometry()) >= 2),
+            age: average(harvest.age),
+            written: logs.iter().map(LogWrite::len).sum(),
+            disturbs: self.syncs.load(Ordering::Relaxed) != syncs,
+        })
+    }
+
+    /// Takes segments until the blocks fit, and writes them there.
+    fn write_moved(
+        &self,
+        open: Option<OpenSegment>,
+        claimed: &mut Vec<SegNum>,
+        blocks: &[MovedBlock],
+    ) -> Result<MovedLogs> {
+        let written = loop {
+            let segments: Vec<SegNum> =
+                open.map(|open| open.segment).into_iter().chain(claimed.iter().copied()).collect();
+            let beside = self.beside(open, segments.first().copied());
+            let built = beside
+                .and_then(|beside| commit::build_moved(&self.store, &beside, &segments, blocks));
+            match built {
+                Some(built) => break built,
+                None => claimed.push(self.claim_segment()?),
+            }
+        };
+        for log in &written.logs {
+            self.write_beside(log)?;
+        }
+        self.flush_moved()?;
+        Ok(written)
+    }
+
+    /// Writes a log in small pieces. While programs are waiting for their fsyncs, each piece is made
+    /// durable by itself and followed by a pause: the next fsync has to wait for one of them at most.
+    fn write_beside(&self, log: &LogWrite) -> Result<()> {
+        log.addresses().for_each(|block| self.store.forget(block));
+        let pieces = log.pieces();
+        let mut at = log.start;
+        let mut syncs = self.syncs.load(Ordering::Relaxed);
+        for piece in pieces.chunks(PIECE_BLOCKS) {
+            let started = Instant::now();
+            self.store.write_run(at, piece)?;
+            let bytes: usize = piece.iter().map(|slice| slice.len()).sum();
+            at = at.plus((bytes / self.store.block_size().bytes()) as u64);
+            let now = self.syncs.load(Ordering::Relaxed);
+            if now != std::mem::replace(&mut syncs, now) {
+                self.flush_moved()?;
+                std::thread::sleep(started.elapsed());
+            }
+        }
+        Ok(())
+    }
+
+    fn flush_moved(&self) -> Result<()> {
+        if self.options.barrier { self.store.flush() } else { Ok(()) }
+    }
+
+    /// The names under which logs are written, from the first segment on.
+    fn beside(&self, open: Option<OpenSegment>, first: Option<SegNum>) -> Option<Beside> {
+        let log = self.log.as_ref()?.lock();
+        let start = self.store.geometry().segment_start(first?);
+        Some(Beside {
+            start: open.map_or(start, |open| open.block),
+            first: open.map(|open| open.head),
+            seq: log.base.position.seq,
+            next: log.base.position.next,
+            cno: log.base.tree.cno.plus(1),
+            now: self.now().seconds as u64,
+        })
+    }
+
+    /// Takes a clean segment for moved blocks.
+    fn claim_segment(&self) -> Result<SegNum> {
+        let Some(log) = &self.log else { return Err(Error::NoSpace) };
+        let mut log = self.lock_writable(log)?;
+        if self.space.room_for_moving() < u64::from(self.store.geometry().blocks_per_segment) {
+            return Err(Error::NoSpace);
+        }
+        let source = log.base.source(&self.store);
+        let avoid = |segment| log.barred.has(segment);
+        // Behind the segments that the log will take next.
+        let from = log.base.position.next.plus(self.store.geometry().nsegments / 2);
+        let found = log.base.sufile_edit.find_clean(source, from, &avoid)?;
+        let segment = found.ok_or(Error::NoSpace)?;
+        log.barred.segments.insert(segment);
+        self.refresh_space(&log);
+        Ok(segment)
+    }
+
+    fn give_back(&self, claimed: &[SegNum]) {
+        let Some(log) = &self.log else { return };
+        let mut log = log.lock();
+        claimed.iter().for_each(|segment| _ = log.barred.segments.remove(segment));
+        self.refresh_space(&log);
+    }
+
+    /// How far each segment is filled after its last log.
+    fn adoptions(
+        &self,
+        logs: &[LogWrite],
+        modified_in: impl Fn(SegNum) -> u64,
+    ) -> Vec<(SegNum, u64, u64)> {
+        let geometry = self.store.geometry();
+        let mut adopted: Vec<(SegNum, u64, u64)> = Vec::new();
+        for log in logs {
+            let filled = log.start.0 + log.len() - geometry.segment_start(log.segment).0;
+            adopted.retain(|(segment, ..)| *segment != log.segment);
+            adopted.push((log.segment, filled, modified_in(log.segment)));
+        }
+        adopted
+    }
+}

@@ -1,0 +1,354 @@
+//! When the cleaner works: ahead of need while nobody writes, beside the writers when clean segments
+//! become few, for a writer that finds no room, and when somebody asks for it.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::super::Filesystem;
+use super::{Step, Wish, Work};
+use crate::cleaner::options::{
+    Amount, CleanerOptions, CleanerOrder, CleanerState, CleanerTotals, ManualRun, Policy,
+    RunProgress,
+};
+use crate::error::{Error, Result};
+
+/// Without changes for so long, a volume is idle.
+const IDLE: Duration = Duration::from_secs(1);
+/// What a victim must give back so that it is cleaned for a writer who finds no room.
+const LEAST_GAIN: Amount = Amount::Percent(2);
+/// How long a cleaner with nothing to wait for sleeps.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// The cleaner of a mounted volume.
+#[derive(Debug, Default)]
+pub(crate) struct Cleaner {
+    work: Mutex<Work>,
+    control: Mutex<Control>,
+    condition: Condvar,
+    totals: Mutex<CleanerTotals>,
+    gathering: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Control {
+    options: CleanerOptions,
+    suspended: bool,
+    /// What somebody has asked for.
+    manual: Option<ManualRun>,
+    progress: RunProgress,
+    /// The run that was asked for has not begun.
+    begins: bool,
+    working: bool,
+    /// When the last step ended (s since 1970).
+    last_step: Option<u64>,
+    /// Somebody wants something.
+    called: bool,
+    stop: bool,
+}
+
+/// What the thread is to do next.
+enum Task {
+    Wait(Duration),
+    Step { wish: Wish, pause: Pause, manual: bool },
+    Stop,
+}
+
+/// How long the cleaner sleeps after a step.
+#[derive(Clone, Copy)]
+struct Pause {
+    least: Duration,
+    /// As a part of the time that the step took.
+    share: f64,
+}
+
+impl Wish {
+    fn of(run: &ManualRun, options: &CleanerOptions) -> Self {
+        let victims = run.speed.map_or(options.segments_per_step, |(victims, _)| victims);
+        Self {
+            victims: victims as usize,
+            // Who wants room now does not care how long it lasts.
+            policy: Policy::Greedy,
+            min_reclaimable: run.min_reclaimable.unwrap_or(options.min_reclaimable),
+            protection: Some(run.protection.unwrap_or(options.protection)),
+            evacuate: None,
+        }
+    }
+}
+
+impl Cleaner {
+    pub(crate) fn new(options: CleanerOptions) -> Self {
+        let control = Control { options, ..Control::default() };
+        Self { control: Mutex::new(control), ..Self::default() }
+    }
+
+    pub(crate) fn options(&self) -> CleanerOptions {
+        self.control.lock().options
+    }
+
+    pub(crate) fn totals(&self) -> CleanerTotals {
+        *self.totals.lock()
+    }
+
+    /// What it is doing, the run that was asked for, and when the last step ended (s).
+    pub(crate) fn state(&self) -> (CleanerState, RunProgress, Option<u64>) {
+        let control = self.control.lock();
+        let state = match &*control {
+            Control { working: true, .. } | Control { manual: Some(_), .. } => {
+                CleanerState::Running
+            }
+            Control { suspended: true, .. } => CleanerState::Suspended,
+            Control { options: CleanerOptions { enabled: false, .. }, .. } => CleanerState::Off,
+            _ => CleanerState::Idle,
+        };
+        (state, control.progress, control.last_step)
+    }
+
+    /// Whether a step is under way.
+    pub(crate) fn is_working(&self) -> bool {
+        self.control.lock().working
+    }
+
+    pub(super) fn work(&self) -> MutexGuard<'_, Work> {
+        self.work.lock()
+    }
+
+    /// Held by the one who gathers what the cleaner must know.
+    pub(super) fn gathering(&self) -> MutexGuard<'_, ()> {
+        self.gathering.lock()
+    }
+
+    pub(super) fn count(&self, change: impl FnOnce(&mut CleanerTotals)) {
+        change(&mut self.totals.lock());
+    }
+
+    pub(crate) fn obey(&self, order: CleanerOrder) {
+        let mut control = self.control.lock();
+        match order {
+            CleanerOrder::Run(run) => {
+                control.manual = Some(run);
+                control.begins = true;
+                control.progress = RunProgress { running: true, ..RunProgress::default() };
+            }
+            CleanerOrder::Stop => {
+                control.manual = None;
+                control.progress.running = false;
+            }
+            CleanerOrder::Suspend => control.suspended = true,
+            CleanerOrder::Resume => control.suspended = false,
+            CleanerOrder::Configure(options) => control.options = options,
+        }
+        control.called = true;
+        self.condition.notify_all();
+    }
+
+    pub(crate) fn stop(&self) {
+        self.control.lock().stop = true;
+        self.condition.notify_all();
+    }
+
+    /// Sleeps until something is asked of the cleaner, at most for `time`.
+    fn wait(&self, time: Duration) {
+        let mut control = self.control.lock();
+        if !control.stop && !control.called {
+            self.condition.wait_for(&mut control, time);
+        }
+        control.called = false;
+    }
+}
+
+impl Filesystem {
+    /// The life of the cleaner's thread.
+    pub(crate) fn run_cleaner(&self) {
+        let mut activity = (self.changes(), Instant::now());
+        loop {
+            let changes = self.changes();
+            if changes != activity.0 {
+                activity = (changes, Instant::now());
+            }
+            let idle = activity.1.elapsed() >= IDLE;
+            match self.next_task(idle) {
+                Task::Stop => return,
+                Task::Wait(time) => self.cleaner.wait(time),
+                Task::Step { wish, pause, manual } => {
+                    if manual {
+                        self.begin_run();
+                    }
+                    let started = Instant::now();
+                    let step = self.noted_step(&wish);
+                    if manual {
+                        self.note_progress(step.as_ref().copied().unwrap_or_default());
+                    }
+                    let worked = matches!(step, Ok(Step { freed: 1.., .. }));
+                    self.cleaner.wait(match worked || manual {
+                        true => pause.least.max(started.elapsed().mul_f64(pause.share)),
+                        // There was nothing to do, or it cannot be done.
+                        false => self.cleaner.options().check_interval,
+                    });
+                }
+            }
+        }
+    }
+
+    fn next_task(&self, idle: bool) -> Task {
+        let control = self.cleaner.control.lock();
+        let options = control.options;
+        let geometry = self.store.geometry();
+        let per_segment = u64::from(geometry.blocks_per_segment);
+        let clean = self.space.free_blocks() / per_segment;
+        if control.stop || self.is_read_only() {
+            return if control.stop { Task::Stop } else { Task::Wait(LONG) };
+        }
+        if let Some(run) = control.manual {
+            let pause = run.speed.map_or(Duration::ZERO, |(_, pause)| pause);
+            let pause = Pause { least: pause, share: 0.0 };
+            return Task::Step { wish: Wish::of(&run, &options), pause, manual: true };
+        }
+        if control.suspended || !options.enabled {
+            return Task::Wait(LONG);
+        }
+        let spare = clean.saturating_sub(self.space.reserved_blocks().div_ceil(per_segment));
+        let segments = |amount: Amount| amount.of(geometry.nsegments, geometry.segment_bytes());
+        let (least, enough) = (segments(options.min_clean), segments(options.max_clean));
+        // With no least number, there is never enough.
+        if spare >= enough && least > 0 {
+            return Task::Wait(options.check_interval);
+        }
+        let urgent = spare < least;
+        if !urgent && !idle {
+            return Task::Wait(IDLE);
+        }
+        let (victims, min_reclaimable, pause) = match urgent {
+            true => (
+                options.urgent_segments_per_step,
+                options.urgent_min_reclaimable,
+                // The fewer segments there are, the less time the writers have for themselves.
+                Pause {
+                    least: options.urgent_step_interval,
+                    share: 2.0 * spare as f64 / least as f64,
+                },
+            ),
+            false => (
+                options.segments_per_step,
+                options.min_reclaimable,
+                Pause { least: options.step_interval, share: 0.0 },
+            ),
+        };
+        let wish = Wish {
+            victims: victims as usize,
+            policy: options.policy,
+            min_reclaimable,
+            protection: Some(options.protection),
+            evacuate: None,
+        };
+        Task::Step { wish, pause, manual: false }
+    }
+
+    /// What was deleted a moment ago can be reclaimed only when a checkpoint knows of it.
+    fn begin_run(&self) {
+        let begins = std::mem::take(&mut self.cleaner.control.lock().begins);
+        if begins && let Err(error) = self.commit() {
+            tracing::error!("cannot make a checkpoint before cleaning: {error}");
+        }
+    }
+
+    /// A step, with everything that people want to know about it.
+    fn noted_step(&self, wish: &Wish) -> Result<Step> {
+        self.cleaner.control.lock().working = true;
+        let step = self.clean_step(wish);
+        let mut control = self.cleaner.control.lock();
+        control.working = false;
+        if matches!(step, Ok(Step { freed: 1.., .. })) {
+            control.last_step = Some(self.now().seconds as u64);
+        }
+        match &step {
+            Ok(_) | Err(Error::NoSpace | Error::ReadOnly { .. }) => {}
+            Err(error) => tracing::error!("cannot clean: {error}"),
+        }
+        step
+    }
+
+    fn note_progress(&self, step: Step) {
+        let geometry = self.store.geometry();
+        let clean = self.space.free_blocks() / u64::from(geometry.blocks_per_segment);
+        let enough =
+            |until: Amount| clean >= until.of(geometry.nsegments, geometry.segment_bytes());
+        let mut control = self.cleaner.control.lock();
+        control.progress.candidates =
+            control.progress.candidates.max(control.progress.cleaned + step.candidates);
+        control.progress.cleaned += step.freed;
+        let until = control.manual.and_then(|run| run.until);
+        if step.gained == 0 || until.is_some_and(enough) {
+            control.manual = None;
+            control.progress.running = false;
+        }
+    }
+
+    /// Cleans until nothing more can be reclaimed. Gives the number of segments that became clean.
+    ///
+    /// # Errors
+    /// The volume cannot be written, damage, a device error.
+    pub fn clean(&self, run: &ManualRun) -> Result<u64> {
+        self.commit()?;
+        let wish = Wish::of(run, &self.cleaner.options());
+        let mut freed = 0;
+        loop {
+            let step = match self.noted_step(&wish) {
+                Err(Error::NoSpace) => Step::default(),
+                step => step?,
+            };
+            freed += step.freed;
+            // What only changes its place is not worth going on for.
+            if step.gained == 0 {
+                return Ok(freed);
+            }
+        }
+    }
+
+    /// Makes room for somebody who found none, and some more, so that the next one does not come at
+    /// once. False if there is nothing to be gained.
+    pub(crate) fn make_room(&self) -> Result<bool> {
+        let options = self.cleaner.options();
+        if !options.enabled {
+            return Ok(false);
+        }
+        let mut wish = Wish {
+            victims: options.urgent_segments_per_step as usize,
+            policy: Policy::Greedy,
+            min_reclaimable: LEAST_GAIN,
+            protection: Some(options.protection),
+            evacuate: None,
+        };
+        let mut gained = false;
+        loop {
+            match self.noted_step(&wish) {
+                Ok(Step { gained: 1.., .. }) => {
+                    gained = true;
+                    // More than is needed at once should be cheap.
+                    wish.min_reclaimable = options.min_reclaimable;
+                }
+                Ok(_) | Err(Error::NoSpace) => return Ok(gained),
+                Err(error) => return Err(error),
+            }
+            // What was asked for may be more than a runway.
+            if self.space.has_runway() {
+                return Ok(gained);
+            }
+        }
+    }
+
+    /// Waits until what was cleaned can be written, as long as a reader may reasonably take.
+    pub(in crate::fs) fn wait_for_readers(&self) {
+        let Some(log) = &self.log else { return };
+        for _ in 0..1000 {
+            {
+                let mut log = log.lock();
+                self.release_quarantine(&mut log);
+                if log.quarantine.is_empty() {
+                    return;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

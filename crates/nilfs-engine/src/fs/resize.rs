@@ -1,0 +1,245 @@
+//! Making a volume larger or smaller while it is in use (behaviour spec §10). The superblocks say
+//! that it is under way, so that a mount after a power cut counts the segments anew.
+
+use std::cmp::Ordering::{Equal, Greater, Less};
+
+use nilfs_ondisk::SegNum;
+use nilfs_ondisk::geometry::secondary_superblock;
+use nilfs_ondisk::superblock::STATE_RESIZE;
+use serde::{Deserialize, Serialize};
+use zerocopy::little_endian::U16;
+
+use super::Filesystem;
+use super::cleaning::Wish;
+use super::sync::Log;
+use crate::cleaner::options::{Amount, Policy};
+use crate::commit::Chores;
+use crate::error::{Error, Result};
+
+/// How often a segment that does not come free is tried.
+const ATTEMPTS: u32 = 8;
+/// Segments without which a volume cannot even be deleted from.
+const FEWEST_SEGMENTS: u64 = 8;
+
+/// How far a resize has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResizeProgress {
+    /// Segments that had to be emptied and are.
+    pub emptied: u64,
+    /// Segments that have to be emptied.
+    pub to_empty: u64,
+}
+
+impl Filesystem {
+    /// Gives the volume as many segments as fit into `bytes` of the device. Calls `progress` now and
+    /// then. Programs go on meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the size is out of range, [`Error::NoRoomToShrink`], [`Error::ReadOnly`],
+    /// damage, a device error.
+    pub fn resize(&self, bytes: u64, progress: &mut dyn FnMut(ResizeProgress)) -> Result<()> {
+        let _one_at_a_time = self.resizing.lock();
+        self.check_writable()?;
+        self.grow_device(bytes)?;
+        let geometry = self.store.geometry();
+        let usable = secondary_superblock(bytes).unwrap_or(0);
+        let count = usable / geometry.block_size.bytes64() / u64::from(geometry.blocks_per_segment);
+        if count < FEWEST_SEGMENTS {
+            return Err(Error::Invalid("a volume must have at least 8 segments"));
+        }
+        match count.cmp(&geometry.nsegments) {
+            Less => {
+                let shrunk = self.shrink(count, bytes, progress);
+                match shrunk {
+                    Ok(()) => self.shrink_device(bytes),
+                    Err(_) => self.allow_all(),
+                }
+                shrunk
+            }
+            Equal => self.finish_resize(count, bytes, Chores::default()),
+            Greater => {
+                let chores = Chores { segments: Some(count), ..Chores::default() };
+                self.finish_resize(count, bytes, chores)
+            }
+        }
+    }
+
+    fn grow_device(&self, bytes: u64) -> Result<()> {
+        let device = self.store.device();
+        if bytes <= device.size() {
+            return Ok(());
+        }
+        match device.resize(bytes) {
+            Ok(()) => Ok(()),
+            Err(_) if device.size() >= bytes => Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
+                Err(Error::Invalid("the device is smaller than that"))
+            }
+            Err(source) => Err(Error::Device { what: format!("grow to {bytes} bytes"), source }),
+        }
+    }
+
+    /// An image file ends where its volume ends.
+    fn shrink_device(&self, bytes: u64) {
+        match self.store.device().resize(bytes) {
+            Err(error) if error.kind() != std::io::ErrorKind::Unsupported => {
+                tracing::warn!("the volume is smaller now, but its image is not: {error}");
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+
+    fn shrink(
+        &self,
+        count: u64,
+        bytes: u64,
+        progress: &mut dyn FnMut(ResizeProgress),
+    ) -> Result<()> {
+        let end = SegNum(count);
+        self.gather_knowledge()?;
+        let to_empty = self.leave_segments(end)?;
+        self.close_open_segment(end);
+        let mut failures = 0;
+        loop {
+            let left = self.occupied_from(end)?;
+            progress(ResizeProgress { emptied: to_empty.saturating_sub(left), to_empty });
+            if left == 0 {
+                break;
+            }
+            let wish = Wish {
+                victims: 8,
+                policy: Policy::Greedy,
+                min_reclaimable: Amount::Count(0),
+                protection: None,
+                evacuate: Some(end),
+            };
+            let freed = match self.clean_step(&wish) {
+                Err(Error::NoSpace) => 0,
+                step => step?.freed,
+            };
+            failures = if freed == 0 { failures + 1 } else { 0 };
+            if failures == ATTEMPTS {
+                return Err(Error::NoRoomToShrink { segments: left });
+            }
+            if freed == 0 {
+                // The superblocks may still need a segment.
+                self.sync()?;
+                self.gather_knowledge()?;
+            }
+        }
+        let chores = Chores { segments: Some(count), ..Chores::default() };
+        self.finish_resize(count, bytes, chores)
+    }
+
+    /// Lets the log go on before `end` only. Gives the number of segments in use behind.
+    fn leave_segments(&self, end: SegNum) -> Result<u64> {
+        let mut log = self.administer()?;
+        let geometry = self.store.geometry();
+        let usages = self.usages(&log)?;
+        let behind = usages.iter().filter(|(segment, _)| *segment >= end);
+        let clean_behind = behind.clone().filter(|(_, usage)| usage.is_clean()).count() as u64;
+        let in_use = behind.count() as u64 - clean_behind;
+        self.check_room(&mut log, end, clean_behind)?;
+        log.barred.from = Some(end);
+        log.beyond_end = clean_behind;
+        self.refresh_space(&log);
+        while log.base.position.segment >= end || log.base.position.next >= end {
+            // The rest of the segment is left empty; recovery looks into the next one then.
+            log.base.position.block = geometry.segment_end(log.base.position.segment);
+            let chores = Chores { checkpoint: true, ..Chores::default() };
+            self.commit_locked(&mut log, &chores)?;
+            self.flush_locked(&mut log)?;
+        }
+        self.write_superblock(&mut log)?;
+        self.write_superblock(&mut log)?;
+        Ok(in_use)
+    }
+
+    /// Fails if the live blocks behind `end` do not fit into the clean segments before it.
+    fn check_room(&self, log: &mut Log, end: SegNum, clean_behind: u64) -> Result<()> {
+        let geometry = self.store.geometry();
+        let per_segment = u64::from(geometry.blocks_per_segment);
+        let clean = log.base.clean_segments.saturating_sub(clean_behind);
+        let Some(known) = log.knowledge.ready() else { return Ok(()) };
+        let everything = crate::cleaner::liveness::Protection::of_everything();
+        let behind = (end.0..geometry.nsegments).map(SegNum);
+        let live: u64 = behind.map(|segment| known.table.live(segment, &everything)).sum();
+        let kept = self.space.reserved_blocks().div_ceil(per_segment);
+        let needed = (live + live / 48).div_ceil(per_segment) + kept;
+        match needed.checked_sub(clean) {
+            None | Some(0) => Ok(()),
+            Some(segments) => Err(Error::NoRoomToShrink { segments }),
+        }
+    }
+
+    /// Segments in use from `end` on.
+    fn occupied_from(&self, end: SegNum) -> Result<u64> {
+        let mut log = self.administer()?;
+        let usages = self.usages(&log)?;
+        let behind = usages.iter().filter(|(segment, _)| *segment >= end);
+        let clean = behind.clone().filter(|(_, usage)| usage.is_clean()).count() as u64;
+        log.beyond_end = clean;
+        self.refresh_space(&log);
+        Ok(behind.count() as u64 - clean)
+    }
+
+    /// Takes over the new number of segments: the sufile, then the superblocks, the one that has to
+    /// move first.
+    fn finish_resize(&self, count: u64, bytes: u64, chores: Chores) -> Result<()> {
+        self.wait_for_readers();
+        let mut log = self.administer()?;
+        let old = self.store.geometry().nsegments;
+        // Where the second superblock is now must not be written before it has moved.
+        log.barred.from = Some(SegNum(old.min(count)));
+        log.superblocks.set_state(STATE_RESIZE, true);
+        self.write_superblock(&mut log)?;
+        self.write_superblock(&mut log)?;
+        self.store.set_segments(count);
+        if !chores.is_empty() {
+            self.commit_locked(&mut log, &chores)?;
+            self.flush_locked(&mut log)?;
+        }
+        log.superblocks.resize(count, bytes);
+        log.superblocks.set_state(STATE_RESIZE, false);
+        self.write_superblock(&mut log)?;
+        self.write_superblock(&mut log)?;
+        let geometry = self.store.geometry();
+        if let Some(known) = log.knowledge.ready() {
+            known.table.resize(&geometry);
+        }
+        log.barred.from = None;
+        log.beyond_end = 0;
+        self.refresh_space(&log);
+        Ok(())
+    }
+
+    /// Gives up shrinking.
+    fn allow_all(&self) {
+        if let Some(log) = &self.log {
+            let mut log = log.lock();
+            log.barred.from = None;
+            log.beyond_end = 0;
+            self.refresh_space(&log);
+        }
+    }
+}
+
+impl Log {
+    /// Corrects what an interrupted resize has left.
+    pub(super) fn recount(&mut self, store: &crate::store::Store) -> Result<()> {
+        let raw = self.superblocks.current().raw();
+        if raw.s_state.get() & STATE_RESIZE == 0 {
+            return Ok(());
+        }
+        let dat = std::sync::Arc::clone(&self.base.dat);
+        let pointers = crate::bmap::Pointers::Virtual(&dat);
+        let source = crate::bmap::Source { store, pointers };
+        let clean = self.base.sufile_edit.count_clean(source)?;
+        tracing::warn!("a resize was interrupted; {clean} segments are clean");
+        self.base.sufile_edit.set_clean(source, clean)?;
+        self.base.clean_segments = clean;
+        let raw = self.superblocks.current_mut().raw_mut();
+        raw.s_state = U16::new(raw.s_state.get() & !STATE_RESIZE);
+        Ok(())
+    }
+}

@@ -1,0 +1,293 @@
+//! Cleaning gives space back and changes nothing that anybody can see.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{check, make, parameters, pattern};
+use nilfs_device::{Device, MemoryDevice, RecordingDevice};
+use nilfs_engine::mkfs::format;
+use nilfs_engine::{
+    Amount, CleanerOptions, Cno, Filesystem, InodeRef, ManualRun, MountOptions, Volume,
+};
+
+type Recorded = Arc<RecordingDevice<MemoryDevice>>;
+
+const BLOCK: usize = 1024;
+const SEGMENTS: usize = 40;
+const PER_SEGMENT: usize = 64;
+
+fn new_volume() -> (Recorded, Arc<Filesystem>) {
+    volume_of_segments(PER_SEGMENT)
+}
+
+/// A volume of `SEGMENTS` segments of so many blocks.
+fn volume_of_segments(per_segment: usize) -> (Recorded, Arc<Filesystem>) {
+    let memory = MemoryDevice::new(((SEGMENTS * per_segment + 8) * BLOCK) as u64);
+    let mut parameters = parameters(BLOCK as u64);
+    parameters.blocks_per_segment = per_segment as u32;
+    format(&memory, &parameters).unwrap();
+    let device = Arc::new(RecordingDevice::new(memory));
+    let fs = mount(&device);
+    (device, fs)
+}
+
+fn mount(device: &Recorded) -> Arc<Filesystem> {
+    mount_protecting(device, Duration::ZERO)
+}
+
+fn mount_protecting(device: &Recorded, protection: Duration) -> Arc<Filesystem> {
+    let shared: Arc<dyn Device> = Arc::clone(device) as _;
+    let cleaner = CleanerOptions { protection, ..CleanerOptions::default() };
+    Filesystem::mount(shared, MountOptions { cleaner, ..MountOptions::default() }).unwrap()
+}
+
+/// Everything that can be had.
+fn everything() -> ManualRun {
+    ManualRun { min_reclaimable: Some(Amount::Count(1)), ..ManualRun::default() }
+}
+
+/// Writes a file in pieces, as programs do.
+fn fill(fs: &Filesystem, file: &InodeRef, content: &[u8]) {
+    for (nth, piece) in content.chunks(16 * BLOCK).enumerate() {
+        fs.write(file, (nth * 16 * BLOCK) as u64, piece).unwrap();
+    }
+}
+
+fn read_all(fs: &Filesystem, file: &InodeRef) -> Vec<u8> {
+    let mut content = vec![0; fs.attr(file).unwrap().size as usize];
+    let count = fs.read(file, 0, &mut content).unwrap();
+    assert_eq!(count, content.len());
+    content
+}
+
+#[test]
+fn overwriting_a_volume_many_times_needs_no_more_room_than_its_content() {
+    let (device, fs) = new_volume();
+    let root = fs.root().unwrap().inode;
+    let file = make(&fs, &root, "file");
+    let cold = make(&fs, &root, "cold");
+    fill(&fs, &cold, &pattern(77, 300 * BLOCK));
+    let mut content = pattern(1, 600 * BLOCK);
+    fill(&fs, &file, &content);
+    for round in 0..24 * SEGMENTS * PER_SEGMENT / 16 {
+        let at = (round * 7919 % 584) * BLOCK;
+        let fresh = pattern(round, 16 * BLOCK);
+        fs.write(&file, at as u64, &fresh).unwrap();
+        content[at..at + fresh.len()].copy_from_slice(&fresh);
+    }
+    fs.sync().unwrap();
+    assert!(read_all(&fs, &file) == content, "the file is as it was written");
+    assert!(read_all(&fs, &cold) == pattern(77, 300 * BLOCK), "the cold file is untouched");
+    check(&*device);
+    fs.unmount().unwrap();
+    check(&*device);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let file = fs.lookup(&root, b"file").unwrap().inode;
+    assert!(read_all(&fs, &file) == content, "and after a remount");
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn what_is_deleted_comes_back_and_snapshots_stay() {
+    let (device, fs) = new_volume();
+    let root = fs.root().unwrap().inode;
+    let file = make(&fs, &root, "file");
+    let old = pattern(3, 200 * BLOCK);
+    fs.write(&file, 0, &old).unwrap();
+    fs.sync().unwrap();
+    let snapshot = fs.checkpoint_now().unwrap();
+    fs.set_snapshot(snapshot, true).unwrap();
+    let before = fs.stat_fs().unwrap().free;
+    for round in 0..30 {
+        fill(&fs, &file, &pattern(round, 200 * BLOCK));
+        fs.sync().unwrap();
+        if round % 5 == 0 {
+            let freed = fs.clean(&everything()).unwrap();
+            assert!(round == 0 || freed > 0);
+            check(&*device);
+        }
+    }
+    fs.clean(&everything()).unwrap();
+    let after = fs.stat_fs().unwrap().free;
+    assert!(after + 500 > before, "{after} blocks are free, {before} were before");
+    let usage = fs.usage().unwrap();
+    assert!(usage.exclusive.iter().any(|&(cno, blocks)| cno == snapshot && blocks >= 200));
+    fs.unmount().unwrap();
+
+    let shared: Arc<dyn Device> = Arc::clone(&device) as _;
+    let options =
+        MountOptions { read_only: true, checkpoint: Some(snapshot), ..MountOptions::default() };
+    let past = Filesystem::mount(shared, options).unwrap();
+    let root = past.root().unwrap().inode;
+    let file = past.lookup(&root, b"file").unwrap().inode;
+    assert!(read_all(&past, &file) == old, "the snapshot shows the file as it was");
+    drop(past);
+
+    let fs = mount(&device);
+    fs.set_snapshot(snapshot, false).unwrap();
+    let freed = fs.clean(&everything()).unwrap();
+    assert!(freed >= 2, "without the snapshot, {freed} more segments are clean");
+    fs.unmount().unwrap();
+    check(&*device);
+    let shared: Arc<dyn Device> = Arc::clone(&device) as _;
+    let left = Volume::open(shared).unwrap().checkpoints(Cno(1), usize::MAX).unwrap();
+    assert!(left.iter().all(|checkpoint| checkpoint.cno != snapshot), "it cannot be read any more");
+}
+
+#[test]
+fn a_file_in_pieces_becomes_contiguous() {
+    let (device, fs) = new_volume();
+    let root = fs.root().unwrap().inode;
+    let file = make(&fs, &root, "file");
+    for nth in 0..100 {
+        fs.write(&file, nth * BLOCK as u64, &pattern(nth as usize, BLOCK)).unwrap();
+        fs.sync().unwrap();
+    }
+    let before = read_all(&fs, &file);
+    let done = fs.defragment(&file, 1000).unwrap();
+    assert!(done.extents_before >= 90 && done.extents_after <= 4, "{done:?}");
+    assert!(read_all(&fs, &file) == before, "with the same content");
+    check(&*device);
+    assert_eq!(fs.defragment(&file, 1000).unwrap().moved, 0, "there is nothing left to do");
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
+/// What the file shows in a past checkpoint.
+fn in_the_past(device: &Recorded, cno: Cno, name: &str) -> Vec<u8> {
+    let shared: Arc<dyn Device> = Arc::clone(device) as _;
+    let options =
+        MountOptions { read_only: true, checkpoint: Some(cno), ..MountOptions::default() };
+    let past = Filesystem::mount(shared, options).unwrap();
+    let root = past.root().unwrap().inode;
+    let file = past.lookup(&root, name.as_bytes()).unwrap().inode;
+    read_all(&past, &file)
+}
+
+#[test]
+fn snapshots_outlast_any_number_of_overwrites() {
+    let (device, fs) = new_volume();
+    let root = fs.root().unwrap().inode;
+    let file = make(&fs, &root, "file");
+    let mut content = pattern(1, 300 * BLOCK);
+    fill(&fs, &file, &content);
+    let mut snapshots = Vec::new();
+    let rounds = 24 * SEGMENTS * PER_SEGMENT / 16;
+    for round in 0..rounds {
+        let at = (round * 7919 % 284) * BLOCK;
+        let fresh = pattern(round, 16 * BLOCK);
+        fs.write(&file, at as u64, &fresh).unwrap();
+        content[at..at + fresh.len()].copy_from_slice(&fresh);
+        if round % (rounds / 12) == 0 {
+            let cno = fs.checkpoint_now().unwrap();
+            fs.set_snapshot(cno, true).unwrap();
+            snapshots.push((cno, content.clone()));
+        }
+        // The oldest but one is given up, the very first stays.
+        if snapshots.len() > 3 {
+            let (cno, _) = snapshots.remove(1);
+            fs.set_snapshot(cno, false).unwrap();
+        }
+    }
+    fs.sync().unwrap();
+    assert!(read_all(&fs, &file) == content, "the present");
+    assert_eq!(fs.status().cleaner.segments_skipped, 0);
+    check(&*device);
+    fs.unmount().unwrap();
+    assert_eq!(snapshots.len(), 3);
+    for (cno, content) in &snapshots {
+        assert!(in_the_past(&device, *cno, "file") == *content, "snapshot {cno}");
+    }
+}
+
+/// What a cleaning with another period has forgotten is found out again.
+#[test]
+fn a_period_or_a_snapshot_can_come_after_a_cleaning() {
+    let (device, fs) = new_volume();
+    fs.unmount().unwrap();
+    let fs = mount_protecting(&device, Duration::from_secs(3600));
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    let mut checkpoints = Vec::new();
+    for round in 0..4 {
+        fs.write(&file, 0, &pattern(round, 100 * BLOCK)).unwrap();
+        checkpoints.push(fs.checkpoint_now().unwrap());
+    }
+    assert!(fs.usage().unwrap().protected >= 300, "three versions are protected");
+    // Only old segments are cleaned; what is in the current one survives any cleaning.
+    let at_once = ManualRun { protection: Some(Duration::ZERO), ..everything() };
+    fs.clean(&at_once).unwrap();
+    let last = checkpoints[3];
+    for round in 4..8 {
+        fs.write(&file, 0, &pattern(round, 100 * BLOCK)).unwrap();
+        fs.sync().unwrap();
+    }
+    assert!(fs.usage().unwrap().protected >= 300, "those since are protected");
+    fs.set_snapshot(last, true).unwrap();
+    assert!(fs.clean(&at_once).unwrap() > 0, "a new snapshot does not keep it from cleaning");
+    fs.unmount().unwrap();
+    assert!(in_the_past(&device, last, "file") == pattern(3, 100 * BLOCK));
+    check(&*device);
+}
+
+/// The cleaner may not touch the past here, so every checkpoint costs room for good.
+#[test]
+fn checkpoints_cannot_wedge_a_volume() {
+    let (device, fs) = volume_of_segments(256);
+    fs.unmount().unwrap();
+    let fs = mount_protecting(&device, Duration::from_secs(3600));
+    let root = fs.root().unwrap().inode;
+    let file = make(&fs, &root, "file");
+    fill(&fs, &file, &pattern(1, 6500 * BLOCK));
+    let mut made = 0;
+    while let Ok(cno) = fs.checkpoint_now() {
+        made += 1;
+        assert!(made < 20_000, "the volume gets full");
+        if made < 20 {
+            fs.set_snapshot(cno, true).unwrap();
+        }
+    }
+    // Each refusal may have made the cleaner find a little more.
+    (0..100).for_each(|_| drop(fs.checkpoint_now()));
+    fs.unlink(&root, b"file").unwrap();
+    drop((root, file));
+    fs.unmount().unwrap();
+    check(&*device);
+    let fs = mount(&device);
+    let deleted = fs.delete_checkpoints(Cno(1)..=Cno::MAX).unwrap();
+    assert_eq!(deleted.snapshots.len(), 19);
+    deleted.snapshots.iter().for_each(|cno| fs.set_snapshot(*cno, false).unwrap());
+    let file = make(&fs, &fs.root().unwrap().inode, "again");
+    fill(&fs, &file, &pattern(2, 1000 * BLOCK));
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
+#[test]
+fn a_volume_full_of_empty_files_can_be_emptied() {
+    let (device, fs) = volume_of_segments(256);
+    let root = fs.root().unwrap().inode;
+    let large = make(&fs, &root, "large");
+    let content = pattern(3, 5000 * BLOCK);
+    fill(&fs, &large, &content);
+    for _ in 0..2 {
+        let dir = fs.create(&root, b"dir", &common::new(0o040_755)).unwrap().inode;
+        let name = |nth: usize| nth.to_string();
+        let create = |nth: usize| fs.create(&dir, name(nth).as_bytes(), &common::new(0o100_644));
+        let count = (0..).find(|nth| create(*nth).is_err()).unwrap();
+        assert!(count > 2000, "{count} files fit");
+        (0..count).for_each(|nth| fs.unlink(&dir, name(nth).as_bytes()).unwrap());
+        fs.rmdir(&root, b"dir").unwrap();
+        drop(dir);
+        // The blocks of the inodes stay with the volume.
+        let file = make(&fs, &root, "file");
+        fill(&fs, &file, &pattern(2, 20 * BLOCK));
+        fs.unlink(&root, b"file").unwrap();
+    }
+    assert!(read_all(&fs, &large) == content);
+    drop((root, large));
+    fs.unmount().unwrap();
+    check(&*device);
+}

@@ -1,0 +1,43 @@
+//! Superblocks are changed so that the power may fail at any moment.
+
+use nilfs_device::{Device, Event, IoSlice, MemoryDevice, RecordingDevice};
+use nilfs_engine::Volume;
+use nilfs_engine::mkfs::{Parameters, format};
+
+const SIZE: u64 = 256 << 20;
+
+fn label(device: &dyn Device) -> Vec<u8> {
+    let (best, _) = Volume::superblocks(device).unwrap();
+    best.raw().s_volume_name[..3].to_vec()
+}
+
+#[test]
+fn a_power_cut_leaves_the_old_settings_or_the_new_ones() {
+    let device = MemoryDevice::new(SIZE);
+    let parameters = Parameters { label: b"old".to_vec(), ..Parameters::new([7; 16], 8, 9) };
+    format(&device, &parameters).unwrap();
+    let recording = RecordingDevice::new(device);
+    Volume::change_superblocks(&recording, |raw| raw.s_volume_name[..3].copy_from_slice(b"new"))
+        .unwrap();
+    let events = recording.take_events();
+    let writes: Vec<_> =
+        events.iter().filter(|event| matches!(event, Event::Write { .. })).collect();
+    assert_eq!((writes.len(), events.len()), (2, 4), "a flush behind each copy: {events:?}");
+
+    let after_cut = MemoryDevice::new(SIZE);
+    format(&after_cut, &parameters).unwrap();
+    assert_eq!(label(&after_cut), b"old");
+    let mut seen = Vec::new();
+    for event in writes {
+        let Event::Write { offset, bytes } = event else { continue };
+        // Torn, in units of a sector, and then whole.
+        for end in (512..=bytes.len()).step_by(512) {
+            after_cut.write_at(*offset, &[IoSlice::new(&bytes[..end])]).unwrap();
+            seen.push(label(&after_cut));
+        }
+    }
+    assert!(seen.iter().all(|label| label == b"old" || label == b"new"), "{seen:?}");
+    assert_eq!(seen.last().unwrap(), b"new");
+    let (best, other) = Volume::superblocks(&after_cut).unwrap();
+    assert_eq!(best.raw().s_volume_name, other.unwrap().raw().s_volume_name);
+}

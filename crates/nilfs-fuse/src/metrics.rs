@@ -1,0 +1,157 @@
+//! How often each kind of request comes, how it ends and how long it takes.
+//!
+//! Noting a request costs two clock readings and two additions that no lock guards.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Upper bounds of the classes of durations, in nanoseconds: powers of four from 1 µs to 17 s.
+/// Whatever takes longer is in one more class.
+const BOUNDS: [u64; 13] = {
+    let mut bounds = [1000; 13];
+    let mut nth = 1;
+    while nth < bounds.len() {
+        bounds[nth] = bounds[nth - 1] * 4;
+        nth += 1;
+    }
+    bounds
+};
+
+macro_rules! operations {
+    ($($name:ident = $word:literal,)*) => {
+        /// A kind of request.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Operation {
+            $($name,)*
+        }
+
+        const WORDS: &[&str] = &[$($word,)*];
+    };
+}
+
+operations! {
+    Lookup = "lookup",
+    GetAttr = "getattr",
+    SetAttr = "setattr",
+    ReadLink = "readlink",
+    Create = "create",
+    Symlink = "symlink",
+    Link = "link",
+    Unlink = "unlink",
+    Rmdir = "rmdir",
+    Rename = "rename",
+    Read = "read",
+    Write = "write",
+    Seek = "seek",
+    Fsync = "fsync",
+    StatFs = "statfs",
+    ReadDir = "readdir",
+    Ioctl = "ioctl",
+}
+
+/// Counts of all kinds since the mount.
+#[derive(Debug)]
+pub struct Metrics {
+    operations: [Counts; WORDS.len()],
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    errors: AtomicU64,
+    nanoseconds: AtomicU64,
+    classes: [AtomicU64; BOUNDS.len() + 1],
+}
+
+/// What has become of the requests of one kind.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OperationCounts {
+    /// The kind, in the words of FUSE.
+    pub operation: &'static str,
+    /// How many there were.
+    pub count: u64,
+    /// How many of them failed. That there is no such name is an answer to a lookup.
+    pub errors: u64,
+    /// How long all of them took together.
+    pub time: Duration,
+    /// How many took at most so long, and longer than the one before; the last: any longer.
+    pub classes: Vec<(Option<Duration>, u64)>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { operations: std::array::from_fn(|_| Counts::default()) }
+    }
+}
+
+impl Metrics {
+    /// Runs an operation and notes how it went. `failed` judges its result.
+    pub(crate) fn measure<T>(
+        &self,
+        operation: Operation,
+        failed: impl FnOnce(&T) -> bool,
+        work: impl FnOnce() -> T,
+    ) -> T {
+        let begin = Instant::now();
+        let result = work();
+        let nanoseconds = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let counts = &self.operations[operation as usize];
+        let class = BOUNDS.partition_point(|bound| *bound < nanoseconds);
+        counts.classes[class].fetch_add(1, Ordering::Relaxed);
+        counts.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        if failed(&result) {
+            counts.errors.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+
+    /// The counts of each kind so far.
+    #[must_use]
+    pub fn operations(&self) -> Vec<OperationCounts> {
+        let bounds = BOUNDS.iter().map(|bound| Some(Duration::from_nanos(*bound)));
+        let bounds: Vec<_> = bounds.chain([None]).collect();
+        let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        let each = WORDS.iter().zip(&self.operations);
+        each.map(|(operation, counts)| {
+            let classes: Vec<_> =
+                bounds.iter().copied().zip(counts.classes.iter().map(load)).collect();
+            OperationCounts {
+                operation,
+                count: classes.iter().map(|(_, count)| count).sum(),
+                errors: load(&counts.errors),
+                time: Duration::from_nanos(load(&counts.nanoseconds)),
+                classes,
+            }
+        })
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_request_is_counted_once_under_its_kind() {
+        let metrics = Metrics::default();
+        let failed = |result: &Result<(), ()>| result.is_err();
+        assert_eq!(metrics.measure(Operation::Ioctl, failed, || Err(())), Err(()));
+        assert_eq!(metrics.measure(Operation::Ioctl, failed, || Ok(())), Ok(()));
+        let counts = metrics.operations();
+        let (last, others) = counts.split_last().unwrap();
+        assert_eq!((last.operation, last.count, last.errors), ("ioctl", 2, 1));
+        assert_eq!(last.classes.iter().map(|(_, count)| count).sum::<u64>(), 2);
+        assert!(others.iter().all(|other| other.count == 0));
+    }
+
+    #[test]
+    fn a_slow_request_is_not_in_a_class_of_fast_ones() {
+        let metrics = Metrics::default();
+        let pause = Duration::from_millis(2);
+        metrics.measure(Operation::Fsync, |()| false, || std::thread::sleep(pause));
+        let counts = metrics.operations();
+        let fsync = counts.iter().find(|counts| counts.operation == "fsync").unwrap();
+        assert!(fsync.time >= pause);
+        let fast = |bound: &Option<Duration>| bound.is_some_and(|bound| bound < pause);
+        assert!(fsync.classes.iter().all(|(bound, count)| !fast(bound) || *count == 0));
+    }
+}

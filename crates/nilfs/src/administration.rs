@@ -1,0 +1,160 @@
+//! What an administrator asks of a volume, mounted or not.
+//!
+//! [`on`] finds who can answer: the process that serves the volume if it is mounted, or the engine
+//! in this process. Commands and drop-ins know only [`Administration`].
+
+mod offline;
+mod target;
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use nilfs_engine::{
+    CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error, Filesystem, Ino, ResizeProgress,
+    Status, Usage,
+};
+use serde::{Deserialize, Serialize};
+
+pub use target::{Purpose, Target, mount_around, mount_of, on};
+
+/// A volume as an administrator sees it. The methods mean what those of [`Filesystem`] with the
+/// same names mean.
+pub trait Administration {
+    /// How things are.
+    fn status(&self) -> Result<Status, Refusal>;
+
+    /// Where the space is.
+    fn usage(&self) -> Result<Usage, Refusal>;
+
+    /// Makes a snapshot of a checkpoint, or an ordinary checkpoint of a snapshot.
+    fn set_snapshot(&self, cno: Cno, snapshot: bool) -> Result<(), Refusal>;
+
+    /// Deletes the checkpoints of a range, except snapshots and the newest.
+    fn delete_checkpoints(&self, range: RangeInclusive<Cno>)
+    -> Result<DeletedCheckpoints, Refusal>;
+
+    /// Makes a checkpoint and gives its number.
+    fn checkpoint_now(&self) -> Result<Cno, Refusal>;
+
+    /// Gives the cleaner an order. Returns at once; [`Administration::status`] tells how far it is.
+    fn order_cleaner(&self, order: CleanerOrder) -> Result<(), Refusal>;
+
+    /// Tells the device about clean segments between two bytes of the volume, in runs of at least
+    /// `minimum` bytes. Gives the number of bytes.
+    fn trim(&self, from: u64, to: u64, minimum: u64) -> Result<u64, Refusal>;
+
+    /// Gives the volume another size (bytes). Calls `progress` now and then, and returns when it is
+    /// done.
+    fn resize(&self, bytes: u64, progress: &mut dyn FnMut(ResizeProgress)) -> Result<(), Refusal>;
+
+    /// Makes a file contiguous, if its blocks are at most `budget`.
+    fn defragment(&self, ino: Ino, budget: u64) -> Result<Defragmented, Refusal>;
+}
+
+impl Administration for Filesystem {
+    fn status(&self) -> Result<Status, Refusal> {
+        Ok(self.status())
+    }
+
+    fn usage(&self) -> Result<Usage, Refusal> {
+        Ok(self.usage()?)
+    }
+
+    fn set_snapshot(&self, cno: Cno, snapshot: bool) -> Result<(), Refusal> {
+        Ok(self.set_snapshot(cno, snapshot)?)
+    }
+
+    fn delete_checkpoints(
+        &self,
+        range: RangeInclusive<Cno>,
+    ) -> Result<DeletedCheckpoints, Refusal> {
+        Ok(self.delete_checkpoints(range)?)
+    }
+
+    fn checkpoint_now(&self) -> Result<Cno, Refusal> {
+        Ok(self.checkpoint_now()?)
+    }
+
+    fn order_cleaner(&self, order: CleanerOrder) -> Result<(), Refusal> {
+        Ok(self.order_cleaner(order)?)
+    }
+
+    fn trim(&self, from: u64, to: u64, minimum: u64) -> Result<u64, Refusal> {
+        Ok(self.trim(from, to, minimum)?)
+    }
+
+    fn resize(&self, bytes: u64, progress: &mut dyn FnMut(ResizeProgress)) -> Result<(), Refusal> {
+        Ok(self.resize(bytes, progress)?)
+    }
+
+    fn defragment(&self, ino: Ino, budget: u64) -> Result<Defragmented, Refusal> {
+        Ok(self.defragment(&self.inode(ino)?.inode, budget)?)
+    }
+}
+
+/// Why something was not done: an error of the engine, in a form that can be sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// For programs.
+    pub reason: Reason,
+    /// For people.
+    pub message: String,
+}
+
+/// What kind of refusal it is, as far as anybody acts on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// There is no such checkpoint.
+    NoCheckpoint,
+    /// The volume cannot be written.
+    ReadOnly,
+    /// There is no room.
+    NoSpace,
+    /// What lies behind the new end does not fit before it.
+    NoRoomToShrink {
+        /// Segments that are missing.
+        segments: u64,
+    },
+    /// Only the superuser and the owner of the mount may do it.
+    NotPermitted,
+    /// The device, or the process that serves the volume, does not know how.
+    Unsupported,
+    /// The volume is damaged.
+    Damaged,
+    /// Anything else.
+    Failed,
+}
+
+impl Refusal {
+    /// A refusal in our own words.
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let reason = match &error {
+            Error::NoCheckpoint(_) => Reason::NoCheckpoint,
+            Error::ReadOnly { .. } => Reason::ReadOnly,
+            Error::NoSpace => Reason::NoSpace,
+            Error::NoRoomToShrink { segments } => Reason::NoRoomToShrink { segments: *segments },
+            Error::NotPermitted(_) => Reason::NotPermitted,
+            Error::Corrupt { .. } | Error::Inconsistent(_) => Reason::Damaged,
+            Error::Device { source, .. } if source.kind() == std::io::ErrorKind::Unsupported => {
+                Reason::Unsupported
+            }
+            _ => Reason::Failed,
+        };
+        Self::new(reason, error.to_string())
+    }
+}

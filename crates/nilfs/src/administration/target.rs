@@ -1,0 +1,173 @@
+//! From the path that a user names to the volume that is meant.
+//!
+//! A directory means the mount that it lies in. A device or image means the mount that serves it,
+//! or, if there is none, the volume on it. Any other file means the mount that it lies in.
+
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use nilfs_device::OpenError;
+use nilfs_fuse::Mounted;
+use rustix::io::Errno;
+
+use super::Administration;
+use super::offline::Offline;
+use crate::control::Client;
+use crate::exit::{Failure, Status};
+
+/// What is to be done with a volume that is not mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Look, without a lock and without writing.
+    Look,
+    /// Change it.
+    Change,
+}
+
+/// Whom a path means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A volume that a process of ours serves.
+    Mounted {
+        /// What the process is asked through: a file or directory on the mount.
+        node: PathBuf,
+        /// The device or image.
+        source: PathBuf,
+    },
+    /// A device or image that we do not serve.
+    Unmounted(PathBuf),
+}
+
+impl Target {
+    /// Finds out whom `path` means.
+    ///
+    /// # Errors
+    /// It cannot be looked at, or it is neither a device, an image, nor on one of our mounts.
+    pub fn find(path: &Path) -> anyhow::Result<Self> {
+        let metadata = look_at(path)?;
+        let mounts = Mounted::all();
+        let served = |mounted: &&Mounted| mounted.is_nilfs() && is_source(mounted, path, &metadata);
+        if let Some(mounted) = mounts.iter().rev().find(served) {
+            let node = mounted.dir.clone();
+            return Ok(Self::Mounted { node, source: mounted.source.clone() });
+        }
+        if let Some(mounted) = around(mounts, &metadata)
+            && !is_volume(path, &metadata)
+        {
+            return Ok(Self::Mounted { node: path.to_owned(), source: mounted.source });
+        }
+        if metadata.is_file() || metadata.file_type().is_block_device() {
+            return Ok(Self::Unmounted(path.to_owned()));
+        }
+        let kind = if metadata.is_dir() { "a directory" } else { "a special file" };
+        let message = format!(
+            "{} is {kind}, not a block device, an image file, or on a volume mounted by nilfs",
+            path.display()
+        );
+        Err(Failure::new(Status::CannotOpen, message).into())
+    }
+
+    /// The device or image.
+    pub fn device(&self) -> &Path {
+        match self {
+            Self::Mounted { source, .. } => source,
+            Self::Unmounted(device) => device,
+        }
+    }
+
+    /// Somebody to ask about a volume that is mounted.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        match self {
+            Self::Mounted { node, .. } => Ok(Client::new(node)),
+            Self::Unmounted(device) => {
+                let message = format!("{} is not mounted by nilfs", device.display());
+                Err(Failure::new(Status::Failed, message).into())
+            }
+        }
+    }
+}
+
+/// Lets `work` administer the volume that `path` means. A volume that is not mounted is used in
+/// this process, and let go of at the end.
+///
+/// # Errors
+/// Those of `work`; and the volume cannot be found, opened, or closed again.
+pub fn on<T>(
+    path: &Path,
+    purpose: Purpose,
+    work: impl FnOnce(&dyn Administration) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let target = Target::find(path)?;
+    let result = match &target {
+        Target::Mounted { node, .. } => work(&Client::new(node)),
+        Target::Unmounted(device) => {
+            let offline = Offline::open(device, purpose)?;
+            let done = work(offline.volume());
+            let closed = offline.close();
+            done.and_then(|value| closed.map(|()| value))
+        }
+    };
+    result.with_context(|| path.display().to_string())
+}
+
+/// Where a device or image is mounted, by whomever: the latest mount of it.
+///
+/// # Errors
+/// It cannot be looked at.
+pub fn mount_of(path: &Path) -> anyhow::Result<Option<Mounted>> {
+    let metadata = look_at(path)?;
+    let mounts = Mounted::all().into_iter().rev();
+    Ok(mounts.into_iter().find(|mounted| is_source(mounted, path, &metadata)))
+}
+
+/// The mount of ours that a file or directory lies in, if there is one.
+pub fn mount_around(metadata: &Metadata) -> Option<Mounted> {
+    around(Mounted::all(), metadata)
+}
+
+fn around(mounts: Vec<Mounted>, metadata: &Metadata) -> Option<Mounted> {
+    let device = device_number(metadata.dev());
+    mounts.into_iter().find(|mounted| mounted.device == device).filter(Mounted::is_nilfs)
+}
+
+fn look_at(path: &Path) -> anyhow::Result<Metadata> {
+    match std::fs::metadata(path) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {
+            let path = path.display();
+            let message = format!("the process that served {path} is gone; unmount it");
+            Err(Failure::new(Status::Failed, message).into())
+        }
+        result => Ok(result.map_err(|source| OpenError::Open { path: path.to_owned(), source })?),
+    }
+}
+
+/// Whether a mount serves this device or image.
+fn is_source(mounted: &Mounted, path: &Path, metadata: &Metadata) -> bool {
+    let kind = metadata.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return false;
+    }
+    if std::fs::canonicalize(path).is_ok_and(|path| path == mounted.source) {
+        return true;
+    }
+    let Ok(source) = std::fs::metadata(&mounted.source) else { return false };
+    match kind.is_block_device() {
+        true => source.file_type().is_block_device() && source.rdev() == metadata.rdev(),
+        false => (source.dev(), source.ino()) == (metadata.dev(), metadata.ino()),
+    }
+}
+
+/// Whether a file is an image of a volume, which may well lie on another volume.
+fn is_volume(path: &Path, metadata: &Metadata) -> bool {
+    metadata.is_file() && crate::image::open_volume(path).is_ok()
+}
+
+/// A device number as the table of mounts writes it.
+fn device_number(device: u64) -> String {
+    format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
+}

@@ -1,0 +1,159 @@
+//! `nilfs clean`: lets the cleaner work now, or makes it pause.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+use nilfs_engine::{Amount, CleanerOrder, ManualRun, RunProgress};
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::administration::{Administration, Purpose, Target, on};
+use crate::config;
+use crate::output;
+use crate::progress::Progress;
+
+/// How often is looked how far a run has come.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// Give space back now, or let the cleaner of a mounted volume pause
+///
+/// A mounted volume is cleaned by itself; this is for those who do not want to wait. A volume that
+/// is not mounted is cleaned by this command. Interrupted, it stops, and nothing is lost.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs clean /mnt                 take back what can be taken back, and wait for it
+  nilfs clean --until 20% /mnt     … until a fifth of the segments is clean
+  nilfs clean -p 0 disk.img        … with all checkpoints that are not snapshots
+  nilfs clean -S 2/0.5 /mnt        … at most 2 segments each half second
+  nilfs clean --suspend /mnt       let the cleaner pause; --resume lets it go on
+
+An AMOUNT is a number, a share such as 20%, or a size such as 4G. A PERIOD is in seconds, or has
+units, such as 1h30m.")]
+pub struct Args {
+    /// Clean now (default)
+    #[arg(long, conflicts_with = "action")]
+    now: bool,
+    #[command(flatten)]
+    action: Action,
+    /// End when so many segments are clean
+    #[arg(long, value_name = "AMOUNT", value_parser = config::amount, conflicts_with = "action")]
+    until: Option<Amount>,
+    /// Keep only checkpoints that are younger, instead of the settings' protection period
+    #[arg(short = 'p', long, value_name = "PERIOD", value_parser = config::interval,
+        conflicts_with = "action")]
+    protection_period: Option<Duration>,
+    /// Leave segments alone in which fewer blocks (or less of the segment) can be reclaimed
+    #[arg(short = 'm', long, value_name = "AMOUNT", value_parser = config::amount,
+        conflicts_with = "action")]
+    min_reclaimable: Option<Amount>,
+    /// Clean at most so many segments, then pause for so many seconds (default: 1)
+    #[arg(short = 'S', long, value_name = "COUNT[/SECONDS]", value_parser = speed,
+        conflicts_with = "action")]
+    speed: Option<(u32, Duration)>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Any file or directory of the mount, or the device or image
+    #[arg(value_name = "DIR|DEVICE")]
+    path: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+#[group(id = "action", multiple = false)]
+struct Action {
+    /// Pause until told to resume
+    #[arg(long)]
+    suspend: bool,
+    /// Go on after a pause
+    #[arg(long)]
+    resume: bool,
+    /// End a run that somebody has asked for
+    #[arg(long)]
+    stop: bool,
+}
+
+#[derive(Serialize)]
+struct Record {
+    segments_cleaned: u64,
+    candidates: u64,
+    interrupted: bool,
+}
+
+/// Does it. A run is over when this returns.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let order = match &args.action {
+        Action { suspend: true, .. } => CleanerOrder::Suspend,
+        Action { resume: true, .. } => CleanerOrder::Resume,
+        Action { stop: true, .. } => CleanerOrder::Stop,
+        _ => return clean(&args),
+    };
+    let client = Target::find(&args.path)?.client()?;
+    client.order_cleaner(order).with_context(|| args.path.display().to_string())
+}
+
+fn clean(args: &Args) -> anyhow::Result<()> {
+    let run = ManualRun {
+        until: args.until,
+        protection: args.protection_period,
+        min_reclaimable: args.min_reclaimable,
+        speed: args.speed,
+    };
+    let record = clean_now(&args.path, run)?;
+    if args.json {
+        return output::json(&record);
+    }
+    let stopped = if record.interrupted { "interrupted: " } else { "" };
+    match record.segments_cleaned {
+        0 => println!("{stopped}nothing to clean"),
+        1 => println!("{stopped}1 segment cleaned"),
+        count => println!("{stopped}{count} segments cleaned"),
+    }
+    Ok(())
+}
+
+fn clean_now(path: &Path, run: ManualRun) -> anyhow::Result<Record> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))
+            .context("cannot listen for signals")?;
+    }
+    on(path, Purpose::Change, |volume| {
+        volume.order_cleaner(CleanerOrder::Run(run))?;
+        let run = follow(volume, &interrupted)?;
+        Ok(Record {
+            segments_cleaned: run.cleaned,
+            candidates: run.candidates,
+            interrupted: interrupted.load(Ordering::Relaxed),
+        })
+    })
+}
+
+/// Shows how far the run has come until it is over, and ends it when interrupted.
+fn follow(volume: &dyn Administration, interrupted: &AtomicBool) -> anyhow::Result<RunProgress> {
+    let progress = Progress::count("cleaning", "segments");
+    loop {
+        let run = volume.status()?.run;
+        progress.set(run.cleaned, run.candidates);
+        if !run.running {
+            return Ok(run);
+        }
+        if interrupted.load(Ordering::Relaxed) {
+            volume.order_cleaner(CleanerOrder::Stop)?;
+        }
+        thread::sleep(GLANCE);
+    }
+}
+
+/// Segments, and the pause after them.
+fn speed(text: &str) -> Result<(u32, Duration), String> {
+    let (count, pause) = text.split_once('/').unwrap_or((text, "1"));
+    match count.parse() {
+        Ok(count @ 1..) => Ok((count, config::interval(pause)?)),
+        _ => Err(format!("expected a number of segments, and perhaps /SECONDS, not {text:?}")),
+    }
+}

@@ -1,0 +1,123 @@
+//! `nilfs df`: where the space of a volume is, and what would bring it back.
+
+use std::path::PathBuf;
+
+use nilfs_engine::Usage;
+use serde::Serialize;
+
+use crate::administration::{Purpose, on};
+use crate::output::{self, Column, Rows, exact_time, local_time};
+use crate::progress;
+use crate::size;
+
+/// Show where the space of a volume is
+///
+/// Deleted files stay in checkpoints: the cleaner gives their space back when the protection period
+/// is over, and never while a snapshot has them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs df /mnt
+  nilfs df --json /dev/sdb1 | jq .bytes.reclaimable")]
+pub struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Any file or directory of the mount, or the device or image
+    #[arg(value_name = "DIR|DEVICE")]
+    path: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Record {
+    bytes: Bytes,
+    protected_until: Option<String>,
+    snapshots: Vec<Exclusive>,
+}
+
+#[derive(Serialize)]
+struct Bytes {
+    total: u64,
+    live: u64,
+    snapshots: u64,
+    protected: u64,
+    reclaimable: u64,
+    free: u64,
+    reserved: u64,
+}
+
+#[derive(Serialize)]
+struct Exclusive {
+    checkpoint: u64,
+    exclusive_bytes: u64,
+}
+
+/// Prints it.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let usage = {
+        let _spinner = progress::spinner("looking for what is in use");
+        on(&args.path, Purpose::Look, |volume| Ok(volume.usage()?))?
+    };
+    let record = record(&usage);
+    match args.json {
+        true => output::json(&record),
+        false => print(&usage, &record),
+    }
+}
+
+fn print(usage: &Usage, record: &Record) -> anyhow::Result<()> {
+    let bytes = &record.bytes;
+    let protected = match usage.protected_until {
+        Some(time) => format!("kept by young checkpoints until {}", local_time(time as i64)),
+        None => "kept by young checkpoints".to_owned(),
+    };
+    let free = format!("{} of it kept back", size::human(bytes.reserved));
+    let mut rows = Rows::new(&[
+        Column::Text("SPACE"),
+        Column::Number("SIZE"),
+        Column::Number("SHARE"),
+        Column::Text(""),
+    ]);
+    for (name, part, note) in [
+        ("live", bytes.live, "the newest checkpoint"),
+        ("snapshots", bytes.snapshots, "kept by snapshots alone"),
+        ("protected", bytes.protected, protected.as_str()),
+        ("reclaimable", bytes.reclaimable, "the cleaner can take it"),
+        ("free", bytes.free, free.as_str()),
+        ("total", bytes.total, ""),
+    ] {
+        let share = u128::from(part) * 100 / u128::from(bytes.total.max(1));
+        rows.push([name.into(), size::human(part), format!("{share}%"), note.into()]);
+    }
+    rows.print()?;
+    if record.snapshots.is_empty() {
+        return Ok(());
+    }
+    println!();
+    let mut rows = Rows::new(&[Column::Number("SNAPSHOT"), Column::Number("ALONE KEEPS")]);
+    for snapshot in &record.snapshots {
+        rows.push([snapshot.checkpoint.to_string(), size::human(snapshot.exclusive_bytes)]);
+    }
+    rows.print()
+}
+
+fn record(usage: &Usage) -> Record {
+    let bytes = |blocks: u64| blocks.saturating_mul(usage.block_size);
+    Record {
+        bytes: Bytes {
+            total: bytes(usage.total),
+            live: bytes(usage.live),
+            snapshots: bytes(usage.snapshots),
+            protected: bytes(usage.protected),
+            reclaimable: bytes(usage.reclaimable),
+            free: bytes(usage.free),
+            reserved: bytes(usage.reserved),
+        },
+        protected_until: usage.protected_until.map(|time| exact_time(time as i64, 0)),
+        snapshots: usage
+            .exclusive
+            .iter()
+            .map(|(cno, blocks)| Exclusive { checkpoint: cno.0, exclusive_bytes: bytes(*blocks) })
+            .collect(),
+    }
+}

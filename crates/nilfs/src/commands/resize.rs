@@ -1,0 +1,140 @@
+//! `nilfs resize`: gives a volume another size.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::anyhow;
+use nilfs_device::{Access, Device, FileDevice};
+use nilfs_engine::{ResizeProgress, Status};
+use serde::Serialize;
+
+use crate::administration::{Administration, Purpose, Reason, Refusal, Target, on};
+use crate::exit::{Failure, Status as ExitStatus};
+use crate::output;
+use crate::progress::Progress;
+use crate::size;
+
+/// Make a volume larger or smaller, also while it is mounted
+///
+/// To enlarge, make the partition larger first; an image file grows by itself. To shrink, this comes
+/// first and the partition follows; an image file shrinks by itself. What lies behind the new end is
+/// moved before. Interrupted, a resize of a mounted volume goes on in the mount; another one leaves
+/// the volume as large as it was, or as it should be.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs resize /mnt              use the whole device
+  nilfs resize /dev/sdb1 200G    make it 200 GiB, mounted or not
+  nilfs resize -v disk.img 512M
+
+A SIZE is in bytes, or has a binary unit, such as 64M.")]
+pub struct Args {
+    /// Say what was done in detail
+    #[arg(short, long, conflicts_with = "json")]
+    verbose: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Any file or directory of the mount, or the device or image
+    #[arg(value_name = "DIR|DEVICE")]
+    path: PathBuf,
+    /// The new size, instead of that of the device
+    #[arg(value_parser = size::parse)]
+    size: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Record {
+    size_bytes: u64,
+    segments_before: u64,
+    segments: u64,
+    segment_bytes: u64,
+    clean_segments: u64,
+    segments_emptied: u64,
+}
+
+/// What the volume lies on.
+struct Place {
+    bytes: u64,
+    is_block_device: bool,
+}
+
+/// Does it, and prints what has become of the volume.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let place = Place::of(Target::find(&args.path)?.device())?;
+    let bytes = args.size.unwrap_or(place.bytes);
+    if place.is_block_device && bytes > place.bytes {
+        let message = format!(
+            "{}: the device has {} ({} bytes), not {}; make it larger first",
+            args.path.display(),
+            size::human(place.bytes),
+            place.bytes,
+            size::human(bytes)
+        );
+        return Err(Failure::new(ExitStatus::Failed, message).into());
+    }
+    let record = on(&args.path, Purpose::Change, |volume| resize(volume, bytes))?;
+    if args.json {
+        return output::json(&record);
+    }
+    print(&record, args.verbose);
+    if place.is_block_device && bytes < place.bytes {
+        println!("the partition can be made smaller now, but keep {bytes} bytes of it");
+    }
+    Ok(())
+}
+
+impl Place {
+    fn of(device: &Path) -> anyhow::Result<Self> {
+        let opened = FileDevice::open(device, Access::Inspect)?;
+        let is_block_device = fs::metadata(device)?.file_type().is_block_device();
+        Ok(Self { bytes: opened.size(), is_block_device })
+    }
+}
+
+fn resize(volume: &dyn Administration, bytes: u64) -> anyhow::Result<Record> {
+    let before = volume.status()?;
+    let mut last = ResizeProgress::default();
+    let bar = Progress::count("emptying", "segments");
+    let done = volume.resize(bytes, &mut |progress| {
+        last = progress;
+        bar.set(progress.emptied, progress.to_empty);
+    });
+    drop(bar);
+    done.map_err(|refusal| in_bytes(refusal, &before))?;
+    let after = volume.status()?;
+    Ok(Record {
+        size_bytes: bytes,
+        segments_before: before.geometry.nsegments,
+        segments: after.geometry.nsegments,
+        segment_bytes: after.geometry.segment_bytes(),
+        clean_segments: after.clean_segments,
+        // The last ones may have been emptied since somebody looked.
+        segments_emptied: last.to_empty,
+    })
+}
+
+/// Says how much is missing in a measure that one can act on.
+fn in_bytes(refusal: Refusal, status: &Status) -> anyhow::Error {
+    match refusal.reason {
+        Reason::NoRoomToShrink { segments } => {
+            let missing = segments.saturating_mul(status.geometry.segment_bytes());
+            anyhow!("{refusal} ({}); nilfs df shows what takes the space", size::human(missing))
+        }
+        _ => refusal.into(),
+    }
+}
+
+fn print(record: &Record, verbose: bool) {
+    let Record { segments_before: before, segments: after, .. } = *record;
+    let each = size::human(record.segment_bytes);
+    match before == after {
+        true => println!("{after} segments of {each}, as before"),
+        false => println!("{after} segments of {each}, {before} before"),
+    }
+    if verbose {
+        println!("{} had to be emptied", record.segments_emptied);
+        println!("{} are clean", record.clean_segments);
+    }
+}

@@ -1,0 +1,100 @@
+//! `nilfs snapshot`: checkpoints that are kept until somebody lets go of them.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use nilfs_engine::Cno;
+
+use super::checkpoints;
+use crate::administration::{Administration, Purpose, Target, on};
+use crate::image::open_volume;
+use crate::output;
+
+/// Keep checkpoints until further notice, and let go of them
+///
+/// A snapshot is a checkpoint that the cleaner leaves alone. What is a snapshot here is one for
+/// Linux too.
+#[derive(Debug, clap::Args)]
+#[command(
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  nilfs snapshot create /mnt       keep the present; prints its number
+  nilfs snapshot create /mnt 17    keep checkpoint 17
+  nilfs snapshot list /mnt
+  nilfs snapshot delete /mnt 17    let the cleaner have it once it is old enough
+  mount -t fuse.nilfs -o ro,cp=17 /dev/sdb1 /old"
+)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Make snapshots of checkpoints; without a number, of the present
+    Create {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Any file or directory of the mount, or the device or image
+        #[arg(value_name = "DIR|DEVICE")]
+        path: PathBuf,
+        /// The checkpoints
+        #[arg(value_name = "CNO", value_parser = checkpoints::number)]
+        checkpoints: Vec<Cno>,
+    },
+    /// Make snapshots ordinary checkpoints again
+    Delete {
+        /// Any file or directory of the mount, or the device or image
+        #[arg(value_name = "DIR|DEVICE")]
+        path: PathBuf,
+        /// The snapshots
+        #[arg(value_name = "CNO", value_parser = checkpoints::number, required = true)]
+        snapshots: Vec<Cno>,
+    },
+    /// List the snapshots, oldest first
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Any file or directory of the mount, or the device or image
+        #[arg(value_name = "DIR|DEVICE")]
+        path: PathBuf,
+    },
+}
+
+/// Does it.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    match args.action {
+        Action::Create { json, path, checkpoints } => {
+            let made = on(&path, Purpose::Change, |volume| create(volume, checkpoints))?;
+            if json {
+                return output::json(&made);
+            }
+            made.iter().for_each(|cno| println!("{cno}"));
+            Ok(())
+        }
+        Action::Delete { path, snapshots } => on(&path, Purpose::Change, |volume| {
+            snapshots.iter().try_for_each(|cno| Ok(volume.set_snapshot(*cno, false)?))
+        }),
+        Action::List { json, path } => {
+            let volume = open_volume(Target::find(&path)?.device())?;
+            let mut list = volume.checkpoints(Cno(1), usize::MAX)?;
+            list.retain(|checkpoint| checkpoint.snapshot);
+            checkpoints::print(&list, json)
+        }
+    }
+}
+
+/// Makes them, and gives their numbers.
+fn create(volume: &dyn Administration, mut wanted: Vec<Cno>) -> anyhow::Result<Vec<Cno>> {
+    if wanted.is_empty() {
+        wanted.push(volume.checkpoint_now()?);
+    }
+    for cno in &wanted {
+        volume.set_snapshot(*cno, true)?;
+    }
+    Ok(wanted)
+}

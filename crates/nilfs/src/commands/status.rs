@@ -1,0 +1,224 @@
+//! `nilfs status`: how a mounted volume and its cleaner are doing.
+
+mod rates;
+mod watch;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use nilfs_engine::{CleanerState, Policy, Status};
+use serde::Serialize;
+
+use crate::administration::{Administration, Target};
+use crate::output::{self, Rows, exact_time, local_time};
+use crate::size;
+
+/// Show how a mounted volume and its cleaner are doing
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs status /mnt            once
+  nilfs status --watch /mnt    until q is pressed, with graphs
+  nilfs status --json /mnt | jq .cleaner.segments_freed")]
+pub struct Args {
+    /// Look again each second, and draw what happens
+    #[arg(short, long, conflicts_with = "json")]
+    watch: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Any file or directory of the mount, or the device
+    #[arg(value_name = "DIR")]
+    path: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Record {
+    checkpoint: u64,
+    uptime_seconds: u64,
+    stopped: bool,
+    dirty_bytes: u64,
+    block_size: u64,
+    blocks_per_segment: u32,
+    segments: u64,
+    clean_segments: u64,
+    reserved_segments: u64,
+    blocks_written: u64,
+    user_blocks_written: u64,
+    write_amplification: Option<f64>,
+    lifetime: LifetimeRecord,
+    seconds_until_full: Option<u64>,
+    cleaner: CleanerRecord,
+}
+
+#[derive(Serialize)]
+struct LifetimeRecord {
+    user_bytes: u64,
+    written_bytes: u64,
+    segments_freed: u64,
+    write_amplification: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct CleanerRecord {
+    state: CleanerState,
+    policy: Policy,
+    protection_seconds: f64,
+    last_step: Option<String>,
+    steps: u64,
+    segments_freed: u64,
+    blocks_moved: u64,
+    blocks_written: u64,
+    checkpoints_deleted: u64,
+    segments_skipped: u64,
+}
+
+/// Prints it, or draws it until somebody has seen enough.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let client = Target::find(&args.path)?.client()?;
+    let look = || client.status().with_context(|| args.path.display().to_string());
+    if args.watch {
+        return watch::watch(&args.path, look);
+    }
+    let status = look()?;
+    match args.json {
+        true => output::json(&record(&status)),
+        false => print(&status),
+    }
+}
+
+fn print(status: &Status) -> anyhow::Result<()> {
+    let mut rows = Rows::properties();
+    for (name, value) in lines(status) {
+        rows.push([name.to_owned(), value]);
+    }
+    rows.print()
+}
+
+/// What there is to be said, as names and values.
+fn lines(status: &Status) -> Vec<(&'static str, String)> {
+    let block = status.geometry.block_size.bytes64();
+    let moved = status.cleaner.blocks_moved;
+    let mut lines = Vec::new();
+    if status.stopped {
+        lines.push(("state", "read-only after an error; see the log".to_owned()));
+    }
+    lines.extend(cleaner(status));
+    lines.extend([
+        ("blocks moved", format!("{moved} ({})", bytes(moved, block))),
+        ("written", bytes(status.blocks_written, block)),
+        ("write amplification", amplification(rates::amplification(status))),
+        ("in its life", lifetime(status)),
+        (
+            "clean segments",
+            format!(
+                "{} of {}, {} kept back",
+                status.clean_segments, status.geometry.nsegments, status.reserved_segments
+            ),
+        ),
+        ("full", full(rates::until_full(None, status))),
+        ("in memory", format!("{} to be written", size::human(status.dirty_bytes))),
+        ("newest checkpoint", status.cno.to_string()),
+        ("mounted for", output::duration(Duration::from_secs(status.uptime))),
+    ]);
+    lines
+}
+
+/// What the cleaner does, has done, and is set to.
+fn cleaner(status: &Status) -> Vec<(&'static str, String)> {
+    let (options, totals) = (&status.options, &status.cleaner);
+    let mut lines = vec![
+        ("cleaner", state(status).to_owned()),
+        ("policy", policy(options.policy).to_owned()),
+        ("protection period", output::duration(options.protection)),
+        ("last step", status.last_step.map_or("none".into(), |time| local_time(time as i64))),
+        ("segments freed", totals.segments_freed.to_string()),
+    ];
+    for (name, count) in [
+        ("checkpoints given up", totals.checkpoints_deleted),
+        ("damaged segments", totals.segments_skipped),
+    ] {
+        if count > 0 {
+            lines.push((name, count.to_string()));
+        }
+    }
+    lines
+}
+
+fn amplification(factor: Option<f64>) -> String {
+    factor.map_or("-".into(), |factor| format!("{factor:.2}"))
+}
+
+/// What was written since the volume was made.
+fn lifetime(status: &Status) -> String {
+    let written = size::human(status.lifetime_written_bytes);
+    let factor = amplification(rates::lifetime_amplification(status));
+    format!("{written} written, amplification {factor}")
+}
+
+fn full(time: Option<Duration>) -> String {
+    match time {
+        Some(time) => format!("in {} at this rate", output::duration(time)),
+        None => "not at this rate".to_owned(),
+    }
+}
+
+fn bytes(blocks: u64, block: u64) -> String {
+    size::human(blocks.saturating_mul(block))
+}
+
+/// What the cleaner is doing, in a word.
+fn state(status: &Status) -> &'static str {
+    match status.state {
+        CleanerState::Idle => "idle",
+        CleanerState::Running => "running",
+        CleanerState::Suspended => "suspended",
+        CleanerState::Off => "off",
+    }
+}
+
+fn policy(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Timestamp => "timestamp",
+        Policy::Greedy => "greedy",
+        Policy::CostBenefit => "cost-benefit",
+    }
+}
+
+fn record(status: &Status) -> Record {
+    let cleaner = &status.cleaner;
+    Record {
+        checkpoint: status.cno.0,
+        uptime_seconds: status.uptime,
+        stopped: status.stopped,
+        dirty_bytes: status.dirty_bytes,
+        block_size: status.geometry.block_size.bytes64(),
+        blocks_per_segment: status.geometry.blocks_per_segment,
+        segments: status.geometry.nsegments,
+        clean_segments: status.clean_segments,
+        reserved_segments: status.reserved_segments,
+        blocks_written: status.blocks_written,
+        user_blocks_written: status.user_blocks_written,
+        write_amplification: rates::amplification(status),
+        lifetime: LifetimeRecord {
+            user_bytes: status.lifetime_user_bytes,
+            written_bytes: status.lifetime_written_bytes,
+            segments_freed: status.lifetime_segments_freed,
+            write_amplification: rates::lifetime_amplification(status),
+        },
+        seconds_until_full: rates::until_full(None, status).map(|time| time.as_secs()),
+        cleaner: CleanerRecord {
+            state: status.state,
+            policy: status.options.policy,
+            protection_seconds: status.options.protection.as_secs_f64(),
+            last_step: status.last_step.map(|time| exact_time(time as i64, 0)),
+            steps: cleaner.steps,
+            segments_freed: cleaner.segments_freed,
+            blocks_moved: cleaner.blocks_moved,
+            blocks_written: cleaner.blocks_written,
+            checkpoints_deleted: cleaner.checkpoints_deleted,
+            segments_skipped: cleaner.segments_skipped,
+        },
+    }
+}

@@ -1,0 +1,153 @@
+//! `mount.nilfs2`: the helper of mount(8) for the type nilfs2, which mounts through us.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::Context;
+use nilfs_fuse::Mounted;
+use rustix::fs::StatVfsMountFlags;
+
+use super::words::{Word, Words};
+use super::{Ended, Tool, volume};
+use crate::administration;
+use crate::exit::Status;
+
+pub(super) const TOOL: Tool = Tool {
+    name: "mount.nilfs2",
+    usage: "\
+Usage: mount.nilfs2 [-fnrvw] [-o OPTIONS] DEVICE DIR
+The helper of mount(8) for the type nilfs2; see nilfs mount --help for the options.
+
+  -f   do nothing
+  -n   accepted without effect
+  -r   read-only
+  -v   say what was done
+  -w   read and write (default)
+  -o   options, separated by commas
+  -h   this help
+  -V   the version
+",
+    long: &[],
+    complaint: "mount.nilfs2: ",
+    run,
+};
+
+/// Exit codes as in mount(8).
+const USAGE: u8 = 1;
+/// The mount failed.
+pub(super) const MOUNT_FAILED: u8 = 32;
+
+#[derive(Debug, Default)]
+struct Options {
+    lists: Vec<OsString>,
+    fake: bool,
+    verbose: bool,
+}
+
+fn run(mut words: Words) -> anyhow::Result<ExitCode> {
+    let mut options = Options::default();
+    let mut operands = Vec::new();
+    while let Some(word) = words.next()? {
+        match word {
+            Word::Option('o') => options.lists.push(words.value()?),
+            Word::Option('r') => options.lists.push("ro".into()),
+            Word::Option('w') => options.lists.push("rw".into()),
+            Word::Option('f') => options.fake = true,
+            Word::Option('v') => options.verbose = true,
+            Word::Option('n' | 's') => {}
+            Word::Option('t' | 'N') => drop(words.value()?),
+            Word::Option(letter) => return Err(words.invalid(letter)),
+            Word::Operand(operand) => operands.push(operand),
+        }
+    }
+    let mut operands = operands.into_iter();
+    let Some(device) = operands.next() else { return Err(usage("No device specified")) };
+    let Some(dir) = operands.next() else { return Err(usage("No mountpoint specified")) };
+    if options.fake {
+        return Ok(ExitCode::SUCCESS);
+    }
+    mount(words.tool(), Path::new(&device), Path::new(&dir), &options)
+}
+
+fn usage(what: &str) -> anyhow::Error {
+    eprintln!("{what}");
+    Ended(USAGE).into()
+}
+
+fn mount(tool: &Tool, device: &Path, dir: &Path, options: &Options) -> anyhow::Result<ExitCode> {
+    let failed = Ok(ExitCode::from(MOUNT_FAILED));
+    if let Err(error) = fs::metadata(device) {
+        let why = volume::why(&error.into());
+        tool.complain(format_args!("device {} not accessible: {why}", device.display()));
+        return failed;
+    }
+    if !is_read_only(options)
+        && let Some(mounted) = administration::mount_of(device)?
+        && is_writable(&mounted)
+    {
+        tool.complain(format_args!(
+            "the device already has a rw-mount on {}.\n\t\tmultiple rw-mount is not allowed.",
+            mounted.dir.display()
+        ));
+        return failed;
+    }
+    let mut words: Vec<OsString> = vec!["mount".into()];
+    for list in &options.lists {
+        words.extend(["-o".into(), list.clone()]);
+    }
+    words.extend(["--".into(), device.into(), dir.into()]);
+    match nilfs(tool, &words)? {
+        0 if options.verbose => {
+            tool.complain(format_args!("{} mounted on {}", device.display(), dir.display()));
+            Ok(ExitCode::SUCCESS)
+        }
+        0 => Ok(ExitCode::SUCCESS),
+        code if code == Status::Usage as i32 => Ok(ExitCode::from(USAGE)),
+        _ => failed,
+    }
+}
+
+/// Whether the last word about it says so.
+fn is_read_only(options: &Options) -> bool {
+    let lists: Vec<_> = options.lists.iter().map(|list| list.to_string_lossy()).collect();
+    let mut words = lists.iter().flat_map(|list| list.split(','));
+    words.rfind(|word| matches!(*word, "ro" | "rw")) == Some("ro")
+}
+
+fn is_writable(mounted: &Mounted) -> bool {
+    rustix::fs::statvfs(&mounted.dir)
+        .is_ok_and(|volume| !volume.f_flag.contains(StatVfsMountFlags::RDONLY))
+}
+
+/// Runs `nilfs` with these words, as another process, and lets it speak in the tool's name. Gives
+/// its exit code.
+pub(super) fn nilfs(tool: &Tool, words: &[OsString]) -> anyhow::Result<i32> {
+    let output = Command::new("/proc/self/exe")
+        .arg0("nilfs")
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot start nilfs")?;
+    for line in String::from_utf8_lossy(&output.stderr).lines() {
+        tool.complain(line.strip_prefix("nilfs: ").unwrap_or(line));
+    }
+    Ok(output.status.code().unwrap_or(Status::Failed as i32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_word_decides_about_writing() {
+        let of = |lists: &[&str]| {
+            let lists = lists.iter().map(OsString::from).collect();
+            is_read_only(&Options { lists, ..Options::default() })
+        };
+        assert!(of(&["rw,noatime", "ro"]) && of(&["ro,cp=5"]));
+        assert!(!of(&[]) && !of(&["ro", "rw"]) && !of(&["errors=remount-ro"]));
+    }
+}

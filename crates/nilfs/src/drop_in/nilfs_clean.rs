@@ -1,0 +1,180 @@
+//! `nilfs-clean`: orders for the cleaner. Ours is part of the process that serves a mount; a
+//! volume that nobody serves is cleaned by this one.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail, ensure};
+use nilfs_engine::{Amount, CleanerOrder, CleanerState, ManualRun};
+
+use super::words::{Word, Words};
+use super::{Ended, FAILED, Tool, lssu, number, volume};
+use crate::administration::{self, Administration, Purpose, Target};
+use crate::config;
+
+pub(super) const TOOL: Tool = Tool {
+    name: "nilfs-clean",
+    usage: "\
+Usage: nilfs-clean [OPTION]... [DEVICE|NODE]
+Let the cleaner of a NILFS2 volume work now, or give it another order.
+
+  -b, --break, --stop                  end the work that was asked for
+  -c, --reload[=FILE]                  read its settings again
+  -l, --status                         print what it is doing
+  -q, --quit                           let it rest until it is told to resume
+  -r, --resume                         let it go on
+  -s, --suspend                        let it rest
+  -p, --protection-period=PERIOD       keep checkpoints that are younger
+  -m, --min-reclaimable-blocks=N[%]    leave segments alone in which less can be reclaimed
+  -S, --speed=COUNT[/SECONDS]          clean so many segments, then pause
+  -v, --verbose                        accepted without effect
+  -h, --help                           this help
+  -V, --version                        the version
+",
+    long: &[
+        ("break", 'b'),
+        ("stop", 'b'),
+        ("reload", 'c'),
+        ("status", 'l'),
+        ("quit", 'q'),
+        ("resume", 'r'),
+        ("suspend", 's'),
+        ("protection-period", 'p'),
+        ("min-reclaimable-blocks", 'm'),
+        ("speed", 'S'),
+        ("verbose", 'v'),
+    ],
+    complaint: "Error: ",
+    run,
+};
+
+/// How often is looked whether a run is over.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// What the cleaner is asked.
+enum Request {
+    Run,
+    Status,
+    Reload(Option<PathBuf>),
+    Order(CleanerOrder),
+}
+
+fn run(mut words: Words) -> anyhow::Result<ExitCode> {
+    let mut request = Request::Run;
+    let mut run = ManualRun::default();
+    let mut operands = Vec::new();
+    while let Some(word) = words.next()? {
+        match word {
+            Word::Option('b') => request = Request::Order(CleanerOrder::Stop),
+            Word::Option('c') => {
+                request = Request::Reload(words.optional_value().map(PathBuf::from));
+            }
+            Word::Option('l') => request = Request::Status,
+            Word::Option('q' | 's') => request = Request::Order(CleanerOrder::Suspend),
+            Word::Option('r') => request = Request::Order(CleanerOrder::Resume),
+            Word::Option('p') => run.protection = Some(lssu::period(&words.value()?)?),
+            Word::Option('m') => run.min_reclaimable = Some(reclaimable(&words.value()?)?),
+            Word::Option('S') => run.speed = Some(speed(&words.value()?)?),
+            Word::Option('v') => {}
+            Word::Option(letter) => return Err(words.invalid(letter)),
+            Word::Operand(operand) => operands.push(operand),
+        }
+    }
+    ensure!(operands.len() <= 1, "too many arguments.");
+    let (path, target) = find(operands.pop())?;
+    match (request, &target) {
+        (Request::Run, _) => clean(&path, &target, run)?,
+        (_, Target::Unmounted(_)) => return Err(no_cleaner(&target)),
+        (Request::Status, _) => println!("{}", state(&target)?),
+        (Request::Reload(file), _) => {
+            let options = config::load(file.as_deref())?.options();
+            target.client()?.order_cleaner(CleanerOrder::Configure(options))?;
+        }
+        (Request::Order(order), _) => target.client()?.order_cleaner(order)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn find(operand: Option<OsString>) -> anyhow::Result<(PathBuf, Target)> {
+    let path = volume::path(operand.as_deref())
+        .map_err(|_| anyhow!("no valid nilfs mountpoint found."))?;
+    let target = Target::find(&path)
+        .map_err(|error| anyhow!("cannot find {}: {}.", path.display(), volume::why(&error)))?;
+    Ok((path, target))
+}
+
+/// Starts a run; of a volume that nobody serves, until it is over.
+fn clean(path: &Path, target: &Target, run: ManualRun) -> anyhow::Result<()> {
+    administration::on(path, Purpose::Change, |volume| {
+        volume.order_cleaner(CleanerOrder::Run(run))?;
+        while matches!(target, Target::Unmounted(_)) && volume.status()?.run.running {
+            thread::sleep(GLANCE);
+        }
+        Ok(())
+    })
+}
+
+fn state(target: &Target) -> anyhow::Result<&'static str> {
+    match target.client()?.status()?.state {
+        CleanerState::Idle => Ok("idle"),
+        CleanerState::Running => Ok("running"),
+        CleanerState::Suspended => Ok("suspended"),
+        CleanerState::Off => Err(no_cleaner(target)),
+    }
+}
+
+fn no_cleaner(target: &Target) -> anyhow::Error {
+    eprintln!("No cleaner found on {}.", target.device().display());
+    Ended(FAILED).into()
+}
+
+/// A number of blocks, or a share of a segment.
+fn reclaimable(word: &OsStr) -> anyhow::Result<Amount> {
+    let shown = word.to_string_lossy();
+    let invalid = || anyhow!("invalid reclaimable blocks: {shown}");
+    match shown.strip_suffix('%') {
+        None => number::exact(shown.as_bytes()).map(Amount::Count).ok_or_else(invalid),
+        Some(percent) => {
+            let percent = number::exact(percent.as_bytes()).ok_or_else(invalid)?;
+            match u8::try_from(percent) {
+                Ok(percent @ 0..=100) => Ok(Amount::Percent(percent)),
+                _ => bail!("percent value can't be > 100: {shown}"),
+            }
+        }
+    }
+}
+
+/// Segments, and the pause after them, which is a second unless given.
+fn speed(word: &OsStr) -> anyhow::Result<(u32, Duration)> {
+    let shown = word.to_string_lossy();
+    let (count, pause) = shown.split_once('/').unwrap_or((&shown, "1"));
+    let count = count.parse().ok().filter(|count| *count > 0);
+    let pause = pause.parse().ok().and_then(|pause| Duration::try_from_secs_f64(pause).ok());
+    count.zip(pause).ok_or_else(|| anyhow!("invalid gc speed: {shown}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said<T: std::fmt::Debug>(result: anyhow::Result<T>) -> String {
+        result.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn amounts_and_speeds_are_read() {
+        let of = |word| reclaimable(OsStr::new(word));
+        assert_eq!(of("7").unwrap(), Amount::Count(7));
+        assert_eq!(of("10%").unwrap(), Amount::Percent(10));
+        assert_eq!(said(of("200%")), "percent value can't be > 100: 200%");
+        assert_eq!(said(of("x")), "invalid reclaimable blocks: x");
+        let of = |word| speed(OsStr::new(word));
+        assert_eq!(of("4").unwrap(), (4, Duration::from_secs(1)));
+        assert_eq!(of("4/0.5").unwrap(), (4, Duration::from_millis(500)));
+        assert_eq!(said(of("4/x")), "invalid gc speed: 4/x");
+        assert_eq!(said(of("0")), "invalid gc speed: 0");
+    }
+}

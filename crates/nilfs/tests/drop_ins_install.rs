@@ -1,0 +1,74 @@
+//! `scripts/install` makes the links by which the command is called by its other names.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/install");
+
+/// Runs the script for a root directory of its own. Returns what it printed.
+#[track_caller]
+fn script(what: &str, root: &Path) -> String {
+    let output = Command::new(SCRIPT)
+        .arg(what)
+        .arg(root)
+        .args(["/usr/local", "/usr/sbin"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn install(root: &Path) -> String {
+    script(env!("CARGO_BIN_EXE_nilfs"), root)
+}
+
+#[test]
+fn links_are_where_the_programs_of_nilfs_utils_are() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    install(root);
+    let links = [
+        "usr/local/bin/lscp",
+        "usr/local/bin/dumpseg",
+        "usr/sbin/mkfs.nilfs2",
+        "usr/sbin/mount.nilfs2",
+        "usr/sbin/mount.fuse.nilfs",
+        "usr/sbin/nilfs-resize",
+        "usr/sbin/nilfs_cleanerd",
+    ];
+    for link in links {
+        let target = fs::read_link(root.join(link)).expect(link);
+        assert_eq!(target, Path::new("/usr/local/bin/nilfs"), "{link}");
+    }
+    // A second time is like the first.
+    assert!(!install(root).contains("other programs"));
+    script("--remove", root);
+    for link in links {
+        assert!(root.join(link).symlink_metadata().is_err(), "{link} is still there");
+    }
+}
+
+#[test]
+fn programs_of_others_are_neither_replaced_nor_hidden_nor_removed() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    for dir in ["usr/bin", "usr/sbin"] {
+        fs::create_dir_all(root.join(dir)).unwrap();
+    }
+    // As by the package nilfs-tools; its lscp would come behind one in /usr/local/bin.
+    fs::write(root.join("usr/bin/lscp"), "theirs").unwrap();
+    fs::write(root.join("usr/sbin/mkfs.nilfs2"), "theirs").unwrap();
+    symlink("/elsewhere", root.join("usr/sbin/umount.nilfs2")).unwrap();
+
+    let said = install(root);
+    assert!(said.contains("not as umount.nilfs2 mkfs.nilfs2 lscp:"), "{said}");
+    assert!(!root.join("usr/local/bin/lscp").exists());
+    assert!(root.join("usr/local/bin/lssu").symlink_metadata().is_ok(), "the others are links");
+    script("--remove", root);
+    for theirs in ["usr/bin/lscp", "usr/sbin/mkfs.nilfs2"] {
+        assert_eq!(fs::read_to_string(root.join(theirs)).unwrap(), "theirs");
+    }
+    assert!(root.join("usr/sbin/umount.nilfs2").symlink_metadata().is_ok());
+}

@@ -1,0 +1,267 @@
+//! Our tools against the real ones: both look at the same image, and every byte that they print
+//! is the same. The real ones need a mounted volume, and have it in a Linux of its own.
+
+mod common;
+#[path = "common/ours.rs"]
+mod ours;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use common::tool::tool;
+use nilfs_real_kernels::{LinuxImage, Uml};
+use ours::Image;
+
+/// What is asked; `IMAGE` stands for the volume.
+const QUESTIONS: &[&str] = &[
+    "lscp IMAGE",
+    "lscp -a IMAGE",
+    "lscp -b IMAGE",
+    "lscp -g IMAGE",
+    "lscp -r IMAGE",
+    "lscp -ra IMAGE",
+    "lscp -s IMAGE",
+    "lscp -sr IMAGE",
+    "lscp -s -i 4 IMAGE",
+    "lscp -sr -i 10 IMAGE",
+    "lscp -s -n 1 IMAGE",
+    "lscp -a -i 5 IMAGE",
+    "lscp -a -r -i 5 IMAGE",
+    "lscp -i 3 -n 2 IMAGE",
+    "lscp -ai 5 -n 2 IMAGE",
+    "lscp -i 100 IMAGE",
+    "lscp -ri 100 IMAGE",
+    "lscp -n 0 IMAGE",
+    "lscp -n x IMAGE",
+    "lscp -i x IMAGE",
+    "lscp -i -1 IMAGE",
+    "lscp -i 0x5 IMAGE",
+    "lscp --all --reverse --show-increment --lines 3 IMAGE",
+    "lssu IMAGE",
+    "lssu -a IMAGE",
+    "lssu -i 3 IMAGE",
+    "lssu -n 2 IMAGE",
+    "lssu -ai 40 -n 3 IMAGE",
+    "lssu -i 4000 IMAGE",
+    "lssu -l IMAGE",
+    "lssu -al IMAGE",
+    "lssu -l -p 0 IMAGE",
+    "lssu -l -p 1h IMAGE",
+    "lssu -lp 10Y IMAGE",
+    "lssu -lp x IMAGE",
+    "lssu --all --index 2 --lines 4 IMAGE",
+    "dumpseg IMAGE 0",
+    "dumpseg IMAGE 1",
+    "dumpseg IMAGE 2",
+    "dumpseg IMAGE 3 4 5 6",
+    "dumpseg IMAGE 7 8 9 10 11 12 13 14 15 16 17 18 19 20",
+    "dumpseg IMAGE 100",
+    "dumpseg IMAGE x",
+    "nilfs-tune -l IMAGE",
+];
+
+/// Asks Linux's tools. Their answers are in files named by the number of the question.
+const ASK: &str = r#"
+mount -t tmpfs shm /dev/shm
+nth=0
+mount_nilfs ro
+while read -r question; do
+    ${question//IMAGE/$DEV} >"$ANSWERS/$nth" 2>&1 || true
+    sync "$ANSWERS/$nth"
+    nth=$((nth + 1))
+done <"$ANSWERS/questions"
+umount_nilfs
+"#;
+
+/// Prepares what the tools need to lock the cleaner out.
+const LOCKS: &str = "mkdir -p /dev/shm\n";
+
+/// A rich history: files that change, snapshots, minor checkpoints, a checkpoint that is gone.
+const HISTORY: &str = r#"
+mount -t tmpfs shm /dev/shm
+mount_nilfs
+for i in 1 2 3 4 5 6 7 8; do
+    dd if=/dev/urandom of="$MNT/f" bs=1k count=300 conv=notrunc status=none
+    echo $i >"$MNT/g$i"
+    sync
+    mkcp "$DEV"
+done
+mkcp -s "$DEV"
+mkcp -s "$DEV"
+chcp ss "$DEV" 3 5
+chcp cp "$DEV" 5
+rm "$MNT/g3"
+sync
+mkdir "$MNT/dir"
+sync
+rmcp "$DEV" 4
+umount_nilfs
+umount /dev/shm
+"#;
+
+/// Fails with the first question to which our answer is another one.
+#[track_caller]
+fn compare(image: &Path, before: &str) {
+    let answers = tempfile::tempdir().unwrap();
+    fs::write(answers.path().join("questions"), QUESTIONS.join("\n") + "\n").unwrap();
+    Uml::new(image)
+        .timeout(Duration::from_secs(600))
+        .env("ANSWERS", answers.path())
+        .env("TZ", "UTC")
+        .script([LOCKS, before, ASK].concat())
+        .run()
+        .unwrap()
+        .succeeded()
+        .unwrap();
+    for (nth, question) in QUESTIONS.iter().enumerate() {
+        let theirs = fs::read_to_string(answers.path().join(nth.to_string())).unwrap();
+        let mut words = question.split(' ').map(|word| match word {
+            "IMAGE" => image.to_str().unwrap(),
+            word => word,
+        });
+        let ours = tool(words.next().unwrap(), words);
+        let ours = format!("{}{}", ours.stdout, ours.stderr);
+        // Up to 2.2.9 this one greets.
+        let theirs = theirs.lines().filter(|line| !line.starts_with("nilfs-tune 2."));
+        let mut pairs = theirs.clone().zip(ours.lines());
+        let differing = pairs.find(|(theirs, ours)| theirs != ours);
+        assert_eq!(differing, None, "{question}: their line and ours");
+        assert_eq!(ours.lines().count(), theirs.count(), "{question}");
+    }
+}
+
+#[test]
+fn on_a_volume_of_linux_they_print_the_same() {
+    for block_size in [1024, 4096] {
+        let made = LinuxImage::of_size(64 << 20).block_size(block_size).blocks_per_segment(128);
+        let image = Image::of_linux(&made);
+        compare(&image.path(), HISTORY);
+    }
+}
+
+/// What our tools did to a volume of ours, the real ones see as ours do.
+#[test]
+fn on_a_volume_of_ours_they_print_the_same() {
+    let image = Image::ours("--size 64M -b 1024 -B 128");
+    let path = image.path();
+    let path = path.to_str().unwrap();
+    let mounted = image.mount("rw,nogc");
+    for round in 0..8_u8 {
+        fs::write(mounted.join("f"), vec![round; 300 << 10]).unwrap();
+        fs::write(mounted.join(&format!("g{round}")), [round]).unwrap();
+        tool("mkcp", [path]).output();
+    }
+    tool("mkcp", ["-s", path]).output();
+    tool("chcp", ["ss", path, "3", "5"]).output();
+    mounted.unmount();
+    tool("chcp", ["cp", path, "5"]).output();
+    tool("rmcp", [path, "4"]).output();
+    tool("nilfs-clean", ["-p", "0", "-S", "2/0", path]).output();
+    image.check();
+    compare(&image.path(), "");
+}
+
+/// Bytes of mkfs.nilfs2, whichever of them has made the volume, are compared in `mkfs.rs`; here is
+/// that the option letters mean the same.
+#[test]
+fn linux_mounts_what_mkfs_made_by_its_options() {
+    let image = Image::ours("--size 64M -B 128");
+    let path = image.path();
+    let line =
+        ["-f", "-q", "-b", "2048", "-B", "64", "-m", "9", "-L", "by options", "-P", "1234567890"];
+    tool("mkfs.nilfs2", line.iter().copied().chain([path.to_str().unwrap()])).output();
+    let verdict =
+        Uml::new(&path).script("mount_nilfs ro; umount_nilfs; nilfs-tune -l $DEV").env("TZ", "UTC");
+    let list = verdict.run().unwrap().without_complaint().unwrap().stdout;
+    for line in [
+        "Filesystem volume name:\t  by options",
+        "Block size:\t\t  2048",
+        "Filesystem created:\t  Fri Feb 13 23:31:30 2009",
+        "# of blocks per segment:  64",
+        "Reserved segments %:\t  9",
+    ] {
+        assert!(list.lines().any(|found| found == line), "{line} in {list}");
+    }
+}
+
+/// A volume that Linux itself has mounted is left alone, unless the user insists where nilfs-utils
+/// lets him; and it can be unmounted.
+#[test]
+fn a_mount_of_linux_itself_is_respected() {
+    let image = Image::ours("--size 64M -b 1024 -B 128");
+    let tools = tempfile::tempdir().unwrap();
+    for name in ["nilfs-tune", "mkfs.nilfs2", "mkcp", "mount.nilfs2", "umount.nilfs2"] {
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nilfs"), tools.path().join(name)).unwrap();
+    }
+    let script = r#"
+        PATH=$TOOLS:$PATH
+        mount_nilfs
+        for refused in "nilfs-tune -L no" "mkfs.nilfs2 -f" mkcp; do
+            if $refused "$DEV" 2>/dev/null; then echo "$refused was not refused"; fi
+        done
+        status=0
+        mount.nilfs2 "$DEV" "$MNT" || status=$?
+        echo "mount.nilfs2: $status"
+        nilfs-tune -f -L yes "$DEV"
+        umount.nilfs2 "$MNT"
+        mountpoint -q "$MNT" || echo unmounted
+    "#;
+    let verdict = Uml::new(image.path()).env("TOOLS", tools.path()).script(script).run().unwrap();
+    let verdict = verdict.succeeded().unwrap();
+    assert_eq!(verdict.stdout, "mount.nilfs2: 32\nunmounted\n");
+    assert!(verdict.stderr.contains("multiple rw-mount is not allowed"), "{}", verdict.stderr);
+    let list = tool("nilfs-tune", ["-l".as_ref(), image.path().as_os_str()]).output();
+    assert!(list.contains("volume name:\t  yes\n"), "{list}");
+    image.check();
+}
+
+/// Linux and nilfs-utils carry along what we keep in the superblocks, whatever they write there.
+#[test]
+fn a_resize_by_either_is_told_and_done_alike_and_keeps_our_totals() {
+    let image = Image::ours("--size 64M -b 1024 -B 128");
+    let mounted = image.mount("rw,nogc");
+    fs::write(mounted.join("f"), vec![1; 1 << 20]).unwrap();
+    mounted.unmount();
+    let totals = |image: &Image| {
+        let mounted = image.mount("ro");
+        let mut nilfs = Command::new(env!("CARGO_BIN_EXE_nilfs"));
+        let status = nilfs.args(["status", "--json"]).arg(mounted.root()).output().unwrap();
+        let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+        mounted.unmount();
+        status["lifetime"].clone()
+    };
+    let before = totals(&image);
+    assert_eq!(before["user_bytes"], 1 << 20);
+    let sizes = ["", "40M", "40M", ""];
+    let ours = image.copy();
+    let path = ours.path();
+    let words = |size| ["-y", "-v", path.to_str().unwrap()].into_iter().chain(Some(size));
+    let said = sizes.map(|size| {
+        let outcome = tool("nilfs-resize", words(size).filter(|word| !word.is_empty()));
+        // An image file is as large as its volume; a device stays as it is.
+        fs::File::options().write(true).open(&path).unwrap().set_len(64 << 20).unwrap();
+        outcome.stderr
+    });
+    ours.check();
+
+    let script = r#"
+        mount -t tmpfs shm /dev/shm || { mkdir -p /dev/shm; mount -t tmpfs shm /dev/shm; }
+        mount_nilfs
+        for size in "" 40M 40M ""; do
+            nilfs-resize -y -v "$DEV" $size 2>&1
+            echo "next"
+        done
+        dd if=/dev/urandom of="$MNT/linux" bs=1k count=500 status=none
+        sync
+        umount_nilfs
+        nilfs-tune -L renamed "$DEV" 2>/dev/null
+    "#;
+    let verdict = Uml::new(image.path()).timeout(Duration::from_secs(600)).script(script).run();
+    let verdict = verdict.unwrap().succeeded().unwrap();
+    let theirs = verdict.stdout.replace("/dev/ubda", path.to_str().unwrap());
+    assert_eq!(theirs.split("next\n").take(sizes.len()).collect::<Vec<_>>(), said);
+    assert_eq!(totals(&image), before);
+    image.check();
+}
