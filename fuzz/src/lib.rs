@@ -21,7 +21,7 @@ const BLOCK_SIZE: u64 = 1024;
 /// Blocks in a segment.
 const BLOCKS_PER_SEGMENT: u32 = 32;
 /// Bytes of a volume.
-const DEVICE_SIZE: u64 = 24 * BLOCK_SIZE * BLOCKS_PER_SEGMENT as u64 + 4096;
+const DEVICE_SIZE: u64 = 48 * BLOCK_SIZE * BLOCKS_PER_SEGMENT as u64 + 4096;
 /// The seed of its checksums.
 const CRC_SEED: u32 = 7;
 

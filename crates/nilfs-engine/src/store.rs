@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nilfs_device::{Claim, Device, IoSlice};
 use nilfs_ondisk::{BlockNr, BlockSize, Geometry};
-use quick_cache::sync::Cache;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, UnitWeighter};
 
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::error::{Error, Result};
@@ -21,6 +22,11 @@ const CACHE_BYTES: usize = 64 << 20;
 /// What everybody claims who reads a volume that somebody else may be writing to: as long as that
 /// lasts, no cleaned segment is written again, so whatever was on the device stays there.
 const READING: u64 = 0;
+
+/// The part of the cache for blocks that were used more than once. A commit writes each block it
+/// changes at a new address, so what is used often is a new block each time, and must live long
+/// enough to be used again.
+const CACHE_HOT: f64 = 0.5;
 
 /// The blocks of a volume.
 pub(crate) struct Store {
@@ -38,7 +44,7 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn new(device: Arc<dyn Device>, geometry: Geometry, seed: u32) -> Self {
         let claim = device.is_read_only().then(|| device.claim(READING).ok()).flatten();
-        let cache = Cache::new(CACHE_BYTES / geometry.block_size.bytes());
+        let cache = cache(CACHE_BYTES / geometry.block_size.bytes());
         let nsegments = AtomicU64::new(geometry.nsegments);
         Self { device, geometry, nsegments, seed, cache, _claim: claim }
     }
@@ -145,5 +151,22 @@ impl Store {
     /// Byte address of a block; block numbers were checked against the geometry before.
     fn address(&self, block: BlockNr) -> u64 {
         self.block_size().address_of(block).unwrap_or(u64::MAX)
+    }
+}
+
+fn cache(blocks: usize) -> Cache<BlockNr, Block> {
+    let options = OptionsBuilder::new()
+        .estimated_items_capacity(blocks)
+        .weight_capacity(blocks as u64)
+        .hot_allocation(CACHE_HOT)
+        .build();
+    match options {
+        Ok(options) => Cache::with_options(
+            options,
+            UnitWeighter,
+            DefaultHashBuilder::default(),
+            DefaultLifecycle::default(),
+        ),
+        Err(_) => Cache::new(blocks),
     }
 }

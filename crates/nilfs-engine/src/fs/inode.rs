@@ -188,21 +188,36 @@ impl Inode {
         view: &View,
         key: FileBlock,
     ) -> Result<Found<'a>> {
+        match self.find_in_memory(state, key) {
+            Some(found) => Ok(found),
+            None => Ok(self.address(state, view, key)?.map_or(Found::Hole, Found::Device)),
+        }
+    }
+
+    /// The same as far as the layers in memory know it; `None`: the newest checkpoint does.
+    fn find_in_memory<'a>(&self, state: &'a State, key: FileBlock) -> Option<Found<'a>> {
         match state.overlay.lookup(key) {
-            Lookup::Page(block) => return Ok(Found::Memory(block)),
-            Lookup::Cut => return Ok(Found::Hole),
-            Lookup::Below if key >= state.end_below => return Ok(Found::Hole),
+            Lookup::Page(block) => return Some(Found::Memory(block)),
+            Lookup::Cut => return Some(Found::Hole),
+            Lookup::Below if key >= state.end_below => return Some(Found::Hole),
             Lookup::Below => {}
         }
         match state.frozen.as_ref().map(|frozen| frozen.overlay.lookup(key)) {
-            Some(Lookup::Page(block)) => return Ok(Found::Memory(block)),
-            Some(Lookup::Cut) => return Ok(Found::Hole),
+            Some(Lookup::Page(block)) => return Some(Found::Memory(block)),
+            Some(Lookup::Cut) => return Some(Found::Hole),
             Some(Lookup::Below) | None => {}
         }
-        if state.fresh || !self.file_type.has_blocks() {
-            return Ok(Found::Hole);
+        (state.fresh || !self.file_type.has_blocks()).then_some(Found::Hole)
+    }
+
+    /// Whether a block is a hole. Who replaces one whole needs no more than this, and so neither
+    /// the DAT nor the addresses of the blocks around it, which the commit before has changed if
+    /// small writes alternate with fsyncs.
+    fn is_hole(&self, state: &State, view: &View, key: FileBlock) -> Result<bool> {
+        match self.find_in_memory(state, key) {
+            Some(found) => Ok(matches!(found, Found::Hole)),
+            None => Ok(view.source().lookup(&state.root, key)?.is_none()),
         }
-        Ok(self.address(state, view, key)?.map_or(Found::Hole, Found::Device))
     }
 
     /// The content of a block, `None` for a hole. `cached`: keep it, because it is metadata.
@@ -270,7 +285,7 @@ impl Inode {
         key: FileBlock,
         block: Block,
     ) -> Result<()> {
-        let hole = matches!(self.find(state, &context.view, key)?, Found::Hole);
+        let hole = self.is_hole(state, &context.view, key)?;
         self.put(state, context, key, block, hole);
         Ok(())
     }
