@@ -109,6 +109,36 @@ impl Chores {
             && self.segments.is_none()
             && !self.checkpoint
     }
+
+    /// Takes out what a commit of about `blocks` addresses can do of the cleaner's chores ahead of
+    /// the rest; `None` if the rest is no more than that. The cleaned segments stay with the rest:
+    /// they are free when nothing in them is named any more.
+    pub(crate) fn split_part(&mut self, blocks: usize) -> Option<Self> {
+        // The blocks of the DAT lie apart from each other, and each costs one of its own.
+        let keys = blocks / 16;
+        if self.moved.len() + self.released.len() <= blocks && self.dat_keys.len() <= keys {
+            return None;
+        }
+        let moved = first(&mut self.moved, blocks);
+        let released = first(&mut self.released, blocks - moved.len());
+        let left = moved.len() + released.len() < blocks;
+        let dat_keys = if left { first(&mut self.dat_keys, keys) } else { Vec::new() };
+        Some(Self {
+            moved,
+            released,
+            dat_keys,
+            // Blocks end with the checkpoints that had them, and are moved to segments in use.
+            delete: std::mem::take(&mut self.delete),
+            adopted: std::mem::take(&mut self.adopted),
+            ..Self::default()
+        })
+    }
+}
+
+/// Takes the first items out, `count` at most.
+fn first<T>(items: &mut Vec<T>, count: usize) -> Vec<T> {
+    let rest = items.split_off(count.min(items.len()));
+    std::mem::replace(items, rest)
 }
 
 /// Clean segments that must not be written yet.

@@ -405,7 +405,7 @@ impl Filesystem {
             flushed?;
         }
         log.unflushed = None;
-        log.quarantine.flushed();
+        log.quarantine.flushed(log.quarantine.commits());
         Ok(())
     }
 
@@ -568,7 +568,7 @@ impl Filesystem {
     /// superblocks if they can be written.
     ///
     /// Here `errors=continue` does not help: what was frozen could never be committed.
-    fn stop_writing(&self, log: &mut Log, error: &Error) {
+    pub(super) fn stop_writing(&self, log: &mut Log, error: &Error) {
         self.stop(error);
         self.stopped.write().get_or_insert_with(|| error.to_string());
         let raw = log.superblocks.current_mut().raw_mut();

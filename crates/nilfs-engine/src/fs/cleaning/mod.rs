@@ -20,7 +20,8 @@ mod quarantine;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use nilfs_ondisk::segment_usage::RawSegmentUsage;
 use nilfs_ondisk::{SegNum, Seq};
@@ -51,6 +52,8 @@ pub(super) struct Work {
     open: Option<OpenSegment>,
     /// Segments that are damaged and not looked at again.
     skipped: BTreeSet<SegNum>,
+    /// How often programs had asked for durability when it ended.
+    syncs: u64,
 }
 
 /// What a step of the cleaner is to do.
@@ -297,7 +300,11 @@ impl Filesystem {
     }
 
     /// Commits what was prepared, and takes the victims out of use. Gives the number of these; none
-    /// if the snapshots have changed since they were counted.
+    /// if there was no room, or the snapshots have changed since they were counted: one may have
+    /// been made of a checkpoint that was about to be given up.
+    ///
+    /// While programs wait for their fsyncs, this is done in parts, so that none of them keeps the
+    /// log for long.
     fn finish_step(
         &self,
         work: &mut Work,
@@ -306,70 +313,61 @@ impl Filesystem {
         moves: moving::Moves,
     ) -> Result<u64> {
         let Some(log) = &self.log else { return Ok(0) };
-        let moved = chores.moved.len() as u64;
-        if !self.commit_early_parts(work, &mut chores, &moves)? {
-            return Ok(0);
-        }
-        let mut log = self.lock_writable(log)?;
-        // A snapshot may have been made of a checkpoint that was about to be given up.
-        if snapshot_changes.is_some_and(|count| log.snapshot_changes != count) {
-            self.unclaim(&mut log, &moves);
-            return Ok(0);
-        }
-        let outcome = self.commit_chores(&mut log, &chores)?;
-        if !outcome.done {
-            self.unclaim(&mut log, &moves);
-            return Ok(0);
-        }
-        self.flush_locked(&mut log)?;
-        if let Some(known) = log.knowledge.ready() {
-            let clock = known.table.clock().saturating_sub(moves.age);
-            moves.claimed.iter().for_each(|&segment| known.table.set_modified(segment, clock));
-        }
-        work.open = moves.open;
-        self.release_quarantine(&mut log);
         let freed = chores.cleaned.len() as u64;
+        let moved = chores.moved.len() as u64;
+        let mut deleted = 0;
+        let syncs = self.syncs.load(Ordering::Relaxed);
+        let in_parts = std::mem::replace(&mut work.syncs, syncs) != syncs;
+        loop {
+            let part = if in_parts { chores.split_part(PART_BLOCKS) } else { None };
+            let started = Instant::now();
+            let mut log = self.lock_writable(log)?;
+            if snapshot_changes.is_some_and(|count| log.snapshot_changes != count) {
+                self.unclaim(&mut log, &moves);
+                return Ok(0);
+            }
+            let outcome = self.commit_chores(&mut log, part.as_ref().unwrap_or(&chores))?;
+            if !outcome.done {
+                self.unclaim(&mut log, &moves);
+                return Ok(0);
+            }
+            deleted += outcome.deleted_checkpoints;
+            work.open = moves.open;
+            if part.is_some() {
+                MutexGuard::unlock_fair(log);
+                std::thread::sleep(started.elapsed());
+                continue;
+            }
+            if let Some(known) = log.knowledge.ready() {
+                let clock = known.table.clock().saturating_sub(moves.age);
+                moves.claimed.iter().for_each(|&segment| known.table.set_modified(segment, clock));
+            }
+            break;
+        }
+        self.make_cleaned_durable()?;
         self.cleaner.count(|totals| {
             totals.steps += 1;
             totals.segments_freed += freed;
             totals.blocks_moved += moved;
             totals.blocks_written += moves.written;
-            totals.checkpoints_deleted += outcome.deleted_checkpoints;
+            totals.checkpoints_deleted += deleted;
         });
         Ok(freed)
     }
 
-    /// While programs wait for their fsyncs, the new places are committed in parts, so that none of
-    /// them keeps the log for long. The last part stays with the other chores. False if there was
-    /// no room.
-    fn commit_early_parts(
-        &self,
-        work: &mut Work,
-        chores: &mut Chores,
-        moves: &moving::Moves,
-    ) -> Result<bool> {
-        let Some(log) = &self.log else { return Ok(false) };
-        if !moves.disturbs {
-            return Ok(true);
+    /// Flushes, so that what was cleaned can be written again, without keeping the log from others.
+    fn make_cleaned_durable(&self) -> Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let commits = log.lock().quarantine.commits();
+        let flushed = self.flush_moved();
+        let mut log = self.lock_writable(log)?;
+        if let Err(error) = &flushed {
+            self.stop_writing(&mut log, error);
         }
-        let moved = std::mem::take(&mut chores.moved);
-        let mut parts = moved.chunks(PART_BLOCKS).peekable();
-        while let Some(part) = parts.next() {
-            if parts.peek().is_none() {
-                chores.moved = part.to_vec();
-                break;
-            }
-            let adopted = std::mem::take(&mut chores.adopted);
-            let early = Chores { moved: part.to_vec(), adopted, ..Chores::default() };
-            let mut log = self.lock_writable(log)?;
-            if !self.commit_chores(&mut log, &early)?.done {
-                self.unclaim(&mut log, moves);
-                return Ok(false);
-            }
-            work.open = moves.open;
-            MutexGuard::unlock_fair(log);
-        }
-        Ok(true)
+        flushed?;
+        log.quarantine.flushed(commits);
+        self.release_quarantine(&mut log);
+        Ok(())
     }
 
     /// Gives back segments that were taken and are not in use yet.

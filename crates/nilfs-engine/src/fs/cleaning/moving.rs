@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 const READ_BLOCKS: usize = 256;
 
 /// Blocks that are written together at most while somebody waits for the device.
-const PIECE_BLOCKS: usize = 128;
+const PIECE_BLOCKS: usize = 32;
 
 /// The segment that moved blocks go to, as far as it is filled.
 #[derive(Debug, Clone, Copy)]
@@ -48,8 +48,6 @@ pub(super) struct Moves {
     pub(super) age: u64,
     /// Blocks written.
     pub(super) written: u64,
-    /// Somebody has asked for durability meanwhile.
-    pub(super) disturbs: bool,
 }
 
 impl Filesystem {
@@ -120,7 +118,6 @@ impl Filesystem {
         if blocks.is_empty() {
             return Ok(Moves { open: work.open, ..Moves::default() });
         }
-        let syncs = self.syncs.load(Ordering::Relaxed);
         let mut claimed = Vec::new();
         let written = self.write_moved(work.open, &mut claimed, blocks);
         let MovedLogs { logs, moved, end } = match written {
@@ -149,7 +146,6 @@ impl Filesystem {
             open: Some(open).filter(|open| open.room(&self.store.geometry()) >= 2),
             age: average(harvest.age),
             written: logs.iter().map(LogWrite::len).sum(),
-            disturbs: self.syncs.load(Ordering::Relaxed) != syncs,
         })
     }
 
@@ -199,7 +195,7 @@ impl Filesystem {
         Ok(())
     }
 
-    fn flush_moved(&self) -> Result<()> {
+    pub(super) fn flush_moved(&self) -> Result<()> {
         if self.options.barrier { self.store.flush() } else { Ok(()) }
     }
 

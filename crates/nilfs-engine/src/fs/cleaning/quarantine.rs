@@ -10,6 +10,8 @@ use crate::tree::Era;
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine {
     waiting: Vec<Cleaned>,
+    /// How many commits have freed segments.
+    commits: u64,
 }
 
 #[derive(Debug)]
@@ -17,7 +19,9 @@ struct Cleaned {
     /// Alive while somebody holds a view in which the old places are valid.
     era: Weak<Era>,
     segments: Vec<SegNum>,
-    /// The commit that freed them is durable.
+    /// The number of the commit that freed them.
+    commit: u64,
+    /// It is durable.
     durable: bool,
 }
 
@@ -25,12 +29,19 @@ impl Quarantine {
     /// `segments` are cleaned by a commit that ends `era`.
     pub(crate) fn add(&mut self, era: &Arc<Era>, segments: &[SegNum]) {
         let (era, segments) = (Arc::downgrade(era), segments.to_vec());
-        self.waiting.push(Cleaned { era, segments, durable: false });
+        self.commits += 1;
+        self.waiting.push(Cleaned { era, segments, commit: self.commits, durable: false });
     }
 
-    /// Everything written so far is durable.
-    pub(crate) fn flushed(&mut self) {
-        self.waiting.iter_mut().for_each(|cleaned| cleaned.durable = true);
+    /// How many commits have freed segments, for [`Quarantine::flushed`].
+    pub(crate) fn commits(&self) -> u64 {
+        self.commits
+    }
+
+    /// The first so many commits are durable.
+    pub(crate) fn flushed(&mut self, commits: u64) {
+        let durable = self.waiting.iter_mut().take_while(|cleaned| cleaned.commit <= commits);
+        durable.for_each(|cleaned| cleaned.durable = true);
     }
 
     /// Takes out the segments that can be written again. A view of an era is also in the way of what
@@ -59,14 +70,16 @@ mod tests {
         quarantine.add(&first, &[SegNum(5)]);
         quarantine.add(&second, &[SegNum(6)]);
         drop((first, second));
-        quarantine.flushed();
+        quarantine.flushed(quarantine.commits());
         assert_eq!(quarantine.take(), [], "a reader still has the first view");
         drop(reader);
         let third = Arc::new(Era(3));
+        let before = quarantine.commits();
         quarantine.add(&third, &[SegNum(7)]);
+        quarantine.flushed(before);
         drop(third);
         assert_eq!(quarantine.take(), [SegNum(5), SegNum(6)], "7 is not durable yet");
-        quarantine.flushed();
+        quarantine.flushed(quarantine.commits());
         assert_eq!(quarantine.take(), [SegNum(7)]);
         assert!(quarantine.is_empty());
     }
