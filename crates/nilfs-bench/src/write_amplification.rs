@@ -85,11 +85,9 @@ struct Row {
     pattern: Pattern,
     live_percent: u64,
     policy: String,
-    /// All blocks, for each that the log would have taken without a cleaner.
-    cleaning: f64,
-    /// All blocks in all logs, for each that programs wrote.
-    all: f64,
-    /// The part of the log that is no data and not the cleaner's, likewise.
+    /// Blocks of programs and blocks that the cleaner moved, for each that programs wrote.
+    data: f64,
+    /// All other blocks in all logs, likewise.
     metadata: f64,
     limit: Option<f64>,
 }
@@ -147,14 +145,13 @@ fn measure(
     let difference = |value: fn(&Status) -> u64| (value(&after) - value(&before)) as f64;
     let user = difference(|status| status.user_blocks_written);
     let all = difference(|status| status.blocks_written);
-    let log = all - difference(|status| status.cleaner.blocks_written);
+    let moved = difference(|status| status.cleaner.blocks_moved);
     Ok(Row {
         pattern,
         live_percent: live,
         policy: name.into(),
-        cleaning: all / log,
-        all: all / user,
-        metadata: log / user - 1.0,
+        data: 1.0 + moved / user,
+        metadata: (all - moved) / user - 1.0,
         limit: pattern.limit(live),
     })
 }
@@ -214,9 +211,9 @@ fn table(rows: &[Row]) -> Table {
         "writes",
         "live",
         "policy",
-        "by cleaning",
+        "data",
         "limit",
-        "ratio",
+        "data / limit",
         "metadata",
         "in all",
     ]);
@@ -225,11 +222,11 @@ fn table(rows: &[Row]) -> Table {
             format!("{:?}", row.pattern).to_lowercase(),
             format!("{} %", row.live_percent),
             row.policy.clone(),
-            format!("{:.2}", row.cleaning),
+            format!("{:.2}", row.data),
             row.limit.map_or("-".into(), |limit| format!("{limit:.2}")),
-            row.limit.map_or("-".into(), |limit| format!("{:.2}", row.cleaning / limit)),
+            row.limit.map_or("-".into(), |limit| format!("{:.2}", row.data / limit)),
             format!("+ {:.2}", row.metadata),
-            format!("{:.2}", row.all),
+            format!("{:.2}", row.data + row.metadata),
         ]);
     }
     table

@@ -52,13 +52,16 @@ pub struct CleanerOptions {
     /// Checkpoints that are younger are kept.
     pub protection: Duration,
     /// Below so many clean segments beside the reserve, cleaning may no longer wait for an idle
-    /// moment.
+    /// moment. On a volume that is so full that they would be most of what is not in use, a quarter
+    /// of that will do: the longer blocks can die before their segment is cleaned, the fewer are
+    /// moved.
     pub min_clean: Amount,
     /// Above so many clean segments beside the reserve, there is nothing to do.
     pub max_clean: Amount,
     /// How often an idle cleaner looks whether there is something to do.
     pub check_interval: Duration,
-    /// Victims of one step.
+    /// Victims of one step, as far as there are room and memory for what must be moved. Blocks of the
+    /// DAT that the moves change are written once in a step, so a large one is cheaper.
     pub segments_per_step: u32,
     /// The same while clean segments are few.
     pub urgent_segments_per_step: u32,
@@ -81,12 +84,12 @@ impl Default for CleanerOptions {
             min_clean: Amount::Percent(10),
             max_clean: Amount::Percent(20),
             check_interval: Duration::from_secs(10),
-            segments_per_step: 8,
-            urgent_segments_per_step: 8,
+            segments_per_step: 12,
+            urgent_segments_per_step: 12,
             step_interval: Duration::from_millis(100),
             urgent_step_interval: Duration::ZERO,
             min_reclaimable: Amount::Percent(10),
-            urgent_min_reclaimable: Amount::Percent(1),
+            urgent_min_reclaimable: Amount::Percent(5),
         }
     }
 }

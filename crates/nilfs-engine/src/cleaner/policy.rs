@@ -44,6 +44,30 @@ fn benefit(candidate: &Candidate, per_segment: u64) -> f64 {
     gain * (1.0 + candidate.age as f64) / cost
 }
 
+/// Blocks that the commit at the end of a step takes, beside those of the DAT: the super root and
+/// what leads to it, and blocks of the sufile, the cpfile and the ifile.
+const COMMIT_BLOCKS: u64 = 24;
+
+/// How many of the victims, from the first on, give room back at the least cost. A few good ones
+/// are cheap to move, but the commit behind them costs as much as that behind many. `dat` is the
+/// size of the DAT in blocks.
+pub(crate) fn cheapest(victims: &[Candidate], per_segment: u64, dat: u64) -> usize {
+    let (mut moved, mut gained) = (0, 0);
+    let costs = victims.iter().map(|victim| {
+        moved += victim.live;
+        gained += victim.gain(per_segment);
+        ((moved + COMMIT_BLOCKS) as f64 + scattered(moved, dat)) / gained.max(1) as f64
+    });
+    let best = costs.enumerate().min_by(|(_, one), (_, other)| one.total_cmp(other));
+    best.map_or(0, |(nth, _)| nth + 1)
+}
+
+/// Blocks of the DAT that hold the entries of so many blocks, if these are anywhere in it.
+fn scattered(blocks: u64, dat: u64) -> f64 {
+    let dat = dat.max(1) as f64;
+    dat * -(-(blocks as f64) / dat).exp_m1()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,5 +91,16 @@ mod tests {
         assert_eq!(order(Policy::Timestamp), [2, 3, 1], "the oldest first");
         assert_eq!(order(Policy::Greedy), [1, 3, 2], "the emptiest first");
         assert_eq!(order(Policy::CostBenefit), [3, 2, 1], "the emptiest among the cold first");
+    }
+
+    #[test]
+    fn a_step_takes_as_many_victims_as_make_it_cheap() {
+        let victim =
+            |live| Candidate { segment: SegNum(0), filled: 100, live, modified: 0, age: 0 };
+        let equal = [victim(50); 8];
+        assert_eq!(cheapest(&equal, 100, 1000), 8, "they share one commit");
+        let one_good = [victim(10), victim(95), victim(95), victim(95)];
+        assert_eq!(cheapest(&one_good, 100, 1000), 1, "the others cost more than they give");
+        assert_eq!(cheapest(&[], 100, 1000), 0);
     }
 }

@@ -13,12 +13,12 @@ use parking_lot::Mutex;
 
 use crate::commit::Base;
 
-/// Blocks that one changed data block can cost: itself, the node above it, and the DAT blocks of
-/// what the two replace.
-const BLOCKS_PER_PAGE: u64 = 4;
-/// Blocks that one changed inode can cost beside its data: its ifile block, the upper nodes of its
-/// map, and their DAT blocks.
-const BLOCKS_PER_INODE: u64 = 8;
+/// Blocks that one changed data block can cost: itself and the node above it. For each of them
+/// another block, of the DAT, may change, but no more than the DAT has.
+const BLOCKS_PER_PAGE: u64 = 2;
+/// Blocks that one changed inode can cost beside its data: its ifile block and the upper nodes of
+/// its map; and their DAT blocks.
+const BLOCKS_PER_INODE: u64 = 4;
 /// Blocks that any commit costs.
 const BLOCKS_PER_COMMIT: u64 = 64;
 /// Segments that even the cleaner leaves alone, beside room for rewriting the whole DAT: a commit
@@ -51,6 +51,8 @@ pub(crate) struct Space {
     /// Claimed by operations that are under way.
     pending_pages: AtomicU64,
     pending_inodes: AtomicU64,
+    /// Blocks of the DAT, and some that it may get.
+    dat_blocks: AtomicU64,
     /// Room on the device.
     free_blocks: AtomicU64,
     reserved_blocks: AtomicU64,
@@ -89,11 +91,14 @@ impl Space {
         let last = LAST_SEGMENTS * per_segment + commit;
         let reserved = geometry.reserved_segments().saturating_mul(per_segment);
         self.free_blocks.store(free, Ordering::Relaxed);
+        self.dat_blocks.store(commit, Ordering::Relaxed);
         let (least, most) = CLEANER_SEGMENTS.into_inner();
         let cleaner = (geometry.nsegments / CLEANER_SHARE).clamp(least, most);
         let deleting = last + commit + cleaner * per_segment;
-        // Who finds the volume full must still be able to delete.
-        let writing = deleting + per_segment.max(2 * BLOCKS_PER_COMMIT);
+        // Who finds the volume full must still be able to delete, a little at a time.
+        let blocks = geometry.nsegments.saturating_mul(per_segment);
+        let deletes = (8 * BLOCKS_PER_COMMIT).min(blocks / 32);
+        let writing = deleting + deletes.max(per_segment).max(2 * BLOCKS_PER_COMMIT);
         self.reserved_blocks.store(reserved.max(writing), Ordering::Relaxed);
         self.deleting_blocks.store(deleting, Ordering::Relaxed);
         self.runway_blocks.store(2 * cleaner * per_segment, Ordering::Relaxed);
@@ -155,7 +160,8 @@ impl Space {
         };
         let pages = sum([&self.dirty_pages, &self.frozen_pages, &self.pending_pages]);
         let inodes = sum([&self.dirty_inodes, &self.frozen_inodes, &self.pending_inodes]);
-        pages * BLOCKS_PER_PAGE + inodes * BLOCKS_PER_INODE + BLOCKS_PER_COMMIT
+        let changed = pages * BLOCKS_PER_PAGE + inodes * BLOCKS_PER_INODE;
+        changed + changed.min(self.dat_blocks.load(Ordering::Relaxed)) + BLOCKS_PER_COMMIT
     }
 
     /// Counts pages that became dirty.

@@ -45,6 +45,9 @@ use crate::segments;
 /// Moved blocks that one commit names while programs wait for theirs.
 const PART_BLOCKS: usize = 1024;
 
+/// Content that a step holds in memory at most, in bytes.
+const STEP_BYTES: u64 = 64 << 20;
+
 /// What one step leaves to the next.
 #[derive(Debug, Default)]
 pub(super) struct Work {
@@ -161,7 +164,8 @@ impl Filesystem {
         let now = self.now().seconds as u64;
         let usages = self.usages(&log)?;
         let active = [Some(log.base.position.segment), Some(log.base.position.next)];
-        let room = self.room_for_moving(work);
+        let block = self.store.block_size().bytes64();
+        let room = self.room_for_moving(work).min(STEP_BYTES / block);
         let Some(known) = log.knowledge.ready() else { return Ok(None) };
         let protection = match wish.protection {
             Some(period) => known.protection(period, now),
@@ -177,9 +181,8 @@ impl Filesystem {
             known.forget(&protection);
         }
         let per_segment = u64::from(self.store.geometry().blocks_per_segment);
-        let block = self.store.block_size().bytes64();
         let least = wish.min_reclaimable.of(per_segment, block).max(1);
-        let mut candidates: Vec<Candidate> = usages
+        let all: Vec<Candidate> = usages
             .into_iter()
             .filter(|(segment, usage)| {
                 let open = work.open.map(|open| open.segment);
@@ -193,18 +196,27 @@ impl Filesystem {
                 modified: usage.su_lastmod.get(),
                 age: known.table.age(segment),
             })
-            .filter(|candidate| match wish.evacuate {
-                Some(first) => candidate.segment >= first,
-                None => candidate.gain(per_segment) >= least,
-            })
             .collect();
+        let gain = |candidate: &Candidate| candidate.gain(per_segment);
+        self.cleaner.note_reclaimable(all.iter().map(gain).sum());
+        let is_wanted = |candidate: &Candidate| match wish.evacuate {
+            Some(first) => candidate.segment >= first,
+            None => gain(candidate) >= least,
+        };
+        let mut candidates: Vec<Candidate> = all.into_iter().filter(is_wanted).collect();
         if candidates.is_empty() {
             return Ok(None);
         }
         policy::rank(wish.policy, &mut candidates, per_segment);
+        let count = candidates.len() as u64;
+        let mut victims = within_room(candidates, wish.victims, room);
+        if wish.evacuate.is_none() {
+            let dat = log.base.super_root.dat.i_blocks.get() / self.store.block_size().sectors();
+            victims.truncate(policy::cheapest(&victims, per_segment, dat));
+        }
         Ok(Some(Choice {
-            candidates: candidates.len() as u64,
-            victims: within_room(candidates, wish.victims, room),
+            candidates: count,
+            victims,
             protection,
             dat: Arc::clone(&log.base.dat),
             needed_from: log.superblocks.oldest_named(),

@@ -1,6 +1,7 @@
 //! When the cleaner works: ahead of need while nobody writes, beside the writers when clean segments
 //! become few, for a writer that finds no room, and when somebody asks for it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -27,6 +28,8 @@ pub(crate) struct Cleaner {
     control: Mutex<Control>,
     condition: Condvar,
     totals: Mutex<CleanerTotals>,
+    /// Blocks that the segments in use could give back when a step last looked; 0 = not known.
+    reclaimable: AtomicU64,
     gathering: Mutex<()>,
 }
 
@@ -116,6 +119,10 @@ impl Cleaner {
     /// Held by the one who gathers what the cleaner must know.
     pub(super) fn gathering(&self) -> MutexGuard<'_, ()> {
         self.gathering.lock()
+    }
+
+    pub(super) fn note_reclaimable(&self, blocks: u64) {
+        self.reclaimable.store(blocks, Ordering::Relaxed);
     }
 
     pub(super) fn count(&self, change: impl FnOnce(&mut CleanerTotals)) {
@@ -209,9 +216,11 @@ impl Filesystem {
         }
         let spare = clean.saturating_sub(self.space.reserved_blocks().div_ceil(per_segment));
         let segments = |amount: Amount| amount.of(geometry.nsegments, geometry.segment_bytes());
-        let (least, enough) = (segments(options.min_clean), segments(options.max_clean));
+        let enough = segments(options.max_clean);
+        let unused = spare + self.cleaner.reclaimable.load(Ordering::Relaxed) / per_segment;
+        let least = segments(options.min_clean).min(unused.div_ceil(4));
         // With no least number, there is never enough.
-        if spare >= enough && least > 0 {
+        if spare >= enough && segments(options.min_clean) > 0 {
             return Task::Wait(options.check_interval);
         }
         let urgent = spare < least;
