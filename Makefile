@@ -1,4 +1,4 @@
-# make run | stop | test | bench | install | lint | fuzz          (make help explains)
+# make run | stop | test | bench | lab | install | lint | fuzz    (make help explains)
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -17,7 +17,11 @@ DIR ?= mnt
 # For make fuzz: seconds for each target.
 FUZZ_SECONDS ?= 10
 
-.PHONY: build help run stop test bench lint fuzz install uninstall clean
+# For make lab.
+LAB_DIR ?= lab-results
+LAB_OPTIONS ?=
+
+.PHONY: build help run stop test bench lab lint fuzz install uninstall clean
 
 build:
 	$(CARGO) build --release -p nilfs
@@ -28,6 +32,7 @@ help:
 	@echo 'make stop       unmount it'
 	@echo 'make test       install what the tests need (as root) and run all of them'
 	@echo 'make bench      compare speed with other file systems, in one table of ratios'
+	@echo 'make lab        file systems side by side on modelled flash: the quick suite, into $(LAB_DIR)'
 	@echo 'make lint       format, clippy and rustdoc, warnings as errors'
 	@echo 'make fuzz       run each fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make install    install below PREFIX=$(PREFIX); DESTDIR for packagers'
@@ -50,6 +55,11 @@ bench:
 	@scripts/need bench
 	$(CARGO) build --release -p nilfs -p nilfs-bench
 	$(RELEASE)/nilfs-bench --nilfs $(NILFS)
+
+lab:
+	@scripts/need lab
+	$(CARGO) build --release -p nilfs -p nilfs-lab
+	$(RELEASE)/nilfs-lab run --suite quick --nilfs $(NILFS) --out $(LAB_DIR) $(LAB_OPTIONS)
 
 lint:
 	$(CARGO) fmt --all --check

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
+use nilfs_lab::cleanup::{Undo, register};
 
 use crate::cleaning_latency;
-use crate::cleanup::{Undo, register};
 use crate::file_systems::{self, FileSystem, OURS};
 use crate::machine::Machine;
 use crate::null_fs;

@@ -9,7 +9,6 @@
 //! [`report`] what is printed. [`null_fs`] is the limit: a FUSE file system that does nothing.
 
 mod cleaning_latency;
-mod cleanup;
 mod cli;
 mod command;
 mod file_systems;
@@ -27,7 +26,7 @@ mod write_amplification;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let outcome = cleanup::on_signals().and_then(|()| cli::run());
+    let outcome = nilfs_lab::cleanup::on_signals().and_then(|()| cli::run());
     match outcome {
         Ok(code) => code,
         Err(error) => {

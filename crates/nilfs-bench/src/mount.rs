@@ -9,10 +9,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nilfs_lab::cleanup::{Pending, Undo, register};
 use parking_lot::Mutex;
 use rustix::mount::UnmountFlags;
 
-use crate::cleanup::{Pending, Undo, register};
 use crate::command::{self, Messages};
 
 /// How often the state of a daemon is looked at.

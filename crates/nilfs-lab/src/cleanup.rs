@@ -4,14 +4,15 @@
 //! the signal thread (Ctrl-C), whichever comes first, and never twice. Signals belong to the
 //! process, hence the one static.
 
-use std::path::PathBuf;
-use std::process::Child;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -19,8 +20,12 @@ use signal_hook::iterator::Signals;
 pub enum Undo {
     /// Take a mount away, busy or not; nothing that it holds is of value any more.
     Unmount(PathBuf),
+    /// Detach a loop device, at the latest when its last user closes it.
+    Detach(PathBuf),
     /// End a daemon that we started.
     Kill(Arc<Mutex<Child>>),
+    /// End all processes of a group that we started.
+    KillGroup(Pid),
     /// Remove a directory with all it holds.
     Remove(PathBuf),
 }
@@ -60,19 +65,33 @@ impl Drop for Pending {
 /// matter just as much.
 fn perform(step: Undo) {
     match step {
-        Undo::Unmount(dir) => {
-            // FORCE breaks the connection to a FUSE daemon that no longer answers.
-            let _ = unmount(&dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
-        }
+        Undo::Unmount(dir) => tear_away(&dir),
+        Undo::Detach(device) => run_quietly(Command::new("losetup").arg("-d").arg(device)),
         Undo::Kill(child) => {
             let mut child = child.lock();
             let _ = child.kill();
             let _ = child.wait();
         }
+        Undo::KillGroup(group) => {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         Undo::Remove(dir) => {
             let _ = std::fs::remove_dir_all(dir);
         }
     }
+}
+
+fn tear_away(dir: &Path) {
+    if rustix::process::geteuid().is_root() {
+        // FORCE breaks the connection to a FUSE daemon that no longer answers.
+        let _ = unmount(dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
+    } else {
+        run_quietly(Command::new("fusermount3").args(["-u", "-z", "-q", "--"]).arg(dir));
+    }
+}
+
+fn run_quietly(command: &mut Command) {
+    let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
 /// From now on SIGINT, SIGTERM and SIGHUP perform all registered steps and end the program with

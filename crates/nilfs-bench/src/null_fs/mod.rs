@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 use fuser::{Config, MountOption, SessionACL};
+use nilfs_lab::cleanup::{Undo, register};
 
-use crate::cleanup::{Undo, register};
 use requests::NullFs;
 
 /// Largest request, both ways: the most that Linux allows by default (`fs.fuse.max_pages_limit`).

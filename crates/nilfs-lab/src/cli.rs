@@ -1,0 +1,195 @@
+//! The command line.
+
+mod background;
+mod list;
+mod progress;
+mod tools;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use nilfs_lab::report;
+use nilfs_lab::results::{Clock, Outcome, Results};
+use nilfs_lab::run::{self, Choice, Plan, Suite, Where};
+use nilfs_lab::workloads;
+
+use background::Known;
+use progress::Progress;
+
+const EXAMPLES: &str = "\
+Examples:
+  nilfs-lab list
+  nilfs-lab run --suite quick
+  nilfs-lab run --workload iozone --device microsd-2012 --fs ext4,f2fs,nilfs --scale 1/16
+  nilfs-lab run --suite published --where vm --out results/published
+  nilfs-lab compare results/before results/after
+  nilfs-lab draw results/published/traces/usb-2010-big-file-nilfs-1.trace --out picture.svg
+
+Exit codes:
+  0    done, everything was measured
+  1    some figures are missing; the report says why
+  2    the command line is wrong, or nothing could be measured
+  130  interrupted (128 + signal); the same run command goes on where it was";
+
+/// Measures file systems side by side on modelled flash devices, with the workloads of published
+/// comparisons.
+#[derive(Debug, Parser)]
+#[command(name = "nilfs-lab", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(RunArgs),
+    List(list::ListArgs),
+    Compare(CompareArgs),
+    Probe(tools::ProbeArgs),
+    Replay(tools::ReplayArgs),
+    Draw(tools::DrawArgs),
+    Export(tools::ExportArgs),
+}
+
+/// Measure, and write report.html, report.md and results.json
+///
+/// An interrupted run goes on where it was when it is started again with the same --out. What
+/// failed is tried again then.
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// What to measure: published, quick or full; `nilfs-lab list` explains.
+    #[arg(long, value_name = "NAME", default_value = "quick")]
+    suite: String,
+    /// File systems, with options behind colons, such as ext4:noatime,f2fs:discard,nilfs.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    fs: Vec<String>,
+    /// Devices: names of presets, or paths of your own.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    device: Vec<String>,
+    /// Workloads.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    workload: Vec<String>,
+    /// The part of the original sizes, such as 1/8 [default: the suite's].
+    #[arg(long, value_parser = workloads::scale_of)]
+    scale: Option<f64>,
+    /// How often to repeat each workload; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
+    runs: u32,
+    /// Where file systems run: on this machine (needs root and their place in its kernel), in a
+    /// virtual one (needs QEMU), or whichever does.
+    #[arg(long = "where", value_enum, default_value_t = Location::Auto)]
+    location: Location,
+    /// What counts: the clock on the wall while the device takes its time, or the time the model
+    /// is busy, without waiting for it.
+    #[arg(long, value_enum, default_value_t = ClockName::Paced)]
+    clock: ClockName,
+    /// Where results go, and whatever is needed meanwhile.
+    #[arg(long, value_name = "DIR", default_value = "lab-results")]
+    out: PathBuf,
+    /// Keep what reached each device, for replay and draw.
+    #[arg(long)]
+    keep_traces: bool,
+    /// Our program [default: nilfs, beside this program].
+    #[arg(long, value_name = "PATH")]
+    nilfs: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Location {
+    Auto,
+    Host,
+    Vm,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ClockName {
+    Paced,
+    Device,
+}
+
+/// Say how two sets of results differ
+#[derive(Debug, Args)]
+struct CompareArgs {
+    /// The --out of a run, or its results.json.
+    before: PathBuf,
+    /// The same of another.
+    after: PathBuf,
+}
+
+/// Does what the command line says.
+pub fn main() -> Result<ExitCode> {
+    match Cli::parse().command {
+        Command::Run(args) => run(args),
+        Command::List(args) => list::list(&args),
+        Command::Compare(args) => {
+            show(&report::compare(&load(&args.before)?, &load(&args.after)?));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Probe(args) => tools::probe(&args),
+        Command::Replay(args) => tools::replay(&args),
+        Command::Draw(args) => tools::draw(&args),
+        Command::Export(args) => tools::export(&args),
+    }
+}
+
+fn run(args: RunArgs) -> Result<ExitCode> {
+    let plan = plan(args)?;
+    let mut progress = Progress::new();
+    let results = run::run(&plan, &mut |event| progress.tell(&event))?;
+    progress.end();
+    let background = Known::new(&plan);
+    report::write(&results, &background, &plan.directory)?;
+    show(&report::terminal(&results, &background));
+    let directory = plan.directory.display();
+    show(&format!("\n{directory}/report.html, {directory}/report.md, {directory}/results.json\n"));
+    let all = results.cells.iter().all(|cell| matches!(cell.outcome, Outcome::Measured(_)));
+    Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn plan(args: RunArgs) -> Result<Plan> {
+    let suite = Suite::find(&args.suite)?;
+    let nilfs = args.nilfs.map_or_else(beside_us, Ok)?;
+    let nilfs = std::path::absolute(&nilfs).context("the current directory is gone")?;
+    let choice = Choice { workloads: args.workload, devices: args.device, file_systems: args.fs };
+    let scale = args.scale.map_or_else(|| workloads::scale_of(suite.scale), Ok)?;
+    Ok(Plan {
+        suite: suite.name.to_owned(),
+        tables: choice.tables(suite, &nilfs)?,
+        scale,
+        runs: args.runs,
+        place: match args.location {
+            Location::Auto => Where::Auto,
+            Location::Host => Where::Host,
+            Location::Vm => Where::Vm,
+        },
+        clock: match args.clock {
+            ClockName::Paced => Clock::Paced,
+            ClockName::Device => Clock::Device,
+        },
+        directory: std::path::absolute(&args.out).context("the current directory is gone")?,
+        nilfs,
+        keep_traces: args.keep_traces,
+    })
+}
+
+fn beside_us() -> Result<PathBuf> {
+    let us = std::env::current_exe().context("cannot find out where this program is")?;
+    Ok(us.with_file_name("nilfs"))
+}
+
+/// Prints. Somebody who stops reading has read enough.
+fn show(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn load(path: &Path) -> Result<Results> {
+    let path = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
+    let about = || format!("cannot read {}", path.display());
+    let text = std::fs::read_to_string(&path).with_context(about)?;
+    serde_json::from_str(&text).with_context(about)
+}

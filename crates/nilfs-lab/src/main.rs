@@ -1,0 +1,17 @@
+//! `nilfs-lab`: file systems and workloads side by side on modelled flash.
+//!
+//! [`cli`] is the command line; all the rest is the library.
+
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match nilfs_lab::cleanup::on_signals().and_then(|()| cli::main()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("nilfs-lab: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

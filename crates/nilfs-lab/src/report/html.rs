@@ -1,0 +1,490 @@
+//! The report as one page: no script, nothing to load.
+
+use std::path::{Component, Path};
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::agreement::Agreement;
+use super::numbers::{bytes, clock, count, duration, figure, percent, scale, times, unit};
+use super::plot::{colour, lanes};
+use super::table::{Device, Entry, Figure, Found, Row, Standing, Tables, Workload};
+use super::{Background, Published};
+use crate::results::{Measured, Results};
+use crate::trace::Count;
+
+const STYLE: &str = include_str!("page.css");
+
+/// The whole page.
+pub(super) fn page(results: &Results, tables: &Tables<'_>, background: &dyn Background) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { "Flash lab: " (results.suite) " suite" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                (navigation(tables))
+                main {
+                    (head(results))
+                    (summary(tables, background))
+                    (devices(tables, background))
+                    (how_to_read())
+                    @for device in &tables.devices {
+                        (device_section(device, tables, results, background))
+                    }
+                    (surroundings(results))
+                }
+            }
+        }
+    };
+    page.into_string()
+}
+
+fn navigation(tables: &Tables<'_>) -> Markup {
+    html! {
+        nav aria-label="Contents" {
+            a.top href="#top" { "Flash lab" }
+            ul {
+                li { a href="#summary" { "Who is first" } }
+                li { a href="#devices" { "Devices" } }
+                li { a href="#reading" { "How to read" } }
+                li { a href="#where" { "Where it ran" } }
+            }
+            @for device in &tables.devices {
+                details open[tables.devices.len() == 1] {
+                    summary { (device.name) }
+                    ul {
+                        li { a href={ "#" (device.anchor) } { "All at a glance" } }
+                        @for workload in &device.workloads {
+                            li { a href={ "#" (workload.anchor) } { (workload.name) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn head(results: &Results) -> Markup {
+    let place = &results.surroundings;
+    html! {
+        header #top {
+            h1 { "Flash lab" }
+            p.lead {
+                "File systems side by side on modelled flash. Suite " b { (results.suite) }
+                ", scale " b { (scale(results.scale)) } ", in " b { (place.place) }
+                " with kernel " b { (place.kernel) } "."
+            }
+            p { "Clock: " (clock(results.clock)) "." }
+        }
+    }
+}
+
+fn summary(tables: &Tables<'_>, background: &dyn Background) -> Markup {
+    html! {
+        section #summary {
+            h2 { "Who is first" }
+            p.hint { "Steps of workloads in which each is the best, of those it was in." }
+            div.scroll tabindex="0" {
+                table.matrix {
+                    thead {
+                        tr {
+                            th scope="col" { "File system" }
+                            @for device in &tables.devices {
+                                th scope="col" { a href={ "#" (device.anchor) } { (device.name) } }
+                            }
+                        }
+                    }
+                    tbody {
+                        @for name in &tables.file_systems { (standings(name, tables, background)) }
+                    }
+                    tfoot { (verdicts(tables)) }
+                }
+            }
+        }
+    }
+}
+
+fn standings(name: &str, tables: &Tables<'_>, background: &dyn Background) -> Markup {
+    html! {
+        tr {
+            th scope="row" title=[background.file_system(name)] { (swatch(name)) (name) }
+            @for device in &tables.devices { (standing(device.standing(name))) }
+        }
+    }
+}
+
+fn standing(standing: Standing) -> Markup {
+    html! {
+        td class=(share(standing)) {
+            @if standing.rows > 0 {
+                b { (standing.first) } " of " (standing.rows)
+                @if standing.as_good > 0 { br; small { (standing.as_good) " within 5 %" } }
+                @if standing.failed > 0 { br; small.failed { (standing.failed) " failed" } }
+            }
+        }
+    }
+}
+
+/// The more often first, the stronger the colour.
+fn share(standing: Standing) -> &'static str {
+    match standing.first * 4 {
+        0 => "",
+        firsts if firsts >= standing.rows * 3 => "good-3",
+        firsts if firsts >= standing.rows => "good-2",
+        _ => "good-1",
+    }
+}
+
+fn verdicts(tables: &Tables<'_>) -> Markup {
+    let verdicts: Vec<_> = tables.devices.iter().map(Device::verdict).collect();
+    html! {
+        @if verdicts.iter().any(|verdict| verdict.rows > 0) {
+            tr {
+                th scope="row" { "Published figures" }
+                @for verdict in &verdicts {
+                    td {
+                        @if verdict.rows > 0 {
+                            "order agrees in " b { (verdict.in_order) } " of " (verdict.rows) br;
+                            small {
+                                (verdict.ratios_that_agree) " of " (verdict.ratios)
+                                " ratios within 30 %"
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn devices(tables: &Tables<'_>, background: &dyn Background) -> Markup {
+    let header = ["Reads", "Writes", "4 KiB read", "4 KiB write", "Flush"];
+    html! {
+        section #devices {
+            h2 { "Devices and what they can do at best" }
+            div.scroll tabindex="0" {
+                table {
+                    thead {
+                        tr {
+                            th scope="col" { "Device" }
+                            @for name in header { th scope="col" { (name) } }
+                        }
+                    }
+                    tbody { @for device in &tables.devices { (limits(device)) } }
+                }
+            }
+            dl {
+                @for device in &tables.devices {
+                    @if let Some(about) = background.device(device.name) {
+                        dt { (device.name) } dd { (about) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn limits(device: &Device<'_>) -> Markup {
+    html! {
+        tr {
+            th scope="row" { a href={ "#" (device.anchor) } { (device.name) } }
+            @match device.limits {
+                Some(limits) => {
+                    td { (figure(limits.sequential_read / 1e6)) " MB/s" }
+                    td { (figure(limits.sequential_write / 1e6)) " MB/s" }
+                    td { (duration(limits.small_read)) }
+                    td { (duration(limits.small_write)) }
+                    td { (duration(limits.flush)) }
+                }
+                None => { td.text colspan="5" { "not known" } }
+            }
+        }
+    }
+}
+
+fn how_to_read() -> Markup {
+    html! {
+        details #reading {
+            summary { h2 { "How to read" } }
+            dl {
+                dt { "Figure" }
+                dd { "the median of all runs, with the least and the most of them." }
+                dt { "To best" }
+                dd { "1.00× is the best of the row; 2.00× is half as good: half the rate, or twice the time." }
+                dt { "To limit" }
+                dd { "how many times as good the device could be if nothing but it stood in the way." }
+                dt { "Sequential runs" }
+                dd { "sequences of writes that each began where the one before had ended: the fewer for the same bytes, the more sequential." }
+                dt { "Programmed, amplification" }
+                dd { "what the device wrote into its flash, its own copies included; and that for each byte it was asked to write." }
+                dt { "Published" }
+                dd { "what others measured on a real device. Ratios are to the best of theirs: what they published → what was measured here. Pairs closer than 5 % are a tie; a ratio agrees if it is within 30 %." }
+            }
+        }
+    }
+}
+
+fn device_section(
+    device: &Device<'_>,
+    tables: &Tables<'_>,
+    results: &Results,
+    background: &dyn Background,
+) -> Markup {
+    html! {
+        section.device id=(device.anchor) {
+            h2 { (device.name) }
+            (glance(device, tables))
+            @for workload in &device.workloads {
+                section.workload id=(workload.anchor) {
+                    h3 { (workload.name) small { " on " (device.name) } }
+                    @if let Some(about) = background.workload(workload.name) { p { (about) } }
+                    @for row in &workload.rows { (row_article(row, results)) }
+                }
+            }
+        }
+    }
+}
+
+/// All rows of a device, each entry as its ratio to the best.
+fn glance(device: &Device<'_>, tables: &Tables<'_>) -> Markup {
+    let takes_part = |name: &&&str| device.standing(name).rows > 0;
+    let names: Vec<&str> = tables.file_systems.iter().filter(takes_part).copied().collect();
+    html! {
+        p.hint { "Ratios to the best of each row; 1.00× is the best, 2.00× half as good." }
+        div.scroll tabindex="0" {
+            table.matrix.glance {
+                thead {
+                    tr {
+                        th scope="col" { "Step" }
+                        @for name in &names { th scope="col" { (swatch(name)) (name) } }
+                    }
+                }
+                @for workload in &device.workloads { (glance_group(workload, &names)) }
+            }
+        }
+    }
+}
+
+fn glance_group(workload: &Workload<'_>, names: &[&str]) -> Markup {
+    html! {
+        tbody {
+            tr.group { th scope="rowgroup" { (workload.name) } td colspan=(names.len()) {} }
+            @for row in &workload.rows {
+                tr {
+                    th scope="row" { a href={ "#" (row.anchor) } { (row.step) } }
+                    @for name in names { (glance_cell(row.entry(name))) }
+                }
+            }
+        }
+    }
+}
+
+fn glance_cell(entry: Option<&Entry<'_>>) -> Markup {
+    html! {
+        @match entry.map(|entry| &entry.found) {
+            None => { td {} }
+            Some(Found::Failed(reason)) => { td.failed title=(reason) { "failed" } }
+            Some(Found::Figure(found)) => {
+                td class=(heat(found)) { (found.to_best.map_or_else(|| "–".to_owned(), times)) }
+            }
+        }
+    }
+}
+
+/// The further from the best, the stronger the other colour.
+fn heat(found: &Figure<'_>) -> &'static str {
+    match found.to_best {
+        _ if found.rank == 1 => "good-3",
+        None => "",
+        Some(..=1.05) => "good-1",
+        Some(..=1.5) => "",
+        Some(..=3.0) => "bad-1",
+        Some(..=10.0) => "bad-2",
+        Some(_) => "bad-3",
+    }
+}
+
+fn row_article(row: &Row<'_>, results: &Results) -> Markup {
+    html! {
+        article id=(row.anchor) {
+            h4 { (row.step) small { " " (unit(row.unit)) } }
+            figure { (lanes(row, results.scale)) }
+            div.scroll tabindex="0" {
+                table {
+                    (row_header(row))
+                    tbody { @for entry in &row.entries { (entry_row(entry, row)) } }
+                }
+            }
+            @if let Some(agreement) = &row.agreement {
+                p.verdict.differs[!agreement.order_agrees()] { (super::verdict(agreement)) }
+            }
+            @for source in row.sources() { p.source { "Published: " (source) } }
+        }
+    }
+}
+
+fn row_header(row: &Row<'_>) -> Markup {
+    let device = [
+        "Read",
+        "Written",
+        "Discarded",
+        "Flushes",
+        "Seq. runs",
+        "Programmed",
+        "Erases",
+        "Busy",
+        "Type",
+    ];
+    html! {
+        thead {
+            tr.groups {
+                th {}
+                th colspan="4" { "Figure, " (unit(row.unit)) }
+                @if row.published() > 0 { th colspan="2" { "Published" } }
+                th colspan="5" { "What reached the device" }
+                th colspan="2" { "Flash wear" }
+                th { "Time" }
+                th {}
+            }
+            tr {
+                th scope="col" { "File system" }
+                @for name in ["Median", "Rank", "To best", "To limit"] { th scope="col" { (name) } }
+                @if row.published() > 0 {
+                    th scope="col" { "Figure" } th scope="col" { "Ratio → here" }
+                }
+                @for name in device { th scope="col" { (name) } }
+            }
+        }
+    }
+}
+
+fn entry_row(entry: &Entry<'_>, row: &Row<'_>) -> Markup {
+    html! {
+        tr {
+            th scope="row" { (swatch(entry.file_system)) (entry.file_system) }
+            @match &entry.found {
+                Found::Failed(reason) => {
+                    td.text.failed colspan="4" { b { "failed" } " " (reason) }
+                }
+                Found::Figure(found) => { (figure_cells(found)) }
+            }
+            @if row.published() > 0 {
+                (published_cells(entry, row.agreement.as_ref()))
+            }
+            @match &entry.found {
+                Found::Failed(_) => { td colspan="9" {} }
+                Found::Figure(found) => { (device_cells(found.measured)) }
+            }
+        }
+    }
+}
+
+fn figure_cells(found: &Figure<'_>) -> Markup {
+    html! {
+        td {
+            b { (figure(found.measured.median)) }
+            @if found.most > found.least {
+                br; small { (figure(found.least)) ".." (figure(found.most)) }
+            }
+        }
+        td { (found.rank) }
+        td class=(heat(found)) { (found.to_best.map_or_else(|| "–".to_owned(), times)) }
+        td { (found.to_limit.map_or_else(|| "–".to_owned(), times)) }
+    }
+}
+
+fn published_cells(entry: &Entry<'_>, agreement: Option<&Agreement>) -> Markup {
+    let ratio = agreement.and_then(|agreement| agreement.ratio(entry.file_system));
+    let is_reference = agreement.is_some_and(|known| known.reference == entry.file_system);
+    html! {
+        td { @if let Some(Published { figure: theirs, .. }) = &entry.published { (figure(*theirs)) } }
+        td {
+            @if let Some(ratio) = ratio {
+                (figure(ratio.published)) " → " (figure(ratio.measured)) br;
+                small.off[!ratio.agrees()] { (percent(ratio.deviation())) }
+            } @else if is_reference {
+                small { "reference" }
+            }
+        }
+    }
+}
+
+fn device_cells(measured: &Measured) -> Markup {
+    let (traffic, wear) = (&measured.traffic, &measured.wear);
+    html! {
+        @for amount in [&traffic.read, &traffic.written, &traffic.discarded] { (amount_cell(amount)) }
+        td { (count(traffic.flushes)) }
+        td { (count(traffic.sequential_runs)) }
+        td {
+            (bytes(wear.programmed_bytes))
+            @if let Some(amplification) = wear.amplification() {
+                br; small { "ampl. " (figure(amplification)) }
+            }
+        }
+        td { (count(wear.erases)) }
+        td { (duration(measured.device_seconds)) }
+        td {
+            code { (format!("{:#x}", measured.magic)) }
+            @if let Some(link) = measured.trace.as_deref().and_then(relative_link) {
+                br; a href=(link) { "trace" }
+            }
+        }
+    }
+}
+
+fn amount_cell(amount: &Count) -> Markup {
+    html! {
+        td {
+            @if amount.requests == 0 { span.none { "0" } } @else {
+                (bytes(amount.bytes)) br; small { "in " (count(amount.requests)) }
+            }
+        }
+    }
+}
+
+/// A link to a file below the directory of the report; `None` if the path leads elsewhere.
+fn relative_link(path: &str) -> Option<String> {
+    let inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+    if path.is_empty() || !Path::new(path).components().all(inside) {
+        return None;
+    }
+    let mut link = "./".to_owned();
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-_.".contains(&byte) {
+            link.push(char::from(byte));
+        } else {
+            link.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    Some(link)
+}
+
+fn surroundings(results: &Results) -> Markup {
+    let place = &results.surroundings;
+    let facts = [
+        ("Place", place.place.clone()),
+        ("Kernel", place.kernel.clone()),
+        ("Machine", place.machine.clone()),
+        ("Suite", results.suite.clone()),
+        ("Scale", scale(results.scale)),
+        ("Clock", clock(results.clock).to_owned()),
+    ];
+    html! {
+        section #where {
+            h2 { "Where it ran" }
+            dl.facts {
+                @for (name, value) in &facts { dt { (name) } dd { (value) } }
+                @for (name, version) in &results.versions { dt { (name) } dd { (version) } }
+            }
+        }
+    }
+}
+
+fn swatch(file_system: &str) -> Markup {
+    html! { i class={ "swatch " (colour(file_system)) } aria-hidden="true" {} }
+}

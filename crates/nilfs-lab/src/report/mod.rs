@@ -1,0 +1,105 @@
+//! How people read results: tables on the terminal, a Markdown file, and a page that needs nothing
+//! but itself; and two sets of results side by side.
+//!
+//! `table` puts results in order, with ranks and ratios; `terminal`, `markdown` and `html` print
+//! it, `plot` draws it. Names and reasons come from files and from other programs: every form
+//! escapes them.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::results::{Cell, Results};
+
+pub mod agreement;
+mod compare;
+mod html;
+mod markdown;
+mod numbers;
+mod plot;
+mod table;
+mod terminal;
+
+pub use compare::compare;
+pub use terminal::terminal;
+
+/// What a report says beside the results. Names without anything to say are left alone.
+pub trait Background {
+    /// What others measured in place of a cell, in its unit.
+    fn published(&self, _cell: &Cell) -> Option<Published> {
+        None
+    }
+
+    /// A device in a sentence.
+    fn device(&self, _name: &str) -> Option<String> {
+        None
+    }
+
+    /// A workload in a sentence: what it stands for.
+    fn workload(&self, _name: &str) -> Option<String> {
+        None
+    }
+
+    /// A file system in a sentence.
+    fn file_system(&self, _name: &str) -> Option<String> {
+        None
+    }
+}
+
+/// Only the results.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Nothing;
+
+impl Background for Nothing {}
+
+/// What others measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Published {
+    /// The figure, at the original size.
+    pub figure: f64,
+    /// Who measured it, on what, and when.
+    pub source: String,
+}
+
+/// Writes `report.html` and `report.md` into a directory that exists.
+pub fn write(results: &Results, background: &dyn Background, directory: &Path) -> Result<()> {
+    let tables = table::Tables::of(results, background);
+    replace(&directory.join("report.md"), &markdown::text(results, &tables, background))?;
+    replace(&directory.join("report.html"), &html::page(results, &tables, background))
+}
+
+/// What the agreement of a row amounts to, in a sentence or two.
+fn verdict(agreement: &agreement::Agreement) -> String {
+    let order = if agreement.pairs == 0 {
+        "The published figures are a tie.".to_owned()
+    } else if agreement.order_agrees() {
+        format!("The order agrees with the published one ({} pairs).", agreement.pairs)
+    } else {
+        let pairs: Vec<String> = agreement
+            .inverted
+            .iter()
+            .map(|(ahead, behind)| format!("{ahead} before {behind}"))
+            .collect();
+        format!(
+            "The order differs in {} of {} pairs: published {}, here the other way round.",
+            pairs.len(),
+            agreement.pairs,
+            pairs.join(", ")
+        )
+    };
+    format!(
+        "{order} {} of {} ratios to {} are within 30 %.",
+        agreement.ratios_that_agree(),
+        agreement.ratios.len(),
+        agreement.reference
+    )
+}
+
+/// A reader sees the file of before or the whole of the new one.
+fn replace(path: &Path, content: &str) -> Result<()> {
+    let new = path.with_extension("new");
+    fs::write(&new, content)
+        .and_then(|()| fs::rename(&new, path))
+        .with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,354 @@
+//! Results put in order for people: devices, their workloads, a row for each step, in the row an
+//! entry for each file system, with rank and ratios. All forms of the report print this.
+
+use std::collections::BTreeMap;
+
+use super::agreement::{Agreement, Point, best_first, lead};
+use super::{Background, Published};
+use crate::model::Limits;
+use crate::results::{Cell, Measured, Outcome, Results, Unit};
+
+/// A file system is as good as the first if it is within 5 % of it.
+const AS_GOOD: f64 = 1.05;
+
+/// Our order of file systems, and the class of the style sheet that has the colour of each: both
+/// depend on the name alone, so that they are the same in every report.
+pub(super) const KNOWN: [(&str, &str); 10] = [
+    ("ext2", "c-ext2"),
+    ("ext3", "c-ext3"),
+    ("ext4", "c-ext4"),
+    ("ext4-nojournal", "c-ext4-nojournal"),
+    ("btrfs", "c-btrfs"),
+    ("btrfs-ssd", "c-btrfs-ssd"),
+    ("vfat", "c-vfat"),
+    ("f2fs", "c-f2fs"),
+    ("nilfs2", "c-nilfs2"),
+    ("nilfs", "c-nilfs"),
+];
+
+/// "ext4" of "ext4:noatime".
+pub(super) fn without_options(file_system: &str) -> &str {
+    file_system.split(':').next().unwrap_or_default()
+}
+
+/// The whole.
+pub(super) struct Tables<'a> {
+    /// Those known in their order, then others as they were run.
+    pub file_systems: Vec<&'a str>,
+    pub devices: Vec<Device<'a>>,
+}
+
+pub(super) struct Device<'a> {
+    pub name: &'a str,
+    /// Names the place of the device in a page.
+    pub anchor: String,
+    pub limits: Option<&'a Limits>,
+    pub workloads: Vec<Workload<'a>>,
+}
+
+pub(super) struct Workload<'a> {
+    pub name: &'a str,
+    pub anchor: String,
+    pub rows: Vec<Row<'a>>,
+}
+
+/// Figures that can be compared: one step, one unit.
+pub(super) struct Row<'a> {
+    pub step: &'a str,
+    pub anchor: String,
+    pub unit: Unit,
+    pub entries: Vec<Entry<'a>>,
+    pub agreement: Option<Agreement>,
+}
+
+/// A file system in a row.
+pub(super) struct Entry<'a> {
+    pub file_system: &'a str,
+    pub found: Found<'a>,
+    pub published: Option<Published>,
+}
+
+/// What was found.
+pub(super) enum Found<'a> {
+    Figure(Figure<'a>),
+    /// Nothing; why.
+    Failed(&'a str),
+}
+
+/// A figure among others. A ratio is how many times as good the better one is: 1 or more, except
+/// where the device's limit is surpassed.
+pub(super) struct Figure<'a> {
+    pub measured: &'a Measured,
+    pub least: f64,
+    pub most: f64,
+    /// 1 is the best; equal figures have the same.
+    pub rank: usize,
+    pub to_best: Option<f64>,
+    pub to_limit: Option<f64>,
+}
+
+/// How often a file system is ahead on a device.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Standing {
+    pub rows: usize,
+    pub first: usize,
+    /// Not first, but within 5 % of it.
+    pub as_good: usize,
+    pub failed: usize,
+}
+
+/// How rows with published figures came out.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub rows: usize,
+    pub in_order: usize,
+    pub ratios: usize,
+    pub ratios_that_agree: usize,
+}
+
+impl<'a> Tables<'a> {
+    pub fn of(results: &'a Results, background: &dyn Background) -> Self {
+        let mut tables = Self { file_systems: Vec::new(), devices: Vec::new() };
+        let mut anchors = Anchors::default();
+        for cell in &results.cells {
+            if !tables.file_systems.contains(&cell.file_system.as_str()) {
+                tables.file_systems.push(&cell.file_system);
+            }
+            let device = tables.device(&cell.device, results, &mut anchors);
+            let workload = device.workload(&cell.workload, &mut anchors);
+            workload.row(cell, &mut anchors).add(cell, background);
+        }
+        let place =
+            |name: &&str| KNOWN.iter().position(|(known, _)| *known == without_options(name));
+        tables.file_systems.sort_by_key(|name| place(name).unwrap_or(KNOWN.len()));
+        let order = tables.file_systems.clone();
+        for row in tables.rows_mut() {
+            row.settle(&order);
+        }
+        tables
+    }
+
+    fn device(
+        &mut self,
+        name: &'a str,
+        results: &'a Results,
+        anchors: &mut Anchors,
+    ) -> &mut Device<'a> {
+        let known = self.devices.iter().position(|device| device.name == name);
+        let at = known.unwrap_or_else(|| {
+            self.devices.push(Device {
+                name,
+                anchor: anchors.take("at", name),
+                limits: results.devices.get(name),
+                workloads: Vec::new(),
+            });
+            self.devices.len() - 1
+        });
+        &mut self.devices[at]
+    }
+
+    fn rows_mut(&mut self) -> impl Iterator<Item = &mut Row<'a>> {
+        let workloads = self.devices.iter_mut().flat_map(|device| &mut device.workloads);
+        workloads.flat_map(|workload| &mut workload.rows)
+    }
+
+    /// The row of another set of results that measures the same.
+    pub fn row(&self, device: &str, workload: &str, like: &Row<'_>) -> Option<&Row<'a>> {
+        let device = self.devices.iter().find(|known| known.name == device)?;
+        let workload = device.workloads.iter().find(|known| known.name == workload)?;
+        workload.rows.iter().find(|row| row.step == like.step && row.unit == like.unit)
+    }
+}
+
+impl<'a> Device<'a> {
+    fn workload(&mut self, name: &'a str, anchors: &mut Anchors) -> &mut Workload<'a> {
+        let known = self.workloads.iter().position(|workload| workload.name == name);
+        let at = known.unwrap_or_else(|| {
+            let anchor = anchors.take(&self.anchor, name);
+            self.workloads.push(Workload { name, anchor, rows: Vec::new() });
+            self.workloads.len() - 1
+        });
+        &mut self.workloads[at]
+    }
+
+    pub fn rows(&self) -> impl Iterator<Item = &Row<'a>> {
+        self.workloads.iter().flat_map(|workload| &workload.rows)
+    }
+
+    pub fn standing(&self, file_system: &str) -> Standing {
+        let mut standing = Standing::default();
+        let entries = self.rows().filter_map(|row| row.entry(file_system));
+        for entry in entries {
+            standing.rows += 1;
+            match &entry.found {
+                Found::Failed(_) => standing.failed += 1,
+                Found::Figure(figure) if figure.rank == 1 => standing.first += 1,
+                Found::Figure(figure) => {
+                    let as_good = figure.to_best.is_some_and(|ratio| ratio <= AS_GOOD);
+                    standing.as_good += usize::from(as_good);
+                }
+            }
+        }
+        standing
+    }
+
+    pub fn verdict(&self) -> Verdict {
+        let mut verdict = Verdict::default();
+        for agreement in self.rows().filter_map(|row| row.agreement.as_ref()) {
+            verdict.rows += 1;
+            verdict.in_order += usize::from(agreement.order_agrees());
+            verdict.ratios += agreement.ratios.len();
+            verdict.ratios_that_agree += agreement.ratios_that_agree();
+        }
+        verdict
+    }
+}
+
+impl<'a> Workload<'a> {
+    fn row(&mut self, cell: &'a Cell, anchors: &mut Anchors) -> &mut Row<'a> {
+        let same = |row: &Row<'_>| row.step == cell.step && row.unit == cell.unit;
+        let known = self.rows.iter().position(same);
+        let at = known.unwrap_or_else(|| {
+            self.rows.push(Row {
+                step: &cell.step,
+                anchor: anchors.take(&self.anchor, &cell.step),
+                unit: cell.unit,
+                entries: Vec::new(),
+                agreement: None,
+            });
+            self.rows.len() - 1
+        });
+        &mut self.rows[at]
+    }
+
+    /// The file systems that have an entry in any row, in the given order.
+    pub fn file_systems(&self, order: &[&'a str]) -> Vec<&'a str> {
+        let takes_part = |name: &&str| self.rows.iter().any(|row| row.entry(name).is_some());
+        order.iter().copied().filter(takes_part).collect()
+    }
+}
+
+impl<'a> Row<'a> {
+    /// A later cell of the same file system replaces an earlier one: it was run again.
+    fn add(&mut self, cell: &'a Cell, background: &dyn Background) {
+        let found = match &cell.outcome {
+            Outcome::Measured(measured) => Found::Figure(Figure::of(measured)),
+            Outcome::Failed(reason) => Found::Failed(reason),
+        };
+        let published = background.published(cell);
+        let entry = Entry { file_system: &cell.file_system, found, published };
+        match self.entries.iter_mut().find(|known| known.file_system == cell.file_system) {
+            Some(known) => *known = entry,
+            None => self.entries.push(entry),
+        }
+    }
+
+    /// Ranks and ratios need all entries.
+    fn settle(&mut self, order: &[&str]) {
+        self.entries.sort_by_key(|entry| order.iter().position(|name| *name == entry.file_system));
+        let more_is_better = self.unit.more_is_better();
+        let mut medians: Vec<f64> =
+            self.figures().map(|figure| figure.measured.median).filter(|m| m.is_finite()).collect();
+        medians.sort_by(|a, b| best_first(*a, *b, more_is_better));
+        for entry in &mut self.entries {
+            if let Found::Figure(figure) = &mut entry.found {
+                figure.settle(&medians, more_is_better);
+            }
+        }
+        self.agreement = Agreement::of(&self.points(), more_is_better);
+    }
+
+    fn points(&self) -> Vec<Point> {
+        let point = |entry: &Entry<'_>| {
+            let published = entry.published.as_ref()?.figure;
+            let measured = entry.figure()?.measured.median;
+            Some(Point { file_system: entry.file_system.to_owned(), published, measured })
+        };
+        self.entries.iter().filter_map(point).collect()
+    }
+
+    pub fn figures(&self) -> impl Iterator<Item = &Figure<'a>> {
+        self.entries.iter().filter_map(Entry::figure)
+    }
+
+    pub fn entry(&self, file_system: &str) -> Option<&Entry<'a>> {
+        self.entries.iter().find(|entry| entry.file_system == file_system)
+    }
+
+    /// How many entries have a published figure.
+    pub fn published(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.published.is_some()).count()
+    }
+
+    /// Where published figures come from, each source once. If there are several, the file systems
+    /// stand before each.
+    pub fn sources(&self) -> Vec<String> {
+        let mut sources: Vec<(&str, Vec<&str>)> = Vec::new();
+        for entry in &self.entries {
+            let Some(published) = &entry.published else { continue };
+            match sources.iter_mut().find(|(source, _)| *source == published.source) {
+                Some((_, names)) => names.push(entry.file_system),
+                None => sources.push((&published.source, vec![entry.file_system])),
+            }
+        }
+        let several = sources.len() > 1;
+        let line = |(source, names): (&str, Vec<&str>)| {
+            if several { format!("{}: {source}", names.join(", ")) } else { source.to_owned() }
+        };
+        sources.into_iter().map(line).collect()
+    }
+}
+
+impl<'a> Entry<'a> {
+    pub fn figure(&self) -> Option<&Figure<'a>> {
+        match &self.found {
+            Found::Figure(figure) => Some(figure),
+            Found::Failed(_) => None,
+        }
+    }
+}
+
+impl<'a> Figure<'a> {
+    fn of(measured: &'a Measured) -> Self {
+        let runs = measured.runs.iter().copied().chain([measured.median]);
+        Self {
+            measured,
+            least: runs.clone().fold(f64::INFINITY, f64::min),
+            most: runs.fold(f64::NEG_INFINITY, f64::max),
+            rank: 0,
+            to_best: None,
+            to_limit: None,
+        }
+    }
+
+    /// `medians` is all of the row, the best first.
+    fn settle(&mut self, medians: &[f64], more_is_better: bool) {
+        let median = self.measured.median;
+        let worse = |best: &f64| best_first(*best, median, more_is_better).is_lt();
+        self.rank = 1 + medians.iter().take_while(|best| worse(best)).count();
+        let ratio = |good: f64| {
+            let ratio = lead(good, median, more_is_better);
+            (ratio.is_finite() && ratio > 0.0).then_some(ratio)
+        };
+        self.to_best = medians.first().and_then(|best| ratio(*best));
+        self.to_limit = self.measured.limit.and_then(ratio);
+    }
+}
+
+/// Names for places in a page, each given once.
+#[derive(Default)]
+struct Anchors {
+    taken: BTreeMap<String, usize>,
+}
+
+impl Anchors {
+    /// `above` is the place around it; the page's own places do not begin as the devices do.
+    fn take(&mut self, above: &str, name: &str) -> String {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+        let name: String = name.chars().map(plain).collect();
+        let anchor = format!("{above}-{name}");
+        let times = self.taken.entry(anchor.clone()).or_default();
+        *times += 1;
+        if *times == 1 { anchor } else { format!("{anchor}.{times}") }
+    }
+}

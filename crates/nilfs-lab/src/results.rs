@@ -1,0 +1,113 @@
+//! What a run has found: the content of `results.json`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Limits, Wear};
+use crate::place::Surroundings;
+use crate::trace::Traffic;
+
+/// All that one run has found.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Results {
+    /// Where it ran.
+    pub surroundings: Surroundings,
+    /// The suite: "published", "quick" or "full".
+    pub suite: String,
+    /// The part of the original sizes: 1.0 or less.
+    pub scale: f64,
+    /// Which figures count.
+    pub clock: Clock,
+    /// Versions of mkfs programs and of others that took part, by name.
+    pub versions: BTreeMap<String, String>,
+    /// Devices, by name: what they can do at best.
+    pub devices: BTreeMap<String, Limits>,
+    /// Everything measured.
+    pub cells: Vec<Cell>,
+}
+
+/// Which clock a figure is by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Clock {
+    /// The exported device took as long as the model says; seconds on the wall.
+    #[default]
+    Paced,
+    /// The sum of the times the model was busy.
+    Device,
+}
+
+/// One figure: a step of a workload, on a file system, on a device.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Cell {
+    /// Name of the device preset.
+    pub device: String,
+    /// Name of the workload.
+    pub workload: String,
+    /// Name of its step.
+    pub step: String,
+    /// Name of the file system with its options.
+    pub file_system: String,
+    /// The unit of the figure.
+    pub unit: Unit,
+    /// What was found.
+    pub outcome: Outcome,
+}
+
+/// The unit of a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// 10^6 bytes per second.
+    MegabytesPerSecond,
+    /// Operations per second.
+    PerSecond,
+    /// Seconds.
+    Seconds,
+    /// Milliseconds.
+    Milliseconds,
+    /// 10^6 bytes.
+    Megabytes,
+}
+
+impl Unit {
+    /// Whether more is better.
+    #[must_use]
+    pub fn more_is_better(self) -> bool {
+        matches!(self, Self::MegabytesPerSecond | Self::PerSecond)
+    }
+}
+
+/// What came out.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It was measured.
+    Measured(Measured),
+    /// It was not; why.
+    Failed(String),
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Measured {
+    /// The figure of each run.
+    pub runs: Vec<f64>,
+    /// Their median.
+    pub median: f64,
+    /// The magic number the kernel gave for the mounted file system (statfs `f_type`).
+    pub magic: u64,
+    /// Seconds on the wall, of the median run.
+    pub wall_seconds: f64,
+    /// Seconds the device was busy, of the median run.
+    pub device_seconds: f64,
+    /// What reached the device, in the median run.
+    pub traffic: Traffic,
+    /// What the flash suffered, in the median run.
+    pub wear: Wear,
+    /// What the device could do at best in this step, in the unit of the figure, if that is known.
+    pub limit: Option<f64>,
+    /// The trace of the median run, if it was kept: a path relative to the results.
+    pub trace: Option<String>,
+}

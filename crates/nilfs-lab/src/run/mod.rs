@@ -1,0 +1,179 @@
+//! Doing it all, in order: for each device and workload, each file system on a fresh device.
+//!
+//! What has been found is saved after each file system, so that an interrupted run goes on where
+//! it was. A step that fails takes the rest of its workload with it, and says why instead of a
+//! figure.
+
+mod attempt;
+mod checks;
+mod plan;
+mod store;
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::file_systems::FileSystem;
+use crate::place::{self, Place};
+use crate::results::{Cell, Measured, Outcome, Results};
+use crate::workloads::{Measure, Setting};
+
+use attempt::{Attempt, Sample};
+use store::Store;
+
+pub use plan::{Choice, Plan, SUITES, Suite, Table, Where};
+
+/// What happens meanwhile.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// Where it is going to be, how much there is to do, and how much of it is done already.
+    Begins {
+        /// "host" or "vm".
+        place: &'a str,
+        /// Workloads times file systems times devices.
+        jobs: usize,
+        /// Of these, from an earlier run.
+        done: usize,
+    },
+    /// A workload begins.
+    Job {
+        /// Its table.
+        table: &'a Table,
+        /// On what.
+        file_system: &'a FileSystem,
+        /// Which repetition, from 1.
+        run: u32,
+    },
+    /// A workload has ended on a file system; these are its figures.
+    Done(&'a [Cell]),
+}
+
+/// Does what is planned and not yet done.
+///
+/// # Errors
+/// Nothing can be measured at all, or what is already there does not belong to this plan. A file
+/// system that fails is no error; its cells say so.
+pub fn run(plan: &Plan, tell: &mut dyn FnMut(Event)) -> Result<Results> {
+    checks::before(plan)?;
+    let work = plan.directory.join("work");
+    for directory in [&plan.directory, &work] {
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
+    }
+    let _lock = store::lock(&plan.directory)?;
+    let place = choose_place(plan, &work)?;
+    let mut store = Store::open(plan, place.surroundings())?;
+    let jobs: Vec<(&Table, &FileSystem)> = plan.jobs().collect();
+    let done = jobs.iter().filter(|(table, fs)| store.has(plan, table, fs)).count();
+    tell(Event::Begins { place: &place.surroundings().place, jobs: jobs.len(), done });
+    for (table, file_system) in jobs {
+        if store.has(plan, table, file_system) {
+            continue;
+        }
+        let cells = measure(plan, &*place, &work, &mut store, (table, file_system), tell)?;
+        tell(Event::Done(&cells));
+        store.add(cells)?;
+    }
+    std::fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
+    Ok(store.results())
+}
+
+fn choose_place(plan: &Plan, work: &Path) -> Result<Box<dyn Place>> {
+    let host = || place::host(work).map(|place| Box::new(place) as Box<dyn Place>);
+    let vm = || place::vm(work).map(|place| Box::new(place) as Box<dyn Place>);
+    match plan.place {
+        Where::Host => host().context("cannot run on this machine"),
+        Where::Vm => vm().context("cannot run in a virtual machine"),
+        Where::Auto => match (host(), plan) {
+            (Ok(host), plan) if checks::mounts_all(&*host, plan) => Ok(host),
+            (Ok(host), _) => Ok(vm().unwrap_or(host)),
+            (Err(here), _) => match vm() {
+                Ok(vm) => Ok(vm),
+                Err(there) => bail!(
+                    "nowhere to run. On this machine: {here:#}. In a virtual machine: {there:#}"
+                ),
+            },
+        },
+    }
+}
+
+/// One workload on one file system on one device, as often as planned.
+fn measure(
+    plan: &Plan,
+    place: &dyn Place,
+    work: &Path,
+    store: &mut Store,
+    (table, file_system): (&Table, &FileSystem),
+    tell: &mut dyn FnMut(Event),
+) -> Result<Vec<Cell>> {
+    let setting = table.setting(plan.scale);
+    let mut runs: Vec<Vec<Sample>> = Vec::new();
+    let mut failure = place.can_mount(file_system.kind).err();
+    for run in 1..=plan.runs {
+        if failure.is_some() {
+            break;
+        }
+        tell(Event::Job { table, file_system, run });
+        let mut attempt = Attempt { plan, place, work, table, file_system, setting, run };
+        let found = attempt.run()?;
+        store.note(&table.device.name, found.limits, found.versions);
+        failure = found.failure;
+        runs.push(found.samples);
+    }
+    let measures = plan.measures(table, &setting);
+    let cells = measures.iter().enumerate().map(|(at, measure)| {
+        let samples: Vec<&Sample> = runs.iter().filter_map(|samples| samples.get(at)).collect();
+        cell(table, file_system, measure, outcome(&samples, runs.len(), failure.as_deref()))
+    });
+    Ok(cells.collect())
+}
+
+fn cell(table: &Table, fs: &FileSystem, measure: &Measure, outcome: Outcome) -> Cell {
+    Cell {
+        device: table.device.name.clone(),
+        workload: table.workload.name.to_owned(),
+        step: measure.name.clone(),
+        file_system: fs.name.clone(),
+        unit: measure.unit,
+        outcome,
+    }
+}
+
+/// A step was measured if all runs got there.
+fn outcome(samples: &[&Sample], runs: usize, failure: Option<&str>) -> Outcome {
+    if samples.is_empty() || samples.len() < runs {
+        return Outcome::Failed(failure.unwrap_or("not measured").to_owned());
+    }
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(|a, b| a.figure.total_cmp(&b.figure));
+    let middle = sorted[sorted.len() / 2];
+    let median = match sorted.len() % 2 {
+        0 => f64::midpoint(sorted[sorted.len() / 2 - 1].figure, middle.figure),
+        _ => middle.figure,
+    };
+    Outcome::Measured(Measured {
+        runs: samples.iter().map(|sample| sample.figure).collect(),
+        median,
+        magic: middle.magic,
+        wall_seconds: middle.wall_seconds,
+        device_seconds: middle.device_seconds,
+        traffic: middle.traffic,
+        wear: middle.wear,
+        limit: middle.limit,
+        trace: middle.trace.clone(),
+    })
+}
+
+impl Table {
+    /// What its workload is run with: a device as large as the scale says, but large enough for
+    /// the workload, and for file systems that are not made for small ones.
+    #[must_use]
+    pub fn setting(&self, scale: f64) -> Setting {
+        const LEAST: u64 = 512 << 20;
+        const GRANULE: u64 = 16 << 20;
+        let scaled = (self.device.capacity as f64 * scale) as u64;
+        let needed = (self.workload.bytes_needed)(scale) * 2;
+        let bytes = scaled.max(needed).max(LEAST).next_multiple_of(GRANULE);
+        Setting { scale, device_bytes: bytes }
+    }
+}

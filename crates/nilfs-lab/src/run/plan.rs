@@ -1,0 +1,342 @@
+//! What is to be measured: suites, and what the user chooses from them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail, ensure};
+
+use crate::file_systems::{self, FileSystem, OURS};
+use crate::model::preset::{self, Preset};
+use crate::results::Clock;
+use crate::workloads::{self, Measure, Setting, Workload};
+
+/// Where to run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Where {
+    /// On this machine if its kernel can mount all that is asked for, else in a virtual one.
+    #[default]
+    Auto,
+    /// On this machine.
+    Host,
+    /// In a virtual machine.
+    Vm,
+}
+
+/// A workload on a device: rows of figures, with a column for each file system.
+#[derive(Debug)]
+pub struct Table {
+    /// What is done.
+    pub workload: &'static Workload,
+    /// The device.
+    pub device: Preset,
+    /// Who takes part.
+    pub file_systems: Vec<FileSystem>,
+}
+
+/// Everything about a run.
+#[derive(Debug)]
+pub struct Plan {
+    /// Name of the suite.
+    pub suite: String,
+    /// The tables, in order.
+    pub tables: Vec<Table>,
+    /// The part of the original sizes.
+    pub scale: f64,
+    /// How often each workload is repeated.
+    pub runs: u32,
+    /// Where.
+    pub place: Where,
+    /// Which clock.
+    pub clock: Clock,
+    /// Where results go.
+    pub directory: PathBuf,
+    /// Our program.
+    pub nilfs: PathBuf,
+    /// Whether to keep the traces, in `traces`.
+    pub keep_traces: bool,
+}
+
+impl Plan {
+    /// Everything to do: each table with each of its file systems.
+    pub fn jobs(&self) -> impl Iterator<Item = (&Table, &FileSystem)> {
+        self.tables.iter().flat_map(|table| table.file_systems.iter().map(move |fs| (table, fs)))
+    }
+
+    /// What is found out about a table, in the order of the steps.
+    #[must_use]
+    pub fn measures(&self, table: &Table, setting: &Setting) -> Vec<Measure> {
+        let steps = (table.workload.steps)(setting).into_iter();
+        steps.flat_map(|step| step.measures).filter(|measure| self.wants(measure)).collect()
+    }
+
+    /// Whether the figure means something by the clock of this plan.
+    #[must_use]
+    pub fn wants(&self, measure: &Measure) -> bool {
+        self.clock == Clock::Paced || measure.without_pace()
+    }
+}
+
+/// A choice of tables that belong together.
+#[derive(Debug)]
+pub struct Suite {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is for.
+    pub about: &'static str,
+    /// The scale, unless the user wants another.
+    pub scale: &'static str,
+    groups: &'static [Group],
+}
+
+#[derive(Debug)]
+struct Group {
+    workloads: &'static [&'static str],
+    devices: &'static [&'static str],
+    file_systems: &'static [&'static str],
+}
+
+const STICK: &str = "usb-2010";
+const CARD: &str = "microsd-2012";
+const FIRST_SSD: &str = "ssd-2009";
+const X18M: &str = "x18-m";
+
+const EVERYONE: &[&str] = &[
+    "ext2",
+    "ext3",
+    "ext4",
+    "ext4-nojournal",
+    "btrfs",
+    "btrfs-ssd",
+    "nilfs2",
+    "f2fs",
+    "vfat",
+    OURS,
+];
+
+/// All suites.
+pub const SUITES: [Suite; 3] = [
+    Suite {
+        name: "published",
+        about: "the comparisons that others published, each on the device it was made on",
+        scale: "1/8",
+        groups: &[
+            Group {
+                workloads: &["big-file", "gentoo-tree"],
+                devices: &[STICK],
+                file_systems: &["ext2", "ext3", "ext4", "btrfs", "nilfs2", OURS],
+            },
+            Group {
+                workloads: &["dd"],
+                devices: &[FIRST_SSD],
+                file_systems: &["ext3", "nilfs2", OURS],
+            },
+            Group {
+                workloads: &["dd-sync"],
+                devices: &[X18M],
+                file_systems: &["ext4", "nilfs2", OURS],
+            },
+            Group {
+                workloads: &["iozone", "mount-time"],
+                devices: &[CARD],
+                file_systems: &["ext4", "nilfs2", "f2fs", "vfat", OURS],
+            },
+            Group {
+                workloads: &["life"],
+                devices: &[X18M],
+                file_systems: &["ext2", "ext3", "ext4", "ext4-nojournal", OURS],
+            },
+        ],
+    },
+    Suite {
+        name: "quick",
+        about: "a few workloads on two devices in less than ten minutes, with what this machine's \
+                kernel has",
+        scale: "1/64",
+        groups: &[Group {
+            workloads: &["big-file", "gentoo-tree", "dd-sync", "iozone", "mount-time", "sqlite"],
+            devices: &[CARD, X18M],
+            file_systems: &["ext2", "ext4", "btrfs", OURS],
+        }],
+    },
+    Suite {
+        name: "full",
+        about: "every workload with every file system on cards, sticks and drives; takes a day",
+        scale: "1/16",
+        groups: &[Group {
+            workloads: &[
+                "big-file",
+                "gentoo-tree",
+                "dd",
+                "dd-sync",
+                "iozone",
+                "mount-time",
+                "life",
+                "postmark",
+                "kernel-tree",
+                "sqlite",
+                "mail-spool",
+                "steady-overwrite",
+            ],
+            devices: &[
+                CARD,
+                "microsd-cheap",
+                STICK,
+                "microsd-a1",
+                "emmc",
+                "ssd-first",
+                FIRST_SSD,
+                X18M,
+                "nvme",
+            ],
+            file_systems: EVERYONE,
+        }],
+    },
+];
+
+impl Suite {
+    /// The suite of a name.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn find(name: &str) -> Result<&'static Self> {
+        static ALL: [Suite; 3] = SUITES;
+        match ALL.iter().find(|suite| suite.name == name) {
+            Some(suite) => Ok(suite),
+            None => bail!("there is no suite \"{name}\"; there are published, quick and full"),
+        }
+    }
+}
+
+/// What the user has chosen; what is empty is left to the suite.
+#[derive(Debug, Clone, Default)]
+pub struct Choice {
+    /// Names of workloads.
+    pub workloads: Vec<String>,
+    /// Names of devices, or paths of presets.
+    pub devices: Vec<String>,
+    /// Names of file systems with options.
+    pub file_systems: Vec<String>,
+}
+
+impl Choice {
+    /// The tables of a suite that are left, with what was chosen in place of its own. Workloads
+    /// that the suite does not have are measured with all file systems on a card.
+    ///
+    /// # Errors
+    /// A name that does not exist, or nothing is left.
+    pub fn tables(&self, suite: &Suite, nilfs: &Path) -> Result<Vec<Table>> {
+        let mut tables = Vec::new();
+        for group in suite.groups {
+            for name in group.workloads.iter().filter(|name| self.wants(name)) {
+                self.add(name, group.devices, group.file_systems, nilfs, &mut tables)?;
+            }
+        }
+        for name in &self.workloads {
+            if !suite.groups.iter().any(|group| group.workloads.contains(&name.as_str())) {
+                self.add(name, &[CARD], EVERYONE, nilfs, &mut tables)?;
+            }
+        }
+        ensure!(!tables.is_empty(), "there is nothing to measure");
+        // One device after the other, as they are read.
+        let mut devices: Vec<String> = Vec::new();
+        for table in &tables {
+            if !devices.contains(&table.device.name) {
+                devices.push(table.device.name.clone());
+            }
+        }
+        tables.sort_by_key(|table| devices.iter().position(|name| *name == table.device.name));
+        Ok(tables)
+    }
+
+    fn wants(&self, workload: &str) -> bool {
+        self.workloads.is_empty() || self.workloads.iter().any(|name| name == workload)
+    }
+
+    fn add(
+        &self,
+        workload: &str,
+        devices: &[&str],
+        file_systems: &[&str],
+        nilfs: &Path,
+        tables: &mut Vec<Table>,
+    ) -> Result<()> {
+        let workload = workloads::find(workload)?;
+        let devices = chosen(&self.devices, devices);
+        let names = chosen(&self.file_systems, file_systems);
+        for device in devices {
+            let mut systems = Vec::new();
+            for name in &names {
+                let found = file_systems::find(name, nilfs)?;
+                systems.extend(with_access_times(workload, found));
+            }
+            tables.push(Table { workload, device: preset::find(device)?, file_systems: systems });
+        }
+        Ok(())
+    }
+}
+
+fn chosen<'a>(own: &'a [String], given: &[&'a str]) -> Vec<&'a str> {
+    match own {
+        [] => given.to_vec(),
+        own => own.iter().map(String::as_str).collect(),
+    }
+}
+
+/// A file system in each mode of access times, where the workload is about them.
+fn with_access_times(workload: &Workload, found: FileSystem) -> Vec<FileSystem> {
+    if workload.access_times && found.keeps_access_times() && !found.has_options() {
+        ["strictatime", "relatime", "noatime"].map(|mode| found.with(mode)).to_vec()
+    } else {
+        vec![found]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tables(suite: &str, choice: &Choice) -> Result<Vec<Table>> {
+        choice.tables(Suite::find(suite)?, Path::new("nilfs"))
+    }
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_is_chosen_replaces_what_the_suite_has() {
+        let choice = Choice {
+            workloads: words(&["iozone", "postmark"]),
+            devices: words(&[X18M]),
+            file_systems: words(&["ext4:discard", OURS]),
+        };
+        let tables = tables("published", &choice).unwrap();
+        let names: Vec<_> = tables.iter().map(|table| table.workload.name).collect();
+        assert_eq!(names, ["iozone", "postmark"]);
+        for table in tables {
+            assert_eq!(table.device.name, X18M);
+            let systems: Vec<_> = table.file_systems.iter().map(|fs| fs.name.as_str()).collect();
+            assert_eq!(systems, ["ext4:discard", OURS]);
+        }
+    }
+
+    #[test]
+    fn a_life_is_lived_with_each_mode_of_access_times() {
+        let choice = Choice {
+            workloads: words(&["life"]),
+            file_systems: words(&["ext4", "ext2:noatime", "nilfs2"]),
+            ..Choice::default()
+        };
+        let tables = tables("published", &choice).unwrap();
+        let systems: Vec<_> = tables[0].file_systems.iter().map(|fs| fs.name.as_str()).collect();
+        let modes = ["ext4:strictatime", "ext4:relatime", "ext4:noatime"];
+        assert_eq!(systems, [&modes[..], &["ext2:noatime", "nilfs2"]].concat());
+    }
+
+    #[test]
+    fn every_suite_can_be_planned() {
+        for suite in &SUITES {
+            assert!(!tables(suite.name, &Choice::default()).unwrap().is_empty(), "{}", suite.name);
+            workloads::scale_of(suite.scale).unwrap();
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Results on disk, saved whenever there is something new.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::FlockOperation;
+
+use super::plan::{Plan, Table};
+use crate::file_systems::FileSystem;
+use crate::model::Limits;
+use crate::place::Surroundings;
+use crate::results::{Cell, Outcome, Results};
+
+/// The file with the results, in the directory of a run.
+pub(super) const FILE_NAME: &str = "results.json";
+
+/// What has been found so far.
+pub(super) struct Store {
+    path: PathBuf,
+    results: Results,
+}
+
+/// Keeps others from using the directory while this lives.
+pub(super) fn lock(directory: &Path) -> Result<File> {
+    let about = || format!("cannot open {}", directory.display());
+    let file = File::open(directory).with_context(about)?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+        .with_context(|| format!("another run uses {}", directory.display()))?;
+    Ok(file)
+}
+
+impl Store {
+    /// Takes over what an earlier run has found, if it was of the same kind. What failed then is
+    /// tried again: somebody may have installed what was missing.
+    pub(super) fn open(plan: &Plan, surroundings: &Surroundings) -> Result<Self> {
+        let path = plan.directory.join(FILE_NAME);
+        let mut results = match read(&path)? {
+            Some(before) => {
+                check(plan, surroundings, &before)
+                    .with_context(|| format!("{} is of another run", path.display()))?;
+                before
+            }
+            None => Results { scale: plan.scale, clock: plan.clock, ..Results::default() },
+        };
+        results.suite.clone_from(&plan.suite);
+        results.surroundings = surroundings.clone();
+        results.cells.retain(|cell| matches!(cell.outcome, Outcome::Measured(_)));
+        Ok(Self { path, results })
+    }
+
+    /// Whether all figures of a workload on a file system are there, each from as many runs.
+    pub(super) fn has(&self, plan: &Plan, table: &Table, file_system: &FileSystem) -> bool {
+        let measures = plan.measures(table, &table.setting(plan.scale));
+        measures.iter().all(|measure| {
+            self.cells_of(table, file_system).any(|cell| match &cell.outcome {
+                Outcome::Measured(found) => {
+                    cell.step == measure.name && found.runs.len() >= plan.runs as usize
+                }
+                Outcome::Failed(_) => false,
+            })
+        })
+    }
+
+    fn cells_of(&self, table: &Table, file_system: &FileSystem) -> impl Iterator<Item = &Cell> {
+        let job = (&*table.device.name, table.workload.name, &*file_system.name);
+        self.results.cells.iter().filter(move |cell| of(cell) == job)
+    }
+
+    /// Remembers what a device can do and who took part.
+    pub(super) fn note(
+        &mut self,
+        device: &str,
+        limits: Limits,
+        versions: BTreeMap<String, String>,
+    ) {
+        self.results.devices.insert(device.to_owned(), limits);
+        self.results.versions.extend(versions);
+    }
+
+    /// Adds the figures of a workload on a file system, in place of any from before, and saves.
+    pub(super) fn add(&mut self, cells: Vec<Cell>) -> Result<()> {
+        if let Some(first) = cells.first() {
+            self.results.cells.retain(|cell| of(cell) != of(first));
+        }
+        self.results.cells.extend(cells);
+        self.save()
+    }
+
+    /// A reader sees the file of before or the whole of the new one.
+    fn save(&self) -> Result<()> {
+        let about = || format!("cannot write {}", self.path.display());
+        let text = serde_json::to_string_pretty(&self.results).with_context(about)?;
+        let partial = self.path.with_extension("json.partial");
+        fs::write(&partial, text).with_context(about)?;
+        fs::rename(&partial, &self.path).with_context(about)
+    }
+
+    pub(super) fn results(self) -> Results {
+        self.results
+    }
+}
+
+fn of(cell: &Cell) -> (&str, &str, &str) {
+    (&cell.device, &cell.workload, &cell.file_system)
+}
+
+fn read(path: &Path) -> Result<Option<Results>> {
+    let about = || format!("cannot read {}", path.display());
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(about),
+    };
+    serde_json::from_str(&text).with_context(about).map(Some)
+}
+
+fn check(plan: &Plan, surroundings: &Surroundings, before: &Results) -> Result<()> {
+    let was = |what: &str, before: &str, now: &str| {
+        format!("its {what} is {before}, now it is {now}; take another --out, or the same {what}")
+    };
+    ensure!(
+        (before.scale - plan.scale).abs() < 1e-9,
+        was("scale", &before.scale.to_string(), &plan.scale.to_string())
+    );
+    let word = |clock| format!("{clock:?}").to_lowercase();
+    ensure!(before.clock == plan.clock, was("clock", &word(before.clock), &word(plan.clock)));
+    let (there, here) = (&before.surroundings, surroundings);
+    if there.place != here.place {
+        bail!(was("place", &there.place, &here.place));
+    }
+    if there.kernel != here.kernel {
+        bail!(was("kernel", &there.kernel, &here.kernel));
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! One file, written and read by dd.
+
+use super::{
+    Best, Measure, Setting, Step, Timer, What, Workload, format, mount, pieces, remount, unmount,
+};
+use crate::results::Unit;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// A file of 4 GB, written and read back.
+pub static BIG_FILE: Workload = Workload {
+    name: "big-file",
+    title: "One big file",
+    stands_for: "a film copied to a stick and watched: 4 GB written in pieces of 64 KiB with a \
+                 sync, then read back cold",
+    needs: &[],
+    sources: &[],
+    history: true,
+    access_times: false,
+    bytes_needed: |scale| big_file_pieces(scale) * 64 * KIB,
+    steps: big_file,
+};
+
+fn big_file_pieces(scale: f64) -> u64 {
+    pieces(65_536, scale, 64)
+}
+
+fn big_file(setting: &Setting) -> Vec<Step> {
+    let count = big_file_pieces(setting.scale);
+    let bytes = (count * 64 * KIB) as f64;
+    let write = Step::script(format!(
+        "dd if=/dev/zero of=\"$DIR/big\" bs=64k count={count} status=none; $SYNC \"$DIR\""
+    ));
+    let read = Step::script("dd if=\"$DIR/big\" of=/dev/null bs=64k status=none");
+    let mut steps = vec![format(), mount(), write.seconds("write", Best::Write(bytes))];
+    steps.extend(remount());
+    steps.push(read.seconds("read", Best::Read(bytes)));
+    steps.push(unmount());
+    steps
+}
+
+/// How blogs measure.
+pub static DD: Workload = Workload {
+    name: "dd",
+    title: "dd",
+    stands_for: "the test of many blog posts: 100 MB and 1 GB from /dev/zero with bs=4k, stopped \
+                 when dd ends and, better, when all is durable",
+    needs: &[],
+    sources: &[],
+    history: true,
+    access_times: false,
+    bytes_needed: |scale| {
+        pieces(25_600, scale, 64) * 8 * KIB + pieces(262_144, scale, 640) * 8 * KIB
+    },
+    steps: dd,
+};
+
+fn dd(setting: &Setting) -> Vec<Step> {
+    let mut steps = vec![format(), mount()];
+    for (name, pages) in [("100m", 25_600), ("1g", 262_144)] {
+        let count = pieces(pages, setting.scale, pages / 400);
+        let bytes = count * 4 * KIB;
+        let write = |file: &str| {
+            format!("dd if=/dev/zero of=\"$DIR/{name}-{file}\" bs=4k count={count} status=none")
+        };
+        let cached = What::Time { amount: bytes as f64, by: Timer::Clock, memory: true };
+        steps.push(Step::script(write("cached")).measured(Measure {
+            name: name.to_owned(),
+            unit: Unit::MegabytesPerSecond,
+            what: cached,
+            best: Best::Unknown,
+        }));
+        steps.push(Step::script("$SYNC \"$DIR\""));
+        steps.push(Step::script(format!("{}; $SYNC \"$DIR\"", write("synced"))).rate(
+            &format!("{name}-sync"),
+            bytes,
+            Timer::Clock,
+            Best::Write(bytes as f64),
+        ));
+    }
+    steps.push(unmount());
+    steps
+}
+
+/// Writes that are each durable before the next begins.
+pub static DD_SYNC: Workload = Workload {
+    name: "dd-sync",
+    title: "dd with oflag=sync",
+    stands_for: "every piece durable before the next: 1024 of 4 KiB, 4 and 256 of 1 MiB",
+    needs: &[],
+    sources: &[],
+    history: true,
+    access_times: false,
+    bytes_needed: |scale| {
+        let mib = pieces(4, scale, 2) + pieces(256, scale, 4);
+        mib * MIB + pieces(1024, scale, 16) * 4 * KIB
+    },
+    steps: dd_sync,
+};
+
+fn dd_sync(setting: &Setting) -> Vec<Step> {
+    let sizes = [
+        ("4k-1024", 4 * KIB, pieces(1024, setting.scale, 16)),
+        ("1m-4", MIB, pieces(4, setting.scale, 2)),
+        ("1m-256", MIB, pieces(256, setting.scale, 4)),
+    ];
+    let mut steps = vec![format(), mount()];
+    for (name, size, count) in sizes {
+        let script = Step::script(format!(
+            "dd if=/dev/zero of=\"$DIR/{name}\" bs={size} count={count} oflag=sync status=none"
+        ));
+        let best = Best::Synced { times: count as f64, bytes: size as f64 };
+        steps.push(script.rate(name, size * count, Timer::Clock, best));
+    }
+    steps.push(unmount());
+    steps
+}

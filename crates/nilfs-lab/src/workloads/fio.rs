@@ -1,0 +1,149 @@
+//! What iozone did, done by fio; and how fio's report is read.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::{Best, Setting, Step, Timer, Workload, format, mount, pieces, remount, unmount};
+use crate::file_systems::Program;
+
+/// The package that has fio.
+pub(super) const FIO: &[Program] = &[Program { name: "fio", package: "fio" }];
+
+/// The line that runs fio on a file; the options say what it does. The seed makes every file system
+/// write the same places.
+pub(super) fn fio(name: &str, file: &str, options: &str) -> String {
+    format!("fio --name={name} --filename=\"$DIR/{file}\" {} {options}", COMMON)
+}
+
+/// What every job has in common.
+pub(super) const COMMON: &str = "--ioengine=psync --thread --fallocate=none --create_on_open=1 \
+     --randseed=4 --allrandrepeat=1 --output-format=json";
+
+/// Records of 4 KiB, as iozone was used on cards.
+pub static IOZONE: Workload = Workload {
+    name: "iozone",
+    title: "4 KiB records",
+    stands_for: "the iozone tables of card and phone comparisons: a 1 GB file written and read \
+                 through the page cache, in order and at random, and a 100 MB file with an fsync \
+                 behind each record",
+    needs: FIO,
+    sources: &[],
+    history: true,
+    access_times: false,
+    bytes_needed: |scale| (records(scale) * 2 + synced_records(scale) * 4) * 4096,
+    steps: iozone,
+};
+
+fn records(scale: f64) -> u64 {
+    pieces(262_144, scale, 1024)
+}
+
+fn synced_records(scale: f64) -> u64 {
+    pieces(25_600, scale, 128)
+}
+
+fn iozone(setting: &Setting) -> Vec<Step> {
+    let (count, synced) = (records(setting.scale), synced_records(setting.scale));
+    let (bytes, synced_bytes) = (count * 4096, synced * 4096);
+    let job = |name: &str, file: &str, options: &str| Step::script(fio(name, file, options));
+    let whole = |rw: &str| format!("--rw={rw} --bs=4k --size={bytes}");
+    let each = |rw: &str| format!("--rw={rw} --bs=4k --size={synced_bytes} --fsync=1");
+    let by = Timer::Fio;
+    let all_written = Best::Write(bytes as f64);
+    let all_synced = Best::Synced { times: synced as f64, bytes: 4096.0 };
+
+    let mut steps = vec![format(), mount()];
+    steps.push(job("write", "file", &format!("{} --end_fsync=1", whole("write"))).rate(
+        "write",
+        bytes,
+        by,
+        all_written,
+    ));
+    steps.extend(remount());
+    steps.push(
+        job("random-write", "file", &format!("{} --end_fsync=1", whole("randwrite"))).per_second(
+            "random-write",
+            count,
+            by,
+            all_written,
+        ),
+    );
+    steps.extend(remount());
+    steps.push(job("read", "file", &whole("read")).rate(
+        "read",
+        bytes,
+        by,
+        Best::Read(bytes as f64),
+    ));
+    steps.extend(remount());
+    steps.push(job("random-read", "file", &whole("randread")).per_second(
+        "random-read",
+        count,
+        by,
+        Best::SmallReads(count as f64),
+    ));
+    steps.extend(remount());
+    steps.push(job("write-fsync", "synced", &each("write")).rate(
+        "write-fsync",
+        synced_bytes,
+        by,
+        all_synced,
+    ));
+    steps.extend(remount());
+    steps.push(job("random-write-fsync", "synced", &each("randwrite")).per_second(
+        "random-write-fsync",
+        synced,
+        by,
+        all_synced,
+    ));
+    steps.push(unmount());
+    steps
+}
+
+/// What fio says about its only job.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Report {
+    /// How long it read or wrote, the last fsync included.
+    pub seconds: f64,
+    /// What 99 of 100 syncs are faster than, in milliseconds, if there were any.
+    pub sync_latency: Option<f64>,
+}
+
+impl Report {
+    /// Reads the JSON that fio prints, perhaps behind other messages.
+    ///
+    /// # Errors
+    /// It is not such a report, or the job has failed.
+    pub fn read(printed: &str) -> Result<Self> {
+        let start = printed.find('{').context("fio printed no report")?;
+        let report: Value =
+            serde_json::from_str(&printed[start..]).context("fio's report cannot be read")?;
+        let job = &report["jobs"][0];
+        let error = job["error"].as_i64().context("fio's report has no job")?;
+        anyhow::ensure!(error == 0, "fio's job failed with error {error}");
+        let runtime = |direction: &str| job[direction]["runtime"].as_f64().unwrap_or(0.0);
+        let milliseconds = runtime("write") + runtime("read");
+        anyhow::ensure!(milliseconds > 0.0, "fio did nothing that takes a millisecond");
+        let sync_latency = job["sync"]["lat_ns"]["percentile"]["99.000000"].as_f64();
+        Ok(Self {
+            seconds: milliseconds / 1e3,
+            sync_latency: sync_latency.map(|nanoseconds| nanoseconds / 1e6),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_found_behind_messages_and_a_failed_job_is_no_figure() {
+        let job = r#"note
+            {"jobs": [{"error": 0, "write": {"runtime": 1500}, "read": {"runtime": 0},
+             "sync": {"lat_ns": {"percentile": {"99.000000": 2500000}}}}]}"#;
+        let report = Report::read(job).unwrap();
+        assert_eq!(report, Report { seconds: 1.5, sync_latency: Some(2.5) });
+        assert!(Report::read(&job.replace("\"error\": 0", "\"error\": 28")).is_err());
+        assert!(Report::read("fio: no space").is_err());
+    }
+}

@@ -1,0 +1,40 @@
+//! What the life of a source tree costs a device.
+
+use super::{Best, Setting, Source, Step, Workload, format, mount, remount, unmount};
+use crate::file_systems::Program;
+
+/// Bytes written while somebody works.
+pub static LIFE: Workload = Workload {
+    name: "life",
+    title: "Bytes written over a life",
+    stands_for: "does a journal, does the time of last access wear a drive out? A source tree is \
+                 cloned, built and cleaned, then only read; counted is what is written to the \
+                 device, the final sync included",
+    needs: &[
+        Program { name: "git", package: "git" },
+        Program { name: "make", package: "make" },
+        Program { name: "gcc", package: "gcc" },
+    ],
+    sources: &[Source::GitRepository],
+    history: true,
+    access_times: true,
+    bytes_needed: |scale| Source::GitRepository.bytes(scale) * 8 + (16 << 20),
+    steps,
+};
+
+fn steps(_: &Setting) -> Vec<Step> {
+    let synced = |script: &str| Step::script(format!("{script}; $SYNC \"$DIR\""));
+    let clone = "export HOME=\"$SCRATCH\" GIT_CONFIG_NOSYSTEM=1; \
+                 git clone -q \"file://$SCRATCH/repository\" \"$DIR/tree\"";
+    let read = "find \"$DIR/tree\" -type f -print0 | xargs -0 wc >/dev/null";
+    let mut steps = vec![format(), mount()];
+    steps.push(synced(clone).written("git-clone", Best::Unknown));
+    steps.extend(remount());
+    steps.push(synced("make -s -j2 -C \"$DIR/tree\" >/dev/null").written("make", Best::Unknown));
+    steps.extend(remount());
+    steps.push(synced("make -s -C \"$DIR/tree\" clean").written("make-clean", Best::Unknown));
+    steps.extend(remount());
+    steps.push(synced(read).written("read-only", Best::Unknown));
+    steps.push(unmount());
+    steps
+}

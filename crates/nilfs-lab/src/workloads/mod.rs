@@ -1,0 +1,315 @@
+//! What is done to a file system: the workloads of the published comparisons, and some more.
+//!
+//! A workload is a list of steps; a step that is measured has a name and a unit. Real programs do
+//! the work, started by scripts. A script finds these variables: `DIR`, where the file system is
+//! mounted; `SCRATCH`, memory with the sources that the workload asked for; `SYNC`, the command
+//! that makes all below the directory behind it durable.
+//!
+//! Sizes are those of the original comparison times the scale. Where the time of a program is
+//! dominated by its own start, the time it took by its own report counts.
+
+use crate::file_systems::Program;
+use crate::model::Limits;
+use crate::results::Unit;
+
+mod dd;
+mod fio;
+mod life;
+mod mail_spool;
+mod mount_time;
+mod postmark;
+pub mod sources;
+mod sqlite;
+mod steady_overwrite;
+mod trees;
+
+pub use fio::Report as FioReport;
+pub use sources::Source;
+
+/// What a workload is run with.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    /// The part of the original sizes.
+    pub scale: f64,
+    /// Size of the device.
+    pub device_bytes: u64,
+}
+
+/// Something people do with a file system.
+#[derive(Debug)]
+pub struct Workload {
+    /// Its name.
+    pub name: &'static str,
+    /// For people.
+    pub title: &'static str,
+    /// Which comparison or use it reproduces.
+    pub stands_for: &'static str,
+    /// Programs that must be there.
+    pub needs: &'static [Program],
+    /// What has to lie in the scratch directory.
+    pub sources: &'static [Source],
+    /// Whether file systems that keep their past may do so; the others must not, because the
+    /// device is filled more than once.
+    pub history: bool,
+    /// Whether each mode of access times is measured.
+    pub access_times: bool,
+    /// Bytes on the device at the same time, at most, at a scale.
+    pub bytes_needed: fn(f64) -> u64,
+    /// The steps, in order.
+    pub steps: fn(&Setting) -> Vec<Step>,
+}
+
+/// One thing after the other.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// What is done.
+    pub action: Action,
+    /// What is found by it; nothing for a preparation.
+    pub measures: Vec<Measure>,
+}
+
+/// What a step does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Makes a new file system.
+    Format,
+    /// Mounts it.
+    Mount,
+    /// Unmounts it.
+    Unmount,
+    /// Forgets what the kernel has cached of files.
+    DropCaches,
+    /// Takes the unmounted device away and attaches it again: a reboot.
+    Reattach,
+    /// The same with a mounted one: what was not written is lost.
+    CutPower,
+    /// Runs a script.
+    Script(String),
+}
+
+/// Something to find out by a step.
+#[derive(Debug, Clone)]
+pub struct Measure {
+    /// The name of the row.
+    pub name: String,
+    /// The unit of its figure.
+    pub unit: Unit,
+    /// Where the figure comes from.
+    pub what: What,
+    /// What the device at its best would need for it.
+    pub best: Best,
+}
+
+/// Where a figure comes from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum What {
+    /// The time it took. Rates are the amount divided by it: bytes or operations.
+    Time {
+        /// How much was done.
+        amount: f64,
+        /// Who says how long it took.
+        by: Timer,
+        /// Whether most of the time passes in memory, so that the device's own time says nothing.
+        memory: bool,
+    },
+    /// Milliseconds that 99 of 100 syncs are faster than.
+    SyncLatency,
+    /// What was written to the device.
+    Written,
+}
+
+/// Who says how long something took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timer {
+    /// The clock, from the start of the script to its end.
+    Clock,
+    /// fio, which does not count its own start.
+    Fio,
+}
+
+/// What a device must do at least.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Best {
+    /// Nobody knows.
+    Unknown,
+    /// Write so many bytes one behind the other.
+    Write(f64),
+    /// Read so many bytes one behind the other.
+    Read(f64),
+    /// Read so often 4 KiB.
+    SmallReads(f64),
+    /// Write so often so many bytes, and flush each time.
+    Synced {
+        /// How often.
+        times: f64,
+        /// How much each time.
+        bytes: f64,
+    },
+}
+
+impl Best {
+    /// Seconds at best.
+    #[must_use]
+    pub fn seconds(self, limits: &Limits) -> Option<f64> {
+        let seconds = match self {
+            Self::Unknown => return None,
+            Self::Write(bytes) => bytes / limits.sequential_write,
+            Self::Read(bytes) => bytes / limits.sequential_read,
+            Self::SmallReads(times) => times * limits.small_read,
+            Self::Synced { times, bytes } => {
+                times * ((bytes / limits.sequential_write).max(limits.small_write) + limits.flush)
+            }
+        };
+        (seconds.is_finite() && seconds > 0.0).then_some(seconds)
+    }
+}
+
+impl Measure {
+    /// The figure for a time.
+    #[must_use]
+    pub fn figure(&self, seconds: f64) -> f64 {
+        let amount = match self.what {
+            What::Time { amount, .. } => amount,
+            What::SyncLatency | What::Written => 1.0,
+        };
+        match self.unit {
+            Unit::MegabytesPerSecond => amount / 1e6 / seconds,
+            Unit::PerSecond => amount / seconds,
+            Unit::Seconds | Unit::Megabytes => seconds,
+            Unit::Milliseconds => seconds * 1e3,
+        }
+    }
+
+    /// The figure of the device at its best.
+    #[must_use]
+    pub fn limit(&self, limits: &Limits) -> Option<f64> {
+        match (self.what, self.best) {
+            (What::Written, Best::Write(bytes)) => Some(bytes / 1e6),
+            (What::Time { .. }, best) => best.seconds(limits).map(|seconds| self.figure(seconds)),
+            _ => None,
+        }
+    }
+
+    /// Whether the figure means something when the device does not take its time.
+    #[must_use]
+    pub fn without_pace(&self) -> bool {
+        match self.what {
+            What::Time { memory, .. } => !memory,
+            What::Written => true,
+            What::SyncLatency => false,
+        }
+    }
+}
+
+impl Step {
+    fn of(action: Action) -> Self {
+        Self { action, measures: Vec::new() }
+    }
+
+    fn script(script: impl Into<String>) -> Self {
+        Self::of(Action::Script(script.into()))
+    }
+
+    fn measured(mut self, measure: Measure) -> Self {
+        self.measures.push(measure);
+        self
+    }
+
+    /// Seconds of the whole script.
+    fn seconds(self, name: &str, best: Best) -> Self {
+        let what = What::Time { amount: 1.0, by: Timer::Clock, memory: false };
+        self.measured(Measure { name: name.to_owned(), unit: Unit::Seconds, what, best })
+    }
+
+    fn milliseconds(self, name: &str) -> Self {
+        let what = What::Time { amount: 1.0, by: Timer::Clock, memory: false };
+        let (name, best) = (name.to_owned(), Best::Unknown);
+        self.measured(Measure { name, unit: Unit::Milliseconds, what, best })
+    }
+
+    /// Megabytes per second of a number of bytes.
+    fn rate(self, name: &str, bytes: u64, by: Timer, best: Best) -> Self {
+        let what = What::Time { amount: bytes as f64, by, memory: false };
+        self.measured(Measure { name: name.to_owned(), unit: Unit::MegabytesPerSecond, what, best })
+    }
+
+    /// Operations per second.
+    fn per_second(self, name: &str, operations: u64, by: Timer, best: Best) -> Self {
+        let what = What::Time { amount: operations as f64, by, memory: false };
+        self.measured(Measure { name: name.to_owned(), unit: Unit::PerSecond, what, best })
+    }
+
+    fn written(self, name: &str, best: Best) -> Self {
+        let (name, what) = (name.to_owned(), What::Written);
+        self.measured(Measure { name, unit: Unit::Megabytes, what, best })
+    }
+}
+
+fn format() -> Step {
+    Step::of(Action::Format)
+}
+
+fn mount() -> Step {
+    Step::of(Action::Mount)
+}
+
+fn unmount() -> Step {
+    Step::of(Action::Unmount)
+}
+
+/// What comes after starts with nothing in memory.
+fn remount() -> [Step; 3] {
+    [unmount(), Step::of(Action::DropCaches), mount()]
+}
+
+/// So many whole pieces of a size, at least a few.
+fn pieces(original: u64, scale: f64, least: u64) -> u64 {
+    ((original as f64 * scale).round() as u64).max(least)
+}
+
+const ALL: &[&Workload] = &[
+    &dd::BIG_FILE,
+    &trees::GENTOO_TREE,
+    &dd::DD,
+    &dd::DD_SYNC,
+    &fio::IOZONE,
+    &mount_time::MOUNT_TIME,
+    &life::LIFE,
+    &postmark::POSTMARK,
+    &trees::KERNEL_TREE,
+    &sqlite::SQLITE,
+    &mail_spool::MAIL_SPOOL,
+    &steady_overwrite::STEADY_OVERWRITE,
+];
+
+/// All of them, in the order of a report.
+#[must_use]
+pub fn all() -> &'static [&'static Workload] {
+    ALL
+}
+
+/// The workload of a name.
+///
+/// # Errors
+/// There is none of that name.
+pub fn find(name: &str) -> anyhow::Result<&'static Workload> {
+    ALL.iter().copied().find(|workload| workload.name == name).ok_or_else(|| {
+        let names: Vec<&str> = ALL.iter().map(|workload| workload.name).collect();
+        anyhow::anyhow!("there is no workload \"{name}\"; there are {}", names.join(", "))
+    })
+}
+
+/// Text as a number, such as a size, with an optional part: "1/8" or "0.125".
+///
+/// # Errors
+/// It is neither, or not above 0 and at most 1.
+pub fn scale_of(text: &str) -> anyhow::Result<f64> {
+    let number = |text: &str| text.trim().parse::<f64>().ok();
+    let scale = match text.split_once('/') {
+        Some((part, whole)) => number(part).zip(number(whole)).map(|(part, whole)| part / whole),
+        None => number(text),
+    };
+    scale.filter(|scale| *scale > 0.0 && *scale <= 1.0).ok_or_else(|| {
+        anyhow::anyhow!("\"{text}\" is not a scale: 1, or a part of it such as 1/8 or 0.125")
+    })
+}

@@ -1,0 +1,35 @@
+//! PostMark.
+
+use super::{Best, Setting, Step, Timer, Workload, format, mount, pieces, unmount};
+use crate::file_systems::Program;
+
+/// Many short-lived small files.
+pub static POSTMARK: Workload = Workload {
+    name: "postmark",
+    title: "PostMark",
+    stands_for: "news and mail on a busy server: a pool of small files, transactions that read, \
+                 append, create and delete; without any fsync, a sync at the end",
+    needs: &[Program { name: "postmark", package: "postmark" }],
+    sources: &[],
+    history: true,
+    access_times: false,
+    bytes_needed: |scale| files(scale) * (16 << 10) * 3,
+    steps,
+};
+
+fn files(scale: f64) -> u64 {
+    pieces(5000, scale, 64)
+}
+
+fn steps(setting: &Setting) -> Vec<Step> {
+    let (files, transactions) = (files(setting.scale), pieces(20_000, setting.scale, 256));
+    let run = Step::script(format!(
+        "mkdir \"$DIR/postmark\"\n\
+         printf 'set location %s\\nset number {files}\\nset transactions {transactions}\\n\
+         set size 512 9916\\nset report terse\\nrun\\nquit\\n' \"$DIR/postmark\" \
+         >\"$SCRATCH/postmark.conf\"\n\
+         postmark \"$SCRATCH/postmark.conf\"\n$SYNC \"$DIR\""
+    ));
+    let run = run.per_second("transactions", transactions, Timer::Clock, Best::Unknown);
+    vec![format(), mount(), run, unmount()]
+}

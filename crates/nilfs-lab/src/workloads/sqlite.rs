@@ -1,0 +1,34 @@
+//! A database as programs on phones use it.
+
+use super::{Best, Setting, Source, Step, Timer, Workload, format, mount, sources, unmount};
+use crate::file_systems::Program;
+
+/// A transaction for every row.
+pub static SQLITE: Workload = Workload {
+    name: "sqlite",
+    title: "SQLite",
+    stands_for: "contacts, messages and settings on a phone: every insert is a transaction of its \
+                 own, with a rollback journal and with a write-ahead log",
+    needs: &[Program { name: "sqlite3", package: "sqlite3" }],
+    sources: &[Source::Inserts],
+    history: true,
+    access_times: false,
+    bytes_needed: |scale| sources::inserts(scale) * 16 * 4096 + (4 << 20),
+    steps,
+};
+
+fn steps(setting: &Setting) -> Vec<Step> {
+    let count = sources::inserts(setting.scale);
+    let mut steps = vec![format(), mount()];
+    for (name, mode) in [("rollback", "DELETE"), ("wal", "WAL")] {
+        let run = Step::script(format!(
+            "sqlite3 -batch -cmd 'PRAGMA synchronous=FULL' -cmd 'PRAGMA journal_mode={mode}' \
+             \"$DIR/{name}.db\" <\"$SCRATCH/inserts.sql\""
+        ));
+        let best = Best::Synced { times: count as f64, bytes: 4096.0 };
+        let run = run.per_second(name, count, Timer::Clock, best);
+        steps.push(run.written(&format!("{name}-written"), Best::Unknown));
+    }
+    steps.push(unmount());
+    steps
+}

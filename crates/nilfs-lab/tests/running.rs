@@ -1,0 +1,175 @@
+//! Runs on this machine, as small as they can be. They need root, loop devices, FUSE, ext2 in the
+//! kernel and our program; without them there is nothing to run on, and the tests say so.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nilfs_lab::file_systems;
+use nilfs_lab::results::{Cell, Clock, Measured, Outcome, Results};
+use nilfs_lab::run::{self, Choice, Event, Plan, Suite, Where};
+
+const EXT2_MAGIC: u64 = 0xef53;
+const FUSE_MAGIC: u64 = 0x6573_5546;
+
+/// Leftovers are looked for on the whole machine, so there is one run at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn plan(directory: &Path, workloads: &[&str], file_systems: &[&str]) -> Plan {
+    let words = |words: &[&str]| words.iter().map(ToString::to_string).collect();
+    let choice = Choice {
+        workloads: words(workloads),
+        devices: words(&["microsd-2012"]),
+        file_systems: words(file_systems),
+    };
+    let nilfs = our_program();
+    Plan {
+        suite: "quick".to_owned(),
+        tables: choice.tables(Suite::find("quick").unwrap(), &nilfs).unwrap(),
+        scale: 1.0 / 256.0,
+        runs: 1,
+        place: Where::Host,
+        clock: Clock::Device,
+        directory: directory.to_owned(),
+        nilfs,
+        keep_traces: false,
+    }
+}
+
+/// Built beside the lab, in the same profile, as `make lab` does it.
+fn our_program() -> PathBuf {
+    let nilfs = Path::new(env!("CARGO_BIN_EXE_nilfs-lab")).with_file_name("nilfs");
+    let profile = nilfs.parent().unwrap();
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet", "--package", "nilfs", "--target-dir"]);
+    build.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().unwrap().success(), "our program cannot be built");
+    nilfs
+}
+
+fn can_run() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("not root: nothing can be mounted on this machine, nothing is tested");
+    }
+    root
+}
+
+fn measured<'a>(results: &'a Results, step: &str, file_system: &str) -> &'a Measured {
+    let fits = |cell: &&Cell| cell.step == step && cell.file_system == file_system;
+    match &results.cells.iter().find(fits).expect(step).outcome {
+        Outcome::Measured(measured) => measured,
+        Outcome::Failed(reason) => panic!("{step} on {file_system}: {reason}"),
+    }
+}
+
+/// Mounts and loop devices that have to do with a directory.
+fn leftovers(directory: &Path) -> Vec<String> {
+    let name = directory.to_string_lossy().into_owned();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let loops = Command::new("losetup").args(["--list", "--noheadings"]).output().unwrap();
+    let loops = String::from_utf8_lossy(&loops.stdout).into_owned();
+    let ours = |line: &&str| line.contains(&name);
+    mounts.lines().chain(loops.lines()).filter(ours).map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn a_run_measures_with_the_file_systems_it_names_and_leaves_nothing_behind() {
+    if !can_run() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let plan = plan(directory.path(), &["big-file", "gentoo-tree"], &["ext2", "nilfs"]);
+    let results = run::run(&plan, &mut |_| {}).unwrap();
+    assert_eq!(results.cells.len(), 8);
+    for (file_system, magic) in [("ext2", EXT2_MAGIC), ("nilfs", FUSE_MAGIC)] {
+        for step in ["write", "read", "copy", "overwrite"] {
+            let found = measured(&results, step, file_system);
+            assert_eq!(found.magic, magic, "{step} on {file_system}");
+            assert!(found.median > 0.0 && found.runs.len() == 1, "{step} on {file_system}");
+        }
+        // 4 GiB by 256, and little else.
+        let bytes = measured(&results, "write", file_system).traffic.written.bytes;
+        assert!((16 << 20..20 << 20).contains(&bytes), "{file_system} wrote {bytes} bytes");
+        let bytes = measured(&results, "read", file_system).traffic.read.bytes;
+        assert!(bytes >= 16 << 20, "{file_system} read {bytes} bytes of the device");
+        let limit = measured(&results, "write", file_system).limit.unwrap();
+        assert!(measured(&results, "write", file_system).median >= limit, "faster than the device");
+    }
+    assert!(results.devices["microsd-2012"].sequential_write > 0.0);
+    assert!(results.versions.contains_key("mke2fs") && results.versions.contains_key("nilfs"));
+    assert_eq!(leftovers(directory.path()), [""; 0]);
+    assert!(!directory.path().join("work").exists());
+    let saved = std::fs::read_to_string(directory.path().join("results.json")).unwrap();
+    let saved: Results = serde_json::from_str(&saved).unwrap();
+    assert_eq!(saved.cells.len(), 8);
+}
+
+#[test]
+fn an_interrupted_run_goes_on_with_what_is_missing() {
+    if !can_run() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let first = run::run(&plan(directory.path(), &["dd-sync"], &["ext2"]), &mut |_| {}).unwrap();
+    let before = measured(&first, "4k-1024", "ext2").clone();
+
+    let wider = plan(directory.path(), &["dd-sync"], &["ext2", "ext4"]);
+    let mut done = 0;
+    let mut started = Vec::new();
+    let results = run::run(&wider, &mut |event| match event {
+        Event::Begins { done: before, .. } => done = before,
+        Event::Job { file_system, .. } => started.push(file_system.name.clone()),
+        Event::Done(_) => {}
+    });
+    let results = results.unwrap();
+    assert_eq!((done, started), (1, vec!["ext4".to_owned()]));
+    assert_eq!(measured(&results, "4k-1024", "ext2").runs, before.runs);
+    measured(&results, "4k-1024", "ext4");
+
+    let other = Plan { scale: 1.0 / 128.0, ..plan(directory.path(), &["dd-sync"], &["ext2"]) };
+    let error = run::run(&other, &mut |_| {}).unwrap_err();
+    assert!(format!("{error:#}").contains("its scale is"), "{error:#}");
+}
+
+#[test]
+fn who_cannot_take_part_has_a_reason_instead_of_a_figure() {
+    if !can_run() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    // A workload whose program is not there: what is missing, and where it is to be had.
+    let mut plan = plan(directory.path(), &["dd-sync"], &["ext2", "ext4"]);
+    for system in &mut plan.tables[0].file_systems {
+        if system.name == "ext2" {
+            system.needs =
+                &[file_systems::Program { name: "mkfs.nowhere", package: "nowhere-progs" }];
+        }
+    }
+    let results = run::run(&plan, &mut |_| {}).unwrap();
+    let mut reasons = BTreeMap::new();
+    for cell in &results.cells {
+        if let Outcome::Failed(reason) = &cell.outcome {
+            reasons.insert((cell.file_system.as_str(), cell.step.as_str()), reason.as_str());
+        }
+    }
+    assert_eq!(reasons.len(), 3, "{reasons:?}");
+    for ((file_system, _), reason) in reasons {
+        assert_eq!(file_system, "ext2");
+        assert_eq!(reason, "mkfs.nowhere is missing: apt install nowhere-progs");
+    }
+    measured(&results, "4k-1024", "ext4");
+    assert_eq!(leftovers(directory.path()), [""; 0]);
+}
