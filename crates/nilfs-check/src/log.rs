@@ -60,10 +60,11 @@ impl<'v, 'd> LogReader<'v, 'd> {
         at: BlockNr,
         header: &LogHeader,
     ) -> Result<Vec<FileInfo>, LogFault> {
-        // An item with its share of padding needs less than this, so a longer summary is wrong
-        // and need not be read.
+        // An item with its share of padding needs less than this, and a summary is made longer only
+        // to end the log with a page of flash: a longer one is wrong and need not be read.
         const MOST_PER_BLOCK: u64 = 64;
-        let most = (u64::from(header.nblocks) + 1) * MOST_PER_BLOCK;
+        const FLASH_PAGE: u64 = 16 << 10;
+        let most = (u64::from(header.nblocks) + 1) * MOST_PER_BLOCK + FLASH_PAGE;
         if u64::from(header.sumbytes) > most {
             let (bytes, blocks) = (header.sumbytes, header.nblocks);
             return Err(LogFault::SummaryTooLong { bytes, blocks });

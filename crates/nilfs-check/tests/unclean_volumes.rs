@@ -37,6 +37,7 @@ fn append(image: &mut Image, ino: Ino, flags: u16) {
         create: newest.header.create,
         next: newest.header.next,
         cno: newest.header.cno.plus(1),
+        summary_blocks: 0,
     };
     let info = BlockInfo::Data { vblocknr: VBlockNr(999), offset: FileBlock(0) };
     let files = [FileInfo { ino, cno: log.cno, blocks: vec![info] }];

@@ -875,6 +875,7 @@ fn write_logs(
             create: now,
             next: geometry.segment_start(log.next),
             cno,
+            summary_blocks: log.summary_blocks,
         };
         let pieces = blocks.iter().map(|block| &block[..]);
         let summary = encode_summary(&header, &files, pieces, geometry.block_size, store.seed());

@@ -354,6 +354,7 @@ impl<'a> FirstLog<'a> {
             create: self.parameters.created,
             next: self.geometry.segment_start(SegNum(1)),
             cno: Cno::MIN,
+            summary_blocks: 0,
         };
         let bs = self.geometry.block_size;
         let mut bytes = encode_summary(

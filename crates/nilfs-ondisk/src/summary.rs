@@ -336,7 +336,7 @@ impl Placement {
 /// Reads the items of a summary, given all its blocks.
 ///
 /// # Errors
-/// Items that do not end at `ss_sumbytes`, counts that contradict each other, or a number of
+/// Items that do not end at `ss_sumbytes`, unless that is the end of a block; counts that contradict each other, or a number of
 /// blocks that is not that of the log (format spec §15.2).
 pub fn parse_items(
     header: &LogHeader,
@@ -380,7 +380,9 @@ pub fn parse_items(
         }
         files.push(FileInfo { ino, cno: Cno(finfo.fi_cno.get()), blocks });
     }
-    if place.bytes() != header.sumbytes as usize {
+    let whole = header.sumbytes as usize % block_size.bytes() == 0;
+    // A summary may go on to the end of a block, so that the log behind it begins at a good place.
+    if place.bytes() != header.sumbytes as usize && !(whole && place.bytes() <= end) {
         return Err(FormatError::field(STRUCTURE, "ss_sumbytes", header.sumbytes, place.bytes()));
     }
     let super_root = u64::from(header.has(SR));
@@ -404,6 +406,8 @@ pub struct NewLog {
     pub next: BlockNr,
     /// The checkpoint under construction.
     pub cno: Cno,
+    /// Blocks of the summary, as many as its items take at least. The rest is zeros.
+    pub summary_blocks: u64,
 }
 
 /// Builds the summary blocks of a log over the payload, given in order and with the super root
@@ -442,6 +446,12 @@ pub fn encode_summary<'a>(
         let size = range.len();
         bytes[range].copy_from_slice(&item[..size]);
     }
+    let blocks = place.blocks().max(log.summary_blocks);
+    let sumbytes = match blocks == place.blocks() {
+        true => place.bytes(),
+        false => blocks as usize * block_size.bytes(),
+    };
+    bytes.resize(blocks as usize * block_size.bytes(), 0);
     let mut header = RawHeader {
         ss_datasum: U32::ZERO,
         ss_sumsum: U32::ZERO,
@@ -451,14 +461,14 @@ pub fn encode_summary<'a>(
         ss_seq: U64::new(log.seq.0),
         ss_create: U64::new(log.create),
         ss_next: U64::new(log.next.0),
-        ss_nblocks: U32::new((place.blocks() + payload.clone().count() as u64) as u32),
+        ss_nblocks: U32::new((blocks + payload.clone().count() as u64) as u32),
         ss_nfinfo: U32::new(files.len() as u32),
-        ss_sumbytes: U32::new(place.bytes() as u32),
+        ss_sumbytes: U32::new(sumbytes as u32),
         ss_pad: U32::ZERO,
         ss_cno: U64::new(log.cno.0),
     };
     bytes[..HEADER_SIZE].copy_from_slice(header.as_bytes());
-    header.ss_sumsum = U32::new(crc32_le(seed, &bytes[8..place.bytes()]));
+    header.ss_sumsum = U32::new(crc32_le(seed, &bytes[8..sumbytes]));
     bytes[..HEADER_SIZE].copy_from_slice(header.as_bytes());
     let mut crc = Crc::new(seed);
     crc.update(&bytes[4..]);
@@ -506,28 +516,42 @@ mod tests {
     #[test]
     fn a_summary_over_several_blocks_reads_back_as_written() {
         let size = BlockSize::from_bytes(1024).unwrap();
-        let log = NewLog {
-            flags: LOGBGN | LOGEND,
-            seq: Seq(4),
-            create: 99,
-            next: BlockNr(64),
-            cno: Cno(7),
-        };
         let payload = vec![vec![3u8; 1024]; 134];
         let pieces = || payload.iter().map(Vec::as_slice);
-        let summary = encode_summary(&log, &sample(), pieces(), size, 77);
-        assert_eq!(summary.len() % 1024, 0);
-        let header = LogHeader::parse(&summary, size, 2048).unwrap();
-        header.verify_summary(&summary, 77).unwrap();
-        header.verify_log(std::iter::once(&summary[..]).chain(pieces()), 77).unwrap();
-        assert_eq!(parse_items(&header, &summary, size).unwrap(), sample());
-        assert_eq!((header.seq, header.cno, header.next), (Seq(4), Cno(7), BlockNr(64)));
+        let mut lengths = Vec::new();
+        for summary_blocks in [0, 9] {
+            let log = NewLog {
+                flags: LOGBGN | LOGEND,
+                seq: Seq(4),
+                create: 99,
+                next: BlockNr(64),
+                cno: Cno(7),
+                summary_blocks,
+            };
+            let summary = encode_summary(&log, &sample(), pieces(), size, 77);
+            let header = LogHeader::parse(&summary, size, 2048).unwrap();
+            header.verify_summary(&summary, 77).unwrap();
+            header.verify_log(std::iter::once(&summary[..]).chain(pieces()), 77).unwrap();
+            assert_eq!(parse_items(&header, &summary, size).unwrap(), sample());
+            assert_eq!((header.seq, header.cno, header.next), (Seq(4), Cno(7), BlockNr(64)));
+            assert_eq!(header.summary_blocks(size) * 1024, summary.len() as u64);
+            lengths.push(summary.len() / 1024);
+        }
+        assert!(lengths[0] < 9, "the items take no more than they need");
+        assert_eq!(lengths[1], 9, "what was asked for is added");
     }
 
     #[test]
     fn any_flipped_bit_of_a_summary_is_seen() {
         let size = BlockSize::from_bytes(1024).unwrap();
-        let log = NewLog { flags: 0, seq: Seq(4), create: 99, next: BlockNr(64), cno: Cno(7) };
+        let log = NewLog {
+            flags: 0,
+            seq: Seq(4),
+            create: 99,
+            next: BlockNr(64),
+            cno: Cno(7),
+            summary_blocks: 0,
+        };
         let payload = [[0u8; 1024]];
         let summary =
             encode_summary(&log, &sample()[1..2], payload.iter().map(|b| &b[..]), size, 77);

@@ -3,11 +3,18 @@
 //! A log ends where its segment ends; the next log starts in the next segment. The size of a
 //! summary depends on what it describes, so the addresses of a log's blocks are known when the
 //! last of them is.
+//!
+//! Logs end where a page of flash does, as far as that costs little: the format has no gaps between
+//! logs, so the summary takes the rest. A page that two flushes write would be programmed twice,
+//! and a card would have to copy the allocation unit in which that happens.
 
 use std::ops::Range;
 
 use nilfs_ondisk::summary::{FINFO_SIZE, FileInfo, Placement};
 use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
+
+/// Bytes that flash programs at once, on most cards, sticks and drives.
+const FLASH_PAGE: u64 = 16 << 10;
 
 /// Where the log goes on: in one segment, and then in the one that was set aside for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,7 +182,7 @@ impl<'a> Planner<'a> {
     }
 
     fn push(&mut self, super_root: bool) {
-        let log = PlannedLog {
+        let mut log = PlannedLog {
             start: self.position.block,
             seq: self.position.seq,
             segment: self.position.segment,
@@ -184,9 +191,20 @@ impl<'a> Planner<'a> {
             parts: std::mem::take(&mut self.parts),
             super_root,
         };
+        log.summary_blocks += self.padding(&log);
         self.position.block = log.end();
         self.logs.push(log);
         self.summary = Placement::new(self.geometry.block_size);
         self.payload = 0;
+    }
+
+    /// Blocks from the end of a log to the end of its page of flash; none if they would be more
+    /// than half of what the log has.
+    fn padding(&self, log: &PlannedLog) -> u64 {
+        let page = (FLASH_PAGE / self.geometry.block_size.bytes64()).max(1);
+        let end = log.end().0;
+        let padding = end.next_multiple_of(page) - end;
+        let fits = end + padding <= self.geometry.segment_end(log.segment).0;
+        if fits && padding * 2 <= end - log.start.0 { padding } else { 0 }
     }
 }
