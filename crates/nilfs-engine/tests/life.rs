@@ -4,6 +4,7 @@
 mod common;
 
 use common::{check, content, make, mount, new, pattern, volume};
+use nilfs_device::MemoryDevice;
 use nilfs_engine::{RenameMode, SetAttr};
 use nilfs_ondisk::inode::S_IFDIR;
 
@@ -54,6 +55,21 @@ fn files_survive_commit_unmount_and_mount() {
         fs.unmount().unwrap();
         check(&*device);
     }
+}
+
+#[test]
+fn an_fsync_of_any_directory_makes_everything_durable() {
+    let device = volume(1024, 64);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let file = make(&fs, &root, "file");
+    fs.sync().unwrap();
+    fs.write(&file, 0, b"content").unwrap();
+    fs.sync_file(&root, false).unwrap();
+    let cut = std::sync::Arc::new(MemoryDevice::from(device.snapshot()));
+    let after = mount(&cut);
+    let file = after.lookup(&after.root().unwrap().inode, b"file").unwrap().inode;
+    assert_eq!(content(&after, &file), b"content");
 }
 
 #[test]

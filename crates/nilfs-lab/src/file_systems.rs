@@ -321,11 +321,12 @@ impl FileSystem {
     }
 
     /// What makes all that was written below a directory, `$1`, durable. The kernel does not pass
-    /// syncfs on to a FUSE server; there the fsync of a changed file makes everything durable.
+    /// syncfs on to a FUSE server, it only writes its own cache back; the fsync of a directory makes
+    /// everything durable there.
     #[must_use]
     pub fn sync(&self) -> &'static str {
         match self.is_ours() {
-            true => "touch \"$1/.durable\"; sync \"$1/.durable\"",
+            true => "sync -f \"$1\"; sync \"$1\"",
             false => "sync -f \"$1\"",
         }
     }

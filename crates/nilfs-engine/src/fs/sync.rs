@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nilfs_ondisk::bmap::Root;
+use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::superblock::{LogCursor, STATE_ERROR, STATE_VALID};
 use nilfs_ondisk::{BlockSize, Cno, FileBlock, SegNum, Seq};
 use parking_lot::{Mutex, MutexGuard};
@@ -231,8 +232,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Makes a file durable: its content, its attributes, and the names that lead to it. With
-    /// `data_only`, attributes that are not needed to read the content may stay behind.
+    /// Makes a file durable: its content, its attributes, and the names that lead to it; with a
+    /// directory, everything that has changed on the volume. With `data_only`, attributes that are not needed to read the content may stay behind.
     ///
     /// # Errors
     /// As [`Filesystem::commit`].
@@ -260,6 +261,11 @@ impl Filesystem {
     }
 
     fn is_committed(&self, log: &Log, inode: &InodeRef, data_only: bool) -> bool {
+        // Linux passes neither sync nor syncfs on to a FUSE file system. The fsync of a directory is
+        // what people have instead, so it covers whatever has changed.
+        if inode.file_type() == FileType::Directory {
+            return false;
+        }
         let state = inode.state.read();
         // A directory on the way may have been renamed; only fdatasync need not care.
         let names = match data_only {
