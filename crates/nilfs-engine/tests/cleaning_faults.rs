@@ -5,7 +5,7 @@ mod common;
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ const PER_SEGMENT: usize = 64;
 struct Scratched {
     below: MemoryDevice,
     blocks: Mutex<Vec<u64>>,
+    /// The next write from here on fails, in bytes; 0: none.
+    unwritable: AtomicU64,
 }
 
 impl Scratched {
@@ -61,6 +63,11 @@ impl Device for Scratched {
     }
 
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+        let from = self.unwritable.load(Ordering::Relaxed);
+        if from > 0 && (from..self.size() - 4096).contains(&offset) {
+            self.unwritable.store(0, Ordering::Relaxed);
+            return Err(io::Error::other("worn out"));
+        }
         self.below.write_at(offset, pieces)
     }
 
@@ -153,7 +160,11 @@ fn bad_segments(device: &Arc<Scratched>) -> Vec<SegNum> {
 }
 
 fn scratched() -> (Arc<Scratched>, Arc<Filesystem>) {
-    let device = Arc::new(Scratched { below: formatted(), blocks: Mutex::default() });
+    let device = Arc::new(Scratched {
+        below: formatted(),
+        blocks: Mutex::default(),
+        unwritable: AtomicU64::new(0),
+    });
     let fs = mount(&device);
     (device, fs)
 }
@@ -239,4 +250,20 @@ fn a_write_that_fails_while_blocks_are_moved_does_no_harm() {
     assert_eq!(unreadable_blocks(&fs, &file, &content), 0);
     fs.unmount().unwrap();
     check(&*device);
+}
+
+#[test]
+fn a_segment_that_cannot_be_written_is_not_taken_again() {
+    let (device, fs) = scratched();
+    let (file, content) = worn_file(&fs);
+    // The cleaner takes segments from the middle of the volume on, which the log has not reached.
+    device.unwritable.store((20 * PER_SEGMENT * BLOCK) as u64, Ordering::Relaxed);
+    assert!(fs.clean(&everything()).is_err(), "the cleaner has met the fault");
+    assert_eq!(device.unwritable.load(Ordering::Relaxed), 0);
+    assert!(fs.clean(&everything()).unwrap() > 0, "it goes on elsewhere");
+    assert!(common::content(&fs, &file) == content);
+    drop(file);
+    fs.unmount().unwrap();
+    check(&*device);
+    assert_eq!(bad_segments(&device).len(), 1);
 }

@@ -41,6 +41,9 @@ const OPACITIES: [f64; LEVELS] = [0.5, 0.75, 1.0];
 /// Marks beyond these would hide the picture.
 const MOST_MARKS: usize = 24;
 const MARK_CHARACTERS: usize = 28;
+const MARK_CHARACTER_WIDTH: f64 = 6.2;
+/// Names of marks stand in so many lines at most.
+const MARK_LINES: usize = 3;
 
 /// What is drawn, from the bottom up, with the name in style rules and in the legend.
 const LAYERS: [(Kind, &str, &str); 3] =
@@ -183,18 +186,21 @@ fn axes(svg: &mut String, device_bytes: u64, seconds: f64) {
 }
 
 fn marks(svg: &mut String, trace: &Trace, seconds: f64) {
-    for (number, mark) in trace.marks.iter().take(MOST_MARKS).enumerate() {
+    // Where the last name of each line ends. A name that would cover another is left out.
+    let mut ends = [0.0; MARK_LINES];
+    for mark in trace.marks.iter().take(MOST_MARKS) {
         let x = LEFT + (mark.at.as_secs_f64() / seconds).min(1.0) * PLANE_WIDTH;
-        // Names that would cover each other take turns in three lines.
-        let y = TOP + 12.0 + (number % 3) as f64 * 13.0;
-        let (anchor, shift) =
-            if x > LEFT + PLANE_WIDTH * 0.75 { ("end", -4.0) } else { ("start", 4.0) };
+        let _ = writeln!(svg, "<path class=\"mark\" d=\"M{x:.1} {TOP}V{STRIP_END}\"/>");
         let name: String = mark.name.chars().take(MARK_CHARACTERS).collect();
+        let end = x + 8.0 + name.chars().count() as f64 * MARK_CHARACTER_WIDTH;
+        let free = ends.iter().position(|&taken| taken <= x);
+        let Some(line) = free.filter(|_| end <= LEFT + PLANE_WIDTH) else { continue };
+        ends[line] = end;
         let _ = writeln!(
             svg,
-            "<path class=\"mark\" d=\"M{x:.1} {TOP}V{STRIP_END}\"/>\
-             <text class=\"name\" x=\"{:.1}\" y=\"{y}\" text-anchor=\"{anchor}\">{}</text>",
-            x + shift,
+            "<text class=\"name\" x=\"{:.1}\" y=\"{}\">{}</text>",
+            x + 4.0,
+            TOP + 12.0 + line as f64 * 13.0,
             escape(&name)
         );
     }

@@ -47,7 +47,7 @@ impl Filesystem {
             let modified = u128::from(now) * part.len() as u128;
             let mut harvest = Harvest { live: part.to_vec(), modified, ..Harvest::default() };
             let contents = self.read_live(&mut harvest)?;
-            let moves = self.move_blocks(&work, &mut harvest, &contents)?;
+            let moves = self.move_blocks(&mut work, &mut harvest, &contents)?;
             done.moved += harvest.chores.moved.len() as u64;
             self.finish_step(&mut work, None, harvest.chores, moves)?;
         }

@@ -123,7 +123,7 @@ impl Filesystem {
         }
         let before = self.writable_blocks(&work);
         let blocks = self.read_live(&mut harvest)?;
-        let moves = self.move_blocks(&work, &mut harvest, &blocks)?;
+        let moves = self.move_blocks(&mut work, &mut harvest, &blocks)?;
         if harvest.chores.is_empty() {
             return Ok(Step { candidates: choice.candidates, ..Step::default() });
         }

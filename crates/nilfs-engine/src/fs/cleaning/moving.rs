@@ -111,7 +111,7 @@ impl Filesystem {
     /// Writes the blocks beside the chain of logs, and makes them durable.
     pub(super) fn move_blocks(
         &self,
-        work: &Work,
+        work: &mut Work,
         harvest: &mut Harvest,
         blocks: &[MovedBlock],
     ) -> Result<Moves> {
@@ -123,6 +123,8 @@ impl Filesystem {
         let MovedLogs { logs, moved, end } = match written {
             Ok(written) => written,
             Err(error) => {
+                // What lies behind its last log now is not known.
+                work.open = None;
                 self.give_back(&claimed);
                 return Err(error);
             }
@@ -168,7 +170,10 @@ impl Filesystem {
             }
         };
         for log in &written.logs {
-            self.write_beside(log)?;
+            if let Err(error) = self.write_beside(log) {
+                self.give_up(log.segment, &error);
+                return Err(error);
+            }
         }
         self.flush_moved()?;
         Ok(written)
@@ -229,6 +234,18 @@ impl Filesystem {
         log.barred.segments.insert(segment);
         self.refresh_space(&log);
         Ok(segment)
+    }
+
+    /// Marks a segment that the device cannot write, so that nobody takes it again. What is in it
+    /// can still be read.
+    fn give_up(&self, segment: SegNum, error: &Error) {
+        tracing::error!("segment {segment} is given up: {error}");
+        let Some(log) = &self.log else { return };
+        let chores = Chores { bad: vec![segment], ..Chores::default() };
+        let mut log = log.lock();
+        if let Err(error) = self.commit_chores(&mut log, &chores) {
+            tracing::error!("segment {segment} cannot be marked as bad: {error}");
+        }
     }
 
     fn give_back(&self, claimed: &[SegNum]) {
