@@ -35,6 +35,10 @@ use crate::superblocks::SuperblockWriter;
 use crate::tree::{Era, View};
 use crate::volume::Volume;
 
+/// Bytes of the newest log that the next mount may have to read for its checksum. Behind a larger
+/// one, unmounting makes a checkpoint of nothing.
+const MOST_TO_VERIFY: u64 = 256 << 10;
+
 /// Seconds after which a superblock follows the log into another segment, so that a recovery has
 /// little to scan.
 const SUPERBLOCK_INTERVAL: i64 = 10;
@@ -58,6 +62,8 @@ pub(super) struct Log {
     synced: bool,
     /// The segment of the oldest log that may not be durable.
     unflushed: Option<SegNum>,
+    /// Blocks of the newest log with a super root; 0 if none was written since the mount.
+    newest_blocks: u64,
     /// Segment and time (s) of the last superblock.
     superblock_seq: Seq,
     superblock_time: i64,
@@ -131,6 +137,7 @@ impl Log {
             completed: 0,
             synced: false,
             unflushed: None,
+            newest_blocks: 0,
             superblock_seq: newest.header.seq,
             superblock_time: 0,
             resumes: !found.clean,
@@ -293,6 +300,9 @@ impl Filesystem {
         }
         log.closed = true;
         self.commit_locked(&mut log, &Chores::default())?;
+        if log.newest_blocks > MOST_TO_VERIFY / self.store.block_size().bytes64() {
+            self.commit_locked(&mut log, &Chores { checkpoint: true, ..Chores::default() })?;
+        }
         self.flush_locked(&mut log)?;
         self.aim_superblocks(&mut log);
         let raw = log.superblocks.current_mut().raw_mut();
@@ -377,6 +387,7 @@ impl Filesystem {
         };
         let outcome = Outcome { done, deleted_checkpoints: commit.deleted_checkpoints };
         let last = commit.logs.last().map(|log| log.segment);
+        log.newest_blocks = commit.logs.last().map_or(0, LogWrite::len);
         for write in &commit.logs {
             let crosses = log.unflushed.is_some_and(|segment| segment != write.segment);
             if crosses && Some(write.segment) == last {
