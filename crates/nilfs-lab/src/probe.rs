@@ -2,8 +2,8 @@
 //! the size of allocation units and how many can be open. A device is a real one, or a model;
 //! a model is probed in its own time, which shows what its preset amounts to.
 //!
-//! [`target`] is what requests are sent to, [`reading`] the part that changes nothing, [`writing`]
-//! the part that overwrites the device and is done on explicit request only, [`describe`] what
+//! `target` is what requests are sent to, `reading` the part that changes nothing, `writing`
+//! the part that overwrites the device and is done on explicit request only, `describe` what
 //! people and presets are told.
 
 mod describe;
@@ -121,6 +121,7 @@ mod tests {
             read_bytes_per_second: real.read_bytes_per_second,
             write_bytes_per_second: real.write_bytes_per_second,
             copy_bytes_per_second: real.copy_bytes_per_second,
+            log_spare_bytes: real.log_spare_bytes,
             fat_page_bytes: real.fat_page_bytes,
             discard: real.discard,
             used: real.used,

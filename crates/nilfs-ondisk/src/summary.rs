@@ -380,7 +380,7 @@ pub fn parse_items(
         }
         files.push(FileInfo { ino, cno: Cno(finfo.fi_cno.get()), blocks });
     }
-    let whole = header.sumbytes as usize % block_size.bytes() == 0;
+    let whole = u64::from(header.sumbytes).is_multiple_of(block_size.bytes64());
     // A summary may go on to the end of a block, so that the log behind it begins at a good place.
     if place.bytes() != header.sumbytes as usize && !(whole && place.bytes() <= end) {
         return Err(FormatError::field(STRUCTURE, "ss_sumbytes", header.sumbytes, place.bytes()));

@@ -17,10 +17,10 @@
 //! A loop device asks for a hole also where zeros are wanted and the blocks need not stay
 //! allocated, which cannot be told from a discard.
 //!
-//! The device serves one request after another, in the order in which they arrive. [`serve`] takes
-//! them from the kernel, does them on the image and tells them to the [`device`], which knows when
-//! each is done by the model's clock. If it is paced, the [`pacer`] keeps the answer back until
-//! then; meanwhile further requests arrive. What was written can be kept ([`keep`]), so that the
+//! The device serves one request after another, in the order in which they arrive. `serve` takes
+//! them from the kernel, does them on the image and tells them to the `device`, which knows when
+//! each is done by the model's clock. If it is paced, the `pacer` keeps the answer back until
+//! then; meanwhile further requests arrive. What was written can be kept (`keep`), so that the
 //! trace rebuilds the image.
 
 mod device;

@@ -29,6 +29,9 @@ pub struct Card {
     pub open_units: u32,
     /// In which order the pages of an open unit can be written.
     pub writing: Writing,
+    /// Random writing: what the log of an open unit can take beyond the unit's size before it has to
+    /// be brought together, for pages that are written more than once.
+    pub log_spare_bytes: u64,
     /// What is programmed at least: smaller writes cost a whole page.
     pub page_bytes: u64,
     /// Whether a page that is not complete yet waits in the controller's memory for the writes that
@@ -77,6 +80,8 @@ impl Card {
         within("card.unit_bytes", self.unit_bytes, self.page_bytes..=1 << 30)?;
         multiple("card.unit_bytes", self.unit_bytes, self.page_bytes, "page_bytes")?;
         within("card.open_units", self.open_units, 1..=4096)?;
+        within("card.log_spare_bytes", self.log_spare_bytes, 0..=1 << 30)?;
+        multiple("card.log_spare_bytes", self.log_spare_bytes, self.page_bytes, "page_bytes")?;
         within("card.read_overhead_us", self.read_overhead_us, MICROSECONDS)?;
         within("card.write_overhead_us", self.write_overhead_us, MICROSECONDS)?;
         within("card.flush_us", self.flush_us, MICROSECONDS)?;

@@ -93,6 +93,7 @@ impl Findings {
                 _ => card::Writing::Random,
             },
             page_bytes,
+            log_spare_bytes: 0,
             page_buffer: writing.gathers,
             read_overhead_us: micros(self.reading.overhead),
             write_overhead_us: micros(writing.overhead),

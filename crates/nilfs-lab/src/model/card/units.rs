@@ -14,6 +14,8 @@ use super::{Card, Writing};
 pub(super) struct Units {
     writing: Writing,
     pages_per_unit: u64,
+    /// Pages that the fresh block of an open unit can take.
+    pages_per_log: u64,
     most_open: usize,
     /// Pages that hold something.
     valid: Pages,
@@ -43,6 +45,7 @@ impl Units {
         Self {
             writing: card.writing,
             pages_per_unit,
+            pages_per_log: pages_per_unit + card.log_spare_bytes / card.page_bytes,
             most_open: card.open_units as usize,
             valid: Pages::new(units * pages_per_unit, card.used),
             open: Vec::new(),
@@ -106,7 +109,7 @@ impl Units {
 
     /// The fresh block of the last open unit may be full: then it is closed and opened again.
     fn make_room(&mut self, unit: u64) -> u64 {
-        if self.open.last().is_some_and(|open| open.used < self.pages_per_unit) {
+        if self.open.last().is_some_and(|open| open.used < self.pages_per_log) {
             return 0;
         }
         let copied = self.close(self.open.len() - 1);
@@ -148,7 +151,7 @@ impl Units {
         let left = (0..self.pages_per_unit)
             .filter(|&page| self.valid.has(base + page) && !open.fresh.has(page))
             .count() as u64;
-        if open.used + left <= self.pages_per_unit {
+        if open.used + left <= self.pages_per_log {
             return left;
         }
         self.pool.renew(open.unit as u32);
