@@ -84,10 +84,11 @@ struct RunArgs {
     /// virtual one (needs QEMU), or whichever does.
     #[arg(long = "where", value_enum, default_value_t = Location::Auto)]
     location: Location,
-    /// What counts: the clock on the wall while the device takes its time, or the time the model
-    /// is busy, without waiting for it.
-    #[arg(long, value_enum, default_value_t = ClockName::Paced)]
-    clock: ClockName,
+    /// What counts: the clock on the wall while the device takes its time (paced), how long the
+    /// device is busy of that (busy), or how long its model is busy while nobody waits (device)
+    /// [default: paced; in a virtual machine busy].
+    #[arg(long, value_enum)]
+    clock: Option<ClockName>,
     /// Where results go, and whatever is needed meanwhile.
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     out: PathBuf,
@@ -109,6 +110,7 @@ enum Location {
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ClockName {
     Paced,
+    Busy,
     Device,
 }
 
@@ -167,10 +169,11 @@ fn plan(args: RunArgs) -> Result<Plan> {
             Location::Host => Where::Host,
             Location::Vm => Where::Vm,
         },
-        clock: match args.clock {
+        clock: args.clock.map(|clock| match clock {
             ClockName::Paced => Clock::Paced,
+            ClockName::Busy => Clock::Busy,
             ClockName::Device => Clock::Device,
-        },
+        }),
         directory: std::path::absolute(&args.out).context("the current directory is gone")?,
         nilfs,
         keep_traces: args.keep_traces,

@@ -34,7 +34,10 @@ pub enum Clock {
     /// The exported device took as long as the model says; seconds on the wall.
     #[default]
     Paced,
-    /// The sum of the times the model was busy.
+    /// The exported device took as long as the model says; the sum of the times it was busy. So
+    /// write-back and commit timers run as they do on hardware, but a slow processor costs nothing.
+    Busy,
+    /// The sum of the times the model was busy, while nobody waited for it.
     Device,
 }
 

@@ -34,7 +34,7 @@ fn plan(directory: &Path, workloads: &[&str], file_systems: &[&str]) -> Plan {
         scale: 1.0 / 256.0,
         runs: 1,
         place: Where::Host,
-        clock: Clock::Device,
+        clock: Some(Clock::Device),
         directory: directory.to_owned(),
         nilfs,
         keep_traces: false,

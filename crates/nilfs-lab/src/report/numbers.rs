@@ -102,7 +102,12 @@ pub(super) fn unit(unit: Unit) -> &'static str {
 pub(super) fn clock(clock: Clock) -> &'static str {
     match clock {
         Clock::Paced => "paced: the device really took as long as its model says",
-        Clock::Device => "device time: the sum of the times in which the model was busy",
+        Clock::Busy => {
+            "busy: the device really took as long as its model says; the sum of the times it was busy"
+        }
+        Clock::Device => {
+            "device time: the sum of the times in which the model was busy, while nobody waited"
+        }
     }
 }
 

@@ -22,7 +22,7 @@ pub enum Where {
 }
 
 /// A workload on a device: rows of figures, with a column for each file system.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Table {
     /// What is done.
     pub workload: &'static Workload,
@@ -33,7 +33,7 @@ pub struct Table {
 }
 
 /// Everything about a run.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Plan {
     /// Name of the suite.
     pub suite: String,
@@ -45,8 +45,8 @@ pub struct Plan {
     pub runs: u32,
     /// Where.
     pub place: Where,
-    /// Which clock.
-    pub clock: Clock,
+    /// Which clock; `None`: the one that suits the place.
+    pub clock: Option<Clock>,
     /// Where results go.
     pub directory: PathBuf,
     /// Our program.
@@ -71,7 +71,10 @@ impl Plan {
     /// Whether the figure means something by the clock of this plan.
     #[must_use]
     pub fn wants(&self, measure: &Measure) -> bool {
-        self.clock == Clock::Paced || measure.without_pace()
+        match self.clock {
+            Some(Clock::Device | Clock::Busy) => measure.without_pace(),
+            Some(Clock::Paced) | None => true,
+        }
     }
 }
 

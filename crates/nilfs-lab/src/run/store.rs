@@ -11,7 +11,7 @@ use super::plan::{Plan, Table};
 use crate::file_systems::FileSystem;
 use crate::model::Limits;
 use crate::place::Surroundings;
-use crate::results::{Cell, Outcome, Results};
+use crate::results::{Cell, Clock, Outcome, Results};
 
 /// The file with the results, in the directory of a run.
 pub(super) const FILE_NAME: &str = "results.json";
@@ -42,7 +42,11 @@ impl Store {
                     .with_context(|| format!("{} is of another run", path.display()))?;
                 before
             }
-            None => Results { scale: plan.scale, clock: plan.clock, ..Results::default() },
+            None => Results {
+                scale: plan.scale,
+                clock: plan.clock.unwrap_or_default(),
+                ..Results::default()
+            },
         };
         results.suite.clone_from(&plan.suite);
         results.surroundings = surroundings.clone();
@@ -124,8 +128,9 @@ fn check(plan: &Plan, surroundings: &Surroundings, before: &Results) -> Result<(
         (before.scale - plan.scale).abs() < 1e-9,
         was("scale", &before.scale.to_string(), &plan.scale.to_string())
     );
-    let word = |clock| format!("{clock:?}").to_lowercase();
-    ensure!(before.clock == plan.clock, was("clock", &word(before.clock), &word(plan.clock)));
+    let word = |clock: Clock| format!("{clock:?}").to_lowercase();
+    let clock = plan.clock.unwrap_or_default();
+    ensure!(before.clock == clock, was("clock", &word(before.clock), &word(clock)));
     let (there, here) = (&before.surroundings, surroundings);
     if there.place != here.place {
         bail!(was("place", &there.place, &here.place));
