@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 const READ_BLOCKS: usize = 256;
 
 /// Blocks that are written together at most while somebody waits for the device.
-const PIECE_BLOCKS: usize = 32;
+const PIECE_BLOCKS: usize = 16;
 
 /// The segment that moved blocks go to, as far as it is filled.
 #[derive(Debug, Clone, Copy)]
