@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -29,21 +30,29 @@ pub enum Event {
     },
 }
 
-/// A device that passes everything on and keeps a record of writes, flushes and discards.
+/// A device that passes everything on, keeps a record of writes, flushes and discards, and counts
+/// what is read.
 pub struct RecordingDevice<D> {
     below: D,
     events: Arc<Mutex<Vec<Event>>>,
+    read: AtomicU64,
 }
 
 impl<D: Device> RecordingDevice<D> {
     /// Records what is done to `below` from now on.
     pub fn new(below: D) -> Self {
-        Self { below, events: Arc::default() }
+        Self { below, events: Arc::default(), read: AtomicU64::new(0) }
     }
 
     /// The device below.
     pub fn below(&self) -> &D {
         &self.below
+    }
+
+    /// Bytes read since the last call.
+    #[must_use]
+    pub fn take_bytes_read(&self) -> u64 {
+        self.read.swap(0, Ordering::Relaxed)
     }
 
     /// Everything recorded so far.
@@ -69,6 +78,7 @@ impl<D: Device> Device for RecordingDevice<D> {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.read.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         self.below.read_at(offset, buffer)
     }
 

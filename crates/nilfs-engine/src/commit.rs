@@ -23,7 +23,7 @@ use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::inode::{INODE_SIZE, RawInode};
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::summary::{
-    BlockInfo, FileInfo, GC, LOGBGN, LOGEND, NewLog, SR, SYNDT, encode_summary,
+    BlockInfo, FileInfo, FileTimes, GC, LOGBGN, LOGEND, NewLog, SR, SYNDT, encode_summary,
 };
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, Seq, VBlockNr};
@@ -570,7 +570,7 @@ impl Build<'_> {
         let dat_info = dat_info(&self.dat, &dat_map);
         let infos: Vec<&FileInfo> =
             self.payload.iter().map(|file| &file.info).chain([&dat_info]).collect();
-        let plan = match plan(&self.store.geometry(), base.position, &extra, &infos, true) {
+        let plan = match plan(&self.store.geometry(), base.position, &extra, &infos, 0, true) {
             Ok(plan) => plan,
             Err(left) => return Ok(Err(left)),
         };
@@ -722,46 +722,67 @@ impl LaidOut {
             let end = if nth == last { LOGEND | SR } else { 0 };
             begin | end
         };
-        write_logs(store, &self.plan, payload, Some(&root), self.cno, now, flags)
+        let extras = Extras { cno: self.cno, now, times: &[], super_root: Some(&root) };
+        write_logs(store, &self.plan, payload, &extras, flags)
     }
 }
 
-/// Builds the data-sync log of one file's blocks, or `None` if it does not fit into the segment
-/// (behaviour spec §4). Takes numbers for the blocks in `base.dat_edit`.
+/// What a data-sync log takes of one file.
+pub(crate) struct SyncedFile {
+    pub(crate) ino: Ino,
+    /// Its times, if they have changed and are to be kept.
+    pub(crate) times: Option<FileTimes>,
+    pub(crate) pages: Vec<(FileBlock, Block)>,
+}
+
+/// Builds a data-sync log of files' blocks and tells where each of them went, or `None` if it does
+/// not fit into the segment or there are no blocks (behaviour spec §4). Takes numbers for the blocks in `base.dat_edit`.
 pub(crate) fn build_data_sync(
     store: &Store,
     base: &mut Base,
-    ino: Ino,
-    pages: &[(FileBlock, Block)],
+    files: &[&SyncedFile],
     now: u64,
-) -> Result<Option<(LogWrite, Vec<Placed>)>> {
+) -> Result<Option<(LogWrite, Vec<Vec<Placed>>)>> {
+    let geometry = store.geometry();
     let cno = base.tree.cno.plus(1);
     let mut dat = base.dat_edit.clone();
-    let numbers = pages.iter().map(|_| dat.allocate(store)).collect::<Result<Vec<VBlockNr>>>()?;
-    let blocks = pages.iter().zip(&numbers);
-    let info = FileInfo {
-        ino,
-        cno,
-        blocks: blocks
-            .map(|((offset, _), vblocknr)| BlockInfo::Data { vblocknr: *vblocknr, offset: *offset })
-            .collect(),
-    };
-    let Ok(plan) = plan(&store.geometry(), base.position, &[], &[&info], false) else {
+    let mut payload = Vec::with_capacity(files.len());
+    let mut numbers = Vec::with_capacity(files.len());
+    for SyncedFile { ino, pages, .. } in files {
+        let own = pages.iter().map(|_| dat.allocate(store)).collect::<Result<Vec<VBlockNr>>>()?;
+        let data = |((offset, _), vblocknr): (&(FileBlock, Block), &VBlockNr)| BlockInfo::Data {
+            vblocknr: *vblocknr,
+            offset: *offset,
+        };
+        let blocks = pages.iter().zip(&own).map(data).collect();
+        payload.push(Payload {
+            info: FileInfo { ino: *ino, cno, blocks },
+            blocks: pages.iter().map(|(_, block)| Block::clone(block)).collect(),
+        });
+        numbers.push(own);
+    }
+    let times: Vec<FileTimes> = files.iter().filter_map(|file| file.times).collect();
+    let infos: Vec<&FileInfo> = payload.iter().map(|file| &file.info).collect();
+    if times.len() > FileTimes::most(geometry.block_size) {
+        return Ok(None);
+    }
+    let Ok(plan) = plan(&geometry, base.position, &[], &infos, times.len(), false) else {
         return Ok(None);
     };
-    let blocks = pages.iter().map(|(_, block)| Block::clone(block)).collect();
     let flags = |_| LOGBGN | LOGEND | SYNDT;
-    let logs = write_logs(store, &plan, &[Payload { info, blocks }], None, cno, now, flags);
-    let placed = numbers.iter().zip(&plan.addresses[0]);
-    let placed =
-        placed.map(|(vblocknr, block)| Placed { vblocknr: *vblocknr, block: *block }).collect();
+    let extras = Extras { cno, now, times: &times, super_root: None };
+    let logs = write_logs(store, &plan, &payload, &extras, flags);
+    let place = |(own, at): (Vec<VBlockNr>, &Vec<BlockNr>)| {
+        own.into_iter().zip(at).map(|(vblocknr, &block)| Placed { vblocknr, block }).collect()
+    };
+    let placed = numbers.into_iter().zip(&plan.addresses).map(place).collect();
     let Some(log) = logs.into_iter().next() else {
         return Ok(None);
     };
     // The next checkpoint may have no log in this segment.
     let old_dat = Arc::clone(&base.dat);
     let source = Source { store, pointers: Pointers::Virtual(&old_dat) };
-    let filled = plan.position.block.0 - store.geometry().segment_start(log.segment).0;
+    let filled = plan.position.block.0 - geometry.segment_start(log.segment).0;
     base.sufile_edit.touch(source, log.segment)?;
     base.sufile_edit.fill(source, log.segment, filled, now)?;
     base.dat_edit = dat;
@@ -832,7 +853,7 @@ pub(crate) fn build_moved(
     };
     let extra: Vec<SegNum> = following.collect();
     let infos: Vec<&FileInfo> = payload.iter().map(|file| &file.info).collect();
-    let mut plan = plan(&store.geometry(), position, &extra, &infos, false).ok()?;
+    let mut plan = plan(&store.geometry(), position, &extra, &infos, 0, false).ok()?;
     for log in &mut plan.logs {
         // They are as old as the chain is now, wherever they lie.
         let first = beside.first.filter(|_| log.segment == segments[0]);
@@ -845,17 +866,25 @@ pub(crate) fn build_moved(
     });
     let moved = moved.collect();
     let flags = |_| LOGBGN | LOGEND | GC;
-    let logs = write_logs(store, &plan, &payload, None, beside.cno, beside.now, flags);
+    let extras = Extras { cno: beside.cno, now: beside.now, times: &[], super_root: None };
+    let logs = write_logs(store, &plan, &payload, &extras, flags);
     Some(MovedLogs { logs, moved, end: (plan.position.segment, plan.position.block) })
+}
+
+/// What logs have beside the blocks of files.
+struct Extras<'a> {
+    cno: Cno,
+    /// The time (s).
+    now: u64,
+    times: &'a [FileTimes],
+    super_root: Option<&'a Block>,
 }
 
 fn write_logs(
     store: &Store,
     plan: &Plan,
     payload: &[Payload],
-    super_root: Option<&Block>,
-    cno: Cno,
-    now: u64,
+    extras: &Extras<'_>,
     flags: impl Fn(usize) -> u16,
 ) -> Vec<LogWrite> {
     let geometry = store.geometry();
@@ -868,17 +897,24 @@ fn write_logs(
             files.push(FileInfo { ino: info.ino, cno: info.cno, blocks: part });
             blocks.extend(own[range.clone()].iter().cloned());
         }
-        blocks.extend(super_root.filter(|_| log.super_root).cloned());
+        blocks.extend(extras.super_root.filter(|_| log.super_root).cloned());
         let header = NewLog {
             flags: flags(nth),
             seq: log.seq,
-            create: now,
+            create: extras.now,
             next: geometry.segment_start(log.next),
-            cno,
+            cno: extras.cno,
             summary_blocks: log.summary_blocks,
         };
         let pieces = blocks.iter().map(|block| &block[..]);
-        let summary = encode_summary(&header, &files, pieces, geometry.block_size, store.seed());
+        let summary = encode_summary(
+            &header,
+            extras.times,
+            &files,
+            pieces,
+            geometry.block_size,
+            store.seed(),
+        );
         let PlannedLog { start, segment, seq, next, summary_blocks, .. } = *log;
         LogWrite { start, segment, seq, next, summary, summary_blocks, blocks }
     };

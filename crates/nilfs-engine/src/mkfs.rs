@@ -359,6 +359,7 @@ impl<'a> FirstLog<'a> {
         let bs = self.geometry.block_size;
         let mut bytes = encode_summary(
             &log,
+            &[],
             &self.files().map(|file| file.info()),
             payload.chunks(bs.bytes()),
             bs,

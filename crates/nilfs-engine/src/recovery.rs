@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nilfs_device::Device;
-use nilfs_ondisk::summary::{BlockInfo, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
+use nilfs_ondisk::summary::{BlockInfo, FileTimes, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
 use nilfs_ondisk::superblock::{LogCursor, Superblock};
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, Seq};
 
@@ -155,15 +155,34 @@ pub(crate) struct SalvagedBlock {
     pub(crate) block: BlockNr,
 }
 
-/// The blocks of all complete data-sync logs behind the newest checkpoint, in the order in which
+/// What data-sync logs made durable after the newest checkpoint, in the order in which they were
+/// written.
+#[derive(Debug, Default)]
+pub(crate) struct Salvaged {
+    pub(crate) blocks: Vec<SalvagedBlock>,
+    pub(crate) times: Vec<FileTimes>,
+}
+
+impl Salvaged {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    fn append(&mut self, mut other: Self) {
+        self.blocks.append(&mut other.blocks);
+        self.times.append(&mut other.times);
+    }
+}
+
+/// What is in the complete data-sync logs behind the newest checkpoint, in the order in which
 /// they were written (behaviour spec §1.3).
-pub(crate) fn salvage(store: &Store, found: &Found) -> Result<Vec<SalvagedBlock>> {
+pub(crate) fn salvage(store: &Store, found: &Found) -> Result<Salvaged> {
     let Some((first, last)) = found.replay else {
-        return Ok(Vec::new());
+        return Ok(Salvaged::default());
     };
     let geometry = store.geometry();
-    let mut salvaged = Vec::new();
-    let mut pending: Option<Vec<SalvagedBlock>> = None;
+    let mut salvaged = Salvaged::default();
+    let mut pending: Option<Salvaged> = None;
     let mut segment = geometry.segment_of(first);
     let mut at = first;
     let Some(header) = reader::header(store, first)? else {
@@ -175,14 +194,13 @@ pub(crate) fn salvage(store: &Store, found: &Found) -> Result<Vec<SalvagedBlock>
         if let Some(header) = reader::verified(store, at, seq)? {
             if header.has(SYNDT) && !header.has(SR) {
                 if header.has(LOGBGN) {
-                    pending = Some(Vec::new());
+                    pending = Some(Salvaged::default());
                 }
-                if let Some(blocks) = &mut pending {
-                    collect(store, at, header, blocks)?;
-                    if header.has(LOGEND) {
-                        salvaged.append(blocks);
-                        pending = None;
-                    }
+                if let Some(logical) = &mut pending {
+                    collect(store, at, header, logical)?;
+                }
+                if header.has(LOGEND) {
+                    salvaged.append(pending.take().unwrap_or_default());
                 }
             } else if pending.is_some() || header.has(SR) {
                 return Err(Error::Inconsistent(format!(
@@ -215,14 +233,15 @@ fn collect(
     store: &Store,
     start: BlockNr,
     header: LogHeader,
-    blocks: &mut Vec<SalvagedBlock>,
+    salvaged: &mut Salvaged,
 ) -> Result<()> {
     let log = reader::read(store, start, header)?;
+    salvaged.times.extend(log.times);
     let mut at = start.plus(header.summary_blocks(store.block_size()));
     for file in &log.files {
         for info in &file.blocks {
             if let BlockInfo::Data { offset, .. } = info {
-                blocks.push(SalvagedBlock { ino: file.ino, key: *offset, block: at });
+                salvaged.blocks.push(SalvagedBlock { ino: file.ino, key: *offset, block: at });
             }
             at = at.plus(1);
         }

@@ -23,6 +23,22 @@ const CACHE_BYTES: usize = 64 << 20;
 /// lasts, no cleaned segment is written again, so whatever was on the device stays there.
 const READING: u64 = 0;
 
+/// Keeps everything that is on a device where it is, as long as the claim is kept, whoever writes to
+/// the volume meanwhile.
+///
+/// # Errors
+/// Any system error.
+pub fn claim_for_reading(device: &dyn Device) -> std::io::Result<Claim> {
+    device.claim(READING)
+}
+
+/// Whether somebody has claimed the device for reading. Who begins to write to a volume that is not
+/// in use does not know what such a reader needs.
+#[must_use]
+pub fn is_being_read(device: &dyn Device) -> bool {
+    device.reserve(READING..READING + 1).is_ok_and(|(readers, _)| !readers.is_empty())
+}
+
 /// The part of the cache for blocks that were used more than once. A commit writes each block it
 /// changes at a new address, so what is used often is a new block each time, and must live long
 /// enough to be used again.
@@ -37,6 +53,8 @@ pub(crate) struct Store {
     nsegments: AtomicU64,
     seed: u32,
     cache: Cache<BlockNr, Block>,
+    cache_hits: AtomicU64,
+    cache_misses: AtomicU64,
     /// Keeps those who write to the volume from reusing segments, if this store only reads it.
     _claim: Option<Claim>,
 }
@@ -46,7 +64,8 @@ impl Store {
         let claim = device.is_read_only().then(|| device.claim(READING).ok()).flatten();
         let cache = cache(CACHE_BYTES / geometry.block_size.bytes());
         let nsegments = AtomicU64::new(geometry.nsegments);
-        Self { device, geometry, nsegments, seed, cache, _claim: claim }
+        let (cache_hits, cache_misses) = Default::default();
+        Self { device, geometry, nsegments, seed, cache, cache_hits, cache_misses, _claim: claim }
     }
 
     pub(crate) fn device(&self) -> &dyn Device {
@@ -71,6 +90,12 @@ impl Store {
         self.seed
     }
 
+    /// How many metadata blocks were wanted and in the cache, and how many had to be read.
+    pub(crate) fn cache_counts(&self) -> (u64, u64) {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (count(&self.cache_hits), count(&self.cache_misses))
+    }
+
     /// A metadata block, from the cache or the device.
     pub(crate) fn read(&self, block: BlockNr) -> Result<Block> {
         self.read_checked(block, |_| Ok(()))
@@ -83,8 +108,10 @@ impl Store {
         check: impl FnOnce(&[u8]) -> Result<()>,
     ) -> Result<Block> {
         if let Some(content) = self.cache.get(&block) {
+            self.cache_hits.fetch_add(1, Ordering::Relaxed);
             return Ok(content);
         }
+        self.cache_misses.fetch_add(1, Ordering::Relaxed);
         let mut content = zeroed(self.block_size());
         self.read_run(block, bytes_mut(&mut content))?;
         check(&content)?;

@@ -9,7 +9,8 @@ use common::{check, make, parameters, pattern};
 use nilfs_device::{Device, MemoryDevice, RecordingDevice};
 use nilfs_engine::mkfs::format;
 use nilfs_engine::{
-    Amount, CleanerOptions, Cno, Filesystem, InodeRef, ManualRun, MountOptions, Volume,
+    Amount, CleanerOptions, CleanerOrder, Cno, Filesystem, InodeRef, ManualRun, MountOptions,
+    Volume,
 };
 
 type Recorded = Arc<RecordingDevice<MemoryDevice>>;
@@ -88,6 +89,42 @@ fn overwriting_a_volume_many_times_needs_no_more_room_than_its_content() {
     let file = fs.lookup(&root, b"file").unwrap().inode;
     assert!(read_all(&fs, &file) == content, "and after a remount");
     fs.unmount().unwrap();
+}
+
+/// Room for the change is made by giving up old checkpoints: not by giving up that one.
+#[test]
+fn a_full_volume_does_not_lose_the_checkpoint_that_becomes_a_snapshot() {
+    let (device, fs) = new_volume();
+    let cleaner = |enabled| {
+        let options =
+            CleanerOptions { enabled, protection: Duration::ZERO, ..CleanerOptions::default() };
+        fs.order_cleaner(CleanerOrder::Configure(options)).unwrap();
+    };
+    cleaner(false);
+    let root = fs.root().unwrap().inode;
+    let file = make(&fs, &root, "file");
+    let old = pattern(0, 100 * BLOCK);
+    fs.write(&file, 0, &old).unwrap();
+    let first = fs.commit().unwrap();
+    let mut round = 1;
+    while fs.write(&file, 0, &pattern(round, 100 * BLOCK)).is_ok() {
+        fs.sync().unwrap();
+        round += 1;
+    }
+    while fs.checkpoint_now().is_ok() {}
+    cleaner(true);
+    fs.set_snapshot(first, true).unwrap();
+    assert!(fs.status().cleaner.checkpoints_deleted > 0, "there was no room without");
+    for round in 0..30 {
+        fill(&fs, &file, &pattern(round, 100 * BLOCK));
+    }
+    fs.unmount().unwrap();
+    check(&*device);
+    let shared: Arc<dyn Device> = Arc::clone(&device) as _;
+    let past = MountOptions { read_only: true, checkpoint: Some(first), ..MountOptions::default() };
+    let past = Filesystem::mount(shared, past).unwrap();
+    let file = past.lookup(&past.root().unwrap().inode, b"file").unwrap().inode;
+    assert!(read_all(&past, &file) == old);
 }
 
 #[test]

@@ -46,7 +46,7 @@ mod transport;
 
 pub use control::{Handler, LONGEST, ask};
 pub use metrics::{Metrics, OperationCounts};
-pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, unmount};
+pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, remount, unmount};
 pub use mounts::Mounted;
 pub use operations::Caller;
 pub use transport::{Session, Settings};

@@ -51,6 +51,12 @@ pub enum MountError {
         /// The directory.
         dir: PathBuf,
     },
+    /// Somebody still writes.
+    #[error("{} cannot become read-only: a process has a file open there for writing", dir.display())]
+    Written {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
@@ -244,6 +250,31 @@ impl Mount {
 /// [`MountError::Busy`], or the kernel or fusermount3 refused.
 pub fn unmount(dir: &Path) -> Result<(), MountError> {
     take_away(dir, UnmountFlags::empty(), &["-u"])
+}
+
+/// Makes what is mounted read-only, or writable, and leaves everything else as it is. Only the
+/// superuser may do it. Nothing is kept back by the kernel then.
+///
+/// # Errors
+/// [`MountError::Written`], or the kernel refused.
+pub fn remount(mounted: &Mounted, read_only: bool) -> Result<(), MountError> {
+    let words = [
+        ("nosuid", MountFlags::NOSUID),
+        ("nodev", MountFlags::NODEV),
+        ("noexec", MountFlags::NOEXEC),
+        ("noatime", MountFlags::NOATIME),
+        ("sync", MountFlags::SYNCHRONOUS),
+    ];
+    let given = words.into_iter().filter(|(word, _)| mounted.has(word)).map(|(_, flag)| flag);
+    let mut flags: MountFlags = given.collect();
+    flags.set(MountFlags::RDONLY, read_only);
+    let dir = &mounted.dir;
+    match rustix::mount::mount_remount(dir, flags, c"") {
+        Err(Errno::BUSY) => Err(MountError::Written { dir: dir.clone() }),
+        result => {
+            result.map_err(|error| MountError::system(format!("remount {}", dir.display()), error))
+        }
+    }
 }
 
 fn take_away(dir: &Path, flags: UnmountFlags, helper_flags: &[&str]) -> Result<(), MountError> {

@@ -19,6 +19,9 @@ pub struct Mounted {
     pub file_system: String,
     /// What was mounted: for us, the device or image.
     pub source: PathBuf,
+    /// Words such as `ro` and `nosuid`, separated by commas: those of the mount, then those of the
+    /// file system.
+    options: String,
 }
 
 impl Mounted {
@@ -40,6 +43,17 @@ impl Mounted {
     pub fn is_nilfs(&self) -> bool {
         self.file_system == FILE_SYSTEM
     }
+
+    /// Whether nothing can be changed through it.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.has("ro")
+    }
+
+    /// Whether one of its words is this.
+    pub(crate) fn has(&self, word: &str) -> bool {
+        self.options.split(',').any(|option| option == word)
+    }
 }
 
 /// The mount that a line of the table describes.
@@ -49,9 +63,13 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     let mut words = line.split(|byte| *byte == b' ').map(unescape);
     let device = words.nth(2)?.into_string().ok()?;
     let dir = words.nth(1)?.into();
+    let mut options = words.next()?.into_string().ok()?;
     let mut words = words.skip_while(|word| word != "-").skip(1);
     let file_system = words.next()?.into_string().ok()?;
-    Some(Mounted { device, dir, file_system, source: words.next()?.into() })
+    let source = words.next()?.into();
+    options.push(',');
+    options.push_str(&words.next()?.to_string_lossy());
+    Some(Mounted { device, dir, file_system, source, options })
 }
 
 /// Undoes the table's `\ooo` for blanks and backslashes.
@@ -87,8 +105,19 @@ mod tests {
             dir: "/mnt/a b".into(),
             file_system: "fuse.nilfs".into(),
             source: r"/dev/sd\a".into(),
+            options: "rw,noatime,rw".into(),
         };
         assert_eq!(parse(line), Some(expected));
+    }
+
+    #[test]
+    fn a_mount_is_read_only_by_itself_or_with_its_file_system() {
+        let is_read_only = |mount: &str, file_system: &str| {
+            let line = format!("36 35 0:45 / /mnt {mount} shared:1 - fuse.nilfs img {file_system}");
+            parse(line.as_bytes()).unwrap().is_read_only()
+        };
+        assert!(is_read_only("ro,noatime", "rw") && is_read_only("rw", "ro,user_id=0"));
+        assert!(!is_read_only("rw,nosuid", "rw,errors=remount-ro"));
     }
 
     #[test]

@@ -90,8 +90,12 @@ impl Operations {
     pub fn lookup(&self, dir: NodeId, name: &[u8]) -> Answer<Attr> {
         let is_error = |answer: &Answer<Attr>| !matches!(answer, Ok(_) | Err(Errno::NOENT));
         self.metrics.measure(Operation::Lookup, is_error, || {
-            let entry = self.answer(self.fs.lookup(&self.inode(dir)?, name))?;
-            Ok(self.give(entry))
+            let found = match name {
+                // So the kernel asks for a file of which it has nothing but a handle.
+                b"." => self.fs.inode(dir.ino()).and_then(still_named),
+                _ => self.fs.lookup(&self.inode(dir)?, name),
+            };
+            Ok(self.give(self.answer(found)?))
         })
     }
 
@@ -282,4 +286,9 @@ impl Operations {
             Ok(request.answer(value, room))
         })
     }
+}
+
+/// A file without a name is kept only for those who have it open, and they need no handle.
+fn still_named(entry: Entry) -> nilfs_engine::Result<Entry> {
+    if entry.attr.nlink == 0 { Err(Error::Stale) } else { Ok(entry) }
 }

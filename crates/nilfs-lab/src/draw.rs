@@ -9,12 +9,15 @@
 
 mod axis;
 mod cells;
+mod small;
 
 use std::fmt::Write as _;
 
 use crate::trace::{Kind, Trace, Traffic};
 use axis::{address_ticks, bytes_text, time_ticks};
 use cells::{Cells, LEVELS};
+
+pub use small::{COLUMNS as PICTURE_COLUMNS, Picture, ROWS as PICTURE_ROWS, Strokes};
 
 /// Size of the picture.
 const WIDTH: f64 = 960.0;
@@ -101,7 +104,9 @@ fn strokes(cells: &Cells, kind: Kind, level: usize) -> String {
     for row in 0..ROWS {
         // Addresses grow upwards.
         let y = TOP + (ROWS - 1 - row) as f64 * CELL_HEIGHT + CELL_HEIGHT / 2.0;
-        runs(&mut path, y, |column| cells.level(kind, column, row) == Some(level));
+        runs(&mut path, (LEFT, y), COLUMNS, CELL_WIDTH, |column| {
+            cells.level(kind, column, row) == Some(level)
+        });
     }
     path
 }
@@ -109,24 +114,29 @@ fn strokes(cells: &Cells, kind: Kind, level: usize) -> String {
 fn flush_strokes(cells: &Cells, level: usize) -> String {
     let mut path = String::new();
     let y = STRIP_TOP + STRIP_HEIGHT / 2.0;
-    runs(&mut path, y, |column| cells.flush_level(column) == Some(level));
+    runs(&mut path, (LEFT, y), COLUMNS, CELL_WIDTH, |column| {
+        cells.flush_level(column) == Some(level)
+    });
     path
 }
 
-/// Neighbours that are on become one stroke.
-fn runs(path: &mut String, y: f64, is_on: impl Fn(usize) -> bool) {
+/// A row of cells; neighbours that are on become one stroke.
+fn runs(
+    path: &mut String,
+    (left, y): (f64, f64),
+    columns: usize,
+    cell_width: f64,
+    is_on: impl Fn(usize) -> bool,
+) {
     let mut column = 0;
-    while column < COLUMNS {
-        let length = (column..COLUMNS).take_while(|&column| is_on(column)).count();
+    while column < columns {
+        let length = (column..columns).take_while(|&column| is_on(column)).count();
         if length > 0 {
-            let _ = write!(path, "M{} {y}h{}", x_of(column), length as f64 * CELL_WIDTH);
+            let (x, width) = (left + column as f64 * cell_width, length as f64 * cell_width);
+            let _ = write!(path, "M{x} {y}h{width}");
         }
         column += length.max(1);
     }
-}
-
-fn x_of(column: usize) -> f64 {
-    LEFT + column as f64 * CELL_WIDTH
 }
 
 fn legend(svg: &mut String, traffic: &Traffic) {

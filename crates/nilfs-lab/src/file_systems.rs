@@ -42,6 +42,7 @@ struct Base {
 
 const E2FSPROGS: &[Program] = &[Program { name: "mke2fs", package: "e2fsprogs" }];
 const BTRFS_PROGS: &[Program] = &[Program { name: "mkfs.btrfs", package: "btrfs-progs" }];
+const F2FS_TOOLS: &[Program] = &[Program { name: "mkfs.f2fs", package: "f2fs-tools" }];
 const EXT_MAGIC: u64 = 0xef53;
 const BTRFS_MAGIC: u64 = 0x9123_683e;
 const NILFS_MAGIC: u64 = 0x3434;
@@ -151,9 +152,21 @@ const ALL: &[Base] = &[
         about: "log-structured, made for flash behind a translation layer",
         kind: "f2fs",
         magic: F2FS_MAGIC,
-        needs: &[Program { name: "mkfs.f2fs", package: "f2fs-tools" }],
+        needs: F2FS_TOOLS,
         format: "mkfs.f2fs -q -f",
         mount: "",
+        version: "mkfs.f2fs -V 2>&1 | head -n 1",
+    },
+    Base {
+        name: "f2fs-lfs",
+        title: "F2FS, log only",
+        about: "F2FS mounted with -o mode=lfs: nothing is overwritten in place, as in its first \
+                years; without it, F2FS of today overwrites on volumes below 16 GB",
+        kind: "f2fs",
+        magic: F2FS_MAGIC,
+        needs: F2FS_TOOLS,
+        format: "mkfs.f2fs -q -f",
+        mount: "mode=lfs",
         version: "mkfs.f2fs -V 2>&1 | head -n 1",
     },
     Base {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::{Model, Wear};
+use crate::model::{Model, Wear, serve};
 use crate::trace::Trace;
 
 /// What a device made of a trace.
@@ -12,7 +12,7 @@ pub struct Replayed {
     pub total: Duration,
     /// How long it was busy between each mark and the next one, or the end, under the mark's name.
     pub phases: Vec<(String, Duration)>,
-    /// How long it was busy with each request.
+    /// How long it was busy with each request, and with earlier ones until this one came.
     pub times: Vec<Duration>,
     /// What its flash suffered, what came before the trace included.
     pub wear: Wear,
@@ -21,7 +21,8 @@ pub struct Replayed {
 /// Serves all requests of a trace, with the pauses that were between them where the device is not
 /// slower than that.
 pub fn replay(trace: &Trace, model: &mut dyn Model) -> Replayed {
-    let times: Vec<Duration> = trace.requests.iter().map(|request| model.serve(request)).collect();
+    let times: Vec<Duration> =
+        trace.requests.iter().map(|request| serve(model, request).1).collect();
     let ends = trace.marks.iter().skip(1).map(|mark| mark.before).chain([times.len()]);
     let phases = trace
         .marks

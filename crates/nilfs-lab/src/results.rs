@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::draw::Picture;
 use crate::model::{Limits, Wear};
 use crate::place::Surroundings;
 use crate::trace::Traffic;
@@ -17,6 +18,9 @@ pub struct Results {
     pub suite: String,
     /// The part of the original sizes: 1.0 or less.
     pub scale: f64,
+    /// The same for each workload: where so small a part would be something else, it was more.
+    #[serde(default)]
+    pub scales: BTreeMap<String, f64>,
     /// Which figures count.
     pub clock: Clock,
     /// Versions of mkfs programs and of others that took part, by name.
@@ -25,6 +29,30 @@ pub struct Results {
     pub devices: BTreeMap<String, Limits>,
     /// Everything measured.
     pub cells: Vec<Cell>,
+    /// What reached the devices, as small pictures.
+    #[serde(default)]
+    pub pictures: Vec<Drawn>,
+}
+
+impl Results {
+    /// The part of the original sizes that a workload was done with.
+    #[must_use]
+    pub fn scale_of(&self, workload: &str) -> f64 {
+        self.scales.get(workload).copied().unwrap_or(self.scale)
+    }
+}
+
+/// The picture of a workload, on a file system, on a device.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Drawn {
+    /// Name of the device preset.
+    pub device: String,
+    /// Name of the workload.
+    pub workload: String,
+    /// Name of the file system with its options.
+    pub file_system: String,
+    /// What reached the device in the last run.
+    pub picture: Picture,
 }
 
 /// Which clock a figure is by.

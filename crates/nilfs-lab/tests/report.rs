@@ -7,11 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nilfs_lab::draw::{Picture, Strokes};
 use nilfs_lab::model::{Limits, Wear};
 use nilfs_lab::place::Surroundings;
 use nilfs_lab::report::{self, Background, Nothing, Published};
-use nilfs_lab::results::{Cell, Clock, Measured, Outcome, Results, Unit};
-use nilfs_lab::trace::{Count, Traffic};
+use nilfs_lab::results::{Cell, Clock, Drawn, Measured, Outcome, Results, Unit};
+use nilfs_lab::trace::{Count, Kind, Traffic};
 
 /// Markup, a quote, Markdown, and what a terminal obeys.
 const HOSTILE: &str = "<script>alert(1)</script>\"'&amp;|`*\u{1b}[2J\n# x";
@@ -97,6 +98,20 @@ fn row(results: &mut Results, at: [&str; 3], unit: Unit, limit: Option<f64>, fou
     }
 }
 
+/// Adds the picture of a staircase, with so many bytes of strokes.
+fn picture(results: &mut Results, at: [&str; 3], bytes: usize) {
+    let path: String = "M0 1h240M5 2h7".chars().cycle().take(bytes).collect();
+    let strokes = |kind| Strokes { kind, level: 2, path: path.clone() };
+    let [device, workload, file_system] = at.map(str::to_owned);
+    let picture = Picture {
+        seconds: 12.5,
+        bytes: 64 << 20,
+        strokes: vec![strokes(Kind::Discard), strokes(Kind::Read), strokes(Kind::Write)],
+        steps: vec![(0.0, HOSTILE.to_owned()), (0.5, "read".to_owned())],
+    };
+    results.pictures.push(Drawn { device, workload, file_system, picture });
+}
+
 /// Several devices, workloads and file systems; two failures.
 fn results() -> Results {
     let mut results = Results {
@@ -170,6 +185,10 @@ fn results() -> Results {
             ("nilfs", Ok(&[63.4, 63.8, 64.1])),
         ],
     );
+    for name in ["ext4", "f2fs", "nilfs"] {
+        picture(&mut results, ["microsd-2012", "iozone", name], 28);
+    }
+    picture(&mut results, ["usb-2010", "big-file", "nilfs"], 28);
     results
 }
 
@@ -314,6 +333,26 @@ fn a_name_is_only_a_name() {
 }
 
 #[test]
+fn pictures_never_make_a_page_too_large_to_be_sent() {
+    let mut results = Results::default();
+    let devices: Vec<String> = (0..9).map(|number| format!("device-{number}")).collect();
+    let workloads: Vec<String> = (0..9).map(|number| format!("workload-{number}")).collect();
+    for device in &devices {
+        for workload in &workloads {
+            row(&mut results, [device, workload, "x"], Unit::Seconds, None, &[("ext4", Ok(&[1.]))]);
+            picture(&mut results, [device, workload, "ext4"], 30_000);
+        }
+    }
+    let (page, _) = written(&results, &Nothing);
+    assert!(page.len() < 5_000_000, "{} bytes", page.len());
+    for device in &devices {
+        let first = page.split(&format!("id=\"at-{device}-workload-0\"")).nth(1).expect(device);
+        let before_figures = first.split("<article").next().unwrap();
+        assert!(before_figures.contains("t-write"), "{device} has a picture");
+    }
+}
+
+#[test]
 fn a_report_replaces_the_one_before() {
     let directory = tempfile::tempdir().unwrap();
     report::write(&results(), &Nothing, directory.path()).unwrap();
@@ -422,6 +461,7 @@ fn a_browser_shows_it_on_a_desk_and_on_a_phone_by_day_and_by_night() {
     let mut results = results();
     let found: Found<'_> = &[(HOSTILE, Ok(&[4.0])), ("ext4", Err(HOSTILE))];
     row(&mut results, [HOSTILE; 3], Unit::Seconds, None, found);
+    picture(&mut results, [HOSTILE; 3], 28);
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     report::write(&results, &Others, directory).unwrap();
@@ -431,6 +471,10 @@ fn a_browser_shows_it_on_a_desk_and_on_a_phone_by_day_and_by_night() {
     let dom = run_browser(&browser, directory, "report.html", &["--dump-dom"]);
     let steps = 5;
     assert_eq!(dom.matches("<article").count(), steps);
+    // Three on the card, one on the stick, one on what has a strange name; a legend for each.
+    assert_eq!(dom.matches("<figure class=\"trace\"").count(), 5);
+    assert_eq!(dom.matches("class=\"t-write l2\" d=\"M0 1h240").count(), 5);
+    assert_eq!(dom.matches("class=\"k-write\"").count(), 3);
     assert!(dom.matches("<rect").count() >= 20 && dom.contains("has no file system f2fs"));
     let colour = "class=\"bar c-nilfs\"";
     assert_eq!(dom.matches(colour).count(), 4, "a file system has one colour in all plots");

@@ -107,6 +107,10 @@ fn a_run_measures_with_the_file_systems_it_names_and_leaves_nothing_behind() {
         assert!(measured(&results, "write", file_system).median >= limit, "faster than the device");
     }
     assert!(results.devices["microsd-2012"].sequential_write > 0.0);
+    // As large as the preset says that a card's driver asks for.
+    let written = measured(&results, "write", "ext2").traffic.written;
+    assert!(written.requests * 524_288 >= written.bytes, "larger requests than the original's");
+    assert_eq!(results.pictures.len(), 4, "a picture for each workload on each file system");
     assert!(results.versions.contains_key("mke2fs") && results.versions.contains_key("nilfs"));
     assert_eq!(leftovers(directory.path()), [""; 0]);
     assert!(!directory.path().join("work").exists());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use nilfs_device::{Device, Event, MemoryDevice, RecordingDevice};
+use nilfs_device::{Device, MemoryDevice};
 use nilfs_ondisk::Cno;
 use nilfs_ondisk::inode::{DeviceCode, FileType};
 use parking_lot::Mutex;
@@ -18,6 +18,7 @@ use rand::{Rng, SeedableRng};
 use crate::clock::ThreadClock;
 use crate::generate::{Generator, Profile};
 use crate::history::{Promise, Step, state_found};
+use crate::medium::{Event, Medium};
 use crate::model::Model;
 use crate::name::{Name, Path};
 use crate::op::{Op, Target};
@@ -35,7 +36,7 @@ const SNAPSHOTS: usize = 5;
 
 /// The device's record, gathered by all threads.
 struct Tape {
-    device: Arc<RecordingDevice<MemoryDevice>>,
+    device: Arc<Medium>,
     events: Mutex<Vec<Event>>,
 }
 
@@ -69,10 +70,10 @@ pub fn crowd(
     cuts: usize,
 ) -> Result<(), String> {
     let start = settings.shape.format();
-    let device = Arc::new(RecordingDevice::new(MemoryDevice::from(start.clone())));
+    let device = Arc::new(Medium::from(start.clone()));
     let tape = Tape { device: Arc::clone(&device), events: Mutex::default() };
     let how = settings.mounting;
-    let below: Arc<dyn Device> = Arc::<RecordingDevice<MemoryDevice>>::clone(&device);
+    let below: Arc<dyn Device> = Arc::<Medium>::clone(&device);
     let mut root = Subject::mount(Arc::clone(&below), how)?;
     let background = root.start_background();
     let mut lives = Vec::new();
@@ -89,7 +90,7 @@ pub fn crowd(
     let steps: Vec<(Name, Vec<Step>, Model)> =
         lives.into_iter().map(|life| (life.name, life.steps, life.model)).collect();
     root.unmount()?;
-    check(device.below())?;
+    check(&*device)?;
     for cno in snapshots {
         let how = Mounting { checkpoint: Some(cno), ..Mounting::READ_ONLY };
         let past = Subject::mount(Arc::clone(&below), how)?;
@@ -226,7 +227,7 @@ fn born(settings: Settings, root: &mut Subject, name: Name, tape: &Tape) -> Resu
         promise: Promise::Everything,
         state: model.clone(),
         past: Past::default(),
-        cleans: false,
+        op: None,
     };
     Ok(Life { name, subject: root.below(name)?, model, steps: vec![step] })
 }
@@ -274,7 +275,7 @@ impl Life {
                 promise: Promise::of(&op, &found, &self.model, settings.mounting.order),
                 state: self.model.clone(),
                 past: Past::default(),
-                cleans: false,
+                op: Some(op),
             };
             self.steps.push(step);
         }

@@ -12,6 +12,9 @@ use crate::model::Model;
 use crate::name::{Name, Path};
 use crate::op::{Op, Target};
 
+/// The largest size that a volume is given, in hundredths of its first.
+pub const LARGEST: u8 = 125;
+
 /// What kind of life a generated sequence leads.
 #[derive(Debug, Clone, Copy)]
 pub struct Profile {
@@ -29,6 +32,10 @@ pub struct Profile {
     pub remounts: u32,
     /// Of 1000 operations, how many clean, make or give up snapshots, or delete checkpoints.
     pub chores: u32,
+    /// Whether reads fail now and then while the volume is cleaned.
+    pub faults: bool,
+    /// Of 1000 operations, how many give the volume another size or discard its free space.
+    pub sizes: u32,
 }
 
 impl Profile {
@@ -41,6 +48,8 @@ impl Profile {
         commits: 20,
         remounts: 10,
         chores: 50,
+        faults: false,
+        sizes: 0,
     };
     /// Small files and many syncs, so that power cuts have much to lose.
     pub const SYNCS: Profile = Profile {
@@ -51,6 +60,8 @@ impl Profile {
         commits: 60,
         remounts: 15,
         chores: 70,
+        faults: false,
+        sizes: 0,
     };
     /// Large writes that fill a volume.
     pub const GREEDY: Profile = Profile {
@@ -61,6 +72,8 @@ impl Profile {
         commits: 20,
         remounts: 10,
         chores: 20,
+        faults: false,
+        sizes: 0,
     };
     /// Much history, made and cleaned away all the time.
     pub const CHORES: Profile = Profile {
@@ -71,6 +84,20 @@ impl Profile {
         commits: 100,
         remounts: 20,
         chores: 300,
+        faults: false,
+        sizes: 0,
+    };
+    /// A volume that becomes smaller and larger all the time, and so little in it that it can.
+    pub const SIZES: Profile = Profile {
+        write_max: 10_000,
+        file_max: 40_000,
+        far: false,
+        syncs: 80,
+        commits: 60,
+        remounts: 20,
+        chores: 100,
+        faults: false,
+        sizes: 120,
     };
 }
 
@@ -95,14 +122,15 @@ impl Generator {
         if let Some(op) = self.ahead.pop_front() {
             return op;
         }
-        let Profile { syncs, commits, remounts, chores, .. } = self.profile;
-        let all = 1000 + syncs + syncs / 4 + commits + remounts + chores;
+        let Profile { syncs, commits, remounts, chores, sizes, .. } = self.profile;
+        let all = 1000 + syncs + syncs / 4 + commits + remounts + chores + sizes;
         let mut choice = self.random.random_range(0..all);
         for (weight, make) in [
             (syncs, Self::any_sync as fn(&mut Self, &Model) -> Op),
             (commits, |_, _| Op::Commit),
             (remounts, |_, _| Op::Remount),
             (chores, Self::chore),
+            (sizes, Self::another_size),
             (80, Self::create),
             (40, Self::create_directory),
             (25, Self::create_special),
@@ -480,8 +508,17 @@ impl Generator {
             },
             _ => {
                 let periods = [0, 0, 0, 5, 30, 100, 3600];
-                Op::Clean { protection: periods[self.random.random_range(0..periods.len())] }
+                let protection = periods[self.random.random_range(0..periods.len())];
+                let faults = self.profile.faults.then(|| self.random.random());
+                Op::Clean { protection, faults }
             }
+        }
+    }
+
+    fn another_size(&mut self, _: &Model) -> Op {
+        match self.random.random_range(0..3) {
+            0 => Op::Trim,
+            _ => Op::Resize { percent: self.random.random_range(45..=LARGEST) },
         }
     }
 

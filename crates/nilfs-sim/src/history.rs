@@ -1,9 +1,9 @@
 //! What happened to a file system and its device, and so which states a power cut may leave.
 
-use nilfs_device::Event;
 use nilfs_engine::Order;
 use nilfs_ondisk::inode::FileType;
 
+use crate::medium::Event;
 use crate::model::{Model, NodeId};
 use crate::op::{Op, Target};
 use crate::outcome::Outcome;
@@ -38,8 +38,8 @@ pub struct Step {
     pub state: Model,
     /// The checkpoints after it.
     pub past: Past,
-    /// Whether it was somebody's order to clean.
-    pub cleans: bool,
+    /// What it was; `None` for the beginning.
+    pub op: Option<Op>,
 }
 
 /// The record of a device together with the states of the file system on it.
@@ -212,7 +212,7 @@ mod tests {
                 promise: Promise::of(op, &outcome, &model, Order::Relaxed),
                 state: model.clone(),
                 past: Past::default(),
-                cleans: false,
+                op: Some(op.clone()),
             });
         }
         steps

@@ -5,7 +5,7 @@
 //! seed → Generator → Op ─┬→ Model ────→ Outcome ┐
 //!                        └→ Subject ──→ Outcome ┴→ equal?      World: one life
 //!                              │ engine
-//!                              └→ RecordingDevice → Event…  → History
+//!                              └→ Medium ─────────→ Event… → History
 //!                                                      └→ Disk::after_cut → mount → is it a
 //!                                                         state of the History?       cuts
 //! ```
@@ -19,6 +19,7 @@ pub mod crowd;
 pub mod cuts;
 pub mod generate;
 pub mod history;
+pub mod medium;
 pub mod model;
 pub mod name;
 pub mod op;

@@ -121,7 +121,9 @@ impl Model {
             | Op::Checkpoint
             | Op::SetSnapshot { .. }
             | Op::DeleteCheckpoints { .. }
-            | Op::Clean { .. } => Ok(Outcome::Done),
+            | Op::Clean { .. }
+            | Op::Resize { .. }
+            | Op::Trim => Ok(Outcome::Done),
             Op::Remount => {
                 self.close_all();
                 Ok(Outcome::Done)

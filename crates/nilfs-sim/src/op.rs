@@ -151,7 +151,16 @@ pub enum Op {
     Clean {
         /// Checkpoints younger than so many seconds are kept.
         protection: u64,
+        /// From this seed follows which of the reads fail meanwhile; `None`: none.
+        faults: Option<u64>,
     },
+    /// Gives the volume another size.
+    Resize {
+        /// Hundredths of what it had at first.
+        percent: u8,
+    },
+    /// Discards all free space.
+    Trim,
 }
 
 /// A checkpoint as a list of them shows it.
@@ -215,6 +224,7 @@ impl Op {
                 | Self::Checkpoint
                 | Self::SetSnapshot { .. }
                 | Self::DeleteCheckpoints { .. }
+                | Self::Resize { .. }
         )
     }
 
@@ -314,7 +324,14 @@ impl fmt::Display for Op {
             Self::DeleteCheckpoints { first, further } => {
                 write!(f, "delete checkpoint {first} and {further} more")
             }
-            Self::Clean { protection } => write!(f, "clean, protecting {protection} s"),
+            Self::Clean { protection, faults: None } => {
+                write!(f, "clean, protecting {protection} s")
+            }
+            Self::Clean { protection, faults: Some(seed) } => {
+                write!(f, "clean, protecting {protection} s, reads fail by seed {seed}")
+            }
+            Self::Resize { percent } => write!(f, "resize to {percent} %"),
+            Self::Trim => f.write_str("trim"),
         }
     }
 }

@@ -37,6 +37,8 @@ pub enum Refusal {
     NotEmpty,
     /// The volume is full.
     NoSpace,
+    /// The volume holds too much to become that small.
+    NoRoom,
     /// The volume cannot be written.
     ReadOnly,
     /// The greatest number of links is reached.
@@ -53,7 +55,9 @@ pub enum Refusal {
     NotOpen,
     /// The checkpoint is not there any more.
     NoCheckpoint,
-    /// What no healthy file system on a healthy device answers, in the engine's words.
+    /// The device failed, in the engine's words.
+    Device(String),
+    /// What no healthy file system answers, in the engine's words.
     Broken(String),
 }
 

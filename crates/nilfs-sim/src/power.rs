@@ -1,11 +1,13 @@
 //! What a device holds after the power was cut.
 //!
 //! Everything before the last flush is there. Of each write since then, the device may have kept
-//! all, nothing, or any of its sectors: that is all it promises, so that is all we assume.
+//! all, nothing, or any of its sectors: that is all it promises, so that is all we assume. So it is
+//! with discards: any of the sectors may still be as they were.
 
-use nilfs_device::Event;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+
+use crate::medium::{DISCARDED, Event};
 
 /// The unit in which a device writes, in bytes: a sector is written or it is not.
 const SECTOR: usize = 512;
@@ -87,30 +89,41 @@ impl Disk {
 }
 
 /// Does what is left of `event`: those of its sectors, counted from its start, that are kept.
-fn apply(content: &mut [u8], event: &Event, mut keeps: impl FnMut(usize) -> bool) {
+fn apply(content: &mut Vec<u8>, event: &Event, mut keeps: impl FnMut(usize) -> bool) {
     match event {
         Event::Write { offset, bytes } => {
             for (nth, sector) in bytes.chunks(SECTOR).enumerate() {
                 if keeps(nth) {
                     let at = *offset as usize + nth * SECTOR;
+                    // A write behind the end makes an image larger.
+                    content.resize(content.len().max(at + sector.len()), 0);
                     content[at..at + sector.len()].copy_from_slice(sector);
                 }
             }
         }
         Event::Discard { offset, bytes } => {
-            // What a discarded range holds is not defined, so it holds something that hurts.
+            let end = content.len().min((offset + bytes) as usize);
+            let discarded = &mut content[end.min(*offset as usize)..end];
+            for (nth, sector) in discarded.chunks_mut(SECTOR).enumerate() {
+                if keeps(nth) {
+                    sector.fill(DISCARDED);
+                }
+            }
+        }
+        Event::Resize { bytes } => {
             if keeps(0) {
-                content[*offset as usize..(offset + bytes) as usize].fill(0xdb);
+                content.resize(*bytes as usize, 0);
             }
         }
         Event::Flush => {}
     }
 }
 
-fn apply_randomly(content: &mut [u8], event: &Event, random: &mut StdRng) {
+fn apply_randomly(content: &mut Vec<u8>, event: &Event, random: &mut StdRng) {
     let length = match event {
         Event::Write { bytes, .. } => bytes.len().div_ceil(SECTOR),
-        _ => 1,
+        Event::Discard { bytes, .. } => (*bytes as usize).div_ceil(SECTOR),
+        Event::Resize { .. } | Event::Flush => 1,
     };
     match random.random_range(0..6) {
         0 => {}
@@ -135,6 +148,10 @@ mod tests {
         Event::Write { offset, bytes: vec![byte; 2 * SECTOR] }
     }
 
+    fn firsts(disk: &Disk, survivors: Survivors) -> Vec<u8> {
+        disk.after_cut(survivors).chunks(SECTOR).map(|sector| sector[0]).collect()
+    }
+
     #[test]
     fn what_was_flushed_is_never_lost_and_what_was_not_may_be() {
         let mut disk = Disk::new(vec![0; 4 * SECTOR]);
@@ -142,10 +159,7 @@ mod tests {
         disk.play(&Event::Flush);
         disk.play(&write(512, 2));
         assert!(disk.has_pending());
-        let firsts = |survivors| -> Vec<u8> {
-            let content = disk.after_cut(survivors);
-            content.chunks(SECTOR).map(|sector| sector[0]).collect()
-        };
+        let firsts = |survivors| firsts(&disk, survivors);
         assert_eq!(firsts(Survivors::None), [1, 1, 0, 0]);
         assert_eq!(firsts(Survivors::All), [1, 2, 2, 0]);
         assert_eq!(firsts(Survivors::EvenSectors), [1, 2, 0, 0]);
@@ -154,5 +168,16 @@ mod tests {
             assert_eq!(found[0], 1);
             assert!(found[1] >= 1 && found[3] == 0);
         }
+    }
+
+    #[test]
+    fn what_was_discarded_may_be_gone_at_once_and_is_gone_after_a_flush() {
+        let mut disk = Disk::new(vec![1; 4 * SECTOR]);
+        disk.play(&Event::Discard { offset: 0, bytes: 2 * SECTOR as u64 });
+        assert_eq!(firsts(&disk, Survivors::None), [1, 1, 1, 1]);
+        assert_eq!(firsts(&disk, Survivors::All), [DISCARDED, DISCARDED, 1, 1]);
+        assert_eq!(firsts(&disk, Survivors::EvenSectors), [DISCARDED, 1, 1, 1]);
+        disk.play(&Event::Flush);
+        assert_eq!(firsts(&disk, Survivors::None), [DISCARDED, DISCARDED, 1, 1]);
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nilfs_device::Device;
 use nilfs_engine::{
     Amount, Attr, Background, CleanerOptions, Entry, Error, Filesystem, InodeRef, ManualRun,
-    MountOptions, NewInode, Order, Result, Seek, Usage, Volume,
+    MountOptions, NewInode, Order, Policy, Result, Seek, Usage, Volume,
 };
 use nilfs_ondisk::Cno;
 use nilfs_ondisk::inode::FileType;
@@ -43,9 +43,15 @@ pub struct Mounting {
     pub checkpoint: Option<Cno>,
     /// Checkpoints younger than so many seconds are not cleaned away.
     pub protection: u64,
+    /// Which segments are cleaned first.
+    pub policy: Policy,
+    /// Whether segments that become free are discarded.
+    pub discard: bool,
 }
 
 impl Mounting {
+    /// All ways to choose what is cleaned first.
+    pub const POLICIES: [Policy; 3] = [Policy::CostBenefit, Policy::Timestamp, Policy::Greedy];
     /// The usual way.
     pub const READ_WRITE: Self = Self {
         order: Order::Relaxed,
@@ -53,6 +59,8 @@ impl Mounting {
         read_only: false,
         checkpoint: None,
         protection: 3600,
+        policy: Policy::CostBenefit,
+        discard: false,
     };
     /// The newest checkpoint, only to look.
     pub const READ_ONLY: Self = Self { read_only: true, ..Self::READ_WRITE };
@@ -70,9 +78,11 @@ impl Subject {
             read_only: how.read_only,
             checkpoint: how.checkpoint,
             commit_interval: None,
+            discard: how.discard,
             clock: Arc::new(ThreadClock),
             cleaner: CleanerOptions {
                 protection: Duration::from_secs(how.protection),
+                policy: how.policy,
                 ..CleanerOptions::default()
             },
             ..MountOptions::default()
@@ -203,7 +213,17 @@ impl Subject {
         given_up.map_err(|error| format!("give up snapshot {cno}: {error}"))
     }
 
-    /// Does `op`; [`Op::Remount`] is not for a subject, since it needs the device.
+    /// Gives the volume another size, in bytes.
+    pub fn resize(&self, bytes: u64) -> Outcome {
+        let resized = catch_unwind(AssertUnwindSafe(|| self.fs.resize(bytes, &mut |_| {})));
+        match resized {
+            Ok(result) => done(result).unwrap_or_else(Outcome::Refused),
+            Err(_) => Outcome::Refused(Refusal::Broken("the engine panicked".into())),
+        }
+    }
+
+    /// Does `op`; [`Op::Remount`] and [`Op::Resize`] are not for a subject, since they need to know
+    /// the device.
     pub fn apply(&mut self, op: &Op) -> Outcome {
         self.settled &= op.only_looks();
         let done = catch_unwind(AssertUnwindSafe(|| self.try_apply(op)));
@@ -279,7 +299,9 @@ impl Subject {
             Op::Fdatasync(target) => done(fs.sync_file(&self.find(target)?, true)),
             Op::Sync => done(fs.sync()),
             Op::Commit => done(fs.commit().map(|_| ())),
-            Op::Remount => Err(Refusal::Broken("a subject cannot remount itself".into())),
+            Op::Remount | Op::Resize { .. } => {
+                Err(Refusal::Broken("a subject does not know its device".into()))
+            }
             Op::Checkpoint => done(fs.checkpoint_now().map(|_| ())),
             Op::SetSnapshot { snapshot, .. } => match op.checkpoints(&self.listed()?) {
                 Some((cno, _)) => done(fs.set_snapshot(cno, *snapshot)),
@@ -289,7 +311,8 @@ impl Subject {
                 Some((first, last)) => done(fs.delete_checkpoints(first..=last).map(|_| ())),
                 None => Ok(Outcome::Done),
             },
-            Op::Clean { protection } => done(clean(fs, *protection)),
+            Op::Clean { protection, .. } => done(clean(fs, *protection)),
+            Op::Trim => done(fs.trim(0, u64::MAX, 0).map(|_| ())),
         }
     }
 
@@ -390,6 +413,7 @@ impl From<Error> for Refusal {
             Error::IsDirectory => Self::IsDirectory,
             Error::NotEmpty => Self::NotEmpty,
             Error::NoSpace => Self::NoSpace,
+            Error::NoRoomToShrink { .. } => Self::NoRoom,
             Error::ReadOnly { .. } => Self::ReadOnly,
             Error::TooManyLinks => Self::TooManyLinks,
             Error::NameTooLong => Self::NameTooLong,
@@ -397,6 +421,7 @@ impl From<Error> for Refusal {
             Error::FileTooLarge => Self::FileTooLarge,
             Error::NotPermitted(_) => Self::NotPermitted,
             Error::NoCheckpoint(_) => Self::NoCheckpoint,
+            Error::Device { .. } => Self::Device(error.to_string()),
             other => Self::Broken(other.to_string()),
         }
     }

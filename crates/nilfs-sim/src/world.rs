@@ -4,12 +4,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use nilfs_device::{Device, MemoryDevice, RecordingDevice};
+use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::Usage;
 
 use crate::clock::{EPOCH, ThreadClock};
-use crate::generate::{Generator, Profile};
+use crate::generate::{Generator, LARGEST, Profile};
 use crate::history::{History, Promise, Step};
+use crate::medium::Medium;
 use crate::model::Model;
 use crate::name::Path;
 use crate::op::{Op, Target};
@@ -40,7 +41,7 @@ pub struct Settings {
 /// A volume with its model.
 pub struct World {
     settings: Settings,
-    device: Arc<RecordingDevice<MemoryDevice>>,
+    device: Arc<Medium>,
     subject: Option<Subject>,
     model: Model,
     past: Past,
@@ -89,7 +90,7 @@ impl World {
     /// # Errors
     /// It cannot be mounted, or shows something else.
     pub fn on(settings: Settings, content: Vec<u8>, state: (Model, Past)) -> Result<Self, String> {
-        let device = Arc::new(RecordingDevice::new(MemoryDevice::from(content.clone())));
+        let device = Arc::new(Medium::from(content.clone()));
         let (model, mut past) = state;
         // Time goes on.
         let first = past.last_time().saturating_sub(EPOCH.seconds as u64) + 1;
@@ -109,7 +110,7 @@ impl World {
             ops: Vec::new(),
             refused_for_space: 0,
         };
-        world.record(0, Promise::Everything, false);
+        world.record(0, Promise::Everything, None);
         world.look()?;
         Ok(world)
     }
@@ -158,6 +159,11 @@ impl World {
         };
         let found = match op {
             Op::Remount => self.remount()?,
+            Op::Resize { percent } => {
+                let bytes = self.settings.shape.device_size() / 100 * u64::from(*percent);
+                self.subject()?.resize(bytes)
+            }
+            Op::Clean { faults: Some(seed), .. } => self.clean_a_failing_device(op, *seed)?,
             _ => self.subject()?.apply(op),
         };
         if self.is_refusal_of_full_volume(op, &found)? {
@@ -173,11 +179,11 @@ impl World {
         }
         self.follow_checkpoints(op, &before, now.seconds as u64)?;
         let promise = Promise::of(op, &found, &self.model, self.settings.mounting.order);
-        self.record(began, promise, matches!(op, Op::Clean { .. }));
+        self.record(began, promise, Some(op.clone()));
         let look = match op {
             Op::Remount => self.look().and_then(|()| self.count_inodes()),
-            Op::Commit | Op::Sync => check(self.device.below()),
-            Op::Clean { .. } | Op::Checkpoint => self
+            Op::Commit | Op::Sync => check(&*self.device),
+            Op::Clean { .. } | Op::Checkpoint | Op::Resize { .. } | Op::Trim => self
                 .look_back(Thoroughness::Some { from: nth, step: 5 })
                 .and_then(|()| self.compare_usage(now.seconds as u64)),
             _ if nth.is_multiple_of(LOOK_EVERY) => self.look(),
@@ -193,7 +199,7 @@ impl World {
         let exact = matches!(op, Op::Commit | Op::Sync | Op::Checkpoint | Op::Remount);
         past.add(newest, &[before, model], now, exact);
         match op {
-            Op::Clean { protection } => past.cleaned(now, *protection),
+            Op::Clean { protection, .. } => past.cleaned(now, *protection),
             // A writer that finds no room cleans by himself.
             _ if !op.only_looks() => past.cleaned(now, settings.mounting.protection),
             _ => {}
@@ -202,7 +208,7 @@ impl World {
     }
 
     fn look_back(&mut self, thoroughness: Thoroughness) -> Result<(), String> {
-        let device: Arc<dyn Device> = Arc::<RecordingDevice<MemoryDevice>>::clone(&self.device);
+        let device: Arc<dyn Device> = Arc::<Medium>::clone(&self.device);
         self.past.look(&device, thoroughness)
     }
 
@@ -211,8 +217,8 @@ impl World {
         let period = self.settings.mounting.protection;
         let (first, last) = self.past.protected_from(now, period);
         let (usage, skipped) = self.subject()?.usage()?;
-        let most = judge(self.device.below(), first)?;
-        let least = judge(self.device.below(), last)?;
+        let most = judge(&*self.device, first)?;
+        let least = judge(&*self.device, last)?;
         if skipped > 0 {
             return Err(format!("{skipped} segments are taken for damaged"));
         }
@@ -238,16 +244,19 @@ impl World {
     /// Whether `found` is an honest "no space". What frees space must work for as long as there is
     /// more left than what the last commits need.
     fn is_refusal_of_full_volume(&mut self, op: &Op, found: &Outcome) -> Result<bool, String> {
-        // The cleaner may have to make room at the cost of the very checkpoint.
-        if *found == Outcome::Refused(Refusal::NoCheckpoint) {
-            return Ok(self.settings.may_fill);
+        match found {
+            // The cleaner may have to make room at the cost of the very checkpoint.
+            Outcome::Refused(Refusal::NoCheckpoint) => return Ok(self.settings.may_fill),
+            Outcome::Refused(Refusal::NoRoom) => return Ok(self.settings.may_fill),
+            _ => {}
         }
         if *found != Outcome::Refused(Refusal::NoSpace) || !self.settings.may_fill {
             return Ok(false);
         }
         let per_segment = u64::from(self.settings.shape.blocks_per_segment);
         // A commit may have to write the whole DAT, with its 32 bytes for each block.
-        let dat = 32 * self.settings.shape.segments * per_segment / self.settings.shape.block_size;
+        let segments = self.settings.shape.segments * u64::from(LARGEST) / 100;
+        let dat = 32 * segments * per_segment / self.settings.shape.block_size;
         let last_blocks = LAST_SEGMENTS * per_segment + dat + LAST_BLOCKS;
         let free = self.subject()?.free_blocks()?;
         if op.frees_space(&self.model) && free > last_blocks {
@@ -276,13 +285,13 @@ impl World {
     pub fn end(mut self) -> Result<History, String> {
         self.step(&Op::Remount)?;
         self.unmount()?;
-        let device = Arc::new(MemoryDevice::from(self.device.below().snapshot()));
+        let device = Arc::new(MemoryDevice::from(self.device.snapshot()));
         let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
         let read_only = Mounting { read_only: true, ..self.settings.mounting };
         self.subject = Some(Subject::mount(below, read_only)?);
         self.look()?;
         self.subject = None;
-        let content = self.device.below().snapshot();
+        let content = self.device.snapshot();
         if device.snapshot() != content {
             return Err("a read-only mount has written".into());
         }
@@ -349,10 +358,33 @@ impl World {
         if let Some(subject) = self.subject.take() {
             subject.unmount()?;
         }
-        check(self.device.below()).map_err(|what| format!("after unmounting: {what}"))
+        check(&*self.device).map_err(|what| format!("after unmounting: {what}"))
     }
 
-    fn record(&mut self, began: usize, promise: Promise, cleans: bool) {
+    /// Cleans while reads fail now and then. The engine may stop writing then, but nothing that was
+    /// synced may be lost, however much is cleaned later.
+    fn clean_a_failing_device(&mut self, op: &Op, seed: u64) -> Result<Outcome, String> {
+        let synced = self.subject()?.apply(&Op::Sync);
+        if synced != Outcome::Done {
+            return Ok(synced);
+        }
+        self.device.fail_reads(Some(seed));
+        let found = self.subject()?.apply(op);
+        self.device.fail_reads(None);
+        if self.subject()?.is_read_only() {
+            // It cannot succeed, but must end.
+            let _ = self.subject.take().map(Subject::unmount);
+            self.subject = Some(mount(&self.device, self.settings)?);
+            self.model.close_all();
+            self.look()?;
+        }
+        match found {
+            Outcome::Refused(Refusal::Device(_)) => Ok(Outcome::Done),
+            other => Ok(other),
+        }
+    }
+
+    fn record(&mut self, began: usize, promise: Promise, op: Option<Op>) {
         self.history.events.extend(self.device.take_events());
         self.history.steps.push(Step {
             began,
@@ -360,16 +392,13 @@ impl World {
             promise,
             state: self.model.clone(),
             past: self.past.clone(),
-            cleans,
+            op,
         });
     }
 }
 
-fn mount(
-    device: &Arc<RecordingDevice<MemoryDevice>>,
-    settings: Settings,
-) -> Result<Subject, String> {
-    let device: Arc<dyn Device> = Arc::<RecordingDevice<MemoryDevice>>::clone(device);
+fn mount(device: &Arc<Medium>, settings: Settings) -> Result<Subject, String> {
+    let device: Arc<dyn Device> = Arc::<Medium>::clone(device);
     Subject::mount(device, settings.mounting)
 }
 

@@ -9,6 +9,8 @@ use nilfs_sim::shrink::shrink;
 use nilfs_sim::subject::Mounting;
 use nilfs_sim::volume::Shape;
 use nilfs_sim::world::{Failure, Settings, World};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 
 fn live(settings: Settings, seed: u64, profile: Profile, count: usize) {
     let lived = World::new(settings).map_err(|what| Failure { ops: Vec::new(), what });
@@ -48,19 +50,48 @@ fn other_block_sizes() {
     });
 }
 
-/// How long the past is protected while the volume cleans itself, in seconds: one operation takes
-/// one.
-const PERIODS: [u64; 4] = [0, 10, 100, 3600];
+/// Volumes that clean themselves in every way: by all policies, with all kinds of protection
+/// periods (one operation takes a second), with and without discards.
+fn cleaning(seed: u64) -> Settings {
+    let mut random = StdRng::seed_from_u64(seed);
+    let protection = [0, 3600, random.random_range(1..60), random.random_range(60..250)];
+    Settings {
+        shape: Shape {
+            block_size: 1024 << random.random_range(0..3),
+            blocks_per_segment: 32,
+            segments: 128,
+        },
+        mounting: Mounting {
+            protection: protection[seed as usize % 4],
+            policy: Mounting::POLICIES[seed as usize % 3],
+            discard: random.random(),
+            ..Mounting::READ_WRITE
+        },
+        may_fill: true,
+    }
+}
 
 #[test]
 fn cleaning_all_the_time() {
     for_each_seed("cleaning_all_the_time", 24, |seed| {
-        let block_size = 1024 << (seed / 4 % 3);
-        let settings = Settings {
-            shape: Shape { block_size, blocks_per_segment: 32, segments: 128 },
-            mounting: Mounting { protection: PERIODS[seed as usize % 4], ..Mounting::READ_WRITE },
-            may_fill: true,
-        };
-        live(settings, seed, Profile::CHORES, 250);
+        live(cleaning(seed), seed, Profile::CHORES, 250);
+    });
+}
+
+/// While it is being cleaned, the device fails to read now and then. Freed segments are discarded,
+/// so that one which was freed although it could not be read is missed at once.
+#[test]
+fn cleaning_a_device_that_reads_badly() {
+    for_each_seed("cleaning_a_device_that_reads_badly", 12, |seed| {
+        let mut settings = cleaning(seed);
+        settings.mounting.discard = true;
+        live(settings, seed, Profile { faults: true, ..Profile::CHORES }, 200);
+    });
+}
+
+#[test]
+fn sizes_that_change_all_the_time() {
+    for_each_seed("sizes_that_change_all_the_time", 12, |seed| {
+        live(cleaning(seed), seed, Profile::SIZES, 250);
     });
 }

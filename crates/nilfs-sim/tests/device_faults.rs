@@ -55,7 +55,7 @@ impl Life {
     fn record(&mut self, promise: Promise, done: bool) {
         let ended = if done { 0 } else { usize::MAX };
         let (state, past) = (self.model.clone(), Past::default());
-        self.steps.push(Step { began: 0, ended, promise, state, past, cleans: false });
+        self.steps.push(Step { began: 0, ended, promise, state, past, op: None });
     }
 
     /// Does a random operation; what the engine answered, and what it should have.
@@ -70,7 +70,7 @@ impl Life {
         let now = ThreadClock::at_step(self.steps.len() as u64);
         ThreadClock::set(now);
         let found = self.subject.apply(op);
-        if matches!(found, Outcome::Refused(Refusal::Broken(_) | Refusal::ReadOnly)) {
+        if matches!(found, Outcome::Refused(Refusal::Device(_) | Refusal::ReadOnly)) {
             let wanted = Promise::of(op, &Outcome::Done, &self.model, Order::Relaxed);
             self.record(wanted, false);
             return (found, None);
@@ -86,8 +86,8 @@ impl Life {
         for _ in 0..count {
             let (op, found, wrong) = self.step();
             assert_eq!(wrong, None);
-            let broken = matches!(found, Outcome::Refused(Refusal::Broken(_)));
-            assert!(!broken, "{op}: {found}");
+            let failed = matches!(found, Outcome::Refused(Refusal::Device(_)));
+            assert!(!failed, "{op}: {found}");
         }
     }
 
@@ -119,7 +119,7 @@ fn a_device_that_cannot_write_makes_the_volume_read_only() {
         // Always possible, so that there is something to write.
         life.apply(&Op::SetFlags { target: Target::Path(Path::root()), flags: 0 });
         let (synced, _) = life.apply(&Op::Sync);
-        let refused = matches!(synced, Outcome::Refused(Refusal::Broken(_) | Refusal::ReadOnly));
+        let refused = matches!(synced, Outcome::Refused(Refusal::Device(_) | Refusal::ReadOnly));
         assert!(refused, "a sync that cannot write answered {synced}");
         assert!(life.subject.is_read_only());
         life.look();
@@ -159,7 +159,7 @@ fn an_operation_that_cannot_read_changes_no_names() {
             life.faults.reads.store(false, Ordering::Relaxed);
             assert_eq!(wrong, None);
             // Data may have been changed in part: doing it again makes that whole.
-            let failed = matches!(found, Outcome::Refused(Refusal::Broken(_)));
+            let failed = matches!(found, Outcome::Refused(Refusal::Device(_)));
             let wrong = match op {
                 Op::Write { .. } | Op::SetAttr { .. } if failed => life.apply(&op).1,
                 _ => None,

@@ -4,7 +4,7 @@
 use nilfs_engine::Order;
 use nilfs_sim::cuts::Cuts;
 use nilfs_sim::generate::Profile;
-use nilfs_sim::history::History;
+use nilfs_sim::history::{History, Step};
 use nilfs_sim::op::Op;
 use nilfs_sim::seeds::for_each_seed;
 use nilfs_sim::shrink::shrink;
@@ -24,7 +24,10 @@ fn settings(seed: u64) -> Settings {
     let dirty_limit =
         if seed.is_multiple_of(3) { 32 << 10 } else { Mounting::READ_WRITE.dirty_limit };
     let protection = [0, 10, 100, 3600][seed as usize % 4];
-    let mounting = Mounting { order, dirty_limit, protection, ..Mounting::READ_WRITE };
+    let policy = Mounting::POLICIES[seed as usize / 2 % 3];
+    let discard = seed % 2 == 1;
+    let mounting =
+        Mounting { order, dirty_limit, protection, policy, discard, ..Mounting::READ_WRITE };
     Settings { shape, mounting, may_fill: true }
 }
 
@@ -73,24 +76,76 @@ fn at_random_events_of_long_lives() {
 #[test]
 fn at_every_event_of_a_cleaning() {
     for_each_seed("at_every_event_of_a_cleaning", 6, |seed| {
-        let cuts = Cuts { settings: settings(seed), ops_afterwards: 12 };
-        let life = (Profile::CHORES, 60);
-        live_and_cut(cuts, seed, life, |history| {
-            let from = cleaning(history, seed).unwrap_or(history.events.len());
-            let to = (from + EVENTS_OF_CLEANING).min(history.events.len());
-            cuts.between(history, from..=to, seed)
+        at_every_event_of("a cleaning", Profile::CHORES, seed, |steps| {
+            let cleans = |op: &Op| matches!(op, Op::Clean { .. });
+            steps.iter().filter(|step| step.op.as_ref().is_some_and(cleans)).collect()
         });
     });
 }
 
-/// Events behind the beginning of a cleaning that are tried.
-const EVENTS_OF_CLEANING: usize = 60;
+#[test]
+fn at_every_event_while_a_volume_shrinks() {
+    for_each_seed("at_every_event_while_a_volume_shrinks", 8, |seed| {
+        at_every_event_of("a shrinking", Profile::SIZES, seed, |steps| resizes(steps, |by| by < 0));
+    });
+}
 
-/// Where one of the cleanings of a life begins that write something.
-fn cleaning(history: &History, seed: u64) -> Option<usize> {
-    let cleanings = history.steps.iter().filter(|step| step.cleans && step.ended > step.began + 5);
-    let begins: Vec<usize> = cleanings.map(|step| step.began).collect();
-    begins.get(seed as usize % begins.len().max(1)).copied()
+#[test]
+fn at_every_event_while_a_volume_grows() {
+    for_each_seed("at_every_event_while_a_volume_grows", 6, |seed| {
+        at_every_event_of("a growing", Profile::SIZES, seed, |steps| resizes(steps, |by| by > 0));
+    });
+}
+
+#[test]
+fn at_every_event_of_a_trim() {
+    for_each_seed("at_every_event_of_a_trim", 4, |seed| {
+        at_every_event_of("a trim", Profile::SIZES, seed, |steps| {
+            steps.iter().filter(|step| step.op == Some(Op::Trim)).collect()
+        });
+    });
+}
+
+/// Operations of a life in which there are some steps of every kind.
+const OPS_BEFORE: usize = 120;
+/// Events of a step that are tried at its beginning, and as many at its end.
+const EVENTS_OF_A_STEP: usize = 30;
+
+/// Cuts the power at every event of the busiest of the `wanted` steps of a life.
+fn at_every_event_of(
+    what: &str,
+    profile: Profile,
+    seed: u64,
+    wanted: impl Fn(&[Step]) -> Vec<&Step>,
+) {
+    let cuts = Cuts { settings: settings(seed), ops_afterwards: 12 };
+    live_and_cut(cuts, seed, (profile, OPS_BEFORE), |history| {
+        let busiest = |step: &&Step| step.ended - step.began;
+        let Some(step) = wanted(&history.steps).into_iter().max_by_key(busiest) else {
+            println!("seed {seed}: no step of this life is {what}");
+            return Ok(());
+        };
+        let middle = step.began + (step.ended - step.began) / 2;
+        let first = step.began..=middle.min(step.began + EVENTS_OF_A_STEP);
+        let last = (middle + 1).max(step.ended.saturating_sub(EVENTS_OF_A_STEP))..=step.ended;
+        cuts.between(history, first, seed)?;
+        cuts.between(history, last, seed)
+    });
+}
+
+/// The steps that have changed the size of the volume, by hundredths that fit.
+fn resizes(steps: &[Step], fits: impl Fn(i16) -> bool) -> Vec<&Step> {
+    let mut before = 100;
+    let mut found = Vec::new();
+    for step in steps {
+        if let Some(Op::Resize { percent }) = step.op {
+            let now = i16::from(percent);
+            if fits(now - std::mem::replace(&mut before, now)) {
+                found.push(step);
+            }
+        }
+    }
+    found
 }
 
 #[test]

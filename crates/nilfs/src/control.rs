@@ -17,4 +17,4 @@ mod protocol;
 mod server;
 
 pub use client::Client;
-pub use server::handler;
+pub use server::{Served, handler};

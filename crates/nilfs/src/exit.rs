@@ -150,7 +150,7 @@ fn status_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Status> 
     }
     if let Some(error) = cause.downcast_ref::<MountError>() {
         return Some(match error {
-            MountError::Busy { .. } => Status::Busy,
+            MountError::Busy { .. } | MountError::Written { .. } => Status::Busy,
             _ => Status::CannotMount,
         });
     }

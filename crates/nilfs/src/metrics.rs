@@ -99,6 +99,27 @@ impl Metrics {
             gauge("reserved_segments", "Segments that are kept back", status.reserved_segments),
             counter("log_bytes", "Bytes in all logs", status.blocks_written * block),
             counter("user_bytes", "Bytes of files in them", status.user_blocks_written * block),
+            counter(
+                "checkpoint_data_bytes",
+                "Bytes of files that checkpoints wrote",
+                status.data_blocks * block,
+            ),
+            counter(
+                "checkpoint_metadata_bytes",
+                "Bytes of everything else that checkpoints wrote",
+                status.metadata_blocks * block,
+            ),
+            counter(
+                "data_sync_bytes",
+                "Bytes of data-sync logs, which make files durable without a checkpoint",
+                status.data_sync_blocks * block,
+            ),
+            counter(
+                "cache_hits",
+                "Metadata blocks that were wanted and in memory",
+                status.cache_hits,
+            ),
+            counter("cache_misses", "Metadata blocks that had to be read", status.cache_misses),
             gauge("cleaner_running", "1 while the cleaner works", running),
             counter(
                 "lifetime_user_bytes",

@@ -351,6 +351,11 @@ fn metrics_count_what_programs_do() {
         assert_eq!(value("nilfs_operation_errors_total{operation=\"write\"}"), 0.0);
         assert_eq!(value("nilfs_user_bytes_total"), f64::from(1 << 20));
         assert!(value("nilfs_log_bytes_total") > f64::from(1 << 20));
+        let kinds = ["checkpoint_data", "checkpoint_metadata", "data_sync", "cleaner_log"];
+        let by_kind = kinds.map(|kind| value(&format!("nilfs_{kind}_bytes_total")));
+        assert_eq!(by_kind.iter().sum::<f64>(), value("nilfs_log_bytes_total"));
+        assert_eq!(by_kind[0], f64::from(1 << 20));
+        assert!(by_kind[1] > 0.0 && value("nilfs_cache_hits_total") > 0.0);
         assert!(text.trim_end().ends_with("# EOF"));
     }
     let metrics = json(&["metrics"], mounted.root());

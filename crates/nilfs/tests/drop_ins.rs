@@ -434,6 +434,34 @@ fn the_mount_helpers_end_with_the_codes_of_mount_8() {
     }
 }
 
+/// Words behind -o stand above every file, also above one that comes later.
+#[test]
+fn settings_that_are_read_again_do_not_undo_the_words_of_the_mount() {
+    let volume = volume();
+    let dir = tempfile::tempdir().unwrap();
+    let file = volume.beside("later.conf");
+    fs::write(&file, "protection_period 7\nselection_policy greedy\nfrobnicate\n").unwrap();
+    let [image, dir] = [&volume.image, dir.path()].map(|path: &Path| path.to_str().unwrap());
+    let options = "rw,policy=timestamp,cleaner-config=/dev/null";
+    tool("mount.nilfs2", [image, dir, "-o", options]).output();
+    let outcome = tool("nilfs-clean", [format!("-c{}", file.display()).as_str(), dir]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), ""));
+    assert!(outcome.stderr.contains("line 3: there is no setting"), "{}", outcome.stderr);
+    let status = volume.nilfs("status IMAGE").output();
+    assert!(status.contains(" timestamp\n") && status.contains(" 7s\n"), "{status}");
+    let said = complaint(tool("nilfs-clean", ["-c/nowhere", dir]), 1);
+    assert!(said.contains("cannot read the cleaner's settings in /nowhere"), "{said}");
+
+    let other = common::volume();
+    let second = tempfile::tempdir().unwrap();
+    let [image, second] = [&other.image, second.path()].map(|path: &Path| path.to_str().unwrap());
+    tool("mount.nilfs2", [image, second]).output();
+    let said = complaint(tool("nilfs-clean", ["-l"]), 1);
+    assert!(said.starts_with("Error: ") && said.ends_with("; name one of them.\n"), "{said}");
+    tool("umount.nilfs2", [second]).output();
+    tool("umount.nilfs2", [dir]).output();
+}
+
 /// From mounting to unmounting, everything as nilfs-utils' programs are called.
 #[test]
 fn a_mounted_volume_is_administered_through_any_file_on_it() {

@@ -6,6 +6,7 @@ mod common {
 }
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread;
@@ -148,5 +149,38 @@ fn we_are_killed_and_recover() {
         mounted.unmount();
         image.check();
         assert_linux_agrees(&what, &unrecovered, &image, &recovered);
+    }
+}
+
+/// An fsync of overwritten blocks makes no checkpoint. What it writes instead, Linux knows as well.
+#[test]
+fn linux_rolls_forward_what_we_have_overwritten_and_synced() {
+    for block_size in [4096, 1024] {
+        let image = Image::ours(&format!("--size 128M -b {block_size} -B 1024"));
+        image.nilfs(&["tune", "--interval", "3600"]);
+        let mounted = image.mount("rw");
+        let path = mounted.join("file");
+        fs::write(&path, vec![1; 100_000]).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.sync_all().unwrap();
+        let before = image.nilfs(&["checkpoints", "--json"]);
+        for nth in 0..20_u8 {
+            file.write_all_at(&[nth; 5000], u64::from(nth) * 4500).unwrap();
+            file.sync_all().unwrap();
+        }
+        let content = fs::read(&path).unwrap();
+        mounted.kill();
+        assert_eq!(image.nilfs(&["checkpoints", "--json"]), before, "an fsync made a checkpoint");
+        let unrecovered = image.copy();
+        let script = "mount_nilfs; od -An -v -tu1 $MNT/file; umount_nilfs";
+        let verdict = Uml::new(unrecovered.path()).script(script).run().unwrap();
+        let verdict = verdict.without_complaint_besides_recovery().unwrap();
+        let theirs = verdict.stdout.split_ascii_whitespace();
+        let same = theirs.eq(content.iter().map(u8::to_string));
+        assert!(same, "blocks of {block_size}: recovered by Linux");
+        let mounted = image.mount("rw");
+        assert_eq!(fs::read(mounted.join("file")).unwrap(), content, "recovered by us");
+        mounted.unmount();
+        image.check();
     }
 }

@@ -276,6 +276,133 @@ fn a_checkpoint_of_the_past_can_be_mounted() {
     assert!(!place.is_mounted());
 }
 
+/// Runs `nilfs mount` with these options on another directory beside the image.
+fn mount_on(dir: &Path, options: &str, volume: &Volume) -> Outcome {
+    nilfs([Path::new("mount"), Path::new("-o"), Path::new(options), &volume.image, dir])
+}
+
+#[test]
+fn the_past_can_be_mounted_beside_a_writer_and_stays_whatever_he_does() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    mount("rw,pp=0", &volume, &place).output();
+    let past = volume.beside("past");
+    fs::create_dir(&past).unwrap();
+    let before = volume.before_deletion;
+    mount_on(&past, &format!("ro,cp={before}"), &volume).output();
+    // Far more than there is room for, if the past were given up.
+    let mut full = false;
+    for round in 0..8 {
+        let written = fs::write(place.dir.join("large"), vec![round; 500_000])
+            .and_then(|()| File::open(place.dir.join("large"))?.sync_all());
+        full |= written.is_err();
+    }
+    assert!(full, "nothing that the past may need is written again");
+    let cleaned = nilfs([Path::new("clean"), &place.dir]).sentence(1);
+    assert!(cleaned.contains("while another process reads the volume"), "{cleaned}");
+    let resized = nilfs([Path::new("resize"), &place.dir, Path::new("1M")]).sentence(1);
+    assert!(resized.contains("another process reads the volume"), "{resized}");
+    assert_eq!(fs::read_to_string(past.join("gone")).unwrap(), "it was here\n");
+    assert!(fs::write(past.join("new"), "").is_err());
+    // Orders go to the writer, whichever mount is younger.
+    nilfs([Path::new("snapshot"), Path::new("list"), &volume.image]).output();
+    nilfs([Path::new("clean"), Path::new("--suspend"), &volume.image]).output();
+    nilfs([Path::new("umount"), &past]).output();
+    fs::write(place.dir.join("large"), vec![9; 500_000]).unwrap();
+    place.umount().output();
+    volume.nilfs("check --all IMAGE").output();
+}
+
+#[test]
+fn the_next_writer_has_to_wait_for_a_mount_of_the_past() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    mount("rw", &volume, &place).output();
+    let past = volume.beside("past");
+    fs::create_dir(&past).unwrap();
+    let options = format!("ro,cp={}", volume.before_deletion);
+    mount_on(&past, &options, &volume).output();
+    place.umount().output();
+    let sentence = mount("rw", &volume, &place).sentence(5);
+    assert!(sentence.contains("is in use by"), "{sentence}");
+    assert_eq!(fs::read_to_string(past.join("gone")).unwrap(), "it was here\n");
+    nilfs([Path::new("umount"), &past]).output();
+    mount("rw", &volume, &place).output();
+    place.umount().output();
+}
+
+#[test]
+fn only_a_checkpoint_that_is_named_is_mounted_beside_a_writer() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    mount("rw", &volume, &place).output();
+    let past = volume.beside("past");
+    fs::create_dir(&past).unwrap();
+    let sentence = mount_on(&past, "ro", &volume).sentence(5);
+    assert!(sentence.contains("is in use by process"), "{sentence}");
+    let sentence = mount_on(&past, "ro,cp=999", &volume).sentence(1);
+    assert!(sentence.contains("there is no checkpoint 999"), "{sentence}");
+    place.umount().output();
+}
+
+fn remount(options: &str, place: &Place) -> Outcome {
+    nilfs([Path::new("mount"), Path::new("-o"), Path::new(options), &place.dir])
+}
+
+#[test]
+fn a_mount_becomes_read_only_and_clean_and_writable_again() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    let file = place.dir.join("new");
+    mount("rw,nosuid,pp=60", &volume, &place).output();
+    fs::write(&file, "written\n").unwrap();
+    remount("remount,ro", &place).output();
+    assert!(!volume.nilfs("info IMAGE").output().contains("not clean"));
+    assert_eq!(volume.nilfs("cat IMAGE new").output(), "written\n");
+    let before = fs::read(&volume.image).unwrap();
+    assert!(fs::write(&file, "").is_err());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "written\n");
+    assert!(
+        nilfs([Path::new("snapshot"), Path::new("create"), &place.dir])
+            .sentence(1)
+            .contains("it is mounted read-only")
+    );
+    nilfs([Path::new("df"), &place.dir]).output();
+    assert!(fs::read(&volume.image).unwrap() == before);
+    remount("remount,rw", &place).output();
+    assert!(volume.nilfs("info IMAGE").output().contains("not clean"));
+    fs::write(&file, "again\n").unwrap();
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.contains(place.dir.to_str().unwrap())).unwrap();
+    assert!(line.contains(" rw,nosuid,noatime "), "{line}");
+    remount("remount,ro", &place).output();
+    place.umount().output();
+    is_clean_with(&volume, "/new", "again\n");
+}
+
+#[test]
+fn a_remount_that_cannot_be_leaves_everything_as_it_was() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    let sentence = remount("remount,ro", &place).sentence(1);
+    assert!(sentence.contains("is not mounted"), "{sentence}");
+    mount("rw", &volume, &place).output();
+    let sentence = remount("remount,ro,pp=60", &place).sentence(1);
+    assert!(sentence.contains("a remount cannot change pp=60, only ro and rw"), "{sentence}");
+    let open = File::create(place.dir.join("new")).unwrap();
+    let sentence = remount("remount,ro", &place).sentence(5);
+    assert!(sentence.contains("has a file open there for writing"), "{sentence}");
+    drop(open);
+    fs::write(place.dir.join("new"), "written\n").unwrap();
+    place.umount().output();
+    is_clean_with(&volume, "/new", "written\n");
+    mount("ro", &volume, &place).output();
+    remount("remount,ro", &place).output();
+    let sentence = remount("remount,rw", &place).sentence(1);
+    assert!(sentence.contains("it was mounted so"), "{sentence}");
+    place.umount().output();
+}
+
 #[test]
 fn an_unfit_directory_is_named_before_the_volume_is_touched() {
     let volume = common::volume();

@@ -104,6 +104,9 @@ pub enum CleanerState {
     Running,
     /// Somebody has asked it to pause.
     Suspended,
+    /// Another process reads the volume, such as a mount of a past checkpoint: what is cleaned could
+    /// not be written again.
+    HeldUp,
     /// The volume cannot be written, or the mount has no cleaner.
     Off,
 }
@@ -191,6 +194,17 @@ pub struct Status {
     pub blocks_written: u64,
     /// Blocks of user files in them that programs had changed.
     pub user_blocks_written: u64,
+    /// Blocks since the mount, by what they are: data of user files in checkpoints, everything else
+    /// in checkpoints, and data-sync logs. [`CleanerTotals::blocks_written`] is the rest.
+    pub data_blocks: u64,
+    /// See `data_blocks`.
+    pub metadata_blocks: u64,
+    /// See `data_blocks`.
+    pub data_sync_blocks: u64,
+    /// Metadata blocks that were wanted and in memory, since the mount.
+    pub cache_hits: u64,
+    /// Metadata blocks that were wanted and had to be read.
+    pub cache_misses: u64,
     /// Bytes of user files that programs have changed and logs have taken, over the volume's life.
     pub lifetime_user_bytes: u64,
     /// Bytes of all logs over the volume's life.

@@ -2,6 +2,7 @@
 //! are chosen without reading a summary. It can be made anew from the DAT at any time.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::{BlockNr, Cno, Geometry, SegNum};
@@ -9,11 +10,12 @@ use nilfs_ondisk::{BlockNr, Cno, Geometry, SegNum};
 use super::liveness::Protection;
 use crate::dat::LifeEvent;
 
-/// Live blocks by segment.
+/// Live blocks by segment. A clone shares the segments until they change, so that who wants to count
+/// at leisure can take one.
 #[derive(Debug, Clone)]
 pub(crate) struct SegmentTable {
     geometry: Geometry,
-    segments: Vec<SegmentUse>,
+    segments: Vec<Arc<SegmentUse>>,
     /// Blocks written so far: the clock by which content ages. Seconds would not do, because a
     /// segment does not get any emptier while nobody writes.
     clock: u64,
@@ -47,7 +49,7 @@ pub(crate) struct Census {
 impl SegmentTable {
     pub(crate) fn new(geometry: &Geometry) -> Self {
         let count = usize::try_from(geometry.nsegments).unwrap_or(usize::MAX);
-        Self { geometry: *geometry, segments: vec![SegmentUse::default(); count], clock: 0 }
+        Self { geometry: *geometry, segments: vec![Arc::default(); count], clock: 0 }
     }
 
     /// Starts the clock. `segments` are those in use, in the order in which they were written.
@@ -66,7 +68,7 @@ impl SegmentTable {
     /// Says when the content of a segment was last modified.
     pub(crate) fn set_modified(&mut self, segment: SegNum, clock: u64) {
         if let Some(segment) = self.segments.get_mut(segment.0 as usize) {
-            segment.modified = clock;
+            Arc::make_mut(segment).modified = clock;
         }
     }
 
@@ -120,14 +122,14 @@ impl SegmentTable {
     /// A segment was cleaned.
     pub(crate) fn clear(&mut self, segment: SegNum) {
         if let Some(segment) = self.segments.get_mut(segment.0 as usize) {
-            *segment = SegmentUse::default();
+            *segment = Arc::default();
         }
     }
 
     /// The number of segments has changed; none beyond the new end has a live block.
     pub(crate) fn resize(&mut self, geometry: &Geometry) {
         let count = usize::try_from(geometry.nsegments).unwrap_or(usize::MAX);
-        self.segments.resize(count, SegmentUse::default());
+        self.segments.resize_with(count, Arc::default);
         self.geometry = *geometry;
     }
 
@@ -164,7 +166,10 @@ impl SegmentTable {
     /// Forgets lives that nothing needs, and whose end nothing can postpone.
     pub(crate) fn forget_dead(&mut self, protection: &Protection) {
         for segment in &mut self.segments {
-            segment.past.retain(|(start, end), _| protection.keeps(*start, *end));
+            let keeps = |(start, end): &(Cno, Cno)| protection.keeps(*start, *end);
+            if !segment.past.keys().all(keeps) {
+                Arc::make_mut(segment).past.retain(|life, _| keeps(life));
+            }
         }
     }
 
@@ -173,6 +178,6 @@ impl SegmentTable {
             return None;
         }
         let segment = self.geometry.segment_of(block);
-        self.segments.get_mut(usize::try_from(segment.0).ok()?)
+        self.segments.get_mut(usize::try_from(segment.0).ok()?).map(Arc::make_mut)
     }
 }

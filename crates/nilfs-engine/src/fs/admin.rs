@@ -6,19 +6,28 @@ use std::time::Duration;
 
 use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::{BlockNr, Cno, SegNum};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::Filesystem;
-use super::cleaning::{Knowledge, Known};
+use super::cleaning::{Knowledge, Known, Pin};
 use super::space::Cost;
-use super::sync::Log;
+use super::sync::{Log, UNMOUNTED};
 use crate::checkpoints;
+use crate::cleaner::liveness::Protection;
 use crate::cleaner::options::{CleanerOrder, CleanerState, Status, Usage};
+use crate::cleaner::table::SegmentTable;
 use crate::commit::{Chores, root_of};
 use crate::error::{Error, Result};
 
 /// As many changed inodes cost at least what chores cost: blocks of the cpfile and their like.
 const CHORES_INODES: u64 = 2;
+
+/// How often what must be known is gathered in vain.
+const ATTEMPTS: u32 = 3;
+
+/// Why a volume that could be written does not change for a while.
+const REMOUNTED: &str = "it is mounted read-only";
 
 /// What became of a request to delete checkpoints.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,22 +38,48 @@ pub struct DeletedCheckpoints {
     pub snapshots: Vec<Cno>,
 }
 
+/// What is counted when somebody asks where the space is.
+struct Look {
+    table: SegmentTable,
+    protection: Protection,
+    /// The protection period.
+    period: Duration,
+    /// Blocks.
+    free: u64,
+    reserved: u64,
+}
+
 impl Filesystem {
     /// Makes a snapshot of a checkpoint, or an ordinary checkpoint of a snapshot. Durable on return.
     ///
     /// # Errors
     /// [`Error::NoCheckpoint`], [`Error::ReadOnly`], damage, a device error.
     pub fn set_snapshot(&self, cno: Cno, snapshot: bool) -> Result<()> {
+        let pinned = self.pin(cno)?;
         self.admit_chores(!snapshot)?;
         let mut log = self.administer()?;
-        let cpfile = root_of(&log.base.super_root.cpfile)?;
-        let entry = checkpoints::checkpoint(log.base.source(&self.store), &cpfile, cno)?;
-        if entry.is_snapshot() == snapshot {
+        drop(pinned);
+        if self.is_snapshot(&log, cno)? == snapshot {
             return Ok(());
         }
         log.snapshot_changes += 1;
         let chores = Chores { snapshots: vec![(cno, snapshot)], ..Chores::default() };
         self.do_chores(&mut log, &chores).map(|_| ())
+    }
+
+    /// Keeps a checkpoint from being given up for the room that its change into a snapshot takes.
+    fn pin(&self, cno: Cno) -> Result<Pin<'_>> {
+        let mut log = self.administer()?;
+        self.is_snapshot(&log, cno)?;
+        // A step that is under way may have chosen it; it begins anew.
+        log.snapshot_changes += 1;
+        Ok(self.cleaner.pin(cno))
+    }
+
+    fn is_snapshot(&self, log: &Log, cno: Cno) -> Result<bool> {
+        let cpfile = root_of(&log.base.super_root.cpfile)?;
+        let entry = checkpoints::checkpoint(log.base.source(&self.store), &cpfile, cno)?;
+        Ok(entry.is_snapshot())
     }
 
     /// Deletes the checkpoints of a range, except snapshots and the newest. Durable on return.
@@ -87,6 +122,48 @@ impl Filesystem {
         Ok(log.base.tree.cno)
     }
 
+    /// Makes a writable volume read-only until further notice, or writable again. Read-only it is as
+    /// durable and as clean as after [`Filesystem::unmount`], and its device is left alone.
+    ///
+    /// # Errors
+    /// As [`Filesystem::sync`]; and the volume is just being resized, or was never writable.
+    pub fn set_read_only(&self, read_only: bool) -> Result<()> {
+        let Some(log) = &self.log else {
+            let reason = "it was mounted so; unmount it and mount it again".into();
+            return if read_only { Ok(()) } else { Err(Error::ReadOnly { reason }) };
+        };
+        let Some(_no_resize) = self.resizing.try_lock() else {
+            return Err(Error::Invalid("the volume is being resized"));
+        };
+        let _between_steps = self.cleaner.work();
+        match read_only {
+            true if self.is_read_only() => Ok(()),
+            true => {
+                let closed = self.unmount();
+                let reason = closed.as_ref().err().map_or(REMOUNTED.into(), Error::to_string);
+                *self.stopped.write() = Some(reason);
+                closed
+            }
+            false if self.rests() => {
+                let mut log = log.lock();
+                log.closed = false;
+                *self.stopped.write() = None;
+                let begun = self.begin(&mut log);
+                if let Err(error) = &begun {
+                    self.stop_writing(&mut log, error);
+                }
+                self.cleaner.wake();
+                begun
+            }
+            false => self.check_writable(),
+        }
+    }
+
+    /// Whether nothing is written although nothing is wrong.
+    pub(super) fn rests(&self) -> bool {
+        matches!(self.stopped.read().as_deref(), Some(REMOUNTED | UNMOUNTED))
+    }
+
     /// Gives the cleaner an order. Returns at once.
     ///
     /// # Errors
@@ -104,10 +181,17 @@ impl Filesystem {
         let per_segment = u64::from(geometry.blocks_per_segment);
         let (state, run, last_step) = self.cleaner.state();
         let totals = self.cleaner.totals();
-        let chain = self.written.blocks.load(Ordering::Relaxed);
+        let (cache_hits, cache_misses) = self.store.cache_counts();
+        let chain = self.written.in_chain();
         let lifetime = self.lifetime();
+        let state = match state {
+            _ if self.is_read_only() => CleanerState::Off,
+            // It will see that when it looks again.
+            CleanerState::HeldUp if self.store.keep_readers_out().is_some() => CleanerState::Idle,
+            state => state,
+        };
         Status {
-            state: if self.is_read_only() { CleanerState::Off } else { state },
+            state,
             options: self.cleaner.options(),
             geometry,
             cno: self.view().tree.cno,
@@ -118,12 +202,17 @@ impl Filesystem {
             last_step,
             blocks_written: chain + totals.blocks_written,
             user_blocks_written: self.written.user_blocks.load(Ordering::Relaxed),
+            data_blocks: self.written.data.load(Ordering::Relaxed),
+            metadata_blocks: self.written.metadata.load(Ordering::Relaxed),
+            data_sync_blocks: self.written.data_sync.load(Ordering::Relaxed),
+            cache_hits,
+            cache_misses,
             lifetime_user_bytes: lifetime.user_bytes,
             lifetime_written_bytes: lifetime.written_bytes,
             lifetime_segments_freed: lifetime.segments_freed,
             uptime: self.mounted.elapsed().as_secs(),
             dirty_bytes: self.space.uncommitted_pages() * geometry.block_size.bytes64(),
-            stopped: self.stopped.read().is_some(),
+            stopped: self.stopped.read().is_some() && !self.rests(),
         }
     }
 
@@ -131,7 +220,7 @@ impl Filesystem {
     pub(super) fn lifetime(&self) -> Lifetime {
         let (before, totals) = (self.written.before, self.cleaner.totals());
         let bytes = |blocks: u64| blocks.saturating_mul(self.store.block_size().bytes64());
-        let chain = self.written.blocks.load(Ordering::Relaxed);
+        let chain = self.written.in_chain();
         let user = self.written.user_blocks.load(Ordering::Relaxed);
         Lifetime {
             user_bytes: before.user_bytes.saturating_add(bytes(user)),
@@ -148,45 +237,66 @@ impl Filesystem {
     /// Damage, a device error.
     pub fn usage(&self) -> Result<Usage> {
         let period = self.cleaner.options().protection;
-        if self.log.is_none() {
+        let Some(log) = &self.log else {
             let view = self.view();
-            let mut known = Known::gather(&self.store, &view.dat, &self.super_root)?;
-            return Ok(self.usage_from(&mut known, period));
+            let known = Known::gather(&self.store, &view.dat, &self.super_root)?;
+            return Ok(self.count(&self.look(&known, period), |cno| known.time_of(cno)));
+        };
+        let look = self.look_at_log(log, period)?;
+        // Counting takes a while on a large volume: nobody should have to wait for it.
+        Ok(self.count(&look, |cno| log.lock().knowledge.ready()?.time_of(cno)))
+    }
+
+    /// What is to be counted, of one moment. Gathers what must be known for that.
+    fn look_at_log(&self, log: &Mutex<Log>, period: Duration) -> Result<Look> {
+        for _ in 0..ATTEMPTS {
+            self.gather_knowledge()?;
+            let mut log = log.lock();
+            let now = self.now().seconds as u64;
+            match log.knowledge.ready() {
+                Some(known) if known.covers(&known.protection(period, now)) => {
+                    return Ok(self.look(known, period));
+                }
+                Some(_) => log.knowledge = Knowledge::Absent,
+                None => {}
+            }
         }
-        let mut log = self.known_now(period)?;
-        match log.knowledge.ready() {
-            Some(known) => Ok(self.usage_from(known, period)),
-            None => Err(Error::Invalid("the volume changes too fast to be counted; try again")),
+        Err(Error::Invalid("the volume changes too fast to be counted; try again"))
+    }
+
+    fn look(&self, known: &Known, period: Duration) -> Look {
+        let free = self.space.free_blocks();
+        Look {
+            table: known.table.clone(),
+            protection: known.protection(period, self.now().seconds as u64),
+            period,
+            free,
+            reserved: self.space.reserved_blocks().min(free),
         }
     }
 
-    fn usage_from(&self, known: &mut Known, period: Duration) -> Usage {
+    /// Counts. `time_of` says when a checkpoint was made (s).
+    fn count(&self, look: &Look, time_of: impl FnOnce(Cno) -> Option<u64>) -> Usage {
         let geometry = self.store.geometry();
-        let now = self.now().seconds as u64;
-        let protection = known.protection(period, now);
-        let census = known.table.census(&protection);
-        let until = census.protected_until.and_then(|cno| known.time_of(cno));
+        let census = look.table.census(&look.protection);
+        let until = census.protected_until.and_then(time_of);
         let total = geometry.nsegments * u64::from(geometry.blocks_per_segment)
             - geometry.first_data_block.0;
-        let free = self.space.free_blocks();
         let kept = census.current + census.protected + census.kept;
-        let mut exclusive: Vec<(Cno, u64)> = known
-            .snapshots
-            .iter()
-            .map(|cno| (*cno, census.exclusive.get(cno).copied().unwrap_or(0)))
-            .collect();
-        exclusive.sort_unstable();
+        // Ascending, as the snapshots are.
+        let snapshots = look.protection.kept.iter();
+        let alone = |cno: &Cno| (*cno, census.exclusive.get(cno).copied().unwrap_or(0));
         Usage {
             block_size: geometry.block_size.bytes64(),
             total,
             live: census.current,
             snapshots: census.kept,
             protected: census.protected,
-            protected_until: until.map(|time| time.saturating_add(period.as_secs())),
-            reclaimable: total.saturating_sub(free).saturating_sub(kept),
-            free,
-            reserved: self.space.reserved_blocks().min(free),
-            exclusive,
+            protected_until: until.map(|time| time.saturating_add(look.period.as_secs())),
+            reclaimable: total.saturating_sub(look.free).saturating_sub(kept),
+            free: look.free,
+            reserved: look.reserved,
+            exclusive: snapshots.map(alone).collect(),
         }
     }
 
@@ -250,21 +360,6 @@ impl Filesystem {
             Some(log) => self.lock_writable(log),
             None => Err(self.check_writable().err().unwrap_or(Error::NoSpace)),
         }
-    }
-
-    /// The log, with everything known about what is younger than `period`.
-    fn known_now(&self, period: Duration) -> Result<parking_lot::MutexGuard<'_, Log>> {
-        for _ in 0..3 {
-            self.gather_knowledge()?;
-            let mut log = self.administer()?;
-            let now = self.now().seconds as u64;
-            match log.knowledge.ready() {
-                Some(known) if known.covers(&known.protection(period, now)) => return Ok(log),
-                Some(_) => log.knowledge = Knowledge::Absent,
-                None => {}
-            }
-        }
-        self.administer()
     }
 
     /// A commit with chores, durable. Gives the number of checkpoints that were deleted.

@@ -157,7 +157,7 @@ impl Filesystem {
                 Due::Look | Due::Checkpoint => {}
             }
             // The error has been reported where it stopped the volume from being written.
-            if self.commit().is_err() {
+            if self.commit().is_err() && !self.rests() {
                 return;
             }
         }

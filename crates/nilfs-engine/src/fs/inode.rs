@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::inode::{DeviceCode, FileType, RawInode};
+use nilfs_ondisk::summary::FileTimes;
 use nilfs_ondisk::{BlockNr, BlockSize, FileBlock, Ino, VBlockNr};
 use parking_lot::{Mutex, RwLock};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -59,6 +60,8 @@ pub(super) struct State {
     pub(super) dirty: bool,
     /// More than times and the content of existing blocks has changed.
     pub(super) attributes_changed: bool,
+    /// The times are neither in a checkpoint nor in a data-sync log.
+    pub(super) times_changed: bool,
     /// Not in any checkpoint yet.
     pub(super) fresh: bool,
     /// The freeze that will take the last change of the file's names.
@@ -100,6 +103,7 @@ impl Inode {
             frozen: None,
             dirty: false,
             attributes_changed: fresh,
+            times_changed: fresh,
             fresh,
             names_changed: 0,
             index: None,
@@ -445,11 +449,33 @@ impl State {
     pub(super) fn set_mtime(&mut self, time: Timestamp) {
         self.raw.i_mtime = U64::new(time.seconds as u64);
         self.raw.i_mtime_nsec = U32::new(time.nanoseconds);
+        self.times_changed = true;
     }
 
     pub(super) fn set_ctime(&mut self, time: Timestamp) {
         self.raw.i_ctime = U64::new(time.seconds as u64);
         self.raw.i_ctime_nsec = U32::new(time.nanoseconds);
+        self.times_changed = true;
+    }
+
+    /// As a data-sync log keeps them.
+    pub(super) fn times(&self, ino: Ino) -> FileTimes {
+        let raw = &self.raw;
+        FileTimes {
+            ino,
+            modified: (raw.i_mtime.get(), raw.i_mtime_nsec.get()),
+            changed: (raw.i_ctime.get(), raw.i_ctime_nsec.get()),
+        }
+    }
+
+    /// Takes over what a data-sync log has kept.
+    pub(super) fn set_times(&mut self, times: &FileTimes) {
+        let time = |(seconds, nanoseconds): (u64, u32)| Timestamp {
+            seconds: seconds as i64,
+            nanoseconds: nanoseconds.min(999_999_999),
+        };
+        self.set_mtime(time(times.modified));
+        self.set_ctime(time(times.changed));
     }
 
     /// The content changed now.

@@ -20,6 +20,7 @@ mod background;
 pub(crate) mod cleaning;
 mod data;
 mod directory;
+mod file_sync;
 mod inode;
 mod names;
 mod numbers;
@@ -50,6 +51,7 @@ pub use types::{
 
 use self::background::Wakeup;
 use self::cleaning::Cleaner;
+use self::file_sync::Waiting;
 use self::inode::{Context, State};
 use self::numbers::InodeNumbers;
 use self::space::{Claim, Cost, Space};
@@ -77,11 +79,23 @@ const FUTILE_STEPS: u32 = 3;
 /// What was written: blocks since the mount, and all before.
 #[derive(Debug, Default)]
 struct Written {
-    /// In all logs of the chain.
-    blocks: AtomicU64,
-    /// Of these, data blocks of user files.
+    /// In checkpoints, data blocks of user files.
+    data: AtomicU64,
+    /// In checkpoints, everything else.
+    metadata: AtomicU64,
+    /// In data-sync logs.
+    data_sync: AtomicU64,
+    /// In both, data blocks of user files.
     user_blocks: AtomicU64,
     before: Lifetime,
+}
+
+impl Written {
+    /// Blocks in all logs of the chain since the mount.
+    fn in_chain(&self) -> u64 {
+        let parts = [&self.data, &self.metadata, &self.data_sync];
+        parts.into_iter().map(|part| part.load(Ordering::Relaxed)).sum()
+    }
 }
 
 /// A mounted volume.
@@ -114,6 +128,8 @@ pub struct Filesystem {
     changes: AtomicU64,
     /// How often somebody has asked for durability.
     syncs: AtomicU64,
+    /// Who waits for it.
+    waiting: Waiting,
     /// What was written since the mount.
     written: Written,
     mounted: Instant,
@@ -148,7 +164,7 @@ impl Filesystem {
         let view = volume.view(options.checkpoint)?;
         let salvaged = match recover && options.recovery {
             true => recovery::salvage(&volume.store, &volume.found)?,
-            false => Vec::new(),
+            false => recovery::Salvaged::default(),
         };
         let log = match options.read_only {
             true => None,
@@ -180,6 +196,7 @@ impl Filesystem {
             super_root: volume.super_root,
             changes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
+            waiting: Waiting::default(),
             written: Written { before: volume.lifetime, ..Written::default() },
             mounted: Instant::now(),
             discard_failed: AtomicBool::new(false),
@@ -194,16 +211,9 @@ impl Filesystem {
     }
 
     /// Puts what data-sync logs had made durable on top of the newest checkpoint.
-    fn apply(&self, salvaged: &[recovery::SalvagedBlock]) -> Result<()> {
-        for found in salvaged {
-            let inode = match self.get(found.ino) {
-                Err(Error::Stale) => {
-                    // Linux syncs the data of a file that has lost its last name.
-                    tracing::warn!("dropped synced data of the deleted file {}", found.ino);
-                    continue;
-                }
-                inode => inode?,
-            };
+    fn apply(&self, salvaged: &recovery::Salvaged) -> Result<()> {
+        for found in &salvaged.blocks {
+            let Some(inode) = self.salvage(found.ino)? else { continue };
             let mut block = crate::block::zeroed(self.store.block_size());
             self.store.read_run(found.block, crate::block::bytes_mut(&mut block))?;
             let mut state = inode.state.write();
@@ -211,7 +221,25 @@ impl Filesystem {
             inode.set_block(&mut state, &context, found.key, block)?;
             self.mark_dirty(&inode, &mut state);
         }
+        for times in &salvaged.times {
+            let Some(inode) = self.salvage(times.ino)? else { continue };
+            let mut state = inode.state.write();
+            state.set_times(times);
+            self.mark_dirty(&inode, &mut state);
+        }
         Ok(())
+    }
+
+    /// The file of a data-sync log, unless it is gone.
+    fn salvage(&self, ino: Ino) -> Result<Option<InodeRef>> {
+        match self.get(ino) {
+            Err(Error::Stale) => {
+                // Linux syncs the data of a file that has lost its last name.
+                tracing::warn!("dropped synced data of the deleted file {ino}");
+                Ok(None)
+            }
+            inode => inode.map(Some),
+        }
     }
 
     /// Whether nothing can be changed, because of the mount or because of an error.
@@ -404,12 +432,11 @@ impl Filesystem {
             }
             if !std::mem::replace(&mut committed, true) {
                 self.commit()?;
+            } else if futile == FUTILE_STEPS {
+                return Err(Error::NoSpace);
             } else if !self.make_room()? {
-                // Somebody else may have taken what a step has gained.
+                // Somebody else may have taken what a step has gained, or given something back.
                 futile += 1;
-                if futile == FUTILE_STEPS {
-                    return Err(Error::NoSpace);
-                }
             }
         }
     }

@@ -96,6 +96,7 @@ impl Filesystem {
         progress: &mut dyn FnMut(ResizeProgress),
     ) -> Result<()> {
         let end = SegNum(count);
+        self.refuse_other_readers()?;
         self.gather_knowledge()?;
         let to_empty = self.leave_segments(end)?;
         self.close_open_segment(end);
@@ -127,8 +128,19 @@ impl Filesystem {
                 self.gather_knowledge()?;
             }
         }
+        self.refuse_other_readers()?;
         let chores = Chores { segments: Some(count), ..Chores::default() };
         self.finish_resize(count, bytes, chores)
+    }
+
+    /// Fails if another process reads the volume: it may need what is to be cut off.
+    fn refuse_other_readers(&self) -> Result<()> {
+        match self.other_readers_leave() {
+            true => Ok(()),
+            false => Err(Error::Invalid(
+                "another process reads the volume, such as a mount of the past; unmount that before",
+            )),
+        }
     }
 
     /// Lets the log go on before `end` only. Gives the number of segments in use behind.

@@ -13,7 +13,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nilfs_ondisk::bmap::Root;
-use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::superblock::{LogCursor, STATE_ERROR, STATE_VALID};
 use nilfs_ondisk::{BlockSize, Cno, FileBlock, SegNum, Seq};
 use parking_lot::{Mutex, MutexGuard};
@@ -21,27 +20,24 @@ use zerocopy::little_endian::{U16, U64};
 
 use super::Filesystem;
 use super::cleaning::{Knowledge, Quarantine};
-use super::inode::{InodeRef, State};
-use super::types::Order;
-use crate::block::Block;
+use super::inode::InodeRef;
 use crate::checkpoints;
 use crate::commit::{self, Barred, Base, Chores, Commit, Frozen, LogWrite, Request};
 use crate::dat::DatEdit;
 use crate::error::{Error, Result};
 use crate::log::layout::LogPosition;
-use crate::overlay::{FrozenInode, Overlay, Placed};
+use crate::overlay::{FrozenInode, Overlay};
 use crate::segments::SufileEdit;
 use crate::superblocks::SuperblockWriter;
 use crate::tree::{Era, View};
 use crate::volume::Volume;
 
-/// Bytes of the newest log that the next mount may have to read for its checksum. Behind a larger
-/// one, unmounting makes a checkpoint of nothing.
-const MOST_TO_VERIFY: u64 = 256 << 10;
-
 /// Seconds after which a superblock follows the log into another segment, so that a recovery has
 /// little to scan.
 const SUPERBLOCK_INTERVAL: i64 = 10;
+
+/// Why a volume that was unmounted cannot be written.
+pub(super) const UNMOUNTED: &str = "it has been unmounted";
 
 /// The end of the log and everything that only its writer needs.
 pub(super) struct Log {
@@ -57,20 +53,18 @@ pub(super) struct Log {
     /// How often a snapshot was made or given up.
     pub(super) snapshot_changes: u64,
     /// The last freeze whose changes are in a checkpoint.
-    completed: u64,
+    pub(super) completed: u64,
     /// Data-sync logs were written since the last checkpoint.
-    synced: bool,
+    pub(super) synced: bool,
     /// The segment of the oldest log that may not be durable.
     unflushed: Option<SegNum>,
-    /// Blocks of the newest log with a super root; 0 if none was written since the mount.
-    newest_blocks: u64,
     /// Segment and time (s) of the last superblock.
     superblock_seq: Seq,
     superblock_time: i64,
     /// The next checkpoint has to be written even if nothing has changed: the chain of logs was cut
     /// by a recovery.
-    resumes: bool,
-    closed: bool,
+    pub(super) resumes: bool,
+    pub(super) closed: bool,
 }
 
 /// What a commit has done beside making a checkpoint.
@@ -137,7 +131,6 @@ impl Log {
             completed: 0,
             synced: false,
             unflushed: None,
-            newest_blocks: 0,
             superblock_seq: newest.header.seq,
             superblock_time: 0,
             resumes: !found.clean,
@@ -239,47 +232,12 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Makes a file durable: its content, its attributes, and the names that lead to it; with a
-    /// directory, everything that has changed on the volume. With `data_only`, attributes that are not needed to read the content may stay behind.
-    ///
-    /// # Errors
-    /// As [`Filesystem::commit`].
-    pub fn sync_file(&self, inode: &InodeRef, data_only: bool) -> Result<()> {
-        let Some(log) = &self.log else { return Ok(()) };
-        self.syncs.fetch_add(1, Ordering::Relaxed);
-        let ticket = self.next_freeze();
-        let mut log = self.lock_writable(log)?;
-        // A commit that started after this call has everything that the caller has seen.
-        if log.completed < ticket && !self.is_committed(&log, inode, data_only) {
-            let relaxed = self.options.order == Order::Relaxed;
-            if !(data_only && relaxed && self.try_data_sync(&mut log, inode)?) {
-                self.commit_locked(&mut log, &Chores::default())?;
-            }
-        }
-        self.flush_locked(&mut log)
-    }
-
     /// The log, when everybody before has left it. They may have failed, and then nobody may believe
     /// that anything became durable.
     pub(super) fn lock_writable<'a>(&self, log: &'a Mutex<Log>) -> Result<MutexGuard<'a, Log>> {
         let log = log.lock();
         self.check_writable()?;
         Ok(log)
-    }
-
-    fn is_committed(&self, log: &Log, inode: &InodeRef, data_only: bool) -> bool {
-        // Linux passes neither sync nor syncfs on to a FUSE file system. The fsync of a directory is
-        // what people have instead, so it covers whatever has changed.
-        if inode.file_type() == FileType::Directory {
-            return false;
-        }
-        let state = inode.state.read();
-        // A directory on the way may have been renamed; only fdatasync need not care.
-        let names = match data_only {
-            true => state.names_changed,
-            false => self.names_changed.load(Ordering::Acquire),
-        };
-        !state.dirty && state.frozen.is_none() && names <= log.completed
     }
 
     /// Commits, closes the log, and marks the volume as clean. Nothing can be changed afterwards.
@@ -296,13 +254,10 @@ impl Filesystem {
         {
             // Whoever still has the gate is part of the last commit; nobody gets it any more.
             let _gate = self.gate.write();
-            *self.stopped.write() = Some("it has been unmounted".into());
+            *self.stopped.write() = Some(UNMOUNTED.into());
         }
         log.closed = true;
         self.commit_locked(&mut log, &Chores::default())?;
-        if log.newest_blocks > MOST_TO_VERIFY / self.store.block_size().bytes64() {
-            self.commit_locked(&mut log, &Chores { checkpoint: true, ..Chores::default() })?;
-        }
         self.flush_locked(&mut log)?;
         self.aim_superblocks(&mut log);
         let raw = log.superblocks.current_mut().raw_mut();
@@ -387,7 +342,6 @@ impl Filesystem {
         };
         let outcome = Outcome { done, deleted_checkpoints: commit.deleted_checkpoints };
         let last = commit.logs.last().map(|log| log.segment);
-        log.newest_blocks = commit.logs.last().map_or(0, LogWrite::len);
         for write in &commit.logs {
             let crosses = log.unflushed.is_some_and(|segment| segment != write.segment);
             if crosses && Some(write.segment) == last {
@@ -401,7 +355,7 @@ impl Filesystem {
         Ok(outcome)
     }
 
-    fn write_log(&self, log: &mut Log, write: &LogWrite) -> Result<()> {
+    pub(super) fn write_log(&self, log: &mut Log, write: &LogWrite) -> Result<()> {
         self.write_blocks(write)?;
         log.unflushed.get_or_insert(write.segment);
         Ok(())
@@ -499,8 +453,10 @@ impl Filesystem {
 
     /// Counts what a commit has written.
     fn account(&self, commit: &Commit) {
-        let blocks = commit.written().map(|(_, blocks)| blocks).sum();
-        self.written.blocks.fetch_add(blocks, Ordering::Relaxed);
+        let blocks: u64 = commit.written().map(|(_, blocks)| blocks).sum();
+        let metadata = blocks.saturating_sub(commit.user_blocks);
+        self.written.data.fetch_add(commit.user_blocks, Ordering::Relaxed);
+        self.written.metadata.fetch_add(metadata, Ordering::Relaxed);
         self.written.user_blocks.fetch_add(commit.user_blocks, Ordering::Relaxed);
     }
 
@@ -509,49 +465,6 @@ impl Filesystem {
         let clean = log.base.clean_segments.saturating_sub(log.barred.segments.len() as u64);
         let clean = clean.saturating_sub(log.beyond_end);
         self.space.refresh(&self.store.geometry(), &log.base, clean);
-    }
-
-    /// Writes the overwritten blocks of a file as a data-sync log, if that is enough to make its
-    /// data durable (behaviour spec §4).
-    fn try_data_sync(&self, log: &mut Log, inode: &InodeRef) -> Result<bool> {
-        let _gate = self.gate.read();
-        let mut state = inode.state.write();
-        let needs_checkpoint = state.attributes_changed
-            || state.fresh
-            // A recovery could not find a file without a name.
-            || state.links() == 0
-            || state.frozen.is_some()
-            || state.overlay.cut.is_some()
-            || state.names_changed > log.completed
-            || log.resumes;
-        if needs_checkpoint {
-            return Ok(false);
-        }
-        let pages: Vec<(FileBlock, Block)> = state
-            .overlay
-            .pages
-            .iter()
-            .filter(|(_, page)| page.placed.is_none())
-            .map(|(key, page)| (*key, Block::clone(&page.data)))
-            .collect();
-        if pages.is_empty() {
-            return Ok(true);
-        }
-        let now = self.now().seconds as u64;
-        let built = commit::build_data_sync(&self.store, &mut log.base, inode.ino(), &pages, now)?;
-        let Some((write, placed)) = built else {
-            return Ok(false);
-        };
-        note_placed(&mut state, &pages, placed);
-        drop(state);
-        log.synced = true;
-        self.written.blocks.fetch_add(write.len(), Ordering::Relaxed);
-        self.written.user_blocks.fetch_add(pages.len() as u64, Ordering::Relaxed);
-        let written = self.write_log(log, &write);
-        if let Err(error) = &written {
-            self.stop_writing(log, error);
-        }
-        written.map(|()| true)
     }
 
     pub(super) fn write_superblock(&self, log: &mut Log) -> Result<()> {
@@ -605,14 +518,6 @@ fn freeze_inode(inode: &InodeRef, deleted: bool, block_size: BlockSize) -> Arc<F
     state.end_below = FileBlock(block_size.blocks_for(state.size()));
     state.dirty = false;
     state.attributes_changed = false;
+    state.times_changed = false;
     frozen
-}
-
-/// Takes note of where a data-sync log has put the pages of a file.
-fn note_placed(state: &mut State, pages: &[(FileBlock, Block)], placed: Vec<Placed>) {
-    for ((key, _), placed) in pages.iter().zip(placed) {
-        if let Some(page) = state.overlay.pages.get_mut(key) {
-            page.placed = Some(placed);
-        }
-    }
 }

@@ -16,6 +16,13 @@ use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
 /// Bytes that flash programs at once, on most cards, sticks and drives.
 const FLASH_PAGE: u64 = 16 << 10;
 
+/// Bytes beside which a super root may stand. Behind more, it gets a log of its own: the next mount
+/// reads the newest log with a super root from end to end, for its checksum.
+const BESIDE_SUPER_ROOT: u64 = 256 << 10;
+
+/// Blocks of a log with nothing but a super root.
+const SUPER_ROOT_LOG: u64 = 2;
+
 /// Where the log goes on: in one segment, and then in the one that was set aside for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogPosition {
@@ -61,7 +68,8 @@ pub(crate) struct Plan {
 }
 
 /// Lays out `files`, and behind them a super root if there is to be one, from `position` on.
-/// `extra` are the segments behind `position.next`.
+/// `extra` are the segments behind `position.next`. Each log's header brings along the times of
+/// `times` files.
 ///
 /// If they do not suffice, gives the number of blocks (at least 1) for which there was no room.
 pub(crate) fn plan(
@@ -69,9 +77,10 @@ pub(crate) fn plan(
     position: LogPosition,
     extra: &[SegNum],
     files: &[&FileInfo],
+    times: usize,
     super_root: bool,
 ) -> Result<Plan, u64> {
-    let mut planner = Planner::new(geometry, position, extra);
+    let mut planner = Planner::new(geometry, position, extra, times);
     for (nth, file) in files.iter().enumerate() {
         for (index, info) in file.blocks.iter().enumerate() {
             if !planner.add(nth, index, info.size()) {
@@ -105,6 +114,8 @@ struct Planner<'a> {
     extra: std::slice::Iter<'a, SegNum>,
     position: LogPosition,
     logs: Vec<PlannedLog>,
+    /// The summary of a log without blocks.
+    empty: Placement,
     /// The log being filled: its summary so far and its parts.
     summary: Placement,
     parts: Vec<(usize, Range<usize>)>,
@@ -112,13 +123,20 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(geometry: &'a Geometry, position: LogPosition, extra: &'a [SegNum]) -> Self {
+    fn new(
+        geometry: &'a Geometry,
+        position: LogPosition,
+        extra: &'a [SegNum],
+        times: usize,
+    ) -> Self {
+        let empty = Placement::new(geometry.block_size, times);
         Self {
             geometry,
             extra: extra.iter(),
             position,
             logs: Vec::new(),
-            summary: Placement::new(geometry.block_size),
+            empty,
+            summary: empty,
             parts: Vec::new(),
             payload: 0,
         }
@@ -153,10 +171,13 @@ impl<'a> Planner<'a> {
     }
 
     fn add_super_root(&mut self) -> bool {
+        if self.payload * self.geometry.block_size.bytes64() > BESIDE_SUPER_ROOT {
+            self.push(false, SUPER_ROOT_LOG);
+        }
         if self.summary.blocks() + self.payload >= self.room() && !self.advance() {
             return false;
         }
-        self.push(true);
+        self.push(true, 0);
         true
     }
 
@@ -177,11 +198,12 @@ impl<'a> Planner<'a> {
 
     fn close(&mut self) {
         if self.payload > 0 {
-            self.push(false);
+            self.push(false, 0);
         }
     }
 
-    fn push(&mut self, super_root: bool) {
+    /// Ends the current log, behind which `behind` more blocks will be written at once.
+    fn push(&mut self, super_root: bool, behind: u64) {
         let mut log = PlannedLog {
             start: self.position.block,
             seq: self.position.seq,
@@ -191,18 +213,18 @@ impl<'a> Planner<'a> {
             parts: std::mem::take(&mut self.parts),
             super_root,
         };
-        log.summary_blocks += self.padding(&log);
+        log.summary_blocks += self.padding(&log, behind);
         self.position.block = log.end();
         self.logs.push(log);
-        self.summary = Placement::new(self.geometry.block_size);
+        self.summary = self.empty;
         self.payload = 0;
     }
 
-    /// Blocks from the end of a log to the end of its page of flash; none if they would be more
-    /// than half of what the log has.
-    fn padding(&self, log: &PlannedLog) -> u64 {
+    /// Blocks from the end of a log, and of what comes behind it, to the end of the page of flash; none
+    /// if they would be more than half of what the log has.
+    fn padding(&self, log: &PlannedLog, behind: u64) -> u64 {
         let page = (FLASH_PAGE / self.geometry.block_size.bytes64()).max(1);
-        let end = log.end().0;
+        let end = log.end().0 + behind;
         let padding = end.next_multiple_of(page) - end;
         let fits = end + padding <= self.geometry.segment_end(log.segment).0;
         if fits && padding * 2 <= end - log.start.0 { padding } else { 0 }

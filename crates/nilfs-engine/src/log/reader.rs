@@ -1,7 +1,7 @@
 //! Reading logs from the device.
 
 use nilfs_ondisk::crc::Crc;
-use nilfs_ondisk::summary::{FileInfo, LogHeader, parse_items};
+use nilfs_ondisk::summary::{FileInfo, FileTimes, LogHeader, parse_items};
 use nilfs_ondisk::{BlockNr, SegNum, Seq};
 
 use crate::error::{Error, Locate, Result};
@@ -19,6 +19,8 @@ pub struct Log {
     pub header: LogHeader,
     /// Its blocks by file, in the order in which they lie behind the summary.
     pub files: Vec<FileInfo>,
+    /// The times of files that a data-sync log brings along.
+    pub times: Vec<FileTimes>,
 }
 
 /// The header of the log at `start`, or `None` if there is no log that fits into the segment.
@@ -66,7 +68,8 @@ pub(crate) fn read(store: &Store, start: BlockNr, header: LogHeader) -> Result<L
     let what = || "segment summary".to_owned();
     header.verify_summary(&summary, store.seed()).at(what, start)?;
     let files = parse_items(&header, &summary, block_size).at(what, start)?;
-    Ok(Log { start, header, files })
+    let times = header.times(&summary);
+    Ok(Log { start, header, files, times })
 }
 
 /// All logs of a segment as far as their summaries are valid, stale ones included.

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::Snapshot;
 use super::keep::{Keeper, punch};
-use crate::model::{Model, Wear};
+use crate::model::{Model, Wear, serve};
 use crate::trace::{Kind, Mark, Request, Trace};
 
 /// The most that one request reads or writes: what FUSE lets through.
@@ -30,7 +30,7 @@ struct Recording {
     model: Option<Box<dyn Model>>,
     requests: Vec<Request>,
     marks: Vec<Mark>,
-    /// Sum of the times that the model took.
+    /// Sum of the times that the model took, and worked behind the host's back.
     busy: Duration,
     /// When the model will have done all that was asked of it, since the recording began.
     busy_until: Duration,
@@ -148,10 +148,12 @@ impl Device {
 
     fn record(&self, request: Request) -> Duration {
         let mut recording = self.recording.lock();
-        let busy = recording.model.as_mut().map_or(Duration::ZERO, |model| model.serve(&request));
+        let model = recording.model.as_mut();
+        let (time, busy) =
+            model.map_or_else(Default::default, |model| serve(&mut **model, &request));
         recording.requests.push(request);
         recording.busy += busy;
-        recording.busy_until = recording.busy_until.max(request.at) + busy;
+        recording.busy_until = recording.busy_until.max(request.at) + time;
         recording.busy_until
     }
 

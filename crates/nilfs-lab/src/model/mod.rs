@@ -24,11 +24,25 @@ pub trait Model: Send {
     /// while nothing is asked of it happens between the end of the last request and `request.at`.
     fn serve(&mut self, request: &Request) -> Duration;
 
+    /// How long it has worked so far on what it had acknowledged before, while nothing was asked of
+    /// it. Without that, a slow processor's pauses would make a device with memory for writes look
+    /// faster than its flash is.
+    fn background(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// What the flash has suffered so far.
     fn wear(&self) -> Wear;
 
     /// What the device can do at best.
     fn limits(&self) -> Limits;
+}
+
+/// Serves a request and says how long it takes, and that with what was worked on before it came.
+pub(crate) fn serve(model: &mut dyn Model, request: &Request) -> (Duration, Duration) {
+    let before = model.background();
+    let time = model.serve(request);
+    (time, time + model.background().saturating_sub(before))
 }
 
 /// What flash has suffered.

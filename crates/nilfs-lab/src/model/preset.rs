@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Model;
 use super::card::Card;
-use super::check::{Nonsense, within};
+use super::check::{Nonsense, multiple, within};
 use super::disk::Disk;
 use super::ssd::Ssd;
 
@@ -28,6 +28,13 @@ const BUILT_IN: [(&str, &str); 11] = [
 /// The least a file system can be made on, and the most that is sensible.
 const CAPACITY: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 50;
 
+/// What FUSE lets through in one request, which the lab's devices are behind.
+const MOST_REQUEST_BYTES: u64 = 1 << 20;
+
+fn most_request_bytes() -> u64 {
+    MOST_REQUEST_BYTES
+}
+
 /// A kind of device. One of `card`, `ssd` and `disk` says how it works.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,6 +49,9 @@ pub struct Preset {
     pub sources: Vec<String>,
     /// Bytes of the original.
     pub capacity: u64,
+    /// The largest request that the host's driver made of it.
+    #[serde(default = "most_request_bytes")]
+    pub request_bytes: u64,
     /// A card or stick.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<Card>,
@@ -164,6 +174,8 @@ impl Preset {
             return Err(Nonsense::new("title", "is empty"));
         }
         within("capacity", self.capacity, CAPACITY)?;
+        within("request_bytes", self.request_bytes, 4096..=MOST_REQUEST_BYTES)?;
+        multiple("request_bytes", self.request_bytes, 4096, "4096")?;
         match (&self.card, &self.ssd, &self.disk) {
             (Some(card), None, None) => card.check(),
             (None, Some(ssd), None) => ssd.check(),

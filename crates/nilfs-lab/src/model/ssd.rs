@@ -59,7 +59,9 @@ pub struct Ssd {
     pub idle_after_us: u32,
     /// So many percent of the flash are kept free by collecting while idle; 0: never.
     pub idle_free_percent: u8,
-    /// So many percent hold something already when the lab begins, in an order without any.
+    /// So many percent hold something already when the lab begins, in an order without any. A
+    /// device that knows no discards has been written over since, until no flash was left that had
+    /// not been collected.
     pub used_percent: u8,
 }
 
@@ -134,7 +136,7 @@ impl Ssd {
         let most = MOST_UNITS.saturating_mul(self.mapping_bytes);
         within("device size", device_bytes, 1..=most)?;
         let mut mapping = Mapping::new(self, device_bytes);
-        mapping.use_up(self.used_percent);
+        mapping.use_up(self.used_percent, !self.discard);
         Ok(SsdModel {
             mapping,
             channels: Channels::new(self.channels),
@@ -143,6 +145,7 @@ impl Ssd {
             device_bytes,
             now: Duration::ZERO,
             read_end: None,
+            background: Duration::ZERO,
             host_bytes: 0,
             programmed_bytes: 0,
         })
@@ -173,6 +176,8 @@ pub struct SsdModel {
     now: Duration,
     /// Behind the last byte read.
     read_end: Option<u64>,
+    /// How long flash was programmed between requests.
+    background: Duration,
     host_bytes: u64,
     programmed_bytes: u64,
 }
@@ -191,6 +196,10 @@ impl Model for SsdModel {
             Kind::Discard => self.discard(&range),
         }
         self.now - begin
+    }
+
+    fn background(&self) -> Duration {
+        self.background
     }
 
     fn wear(&self) -> Wear {
@@ -277,12 +286,23 @@ impl SsdModel {
     /// What the device does of itself before then.
     fn idle_until(&mut self, then: Duration) {
         let from = self.now + micros(self.ssd.idle_after_us);
+        let mut counted = self.now;
+        self.count_background(&mut counted, self.now, then);
         while self.channels.earliest().max(from) < then {
             let start = self.channels.earliest().max(from);
-            if !self.program_oldest(start) && !self.collect(start) {
+            if self.program_oldest(start) {
+                self.count_background(&mut counted, start, then);
+            } else if !self.collect(start) {
                 break;
             }
         }
+    }
+
+    /// Counts what is programmed between `start`, or what is counted already, and `then`.
+    fn count_background(&mut self, counted: &mut Duration, start: Duration, then: Duration) {
+        let end = self.channels.latest().min(then);
+        self.background += end.saturating_sub(start.max(*counted));
+        *counted = end.max(*counted);
     }
 
     fn collect(&mut self, from: Duration) -> bool {

@@ -26,7 +26,9 @@ use super::{Output, Place, Session, Surroundings};
 use crate::command;
 
 /// Five seconds on an idle machine; but it may be a slow and busy one.
-const BOOT_LIMIT: Duration = Duration::from_secs(180);
+const BOOT_LIMIT: Duration = Duration::from_secs(90);
+/// Software emulation of two processors stops for good now and then before the kernel says a word.
+const BOOTS: usize = 3;
 /// QEMU needs that much for itself.
 const OVERHEAD_MIB: u64 = 256;
 
@@ -116,17 +118,27 @@ impl Place for Vm {
 
     fn attach(&self, device: &Path) -> Result<Box<dyn Session>> {
         let device = super::device_file(device)?;
+        let mut boot = self.boot(&device);
+        for _ in 1..BOOTS {
+            boot = boot.or_else(|_| self.boot(&device));
+        }
+        Ok(Box::new(boot?))
+    }
+}
+
+impl Vm {
+    fn boot(&self, device: &Path) -> Result<VmSession> {
         let (qemu, scripts, answers) = Qemu::start(
             &self.options,
             &self.kernel,
             &self.initramfs.archive,
-            &device,
+            device,
             &self.work_dir,
         )?;
         let agent = Agent::new(scripts, answers);
         let ready = agent.wait_until_ready(BOOT_LIMIT);
         ready.map_err(|error| anyhow!("{error:#}: {}", qemu.last_words()))?;
-        Ok(Box::new(VmSession { qemu, agent }))
+        Ok(VmSession { qemu, agent })
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets};
 
+use super::target::MAX_REQUEST_BYTES;
 use super::writing::{Units, Writing};
 use super::{Findings, Timing};
 use crate::model::card::{self, Card};
@@ -62,6 +63,7 @@ impl Findings {
                 .to_owned(),
             sources: vec!["nilfs-lab probe".to_owned()],
             capacity: self.bytes,
+            request_bytes: MAX_REQUEST_BYTES,
             card: Some(self.card(writing)),
             ssd: None,
             disk: None,

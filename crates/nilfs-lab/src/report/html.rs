@@ -6,6 +6,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::agreement::Agreement;
 use super::numbers::{bytes, clock, count, duration, figure, percent, scale, times, unit};
+use super::pictures::Pictures;
 use super::plot::{colour, lanes};
 use super::table::{Device, Entry, Figure, Found, Row, Standing, Tables, Workload};
 use super::{Background, Published};
@@ -16,6 +17,7 @@ const STYLE: &str = include_str!("page.css");
 
 /// The whole page.
 pub(super) fn page(results: &Results, tables: &Tables<'_>, background: &dyn Background) -> String {
+    let pictures = Pictures::of(results, tables);
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -34,7 +36,7 @@ pub(super) fn page(results: &Results, tables: &Tables<'_>, background: &dyn Back
                     (devices(tables, background))
                     (how_to_read())
                     @for device in &tables.devices {
-                        (device_section(device, tables, results, background))
+                        (device_section(device, tables, results, &pictures, background))
                     }
                     (surroundings(results))
                 }
@@ -222,6 +224,8 @@ fn how_to_read() -> Markup {
                 dd { "sequences of writes that each began where the one before had ended: the fewer for the same bytes, the more sequential." }
                 dt { "Programmed, amplification" }
                 dd { "what the device wrote into its flash, its own copies included; and that for each byte it was asked to write." }
+                dt { "Pictures of what reached the device" }
+                dd { "time runs to the right, and is the device’s own: the whole width is how long it was busy. Addresses grow upwards; what nobody read or wrote is left out. A log is a staircase, writing in place is a cloud. Dashed lines are the steps’ beginnings." }
                 dt { "Published" }
                 dd { "what others measured on a real device. Ratios are to the best of theirs: what they published → what was measured here. Pairs closer than 5 % are a tie; a ratio agrees if it is within 30 %." }
             }
@@ -233,6 +237,7 @@ fn device_section(
     device: &Device<'_>,
     tables: &Tables<'_>,
     results: &Results,
+    pictures: &Pictures<'_>,
     background: &dyn Background,
 ) -> Markup {
     html! {
@@ -241,12 +246,25 @@ fn device_section(
             (glance(device, tables))
             @for workload in &device.workloads {
                 section.workload id=(workload.anchor) {
-                    h3 { (workload.name) small { " on " (device.name) } }
+                    h3 {
+                        (workload.name) small { " on " (device.name) (own_scale(workload, results)) }
+                    }
                     @if let Some(about) = background.workload(workload.name) { p { (about) } }
-                    @for row in &workload.rows { (row_article(row, results)) }
+                    (pictures.show(device.name, workload.name))
+                    @for row in &workload.rows {
+                        (row_article(row, results.scale_of(workload.name)))
+                    }
                 }
             }
         }
+    }
+}
+
+/// The scale of a workload that was done at a larger one than the run's.
+fn own_scale(workload: &Workload<'_>, results: &Results) -> String {
+    match results.scale_of(workload.name) {
+        own if own > results.scale => format!(", scale {}", scale(own)),
+        _ => String::new(),
     }
 }
 
@@ -309,11 +327,11 @@ fn heat(found: &Figure<'_>) -> &'static str {
     }
 }
 
-fn row_article(row: &Row<'_>, results: &Results) -> Markup {
+fn row_article(row: &Row<'_>, scale: f64) -> Markup {
     html! {
         article id=(row.anchor) {
             h4 { (row.step) small { " " (unit(row.unit)) } }
-            figure { (lanes(row, results.scale)) }
+            figure { (lanes(row, scale)) }
             div.scroll tabindex="0" {
                 table {
                     (row_header(row))

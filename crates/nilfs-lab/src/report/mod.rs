@@ -2,7 +2,7 @@
 //! but itself; and two sets of results side by side.
 //!
 //! `table` puts results in order, with ranks and ratios; `terminal`, `markdown` and `html` print
-//! it, `plot` draws it. Names and reasons come from files and from other programs: every form
+//! it, `plot` draws it, `pictures` shows what reached the devices. Names and reasons come from files and from other programs: every form
 //! escapes them.
 
 use std::fs;
@@ -17,6 +17,7 @@ mod compare;
 mod html;
 mod markdown;
 mod numbers;
+mod pictures;
 mod plot;
 mod table;
 mod terminal;

@@ -13,7 +13,7 @@ const AS_GOOD: f64 = 1.05;
 
 /// Our order of file systems, and the class of the style sheet that has the colour of each: both
 /// depend on the name alone, so that they are the same in every report.
-pub(super) const KNOWN: [(&str, &str); 10] = [
+pub(super) const KNOWN: [(&str, &str); 11] = [
     ("ext2", "c-ext2"),
     ("ext3", "c-ext3"),
     ("ext4", "c-ext4"),
@@ -22,6 +22,7 @@ pub(super) const KNOWN: [(&str, &str); 10] = [
     ("btrfs-ssd", "c-btrfs-ssd"),
     ("vfat", "c-vfat"),
     ("f2fs", "c-f2fs"),
+    ("f2fs-lfs", "c-f2fs-lfs"),
     ("nilfs2", "c-nilfs2"),
     ("nilfs", "c-nilfs"),
 ];

@@ -7,12 +7,14 @@ use anyhow::{Context, Error, Result, bail, ensure};
 
 use super::plan::{Plan, Table};
 use crate::cleanup::{Pending, Undo, register};
+use crate::draw::Picture;
 use crate::export::{Export, ExportOptions, Snapshot};
 use crate::file_systems::{self, FileSystem, Program, quote};
 use crate::model::{Limits, Wear};
 use crate::place::{Output, Place, Session};
+use crate::replay::replay;
 use crate::results::Clock;
-use crate::trace::Traffic;
+use crate::trace::{Trace, Traffic};
 use crate::workloads::{Action, FioReport, Measure, Setting, Step, Timer, What};
 
 /// What is tried.
@@ -45,6 +47,8 @@ pub(super) struct Found {
     pub failure: Option<String>,
     pub limits: Limits,
     pub versions: BTreeMap<String, String>,
+    /// What reached the device, if nothing failed.
+    pub picture: Option<Picture>,
 }
 
 impl Attempt<'_> {
@@ -57,7 +61,7 @@ impl Attempt<'_> {
         let limits = model.limits();
         let mut sources = Vec::new();
         for source in self.table.workload.sources {
-            sources.push(source.prepare(&self.source_directory()?, self.plan.scale)?);
+            sources.push(source.prepare(&self.source_directory()?, self.setting.scale)?);
         }
         // A directory of its own, so that nothing of another device shines through.
         let (directory, _removal) = self.fresh_directory()?;
@@ -83,17 +87,32 @@ impl Attempt<'_> {
         let Stage { mut samples, versions, .. } = stage;
         let failure = played.and(ended).err().map(|error| reason(&error));
         let trace = export.end();
-        if self.plan.keep_traces && failure.is_none() {
-            let name = self.trace_name();
-            let path = self.plan.directory.join(&name);
-            std::fs::create_dir_all(self.plan.directory.join("traces"))
-                .context("cannot create the directory of traces")?;
-            trace?.save(&path)?;
-            for sample in &mut samples {
-                sample.trace = Some(name.clone());
+        let mut picture = None;
+        if failure.is_none() {
+            let trace = trace?;
+            picture = Some(self.draw(&trace)?);
+            if self.plan.keep_traces {
+                let name = self.save(&trace)?;
+                samples.iter_mut().for_each(|sample| sample.trace = Some(name.clone()));
             }
         }
-        Ok(Found { samples, failure, limits, versions })
+        Ok(Found { samples, failure, limits, versions, picture })
+    }
+
+    fn draw(&self, trace: &Trace) -> Result<Picture> {
+        let times = replay(trace, &mut *self.table.device.model(trace.device_bytes)?).times;
+        let steps = (self.table.workload.steps)(&self.setting);
+        let measured = steps.iter().filter(|step| !step.measures.is_empty());
+        Ok(Picture::of(trace, &times, &measured.map(label).collect::<Vec<_>>()))
+    }
+
+    /// Keeps a trace; its path in the results.
+    fn save(&self, trace: &Trace) -> Result<String> {
+        let name = self.trace_name();
+        std::fs::create_dir_all(self.plan.directory.join("traces"))
+            .context("cannot create the directory of traces")?;
+        trace.save(&self.plan.directory.join(&name))?;
+        Ok(name)
     }
 
     fn source_directory(&self) -> Result<PathBuf> {
@@ -156,7 +175,19 @@ impl Stage<'_> {
             self.shell(&copy).context("copying the sources to memory")?;
         }
         self.sources = sources;
+        self.limit_requests()?;
         self.scale_write_back()
+    }
+
+    /// Requests become no larger than the driver of the original made them.
+    fn limit_requests(&mut self) -> Result<()> {
+        let kib = self.attempt.table.device.request_bytes / 1024;
+        let device = quote(self.session()?.device());
+        let script = format!(
+            "d=/sys/class/block/$(basename {device}); [ -d $d/queue ] || d=$d/..\n\
+             echo {kib} >$d/queue/max_sectors_kb"
+        );
+        self.shell(&script).map(drop).context("setting the size of requests")
     }
 
     /// Lets a virtual machine keep as much in its page cache before it writes as a phone or laptop
@@ -167,7 +198,7 @@ impl Stage<'_> {
         if self.attempt.place.surroundings().place != "vm" {
             return Ok(());
         }
-        let scaled = |bytes: u64| ((bytes as f64 * self.attempt.plan.scale) as u64).max(1 << 20);
+        let scaled = |bytes: u64| ((bytes as f64 * self.attempt.setting.scale) as u64).max(1 << 20);
         let script = format!(
             "echo {} >/proc/sys/vm/dirty_background_bytes; echo {} >/proc/sys/vm/dirty_bytes",
             scaled(DIRTY_BACKGROUND_BYTES),

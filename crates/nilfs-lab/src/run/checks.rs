@@ -29,7 +29,7 @@ pub(super) fn before(plan: &Plan) -> Result<()> {
 fn disk(plan: &Plan) -> Result<()> {
     let largest = |table: &Table| table.setting(plan.scale).device_bytes;
     let image = plan.tables.iter().map(largest).max().unwrap_or(0);
-    let sources: u64 = sources(plan).iter().map(|source| source.bytes(plan.scale) * 2).sum();
+    let sources: u64 = sources(plan).iter().map(|(source, scale)| source.bytes(*scale) * 2).sum();
     let needed = image + sources;
     let existing = nearest_existing(&plan.directory);
     let room = rustix::fs::statvfs(existing)
@@ -53,7 +53,8 @@ fn nearest_existing(path: &Path) -> &Path {
 
 /// Sources are copied to memory.
 fn memory(plan: &Plan) -> Result<()> {
-    let largest = sources(plan).iter().map(|source| source.bytes(plan.scale)).max().unwrap_or(0);
+    let largest =
+        sources(plan).iter().map(|(source, scale)| source.bytes(*scale)).max().unwrap_or(0);
     let needed = largest * 2 + MEMORY_RESERVE;
     let Some(free) = memory_available() else { return Ok(()) };
     ensure!(
@@ -72,11 +73,15 @@ fn memory_available() -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-fn sources(plan: &Plan) -> Vec<Source> {
+/// What is prepared, each with its scale.
+fn sources(plan: &Plan) -> Vec<(Source, f64)> {
     let mut sources = Vec::new();
-    for source in plan.tables.iter().flat_map(|table| table.workload.sources) {
-        if !sources.contains(source) {
-            sources.push(*source);
+    for table in &plan.tables {
+        for source in table.workload.sources {
+            let needed = (*source, table.scale(plan.scale));
+            if !sources.contains(&needed) {
+                sources.push(needed);
+            }
         }
     }
     sources

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::file_systems::FileSystem;
 use crate::place::{self, Place};
-use crate::results::{Cell, Clock, Measured, Outcome, Results};
+use crate::results::{Cell, Clock, Drawn, Measured, Outcome, Results};
 use crate::workloads::{Measure, Setting};
 
 use attempt::{Attempt, Sample};
@@ -73,9 +73,9 @@ pub fn run(plan: &Plan, tell: &mut dyn FnMut(Event)) -> Result<Results> {
         if store.has(plan, table, file_system) {
             continue;
         }
-        let cells = measure(plan, &*place, &work, &mut store, (table, file_system), tell)?;
+        let (cells, drawn) = measure(plan, &*place, &work, &mut store, (table, file_system), tell)?;
         tell(Event::Done(&cells));
-        store.add(cells)?;
+        store.add(cells, drawn)?;
     }
     std::fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
     Ok(store.results())
@@ -100,7 +100,8 @@ fn choose_place(plan: &Plan, work: &Path) -> Result<Box<dyn Place>> {
     }
 }
 
-/// One workload on one file system on one device, as often as planned.
+/// One workload on one file system on one device, as often as planned; and the picture of the
+/// last time, if that came to its end.
 fn measure(
     plan: &Plan,
     place: &dyn Place,
@@ -108,10 +109,11 @@ fn measure(
     store: &mut Store,
     (table, file_system): (&Table, &FileSystem),
     tell: &mut dyn FnMut(Event),
-) -> Result<Vec<Cell>> {
+) -> Result<(Vec<Cell>, Option<Drawn>)> {
     let setting = table.setting(plan.scale);
     let mut runs: Vec<Vec<Sample>> = Vec::new();
     let mut failure = place.can_mount(file_system.kind).err();
+    let mut picture = None;
     for run in 1..=plan.runs {
         if failure.is_some() {
             break;
@@ -119,8 +121,9 @@ fn measure(
         tell(Event::Job { table, file_system, run });
         let mut attempt = Attempt { plan, place, work, table, file_system, setting, run };
         let found = attempt.run()?;
-        store.note(&table.device.name, found.limits, found.versions);
+        store.note(table, found.limits, found.versions);
         failure = found.failure;
+        picture = found.picture;
         runs.push(found.samples);
     }
     let measures = plan.measures(table, &setting);
@@ -128,7 +131,13 @@ fn measure(
         let samples: Vec<&Sample> = runs.iter().filter_map(|samples| samples.get(at)).collect();
         cell(table, file_system, measure, outcome(&samples, runs.len(), failure.as_deref()))
     });
-    Ok(cells.collect())
+    let drawn = picture.map(|picture| Drawn {
+        device: table.device.name.clone(),
+        workload: table.workload.name.to_owned(),
+        file_system: file_system.name.clone(),
+        picture,
+    });
+    Ok((cells.collect(), drawn))
 }
 
 fn cell(table: &Table, fs: &FileSystem, measure: &Measure, outcome: Outcome) -> Cell {
@@ -168,15 +177,22 @@ fn outcome(samples: &[&Sample], runs: usize, failure: Option<&str>) -> Outcome {
 }
 
 impl Table {
+    /// The part of the original sizes that it is done with where this part was asked for.
+    #[must_use]
+    pub fn scale(&self, asked: f64) -> f64 {
+        asked.max(self.least_scale)
+    }
+
     /// What its workload is run with: a device as large as the scale says, but large enough for
     /// the workload, and for file systems that are not made for small ones.
     #[must_use]
     pub fn setting(&self, scale: f64) -> Setting {
         const LEAST: u64 = 512 << 20;
         const GRANULE: u64 = 16 << 20;
+        let (asked, scale) = (scale, self.scale(scale));
         let scaled = (self.device.capacity as f64 * scale) as u64;
         let needed = (self.workload.bytes_needed)(scale) * 2;
         let bytes = scaled.max(needed).max(LEAST).next_multiple_of(GRANULE);
-        Setting { scale, device_bytes: bytes }
+        Setting { scale, asked, device_bytes: bytes }
     }
 }

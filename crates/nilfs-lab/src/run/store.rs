@@ -11,7 +11,7 @@ use super::plan::{Plan, Table};
 use crate::file_systems::FileSystem;
 use crate::model::Limits;
 use crate::place::Surroundings;
-use crate::results::{Cell, Clock, Outcome, Results};
+use crate::results::{Cell, Clock, Drawn, Outcome, Results};
 
 /// The file with the results, in the directory of a run.
 pub(super) const FILE_NAME: &str = "results.json";
@@ -72,23 +72,30 @@ impl Store {
         self.results.cells.iter().filter(move |cell| of(cell) == job)
     }
 
-    /// Remembers what a device can do and who took part.
+    /// Remembers what a device can do, how much was done, and who took part.
     pub(super) fn note(
         &mut self,
-        device: &str,
+        table: &Table,
         limits: Limits,
         versions: BTreeMap<String, String>,
     ) {
-        self.results.devices.insert(device.to_owned(), limits);
+        self.results.devices.insert(table.device.name.clone(), limits);
+        let scale = table.scale(self.results.scale);
+        self.results.scales.insert(table.workload.name.to_owned(), scale);
         self.results.versions.extend(versions);
     }
 
     /// Adds the figures of a workload on a file system, in place of any from before, and saves.
-    pub(super) fn add(&mut self, cells: Vec<Cell>) -> Result<()> {
+    pub(super) fn add(&mut self, cells: Vec<Cell>, drawn: Option<Drawn>) -> Result<()> {
         if let Some(first) = cells.first() {
             self.results.cells.retain(|cell| of(cell) != of(first));
+            let job = |drawn: &Drawn| {
+                of(first) == (&*drawn.device, &*drawn.workload, &*drawn.file_system)
+            };
+            self.results.pictures.retain(|drawn| !job(drawn));
         }
         self.results.cells.extend(cells);
+        self.results.pictures.extend(drawn);
         self.save()
     }
 

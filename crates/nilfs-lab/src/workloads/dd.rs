@@ -93,7 +93,7 @@ pub static DD_SYNC: Workload = Workload {
     history: true,
     access_times: false,
     bytes_needed: |scale| {
-        let mib = pieces(4, scale, 2) + pieces(256, scale, 4);
+        let mib = pieces(4, scale, 4) + pieces(256, scale, 4);
         mib * MIB + pieces(1024, scale, 16) * 4 * KIB
     },
     steps: dd_sync,
@@ -102,7 +102,7 @@ pub static DD_SYNC: Workload = Workload {
 fn dd_sync(setting: &Setting) -> Vec<Step> {
     let sizes = [
         ("4k-1024", 4 * KIB, pieces(1024, setting.scale, 16)),
-        ("1m-4", MIB, pieces(4, setting.scale, 2)),
+        ("1m-4", MIB, pieces(4, setting.scale, 4)),
         ("1m-256", MIB, pieces(256, setting.scale, 4)),
     ];
     let mut steps = vec![format(), mount()];

@@ -35,15 +35,16 @@ pub static IOZONE: Workload = Workload {
 };
 
 fn records(scale: f64) -> u64 {
-    pieces(262_144, scale, 1024)
+    pieces(262_144, scale, 4096)
 }
 
 fn synced_records(scale: f64) -> u64 {
-    pieces(25_600, scale, 128)
+    pieces(25_600, scale, 512)
 }
 
 fn iozone(setting: &Setting) -> Vec<Step> {
-    let (count, synced) = (records(setting.scale), synced_records(setting.scale));
+    let (count, synced) = (records(setting.scale), synced_records(setting.asked));
+    let reads = records(setting.asked);
     let (bytes, synced_bytes) = (count * 4096, synced * 4096);
     let job = |name: &str, file: &str, options: &str| Step::script(fio(name, file, options));
     let whole = |rw: &str| format!("--rw={rw} --bs=4k --size={bytes}");
@@ -76,11 +77,12 @@ fn iozone(setting: &Setting) -> Vec<Step> {
         Best::Read(bytes as f64),
     ));
     steps.extend(remount());
-    steps.push(job("random-read", "file", &whole("randread")).per_second(
+    let some = format!("{} --io_size={}", whole("randread"), reads * 4096);
+    steps.push(job("random-read", "file", &some).per_second(
         "random-read",
-        count,
+        reads,
         by,
-        Best::SmallReads(count as f64),
+        Best::SmallReads(reads as f64),
     ));
     steps.extend(remount());
     steps.push(job("write-fsync", "synced", &each("write")).rate(

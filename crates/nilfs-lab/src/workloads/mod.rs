@@ -31,6 +31,9 @@ pub use sources::Source;
 pub struct Setting {
     /// The part of the original sizes.
     pub scale: f64,
+    /// The part that was asked for, which can be less: for what is the same however often it is
+    /// done.
+    pub asked: f64,
     /// Size of the device.
     pub device_bytes: u64,
 }

@@ -49,7 +49,7 @@ impl Target {
         let metadata = look_at(path)?;
         let mounts = Mounted::all();
         let served = |mounted: &&Mounted| mounted.is_nilfs() && is_source(mounted, path, &metadata);
-        if let Some(mounted) = mounts.iter().rev().find(served) {
+        if let Some(mounted) = foremost(mounts.iter().filter(served)) {
             let node = mounted.dir.clone();
             return Ok(Self::Mounted { node, source: mounted.source.clone() });
         }
@@ -115,14 +115,19 @@ pub fn on<T>(
     result.with_context(|| path.display().to_string())
 }
 
-/// Where a device or image is mounted, by whomever: the latest mount of it.
+/// Where a device or image is mounted, by whomever: of several mounts, the one that can be written.
 ///
 /// # Errors
 /// It cannot be looked at.
 pub fn mount_of(path: &Path) -> anyhow::Result<Option<Mounted>> {
     let metadata = look_at(path)?;
-    let mounts = Mounted::all().into_iter().rev();
-    Ok(mounts.into_iter().find(|mounted| is_source(mounted, path, &metadata)))
+    let mounts = Mounted::all();
+    Ok(foremost(mounts.iter().filter(|mounted| is_source(mounted, path, &metadata))).cloned())
+}
+
+/// The mount that can be written, or the first: mounts of the past come after it.
+fn foremost<'a>(mounts: impl Iterator<Item = &'a Mounted>) -> Option<&'a Mounted> {
+    mounts.min_by_key(|mounted| mounted.is_read_only())
 }
 
 /// The mount of ours that a file or directory lies in, if there is one.

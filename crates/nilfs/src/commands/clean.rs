@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Context;
-use nilfs_engine::{Amount, CleanerOrder, ManualRun, RunProgress};
+use anyhow::{Context, bail};
+use nilfs_engine::{Amount, CleanerOrder, CleanerState, ManualRun, RunProgress};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -125,6 +125,12 @@ fn clean_now(path: &Path, run: ManualRun) -> anyhow::Result<Record> {
     on(path, Purpose::Change, |volume| {
         volume.order_cleaner(CleanerOrder::Run(run))?;
         let run = follow(volume, &interrupted)?;
+        if run.cleaned == 0 && volume.status()?.state == CleanerState::HeldUp {
+            bail!(
+                "nothing can be cleaned while another process reads the volume, such as a mount of \
+                 the past"
+            );
+        }
         Ok(Record {
             segments_cleaned: run.cleaned,
             candidates: run.candidates,

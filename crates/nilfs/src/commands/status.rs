@@ -174,6 +174,7 @@ fn state(status: &Status) -> &'static str {
         CleanerState::Idle => "idle",
         CleanerState::Running => "running",
         CleanerState::Suspended => "suspended",
+        CleanerState::HeldUp => "held up by another process that reads the volume",
         CleanerState::Off => "off",
     }
 }

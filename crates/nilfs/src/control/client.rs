@@ -41,6 +41,20 @@ impl Client {
         }
     }
 
+    /// Lets the cleaner's settings be read again, from `file` instead of the mount's own. Gives what
+    /// was wrong with it.
+    pub fn reload_settings(&self, file: Option<PathBuf>) -> Result<Vec<String>, Refusal> {
+        match self.ask(Request::ReloadSettings { file })? {
+            Reply::Reloaded { warnings } => Ok(warnings),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Lets the process make the volume read-only or writable, as the words behind `-o` say.
+    pub fn remount(&self, words: Vec<String>) -> Result<(), Refusal> {
+        self.ask(Request::Remount { words }).map(|_| ())
+    }
+
     fn ask(&self, request: Request) -> Result<Reply, Refusal> {
         let request = serde_json::to_vec(&request).map_err(|error| strange(&error))?;
         let answer = self.exchange(&request).map_err(|error| unreachable_because(&error))?;

@@ -1,6 +1,8 @@
 //! What can be asked of the process that serves a mount, and what it answers. Both as JSON, since
 //! the two may be of different versions.
 
+use std::path::PathBuf;
+
 use nilfs_engine::{
     CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, ResizeProgress, Status, Usage,
 };
@@ -26,6 +28,15 @@ pub enum Request {
     },
     CheckpointNow,
     Cleaner(CleanerOrder),
+    /// Reads the cleaner's settings again, from this file instead of the mount's own.
+    ReloadSettings {
+        file: Option<PathBuf>,
+    },
+    /// Gets ready for the kernel's mount to become read-only or writable, if the words behind `-o`
+    /// ask for nothing else.
+    Remount {
+        words: Vec<String>,
+    },
     Trim {
         from: u64,
         to: u64,
@@ -62,6 +73,10 @@ pub enum Reply {
     Trimmed(u64),
     Resizing(Resizing),
     Defragmented(Defragmented),
+    /// The settings are in force, but for what was wrong with the file.
+    Reloaded {
+        warnings: Vec<String>,
+    },
     /// There is nothing to be said but that it was done.
     Done,
     Refused(Refusal),

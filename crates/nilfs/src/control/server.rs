@@ -1,5 +1,6 @@
 //! The side of the process that serves a mount: who may ask what, and whom to ask in turn.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
@@ -12,9 +13,21 @@ use super::protocol::{Reply, Request, Resizing};
 use crate::administration::{Administration, Reason, Refusal};
 use crate::metrics::Gatherer;
 
+/// What can be asked of a mount, beside what can be asked of any volume.
+pub trait Served: Send + Sync {
+    /// Reads the cleaner's settings again, from `file` instead of the mount's own. Gives what was
+    /// wrong with it.
+    fn reload_settings(&self, file: Option<&Path>) -> Result<Vec<String>, Refusal>;
+
+    /// Makes the volume read-only or writable, as the words behind `-o` say, if they ask for nothing
+    /// else.
+    fn remount(&self, words: &[String]) -> Result<(), Refusal>;
+}
+
 /// Whom to ask in turn.
 struct Server {
     volume: Arc<dyn Administration + Send + Sync>,
+    mount: Arc<dyn Served>,
     metrics: Gatherer,
     /// Who started the process.
     owner: u32,
@@ -22,9 +35,13 @@ struct Server {
 }
 
 /// Answers messages of [`super::Client`]. `metrics` gathers what is counted.
-pub fn handler(volume: Arc<dyn Administration + Send + Sync>, metrics: Gatherer) -> Handler {
+pub fn handler(
+    volume: Arc<dyn Administration + Send + Sync>,
+    mount: Arc<dyn Served>,
+    metrics: Gatherer,
+) -> Handler {
     let owner = rustix::process::geteuid().as_raw();
-    let server = Server { volume, metrics, owner, resizing: Arc::default() };
+    let server = Server { volume, mount, metrics, owner, resizing: Arc::default() };
     let pages = Mutex::new(Pages::default());
     Arc::new(move |caller, bytes| {
         let Some(message) = Message::parse(bytes) else { return Vec::new() };
@@ -61,6 +78,13 @@ impl Server {
             Request::CheckpointNow => Reply::Checkpoint(volume.checkpoint_now()?),
             Request::Cleaner(order) => {
                 volume.order_cleaner(order)?;
+                Reply::Done
+            }
+            Request::ReloadSettings { file } => {
+                Reply::Reloaded { warnings: self.mount.reload_settings(file.as_deref())? }
+            }
+            Request::Remount { words } => {
+                self.mount.remount(&words)?;
                 Reply::Done
             }
             Request::Trim { from, to, minimum } => Reply::Trimmed(volume.trim(from, to, minimum)?),
@@ -174,6 +198,16 @@ mod tests {
         }
     }
 
+    impl Served for Slow {
+        fn reload_settings(&self, _: Option<&Path>) -> Result<Vec<String>, Refusal> {
+            nothing()
+        }
+
+        fn remount(&self, _: &[String]) -> Result<(), Refusal> {
+            nothing()
+        }
+    }
+
     fn ask(handler: &Handler, request: &Request) -> Reply {
         let request = serde_json::to_vec(request).unwrap();
         let answer = collect(&request, |question| Ok(handler(ROOT, question)));
@@ -183,7 +217,8 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_resize_and_its_end_is_told() {
         let (end, ended) = channel();
-        let handler = handler(Arc::new(Slow(Mutex::new(ended))), Arc::new(|| unreachable!()));
+        let slow = Arc::new(Slow(Mutex::new(ended)));
+        let handler = handler(slow.clone(), slow, Arc::new(|| unreachable!()));
         let resizing = || ask(&handler, &Request::Resizing);
         let begin = || ask(&handler, &Request::StartResize { bytes: 5 });
         let running = |progress| Reply::Resizing(Resizing::Running(progress));

@@ -7,8 +7,6 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::Context;
-use nilfs_fuse::Mounted;
-use rustix::fs::StatVfsMountFlags;
 
 use super::words::{Word, Words};
 use super::{Ended, Tool, volume};
@@ -85,8 +83,9 @@ fn mount(tool: &Tool, device: &Path, dir: &Path, options: &Options) -> anyhow::R
         return failed;
     }
     if !is_read_only(options)
+        && !words_of(options).any(|word| word == "remount")
         && let Some(mounted) = administration::mount_of(device)?
-        && is_writable(&mounted)
+        && !mounted.is_read_only()
     {
         tool.complain(format_args!(
             "the device already has a rw-mount on {}.\n\t\tmultiple rw-mount is not allowed.",
@@ -112,14 +111,13 @@ fn mount(tool: &Tool, device: &Path, dir: &Path, options: &Options) -> anyhow::R
 
 /// Whether the last word about it says so.
 fn is_read_only(options: &Options) -> bool {
-    let lists: Vec<_> = options.lists.iter().map(|list| list.to_string_lossy()).collect();
-    let mut words = lists.iter().flat_map(|list| list.split(','));
-    words.rfind(|word| matches!(*word, "ro" | "rw")) == Some("ro")
+    words_of(options).filter(|word| matches!(word.as_str(), "ro" | "rw")).last()
+        == Some("ro".into())
 }
 
-fn is_writable(mounted: &Mounted) -> bool {
-    rustix::fs::statvfs(&mounted.dir)
-        .is_ok_and(|volume| !volume.f_flag.contains(StatVfsMountFlags::RDONLY))
+fn words_of(options: &Options) -> impl Iterator<Item = String> {
+    let lists = options.lists.iter().map(|list| list.to_string_lossy());
+    lists.flat_map(|list| list.split(',').map(str::to_owned).collect::<Vec<_>>())
 }
 
 /// Runs `nilfs` with these words, as another process, and lets it speak in the tool's name. Gives

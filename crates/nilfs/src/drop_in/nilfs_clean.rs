@@ -2,6 +2,7 @@
 //! volume that nobody serves is cleaned by this one.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
@@ -13,7 +14,6 @@ use nilfs_engine::{Amount, CleanerOrder, CleanerState, ManualRun};
 use super::words::{Word, Words};
 use super::{Ended, FAILED, Tool, lssu, number, volume};
 use crate::administration::{self, Administration, Purpose, Target};
-use crate::config;
 
 pub(super) const TOOL: Tool = Tool {
     name: "nilfs-clean",
@@ -90,8 +90,10 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
         (_, Target::Unmounted(_)) => return Err(no_cleaner(&target)),
         (Request::Status, _) => println!("{}", state(&target)?),
         (Request::Reload(file), _) => {
-            let options = config::load(file.as_deref())?.options();
-            target.client()?.order_cleaner(CleanerOrder::Configure(options))?;
+            // The process that reads it has another current directory.
+            let file = file.map(std::path::absolute).transpose()?;
+            let warnings = target.client()?.reload_settings(file)?;
+            warnings.iter().for_each(|warning| eprintln!("{warning}"));
         }
         (Request::Order(order), _) => target.client()?.order_cleaner(order)?,
     }
@@ -99,8 +101,10 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
 }
 
 fn find(operand: Option<OsString>) -> anyhow::Result<(PathBuf, Target)> {
-    let path = volume::path(operand.as_deref())
-        .map_err(|_| anyhow!("no valid nilfs mountpoint found."))?;
+    let path = volume::path(operand.as_deref()).map_err(|error| match error.is::<io::Error>() {
+        true => anyhow!("no valid nilfs mountpoint found."),
+        false => anyhow!("{error}."),
+    })?;
     let target = Target::find(&path)
         .map_err(|error| anyhow!("cannot find {}: {}.", path.display(), volume::why(&error)))?;
     Ok((path, target))
@@ -119,7 +123,7 @@ fn clean(path: &Path, target: &Target, run: ManualRun) -> anyhow::Result<()> {
 
 fn state(target: &Target) -> anyhow::Result<&'static str> {
     match target.client()?.status()?.state {
-        CleanerState::Idle => Ok("idle"),
+        CleanerState::Idle | CleanerState::HeldUp => Ok("idle"),
         CleanerState::Running => Ok("running"),
         CleanerState::Suspended => Ok("suspended"),
         CleanerState::Off => Err(no_cleaner(target)),

@@ -29,7 +29,7 @@ use parking_lot::MutexGuard;
 
 pub(super) use self::knowledge::{Knowledge, Known};
 use self::moving::OpenSegment;
-pub(super) use self::pace::Cleaner;
+pub(super) use self::pace::{Cleaner, Pin};
 pub(super) use self::quarantine::Quarantine;
 use super::Filesystem;
 use super::sync::Log;
@@ -114,6 +114,10 @@ impl Filesystem {
     /// Damage of the volume, a device error.
     pub(super) fn clean_step(&self, wish: &Wish) -> Result<Step> {
         let mut work = self.cleaner.work();
+        // Nothing could be written again that is cleaned now: moving would only take room.
+        if wish.evacuate.is_none() && !self.other_readers_leave() {
+            return Ok(Step::default());
+        }
         self.gather_knowledge()?;
         let Some(mut choice) = self.choose(&work, wish)? else { return Ok(Step::default()) };
         let mut harvest = self.harvest(&mut work, &choice)?;
@@ -167,10 +171,11 @@ impl Filesystem {
         let block = self.store.block_size().bytes64();
         let room = self.room_for_moving(work).min(STEP_BYTES / block);
         let Some(known) = log.knowledge.ready() else { return Ok(None) };
-        let protection = match wish.protection {
+        let mut protection = match wish.protection {
             Some(period) => known.protection(period, now),
             None => Protection::of_everything(),
         };
+        protection.kept.extend(self.cleaner.pinned());
         if !known.covers(&protection) {
             log.knowledge = Knowledge::Absent;
             drop(log);
@@ -288,10 +293,11 @@ impl Filesystem {
         Ok(log.superblocks.oldest_named())
     }
 
-    /// Lets the cleaner take a new segment, if its own is `end` or behind.
+    /// Lets the cleaner take a new segment, if its own, or the one that its logs name as the next, is
+    /// `end` or behind.
     pub(super) fn close_open_segment(&self, end: SegNum) {
         let mut work = self.cleaner.work();
-        work.open = work.open.filter(|open| open.segment < end);
+        work.open = work.open.filter(|open| open.segment < end && open.names() < end);
     }
 
     /// Blocks that can be moved: into the open segment and into clean ones.

@@ -32,6 +32,11 @@ pub(super) struct OpenSegment {
 }
 
 impl OpenSegment {
+    /// The segment that its logs name as the next.
+    pub(super) fn names(&self) -> SegNum {
+        self.head.1
+    }
+
     /// Free blocks.
     pub(super) fn room(&self, geometry: &Geometry) -> u64 {
         geometry.segment_end(self.segment).0.saturating_sub(self.block.0)

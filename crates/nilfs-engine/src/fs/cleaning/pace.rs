@@ -1,9 +1,10 @@
 //! When the cleaner works: ahead of need while nobody writes, beside the writers when clean segments
 //! become few, for a writer that finds no room, and when somebody asks for it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nilfs_ondisk::Cno;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::super::Filesystem;
@@ -18,6 +19,8 @@ use crate::error::{Error, Result};
 const IDLE: Duration = Duration::from_secs(1);
 /// What a victim must give back so that it is cleaned for a writer who finds no room.
 const LEAST_GAIN: Amount = Amount::Percent(2);
+/// How often is looked, a millisecond apart, whether those who read have gone.
+const MOST_LOOKS: u32 = 1000;
 /// How long a cleaner with nothing to wait for sleeps.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -31,6 +34,25 @@ pub(crate) struct Cleaner {
     /// Blocks that the segments in use could give back when a step last looked; 0 = not known.
     reclaimable: AtomicU64,
     gathering: Mutex<()>,
+    /// Checkpoints that somebody is just making snapshots of.
+    pinned: Mutex<Vec<Cno>>,
+    /// The last step was not done, because another process was reading.
+    held_up: AtomicBool,
+}
+
+/// Keeps a checkpoint from being given up.
+pub(in crate::fs) struct Pin<'a> {
+    cleaner: &'a Cleaner,
+    cno: Cno,
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        let mut pinned = self.cleaner.pinned.lock();
+        if let Some(nth) = pinned.iter().position(|cno| *cno == self.cno) {
+            pinned.swap_remove(nth);
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -102,6 +124,7 @@ impl Cleaner {
             }
             Control { suspended: true, .. } => CleanerState::Suspended,
             Control { options: CleanerOptions { enabled: false, .. }, .. } => CleanerState::Off,
+            _ if self.held_up.load(Ordering::Relaxed) => CleanerState::HeldUp,
             _ => CleanerState::Idle,
         };
         (state, control.progress, control.last_step)
@@ -112,13 +135,24 @@ impl Cleaner {
         self.control.lock().working
     }
 
-    pub(super) fn work(&self) -> MutexGuard<'_, Work> {
+    /// Held during a step.
+    pub(in crate::fs) fn work(&self) -> MutexGuard<'_, Work> {
         self.work.lock()
     }
 
     /// Held by the one who gathers what the cleaner must know.
     pub(super) fn gathering(&self) -> MutexGuard<'_, ()> {
         self.gathering.lock()
+    }
+
+    /// Keeps a checkpoint from being given up by steps that choose their victims from now on.
+    pub(in crate::fs) fn pin(&self, cno: Cno) -> Pin<'_> {
+        self.pinned.lock().push(cno);
+        Pin { cleaner: self, cno }
+    }
+
+    pub(super) fn pinned(&self) -> Vec<Cno> {
+        self.pinned.lock().clone()
     }
 
     pub(super) fn note_reclaimable(&self, blocks: u64) {
@@ -146,6 +180,12 @@ impl Cleaner {
             CleanerOrder::Configure(options) => control.options = options,
         }
         control.called = true;
+        self.condition.notify_all();
+    }
+
+    /// Lets it look again whether there is something to do.
+    pub(crate) fn wake(&self) {
+        self.control.lock().called = true;
         self.condition.notify_all();
     }
 
@@ -346,10 +386,29 @@ impl Filesystem {
         }
     }
 
+    /// Whether no other process reads the volume, after as long as a look may reasonably take.
+    pub(in crate::fs) fn other_readers_leave(&self) -> bool {
+        let mut looks = 0;
+        while self.store.keep_readers_out().is_none() {
+            looks += 1;
+            if looks == MOST_LOOKS {
+                if !self.cleaner.held_up.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "the cleaner waits, because another process is reading the volume"
+                    );
+                }
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.cleaner.held_up.store(false, Ordering::Relaxed);
+        true
+    }
+
     /// Waits until what was cleaned can be written, as long as a reader may reasonably take.
     pub(in crate::fs) fn wait_for_readers(&self) {
         let Some(log) = &self.log else { return };
-        for _ in 0..1000 {
+        for _ in 0..MOST_LOOKS {
             {
                 let mut log = log.lock();
                 self.release_quarantine(&mut log);

@@ -40,6 +40,11 @@ impl Channels {
         }
     }
 
+    /// When all of them have nothing to do.
+    pub(super) fn latest(&self) -> Duration {
+        self.free_at.iter().max().copied().unwrap_or_default()
+    }
+
     /// When the first of them has nothing to do.
     pub(super) fn earliest(&self) -> Duration {
         self.free_at.iter().min().copied().unwrap_or_default()

@@ -81,14 +81,21 @@ impl Mapping {
         }
     }
 
-    /// Writes this share of all units in an order without any, as years of use would.
-    pub(super) fn use_up(&mut self, percent: u8) {
+    /// Writes this share of all units in an order without any, and each of them once more if what
+    /// is stale was not collected meanwhile: as years of use would.
+    pub(super) fn use_up(&mut self, percent: u8, until_balance: bool) {
         let units = self.slots.len() as u32;
         let mut order: Vec<u32> = (0..units).collect();
-        shuffle(&mut order);
+        let mut random = Random::default();
+        random.shuffle(&mut order);
         order.truncate((u64::from(units) * u64::from(percent) / 100) as usize);
-        for unit in order {
+        for &unit in &order {
             self.write(unit);
+        }
+        if until_balance {
+            for _ in 0..order.len() {
+                self.write(order[random.below(order.len())]);
+            }
         }
         self.erases.fill(0);
     }
@@ -195,13 +202,27 @@ impl Mapping {
     }
 }
 
-/// An order that is the same everywhere: Fisher and Yates with a small generator.
-fn shuffle(order: &mut [u32]) {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for last in (1..order.len()).rev() {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        order.swap(last, (state % (last as u64 + 1)) as usize);
+/// A small generator, which gives the same numbers everywhere.
+struct Random(u64);
+
+impl Default for Random {
+    fn default() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+
+    /// Fisher and Yates.
+    fn shuffle(&mut self, order: &mut [u32]) {
+        for last in (1..order.len()).rev() {
+            order.swap(last, self.below(last + 1));
+        }
     }
 }

@@ -134,7 +134,7 @@ fn arguments(
     // A panic ends QEMU, because a reboot does.
     arguments.extend([
         "-append".to_owned(),
-        "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable cryptomgr.notests".to_owned(),
+        "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check cryptomgr.notests".to_owned(),
     ]);
     arguments.extend(["-chardev".to_owned(), file_of("file,id=console,path=", console)]);
     arguments.extend(words("-serial chardev:console"));
@@ -144,13 +144,14 @@ fn arguments(
          -device virtio-serial-pci -chardev stdio,id=agent,signal=off \
          -device virtserialport,chardev=agent,name=agent",
     ));
-    // No cache in between, and one queue: requests arrive as the guest's kernel sends them. Cards
+    // No cache in between, one queue, nothing merged: requests arrive as the guest's kernel sends them. Cards
     // and sticks have no command that writes zeros, so the guest has none either.
     let disk = "if=none,id=disk,format=raw,cache=none,aio=threads,discard=unmap,\
                 detect-zeroes=off,file=";
     arguments.extend(["-drive".to_owned(), file_of(disk, device)]);
     arguments.extend(words(
-        "-device virtio-blk-pci,drive=disk,serial=nilfs-lab,num-queues=1,discard=on,write-zeroes=off",
+        "-device virtio-blk-pci,drive=disk,serial=nilfs-lab,num-queues=1,request-merging=off,\
+         discard=on,write-zeroes=off",
     ));
     arguments
 }

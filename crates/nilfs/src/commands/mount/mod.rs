@@ -1,11 +1,14 @@
 //! `nilfs mount` and `nilfs umount`.
 //!
 //! A mount is a process that answers the kernel's requests until it is unmounted. `start` brings
-//! it to life, `serve` is its life, `umount` waits for its end; `options` reads the words behind
-//! `-o`, and `log` says where messages go once nobody looks at the terminal.
+//! it to life, `open` gets hold of the device, `serve` is its life, `remount` changes it, `umount`
+//! waits for its end; `options` reads the words behind `-o`, and `log` says where messages go once
+//! nobody looks at the terminal.
 
 mod log;
+mod open;
 mod options;
+mod remount;
 mod serve;
 mod start;
 mod umount;

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -17,7 +17,9 @@ use crate::exit::{Failure, Status};
 pub const HELP: &str = "\
 Options for -o, separated by commas:
   ro, rw                 read-only, or read and write (default)
-  cp=N                   mount checkpoint N; any checkpoint; needs ro
+  cp=N                   mount checkpoint N; any checkpoint, also beside a writable mount; needs ro
+  remount                with ro or rw: make a mount read-only, or writable again; nothing else can
+                         be changed
   norecovery             do not look for what was written after the last checkpoint; needs ro
   order=relaxed|strict   strict: every fdatasync is a checkpoint (default: relaxed)
   errors=remount-ro|continue|panic
@@ -60,6 +62,15 @@ pub struct Options {
     pub metrics: Option<SocketAddr>,
     /// Where the cleaner's settings come from.
     pub cleaner: CleanerSource,
+    /// The words themselves.
+    words: Vec<String>,
+}
+
+/// What a mount was asked for, to which a remount must keep.
+#[derive(Debug)]
+pub struct Asked {
+    words: Vec<String>,
+    kernel: KernelOptions,
 }
 
 /// Where the cleaner's settings come from: files, which can be read again, and words, which win.
@@ -71,12 +82,16 @@ pub struct CleanerSource {
 }
 
 impl CleanerSource {
-    /// The settings, and what was wrong with the files.
+    /// The settings, and what was wrong with the files. `file` is read instead of what is read
+    /// otherwise.
     ///
     /// # Errors
     /// The file that was named cannot be read.
-    pub fn load(&self) -> anyhow::Result<(CleanerOptions, Vec<config::Warning>)> {
-        let loaded = config::load(self.file.as_deref())?;
+    pub fn load(
+        &self,
+        file: Option<&Path>,
+    ) -> anyhow::Result<(CleanerOptions, Vec<config::Warning>)> {
+        let loaded = config::load(file.or(self.file.as_deref()))?;
         Ok((self.words.over(loaded.options()), loaded.warnings))
     }
 }
@@ -94,8 +109,9 @@ impl Options {
             nonempty: false,
             metrics: None,
             cleaner: CleanerSource::default(),
+            words: words(lists).map(str::to_owned).collect(),
         };
-        for word in lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
+        for word in words(lists) {
             match word.split_once('=') {
                 Some((name, value)) => options.set(word, name, value)?,
                 None => options.switch(word)?,
@@ -105,13 +121,18 @@ impl Options {
         Ok(options)
     }
 
+    /// What a remount has to keep to.
+    pub fn asked(&self) -> Asked {
+        Asked { words: self.words.clone(), kernel: self.kernel }
+    }
+
     /// Takes over the cleaner's settings from files, where the words say nothing. Gives what was
     /// wrong with the files.
     ///
     /// # Errors
     /// The file that was named cannot be read.
     pub fn read_config(&mut self) -> anyhow::Result<Vec<config::Warning>> {
-        let (options, warnings) = self.cleaner.load()?;
+        let (options, warnings) = self.cleaner.load(None)?;
         self.engine.cleaner = options;
         Ok(warnings)
     }
@@ -127,18 +148,9 @@ impl Options {
             "nodiscard" => self.engine.discard = false,
             "nogc" => self.cleaner.words.enabled = Some(false),
             "writeback" => self.settings.writeback = true,
-            "allow_other" => self.kernel.allow_other = true,
-            "noallow_other" => self.kernel.allow_other = false,
             "nonempty" => self.nonempty = true,
-            "dev" => self.kernel.nodev = false,
-            "nodev" => self.kernel.nodev = true,
-            "suid" => self.kernel.nosuid = false,
-            "nosuid" => self.kernel.nosuid = true,
-            "exec" => self.kernel.noexec = false,
-            "noexec" => self.kernel.noexec = true,
-            "sync" => self.kernel.sync = true,
-            "async" => self.kernel.sync = false,
             "default_permissions" => {}
+            _ if switch_kernel(&mut self.kernel, word) => {}
             _ if is_about_atime(word) || is_for_mount(word) => {}
             _ => return Err(refusal(word, word)),
         }
@@ -201,6 +213,74 @@ impl Options {
     }
 }
 
+impl Asked {
+    /// Whether a remount with these words makes the mount read-only; `None` if they leave that as it
+    /// is.
+    ///
+    /// # Errors
+    /// The words ask for something else that is not so already.
+    pub fn remounted(&self, lists: &[String]) -> Result<Option<bool>, Failure> {
+        let other = words(lists).find(|word| !is_access(word) && !self.holds(word));
+        match other {
+            Some(word) => Err(usage(format!(
+                "a remount cannot change {word}, only ro and rw; unmount the volume and mount it again"
+            ))),
+            None => Ok(access(lists)),
+        }
+    }
+
+    /// Whether a word changes nothing. mount(8) adds all that it finds in fstab and in the kernel's
+    /// table of mounts.
+    fn holds(&self, word: &str) -> bool {
+        let mut kernel = self.kernel;
+        let name = word.split('=').next().unwrap_or(word);
+        let is_of_kernel = ["user_id", "group_id", "max_read", "blksize", "seclabel"];
+        self.words.iter().any(|given| given == word)
+            || ["remount", "defaults", "default_permissions"].contains(&word)
+            || is_of_kernel.contains(&name)
+            || is_about_atime(word)
+            || is_for_mount(name)
+            || (switch_kernel(&mut kernel, word) && kernel == self.kernel)
+    }
+}
+
+/// The words of several lists.
+fn words(lists: &[String]) -> impl Iterator<Item = &str> {
+    lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty())
+}
+
+/// Whether a mount is to be changed, and not made.
+pub fn is_remount(lists: &[String]) -> bool {
+    words(lists).any(|word| word == "remount")
+}
+
+/// Whether it shall be read-only, as the last word about it says.
+pub fn access(lists: &[String]) -> Option<bool> {
+    words(lists).filter(|word| is_access(word)).last().map(|word| word == "ro")
+}
+
+fn is_access(word: &str) -> bool {
+    matches!(word, "ro" | "rw")
+}
+
+/// Takes over a word that only the kernel cares about. False if it is not one.
+fn switch_kernel(kernel: &mut KernelOptions, word: &str) -> bool {
+    match word {
+        "allow_other" => kernel.allow_other = true,
+        "noallow_other" => kernel.allow_other = false,
+        "dev" => kernel.nodev = false,
+        "nodev" => kernel.nodev = true,
+        "suid" => kernel.nosuid = false,
+        "nosuid" => kernel.nosuid = true,
+        "exec" => kernel.noexec = false,
+        "noexec" => kernel.noexec = true,
+        "sync" => kernel.sync = true,
+        "async" => kernel.sync = false,
+        _ => return false,
+    }
+    true
+}
+
 /// An address that only this machine can reach.
 fn loopback(word: &str, value: &str) -> Result<SocketAddr, Failure> {
     let address = SocketAddr::from_str(value).ok().filter(|address| address.ip().is_loopback());
@@ -233,7 +313,6 @@ fn is_for_mount(word: &str) -> bool {
 /// Why a word is not accepted.
 fn refusal(word: &str, name: &str) -> Failure {
     match name {
-        "remount" => usage("a mounted volume cannot be remounted; unmount it and mount it again"),
         "dirsync" => usage("option dirsync is not supported; sync is"),
         _ => usage(format!("unknown option {word} (see nilfs mount --help)")),
     }
@@ -353,7 +432,23 @@ mod tests {
     fn what_is_unknown_or_not_yet_there_is_refused_and_not_ignored() {
         assert!(refused("frobnicate").starts_with("unknown option frobnicate"));
         assert!(refused("color=red").starts_with("unknown option color=red"));
-        assert!(refused("remount,ro").contains("unmount it"));
+    }
+
+    #[test]
+    fn a_remount_is_about_ro_and_rw_alone() {
+        let asked = parse("rw,nosuid,pp=60,nogc,allow_other").unwrap().asked();
+        let of =
+            |list: &str| asked.remounted(&[list.to_owned()]).map_err(|failure| failure.to_string());
+        assert_eq!(of("remount,ro"), Ok(Some(true)));
+        assert_eq!(of("ro,remount,rw"), Ok(Some(false)));
+        // As mount(8) puts it together from the table of mounts, and from fstab.
+        let table = "rw,nosuid,noatime,user_id=0,group_id=0,default_permissions,allow_other";
+        assert_eq!(of(&format!("{table},remount,ro")), Ok(Some(true)));
+        assert_eq!(of("defaults,nofail,x-a.b,pp=60,nogc,remount"), Ok(None));
+        for word in ["pp=61", "suid", "noexec", "sync", "cp=3", "discard", "frobnicate"] {
+            let said = of(&format!("remount,ro,{word}")).unwrap_err();
+            assert!(said.starts_with(&format!("a remount cannot change {word}, only")), "{said}");
+        }
     }
 
     #[test]

@@ -6,17 +6,18 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use nilfs_device::{Access, FileDevice, Holder, OpenError};
 use nilfs_engine::{CleanerOrder, Filesystem};
-use nilfs_fuse::{Mount, MountError, Mounted, Mountpoint, Session, Settings};
+use nilfs_fuse::{Mount, MountError, Mountpoint, Session, Settings};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::options::{CleanerSource, Options};
-use crate::control;
+use super::open::{Opened, open};
+use super::options::{Asked, CleanerSource, Options};
+use crate::administration::{Reason, Refusal};
+use crate::control::{self, Served};
+use crate::exit::{self, Failure};
 use crate::metrics::{self, Endpoint, Metrics};
 
 /// What a mount waits for.
@@ -49,8 +50,7 @@ pub fn serve(
 ) -> anyhow::Result<()> {
     let mountpoint = Mountpoint::prepare(dir, options.nonempty)?;
     let endpoint = options.metrics.map(Endpoint::bind).transpose()?;
-    let access = if options.engine.read_only { Access::ReadOnly } else { Access::ReadWrite };
-    let opened = open(device, access)?;
+    let Opened { device: opened, beside: _beside } = open(device, &options.engine)?;
     let source = std::fs::canonicalize(device)
         .with_context(|| format!("cannot find {}", device.display()))?;
     std::panic::set_hook(Box::new(abort));
@@ -61,28 +61,32 @@ pub fn serve(
     let usable = Arc::new(AtomicBool::new(false));
     listen(signals, hangup, events.clone(), Arc::clone(&mount), Arc::clone(&usable));
 
+    let asked = options.asked();
     let begin = || {
         let fs = Filesystem::mount(Arc::new(opened), options.engine)
             .with_context(|| device.display().to_string())?;
         let metrics = gatherer(Arc::clone(&fs), Arc::clone(&options.settings.metrics));
-        let control = control::handler(fs.clone(), Arc::clone(&metrics));
+        let service = Arc::new(Service { fs: Arc::clone(&fs), asked, cleaner: options.cleaner });
+        let control = control::handler(fs.clone(), service.clone(), Arc::clone(&metrics));
         let settings = Settings { control: Some(control), ..options.settings };
         let session = Session::start(channel, Arc::clone(&fs), settings)
             .context("cannot talk to the kernel")?;
         if let Some(endpoint) = endpoint {
             endpoint.answer(metrics);
         }
-        anyhow::Ok((fs, session))
+        anyhow::Ok((service, session))
     };
-    let (fs, session) = begin().inspect_err(|_| take_away(&mount))?;
+    let (service, session) = begin().inspect_err(|_| take_away(&mount))?;
     thread::spawn(move || events.send(Event::Unmounted(session.join())));
     mount.raise_read_ahead();
     usable.store(true, Ordering::Relaxed);
     tracing::info!("{} is mounted on {}", source.display(), mount.dir().display());
-    let background = fs.start_background();
-    let served = ready().and_then(|()| wait(&happened, &mount, &fs, &options.cleaner));
+    let background = service.fs.start_background();
+    let served = ready().and_then(|()| wait(&happened, &mount, &service));
     drop(background);
-    fs.unmount()
+    service
+        .fs
+        .unmount()
         .with_context(|| format!("cannot unmount {}", source.display()))
         .inspect_err(log)?;
     tracing::info!("{} is unmounted", source.display());
@@ -94,36 +98,42 @@ fn gatherer(fs: Arc<Filesystem>, operations: Arc<nilfs_fuse::Metrics>) -> metric
     Arc::new(move || Metrics::new(fs.status(), &operations.operations()))
 }
 
-/// Opens the device. After umount(8), which does not wait, the process that served the volume may
-/// still be writing: it is given some time. Who else has the device will not leave by itself.
-fn open(device: &Path, access: Access) -> anyhow::Result<FileDevice> {
-    const PATIENCE: Duration = Duration::from_secs(10);
-    const PAUSE: Duration = Duration::from_millis(20);
-    let started = Instant::now();
-    loop {
-        match FileDevice::open(device, access) {
-            Err(OpenError::Busy { holder: Holder::Process { .. } | Holder::Unknown, .. })
-                if started.elapsed() < PATIENCE && !is_mounted(device) =>
-            {
-                thread::sleep(PAUSE);
-            }
-            result => return Ok(result?),
-        }
+/// What others can ask of the mount.
+struct Service {
+    fs: Arc<Filesystem>,
+    asked: Asked,
+    cleaner: CleanerSource,
+}
+
+impl Service {
+    /// Lets the cleaner have the settings that `file` has now, or the mount's own files. Gives what
+    /// was wrong with them.
+    fn reload(&self, file: Option<&Path>) -> anyhow::Result<Vec<String>> {
+        let (options, warnings) = self.cleaner.load(file)?;
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        self.fs.order_cleaner(CleanerOrder::Configure(options))?;
+        tracing::info!("the cleaner's settings were read again");
+        Ok(warnings.iter().map(ToString::to_string).collect())
     }
 }
 
-fn is_mounted(device: &Path) -> bool {
-    let source = std::fs::canonicalize(device).unwrap_or_else(|_| device.to_owned());
-    Mounted::all().iter().any(|mounted| mounted.source == source)
+impl Served for Service {
+    fn reload_settings(&self, file: Option<&Path>) -> Result<Vec<String>, Refusal> {
+        let failed = |error| Refusal::new(Reason::Failed, exit::sentence(&error));
+        self.reload(file).map_err(failed)
+    }
+
+    fn remount(&self, words: &[String]) -> Result<(), Refusal> {
+        let wrong = |failure: Failure| Refusal::new(Reason::Failed, failure.to_string());
+        if let Some(read_only) = self.asked.remounted(words).map_err(wrong)? {
+            self.fs.set_read_only(read_only)?;
+        }
+        Ok(())
+    }
 }
 
 /// Waits for the end, brings it about if a signal asks for it, and obeys other signals until then.
-fn wait(
-    events: &mpsc::Receiver<Event>,
-    mount: &Mount,
-    fs: &Filesystem,
-    cleaner: &CleanerSource,
-) -> anyhow::Result<()> {
+fn wait(events: &mpsc::Receiver<Event>, mount: &Mount, service: &Service) -> anyhow::Result<()> {
     loop {
         match events.recv() {
             Ok(Event::Unmounted(result)) => {
@@ -133,21 +143,13 @@ fn wait(
                 take_away(mount);
                 return Ok(());
             }
-            Ok(Event::Reload) => reload(fs, cleaner),
+            Ok(Event::Reload) => {
+                if let Err(error) = service.reload(None) {
+                    tracing::error!("the cleaner's settings stay as they are: {error:#}");
+                }
+            }
             Err(mpsc::RecvError) => return Ok(()),
         }
-    }
-}
-
-/// Lets the cleaner have the settings that the files have now.
-fn reload(fs: &Filesystem, cleaner: &CleanerSource) {
-    let reloaded = cleaner.load().and_then(|(options, warnings)| {
-        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        Ok(fs.order_cleaner(CleanerOrder::Configure(options))?)
-    });
-    match reloaded {
-        Ok(()) => tracing::info!("the cleaner's settings were read again"),
-        Err(error) => tracing::error!("the cleaner's settings stay as they are: {error:#}"),
     }
 }
 

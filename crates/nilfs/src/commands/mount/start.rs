@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
@@ -15,11 +15,16 @@ use rustix::fs::{Mode, OFlags};
 
 use super::log;
 use super::options::{self, Options};
+use super::remount::remount;
 use super::serve::{Hangup, serve};
+use crate::exit::{Failure, Status};
 
 /// Mount a volume
 #[derive(Debug, clap::Args)]
-#[command(after_help = options::HELP)]
+#[command(
+    after_help = options::HELP,
+    override_usage = "nilfs mount [OPTIONS] <DEVICE> <DIR>\n       nilfs mount -o remount,ro|rw <DIR>"
+)]
 pub struct MountArgs {
     /// How to mount; several words are separated by commas
     #[arg(short, value_name = "OPTIONS")]
@@ -38,7 +43,7 @@ pub struct MountArgs {
     device: PathBuf,
     /// The directory
     #[arg(value_name = "DIR")]
-    dir: PathBuf,
+    dir: Option<PathBuf>,
 }
 
 /// What the process in the background says.
@@ -46,9 +51,17 @@ const READY: &[u8] = b"ready";
 
 /// Mounts the volume. Returns when it can be used, or with --foreground when it is unmounted.
 pub fn mount(args: MountArgs) -> anyhow::Result<()> {
+    if options::is_remount(&args.options) {
+        // The device may be left out.
+        return remount(args.dir.as_ref().unwrap_or(&args.device), &args.options);
+    }
+    let Some(dir) = &args.dir else {
+        let message = "the directory is missing; see nilfs mount --help";
+        return Err(Failure::new(Status::Usage, message).into());
+    };
     let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
     if !args.foreground && !args.background {
-        return start(&args);
+        return start(&args, dir);
     }
     // Started as /proc/self/exe, the process would be called "exe".
     let _ = rustix::thread::set_name(c"nilfs");
@@ -60,14 +73,14 @@ pub fn mount(args: MountArgs) -> anyhow::Result<()> {
         }
     }
     match args.background {
-        true => serve(&args.device, &args.dir, options, Hangup::Reloads, leave_terminal),
-        false => serve(&args.device, &args.dir, options, Hangup::Ends, || Ok(())),
+        true => serve(&args.device, dir, options, Hangup::Reloads, leave_terminal),
+        false => serve(&args.device, dir, options, Hangup::Ends, || Ok(())),
     }
 }
 
 /// Starts the process in the background and waits for its word. If it fails, this process ends
 /// with the same exit code.
-fn start(args: &MountArgs) -> anyhow::Result<()> {
+fn start(args: &MountArgs, dir: &Path) -> anyhow::Result<()> {
     let mut words = vec![OsString::from("mount"), "--background".into()];
     for list in &args.options {
         words.extend(["-o".into(), list.into()]);
@@ -77,7 +90,7 @@ fn start(args: &MountArgs) -> anyhow::Result<()> {
         let log = std::path::absolute(log).context("cannot find the current directory")?;
         words.extend(["--log".into(), log.into()]);
     }
-    words.extend(["--".into(), args.device.clone().into(), args.dir.clone().into()]);
+    words.extend(["--".into(), args.device.clone().into(), dir.into()]);
     let mut child = Command::new("/proc/self/exe")
         .arg0("nilfs")
         .args(words)

@@ -36,7 +36,7 @@ pub fn umount(args: UmountArgs) -> anyhow::Result<()> {
     let volume = volume.with_context(|| {
         format!("unmounted, but cannot see when {} is clean", mounted.source.display())
     })?;
-    wait_for_release(&volume)
+    wait_for_release(&volume, !mounted.is_read_only())
         .with_context(|| format!("unmounted, but cannot wait for {}", mounted.source.display()))
 }
 
@@ -55,10 +55,13 @@ fn absolute(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Waits until nobody has the volume open for writing. One who has it open for reading, as the
-/// process of a read-only mount had, is given a moment to leave, since other readers may stay.
-fn wait_for_release(volume: &File) -> io::Result<()> {
-    rustix::io::retry_on_intr(|| rustix::fs::flock(volume, FlockOperation::LockShared))?;
+/// Waits until nobody has the volume open for writing, if it was `written` through this mount. One
+/// who has it open for reading, as the process of a read-only mount had, is given a moment to leave,
+/// since others may stay.
+fn wait_for_release(volume: &File, written: bool) -> io::Result<()> {
+    if written {
+        rustix::io::retry_on_intr(|| rustix::fs::flock(volume, FlockOperation::LockShared))?;
+    }
     for _ in 0..20 {
         match rustix::fs::flock(volume, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => thread::sleep(Duration::from_millis(10)),
