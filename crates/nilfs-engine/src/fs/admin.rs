@@ -9,10 +9,10 @@ use nilfs_ondisk::{BlockNr, Cno, SegNum};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::Filesystem;
 use super::cleaning::{Knowledge, Known, Pin};
 use super::space::Cost;
-use super::sync::{Log, UNMOUNTED};
+use super::sync::Log;
+use super::{Filesystem, Stopped};
 use crate::checkpoints;
 use crate::cleaner::liveness::Protection;
 use crate::cleaner::options::{CleanerOrder, CleanerState, Status, Usage};
@@ -25,9 +25,6 @@ const CHORES_INODES: u64 = 2;
 
 /// How often what must be known is gathered in vain.
 const ATTEMPTS: u32 = 3;
-
-/// Why a volume that could be written does not change for a while.
-const REMOUNTED: &str = "it is mounted read-only";
 
 /// What became of a request to delete checkpoints.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,8 +137,10 @@ impl Filesystem {
             true if self.is_read_only() => Ok(()),
             true => {
                 let closed = self.unmount();
-                let reason = closed.as_ref().err().map_or(REMOUNTED.into(), Error::to_string);
-                *self.stopped.write() = Some(reason);
+                *self.stopped.write() = Some(match &closed {
+                    Ok(()) => Stopped::ReadOnly,
+                    Err(error) => Stopped::Failed(error.to_string()),
+                });
                 closed
             }
             false if self.rests() => {
@@ -161,7 +160,7 @@ impl Filesystem {
 
     /// Whether nothing is written although nothing is wrong.
     pub(super) fn rests(&self) -> bool {
-        matches!(self.stopped.read().as_deref(), Some(REMOUNTED | UNMOUNTED))
+        matches!(*self.stopped.read(), Some(Stopped::ReadOnly | Stopped::Unmounted))
     }
 
     /// Gives the cleaner an order. Returns at once.

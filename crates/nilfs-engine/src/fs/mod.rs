@@ -30,6 +30,7 @@ mod sync;
 mod table;
 mod types;
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -63,6 +64,26 @@ use crate::recovery;
 use crate::store::Store;
 use crate::tree::View;
 use crate::volume::Volume;
+
+/// Why a volume that could be written is not.
+#[derive(Debug)]
+enum Stopped {
+    Unmounted,
+    /// Until it is mounted writable again.
+    ReadOnly,
+    /// An error, as it was reported.
+    Failed(String),
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unmounted => "it has been unmounted",
+            Self::ReadOnly => "it is mounted read-only",
+            Self::Failed(error) => error,
+        })
+    }
+}
 
 /// A file with its attributes at the moment of the answer.
 #[derive(Debug, Clone)]
@@ -117,8 +138,8 @@ pub struct Filesystem {
     /// The freeze that will take the last change of any name.
     names_changed: AtomicU64,
     generation: AtomicU32,
-    /// Why nothing is written any more, after an error.
-    stopped: RwLock<Option<String>>,
+    /// Why nothing is written for now, or any more.
+    stopped: RwLock<Option<Stopped>>,
     wakeup: Wakeup,
     cleaner: Cleaner,
     resizing: Mutex<()>,
@@ -452,10 +473,10 @@ impl Filesystem {
 
     fn check_writable(&self) -> Result<()> {
         if self.log.is_none() {
-            return Err(Error::ReadOnly { reason: "it is mounted read-only".into() });
+            return Err(Error::ReadOnly { reason: Stopped::ReadOnly.to_string() });
         }
         match &*self.stopped.read() {
-            Some(reason) => Err(Error::ReadOnly { reason: reason.clone() }),
+            Some(stopped) => Err(Error::ReadOnly { reason: stopped.to_string() }),
             None => Ok(()),
         }
     }
@@ -480,7 +501,7 @@ impl Filesystem {
                 let mut stopped = self.stopped.write();
                 if stopped.is_none() {
                     tracing::error!("{error}; nothing is written any more");
-                    *stopped = Some(error.to_string());
+                    *stopped = Some(Stopped::Failed(error.to_string()));
                 }
             }
         }

@@ -18,9 +18,9 @@ use nilfs_ondisk::{BlockSize, Cno, FileBlock, SegNum, Seq};
 use parking_lot::{Mutex, MutexGuard};
 use zerocopy::little_endian::{U16, U64};
 
-use super::Filesystem;
 use super::cleaning::{Knowledge, Quarantine};
 use super::inode::InodeRef;
+use super::{Filesystem, Stopped};
 use crate::checkpoints;
 use crate::commit::{self, Barred, Base, Chores, Commit, Frozen, LogWrite, Request};
 use crate::dat::DatEdit;
@@ -35,9 +35,6 @@ use crate::volume::Volume;
 /// Seconds after which a superblock follows the log into another segment, so that a recovery has
 /// little to scan.
 const SUPERBLOCK_INTERVAL: i64 = 10;
-
-/// Why a volume that was unmounted cannot be written.
-pub(super) const UNMOUNTED: &str = "it has been unmounted";
 
 /// The end of the log and everything that only its writer needs.
 pub(super) struct Log {
@@ -254,7 +251,7 @@ impl Filesystem {
         {
             // Whoever still has the gate is part of the last commit; nobody gets it any more.
             let _gate = self.gate.write();
-            *self.stopped.write() = Some(UNMOUNTED.into());
+            *self.stopped.write() = Some(Stopped::Unmounted);
         }
         log.closed = true;
         self.commit_locked(&mut log, &Chores::default())?;
@@ -500,7 +497,7 @@ impl Filesystem {
     /// Here `errors=continue` does not help: what was frozen could never be committed.
     pub(super) fn stop_writing(&self, log: &mut Log, error: &Error) {
         self.stop(error);
-        self.stopped.write().get_or_insert_with(|| error.to_string());
+        self.stopped.write().get_or_insert_with(|| Stopped::Failed(error.to_string()));
         let raw = log.superblocks.current_mut().raw_mut();
         raw.s_state = U16::new(raw.s_state.get() | STATE_ERROR);
         if let Err(error) = log.superblocks.write_all(self.store.device()) {
