@@ -5,7 +5,7 @@ mod look;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nilfs_device::Device;
 use nilfs_engine::{
@@ -19,6 +19,11 @@ use crate::clock::ThreadClock;
 use crate::name::{Name, Path};
 use crate::op::{Handle, Listed, Op, Target, link_text, pattern};
 use crate::outcome::{Facts, Outcome, Refusal};
+
+/// How long is waited for the cleaner to begin…
+const LONGEST_IDLE: Duration = Duration::from_secs(20);
+/// …and for its next step, before it is taken to have nothing more to do.
+const LONGEST_STEP: Duration = Duration::from_millis(300);
 
 /// A mounted file system, seen from one of its directories, with files held open.
 pub struct Subject {
@@ -43,15 +48,13 @@ pub struct Mounting {
     pub checkpoint: Option<Cno>,
     /// Checkpoints younger than so many seconds are not cleaned away.
     pub protection: u64,
-    /// Which segments are cleaned first.
+    /// Which segments the cleaner takes first when it works by itself, see [`Subject::rest`].
     pub policy: Policy,
     /// Whether segments that become free are discarded.
     pub discard: bool,
 }
 
 impl Mounting {
-    /// All ways to choose what is cleaned first.
-    pub const POLICIES: [Policy; 3] = [Policy::CostBenefit, Policy::Timestamp, Policy::Greedy];
     /// The usual way.
     pub const READ_WRITE: Self = Self {
         order: Order::Relaxed,
@@ -83,6 +86,8 @@ impl Subject {
             cleaner: CleanerOptions {
                 protection: Duration::from_secs(how.protection),
                 policy: how.policy,
+                max_clean: Amount::Percent(100),
+                step_interval: Duration::ZERO,
                 ..CleanerOptions::default()
             },
             ..MountOptions::default()
@@ -178,6 +183,25 @@ impl Subject {
     pub fn usage(&self) -> Result<(Usage, u64), String> {
         let usage = guarded(|| self.fs.usage()).map_err(|error| format!("usage: {error}"))?;
         Ok((usage, self.fs.status().cleaner.segments_skipped))
+    }
+
+    /// Does nothing until the cleaner has begun to work by itself and comes to an end. Gives the
+    /// number of segments that it has freed.
+    #[must_use]
+    pub fn rest(&self) -> u64 {
+        let totals = || self.fs.status().cleaner;
+        let before = totals();
+        let background = self.start_background();
+        let mut last = (before, Instant::now());
+        while last.1.elapsed() < if last.0 == before { LONGEST_IDLE } else { LONGEST_STEP } {
+            std::thread::sleep(Duration::from_millis(5));
+            let now = totals();
+            if now != last.0 {
+                last = (now, Instant::now());
+            }
+        }
+        drop(background);
+        last.0.segments_freed - before.segments_freed
     }
 
     /// Cleans all there is to clean, whatever is young.

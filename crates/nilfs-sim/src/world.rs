@@ -265,6 +265,25 @@ impl World {
         Ok(op.needs_space())
     }
 
+    /// Lets the cleaner work by itself for a while, see [`Subject::rest`], and compares. Gives the
+    /// number of segments that it has freed.
+    ///
+    /// # Errors
+    /// What differed.
+    pub fn rest(&mut self) -> Result<u64, String> {
+        let now = self.past.last_time();
+        let began = self.history.events.len();
+        let freed = self.subject()?.rest();
+        let newest = self.subject()?.newest();
+        self.past.add(newest, &[&self.model], now, false);
+        self.past.cleaned(now + 1, self.settings.mounting.protection);
+        self.record(began, Promise::Nothing, None);
+        self.look()?;
+        self.look_back(Thoroughness::All)?;
+        self.compare_usage(now)?;
+        Ok(freed)
+    }
+
     /// Compares the whole trees.
     ///
     /// # Errors

@@ -11,9 +11,8 @@ use nilfs_sim::world::Settings;
 fn settings(seed: u64) -> Settings {
     let dirty_limit =
         if seed.is_multiple_of(2) { 64 << 10 } else { Mounting::READ_WRITE.dirty_limit };
-    let policy = Mounting::POLICIES[seed as usize % 3];
     let discard = seed / 2 % 2 == 1;
-    let mounting = Mounting { dirty_limit, policy, discard, ..Mounting::READ_WRITE };
+    let mounting = Mounting { dirty_limit, discard, ..Mounting::READ_WRITE };
     Settings { shape: Shape::ROOMY, mounting, may_fill: false }
 }
 

@@ -31,7 +31,6 @@ fn settings(seed: u64) -> Settings {
         },
         mounting: Mounting {
             protection: [0, 30, 3600][seed as usize / 3 % 3],
-            policy: Mounting::POLICIES[seed as usize % 3],
             discard: seed % 2 == 1,
             ..Mounting::READ_WRITE
         },
@@ -251,12 +250,7 @@ fn settings_of_loops(seed: u64) -> Settings {
             blocks_per_segment: [64, 128][seed as usize / 4 % 2],
             segments: 64 + seed % 3 * 8,
         },
-        mounting: Mounting {
-            protection: 0,
-            policy: Mounting::POLICIES[seed as usize % 3],
-            discard: seed % 2 == 1,
-            ..Mounting::READ_WRITE
-        },
+        mounting: Mounting { protection: 0, discard: seed % 2 == 1, ..Mounting::READ_WRITE },
         may_fill: true,
     }
 }
