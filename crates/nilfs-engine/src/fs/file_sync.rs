@@ -26,6 +26,10 @@ use crate::commit::{self, Chores, SyncedFile};
 use crate::error::Result;
 use crate::overlay::Placed;
 
+/// Changed blocks of a file up to which a data-sync log is written. Every sync looks through all that
+/// have changed since the last checkpoint, so one has to come when they are many.
+const MOST_CHANGED: usize = 512;
+
 /// Somebody waits for a file to become durable.
 struct Request {
     inode: InodeRef,
@@ -191,7 +195,8 @@ fn new_content(inode: &InodeRef, state: &State) -> Option<Vec<(FileBlock, Block)
         // A recovery could not find a file without a name.
         || state.links() == 0
         || state.frozen.is_some()
-        || state.overlay.cut.is_some();
+        || state.overlay.cut.is_some()
+        || state.overlay.pages.len() > MOST_CHANGED;
     let pages = state.overlay.pages.iter().filter(|(_, page)| page.placed.is_none());
     let pages = pages.map(|(key, page)| (*key, Block::clone(&page.data)));
     (!needs_checkpoint).then(|| pages.collect())
