@@ -28,9 +28,14 @@ pub enum Event {
         /// Length in bytes.
         bytes: u64,
     },
+    /// The device has another size.
+    Resize {
+        /// In bytes.
+        bytes: u64,
+    },
 }
 
-/// A device that passes everything on, keeps a record of writes, flushes and discards, and counts
+/// A device that passes everything on, keeps a record of what changes it, and counts
 /// what is read.
 pub struct RecordingDevice<D> {
     below: D,
@@ -106,7 +111,10 @@ impl<D: Device> Device for RecordingDevice<D> {
     }
 
     fn resize(&self, bytes: u64) -> io::Result<()> {
-        self.below.resize(bytes)
+        let mut events = self.events.lock();
+        self.below.resize(bytes)?;
+        events.push(Event::Resize { bytes });
+        Ok(())
     }
 
     fn claim(&self, key: u64) -> io::Result<Claim> {

@@ -12,32 +12,34 @@
 //! 4. The layout gives every block its address. The DAT entries, the DAT's own map, the segment
 //!    usages and the super root are filled in.
 
+mod data_sync;
+mod moved;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use nilfs_device::IoSlice;
 use nilfs_ondisk::bmap::{Root, encode_node};
 use nilfs_ondisk::checkpoint::{MINOR, RawCheckpoint};
 use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::inode::{INODE_SIZE, RawInode};
 use nilfs_ondisk::palloc::Palloc;
-use nilfs_ondisk::summary::{
-    BlockInfo, FileInfo, FileTimes, GC, LOGBGN, LOGEND, NewLog, SR, SYNDT, encode_summary,
-};
+use nilfs_ondisk::summary::{BlockInfo, FileInfo, LOGBGN, LOGEND, SR};
 use nilfs_ondisk::super_root::SuperRoot;
-use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, Seq, VBlockNr};
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
+pub(crate) use self::data_sync::{SyncedFile, build_data_sync};
+pub(crate) use self::moved::{Beside, MovedBlock, MovedLogs, build_moved};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::bmap::edit::{PROVISIONAL_DATA, Rewritten, Update, rewrite};
 use crate::bmap::{Pointers, Source};
 use crate::checkpoints::CpfileEdit;
-use crate::cleaner::relocate::LiveBlock;
 use crate::dat::{Dat, DatEdit, LifeEvent, Moved};
 use crate::error::{Error, Result};
-use crate::log::layout::{LogPosition, Plan, PlannedLog, plan};
+use crate::log::layout::{LogPosition, Plan, plan};
+use crate::log::writer::{Extras, LogWrite, Payload, write_logs};
 use crate::metafile::FileEdit;
 use crate::overlay::{FrozenInode, Page, Placed};
 use crate::palloc;
@@ -214,42 +216,6 @@ impl Commit {
     pub(crate) fn written(&self) -> impl Iterator<Item = (SegNum, u64)> {
         self.logs.iter().map(|log| (log.segment, log.len()))
     }
-}
-
-/// A log, ready to be written.
-pub(crate) struct LogWrite {
-    pub(crate) start: BlockNr,
-    pub(crate) segment: SegNum,
-    pub(crate) seq: Seq,
-    pub(crate) next: SegNum,
-    summary: Vec<u8>,
-    summary_blocks: u64,
-    blocks: Vec<Block>,
-}
-
-impl LogWrite {
-    /// The pieces in which the log goes to the device.
-    pub(crate) fn pieces(&self) -> Vec<IoSlice<'_>> {
-        let blocks = self.blocks.iter().map(|block| IoSlice::new(block));
-        std::iter::once(IoSlice::new(&self.summary)).chain(blocks).collect()
-    }
-
-    /// Blocks of the log, its summary included.
-    pub(crate) fn len(&self) -> u64 {
-        self.summary_blocks + self.blocks.len() as u64
-    }
-
-    /// The addresses of the log's blocks.
-    pub(crate) fn addresses(&self) -> impl Iterator<Item = BlockNr> {
-        (self.start.0..self.start.0 + self.len()).map(BlockNr)
-    }
-}
-
-/// The blocks of one file for a log.
-struct Payload {
-    info: FileInfo,
-    /// As many as `info.blocks`.
-    blocks: Vec<Block>,
 }
 
 /// Builds the logs of a checkpoint.
@@ -725,200 +691,6 @@ impl LaidOut {
         let extras = Extras { cno: self.cno, now, times: &[], super_root: Some(&root) };
         write_logs(store, &self.plan, payload, &extras, flags)
     }
-}
-
-/// What a data-sync log takes of one file.
-pub(crate) struct SyncedFile {
-    pub(crate) ino: Ino,
-    /// Its times, if they have changed and are to be kept.
-    pub(crate) times: Option<FileTimes>,
-    pub(crate) pages: Vec<(FileBlock, Block)>,
-}
-
-/// Builds a data-sync log of files' blocks and tells where each of them went, or `None` if it does
-/// not fit into the segment or there are no blocks (behaviour spec §4). Takes numbers for the blocks in `base.dat_edit`.
-pub(crate) fn build_data_sync(
-    store: &Store,
-    base: &mut Base,
-    files: &[&SyncedFile],
-    now: u64,
-) -> Result<Option<(LogWrite, Vec<Vec<Placed>>)>> {
-    let geometry = store.geometry();
-    let cno = base.tree.cno.plus(1);
-    let mut dat = base.dat_edit.clone();
-    let mut payload = Vec::with_capacity(files.len());
-    let mut numbers = Vec::with_capacity(files.len());
-    for SyncedFile { ino, pages, .. } in files {
-        let own = pages.iter().map(|_| dat.allocate(store)).collect::<Result<Vec<VBlockNr>>>()?;
-        let data = |((offset, _), vblocknr): (&(FileBlock, Block), &VBlockNr)| BlockInfo::Data {
-            vblocknr: *vblocknr,
-            offset: *offset,
-        };
-        let blocks = pages.iter().zip(&own).map(data).collect();
-        payload.push(Payload {
-            info: FileInfo { ino: *ino, cno, blocks },
-            blocks: pages.iter().map(|(_, block)| Block::clone(block)).collect(),
-        });
-        numbers.push(own);
-    }
-    let times: Vec<FileTimes> = files.iter().filter_map(|file| file.times).collect();
-    let infos: Vec<&FileInfo> = payload.iter().map(|file| &file.info).collect();
-    if times.len() > FileTimes::most(geometry.block_size) {
-        return Ok(None);
-    }
-    let Ok(plan) = plan(&geometry, base.position, &[], &infos, times.len(), false) else {
-        return Ok(None);
-    };
-    let flags = |_| LOGBGN | LOGEND | SYNDT;
-    let extras = Extras { cno, now, times: &times, super_root: None };
-    let logs = write_logs(store, &plan, &payload, &extras, flags);
-    let place = |(own, at): (Vec<VBlockNr>, &Vec<BlockNr>)| {
-        own.into_iter().zip(at).map(|(vblocknr, &block)| Placed { vblocknr, block }).collect()
-    };
-    let placed = numbers.into_iter().zip(&plan.addresses).map(place).collect();
-    let Some(log) = logs.into_iter().next() else {
-        return Ok(None);
-    };
-    // The next checkpoint may have no log in this segment.
-    let old_dat = Arc::clone(&base.dat);
-    let source = Source { store, pointers: Pointers::Virtual(&old_dat) };
-    let filled = plan.position.block.0 - geometry.segment_start(log.segment).0;
-    base.sufile_edit.touch(source, log.segment)?;
-    base.sufile_edit.fill(source, log.segment, filled, now)?;
-    base.dat_edit = dat;
-    base.position = plan.position;
-    Ok(Some((log, placed)))
-}
-
-/// A block that the cleaner moves, with its content.
-pub(crate) struct MovedBlock {
-    pub(crate) found: LiveBlock,
-    pub(crate) content: Block,
-}
-
-/// Where and under which names logs beside the chain are written.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Beside {
-    /// First free block of the first segment.
-    pub(crate) start: BlockNr,
-    /// The number, and the next segment, of the logs that the first segment has already.
-    pub(crate) first: Option<(Seq, SegNum)>,
-    /// Where the chain is now: its sequence number, its next segment, the checkpoint to come.
-    pub(crate) seq: Seq,
-    pub(crate) next: SegNum,
-    pub(crate) cno: Cno,
-    /// The time (s).
-    pub(crate) now: u64,
-}
-
-/// Logs beside the chain.
-pub(crate) struct MovedLogs {
-    pub(crate) logs: Vec<LogWrite>,
-    pub(crate) moved: Vec<Moved>,
-    /// The last segment that was used, and its first free block.
-    pub(crate) end: (SegNum, BlockNr),
-}
-
-/// Builds logs of blocks that keep their numbers and the checkpoint of their birth. The logs stand
-/// beside the chain of logs, in `segments`, of which the first is free from `beside.start` on: no recovery
-/// looks at them, and the checkpoint that names their blocks follows when they are durable.
-///
-/// `None` if the segments do not suffice.
-pub(crate) fn build_moved(
-    store: &Store,
-    beside: &Beside,
-    segments: &[SegNum],
-    blocks: &[MovedBlock],
-) -> Option<MovedLogs> {
-    let mut payload: Vec<Payload> = Vec::new();
-    for MovedBlock { found, content } in blocks {
-        let (ino, cno) = (found.ino, found.fi_cno);
-        if payload.last().is_none_or(|file| file.info.ino != ino || file.info.cno != cno) {
-            let info = FileInfo { ino, cno, blocks: Vec::new() };
-            payload.push(Payload { info, blocks: Vec::new() });
-        }
-        let Some(file) = payload.last_mut() else { continue };
-        file.info.blocks.push(match found.offset {
-            Some(offset) => BlockInfo::Data { vblocknr: found.vblocknr, offset },
-            None => BlockInfo::Node { vblocknr: found.vblocknr },
-        });
-        file.blocks.push(Block::clone(content));
-    }
-    let mut following = segments.iter().copied().skip(1).chain([beside.next]);
-    let position = LogPosition {
-        segment: *segments.first()?,
-        block: beside.start,
-        next: following.next()?,
-        seq: beside.seq,
-    };
-    let extra: Vec<SegNum> = following.collect();
-    let infos: Vec<&FileInfo> = payload.iter().map(|file| &file.info).collect();
-    let mut plan = plan(&store.geometry(), position, &extra, &infos, 0, false).ok()?;
-    for log in &mut plan.logs {
-        // They are as old as the chain is now, wherever they lie.
-        let first = beside.first.filter(|_| log.segment == segments[0]);
-        (log.seq, log.next) = first.unwrap_or((beside.seq, log.next));
-    }
-    let addresses = plan.addresses.iter().flatten();
-    let moved = blocks.iter().zip(addresses).map(|(block, &to)| {
-        let LiveBlock { vblocknr, block: from, .. } = block.found;
-        Moved { vblocknr, from, to }
-    });
-    let moved = moved.collect();
-    let flags = |_| LOGBGN | LOGEND | GC;
-    let extras = Extras { cno: beside.cno, now: beside.now, times: &[], super_root: None };
-    let logs = write_logs(store, &plan, &payload, &extras, flags);
-    Some(MovedLogs { logs, moved, end: (plan.position.segment, plan.position.block) })
-}
-
-/// What logs have beside the blocks of files.
-struct Extras<'a> {
-    cno: Cno,
-    /// The time (s).
-    now: u64,
-    times: &'a [FileTimes],
-    super_root: Option<&'a Block>,
-}
-
-fn write_logs(
-    store: &Store,
-    plan: &Plan,
-    payload: &[Payload],
-    extras: &Extras<'_>,
-    flags: impl Fn(usize) -> u16,
-) -> Vec<LogWrite> {
-    let geometry = store.geometry();
-    let one = |(nth, log): (usize, &PlannedLog)| {
-        let mut files = Vec::with_capacity(log.parts.len());
-        let mut blocks: Vec<Block> = Vec::new();
-        for (file, range) in &log.parts {
-            let Payload { info, blocks: own } = &payload[*file];
-            let part = info.blocks[range.clone()].to_vec();
-            files.push(FileInfo { ino: info.ino, cno: info.cno, blocks: part });
-            blocks.extend(own[range.clone()].iter().cloned());
-        }
-        blocks.extend(extras.super_root.filter(|_| log.super_root).cloned());
-        let header = NewLog {
-            flags: flags(nth),
-            seq: log.seq,
-            create: extras.now,
-            next: geometry.segment_start(log.next),
-            cno: extras.cno,
-            summary_blocks: log.summary_blocks,
-        };
-        let pieces = blocks.iter().map(|block| &block[..]);
-        let summary = encode_summary(
-            &header,
-            extras.times,
-            &files,
-            pieces,
-            geometry.block_size,
-            store.seed(),
-        );
-        let PlannedLog { start, segment, seq, next, summary_blocks, .. } = *log;
-        LogWrite { start, segment, seq, next, summary, summary_blocks, blocks }
-    };
-    plan.logs.iter().enumerate().map(one).collect()
 }
 
 fn dat_info(dat: &DatEdit, map: &Rewritten) -> FileInfo {

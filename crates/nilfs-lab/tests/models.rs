@@ -95,11 +95,12 @@ fn greedy_amplification(pages_per_block: u32, physical: f64, valid: f64) -> f64 
     b / (b - low)
 }
 
-#[test]
-fn greedy_collection_amplifies_as_the_closed_form_says() {
-    const PAGES_PER_BLOCK: u32 = 32;
-    const PAGE: u64 = 4096;
-    let preset = altered(
+const PAGES_PER_BLOCK: u32 = 32;
+const PAGE: u64 = 4096;
+
+/// An SSD of one channel, with nothing but the collector to explain what it costs.
+fn plain_ssd(used_percent: u64) -> Preset {
+    altered(
         "x18-m",
         "ssd",
         &[
@@ -108,9 +109,14 @@ fn greedy_collection_amplifies_as_the_closed_form_says() {
             ("buffer_bytes", size(2 * PAGE)),
             ("spare_percent", size(10)),
             ("idle_free_percent", size(0)),
-            ("used_percent", size(0)),
+            ("used_percent", size(used_percent)),
         ],
-    );
+    )
+}
+
+#[test]
+fn greedy_collection_amplifies_as_the_closed_form_says() {
+    let preset = plain_ssd(0);
     let device = 1024 * u64::from(PAGES_PER_BLOCK) * PAGE;
     // Two stripes stay erased, and one is half full.
     let physical = (1024.0 * 1.1 - 2.5) * f64::from(PAGES_PER_BLOCK);
@@ -138,20 +144,7 @@ fn greedy_collection_amplifies_as_the_closed_form_says() {
 
 #[test]
 fn a_used_disk_without_discards_is_in_balance_from_the_first_write_on() {
-    const PAGES_PER_BLOCK: u32 = 32;
-    const PAGE: u64 = 4096;
-    let preset = altered(
-        "x18-m",
-        "ssd",
-        &[
-            ("channels", size(1)),
-            ("pages_per_block", size(PAGES_PER_BLOCK.into())),
-            ("buffer_bytes", size(2 * PAGE)),
-            ("spare_percent", size(10)),
-            ("idle_free_percent", size(0)),
-            ("used_percent", size(100)),
-        ],
-    );
+    let preset = plain_ssd(100);
     let pages = 1024 * u64::from(PAGES_PER_BLOCK);
     let physical = (1024.0 * 1.1 - 2.5) * f64::from(PAGES_PER_BLOCK);
     let mut bench = Bench::new(&preset, pages * PAGE);

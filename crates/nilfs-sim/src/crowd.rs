@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use nilfs_device::{Device, MemoryDevice};
+use nilfs_device::{Device, Event, MemoryDevice};
 use nilfs_ondisk::Cno;
 use nilfs_ondisk::inode::{DeviceCode, FileType};
 use parking_lot::Mutex;
@@ -18,7 +18,7 @@ use rand::{Rng, SeedableRng};
 use crate::clock::ThreadClock;
 use crate::generate::{Generator, Profile};
 use crate::history::{Promise, Step, state_found};
-use crate::medium::{Event, Medium};
+use crate::medium::{Medium, medium};
 use crate::model::Model;
 use crate::name::{Name, Path};
 use crate::op::{Op, Target};
@@ -70,7 +70,7 @@ pub fn crowd(
     cuts: usize,
 ) -> Result<(), String> {
     let start = settings.shape.format();
-    let device = Arc::new(Medium::from(start.clone()));
+    let device = Arc::new(medium(start.clone()));
     let tape = Tape { device: Arc::clone(&device), events: Mutex::default() };
     let how = settings.mounting;
     let below: Arc<dyn Device> = Arc::<Medium>::clone(&device);

@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use crate::clock::ThreadClock;
 use crate::generate::Profile;
 use crate::history::{History, past_found, state_found};
-use crate::medium::Medium;
+use crate::medium::{Medium, medium};
 use crate::model::Model;
 use crate::past::Past;
 use crate::power::{Disk, Survivors};
@@ -173,7 +173,7 @@ fn look_without_writing(settings: Settings, content: &[u8]) -> Result<Tree, Stri
 
 /// Cuts the power once more in the middle of the mount that recovers: nothing more may be lost.
 fn fail_again(settings: Settings, content: &[u8], found: &Tree, seed: u64) -> Result<(), String> {
-    let device = Arc::new(Medium::from(content.to_vec()));
+    let device = Arc::new(medium(content.to_vec()));
     let below: Arc<dyn Device> = Arc::<Medium>::clone(&device);
     let how = settings.mounting;
     drop(Subject::mount(below, how)?);

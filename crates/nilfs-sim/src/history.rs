@@ -1,9 +1,9 @@
 //! What happened to a file system and its device, and so which states a power cut may leave.
 
+use nilfs_device::Event;
 use nilfs_engine::Order;
 use nilfs_ondisk::inode::FileType;
 
-use crate::medium::Event;
 use crate::model::{Model, NodeId};
 use crate::op::{Op, Target};
 use crate::outcome::Outcome;

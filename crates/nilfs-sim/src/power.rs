@@ -4,10 +4,11 @@
 //! all, nothing, or any of its sectors: that is all it promises, so that is all we assume. So it is
 //! with discards: any of the sectors may still be as they were.
 
+use nilfs_device::Event;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::medium::{DISCARDED, Event};
+use crate::medium::DISCARDED;
 
 /// The unit in which a device writes, in bytes: a sector is written or it is not.
 const SECTOR: usize = 512;

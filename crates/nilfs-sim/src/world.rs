@@ -10,7 +10,7 @@ use nilfs_engine::Usage;
 use crate::clock::{EPOCH, ThreadClock};
 use crate::generate::{Generator, LARGEST, Profile};
 use crate::history::{History, Promise, Step};
-use crate::medium::Medium;
+use crate::medium::{Medium, medium};
 use crate::model::Model;
 use crate::name::Path;
 use crate::op::{Op, Target};
@@ -90,7 +90,7 @@ impl World {
     /// # Errors
     /// It cannot be mounted, or shows something else.
     pub fn on(settings: Settings, content: Vec<u8>, state: (Model, Past)) -> Result<Self, String> {
-        let device = Arc::new(Medium::from(content.clone()));
+        let device = Arc::new(medium(content.clone()));
         let (model, mut past) = state;
         // Time goes on.
         let first = past.last_time().saturating_sub(EPOCH.seconds as u64) + 1;
@@ -304,13 +304,13 @@ impl World {
     pub fn end(mut self) -> Result<History, String> {
         self.step(&Op::Remount)?;
         self.unmount()?;
-        let device = Arc::new(MemoryDevice::from(self.device.snapshot()));
+        let device = Arc::new(MemoryDevice::from(self.device.below().snapshot()));
         let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
         let read_only = Mounting { read_only: true, ..self.settings.mounting };
         self.subject = Some(Subject::mount(below, read_only)?);
         self.look()?;
         self.subject = None;
-        let content = self.device.snapshot();
+        let content = self.device.below().snapshot();
         if device.snapshot() != content {
             return Err("a read-only mount has written".into());
         }
@@ -387,9 +387,9 @@ impl World {
         if synced != Outcome::Done {
             return Ok(synced);
         }
-        self.device.fail_reads(Some(seed));
+        self.device.below().fail_reads(Some(seed));
         let found = self.subject()?.apply(op);
-        self.device.fail_reads(None);
+        self.device.below().fail_reads(None);
         if self.subject()?.is_read_only() {
             // It cannot succeed, but must end.
             let _ = self.subject.take().map(Subject::unmount);

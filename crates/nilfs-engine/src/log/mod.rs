@@ -2,3 +2,4 @@
 
 pub(crate) mod layout;
 pub(crate) mod reader;
+pub(crate) mod writer;

@@ -10,8 +10,9 @@ use super::super::Filesystem;
 use super::{Harvest, Work};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::cleaner::relocate::LiveBlock;
-use crate::commit::{self, Beside, Chores, LogWrite, MovedBlock, MovedLogs};
+use crate::commit::{self, Beside, Chores, MovedBlock, MovedLogs};
 use crate::error::{Error, Result};
+use crate::log::writer::LogWrite;
 
 /// Blocks that are read together at most.
 const READ_BLOCKS: usize = 256;

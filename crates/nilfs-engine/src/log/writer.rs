@@ -1,0 +1,97 @@
+//! New logs: what they have and the form in which they go to the device. Where they go has been decided by
+//! the layout; what they mean is the caller's affair.
+
+use nilfs_device::IoSlice;
+use nilfs_ondisk::summary::{FileInfo, FileTimes, NewLog, encode_summary};
+use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
+
+use super::layout::{Plan, PlannedLog};
+use crate::block::Block;
+use crate::store::Store;
+
+/// A log, ready to be written.
+pub(crate) struct LogWrite {
+    pub(crate) start: BlockNr,
+    pub(crate) segment: SegNum,
+    pub(crate) seq: Seq,
+    pub(crate) next: SegNum,
+    summary: Vec<u8>,
+    summary_blocks: u64,
+    blocks: Vec<Block>,
+}
+
+impl LogWrite {
+    /// The pieces in which the log goes to the device.
+    pub(crate) fn pieces(&self) -> Vec<IoSlice<'_>> {
+        let blocks = self.blocks.iter().map(|block| IoSlice::new(block));
+        std::iter::once(IoSlice::new(&self.summary)).chain(blocks).collect()
+    }
+
+    /// Blocks of the log, its summary included.
+    pub(crate) fn len(&self) -> u64 {
+        self.summary_blocks + self.blocks.len() as u64
+    }
+
+    /// The addresses of the log's blocks.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = BlockNr> {
+        (self.start.0..self.start.0 + self.len()).map(BlockNr)
+    }
+}
+
+/// The blocks of one file for a log.
+pub(crate) struct Payload {
+    pub(crate) info: FileInfo,
+    /// As many as `info.blocks`.
+    pub(crate) blocks: Vec<Block>,
+}
+
+/// What logs have beside the blocks of files.
+pub(crate) struct Extras<'a> {
+    pub(crate) cno: Cno,
+    /// The time (s).
+    pub(crate) now: u64,
+    pub(crate) times: &'a [FileTimes],
+    pub(crate) super_root: Option<&'a Block>,
+}
+
+/// Seals the logs of a plan.
+pub(crate) fn write_logs(
+    store: &Store,
+    plan: &Plan,
+    payload: &[Payload],
+    extras: &Extras<'_>,
+    flags: impl Fn(usize) -> u16,
+) -> Vec<LogWrite> {
+    let geometry = store.geometry();
+    let one = |(nth, log): (usize, &PlannedLog)| {
+        let mut files = Vec::with_capacity(log.parts.len());
+        let mut blocks: Vec<Block> = Vec::new();
+        for (file, range) in &log.parts {
+            let Payload { info, blocks: own } = &payload[*file];
+            let part = info.blocks[range.clone()].to_vec();
+            files.push(FileInfo { ino: info.ino, cno: info.cno, blocks: part });
+            blocks.extend(own[range.clone()].iter().cloned());
+        }
+        blocks.extend(extras.super_root.filter(|_| log.super_root).cloned());
+        let header = NewLog {
+            flags: flags(nth),
+            seq: log.seq,
+            create: extras.now,
+            next: geometry.segment_start(log.next),
+            cno: extras.cno,
+            summary_blocks: log.summary_blocks,
+        };
+        let pieces = blocks.iter().map(|block| &block[..]);
+        let summary = encode_summary(
+            &header,
+            extras.times,
+            &files,
+            pieces,
+            geometry.block_size,
+            store.seed(),
+        );
+        let PlannedLog { start, segment, seq, next, summary_blocks, .. } = *log;
+        LogWrite { start, segment, seq, next, summary, summary_blocks, blocks }
+    };
+    plan.logs.iter().enumerate().map(one).collect()
+}
