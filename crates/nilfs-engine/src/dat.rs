@@ -158,9 +158,10 @@ pub(crate) struct DatEdit {
 }
 
 /// Where the search for free numbers goes on. Blocks that are written together should be described
-/// by the same few DAT blocks, and the DAT should not grow much beyond what it describes. So
-/// numbers are handed out in a row, from one block of entries after the other that is half free
-/// or more, within the first part of the DAT that holds twice the numbers in use.
+/// by the same few DAT blocks; and what is overwritten or moved at random changes a good part of
+/// the DAT in each commit, so this should hardly be larger than what it describes. So numbers are
+/// handed out in a row from blocks of entries that have some free ones, one block after the other,
+/// within a first part of the DAT that holds a quarter more numbers than are in use.
 #[derive(Debug, Clone, Copy, Default)]
 struct Numbers {
     next: u64,
@@ -221,21 +222,20 @@ impl DatEdit {
         let source = Dat::source(store);
         let first_in =
             |nth, at_least| palloc::free_in_block(&self.file, source, &self.layout, nth, at_least);
-        let current = self.layout.nth_entry_block(self.numbers.next);
+        let current = self.layout.nth_entry_block(self.numbers.next.saturating_sub(1));
         if let Some(found) = first_in(current, 1)?.filter(|found| *found >= self.numbers.next) {
             return Ok(found);
         }
-        let half = self.layout.entries_per_block.div_ceil(2);
-        let limit = self.layout.nth_entry_block(used.saturating_mul(2)) + 1;
+        let all = self.layout.nth_entry_block(u64::MAX);
+        let limit = (self.layout.nth_entry_block(used.saturating_add(used / 4)) + 1).min(all);
         let behind = current + 1..limit.max(current + 1);
-        for nth in behind.chain(0..limit.min(current + 1)) {
-            if let Some(found) = first_in(nth, half)? {
-                return Ok(found);
-            }
-        }
-        // More than half of everything there is in use: on into what is not.
-        for nth in limit..self.layout.nth_entry_block(u64::MAX) {
-            if let Some(found) = first_in(nth, half)? {
+        let around = behind.chain(0..limit.min(current + 1));
+        let [quarter, few] = [4, 16].map(|part| self.layout.entries_per_block.div_ceil(part));
+        let places = around.clone().map(|nth| (nth, quarter));
+        let places = places.chain(around.map(|nth| (nth, few)));
+        // The free numbers are spread thinly: on into what is not in use.
+        for (nth, at_least) in places.chain((limit..all).map(|nth| (nth, quarter))) {
+            if let Some(found) = first_in(nth, at_least)? {
                 return Ok(found);
             }
         }

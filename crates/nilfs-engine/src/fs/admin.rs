@@ -365,6 +365,6 @@ impl Filesystem {
     fn do_chores(&self, log: &mut Log, chores: &Chores) -> Result<u64> {
         let outcome = self.commit_locked(log, chores)?;
         self.flush_locked(log)?;
-        if outcome.done { Ok(outcome.deleted_checkpoints) } else { Err(Error::NoSpace) }
+        outcome.refused.map_or(Ok(outcome.deleted_checkpoints), Err)
     }
 }

@@ -66,10 +66,11 @@ pub(super) struct Log {
 }
 
 /// What a commit has done beside making a checkpoint.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// The chores are done; if not, there was no room for them.
-    pub(super) done: bool,
+    /// Why the chores are not done: there was no room for them, or something that they change cannot
+    /// be read.
+    pub(super) refused: Option<Error>,
     pub(super) deleted_checkpoints: u64,
 }
 
@@ -271,8 +272,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Makes a checkpoint of everything that has changed, and does the chores with it. If there is
-    /// room for the checkpoint but not for the chores, these are left undone.
+    /// Makes a checkpoint of everything that has changed, and does the chores with it. What stands in
+    /// the way of the chores alone leaves these undone.
     pub(super) fn commit_locked(&self, log: &mut Log, chores: &Chores) -> Result<Outcome> {
         self.release_quarantine(log);
         let (frozen, freeze) = self.freeze();
@@ -322,23 +323,20 @@ impl Filesystem {
     fn write_checkpoint(&self, log: &mut Log, frozen: &Frozen, chores: &Chores) -> Result<Outcome> {
         let now = self.now().seconds as u64;
         let request = Request { frozen, chores, barred: &log.barred, now };
-        let built = match commit::build(&self.store, &log.base, &request) {
-            Err(Error::NoSpace) if !chores.is_empty() => None,
-            built => Some(built?),
-        };
-        let (commit, done) = match built {
-            Some(commit) => (commit, true),
-            // A checkpoint of nothing would only take room.
-            None if frozen.is_empty() && !log.resumes => {
-                self.space.thaw();
-                return Ok(Outcome::default());
+        let idle = Chores::default();
+        let (commit, chores, refused) = match commit::build(&self.store, &log.base, &request) {
+            Err(error @ (Error::NoSpace | Error::Device { .. })) if !chores.is_empty() => {
+                // A checkpoint of nothing would only take room.
+                if frozen.is_empty() && !log.resumes {
+                    self.space.thaw();
+                    return Ok(Outcome { refused: Some(error), deleted_checkpoints: 0 });
+                }
+                let request = Request { chores: &idle, ..request };
+                (commit::build(&self.store, &log.base, &request)?, &idle, Some(error))
             }
-            None => {
-                let request = Request { chores: &Chores::default(), ..request };
-                (commit::build(&self.store, &log.base, &request)?, false)
-            }
+            built => (built?, chores, None),
         };
-        let outcome = Outcome { done, deleted_checkpoints: commit.deleted_checkpoints };
+        let outcome = Outcome { refused, deleted_checkpoints: commit.deleted_checkpoints };
         let last = commit.logs.last().map(|log| log.segment);
         for write in &commit.logs {
             let crosses = log.unflushed.is_some_and(|segment| segment != write.segment);
@@ -348,8 +346,7 @@ impl Filesystem {
             self.write_log(log, write)?;
         }
         self.account(&commit);
-        let idle = Chores::default();
-        self.publish(log, frozen, if done { chores } else { &idle }, commit, now);
+        self.publish(log, frozen, chores, commit, now);
         Ok(outcome)
     }
 

@@ -231,9 +231,19 @@ impl Stage<'_> {
         );
         let output = session.run(&script)?;
         if output.status != 0 {
-            bail!("{}", complaint(&output));
+            bail!("{}{}", complaint(&output), self.last_messages());
         }
         Ok(output)
+    }
+
+    /// What a kernel that is ours alone has said last.
+    fn last_messages(&mut self) -> String {
+        if self.attempt.place.surroundings().place != "vm" {
+            return String::new();
+        }
+        let printed = self.session().and_then(|session| session.run("dmesg | tail -n 3"));
+        let lines = printed.map(|output| output.stdout).unwrap_or_default();
+        lines.lines().map(|line| format!("; {}", line.trim())).collect()
     }
 
     fn look_for_programs(&mut self) -> Result<()> {

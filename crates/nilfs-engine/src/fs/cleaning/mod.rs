@@ -39,7 +39,7 @@ use crate::cleaner::policy::{self, Candidate};
 use crate::cleaner::relocate::{Content, Judge, LiveBlock, Refusal, merged};
 use crate::commit::{Chores, root_of};
 use crate::dat::Dat;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::segments;
 
 /// Moved blocks that one commit names while programs wait for theirs.
@@ -65,6 +65,8 @@ pub(super) struct Wish {
     /// Victims at most, and which of them first.
     pub(super) victims: usize,
     pub(super) policy: Policy,
+    /// Blocks that should come back at least, if there are so many to be had.
+    pub(super) gain: u64,
     /// A victim must have so many reclaimable blocks.
     pub(super) min_reclaimable: Amount,
     /// Checkpoints that are younger are kept; `None`: all checkpoints.
@@ -217,7 +219,7 @@ impl Filesystem {
         let mut victims = within_room(candidates, wish.victims, room);
         if wish.evacuate.is_none() {
             let dat = log.base.super_root.dat.i_blocks.get() / self.store.block_size().sectors();
-            victims.truncate(policy::cheapest(&victims, per_segment, dat));
+            victims.truncate(policy::cheapest(&victims, per_segment, dat, wish.gain));
         }
         Ok(Some(Choice {
             candidates: count,
@@ -344,10 +346,16 @@ impl Filesystem {
                 self.unclaim(&mut log, &moves);
                 return Ok(0);
             }
-            let outcome = self.commit_chores(&mut log, part.as_ref().unwrap_or(&chores))?;
-            if !outcome.done {
+            let outcome = match &part {
+                Some(part) => self.commit_chores(&mut log, part)?,
+                None if in_parts => self.commit_chores(&mut log, &chores)?,
+                // Nobody waits. Whatever programs have changed ends the life of blocks all over the
+                // DAT, as moving them does: one checkpoint writes these blocks of the DAT once.
+                None => self.commit_locked(&mut log, &chores)?,
+            };
+            if let Some(error) = outcome.refused {
                 self.unclaim(&mut log, &moves);
-                return Ok(0);
+                return if matches!(error, Error::NoSpace) { Ok(0) } else { Err(error) };
             }
             deleted += outcome.deleted_checkpoints;
             work.open = moves.open;

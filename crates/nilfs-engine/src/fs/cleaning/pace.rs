@@ -92,6 +92,7 @@ impl Wish {
         let victims = run.speed.map_or(options.segments_per_step, |(victims, _)| victims);
         Self {
             victims: victims as usize,
+            gain: 0,
             // Who wants room now does not care how long it lasts.
             policy: Policy::Greedy,
             min_reclaimable: run.min_reclaimable.unwrap_or(options.min_reclaimable),
@@ -285,6 +286,7 @@ impl Filesystem {
         };
         let wish = Wish {
             victims: victims as usize,
+            gain: if urgent { self.space.runway() } else { 0 },
             policy: options.policy,
             min_reclaimable,
             protection: Some(options.protection),
@@ -363,25 +365,21 @@ impl Filesystem {
         }
         let mut wish = Wish {
             victims: options.urgent_segments_per_step as usize,
-            policy: Policy::Greedy,
+            gain: self.space.runway(),
+            policy: options.policy,
             min_reclaimable: LEAST_GAIN,
             protection: Some(options.protection),
             evacuate: None,
         };
-        let mut gained = false;
         loop {
             match self.noted_step(&wish) {
-                Ok(Step { gained: 1.., .. }) => {
-                    gained = true;
-                    // More than is needed at once should be cheap.
-                    wish.min_reclaimable = options.min_reclaimable;
+                Ok(Step { gained: 1.., .. }) => return Ok(true),
+                // A policy may prefer what gives nothing back in the end.
+                Ok(_) | Err(Error::NoSpace) if wish.policy != Policy::Greedy => {
+                    wish.policy = Policy::Greedy;
                 }
-                Ok(_) | Err(Error::NoSpace) => return Ok(gained),
+                Ok(_) | Err(Error::NoSpace) => return Ok(false),
                 Err(error) => return Err(error),
-            }
-            // What was asked for may be more than a runway.
-            if self.space.has_runway() {
-                return Ok(gained);
             }
         }
     }

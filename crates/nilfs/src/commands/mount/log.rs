@@ -42,12 +42,17 @@ pub fn start(file: Option<&Path>, foreground: bool) -> anyhow::Result<()> {
 /// The socket on which syslogd and journald listen.
 const SYSLOG: &str = "/dev/log";
 
+/// Where root can leave a message for `dmesg` if neither of them runs.
+const KERNEL_LOG: &str = "/dev/kmsg";
+
 /// `LOG_DAEMON`, already shifted behind the three bits of the level.
 const FACILITY: u8 = 3 << 3;
 
 /// The system's log. Without one there is nobody to tell.
-struct Syslog {
-    socket: Option<UnixDatagram>,
+enum Syslog {
+    Daemon(UnixDatagram),
+    Kernel(File),
+    Nobody,
 }
 
 impl Syslog {
@@ -59,7 +64,18 @@ impl Syslog {
             socket.set_nonblocking(true)?;
             io::Result::Ok(socket)
         };
-        Self { socket: connect().ok() }
+        let kernel = || File::options().write(true).open(KERNEL_LOG);
+        connect().map(Self::Daemon).or_else(|_| kernel().map(Self::Kernel)).unwrap_or(Self::Nobody)
+    }
+
+    /// Leaves a message. Whether it arrived must not matter to the file system.
+    fn send(&self, message: &[u8]) {
+        match self {
+            Self::Daemon(socket) => _ = socket.send(message),
+            // It shows only whole lines, each written at once.
+            Self::Kernel(file) => _ = (&*file).write(&[message, b"\n"].concat()),
+            Self::Nobody => {}
+        }
     }
 }
 
@@ -67,7 +83,7 @@ impl<'a> MakeWriter<'a> for Syslog {
     type Writer = Line<'a>;
 
     fn make_writer(&'a self) -> Line<'a> {
-        Line { socket: self.socket.as_ref(), level: 6 }
+        Line { log: self, level: 6 }
     }
 
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Line<'a> {
@@ -77,25 +93,23 @@ impl<'a> MakeWriter<'a> for Syslog {
             Level::INFO => 6,
             _ => 7,
         };
-        Line { socket: self.socket.as_ref(), level }
+        Line { log: self, level }
     }
 }
 
 /// One message on its way to the system's log.
 struct Line<'a> {
-    socket: Option<&'a UnixDatagram>,
+    log: &'a Syslog,
     level: u8,
 }
 
 impl Write for Line<'_> {
     /// The formatter writes each message in one piece, as the log wants it.
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
-        if let Some(socket) = self.socket {
-            let mut datagram =
-                format!("<{}>nilfs[{}]: ", FACILITY | self.level, std::process::id()).into_bytes();
-            datagram.extend_from_slice(message.trim_ascii_end());
-            let _ = socket.send(&datagram);
-        }
+        let mut line =
+            format!("<{}>nilfs[{}]: ", FACILITY | self.level, std::process::id()).into_bytes();
+        line.extend_from_slice(message.trim_ascii_end());
+        self.log.send(&line);
         Ok(message.len())
     }
 
