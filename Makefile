@@ -55,6 +55,8 @@ bench:
 	@scripts/need bench
 	$(CARGO) build --release -p nilfs -p nilfs-bench
 	$(RELEASE)/nilfs-bench --nilfs $(NILFS)
+	$(RELEASE)/nilfs-bench cleaning-latency
+	$(RELEASE)/nilfs-bench write-amplification --policy cost-benefit
 
 lab:
 	@scripts/need lab
