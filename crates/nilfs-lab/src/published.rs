@@ -27,6 +27,8 @@ pub struct Published {
     pub others: Vec<(String, f64)>,
     /// What it is from, in words, with the year.
     pub source: String,
+    /// Why figures of today are others, as far as that is known.
+    pub why: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -46,6 +48,7 @@ struct Row {
     figures: BTreeMap<String, f64>,
     #[serde(default)]
     others: BTreeMap<String, BTreeMap<String, f64>>,
+    why: Option<String>,
 }
 
 /// Units as they were published.
@@ -116,6 +119,7 @@ impl Row {
                 .filter_map(|(where_, row)| Some((where_.clone(), row.get(file_system)? * factor)))
                 .collect(),
             source: source.to_owned(),
+            why: self.why.clone(),
         })
     }
 }

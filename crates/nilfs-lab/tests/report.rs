@@ -33,6 +33,7 @@ impl Background for Others {
         known.filter(|_| asked).map(|(_, figure)| Published {
             figure: *figure,
             source: "F2FS on a class-10 card, 2012, https://example.org/f2fs".to_owned(),
+            why: Some("Cards have changed.".to_owned()),
         })
     }
 
@@ -279,6 +280,8 @@ fn published_figures_stand_beside_ours_with_the_verdict() {
                    within 30 %.";
     assert!(row.contains(verdict), "{row}");
     assert!(markdown.contains(verdict));
+    assert!(row.contains("Cards have changed."), "one ratio differs, and this is why: {row}");
+    assert!(markdown.contains("Cards have changed."));
     assert!(row.contains("Published: F2FS on a class-10 card, 2012"));
     assert!(report::terminal(&results, &Others).contains("published 1108"));
     let untouched = article(&page, "at-microsd-2012-iozone-sequential-write");

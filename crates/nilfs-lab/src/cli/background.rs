@@ -28,7 +28,8 @@ impl Background for Known<'_> {
             [] => found.source,
             others => format!("{} ({})", found.source, others.join(", ")),
         };
-        (found.unit == cell.unit).then_some(Published { figure: found.figure, source })
+        let same = found.unit == cell.unit;
+        same.then_some(Published { figure: found.figure, source, why: found.why })
     }
 
     fn device(&self, name: &str) -> Option<String> {

@@ -341,6 +341,7 @@ fn row_article(row: &Row<'_>, scale: f64) -> Markup {
             @if let Some(agreement) = &row.agreement {
                 p.verdict.differs[!agreement.order_agrees()] { (super::verdict(agreement)) }
             }
+            @if let Some(why) = row.why() { p { (why) } }
             @for source in row.sources() { p.source { "Published: " (source) } }
         }
     }

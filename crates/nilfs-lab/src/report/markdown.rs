@@ -179,6 +179,9 @@ fn verdict(row: &Row<'_>) -> String {
     if let Some(agreement) = &row.agreement {
         text.push_str(&format!("\n{}\n", plain(&super::verdict(agreement))));
     }
+    if let Some(why) = row.why() {
+        text.push_str(&format!("\n{}\n", plain(why)));
+    }
     for source in row.sources() {
         text.push_str(&format!("\nPublished: {}\n", plain(&source)));
     }

@@ -61,6 +61,8 @@ pub struct Published {
     pub figure: f64,
     /// Who measured it, on what, and when.
     pub source: String,
+    /// Why figures of today are others, as far as that is known.
+    pub why: Option<String>,
 }
 
 /// Writes `report.html` and `report.md` into a directory that exists.

@@ -281,6 +281,15 @@ impl<'a> Row<'a> {
         self.entries.iter().filter(|entry| entry.published.is_some()).count()
     }
 
+    /// Why the figures are others than the published ones, where they are and that is known.
+    pub fn why(&self) -> Option<&str> {
+        let agreement = self.agreement.as_ref()?;
+        if agreement.order_agrees() && agreement.ratios_that_agree() == agreement.ratios.len() {
+            return None;
+        }
+        self.entries.iter().find_map(|entry| entry.published.as_ref()?.why.as_deref())
+    }
+
     /// Where published figures come from, each source once. If there are several, the file systems
     /// stand before each.
     pub fn sources(&self) -> Vec<String> {
