@@ -119,6 +119,12 @@ impl Space {
         self.runway_blocks.load(Ordering::Relaxed)
     }
 
+    /// Whether programs can write for a while.
+    pub(crate) fn has_runway(&self) -> bool {
+        let kept = self.reserved_blocks.load(Ordering::Relaxed) + self.needed();
+        self.free_blocks.load(Ordering::Relaxed) >= kept + self.runway()
+    }
+
     /// How much of the runway is used up: 0 = there is room, 1 = the reserve begins.
     pub(crate) fn shortage(&self) -> f64 {
         let kept = self.reserved_blocks.load(Ordering::Relaxed);

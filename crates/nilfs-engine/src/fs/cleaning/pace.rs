@@ -365,21 +365,26 @@ impl Filesystem {
         }
         let mut wish = Wish {
             victims: options.urgent_segments_per_step as usize,
-            gain: self.space.runway(),
-            policy: options.policy,
+            gain: 0,
+            policy: Policy::Greedy,
             min_reclaimable: LEAST_GAIN,
             protection: Some(options.protection),
             evacuate: None,
         };
+        let mut gained = false;
         loop {
             match self.noted_step(&wish) {
-                Ok(Step { gained: 1.., .. }) => return Ok(true),
-                // A policy may prefer what gives nothing back in the end.
-                Ok(_) | Err(Error::NoSpace) if wish.policy != Policy::Greedy => {
-                    wish.policy = Policy::Greedy;
+                Ok(Step { gained: 1.., .. }) => {
+                    gained = true;
+                    // More than is needed at once should be cheap.
+                    wish.min_reclaimable = options.min_reclaimable;
                 }
-                Ok(_) | Err(Error::NoSpace) => return Ok(false),
+                Ok(_) | Err(Error::NoSpace) => return Ok(gained),
                 Err(error) => return Err(error),
+            }
+            // What was asked for may be more than a runway.
+            if self.space.has_runway() {
+                return Ok(gained);
             }
         }
     }
