@@ -160,7 +160,7 @@ pub(crate) struct DatEdit {
 /// Where the search for free numbers goes on. Blocks that are written together should be described
 /// by the same few DAT blocks; and what is overwritten or moved at random changes a good part of
 /// the DAT in each commit, so this should hardly be larger than what it describes. So numbers are
-/// handed out in a row from blocks of entries that have some free ones, one block after the other,
+/// handed out in a row from blocks of entries that have an eighth free, one block after the other,
 /// within a first part of the DAT that holds a quarter more numbers than are in use.
 #[derive(Debug, Clone, Copy, Default)]
 struct Numbers {
@@ -230,12 +230,11 @@ impl DatEdit {
         let limit = (self.layout.nth_entry_block(used.saturating_add(used / 4)) + 1).min(all);
         let behind = current + 1..limit.max(current + 1);
         let around = behind.chain(0..limit.min(current + 1));
-        let [quarter, few] = [4, 16].map(|part| self.layout.entries_per_block.div_ceil(part));
-        let places = around.clone().map(|nth| (nth, quarter));
-        let places = places.chain(around.map(|nth| (nth, few)));
-        // The free numbers are spread thinly: on into what is not in use.
-        for (nth, at_least) in places.chain((limit..all).map(|nth| (nth, quarter))) {
-            if let Some(found) = first_in(nth, at_least)? {
+        // On the average a fifth is free there, so not all blocks can have less than an eighth, and a
+        // way around takes many numbers.
+        let enough = self.layout.entries_per_block.div_ceil(8);
+        for nth in around.chain(limit..all) {
+            if let Some(found) = first_in(nth, enough)? {
                 return Ok(found);
             }
         }

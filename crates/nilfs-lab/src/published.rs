@@ -35,6 +35,8 @@ pub struct Published {
 #[serde(deny_unknown_fields)]
 struct File {
     source: String,
+    /// For rows that do not say it themselves.
+    why: Option<String>,
     row: Vec<Row>,
 }
 
@@ -97,14 +99,14 @@ pub fn all() -> Result<Vec<Published>> {
     for (name, text) in FILES {
         let file: File = toml::from_str(text).with_context(|| format!("published/{name}.toml"))?;
         for row in &file.row {
-            all.extend(row.figures(&file.source));
+            all.extend(row.figures(&file));
         }
     }
     Ok(all)
 }
 
 impl Row {
-    fn figures(&self, source: &str) -> impl Iterator<Item = Published> {
+    fn figures(&self, file: &File) -> impl Iterator<Item = Published> {
         let (unit, factor) = self.unit.ours();
         self.figures.iter().map(move |(file_system, figure)| Published {
             workload: self.workload.clone(),
@@ -118,8 +120,8 @@ impl Row {
                 .iter()
                 .filter_map(|(where_, row)| Some((where_.clone(), row.get(file_system)? * factor)))
                 .collect(),
-            source: source.to_owned(),
-            why: self.why.clone(),
+            source: file.source.clone(),
+            why: self.why.as_ref().or(file.why.as_ref()).cloned(),
         })
     }
 }

@@ -51,26 +51,17 @@ fn benefit(candidate: &Candidate, per_segment: u64) -> f64 {
 const COMMIT_BLOCKS: u64 = 24;
 
 /// How many of the victims, from the first on, give room back at the least cost. A few good ones
-/// are cheap to move, but the commit behind them costs as much as that behind many. Those that
-/// give back less than `least` blocks together are too few, unless there are no more. `dat` is the
+/// are cheap to move, but the commit behind them costs as much as that behind many. `dat` is the
 /// size of the DAT in blocks.
-pub(crate) fn cheapest(victims: &[Candidate], per_segment: u64, dat: u64, least: u64) -> usize {
+pub(crate) fn cheapest(victims: &[Candidate], per_segment: u64, dat: u64) -> usize {
     let (mut moved, mut gained) = (0, 0);
     let costs = victims.iter().map(|victim| {
         moved += victim.live;
         gained += victim.gain(per_segment);
-        let cost = (moved + COMMIT_BLOCKS) as f64 + scattered(moved, dat);
-        (gained < least, cost / gained.max(1) as f64)
+        ((moved + COMMIT_BLOCKS) as f64 + scattered(moved, dat)) / gained.max(1) as f64
     });
-    let order = |one: &(bool, f64), other: &(bool, f64)| {
-        one.0.cmp(&other.0).then(one.1.total_cmp(&other.1))
-    };
-    let best = costs.enumerate().min_by(|(_, one), (_, other)| order(one, other));
-    match best {
-        Some((_, (true, _))) => victims.len(),
-        Some((nth, _)) => nth + 1,
-        None => 0,
-    }
+    let best = costs.enumerate().min_by(|(_, one), (_, other)| one.total_cmp(other));
+    best.map_or(0, |(nth, _)| nth + 1)
 }
 
 /// Blocks of the DAT that hold the entries of so many blocks, if these are anywhere in it.
@@ -109,11 +100,9 @@ mod tests {
         let victim =
             |live| Candidate { segment: SegNum(0), filled: 100, live, modified: 0, age: 0 };
         let equal = [victim(50); 8];
-        assert_eq!(cheapest(&equal, 100, 1000, 0), 8, "they share one commit");
+        assert_eq!(cheapest(&equal, 100, 1000), 8, "they share one commit");
         let one_good = [victim(10), victim(95), victim(95), victim(95)];
-        assert_eq!(cheapest(&one_good, 100, 1000, 0), 1, "the others cost more than they give");
-        assert_eq!(cheapest(&one_good, 100, 1000, 100), 3, "so much is wanted");
-        assert_eq!(cheapest(&one_good, 100, 1000, 1000), 4, "more than there is");
-        assert_eq!(cheapest(&[], 100, 1000, 0), 0);
+        assert_eq!(cheapest(&one_good, 100, 1000), 1, "the others cost more than they give");
+        assert_eq!(cheapest(&[], 100, 1000), 0);
     }
 }

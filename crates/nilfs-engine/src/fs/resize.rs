@@ -109,7 +109,6 @@ impl Filesystem {
             }
             let wish = Wish {
                 victims: 8,
-                gain: 0,
                 policy: Policy::Greedy,
                 min_reclaimable: Amount::Count(0),
                 protection: None,

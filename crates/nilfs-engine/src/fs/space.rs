@@ -114,22 +114,18 @@ impl Space {
         self.reserved_blocks.store(reserved, Ordering::Relaxed);
     }
 
-    /// Blocks that programs should have when a shortage is over.
-    pub(crate) fn runway(&self) -> u64 {
-        self.runway_blocks.load(Ordering::Relaxed)
-    }
-
     /// Whether programs can write for a while.
     pub(crate) fn has_runway(&self) -> bool {
         let kept = self.reserved_blocks.load(Ordering::Relaxed) + self.needed();
-        self.free_blocks.load(Ordering::Relaxed) >= kept + self.runway()
+        let runway = self.runway_blocks.load(Ordering::Relaxed);
+        self.free_blocks.load(Ordering::Relaxed) >= kept + runway
     }
 
     /// How much of the runway is used up: 0 = there is room, 1 = the reserve begins.
     pub(crate) fn shortage(&self) -> f64 {
         let kept = self.reserved_blocks.load(Ordering::Relaxed);
         let left = self.free_blocks.load(Ordering::Relaxed).saturating_sub(kept);
-        let runway = self.runway();
+        let runway = self.runway_blocks.load(Ordering::Relaxed);
         if left >= runway { 0.0 } else { 1.0 - left as f64 / runway as f64 }
     }
 

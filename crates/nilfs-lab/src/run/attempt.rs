@@ -236,12 +236,14 @@ impl Stage<'_> {
         Ok(output)
     }
 
-    /// What a kernel that is ours alone has said last.
+    /// The last errors that a kernel which is ours alone tells of.
     fn last_messages(&mut self) -> String {
         if self.attempt.place.surroundings().place != "vm" {
             return String::new();
         }
-        let printed = self.session().and_then(|session| session.run("dmesg | tail -n 3"));
+        let printed = self.session().and_then(|session| {
+            session.run("dmesg --notime --level emerg,alert,crit,err | tail -n 3")
+        });
         let lines = printed.map(|output| output.stdout).unwrap_or_default();
         lines.lines().map(|line| format!("; {}", line.trim())).collect()
     }

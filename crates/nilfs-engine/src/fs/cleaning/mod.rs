@@ -65,8 +65,6 @@ pub(super) struct Wish {
     /// Victims at most, and which of them first.
     pub(super) victims: usize,
     pub(super) policy: Policy,
-    /// Blocks that should come back at least, if there are so many to be had.
-    pub(super) gain: u64,
     /// A victim must have so many reclaimable blocks.
     pub(super) min_reclaimable: Amount,
     /// Checkpoints that are younger are kept; `None`: all checkpoints.
@@ -219,7 +217,7 @@ impl Filesystem {
         let mut victims = within_room(candidates, wish.victims, room);
         if wish.evacuate.is_none() {
             let dat = log.base.super_root.dat.i_blocks.get() / self.store.block_size().sectors();
-            victims.truncate(policy::cheapest(&victims, per_segment, dat, wish.gain));
+            victims.truncate(policy::cheapest(&victims, per_segment, dat));
         }
         Ok(Some(Choice {
             candidates: count,
@@ -346,12 +344,12 @@ impl Filesystem {
                 self.unclaim(&mut log, &moves);
                 return Ok(0);
             }
-            let outcome = match &part {
-                Some(part) => self.commit_chores(&mut log, part)?,
-                None if in_parts => self.commit_chores(&mut log, &chores)?,
+            let now = part.as_ref().unwrap_or(&chores);
+            let outcome = match in_parts {
+                true => self.commit_chores(&mut log, now)?,
                 // Nobody waits. Whatever programs have changed ends the life of blocks all over the
                 // DAT, as moving them does: one checkpoint writes these blocks of the DAT once.
-                None => self.commit_locked(&mut log, &chores)?,
+                false => self.commit_locked(&mut log, now)?,
             };
             if let Some(error) = outcome.refused {
                 self.unclaim(&mut log, &moves);

@@ -92,7 +92,6 @@ impl Wish {
         let victims = run.speed.map_or(options.segments_per_step, |(victims, _)| victims);
         Self {
             victims: victims as usize,
-            gain: 0,
             // Who wants room now does not care how long it lasts.
             policy: Policy::Greedy,
             min_reclaimable: run.min_reclaimable.unwrap_or(options.min_reclaimable),
@@ -286,7 +285,6 @@ impl Filesystem {
         };
         let wish = Wish {
             victims: victims as usize,
-            gain: if urgent { self.space.runway() } else { 0 },
             policy: options.policy,
             min_reclaimable,
             protection: Some(options.protection),
@@ -365,7 +363,6 @@ impl Filesystem {
         }
         let mut wish = Wish {
             victims: options.urgent_segments_per_step as usize,
-            gain: 0,
             policy: Policy::Greedy,
             min_reclaimable: LEAST_GAIN,
             protection: Some(options.protection),
