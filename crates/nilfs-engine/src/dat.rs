@@ -405,3 +405,43 @@ fn parse(vblocknr: VBlockNr, slot: &[u8]) -> Result<DatEntry> {
         source,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nilfs_device::MemoryDevice;
+
+    use super::*;
+    use crate::mkfs::{Parameters, format};
+    use crate::volume::Volume;
+
+    /// The DAT of a volume that is overwritten for long may not become larger and larger, with fewer
+    /// and fewer numbers in use in each block.
+    #[test]
+    fn numbers_are_used_again_where_many_are_free() {
+        let device = MemoryDevice::new(32 << 20);
+        format(&device, &Parameters { blocks_per_segment: 64, ..Parameters::new([1; 16], 1, 1) })
+            .unwrap();
+        let volume = Volume::open(Arc::new(device)).unwrap();
+        let (store, mut edit) = (&volume.store, DatEdit::new(&volume.dat));
+        let layout = edit.layout;
+        let per_block = layout.entries_per_block;
+        while edit.numbers.next < 4 * per_block {
+            edit.allocate(store).unwrap();
+        }
+        let half = per_block / 2;
+        for free in [2 * per_block + 7].into_iter().chain(half..per_block) {
+            let source = Dat::source(store);
+            palloc::mark(&mut edit.file, source, &layout, free, false, "number").unwrap();
+        }
+        let mut after = |next, used| {
+            edit.numbers = Numbers { next, used: Some(used) };
+            edit.allocate(store).unwrap()
+        };
+        let passed_over = after(2 * per_block, 4 * per_block);
+        assert_eq!(passed_over, VBlockNr(4 * per_block), "a block with a single free one");
+        let behind_all = after(5 * per_block, 3 * per_block);
+        assert_eq!(behind_all, VBlockNr(half), "no new block while old ones have many");
+    }
+}
