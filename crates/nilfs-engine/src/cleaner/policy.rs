@@ -58,7 +58,9 @@ pub(crate) fn cheapest(victims: &[Candidate], per_segment: u64, dat: u64) -> usi
     let costs = victims.iter().map(|victim| {
         moved += victim.live;
         gained += victim.gain(per_segment);
-        ((moved + COMMIT_BLOCKS) as f64 + scattered(moved, dat)) / gained.max(1) as f64
+        // An entry changes for each block that is moved, and for each dead one that is let go.
+        let entries = scattered(moved + gained, dat);
+        ((moved + COMMIT_BLOCKS) as f64 + entries) / gained.max(1) as f64
     });
     let best = costs.enumerate().min_by(|(_, one), (_, other)| one.total_cmp(other));
     best.map_or(0, |(nth, _)| nth + 1)

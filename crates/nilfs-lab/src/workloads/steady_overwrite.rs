@@ -35,7 +35,7 @@ fn steps(setting: &Setting) -> Vec<Step> {
             let sync = format!("--fdatasync={SYNC_INTERVAL}");
             format!("{options} --size=$(stat -c %s \"$DIR/file\") --io_size={bytes} {sync}")
         };
-        let measured = (setting.device_bytes / 4) >> 20 << 20;
+        let measured = (setting.device_bytes / 16) >> 20 << 20;
         let writes = measured / 4096;
         let best = Best::Synced {
             times: (writes / SYNC_INTERVAL) as f64,
@@ -44,8 +44,8 @@ fn steps(setting: &Setting) -> Vec<Step> {
         let name = format!("full-{percent}");
         let fill = format!("{room}\n{}", fio("fill", "file", fill));
         steps.extend([format(), mount(), Step::script(fill)]);
-        // All that was free is written over once: from here on cleaning is paid for.
-        let balance = fio("balance", "file", &overwrite(setting.device_bytes));
+        // All that was free is written over once at least: from here on cleaning is paid for.
+        let balance = fio("balance", "file", &overwrite(setting.device_bytes / 2));
         steps.push(Step::script(balance));
         steps.push(
             Step::script(fio("overwrite", "file", &overwrite(measured)))

@@ -361,21 +361,23 @@ impl Filesystem {
         if !options.enabled {
             return Ok(false);
         }
-        let mut wish = Wish {
+        let lasting = Wish {
             victims: options.urgent_segments_per_step as usize,
-            policy: Policy::Greedy,
-            min_reclaimable: LEAST_GAIN,
+            policy: options.policy,
+            min_reclaimable: options.min_reclaimable,
             protection: Some(options.protection),
             evacuate: None,
         };
+        // Where little can be gained, most of it counts.
+        let last = Wish { policy: Policy::Greedy, min_reclaimable: LEAST_GAIN, ..lasting };
         let mut gained = false;
         loop {
-            match self.noted_step(&wish) {
-                Ok(Step { gained: 1.., .. }) => {
-                    gained = true;
-                    // More than is needed at once should be cheap.
-                    wish.min_reclaimable = options.min_reclaimable;
-                }
+            let mut step = self.noted_step(&lasting);
+            if !gained && matches!(step, Ok(Step { gained: 0, .. }) | Err(Error::NoSpace)) {
+                step = self.noted_step(&last);
+            }
+            match step {
+                Ok(Step { gained: 1.., .. }) => gained = true,
                 Ok(_) | Err(Error::NoSpace) => return Ok(gained),
                 Err(error) => return Err(error),
             }
