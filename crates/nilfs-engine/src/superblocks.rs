@@ -105,7 +105,7 @@ pub(crate) struct SuperblockWriter {
 impl SuperblockWriter {
     pub(crate) fn new(current: Superblock, device: &dyn Device) -> Self {
         let offsets = offsets(device, &current);
-        // What the other copy names is not known; every mount writes both before anything is freed.
+        // What the other copy names is not known; both are written before anything is freed.
         let named = vec![Seq(0); offsets.len()];
         Self { current, offsets, next: 0, named }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nilfs_device::Device;
 use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::super_root::SuperRoot;
-use nilfs_ondisk::superblock::{LogCursor, RawSuperblock, Superblock};
+use nilfs_ondisk::superblock::{LogCursor, RawSuperblock, STATE_RESIZE, Superblock};
 use nilfs_ondisk::{Cno, FormatError, Geometry, SegNum, Seq};
 
 use crate::bmap::{Pointers, Source};
@@ -26,6 +26,8 @@ use crate::{checkpoints, segments};
 pub struct Volume {
     pub(crate) superblock: Superblock,
     pub(crate) lifetime: Lifetime,
+    /// A copy of the superblock is damaged or missing, or a resize was interrupted between the two.
+    pub(crate) superblocks_lag: bool,
     pub(crate) store: Arc<Store>,
     pub(crate) found: Found,
     pub(crate) super_root: SuperRoot,
@@ -99,8 +101,16 @@ impl Volume {
         };
         let root = nilfs_ondisk::bmap::Root::parse(&super_root.dat.i_bmap).map_err(bad)?;
         let dat = Arc::new(Dat::new(root, &store.geometry()));
-        let lifetime = superblocks.lifetime();
-        Ok(Self { superblock, lifetime, store: Arc::new(store), found, super_root, dat })
+        let resized = superblock.raw().s_state.get() & STATE_RESIZE != 0;
+        Ok(Self {
+            superblock,
+            lifetime: superblocks.lifetime(),
+            superblocks_lag: superblocks.other.is_none() || resized,
+            store: Arc::new(store),
+            found,
+            super_root,
+            dat,
+        })
     }
 
     /// The superblock that led to the newest checkpoint.

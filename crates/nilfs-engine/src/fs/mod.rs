@@ -225,7 +225,13 @@ impl Filesystem {
         });
         fs.apply(&salvaged)?;
         match &fs.log {
-            Some(log) => fs.begin(&mut log.lock())?,
+            Some(log) => {
+                let mut log = log.lock();
+                fs.begin(&mut log)?;
+                if volume.superblocks_lag {
+                    fs.mark_in_use(&mut log)?;
+                }
+            }
             None => fs.space.only_free(&volume.geometry(), volume.clean_segments()?),
         }
         Ok(fs)

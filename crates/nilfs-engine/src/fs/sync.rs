@@ -62,6 +62,8 @@ pub(super) struct Log {
     /// The next checkpoint has to be written even if nothing has changed: the chain of logs was cut
     /// by a recovery.
     pub(super) resumes: bool,
+    /// The superblocks say that the volume is in use.
+    in_use: bool,
     pub(super) closed: bool,
 }
 
@@ -133,6 +135,7 @@ impl Log {
             superblock_seq: newest.header.seq,
             superblock_time: 0,
             resumes: !found.clean,
+            in_use: false,
             closed: false,
         })
     }
@@ -174,15 +177,34 @@ fn fresh_position(
 }
 
 impl Filesystem {
-    /// Marks the volume as mounted, and completes a recovery by a checkpoint.
+    /// Gets ready to write, and completes a recovery by a checkpoint.
     pub(super) fn begin(&self, log: &mut Log) -> Result<()> {
         self.refresh_space(log);
         if log.resumes {
+            // The superblocks have called it in use since before the crash. They may name the new
+            // checkpoint, but only when it is there.
+            log.in_use = true;
             self.commit_locked(log, &Chores::default())?;
             self.flush_locked(log)?;
             log.barred.segments.clear();
             self.refresh_space(log);
+            self.write_in_use(log)?;
         }
+        Ok(())
+    }
+
+    /// Says in the superblocks that the volume is in use, before the first log of this mount:
+    /// recovery looks for logs without a checkpoint only on a volume that was not left clean. Who
+    /// only looks at a volume does not pay for that, and leaves it as it was.
+    pub(super) fn mark_in_use(&self, log: &mut Log) -> Result<()> {
+        if log.in_use {
+            return Ok(());
+        }
+        log.in_use = true;
+        self.write_in_use(log)
+    }
+
+    fn write_in_use(&self, log: &mut Log) -> Result<()> {
         let now = self.now().seconds;
         let raw = log.superblocks.current_mut().raw_mut();
         raw.s_state = U16::new(raw.s_state.get() & !STATE_VALID);
@@ -258,6 +280,9 @@ impl Filesystem {
         log.closed = true;
         self.commit_locked(&mut log, &Chores::default())?;
         self.flush_locked(&mut log)?;
+        if !std::mem::take(&mut log.in_use) {
+            return Ok(());
+        }
         self.aim_superblocks(&mut log);
         let raw = log.superblocks.current_mut().raw_mut();
         raw.s_state = U16::new(raw.s_state.get() | STATE_VALID);
@@ -351,15 +376,11 @@ impl Filesystem {
     }
 
     pub(super) fn write_log(&self, log: &mut Log, write: &LogWrite) -> Result<()> {
-        self.write_blocks(write)?;
+        self.mark_in_use(log)?;
+        write.addresses().for_each(|block| self.store.forget(block));
+        self.store.write_run(write.start, &write.pieces())?;
         log.unflushed.get_or_insert(write.segment);
         Ok(())
-    }
-
-    /// Writes a log, wherever it stands.
-    pub(super) fn write_blocks(&self, write: &LogWrite) -> Result<()> {
-        write.addresses().for_each(|block| self.store.forget(block));
-        self.store.write_run(write.start, &write.pieces())
     }
 
     pub(super) fn flush_locked(&self, log: &mut Log) -> Result<()> {
@@ -463,6 +484,7 @@ impl Filesystem {
     }
 
     pub(super) fn write_superblock(&self, log: &mut Log) -> Result<()> {
+        self.mark_in_use(log)?;
         self.aim_superblocks(log);
         let written = log.superblocks.write_one(self.store.device());
         if let Err(error) = &written {
