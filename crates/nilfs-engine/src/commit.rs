@@ -12,11 +12,11 @@
 //! 4. The layout gives every block its address. The DAT entries, the DAT's own map, the segment
 //!    usages and the super root are filled in.
 
+mod chores;
 mod data_sync;
 mod moved;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::Arc;
 
 use nilfs_ondisk::bmap::{Root, encode_node};
@@ -30,13 +30,14 @@ use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
+pub(crate) use self::chores::Chores;
 pub(crate) use self::data_sync::{SyncedFile, build_data_sync};
 pub(crate) use self::moved::{Beside, MovedBlock, MovedLogs, build_moved};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::bmap::edit::{PROVISIONAL_DATA, Rewritten, Update, rewrite};
 use crate::bmap::{Pointers, Source};
 use crate::checkpoints::CpfileEdit;
-use crate::dat::{Dat, DatEdit, LifeEvent, Moved};
+use crate::dat::{Dat, DatEdit, LifeEvent};
 use crate::error::{Error, Result};
 use crate::log::layout::{LogPosition, Plan, plan};
 use crate::log::writer::{Extras, LogWrite, Payload, write_logs};
@@ -70,77 +71,6 @@ impl Base {
     pub(crate) fn source<'a>(&'a self, store: &'a Store) -> Source<'a> {
         Source { store, pointers: Pointers::Virtual(&self.dat) }
     }
-}
-
-/// What a commit does beside taking over the changes of files.
-#[derive(Debug, Default)]
-pub(crate) struct Chores {
-    /// Checkpoints that are given up; snapshots among them stay.
-    pub(crate) delete: Vec<Range<Cno>>,
-    /// Checkpoints that become snapshots (true) or stop being one.
-    pub(crate) snapshots: Vec<(Cno, bool)>,
-    /// Blocks that the cleaner has written elsewhere.
-    pub(crate) moved: Vec<Moved>,
-    /// Numbers of dead blocks, with the addresses of these.
-    pub(crate) released: Vec<(VBlockNr, BlockNr)>,
-    /// Blocks of the DAT that must leave their segments.
-    pub(crate) dat_keys: Vec<FileBlock>,
-    /// Segments in which nothing is needed any more.
-    pub(crate) cleaned: Vec<SegNum>,
-    /// Segments that the device cannot read.
-    pub(crate) bad: Vec<SegNum>,
-    /// Segments that were written beside the chain of logs: how far they are filled (blocks), and
-    /// when their content was last modified (s).
-    pub(crate) adopted: Vec<(SegNum, u64, u64)>,
-    /// The volume gets so many segments.
-    pub(crate) segments: Option<u64>,
-    /// A checkpoint is wanted even if nothing has changed.
-    pub(crate) checkpoint: bool,
-}
-
-impl Chores {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.delete.is_empty()
-            && self.snapshots.is_empty()
-            && self.moved.is_empty()
-            && self.released.is_empty()
-            && self.dat_keys.is_empty()
-            && self.cleaned.is_empty()
-            && self.bad.is_empty()
-            && self.adopted.is_empty()
-            && self.segments.is_none()
-            && !self.checkpoint
-    }
-
-    /// Takes out what a commit of about `blocks` addresses can do of the cleaner's chores ahead of
-    /// the rest; `None` if the rest is no more than that. The cleaned segments stay with the rest:
-    /// they are free when nothing in them is named any more.
-    pub(crate) fn split_part(&mut self, blocks: usize) -> Option<Self> {
-        // The blocks of the DAT lie apart from each other, and each costs one of its own.
-        let keys = blocks / 16;
-        if self.moved.len() + self.released.len() <= blocks && self.dat_keys.len() <= keys {
-            return None;
-        }
-        let moved = first(&mut self.moved, blocks);
-        let released = first(&mut self.released, blocks - moved.len());
-        let left = moved.len() + released.len() < blocks;
-        let dat_keys = if left { first(&mut self.dat_keys, keys) } else { Vec::new() };
-        Some(Self {
-            moved,
-            released,
-            dat_keys,
-            // Blocks end with the checkpoints that had them, and are moved to segments in use.
-            delete: std::mem::take(&mut self.delete),
-            adopted: std::mem::take(&mut self.adopted),
-            ..Self::default()
-        })
-    }
-}
-
-/// Takes the first items out, `count` at most.
-fn first<T>(items: &mut Vec<T>, count: usize) -> Vec<T> {
-    let rest = items.split_off(count.min(items.len()));
-    std::mem::replace(items, rest)
 }
 
 /// Clean segments that must not be written yet.

@@ -28,7 +28,7 @@ use crate::overlay::Placed;
 
 /// Changed blocks of a file up to which a data-sync log is written. Every sync looks through all that
 /// have changed since the last checkpoint, so one has to come when they are many.
-const MOST_CHANGED: usize = 512;
+const MOST_CHANGED: usize = 2048;
 
 /// Somebody waits for a file to become durable.
 struct Request {

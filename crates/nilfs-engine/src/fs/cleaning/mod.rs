@@ -43,7 +43,7 @@ use crate::error::{Error, Result};
 use crate::segments;
 
 /// Moved blocks that one commit names while programs wait for theirs.
-const PART_BLOCKS: usize = 384;
+const PART_BLOCKS: usize = 1024;
 
 /// Content that a step holds in memory at most, in bytes.
 const STEP_BYTES: u64 = 64 << 20;
