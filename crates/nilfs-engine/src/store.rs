@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nilfs_device::{Claim, Device, IoSlice};
 use nilfs_ondisk::{BlockNr, BlockSize, Geometry};
+use parking_lot::RwLock;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, UnitWeighter};
 
@@ -55,6 +56,8 @@ pub(crate) struct Store {
     cache: Cache<BlockNr, Block>,
     cache_hits: AtomicU64,
     cache_misses: AtomicU64,
+    /// A run of blocks that is being held in memory as it is on the device.
+    held: RwLock<Option<(BlockNr, Vec<u8>)>>,
     /// Keeps those who write to the volume from reusing segments, if this store only reads it.
     _claim: Option<Claim>,
 }
@@ -64,8 +67,9 @@ impl Store {
         let claim = device.is_read_only().then(|| device.claim(READING).ok()).flatten();
         let cache = cache(CACHE_BYTES / geometry.block_size.bytes());
         let nsegments = AtomicU64::new(geometry.nsegments);
-        let (cache_hits, cache_misses) = Default::default();
-        Self { device, geometry, nsegments, seed, cache, cache_hits, cache_misses, _claim: claim }
+        let (cache_hits, cache_misses, held) = Default::default();
+        let _claim = claim;
+        Self { device, geometry, nsegments, seed, cache, cache_hits, cache_misses, held, _claim }
     }
 
     pub(crate) fn device(&self) -> &dyn Device {
@@ -129,9 +133,36 @@ impl Store {
                 "a pointer leads to block {last}, which is in no segment"
             )));
         }
+        if self.copy_held(first, buffer) {
+            return Ok(());
+        }
         self.device
             .read_at(self.address(first), buffer)
             .map_err(|source| Error::Device { what: format!("read block {first}"), source })
+    }
+
+    /// Holds blocks that were read, instead of those held before, until [`Store::let_go`]: a mount
+    /// reads the newest log to verify it, and finds most of what it needs next in it.
+    pub(crate) fn hold(&self, first: BlockNr, content: Vec<u8>) {
+        *self.held.write() = Some((first, content));
+    }
+
+    /// Holds nothing any more. Comes before what is held can be cleaned and written again.
+    pub(crate) fn let_go(&self) {
+        *self.held.write() = None;
+    }
+
+    fn copy_held(&self, first: BlockNr, buffer: &mut [u8]) -> bool {
+        let held = self.held.read();
+        let Some((start, content)) = &*held else { return false };
+        let Some(skip) = first.0.checked_sub(start.0) else { return false };
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        let from = skip.saturating_mul(self.block_size().bytes());
+        match content.get(from..from.saturating_add(buffer.len())) {
+            Some(content) => buffer.copy_from_slice(content),
+            None => return false,
+        }
+        true
     }
 
     /// Writes blocks that lie behind each other, in pieces of whole blocks.

@@ -154,6 +154,8 @@ pub struct Filesystem {
     /// What was written since the mount.
     written: Written,
     mounted: Instant,
+    /// The volume was not closed cleanly, so there may be files without a name.
+    may_have_orphans: bool,
     /// The device has refused to discard.
     discard_failed: AtomicBool,
 }
@@ -220,6 +222,7 @@ impl Filesystem {
             waiting: Waiting::default(),
             written: Written { before: volume.lifetime, ..Written::default() },
             mounted: Instant::now(),
+            may_have_orphans: !volume.is_clean(),
             discard_failed: AtomicBool::new(false),
             options,
         });
@@ -234,6 +237,7 @@ impl Filesystem {
             }
             None => fs.space.only_free(&volume.geometry(), volume.clean_segments()?),
         }
+        fs.store.let_go();
         Ok(fs)
     }
 
@@ -344,7 +348,7 @@ impl Filesystem {
     /// # Errors
     /// The ifile cannot be read.
     pub fn release_orphans(&self) -> Result<u64> {
-        if self.is_read_only() {
+        if self.is_read_only() || !self.may_have_orphans {
             return Ok(0);
         }
         let view = self.view();

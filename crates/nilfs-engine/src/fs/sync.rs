@@ -261,7 +261,8 @@ impl Filesystem {
         Ok(log)
     }
 
-    /// Commits, closes the log, and marks the volume as clean. Nothing can be changed afterwards.
+    /// Commits, closes the log, and marks the volume as clean, unless a file without a name is still
+    /// open. Nothing can be changed afterwards.
     ///
     /// # Errors
     /// As [`Filesystem::commit`]; the volume is not marked as clean then.
@@ -280,7 +281,9 @@ impl Filesystem {
         log.closed = true;
         self.commit_locked(&mut log, &Chores::default())?;
         self.flush_locked(&mut log)?;
-        if !std::mem::take(&mut log.in_use) {
+        // Who still has a file open that has no name any more may be killed: the next mount looks for it.
+        let has_orphans = !self.table.lock().orphans.is_empty();
+        if has_orphans || !std::mem::take(&mut log.in_use) {
             return Ok(());
         }
         self.aim_superblocks(&mut log);

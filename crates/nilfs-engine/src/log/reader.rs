@@ -1,7 +1,7 @@
 //! Reading logs from the device.
 
 use nilfs_ondisk::crc::Crc;
-use nilfs_ondisk::summary::{FileInfo, FileTimes, LogHeader, parse_items};
+use nilfs_ondisk::summary::{FileInfo, FileTimes, LogHeader, SR, parse_items};
 use nilfs_ondisk::{BlockNr, SegNum, Seq};
 
 use crate::error::{Error, Locate, Result};
@@ -37,7 +37,7 @@ pub(crate) fn header(store: &Store, start: BlockNr) -> Result<Option<LogHeader>>
 }
 
 /// The header of the log at `start` if it belongs to the given use of the segment and every byte
-/// of the log is as it was written.
+/// of the log is as it was written. The store holds a short one with a super root.
 pub(crate) fn verified(store: &Store, start: BlockNr, seq: Seq) -> Result<Option<LogHeader>> {
     let Some(header) = header(store, start)?.filter(|header| header.seq == seq) else {
         return Ok(None);
@@ -56,7 +56,13 @@ pub(crate) fn verified(store: &Store, start: BlockNr, seq: Seq) -> Result<Option
         left -= piece.len();
         at = at.plus((piece.len() / block_size.bytes()) as u64);
     }
-    Ok((crc.value() == header.datasum).then_some(header))
+    if crc.value() != header.datasum {
+        return Ok(None);
+    }
+    if header.has(SR) && header.nblocks as usize * block_size.bytes() == buffer.len() {
+        store.hold(start, buffer);
+    }
+    Ok(Some(header))
 }
 
 /// What the blocks of a log are. Checks the summary on the way.

@@ -44,8 +44,9 @@ fn steps(setting: &Setting) -> Vec<Step> {
         let name = format!("full-{percent}");
         let fill = format!("{room}\n{}", fio("fill", "file", fill));
         steps.extend([format(), mount(), Step::script(fill)]);
-        // All that was free is written over once at least: from here on cleaning is paid for.
-        let balance = fio("balance", "file", &overwrite(setting.device_bytes / 2));
+        // All that was free is written over: from here on cleaning is paid for.
+        let free = setting.device_bytes / 100 * (100 - percent);
+        let balance = fio("balance", "file", &overwrite(free));
         steps.push(Step::script(balance));
         steps.push(
             Step::script(fio("overwrite", "file", &overwrite(measured)))
