@@ -119,6 +119,8 @@ pub enum Reason {
     },
     /// Only the superuser and the owner of the mount may do it.
     NotPermitted,
+    /// The words with which it was asked for make no sense.
+    Usage,
     /// The device, or the process that serves the volume, does not know how.
     Unsupported,
     /// The volume is damaged.

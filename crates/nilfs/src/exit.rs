@@ -9,6 +9,8 @@ use nilfs_engine::Error;
 use nilfs_engine::mkfs::MkfsError;
 use nilfs_fuse::MountError;
 
+use crate::administration::{Reason, Refusal};
+
 /// The exit codes; `nilfs --help` and docs/exit-codes.md explain them to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
@@ -153,6 +155,9 @@ fn status_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Status> 
             MountError::Busy { .. } | MountError::Written { .. } => Status::Busy,
             _ => Status::CannotMount,
         });
+    }
+    if let Some(refusal) = cause.downcast_ref::<Refusal>() {
+        return (refusal.reason == Reason::Usage).then_some(Status::Usage);
     }
     cause.downcast_ref::<Error>().map(|error| match error {
         Error::NotAVolume(_)

@@ -387,7 +387,7 @@ fn a_remount_that_cannot_be_leaves_everything_as_it_was() {
     let sentence = remount("remount,ro", &place).sentence(1);
     assert!(sentence.contains("is not mounted"), "{sentence}");
     mount("rw", &volume, &place).output();
-    let sentence = remount("remount,ro,pp=60", &place).sentence(1);
+    let sentence = remount("remount,ro,pp=60", &place).sentence(2);
     assert!(sentence.contains("a remount cannot change pp=60, only ro and rw"), "{sentence}");
     let open = File::create(place.dir.join("new")).unwrap();
     let sentence = remount("remount,ro", &place).sentence(5);

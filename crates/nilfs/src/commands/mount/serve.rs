@@ -124,7 +124,7 @@ impl Served for Service {
     }
 
     fn remount(&self, words: &[String]) -> Result<(), Refusal> {
-        let wrong = |failure: Failure| Refusal::new(Reason::Failed, failure.to_string());
+        let wrong = |failure: Failure| Refusal::new(Reason::Usage, failure.to_string());
         if let Some(read_only) = self.asked.remounted(words).map_err(wrong)? {
             self.fs.set_read_only(read_only)?;
         }
