@@ -144,6 +144,7 @@ fn fill(device: Arc<MemoryDevice>) -> nilfs_engine::Result<Cno> {
     fs.write(&gone, 0, b"it was here\n")?;
     let before_deletion = fs.commit()?;
     fs.unlink(&root, b"gone")?;
+    drop(gone);
     let directory = fs.create(&root, b"directory", &new(S_IFDIR | 0o2750))?.inode;
     let file = fs.create(&directory, b"file", &new(S_IFREG | 0o640))?.inode;
     fs.write(&file, 0, b"content\n")?;
