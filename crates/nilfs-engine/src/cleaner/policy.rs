@@ -73,38 +73,4 @@ fn scattered(blocks: u64, dat: u64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn order(policy: Policy) -> Vec<u64> {
-        let candidate = |segment, live, modified, age| Candidate {
-            segment: SegNum(segment),
-            filled: 100,
-            live,
-            modified,
-            age,
-        };
-        let mut candidates =
-            [candidate(1, 50, 30, 10), candidate(2, 90, 10, 1000), candidate(3, 60, 20, 900)];
-        rank(policy, &mut candidates, 100);
-        candidates.iter().map(|candidate| candidate.segment.0).collect()
-    }
-
-    #[test]
-    fn each_policy_has_its_favourite() {
-        assert_eq!(order(Policy::Timestamp), [2, 3, 1], "the oldest first");
-        assert_eq!(order(Policy::Greedy), [1, 3, 2], "the emptiest first");
-        assert_eq!(order(Policy::CostBenefit), [3, 2, 1], "the emptiest among the cold first");
-    }
-
-    #[test]
-    fn a_step_takes_as_many_victims_as_make_it_cheap() {
-        let victim =
-            |live| Candidate { segment: SegNum(0), filled: 100, live, modified: 0, age: 0 };
-        let equal = [victim(50); 8];
-        assert_eq!(cheapest(&equal, 100, 1000), 8, "they share one commit");
-        let one_good = [victim(10), victim(95), victim(95), victim(95)];
-        assert_eq!(cheapest(&one_good, 100, 1000), 1, "the others cost more than they give");
-        assert_eq!(cheapest(&[], 100, 1000), 0);
-    }
-}
+mod tests;
