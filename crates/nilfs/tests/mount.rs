@@ -370,8 +370,9 @@ fn a_mount_becomes_read_only_and_clean_and_writable_again() {
     nilfs([Path::new("df"), &place.dir]).output();
     assert!(fs::read(&volume.image).unwrap() == before);
     remount("remount,rw", &place).output();
-    assert!(volume.nilfs("info IMAGE").output().contains("not clean"));
     fs::write(&file, "again\n").unwrap();
+    File::open(&file).unwrap().sync_all().unwrap();
+    assert!(volume.nilfs("info IMAGE").output().contains("not clean"));
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = table.lines().find(|line| line.contains(place.dir.to_str().unwrap())).unwrap();
     assert!(line.contains(" rw,nosuid,noatime "), "{line}");
