@@ -27,6 +27,9 @@ use crate::command;
 
 /// Five seconds on an idle machine; but it may be a slow and busy one.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
+/// How long a step may take there. Longer than any that comes to an end: a file system can keep a
+/// writer waiting for ever.
+const STEP_LIMIT: Duration = Duration::from_secs(3600);
 /// Software emulation of two processors stops for good now and then before the kernel says a word.
 const BOOTS: usize = 3;
 /// QEMU needs that much for itself.
@@ -163,7 +166,7 @@ impl Session for VmSession {
     }
 
     fn run(&mut self, script: &str) -> Result<Output> {
-        let ended = self.agent.run(script);
+        let ended = self.agent.run(script, STEP_LIMIT);
         ended.map_err(|error| anyhow!("{error:#}: {}", self.qemu.last_words()))
     }
 

@@ -53,20 +53,25 @@ impl Agent {
         }
     }
 
-    /// Runs a script.
-    pub fn run(&mut self, script: &str) -> Result<Output> {
+    /// Runs a script. If it has not ended within the limit, the virtual machine is of no more use.
+    pub fn run(&mut self, script: &str, limit: Duration) -> Result<Output> {
         // dd copies nothing if it is to copy nothing, and waits for it.
         let script = format!("{script}\n");
         let start = Instant::now();
         write!(self.scripts, "{}\n{script}", script.len())
             .and_then(|()| self.scripts.flush())
             .context("the virtual machine takes no scripts")?;
-        match self.messages.recv() {
+        match self.messages.recv_timeout(limit) {
             Ok(Message::Ended(at, output)) => {
                 Ok(Output { elapsed: at.saturating_duration_since(start), ..output })
             }
             Ok(Message::Ready) => bail!("the virtual machine started anew under a script"),
-            Err(_) => bail!("the virtual machine ended under a script"),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("a step did not end within {} minutes", limit.as_secs_f64() / 60.0)
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                bail!("the virtual machine ended under a script")
+            }
         }
     }
 }
@@ -100,7 +105,24 @@ fn text(answers: &mut impl Read, length: usize) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use super::*;
+
+    #[test]
+    fn a_script_that_never_ends_is_given_up() {
+        let mut silent = Command::new("sleep")
+            .arg("60")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut agent = Agent::new(silent.stdin.take().unwrap(), silent.stdout.take().unwrap());
+        let error = agent.run("fio", Duration::from_millis(6)).unwrap_err();
+        assert_eq!(error.to_string(), "a step did not end within 0.0001 minutes");
+        silent.kill().unwrap();
+        silent.wait().unwrap();
+    }
 
     #[test]
     fn a_message_is_taken_apart_by_its_lengths() {
