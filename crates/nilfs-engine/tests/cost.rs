@@ -137,6 +137,19 @@ fn a_mount_behind_much_data_reads_little() {
     }
 }
 
+/// Most of what a mount must know lies in the log that it reads to verify it.
+#[test]
+fn a_mount_reads_the_newest_log_once() {
+    let memory = MemoryDevice::new(256 << 20);
+    let first_log = format(&memory, &parameters(BLOCK as u64)).map(|_| 11 * BLOCK).unwrap();
+    let device = Arc::new(RecordingDevice::new(memory));
+    let shared: Arc<dyn Device> = Arc::clone(&device) as _;
+    let fs = Filesystem::mount(shared, MountOptions::default()).unwrap();
+    let read = device.take_bytes_read() as usize;
+    assert!(read < first_log + 4 * BLOCK, "read {read} bytes of a log of {first_log}");
+    fs.unmount().unwrap();
+}
+
 /// A mount alone costs no write and no flush, and what was clean stays clean if the power fails then.
 #[test]
 fn who_only_reads_writes_nothing() {

@@ -205,3 +205,19 @@ fn what_was_overwritten_before_an_fsync_survives_a_crash_with_its_times() {
         check(&*crashed);
     }
 }
+
+/// Whoever ends with such a file open leaves it to the next mount, which looks for it only if it has to.
+#[test]
+fn a_file_without_a_name_that_was_open_to_the_end_is_deleted_by_the_next_mount() {
+    let device = volume(4096, 64);
+    let fs = mount(&device);
+    let open = make(&fs, &fs.root().unwrap().inode, "file");
+    fs.unlink(&fs.root().unwrap().inode, b"file").unwrap();
+    fs.unmount().unwrap();
+    drop(open);
+    for left in [1, 0] {
+        let fs = mount(&device);
+        assert_eq!(fs.release_orphans().unwrap(), left);
+        fs.unmount().unwrap();
+    }
+}

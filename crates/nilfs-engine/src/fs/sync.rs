@@ -181,8 +181,8 @@ impl Filesystem {
     pub(super) fn begin(&self, log: &mut Log) -> Result<()> {
         self.refresh_space(log);
         if log.resumes {
-            // The superblocks have called it in use since before the crash. They may name the new
-            // checkpoint, but only when it is there.
+            // The superblocks are about to say so, with the new checkpoint: they may name it only when
+            // it is there. Until then recovery does not trust what they say.
             log.in_use = true;
             self.commit_locked(log, &Chores::default())?;
             self.flush_locked(log)?;

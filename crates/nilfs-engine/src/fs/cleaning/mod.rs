@@ -42,7 +42,7 @@ use crate::dat::Dat;
 use crate::error::{Error, Result};
 use crate::segments;
 
-/// Moved blocks that one commit names while programs wait for theirs.
+/// Numbers of moved and dead blocks that one commit takes up while programs wait for theirs.
 const PART_BLOCKS: usize = 1024;
 
 /// Content that a step holds in memory at most, in bytes.

@@ -368,7 +368,7 @@ impl Filesystem {
             protection: Some(options.protection),
             evacuate: None,
         };
-        // Where little can be gained, most of it counts.
+        // On a volume that is nearly full no segment gives back much, so anything will do.
         let last = Wish { policy: Policy::Greedy, min_reclaimable: LEAST_GAIN, ..lasting };
         let mut gained = false;
         loop {
