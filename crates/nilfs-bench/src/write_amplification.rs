@@ -166,7 +166,6 @@ fn filled_volume(
     let device = MemoryDevice::new(bytes);
     let mut parameters = Parameters::new([1; 16], 1, 1);
     parameters.blocks_per_segment = BLOCKS_PER_SEGMENT;
-    parameters.reserved_percent = 3;
     mkfs::format(&device, &parameters)?;
     let device: Arc<dyn Device> = Arc::new(device);
     let cleaner = CleanerOptions { policy, protection: Duration::ZERO, ..Default::default() };

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use common::{check, make, parameters, pattern};
 use nilfs_device::{Device, MemoryDevice, RecordingDevice};
-use nilfs_engine::mkfs::format;
+use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_engine::{
     Amount, CleanerOptions, CleanerOrder, Cno, Filesystem, InodeRef, ManualRun, MountOptions,
-    Volume,
+    SetAttr, Volume,
 };
 
 type Recorded = Arc<RecordingDevice<MemoryDevice>>;
@@ -25,10 +25,15 @@ fn new_volume() -> (Recorded, Arc<Filesystem>) {
 
 /// A volume of `SEGMENTS` segments of so many blocks.
 fn volume_of_segments(per_segment: usize) -> (Recorded, Arc<Filesystem>) {
-    let memory = MemoryDevice::new(((SEGMENTS * per_segment + 8) * BLOCK) as u64);
     let mut parameters = parameters(BLOCK as u64);
     parameters.blocks_per_segment = per_segment as u32;
-    format(&memory, &parameters).unwrap();
+    volume_of(SEGMENTS, &parameters)
+}
+
+fn volume_of(segments: usize, parameters: &Parameters) -> (Recorded, Arc<Filesystem>) {
+    let blocks = segments * parameters.blocks_per_segment as usize + 8;
+    let memory = MemoryDevice::new((blocks * BLOCK) as u64);
+    format(&memory, parameters).unwrap();
     let device = Arc::new(RecordingDevice::new(memory));
     let fs = mount(&device);
     (device, fs)
@@ -89,6 +94,54 @@ fn overwriting_a_volume_many_times_needs_no_more_room_than_its_content() {
     let file = fs.lookup(&root, b"file").unwrap().inode;
     assert!(read_all(&fs, &file) == content, "and after a remount");
     fs.unmount().unwrap();
+}
+
+/// Overwrites blocks of a file here and there, as many as `count`.
+fn overwrite(fs: &Filesystem, file: &InodeRef, blocks: usize, count: usize) {
+    for nth in 0..count {
+        let at = nth * 7919 % blocks * BLOCK;
+        fs.write(file, at as u64, &pattern(nth, BLOCK)).unwrap();
+    }
+    fs.sync().unwrap();
+}
+
+/// What is kept back is kept back for this: where everything is live, a segment would be moved for
+/// each block.
+#[test]
+fn overwriting_a_full_volume_costs_what_its_reserve_allows() {
+    let parameters =
+        Parameters { blocks_per_segment: 64, reserved_percent: 30, ..parameters(BLOCK as u64) };
+    let (device, fs) = volume_of(120, &parameters);
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    let mut blocks = 0;
+    while fs.write(&file, (blocks * BLOCK) as u64, &pattern(blocks, BLOCK)).is_ok() {
+        blocks += 1;
+    }
+    // A little room is needed to change anything.
+    blocks -= blocks / 20;
+    let size = Some((blocks * BLOCK) as u64);
+    fs.set_attr(&file, &SetAttr { size, ..SetAttr::default() }).unwrap();
+    overwrite(&fs, &file, blocks, 2 * blocks);
+    let before = fs.status().cleaner.blocks_moved;
+    overwrite(&fs, &file, blocks, 2 * blocks);
+    let moved = (fs.status().cleaner.blocks_moved - before) as usize;
+    assert!(moved < 5 * 2 * blocks, "{moved} blocks were moved for {} written", 2 * blocks);
+    let usage = fs.usage().unwrap();
+    let filled = usage.live as f64 / usage.total as f64;
+    assert!((0.6..0.72).contains(&filled), "{filled} of the volume is live");
+    check(&*device);
+}
+
+#[test]
+fn what_is_overwritten_stays_available() {
+    let (_, fs) = volume_of_segments(2 * PER_SEGMENT);
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    let blocks = fs.stat_fs().unwrap().available as usize / 2;
+    overwrite(&fs, &file, blocks, blocks);
+    let before = fs.stat_fs().unwrap().available;
+    overwrite(&fs, &file, blocks, 6 * blocks);
+    let after = fs.stat_fs().unwrap().available;
+    assert!(after > before / 2, "{after} of {before} blocks");
 }
 
 /// Room for the change is made by giving up old checkpoints: not by giving up that one.

@@ -96,7 +96,7 @@ impl Metrics {
             gauge("segment_bytes", "Bytes of a segment", segment * block),
             gauge("segments", "Segments of the volume", status.geometry.nsegments),
             gauge("clean_segments", "Segments that are clean", status.clean_segments),
-            gauge("reserved_segments", "Segments that are kept back", status.reserved_segments),
+            gauge("kept_segments", "Segments that writers leave clean", status.kept_segments),
             counter("log_bytes", "Bytes in all logs", status.blocks_written * block),
             counter("user_bytes", "Bytes of files in them", status.user_blocks_written * block),
             counter(

@@ -84,8 +84,8 @@ impl Default for CleanerOptions {
             min_clean: Amount::Percent(10),
             max_clean: Amount::Percent(20),
             check_interval: Duration::from_secs(10),
-            segments_per_step: 16,
-            urgent_segments_per_step: 16,
+            segments_per_step: 32,
+            urgent_segments_per_step: 32,
             step_interval: Duration::from_millis(100),
             urgent_step_interval: Duration::ZERO,
             min_reclaimable: Amount::Percent(10),
@@ -183,7 +183,7 @@ pub struct Status {
     /// Segments by state.
     pub clean_segments: u64,
     /// Segments that are kept back for deleting and cleaning.
-    pub reserved_segments: u64,
+    pub kept_segments: u64,
     /// Totals of the cleaner.
     pub cleaner: CleanerTotals,
     /// The run that was asked for last.
@@ -238,7 +238,7 @@ pub struct Usage {
     pub reclaimable: u64,
     /// Blocks of clean segments and of the rest of the current one.
     pub free: u64,
-    /// Of these, blocks that are kept back.
+    /// Of free and reclaimable blocks, those that are kept back.
     pub reserved: u64,
     /// What deleting each snapshot alone would free.
     pub exclusive: Vec<(Cno, u64)>,

@@ -60,6 +60,7 @@ impl Filesystem {
             return Ok(());
         }
         log.snapshot_changes += 1;
+        self.space.set_reclaimable(0);
         let chores = Chores { snapshots: vec![(cno, snapshot)], ..Chores::default() };
         self.do_chores(&mut log, &chores).map(|_| ())
     }
@@ -169,6 +170,8 @@ impl Filesystem {
     /// The volume cannot be written.
     pub fn order_cleaner(&self, order: CleanerOrder) -> Result<()> {
         self.check_writable()?;
+        // What is protected may change.
+        self.space.set_reclaimable(0);
         self.cleaner.obey(order);
         Ok(())
     }
@@ -195,7 +198,7 @@ impl Filesystem {
             geometry,
             cno: self.view().tree.cno,
             clean_segments: self.space.free_blocks() / per_segment,
-            reserved_segments: self.space.reserved_blocks().div_ceil(per_segment),
+            kept_segments: self.space.kept_blocks().div_ceil(per_segment),
             cleaner: totals,
             run,
             last_step,
@@ -270,7 +273,7 @@ impl Filesystem {
             protection: known.protection(period, self.now().seconds as u64),
             period,
             free,
-            reserved: self.space.reserved_blocks().min(free),
+            reserved: self.space.reserved_blocks(),
         }
     }
 
@@ -282,6 +285,7 @@ impl Filesystem {
         let total = geometry.nsegments * u64::from(geometry.blocks_per_segment)
             - geometry.first_data_block.0;
         let kept = census.current + census.protected + census.kept;
+        let reclaimable = total.saturating_sub(look.free).saturating_sub(kept);
         // Ascending, as the snapshots are.
         let snapshots = look.protection.kept.iter();
         let alone = |cno: &Cno| (*cno, census.exclusive.get(cno).copied().unwrap_or(0));
@@ -292,9 +296,9 @@ impl Filesystem {
             snapshots: census.kept,
             protected: census.protected,
             protected_until: until.map(|time| time.saturating_add(look.period.as_secs())),
-            reclaimable: total.saturating_sub(look.free).saturating_sub(kept),
+            reclaimable,
             free: look.free,
-            reserved: look.reserved,
+            reserved: look.reserved.min(look.free + reclaimable),
             exclusive: snapshots.map(alone).collect(),
         }
     }

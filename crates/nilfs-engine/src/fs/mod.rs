@@ -329,8 +329,8 @@ impl Filesystem {
         let descriptors = last.map_or(1, |last| last.0 / layout.blocks_per_descriptor + 1);
         let per_descriptor = layout.groups_per_descriptor * layout.entries_per_group;
         let files = descriptors.saturating_mul(per_descriptor);
-        let free = self.space.free_blocks();
-        let reserved = self.space.reserved_blocks().max(geometry.reserved_segments() * per_segment);
+        let free = self.space.free_blocks() + self.space.reclaimable_blocks();
+        let reserved = self.space.reserved_blocks();
         Ok(StatFs {
             block_size: geometry.block_size.bytes() as u32,
             blocks: geometry.nsegments * per_segment - geometry.first_data_block.0,
@@ -448,8 +448,9 @@ impl Filesystem {
         self.noting(result)
     }
 
-    /// What does not fit is tried again after a commit, which turns the estimates of what changes
-    /// cost into facts, and then as long as the cleaner gains something.
+    /// What does not fit is tried again as long as the cleaner gains something: its checkpoint takes
+    /// everything that has changed along, so that a commit before it would write the same blocks of the
+    /// DAT once more. If there is nothing to gain, a commit turns the estimates of what changes cost into facts.
     fn admitted<T>(&self, cost: Cost, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut futile = 0;
         let mut committed = false;
@@ -461,11 +462,14 @@ impl Filesystem {
                     return operation();
                 }
             }
+            if self.make_room(cost)? {
+                continue;
+            }
             if !std::mem::replace(&mut committed, true) {
                 self.commit()?;
             } else if futile == FUTILE_STEPS {
                 return Err(Error::NoSpace);
-            } else if !self.make_room()? {
+            } else {
                 // Somebody else may have taken what a step has gained, or given something back.
                 futile += 1;
             }

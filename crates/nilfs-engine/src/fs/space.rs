@@ -25,10 +25,13 @@ const BLOCKS_PER_COMMIT: u64 = 64;
 /// that deletes ends the life of blocks that may be described anywhere in it.
 const LAST_SEGMENTS: u64 = 2;
 /// Deleting leaves a share of the segments to the cleaner, to move the blocks of others into. The
-/// more it can move in one step, the less the commit behind the step weighs.
-const CLEANER_SHARE: u64 = 64;
+/// more it can move in one step, the less the commit behind the step weighs; but what has to be
+/// clean cannot hold dead blocks, and the fewer these are, the more often live ones are moved.
+const CLEANER_SHARE: u64 = 128;
 /// The bounds of that share.
 const CLEANER_SEGMENTS: RangeInclusive<u64> = 1..=8;
+/// So many times that share is what programs have before the next shortage.
+const RUNWAY: u64 = 4;
 
 /// What an operation may change.
 #[derive(Debug, Clone, Copy)]
@@ -55,7 +58,12 @@ pub(crate) struct Space {
     dat_blocks: AtomicU64,
     /// Room on the device.
     free_blocks: AtomicU64,
+    /// What the segments in use could give back when that was last counted; 0 = not known.
+    reclaimable_blocks: AtomicU64,
+    /// What programs cannot fill: clean, or dead and to be reclaimed.
     reserved_blocks: AtomicU64,
+    /// What programs leave clean.
+    kept_blocks: AtomicU64,
     /// What programs should have when a shortage is over.
     runway_blocks: AtomicU64,
     /// What deleting leaves alone.
@@ -98,10 +106,11 @@ impl Space {
         // Who finds the volume full must still be able to delete, a little at a time.
         let blocks = geometry.nsegments.saturating_mul(per_segment);
         let deletes = (8 * BLOCKS_PER_COMMIT).min(blocks / 32);
-        let writing = deleting + deletes.max(per_segment).max(2 * BLOCKS_PER_COMMIT);
-        self.reserved_blocks.store(reserved.max(writing), Ordering::Relaxed);
+        let kept = deleting + deletes.max(per_segment).max(2 * BLOCKS_PER_COMMIT);
+        self.reserved_blocks.store(reserved.max(kept), Ordering::Relaxed);
+        self.kept_blocks.store(kept, Ordering::Relaxed);
         self.deleting_blocks.store(deleting, Ordering::Relaxed);
-        self.runway_blocks.store(2 * cleaner * per_segment, Ordering::Relaxed);
+        self.runway_blocks.store(RUNWAY * cleaner * per_segment, Ordering::Relaxed);
         self.last_blocks.store(last, Ordering::Relaxed);
     }
 
@@ -116,14 +125,14 @@ impl Space {
 
     /// Whether programs can write for a while.
     pub(crate) fn has_runway(&self) -> bool {
-        let kept = self.reserved_blocks.load(Ordering::Relaxed) + self.needed();
+        let kept = self.kept_blocks.load(Ordering::Relaxed) + self.needed();
         let runway = self.runway_blocks.load(Ordering::Relaxed);
         self.free_blocks.load(Ordering::Relaxed) >= kept + runway
     }
 
-    /// How much of the runway is used up: 0 = there is room, 1 = the reserve begins.
+    /// How much of the runway is used up: 0 = there is room, 1 = the rest is kept clean.
     pub(crate) fn shortage(&self) -> f64 {
-        let kept = self.reserved_blocks.load(Ordering::Relaxed);
+        let kept = self.kept_blocks.load(Ordering::Relaxed);
         let left = self.free_blocks.load(Ordering::Relaxed).saturating_sub(kept);
         let runway = self.runway_blocks.load(Ordering::Relaxed);
         if left >= runway { 0.0 } else { 1.0 - left as f64 / runway as f64 }
@@ -136,22 +145,61 @@ impl Space {
         self.free_blocks.load(Ordering::Relaxed).saturating_sub(kept)
     }
 
-    /// Blocks that programs cannot fill.
+    /// Blocks that programs cannot fill. They may be dead ones that the cleaner can reclaim: a full
+    /// volume, too, has some, so that not every overwriting moves a segment of live blocks.
     pub(crate) fn reserved_blocks(&self) -> u64 {
         self.reserved_blocks.load(Ordering::Relaxed)
+    }
+
+    /// Blocks that programs leave clean, for deleting and for the cleaner.
+    pub(crate) fn kept_blocks(&self) -> u64 {
+        self.kept_blocks.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of how much the cleaner could reclaim; 0 if that has become unknown.
+    pub(crate) fn set_reclaimable(&self, blocks: u64) {
+        self.reclaimable_blocks.store(blocks, Ordering::Relaxed);
+    }
+
+    /// So much of what could be reclaimed is free now.
+    pub(crate) fn reclaimed(&self, blocks: u64) {
+        let left = self.reclaimable_blocks().saturating_sub(blocks);
+        self.set_reclaimable(left);
+    }
+
+    /// Blocks that the cleaner could reclaim, as far as that is known.
+    pub(crate) fn reclaimable_blocks(&self) -> u64 {
+        self.reclaimable_blocks.load(Ordering::Relaxed)
     }
 
     /// Claims room for an operation, if there is.
     pub(crate) fn claim(&self, cost: Cost) -> Option<Claim<'_>> {
         // Two claims that each see the other's would both be refused.
         let _one_at_a_time = self.claiming.lock();
+        let claim = self.pending(cost);
+        let kept = if cost.frees { &self.deleting_blocks } else { &self.kept_blocks };
+        let room = self.free_blocks.load(Ordering::Relaxed);
+        let needed = self.needed();
+        let fits = needed + kept.load(Ordering::Relaxed) <= room;
+        (fits && (cost.frees || self.leaves_reserve(needed))).then_some(claim)
+    }
+
+    /// Whether an operation could be given room by cleaning, as far as that is known.
+    pub(crate) fn may_fit(&self, cost: Cost) -> bool {
+        let _one_at_a_time = self.claiming.lock();
+        let _claim = self.pending(cost);
+        cost.frees || self.leaves_reserve(self.needed())
+    }
+
+    fn pending(&self, cost: Cost) -> Claim<'_> {
         self.pending_pages.fetch_add(cost.pages, Ordering::Relaxed);
         self.pending_inodes.fetch_add(cost.inodes, Ordering::Relaxed);
-        let claim = Claim { space: self, cost };
-        let kept = if cost.frees { &self.deleting_blocks } else { &self.reserved_blocks };
-        let room = self.free_blocks.load(Ordering::Relaxed);
-        let needed = self.needed() + kept.load(Ordering::Relaxed);
-        (needed <= room).then_some(claim)
+        Claim { space: self, cost }
+    }
+
+    fn leaves_reserve(&self, needed: u64) -> bool {
+        let unused = self.free_blocks.load(Ordering::Relaxed) + self.reclaimable_blocks();
+        needed + self.reserved_blocks() <= unused
     }
 
     fn needed(&self) -> u64 {

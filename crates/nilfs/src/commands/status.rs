@@ -43,7 +43,7 @@ struct Record {
     blocks_per_segment: u32,
     segments: u64,
     clean_segments: u64,
-    reserved_segments: u64,
+    kept_segments: u64,
     blocks_written: u64,
     user_blocks_written: u64,
     write_amplification: Option<f64>,
@@ -113,8 +113,8 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
         (
             "clean segments",
             format!(
-                "{} of {}, {} kept back",
-                status.clean_segments, status.geometry.nsegments, status.reserved_segments
+                "{} of {}, {} kept clean",
+                status.clean_segments, status.geometry.nsegments, status.kept_segments
             ),
         ),
         ("full", full(rates::until_full(None, status))),
@@ -198,7 +198,7 @@ fn record(status: &Status) -> Record {
         blocks_per_segment: status.geometry.blocks_per_segment,
         segments: status.geometry.nsegments,
         clean_segments: status.clean_segments,
-        reserved_segments: status.reserved_segments,
+        kept_segments: status.kept_segments,
         blocks_written: status.blocks_written,
         user_blocks_written: status.user_blocks_written,
         write_amplification: rates::amplification(status),

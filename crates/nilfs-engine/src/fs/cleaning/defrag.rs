@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::Filesystem;
 use super::super::inode::InodeRef;
-use super::Harvest;
+use super::{Age, Ages, Harvest};
 use crate::cleaner::relocate::LiveBlock;
 use crate::error::Result;
 
@@ -43,9 +43,9 @@ impl Filesystem {
         }
         let mut work = self.cleaner.work();
         for part in blocks.chunks(STEP_BLOCKS) {
-            let now = self.now().seconds as u64;
-            let modified = u128::from(now) * part.len() as u128;
-            let mut harvest = Harvest { live: part.to_vec(), modified, ..Harvest::default() };
+            let now = Age { modified: self.now().seconds as u64, blocks: 0 };
+            let ages = Ages { of_others: now, ..Ages::default() };
+            let mut harvest = Harvest { live: part.to_vec(), ages, ..Harvest::default() };
             let contents = self.read_live(&mut harvest)?;
             let moves = self.move_blocks(&mut work, &mut harvest, &contents)?;
             done.moved += harvest.chores.moved.len() as u64;

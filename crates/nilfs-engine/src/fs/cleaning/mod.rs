@@ -18,7 +18,7 @@ mod moving;
 mod pace;
 mod quarantine;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -84,6 +84,13 @@ pub(super) struct Step {
     pub(super) candidates: u64,
 }
 
+/// What there is to choose from, while the log is locked.
+struct Survey<'a> {
+    log: MutexGuard<'a, Log>,
+    protection: Protection,
+    candidates: Vec<Candidate>,
+}
+
 /// What a step works on, chosen while the log was locked.
 struct Choice {
     victims: Vec<Candidate>,
@@ -94,15 +101,34 @@ struct Choice {
     snapshot_changes: u64,
 }
 
+/// When content was last modified.
+#[derive(Debug, Clone, Copy, Default)]
+struct Age {
+    /// The time (s).
+    modified: u64,
+    /// Blocks written since.
+    blocks: u64,
+}
+
+/// How old the content of segments is.
+#[derive(Debug, Default)]
+struct Ages {
+    of_victims: HashMap<SegNum, Age>,
+    of_others: Age,
+}
+
+impl Ages {
+    fn of(&self, segment: SegNum) -> Age {
+        self.of_victims.get(&segment).copied().unwrap_or(self.of_others)
+    }
+}
+
 /// What was found in the victims.
 #[derive(Default)]
 struct Harvest {
     chores: Chores,
     live: Vec<LiveBlock>,
-    /// Sums over the live blocks: when their segments were last modified (s), and how long ago in
-    /// blocks written since.
-    modified: u128,
-    age: u128,
+    ages: Ages,
     /// A superblock stands in the way.
     needed: bool,
 }
@@ -135,6 +161,7 @@ impl Filesystem {
         let freed = self.finish_step(&mut work, valid, harvest.chores, moves)?;
         self.wait_for_readers();
         let gained = self.writable_blocks(&work).saturating_sub(before);
+        self.space.reclaimed(gained);
         Ok(Step { freed, gained, candidates: choice.candidates })
     }
 
@@ -162,16 +189,16 @@ impl Filesystem {
         Ok(())
     }
 
-    fn choose(&self, work: &Work, wish: &Wish) -> Result<Option<Choice>> {
+    /// Looks at all segments that could be cleaned if checkpoints younger than `period` are kept;
+    /// `None`: all checkpoints.
+    fn survey(&self, work: &Work, period: Option<Duration>) -> Result<Option<Survey<'_>>> {
         let Some(log) = &self.log else { return Ok(None) };
         let mut log = self.lock_writable(log)?;
         let now = self.now().seconds as u64;
         let usages = self.usages(&log)?;
         let active = [Some(log.base.position.segment), Some(log.base.position.next)];
-        let block = self.store.block_size().bytes64();
-        let room = self.room_for_moving(work).min(STEP_BYTES / block);
         let Some(known) = log.knowledge.ready() else { return Ok(None) };
-        let mut protection = match wish.protection {
+        let mut protection = match period {
             Some(period) => known.protection(period, now),
             None => Protection::of_everything(),
         };
@@ -180,14 +207,12 @@ impl Filesystem {
             log.knowledge = Knowledge::Absent;
             drop(log);
             self.gather_knowledge()?;
-            return self.choose(work, wish);
+            return self.survey(work, period);
         }
-        if wish.evacuate.is_none() {
+        if period.is_some() {
             known.forget(&protection);
         }
-        let per_segment = u64::from(self.store.geometry().blocks_per_segment);
-        let least = wish.min_reclaimable.of(per_segment, block).max(1);
-        let all: Vec<Candidate> = usages
+        let candidates: Vec<Candidate> = usages
             .into_iter()
             .filter(|(segment, usage)| {
                 let open = work.open.map(|open| open.segment);
@@ -202,13 +227,32 @@ impl Filesystem {
                 age: known.table.age(segment),
             })
             .collect();
-        let gain = |candidate: &Candidate| candidate.gain(per_segment);
-        self.cleaner.note_reclaimable(all.iter().map(gain).sum());
-        let is_wanted = |candidate: &Candidate| match wish.evacuate {
+        if period == Some(self.cleaner.options().protection) {
+            let per_segment = u64::from(self.store.geometry().blocks_per_segment);
+            let gains = candidates.iter().map(|candidate| candidate.gain(per_segment));
+            self.space.set_reclaimable(gains.sum());
+        }
+        Ok(Some(Survey { log, protection, candidates }))
+    }
+
+    /// Counts what could be reclaimed.
+    pub(super) fn count_reclaimable(&self) -> Result<()> {
+        let work = self.cleaner.work();
+        self.gather_knowledge()?;
+        self.survey(&work, Some(self.cleaner.options().protection)).map(|_| ())
+    }
+
+    fn choose(&self, work: &Work, wish: &Wish) -> Result<Option<Choice>> {
+        let Some(survey) = self.survey(work, wish.protection)? else { return Ok(None) };
+        let Survey { log, protection, mut candidates } = survey;
+        let block = self.store.block_size().bytes64();
+        let room = self.room_for_moving(work).min(STEP_BYTES / block);
+        let per_segment = u64::from(self.store.geometry().blocks_per_segment);
+        let least = wish.min_reclaimable.of(per_segment, block).max(1);
+        candidates.retain(|candidate| match wish.evacuate {
             Some(first) => candidate.segment >= first,
-            None => gain(candidate) >= least,
-        };
-        let mut candidates: Vec<Candidate> = all.into_iter().filter(is_wanted).collect();
+            None => candidate.gain(per_segment) >= least,
+        });
         if candidates.is_empty() {
             return Ok(None);
         }
@@ -250,9 +294,8 @@ impl Filesystem {
             let content = content.and_then(|content| complete(content, victim));
             match content {
                 Ok(content) => {
-                    let count = content.live.len() as u128;
-                    harvest.modified += u128::from(victim.modified) * count;
-                    harvest.age += u128::from(victim.age) * count;
+                    let age = Age { modified: victim.modified, blocks: victim.age };
+                    harvest.ages.of_victims.insert(victim.segment, age);
                     harvest.live.extend(content.live);
                     harvest.chores.released.extend(content.dead);
                     harvest.chores.dat_keys.extend(content.dat_keys);
@@ -363,8 +406,10 @@ impl Filesystem {
                 continue;
             }
             if let Some(known) = log.knowledge.ready() {
-                let clock = known.table.clock().saturating_sub(moves.age);
-                moves.claimed.iter().for_each(|&segment| known.table.set_modified(segment, clock));
+                let clock = known.table.clock();
+                for &(segment, age) in &moves.ages {
+                    known.table.set_modified(segment, clock.saturating_sub(age));
+                }
             }
             break;
         }

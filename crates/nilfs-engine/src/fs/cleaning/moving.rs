@@ -7,10 +7,11 @@ use std::time::Instant;
 use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
 
 use super::super::Filesystem;
-use super::{Harvest, Work};
+use super::{Age, Ages, Harvest, Work};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::cleaner::relocate::LiveBlock;
 use crate::commit::{self, Beside, Chores, MovedBlock, MovedLogs};
+use crate::dat::Moved;
 use crate::error::{Error, Result};
 use crate::log::writer::LogWrite;
 
@@ -50,8 +51,8 @@ pub(super) struct Moves {
     /// Segments that were taken.
     pub(super) claimed: Vec<SegNum>,
     pub(super) open: Option<OpenSegment>,
-    /// How long ago the blocks were modified on the average, in blocks written since.
-    pub(super) age: u64,
+    /// How long ago the blocks in these were modified on the average, in blocks written since.
+    pub(super) ages: Vec<(SegNum, u64)>,
     /// Blocks written.
     pub(super) written: u64,
 }
@@ -135,12 +136,11 @@ impl Filesystem {
                 return Err(error);
             }
         };
-        let count = blocks.len() as u128;
-        let average = |sum: u128| u64::try_from(sum / count).unwrap_or(u64::MAX);
-        let modified = average(harvest.modified);
+        let geometry = self.store.geometry();
+        let averages = average_ages(|block| geometry.segment_of(block), &harvest.ages, &moved);
         let modified_in = |segment| match work.open {
             Some(open) if open.segment == segment => open.modified,
-            _ => modified,
+            _ => averages.get(&segment).map_or(0, |age| age.modified),
         };
         harvest.chores.moved = moved;
         harvest.chores.moved.sort_unstable_by_key(|moved| moved.vblocknr);
@@ -148,11 +148,12 @@ impl Filesystem {
         let (segment, block) = end;
         let head = logs.last().map_or((Seq(0), segment), |log| (log.seq, log.next));
         let open = OpenSegment { segment, block, head, modified: modified_in(segment) };
+        let ages = claimed.iter().filter_map(|it| Some((*it, averages.get(it)?.blocks))).collect();
         Ok(Moves {
             claimed,
             // A log of one block says nothing.
-            open: Some(open).filter(|open| open.room(&self.store.geometry()) >= 2),
-            age: average(harvest.age),
+            open: Some(open).filter(|open| open.room(&geometry) >= 2),
+            ages,
             written: logs.iter().map(LogWrite::len).sum(),
         })
     }
@@ -275,5 +276,50 @@ impl Filesystem {
             adopted.push((log.segment, filled, modified_in(log.segment)));
         }
         adopted
+    }
+}
+
+/// How old the blocks are on the average that each segment has got.
+fn average_ages(
+    segment_of: impl Fn(BlockNr) -> SegNum,
+    ages: &Ages,
+    moved: &[Moved],
+) -> HashMap<SegNum, Age> {
+    let mut sums: HashMap<SegNum, (u128, u128, u128)> = HashMap::new();
+    for moved in moved {
+        let age = ages.of(segment_of(moved.from));
+        let (modified, blocks, count) = sums.entry(segment_of(moved.to)).or_default();
+        *modified += u128::from(age.modified);
+        *blocks += u128::from(age.blocks);
+        *count += 1;
+    }
+    let average = |sum: u128, count| u64::try_from(sum / count).unwrap_or(u64::MAX);
+    let averages = sums.into_iter().map(|(segment, (modified, blocks, count))| {
+        (segment, Age { modified: average(modified, count), blocks: average(blocks, count) })
+    });
+    averages.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use nilfs_ondisk::VBlockNr;
+
+    use super::*;
+
+    #[test]
+    fn hot_content_is_not_taken_for_older_because_cold_content_was_moved_with_it() {
+        let (hot, cold) = (Age { modified: 90, blocks: 10 }, Age { modified: 10, blocks: 900 });
+        let of_victims = HashMap::from([(SegNum(1), hot), (SegNum(2), cold)]);
+        let ages = Ages { of_victims, of_others: Age::default() };
+        let moved =
+            |from, to| Moved { vblocknr: VBlockNr(1), from: BlockNr(from), to: BlockNr(to) };
+        // The first of these has blocks of hot content only, the second one of each.
+        let averages = average_ages(
+            |block| SegNum(block.0 / 16),
+            &ages,
+            &[moved(16, 65), moved(17, 66), moved(18, 67), moved(33, 81), moved(20, 80)],
+        );
+        let blocks = |segment| averages.get(&SegNum(segment)).map(|age| (age.modified, age.blocks));
+        assert_eq!([blocks(4), blocks(5), blocks(6)], [Some((90, 10)), Some((50, 455)), None]);
     }
 }

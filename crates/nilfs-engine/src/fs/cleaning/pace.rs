@@ -1,13 +1,14 @@
 //! When the cleaner works: ahead of need while nobody writes, beside the writers when clean segments
 //! become few, for a writer that finds no room, and when somebody asks for it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nilfs_ondisk::Cno;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::super::Filesystem;
+use super::super::space::Cost;
 use super::{Step, Wish, Work};
 use crate::cleaner::options::{
     Amount, CleanerOptions, CleanerOrder, CleanerState, CleanerTotals, ManualRun, Policy,
@@ -31,8 +32,6 @@ pub(crate) struct Cleaner {
     control: Mutex<Control>,
     condition: Condvar,
     totals: Mutex<CleanerTotals>,
-    /// Blocks that the segments in use could give back when a step last looked; 0 = not known.
-    reclaimable: AtomicU64,
     gathering: Mutex<()>,
     /// Checkpoints that somebody is just making snapshots of.
     pinned: Mutex<Vec<Cno>>,
@@ -155,10 +154,6 @@ impl Cleaner {
         self.pinned.lock().clone()
     }
 
-    pub(super) fn note_reclaimable(&self, blocks: u64) {
-        self.reclaimable.store(blocks, Ordering::Relaxed);
-    }
-
     pub(super) fn count(&self, change: impl FnOnce(&mut CleanerTotals)) {
         change(&mut self.totals.lock());
     }
@@ -254,10 +249,10 @@ impl Filesystem {
         if control.suspended || !options.enabled {
             return Task::Wait(LONG);
         }
-        let spare = clean.saturating_sub(self.space.reserved_blocks().div_ceil(per_segment));
+        let spare = clean.saturating_sub(self.space.kept_blocks().div_ceil(per_segment));
         let segments = |amount: Amount| amount.of(geometry.nsegments, geometry.segment_bytes());
         let enough = segments(options.max_clean);
-        let unused = spare + self.cleaner.reclaimable.load(Ordering::Relaxed) / per_segment;
+        let unused = spare + self.space.reclaimable_blocks() / per_segment;
         let least = segments(options.min_clean).min(unused.div_ceil(4));
         // With no least number, there is never enough.
         if spare >= enough && segments(options.min_clean) > 0 {
@@ -354,12 +349,21 @@ impl Filesystem {
         }
     }
 
-    /// Makes room for somebody who found none, and some more, so that the next one does not come at
-    /// once. False if there is nothing to be gained.
-    pub(crate) fn make_room(&self) -> Result<bool> {
+    /// Makes room for somebody who found none for `cost`, and some more, so that the next one does
+    /// not come at once. False if there is nothing to be gained.
+    pub(crate) fn make_room(&self, cost: Cost) -> Result<bool> {
         let options = self.cleaner.options();
         if !options.enabled {
             return Ok(false);
+        }
+        let known = self.space.may_fit(cost);
+        self.count_reclaimable()?;
+        if !self.space.may_fit(cost) {
+            return Ok(false);
+        }
+        // Enough may be clean, if it was only not known how much of the reserve is dead blocks.
+        if !known {
+            return Ok(true);
         }
         let lasting = Wish {
             victims: options.urgent_segments_per_step as usize,

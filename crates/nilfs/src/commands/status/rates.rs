@@ -28,7 +28,7 @@ pub fn until_full(earlier: Option<&Status>, now: &Status) -> Option<Duration> {
     if filled <= 0.0 || seconds <= 0.0 {
         return None;
     }
-    let left = now.clean_segments.saturating_sub(now.reserved_segments) as f64;
+    let left = now.clean_segments.saturating_sub(now.kept_segments) as f64;
     Duration::try_from_secs_f64(left * seconds / filled).ok()
 }
 
@@ -66,7 +66,7 @@ pub mod tests {
             },
             cno: Cno(17),
             clean_segments: 550,
-            reserved_segments: 50,
+            kept_segments: 50,
             cleaner: CleanerTotals { segments_freed: 40, ..CleanerTotals::default() },
             run: RunProgress::default(),
             last_step: None,

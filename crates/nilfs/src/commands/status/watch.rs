@@ -157,7 +157,7 @@ fn numbers(status: &Status, full: Option<Duration>) -> Vec<Line<'static>> {
 
 fn clean_segments(status: &Status) -> Gauge<'static> {
     let (clean, all) = (status.clean_segments, status.geometry.nsegments.max(1));
-    let colour = if clean > status.reserved_segments { Color::Cyan } else { Color::Red };
+    let colour = if clean > status.kept_segments { Color::Cyan } else { Color::Red };
     Gauge::default()
         .block(Block::bordered().title("clean segments"))
         .gauge_style(Style::new().fg(colour))
