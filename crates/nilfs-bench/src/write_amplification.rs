@@ -1,7 +1,7 @@
 //! What cleaning costs in the long run: blocks written for each block that a program writes, on a
 //! volume that is as full as it stays and is overwritten all the time. Counted, not timed, on a
-//! device in memory. The cleaner runs beside the writer, as in a mount: so two runs are never quite
-//! the same.
+//! device in memory. Checkpoints and the cleaner come as they come in a mount: so two runs are never
+//! quite the same.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +21,8 @@ use crate::sizes::SEED;
 const BLOCK: u64 = 4096;
 /// `S_IFREG`.
 const REGULAR: u16 = 0o100_000;
-/// Small segments, so that a small volume has as many as a large one.
+/// Small segments, so that a small volume has as many as a large one, as 16 GiB of 8 MiB each.
 const BLOCKS_PER_SEGMENT: u32 = 256;
-/// Blocks that programs write between two checkpoints.
-const BLOCKS_PER_COMMIT: u64 = 2048;
 /// What a program can expect at best, by how much of the volume is live (%): all blocks equally
 /// likely to be overwritten, the fullest segments' content gone for good before they are cleaned.
 const UNIFORM_LIMIT: [(u64, f64); 4] = [(50, 1.26), (70, 1.88), (80, 2.69), (90, 5.18)];
@@ -35,10 +33,10 @@ const HOT_COLD_LIMIT: [(u64, f64); 4] = [(50, 1.07), (70, 1.25), (80, 1.48), (90
 #[derive(Args)]
 pub struct Options {
     /// Megabytes of the volume.
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 2048)]
     size: u64,
     /// How often the volume is overwritten before counting begins, and while it lasts.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 1)]
     turns: u64,
     /// Policies of the cleaner: timestamp, greedy, cost-benefit; all by default.
     #[arg(long, value_delimiter = ',')]
@@ -177,9 +175,6 @@ fn filled_volume(
     for first in (0..blocks).step_by(64) {
         let count = 64.min(blocks - first);
         fs.write(&file, first * BLOCK, &vec![1; (count * BLOCK) as usize])?;
-        if first % BLOCKS_PER_COMMIT == 0 {
-            fs.commit()?;
-        }
     }
     fs.sync()?;
     Ok((fs, file, blocks))
@@ -194,12 +189,9 @@ fn overwrite(
     count: u64,
 ) -> Result<()> {
     let content = vec![2; BLOCK as usize];
-    for nth in 0..count {
+    for _ in 0..count {
         let block = pattern.next(random, blocks);
         fs.write(file, block * BLOCK, &content)?;
-        if nth % BLOCKS_PER_COMMIT == 0 {
-            fs.commit()?;
-        }
     }
     Ok(fs.commit().map(|_| ())?)
 }

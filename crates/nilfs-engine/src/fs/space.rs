@@ -30,8 +30,11 @@ const LAST_SEGMENTS: u64 = 2;
 const CLEANER_SHARE: u64 = 128;
 /// The bounds of that share.
 const CLEANER_SEGMENTS: RangeInclusive<u64> = 1..=8;
-/// So many times that share is what programs have before the next shortage.
-const RUNWAY: u64 = 4;
+/// The share of the segments that programs have before the next shortage: they write what has changed
+/// and the DAT behind it, so the more there is, the less the DAT weighs.
+const RUNWAY_SHARE: u64 = 24;
+/// The bounds of that share: somebody waits for it.
+const RUNWAY_SEGMENTS: RangeInclusive<u64> = 2..=48;
 
 /// What an operation may change.
 #[derive(Debug, Clone, Copy)]
@@ -100,8 +103,11 @@ impl Space {
         let reserved = geometry.reserved_segments().saturating_mul(per_segment);
         self.free_blocks.store(free, Ordering::Relaxed);
         self.dat_blocks.store(commit, Ordering::Relaxed);
-        let (least, most) = CLEANER_SEGMENTS.into_inner();
-        let cleaner = (geometry.nsegments / CLEANER_SHARE).clamp(least, most);
+        let share = |share: u64, bounds: RangeInclusive<u64>| {
+            (geometry.nsegments / share).clamp(*bounds.start(), *bounds.end())
+        };
+        let cleaner = share(CLEANER_SHARE, CLEANER_SEGMENTS);
+        let runway = share(RUNWAY_SHARE, RUNWAY_SEGMENTS);
         let deleting = last + commit + cleaner * per_segment;
         // Who finds the volume full must still be able to delete, a little at a time.
         let blocks = geometry.nsegments.saturating_mul(per_segment);
@@ -110,7 +116,7 @@ impl Space {
         self.reserved_blocks.store(reserved.max(kept), Ordering::Relaxed);
         self.kept_blocks.store(kept, Ordering::Relaxed);
         self.deleting_blocks.store(deleting, Ordering::Relaxed);
-        self.runway_blocks.store(RUNWAY * cleaner * per_segment, Ordering::Relaxed);
+        self.runway_blocks.store(runway * per_segment, Ordering::Relaxed);
         self.last_blocks.store(last, Ordering::Relaxed);
     }
 

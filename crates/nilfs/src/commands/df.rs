@@ -71,7 +71,7 @@ fn print(usage: &Usage, record: &Record) -> anyhow::Result<()> {
         Some(time) => format!("kept by young checkpoints until {}", local_time(time as i64)),
         None => "kept by young checkpoints".to_owned(),
     };
-    let free = format!("of this and the reclaimable {} are kept back", size::human(bytes.reserved));
+    let free = format!("{} of free and reclaimable kept back", size::human(bytes.reserved));
     let mut rows = Rows::new(&[
         Column::Text("SPACE"),
         Column::Number("SIZE"),
