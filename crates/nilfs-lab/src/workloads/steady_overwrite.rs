@@ -35,7 +35,8 @@ fn steps(setting: &Setting) -> Vec<Step> {
             let sync = format!("--fdatasync={SYNC_INTERVAL}");
             format!("{options} --size=$(stat -c %s \"$DIR/file\") --io_size={bytes} {sync}")
         };
-        let measured = (setting.device_bytes / 16) >> 20 << 20;
+        // Several steps of any cleaner: one more or less must not decide.
+        let measured = (setting.device_bytes / 4) >> 20 << 20;
         let writes = measured / 4096;
         let best = Best::Synced {
             times: (writes / SYNC_INTERVAL) as f64,

@@ -356,14 +356,10 @@ impl Filesystem {
         if !options.enabled {
             return Ok(false);
         }
-        let known = self.space.may_fit(cost);
-        self.count_reclaimable()?;
+        // Enough may be clean, if it is only not known how much of the reserve is dead blocks.
         if !self.space.may_fit(cost) {
-            return Ok(false);
-        }
-        // Enough may be clean, if it was only not known how much of the reserve is dead blocks.
-        if !known {
-            return Ok(true);
+            self.count_reclaimable()?;
+            return Ok(self.space.may_fit(cost));
         }
         let lasting = Wish {
             victims: options.urgent_segments_per_step as usize,
