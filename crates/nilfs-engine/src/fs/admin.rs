@@ -60,7 +60,9 @@ impl Filesystem {
             return Ok(());
         }
         log.snapshot_changes += 1;
-        self.space.set_reclaimable(0);
+        if snapshot {
+            self.space.set_reclaimable(0);
+        }
         let chores = Chores { snapshots: vec![(cno, snapshot)], ..Chores::default() };
         self.do_chores(&mut log, &chores).map(|_| ())
     }
@@ -170,9 +172,11 @@ impl Filesystem {
     /// The volume cannot be written.
     pub fn order_cleaner(&self, order: CleanerOrder) -> Result<()> {
         self.check_writable()?;
-        // What is protected may change.
-        self.space.set_reclaimable(0);
         self.cleaner.obey(order);
+        if matches!(order, CleanerOrder::Configure(_)) {
+            // More may be protected from now on.
+            self.space.set_reclaimable(0);
+        }
         Ok(())
     }
 

@@ -118,10 +118,10 @@ mod tests {
             .spawn()
             .unwrap();
         let mut agent = Agent::new(silent.stdin.take().unwrap(), silent.stdout.take().unwrap());
-        let error = agent.run("fio", Duration::from_millis(6)).unwrap_err();
-        assert_eq!(error.to_string(), "a step did not end within 0.0001 minutes");
+        let answer = agent.run("fio", Duration::from_millis(6));
         silent.kill().unwrap();
         silent.wait().unwrap();
+        assert_eq!(answer.unwrap_err().to_string(), "a step did not end within 0.0001 minutes");
     }
 
     #[test]
