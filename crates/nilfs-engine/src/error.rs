@@ -33,6 +33,12 @@ pub enum Error {
     /// There is no room for what should be written.
     #[error("no space left on the volume")]
     NoSpace,
+    /// The volume was not closed cleanly and is too full for a recovery on the device.
+    #[error(
+        "the volume was not closed cleanly, and there is no room to recover it; nothing is lost: a \
+         read-only mount (-o ro) shows everything"
+    )]
+    NoRoomToRecover,
     /// What lies behind the new end does not fit before it.
     #[error("there is no room to shrink so far: {segments} more segments would have to be free")]
     NoRoomToShrink {

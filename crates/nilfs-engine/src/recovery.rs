@@ -24,7 +24,7 @@ pub(crate) struct ChainedLog {
 }
 
 impl ChainedLog {
-    /// The block behind the log.
+    /// The block after the log.
     pub(crate) fn end(&self) -> BlockNr {
         self.start.plus(self.header.nblocks.into())
     }
@@ -37,14 +37,34 @@ pub(crate) struct Found {
     pub(crate) newest: ChainedLog,
     /// Its checkpoint.
     pub(crate) cno: Cno,
-    /// The newest valid log of all; behind `newest` if the volume was not closed cleanly.
+    /// The newest valid log of all; after `newest` if the volume was not closed cleanly.
     pub(crate) last_valid: ChainedLog,
     /// Whether the volume was closed cleanly and its newest log is whole.
     pub(crate) clean: bool,
     /// First and last log of what may have to be rolled forward.
-    replay: Option<(BlockNr, BlockNr)>,
-    /// Segments that the scan went through behind `newest`, `newest`'s own included.
-    pub(crate) passed: Vec<SegNum>,
+    replay: Option<(BlockNr, ChainedLog)>,
+    /// Segments that the scan went through after `newest`, `newest`'s own included.
+    passed: Vec<SegNum>,
+}
+
+impl Found {
+    /// The last log that a recovery needs: the newest checkpoint, or the data-sync log after it that
+    /// is `salvaged` last.
+    pub(crate) fn last_needed(&self, salvaged: bool) -> ChainedLog {
+        match self.replay {
+            Some((_, last)) if salvaged => last,
+            _ => self.newest,
+        }
+    }
+
+    /// The segments whose logs a recovery needs, if it has `salvaged` something, until a superblock
+    /// names a newer checkpoint. The scan has to come through them again after another crash.
+    pub(crate) fn needed(&self, salvaged: bool) -> impl Iterator<Item = SegNum> {
+        let last = self.last_needed(salvaged).segment;
+        let end = self.passed.iter().position(|segment| *segment == last);
+        let count = end.filter(|_| salvaged).map_or(0, |end| end + 1);
+        self.passed[..count].iter().copied()
+    }
 }
 
 /// Opens the store of the volume and finds its newest checkpoint, from one superblock or, if that
@@ -116,7 +136,7 @@ fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<Found> {
                         first = first.or(Some(at));
                     }
                     if header.has(LOGEND) {
-                        last = Some(at);
+                        last = Some(log);
                     }
                 }
             }
@@ -207,7 +227,7 @@ pub(crate) fn salvage(store: &Store, found: &Found) -> Result<Salvaged> {
                     "the log in block {at} interrupts a data-sync log"
                 )));
             }
-            if at == last {
+            if at == last.start {
                 return Ok(salvaged);
             }
             next =

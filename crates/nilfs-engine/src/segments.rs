@@ -178,12 +178,13 @@ impl SufileEdit {
         Ok(())
     }
 
-    /// Counts the clean segments, whatever the header says.
-    pub(crate) fn count_clean(&self, source: Source<'_>) -> Result<u64> {
-        let mut clean = 0;
+    /// The clean segments, whatever the header says.
+    pub(crate) fn clean(&self, source: Source<'_>) -> Result<Vec<SegNum>> {
+        let mut clean = Vec::new();
         for segment in (0..self.nsegments).map(SegNum) {
-            let usage = usage_of(&self.file, source, &self.layout, segment)?;
-            clean += u64::from(usage.is_clean());
+            if usage_of(&self.file, source, &self.layout, segment)?.is_clean() {
+                clean.push(segment);
+            }
         }
         Ok(clean)
     }

@@ -19,8 +19,8 @@ const ROUND: usize = 100;
 /// How often the volume must have said that it is full before the world ends.
 const REFUSALS: usize = 8;
 const CUTS: usize = 8;
-/// Power cuts one after the other; each recovery takes space that only a cleaner could give back.
-const CUTS_IN_A_ROW: u64 = 3;
+/// Power cuts one after the other, with nothing that could clean in between.
+const CUTS_IN_A_ROW: u64 = 16;
 
 fn settings(seed: u64) -> Settings {
     Settings {

@@ -25,6 +25,7 @@ mod inode;
 mod names;
 mod numbers;
 pub(crate) mod resize;
+mod resume;
 mod space;
 mod sync;
 mod table;
@@ -192,7 +193,8 @@ impl Filesystem {
         let log = match options.read_only {
             true => None,
             false => {
-                let mut log = Log::open(&volume, !salvaged.is_empty())?;
+                let opened = Log::open(&volume, !salvaged.is_empty());
+                let mut log = opened.map_err(no_room_to_recover)?;
                 log.recount(&volume.store)?;
                 Some(Mutex::new(log))
             }
@@ -230,7 +232,7 @@ impl Filesystem {
         match &fs.log {
             Some(log) => {
                 let mut log = log.lock();
-                fs.begin(&mut log)?;
+                fs.begin(&mut log).map_err(no_room_to_recover)?;
                 if volume.superblocks_lag {
                     fs.mark_in_use(&mut log)?;
                 }
@@ -519,5 +521,13 @@ impl Filesystem {
                 }
             }
         }
+    }
+}
+
+/// A mount takes room on the device for nothing but a recovery.
+fn no_room_to_recover(error: Error) -> Error {
+    match error {
+        Error::NoSpace => Error::NoRoomToRecover,
+        error => error,
     }
 }

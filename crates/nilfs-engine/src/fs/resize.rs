@@ -246,7 +246,7 @@ impl Log {
         let dat = std::sync::Arc::clone(&self.base.dat);
         let pointers = crate::bmap::Pointers::Virtual(&dat);
         let source = crate::bmap::Source { store, pointers };
-        let clean = self.base.sufile_edit.count_clean(source)?;
+        let clean = self.base.sufile_edit.clean(source)?.len() as u64;
         tracing::warn!("a resize was interrupted; {clean} segments are clean");
         self.base.sufile_edit.set_clean(source, clean)?;
         self.base.clean_segments = clean;

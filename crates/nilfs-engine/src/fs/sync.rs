@@ -20,12 +20,11 @@ use zerocopy::little_endian::{U16, U64};
 
 use super::cleaning::{Knowledge, Quarantine};
 use super::inode::InodeRef;
-use super::{Filesystem, Stopped};
+use super::{Filesystem, Stopped, resume};
 use crate::checkpoints;
 use crate::commit::{self, Barred, Base, Chores, Commit, Frozen, Request};
 use crate::dat::DatEdit;
 use crate::error::{Error, Result};
-use crate::log::layout::LogPosition;
 use crate::log::writer::LogWrite;
 use crate::overlay::{FrozenInode, Overlay};
 use crate::segments::SufileEdit;
@@ -77,9 +76,8 @@ pub(super) struct Outcome {
 }
 
 impl Log {
-    /// Gets ready to write behind the newest checkpoint. Behind an unclean end the log goes on in a
-    /// fresh segment, under a sequence number that no lost log can have. `salvaged`: the segments
-    /// that recovery went through are still needed until the next superblock.
+    /// Gets ready to write after the newest checkpoint. `salvaged`: something was found in data-sync
+    /// logs after an unclean end, and they are still needed until the next superblock.
     pub(super) fn open(volume: &Volume, salvaged: bool) -> Result<Self> {
         let (store, found) = (&volume.store, &volume.found);
         let newest = &found.newest;
@@ -87,22 +85,13 @@ impl Log {
         let entry = checkpoints::checkpoint(source, &volume.cpfile()?, found.cno)?;
         let view = volume.view(None)?;
         let mut sufile_edit = SufileEdit::new(source, volume.sufile()?);
-        let mut avoid = BTreeSet::new();
-        let position = if found.clean {
-            LogPosition {
-                segment: newest.segment,
-                block: newest.end(),
-                next: newest.next.ok_or_else(|| {
-                    Error::Inconsistent("the newest log names a next segment out of range".into())
-                })?,
-                seq: newest.header.seq,
-            }
-        } else {
-            if salvaged {
-                avoid.extend(found.passed.iter().copied());
-                avoid.insert(found.last_valid.segment);
-            }
-            fresh_position(volume, &mut sufile_edit, &avoid)?
+        let needed: BTreeSet<SegNum> = match found.clean {
+            true => BTreeSet::new(),
+            false => found.needed(salvaged).collect(),
+        };
+        let position = match found.clean {
+            true => resume::after(newest)?,
+            false => resume::position(volume, &mut sufile_edit, &needed, salvaged)?,
         };
         let base = Base {
             tree: Arc::clone(&view.tree),
@@ -124,7 +113,7 @@ impl Log {
         Ok(Self {
             base,
             superblocks,
-            barred: Barred { segments: avoid, from: None },
+            barred: Barred { segments: needed, from: None },
             beyond_end: 0,
             knowledge: Knowledge::default(),
             quarantine: Quarantine::default(),
@@ -139,41 +128,6 @@ impl Log {
             closed: false,
         })
     }
-}
-
-/// Where the log goes on after an unclean end: in the segment that was set aside for it, if recovery
-/// does not need what lost logs have left there, else in a free one.
-fn fresh_position(
-    volume: &Volume,
-    sufile: &mut SufileEdit,
-    avoid: &BTreeSet<SegNum>,
-) -> Result<LogPosition> {
-    let source = volume.source();
-    let (geometry, newest) = (&volume.store.geometry(), &volume.found.newest);
-    let set_aside = match newest.next.filter(|next| *next != newest.segment) {
-        Some(next) if sufile.is_set_aside(source, next)? => Some(next),
-        _ => None,
-    };
-    let avoided = |segment| avoid.contains(&segment);
-    let segment = match set_aside {
-        Some(next) if !avoided(next) => next,
-        Some(next) => {
-            sufile.free(source, next)?;
-            sufile.allocate(source, &avoided)?
-        }
-        None => sufile.allocate(source, &avoided)?,
-    };
-    let next = match sufile.allocate(source, &avoided) {
-        // No segment is left. Behind the newest log there may be room for deleting something.
-        Err(Error::NoSpace) if set_aside == Some(segment) => {
-            let (segment, block, seq) = (newest.segment, newest.end(), newest.header.seq);
-            return Ok(LogPosition { segment, block, next: set_aside.unwrap_or(segment), seq });
-        }
-        next => next?,
-    };
-    // More segments than there are cannot have been lost.
-    let seq = volume.found.last_valid.header.seq.plus(geometry.nsegments + 2);
-    Ok(LogPosition { segment, block: geometry.segment_start(segment), next, seq })
 }
 
 impl Filesystem {

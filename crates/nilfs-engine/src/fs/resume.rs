@@ -1,0 +1,157 @@
+//! Where the log goes on when a volume is mounted to be written, above all after an unclean end. It
+//! knows nothing of what the next log will hold.
+//!
+//! # What must not happen after an unclean end
+//!
+//! Lost logs lie after the newest checkpoint: torn ones, whole ones after these, and the checkpoint of
+//! a recovery that was itself cut off. Two things must hold until a superblock names the checkpoint
+//! that completes this recovery, and after it:
+//!
+//! * **What a recovery needs is not written over**: the newest checkpoint, and every log up to the
+//!   last data-sync log that was salvaged. The next recovery may have to start all over.
+//! * **No lost log joins the chain.** A whole log whose sequence number fits would be taken for the
+//!   successor of a new log that happens to end where it starts.
+//!
+//! A *fresh segment* under a sequence number that no log on the volume has keeps both promises without
+//! a look at what was lost. But it costs a segment at every crash: the rest of the one before cannot
+//! be written until it has been cleaned. Where few are clean, the log *goes on in its own segment*
+//! after the last log that is needed. Lost logs can only be in that segment, in the one that was set
+//! aside for it, and in those that were clean: so few that all of them are looked through, and every
+//! log in them that could join the chain is destroyed.
+
+use std::collections::BTreeSet;
+
+use nilfs_device::IoSlice;
+use nilfs_ondisk::summary::LogHeader;
+use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
+
+use crate::error::{Error, Result};
+use crate::log::layout::LogPosition;
+use crate::log::reader;
+use crate::recovery::ChainedLog;
+use crate::segments::SufileEdit;
+use crate::store::Store;
+use crate::volume::Volume;
+
+/// Clean segments that are looked through for lost logs at most. With more of them, a volume can
+/// afford a segment for a crash.
+const MOST_SEARCHED: u64 = 8;
+
+/// The position right after a log, in its own segment.
+pub(super) fn after(log: &ChainedLog) -> Result<LogPosition> {
+    let next = log.next.ok_or_else(|| {
+        Error::Inconsistent(format!(
+            "the log in block {} names a next segment that the volume does not have",
+            log.start
+        ))
+    })?;
+    Ok(LogPosition { segment: log.segment, block: log.end(), next, seq: log.header.seq })
+}
+
+/// Where the log goes on after an unclean end. The segments `needed` by this recovery are not written
+/// to, except after the last log that is needed.
+pub(super) fn position(
+    volume: &Volume,
+    sufile: &mut SufileEdit,
+    needed: &BTreeSet<SegNum>,
+    salvaged: bool,
+) -> Result<LogPosition> {
+    if sufile.clean_segments(volume.source())? <= MOST_SEARCHED
+        && let Some(position) = in_own_segment(volume, sufile, salvaged)?
+    {
+        return Ok(position);
+    }
+    in_fresh_segment(volume, sufile, needed)
+}
+
+/// Goes on right after the last log that is needed; `None` if its next segment is not free.
+fn in_own_segment(
+    volume: &Volume,
+    sufile: &SufileEdit,
+    salvaged: bool,
+) -> Result<Option<LogPosition>> {
+    let (store, source) = (&volume.store, volume.source());
+    let last = volume.found.last_needed(salvaged);
+    let position = match after(&last) {
+        Ok(position) if position.next != position.segment => position,
+        _ => return Ok(None),
+    };
+    if !sufile.is_set_aside(source, position.next)? {
+        return Ok(None);
+    }
+    let geometry = store.geometry();
+    let whole = |segment| (geometry.segment_start(segment), geometry.segment_end(segment));
+    let rest = (position.block, geometry.segment_end(position.segment));
+    let clean = sufile.clean(source)?.into_iter().map(whole);
+    let mut found = false;
+    for (from, end) in [rest, whole(position.next)].into_iter().chain(clean) {
+        found |= destroy_logs(store, from, end, position.seq)?;
+    }
+    if found {
+        // They must be gone before a new log is there that one of them could follow.
+        store.flush()?;
+    }
+    Ok(Some(position))
+}
+
+/// Destroys the header of every log from `seq` on in a range of blocks. Returns whether there was
+/// one.
+fn destroy_logs(store: &Store, from: BlockNr, end: BlockNr, seq: Seq) -> Result<bool> {
+    let Geometry { block_size, blocks_per_segment, .. } = store.geometry();
+    let mut block = vec![0; block_size.bytes()];
+    let zeros = vec![0; block_size.bytes()];
+    let mut found = false;
+    for at in (from.0..end.0).map(BlockNr) {
+        store.read_run(at, &mut block)?;
+        let header = LogHeader::parse(&block, block_size, blocks_per_segment);
+        if header.is_ok_and(|header| header.seq >= seq) {
+            store.write_run(at, &[IoSlice::new(&zeros)])?;
+            found = true;
+        }
+    }
+    Ok(found)
+}
+
+/// Takes the segment that was set aside for the log, or another clean one, and one to follow.
+fn in_fresh_segment(
+    volume: &Volume,
+    sufile: &mut SufileEdit,
+    needed: &BTreeSet<SegNum>,
+) -> Result<LogPosition> {
+    let (store, source, newest) = (&volume.store, volume.source(), &volume.found.newest);
+    let is_needed = |segment| needed.contains(&segment);
+    let set_aside = match newest.next.filter(|next| *next != newest.segment) {
+        Some(next) if sufile.is_set_aside(source, next)? => Some(next),
+        _ => None,
+    };
+    let segment = match set_aside {
+        Some(next) if !is_needed(next) => next,
+        Some(next) => {
+            sufile.free(source, next)?;
+            sufile.allocate(source, &is_needed)?
+        }
+        None => sufile.allocate(source, &is_needed)?,
+    };
+    let next = sufile.allocate(source, &is_needed)?;
+    let block = store.geometry().segment_start(segment);
+    Ok(LogPosition { segment, block, next, seq: unused_seq(volume, [segment, next])? })
+}
+
+/// A sequence number that no lost log has: more segments than there are cannot have been lost, and a
+/// recovery that was cut off has begun to write in these segments, too.
+fn unused_seq(volume: &Volume, segments: [SegNum; 2]) -> Result<Seq> {
+    let store = &volume.store;
+    let most_lost = store.geometry().nsegments + 2;
+    let mut seq = volume.found.last_valid.header.seq.plus(most_lost);
+    for segment in segments {
+        let start = store.geometry().segment_start(segment);
+        let Some(header) = reader::header(store, start)? else { continue };
+        // What an older volume on the same device has left fails this volume's checksum.
+        match reader::read(store, start, header) {
+            Ok(log) => seq = seq.max(log.header.seq.plus(most_lost)),
+            Err(Error::Corrupt { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(seq)
+}

@@ -1,0 +1,123 @@
+//! Where the log goes on after a crash: nothing that was synced is lost when the recovery is cut off
+//! as well, and nothing that was lost comes back. Volumes of few clean segments go on in the segment
+//! of the newest checkpoint, others in a fresh one; the promises are the same.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{check, content, make, mount, pattern, volume};
+use nilfs_device::{Device, Event, IoSlice, MemoryDevice, RecordingDevice};
+use nilfs_engine::{Filesystem, InodeRef};
+
+const BLOCK: usize = 1024;
+const BLOCKS: usize = 4;
+const SEGMENT: usize = 256 * BLOCK;
+/// A volume with few clean segments and one with many.
+const VOLUMES: [Volume; 2] =
+    [Volume { megabytes: 5, filled: true }, Volume { megabytes: 16, filled: false }];
+
+#[derive(Debug, Clone, Copy)]
+struct Volume {
+    megabytes: u64,
+    filled: bool,
+}
+
+fn copy_of(device: &MemoryDevice) -> Arc<MemoryDevice> {
+    Arc::new(MemoryDevice::from(device.snapshot()))
+}
+
+fn file(fs: &Filesystem) -> InodeRef {
+    fs.lookup(&fs.root().unwrap().inode, b"file").unwrap().inode
+}
+
+fn read(device: &Arc<MemoryDevice>) -> Vec<u8> {
+    let fs = mount(device);
+    content(&fs, &file(&fs))
+}
+
+/// Overwrites blocks of the file and syncs the data of each, `count` times.
+fn overwrite(fs: &Filesystem, count: usize) {
+    let file = file(fs);
+    for nth in 1..=count {
+        let block = pattern(nth, BLOCK);
+        fs.write(&file, (nth % BLOCKS * BLOCK) as u64, &block).unwrap();
+        fs.sync_file(&file, true).unwrap();
+    }
+}
+
+/// A volume with a file, not unmounted; what it was at its checkpoint, and what it became by `count`
+/// data-sync logs after that.
+fn crashed(shape: Volume, count: usize) -> [Arc<MemoryDevice>; 2] {
+    let device = volume(BLOCK as u64, shape.megabytes);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let filler = make(&fs, &root, "filler");
+    let piece = pattern(0, 64 << 10);
+    while shape.filled && fs.stat_fs().unwrap().available > 256 {
+        fs.write(&filler, fs.attr(&filler).unwrap().size, &piece).unwrap();
+        fs.commit().unwrap();
+    }
+    let file = make(&fs, &root, "file");
+    fs.write(&file, 0, &pattern(0, BLOCKS * BLOCK)).unwrap();
+    fs.sync().unwrap();
+    let before = copy_of(&device);
+    overwrite(&fs, count);
+    [before, copy_of(&device)]
+}
+
+/// The device has lost the first log after the checkpoint, but has those that came later. They were
+/// found again when the log of the recovery ended where one of them starts.
+#[test]
+fn a_log_that_was_lost_does_not_come_back() {
+    for volume in VOLUMES {
+        let [before, after] = crashed(volume, 24);
+        let (old, new) = (before.snapshot(), after.snapshot());
+        let written: Vec<usize> = (4 * BLOCK..old.len())
+            .step_by(BLOCK)
+            .filter(|&at| old[at..at + BLOCK] != new[at..at + BLOCK])
+            .collect();
+        let (lost, last) = (written[0], written[written.len() - 1]);
+        assert_eq!(lost / SEGMENT, last / SEGMENT, "the logs must follow each other");
+        after.write_at(lost as u64, &[IoSlice::new(&[0; BLOCK])]).unwrap();
+        let expected = pattern(0, BLOCKS * BLOCK);
+        for crash in 1..=3 {
+            assert!(read(&after) == expected, "{volume:?}, after crash {crash}");
+            check(&*after);
+        }
+    }
+}
+
+#[test]
+fn what_was_synced_outlives_a_recovery_that_is_cut_off() {
+    for volume in VOLUMES {
+        let [_, after] = crashed(volume, 30);
+        let expected = read(&copy_of(&after));
+        assert_ne!(expected, pattern(0, BLOCKS * BLOCK), "something was synced");
+        let recovery = Arc::new(RecordingDevice::new(MemoryDevice::from(after.snapshot())));
+        drop(mount(&recovery));
+        let events = recovery.take_events();
+        let cut_off = MemoryDevice::from(after.snapshot());
+        for (nth, event) in events.iter().enumerate() {
+            let Event::Write { offset, bytes } = event else { continue };
+            for written in [bytes.len() / 2 / 512 * 512, bytes.len()] {
+                cut_off.write_at(*offset, &[IoSlice::new(&bytes[..written])]).unwrap();
+                let again = copy_of(&cut_off);
+                assert!(read(&again) == expected, "{volume:?}, cut at event {nth}");
+                check(&*again);
+            }
+        }
+    }
+}
+
+/// A machine that crashes whenever it starts must not fill its volume by that.
+#[test]
+fn crashes_in_a_row_do_not_use_up_the_last_segments() {
+    let [_, device] = crashed(VOLUMES[0], 5);
+    let free = |device: &Arc<MemoryDevice>| mount(device).stat_fs().unwrap().free;
+    let first = free(&device);
+    let last = (0..20).map(|_| free(&device)).last().unwrap();
+    let per_crash = (first - last) / 20;
+    assert!(per_crash < SEGMENT as u64 / BLOCK as u64 / 4, "each crash cost {per_crash} blocks");
+    check(&*device);
+}
