@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use common::{check, content, make, mount, pattern, volume};
 use nilfs_device::{Device, Event, IoSlice, MemoryDevice, RecordingDevice};
-use nilfs_engine::{Filesystem, InodeRef};
+use nilfs_engine::{Filesystem, InodeRef, MountOptions, Order};
 
 const BLOCK: usize = 1024;
 const BLOCKS: usize = 4;
@@ -116,8 +116,32 @@ fn crashes_in_a_row_do_not_use_up_the_last_segments() {
     let [_, device] = crashed(VOLUMES[0], 5);
     let free = |device: &Arc<MemoryDevice>| mount(device).stat_fs().unwrap().free;
     let first = free(&device);
-    let last = (0..20).map(|_| free(&device)).last().unwrap();
+    let last = (0..20).map(|_| free(&device)).next_back().unwrap();
     let per_crash = (first - last) / 20;
     assert!(per_crash < SEGMENT as u64 / BLOCK as u64 / 4, "each crash cost {per_crash} blocks");
     check(&*device);
+}
+
+/// In strict order a sync of any file makes every older change durable: also of a file that has not
+/// changed itself, and also if only its data are asked for.
+#[test]
+fn in_strict_order_a_sync_of_one_file_is_a_sync_of_all_before() {
+    for (changed, data_only) in [(false, false), (false, true), (true, false), (true, true)] {
+        let device = volume(BLOCK as u64, 16);
+        let options = MountOptions { order: Order::Strict, ..MountOptions::default() };
+        let fs = Filesystem::mount(Arc::clone(&device) as _, options).unwrap();
+        let root = fs.root().unwrap().inode;
+        let file = make(&fs, &root, "file");
+        fs.write(&file, 0, &pattern(0, BLOCK)).unwrap();
+        fs.sync().unwrap();
+        make(&fs, &root, "older");
+        if changed {
+            fs.write(&file, 0, &pattern(1, BLOCK)).unwrap();
+        }
+        fs.sync_file(&file, data_only).unwrap();
+        let after_cut = mount(&copy_of(&device));
+        let root = after_cut.root().unwrap().inode;
+        let older = after_cut.lookup(&root, b"older");
+        assert!(older.is_ok(), "changed: {changed}, data only: {data_only}");
+    }
 }

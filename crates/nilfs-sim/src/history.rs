@@ -5,7 +5,7 @@ use nilfs_engine::Order;
 use nilfs_ondisk::inode::FileType;
 
 use crate::model::{Model, NodeId};
-use crate::op::{Op, Target};
+use crate::op::Op;
 use crate::outcome::Outcome;
 use crate::past::Past;
 use crate::tree::Tree;
@@ -17,8 +17,6 @@ pub enum Promise {
     Nothing,
     /// The data of one file, maybe in a data-sync log.
     Data(NodeId),
-    /// One file with its attributes, in a checkpoint.
-    Inode(NodeId),
     /// One file with its attributes and the names that lead to it, in a checkpoint.
     File(NodeId),
     /// Everything so far.
@@ -60,15 +58,18 @@ impl Promise {
         if *outcome != Outcome::Done {
             return Self::Nothing;
         }
-        let promised = |target: &Target, promise: fn(NodeId) -> Self| {
-            model.find(target).map_or(Self::Nothing, promise)
+        let (target, promise): (_, fn(NodeId) -> Self) = match op {
+            Op::Sync | Op::Remount | Op::Checkpoint => return Self::Everything,
+            Op::Fsync(target) => (target, Self::File),
+            Op::Fdatasync(target) => (target, Self::Data),
+            _ => return Self::Nothing,
         };
-        match (op, order) {
-            (Op::Sync | Op::Remount | Op::Checkpoint, _) => Self::Everything,
-            (Op::Fsync(target), _) => promised(target, Self::File),
-            (Op::Fdatasync(target), Order::Strict) => promised(target, Self::Inode),
-            (Op::Fdatasync(target), Order::Relaxed) => promised(target, Self::Data),
-            _ => Self::Nothing,
+        let Ok(id) = model.find(target) else { return Self::Nothing };
+        let directory = model.node(id).is_some_and(|node| node.kind == FileType::Directory);
+        match order {
+            Order::Strict => Self::Everything,
+            Order::Relaxed if directory => Self::Everything,
+            Order::Relaxed => promise(id),
         }
     }
 }
@@ -137,9 +138,6 @@ fn states_from(steps: &[Step], base: usize, cut: usize) -> Vec<Model> {
                 None if has_ended => return Vec::new(),
                 None => break,
             },
-            Promise::Inode(id) if has_ended && !checkpoint.has_same(id, &step.state) => {
-                return Vec::new();
-            }
             Promise::File(id)
                 if has_ended
                     && !(checkpoint.has_same(id, &step.state)
@@ -171,6 +169,7 @@ mod tests {
     use super::*;
     use crate::clock::{EPOCH, ThreadClock};
     use crate::name::{Name, Path};
+    use crate::op::Target;
     use crate::outcome::Facts;
 
     fn write(fill: u32) -> Op {

@@ -78,17 +78,18 @@ impl Filesystem {
 
     /// Writes whatever the requests still need.
     fn write_files(&self, log: &mut Log, requests: &[Arc<Request>]) -> Result<()> {
-        // A commit that started after the request has everything that the caller has seen.
+        let strict = self.options.order == Order::Strict;
+        // A commit that started after the request has everything that the caller has seen. In strict
+        // order nothing less will do: a file that has not changed itself says nothing about others.
         let open = |request: &&Arc<Request>| {
-            log.completed < request.ticket && !self.is_committed(log, request)
+            log.completed < request.ticket && (strict || !self.is_committed(log, request))
         };
         let open: Vec<&Arc<Request>> = requests.iter().filter(open).collect();
         if open.is_empty() {
             return Ok(());
         }
-        let relaxed = self.options.order == Order::Relaxed && !log.resumes;
         let files = match open.iter().all(|request| request.data_only) {
-            _ if !relaxed => None,
+            _ if strict || log.resumes => None,
             true => self.content_of(log, &open),
             false => self.whole_change(log),
         };

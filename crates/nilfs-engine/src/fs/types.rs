@@ -34,13 +34,14 @@ impl Clock for SystemClock {
     }
 }
 
-/// Whether fdatasync may write data-sync logs (mount option `order`).
+/// What a sync of one file makes durable (mount option `order`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// It may: cheap, but an overwrite can become durable before older changes of other files.
+    /// That file, at least. An overwrite can become durable before older changes of other files, and
+    /// nothing is written for a file that has not changed.
     #[default]
     Relaxed,
-    /// Every fdatasync makes a checkpoint.
+    /// Every change on the volume that came before, in a checkpoint.
     Strict,
 }
 

@@ -21,7 +21,8 @@ Options for -o, separated by commas:
   remount                with ro or rw: make a mount read-only, or writable again; nothing else can
                          be changed
   norecovery             do not look for what was written after the last checkpoint; needs ro
-  order=relaxed|strict   strict: every fdatasync is a checkpoint (default: relaxed)
+  order=relaxed|strict   a sync of a file makes that file durable (relaxed, the default), or all
+                         older changes on the volume, in a checkpoint (strict)
   errors=remount-ro|continue|panic
                          what to do when damage is found (default: remount-ro)
   barrier, nobarrier     flush the device's cache (default), or trust it
