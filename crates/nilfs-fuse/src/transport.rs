@@ -62,9 +62,9 @@ const WAITING_BESIDE: usize = 32;
 /// What the kernel must be able to do. Linux 5.13 and all later ones are.
 const NEEDED: InitFlags = InitFlags::FUSE_NO_OPEN_SUPPORT.union(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
 
-/// What is asked of the kernel if it can do it.
+/// What is asked of the kernel if it can do it. `FUSE_ASYNC_DIO` is not: with it, a buffered read
+/// beside an asynchronous direct write leaves old content in the kernel's cache.
 const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
-    .union(InitFlags::FUSE_ASYNC_DIO)
     .union(InitFlags::FUSE_BIG_WRITES)
     .union(InitFlags::FUSE_CACHE_SYMLINKS)
     .union(InitFlags::FUSE_DO_READDIRPLUS)

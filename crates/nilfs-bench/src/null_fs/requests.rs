@@ -24,7 +24,6 @@ const NO_HANDLE: FileHandle = FileHandle(0);
 
 /// What makes the transport fast; each is taken if the kernel offers it.
 const WANTED: &[InitFlags] = &[
-    InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_READDIRPLUS_AUTO,

@@ -3,6 +3,7 @@
 //!
 //! The file system and the test run in the same process. The superuser and `/dev/fuse` are needed.
 
+mod asynchronous;
 mod attributes;
 mod client;
 mod content;
