@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{commands, exit};
+use crate::{commands, exit, output};
 
 /// What every help page ends with.
 const EXIT_CODES: &str = "\
@@ -33,7 +33,10 @@ pub struct Cli {
 /// Does what a command line says, the program's name included.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match Cli::try_parse_from(arguments) {
-        Ok(cli) => cli.command.run().map_or_else(|e| exit::report(&e), |()| ExitCode::SUCCESS),
+        Ok(cli) => {
+            let done = cli.command.run().and_then(|()| Ok(output::flush()?));
+            done.map_or_else(|error| exit::report(&error), |()| ExitCode::SUCCESS)
+        }
         Err(error) => exit::report_usage(&error),
     }
 }

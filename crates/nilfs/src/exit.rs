@@ -10,6 +10,7 @@ use nilfs_engine::mkfs::MkfsError;
 use nilfs_fuse::MountError;
 
 use crate::administration::{Reason, Refusal};
+use crate::output::{self, OutputError, say};
 
 /// The exit codes; `nilfs --help` and docs/exit-codes.md explain them to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,14 +59,14 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Nobody is left to be told that it cannot be printed.
-            let _ = error.print();
-            return ExitCode::SUCCESS;
+            let printed = error.print().map_err(output::unprinted);
+            return printed.map_or_else(|error| report(&error.into()), |()| ExitCode::SUCCESS);
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // It goes to standard error, where nobody is left to be told.
             let _ = error.print();
         }
-        _ => eprintln!("nilfs: {}", usage_sentence(&error.to_string())),
+        _ => say!("nilfs: {}", usage_sentence(&error.to_string())),
     }
     ExitCode::from(Status::Usage as u8)
 }
@@ -85,11 +86,10 @@ fn usage_sentence(text: &str) -> String {
 
 /// Prints why the command failed and gives its exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
-    if is_broken_pipe(error) {
-        // The reader of our output has seen enough, as in `nilfs ls … | head`.
+    if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("nilfs: {}", sentence(error));
+    say!("nilfs: {}", sentence(error));
     ExitCode::from(status_of(error) as u8)
 }
 
@@ -121,12 +121,12 @@ pub fn without_error_numbers(text: &str) -> String {
     clean + rest
 }
 
-pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause
-            .downcast_ref::<io::Error>()
-            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-    })
+/// Whether all that is wrong is that the reader of our output has seen enough.
+pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let of_output = |cause: &io::Error| {
+        cause.get_ref()?.downcast_ref::<OutputError>().map(|e| e.is_closed_pipe())
+    };
+    error.chain().any(|cause| cause.downcast_ref().and_then(of_output) == Some(true))
 }
 
 fn status_of(error: &anyhow::Error) -> Status {

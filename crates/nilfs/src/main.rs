@@ -3,6 +3,9 @@
 //! Only arguments and printing live here; what a volume is, the libraries know. One file in
 //! `commands/` per subcommand, each with its clap arguments and a `run` function.
 
+// The standard macros panic when the output is full or closed; `output` does not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod administration;
 mod cli;
 mod commands;
@@ -20,11 +23,17 @@ mod size;
 
 use std::env;
 use std::process::ExitCode;
+use std::sync::Arc;
+
+use signal_hook::consts::SIGXFSZ;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // With a handler, a write beyond `ulimit -f` is an error like that of a full disk, and does not
+    // kill. What cannot be had is not worth failing for.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let mut arguments = env::args_os().peekable();
     match arguments.peek().and_then(|program| drop_in::Tool::named(program)) {
         Some(tool) => tool.run(arguments.skip(1)),

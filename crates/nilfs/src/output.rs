@@ -1,14 +1,76 @@
-//! How results look: aligned columns for people, JSON for programs.
+//! What a command prints: its results on standard output, aligned for people or as JSON for
+//! programs, and what else there is to be said on standard error. Nothing else writes to the two.
 
-use std::io::{self, Write};
+use std::fmt;
+use std::io::{self, StdoutLock, Write};
 use std::time::Duration;
 
 use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
+/// Standard output, for results. Whole lines go out at once; [`flush`] sends the rest at the end.
+pub struct Out(StdoutLock<'static>);
+
+/// Standard output. Its errors are [`OutputError`]s.
+pub fn out() -> Out {
+    Out(io::stdout().lock())
+}
+
+/// Writes what is left, once the command has done its work.
+pub fn flush() -> io::Result<()> {
+    out().flush()
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(unprinted)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(unprinted)
+    }
+}
+
+/// Why results did not reach whoever wanted them.
+#[derive(Debug)]
+pub struct OutputError(io::Error);
+
+impl OutputError {
+    /// Whether the reader has seen enough, as in `nilfs ls … | head`.
+    pub fn is_closed_pipe(&self) -> bool {
+        self.0.kind() == io::ErrorKind::BrokenPipe
+    }
+}
+
+impl fmt::Display for OutputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot write to standard output: {}", self.0)
+    }
+}
+
+impl std::error::Error for OutputError {}
+
+/// An error of standard output, so that nobody takes it for one of a file.
+pub fn unprinted(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), OutputError(error))
+}
+
+/// Says a line on standard error, as `eprintln!` does.
+macro_rules! say {
+    ($($words:tt)*) => { $crate::output::utter(format_args!("{}\n", format_args!($($words)*))) };
+}
+
+pub(crate) use say;
+
+/// Says on standard error what need not be a line: a question, or how far something is. If that
+/// is closed or full, nobody is left to be told.
+pub fn utter(words: impl fmt::Display) {
+    let _ = io::stderr().write_all(words.to_string().as_bytes());
+}
+
 /// Prints a value as JSON.
 pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(out());
     serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
     writeln!(out)?;
     Ok(out.flush()?)
@@ -62,7 +124,7 @@ impl Rows {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        let mut out = io::BufWriter::new(io::stdout().lock());
+        let mut out = io::BufWriter::new(out());
         for line in self.table.lines() {
             writeln!(out, "{}", line.trim_end())?;
         }

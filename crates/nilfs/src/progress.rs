@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::output::say;
+
 /// What is done before this time needs no sign of life.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -72,7 +74,7 @@ impl Progress {
 
     /// Prints a line on stderr without tearing the bar apart.
     pub fn warn(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| say!("{line}"));
     }
 }
 

@@ -9,6 +9,7 @@ use nilfs_engine::{Background, CleanerOptions, Filesystem, MountOptions};
 
 use super::{Administration, Purpose, mount_of};
 use crate::config;
+use crate::output::say;
 
 /// The volume, for as long as it is needed.
 pub(super) struct Offline {
@@ -20,7 +21,7 @@ impl Offline {
     /// Mounts the volume without showing it to anybody. Its cleaner does only what it is told to.
     pub fn open(device: &Path, purpose: Purpose) -> anyhow::Result<Self> {
         let loaded = config::load(None)?;
-        loaded.warnings.iter().for_each(|warning| eprintln!("nilfs: {warning}"));
+        loaded.warnings.iter().for_each(|warning| say!("nilfs: {warning}"));
         let opened = match purpose {
             Purpose::Look => FileDevice::open(device, Access::Inspect)?,
             Purpose::Change => open_for_change(device)?,

@@ -1,14 +1,14 @@
 //! `nilfs cat`: the content of files.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::Context;
 use nilfs_ondisk::inode::FileType;
 
 use crate::image::{ImageArgs, LastLink, find};
-use crate::output::printable;
+use crate::output::{self, printable};
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 1 << 20;
@@ -26,7 +26,7 @@ pub struct Args {
 /// Prints them one behind the other.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let files = args.image.open()?;
-    let mut out = io::stdout().lock();
+    let mut out = output::out();
     let mut buffer = vec![0; READ_BYTES];
     for path in &args.paths {
         let context = || printable(path.as_bytes());
@@ -44,5 +44,5 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             offset += count as u64;
         }
     }
-    Ok(out.flush()?)
+    Ok(())
 }

@@ -3,12 +3,11 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use anyhow::Context;
-use nilfs_check::{CheckError, Checkpoints, Options};
+use nilfs_check::{CheckError, Checkpoints, Options, Report};
 use nilfs_device::{Access, FileDevice};
 
 use crate::exit::{Failure, Status};
-use crate::output::printable;
+use crate::output::{self, printable};
 
 /// Check that a volume keeps the rules of the format (preview; it repairs nothing)
 ///
@@ -36,14 +35,16 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         CheckError::Device(error) => anyhow::Error::new(error).context(path.to_string()),
         other => Failure::new(Status::NotAVolume, format!("{path}: {other}")).into(),
     })?;
-    let mut out = io::stdout().lock();
-    for line in report.to_string().lines() {
-        writeln!(out, "{}", printable(line.as_bytes()))?;
-    }
-    out.flush().context("cannot print the report")?;
+    let printed = print(&report);
     if report.is_consistent() {
-        return Ok(());
+        return Ok(printed?);
     }
+    // Worse than a report that did not arrive.
     let message = format!("{path}: {} errors", report.errors().count());
     Err(Failure::new(Status::NotAVolume, message).into())
+}
+
+fn print(report: &Report) -> io::Result<()> {
+    let mut out = output::out();
+    report.to_string().lines().try_for_each(|line| writeln!(out, "{}", printable(line.as_bytes())))
 }

@@ -1,5 +1,6 @@
 //! `nilfs checkpoints`: the past of a volume.
 
+use std::io::Write;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -136,16 +137,22 @@ fn delete(args: &DeleteArgs) -> anyhow::Result<()> {
     let result = on(&args.path, Purpose::Change, |volume| {
         args.ranges.iter().try_for_each(|range| delete_range(volume, range, &mut deleted))
     });
-    if args.json {
-        output::json(&deleted)?;
-    } else if result.is_ok() || deleted.deleted > 0 {
-        match deleted.deleted {
-            1 => println!("1 checkpoint deleted"),
-            count => println!("{count} checkpoints deleted"),
-        }
-        deleted.snapshots_kept.iter().for_each(|cno| println!("{cno} stays, it is a snapshot"));
+    let printed = match args.json {
+        true => output::json(&deleted),
+        false if result.is_ok() || deleted.deleted > 0 => print_deleted(&deleted),
+        false => Ok(()),
+    };
+    result.and(printed)
+}
+
+fn print_deleted(deleted: &Deleted) -> anyhow::Result<()> {
+    let mut out = output::out();
+    match deleted.deleted {
+        1 => writeln!(out, "1 checkpoint deleted")?,
+        count => writeln!(out, "{count} checkpoints deleted")?,
     }
-    result
+    let kept = &deleted.snapshots_kept;
+    Ok(kept.iter().try_for_each(|cno| writeln!(out, "{cno} stays, it is a snapshot"))?)
 }
 
 fn delete_range(

@@ -1,5 +1,6 @@
 //! `nilfs clean`: lets the cleaner work now, or makes it pause.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,12 +109,12 @@ fn clean(args: &Args) -> anyhow::Result<()> {
         return output::json(&record);
     }
     let stopped = if record.interrupted { "interrupted: " } else { "" };
-    match record.segments_cleaned {
-        0 => println!("{stopped}nothing to clean"),
-        1 => println!("{stopped}1 segment cleaned"),
-        count => println!("{stopped}{count} segments cleaned"),
-    }
-    Ok(())
+    let mut out = output::out();
+    Ok(match record.segments_cleaned {
+        0 => writeln!(out, "{stopped}nothing to clean"),
+        1 => writeln!(out, "{stopped}1 segment cleaned"),
+        count => writeln!(out, "{stopped}{count} segments cleaned"),
+    }?)
 }
 
 fn clean_now(path: &Path, run: ManualRun) -> anyhow::Result<Record> {

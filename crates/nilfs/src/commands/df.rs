@@ -1,5 +1,6 @@
 //! `nilfs df`: where the space of a volume is, and what would bring it back.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use nilfs_engine::Usage;
@@ -93,7 +94,7 @@ fn print(usage: &Usage, record: &Record) -> anyhow::Result<()> {
     if record.snapshots.is_empty() {
         return Ok(());
     }
-    println!();
+    writeln!(output::out())?;
     let mut rows = Rows::new(&[Column::Number("SNAPSHOT"), Column::Number("ALONE KEEPS")]);
     for snapshot in &record.snapshots {
         rows.push([snapshot.checkpoint.to_string(), size::human(snapshot.exclusive_bytes)]);

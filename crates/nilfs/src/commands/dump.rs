@@ -81,7 +81,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if args.json {
         return output::json(&segments);
     }
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(output::out());
     for segment in &segments {
         print(&mut out, segment)?;
     }

@@ -58,7 +58,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if args.long {
         return print_long(&files, found);
     }
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(output::out());
     for found in found {
         let (path, _) = found?;
         writeln!(out, "{}", printable(&path))?;

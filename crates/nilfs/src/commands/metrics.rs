@@ -1,6 +1,7 @@
 //! `nilfs metrics`: what is counted while a volume is mounted, for programs.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -42,6 +43,6 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let values = metrics.values().into_iter().map(|value| (value.name, value.value)).collect();
         return output::json(&Record { values, operations: &metrics.operations });
     }
-    print!("{}", metrics.to_text().context("cannot write the metrics")?);
-    Ok(())
+    let text = metrics.to_text().context("cannot write the metrics")?;
+    Ok(output::out().write_all(text.as_bytes())?)
 }

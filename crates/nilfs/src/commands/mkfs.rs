@@ -14,6 +14,7 @@ use nilfs_ondisk::superblock::Superblock;
 use uuid::Uuid;
 
 use crate::exit::{Failure, Status};
+use crate::output;
 use crate::progress::spinner;
 use crate::signature;
 use crate::size;
@@ -173,8 +174,7 @@ fn confirm(path: &Path, found: &str) -> anyhow::Result<()> {
     if !io::stdin().is_terminal() {
         return refused(format!("{path} holds {found}; use -f to overwrite it"));
     }
-    eprint!("{path} holds {found}. Overwrite it? [y/N] ");
-    io::stderr().flush()?;
+    output::utter(format_args!("{path} holds {found}. Overwrite it? [y/N] "));
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     if matches!(answer.trim(), "y" | "Y" | "yes") {
@@ -188,7 +188,7 @@ fn print(path: &Path, superblock: &Superblock, dry_run: bool) -> anyhow::Result<
     let geometry = superblock.geometry();
     let verb = if dry_run { "would make" } else { "made" };
     writeln!(
-        io::stdout(),
+        output::out(),
         "{verb} a NILFS2 volume on {}: {}, {} segments of {}, blocks of {} bytes, uuid {}",
         path.display(),
         size::human(superblock.raw().s_dev_size.get()),

@@ -1,6 +1,7 @@
 //! `nilfs resize`: gives a volume another size.
 
 use std::fs;
+use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -78,9 +79,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if args.json {
         return output::json(&record);
     }
-    print(&record, args.verbose);
+    let mut out = output::out();
+    print(&mut out, &record, args.verbose)?;
     if place.is_block_device && bytes < place.bytes {
-        println!("the partition can be made smaller now, but keep {bytes} bytes of it");
+        writeln!(out, "the partition can be made smaller now, but keep {bytes} bytes of it")?;
     }
     Ok(())
 }
@@ -126,15 +128,16 @@ fn in_bytes(refusal: Refusal, status: &Status) -> anyhow::Error {
     }
 }
 
-fn print(record: &Record, verbose: bool) {
+fn print(out: &mut impl Write, record: &Record, verbose: bool) -> io::Result<()> {
     let Record { segments_before: before, segments: after, .. } = *record;
     let each = size::human(record.segment_bytes);
     match before == after {
-        true => println!("{after} segments of {each}, as before"),
-        false => println!("{after} segments of {each}, {before} before"),
+        true => writeln!(out, "{after} segments of {each}, as before")?,
+        false => writeln!(out, "{after} segments of {each}, {before} before")?,
     }
     if verbose {
-        println!("{} had to be emptied", record.segments_emptied);
-        println!("{} are clean", record.clean_segments);
+        writeln!(out, "{} had to be emptied", record.segments_emptied)?;
+        writeln!(out, "{} are clean", record.clean_segments)?;
     }
+    Ok(())
 }

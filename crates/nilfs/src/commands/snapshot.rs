@@ -1,5 +1,6 @@
 //! `nilfs snapshot`: checkpoints that are kept until somebody lets go of them.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Subcommand;
@@ -73,8 +74,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             if json {
                 return output::json(&made);
             }
-            made.iter().for_each(|cno| println!("{cno}"));
-            Ok(())
+            Ok(made.iter().try_for_each(|cno| writeln!(output::out(), "{cno}"))?)
         }
         Action::Delete { path, snapshots } => on(&path, Purpose::Change, |volume| {
             snapshots.iter().try_for_each(|cno| Ok(volume.set_snapshot(*cno, false)?))

@@ -1,6 +1,7 @@
 //! `nilfs stat`: everything about a file but its content.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use nilfs_engine::Timestamp;
@@ -37,7 +38,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             continue;
         }
         if nth > 0 {
-            println!();
+            writeln!(output::out())?;
         }
         let mut rows = Rows::properties();
         let mut row = |name: &str, value: String| rows.push([name.to_owned(), value]);

@@ -1,5 +1,6 @@
 //! `nilfs trim`: tells the device which segments hold nothing.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -50,6 +51,5 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if args.json {
         return output::json(&Record { trimmed_bytes });
     }
-    println!("{} trimmed", size::human(trimmed_bytes));
-    Ok(())
+    Ok(writeln!(output::out(), "{} trimmed", size::human(trimmed_bytes))?)
 }

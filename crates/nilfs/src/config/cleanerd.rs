@@ -127,6 +127,7 @@ fn priority(text: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::say;
 
     fn read(text: &str) -> (CleanerSettings, Vec<String>) {
         let mut warnings = Vec::new();
@@ -177,8 +178,7 @@ mod tests {
     #[test]
     fn the_file_that_comes_with_nilfs_utils_leaves_our_cleaner_its_own_ways() {
         let Ok(text) = std::fs::read_to_string(super::super::CLEANERD) else {
-            eprintln!("skipped: there is no {}", super::super::CLEANERD);
-            return;
+            return say!("skipped: there is no {}", super::super::CLEANERD);
         };
         let (settings, warnings) = read(&text);
         assert_eq!(warnings, [] as [&str; 0]);

@@ -11,7 +11,7 @@ use nilfs_ondisk::{Geometry, SegNum};
 
 use super::words::{Words, split_volume};
 use super::{FAILED, Tool, number, volume};
-use crate::output::local_time;
+use crate::output::{self, local_time};
 
 pub(super) const TOOL: Tool = Tool {
     name: "dumpseg",
@@ -41,7 +41,7 @@ fn run(words: Words) -> anyhow::Result<ExitCode> {
         Ok((volume.geometry(), segments.map(read).collect::<anyhow::Result<Vec<_>>>()?))
     })?;
     let mut segments = segments.iter();
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(output::out());
     let mut code = ExitCode::SUCCESS;
     for word in &words {
         if number::exact(word.as_bytes()).is_none() {

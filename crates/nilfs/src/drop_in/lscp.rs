@@ -8,7 +8,7 @@ use nilfs_ondisk::Cno;
 
 use super::words::{Word, Words};
 use super::{Tool, number, volume};
-use crate::output::local_time;
+use crate::output::{self, local_time};
 
 pub(super) const TOOL: Tool = Tool {
     name: "lscp",
@@ -92,7 +92,7 @@ fn chosen(volume: &Volume, options: &Options) -> anyhow::Result<Vec<CheckpointIn
 }
 
 fn print(list: &[CheckpointInfo], increment: bool) -> anyhow::Result<()> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(output::out());
     let column = if increment { "NBLKINC" } else { "BLKCNT" };
     let [cno, date, time, mode] = ["CNO", "DATE", "TIME", "MODE"];
     writeln!(out, "{cno:>20}  {date:>10}  {time:>7}  {mode}  FLG {column:>11}{:>11}", "ICNT")?;

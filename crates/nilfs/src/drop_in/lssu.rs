@@ -11,7 +11,7 @@ use nilfs_ondisk::{Cno, SegNum};
 use super::number::NotAPeriod;
 use super::words::{Word, Words};
 use super::{Tool, number, volume};
-use crate::output::local_time;
+use crate::output::{self, local_time};
 
 pub(super) const TOOL: Tool = Tool {
     name: "lssu",
@@ -79,7 +79,7 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
             false => Ok(segments.iter().map(row).collect()),
         }
     })?;
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(output::out());
     writeln!(out, "{}", if options.latest { LATEST_HEADER } else { HEADER })?;
     rows.iter().try_for_each(|row| writeln!(out, "{row}"))?;
     out.flush()?;

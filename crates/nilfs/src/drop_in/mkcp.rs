@@ -1,9 +1,11 @@
 //! `mkcp`: makes a checkpoint.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use super::words::{Word, Words};
 use super::{Tool, volume};
+use crate::output;
 
 pub(super) const TOOL: Tool = Tool {
     name: "mkcp",
@@ -40,7 +42,7 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
         Ok(cno)
     })?;
     if print {
-        println!("{cno}");
+        writeln!(output::out(), "{cno}")?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -22,6 +22,7 @@ use super::words::{Word, Words};
 use super::{Ended, FAILED, Tool, confirmed, number, volume};
 use crate::administration;
 use crate::commands::tune::FeatureSwitch;
+use crate::output::{self, say};
 use crate::signature;
 
 pub(super) const TOOL: Tool =
@@ -98,11 +99,11 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
         Err(error) if error.is::<Ended>() => Err(error),
         Err(error) => {
             // An error is shown under the version, however quiet the rest is to be.
-            eprintln!("{}", tool.version());
+            say!("{}", tool.version());
             match error.downcast_ref() {
                 Some(MkfsError::TooSmall { size, least, .. }) => {
                     tool.complain("too small device.");
-                    eprintln!(
+                    say!(
                         "       device size={size} bytes, required size={least} bytes.\n       \
                          Please enlarge the device, or shorten segments with -B option."
                     );
@@ -139,7 +140,7 @@ fn read(words: &mut Words) -> anyhow::Result<(Options, PathBuf)> {
     match device {
         Some(device) => Ok((options, device)),
         None => {
-            eprint!("{USAGE}");
+            output::utter(USAGE);
             Err(Ended(FAILED).into())
         }
     }
@@ -165,16 +166,16 @@ fn make(path: &Path, options: &Options) -> anyhow::Result<()> {
     let size = device.size();
     plan(size, &parameters)?;
     if options.check {
-        eprintln!("checking blocks");
+        say!("checking blocks");
         read_all(&device)?;
     }
     if !options.force {
         confirm(path)?;
     }
     if !options.quiet {
-        eprintln!("{}", TOOL.version());
-        eprintln!("Start writing file system initial data to the device");
-        eprintln!(
+        say!("{}", TOOL.version());
+        say!("Start writing file system initial data to the device");
+        say!(
             "       Blocksize:{}  Device:{}  Device Size:{size}",
             options.block_size,
             path.display()
@@ -184,7 +185,7 @@ fn make(path: &Path, options: &Options) -> anyhow::Result<()> {
         write(&device, options, &parameters, features)?;
     }
     if !options.quiet {
-        eprintln!("File system initialization succeeded !! ");
+        say!("File system initialization succeeded !! ");
     }
     Ok(())
 }
@@ -263,7 +264,7 @@ fn confirm(path: &Path) -> anyhow::Result<()> {
     if confirmed(&question)? {
         return Ok(());
     }
-    eprintln!("{}\nAbort format of device {path}", TOOL.version());
+    say!("{}\nAbort format of device {path}", TOOL.version());
     Err(Ended(FAILED).into())
 }
 
@@ -278,7 +279,7 @@ fn write(
         let discarded = device.discard(BOOT_AREA, size - BOOT_AREA);
         if options.verbose && !options.quiet {
             let outcome = if discarded.is_ok() { "succeeded" } else { "failed" };
-            eprintln!("Discard device from 0 to {size}: {outcome}.");
+            say!("Discard device from 0 to {size}: {outcome}.");
         }
     }
     format(device, parameters)?;

@@ -25,12 +25,13 @@ mod words;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead};
 use std::path::Path;
 use std::process::ExitCode;
 
 use self::words::Words;
 use crate::exit;
+use crate::output::{self, say};
 
 /// A program that this one can be.
 pub struct Tool {
@@ -77,14 +78,15 @@ impl Tool {
 
     /// Does what the other words ask for.
     pub fn run(&'static self, words: impl Iterator<Item = OsString>) -> ExitCode {
-        let error = match (self.run)(Words::new(self, words)) {
-            Ok(code) => return code,
+        let done = (self.run)(Words::new(self, words));
+        let error = match done.and_then(|code| Ok((code, output::flush()?))) {
+            Ok((code, ())) => return code,
             Err(error) => error,
         };
         if let Some(Ended(code)) = error.downcast_ref() {
             return ExitCode::from(*code);
         }
-        if exit::is_broken_pipe(&error) {
+        if exit::is_closed_pipe(&error) {
             return ExitCode::SUCCESS;
         }
         self.complain(exit::sentence(&error));
@@ -98,7 +100,7 @@ impl Tool {
 
     /// Says what is wrong.
     fn complain(&self, what: impl fmt::Display) {
-        eprintln!("{}{what}", self.complaint);
+        say!("{}{what}", self.complaint);
     }
 }
 
@@ -116,8 +118,7 @@ impl std::error::Error for Ended {}
 
 /// Asks on standard error; only `y` and `Y` are a yes.
 fn confirmed(question: &str) -> io::Result<bool> {
-    eprint!("{question}");
-    io::stderr().flush()?;
+    output::utter(question);
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
     Ok(answer.starts_with(['y', 'Y']))

@@ -12,6 +12,7 @@ use super::words::{Word, Words};
 use super::{Ended, Tool, volume};
 use crate::administration;
 use crate::exit::Status;
+use crate::output::say;
 
 pub(super) const TOOL: Tool = Tool {
     name: "mount.nilfs2",
@@ -71,7 +72,7 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
 }
 
 fn usage(what: &str) -> anyhow::Error {
-    eprintln!("{what}");
+    say!("{what}");
     Ended(USAGE).into()
 }
 

@@ -2,7 +2,7 @@
 //! volume that nobody serves is cleaned by this one.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
@@ -14,6 +14,7 @@ use nilfs_engine::{Amount, CleanerOrder, CleanerState, ManualRun};
 use super::words::{Word, Words};
 use super::{Ended, FAILED, Tool, lssu, number, volume};
 use crate::administration::{self, Administration, Purpose, Target};
+use crate::output::{self, say};
 
 pub(super) const TOOL: Tool = Tool {
     name: "nilfs-clean",
@@ -88,12 +89,12 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
     match (request, &target) {
         (Request::Run, _) => clean(&path, &target, run)?,
         (_, Target::Unmounted(_)) => return Err(no_cleaner(&target)),
-        (Request::Status, _) => println!("{}", state(&target)?),
+        (Request::Status, _) => writeln!(output::out(), "{}", state(&target)?)?,
         (Request::Reload(file), _) => {
             // The process that reads it has another current directory.
             let file = file.map(std::path::absolute).transpose()?;
             let warnings = target.client()?.reload_settings(file)?;
-            warnings.iter().for_each(|warning| eprintln!("{warning}"));
+            warnings.iter().for_each(|warning| say!("{warning}"));
         }
         (Request::Order(order), _) => target.client()?.order_cleaner(order)?,
     }
@@ -131,7 +132,7 @@ fn state(target: &Target) -> anyhow::Result<&'static str> {
 }
 
 fn no_cleaner(target: &Target) -> anyhow::Error {
-    eprintln!("No cleaner found on {}.", target.device().display());
+    say!("No cleaner found on {}.", target.device().display());
     Ended(FAILED).into()
 }
 

@@ -14,6 +14,7 @@ use nilfs_ondisk::geometry::secondary_superblock;
 use super::words::{Word, Words};
 use super::{Ended, FAILED, Tool, confirmed, number, volume};
 use crate::administration::{Reason, Refusal, Target};
+use crate::output::{self, say};
 
 pub(super) const TOOL: Tool = Tool {
     name: "nilfs-resize",
@@ -52,23 +53,23 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
     }
     let mut operands = operands.into_iter();
     let Some(device) = operands.next() else {
-        eprint!("{}", words.tool().usage);
+        output::utter(words.tool().usage);
         return Err(Ended(FAILED).into());
     };
     let size = operands.next();
     ensure!(operands.next().is_none(), "too many arguments.");
     let plan = Plan::new(device, size.as_deref())?;
     if plan.new == plan.old {
-        eprintln!("No need to resize the filesystem on {}.", plan.name());
-        eprintln!("It already fits the device.");
+        say!("No need to resize the filesystem on {}.", plan.name());
+        say!("It already fits the device.");
         return Ok(ExitCode::SUCCESS);
     }
     plan.print(verbose);
     if (assume_yes || confirmed("Do you wish to proceed (y/N)? ")?) && plan.execute(verbose)? {
-        eprintln!("Done.");
+        say!("Done.");
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("Aborted.");
+    say!("Aborted.");
     Err(Ended(FAILED).into())
 }
 
@@ -124,8 +125,8 @@ impl Plan {
     fn print(&self, verbose: bool) {
         let shrinks = self.new < self.old;
         let verb = if shrinks { "Shrink" } else { "Extend" };
-        eprintln!("Partition size = {} bytes.", self.room);
-        eprintln!("{verb} the filesystem size from {} bytes to {} bytes.", self.old, self.new);
+        say!("Partition size = {} bytes.", self.room);
+        say!("{verb} the filesystem size from {} bytes to {} bytes.", self.old, self.new);
         if !shrinks {
             return;
         }
@@ -133,13 +134,13 @@ impl Plan {
         let left = self.clean_segments.checked_sub(truncated + self.reserved);
         if let Some(left) = left.filter(|_| verbose) {
             let bytes = left * self.segment_bytes;
-            eprintln!("{left} free segments ({bytes} bytes) will be left after shrinkage.");
+            say!("{left} free segments ({bytes} bytes) will be left after shrinkage.");
         }
         match truncated {
-            0 => eprintln!("No segments will be truncated."),
+            0 => say!("No segments will be truncated."),
             _ => {
                 let first = self.new_segments;
-                eprintln!("{truncated} segments will be truncated from segnum {first}.");
+                say!("{truncated} segments will be truncated from segnum {first}.");
             }
         }
     }
@@ -152,7 +153,7 @@ impl Plan {
         })?;
         bar.finish();
         match &done {
-            Ok(()) if verbose && self.new < self.old => eprintln!("Truncating segments."),
+            Ok(()) if verbose && self.new < self.old => say!("Truncating segments."),
             Ok(()) => {}
             Err(refusal) => self.complain(refusal),
         }
@@ -164,12 +165,12 @@ impl Plan {
             Reason::NoRoomToShrink { segments } => {
                 // The second superblock comes behind the segments.
                 let least = (self.new_segments + segments) * self.segment_bytes + 4096;
-                eprintln!("Error: Insufficient free space (needs {segments} more segments).");
-                eprintln!("       The device size must be at least {least} bytes.");
+                say!("Error: Insufficient free space (needs {segments} more segments).");
+                say!("       The device size must be at least {least} bytes.");
             }
             _ => {
                 let verb = if self.new < self.old { "shrink" } else { "extend" };
-                eprintln!("Error: failed to {verb} the filesystem: {refusal}");
+                say!("Error: failed to {verb} the filesystem: {refusal}");
             }
         }
     }
@@ -195,7 +196,7 @@ fn bytes(word: &OsStr, room: u64) -> anyhow::Result<u64> {
     ensure!(size <= room, "size larger than partition size ({room} bytes).");
     let rounded = size - size % SECTOR;
     if rounded != size {
-        eprintln!("size {size} is not aligned to sector size. truncated to {rounded}.");
+        say!("size {size} is not aligned to sector size. truncated to {rounded}.");
     }
     Ok(rounded)
 }
@@ -214,16 +215,17 @@ impl Bar {
         }
         if !self.begun {
             let plural = if to_empty > 1 { "s" } else { "" };
-            eprintln!("Moving {to_empty} in-use segment{plural}.");
+            say!("Moving {to_empty} in-use segment{plural}.");
             self.begun = true;
         }
         let full = (emptied.min(to_empty) * BAR as u64 / to_empty) as usize;
-        eprint!("\rprogress   |{}{}|", "*".repeat(full), "-".repeat(BAR - full));
+        let (done, left) = ("*".repeat(full), "-".repeat(BAR - full));
+        output::utter(format_args!("\rprogress   |{done}{left}|"));
     }
 
     fn finish(self) {
         if self.begun {
-            eprintln!();
+            say!("");
         }
     }
 }

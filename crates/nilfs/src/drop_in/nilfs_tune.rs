@@ -20,7 +20,7 @@ use super::words::{Word, Words};
 use super::{Ended, FAILED, Tool, number, volume};
 use crate::administration;
 use crate::commands::tune::{Changes, FeatureSwitch, open_to_change};
-use crate::output::printable;
+use crate::output::{self, printable, say};
 
 pub(super) const TOOL: Tool = Tool {
     name: "nilfs-tune",
@@ -61,7 +61,7 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
         }
     }
     let Some(path) = operands.first().map(Path::new) else {
-        eprint!("{}", words.tool().usage);
+        output::utter(words.tool().usage);
         return Err(Ended(FAILED).into());
     };
     fs::metadata(path).map_err(|error| {
@@ -94,7 +94,7 @@ fn features(word: &OsStr) -> anyhow::Result<Vec<FeatureSwitch>> {
 
 fn change(path: &Path, changes: &Changes, force: bool) -> anyhow::Result<()> {
     if !force && administration::mount_of(path)?.is_some() {
-        eprintln!(
+        say!(
             "ERROR: {} is currently mounted.  Aborting execution.\n\
              Running nilfs-tune on a mounted file system may cause SEVERE damage.\n\
              You can use the \"-f\" option to force this operation.",
@@ -167,7 +167,7 @@ fn print(raw: &RawSuperblock) -> anyhow::Result<()> {
         ("CRC check sum:\t\t  ", format!("{:#010x}", raw.s_sum.get())),
         ("CRC check data size:\t  ", format!("{:#010x}", raw.s_bytes.get())),
     ];
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(output::out());
     for (label, value) in rows {
         writeln!(out, "{label}{value}")?;
     }

@@ -11,6 +11,7 @@ use nilfs_engine::Cno;
 use super::words::{Word, Words, split_volume};
 use super::{FAILED, Tool, confirmed, number, volume};
 use crate::administration::{Administration, Reason};
+use crate::output::say;
 
 pub(super) const TOOL: Tool = Tool {
     name: "rmcp",
@@ -63,7 +64,7 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
         ranges.iter().try_for_each(|word| delete(volume, tool, &options, word, &mut failures))
     })?;
     if failures.snapshots {
-        eprintln!(
+        say!(
             "\nTo delete snapshot(s), change them into checkpoints with\n\
              chcp command before removal."
         );

@@ -11,6 +11,7 @@ use super::mount::{MOUNT_FAILED, nilfs};
 use super::words::{Word, Words};
 use super::{Ended, FAILED, Tool};
 use crate::administration;
+use crate::output::say;
 
 pub(super) const TOOL: Tool = Tool {
     name: "umount.nilfs2",
@@ -50,7 +51,7 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
         }
     }
     if operands.is_empty() {
-        eprintln!("No mountpoint specified");
+        say!("No mountpoint specified");
         return Err(Ended(FAILED).into());
     }
     let tool = words.tool();

@@ -3,12 +3,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::ensure;
 use lexopt::{Arg, Error, Parser};
 
 use super::{Ended, FAILED, Tool};
+use crate::output::{self, say};
 
 /// The words of a command line behind the program's name.
 pub struct Words {
@@ -68,11 +70,11 @@ impl Words {
         };
         match letter {
             'h' => {
-                print!("{}", self.tool.usage);
+                output::out().write_all(self.tool.usage.as_bytes())?;
                 Err(Ended(0).into())
             }
             'V' => {
-                println!("{}", self.tool.version());
+                writeln!(output::out(), "{}", self.tool.version())?;
                 Err(Ended(0).into())
             }
             letter => Ok(Some(Word::Option(letter))),
@@ -117,7 +119,7 @@ impl Words {
 
     /// Ends the tool because the command line is wrong.
     pub fn misuse(&self, what: impl fmt::Display) -> anyhow::Error {
-        eprintln!("{}: {what}", self.tool.name);
+        say!("{}: {what}", self.tool.name);
         Ended(FAILED).into()
     }
 

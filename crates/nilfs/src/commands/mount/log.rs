@@ -1,5 +1,6 @@
 //! Where the messages of a mount go: to the terminal in the foreground, to the system's log or a
-//! file in the background.
+//! file in the background. The threads that leave a message serve the volume, so whether it
+//! arrives must not matter to them, and none of them may have to wait for its reader.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -8,6 +9,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -25,18 +27,42 @@ const DEFAULT_FILTER: &str = "info,fuser=error";
 pub fn start(file: Option<&Path>, foreground: bool) -> anyhow::Result<()> {
     let filter =
         EnvFilter::try_from_env(FILTER_VARIABLE).unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
-    let format = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    let format = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_target(false)
+        // It would go to standard error, and panic if that fails.
+        .log_internal_errors(false);
     if let Some(file) = file {
         let opened = File::options().create(true).append(true).open(file);
         let file = opened.with_context(|| format!("cannot open the log {}", file.display()))?;
         format.with_ansi(false).with_writer(Mutex::new(file)).init();
     } else if foreground {
         let colours = io::stderr().is_terminal();
-        format.without_time().with_ansi(colours).with_writer(io::stderr).init();
+        format.without_time().with_ansi(colours).with_writer(|| Terminal).init();
     } else {
         format.without_time().with_ansi(false).with_level(false).with_writer(Syslog::open()).init();
     }
     Ok(())
+}
+
+/// Standard error. A message is dropped while nobody reads what is there already: a pipe is full,
+/// or a terminal has been stopped.
+struct Terminal;
+
+impl Write for Terminal {
+    /// The formatter writes each message in one piece.
+    fn write(&mut self, message: &[u8]) -> io::Result<usize> {
+        let mut stderr = io::stderr();
+        let mut ready = [PollFd::new(&stderr, PollFlags::OUT)];
+        if poll(&mut ready, Some(&Timespec::default())) == Ok(1) {
+            let _ = stderr.write_all(message);
+        }
+        Ok(message.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The socket on which syslogd and journald listen.
@@ -60,7 +86,6 @@ impl Syslog {
         let connect = || {
             let socket = UnixDatagram::unbound()?;
             socket.connect(SYSLOG)?;
-            // A log that is not read must not stop the file system.
             socket.set_nonblocking(true)?;
             io::Result::Ok(socket)
         };
@@ -68,7 +93,7 @@ impl Syslog {
         connect().map(Self::Daemon).or_else(|_| kernel().map(Self::Kernel)).unwrap_or(Self::Nobody)
     }
 
-    /// Leaves a message. Whether it arrived must not matter to the file system.
+    /// Leaves a message.
     fn send(&self, message: &[u8]) {
         match self {
             Self::Daemon(socket) => _ = socket.send(message),

@@ -19,6 +19,7 @@ use crate::administration::{Reason, Refusal};
 use crate::control::{self, Served};
 use crate::exit::{self, Failure};
 use crate::metrics::{self, Endpoint, Metrics};
+use crate::output::say;
 
 /// What a mount waits for.
 enum Event {
@@ -200,6 +201,6 @@ fn log(error: &anyhow::Error) {
 /// end without commit is safe: the volume is then as it was at its last durable moment.
 fn abort(panic: &PanicHookInfo<'_>) {
     tracing::error!("nilfs has a bug and must stop: {panic}");
-    eprintln!("nilfs has a bug and must stop: {panic}");
+    say!("nilfs has a bug and must stop: {panic}");
     std::process::abort();
 }

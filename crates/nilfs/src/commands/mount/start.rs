@@ -18,6 +18,7 @@ use super::options::{self, Options};
 use super::remount::remount;
 use super::serve::{Hangup, serve};
 use crate::exit::{Failure, Status};
+use crate::output::say;
 
 /// Mount a volume
 #[derive(Debug, clap::Args)]
@@ -69,7 +70,7 @@ pub fn mount(args: MountArgs) -> anyhow::Result<()> {
     for warning in options.read_config()? {
         tracing::warn!("{warning}");
         if args.background {
-            eprintln!("nilfs: {warning}");
+            say!("nilfs: {warning}");
         }
     }
     match args.background {
