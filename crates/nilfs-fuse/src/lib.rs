@@ -49,4 +49,4 @@ pub use metrics::{Metrics, OperationCounts};
 pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, remount, unmount};
 pub use mounts::Mounted;
 pub use operations::Caller;
-pub use transport::{Session, Settings};
+pub use transport::{Session, Settings, is_noise};

@@ -123,6 +123,17 @@ impl Session {
     }
 }
 
+/// Whether a message in the library's log means nothing: that the kernel did not wait for an
+/// answer any more. The library answers an interruption when the request itself has been answered
+/// or is another reader's, so that happens to every program that is killed in the middle of one.
+#[must_use]
+pub fn is_noise(message: &str) -> bool {
+    let nobody_waits = io::Error::from(rustix::io::Errno::NOENT);
+    message
+        .strip_prefix("Failed to send FUSE reply: ")
+        .is_some_and(|why| why == nobody_waits.to_string())
+}
+
 const CAN_OPEN: rustix::fs::Access =
     rustix::fs::Access::READ_OK.union(rustix::fs::Access::WRITE_OK);
 
