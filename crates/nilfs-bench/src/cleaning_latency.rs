@@ -46,7 +46,7 @@ pub fn run(options: &Options) -> Result<()> {
     let fs = Filesystem::mount(device, MountOptions { cleaner, ..MountOptions::default() })?;
     let file = make(&fs, "file")?;
     spoil(&fs, options.size << 20)?;
-    let threads = fs.start_background();
+    let threads = fs.start_background()?;
     let idle = measure(&fs, &file, options.writes, false)?;
     let busy = measure(&fs, &file, options.writes, true)?;
     drop(threads);

@@ -135,7 +135,7 @@ fn measure(
     let (fs, file, blocks) = filled_volume(options.size << 20, live, policy)?;
     let mut random = SmallRng::seed_from_u64(SEED);
     let turn = (options.size << 20) / BLOCK;
-    let _threads = fs.start_background();
+    let _threads = fs.start_background()?;
     overwrite(&fs, &file, pattern, &mut random, blocks, options.turns * turn)?;
     let before = fs.status();
     overwrite(&fs, &file, pattern, &mut random, blocks, options.turns * turn)?;

@@ -5,7 +5,8 @@
 //! Two to four threads read requests and answer them. One that waits for the device in an fsync
 //! answers nobody else, and concurrent fsyncs can only share a commit while all of them wait. So
 //! at least one reader stays out of it: further fsyncs get a thread each. So do messages to the
-//! process itself, which may ask for a checkpoint.
+//! process itself, which may ask for a checkpoint. Where no further thread is to be had, the reader
+//! does it after all.
 //!
 //! # Faults of the library (fuser 0.18) that are worked around here
 //! * A time before 1970 arrives with its nanoseconds counted backwards: see [`convert::timestamp`].
@@ -20,8 +21,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -95,9 +96,10 @@ impl Session {
     /// Starts to answer the requests that come through `channel`, an open `/dev/fuse`.
     ///
     /// # Errors
-    /// The kernel's FUSE is older than Linux 5.13, or the channel or a thread fails.
+    /// The kernel's FUSE is older than Linux 5.13, or the channel or a thread fails. That a reader
+    /// could not be started is told by [`Session::join`].
     pub fn start(channel: OwnedFd, fs: Arc<Filesystem>, settings: Settings) -> io::Result<Self> {
-        let readers = thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 4));
+        let readers = readers();
         let mut config = Config::default();
         config.n_threads = Some(readers);
         // A user who may not open the device got the channel from fusermount3.
@@ -113,6 +115,13 @@ impl Session {
         Ok(Self(session.spawn()?))
     }
 
+    /// The number of threads that a session is made of.
+    #[must_use]
+    pub fn threads() -> usize {
+        // The library starts a thread that starts the readers.
+        readers() + 1
+    }
+
     /// Waits until the kernel sends no more requests: the volume has been unmounted and the last
     /// open file on it closed, or the connection was aborted.
     ///
@@ -121,6 +130,11 @@ impl Session {
     pub fn join(self) -> io::Result<()> {
         self.0.join()
     }
+}
+
+/// Threads that read requests.
+fn readers() -> usize {
+    thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 4))
 }
 
 /// Whether a message in the library's log means nothing: that the kernel did not wait for an
@@ -159,7 +173,14 @@ impl Front {
         if waiting < self.readers || waiting > WAITING_BESIDE {
             return work();
         }
-        thread::spawn(work);
+        // The thread gets its work when it is there, because a thread that cannot be started keeps
+        // nothing of what it was given.
+        let (hand_over, handed) = mpsc::channel();
+        let wait = move || handed.recv().map(|work: Box<dyn FnOnce() + Send>| work());
+        let _ = thread::Builder::new().spawn(wait);
+        if let Err(mpsc::SendError(work)) = hand_over.send(Box::new(work)) {
+            work();
+        }
     }
 
     fn sync(&self, node: NodeId, data_only: bool, reply: ReplyEmpty) {

@@ -126,7 +126,7 @@ impl Subject {
     /// Starts the engine's background work; it ends when the result is dropped.
     #[must_use]
     pub fn start_background(&self) -> Background {
-        self.fs.start_background()
+        self.fs.start_background().expect("a machine for tests has a thread to spare")
     }
 
     /// Whether writes are refused.

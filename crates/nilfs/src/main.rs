@@ -20,6 +20,7 @@ mod progress;
 mod record;
 mod signature;
 mod size;
+mod threads;
 
 use std::env;
 use std::process::ExitCode;

@@ -1,5 +1,7 @@
 //! A sign of life on the terminal while something takes longer than a moment.
 
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -12,16 +14,29 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Moves while something of unknown length goes on, if stderr is a terminal.
 pub fn spinner(what: &'static str) -> Spinner {
     let bar = ProgressBar::new_spinner().with_message(what);
-    bar.enable_steady_tick(PATIENCE / 10);
-    Spinner(bar)
+    let (end, ended) = mpsc::channel();
+    let moving = bar.clone();
+    let turn = move || {
+        while ended.recv_timeout(PATIENCE / 10) == Err(RecvTimeoutError::Timeout) {
+            moving.tick();
+        }
+    };
+    if !bar.is_hidden() {
+        // Where no thread is to be had it stands still.
+        let _ = thread::Builder::new().spawn(turn);
+    }
+    Spinner { bar, _end: end }
 }
 
 /// Disappears when it is dropped.
-pub struct Spinner(ProgressBar);
+pub struct Spinner {
+    bar: ProgressBar,
+    _end: Sender<()>,
+}
 
 impl Drop for Spinner {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }
 

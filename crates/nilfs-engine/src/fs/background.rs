@@ -1,7 +1,8 @@
 //! The threads of a mounted volume: here the one that makes checkpoints while nobody asks for one.
 
+use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -108,6 +109,15 @@ pub struct Background {
     threads: Vec<JoinHandle<()>>,
 }
 
+impl Background {
+    fn start(&mut self, name: &str, work: fn(&Filesystem)) -> io::Result<()> {
+        let fs = Arc::clone(&self.fs);
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || work(&fs))?;
+        self.threads.push(thread);
+        Ok(())
+    }
+}
+
 impl std::fmt::Debug for Filesystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Filesystem")
@@ -131,15 +141,16 @@ impl Drop for Background {
 impl Filesystem {
     /// Starts the thread that makes a checkpoint when the commit interval has passed since a
     /// change, or earlier if much has changed, and the cleaner.
-    pub fn start_background(self: &Arc<Self>) -> Background {
-        let mut threads = Vec::new();
+    ///
+    /// # Errors
+    /// The system has no thread left for this process or its user.
+    pub fn start_background(self: &Arc<Self>) -> io::Result<Background> {
+        let mut background = Background { fs: Arc::clone(self), threads: Vec::new() };
         if !self.is_read_only() {
-            let fs = Arc::clone(self);
-            threads.push(std::thread::spawn(move || fs.run_background()));
-            let fs = Arc::clone(self);
-            threads.push(std::thread::spawn(move || fs.run_cleaner()));
+            background.start("checkpoints", Self::run_background)?;
+            background.start("cleaner", Self::run_cleaner)?;
         }
-        Background { fs: Arc::clone(self), threads }
+        Ok(background)
     }
 
     fn run_background(&self) {
@@ -176,7 +187,7 @@ impl Filesystem {
     pub(super) fn throttle(&self, pages: u64) -> Result<()> {
         let shortage = self.space.shortage();
         if shortage > 0.0 && self.cleaner.is_working() {
-            std::thread::sleep(SLOWEST_PAGE.mul_f64(pages as f64 * shortage * shortage));
+            thread::sleep(SLOWEST_PAGE.mul_f64(pages as f64 * shortage * shortage));
         }
         let page = self.store.block_size().bytes64();
         if self.space.dirty_pages() * page >= EAGER_BYTES.min(self.options.dirty_limit / 4) {

@@ -202,7 +202,7 @@ fn mount(
     let mountpoint = Mountpoint::prepare(dir, false).unwrap();
     let (mount, channel) = mountpoint.mount(Path::new("memory"), &kernel).unwrap();
     let session = Session::start(channel, Arc::clone(&fs), settings).unwrap();
-    let background = fs.start_background();
+    let background = fs.start_background().unwrap();
     Mounted { mount, session, background, fs }
 }
 

@@ -33,7 +33,7 @@ impl Offline {
         };
         let fs = Filesystem::mount(Arc::new(opened), options)
             .with_context(|| device.display().to_string())?;
-        let background = fs.start_background();
+        let background = fs.start_background().context("cannot start the cleaner")?;
         Ok(Self { fs, background })
     }
 

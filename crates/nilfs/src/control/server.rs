@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 
 use nilfs_engine::ResizeProgress;
 use nilfs_fuse::{Caller, Handler};
@@ -11,7 +10,9 @@ use parking_lot::Mutex;
 use super::pages::{Message, Pages};
 use super::protocol::{Reply, Request, Resizing};
 use crate::administration::{Administration, Reason, Refusal};
+use crate::exit;
 use crate::metrics::Gatherer;
+use crate::threads;
 
 /// What can be asked of a mount, beside what can be asked of any volume.
 pub trait Served: Send + Sync {
@@ -48,9 +49,10 @@ pub fn handler(
         if message.ticket != 0 {
             return pages.lock().next(caller, message.ticket, message.number);
         }
-        let reply = match serde_json::from_slice(message.content) {
-            Ok(request) => server.answer(caller, request),
-            Err(_) => Err(unknown()),
+        // What a request means is a matter of the file system, how it is written is not.
+        let reply = match threads::aside(|| serde_json::from_slice(message.content)) {
+            Ok(Ok(request)) => server.answer(caller, request),
+            _ => Err(unknown()),
         };
         let reply = serde_json::to_vec(&reply.unwrap_or_else(Reply::Refused));
         pages.lock().first(caller, reply.unwrap_or_default())
@@ -120,9 +122,8 @@ impl Server {
             *state.lock() = done.map_or_else(Resizing::Failed, |()| Resizing::Done(last));
         };
         // It can note nothing before the lock is let go of.
-        thread::Builder::new().name("resize".into()).spawn(work).map_err(|error| {
-            Refusal::new(Reason::Failed, format!("cannot start a thread: {error}"))
-        })?;
+        threads::start("resize", work)
+            .map_err(|error| Refusal::new(Reason::Failed, exit::sentence(&error)))?;
         *resizing = Resizing::Running(ResizeProgress::default());
         Ok(())
     }
@@ -137,6 +138,7 @@ fn unknown() -> Refusal {
 mod tests {
     use std::ops::RangeInclusive;
     use std::sync::mpsc::{Receiver, channel};
+    use std::thread;
 
     use nilfs_engine::{CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, Status, Usage};
 

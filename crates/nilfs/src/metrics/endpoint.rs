@@ -1,12 +1,12 @@
 //! Where Prometheus fetches the metrics of a mount: HTTP, for this machine only.
 
 use std::net::SocketAddr;
-use std::thread;
 
 use anyhow::anyhow;
 use tiny_http::{Header, Method, Request, Response, Server, StatusCode};
 
 use super::{Gatherer, Metrics};
+use crate::threads;
 
 /// What the text is.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -26,13 +26,17 @@ impl Endpoint {
     }
 
     /// Answers until the process ends.
-    pub fn answer(self, metrics: Gatherer) {
-        thread::spawn(move || {
+    ///
+    /// # Errors
+    /// There is no thread for it.
+    pub fn answer(self, metrics: Gatherer) -> anyhow::Result<()> {
+        let serve = move || {
             for request in self.0.incoming_requests() {
                 // Whoever has gone away meanwhile is no affair of ours.
                 let _ = respond(request, &*metrics);
             }
-        });
+        };
+        threads::start("metrics", || threads::aside(serve)).map(drop)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::thread::{self, JoinHandle};
+use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -13,6 +13,7 @@ use nilfs_fuse::Mounted;
 use rustix::fs::FlockOperation;
 
 use crate::administration::{mount_of, open_for_change};
+use crate::threads;
 
 /// A device, for as long as the mount lasts.
 pub struct Opened {
@@ -54,7 +55,7 @@ pub fn open(device: &Path, options: &MountOptions) -> anyhow::Result<Opened> {
         if !may_leave || mounted.is_some() || started.elapsed() >= PATIENCE {
             return Err(busy.into());
         }
-        thread::sleep(PAUSE);
+        sleep(PAUSE);
     }
 }
 
@@ -70,9 +71,9 @@ fn open_beside(path: &Path) -> anyhow::Result<Opened> {
         format!("cannot tell the process that writes to {} of another reader", path.display())
     })?;
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-    let lock = thread::spawn(move || {
+    let lock = threads::start("claim", move || {
         rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockShared))?;
         Ok(file)
-    });
+    })?;
     Ok(Opened { device, beside: Some(Beside { _claim: claim, _lock: lock }) })
 }

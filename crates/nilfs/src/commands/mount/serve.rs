@@ -1,11 +1,9 @@
 //! The life of a mount: open, mount, answer the kernel until somebody unmounts, commit, end.
 
 use std::io;
-use std::panic::PanicHookInfo;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::thread;
 
 use anyhow::Context;
 use nilfs_engine::{CleanerOrder, Filesystem};
@@ -19,7 +17,7 @@ use crate::administration::{Reason, Refusal};
 use crate::control::{self, Served};
 use crate::exit::{self, Failure};
 use crate::metrics::{self, Endpoint, Metrics};
-use crate::output::say;
+use crate::threads;
 
 /// What a mount waits for.
 enum Event {
@@ -30,6 +28,10 @@ enum Event {
     /// Somebody has changed the cleaner's settings.
     Reload,
 }
+
+/// Threads beside those that answer the kernel: for signals, for the end, for metrics, for
+/// checkpoints and for the cleaner. And unmounting may take a process, fusermount3.
+const OTHER_THREADS: usize = 6;
 
 /// What SIGHUP means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,35 +56,34 @@ pub fn serve(
     let Opened { device: opened, beside: _beside } = open(device, &options.engine)?;
     let source = std::fs::canonicalize(device)
         .with_context(|| format!("cannot find {}", device.display()))?;
-    std::panic::set_hook(Box::new(abort));
+    threads::make_sure_of(Session::threads() + OTHER_THREADS)?;
+    threads::abort_on_panic();
     let (events, happened) = mpsc::channel();
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen for signals")?;
     let (mount, channel) = mountpoint.mount(&source, &options.kernel)?;
     let mount = Arc::new(mount);
     let usable = Arc::new(AtomicBool::new(false));
-    listen(signals, hangup, events.clone(), Arc::clone(&mount), Arc::clone(&usable));
-
     let asked = options.asked();
     let begin = || {
+        let (mounted, is_usable) = (Arc::clone(&mount), Arc::clone(&usable));
+        listen(signals, hangup, events.clone(), mounted, is_usable)?;
         let fs = Filesystem::mount(Arc::new(opened), options.engine)
             .with_context(|| device.display().to_string())?;
         let metrics = gatherer(Arc::clone(&fs), Arc::clone(&options.settings.metrics));
         let service = Arc::new(Service { fs: Arc::clone(&fs), asked, cleaner: options.cleaner });
         let control = control::handler(fs.clone(), service.clone(), Arc::clone(&metrics));
         let settings = Settings { control: Some(control), ..options.settings };
+        endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
+        let background = fs.start_background().context(threads::NO_THREAD)?;
         let session = Session::start(channel, Arc::clone(&fs), settings)
-            .context("cannot talk to the kernel")?;
-        if let Some(endpoint) = endpoint {
-            endpoint.answer(metrics);
-        }
-        anyhow::Ok((service, session))
+            .context("cannot answer the kernel")?;
+        threads::start("end", move || events.send(Event::Unmounted(session.join())))?;
+        anyhow::Ok((service, background))
     };
-    let (service, session) = begin().inspect_err(|_| take_away(&mount))?;
-    thread::spawn(move || events.send(Event::Unmounted(session.join())));
+    let (service, background) = begin().inspect_err(|_| take_away(&mount))?;
     mount.raise_read_ahead();
     usable.store(true, Ordering::Relaxed);
     tracing::info!("{} is mounted on {}", source.display(), mount.dir().display());
-    let background = service.fs.start_background();
     let served = ready().and_then(|()| wait(&happened, &mount, &service));
     drop(background);
     service
@@ -138,7 +139,9 @@ fn wait(events: &mpsc::Receiver<Event>, mount: &Mount, service: &Service) -> any
     loop {
         match events.recv() {
             Ok(Event::Unmounted(result)) => {
-                return result.context("lost the connection to the kernel");
+                return result
+                    .context("lost the connection to the kernel")
+                    .inspect_err(|_| take_away(mount));
             }
             Ok(Event::End) => {
                 take_away(mount);
@@ -176,8 +179,8 @@ fn listen(
     events: mpsc::Sender<Event>,
     mount: Arc<Mount>,
     usable: Arc<AtomicBool>,
-) {
-    thread::spawn(move || {
+) -> anyhow::Result<()> {
+    let pass_on = move || {
         for signal in signals.forever() {
             let reloads = signal == SIGHUP && hangup == Hangup::Reloads;
             if !usable.load(Ordering::Relaxed) && !reloads {
@@ -189,18 +192,11 @@ fn listen(
                 return;
             }
         }
-    });
+    };
+    threads::start("signals", pass_on).map(drop)
 }
 
 /// In the background nobody reads what the command prints at its end.
 fn log(error: &anyhow::Error) {
     tracing::error!("{error:#}");
-}
-
-/// A thread that panics leaves its request without an answer and perhaps a promise half kept. An
-/// end without commit is safe: the volume is then as it was at its last durable moment.
-fn abort(panic: &PanicHookInfo<'_>) {
-    tracing::error!("nilfs has a bug and must stop: {panic}");
-    say!("nilfs has a bug and must stop: {panic}");
-    std::process::abort();
 }
