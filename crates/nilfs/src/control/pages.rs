@@ -6,7 +6,8 @@
 //! ```
 //!
 //! What is left of an answer is kept under its ticket, for the user who asked, until its last page
-//! has been fetched or [`MOST_KEPT`] others have come after it. So all pages are of one moment.
+//! has been fetched. So all pages are of one moment. Of more than [`MOST_KEPT`] the oldest goes, of
+//! the user who has the most: nobody can take from another what is his by asking for a lot.
 
 use std::collections::VecDeque;
 
@@ -66,10 +67,19 @@ impl Pages {
         let ticket = self.last_ticket;
         let page = page(ticket, &answer, 0);
         if answer.len() > PAGE {
-            self.kept.truncate(MOST_KEPT - 1);
             self.kept.push_front(Kept { ticket, uid: caller.uid, answer });
+            if self.kept.len() > MOST_KEPT {
+                self.forget_one();
+            }
         }
         page
+    }
+
+    fn forget_one(&mut self) {
+        let kept_for = |uid| self.kept.iter().filter(|kept| kept.uid == uid).count();
+        // The last of equals, which is the oldest.
+        let nth = (0..self.kept.len()).max_by_key(|nth| kept_for(self.kept[*nth].uid));
+        nth.map(|nth| self.kept.remove(nth));
     }
 
     /// A later page; a message without content if it is not kept for this caller.
@@ -179,6 +189,19 @@ mod tests {
             pages.first(SOMEBODY, long(1));
         }
         assert_eq!(pages.kept.len(), MOST_KEPT);
+    }
+
+    #[test]
+    fn a_user_who_asks_for_a_lot_takes_nothing_from_another() {
+        let mut pages = Pages::default();
+        let collected = collect(b"", |question| {
+            let answer = exchange(&mut pages, ROOT, question, &long(1));
+            for _ in 0..10 * MOST_KEPT {
+                pages.first(SOMEBODY, long(2));
+            }
+            Ok(answer)
+        });
+        assert!(collected.unwrap() == long(1));
     }
 
     #[test]

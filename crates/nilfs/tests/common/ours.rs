@@ -178,6 +178,11 @@ impl Mounted {
         fs::read_to_string(self.log.path()).unwrap()
     }
 
+    /// The process that serves the volume.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Kills the process that serves the volume, in the middle of whatever it does.
     pub fn kill(mut self) {
         self.end();
