@@ -206,6 +206,7 @@ fn others_may_look_but_not_touch() {
     let mounted = image.mount(&format!("allow_other,{MOUNT}"));
     fs::set_permissions(image.path().parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(mounted.root(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(image.path(), fs::Permissions::from_mode(0o644)).unwrap();
     // The build directory need not be open to everybody. A copy by this process could not be run
     // while a process that another test has just started still has it open.
     let program = image.beside("nilfs");

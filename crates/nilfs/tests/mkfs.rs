@@ -2,14 +2,14 @@
 
 mod common;
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{Outcome, nilfs};
-use nilfs_device::{Device, MemoryDevice};
+use nilfs_device::{Access, Device, FileDevice, MemoryDevice};
 use nilfs_engine::mkfs::{Generation, Parameters, format};
 use nilfs_ondisk::BlockSize;
 use nilfs_ondisk::superblock::{FEATURE_BLOCK_COUNT, Superblock};
@@ -125,11 +125,24 @@ fn an_image_is_not_resized() {
     assert_eq!(fs::read(image.path()).unwrap(), b"letters");
 }
 
+/// Everybody on the machine could read what was on a volume, and what had been deleted there.
+#[test]
+fn an_image_is_for_its_owner_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("new.img");
+    mkfs("-B 16 --size 2M", &image).output();
+    let mode = |image: &Path| fs::metadata(image).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(&image), 0o600);
+    // What somebody has chosen stays.
+    fs::set_permissions(&image, Permissions::from_mode(0o640)).unwrap();
+    mkfs("-f -B 16", &image).output();
+    assert_eq!(mode(&image), 0o640);
+}
+
 #[test]
 fn a_device_in_use_is_left_alone() {
     let volume = common::volume();
-    let holder = File::open(&volume.image).unwrap();
-    holder.lock_shared().unwrap();
+    let _writer = FileDevice::open(&volume.image, Access::ReadWrite).unwrap();
     let sentence = volume.nilfs("mkfs -f -B 16 IMAGE").sentence(5);
     let pid = std::process::id();
     assert!(sentence.contains(&format!("in use by process {pid}")), "{sentence}");

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -13,6 +14,7 @@ use nilfs_ondisk::BlockSize;
 use nilfs_ondisk::superblock::Superblock;
 use uuid::Uuid;
 
+use crate::administration;
 use crate::exit::{Failure, Status};
 use crate::output;
 use crate::progress::spinner;
@@ -41,7 +43,7 @@ pub struct Args {
     /// Identity of the volume; random if left out
     #[arg(short = 'U', long, value_name = "UUID")]
     uuid: Option<Uuid>,
-    /// Create an image file of this size first, such as 512M or 4G
+    /// Create an image file of this size first, such as 512M or 4G, for nobody but its owner
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
     /// Overwrite whatever is on the device
@@ -94,6 +96,10 @@ fn on_device(
     parameters: &Parameters,
 ) -> anyhow::Result<Superblock> {
     let path = &args.device;
+    if let Some(mounted) = administration::mount_of(path)? {
+        let message = format!("{} is mounted on {}", path.display(), mounted.dir.display());
+        return Err(Failure::new(Status::Busy, message).into());
+    }
     let access = if args.dry_run { Access::ReadOnly } else { Access::ReadWrite };
     let device = FileDevice::open(path, access)?;
     if let Some(wanted) = wanted.filter(|wanted| *wanted != device.size()) {
@@ -132,7 +138,10 @@ fn in_new_image(
         return Ok(superblock);
     }
     let create = || -> anyhow::Result<()> {
-        File::create_new(path)?.set_len(size)?;
+        // What will be in it is nobody else's business, deleted files included.
+        let image = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+        image.set_len(size)?;
+        drop(image);
         let device = FileDevice::open(path, Access::ReadWrite)?;
         nilfs_engine::mkfs::format(&device, parameters)?;
         Ok(())
