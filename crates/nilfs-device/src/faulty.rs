@@ -1,7 +1,6 @@
 //! A device whose requests fail on demand, to see what becomes of its users.
 
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -72,11 +71,11 @@ impl<D: Device> Device for FaultyDevice<D> {
         self.below.resize(bytes)
     }
 
-    fn claim(&self, key: u64) -> io::Result<Claim> {
-        self.below.claim(key)
+    fn is_read(&self) -> bool {
+        self.below.is_read()
     }
 
-    fn reserve(&self, keys: Range<u64>) -> io::Result<(Vec<u64>, Claim)> {
-        self.below.reserve(keys)
+    fn keep_readers_out(&self) -> Option<Claim> {
+        self.below.keep_readers_out()
     }
 }

@@ -1,18 +1,20 @@
 //! A block device or an image file.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
-use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 use thiserror::Error;
 
-use crate::holder::{Holder, holder_of, loop_device_of};
-use crate::{Claim, Device, IoSlice, check_range, claims};
+use crate::claims::Marked;
+use crate::holder::{Holder, holder_of};
+use crate::loops::{self, InUse, Node};
+use crate::{Claim, Device, IoSlice, check_range, claims, kernel};
 
 /// Pieces that one gathered write may have (`IOV_MAX` of Linux).
 const PIECES_PER_CALL: usize = 1024;
@@ -21,16 +23,24 @@ const PIECES_PER_CALL: usize = 1024;
 const LARGE_WRITE: u64 = 1 << 20;
 
 /// How a device is opened, and so who else may have it open.
+///
+/// Who reads keeps nobody out, but is seen by those who write, from then on or already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Look inside without a lock, even while somebody writes.
+    /// Read, even while somebody writes.
     Inspect,
-    /// Read; nobody may write meanwhile.
+    /// Read, unless somebody writes already.
     ReadOnly,
-    /// Read and write; nobody else may read or write meanwhile.
+    /// Read and write; nobody else may write meanwhile.
     ReadWrite,
     /// As `ReadWrite`, although the kernel may have it mounted: at the user's own risk.
     Forced,
+}
+
+impl Access {
+    fn writes(self) -> bool {
+        matches!(self, Self::ReadWrite | Self::Forced)
+    }
 }
 
 /// Why a device could not be opened.
@@ -54,13 +64,28 @@ pub enum OpenError {
         kind: &'static str,
     },
     /// Somebody else has it.
-    #[error("{} is in use by {holder}", path.display())]
+    #[error("{} {}is in use by {holder}", path.display(), Below(below.as_deref()))]
     Busy {
         /// The device or image.
         path: PathBuf,
+        /// What is in use, if it is not the device itself: a file that a loop device shows, or
+        /// another loop device that shows the same.
+        below: Option<PathBuf>,
         /// Who has it, as far as that can be known.
         holder: Holder,
     },
+}
+
+/// "shows the same as disk.img, which ", or nothing.
+struct Below<'a>(Option<&'a Path>);
+
+impl fmt::Display for Below<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(path) => write!(f, "shows the same as {}, which ", path.display()),
+            None => Ok(()),
+        }
+    }
 }
 
 impl OpenError {
@@ -74,61 +99,184 @@ impl OpenError {
     }
 }
 
-/// A block device or an image file, with a lock that keeps a second writer out.
-#[derive(Debug)]
+/// A block device or an image file. Others can see that it is being read or written, and a second
+/// writer is kept out.
 pub struct FileDevice {
     file: File,
     size: AtomicU64,
     access: Access,
+    /// Somebody has locked all of it for reading, so that other writers cannot see this one yet.
+    unmarked: AtomicBool,
+    /// Tells those who write that this one reads.
+    _reading: Option<Claim>,
+}
+
+impl fmt::Debug for FileDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileDevice")
+            .field("file", &self.file)
+            .field("access", &self.access)
+            .finish_non_exhaustive()
+    }
 }
 
 impl FileDevice {
     /// Opens `path`.
     ///
+    /// For reading, this waits while somebody who writes does not want to be looked at; what is seen
+    /// then stays where it is, as long as writers respect [`Device::is_read`].
+    ///
     /// # Errors
     /// See [`OpenError`].
     pub fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
-        let cannot = |source| OpenError::Open { path: path.to_owned(), source };
-        let metadata = std::fs::metadata(path).map_err(cannot)?;
+        let opening = Opening::new(path, access)?;
+        match access.writes() {
+            true => opening.for_writing(),
+            false => opening.for_reading(),
+        }
+    }
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        if self.access.writes() {
+            claims::stop_writing(&self.file);
+        }
+    }
+}
+
+/// A device that is about to be opened.
+struct Opening<'a> {
+    path: &'a Path,
+    access: Access,
+    node: Node,
+}
+
+impl<'a> Opening<'a> {
+    fn new(path: &'a Path, access: Access) -> Result<Self, OpenError> {
+        let metadata = std::fs::metadata(path)
+            .map_err(|source| OpenError::Open { path: path.to_owned(), source })?;
         let kind = metadata.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             let kind = if kind.is_dir() { "a directory" } else { "a special file" };
             return Err(OpenError::WrongKind { path: path.to_owned(), kind });
         }
+        Ok(Self { path, access, node: Node::of(&metadata) })
+    }
+
+    fn for_reading(self) -> Result<FileDevice, OpenError> {
+        let mut file = self.open_file()?;
+        if self.access == Access::ReadOnly {
+            self.refuse_if(claims::is_written(&file).unwrap_or(false))?;
+        }
+        if let Node::Device(device) = self.node
+            && let Some(written) = loops::written_below(device)
+        {
+            match (self.access, written.same) {
+                // What the kernel remembers of the loop device may be older than the file.
+                (Access::Inspect, Some(same)) => file = same,
+                (Access::Inspect, None) => {}
+                _ => return Err(self.busy_below(written.in_use)),
+            }
+        }
+        // Where nothing can be locked, nobody can be told.
+        let reading = claims::read(&file).ok();
+        self.opened(file, Marked::Yes, reading)
+    }
+
+    fn for_writing(self) -> Result<FileDevice, OpenError> {
+        let mut file = self.open_file()?;
+        let mut marked = self.mark(&file)?;
+        if let (Marked::No, Node::File { .. }) = (marked, self.node) {
+            drop(file);
+            self.refuse_if(self.is_open_for_writing())?;
+            file = self.open_file()?;
+            marked = self.mark(&file)?;
+        }
+        // Names this process to those who are refused, and keeps udev away. Whoever may read the
+        // file can take this lock: it does not decide anything.
+        let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+        if let Node::Device(device) = self.node {
+            if let Some(written) = loops::written_below(device) {
+                return Err(self.busy_below(written.in_use));
+            }
+            if self.access == Access::ReadWrite
+                && let Some(in_use) = loops::used_beside(device)
+            {
+                return Err(self.busy_below(in_use));
+            }
+        }
+        if self.access == Access::ReadWrite
+            && let Some(device) = loops::showing(self.node)
+        {
+            return Err(self.busy(Holder::Loop(device)));
+        }
+        self.opened(file, marked, None)
+    }
+
+    fn open_file(&self) -> Result<File, OpenError> {
         let mut options = File::options();
-        options.read(true).write(matches!(access, Access::ReadWrite | Access::Forced));
-        if access == Access::ReadWrite && kind.is_block_device() {
+        options.read(true).write(self.access.writes());
+        if self.access == Access::ReadWrite && matches!(self.node, Node::Device(_)) {
             // On a block device this asks the kernel whether anybody has it mounted.
             options.custom_flags(OFlags::EXCL.bits() as i32);
         }
-        let busy = || OpenError::Busy { path: path.to_owned(), holder: holder_of(path, &metadata) };
-        let file = options.open(path).map_err(|error| match error.raw_os_error() {
-            Some(code) if code == rustix::io::Errno::BUSY.raw_os_error() => busy(),
-            _ => cannot(error),
-        })?;
-        let lock = match access {
-            Access::Inspect => None,
-            Access::ReadOnly => Some(FlockOperation::NonBlockingLockShared),
-            Access::ReadWrite | Access::Forced => Some(FlockOperation::NonBlockingLockExclusive),
-        };
-        if let Some(lock) = lock
-            && let Err(error) = rustix::fs::flock(&file, lock)
-        {
-            return Err(match error {
-                rustix::io::Errno::WOULDBLOCK => busy(),
-                other => cannot(other.into()),
-            });
-        }
-        if access == Access::ReadWrite
-            && kind.is_file()
-            && let Some(device) = loop_device_of(&metadata)
-        {
-            return Err(OpenError::Busy { path: path.to_owned(), holder: Holder::Loop(device) });
-        }
+        options.open(self.path).map_err(|error| match error.kind() {
+            io::ErrorKind::ResourceBusy => self.busy(holder_of(self.path, self.node)),
+            _ => self.cannot(error),
+        })
+    }
+
+    /// Shows other writers that this one is there.
+    fn mark(&self, file: &File) -> Result<Marked, OpenError> {
+        claims::write(file).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => self.busy(holder_of(self.path, self.node)),
+            _ => self.cannot(error),
+        })
+    }
+
+    /// Whether anybody writes to the file, marked or not. Who may not ask is not the owner, and
+    /// gives way.
+    fn is_open_for_writing(&self) -> bool {
+        let file = File::open(self.path);
+        file.and_then(|file| kernel::is_open_for_writing(&file)).unwrap_or(true)
+    }
+
+    fn opened(
+        self,
+        file: File,
+        marked: Marked,
+        reading: Option<Claim>,
+    ) -> Result<FileDevice, OpenError> {
         // The end of a block device is found as that of a file.
-        let size =
-            rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| cannot(e.into()))?;
-        Ok(Self { file, size: AtomicU64::new(size), access })
+        let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0));
+        Ok(FileDevice {
+            size: AtomicU64::new(size.map_err(|error| self.cannot(error.into()))?),
+            file,
+            access: self.access,
+            unmarked: AtomicBool::new(marked == Marked::No),
+            _reading: reading,
+        })
+    }
+
+    fn refuse_if(&self, in_use: bool) -> Result<(), OpenError> {
+        match in_use {
+            true => Err(self.busy(holder_of(self.path, self.node))),
+            false => Ok(()),
+        }
+    }
+
+    fn cannot(&self, source: io::Error) -> OpenError {
+        OpenError::Open { path: self.path.to_owned(), source }
+    }
+
+    fn busy(&self, holder: Holder) -> OpenError {
+        OpenError::Busy { path: self.path.to_owned(), below: None, holder }
+    }
+
+    fn busy_below(&self, in_use: InUse) -> OpenError {
+        let holder = holder_of(&in_use.path, in_use.node);
+        OpenError::Busy { path: self.path.to_owned(), below: Some(in_use.path), holder }
     }
 }
 
@@ -138,7 +286,7 @@ impl Device for FileDevice {
     }
 
     fn is_read_only(&self) -> bool {
-        matches!(self.access, Access::Inspect | Access::ReadOnly)
+        !self.access.writes()
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
@@ -162,6 +310,11 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> io::Result<()> {
+        if self.unmarked.load(Ordering::Relaxed) {
+            // A second writer who is there by now must not be joined.
+            let marked = claims::write(&self.file)?;
+            self.unmarked.store(marked == Marked::No, Ordering::Relaxed);
+        }
         Ok(rustix::fs::fdatasync(&self.file)?)
     }
 
@@ -181,12 +334,13 @@ impl Device for FileDevice {
         if size == bytes { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
     }
 
-    fn claim(&self, key: u64) -> io::Result<Claim> {
-        claims::claim(&self.file, key)
+    fn is_read(&self) -> bool {
+        // Where nothing can be locked, nobody can have told.
+        claims::is_read(&self.file).unwrap_or(false)
     }
 
-    fn reserve(&self, keys: Range<u64>) -> io::Result<(Vec<u64>, Claim)> {
-        claims::reserve(&self.file, keys)
+    fn keep_readers_out(&self) -> Option<Claim> {
+        claims::keep_readers_out(&self.file).unwrap_or_else(|_| Some(Box::new(())))
     }
 }
 

@@ -1,11 +1,12 @@
 //! Who has a device: a name for the message that refuses a second opener.
 
-use std::ffi::OsStr;
 use std::fmt;
-use std::fs::{self, Metadata};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use crate::claims::table_key;
+use crate::loops::Node;
 
 /// Who has a device open or mounted, as far as the system tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,21 +38,20 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Looks for the holder of the lock on a file, then for a mount of a block device.
-pub(crate) fn holder_of(path: &Path, metadata: &Metadata) -> Holder {
-    let (dev, ino) = (metadata.dev(), metadata.ino());
-    let key = format!("{:02x}:{:02x}:{ino}", rustix::fs::major(dev), rustix::fs::minor(dev));
-    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    let pid = locks.lines().find_map(|line| {
-        let mut words = line.split_whitespace().skip_while(|word| *word != "FLOCK");
-        let pid = words.nth(3)?.parse().ok()?;
-        (words.next()? == key).then_some(pid)
-    });
-    if let Some(pid) = pid {
+/// Looks for the process that uses a file or device, then for a mount of a block device.
+pub(crate) fn holder_of(path: &Path, node: Node) -> Holder {
+    let metadata = match node {
+        Node::File { dev, ino } => Some((dev, ino)),
+        // Its lock is that of its name, which is a file.
+        Node::Device(_) => fs::metadata(path).ok().map(|it| (it.dev(), it.ino())),
+    };
+    if let Some((dev, ino)) = metadata
+        && let Some(pid) = process_that_locks(&table_key(dev, ino))
+    {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         return Holder::Process { pid, name: name.trim().to_owned() };
     }
-    if !metadata.file_type().is_block_device() {
+    if let Node::File { .. } = node {
         return Holder::Unknown;
     }
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -64,14 +64,13 @@ pub(crate) fn holder_of(path: &Path, metadata: &Metadata) -> Holder {
         .map_or(Holder::Unknown, |directory| Holder::Mount(directory.to_owned()))
 }
 
-/// The loop device that an image is attached to. The kernel opens the image without a lock that
-/// others could see, and whoever has the loop device open or mounted does not show at the image.
-pub(crate) fn loop_device_of(image: &Metadata) -> Option<PathBuf> {
-    let devices = fs::read_dir("/sys/block").ok()?;
-    devices.flatten().find_map(|device| {
-        let attached = fs::read(device.path().join("loop/backing_file")).ok()?;
-        let attached = fs::metadata(OsStr::from_bytes(attached.trim_ascii_end())).ok()?;
-        let same = (attached.dev(), attached.ino()) == (image.dev(), image.ino());
-        same.then(|| Path::new("/dev").join(device.file_name()))
+/// The process that has a file locked as a whole. Unlike locks on bytes, such a lock has the number
+/// of its process in the system's table.
+fn process_that_locks(file: &str) -> Option<u32> {
+    let table = fs::read_to_string("/proc/locks").ok()?;
+    table.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip_while(|word| *word != "FLOCK");
+        let pid = words.nth(3)?.parse().ok()?;
+        (words.next()? == file).then_some(pid)
     })
 }

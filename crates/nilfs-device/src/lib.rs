@@ -11,13 +11,14 @@ mod claims;
 mod faulty;
 mod file;
 mod holder;
+mod kernel;
+mod loops;
 mod memory;
 mod recording;
 
 use std::io;
-use std::ops::Range;
 
-pub use claims::Claim;
+pub use claims::{Claim, is_read, is_written};
 pub use faulty::{Faults, FaultyDevice};
 pub use file::{Access, FileDevice, OpenError};
 pub use holder::Holder;
@@ -73,26 +74,16 @@ pub trait Device: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Tells those who write to the device that what `key` stands for is being read, for as long
-    /// as the claim is kept. Waits while somebody else has the key reserved. What a key means is
-    /// between its users; keys are less than 2^62.
-    ///
-    /// What had been reserved may be gone when the claim is there: claim first, then look.
-    ///
-    /// # Errors
-    /// Any system error. A device that no other process can open has nobody to be told.
-    fn claim(&self, _key: u64) -> io::Result<Claim> {
-        Ok(Box::new(()))
+    /// Whether anybody reads the device who only looks: another process, or one more device of
+    /// this one that is open on the same file.
+    fn is_read(&self) -> bool {
+        false
     }
 
-    /// Gives the keys of a range that others have claimed, in order, and reserves the rest: until
-    /// the second value is dropped, nobody can claim another key of the range. Ranges that are
-    /// reserved at the same time must not overlap.
-    ///
-    /// # Errors
-    /// Any system error, or something else than claims has locked the range.
-    fn reserve(&self, _keys: Range<u64>) -> io::Result<(Vec<u64>, Claim)> {
-        Ok((Vec::new(), Box::new(())))
+    /// Lets nobody begin to read until the value is dropped; who wants to waits. `None` if somebody
+    /// reads already. A device that no other process can open has nobody to be kept out.
+    fn keep_readers_out(&self) -> Option<Claim> {
+        Some(Box::new(()))
     }
 }
 

@@ -1,7 +1,6 @@
 //! A device that remembers what was done to it, so that a test can cut the power anywhere.
 
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -117,11 +116,11 @@ impl<D: Device> Device for RecordingDevice<D> {
         Ok(())
     }
 
-    fn claim(&self, key: u64) -> io::Result<Claim> {
-        self.below.claim(key)
+    fn is_read(&self) -> bool {
+        self.below.is_read()
     }
 
-    fn reserve(&self, keys: Range<u64>) -> io::Result<(Vec<u64>, Claim)> {
-        self.below.reserve(keys)
+    fn keep_readers_out(&self) -> Option<Claim> {
+        self.below.keep_readers_out()
     }
 }

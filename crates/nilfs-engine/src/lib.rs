@@ -40,5 +40,4 @@ pub use fs::{
 pub use log::reader::Log;
 pub use nilfs_ondisk::inode::{DeviceCode, FileType};
 pub use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum};
-pub use store::{claim_for_reading, is_being_read};
 pub use volume::{CheckpointInfo, SegmentInfo, SegmentLife, Volume};

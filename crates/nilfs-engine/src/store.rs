@@ -20,26 +20,6 @@ use crate::error::{Error, Result};
 /// Memory for cached metadata blocks, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// What everybody claims who reads a volume that somebody else may be writing to: as long as that
-/// lasts, no cleaned segment is written again, so whatever was on the device stays there.
-const READING: u64 = 0;
-
-/// Keeps everything that is on a device where it is, as long as the claim is kept, whoever writes to
-/// the volume meanwhile.
-///
-/// # Errors
-/// Any system error.
-pub fn claim_for_reading(device: &dyn Device) -> std::io::Result<Claim> {
-    device.claim(READING)
-}
-
-/// Whether somebody has claimed the device for reading. Who begins to write to a volume that is not
-/// in use does not know what such a reader needs.
-#[must_use]
-pub fn is_being_read(device: &dyn Device) -> bool {
-    device.reserve(READING..READING + 1).is_ok_and(|(readers, _)| !readers.is_empty())
-}
-
 /// The part of the cache for blocks that were used more than once. A commit writes each block it
 /// changes at a new address, so what is used often is a new block each time, and must live long
 /// enough to be used again.
@@ -58,18 +38,14 @@ pub(crate) struct Store {
     cache_misses: AtomicU64,
     /// A run of blocks that is being held in memory as it is on the device.
     held: RwLock<Option<(BlockNr, Vec<u8>)>>,
-    /// Keeps those who write to the volume from reusing segments, if this store only reads it.
-    _claim: Option<Claim>,
 }
 
 impl Store {
     pub(crate) fn new(device: Arc<dyn Device>, geometry: Geometry, seed: u32) -> Self {
-        let claim = device.is_read_only().then(|| device.claim(READING).ok()).flatten();
         let cache = cache(CACHE_BYTES / geometry.block_size.bytes());
         let nsegments = AtomicU64::new(geometry.nsegments);
         let (cache_hits, cache_misses, held) = Default::default();
-        let _claim = claim;
-        Self { device, geometry, nsegments, seed, cache, cache_hits, cache_misses, held, _claim }
+        Self { device, geometry, nsegments, seed, cache, cache_hits, cache_misses, held }
     }
 
     pub(crate) fn device(&self) -> &dyn Device {
@@ -182,14 +158,15 @@ impl Store {
         self.cache.remove(&block);
     }
 
+    /// Whether another process reads the volume.
+    pub(crate) fn is_read_elsewhere(&self) -> bool {
+        self.device.is_read()
+    }
+
     /// Keeps other processes from beginning to read until the value is dropped. `None` if one is
     /// reading.
     pub(crate) fn keep_readers_out(&self) -> Option<Claim> {
-        match self.device.reserve(READING..READING + 1) {
-            Ok((readers, guard)) => readers.is_empty().then_some(guard),
-            // Nobody can be asked, so nobody can have claimed anything.
-            Err(_) => Some(Box::new(())),
-        }
+        self.device.keep_readers_out()
     }
 
     /// Makes everything written so far durable.

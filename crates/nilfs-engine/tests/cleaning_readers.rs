@@ -4,13 +4,14 @@ mod common;
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use common::{check, make, parameters, pattern};
-use nilfs_device::{Device, IoSlice, MemoryDevice};
+use nilfs_device::{Claim, Device, IoSlice, MemoryDevice};
 use nilfs_engine::mkfs::format;
 use nilfs_engine::{Amount, CleanerOptions, Filesystem, ManualRun, MountOptions, Volume};
 use nilfs_ondisk::SegNum;
@@ -79,6 +80,76 @@ fn mount(device: &Arc<Gated>) -> Arc<Filesystem> {
     let shared: Arc<dyn Device> = Arc::clone(device) as _;
     let cleaner = CleanerOptions { protection: Duration::ZERO, ..CleanerOptions::default() };
     Filesystem::mount(shared, MountOptions { cleaner, ..MountOptions::default() }).unwrap()
+}
+
+/// A device that somebody else begins to read in the middle of what is done here.
+struct Visited {
+    below: MemoryDevice,
+    visitor: AtomicBool,
+}
+
+impl Device for Visited {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.below.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+        self.below.write_at(offset, pieces)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.below.flush()
+    }
+
+    fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.below.discard(offset, bytes)
+    }
+
+    fn keep_readers_out(&self) -> Option<Claim> {
+        (!self.visitor.load(Ordering::SeqCst)).then(|| Box::new(()) as Claim)
+    }
+}
+
+/// A segment that is clean on the device may be written by the next mount, which does not know since
+/// when somebody reads.
+#[test]
+fn no_segment_becomes_clean_on_the_device_while_another_process_reads() {
+    let below = MemoryDevice::new(((SEGMENTS * PER_SEGMENT + 8) * BLOCK) as u64);
+    let mut parameters = parameters(BLOCK as u64);
+    parameters.blocks_per_segment = PER_SEGMENT as u32;
+    format(&below, &parameters).unwrap();
+    let device = Arc::new(Visited { below, visitor: AtomicBool::new(true) });
+    let cleaner = CleanerOptions { protection: Duration::ZERO, ..CleanerOptions::default() };
+    let options = MountOptions { cleaner, ..MountOptions::default() };
+    let fs = Filesystem::mount(Arc::clone(&device) as _, options).unwrap();
+    let root = fs.root().unwrap().inode;
+    let warm = make(&fs, &root, "warm");
+    for round in 0..4 {
+        fs.write(&warm, 0, &pattern(round, 200 * BLOCK)).unwrap();
+        fs.sync().unwrap();
+    }
+    let clean = || Volume::open(Arc::clone(&device) as _).unwrap().clean_segments().unwrap();
+    let run = ManualRun { min_reclaimable: Some(Amount::Count(1)), ..ManualRun::default() };
+    fs.sync().unwrap();
+    let before = clean();
+    assert_eq!(fs.clean(&run).unwrap(), 0);
+    fs.sync().unwrap();
+    assert!(clean() <= before, "{} clean segments, {before} before", clean());
+    device.visitor.store(false, Ordering::SeqCst);
+    assert!(fs.clean(&run).unwrap() > 0);
+    fs.sync().unwrap();
+    assert!(clean() > before);
+    drop((warm, root));
+    fs.unmount().unwrap();
+    check(&*device);
 }
 
 #[test]

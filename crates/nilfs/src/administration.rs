@@ -15,7 +15,6 @@ use nilfs_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use offline::open_for_change;
 pub use target::{Purpose, Target, mount_around, mount_of, on};
 
 /// A volume as an administrator sees it. The methods mean what those of [`Filesystem`] with the

@@ -313,22 +313,48 @@ fn the_past_can_be_mounted_beside_a_writer_and_stays_whatever_he_does() {
     volume.nilfs("check --all IMAGE").output();
 }
 
+/// A reader of the past kept the next writer out, so that any user who could read an image could keep
+/// its owner from mounting it.
 #[test]
-fn the_next_writer_has_to_wait_for_a_mount_of_the_past() {
+fn the_next_writer_is_let_in_and_leaves_the_past_where_it_is() {
     let volume = common::volume();
     let place = Place::new(&volume);
-    mount("rw", &volume, &place).output();
+    mount("rw,pp=0", &volume, &place).output();
     let past = volume.beside("past");
     fs::create_dir(&past).unwrap();
     let options = format!("ro,cp={}", volume.before_deletion);
     mount_on(&past, &options, &volume).output();
+    fs::write(place.dir.join("large"), vec![1; 300_000]).unwrap();
     place.umount().output();
-    let sentence = mount("rw", &volume, &place).sentence(5);
-    assert!(sentence.contains("is in use by"), "{sentence}");
+
+    mount("rw,pp=0", &volume, &place).output();
+    let mut full = false;
+    for round in 0..8 {
+        let written = fs::write(place.dir.join("large"), vec![round; 500_000])
+            .and_then(|()| File::open(place.dir.join("large"))?.sync_all());
+        full |= written.is_err();
+    }
+    assert!(full, "nothing that the past may need is written again");
     assert_eq!(fs::read_to_string(past.join("gone")).unwrap(), "it was here\n");
     nilfs([Path::new("umount"), &past]).output();
-    mount("rw", &volume, &place).output();
+    fs::write(place.dir.join("large"), vec![9; 500_000]).unwrap();
     place.umount().output();
+    volume.nilfs("check --all IMAGE").output();
+}
+
+#[test]
+fn a_read_only_mount_goes_on_beside_a_writer_who_comes_later() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    mount("ro", &volume, &place).output();
+    let other = volume.beside("other");
+    fs::create_dir(&other).unwrap();
+    mount_on(&other, "rw", &volume).output();
+    fs::write(other.join("directory/file"), "changed\n").unwrap();
+    nilfs([Path::new("umount"), &other]).output();
+    assert_eq!(fs::read_to_string(place.dir.join("directory/file")).unwrap(), "content\n");
+    place.umount().output();
+    is_clean_with(&volume, "/directory/file", "changed\n");
 }
 
 #[test]

@@ -193,7 +193,7 @@ impl Filesystem {
         let state = match state {
             _ if self.is_read_only() => CleanerState::Off,
             // It will see that when it looks again.
-            CleanerState::HeldUp if self.store.keep_readers_out().is_some() => CleanerState::Idle,
+            CleanerState::HeldUp if !self.store.is_read_elsewhere() => CleanerState::Idle,
             state => state,
         };
         Status {

@@ -120,6 +120,7 @@ impl Filesystem {
             };
             failures = if freed == 0 { failures + 1 } else { 0 };
             if failures == ATTEMPTS {
+                self.refuse_other_readers()?;
                 return Err(Error::NoRoomToShrink { segments: left });
             }
             if freed == 0 {

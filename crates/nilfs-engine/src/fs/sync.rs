@@ -140,7 +140,11 @@ impl Filesystem {
             log.in_use = true;
             self.commit_locked(log, &Chores::default())?;
             self.flush_locked(log)?;
-            log.barred.segments.clear();
+            // What was recovered is in the new checkpoint. But another process that has opened the
+            // volume as it was found still needs it there.
+            if !self.store.is_read_elsewhere() {
+                log.barred.segments.clear();
+            }
             self.refresh_space(log);
             self.write_in_use(log)?;
         }

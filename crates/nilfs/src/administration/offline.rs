@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use nilfs_device::{Access, FileDevice, Holder, OpenError};
+use nilfs_device::{Access, FileDevice};
 use nilfs_engine::{Background, CleanerOptions, Filesystem, MountOptions};
 
-use super::{Administration, Purpose, mount_of};
+use super::{Administration, Purpose};
 use crate::config;
 use crate::output::say;
 
@@ -22,10 +22,11 @@ impl Offline {
     pub fn open(device: &Path, purpose: Purpose) -> anyhow::Result<Self> {
         let loaded = config::load(None)?;
         loaded.warnings.iter().for_each(|warning| say!("nilfs: {warning}"));
-        let opened = match purpose {
-            Purpose::Look => FileDevice::open(device, Access::Inspect)?,
-            Purpose::Change => open_for_change(device)?,
+        let access = match purpose {
+            Purpose::Look => Access::Inspect,
+            Purpose::Change => Access::ReadWrite,
         };
+        let opened = FileDevice::open(device, access)?;
         let options = MountOptions {
             read_only: purpose == Purpose::Look,
             cleaner: CleanerOptions { enabled: false, ..loaded.options() },
@@ -47,19 +48,4 @@ impl Offline {
         drop(self.background);
         self.fs.unmount().context("cannot close the volume")
     }
-}
-
-/// Opens the device of a volume that is to be written, which nobody may be reading: what has been
-/// cleaned may still be needed by a reader of whom a new writer does not know.
-///
-/// # Errors
-/// See [`OpenError`].
-pub fn open_for_change(device: &Path) -> Result<FileDevice, OpenError> {
-    let opened = FileDevice::open(device, Access::ReadWrite)?;
-    if !nilfs_engine::is_being_read(&opened) {
-        return Ok(opened);
-    }
-    let mounted = mount_of(device).ok().flatten();
-    let holder = mounted.map_or(Holder::Unknown, |it| Holder::Mount(it.dir.display().to_string()));
-    Err(OpenError::Busy { path: device.to_owned(), holder })
 }

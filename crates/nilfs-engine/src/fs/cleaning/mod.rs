@@ -140,8 +140,8 @@ impl Filesystem {
     /// Damage of the volume, a device error.
     pub(super) fn clean_step(&self, wish: &Wish) -> Result<Step> {
         let mut work = self.cleaner.work();
-        // Nothing could be written again that is cleaned now: moving would only take room.
-        if wish.evacuate.is_none() && !self.other_readers_leave() {
+        // Nothing can be given back while they read: moving would only take room.
+        if !self.other_readers_leave() {
             return Ok(Step::default());
         }
         self.gather_knowledge()?;
@@ -388,6 +388,18 @@ impl Filesystem {
                 return Ok(0);
             }
             let now = part.as_ref().unwrap_or(&chores);
+            // No segment becomes clean while another process reads: it may need what is there, and
+            // the next writer would not know. Who comes after this commit sees the new places.
+            let _readers_wait = match now.cleaned.is_empty() {
+                true => None,
+                false => match self.store.keep_readers_out() {
+                    None => {
+                        self.unclaim(&mut log, &moves);
+                        return Ok(0);
+                    }
+                    guard => guard,
+                },
+            };
             let outcome = match in_parts {
                 true => self.commit_chores(&mut log, now)?,
                 // Nobody waits. Whatever programs have changed ends the life of blocks all over the
@@ -445,12 +457,11 @@ impl Filesystem {
         self.refresh_space(log);
     }
 
-    /// Lets the log use what was cleaned, as far as nobody can be reading there.
+    /// Lets the log use what was cleaned, as far as nobody in this process can be reading there.
     pub(super) fn release_quarantine(&self, log: &mut Log) {
         if log.quarantine.is_empty() {
             return;
         }
-        let Some(_readers_wait) = self.store.keep_readers_out() else { return };
         let segments = log.quarantine.take();
         if segments.is_empty() {
             return;

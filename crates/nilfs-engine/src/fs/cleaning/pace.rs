@@ -391,9 +391,11 @@ impl Filesystem {
     /// Whether no other process reads the volume, after as long as a look may reasonably take.
     pub(in crate::fs) fn other_readers_leave(&self) -> bool {
         let mut looks = 0;
-        while self.store.keep_readers_out().is_none() {
+        // Who has stayed for so long does not leave in the next moment.
+        let most = if self.cleaner.held_up.load(Ordering::Relaxed) { 1 } else { MOST_LOOKS };
+        while self.store.is_read_elsewhere() {
             looks += 1;
-            if looks == MOST_LOOKS {
+            if looks == most {
                 if !self.cleaner.held_up.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
                         "the cleaner waits, because another process is reading the volume"

@@ -11,7 +11,7 @@ use nilfs_fuse::{Mount, MountError, Mountpoint, Session, Settings};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::open::{Opened, open};
+use super::open::open;
 use super::options::{Asked, CleanerSource, Options};
 use crate::administration::{Reason, Refusal};
 use crate::control::{self, Served};
@@ -53,7 +53,7 @@ pub fn serve(
 ) -> anyhow::Result<()> {
     let mountpoint = Mountpoint::prepare(dir, options.nonempty)?;
     let endpoint = options.metrics.map(Endpoint::bind).transpose()?;
-    let Opened { device: opened, beside: _beside } = open(device, &options.engine)?;
+    let opened = open(device, &options.engine)?;
     let source = std::fs::canonicalize(device)
         .with_context(|| format!("cannot find {}", device.display()))?;
     threads::make_sure_of(Session::threads() + OTHER_THREADS)?;

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use nilfs_fuse::Mounted;
-use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::exit::{Failure, Status};
@@ -55,18 +54,19 @@ fn absolute(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Waits until nobody has the volume open for writing, if it was `written` through this mount. One
-/// who has it open for reading, as the process of a read-only mount had, is given a moment to leave,
-/// since others may stay.
+/// Waits until nobody writes to the volume, if it was `written` through this mount. One who reads
+/// it, as the process of a read-only mount did, is given a moment to leave, since others may stay.
 fn wait_for_release(volume: &File, written: bool) -> io::Result<()> {
-    if written {
-        rustix::io::retry_on_intr(|| rustix::fs::flock(volume, FlockOperation::LockShared))?;
+    const PAUSE: Duration = Duration::from_millis(10);
+    const MOST_PAUSES: u32 = 20;
+    while written && nilfs_device::is_written(volume)? {
+        thread::sleep(PAUSE);
     }
-    for _ in 0..20 {
-        match rustix::fs::flock(volume, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => thread::sleep(Duration::from_millis(10)),
-            result => return Ok(result?),
+    for _ in 0..MOST_PAUSES {
+        if !nilfs_device::is_read(volume)? {
+            break;
         }
+        thread::sleep(PAUSE);
     }
     Ok(())
 }
