@@ -15,6 +15,8 @@ pub struct Mounted {
     pub device: String,
     /// Where it is mounted: an absolute path without symbolic links.
     pub dir: PathBuf,
+    /// The directory of the file system that is seen there: `/`, unless it is a bind mount.
+    pub root: PathBuf,
     /// The type, as in `fuse.nilfs`.
     pub file_system: String,
     /// What was mounted: for us, the device or image.
@@ -50,6 +52,14 @@ impl Mounted {
         self.has("ro")
     }
 
+    /// The user who mounted it and serves it, if it is a FUSE mount. What such a user calls the
+    /// source is up to that user.
+    #[must_use]
+    pub fn owner(&self) -> Option<u32> {
+        let mut words = self.options.split(',');
+        words.find_map(|word| word.strip_prefix("user_id=")?.parse().ok())
+    }
+
     /// Whether one of its words is this.
     pub(crate) fn has(&self, word: &str) -> bool {
         self.options.split(',').any(|option| option == word)
@@ -62,14 +72,14 @@ impl Mounted {
 fn parse(line: &[u8]) -> Option<Mounted> {
     let mut words = line.split(|byte| *byte == b' ').map(unescape);
     let device = words.nth(2)?.into_string().ok()?;
-    let dir = words.nth(1)?.into();
+    let (root, dir) = (words.next()?.into(), words.next()?.into());
     let mut options = words.next()?.into_string().ok()?;
     let mut words = words.skip_while(|word| word != "-").skip(1);
     let file_system = words.next()?.into_string().ok()?;
     let source = words.next()?.into();
     options.push(',');
     options.push_str(&words.next()?.to_string_lossy());
-    Some(Mounted { device, dir, file_system, source, options })
+    Some(Mounted { device, dir, root, file_system, source, options })
 }
 
 /// Undoes the table's `\ooo` for blanks and backslashes.
@@ -103,6 +113,7 @@ mod tests {
         let expected = Mounted {
             device: "0:45".into(),
             dir: "/mnt/a b".into(),
+            root: "/".into(),
             file_system: "fuse.nilfs".into(),
             source: r"/dev/sd\a".into(),
             options: "rw,noatime,rw".into(),
@@ -118,6 +129,16 @@ mod tests {
         };
         assert!(is_read_only("ro,noatime", "rw") && is_read_only("rw", "ro,user_id=0"));
         assert!(!is_read_only("rw,nosuid", "rw,errors=remount-ro"));
+    }
+
+    #[test]
+    fn the_owner_of_a_mount_is_who_serves_it() {
+        let owner = |line: &[u8]| parse(line).unwrap().owner();
+        assert_eq!(
+            owner(b"36 35 0:45 / /mnt rw - fuse.nilfs img rw,user_id=1000,group_id=5"),
+            Some(1000)
+        );
+        assert_eq!(owner(b"36 35 8:1 / /mnt rw - nilfs2 /dev/sda1 rw"), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod drop_in;
 mod exit;
 mod image;
 mod metrics;
+mod names;
 mod output;
 mod progress;
 mod record;

@@ -120,9 +120,26 @@ pub fn on<T>(
 /// # Errors
 /// It cannot be looked at.
 pub fn mount_of(path: &Path) -> anyhow::Result<Option<Mounted>> {
+    Ok(foremost(mounts_of(path)?.iter()).cloned())
+}
+
+/// All mounts of a device or image.
+///
+/// # Errors
+/// It cannot be looked at.
+pub fn mounts_of(path: &Path) -> anyhow::Result<Vec<Mounted>> {
     let metadata = look_at(path)?;
-    let mounts = Mounted::all();
-    Ok(foremost(mounts.iter().filter(|mounted| is_source(mounted, path, &metadata))).cloned())
+    let mounts = Mounted::all().into_iter();
+    Ok(mounts.filter(|mounted| is_source(mounted, path, &metadata)).collect())
+}
+
+/// Whether what a mount calls its source can be believed: it was mounted by the superuser, by who
+/// asks, or by the owner of the source. Others might name what they like.
+pub fn is_believable(mounted: &Mounted) -> bool {
+    let Some(owner) = mounted.owner() else { return true };
+    owner == 0
+        || owner == rustix::process::geteuid().as_raw()
+        || std::fs::metadata(&mounted.source).is_ok_and(|source| source.uid() == owner)
 }
 
 /// The mount that can be written, or the first: mounts of the past come after it.
@@ -154,7 +171,7 @@ fn look_at(path: &Path) -> anyhow::Result<Metadata> {
 /// Whether a mount serves this device or image.
 fn is_source(mounted: &Mounted, path: &Path, metadata: &Metadata) -> bool {
     let kind = metadata.file_type();
-    if !kind.is_file() && !kind.is_block_device() {
+    if !(kind.is_file() || kind.is_block_device()) || !is_believable(mounted) {
         return false;
     }
     if std::fs::canonicalize(path).is_ok_and(|path| path == mounted.source) {

@@ -10,6 +10,7 @@ pub mod df;
 pub mod dump;
 pub mod generate;
 pub mod info;
+pub mod list;
 pub mod ls;
 pub mod metrics;
 pub mod mkfs;

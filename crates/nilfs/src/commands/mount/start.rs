@@ -18,6 +18,7 @@ use super::options::{self, Options};
 use super::remount::remount;
 use super::serve::{Hangup, serve};
 use crate::exit::{Failure, Status};
+use crate::names;
 use crate::output::say;
 
 /// Mount a volume
@@ -39,7 +40,7 @@ pub struct MountArgs {
     /// Be the process in the background, and say on standard output when the volume can be used
     #[arg(long, hide = true)]
     background: bool,
-    /// The device or image
+    /// The device or image; or LABEL=, UUID=, PARTLABEL= or PARTUUID= with a name
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
     /// The directory
@@ -51,7 +52,7 @@ pub struct MountArgs {
 const READY: &[u8] = b"ready";
 
 /// Mounts the volume. Returns when it can be used, or with --foreground when it is unmounted.
-pub fn mount(args: MountArgs) -> anyhow::Result<()> {
+pub fn mount(mut args: MountArgs) -> anyhow::Result<()> {
     if options::is_remount(&args.options) {
         // The device may be left out.
         return remount(args.dir.as_ref().unwrap_or(&args.device), &args.options);
@@ -60,6 +61,7 @@ pub fn mount(args: MountArgs) -> anyhow::Result<()> {
         let message = "the directory is missing; see nilfs mount --help";
         return Err(Failure::new(Status::Usage, message).into());
     };
+    args.device = names::device(&args.device)?;
     let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
     if !args.foreground && !args.background {
         return start(&args, dir);

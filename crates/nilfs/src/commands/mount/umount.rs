@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -10,28 +11,74 @@ use anyhow::Context;
 use nilfs_fuse::Mounted;
 use rustix::io::Errno;
 
-use crate::exit::{Failure, Status};
+use crate::administration::{is_believable, mounts_of};
+use crate::exit::{self, Failure, Status};
+use crate::names::{Name, ambiguous};
 
-/// Unmount a volume and wait until it is clean
+/// Unmount volumes and wait until they are clean
 #[derive(Debug, clap::Args)]
 pub struct UmountArgs {
-    /// The directory on which it is mounted
-    #[arg(value_name = "DIR")]
-    dir: PathBuf,
+    /// The directories on which they are mounted, or the devices or images; or LABEL=, UUID=,
+    /// PARTLABEL= or PARTUUID= with a name
+    #[arg(value_name = "DIR|DEVICE", required = true)]
+    operands: Vec<PathBuf>,
 }
 
-/// Unmounts; when this returns, the process that served the volume has let go of it.
+/// Unmounts all of them; when this returns, the processes that served the volumes have let go of
+/// them. One that cannot be unmounted is no reason to leave the others.
 pub fn umount(args: UmountArgs) -> anyhow::Result<()> {
-    let dir = absolute(&args.dir).with_context(|| format!("cannot find {}", args.dir.display()))?;
+    let mut failed = None;
+    for operand in &args.operands {
+        let done = directory(operand).and_then(|dir| unmount(&dir));
+        if let Err(error) = done
+            && let Some(earlier) = failed.replace(error)
+        {
+            exit::report(&earlier);
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// The directory of the mount that an operand means.
+fn directory(operand: &Path) -> anyhow::Result<PathBuf> {
+    let mounts = match Name::parse(operand)? {
+        Some(name) => {
+            let ours = Mounted::all().into_iter().filter(Mounted::is_nilfs);
+            let named = |it: &Mounted| is_believable(it) && name.is_of(&it.source);
+            ours.filter(named).collect()
+        }
+        None => {
+            let kind = fs::metadata(operand).map(|metadata| metadata.file_type());
+            match kind {
+                Ok(kind) if kind.is_file() || kind.is_block_device() => mounts_of(operand)?,
+                _ => {
+                    return absolute(operand)
+                        .with_context(|| format!("cannot find {}", operand.display()));
+                }
+            }
+        }
+    };
+    match &mounts[..] {
+        [mounted] => Ok(mounted.dir.clone()),
+        [] => {
+            let message = format!("{} is not mounted", operand.display());
+            Err(Failure::new(Status::Failed, message).into())
+        }
+        several => Err(ambiguous(operand, several.iter().map(|mounted| mounted.dir.as_path()))),
+    }
+}
+
+/// Unmounts what is mounted on a directory.
+fn unmount(dir: &Path) -> anyhow::Result<()> {
     let refuse = |why: String| Failure::new(Status::Failed, format!("{} {why}", dir.display()));
-    let mounted = Mounted::on(&dir).ok_or_else(|| refuse("is not mounted".into()))?;
+    let mounted = Mounted::on(dir).ok_or_else(|| refuse("is not mounted".into()))?;
     if !mounted.is_nilfs() {
         let file_system = mounted.file_system;
         return Err(refuse(format!("is a mount of {file_system}; use umount for it")).into());
     }
     // Before unmounting: the path is known to name the right file while the volume is mounted.
     let volume = File::open(&mounted.source);
-    nilfs_fuse::unmount(&dir)?;
+    nilfs_fuse::unmount(dir)?;
     let volume = volume.with_context(|| {
         format!("unmounted, but cannot see when {} is clean", mounted.source.display())
     })?;

@@ -1,0 +1,81 @@
+//! `nilfs list`: what is mounted.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nilfs_fuse::Mounted;
+use serde::Serialize;
+
+use crate::administration::{Administration, is_believable};
+use crate::control::Client;
+use crate::output::{self, Column, Rows, printable};
+
+/// List the volumes that are mounted
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+ACCESS is ro or rw. CHECKPOINT is the one that a read-only mount shows, USER who serves the mount.
+Mounts of other users than the superuser are only asked for it by themselves.")]
+pub struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Record {
+    device: String,
+    directory: String,
+    access: &'static str,
+    /// What a read-only mount shows, if it answers.
+    checkpoint: Option<u64>,
+    uid: Option<u32>,
+}
+
+/// Prints them.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let mounts = Mounted::all().into_iter().filter(Mounted::is_nilfs);
+    let records: Vec<_> = mounts.map(|mounted| Record::of(&mounted)).collect();
+    if args.json { output::json(&records) } else { print(&records) }
+}
+
+impl Record {
+    fn of(mounted: &Mounted) -> Self {
+        let name = |path: &Path| printable(path.as_os_str().as_bytes());
+        Self {
+            device: name(&mounted.source),
+            directory: name(&mounted.dir),
+            access: if mounted.is_read_only() { "ro" } else { "rw" },
+            checkpoint: shown(mounted),
+            uid: mounted.owner(),
+        }
+    }
+}
+
+/// The checkpoint that a read-only mount shows. A process of somebody else could leave us waiting.
+fn shown(mounted: &Mounted) -> Option<u64> {
+    if !mounted.is_read_only() || !is_believable(mounted) {
+        return None;
+    }
+    Client::new(&mounted.dir).status().ok().map(|status| status.cno.0)
+}
+
+fn print(records: &[Record]) -> anyhow::Result<()> {
+    let mut rows = Rows::new(&[
+        Column::Text("DEVICE"),
+        Column::Text("DIRECTORY"),
+        Column::Text("ACCESS"),
+        Column::Number("CHECKPOINT"),
+        Column::Number("USER"),
+    ]);
+    let or_dash = |number: Option<String>| number.unwrap_or_else(|| "-".to_owned());
+    for record in records {
+        rows.push([
+            record.device.clone(),
+            record.directory.clone(),
+            record.access.to_owned(),
+            or_dash(record.checkpoint.map(|cno| cno.to_string())),
+            or_dash(record.uid.map(|uid| uid.to_string())),
+        ]);
+    }
+    rows.print()
+}

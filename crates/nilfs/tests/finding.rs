@@ -1,0 +1,204 @@
+//! Finding what is mounted, and volumes by their names. The superuser and `/dev/fuse` are needed,
+//! and loop devices for names.
+
+mod common;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::mount::UnmountFlags;
+use serde_json::Value;
+
+use common::{Outcome, Volume, nilfs};
+
+/// A volume that is mounted, until the end of the test.
+struct Mounted {
+    volume: Volume,
+    dirs: Vec<PathBuf>,
+}
+
+impl Mounted {
+    fn new(options: &str) -> Self {
+        Self::of(common::volume(), options)
+    }
+
+    fn of(volume: Volume, options: &str) -> Self {
+        let mut mounted = Self { volume, dirs: Vec::new() };
+        mounted.mount("mnt", options);
+        mounted
+    }
+
+    /// Mounts the volume once more.
+    fn mount(&mut self, name: &str, options: &str) {
+        let dir = self.volume.beside(name);
+        fs::create_dir(&dir).unwrap();
+        let device = self.volume.image.clone();
+        nilfs([
+            "mount".as_ref(),
+            "-o".as_ref(),
+            options.as_ref(),
+            device.as_os_str(),
+            dir.as_ref(),
+        ])
+        .output();
+        self.dirs.push(dir);
+    }
+
+    fn dir(&self) -> &Path {
+        &self.dirs[0]
+    }
+
+    /// Runs a subcommand; `MNT` at the beginning of a word stands for the directory.
+    fn nilfs(&self, line: &str) -> Outcome {
+        let dir = self.dir().to_str().unwrap();
+        nilfs(line.split(' ').map(|word| match word.strip_prefix("MNT") {
+            Some(rest) => format!("{dir}{rest}"),
+            None => word.replace("IMAGE", self.volume.image.to_str().unwrap()),
+        }))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        for dir in &self.dirs {
+            let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH);
+        }
+    }
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.contains(&format!(" {} ", dir.display()))
+}
+
+#[test]
+fn all_mounts_are_listed() {
+    let mut mounted = Mounted::new("rw");
+    let at = mounted.volume.before_deletion.0;
+    mounted.mount("past", &format!("ro,cp={at}"));
+    let listed: Vec<Value> = serde_json::from_str(&mounted.nilfs("list --json").output()).unwrap();
+    let of = |dir: &Path| {
+        let found = listed.iter().find(|record| record["directory"] == dir.to_str().unwrap());
+        found.unwrap_or_else(|| panic!("{} is not in {listed:?}", dir.display()))
+    };
+    let (present, past) = (of(&mounted.dirs[0]), of(&mounted.dirs[1]));
+    for record in [present, past] {
+        assert_eq!(record["device"], mounted.volume.image.to_str().unwrap());
+        assert_eq!(record["uid"], 0);
+    }
+    assert_eq!((&present["access"], &present["checkpoint"]), (&"rw".into(), &Value::Null));
+    assert_eq!((&past["access"], &past["checkpoint"]), (&"ro".into(), &at.into()));
+    let table = mounted.nilfs("list").output();
+    assert!(table.starts_with("DEVICE "), "{table}");
+    let line = table.lines().find(|line| line.contains(mounted.dir().to_str().unwrap())).unwrap();
+    assert!(line.contains(" rw "), "{line}");
+}
+
+#[test]
+fn a_volume_is_unmounted_by_the_name_of_its_image() {
+    let mut mounted = Mounted::new("rw");
+    let at = mounted.volume.before_deletion;
+    mounted.mount("past", &format!("ro,cp={at}"));
+    let sentence = mounted.nilfs("umount IMAGE").sentence(2);
+    for dir in &mounted.dirs {
+        assert!(sentence.contains(dir.to_str().unwrap()) && is_mounted(dir), "{sentence}");
+    }
+    nilfs([OsStr::new("umount"), mounted.dirs[1].as_ref()]).output();
+    mounted.nilfs("umount IMAGE").output();
+    assert!(!is_mounted(mounted.dir()));
+    let sentence = mounted.nilfs("umount IMAGE").sentence(1);
+    assert!(sentence.contains("is not mounted"), "{sentence}");
+}
+
+#[test]
+fn one_that_cannot_be_unmounted_does_not_keep_the_others() {
+    let (one, other) = (Mounted::new("rw"), Mounted::new("rw"));
+    let missing = one.volume.beside("missing");
+    let outcome =
+        nilfs([OsStr::new("umount"), one.dir().as_ref(), missing.as_ref(), other.dir().as_ref()]);
+    assert!(outcome.sentence(1).contains("missing"));
+    assert!(!is_mounted(one.dir()) && !is_mounted(other.dir()));
+}
+
+/// A loop device, detached at the end.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn attach(image: &Path) -> Self {
+        let losetup = Command::new("losetup").args(["--find", "--show"]).arg(image).output();
+        let losetup = losetup.unwrap();
+        assert!(losetup.status.success(), "{}", String::from_utf8_lossy(&losetup.stderr));
+        Self(String::from_utf8(losetup.stdout).unwrap().trim().into())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn volumes_are_found_by_label_and_uuid() {
+    let volume = common::volume();
+    // Other tests and other people have volumes, too.
+    let label = format!("test-{}", std::process::id());
+    let uuid = "0190163a-0a5c-4f0b-9d0a-123456789abc";
+    volume.nilfs(&format!("tune -L {label} -U {uuid} IMAGE")).output();
+    let dir = volume.beside("mnt");
+    fs::create_dir(&dir).unwrap();
+    let mounted = |name: &str| nilfs(["mount".as_ref(), OsStr::new(name), dir.as_os_str()]);
+    let by_label = format!("LABEL={label}");
+    let sentence = mounted(&by_label).sentence(4);
+    assert!(sentence.contains(&format!("there is no volume {by_label}")), "{sentence}");
+    let sentence = mounted("UUID=no").sentence(2);
+    assert!(sentence.contains("no is not a UUID"), "{sentence}");
+
+    let device = Loop::attach(&volume.image);
+    for name in [&by_label, &format!("UUID={uuid}")] {
+        mounted(name).output();
+        assert!(dir.join("directory/file").exists());
+        nilfs(["umount", name]).output();
+        assert!(!is_mounted(&dir));
+        let sentence = nilfs(["umount", name]).sentence(1);
+        assert!(sentence.contains("is not mounted"), "{sentence}");
+    }
+    let twin = volume.beside("twin.img");
+    fs::copy(&volume.image, &twin).unwrap();
+    let other = Loop::attach(&twin);
+    let sentence = mounted(&by_label).sentence(2);
+    for device in [&device, &other] {
+        assert!(sentence.contains(device.0.to_str().unwrap()), "{sentence}");
+    }
+}
+
+/// An image that was mounted and then attached to a loop device could be formatted and mounted
+/// through that.
+#[test]
+fn a_mounted_image_is_not_written_through_a_loop_device() {
+    let mounted = Mounted::new("rw");
+    let device = Loop::attach(&mounted.volume.image);
+    let loop_device = device.0.to_str().unwrap();
+    let elsewhere = mounted.volume.beside("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    for line in [
+        format!("mount {loop_device} {}", elsewhere.display()),
+        format!("mount -o ro {loop_device} {}", elsewhere.display()),
+        format!("mkfs -f -B 16 {loop_device}"),
+        format!("tune -L x {loop_device}"),
+        format!("tune --force -L x {loop_device}"),
+        format!("check {loop_device}"),
+        format!("resize {loop_device} 1M"),
+        format!("checkpoints delete {loop_device} .."),
+    ] {
+        let sentence = mounted.nilfs(&line).sentence(5);
+        assert!(sentence.contains("in use by"), "{line}: {sentence}");
+    }
+    fs::write(mounted.dir().join("new"), "written\n").unwrap();
+    mounted.nilfs("umount MNT").output();
+    drop(device);
+    assert_eq!(mounted.nilfs("cat IMAGE new").output(), "written\n");
+    mounted.nilfs("check --all IMAGE").output();
+}
