@@ -15,7 +15,9 @@ use nilfs_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use target::{Purpose, Target, is_believable, mount_around, mount_of, mounts_of, on};
+pub use target::{
+    Place, Purpose, Target, is_believable, mount_around, mount_of, mounts_of, on, source_of,
+};
 
 /// A volume as an administrator sees it. The methods mean what those of [`Filesystem`] with the
 /// same names mean.

@@ -200,7 +200,7 @@ mod tests {
         );
         assert_eq!(
             mistake("nilfs info"),
-            "the following required arguments were not provided: <DEVICE>; see nilfs info --help"
+            "the following required arguments were not provided: <DEVICE|DIR>; see nilfs info --help"
         );
     }
 

@@ -1,49 +1,135 @@
 //! Opening a volume to look inside, and finding files in it by path.
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use nilfs_device::{Access, FileDevice};
 use nilfs_engine::{Entry, Filesystem, InodeRef, MountOptions, Volume};
+use nilfs_fuse::Mounted;
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{Cno, Ino};
 
+use crate::administration::{Administration, Place, source_of};
+use crate::control::Client;
+use crate::exit::{Failure, Status};
 use crate::output::printable;
 
 /// Symbolic links that a path may lead through, as in Linux.
 const MAX_SYMLINKS: usize = 40;
 
-/// Which device and checkpoint to look into; part of the arguments of several subcommands.
+/// Where to look and at which checkpoint; part of the arguments of several subcommands.
 #[derive(Debug, clap::Args)]
 pub struct ImageArgs {
     /// Look at this checkpoint instead of the newest one
     #[arg(long, value_name = "CNO", value_parser = clap::value_parser!(u64).range(1..))]
     at: Option<u64>,
-    /// The device or image
-    #[arg(value_name = "DEVICE")]
-    device: std::path::PathBuf,
+    /// The device or image, or the directory of a mount; what follows are paths on the volume. Or a
+    /// file or directory on a mount, by its ordinary path, and so are those that follow
+    #[arg(value_name = "DEVICE|PATH")]
+    place: PathBuf,
 }
 
 impl ImageArgs {
-    /// Opens the files of the checkpoint. Nothing is written.
-    pub fn open(&self) -> anyhow::Result<Arc<Filesystem>> {
-        let device = FileDevice::open(&self.device, Access::Inspect)?;
+    /// Opens the files of the checkpoint, and returns the paths of those that are asked for. Nothing
+    /// is written.
+    pub fn open(&self, paths: &[OsString]) -> anyhow::Result<(Arc<Filesystem>, Vec<OsString>)> {
+        let (device, checkpoint, paths) = match volume_on_mount(&self.place)? {
+            None => (self.place.clone(), None, paths.to_vec()),
+            Some(place) => {
+                let device = source_of(&place.mounted)?.to_owned();
+                let checkpoint = match self.at {
+                    Some(_) => None,
+                    None => shown_on(&place.mounted)?,
+                };
+                (device, checkpoint, on_mount(&place, paths)?)
+            }
+        };
+        let opened = FileDevice::open(&device, Access::Inspect)?;
         let options = MountOptions {
             read_only: true,
-            checkpoint: self.at.map(Cno),
+            checkpoint: self.at.map(Cno).or(checkpoint),
             ..MountOptions::default()
         };
-        Filesystem::mount(Arc::new(device), options)
-            .with_context(|| self.device.display().to_string())
+        let files = Filesystem::mount(Arc::new(opened), options)
+            .with_context(|| device.display().to_string())?;
+        Ok((files, paths))
     }
+}
+
+/// The place on one of our mounts that a path means, unless it means a device, or an image, which
+/// may lie on such a mount itself.
+fn volume_on_mount(path: &Path) -> anyhow::Result<Option<Place>> {
+    let Some(place) = Place::find(path)? else { return Ok(None) };
+    let kind = std::fs::metadata(path).map(|metadata| metadata.file_type());
+    let is_volume = match kind {
+        Ok(kind) if kind.is_file() => open_volume(path).is_ok(),
+        Ok(kind) => kind.is_block_device(),
+        Err(_) => false,
+    };
+    Ok((!is_volume).then_some(place))
+}
+
+/// The device or image that a path means: itself, or that of the mount on which it is.
+pub fn device_of(path: &Path) -> anyhow::Result<PathBuf> {
+    match volume_on_mount(path)? {
+        Some(place) => Ok(source_of(&place.mounted)?.to_owned()),
+        None => Ok(path.to_owned()),
+    }
+}
+
+/// The paths within the volume, of a place on a mount and what was named after it.
+fn on_mount(place: &Place, paths: &[OsString]) -> anyhow::Result<Vec<OsString>> {
+    if place.is_top() && !paths.is_empty() {
+        let within = |path: &OsString| {
+            let path = Path::new(path);
+            place.path.join(path.strip_prefix("/").unwrap_or(path)).into()
+        };
+        return Ok(paths.iter().map(within).collect());
+    }
+    let mut within = vec![place.path.clone().into()];
+    for path in paths {
+        let found = Place::find(Path::new(path))?;
+        let found = found.filter(|found| found.mounted.device == place.mounted.device);
+        within.push(found.map(|found| found.path.into()).with_context(|| {
+            let (path, dir) = (Path::new(path).display(), place.mounted.dir.display());
+            format!("{path} is not on the volume that is mounted on {dir}")
+        })?);
+    }
+    Ok(within)
+}
+
+/// The checkpoint that a mount shows; `None` if that is the newest, which then has what was written
+/// through it until now.
+fn shown_on(mounted: &Mounted) -> anyhow::Result<Option<Cno>> {
+    if mounted.is_read_only() {
+        return Ok(Some(Client::new(&mounted.dir).status()?.cno));
+    }
+    // If this fails, the volume is as it was a moment ago.
+    let _ = File::open(&mounted.dir).and_then(|directory| directory.sync_all());
+    Ok(None)
 }
 
 /// Opens a volume without its files. Nothing is written.
 pub fn open_volume(path: &Path) -> anyhow::Result<Volume> {
     let device = FileDevice::open(path, Access::Inspect)?;
     Volume::open(Arc::new(device)).with_context(|| path.display().to_string())
+}
+
+/// Fails if no file is named, only the volume.
+pub fn require_paths(paths: &[OsString], command: &str) -> Result<(), Failure> {
+    match paths {
+        [] => {
+            let message =
+                format!("the path of a file on the volume is missing; see nilfs {command} --help");
+            Err(Failure::new(Status::Usage, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What to do with a symbolic link at the end of a path.

@@ -5,8 +5,10 @@ mod common;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::mount::UnmountFlags;
 use serde_json::Value;
@@ -71,6 +73,125 @@ impl Drop for Mounted {
 fn is_mounted(dir: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     table.contains(&format!(" {} ", dir.display()))
+}
+
+#[test]
+fn files_are_named_by_their_ordinary_paths_on_a_mount() {
+    let mounted = Mounted::new("rw");
+    fs::write(mounted.dir().join("directory/new"), "written just now\n").unwrap();
+    for line in [
+        "cat MNT/directory/new",
+        "cat MNT directory/new",
+        "cat MNT /directory/new",
+        "cat MNT/directory/../directory/new",
+    ] {
+        assert_eq!(mounted.nilfs(line).output(), "written just now\n", "{line}");
+    }
+    let both = mounted.nilfs("cat MNT/directory/file MNT/directory/new").output();
+    assert_eq!(both, "content\nwritten just now\n");
+    assert_eq!(mounted.nilfs("ls MNT/directory").output(), "file\nnew\n");
+    assert_eq!(mounted.nilfs("ls MNT directory").output(), "file\nnew\n");
+    assert!(mounted.nilfs("ls MNT").output().contains("second name\n"));
+    let link = mounted.nilfs("stat MNT/link").output();
+    assert!(link.contains("symbolic link"), "{link}");
+    assert_eq!(mounted.nilfs("cat MNT/link").output(), "content\n");
+    for line in ["info MNT", "info MNT/directory/file", "info IMAGE"] {
+        assert!(mounted.nilfs(line).output().starts_with("label              lab\n"), "{line}");
+    }
+    let copy = mounted.volume.beside("copy");
+    let (file, copies) = (mounted.dir().join("directory"), copy.as_path());
+    nilfs(["cp".as_ref(), "-r".as_ref(), file.as_os_str(), copies.as_os_str()]).output();
+    assert_eq!(fs::read_to_string(copy.join("new")).unwrap(), "written just now\n");
+}
+
+#[test]
+fn what_was_deleted_is_still_found_by_its_path() {
+    let mounted = Mounted::new("rw");
+    let at = mounted.volume.before_deletion;
+    assert!(!mounted.dir().join("gone").exists());
+    assert_eq!(mounted.nilfs(&format!("cat --at {at} MNT/gone")).output(), "it was here\n");
+    let sentence = mounted.nilfs("cat MNT/gone").sentence(1);
+    assert!(sentence.contains("/gone: no such file"), "{sentence}");
+    let sentence = mounted.nilfs("ls MNT/no/such/directory").sentence(1);
+    assert!(sentence.contains("/no/such/directory: no such file"), "{sentence}");
+}
+
+#[test]
+fn a_mount_of_the_past_shows_the_past_by_every_path() {
+    let mut mounted = Mounted::new("rw");
+    let at = mounted.volume.before_deletion;
+    mounted.mount("past", &format!("ro,cp={at}"));
+    let gone = mounted.dirs[1].join("gone");
+    assert_eq!(nilfs(["cat".as_ref(), gone.as_os_str()]).output(), "it was here\n");
+}
+
+#[test]
+fn an_image_on_a_mount_is_a_volume_and_other_mounts_are_not_mixed_up() {
+    let outer = Mounted::new("rw");
+    let inner = common::volume();
+    let image = outer.dir().join("inner.img");
+    // The outer volume is small.
+    fs::write(&image, &fs::read(&inner.image).unwrap()[..]).unwrap_or_else(|_| {
+        fs::remove_file(&image).unwrap();
+        symlink(&inner.image, &image).unwrap();
+    });
+    assert_eq!(nilfs([OsStr::new("cat"), image.as_ref(), "link".as_ref()]).output(), "content\n");
+    let other = Mounted::new("rw");
+    let (here, there) = (outer.dir().join("link"), other.dir().join("link"));
+    let sentence = nilfs([OsStr::new("cat"), here.as_ref(), there.as_ref()]).sentence(1);
+    assert!(sentence.contains("is not on the volume that is mounted on"), "{sentence}");
+}
+
+#[test]
+fn the_path_of_a_file_must_not_be_missing() {
+    let mounted = Mounted::new("rw");
+    for line in ["cat IMAGE", "stat IMAGE", "cp IMAGE x"] {
+        let sentence = mounted.nilfs(line).sentence(2);
+        assert!(sentence.contains("the path of a file on the volume is missing"), "{sentence}");
+    }
+    let sentence = mounted.nilfs("ls MNT/directory MNT/link").sentence(2);
+    assert!(sentence.contains("one path too many"), "{sentence}");
+}
+
+#[test]
+fn through_a_bind_mount_the_same_files_are_seen() {
+    let mut mounted = Mounted::new("rw");
+    let bound = mounted.volume.beside("bound");
+    fs::create_dir(&bound).unwrap();
+    rustix::mount::mount_bind(mounted.dir().join("directory"), &bound).unwrap();
+    mounted.dirs.insert(1, bound.clone());
+    assert_eq!(nilfs([OsStr::new("ls"), bound.as_ref()]).output(), "file\n");
+    for words in [vec![bound.join("file")], vec![bound.clone(), "file".into()]] {
+        let words = words.iter().map(AsRef::as_ref);
+        assert_eq!(nilfs([OsStr::new("cat")].into_iter().chain(words)).output(), "content\n");
+    }
+}
+
+/// The permission to open the device is what counts, not that of the mount.
+#[test]
+fn who_may_not_read_the_image_does_not_see_it_through_its_mount() {
+    const NOBODY: u32 = 65534;
+    let mounted = Mounted::new("rw");
+    use std::os::unix::fs::PermissionsExt;
+    let set = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set(mounted.volume.directory.path(), 0o755);
+    set(&mounted.volume.image, 0o600);
+    let look = || {
+        let output = Command::new(env!("CARGO_BIN_EXE_nilfs"))
+            .args([OsStr::new("cat"), mounted.dir().join("directory/file").as_ref()])
+            .stdin(Stdio::null())
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .output();
+        output.map(|output| Outcome::of(&output))
+    };
+    let Ok(refused) = look() else {
+        eprintln!("not tested: the program cannot be run by others");
+        return;
+    };
+    assert!(refused.sentence(4).contains("Permission denied"));
 }
 
 #[test]

@@ -133,6 +133,69 @@ pub fn mounts_of(path: &Path) -> anyhow::Result<Vec<Mounted>> {
     Ok(mounts.filter(|mounted| is_source(mounted, path, &metadata)).collect())
 }
 
+/// A file or directory on one of our mounts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The mount.
+    pub mounted: Mounted,
+    /// The path within the volume; the file may be of the past and not be there any more.
+    pub path: PathBuf,
+}
+
+impl Place {
+    /// Where a path leads, unless that is not on one of our mounts. A symbolic link at its end is
+    /// not followed, if it is on the mount itself.
+    ///
+    /// # Errors
+    /// Nobody can find the current directory.
+    pub fn find(path: &Path) -> anyhow::Result<Option<Self>> {
+        let absolute = std::path::absolute(path).context("cannot find the current directory")?;
+        let mounts = Mounted::all();
+        for existing in absolute.ancestors() {
+            let Ok(metadata) = std::fs::symlink_metadata(existing) else { continue };
+            let rest = absolute.strip_prefix(existing).unwrap_or(Path::new(""));
+            let kept = match (existing.parent(), existing.file_name()) {
+                (Some(parent), Some(name)) => std::fs::canonicalize(parent).map(|it| it.join(name)),
+                _ => std::fs::canonicalize(existing),
+            };
+            if let Some(place) = Self::on(&mounts, kept.ok(), &metadata, rest) {
+                return Ok(Some(place));
+            }
+            let followed = std::fs::canonicalize(existing).ok();
+            let metadata = std::fs::metadata(existing).unwrap_or(metadata);
+            return Ok(Self::on(&mounts, followed, &metadata, rest));
+        }
+        Ok(None)
+    }
+
+    /// Whether it is the directory of the mount itself.
+    pub fn is_top(&self) -> bool {
+        self.path == self.mounted.root
+    }
+
+    fn on(
+        mounts: &[Mounted],
+        existing: Option<PathBuf>,
+        metadata: &Metadata,
+        rest: &Path,
+    ) -> Option<Self> {
+        let (existing, device) = (existing?, device_number(metadata.dev()));
+        let ours = mounts.iter().filter(|it| it.device == device && it.is_nilfs());
+        // The same file system may be seen at several places.
+        let around = ours.filter(|it| existing.starts_with(&it.dir));
+        let mounted = around.max_by_key(|it| it.dir.as_os_str().len())?;
+        let within = existing.strip_prefix(&mounted.dir).ok()?;
+        let mut path = mounted.root.clone();
+        // Joining nothing would leave a slash at the end.
+        for part in [within, rest] {
+            if part != Path::new("") {
+                path.push(part);
+            }
+        }
+        Some(Self { mounted: mounted.clone(), path })
+    }
+}
+
 /// Whether what a mount calls its source can be believed: it was mounted by the superuser, by who
 /// asks, or by the owner of the source. Others might name what they like.
 pub fn is_believable(mounted: &Mounted) -> bool {
@@ -140,6 +203,22 @@ pub fn is_believable(mounted: &Mounted) -> bool {
     owner == 0
         || owner == rustix::process::geteuid().as_raw()
         || std::fs::metadata(&mounted.source).is_ok_and(|source| source.uid() == owner)
+}
+
+/// The device or image of a mount.
+///
+/// # Errors
+/// What the mount calls its source cannot be believed.
+pub fn source_of(mounted: &Mounted) -> anyhow::Result<&Path> {
+    if is_believable(mounted) {
+        return Ok(&mounted.source);
+    }
+    let message = format!(
+        "{} is a mount of user {}, and may lie on anything; name the device or image",
+        mounted.dir.display(),
+        mounted.owner().unwrap_or_default()
+    );
+    Err(Failure::new(Status::Failed, message).into())
 }
 
 /// The mount that can be written, or the first: mounts of the past come after it.

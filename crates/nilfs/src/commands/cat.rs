@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use anyhow::Context;
 use nilfs_ondisk::inode::FileType;
 
-use crate::image::{ImageArgs, LastLink, find};
+use crate::image::{self, ImageArgs, LastLink, find};
 use crate::output::{self, printable};
 
 /// Bytes read at a time.
@@ -19,16 +19,17 @@ pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
     /// The files
-    #[arg(value_name = "PATH", required = true)]
+    #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
 }
 
 /// Prints them one behind the other.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let files = args.image.open()?;
+    let (files, paths) = args.image.open(&args.paths)?;
+    image::require_paths(&paths, "cat")?;
     let mut out = output::out();
     let mut buffer = vec![0; READ_BYTES];
-    for path in &args.paths {
+    for path in &paths {
         let context = || printable(path.as_bytes());
         let file = find(&files, path.as_bytes(), LastLink::Follow)?;
         if file.attr.file_type == FileType::Directory {

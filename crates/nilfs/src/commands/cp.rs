@@ -15,7 +15,7 @@ use nilfs_ondisk::inode::FileType;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
 
 use crate::exit::{Failure, Status, sentence};
-use crate::image::{Found, ImageArgs, LastLink, Walk, find};
+use crate::image::{self, Found, ImageArgs, LastLink, Walk, find};
 use crate::output::printable;
 use crate::progress::Progress;
 
@@ -36,16 +36,17 @@ pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
     /// The files to copy, and where to
-    #[arg(value_name = "PATH", required = true, num_args = 2..)]
+    #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
 }
 
 /// Copies them.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let files = args.image.open()?;
     let Some((destination, sources)) = args.paths.split_last() else {
-        unreachable!("clap wants two paths");
+        unreachable!("clap wants a path");
     };
+    let (files, sources) = args.image.open(sources)?;
+    image::require_paths(&sources, "cp")?;
     let destination = Path::new(destination);
     if sources.len() > 1 && !destination.is_dir() {
         bail!("{} is not a directory", destination.display());
@@ -59,7 +60,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         progress: Progress::bytes("copying"),
         buffer: vec![0; COPY_BYTES],
     };
-    for source in sources {
+    for source in &sources {
         let found = find(&files, source.as_bytes(), LastLink::Keep)?;
         if found.attr.file_type == FileType::Directory && !args.recursive {
             bail!("{} is a directory; use -r to copy it", printable(source.as_bytes()));

@@ -7,7 +7,7 @@ use nilfs_ondisk::superblock::{FEATURE_BLOCK_COUNT, RawSuperblock, STATE_ERROR};
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::image::open_volume;
+use crate::image::{self, open_volume};
 use crate::output::{self, Rows, exact_time, local_time, printable};
 use crate::size;
 
@@ -17,8 +17,8 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The device or image
-    #[arg(value_name = "DEVICE")]
+    /// The device or image, or any file or directory of a mounted volume
+    #[arg(value_name = "DEVICE|DIR")]
     device: PathBuf,
 }
 
@@ -56,7 +56,7 @@ struct Times {
 
 /// Prints it.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let info = gather(&open_volume(&args.device)?)?;
+    let info = gather(&open_volume(&image::device_of(&args.device)?)?)?;
     if args.json { output::json(&info) } else { print(&info) }
 }
 

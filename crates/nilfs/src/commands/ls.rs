@@ -1,6 +1,6 @@
 //! `nilfs ls`: directories.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
@@ -8,6 +8,7 @@ use anyhow::Context;
 use nilfs_engine::{Entry, Filesystem};
 use nilfs_ondisk::inode::FileType;
 
+use crate::exit::{Failure, Status};
 use crate::image::{Found, ImageArgs, LastLink, Walk, find};
 use crate::output::{self, Column, Rows, local_time, printable};
 use crate::record::{FileRecord, device_of, mode_string};
@@ -28,19 +29,28 @@ pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
     /// The directory, or a file
-    #[arg(value_name = "PATH", default_value = "/")]
-    path: OsString,
+    #[arg(value_name = "PATH")]
+    path: Option<OsString>,
 }
 
 /// Prints what is in it.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let files = args.image.open()?;
+    let (files, paths) = args.image.open(args.path.as_slice())?;
+    let path = match &paths[..] {
+        [] => OsStr::new("/"),
+        [path] => path,
+        [_, path, ..] => {
+            let path = printable(path.as_bytes());
+            let message = format!("{path} is one path too many; nilfs ls lists one");
+            return Err(Failure::new(Status::Usage, message).into());
+        }
+    };
     let last = if args.long || args.json { LastLink::Keep } else { LastLink::Follow };
-    let entry = find(&files, args.path.as_bytes(), last)?;
+    let entry = find(&files, path.as_bytes(), last)?;
     let found: Box<dyn Iterator<Item = Found>> = if entry.attr.file_type == FileType::Directory {
         Box::new(Walk::new(&files, entry.inode, args.recursive))
     } else {
-        let path = args.path.as_bytes().to_vec();
+        let path = path.as_bytes().to_vec();
         let entry = Ok(entry);
         Box::new(std::iter::once(Found { path, entry }))
     };

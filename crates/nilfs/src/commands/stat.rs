@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use nilfs_engine::Timestamp;
 use nilfs_ondisk::inode::FileType;
 
-use crate::image::{ImageArgs, LastLink, find};
+use crate::image::{self, ImageArgs, LastLink, find};
 use crate::output::{self, Rows, local_time, printable};
 use crate::record::{FileRecord, device_of, mode_string, type_name};
 use crate::size;
@@ -21,15 +21,16 @@ pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
     /// The files
-    #[arg(value_name = "PATH", required = true)]
+    #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
 }
 
 /// Prints it.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let files = args.image.open()?;
+    let (files, paths) = args.image.open(&args.paths)?;
+    image::require_paths(&paths, "stat")?;
     let mut records = Vec::new();
-    for (nth, path) in args.paths.iter().enumerate() {
+    for (nth, path) in paths.iter().enumerate() {
         let path = path.as_bytes();
         let found = find(&files, path, LastLink::Keep)?;
         let attr = found.attr;
