@@ -16,10 +16,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::export::Power;
+
 /// One step that returns the machine to how it was.
 pub enum Undo {
     /// Take a mount away, busy or not; nothing that it holds is of value any more.
     Unmount(PathBuf),
+    /// Take the power from an exported device, so that nobody waits for what it would still do.
+    CutPower(Power),
     /// Detach a loop device, at the latest when its last user closes it.
     Detach(PathBuf),
     /// End a daemon that we started.
@@ -66,6 +70,7 @@ impl Drop for Pending {
 fn perform(step: Undo) {
     match step {
         Undo::Unmount(dir) => tear_away(&dir),
+        Undo::CutPower(power) => power.cut(),
         Undo::Detach(device) => run_quietly(Command::new("losetup").arg("-d").arg(device)),
         Undo::Kill(child) => {
             let mut child = child.lock();

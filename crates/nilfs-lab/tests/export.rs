@@ -265,6 +265,31 @@ fn an_export_that_is_dropped_leaves_nothing_behind_though_its_file_is_open() {
     assert!(!is_mounted(&dir) && !dir.exists());
 }
 
+/// What is written after a power cut must not survive it, and is no part of the recording.
+#[test]
+fn a_device_without_power_refuses_everything_until_it_is_back() {
+    let bench = Bench::new();
+    let export = Export::start(bench.options(MIB)).unwrap();
+    let file = File::options().read(true).write(true).open(export.path()).unwrap();
+    let mut page = [7; 4096];
+    file.write_all_at(&page, 0).unwrap();
+    let before = export.mark("before");
+    export.power().cut();
+    assert!(file.write_all_at(&page, 4096).is_err());
+    assert!(file.read_exact_at(&mut page, 0).is_err());
+    assert!(file.sync_data().is_err());
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    assert!(fallocate(&file, hole, 0, 4096).is_err());
+    assert_eq!(export.mark("after").requests, before.requests);
+    export.power().restore();
+    file.read_exact_at(&mut page, 0).unwrap();
+    assert!(page == [7; 4096], "the hole was punched");
+    file.read_exact_at(&mut page, 4096).unwrap();
+    assert!(page == [0; 4096], "written without power");
+    drop(file);
+    export.end().unwrap();
+}
+
 #[test]
 fn an_image_has_one_export() {
     let bench = Bench::new();

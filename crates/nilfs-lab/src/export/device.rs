@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
@@ -22,6 +23,7 @@ pub(super) struct Device {
     image: File,
     bytes: u64,
     began: Instant,
+    powered: AtomicBool,
     recording: Mutex<Recording>,
     content: Mutex<Content>,
 }
@@ -60,6 +62,7 @@ impl Device {
             image,
             bytes,
             began: Instant::now(),
+            powered: AtomicBool::new(true),
             recording: Mutex::new(recording),
             content: Mutex::new(Content { keeper, failure: None }),
         }
@@ -67,6 +70,15 @@ impl Device {
 
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Cuts the power, or restores it.
+    pub(super) fn set_power(&self, on: bool) {
+        self.powered.store(on, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_powered(&self) -> bool {
+        self.powered.load(Ordering::Relaxed)
     }
 
     /// The time since the recording began.

@@ -92,6 +92,24 @@ pub struct Export {
     _dir: Pending,
 }
 
+/// The switch of an exported device's power. Without power, requests are refused with an I/O error,
+/// do not reach the image, and are not recorded; those under way are finished. So a power cut is
+/// the same to every file system, however the kernel holds the device.
+#[derive(Clone)]
+pub struct Power(Arc<Device>);
+
+impl Power {
+    /// Every request from now on is refused.
+    pub fn cut(&self) {
+        self.0.set_power(false);
+    }
+
+    /// Requests are served again.
+    pub fn restore(&self) {
+        self.0.set_power(true);
+    }
+}
+
 struct Mounted {
     dir: PathBuf,
     session: BackgroundSession,
@@ -127,6 +145,12 @@ impl Export {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The switch of its power, which is on.
+    #[must_use]
+    pub fn power(&self) -> Power {
+        Power(Arc::clone(&self.device))
     }
 
     /// Notes a moment in the trace, and how things stand. Requests go on meanwhile.

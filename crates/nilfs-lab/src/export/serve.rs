@@ -53,6 +53,11 @@ impl Front {
         }
     }
 
+    /// The moment at which a request arrives. A device without power refuses it.
+    fn arrival(&self) -> Result<Duration, Errno> {
+        self.device.is_powered().then(|| self.device.now()).ok_or(Errno::EIO)
+    }
+
     /// Answers when the device is done.
     fn answer(&self, due: Duration, answer: impl FnOnce() + Send + 'static) {
         match &self.pacer {
@@ -66,8 +71,8 @@ impl Front {
         offset: u64,
         length: u64,
         mode: FallocateFlags,
-        at: Duration,
     ) -> Result<Duration, Errno> {
+        let at = self.arrival()?;
         let bytes = self.device.within(offset, length);
         let done = match mode.difference(FallocateFlags::KEEP_SIZE) {
             // Everything is there already.
@@ -176,14 +181,14 @@ impl Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let at = self.device.now();
         let bytes = self.device.within(offset, size.into());
         if bytes == 0 {
             return reply.data(&[]);
         }
-        match self.device.read(offset, bytes, at) {
+        let read = self.arrival().and_then(|at| Ok(self.device.read(offset, bytes, at)?));
+        match read {
             Ok((data, due)) => self.answer(due, move || reply.data(&data)),
-            Err(error) => reply.error(error.into()),
+            Err(error) => reply.error(error),
         }
     }
 
@@ -199,18 +204,19 @@ impl Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let at = self.device.now();
         let bytes = self.device.within(offset, data.len() as u64) as usize;
         if bytes == 0 {
             return reply.error(Errno::ENOSPC);
         }
-        match self.device.write(offset, &data[..bytes], at) {
-            Ok(written) => {
-                // The kernel leaves it to us to keep the promise of O_DSYNC.
-                let due = if is_synchronous(flags) { self.device.flush(at) } else { written };
-                self.answer(due, move || reply.written(bytes as u32));
-            }
-            Err(error) => reply.error(error.into()),
+        let write = || {
+            let at = self.arrival()?;
+            let written = self.device.write(offset, &data[..bytes], at)?;
+            // The kernel leaves it to us to keep the promise of O_DSYNC.
+            Ok(if is_synchronous(flags) { self.device.flush(at) } else { written })
+        };
+        match write() {
+            Ok(due) => self.answer(due, move || reply.written(bytes as u32)),
+            Err(error) => reply.error(error),
         }
     }
 
@@ -234,8 +240,10 @@ impl Filesystem for Front {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        let due = self.device.flush(self.device.now());
-        self.answer(due, move || reply.ok());
+        match self.arrival() {
+            Ok(at) => self.answer(self.device.flush(at), move || reply.ok()),
+            Err(error) => reply.error(error),
+        }
     }
 
     fn fallocate(
@@ -249,7 +257,7 @@ impl Filesystem for Front {
         reply: ReplyEmpty,
     ) {
         let mode = FallocateFlags::from_bits_retain(mode as u32);
-        match self.change_range(offset, length, mode, self.device.now()) {
+        match self.change_range(offset, length, mode) {
             Ok(due) => self.answer(due, move || reply.ok()),
             Err(error) => reply.error(error),
         }

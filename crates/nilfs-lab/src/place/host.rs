@@ -1,8 +1,4 @@
 //! This machine: root, its kernel, and a loop device over the device's file.
-//!
-//! File systems get a partition that covers the whole loop device and exists in the kernel only.
-//! Shrinking it to one sector is the power cut: from then on the kernel refuses every request,
-//! while requests under way are finished. All file systems, ours too, go this way.
 
 mod processes;
 mod shell;
@@ -18,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::{Output, Place, Session, Surroundings};
 use crate::cleanup::{Pending, Undo, register};
 use crate::command;
+use crate::export::{Export, Power};
 
 /// How long the kernel may take to let go of a loop device that nobody uses any more.
 const RELEASE_LIMIT: Duration = Duration::from_secs(20);
@@ -39,14 +36,10 @@ pub fn host(work_dir: &Path) -> Result<Host> {
         rustix::process::geteuid().is_root(),
         "only root can mount on this machine; a virtual machine (--where vm) does without"
     );
-    for (program, package) in
-        [("losetup", "mount"), ("addpart", "util-linux"), ("resizepart", "util-linux")]
-    {
-        ensure!(
-            command::find(program).is_some(),
-            "{program} is missing: please install the package {package}"
-        );
-    }
+    ensure!(
+        command::find("losetup").is_some(),
+        "losetup is missing: please install the package mount"
+    );
     fs::create_dir_all(work_dir).with_context(|| format!("cannot make {}", work_dir.display()))?;
     let work_dir = fs::canonicalize(work_dir)
         .with_context(|| format!("cannot find {}", work_dir.display()))?;
@@ -81,15 +74,16 @@ impl Place for Host {
         }
     }
 
-    fn attach(&self, device: &Path) -> Result<Box<dyn Session>> {
-        Ok(Box::new(HostSession::start(&self.work_dir, &super::device_file(device)?)?))
+    fn attach(&self, device: &Export) -> Result<Box<dyn Session>> {
+        Ok(Box::new(HostSession::start(&self.work_dir, device)?))
     }
 }
 
 /// A session on this machine. Dropped without [`Session::end`], it is ended all the same.
 struct HostSession {
     device: Option<LoopDevice>,
-    partition: String,
+    path: String,
+    power: Power,
     directory: String,
     scratch: String,
     script: PathBuf,
@@ -118,7 +112,7 @@ impl Drop for Undoing {
 }
 
 impl HostSession {
-    fn start(work_dir: &Path, file: &Path) -> Result<Self> {
+    fn start(work_dir: &Path, export: &Export) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("session-")
             .tempdir_in(work_dir)
@@ -131,14 +125,17 @@ impl HostSession {
         undo.register(Undo::Unmount(scratch.clone()));
         command::run(Command::new("mount").args(["-t", "tmpfs", "lab-scratch"]).arg(&scratch))?;
 
-        let device = LoopDevice::attach(file)?;
-        let partition = device.cover()?;
+        let power = export.power();
+        power.restore();
+        let device = LoopDevice::attach(export.path())?;
         let directory = dir.join("mount");
         make_directory(&directory)?;
         undo.register(Undo::Unmount(directory.clone()));
+        undo.register(Undo::CutPower(power.clone()));
         Ok(Self {
+            path: device.path.clone(),
             device: Some(device),
-            partition,
+            power,
             directory: text(&directory)?,
             scratch: text(&scratch)?,
             script: dir.join("script"),
@@ -149,18 +146,17 @@ impl HostSession {
     /// Cuts the power, then takes everything away that had it.
     fn stop(&mut self) -> Result<()> {
         let Some(device) = self.device.take() else { return Ok(()) };
-        let cut = device.cut();
+        self.power.cut();
         processes::kill_users_of(Path::new(&self.directory));
         self.undo.undo();
-        processes::kill_users_of(Path::new(&self.partition));
-        device.detach()?;
-        cut
+        processes::kill_users_of(Path::new(&self.path));
+        device.detach()
     }
 }
 
 impl Session for HostSession {
     fn device(&self) -> &str {
-        &self.partition
+        &self.path
     }
 
     fn directory(&self) -> &str {
@@ -193,90 +189,57 @@ impl Drop for HostSession {
 struct LoopDevice {
     /// "/dev/loop0".
     path: String,
+    /// What the kernel says about it: "/sys/block/loop0".
+    in_sys: PathBuf,
     pending: Pending,
 }
 
 impl LoopDevice {
     fn attach(file: &Path) -> Result<Self> {
-        // --partscan, because without it the kernel has no partitions there at all.
-        let options = ["--find", "--show", "--partscan", "--direct-io=on"];
+        let options = ["--find", "--show", "--direct-io=on"];
         let printed = command::run(Command::new("losetup").args(options).arg(file))?;
         let path = String::from_utf8_lossy(&printed).trim().to_owned();
-        let device =
-            Self { pending: register(Undo::Detach(PathBuf::from(&path))), path: path.clone() };
+        let pending = register(Undo::Detach(PathBuf::from(&path)));
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let device = Self { in_sys: Path::new("/sys/block").join(name), path, pending };
         ensure!(
             device.attribute("loop/dio").is_some_and(|dio| dio.trim() == "1"),
-            "{path} cannot use {} without the page cache, so it would not see requests when they \
-             are made: its file system has no O_DIRECT",
+            "{} cannot use {} without the page cache, so it would not see requests when they are \
+             made: its file system has no O_DIRECT",
+            device.path,
             file.display()
         );
         // As a card's or a stick's driver has it. A kernel without this scheduler keeps its own.
-        let _ = fs::write(device.in_sys("queue/scheduler"), "mq-deadline");
+        let _ = fs::write(device.in_sys.join("queue/scheduler"), "mq-deadline");
         // What a flash device says of itself.
-        let _ = fs::write(device.in_sys("queue/rotational"), "0");
+        let _ = fs::write(device.in_sys.join("queue/rotational"), "0");
         Ok(device)
-    }
-
-    /// Makes the partition that covers all of it, and returns its path.
-    fn cover(&self) -> Result<String> {
-        for number in self.partitions()? {
-            command::run(Command::new("delpart").args([&self.path, &number]))?;
-        }
-        let sectors = self.attribute("size").context("a loop device without a size")?;
-        command::run(Command::new("addpart").args([&self.path, "1", "0", sectors.trim()]))?;
-        let partition = format!("{}p1", self.path);
-        ensure!(Path::new(&partition).exists(), "the kernel made no {partition}");
-        Ok(partition)
-    }
-
-    /// Numbers of the partitions that the kernel has found in the file.
-    fn partitions(&self) -> Result<Vec<String>> {
-        let mut numbers = Vec::new();
-        let prefix = format!("{}p", self.name());
-        let entries = fs::read_dir(self.in_sys("")).context("cannot list a loop device")?;
-        for entry in entries {
-            let name = entry.context("cannot list a loop device")?.file_name();
-            if let Some(number) = name.to_string_lossy().strip_prefix(&prefix) {
-                numbers.push(number.to_owned());
-            }
-        }
-        Ok(numbers)
-    }
-
-    /// From now on no request gets through, but for one sector, which nobody writes alone.
-    fn cut(&self) -> Result<()> {
-        command::run(Command::new("resizepart").args([&self.path, "1", "1"])).map(drop)
     }
 
     /// Detaches it and waits until the kernel has let go of the file.
     fn detach(self) -> Result<()> {
+        let file = self.attribute("loop/backing_file");
         // The kernel detaches when the last user closes it, at the latest.
-        drop(self.pending);
+        let Self { path, in_sys, pending } = self;
+        drop(pending);
         let start = Instant::now();
-        while Path::new("/sys/block").join(name_of(&self.path)).join("loop").exists() {
+        // Another program's file may get the same loop device at once.
+        while file.is_some() && read(&in_sys.join("loop/backing_file")) == file {
             if start.elapsed() > RELEASE_LIMIT {
-                bail!("{} is still in use {} s after its end", self.path, RELEASE_LIMIT.as_secs());
+                bail!("{path} is still in use {} s after its end", RELEASE_LIMIT.as_secs());
             }
             sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
-    fn name(&self) -> &str {
-        name_of(&self.path)
-    }
-
-    fn in_sys(&self, attribute: &str) -> PathBuf {
-        Path::new("/sys/block").join(self.name()).join(attribute)
-    }
-
     fn attribute(&self, attribute: &str) -> Option<String> {
-        fs::read_to_string(self.in_sys(attribute)).ok()
+        read(&self.in_sys.join(attribute))
     }
 }
 
-fn name_of(device: &str) -> &str {
-    device.rsplit('/').next().unwrap_or(device)
+fn read(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok()
 }
 
 fn make_directory(path: &Path) -> Result<()> {

@@ -4,15 +4,15 @@
 mod host;
 mod vm;
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 pub use host::{Host, host};
 pub use vm::{Vm, VmOptions, vm, vm_with};
+
+use crate::export::Export;
 
 /// Somewhere a device can be attached.
 pub trait Place {
@@ -22,8 +22,8 @@ pub trait Place {
     /// Whether the kernel there can mount a type of file system ("f2fs"); why not, if it cannot.
     fn can_mount(&self, kind: &str) -> std::result::Result<(), String>;
 
-    /// Attaches a device, which is a file on this machine, to a fresh session.
-    fn attach(&self, device: &Path) -> Result<Box<dyn Session>>;
+    /// Attaches a device, and switches its power on, to a fresh session.
+    fn attach(&self, device: &Export) -> Result<Box<dyn Session>>;
 }
 
 /// A device attached somewhere, and a shell there.
@@ -86,11 +86,4 @@ fn processor() -> String {
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     let name = name.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
     format!("{name}, {count} {}", if count == 1 { "processor" } else { "processors" })
-}
-
-/// The absolute path of a device's file, which can be read and written.
-fn device_file(device: &Path) -> Result<PathBuf> {
-    let file = File::options().read(true).write(true).open(device);
-    file.with_context(|| format!("cannot use {} as a device", device.display()))?;
-    device.canonicalize().with_context(|| format!("cannot find {}", device.display()))
 }

@@ -24,6 +24,7 @@ use self::kernel::Kernel;
 use self::qemu::{PROGRAM, Qemu};
 use super::{Output, Place, Session, Surroundings};
 use crate::command;
+use crate::export::Export;
 
 /// Five seconds on an idle machine; but it may be a slow and busy one.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
@@ -119,11 +120,11 @@ impl Place for Vm {
         }
     }
 
-    fn attach(&self, device: &Path) -> Result<Box<dyn Session>> {
-        let device = super::device_file(device)?;
-        let mut boot = self.boot(&device);
+    fn attach(&self, device: &Export) -> Result<Box<dyn Session>> {
+        device.power().restore();
+        let mut boot = self.boot(device.path());
         for _ in 1..BOOTS {
-            boot = boot.or_else(|_| self.boot(&device));
+            boot = boot.or_else(|_| self.boot(device.path()));
         }
         Ok(Box::new(boot?))
     }

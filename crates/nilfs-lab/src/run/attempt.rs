@@ -168,7 +168,7 @@ impl Stage<'_> {
     }
 
     fn attach(&mut self) -> Result<()> {
-        self.session = Some(self.attempt.place.attach(self.export.path())?);
+        self.session = Some(self.attempt.place.attach(self.export)?);
         let sources = std::mem::take(&mut self.sources);
         for source in &sources {
             let copy = format!("cp -r {} \"$SCRATCH/\"", quote(&source.to_string_lossy()));
@@ -183,10 +183,7 @@ impl Stage<'_> {
     fn limit_requests(&mut self) -> Result<()> {
         let kib = self.attempt.table.device.request_bytes / 1024;
         let device = quote(self.session()?.device());
-        let script = format!(
-            "d=/sys/class/block/$(basename {device}); [ -d $d/queue ] || d=$d/..\n\
-             echo {kib} >$d/queue/max_sectors_kb"
-        );
+        let script = format!("echo {kib} >/sys/block/$(basename {device})/queue/max_sectors_kb");
         self.shell(&script).map(drop).context("setting the size of requests")
     }
 
