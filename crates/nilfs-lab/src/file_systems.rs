@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+use crate::names::unknown;
+
 /// The name of ours.
 pub const OURS: &str = "nilfs";
 
@@ -230,12 +232,12 @@ pub fn find(name: &str, nilfs: &Path) -> Result<FileSystem> {
     let wanted = words.next().unwrap_or_default();
     let Some(base) = ALL.iter().find(|base| base.name == wanted) else {
         let names: Vec<&str> = ALL.iter().map(|base| base.name).collect();
-        bail!("there is no file system \"{wanted}\" here; there are {}", names.join(", "));
+        bail!(unknown("file system", wanted, &names));
     };
     let mut options = Vec::new();
     for word in words {
         let Some(option) = OPTIONS.iter().find(|option| **option == word) else {
-            bail!("{name}: there is no option \"{word}\"; there are {}", OPTIONS.join(", "));
+            bail!("{name}: {}", unknown("option", word, &OPTIONS));
         };
         options.push(*option);
     }

@@ -681,7 +681,7 @@ fn a_preset_needs_exactly_one_kind_of_device() {
 #[test]
 fn a_device_that_is_not_there_is_answered_with_those_that_are() {
     let error = preset::find("flopy").expect_err("no such device").to_string();
-    assert!(error.contains("'flopy'") && error.contains("microsd-2012, "), "{error}");
+    assert!(error.contains("\"flopy\"") && error.contains("microsd-2012, "), "{error}");
     let error = preset::find("/nowhere/own.toml").expect_err("no such file").to_string();
     assert!(error.starts_with("cannot read /nowhere/own.toml: "), "{error}");
     assert!(find("emmc").model(0).is_err());

@@ -9,6 +9,7 @@ use super::card::Card;
 use super::check::{Nonsense, multiple, within};
 use super::disk::Disk;
 use super::ssd::Ssd;
+use crate::names::unknown;
 
 /// The built-in presets, in the order in which they are listed.
 const BUILT_IN: [(&str, &str); 11] = [
@@ -68,13 +69,8 @@ pub struct Preset {
 #[non_exhaustive]
 pub enum Error {
     /// Neither built in nor a file.
-    #[error("no device '{name}'; there are {known}, or give the path of a .toml file")]
-    Unknown {
-        /// What was asked for.
-        name: String,
-        /// The names of all that are built in.
-        known: String,
-    },
+    #[error("{0}; or give the path of a .toml file")]
+    Unknown(String),
     /// The file cannot be read.
     #[error("cannot read {path}: {reason}")]
     Read {
@@ -126,8 +122,8 @@ pub fn find(name_or_path: &str) -> Result<Preset> {
     }
     let is_path = name_or_path.contains('/') || name_or_path.ends_with(".toml");
     if !is_path {
-        let known = BUILT_IN.map(|(name, _)| name).join(", ");
-        return Err(Error::Unknown { name: name_or_path.to_owned(), known });
+        let known = BUILT_IN.map(|(name, _)| name);
+        return Err(Error::Unknown(unknown("device", name_or_path, &known)));
     }
     let text = std::fs::read_to_string(Path::new(name_or_path))
         .map_err(|reason| Error::Read { path: name_or_path.to_owned(), reason })?;

@@ -6,6 +6,7 @@ use anyhow::{Result, bail, ensure};
 
 use crate::file_systems::{self, FileSystem, OURS};
 use crate::model::preset::{self, Preset};
+use crate::names::unknown;
 use crate::results::Clock;
 use crate::workloads::{self, Measure, Setting, Workload};
 
@@ -233,7 +234,7 @@ impl Suite {
         static ALL: [Suite; 3] = SUITES;
         match ALL.iter().find(|suite| suite.name == name) {
             Some(suite) => Ok(suite),
-            None => bail!("there is no suite \"{name}\"; there are published, quick and full"),
+            None => bail!(unknown("suite", name, &SUITES.map(|suite| suite.name))),
         }
     }
 }

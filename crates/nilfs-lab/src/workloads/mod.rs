@@ -10,6 +10,7 @@
 
 use crate::file_systems::Program;
 use crate::model::Limits;
+use crate::names::unknown;
 use crate::results::Unit;
 
 mod dd;
@@ -298,7 +299,7 @@ pub fn all() -> &'static [&'static Workload] {
 pub fn find(name: &str) -> anyhow::Result<&'static Workload> {
     ALL.iter().copied().find(|workload| workload.name == name).ok_or_else(|| {
         let names: Vec<&str> = ALL.iter().map(|workload| workload.name).collect();
-        anyhow::anyhow!("there is no workload \"{name}\"; there are {}", names.join(", "))
+        anyhow::anyhow!(unknown("workload", name, &names))
     })
 }
 
