@@ -1,5 +1,6 @@
 //! The command line.
 
+mod announcement;
 mod background;
 mod list;
 mod progress;
@@ -142,7 +143,7 @@ pub fn main() -> Result<ExitCode> {
 fn run(args: RunArgs) -> Result<ExitCode> {
     let plan = plan(args)?;
     let mut progress = Progress::new();
-    let results = run::run(&plan, &mut |event| progress.tell(&event))?;
+    let results = run::run(&plan, &mut |event| progress.tell(&plan, &event))?;
     progress.end();
     let background = Known::new(&plan);
     report::write(&results, &background, &plan.directory)?;

@@ -42,7 +42,7 @@ impl Results {
     }
 }
 
-/// The picture of a workload, on a file system, on a device.
+/// A workload that came to its end, on a file system, on a device: what it took and looked like.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Drawn {
     /// Name of the device preset.
@@ -51,6 +51,10 @@ pub struct Drawn {
     pub workload: String,
     /// Name of the file system with its options.
     pub file_system: String,
+    /// Seconds of the last run on the wall, with all that was prepared for it: how long another one
+    /// will take follows from that.
+    #[serde(default)]
+    pub seconds: f64,
     /// What reached the device in the last run.
     pub picture: Picture,
 }

@@ -110,7 +110,7 @@ fn picture(results: &mut Results, at: [&str; 3], bytes: usize) {
         strokes: vec![strokes(Kind::Discard), strokes(Kind::Read), strokes(Kind::Write)],
         steps: vec![(0.0, HOSTILE.to_owned()), (0.5, "read".to_owned())],
     };
-    results.pictures.push(Drawn { device, workload, file_system, picture });
+    results.pictures.push(Drawn { device, workload, file_system, seconds: 61.0, picture });
 }
 
 /// Several devices, workloads and file systems; two failures.

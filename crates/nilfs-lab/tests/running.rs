@@ -133,9 +133,9 @@ fn an_interrupted_run_goes_on_with_what_is_missing() {
     let mut done = 0;
     let mut started = Vec::new();
     let results = run::run(&wider, &mut |event| match event {
-        Event::Begins { done: before, .. } => done = before,
+        Event::Begins(beginning) => done = beginning.done,
         Event::Job { file_system, .. } => started.push(file_system.name.clone()),
-        Event::Done(_) => {}
+        Event::Done { .. } => {}
     });
     let results = results.unwrap();
     assert_eq!((done, started), (1, vec!["ext4".to_owned()]));
@@ -162,17 +162,32 @@ fn who_cannot_take_part_has_a_reason_instead_of_a_figure() {
                 &[file_systems::Program { name: "mkfs.nowhere", package: "nowhere-progs" }];
         }
     }
-    let results = run::run(&plan, &mut |_| {}).unwrap();
+    // And a file system that no kernel has, which is said before anything is measured.
+    let mut unknown = file_systems::find("ext3", &plan.nilfs).unwrap();
+    unknown.kind = "nosuchfs";
+    plan.tables[0].file_systems.push(unknown);
+    let mut left_out = Vec::new();
+    let results = run::run(&plan, &mut |event| {
+        if let Event::Begins(beginning) = event {
+            let names =
+                beginning.left_out.iter().map(|(name, why)| (name.to_string(), why.clone()));
+            left_out.extend(names);
+        }
+    });
+    let results = results.unwrap();
+    let [(name, why)] = &left_out[..] else { panic!("{left_out:?}") };
+    assert!(name == "ext3" && why.contains("has no nosuchfs"), "{left_out:?}");
     let mut reasons = BTreeMap::new();
     for cell in &results.cells {
         if let Outcome::Failed(reason) = &cell.outcome {
             reasons.insert((cell.file_system.as_str(), cell.step.as_str()), reason.as_str());
         }
     }
-    assert_eq!(reasons.len(), 3, "{reasons:?}");
+    assert_eq!(reasons.len(), 6, "{reasons:?}");
     for ((file_system, _), reason) in reasons {
-        assert_eq!(file_system, "ext2");
-        assert_eq!(reason, "mkfs.nowhere is missing: apt install nowhere-progs");
+        let missing = "mkfs.nowhere is missing: apt install nowhere-progs";
+        assert_eq!(reason, if file_system == "ext3" { why } else { missing });
+        assert_ne!(file_system, "ext4");
     }
     measured(&results, "4k-1024", "ext4");
     assert_eq!(leftovers(directory.path()), [""; 0]);

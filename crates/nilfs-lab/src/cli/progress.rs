@@ -1,46 +1,81 @@
 //! How far a run is: a bar on a terminal, lines elsewhere.
 
 use std::io::{IsTerminal, stderr};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use parking_lot::Mutex;
 
 use nilfs_lab::results::{Cell, Outcome};
-use nilfs_lab::run::Event;
+use nilfs_lab::run::{Beginning, Event, Plan};
 
+use super::announcement::{announcement, duration};
+
+/// Clones show the same bar.
+#[derive(Clone)]
 pub struct Progress {
     bar: Option<ProgressBar>,
     jobs: usize,
     done: usize,
+    left: Left,
+}
+
+/// How long it will still take, and when that was said.
+#[derive(Clone)]
+struct Left(Arc<Mutex<(Duration, Instant)>>);
+
+impl Left {
+    fn set(&self, left: Duration) {
+        *self.0.lock() = (left, Instant::now());
+    }
+
+    fn text(&self) -> String {
+        let (left, said) = *self.0.lock();
+        duration(left.saturating_sub(said.elapsed()))
+    }
 }
 
 impl Progress {
     pub fn new() -> Self {
+        let left = Left(Arc::new(Mutex::new((Duration::ZERO, Instant::now()))));
         let bar = stderr().is_terminal().then(|| {
-            let template = "{wide_bar} {pos}/{len}, {elapsed}, {eta} left\n{msg}";
-            let style = ProgressStyle::with_template(template);
+            let shown = left.clone();
+            let left = move |_: &ProgressState, out: &mut dyn std::fmt::Write| {
+                // The line of a progress bar can be written to.
+                let _ = out.write_str(&shown.text());
+            };
+            let template = "{wide_bar} {pos}/{len}, {elapsed}, {left} left\n{msg}";
+            let style = ProgressStyle::with_template(template)
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
             let bar = ProgressBar::new(0);
-            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.set_style(style.with_key("left", left));
             bar.enable_steady_tick(Duration::from_millis(500));
             bar
         });
-        Self { bar, jobs: 0, done: 0 }
+        Self { bar, jobs: 0, done: 0, left }
     }
 
-    pub fn tell(&mut self, event: &Event) {
+    pub fn tell(&mut self, plan: &Plan, event: &Event) {
         match event {
-            Event::Begins { place, jobs, done } => self.begin(place, *jobs, *done),
+            Event::Begins(beginning) => self.begin(plan, beginning),
             Event::Job { table, file_system, run } => {
                 let repetition = if *run > 1 { format!(", run {run}") } else { String::new() };
                 let (workload, device) = (table.workload.name, &table.device.name);
                 let what = format!("{workload} on {} on {device}{repetition}", file_system.name);
                 match &self.bar {
                     Some(bar) => bar.set_message(what),
-                    None => eprintln!("[{}/{}] {what}", self.done + 1, self.jobs),
+                    None => eprintln!(
+                        "[{}/{}] {what}, {} left",
+                        self.done + 1,
+                        self.jobs,
+                        self.left.text()
+                    ),
                 }
             }
-            Event::Done(cells) => {
+            Event::Done { cells, left } => {
                 self.done += 1;
+                self.left.set(*left);
                 if let Some(reason) = cells.iter().find_map(failure) {
                     self.say(&reason);
                 }
@@ -51,28 +86,20 @@ impl Progress {
         }
     }
 
-    fn begin(&mut self, place: &str, jobs: usize, done: usize) {
-        (self.jobs, self.done) = (jobs, done);
-        let place = if place == "vm" { "in a virtual machine" } else { "on this machine" };
-        let before = match done {
-            0 => String::new(),
-            done => format!(", {done} of them done before"),
-        };
-        self.say(&format!(
-            "{jobs} measurements {place}{before}. After Ctrl-C the same command goes on."
-        ));
+    fn begin(&mut self, plan: &Plan, beginning: &Beginning) {
+        (self.jobs, self.done) = (beginning.jobs, beginning.done);
+        self.left.set(beginning.left);
+        self.say(&announcement(plan, beginning));
         if let Some(bar) = &self.bar {
-            bar.set_length(jobs as u64);
-            bar.set_position(done as u64);
-            // What an earlier run has done says nothing of this one's pace.
-            bar.reset_eta();
+            bar.set_length(self.jobs as u64);
+            bar.set_position(self.done as u64);
         }
     }
 
-    fn say(&self, line: &str) {
+    fn say(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.println(line),
-            None => eprintln!("{line}"),
+            Some(bar) => text.lines().for_each(|line| bar.println(line)),
+            None => eprintln!("{text}"),
         }
     }
 

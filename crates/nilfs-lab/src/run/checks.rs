@@ -87,7 +87,16 @@ fn sources(plan: &Plan) -> Vec<(Source, f64)> {
     sources
 }
 
-/// Whether every file system of the plan can be mounted there.
-pub(super) fn mounts_all(place: &dyn Place, plan: &Plan) -> bool {
-    plan.jobs().all(|(_, file_system)| place.can_mount(file_system.kind).is_ok())
+/// File systems of the plan that cannot be mounted there, each with the reason.
+pub(super) fn left_out<'a>(place: &dyn Place, plan: &'a Plan) -> Vec<(&'a str, String)> {
+    let mut left_out: Vec<(&str, String)> = Vec::new();
+    for (_, file_system) in plan.jobs() {
+        let name = file_system.name.as_str();
+        if !left_out.iter().any(|(known, _)| *known == name)
+            && let Err(reason) = place.can_mount(file_system.kind)
+        {
+            left_out.push((name, reason));
+        }
+    }
+    left_out
 }

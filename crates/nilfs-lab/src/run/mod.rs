@@ -6,19 +6,22 @@
 
 mod attempt;
 mod checks;
+mod estimate;
 mod plan;
 mod store;
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use crate::file_systems::FileSystem;
-use crate::place::{self, Place};
+use crate::place::{self, Place, Surroundings};
 use crate::results::{Cell, Clock, Drawn, Measured, Outcome, Results};
 use crate::workloads::{Measure, Setting};
 
 use attempt::{Attempt, Sample};
+use estimate::Estimate;
 use store::Store;
 
 pub use plan::{Choice, Plan, SUITES, Suite, Table, Where};
@@ -26,15 +29,8 @@ pub use plan::{Choice, Plan, SUITES, Suite, Table, Where};
 /// What happens meanwhile.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// Where it is going to be, how much there is to do, and how much of it is done already.
-    Begins {
-        /// "host" or "vm".
-        place: &'a str,
-        /// Workloads times file systems times devices.
-        jobs: usize,
-        /// Of these, from an earlier run.
-        done: usize,
-    },
+    /// Everything is ready.
+    Begins(Beginning<'a>),
     /// A workload begins.
     Job {
         /// Its table.
@@ -44,8 +40,32 @@ pub enum Event<'a> {
         /// Which repetition, from 1.
         run: u32,
     },
-    /// A workload has ended on a file system; these are its figures.
-    Done(&'a [Cell]),
+    /// A workload has ended on a file system.
+    Done {
+        /// Its figures.
+        cells: &'a [Cell],
+        /// How long all that is still to be done will take.
+        left: Duration,
+    },
+}
+
+/// What is going to be done, and where.
+#[derive(Debug)]
+pub struct Beginning<'a> {
+    /// Where file systems run.
+    pub surroundings: &'a Surroundings,
+    /// Why there.
+    pub why: &'a str,
+    /// File systems of the plan that cannot be mounted there, with the reason.
+    pub left_out: Vec<(&'a str, String)>,
+    /// Workloads times file systems times devices.
+    pub jobs: usize,
+    /// Of these, from an earlier run.
+    pub done: usize,
+    /// Figures that all of them give.
+    pub figures: usize,
+    /// How long all that is still to be done will take.
+    pub left: Duration,
 }
 
 /// Does what is planned and not yet done.
@@ -61,42 +81,68 @@ pub fn run(plan: &Plan, tell: &mut dyn FnMut(Event)) -> Result<Results> {
             .with_context(|| format!("cannot create {}", directory.display()))?;
     }
     let _lock = store::lock(&plan.directory)?;
-    let place = choose_place(plan, &work)?;
+    let (place, why) = choose_place(plan, &work)?;
+    let surroundings = place.surroundings();
     // The processor of a virtual machine may be emulated, and its time means little then.
-    let usual = if place.surroundings().place == "vm" { Clock::Busy } else { Clock::Paced };
+    let usual = if surroundings.place == "vm" { Clock::Busy } else { Clock::Paced };
     let plan = &Plan { clock: plan.clock.or(Some(usual)), ..plan.clone() };
-    let mut store = Store::open(plan, place.surroundings())?;
+    let mut store = Store::open(plan, surroundings)?;
+    let mut estimate = Estimate::of(plan, surroundings, &store)?;
+    let left_out = checks::left_out(&*place, plan);
     let jobs: Vec<(&Table, &FileSystem)> = plan.jobs().collect();
-    let done = jobs.iter().filter(|(table, fs)| store.has(plan, table, fs)).count();
-    tell(Event::Begins { place: &place.surroundings().place, jobs: jobs.len(), done });
-    for (table, file_system) in jobs {
+    tell(Event::Begins(Beginning {
+        surroundings,
+        why: &why,
+        left_out,
+        jobs: jobs.len(),
+        done: jobs.iter().filter(|(table, fs)| store.has(plan, table, fs)).count(),
+        figures: jobs.iter().map(|(table, _)| plan.figures(table)).sum(),
+        left: estimate.left(),
+    }));
+    for (at, (table, file_system)) in jobs.into_iter().enumerate() {
         if store.has(plan, table, file_system) {
             continue;
         }
         let (cells, drawn) = measure(plan, &*place, &work, &mut store, (table, file_system), tell)?;
-        tell(Event::Done(&cells));
+        estimate.done(at, drawn.as_ref().map(|drawn| drawn.seconds));
+        tell(Event::Done { cells: &cells, left: estimate.left() });
         store.add(cells, drawn)?;
     }
     std::fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
     Ok(store.results())
 }
 
-fn choose_place(plan: &Plan, work: &Path) -> Result<Box<dyn Place>> {
+/// Where to run, and why there.
+fn choose_place(plan: &Plan, work: &Path) -> Result<(Box<dyn Place>, String)> {
     let host = || place::host(work).map(|place| Box::new(place) as Box<dyn Place>);
     let vm = || place::vm(work).map(|place| Box::new(place) as Box<dyn Place>);
     match plan.place {
-        Where::Host => host().context("cannot run on this machine"),
-        Where::Vm => vm().context("cannot run in a virtual machine"),
-        Where::Auto => match (host(), plan) {
-            (Ok(host), plan) if checks::mounts_all(&*host, plan) => Ok(host),
-            (Ok(host), _) => Ok(vm().unwrap_or(host)),
-            (Err(here), _) => match vm() {
-                Ok(vm) => Ok(vm),
-                Err(there) => bail!(
-                    "nowhere to run. On this machine: {here:#}. In a virtual machine: {there:#}"
-                ),
-            },
-        },
+        Where::Host => {
+            let host = host().context("cannot run on this machine")?;
+            return Ok((host, "as --where host asks".to_owned()));
+        }
+        Where::Vm => {
+            let vm = vm().context("cannot run in a virtual machine")?;
+            return Ok((vm, "as --where vm asks".to_owned()));
+        }
+        Where::Auto => {}
+    }
+    let host = host();
+    let against = match &host {
+        Ok(host) => checks::left_out(&**host, plan).into_iter().next().map(|(_, reason)| reason),
+        Err(error) => Some(format!("{error:#}")),
+    };
+    let Some(against) = against else {
+        return Ok((host?, "it can mount every file system that is asked for".to_owned()));
+    };
+    match (vm(), host) {
+        (Ok(vm), _) => Ok((vm, against)),
+        (Err(there), Ok(host)) => {
+            Ok((host, format!("{against}, but there can be no virtual machine: {there:#}")))
+        }
+        (Err(there), Err(_)) => {
+            bail!("nowhere to run. On this machine: {against}. In a virtual machine: {there:#}")
+        }
     }
 }
 
@@ -113,17 +159,18 @@ fn measure(
     let setting = table.setting(plan.scale);
     let mut runs: Vec<Vec<Sample>> = Vec::new();
     let mut failure = place.can_mount(file_system.kind).err();
-    let mut picture = None;
+    let mut end = None;
     for run in 1..=plan.runs {
         if failure.is_some() {
             break;
         }
         tell(Event::Job { table, file_system, run });
+        let start = Instant::now();
         let mut attempt = Attempt { plan, place, work, table, file_system, setting, run };
         let found = attempt.run()?;
         store.note(table, found.limits, found.versions);
         failure = found.failure;
-        picture = found.picture;
+        end = found.picture.map(|picture| (picture, start.elapsed().as_secs_f64()));
         runs.push(found.samples);
     }
     let measures = plan.measures(table, &setting);
@@ -131,10 +178,11 @@ fn measure(
         let samples: Vec<&Sample> = runs.iter().filter_map(|samples| samples.get(at)).collect();
         cell(table, file_system, measure, outcome(&samples, runs.len(), failure.as_deref()))
     });
-    let drawn = picture.map(|picture| Drawn {
+    let drawn = end.map(|(picture, seconds)| Drawn {
         device: table.device.name.clone(),
         workload: table.workload.name.to_owned(),
         file_system: file_system.name.clone(),
+        seconds,
         picture,
     });
     Ok((cells.collect(), drawn))

@@ -71,6 +71,12 @@ impl Plan {
         steps.flat_map(|step| step.measures).filter(|measure| self.wants(measure)).collect()
     }
 
+    /// How many figures a file system gets from a table.
+    #[must_use]
+    pub fn figures(&self, table: &Table) -> usize {
+        self.measures(table, &table.setting(self.scale)).len()
+    }
+
     /// Whether the figure means something by the clock of this plan.
     #[must_use]
     pub fn wants(&self, measure: &Measure) -> bool {

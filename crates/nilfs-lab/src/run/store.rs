@@ -108,6 +108,13 @@ impl Store {
         fs::rename(&partial, &self.path).with_context(about)
     }
 
+    /// How long a workload took on a file system, if it came to its end.
+    pub(super) fn seconds(&self, table: &Table, file_system: &FileSystem) -> Option<f64> {
+        let job = (&*table.device.name, table.workload.name, &*file_system.name);
+        let is_it = |drawn: &&Drawn| job == (&*drawn.device, &*drawn.workload, &*drawn.file_system);
+        self.results.pictures.iter().find(is_it).map(|drawn| drawn.seconds)
+    }
+
     pub(super) fn results(self) -> Results {
         self.results
     }

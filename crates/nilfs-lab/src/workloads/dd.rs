@@ -71,12 +71,13 @@ fn dd(setting: &Setting) -> Vec<Step> {
             what: cached,
             best: Best::Unknown,
         }));
-        steps.push(Step::script("$SYNC \"$DIR\""));
+        let all_written = Best::Write(bytes as f64);
+        steps.push(Step::script("$SYNC \"$DIR\"").costs(all_written));
         steps.push(Step::script(format!("{}; $SYNC \"$DIR\"", write("synced"))).rate(
             &format!("{name}-sync"),
             bytes,
             Timer::Clock,
-            Best::Write(bytes as f64),
+            all_written,
         ));
     }
     steps.push(unmount());

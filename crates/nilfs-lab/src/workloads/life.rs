@@ -1,6 +1,6 @@
 //! What the life of a source tree costs a device.
 
-use super::{Best, Setting, Source, Step, Workload, format, mount, remount, unmount};
+use super::{Best, Setting, Source, Step, Workload, format, mount, remount, sources, unmount};
 use crate::file_systems::Program;
 
 /// Bytes written while somebody works.
@@ -22,15 +22,22 @@ pub static LIFE: Workload = Workload {
     steps,
 };
 
-fn steps(_: &Setting) -> Vec<Step> {
+fn steps(setting: &Setting) -> Vec<Step> {
+    let tree = Best::Write((Source::GitRepository.bytes(setting.scale) * 2) as f64);
+    let compiling = sources::c_files(setting.scale) as f64 * 0.15;
     let synced = |script: &str| Step::script(format!("{script}; $SYNC \"$DIR\""));
     let clone = "export HOME=\"$SCRATCH\" GIT_CONFIG_NOSYSTEM=1; \
                  git clone -q \"file://$SCRATCH/repository\" \"$DIR/tree\"";
     let read = "find \"$DIR/tree\" -type f -print0 | xargs -0 wc >/dev/null";
     let mut steps = vec![format(), mount()];
-    steps.push(synced(clone).written("git-clone", Best::Unknown));
+    steps.push(synced(clone).written("git-clone", Best::Unknown).costs(tree));
     steps.extend(remount());
-    steps.push(synced("make -s -j2 -C \"$DIR/tree\" >/dev/null").written("make", Best::Unknown));
+    steps.push(
+        synced("make -s -j2 -C \"$DIR/tree\" >/dev/null")
+            .written("make", Best::Unknown)
+            .costs(tree)
+            .works(compiling),
+    );
     steps.extend(remount());
     steps.push(synced("make -s -C \"$DIR/tree\" clean").written("make-clean", Best::Unknown));
     steps.extend(remount());

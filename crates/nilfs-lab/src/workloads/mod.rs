@@ -70,6 +70,11 @@ pub struct Step {
     pub action: Action,
     /// What is found by it; nothing for a preparation.
     pub measures: Vec<Measure>,
+    /// What the device has to do for it, where its measures do not say that: only to tell how long
+    /// it will take.
+    pub cost: Best,
+    /// Seconds that a processor works for it, such as a compiler's: to tell that, too.
+    pub work: f64,
 }
 
 /// What a step does.
@@ -207,7 +212,7 @@ impl Measure {
 
 impl Step {
     fn of(action: Action) -> Self {
-        Self { action, measures: Vec::new() }
+        Self { action, measures: Vec::new(), cost: Best::Unknown, work: 0.0 }
     }
 
     fn script(script: impl Into<String>) -> Self {
@@ -217,6 +222,29 @@ impl Step {
     fn measured(mut self, measure: Measure) -> Self {
         self.measures.push(measure);
         self
+    }
+
+    /// What the device has to do for what is not measured, or not in these terms.
+    fn costs(mut self, cost: Best) -> Self {
+        self.cost = cost;
+        self
+    }
+
+    /// Seconds that a processor of this machine works for it.
+    fn works(mut self, seconds: f64) -> Self {
+        self.work = seconds;
+        self
+    }
+
+    /// What the device has to do for it, as far as that is known.
+    #[must_use]
+    pub fn best(&self) -> Best {
+        let measured = self.measures.iter().map(|measure| measure.best);
+        [self.cost]
+            .into_iter()
+            .chain(measured)
+            .find(|best| *best != Best::Unknown)
+            .unwrap_or(self.cost)
     }
 
     /// Seconds of the whole script.

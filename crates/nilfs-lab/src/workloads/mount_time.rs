@@ -1,6 +1,6 @@
 //! How long it takes until a file system can be used.
 
-use super::{Action, Setting, Step, Workload, format, mount, pieces, unmount};
+use super::{Action, Best, Setting, Step, Workload, format, mount, pieces, unmount};
 
 /// A mount after each thing that can have happened before.
 pub static MOUNT_TIME: Workload = Workload {
@@ -29,7 +29,8 @@ fn steps(setting: &Setting) -> Vec<Step> {
             count * 8192
         ))
     };
-    let settle = || Step::script("$SYNC \"$DIR\"");
+    let all_written = Best::Write((count * 8192) as f64);
+    let settle = || Step::script("$SYNC \"$DIR\"").costs(all_written);
     vec![
         format(),
         Step::of(Action::Reattach),

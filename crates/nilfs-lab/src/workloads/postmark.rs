@@ -13,9 +13,12 @@ pub static POSTMARK: Workload = Workload {
     sources: &[],
     history: true,
     access_times: false,
-    bytes_needed: |scale| files(scale) * (16 << 10) * 3,
+    bytes_needed: |scale| files(scale) * FILE_BYTES * 3,
     steps,
 };
+
+/// What a file of at most 10 KB takes on a device, more or less.
+const FILE_BYTES: u64 = 16 << 10;
 
 fn files(scale: f64) -> u64 {
     pieces(5000, scale, 64)
@@ -30,6 +33,8 @@ fn steps(setting: &Setting) -> Vec<Step> {
          >\"$SCRATCH/postmark.conf\"\n\
          postmark \"$SCRATCH/postmark.conf\"\n$SYNC \"$DIR\""
     ));
-    let run = run.per_second("transactions", transactions, Timer::Clock, Best::Unknown);
+    let run = run
+        .per_second("transactions", transactions, Timer::Clock, Best::Unknown)
+        .costs(Best::Write((files * FILE_BYTES) as f64));
     vec![format(), mount(), run, unmount()]
 }

@@ -132,7 +132,8 @@ fn gentoo_tree(path: &Path, scale: f64) -> Result<()> {
 
 const C_FILE_BYTES: u64 = 9000;
 
-fn c_files(scale: f64) -> u64 {
+/// How many files the program in the repository has.
+pub(super) fn c_files(scale: f64) -> u64 {
     pieces(1200, scale, 16)
 }
 

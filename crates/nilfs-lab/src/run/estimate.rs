@@ -1,0 +1,258 @@
+//! How long a run will still take.
+//!
+//! Before anything is measured, a workload is expected to take what its steps cost the device at
+//! best, times what file systems usually make of that, and what the place needs for each start and
+//! each step. What was measured then corrects the expectation of what is left: the more two jobs
+//! have in common, the more the one says about the other.
+
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::plan::Plan;
+use super::store::Store;
+use crate::model::Limits;
+use crate::place::Surroundings;
+use crate::results::Clock;
+use crate::workloads::{Action, Best, Step};
+
+/// How long all jobs of a plan take.
+pub(super) struct Estimate {
+    jobs: Vec<Job>,
+    /// How often each is repeated.
+    runs: f64,
+}
+
+/// A workload on a file system on a device.
+struct Job {
+    /// The names of these three.
+    names: [String; 3],
+    /// Seconds that a run of it is expected to take, before anything is measured.
+    expected: f64,
+    /// Seconds that it took.
+    took: Option<f64>,
+    is_done: bool,
+}
+
+impl Estimate {
+    /// What is expected of a plan, and known from an earlier run.
+    ///
+    /// # Errors
+    /// There is no model of a device.
+    pub fn of(plan: &Plan, surroundings: &Surroundings, store: &Store) -> Result<Self> {
+        /// The limits of a device do not depend on its size, and a small one is soon made.
+        const DEVICE_BYTES: u64 = 512 << 20;
+        let pace = Pace::of(surroundings, plan.clock);
+        let mut limits: BTreeMap<&str, Limits> = BTreeMap::new();
+        let mut jobs = Vec::new();
+        for (table, file_system) in plan.jobs() {
+            let device = table.device.name.as_str();
+            let limits = match limits.entry(device) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(table.device.model(DEVICE_BYTES)?.limits()),
+            };
+            jobs.push(Job {
+                names: [device, table.workload.name, &file_system.name].map(str::to_owned),
+                expected: pace.seconds(&(table.workload.steps)(&table.setting(plan.scale)), limits),
+                took: store.seconds(table, file_system),
+                is_done: store.has(plan, table, file_system),
+            });
+        }
+        Ok(Self { jobs, runs: f64::from(plan.runs) })
+    }
+
+    /// A job has ended; if it came to its end, a run of it took so many seconds.
+    pub fn done(&mut self, at: usize, took: Option<f64>) {
+        if let Some(job) = self.jobs.get_mut(at) {
+            (job.took, job.is_done) = (took, true);
+        }
+    }
+
+    /// How long all jobs that are not done will take.
+    pub fn left(&self) -> Duration {
+        let left = self.jobs.iter().filter(|job| !job.is_done);
+        let run = left.map(|job| job.expected * self.correction(job)).sum::<f64>();
+        Duration::from_secs_f64(run * self.runs)
+    }
+
+    /// By how much the expectation of a job is wrong, going by those that were measured: the mean
+    /// of their errors (as logarithms), weighted by what they have in common with it.
+    fn correction(&self, job: &Job) -> f64 {
+        /// What the expectation itself weighs, against jobs that have nothing in common with it.
+        const TRUST: f64 = 1.0;
+        /// How much more a job weighs for each of device, workload and file system in common.
+        const COMMON: f64 = 4.0;
+        let (mut weights, mut errors) = (TRUST, 0.0);
+        for other in &self.jobs {
+            let Some(took) = other.took else { continue };
+            let common = other.names.iter().zip(&job.names).filter(|(a, b)| a == b).count();
+            let weight = COMMON.powi(common as i32);
+            weights += weight;
+            errors += weight * (took / other.expected).ln();
+        }
+        (errors / weights).exp()
+    }
+}
+
+/// What time passes with, beside what a device does at best.
+struct Pace {
+    /// Seconds until a device is attached and its sources are copied: a boot, in a virtual machine.
+    attach: f64,
+    /// Seconds of a step in which neither the device nor a compiler has anything to do.
+    step: f64,
+    /// How many times as long as one of this machine a processor works.
+    processor: f64,
+    /// How much of its time the device really takes.
+    device: f64,
+}
+
+impl Pace {
+    fn of(surroundings: &Surroundings, clock: Option<Clock>) -> Self {
+        let device = if clock == Some(Clock::Device) { 0.3 } else { 1.0 };
+        match surroundings.place.as_str() {
+            "vm" => Self { attach: 15.0, step: 1.0, processor: 10.0, device },
+            _ => Self { attach: 1.0, step: 0.1, processor: 1.0, device },
+        }
+    }
+
+    /// What the steps of a workload take.
+    fn seconds(&self, steps: &[Step], limits: &Limits) -> f64 {
+        self.attach + steps.iter().map(|step| self.step_seconds(step, limits)).sum::<f64>()
+    }
+
+    fn step_seconds(&self, step: &Step, limits: &Limits) -> f64 {
+        if matches!(step.action, Action::Reattach | Action::CutPower) {
+            return self.attach;
+        }
+        let device = usual_seconds(step.best(), limits);
+        self.step + step.work * self.processor + device * self.device
+    }
+}
+
+/// What file systems usually make of the best that a device can do: what is written or read at
+/// random is not one behind the other, and each sync brings metadata along.
+fn usual_seconds(best: Best, limits: &Limits) -> f64 {
+    /// Small writes and flushes of one sync.
+    const METADATA: f64 = 8.0;
+    let least = best.seconds(limits).unwrap_or(0.0);
+    match best {
+        Best::Unknown => 0.0,
+        Best::Write(_) | Best::Read(_) => least * 1.5,
+        Best::SmallReads(_) => least * 2.0,
+        Best::Synced { times, .. } => {
+            let metadata = Best::Synced { times: times * METADATA, bytes: 4096.0 };
+            least + metadata.seconds(limits).unwrap_or(0.0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::file_systems;
+    use crate::model::preset;
+    use crate::run::Table;
+    use crate::workloads;
+
+    /// What a run took: its place, and for each job a line with device, workload, file system and
+    /// seconds, in order. They were recorded at this scale on two cores that others used as well.
+    struct Recorded {
+        place: &'static str,
+        jobs: Vec<([String; 3], f64)>,
+    }
+
+    const SCALE: f64 = 1.0 / 64.0;
+
+    fn recorded() -> [Recorded; 2] {
+        [("host", include_str!("estimate/host.tsv")), ("vm", include_str!("estimate/vm.tsv"))].map(
+            |(place, text)| {
+                let job = |line: &str| {
+                    let words: Vec<&str> = line.split('\t').collect();
+                    let [device, workload, file_system, seconds] = words[..] else {
+                        panic!("{line}")
+                    };
+                    let names = [device, workload, file_system].map(str::to_owned);
+                    (names, seconds.parse().unwrap())
+                };
+                Recorded { place, jobs: text.lines().map(job).collect() }
+            },
+        )
+    }
+
+    /// What would have been expected of these jobs.
+    fn estimate(recorded: &Recorded) -> Estimate {
+        let place = recorded.place.to_owned();
+        let pace = Pace::of(&Surroundings { place, ..Surroundings::default() }, None);
+        let jobs = recorded.jobs.iter().map(|(names, _)| {
+            let [device, workload, file_system] = names;
+            let table = Table {
+                workload: workloads::find(workload).unwrap(),
+                device: preset::find(device).unwrap(),
+                file_systems: vec![file_systems::find(file_system, Path::new("nilfs")).unwrap()],
+                least_scale: 0.0,
+            };
+            let limits = table.device.model(512 << 20).unwrap().limits();
+            let steps = (table.workload.steps)(&table.setting(SCALE));
+            let expected = pace.seconds(&steps, &limits);
+            Job { names: names.clone(), expected, took: None, is_done: false }
+        });
+        Estimate { jobs: jobs.collect(), runs: 1.0 }
+    }
+
+    /// The estimate after each job, to what it really still took; as long as much is left.
+    fn errors(recorded: &Recorded, slower: f64) -> Vec<f64> {
+        let mut estimate = estimate(recorded);
+        let mut left: f64 = recorded.jobs.iter().map(|(_, seconds)| seconds * slower).sum();
+        let much = left / 10.0;
+        let mut errors = Vec::new();
+        for (at, (_, seconds)) in recorded.jobs.iter().enumerate() {
+            if left > much {
+                errors.push(estimate.left().as_secs_f64() / left);
+            }
+            estimate.done(at, Some(seconds * slower));
+            left -= seconds * slower;
+        }
+        errors
+    }
+
+    #[test]
+    fn an_estimate_is_not_off_by_a_factor_of_three_at_any_time() {
+        for recorded in &recorded() {
+            let errors = errors(recorded, 1.0);
+            assert!(errors.len() > recorded.jobs.len() / 2);
+            for (at, error) in errors.iter().enumerate() {
+                assert!((1.0 / 3.0..3.0).contains(error), "{} {at}: {error}", recorded.place);
+            }
+        }
+    }
+
+    /// A machine that is five times as slow is found out by what was measured.
+    #[test]
+    fn an_estimate_learns_from_what_was_measured() {
+        for recorded in &recorded() {
+            let errors = errors(recorded, 5.0);
+            let (first, later) = (errors[0], &errors[errors.len() / 4..]);
+            assert!(first < 0.2, "{first}");
+            for error in later {
+                assert!((0.4..2.5).contains(error), "{}: {errors:?}", recorded.place);
+            }
+        }
+    }
+
+    #[test]
+    fn what_failed_says_nothing_of_the_rest_and_only_the_end_is_nothing() {
+        let recorded = &recorded()[0];
+        let mut estimate = estimate(recorded);
+        let last = recorded.jobs.len() - 1;
+        let expected = estimate.jobs[last].expected;
+        for at in 0..last {
+            estimate.done(at, None);
+        }
+        assert!((estimate.left().as_secs_f64() - expected).abs() < 1e-6);
+        estimate.done(last, Some(1.0));
+        assert_eq!(estimate.left(), Duration::ZERO);
+    }
+}
