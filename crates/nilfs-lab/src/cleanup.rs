@@ -4,16 +4,18 @@
 //! the signal thread (Ctrl-C), whichever comes first, and never twice. Signals belong to the
 //! process, hence the one static.
 
+use std::ffi::c_int;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag::register_conditional_shutdown;
 use signal_hook::iterator::Signals;
 
 use crate::export::Power;
@@ -99,10 +101,11 @@ fn run_quietly(command: &mut Command) {
     let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP perform all registered steps and end the program with
-/// the customary status, 128 + signal.
-pub fn on_signals() -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch signals")?;
+/// From now on SIGINT, SIGTERM and SIGHUP perform all registered steps, then say farewell, and end
+/// the program with the customary status, 128 + signal. A second signal skips the farewell.
+pub fn on_signals(farewell: impl FnOnce() + Send + 'static) -> Result<()> {
+    const SIGNALS: [c_int; 3] = [SIGINT, SIGTERM, SIGHUP];
+    let mut signals = Signals::new(SIGNALS).context("cannot watch signals")?;
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
             // The lock is kept until the end, so that the main thread cannot set up anything new.
@@ -110,7 +113,14 @@ pub fn on_signals() -> Result<()> {
             while let Some((_, step)) = stack.pop() {
                 perform(step);
             }
-            std::process::exit(128 + signal);
+            let status = 128 + signal;
+            for another in SIGNALS {
+                let at_once = Arc::new(AtomicBool::new(true));
+                // Without it, the second signal has no effect, and the farewell is not long.
+                let _ = register_conditional_shutdown(another, status, at_once);
+            }
+            farewell();
+            std::process::exit(status);
         }
     });
     Ok(())

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use nilfs_lab::cleanup::on_signals;
 use nilfs_lab::report;
 use nilfs_lab::results::{Clock, Outcome, Results};
 use nilfs_lab::run::{self, Choice, Plan, Suite, Where};
@@ -143,15 +144,47 @@ pub fn main() -> Result<ExitCode> {
 fn run(args: RunArgs) -> Result<ExitCode> {
     let plan = plan(args)?;
     let mut progress = Progress::new();
-    let results = run::run(&plan, &mut |event| progress.tell(&plan, &event))?;
+    let at_signal = (plan.clone(), progress.clone());
+    on_signals(move || interrupted(&at_signal.0, &at_signal.1))?;
+    let results = run::run(&plan, &mut |event| progress.tell(&plan, &event));
+    let results = match results {
+        Ok(results) => results,
+        Err(error) => {
+            if progress.has_begun() {
+                interrupted(&plan, &progress);
+            }
+            return Err(error);
+        }
+    };
     progress.end();
-    let background = Known::new(&plan);
-    report::write(&results, &background, &plan.directory)?;
-    show(&report::terminal(&results, &background));
-    let directory = plan.directory.display();
-    show(&format!("\n{directory}/report.html, {directory}/report.md, {directory}/results.json\n"));
+    report(&plan, &results)?;
     let all = results.cells.iter().all(|cell| matches!(cell.outcome, Outcome::Measured(_)));
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Writes the report, prints it, and says where it is.
+fn report(plan: &Plan, results: &Results) -> Result<()> {
+    let background = Known::new(plan);
+    report::write(results, &background, &plan.directory)?;
+    show(&report::terminal(results, &background));
+    let directory = plan.directory.display();
+    show(&format!("\n{directory}/report.html, {directory}/report.md, {directory}/results.json\n"));
+    Ok(())
+}
+
+/// Reports what there is when a run comes to an early end.
+fn interrupted(plan: &Plan, progress: &Progress) {
+    progress.end();
+    let reported = Results::load(&plan.directory).and_then(|found| match found {
+        Some(results) if !results.cells.is_empty() => report(plan, &results),
+        _ => {
+            eprintln!("Nothing has been measured.");
+            Ok(())
+        }
+    });
+    if let Err(error) = reported {
+        eprintln!("nilfs-lab: interrupted, and there is no report: {error:#}");
+    }
 }
 
 fn plan(args: RunArgs) -> Result<Plan> {
@@ -192,8 +225,9 @@ fn show(text: &str) {
 }
 
 fn load(path: &Path) -> Result<Results> {
-    let path = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
-    let about = || format!("cannot read {}", path.display());
-    let text = std::fs::read_to_string(&path).with_context(about)?;
-    serde_json::from_str(&text).with_context(about)
+    if !path.is_dir() {
+        return Results::read(path);
+    }
+    let found = Results::load(path)?;
+    found.with_context(|| format!("{} has no results of a run", path.display()))
 }

@@ -7,7 +7,7 @@ mod cli;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match nilfs_lab::cleanup::on_signals().and_then(|()| cli::main()) {
+    match cli::main() {
         Ok(code) => code,
         Err(error) => {
             eprintln!("nilfs-lab: {error:#}");

@@ -1,13 +1,19 @@
 //! What a run has found: the content of `results.json`.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::draw::Picture;
 use crate::model::{Limits, Wear};
 use crate::place::Surroundings;
 use crate::trace::Traffic;
+
+/// The file with the results, in the directory of a run.
+pub(crate) const FILE_NAME: &str = "results.json";
 
 /// All that one run has found.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -29,12 +35,38 @@ pub struct Results {
     pub devices: BTreeMap<String, Limits>,
     /// Everything measured.
     pub cells: Vec<Cell>,
+    /// Figures that were planned and not yet there when this was saved: some, after an interrupted
+    /// run.
+    #[serde(default)]
+    pub missing: usize,
     /// What reached the devices, as small pictures.
     #[serde(default)]
     pub pictures: Vec<Drawn>,
 }
 
 impl Results {
+    /// What a run has saved in its directory; `None` if nothing.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not one of results.
+    pub fn load(directory: &Path) -> Result<Option<Self>> {
+        let path = directory.join(FILE_NAME);
+        if !path.exists() {
+            return Ok(None);
+        }
+        Self::read(&path).map(Some)
+    }
+
+    /// The results in a file.
+    ///
+    /// # Errors
+    /// As [`Results::load`], or there is no such file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let about = || format!("cannot read {}", path.display());
+        let text = fs::read_to_string(path).with_context(about)?;
+        serde_json::from_str(&text).with_context(about)
+    }
+
     /// The part of the original sizes that a workload was done with.
     #[must_use]
     pub fn scale_of(&self, workload: &str) -> f64 {

@@ -316,7 +316,7 @@ fn options_without_sense_are_refused() {
 #[ignore = "waits for a signal"]
 fn exports_until_a_signal_comes() {
     let Some(image) = std::env::var_os("EXPORTED_IMAGE") else { return };
-    on_signals().unwrap();
+    on_signals(|| ()).unwrap();
     let image = image.into();
     let options = ExportOptions { image, bytes: MIB, model: None, pace: false, keep_data: None };
     let export = Export::start(options).unwrap();

@@ -370,7 +370,7 @@ fn wait_for(printed: &mut impl BufRead, text: &str) -> String {
 fn a_program_of_its_own() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let dir = PathBuf::from(std::env::var_os(DIRECTORY).unwrap());
-    cleanup::on_signals().unwrap();
+    cleanup::on_signals(|| ()).unwrap();
     let work_dir = dir.join("work");
     let vm = match place::vm(&work_dir) {
         Ok(vm) => vm,

@@ -2,13 +2,17 @@
 //! kernel and our program; without them there is nothing to run on, and the tests say so.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nilfs_lab::file_systems;
 use nilfs_lab::results::{Cell, Clock, Measured, Outcome, Results};
 use nilfs_lab::run::{self, Choice, Event, Plan, Suite, Where};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::{Pid, Signal, kill_process};
 
 const EXT2_MAGIC: u64 = 0xef53;
 const FUSE_MAGIC: u64 = 0x6573_5546;
@@ -145,6 +149,84 @@ fn an_interrupted_run_goes_on_with_what_is_missing() {
     let other = Plan { scale: 1.0 / 128.0, ..plan(directory.path(), &["dd-sync"], &["ext2"]) };
     let error = run::run(&other, &mut |_| {}).unwrap_err();
     assert!(format!("{error:#}").contains("its scale is"), "{error:#}");
+}
+
+/// Ctrl-C used to leave results.json and nothing to read.
+#[test]
+fn an_interrupted_run_ends_with_a_report_of_what_there_is() {
+    if !can_run() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("results");
+    let lab = || {
+        let mut lab = Command::new(env!("CARGO_BIN_EXE_nilfs-lab"));
+        lab.args(["run", "--where", "host", "--clock", "device", "--scale", "1/256"])
+            .args(["--workload", "dd-sync,big-file", "--device", "microsd-2012"])
+            .args(["--fs", "ext2,ext4", "--out"])
+            .arg(&out)
+            .env("TMPDIR", directory.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        lab
+    };
+    let mut running = lab().spawn().unwrap();
+    let mut said = BufReader::new(running.stderr.take().unwrap()).lines().map(Result::unwrap);
+    said.find(|line| line.starts_with("[2/4]")).expect("no second measurement");
+    kill_process(Pid::from_child(&running), Signal::INT).unwrap();
+    let ended = running.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(128 + 2));
+    let printed = String::from_utf8(ended.stdout).unwrap();
+    assert!(printed.contains("Interrupted: "), "{printed}");
+    assert!(printed.contains(&format!("{}/report.html", out.display())), "{printed}");
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("Interrupted: "), "the page does not say that figures are missing");
+    let results = Results::load(&out).unwrap().unwrap();
+    assert!(results.missing > 0 && !results.cells.is_empty());
+    assert_eq!(results.cells.len() + results.missing, 10);
+    assert_eq!(leftovers(directory.path()), [""; 0]);
+    assert!(!out.join("work").exists());
+
+    let ended = lab().output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{said}");
+    assert!(said.contains("of the measurements are done already"), "{said}");
+    let results = Results::load(&out).unwrap().unwrap();
+    assert_eq!((results.missing, results.cells.len()), (0, 10));
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(!page.contains("Interrupted: "));
+}
+
+/// The file system on the device was blamed, and the run went on.
+#[test]
+fn a_full_disk_ends_the_run_and_is_no_fault_of_a_file_system() {
+    if !can_run() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let small = directory.path();
+    mount("small", small, "tmpfs", MountFlags::empty(), Some(c"size=560M")).unwrap();
+    let mut jobs = 0;
+    let ended = run::run(&plan(small, &["big-file"], &["ext2", "ext4"]), &mut |event| {
+        if let Event::Job { .. } = event {
+            jobs += 1;
+            if jobs == 2 {
+                let mut filler = File::create(small.join("filler")).unwrap();
+                while filler.write_all(&[1; 1 << 20]).is_ok() {}
+                // Enough for scripts and results, and not for a file system.
+                filler.set_len(filler.metadata().unwrap().len() - (1 << 20)).unwrap();
+            }
+        }
+    });
+    let saved = Results::load(small);
+    unmount(small, UnmountFlags::empty()).unwrap();
+    let error = format!("{:#}", ended.unwrap_err());
+    assert!(error.contains("image could not be") && error.contains("No space left"), "{error}");
+    let saved = saved.unwrap().unwrap();
+    measured(&saved, "write", "ext2");
+    assert!(saved.cells.iter().all(|cell| cell.file_system == "ext2"), "ext4 is blamed");
 }
 
 #[test]

@@ -86,6 +86,11 @@ impl Progress {
         }
     }
 
+    /// Whether there was something to be done, and nothing against it.
+    pub fn has_begun(&self) -> bool {
+        self.jobs > 0
+    }
+
     fn begin(&mut self, plan: &Plan, beginning: &Beginning) {
         (self.jobs, self.done) = (beginning.jobs, beginning.done);
         self.left.set(beginning.left);

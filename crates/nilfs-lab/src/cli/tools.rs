@@ -10,6 +10,7 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::show;
+use nilfs_lab::cleanup::on_signals;
 use nilfs_lab::draw::trace_svg;
 use nilfs_lab::export::{Export, ExportOptions};
 use nilfs_lab::model::preset;
@@ -152,6 +153,7 @@ pub struct ExportArgs {
 }
 
 pub fn export(args: &ExportArgs) -> Result<ExitCode> {
+    on_signals(|| ())?;
     let bytes = args.size << 20;
     let model = preset::find(&args.device)?.model(bytes)?;
     let export = Export::start(ExportOptions {

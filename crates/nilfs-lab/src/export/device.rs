@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, bail};
 use parking_lot::Mutex;
 
 use super::Snapshot;
@@ -185,11 +185,15 @@ impl Device {
         recording.requests.get(range.start..end).unwrap_or_default().to_vec()
     }
 
+    pub(super) fn failure(&self) -> Option<String> {
+        let failure = self.content.lock().failure.clone();
+        failure.map(|failure| format!("the device's image could not be read or written: {failure}"))
+    }
+
     /// Gives the recording away.
     pub(super) fn finish(&self) -> Result<Trace> {
-        let mut content = self.content.lock();
-        if let Some(failure) = content.failure.take() {
-            return Err(anyhow!("{failure}")).context("the image could not be read or written");
+        if let Some(failure) = self.failure() {
+            bail!(failure);
         }
         let mut recording = self.recording.lock();
         Ok(Trace {

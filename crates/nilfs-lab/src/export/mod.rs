@@ -164,6 +164,13 @@ impl Export {
         self.device.requests(range)
     }
 
+    /// Why the image could not be read or written, if that has happened: a full disk, for instance.
+    /// What its users made of it says nothing about them then.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.device.failure()
+    }
+
     /// Stops serving, and gives the recording.
     ///
     /// # Errors

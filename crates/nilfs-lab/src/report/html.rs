@@ -9,7 +9,7 @@ use super::numbers::{bytes, clock, count, duration, figure, percent, scale, time
 use super::pictures::Pictures;
 use super::plot::{colour, lanes};
 use super::table::{Device, Entry, Figure, Found, Row, Standing, Tables, Workload};
-use super::{Background, Published};
+use super::{Background, Published, missing};
 use crate::results::{Measured, Results};
 use crate::trace::Count;
 
@@ -82,6 +82,7 @@ fn head(results: &Results) -> Markup {
                 " with kernel " b { (place.kernel) } "."
             }
             p { "Clock: " (clock(results.clock)) "." }
+            @if let Some(missing) = missing(results) { p { b { (missing) } } }
         }
     }
 }

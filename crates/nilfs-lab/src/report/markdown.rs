@@ -1,9 +1,9 @@
 //! The report as Markdown: tables only.
 
-use super::Background;
 use super::agreement::Agreement;
 use super::numbers::{bytes, clock, count, duration, figure, percent, scale, times, unit};
 use super::table::{Device, Entry, Figure, Found, Row, Tables};
+use super::{Background, missing};
 use crate::results::{Measured, Results};
 
 /// The whole file.
@@ -36,7 +36,8 @@ fn place(results: &Results) -> String {
     ];
     facts.extend(results.versions.iter().map(|(name, version)| (name.clone(), version.clone())));
     let rows = facts.iter().map(|(name, value)| vec![plain(name), plain(value)]);
-    table(&["Where it ran", ""], rows)
+    let missing = missing(results).map_or_else(String::new, |missing| format!("{missing}\n\n"));
+    missing + &table(&["Where it ran", ""], rows)
 }
 
 /// How often each is first, on each device.

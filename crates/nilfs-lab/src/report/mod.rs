@@ -16,7 +16,7 @@ pub mod agreement;
 mod compare;
 mod html;
 mod markdown;
-mod numbers;
+pub(crate) mod numbers;
 mod pictures;
 mod plot;
 mod table;
@@ -70,6 +70,16 @@ pub fn write(results: &Results, background: &dyn Background, directory: &Path) -
     let tables = table::Tables::of(results, background);
     replace(&directory.join("report.md"), &markdown::text(results, &tables, background))?;
     replace(&directory.join("report.html"), &html::page(results, &tables, background))
+}
+
+/// What is missing, if the run was interrupted.
+fn missing(results: &Results) -> Option<String> {
+    let figures = match results.missing {
+        0 => return None,
+        1 => "one figure is".to_owned(),
+        many => format!("{many} figures are"),
+    };
+    Some(format!("Interrupted: {figures} still to be measured. The same command goes on."))
 }
 
 /// What the agreement of a row amounts to, in a sentence or two.

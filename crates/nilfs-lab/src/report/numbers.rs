@@ -74,7 +74,7 @@ pub(super) fn percent(deviation: f64) -> String {
 }
 
 /// The part of the original sizes: "1/8".
-pub(super) fn scale(scale: f64) -> String {
+pub(crate) fn scale(scale: f64) -> String {
     if scale == 1.0 {
         return "1".to_owned();
     }

@@ -2,9 +2,9 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-use super::Background;
 use super::numbers::{clock, duration, figure, scale, times, unit};
 use super::table::{Device, Entry, Figure, Found, Row, Tables, Workload};
+use super::{Background, missing};
 use crate::results::Results;
 
 const LEGEND: &str = "\
@@ -28,6 +28,9 @@ pub fn terminal(results: &Results, background: &dyn Background) -> String {
     text.push('\n');
     text.push_str(LEGEND);
     text.push_str(&standings(&tables));
+    if let Some(missing) = missing(results) {
+        text.push_str(&format!("{missing}\n"));
+    }
     text.push_str(&notes.text());
     text
 }

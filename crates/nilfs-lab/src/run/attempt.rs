@@ -85,6 +85,9 @@ impl Attempt<'_> {
         let played = stage.play();
         let ended = stage.session.take().map_or(Ok(()), Session::end);
         let Stage { mut samples, versions, .. } = stage;
+        if let Some(failure) = export.failure() {
+            bail!("{}: {failure}", self.work.display());
+        }
         let failure = played.and(ended).err().map(|error| reason(&error));
         let trace = export.end();
         let mut picture = None;

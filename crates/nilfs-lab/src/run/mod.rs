@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::cleanup::{Undo, register};
 use crate::file_systems::FileSystem;
 use crate::place::{self, Place, Surroundings};
 use crate::results::{Cell, Clock, Drawn, Measured, Outcome, Results};
@@ -81,6 +82,7 @@ pub fn run(plan: &Plan, tell: &mut dyn FnMut(Event)) -> Result<Results> {
             .with_context(|| format!("cannot create {}", directory.display()))?;
     }
     let _lock = store::lock(&plan.directory)?;
+    let _work = register(Undo::Remove(work.clone()));
     let (place, why) = choose_place(plan, &work)?;
     let surroundings = place.surroundings();
     // The processor of a virtual machine may be emulated, and its time means little then.
@@ -108,7 +110,6 @@ pub fn run(plan: &Plan, tell: &mut dyn FnMut(Event)) -> Result<Results> {
         tell(Event::Done { cells: &cells, left: estimate.left() });
         store.add(cells, drawn)?;
     }
-    std::fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
     Ok(store.results())
 }
 

@@ -11,10 +11,8 @@ use super::plan::{Plan, Table};
 use crate::file_systems::FileSystem;
 use crate::model::Limits;
 use crate::place::Surroundings;
-use crate::results::{Cell, Clock, Drawn, Outcome, Results};
-
-/// The file with the results, in the directory of a run.
-pub(super) const FILE_NAME: &str = "results.json";
+use crate::report::numbers::scale;
+use crate::results::{Cell, Clock, Drawn, FILE_NAME, Outcome, Results};
 
 /// What has been found so far.
 pub(super) struct Store {
@@ -36,7 +34,7 @@ impl Store {
     /// tried again: somebody may have installed what was missing.
     pub(super) fn open(plan: &Plan, surroundings: &Surroundings) -> Result<Self> {
         let path = plan.directory.join(FILE_NAME);
-        let mut results = match read(&path)? {
+        let mut results = match Results::load(&plan.directory)? {
             Some(before) => {
                 check(plan, surroundings, &before)
                     .with_context(|| format!("{} is of another run", path.display()))?;
@@ -51,7 +49,11 @@ impl Store {
         results.suite.clone_from(&plan.suite);
         results.surroundings = surroundings.clone();
         results.cells.retain(|cell| matches!(cell.outcome, Outcome::Measured(_)));
-        Ok(Self { path, results })
+        let mut store = Self { path, results };
+        let missing = plan.jobs().filter(|(table, fs)| !store.has(plan, table, fs));
+        store.results.missing = missing.map(|(table, _)| plan.figures(table)).sum();
+        store.save()?;
+        Ok(store)
     }
 
     /// Whether all figures of a workload on a file system are there, each from as many runs.
@@ -94,6 +96,7 @@ impl Store {
             };
             self.results.pictures.retain(|drawn| !job(drawn));
         }
+        self.results.missing = self.results.missing.saturating_sub(cells.len());
         self.results.cells.extend(cells);
         self.results.pictures.extend(drawn);
         self.save()
@@ -124,23 +127,13 @@ fn of(cell: &Cell) -> (&str, &str, &str) {
     (&cell.device, &cell.workload, &cell.file_system)
 }
 
-fn read(path: &Path) -> Result<Option<Results>> {
-    let about = || format!("cannot read {}", path.display());
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(about),
-    };
-    serde_json::from_str(&text).with_context(about).map(Some)
-}
-
 fn check(plan: &Plan, surroundings: &Surroundings, before: &Results) -> Result<()> {
     let was = |what: &str, before: &str, now: &str| {
         format!("its {what} is {before}, now it is {now}; take another --out, or the same {what}")
     };
     ensure!(
         (before.scale - plan.scale).abs() < 1e-9,
-        was("scale", &before.scale.to_string(), &plan.scale.to_string())
+        was("scale", &scale(before.scale), &scale(plan.scale))
     );
     let word = |clock: Clock| format!("{clock:?}").to_lowercase();
     let clock = plan.clock.unwrap_or_default();
