@@ -9,8 +9,10 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nilfs_lab::file_systems;
+use nilfs_lab::model::preset;
 use nilfs_lab::results::{Cell, Clock, Measured, Outcome, Results};
 use nilfs_lab::run::{self, Choice, Event, Plan, Suite, Where};
+use nilfs_lab::workloads::Source;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -273,4 +275,33 @@ fn who_cannot_take_part_has_a_reason_instead_of_a_figure() {
     }
     measured(&results, "4k-1024", "ext4");
     assert_eq!(leftovers(directory.path()), [""; 0]);
+}
+
+#[test]
+fn latencies_have_an_order_and_all_that_is_delivered_reaches_the_device() {
+    if !can_run() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let mut plan =
+        plan(directory.path(), &["packages", "fsync-beside-writer", "mail-spool"], &["ext4"]);
+    for table in &mut plan.tables {
+        table.device = preset::find("nvme").unwrap();
+    }
+    // Without it, there are no latencies.
+    plan.clock = Some(Clock::Paced);
+    let results = run::run(&plan, &mut |_| {}).unwrap();
+    let figure = |step: &str| measured(&results, step, "ext4").median;
+    let latencies = ["fsync-p50", "fsync-p99", "fsync-max"].map(figure);
+    assert!(latencies[0] > 0.0 && latencies.is_sorted(), "{latencies:?}");
+    assert!(figure("film") > 0.0);
+    let packages = Source::Packages.bytes(plan.scale) as f64 / 1e6;
+    for step in ["install-written", "upgrade-written"] {
+        assert!(figure(step) >= packages, "{step}: {} of {packages} MB", figure(step));
+    }
+    let messages = 512.0 * 4096.0 / 1e6;
+    for step in ["deliver-written", "deliver-8-written", "deliver-64-written"] {
+        assert!(figure(step) >= messages, "{step}: {} of {messages} MB", figure(step));
+    }
 }

@@ -337,8 +337,8 @@ impl Stage<'_> {
         };
         let figure = match measure.what {
             What::Written => traffic.written.bytes as f64 / 1e6,
-            What::SyncLatency => {
-                let latency = fio.and_then(|report| report.sync_latency);
+            What::SyncLatency(which) => {
+                let latency = fio.and_then(|report| report.sync_latency(which));
                 latency.context("fio says nothing of how long its syncs took")?
             }
             What::Time { .. } => {
@@ -360,7 +360,7 @@ impl Stage<'_> {
 }
 
 fn wants_fio(measure: &Measure) -> bool {
-    matches!(measure.what, What::SyncLatency | What::Time { by: Timer::Fio, .. })
+    matches!(measure.what, What::SyncLatency(_) | What::Time { by: Timer::Fio, .. })
 }
 
 fn missing_program(needs: &[Program], name: &str) -> Option<Program> {

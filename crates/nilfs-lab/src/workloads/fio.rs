@@ -3,7 +3,10 @@
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::{Best, Setting, Step, Timer, Workload, format, mount, pieces, remount, unmount};
+use super::{
+    Best, Latency, Setting, Step, Timer, Workload, format, mount, pieces, remount, unmount,
+};
+use crate::command::last_lines;
 use crate::file_systems::Program;
 
 /// The package that has fio.
@@ -102,34 +105,54 @@ fn iozone(setting: &Setting) -> Vec<Step> {
     steps
 }
 
-/// What fio says about its only job.
+/// What fio says about the first of its jobs; any others are only its surroundings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Report {
     /// How long it read or wrote, the last fsync included.
     pub seconds: f64,
-    /// What 99 of 100 syncs are faster than, in milliseconds, if there were any.
-    pub sync_latency: Option<f64>,
+    /// The median of the times that syncs took, what 99 of 100 are below, and the longest, in
+    /// milliseconds; `None` if there were none.
+    sync_latencies: Option<[f64; 3]>,
 }
 
 impl Report {
     /// Reads the JSON that fio prints, perhaps behind other messages.
     ///
     /// # Errors
-    /// It is not such a report, or the job has failed.
+    /// It is not such a report, or a job has failed.
     pub fn read(printed: &str) -> Result<Self> {
-        let start = printed.find('{').context("fio printed no report")?;
+        let start = printed
+            .find('{')
+            .with_context(|| format!("fio printed no report: {}", last_lines(printed, 2)))?;
         let report: Value =
             serde_json::from_str(&printed[start..]).context("fio's report cannot be read")?;
-        let job = &report["jobs"][0];
-        let error = job["error"].as_i64().context("fio's report has no job")?;
-        anyhow::ensure!(error == 0, "fio's job failed with error {error}");
+        let jobs = report["jobs"].as_array().context("fio's report has no jobs")?;
+        for job in jobs {
+            let error = job["error"].as_i64().context("fio does not say how a job ended")?;
+            anyhow::ensure!(error == 0, "fio's job failed with error {error}");
+        }
+        let job = jobs.first().context("fio had no job")?;
         let runtime = |direction: &str| job[direction]["runtime"].as_f64().unwrap_or(0.0);
         let milliseconds = runtime("write") + runtime("read");
         anyhow::ensure!(milliseconds > 0.0, "fio did nothing that takes a millisecond");
-        let sync_latency = job["sync"]["lat_ns"]["percentile"]["99.000000"].as_f64();
-        Ok(Self {
-            seconds: milliseconds / 1e3,
-            sync_latency: sync_latency.map(|nanoseconds| nanoseconds / 1e6),
+        let syncs = &job["sync"]["lat_ns"];
+        let percentile = |which: &str| syncs["percentile"][which].as_f64();
+        let sync_latencies = percentile("50.000000")
+            .zip(percentile("99.000000"))
+            .zip(syncs["max"].as_f64())
+            // fio counts in ranges and names the end of one, which can lie beyond the longest.
+            .map(|((median, high), most)| [median, high, most].map(|ns| ns.min(most) / 1e6));
+        Ok(Self { seconds: milliseconds / 1e3, sync_latencies })
+    }
+
+    /// How long a sync took, in milliseconds, if there was any.
+    #[must_use]
+    pub fn sync_latency(&self, which: Latency) -> Option<f64> {
+        let [median, high, most] = self.sync_latencies?;
+        Some(match which {
+            Latency::Median => median,
+            Latency::Percentile99 => high,
+            Latency::Most => most,
         })
     }
 }
@@ -142,10 +165,18 @@ mod tests {
     fn a_report_is_found_behind_messages_and_a_failed_job_is_no_figure() {
         let job = r#"note
             {"jobs": [{"error": 0, "write": {"runtime": 1500}, "read": {"runtime": 0},
-             "sync": {"lat_ns": {"percentile": {"99.000000": 2500000}}}}]}"#;
+             "sync": {"lat_ns": {"max": 9000000,
+                                 "percentile": {"50.000000": 1000000, "99.000000": 2500000}}}},
+             {"error": 0}]}"#;
         let report = Report::read(job).unwrap();
-        assert_eq!(report, Report { seconds: 1.5, sync_latency: Some(2.5) });
-        assert!(Report::read(&job.replace("\"error\": 0", "\"error\": 28")).is_err());
+        assert!((report.seconds - 1.5).abs() < 1e-9);
+        let latencies = [Latency::Median, Latency::Percentile99, Latency::Most];
+        let latencies = latencies.map(|which| report.sync_latency(which).unwrap());
+        assert!(latencies.iter().zip([1.0, 2.5, 9.0]).all(|(a, b)| (a - b).abs() < 1e-9));
+        let beyond = Report::read(&job.replace("9000000", "2400000")).unwrap();
+        assert_eq!(beyond.sync_latency(Latency::Percentile99), Some(2.4));
+        assert!(Report::read(&job.replacen("\"error\": 0", "\"error\": 28", 1)).is_err());
+        assert!(Report::read(&job.replace("{\"error\": 0}", "{\"error\": 28}")).is_err());
         assert!(Report::read("fio: no space").is_err());
     }
 }

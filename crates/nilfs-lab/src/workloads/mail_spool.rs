@@ -8,27 +8,34 @@ pub static MAIL_SPOOL: Workload = Workload {
     name: "mail-spool",
     title: "Mail spool",
     stands_for: "a mail server's queue: for every message of 4 KiB a new file, durable before the \
-                 next one comes",
+                 next one comes; delivered by one process, by 8 and by 64 at the same time",
     needs: FIO,
     sources: &[],
     history: true,
     access_times: false,
-    bytes_needed: |scale| messages(scale) * 8192 * 2,
+    bytes_needed: |scale| messages(scale) * 8192 * 6,
     steps,
 };
 
 fn messages(scale: f64) -> u64 {
-    pieces(8000, scale, 64)
+    pieces(8000, scale, 512)
 }
 
 fn steps(setting: &Setting) -> Vec<Step> {
-    let count = messages(setting.scale);
-    let deliver = Step::script(format!(
-        "mkdir \"$DIR/spool\"; fio --name=mail --directory=\"$DIR/spool\" --rw=write --bs=4k \
-         --filesize=4k --nrfiles={count} --openfiles=1 --file_service_type=sequential --fsync=1 \
-         {COMMON}"
-    ));
-    let best = Best::Synced { times: count as f64, bytes: 4096.0 };
-    let delivered = deliver.per_second("deliver", count, Timer::Fio, best);
-    vec![format(), mount(), delivered.written("deliver-written", Best::Unknown), unmount()]
+    let mut steps = vec![format(), mount()];
+    for (name, writers) in [("deliver", 1), ("deliver-8", 8), ("deliver-64", 64)] {
+        let each = messages(setting.scale) / writers;
+        let deliver = Step::script(format!(
+            "mkdir \"$DIR/{name}\"; fio --name=mail --directory=\"$DIR/{name}\" --rw=write --bs=4k \
+             --numjobs={writers} --group_reporting --filesize=4k --nrfiles={each} --openfiles=1 \
+             --file_service_type=sequential --fsync=1 {COMMON}"
+        ));
+        let count = each * writers;
+        // Those who wait at the same time can share a flush.
+        let best = Best::Synced { times: each as f64, bytes: (writers * 4096) as f64 };
+        let delivered = deliver.per_second(name, count, Timer::Fio, best);
+        steps.push(delivered.written(&format!("{name}-written"), Best::Unknown));
+    }
+    steps.push(unmount());
+    steps
 }

@@ -15,9 +15,11 @@ use crate::results::Unit;
 
 mod dd;
 mod fio;
+mod fsync_beside_writer;
 mod life;
 mod mail_spool;
 mod mount_time;
+mod packages;
 mod postmark;
 pub mod sources;
 mod sqlite;
@@ -121,10 +123,21 @@ pub enum What {
         /// Whether most of the time passes in memory, so that the device's own time says nothing.
         memory: bool,
     },
-    /// Milliseconds that 99 of 100 syncs are faster than.
-    SyncLatency,
+    /// How long syncs take, by fio's report, in milliseconds.
+    SyncLatency(Latency),
     /// What was written to the device.
     Written,
+}
+
+/// Which of many latencies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Latency {
+    /// What half of them are below.
+    Median,
+    /// What 99 of 100 are below.
+    Percentile99,
+    /// The longest.
+    Most,
 }
 
 /// Who says how long something took.
@@ -179,7 +192,7 @@ impl Measure {
     pub fn figure(&self, seconds: f64) -> f64 {
         let amount = match self.what {
             What::Time { amount, .. } => amount,
-            What::SyncLatency | What::Written => 1.0,
+            What::SyncLatency(_) | What::Written => 1.0,
         };
         match self.unit {
             Unit::MegabytesPerSecond => amount / 1e6 / seconds,
@@ -205,7 +218,7 @@ impl Measure {
         match self.what {
             What::Time { memory, .. } => !memory,
             What::Written => true,
-            What::SyncLatency => false,
+            What::SyncLatency(_) => false,
         }
     }
 }
@@ -311,6 +324,8 @@ const ALL: &[&Workload] = &[
     &trees::KERNEL_TREE,
     &sqlite::SQLITE,
     &mail_spool::MAIL_SPOOL,
+    &packages::PACKAGES,
+    &fsync_beside_writer::FSYNC_BESIDE_WRITER,
     &steady_overwrite::STEADY_OVERWRITE,
 ];
 

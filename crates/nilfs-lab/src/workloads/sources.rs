@@ -23,6 +23,8 @@ pub enum Source {
     KernelPart,
     /// `inserts.sql`: a table and its rows.
     Inserts,
+    /// `packages`: Debian packages.
+    Packages,
 }
 
 const SEED: u64 = 0x6e69_6c66_7332;
@@ -36,6 +38,7 @@ impl Source {
             Self::GitRepository => "repository",
             Self::KernelPart => "kernel.tar",
             Self::Inserts => "inserts.sql",
+            Self::Packages => "packages",
         }
     }
 
@@ -47,6 +50,7 @@ impl Source {
             Self::GitRepository => c_files(scale) * C_FILE_BYTES,
             Self::KernelPart => kernel_parts(scale).iter().map(|(_, bytes)| bytes).sum(),
             Self::Inserts => inserts(scale) * 200,
+            Self::Packages => package_files(scale).iter().map(|(_, bytes)| *bytes).sum(),
         }
     }
 
@@ -66,6 +70,7 @@ impl Source {
             Self::GitRepository => git_repository(&partial, scale),
             Self::KernelPart => kernel_part(&partial, scale),
             Self::Inserts => write(&partial, &insert_script(scale)),
+            Self::Packages => packages(&partial, scale),
         };
         made.with_context(|| format!("cannot prepare {}", self.name()))?;
         fs::rename(&partial, &path).with_context(|| format!("cannot name {}", path.display()))?;
@@ -296,6 +301,46 @@ fn insert_script(scale: f64) -> String {
         );
     }
     text
+}
+
+/// How many files a package has.
+const PACKAGE_FILES: usize = 32;
+
+/// The files of all packages: the number of the package, and bytes. Most files of a system have a
+/// few KB, and some a hundred times as much.
+pub(super) fn package_files(scale: f64) -> Vec<(u64, u64)> {
+    let mut random = StdRng::seed_from_u64(SEED);
+    let numbers = (0..pieces(160, scale, 4)).flat_map(|number| [number; PACKAGE_FILES]);
+    let bytes = move || 10f64.powf(random.random_range(2.3..5.3)) as u64;
+    numbers.zip(std::iter::repeat_with(bytes)).collect()
+}
+
+fn packages(path: &Path, scale: f64) -> Result<()> {
+    make_directory(path)?;
+    for files in package_files(scale).chunks(PACKAGE_FILES) {
+        let number = files[0].0;
+        let tree = path.join(format!("tree-{number}"));
+        let control = format!(
+            "Package: lab-{number}\nVersion: 1\nArchitecture: all\nMaintainer: Lab <lab@localhost>\n\
+             Description: files\n"
+        );
+        let content = tree.join(format!("usr/share/lab-{number}"));
+        make_directory(&tree.join("DEBIAN"))?;
+        make_directory(&content)?;
+        write(&tree.join("DEBIAN/control"), &control)?;
+        for (at, (_, bytes)) in files.iter().enumerate() {
+            let text: String =
+                "a line of a file in a package\n".chars().cycle().take(*bytes as usize).collect();
+            write(&content.join(format!("file-{at}")), &text)?;
+        }
+        let package = path.join(format!("lab-{number}.deb"));
+        // Not compressed: unpacking is to cost the file system, not the processor.
+        let mut build = Command::new("dpkg-deb");
+        build.args(["--root-owner-group", "-Znone", "--build"]).arg(&tree).arg(package);
+        run(&mut build)?;
+        remove(&tree)?;
+    }
+    Ok(())
 }
 
 fn run(command: &mut Command) -> Result<()> {

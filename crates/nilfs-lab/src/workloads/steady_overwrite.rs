@@ -1,7 +1,7 @@
 //! Overwriting until every free block has been used and given back more than once.
 
 use super::fio::{FIO, fio};
-use super::{Best, Measure, Setting, Step, Timer, What, Workload, format, mount, unmount};
+use super::{Best, Latency, Measure, Setting, Step, Timer, What, Workload, format, mount, unmount};
 use crate::results::Unit;
 
 /// What a file system and a device can go on doing for ever.
@@ -63,7 +63,7 @@ fn steps(setting: &Setting) -> Vec<Step> {
                 .measured(Measure {
                     name: format!("{name}-p99"),
                     unit: Unit::Milliseconds,
-                    what: What::SyncLatency,
+                    what: What::SyncLatency(Latency::Percentile99),
                     best: Best::Unknown,
                 })
                 .costs(scattered(measured)),

@@ -1,0 +1,52 @@
+//! Somebody saves a small file while a large one is written.
+
+use super::fio::{COMMON, FIO};
+use super::{
+    Best, Latency, Measure, Setting, Step, Timer, What, Workload, format, mount, pieces, unmount,
+};
+use crate::results::Unit;
+
+const MIB: u64 = 1 << 20;
+
+/// Fsyncs of a small file beside a large sequential writer.
+pub static FSYNC_BESIDE_WRITER: Workload = Workload {
+    name: "fsync-beside-writer",
+    title: "Fsync beside a writer",
+    stands_for: "saving in an editor while a film is copied: a page of a small file is written and \
+                 fsynced every 20 ms until 1 GiB beside it is durable; how long the half, 99 of 100 \
+                 and the slowest of these fsyncs take, and what is left for the film",
+    needs: FIO,
+    sources: &[],
+    history: true,
+    access_times: false,
+    bytes_needed: |scale| film_mib(scale) * MIB * 2,
+    steps,
+};
+
+fn film_mib(scale: f64) -> u64 {
+    pieces(1024, scale, 64)
+}
+
+fn steps(setting: &Setting) -> Vec<Step> {
+    let film = film_mib(setting.scale) * MIB;
+    // The job that is measured comes first. It goes on until the other one ends, and both of them
+    // with that.
+    let beside = Step::script(format!(
+        "fio {COMMON} --exitall --directory=\"$DIR\" \
+         --name=small --rw=randwrite --bs=4k --size=64k --fsync=1 --thinktime=20ms \
+         --time_based --runtime=1d \
+         --name=film --rw=write --bs=1M --size={film} --end_fsync=1 --time_based=0"
+    ));
+    let latency = |name: &str, which| Measure {
+        name: name.to_owned(),
+        unit: Unit::Milliseconds,
+        what: What::SyncLatency(which),
+        best: Best::Unknown,
+    };
+    let beside = beside
+        .measured(latency("fsync-p50", Latency::Median))
+        .measured(latency("fsync-p99", Latency::Percentile99))
+        .measured(latency("fsync-max", Latency::Most))
+        .rate("film", film, Timer::Clock, Best::Write(film as f64));
+    vec![format(), mount(), beside, unmount()]
+}

@@ -1,0 +1,38 @@
+//! A distribution's packages, unpacked by its package manager.
+
+use super::{Best, Setting, Source, Step, Timer, Workload, format, mount, sources, unmount};
+use crate::file_systems::Program;
+
+/// Many small files, each written, made durable and renamed.
+pub static PACKAGES: Workload = Workload {
+    name: "packages",
+    title: "Installing packages",
+    stands_for: "an upgrade of a system: dpkg unpacks 160 packages with 32 files each, then the \
+                 same ones over them. It writes every file under another name, makes it durable, \
+                 renames it, and keeps its database in the same way",
+    needs: &[Program { name: "dpkg", package: "dpkg" }],
+    sources: &[Source::Packages],
+    history: true,
+    access_times: false,
+    bytes_needed: |scale| Source::Packages.bytes(scale) * 4 + (16 << 20),
+    steps,
+};
+
+fn steps(setting: &Setting) -> Vec<Step> {
+    let files = sources::package_files(setting.scale).len() as u64;
+    let bytes = Source::Packages.bytes(setting.scale);
+    let database = Step::script(
+        "mkdir -p \"$DIR/var/lib/dpkg/info\" \"$DIR/var/lib/dpkg/updates\"\n\
+         : >\"$DIR/var/lib/dpkg/status\"; : >\"$DIR/var/lib/dpkg/available\"; $SYNC \"$DIR\"",
+    );
+    let best = Best::Synced { times: files as f64, bytes: (bytes / files) as f64 };
+    // Its log is this machine's, unless it is told otherwise.
+    let unpack = |name: &str| {
+        let unpack = Step::script(
+            "dpkg --root=\"$DIR\" --log=/dev/null --unpack \"$SCRATCH\"/packages/*.deb >/dev/null",
+        );
+        let unpack = unpack.per_second(name, files, Timer::Clock, best);
+        unpack.written(&format!("{name}-written"), Best::Write(bytes as f64))
+    };
+    vec![format(), mount(), database, unpack("install"), unpack("upgrade"), unmount()]
+}
