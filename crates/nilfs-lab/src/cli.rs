@@ -6,7 +6,7 @@ mod list;
 mod progress;
 mod tools;
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -131,7 +131,7 @@ pub fn main() -> Result<ExitCode> {
         Command::Run(args) => run(args),
         Command::List(args) => list::list(&args),
         Command::Compare(args) => {
-            show(&report::compare(&load(&args.before)?, &load(&args.after)?));
+            show(&report::compare(&load(&args.before)?, &load(&args.after)?))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Probe(args) => tools::probe(&args),
@@ -166,10 +166,9 @@ fn run(args: RunArgs) -> Result<ExitCode> {
 fn report(plan: &Plan, results: &Results) -> Result<()> {
     let background = Known::new(plan);
     report::write(results, &background, &plan.directory)?;
-    show(&report::terminal(results, &background));
+    show(&report::terminal(results, &background))?;
     let directory = plan.directory.display();
-    show(&format!("\n{directory}/report.html, {directory}/report.md, {directory}/results.json\n"));
-    Ok(())
+    show(&format!("\n{directory}/report.html, {directory}/report.md, {directory}/results.json\n"))
 }
 
 /// Reports what there is when a run comes to an early end.
@@ -178,12 +177,12 @@ fn interrupted(plan: &Plan, progress: &Progress) {
     let reported = Results::load(&plan.directory).and_then(|found| match found {
         Some(results) if !results.cells.is_empty() => report(plan, &results),
         _ => {
-            eprintln!("Nothing has been measured.");
+            say("Nothing has been measured.");
             Ok(())
         }
     });
     if let Err(error) = reported {
-        eprintln!("nilfs-lab: interrupted, and there is no report: {error:#}");
+        say(&format!("nilfs-lab: interrupted, and there is no report: {error:#}"));
     }
 }
 
@@ -220,8 +219,22 @@ fn beside_us() -> Result<PathBuf> {
 }
 
 /// Prints. Somebody who stops reading has read enough.
-fn show(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+///
+/// # Errors
+/// Standard output cannot take it, because a disk is full for instance.
+fn show(text: &str) -> Result<()> {
+    let mut out = stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Says a line on standard error, if anybody listens.
+pub fn say(line: &str) {
+    let _ = writeln!(stderr(), "{line}");
 }
 
 fn load(path: &Path) -> Result<Results> {

@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     match cli::main() {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("nilfs-lab: {error:#}");
+            cli::say(&format!("nilfs-lab: {error:#}"));
             ExitCode::from(2)
         }
     }

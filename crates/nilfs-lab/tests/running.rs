@@ -305,3 +305,19 @@ fn latencies_have_an_order_and_all_that_is_delivered_reaches_the_device() {
         assert!(figure(step) >= messages, "{step}: {} of {messages} MB", figure(step));
     }
 }
+
+/// Both used to be passed over, or to end in a panic.
+#[test]
+fn a_full_standard_output_is_an_error_and_a_closed_one_is_not() {
+    let lab = |shell: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", shell, env!("CARGO_BIN_EXE_nilfs-lab")]).stderr(Stdio::piped());
+        let ended = command.output().unwrap();
+        (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+    };
+    let (status, said) = lab("\"$0\" list >/dev/full");
+    assert_eq!(status, Some(2));
+    assert!(said.contains("cannot write to standard output: No space left"), "{said}");
+    assert_eq!(lab("{ \"$0\" list; echo $? >&2; } | true"), (Some(0), "0\n".to_owned()));
+    assert_eq!(lab("\"$0\" run --suite none 2>/dev/full").0, Some(2));
+}

@@ -23,26 +23,27 @@ pub struct ListArgs {
 pub fn list(args: &ListArgs) -> Result<ExitCode> {
     if args.json {
         let text = serde_json::to_string_pretty(&all()).context("cannot make JSON of the list")?;
-        show(&format!("{text}\n"));
+        show(&format!("{text}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let devices = preset::all();
-    section("Devices (--device)", devices.iter().map(|device| (&*device.name, &*device.title)));
+    section("Devices (--device)", devices.iter().map(|device| (&*device.name, &*device.title)))?;
     let systems = file_systems::all(Path::new("nilfs"));
-    section("File systems (--fs)", systems.iter().map(|system| (&*system.name, system.about)));
-    show(&format!("  with options behind a colon: {}\n", file_systems::OPTIONS.join(", ")));
+    section("File systems (--fs)", systems.iter().map(|system| (&*system.name, system.about)))?;
+    show(&format!("  with options behind a colon: {}\n", file_systems::OPTIONS.join(", ")))?;
     let workloads = workloads::all();
-    section("Workloads (--workload)", workloads.iter().map(|all| (all.name, all.stands_for)));
-    section("Suites (--suite)", SUITES.iter().map(|suite| (suite.name, suite.about)));
+    section("Workloads (--workload)", workloads.iter().map(|all| (all.name, all.stands_for)))?;
+    section("Suites (--suite)", SUITES.iter().map(|suite| (suite.name, suite.about)))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn section<'a>(title: &str, entries: impl Iterator<Item = (&'a str, &'a str)>) {
+fn section<'a>(title: &str, entries: impl Iterator<Item = (&'a str, &'a str)>) -> Result<()> {
     const NAME_WIDTH: usize = 18;
-    show(&format!("{title}:\n"));
+    show(&format!("{title}:\n"))?;
     for (name, about) in entries {
-        show(&format!("  {name:<NAME_WIDTH$}{}\n", wrapped(about, NAME_WIDTH + 2)));
+        show(&format!("  {name:<NAME_WIDTH$}{}\n", wrapped(about, NAME_WIDTH + 2)))?;
     }
+    Ok(())
 }
 
 /// Text in lines of at most 100 characters, all but the first set in.

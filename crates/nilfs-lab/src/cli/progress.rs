@@ -4,13 +4,14 @@ use std::io::{IsTerminal, stderr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use parking_lot::Mutex;
 
 use nilfs_lab::results::{Cell, Outcome};
 use nilfs_lab::run::{Beginning, Event, Plan};
 
 use super::announcement::{announcement, duration};
+use super::say;
 
 /// Clones show the same bar.
 #[derive(Clone)]
@@ -48,9 +49,9 @@ impl Progress {
             let template = "{wide_bar} {pos}/{len}, {elapsed}, {left} left\n{msg}";
             let style = ProgressStyle::with_template(template)
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
-            let bar = ProgressBar::new(0);
+            // It appears when there is something to say: after the announcement.
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
             bar.set_style(style.with_key("left", left));
-            bar.enable_steady_tick(Duration::from_millis(500));
             bar
         });
         Self { bar, jobs: 0, done: 0, left }
@@ -65,12 +66,10 @@ impl Progress {
                 let what = format!("{workload} on {} on {device}{repetition}", file_system.name);
                 match &self.bar {
                     Some(bar) => bar.set_message(what),
-                    None => eprintln!(
-                        "[{}/{}] {what}, {} left",
-                        self.done + 1,
-                        self.jobs,
-                        self.left.text()
-                    ),
+                    None => {
+                        let (at, jobs, left) = (self.done + 1, self.jobs, self.left.text());
+                        say(&format!("[{at}/{jobs}] {what}, {left} left"));
+                    }
                 }
             }
             Event::Done { cells, left } => {
@@ -94,17 +93,19 @@ impl Progress {
     fn begin(&mut self, plan: &Plan, beginning: &Beginning) {
         (self.jobs, self.done) = (beginning.jobs, beginning.done);
         self.left.set(beginning.left);
-        self.say(&announcement(plan, beginning));
+        say(&announcement(plan, beginning));
         if let Some(bar) = &self.bar {
             bar.set_length(self.jobs as u64);
             bar.set_position(self.done as u64);
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+            bar.enable_steady_tick(Duration::from_millis(500));
         }
     }
 
-    fn say(&self, text: &str) {
+    fn say(&self, line: &str) {
         match &self.bar {
-            Some(bar) => text.lines().for_each(|line| bar.println(line)),
-            None => eprintln!("{text}"),
+            Some(bar) => bar.println(line),
+            None => say(line),
         }
     }
 

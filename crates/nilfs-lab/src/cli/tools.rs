@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::show;
+use super::{say, show};
 use nilfs_lab::cleanup::on_signals;
 use nilfs_lab::draw::trace_svg;
 use nilfs_lab::export::{Export, ExportOptions};
@@ -44,12 +44,12 @@ pub fn probe(args: &ProbeArgs) -> Result<ExitCode> {
         let bytes = preset.capacity.min(MODEL_BYTES) / SECTOR_BYTES * SECTOR_BYTES;
         probe::model(preset.model(bytes)?, bytes, Extent::Destructive)?
     };
-    show(&format!("{}\n", findings.table()));
+    show(&format!("{}\n", findings.table()))?;
     if let Some(file) = &args.preset {
         let name = file.file_stem().context("the preset needs a file name")?;
         let text = findings.preset_toml(&name.to_string_lossy())?;
         fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
-        show(&format!("{}\n", file.display()));
+        show(&format!("{}\n", file.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -96,7 +96,7 @@ pub fn replay(args: &ReplayArgs) -> Result<ExitCode> {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    show(&format!("{table}\n"));
+    show(&format!("{table}\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -123,7 +123,7 @@ pub fn draw(args: &DrawArgs) -> Result<ExitCode> {
     let out = args.out.clone().unwrap_or_else(|| args.trace.with_extension("svg"));
     let svg = trace_svg(&trace, args.title.as_deref().unwrap_or(&name));
     fs::write(&out, svg).with_context(|| format!("cannot write {}", out.display()))?;
-    show(&format!("{}\n", out.display()));
+    show(&format!("{}\n", out.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -163,8 +163,8 @@ pub fn export(args: &ExportArgs) -> Result<ExitCode> {
         pace: !args.no_pace,
         keep_data: None,
     })?;
-    println!("{}", export.path().display());
-    eprintln!("Enter ends it.");
+    show(&format!("{}\n", export.path().display()))?;
+    say("Enter ends it.");
     let mut one = [0];
     std::io::stdin().read(&mut one).context("cannot read standard input")?;
     let end = export.mark("end");
@@ -172,6 +172,7 @@ pub fn export(args: &ExportArgs) -> Result<ExitCode> {
     if let Some(path) = &args.trace {
         trace.save(path)?;
     }
-    println!("{} requests, device busy for {:.3} s", end.requests, end.busy.as_secs_f64());
+    let (requests, busy) = (end.requests, end.busy.as_secs_f64());
+    show(&format!("{requests} requests, device busy for {busy:.3} s\n"))?;
     Ok(ExitCode::SUCCESS)
 }
