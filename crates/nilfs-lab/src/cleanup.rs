@@ -9,11 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process_group, test_kill_process_group, waitid,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag::register_conditional_shutdown;
 use signal_hook::iterator::Signals;
@@ -50,6 +54,33 @@ pub fn register(step: Undo) -> Pending {
     Pending(id)
 }
 
+/// Sets something up and registers the step that undoes it. A signal has no effect before both are
+/// done, so that nothing is left for which there is no step yet. `what` must not register anything
+/// by itself.
+///
+/// # Errors
+/// Those of `what`; then there is nothing to be undone.
+pub fn set_up<T>(what: impl FnOnce() -> Result<(T, Undo)>) -> Result<(T, Pending)> {
+    let mut stack = STACK.lock();
+    let (made, step) = what()?;
+    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+    stack.push((id, step));
+    Ok((made, Pending(id)))
+}
+
+/// A fresh directory, which is removed with all it holds.
+///
+/// # Errors
+/// It cannot be made.
+pub fn directory(prefix: &str, parent: &Path) -> Result<(PathBuf, Pending)> {
+    set_up(|| {
+        let made = tempfile::Builder::new().prefix(prefix).tempdir_in(parent);
+        let about = || format!("cannot make a directory in {}", parent.display());
+        let path = made.with_context(about)?.keep();
+        Ok((path.clone(), Undo::Remove(path)))
+    })
+}
+
 impl Pending {
     /// Forgets the step, because its work has been done in the ordinary way.
     pub fn cancel(self) {
@@ -79,12 +110,24 @@ fn perform(step: Undo) {
             let _ = child.kill();
             let _ = child.wait();
         }
-        Undo::KillGroup(group) => {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
+        Undo::KillGroup(group) => end_group(group),
         Undo::Remove(dir) => {
             let _ = std::fs::remove_dir_all(dir);
         }
+    }
+}
+
+/// Kills a group and waits until nobody of it is left: a process that is only about to end still
+/// holds a mount, and with it a loop device.
+fn end_group(group: Pid) {
+    const LIMIT: Duration = Duration::from_secs(2);
+    const POLL_INTERVAL: Duration = Duration::from_millis(5);
+    let _ = kill_process_group(group, Signal::KILL);
+    let start = Instant::now();
+    while test_kill_process_group(group).is_ok() && start.elapsed() < LIMIT {
+        // Its leader is our child, and of the group until somebody has asked how it ended.
+        let _ = waitid(WaitId::Pid(group), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        sleep(POLL_INTERVAL);
     }
 }
 

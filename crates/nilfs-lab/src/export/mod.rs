@@ -43,7 +43,7 @@ use fuser::{BackgroundSession, Config, MountOption, SessionACL};
 use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
 
-use crate::cleanup::{Pending, Undo, register};
+use crate::cleanup::{self, Pending, Undo, set_up};
 use crate::model::{Model, Wear};
 use crate::trace::{Request, Trace};
 use device::Device;
@@ -131,12 +131,7 @@ impl Export {
         let file = open_image(&image, bytes)?;
         let keeper = keep_data.map(|path| Keeper::create(&path)).transpose()?;
         let device = Arc::new(Device::new(file, bytes, model, keeper));
-        let dir = tempfile::Builder::new()
-            .prefix("nilfs-lab-export-")
-            .tempdir()
-            .context("cannot make a directory to mount on")?
-            .keep();
-        let removal = register(Undo::Remove(dir.clone()));
+        let (dir, removal) = cleanup::directory("nilfs-lab-export-", &std::env::temp_dir())?;
         let mounted = mount(dir.clone(), &image, Front::new(Arc::clone(&device), pace)?)?;
         Ok(Self { device, path: dir.join(FILE_NAME), mounted: Some(mounted), _dir: removal })
     }
@@ -227,9 +222,12 @@ fn mount(dir: PathBuf, image: &Path, front: Front) -> Result<Mounted> {
     config.acl = if is_root { SessionACL::All } else { SessionACL::Owner };
     // One reader, so that requests keep the order in which they arrive.
     config.n_threads = Some(1);
-    let pending = register(Undo::Unmount(dir.clone()));
-    let session = fuser::spawn_mount(front, &dir, &config).with_context(|| {
-        format!("cannot mount on {} (FUSE; users other than root need fusermount3)", dir.display())
+    let (session, pending) = set_up(|| {
+        let session = fuser::spawn_mount(front, &dir, &config).with_context(|| {
+            let dir = dir.display();
+            format!("cannot mount on {dir} (FUSE; users other than root need fusermount3)")
+        })?;
+        Ok((session, Undo::Unmount(dir.clone())))
     })?;
     Ok(Mounted { dir, session, pending })
 }

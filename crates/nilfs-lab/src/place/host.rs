@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{Output, Place, Session, Surroundings};
-use crate::cleanup::{Pending, Undo, register};
+use crate::cleanup::{self, Pending, Undo, register, set_up};
 use crate::command;
 use crate::export::{Export, Power};
 
@@ -113,17 +113,14 @@ impl Drop for Undoing {
 
 impl HostSession {
     fn start(work_dir: &Path, export: &Export) -> Result<Self> {
-        let dir = tempfile::Builder::new()
-            .prefix("session-")
-            .tempdir_in(work_dir)
-            .with_context(|| format!("cannot make a directory in {}", work_dir.display()))?
-            .keep();
-        let mut undo = Undoing(Vec::new());
-        undo.register(Undo::Remove(dir.clone()));
+        let (dir, removal) = cleanup::directory("session-", work_dir)?;
+        let mut undo = Undoing(vec![removal]);
         let scratch = dir.join("scratch");
         make_directory(&scratch)?;
-        undo.register(Undo::Unmount(scratch.clone()));
-        command::run(Command::new("mount").args(["-t", "tmpfs", "lab-scratch"]).arg(&scratch))?;
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "lab-scratch"]).arg(&scratch);
+        let mount = || Ok((command::run(&mut mount)?, Undo::Unmount(scratch.clone())));
+        undo.0.push(set_up(mount)?.1);
 
         let power = export.power();
         power.restore();
@@ -197,9 +194,11 @@ struct LoopDevice {
 impl LoopDevice {
     fn attach(file: &Path) -> Result<Self> {
         let options = ["--find", "--show", "--direct-io=on"];
-        let printed = command::run(Command::new("losetup").args(options).arg(file))?;
-        let path = String::from_utf8_lossy(&printed).trim().to_owned();
-        let pending = register(Undo::Detach(PathBuf::from(&path)));
+        let (path, pending) = set_up(|| {
+            let printed = command::run(Command::new("losetup").args(options).arg(file))?;
+            let path = String::from_utf8_lossy(&printed).trim().to_owned();
+            Ok((path.clone(), Undo::Detach(PathBuf::from(path))))
+        })?;
         let name = path.rsplit('/').next().unwrap_or_default();
         let device = Self { in_sys: Path::new("/sys/block").join(name), path, pending };
         ensure!(

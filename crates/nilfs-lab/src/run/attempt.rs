@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Error, Result, bail, ensure};
 
 use super::plan::{Plan, Table};
-use crate::cleanup::{Pending, Undo, register};
+use crate::cleanup;
 use crate::draw::Picture;
 use crate::export::{Export, ExportOptions, Snapshot};
 use crate::file_systems::{self, FileSystem, Program, quote};
@@ -64,7 +64,7 @@ impl Attempt<'_> {
             sources.push(source.prepare(&self.source_directory()?, self.setting.scale)?);
         }
         // A directory of its own, so that nothing of another device shines through.
-        let (directory, _removal) = self.fresh_directory()?;
+        let (directory, _removal) = cleanup::directory("device-", self.work)?;
         let export = Export::start(ExportOptions {
             image: directory.join("device.img"),
             bytes: self.setting.device_bytes,
@@ -123,15 +123,6 @@ impl Attempt<'_> {
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("cannot create {}", directory.display()))?;
         Ok(directory)
-    }
-
-    fn fresh_directory(&self) -> Result<(PathBuf, Pending)> {
-        let directory = tempfile::Builder::new()
-            .prefix("device-")
-            .tempdir_in(self.work)
-            .with_context(|| format!("cannot make a directory in {}", self.work.display()))?
-            .keep();
-        Ok((directory.clone(), register(Undo::Remove(directory))))
     }
 
     fn trace_name(&self) -> String {

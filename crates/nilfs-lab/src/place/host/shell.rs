@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-use crate::cleanup::{Undo, register};
+use crate::cleanup::{Undo, set_up};
 use crate::command::PATH;
 use crate::place::Output;
 
@@ -33,9 +33,12 @@ pub fn run(script: &Path) -> Result<Output> {
         // A group of its own, which can be killed as a whole.
         .process_group(0);
     let start = Instant::now();
-    let mut child = shell.spawn().context("cannot run /bin/sh")?;
+    let (mut child, pending) = set_up(|| {
+        let child = shell.spawn().context("cannot run /bin/sh")?;
+        let group = Pid::from_child(&child);
+        Ok((child, Undo::KillGroup(group)))
+    })?;
     let group = Pid::from_child(&child);
-    let pending = register(Undo::KillGroup(group));
     // It stays a zombie until the step is cancelled, so that its number is nobody else's.
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     rustix::io::retry_on_intr(|| waitid(WaitId::Pid(group), options))

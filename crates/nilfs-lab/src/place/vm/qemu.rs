@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::VmOptions;
 use super::kernel::Kernel;
-use crate::cleanup::{Pending, Undo, register};
+use crate::cleanup::{Pending, Undo, set_up};
 use crate::command;
 
 /// The program.
@@ -58,19 +58,24 @@ impl Qemu {
         fs::write(&console, "").with_context(|| format!("cannot write {}", console.display()))?;
         let stderr = File::create(&messages)
             .with_context(|| format!("cannot make {}", messages.display()))?;
-        let mut child = Command::new(PROGRAM)
+        let mut command = Command::new(PROGRAM);
+        command
             .args(arguments(options, kernel, initramfs, device, &console))
             .env("LC_ALL", "C")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(stderr)
             // A group of its own: Ctrl-C is for us, and we end it.
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("cannot run {PROGRAM}"))?;
-        let ports = child.stdin.take().zip(child.stdout.take());
-        let child = Arc::new(Mutex::new(child));
-        let pending = register(Undo::Kill(Arc::clone(&child)));
+            .process_group(0);
+        let (child, pending) = set_up(|| {
+            let child = command.spawn().with_context(|| format!("cannot run {PROGRAM}"))?;
+            let child = Arc::new(Mutex::new(child));
+            Ok((Arc::clone(&child), Undo::Kill(child)))
+        })?;
+        let ports = {
+            let mut child = child.lock();
+            child.stdin.take().zip(child.stdout.take())
+        };
         let (stdin, stdout) = ports.context("QEMU has no pipes")?;
         Ok((Self { _pending: pending, child, console, messages }, stdin, stdout))
     }
