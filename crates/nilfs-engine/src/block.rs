@@ -18,7 +18,7 @@ pub(crate) fn bytes_mut(block: &mut Block) -> &mut [u8] {
     Arc::make_mut(block)
 }
 
-/// Bytes of used blocks that are kept for the next use.
+/// Bytes of used blocks that are kept for the next use at most.
 const POOL_BYTES: usize = 64 << 20;
 
 /// Blocks that were written and are used again. Fresh memory has to be cleared by the system before
@@ -30,8 +30,16 @@ pub(crate) struct BlockPool {
 }
 
 impl BlockPool {
-    pub(crate) fn new(block_size: BlockSize) -> Self {
-        Self { blocks: Mutex::default(), limit: POOL_BYTES / block_size.bytes() }
+    /// A pool for a file system that may have `dirty_limit` bytes of changes in memory.
+    pub(crate) fn new(block_size: BlockSize, dirty_limit: u64) -> Self {
+        let bytes = usize::try_from(dirty_limit / 4).unwrap_or(usize::MAX).min(POOL_BYTES);
+        Self { blocks: Mutex::default(), limit: bytes / block_size.bytes() }
+    }
+
+    /// Gives all blocks back to the system.
+    pub(crate) fn clear(&self) {
+        let blocks = std::mem::take(&mut *self.blocks.lock());
+        drop(blocks);
     }
 
     /// A block with the given content, which is exactly one block long.

@@ -17,8 +17,15 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, UnitWeighter};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 
-/// Memory for cached metadata blocks, in bytes.
-const CACHE_BYTES: usize = 64 << 20;
+/// Memory for cached metadata blocks, in bytes, unless somebody says otherwise.
+const CACHE_BYTES: u64 = 64 << 20;
+
+/// Bytes of memory that the cache takes for a block beside its content: its place in the cache, and
+/// what the allocator rounds up.
+const BESIDE_BLOCK: usize = 128;
+
+/// Blocks that are cached at least: the way to any block of the largest map, several times.
+const LEAST_BLOCKS: u64 = 128;
 
 /// The part of the cache for blocks that were used more than once. A commit writes each block it
 /// changes at a new address, so what is used often is a new block each time, and must live long
@@ -42,7 +49,7 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn new(device: Arc<dyn Device>, geometry: Geometry, seed: u32) -> Self {
-        let cache = cache(CACHE_BYTES / geometry.block_size.bytes());
+        let cache = cache(cached_blocks(CACHE_BYTES, geometry.block_size));
         let nsegments = AtomicU64::new(geometry.nsegments);
         let (cache_hits, cache_misses, held) = Default::default();
         Self { device, geometry, nsegments, seed, cache, cache_hits, cache_misses, held }
@@ -68,6 +75,11 @@ impl Store {
     /// The seed of every checksum on the volume.
     pub(crate) fn seed(&self) -> u32 {
         self.seed
+    }
+
+    /// Keeps metadata blocks in so many bytes of memory from now on.
+    pub(crate) fn set_cache_limit(&self, bytes: u64) {
+        self.cache.set_capacity(cached_blocks(bytes, self.block_size()));
     }
 
     /// How many metadata blocks were wanted and in the cache, and how many had to be read.
@@ -189,10 +201,18 @@ impl Store {
     }
 }
 
-fn cache(blocks: usize) -> Cache<BlockNr, Block> {
+/// How many blocks fit into so many bytes.
+fn cached_blocks(bytes: u64, block_size: BlockSize) -> u64 {
+    // A block and the count of its owners lie together, in the next of the allocator's sizes, of
+    // which there are four from one power of two to the next.
+    let block = block_size.bytes() * 5 / 4 + BESIDE_BLOCK;
+    (bytes / block as u64).max(LEAST_BLOCKS)
+}
+
+fn cache(blocks: u64) -> Cache<BlockNr, Block> {
     let options = OptionsBuilder::new()
-        .estimated_items_capacity(blocks)
-        .weight_capacity(blocks as u64)
+        .estimated_items_capacity(blocks as usize)
+        .weight_capacity(blocks)
         .hot_allocation(CACHE_HOT)
         .build();
     match options {
@@ -202,6 +222,6 @@ fn cache(blocks: usize) -> Cache<BlockNr, Block> {
             DefaultHashBuilder::default(),
             DefaultLifecycle::default(),
         ),
-        Err(_) => Cache::new(blocks),
+        Err(_) => Cache::new(blocks as usize),
     }
 }

@@ -9,7 +9,7 @@
 //! | `mounts` | the kernel's table of mounts |
 //! | `transport` | the FUSE library; the only module that names it, so that another can replace it |
 //! | `operations` | what each request means for the engine; nothing of the library |
-//! | `nodes` | which inodes the kernel holds |
+//! | `nodes` | the numbers by which the kernel knows inodes |
 //! | `ioctl` | inode flags as `chattr` sees them |
 //! | `control` | messages to the process that serves a mount, and back |
 //! | `metrics` | how often each kind of request comes and how long it takes |
@@ -29,6 +29,11 @@
 //! The engine keeps nothing per open file, so the kernel is told not to send `OPEN`, `RELEASE`
 //! and `FLUSH` at all. `O_TRUNC` then arrives as a change of size. An immutable file can be
 //! opened for writing for the same reason; it is the write that fails.
+//!
+//! # What the kernel holds
+//! The kernel counts how often it was given an inode and gives the count back with `FORGET`. Until
+//! then the inode must stay, also when its last name is gone: a process may have it open. The engine
+//! keeps that count, because it is what deletes files, and nothing else of a file that rests.
 //!
 //! # What FUSE cannot pass on
 //! The kernel does not tell FUSE servers of `sync(2)` and `syncfs(2)`; they return at once, and

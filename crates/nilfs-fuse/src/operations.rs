@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use crate::fault::Faults;
 use crate::ioctl;
 use crate::metrics::{Metrics, Operation};
-use crate::nodes::{NodeId, Nodes};
+use crate::nodes::NodeId;
 
 /// What a request comes to.
 pub(crate) type Answer<T> = Result<T, Errno>;
@@ -53,14 +53,13 @@ const LISTED_AT_ONCE: usize = 64;
 /// The file system as the kernel sees it.
 pub(crate) struct Operations {
     fs: Arc<Filesystem>,
-    nodes: Nodes,
     faults: Faults,
     metrics: Arc<Metrics>,
 }
 
 impl Operations {
     pub fn new(fs: Arc<Filesystem>, metrics: Arc<Metrics>) -> Self {
-        Self { fs, nodes: Nodes::new(), faults: Faults::default(), metrics }
+        Self { fs, faults: Faults::default(), metrics }
     }
 
     /// Runs an operation and notes how it went.
@@ -72,18 +71,15 @@ impl Operations {
         result.map_err(|error| self.faults.answer(&error))
     }
 
-    /// The inode that the kernel means. One that it does not hold is asked for by its number: an
-    /// NFS client can come back with a handle after years.
+    /// The inode that the kernel means. It need not hold it: an NFS client can come back with a
+    /// handle after years.
     fn inode(&self, node: NodeId) -> Answer<InodeRef> {
-        match self.nodes.get(node.ino()) {
-            Some(inode) => Ok(inode),
-            None => Ok(self.answer(self.fs.inode(node.ino()))?.inode),
-        }
+        self.answer(self.fs.by_number(node.ino()))
     }
 
     /// Gives `entry` to the kernel, to be forgotten by it later.
     fn give(&self, entry: Entry) -> Attr {
-        self.nodes.hold(&entry.inode);
+        self.fs.hold(&entry.inode);
         entry.attr
     }
 
@@ -100,7 +96,7 @@ impl Operations {
     }
 
     pub fn forget(&self, node: NodeId, lookups: u64) {
-        self.nodes.forget(node.ino(), lookups);
+        self.fs.let_go(node.ino(), lookups);
     }
 
     pub fn attr(&self, node: NodeId) -> Answer<Attr> {
@@ -261,7 +257,7 @@ impl Operations {
 
     /// Gives a listed entry to the kernel, to be forgotten by it later.
     pub fn give_listed(&self, entry: &Entry) {
-        self.nodes.hold(&entry.inode);
+        self.fs.hold(&entry.inode);
     }
 
     /// Inode flags and generation; at most `room` bytes come back.
@@ -285,6 +281,13 @@ impl Operations {
             };
             Ok(request.answer(value, room))
         })
+    }
+}
+
+impl Drop for Operations {
+    fn drop(&mut self) {
+        // The kernel does not say so of each inode when it leaves.
+        self.fs.let_go_of_all();
     }
 }
 

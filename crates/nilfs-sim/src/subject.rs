@@ -42,6 +42,8 @@ pub struct Mounting {
     pub order: Order,
     /// Memory for changes that are not committed, in bytes.
     pub dirty_limit: u64,
+    /// Memory for what can be read again, in bytes.
+    pub cache_limit: u64,
     /// Whether to mount without the right to write.
     pub read_only: bool,
     /// A checkpoint to show instead of the newest one; needs `read_only`.
@@ -59,6 +61,7 @@ impl Mounting {
     pub const READ_WRITE: Self = Self {
         order: Order::Relaxed,
         dirty_limit: 256 << 20,
+        cache_limit: 64 << 20,
         read_only: false,
         checkpoint: None,
         protection: 3600,
@@ -78,6 +81,7 @@ impl Subject {
         let options = MountOptions {
             order: how.order,
             dirty_limit: how.dirty_limit,
+            cache_limit: how.cache_limit,
             read_only: how.read_only,
             checkpoint: how.checkpoint,
             commit_interval: None,

@@ -7,12 +7,14 @@ use nilfs_sim::subject::Mounting;
 use nilfs_sim::volume::Shape;
 use nilfs_sim::world::Settings;
 
-/// With little memory, checkpoints come uncalled.
+/// With little memory, checkpoints come uncalled, and inodes come and go. With none, directories are
+/// searched without an index.
 fn settings(seed: u64) -> Settings {
     let dirty_limit =
         if seed.is_multiple_of(2) { 64 << 10 } else { Mounting::READ_WRITE.dirty_limit };
+    let cache_limit = [0, 64 << 20, 64 << 10][seed as usize % 3];
     let discard = seed / 2 % 2 == 1;
-    let mounting = Mounting { dirty_limit, discard, ..Mounting::READ_WRITE };
+    let mounting = Mounting { dirty_limit, cache_limit, discard, ..Mounting::READ_WRITE };
     Settings { shape: Shape::ROOMY, mounting, may_fill: false }
 }
 

@@ -20,12 +20,14 @@ fn settings(seed: u64) -> Settings {
         _ => Shape::SMALL,
     };
     let order = if seed.is_multiple_of(4) { Order::Strict } else { Order::Relaxed };
-    // With little memory, checkpoints come uncalled.
+    // With little memory, checkpoints come uncalled, and inodes come and go.
     let dirty_limit =
         if seed.is_multiple_of(3) { 32 << 10 } else { Mounting::READ_WRITE.dirty_limit };
+    let cache_limit = [64 << 20, 0, 64 << 10, 0][seed as usize % 4];
     let protection = [0, 10, 100, 3600][seed as usize % 4];
     let discard = seed % 2 == 1;
-    let mounting = Mounting { order, dirty_limit, protection, discard, ..Mounting::READ_WRITE };
+    let memory = Mounting { dirty_limit, cache_limit, ..Mounting::READ_WRITE };
+    let mounting = Mounting { order, protection, discard, ..memory };
     Settings { shape, mounting, may_fill: true }
 }
 

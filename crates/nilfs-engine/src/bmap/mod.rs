@@ -144,7 +144,7 @@ impl Source<'_> {
                 let end = entries.peek().map(|next| next.0).or(end);
                 let block = self.node(entry, level - 1, end)?;
                 let node = parse(&block, level - 1)?;
-                let skip = if level == 2 { 0 } else { node.rank(from.0).saturating_sub(1) };
+                let skip = node.rank(from.0).saturating_sub(1);
                 self.scan_entries(level - 1, node.entries().skip(skip), from, end, visit)?
             };
             if flow.is_break() {

@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use super::Filesystem;
 use crate::error::Result;
 
-/// Changed pages, in bytes, at which a checkpoint begins before its time: enough for large writes,
+/// Changes in memory, in bytes, at which a checkpoint begins before its time: enough for large writes,
 /// little enough that the device has something to do while programs go on.
 const EAGER_BYTES: u64 = 64 << 20;
 
@@ -190,10 +190,10 @@ impl Filesystem {
             thread::sleep(SLOWEST_PAGE.mul_f64(pages as f64 * shortage * shortage));
         }
         let page = self.store.block_size().bytes64();
-        if self.space.dirty_pages() * page >= EAGER_BYTES.min(self.options.dirty_limit / 4) {
+        if self.space.dirty_memory(page) >= EAGER_BYTES.min(self.options.dirty_limit / 4) {
             self.wakeup.hurry();
         }
-        if self.space.uncommitted_pages() * page > self.options.dirty_limit {
+        if self.space.uncommitted_memory(page) > self.options.dirty_limit {
             self.commit()?;
         }
         Ok(())

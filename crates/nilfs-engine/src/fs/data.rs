@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{BlockNr, FileBlock};
 
-use super::inode::{Context, Found, Inode, InodeRef, State};
+use super::inode::{Addresses, Context, Found, Inode, InodeRef, State};
 use super::space::Cost;
 use super::types::Seek;
 use super::{Filesystem, names::flags};
@@ -191,6 +191,8 @@ fn read_range(
     buffer: &mut [u8],
 ) -> Result<()> {
     let block_size = view.store.block_size();
+    let end = FileBlock(block_size.blocks_for(offset + buffer.len() as u64));
+    let mut below = Addresses::below(end);
     let mut run: Option<Run> = None;
     let mut filled = 0;
     while filled < buffer.len() {
@@ -198,7 +200,11 @@ fn read_range(
         let within = (at % block_size.bytes64()) as usize;
         let count = (block_size.bytes() - within).min(buffer.len() - filled);
         let part = filled..filled + count;
-        let found = inode.find(state, view, block_size.block_of(at))?;
+        let key = block_size.block_of(at);
+        let found = match inode.find_in_memory(state, key) {
+            Some(found) => found,
+            None => below.of(state, view, key)?.map_or(Found::Hole, Found::Device),
+        };
         match (found, &mut run) {
             (Found::Device(block), Some(open))
                 if count == block_size.bytes() && block == open.first.plus(open.count) =>

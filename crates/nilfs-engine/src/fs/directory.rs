@@ -1,11 +1,18 @@
 //! The names of a directory: linear blocks on disk, an index in memory.
 //!
-//! The index is built when a name is first asked for. From then on lookup, insert and remove cost
-//! the same whatever the size of the directory. Reading a directory needs no index: its positions
-//! are byte offsets in the file, and a record never moves while it lives.
+//! The index is built when a name is first asked for. It knows where a name is, if it is there at
+//! all, but not the name itself: eight bytes of memory for each, so that it is smaller than the
+//! directory. Lookup, insert and remove then read one block, whatever the size of the directory. One
+//! whose index would take more memory than there is for all is searched from its first block to its
+//! last.
+//!
+//! Positions are byte offsets in the file, and a record never moves while it lives. So reading a
+//! directory needs no index.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
 
+use hashbrown::HashTable;
 use nilfs_ondisk::dirent::{self, NAME_MAX, Record};
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{FileBlock, Ino};
@@ -16,14 +23,44 @@ use crate::block::{Block, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::tree::View;
 
-/// The names of a directory in memory.
+/// What is known of the names of a directory.
+#[derive(Debug, Default)]
+pub(super) enum Names {
+    /// Nobody has asked for one yet.
+    #[default]
+    Unread,
+    /// Where they are.
+    Indexed(Box<Index>),
+    /// There are too many for an index.
+    TooMany,
+}
+
+/// Where the names of a directory are.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    names: HashMap<Box<[u8]>, Position>,
+    names: HashTable<Slot>,
+    hasher: RandomState,
     /// The greatest slack of each block, by block.
-    slack: Vec<usize>,
+    slack: Vec<u32>,
     /// The same, by slack.
-    by_slack: BTreeSet<(usize, u64)>,
+    by_slack: BTreeSet<(u32, u32)>,
+}
+
+/// A name with this hash has its record here, in units of [`STEP`] bytes from the start of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Slot {
+    hash: u32,
+    at: u32,
+}
+
+/// Records begin at multiples of this.
+const STEP: u64 = 4;
+
+impl Slot {
+    /// The hash as the table wants it, with all of its bits in use.
+    fn spread(&self) -> u64 {
+        u64::from(self.hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
 }
 
 /// Where a name is.
@@ -34,17 +71,63 @@ struct Position {
     offset: usize,
 }
 
-impl Index {
-    fn set_slack(&mut self, block: FileBlock, slack: usize) {
-        let nth = block.0 as usize;
-        if let Some(old) = self.slack.get(nth) {
-            self.by_slack.remove(&(*old, block.0));
-            self.slack[nth] = slack;
-        } else {
-            self.slack.resize(nth + 1, 0);
-            self.slack[nth] = slack;
+impl Names {
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Indexed(index) => index.bytes(),
+            Self::Unread | Self::TooMany => 0,
         }
-        self.by_slack.insert((slack, block.0));
+    }
+}
+
+impl Index {
+    fn bytes(&self) -> usize {
+        let slack = self.slack.capacity() * size_of::<u32>();
+        // A node of the set is two thirds full.
+        let by_slack = self.by_slack.len() * size_of::<(u32, u32)>() * 3 / 2;
+        size_of::<Self>() + self.names.allocation_size() + slack + by_slack
+    }
+
+    fn slot(&self, name: &[u8], at: u32) -> Slot {
+        Slot { hash: self.hasher.hash_one(name) as u32, at }
+    }
+
+    fn insert(&mut self, name: &[u8], at: u32) {
+        let slot = self.slot(name, at);
+        self.names.insert_unique(slot.spread(), slot, Slot::spread);
+    }
+
+    fn remove(&mut self, name: &[u8], at: u32) {
+        let slot = self.slot(name, at);
+        if let Ok(found) = self.names.find_entry(slot.spread(), |other| *other == slot) {
+            found.remove();
+        }
+    }
+
+    /// Where a name may be.
+    fn candidates(&self, name: &[u8]) -> impl Iterator<Item = u32> {
+        let slot = self.slot(name, 0);
+        let same = self.names.iter_hash(slot.spread()).filter(move |it| it.hash == slot.hash);
+        same.map(|other| other.at)
+    }
+
+    fn set_slack(&mut self, block: u32, slack: usize) {
+        let (nth, slack) = (block as usize, slack as u32);
+        match self.slack.get_mut(nth) {
+            Some(known) => _ = self.by_slack.remove(&(std::mem::replace(known, slack), block)),
+            None => {
+                self.slack.resize(nth + 1, 0);
+                self.slack[nth] = slack;
+            }
+        }
+        self.by_slack.insert((slack, block));
+    }
+
+    /// A block with room for a record.
+    fn room(&self, need: usize) -> Option<FileBlock> {
+        let found = self.by_slack.range((need as u32, 0)..).next();
+        found.map(|(_, block)| FileBlock((*block).into()))
     }
 }
 
@@ -68,8 +151,23 @@ pub(super) fn check_new_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn block_count(state: &State, view: &View) -> u64 {
-    view.store.block_size().blocks_for(state.size())
+/// The blocks of a directory from one on. Each has a place of its own on the device, so more than the device has
+/// is damage, which nobody should look through.
+fn blocks(
+    inode: &Inode,
+    state: &State,
+    view: &View,
+    from: FileBlock,
+) -> Result<impl Iterator<Item = FileBlock>> {
+    let geometry = view.store.geometry();
+    let count = geometry.block_size.blocks_for(state.size());
+    if count > geometry.nsegments.saturating_mul(geometry.blocks_per_segment.into()) {
+        return Err(Error::Inconsistent(format!(
+            "directory {} has {count} blocks, more than the volume",
+            inode.ino()
+        )));
+    }
+    Ok((from.0..count).map(FileBlock))
 }
 
 /// A block of a directory, which has no holes.
@@ -84,51 +182,157 @@ fn damaged(inode: &Inode, key: FileBlock) -> impl Fn(nilfs_ondisk::FormatError) 
     move |source| Error::Corrupt { what: what.clone(), block: None, source }
 }
 
-fn build(inode: &Inode, state: &State, view: &View) -> Result<Index> {
-    let mut index = Index::default();
-    for key in (0..block_count(state, view)).map(FileBlock) {
+/// The index of a directory, unless that takes more than `limit` bytes.
+fn build(inode: &Inode, state: &State, view: &View, limit: usize) -> Result<Names> {
+    let mut index = Box::<Index>::default();
+    for key in blocks(inode, state, view, FileBlock(0))? {
         let block = block_of(inode, state, view, key)?;
         let mut slack = 0;
         for record in dirent::records(&block) {
             let record = record.map_err(damaged(inode, key))?;
             slack = slack.max(record.slack());
             if record.is_used() {
-                let position = Position { ino: record.ino, block: key, offset: record.offset };
-                index.names.insert(record.name.into(), position);
+                let Some(at) = position_of(view, key, record.offset) else {
+                    return Ok(Names::TooMany);
+                };
+                index.insert(record.name, at);
             }
         }
-        index.set_slack(key, slack);
+        // Positions are numbers of 32 bits, so blocks are as well.
+        index.set_slack(key.0 as u32, slack);
+        if index.bytes() > limit {
+            return Ok(Names::TooMany);
+        }
     }
-    Ok(index)
+    Ok(Names::Indexed(index))
 }
 
-fn index<'a>(inode: &Inode, state: &'a mut State, view: &View) -> Result<&'a mut Index> {
-    if state.index.is_none() {
-        state.index = Some(build(inode, state, view)?);
+/// Looks for a name in one block.
+fn find_in(
+    inode: &Inode,
+    state: &State,
+    view: &View,
+    key: FileBlock,
+    name: &[u8],
+) -> Result<Option<Position>> {
+    let block = block_of(inode, state, view, key)?;
+    for record in dirent::records(&block) {
+        let record = record.map_err(damaged(inode, key))?;
+        if record.is_used() && record.name == name {
+            return Ok(Some(Position { ino: record.ino, block: key, offset: record.offset }));
+        }
     }
-    state.index.as_mut().ok_or(Error::Stale)
+    Ok(None)
 }
 
-/// What a name leads to, if the index says: `None` if there is no index yet.
-pub(super) fn lookup_indexed(state: &State, name: &[u8]) -> Option<Option<Ino>> {
-    state.index.as_ref().map(|index| index.names.get(name).map(|position| position.ino))
+/// The position of a record as the index has it, if it can have it.
+fn position_of(view: &View, key: FileBlock, offset: usize) -> Option<u32> {
+    let start = key.0.checked_mul(view.store.block_size().bytes64())?;
+    u32::try_from((start + offset as u64) / STEP).ok()
+}
+
+/// Looks for a name where the index says that it may be.
+fn find_at(
+    inode: &Inode,
+    state: &State,
+    view: &View,
+    at: u32,
+    name: &[u8],
+) -> Result<Option<Position>> {
+    let block_size = view.store.block_size();
+    let at = u64::from(at) * STEP;
+    let (key, offset) = (block_size.block_of(at), (at % block_size.bytes64()) as usize);
+    let block = block_of(inode, state, view, key)?;
+    let record = dirent::record_at(&block, offset).map_err(damaged(inode, key))?;
+    let found = record.is_used() && record.name == name;
+    Ok(found.then_some(Position { ino: record.ino, block: key, offset }))
+}
+
+fn find(inode: &Inode, state: &State, view: &View, name: &[u8]) -> Result<Option<Position>> {
+    if let Names::Indexed(index) = &state.names {
+        let found = |at| find_at(inode, state, view, at, name).transpose();
+        return index.candidates(name).find_map(found).transpose();
+    }
+    let found = |key| find_in(inode, state, view, key, name).transpose();
+    blocks(inode, state, view, FileBlock(0))?.find_map(found).transpose()
+}
+
+/// Makes the names known as far as there is memory for that.
+fn read_names(inode: &Inode, state: &mut State, context: &Context<'_>) -> Result<()> {
+    if matches!(state.names, Names::Unread) {
+        state.names = build(inode, state, &context.view, context.index_limit)?;
+    }
+    Ok(())
+}
+
+/// What a name leads to, if the names are known already.
+pub(super) fn lookup_known(
+    inode: &Inode,
+    state: &State,
+    view: &View,
+    name: &[u8],
+) -> Option<Result<Option<Ino>>> {
+    let known = !matches!(state.names, Names::Unread);
+    let found = known.then(|| find(inode, state, view, name));
+    found.map(|found| found.map(|found| found.map(|position| position.ino)))
 }
 
 /// What a name leads to.
 pub(super) fn lookup(
     inode: &Inode,
     state: &mut State,
-    view: &View,
+    context: &Context<'_>,
     name: &[u8],
 ) -> Result<Option<Ino>> {
-    Ok(index(inode, state, view)?.names.get(name).map(|position| position.ino))
+    read_names(inode, state, context)?;
+    Ok(find(inode, state, &context.view, name)?.map(|position| position.ino))
 }
 
 /// Whether there is nothing in the directory but "." and "..".
-pub(super) fn is_empty(inode: &Inode, state: &mut State, view: &View) -> Result<bool> {
-    let index = index(inode, state, view)?;
-    let own = [&b"."[..], b".."].iter().filter(|name| index.names.contains_key(**name)).count();
-    Ok(index.names.len() == own)
+pub(super) fn is_empty(inode: &Inode, state: &State, view: &View) -> Result<bool> {
+    for key in blocks(inode, state, view, FileBlock(0))? {
+        for record in dirent::records(&block_of(inode, state, view, key)?) {
+            let record = record.map_err(damaged(inode, key))?;
+            if record.is_used() && !matches!(record.name, b"." | b"..") {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// A block with room for a record of `need` bytes.
+fn room(inode: &Inode, state: &State, view: &View, need: usize) -> Result<Option<FileBlock>> {
+    if let Names::Indexed(index) = &state.names {
+        return Ok(index.room(need));
+    }
+    for key in blocks(inode, state, view, FileBlock(0))? {
+        let slack = slack_of(&block_of(inode, state, view, key)?).map_err(damaged(inode, key))?;
+        if slack >= need {
+            return Ok(Some(key));
+        }
+    }
+    Ok(None)
+}
+
+/// Takes over what has become of a block in which a record was changed, and does something with the
+/// index, if there is one. It is given up if it has become too large.
+fn changed(
+    state: &mut State,
+    context: &Context<'_>,
+    (key, offset): (FileBlock, usize),
+    slack: usize,
+    change: impl FnOnce(&mut Index, u32),
+) {
+    let Names::Indexed(index) = &mut state.names else { return };
+    let position = position_of(&context.view, key, offset);
+    if let Some(at) = position {
+        index.set_slack(key.0 as u32, slack);
+        change(index, at);
+    }
+    if position.is_none() || index.bytes() > context.index_limit {
+        state.names = Names::TooMany;
+    }
 }
 
 /// Adds a name that is not there yet.
@@ -142,12 +346,11 @@ pub(super) fn insert(
 ) -> Result<()> {
     let block_size = context.view.store.block_size();
     let need = dirent::needed(name.len()).max(16);
-    let index = index(inode, state, &context.view)?;
-    let room = index.by_slack.range((need, 0)..).next().map(|(_, block)| FileBlock(*block));
-    let key = match room {
+    read_names(inode, state, context)?;
+    let key = match room(inode, state, &context.view, need)? {
         Some(key) => key,
         None => {
-            let key = FileBlock(block_count(state, &context.view));
+            let key = FileBlock(block_size.blocks_for(state.size()));
             let mut block = zeroed(block_size);
             dirent::format_empty(bytes_mut(&mut block));
             inode.set_block(state, context, key, block)?;
@@ -161,10 +364,7 @@ pub(super) fn insert(
             || Error::Inconsistent(format!("directory {} lies about its room", inode.ino())),
         )?;
     let slack = slack_of(page).map_err(damaged(inode, key))?;
-    if let Some(index) = &mut state.index {
-        index.set_slack(key, slack);
-        index.names.insert(name.into(), Position { ino, block: key, offset });
-    }
+    changed(state, context, (key, offset), slack, |index, at| index.insert(name, at));
     Ok(())
 }
 
@@ -175,16 +375,13 @@ pub(super) fn remove(
     context: &Context<'_>,
     name: &[u8],
 ) -> Result<()> {
-    let index = index(inode, state, &context.view)?;
-    let position = *index.names.get(name).ok_or(Error::NotFound)?;
-    let key = position.block;
+    read_names(inode, state, context)?;
+    let found = find(inode, state, &context.view, name)?.ok_or(Error::NotFound)?;
+    let Position { block: key, offset, .. } = found;
     let page = inode.page_mut(state, context, key)?;
-    dirent::remove(page, position.offset).map_err(damaged(inode, key))?;
+    dirent::remove(page, offset).map_err(damaged(inode, key))?;
     let slack = slack_of(page).map_err(damaged(inode, key))?;
-    if let Some(index) = &mut state.index {
-        index.set_slack(key, slack);
-        index.names.remove(name);
-    }
+    changed(state, context, (key, offset), slack, |index, at| index.remove(name, at));
     Ok(())
 }
 
@@ -197,12 +394,10 @@ pub(super) fn replace(
     ino: Ino,
     file_type: FileType,
 ) -> Result<()> {
-    let index = index(inode, state, &context.view)?;
-    let position = index.names.get_mut(name).ok_or(Error::NotFound)?;
-    position.ino = ino;
-    let Position { block, offset, .. } = *position;
-    let page = inode.page_mut(state, context, block)?;
-    dirent::set_target(page, offset, ino, file_type);
+    read_names(inode, state, context)?;
+    let position = find(inode, state, &context.view, name)?.ok_or(Error::NotFound)?;
+    let page = inode.page_mut(state, context, position.block)?;
+    dirent::set_target(page, position.offset, ino, file_type);
     Ok(())
 }
 
@@ -219,7 +414,8 @@ pub(super) fn read(
     emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
 ) -> Result<()> {
     let block_size = view.store.block_size();
-    for key in (block_size.block_of(cookie).0..block_count(state, view)).map(FileBlock) {
+    let first = block_size.block_of(cookie);
+    for key in blocks(inode, state, view, first)? {
         let block = block_of(inode, state, view, key)?;
         let start = key.0 * block_size.bytes64();
         for record in dirent::records(&block) {
@@ -240,4 +436,41 @@ pub(super) fn read(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nilfs_device::MemoryDevice;
+
+    use super::*;
+    use crate::fs::{Filesystem, MountOptions};
+    use crate::mkfs::{Parameters, format};
+
+    /// Every block of it could be the same on the device, so a hostile image can have such a size.
+    #[test]
+    fn a_directory_larger_than_the_volume_is_not_searched_to_its_end() {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        format(&*device, &Parameters::new([7; 16], 1, 1_700_000_000)).unwrap();
+        let options = MountOptions { read_only: true, ..MountOptions::default() };
+        let fs = Filesystem::mount(device, options).unwrap();
+        let root = fs.root().unwrap().inode;
+        root.state.write().set_size(1 << 60);
+        let says = |error: Error| assert!(error.to_string().contains("more than the volume"));
+        says(fs.lookup(&root, b"name").unwrap_err());
+        says(fs.read_dir(&root, 0, &mut |_| true).unwrap_err());
+    }
+
+    #[test]
+    fn names_with_the_same_hash_are_told_apart_by_their_place() {
+        let mut index = Index::default();
+        let slots = [4, 8].map(|at| Slot { at, ..index.slot(b"name", 0) });
+        slots.map(|slot| index.names.insert_unique(slot.spread(), slot, Slot::spread));
+        let mut found: Vec<u32> = index.candidates(b"name").collect();
+        found.sort_unstable();
+        assert_eq!(found, [4, 8]);
+        index.remove(b"name", 4);
+        assert_eq!(index.candidates(b"name").collect::<Vec<_>>(), [8]);
+    }
 }

@@ -1,18 +1,19 @@
 //! A file in memory: its attributes, and its blocks in layers — the changes since the last freeze,
 //! those that a commit is writing, and the newest checkpoint below.
 
-use std::collections::{BTreeSet, HashMap};
-use std::ops::ControlFlow;
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::inode::{DeviceCode, FileType, RawInode};
 use nilfs_ondisk::summary::FileTimes;
 use nilfs_ondisk::{BlockNr, BlockSize, FileBlock, Ino, VBlockNr};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use zerocopy::little_endian::{U16, U32, U64};
 
-use super::directory::Index;
+use super::directory::Names;
 use super::space::Space;
 use super::types::{Attr, Timestamp};
 use crate::block::{Block, BlockPool, bytes_mut, zeroed};
@@ -20,26 +21,51 @@ use crate::error::{Error, Result};
 use crate::overlay::{FrozenInode, Lookup, Overlay};
 use crate::tree::View;
 
-/// Blocks of a file whose addresses are looked up together.
-const WINDOW: u64 = 256;
-/// Windows that are remembered for a file.
-const MAX_WINDOWS: usize = 4096;
-
 /// A file that is known to the file system. Holding a reference keeps the file, even without a
 /// name.
 pub struct Inode {
     ino: Ino,
     file_type: FileType,
     pub(super) state: RwLock<State>,
-    windows: Mutex<HashMap<u64, Window>>,
+    pub(super) residence: Residence,
 }
 
-/// Addresses of blocks that follow each other in a file, in the newest checkpoint; 0 = hole.
-#[derive(Clone)]
-struct Window {
-    addresses: Arc<[BlockNr]>,
-    /// The [`Era`] in which they hold.
-    era: u64,
+/// What an inode in memory takes, beside the changes that are not committed: itself, the top of its
+/// map, and its entry in the table.
+pub(super) const INODE_BYTES: usize = size_of::<Inode>() + 128;
+
+/// What the table of inodes notes with each of them.
+#[derive(Debug)]
+pub(super) struct Residence {
+    /// Somebody has asked for the inode since this was last looked at.
+    used: AtomicBool,
+    /// Bytes that it counts for. Changes only under the lock of the table.
+    counted: AtomicUsize,
+}
+
+impl Residence {
+    fn new() -> Self {
+        Self { used: AtomicBool::new(true), counted: AtomicUsize::new(INODE_BYTES) }
+    }
+
+    pub(super) fn mark_used(&self) {
+        self.used.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody has asked for the inode since the last call.
+    pub(super) fn was_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
+
+    pub(super) fn counted(&self) -> usize {
+        self.counted.load(Ordering::Relaxed)
+    }
+
+    /// Counts so many bytes beside the inode itself. Returns what was counted before, and now.
+    pub(super) fn recount(&self, beside: usize) -> (usize, usize) {
+        let new = INODE_BYTES + beside;
+        (self.counted.swap(new, Ordering::Relaxed), new)
+    }
 }
 
 /// How files are passed around.
@@ -66,8 +92,8 @@ pub(super) struct State {
     pub(super) fresh: bool,
     /// The freeze that will take the last change of the file's names.
     pub(super) names_changed: u64,
-    /// The names of a directory, once somebody asked for one.
-    pub(super) index: Option<Index>,
+    /// The names of a directory.
+    pub(super) names: Names,
 }
 
 /// What it takes to work on a file's blocks.
@@ -75,6 +101,8 @@ pub(super) struct Context<'a> {
     pub(super) view: View,
     pub(super) space: &'a Space,
     pub(super) pool: &'a BlockPool,
+    /// Bytes that the index of a directory may have.
+    pub(super) index_limit: usize,
 }
 
 impl std::fmt::Debug for Inode {
@@ -106,9 +134,9 @@ impl Inode {
             times_changed: fresh,
             fresh,
             names_changed: 0,
-            index: None,
+            names: Names::default(),
         };
-        Ok(Self { ino, file_type, state: RwLock::new(state), windows: Mutex::default() })
+        Ok(Self { ino, file_type, state: RwLock::new(state), residence: Residence::new() })
     }
 
     /// The inode number.
@@ -161,28 +189,10 @@ impl Inode {
         }
     }
 
-    /// Where a block of the newest checkpoint is; `None` for a hole.
-    fn address(&self, state: &State, view: &View, key: FileBlock) -> Result<Option<BlockNr>> {
-        let number = key.0 / WINDOW;
-        let nth = (key.0 % WINDOW) as usize;
-        let known = match self.windows.lock().get(&number) {
-            Some(window) if window.era == view.era.0 => Some(window.addresses[nth]),
-            _ => None,
-        };
-        let address = match known {
-            Some(address) => address,
-            None => {
-                let addresses = resolve_window(state, view, FileBlock(number * WINDOW))?;
-                let address = addresses[nth];
-                let mut windows = self.windows.lock();
-                if windows.len() >= MAX_WINDOWS {
-                    windows.clear();
-                }
-                windows.insert(number, Window { addresses, era: view.era.0 });
-                address
-            }
-        };
-        Ok(Some(address).filter(|address| address.0 != 0))
+    /// Whether the newest checkpoint has everything that has changed. Only for the inode of which
+    /// nobody else has a reference.
+    pub(super) fn is_committed(&self) -> bool {
+        self.state.try_read().is_some_and(|state| !state.dirty && state.frozen.is_none())
     }
 
     /// Where the content of a block comes from.
@@ -192,14 +202,18 @@ impl Inode {
         view: &View,
         key: FileBlock,
     ) -> Result<Found<'a>> {
-        match self.find_in_memory(state, key) {
-            Some(found) => Ok(found),
-            None => Ok(self.address(state, view, key)?.map_or(Found::Hole, Found::Device)),
+        if let Some(found) = self.find_in_memory(state, key) {
+            return Ok(found);
         }
+        let source = view.source();
+        Ok(match source.lookup(&state.root, key)? {
+            Some(pointer) => Found::Device(source.locate(pointer)?),
+            None => Found::Hole,
+        })
     }
 
     /// The same as far as the layers in memory know it; `None`: the newest checkpoint does.
-    fn find_in_memory<'a>(&self, state: &'a State, key: FileBlock) -> Option<Found<'a>> {
+    pub(super) fn find_in_memory<'a>(&self, state: &'a State, key: FileBlock) -> Option<Found<'a>> {
         match state.overlay.lookup(key) {
             Lookup::Page(block) => return Some(Found::Memory(block)),
             Lookup::Cut => return Some(Found::Hole),
@@ -214,9 +228,8 @@ impl Inode {
         (state.fresh || !self.file_type.has_blocks()).then_some(Found::Hole)
     }
 
-    /// Whether a block is a hole. Who replaces one whole needs no more than this, and so neither
-    /// the DAT nor the addresses of the blocks around it, which the commit before has changed if
-    /// small writes alternate with fsyncs.
+    /// Whether a block is a hole. Who replaces one whole needs no more than this, and so not the
+    /// DAT, which the commit before has changed if small writes alternate with fsyncs.
     fn is_hole(&self, state: &State, view: &View, key: FileBlock) -> Result<bool> {
         match self.find_in_memory(state, key) {
             Some(found) => Ok(matches!(found, Found::Hole)),
@@ -374,32 +387,12 @@ impl Inode {
 
     /// Takes over what a commit has made of the inode.
     pub(super) fn committed(&self, state: &mut State, map: Option<(Root, u64)>) {
-        let frozen = state.frozen.take();
+        state.frozen = None;
         state.fresh = false;
         if let Some((root, blocks)) = map {
             state.raw.i_bmap = root.encode();
             state.raw.i_blocks = U64::new(blocks);
             state.root = root;
-            self.forget_addresses(frozen.as_deref());
-        }
-    }
-
-    /// Forgets where the blocks were that a commit has changed.
-    fn forget_addresses(&self, frozen: Option<&FrozenInode>) {
-        let mut windows = self.windows.lock();
-        let Some(overlay) = frozen.map(|frozen| &frozen.overlay).filter(|_| !windows.is_empty())
-        else {
-            return windows.clear();
-        };
-        if let Some(cut) = overlay.cut {
-            windows.retain(|number, _| (number + 1) * WINDOW <= cut.0);
-        }
-        let mut last = None;
-        for number in overlay.pages.keys().map(|key| key.0 / WINDOW) {
-            if last != Some(number) {
-                windows.remove(&number);
-                last = Some(number);
-            }
         }
     }
 }
@@ -411,17 +404,50 @@ pub(super) enum Found<'a> {
     Hole,
 }
 
-fn resolve_window(state: &State, view: &View, first: FileBlock) -> Result<Arc<[BlockNr]>> {
-    let mut window = vec![BlockNr(0); WINDOW as usize];
+/// Where the blocks of a range of a file are in the newest checkpoint, looked up together, through
+/// the map and the DAT, when the first of them is asked for.
+pub(super) struct Addresses {
+    /// The blocks in question, from the first that was asked for.
+    keys: Range<u64>,
+    /// 0 = a hole; empty until somebody has asked.
+    found: Vec<BlockNr>,
+}
+
+impl Addresses {
+    /// Of the blocks below `end`.
+    pub(super) fn below(end: FileBlock) -> Self {
+        Self { keys: 0..end.0, found: Vec::new() }
+    }
+
+    /// Where a block is; `None` for a hole. Blocks are asked for in ascending order.
+    pub(super) fn of(
+        &mut self,
+        state: &State,
+        view: &View,
+        key: FileBlock,
+    ) -> Result<Option<BlockNr>> {
+        if self.found.is_empty() {
+            self.keys.start = key.0;
+            self.found = resolve(state, view, self.keys.clone())?;
+        }
+        let nth = key.0.checked_sub(self.keys.start).and_then(|nth| usize::try_from(nth).ok());
+        let found = nth.and_then(|nth| self.found.get(nth)).copied();
+        Ok(found.filter(|address| address.0 != 0))
+    }
+}
+
+fn resolve(state: &State, view: &View, keys: Range<u64>) -> Result<Vec<BlockNr>> {
+    let count = keys.end.saturating_sub(keys.start);
+    let mut found = vec![BlockNr(0); usize::try_from(count).unwrap_or(usize::MAX)];
     let mut translator = view.dat.translator(&view.store);
-    view.source().scan(&state.root, first, &mut |key, pointer| {
-        let Some(slot) = window.get_mut((key.0 - first.0) as usize) else {
+    view.source().scan(&state.root, FileBlock(keys.start), &mut |key, pointer| {
+        let Some(slot) = found.get_mut((key.0 - keys.start) as usize) else {
             return Ok(ControlFlow::Break(()));
         };
         *slot = translator.translate(VBlockNr(pointer))?;
-        Ok(ControlFlow::Continue(()))
+        Ok(if key.0 + 1 == keys.end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
-    Ok(window.into())
+    Ok(found)
 }
 
 impl State {

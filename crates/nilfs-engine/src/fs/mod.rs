@@ -185,6 +185,7 @@ impl Filesystem {
                 "the volume was not closed cleanly and must be recovered before it can be written",
             ));
         }
+        volume.store.set_cache_limit(options.block_cache());
         let view = volume.view(options.checkpoint)?;
         let salvaged = match recover && options.recovery {
             true => recovery::salvage(&volume.store, &volume.found)?,
@@ -207,10 +208,10 @@ impl Filesystem {
             log,
             gate: RwLock::new(()),
             names: Mutex::new(()),
-            table: Mutex::default(),
+            table: Mutex::new(Table::new(options.inode_cache())),
             numbers: Mutex::new(InodeNumbers::new(first_ino)),
             space: Space::default(),
-            pool: BlockPool::new(volume.store.block_size()),
+            pool: BlockPool::new(volume.store.block_size(), options.dirty_limit),
             freezes: AtomicU64::new(0),
             names_changed: AtomicU64::new(0),
             generation: AtomicU32::new(now.nanoseconds ^ now.seconds as u32),
@@ -294,20 +295,57 @@ impl Filesystem {
     /// # Errors
     /// [`Error::Stale`] if there is none.
     pub fn inode(&self, ino: Ino) -> Result<Entry> {
+        let inode = self.by_number(ino)?;
+        self.entry(inode)
+    }
+
+    /// A file by its number, without its attributes.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if there is none.
+    pub fn by_number(&self, ino: Ino) -> Result<InodeRef> {
+        if let Some(inode) = self.table.lock().get(ino) {
+            return Ok(inode);
+        }
+        if ino != Ino::ROOT && ino < Ino::FIRST_USER {
+            return Err(Error::Stale);
+        }
         // No freeze may come between finding the number in use and finding its inode.
         let _gate = self.gate.read();
-        let known = self.table.lock().get(ino).is_some();
-        if !known {
-            if ino != Ino::ROOT && ino < Ino::FIRST_USER {
-                return Err(Error::Stale);
-            }
-            let view = self.view();
-            if !self.numbers.lock().is_taken(&view, ino)? {
-                return Err(Error::Stale);
-            }
+        let view = self.view();
+        if !self.numbers.lock().is_taken(&view, ino)? {
+            return Err(Error::Stale);
         }
-        let inode = self.noting(self.get(ino))?;
-        self.entry(inode)
+        self.noting(self.get(ino))
+    }
+
+    /// Keeps a file, even without a name, for somebody who knows nothing but its number, until
+    /// [`Filesystem::let_go`] is called as often. Takes some forty bytes of memory, where an
+    /// [`InodeRef`] would keep all that is known of the file.
+    pub fn hold(&self, inode: &InodeRef) {
+        self.table.lock().hold(inode.ino());
+    }
+
+    /// Ends what `times` calls of [`Filesystem::hold`] began.
+    pub fn let_go(&self, ino: Ino, times: u64) {
+        self.table.lock().let_go(ino, times);
+    }
+
+    /// How many files are being held.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.table.lock().held()
+    }
+
+    /// Frees what is only kept for the next moment, because there has been none for a while.
+    pub fn free_spare_memory(&self) {
+        self.pool.clear();
+        self.table.lock().evict_idle();
+    }
+
+    /// Ends what all calls of [`Filesystem::hold`] began.
+    pub fn let_go_of_all(&self) {
+        self.table.lock().let_go_of_all();
     }
 
     /// The attributes of a file.
@@ -394,7 +432,12 @@ impl Filesystem {
     }
 
     fn context(&self) -> Context<'_> {
-        Context { view: self.view(), space: &self.space, pool: &self.pool }
+        Context {
+            view: self.view(),
+            space: &self.space,
+            pool: &self.pool,
+            index_limit: self.options.inode_cache(),
+        }
     }
 
     fn now(&self) -> Timestamp {

@@ -66,13 +66,15 @@ impl Filesystem {
         };
         {
             let state = dir.state.read();
-            if let Some(found) = directory::lookup_indexed(&state, name) {
-                return get(found);
+            let view = self.view();
+            if let Some(found) = directory::lookup_known(dir, &state, &view, name) {
+                return get(found?);
             }
         }
         let mut state = dir.state.write();
-        let view = self.view();
-        get(directory::lookup(dir, &mut state, &view, name)?)
+        let found = directory::lookup(dir, &mut state, &self.context(), name)?;
+        self.table.lock().recount(dir, state.names.bytes());
+        get(found)
     }
 
     /// Calls `emit` with the entries of a directory from `cookie` on (0 = the first, else the
@@ -334,9 +336,9 @@ impl Filesystem {
             (false, true) => Err(Error::IsDirectory),
             (false, false) => Ok(()),
             (true, true) => {
-                let mut state = inode.state.write();
+                let state = inode.state.read();
                 let view = self.view();
-                match directory::is_empty(inode, &mut state, &view)? {
+                match directory::is_empty(inode, &state, &view)? {
                     true => Ok(()),
                     false => Err(Error::NotEmpty),
                 }
@@ -587,7 +589,7 @@ impl Filesystem {
         if parent.has_flag(flags::IMMUTABLE) {
             return Err(Error::NotPermitted("the directory is immutable"));
         }
-        match directory::lookup(dir, parent, &self.view(), name)? {
+        match directory::lookup(dir, parent, &self.context(), name)? {
             Some(_) => Err(Error::Exists),
             None => Ok(()),
         }
@@ -598,6 +600,7 @@ impl Filesystem {
         state.attributes_changed = true;
         self.names_change();
         self.mark_dirty(dir, state);
+        self.table.lock().recount(dir, state.names.bytes());
     }
 
     fn name_changed(&self, inode: &InodeRef, state: &mut State) {

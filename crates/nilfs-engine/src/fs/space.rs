@@ -36,6 +36,11 @@ const RUNWAY_SHARE: u64 = 24;
 /// The bounds of that share: somebody waits for it.
 const RUNWAY_SEGMENTS: RangeInclusive<u64> = 2..=48;
 
+/// Bytes of memory that a changed page takes beside its content, and a changed inode in all, until a
+/// commit has taken it.
+const BESIDE_PAGE: u64 = 256;
+const CHANGED_INODE: u64 = 1024;
+
 /// What an operation may change.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cost {
@@ -252,13 +257,24 @@ impl Space {
         self.dirty_pages.load(Ordering::Relaxed) + self.frozen_pages.load(Ordering::Relaxed)
     }
 
-    /// Pages that the next commit would take.
-    pub(crate) fn dirty_pages(&self) -> u64 {
-        self.dirty_pages.load(Ordering::Relaxed)
+    /// Bytes of memory that the next commit would take, with pages of so many bytes.
+    pub(crate) fn dirty_memory(&self, page: u64) -> u64 {
+        memory(page, &self.dirty_pages, &self.dirty_inodes)
+    }
+
+    /// The same with what a commit is just taking.
+    pub(crate) fn uncommitted_memory(&self, page: u64) -> u64 {
+        self.dirty_memory(page) + memory(page, &self.frozen_pages, &self.frozen_inodes)
     }
 
     /// Free blocks less those that uncommitted data will take.
     pub(crate) fn free_blocks(&self) -> u64 {
         self.free_blocks.load(Ordering::Relaxed).saturating_sub(self.uncommitted_pages())
     }
+}
+
+fn memory(page: u64, pages: &AtomicU64, inodes: &AtomicU64) -> u64 {
+    // What the allocator has for a page and the count of its owners.
+    let page = page * 5 / 4 + BESIDE_PAGE;
+    pages.load(Ordering::Relaxed) * page + inodes.load(Ordering::Relaxed) * CHANGED_INODE
 }

@@ -36,6 +36,9 @@ use crate::volume::Volume;
 /// little to scan.
 const SUPERBLOCK_INTERVAL: i64 = 10;
 
+/// Inodes that are looked at, for those that can go, while the table is locked.
+const EVICTED_AT_ONCE: usize = 1024;
+
 /// The end of the log and everything that only its writer needs.
 pub(super) struct Log {
     pub(super) base: Base,
@@ -425,7 +428,12 @@ impl Filesystem {
         }
         self.space.thaw();
         self.refresh_space(log);
-        self.table.lock().shrink();
+        // What was changed need not stay any more. Everything is looked at twice, once for its use,
+        // but in parts: nobody should wait for all of it to go.
+        let parts = 2 * self.table.lock().len() / EVICTED_AT_ONCE + 1;
+        for _ in 0..parts {
+            self.table.lock().evict(EVICTED_AT_ONCE);
+        }
     }
 
     /// Counts what a commit has written.

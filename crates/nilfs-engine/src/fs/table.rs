@@ -1,19 +1,32 @@
 //! The inodes in memory.
+//!
+//! An inode whose changes are not committed, that somebody refers to, or that has lost its last
+//! name, is there for as long as that lasts. All others are a cache of the newest checkpoint: they
+//! go when there are too many, and come back from the ifile when somebody asks. Of a file that a
+//! front end knows by its number, nothing else need be in memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use indexmap::IndexMap;
 use nilfs_ondisk::Ino;
 
-use super::inode::InodeRef;
+use super::inode::{INODE_BYTES, Inode, InodeRef};
 
-/// Inodes that are kept although nobody refers to them.
-const CACHED: usize = 16384;
+/// Inodes that are looked at, when one is added, for one that can go.
+const LOOKS: usize = 16;
 
 /// Every inode in memory, and which of them a commit has to look at.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Table {
-    inodes: HashMap<Ino, InodeRef>,
+    inodes: IndexMap<Ino, InodeRef>,
+    /// Bytes of these, as far as they are counted in them, and how many they should be at most.
+    bytes: usize,
+    limit: usize,
+    /// Where the search for inodes that can go has come to.
+    hand: usize,
+    /// Files that somebody knows by their number, and how often that was given to him.
+    held: HashMap<Ino, u64>,
     /// Changed since the last freeze.
     pub(super) dirty: BTreeMap<Ino, InodeRef>,
     /// Without a name; deleted by the first freeze that finds nobody referring to them.
@@ -21,12 +34,114 @@ pub(super) struct Table {
 }
 
 impl Table {
+    /// A table that keeps what nobody needs as long as it has `limit` bytes at most.
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            inodes: IndexMap::new(),
+            bytes: 0,
+            limit,
+            hand: 0,
+            held: HashMap::new(),
+            dirty: BTreeMap::new(),
+            orphans: BTreeSet::new(),
+        }
+    }
+
     pub(super) fn get(&self, ino: Ino) -> Option<InodeRef> {
-        self.inodes.get(&ino).cloned()
+        self.inodes.get(&ino).map(|inode| {
+            inode.residence.mark_used();
+            Arc::clone(inode)
+        })
     }
 
     pub(super) fn insert(&mut self, inode: InodeRef) {
+        self.bytes += inode.residence.counted();
         self.inodes.insert(inode.ino(), inode);
+        self.evict(LOOKS);
+    }
+
+    /// Takes note of what an inode in the table now needs beside itself.
+    pub(super) fn recount(&mut self, inode: &Inode, beside: usize) {
+        if self.inodes.contains_key(&inode.ino()) {
+            let (old, new) = inode.residence.recount(beside);
+            self.bytes = self.bytes - old + new;
+            self.evict(LOOKS);
+        }
+    }
+
+    /// Forgets inodes that nobody needs while there are too many: in the order in which they come, but
+    /// at the first time round only those that were not used since the last. Looks at `most`.
+    pub(super) fn evict(&mut self, most: usize) {
+        for _ in 0..most {
+            if self.bytes <= self.limit {
+                return;
+            }
+            if self.hand >= self.inodes.len() {
+                self.hand = 0;
+            }
+            let Some((&ino, inode)) = self.inodes.get_index(self.hand) else { return };
+            if inode.residence.was_used() || !self.is_unneeded(ino, inode) {
+                self.hand += 1;
+            } else {
+                self.remove(ino);
+            }
+        }
+    }
+
+    /// Forgets inodes that nobody needs and that are read again at once: not directories whose names
+    /// are known.
+    pub(super) fn evict_idle(&mut self) {
+        let cheap = |inode: &InodeRef| inode.residence.counted() == INODE_BYTES;
+        let unneeded =
+            |(ino, inode): &(&Ino, &InodeRef)| cheap(inode) && self.is_unneeded(**ino, inode);
+        let unneeded: Vec<Ino> = self.inodes.iter().filter(unneeded).map(|(ino, _)| *ino).collect();
+        unneeded.into_iter().for_each(|ino| self.remove(ino));
+    }
+
+    /// Whether nobody refers to an inode, and the newest checkpoint has it.
+    fn is_unneeded(&self, ino: Ino, inode: &InodeRef) -> bool {
+        Arc::strong_count(inode) == 1 && !self.orphans.contains(&ino) && inode.is_committed()
+    }
+
+    fn remove(&mut self, ino: Ino) {
+        if let Some(inode) = self.inodes.swap_remove(&ino) {
+            self.bytes -= inode.residence.counted();
+            if self.inodes.capacity() / 8 > self.inodes.len().max(1024) {
+                self.inodes.shrink_to(self.inodes.len() * 2);
+            }
+        }
+    }
+
+    /// How many inodes are in memory.
+    pub(super) fn len(&self) -> usize {
+        self.inodes.len()
+    }
+
+    /// Notes that the number of a file was given to somebody once more.
+    pub(super) fn hold(&mut self, ino: Ino) {
+        *self.held.entry(ino).or_default() += 1;
+    }
+
+    /// Notes that somebody has forgotten a number that was given to him `times` times.
+    pub(super) fn let_go(&mut self, ino: Ino, times: u64) {
+        let Some(held) = self.held.get_mut(&ino) else { return };
+        *held = held.saturating_sub(times);
+        if *held == 0 {
+            self.held.remove(&ino);
+            if self.held.capacity() / 8 > self.held.len().max(1024) {
+                self.held.shrink_to(self.held.len() * 2);
+            }
+        }
+    }
+
+    /// Notes that nobody knows any number any more.
+    pub(super) fn let_go_of_all(&mut self) {
+        self.held = HashMap::new();
+    }
+
+    /// How many files somebody knows by their number.
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
     }
 
     /// Takes out the orphans that nobody refers to any more.
@@ -38,7 +153,7 @@ impl Table {
             .collect();
         for inode in &abandoned {
             self.orphans.remove(&inode.ino());
-            self.inodes.remove(&inode.ino());
+            self.remove(inode.ino());
             self.dirty.remove(&inode.ino());
         }
         abandoned
@@ -52,15 +167,6 @@ impl Table {
     /// Whether only the table refers to an inode.
     fn is_abandoned(&self, inode: &InodeRef) -> bool {
         let own = 1 + usize::from(self.dirty.contains_key(&inode.ino()));
-        Arc::strong_count(inode) <= own
-    }
-
-    /// Forgets inodes that nobody refers to, if there are many.
-    pub(super) fn shrink(&mut self) {
-        if self.inodes.len() > CACHED {
-            // An orphan must be found again when it is abandoned.
-            let orphans = &self.orphans;
-            self.inodes.retain(|ino, inode| Arc::strong_count(inode) > 1 || orphans.contains(ino));
-        }
+        Arc::strong_count(inode) <= own && !self.held.contains_key(&inode.ino())
     }
 }

@@ -77,6 +77,9 @@ pub struct MountOptions {
     pub barrier: bool,
     /// Memory for changes that are not committed yet, in bytes.
     pub dirty_limit: u64,
+    /// Memory for what can be read again, in bytes: blocks of metadata, inodes that nobody refers to,
+    /// and where the names of directories are.
+    pub cache_limit: u64,
     /// Time from a change to its checkpoint; the volume's own setting, or 5 s, if `None`.
     pub commit_interval: Option<Duration>,
     /// How the cleaner behaves.
@@ -96,10 +99,23 @@ impl Default for MountOptions {
             discard: false,
             barrier: true,
             dirty_limit: 256 << 20,
+            cache_limit: 64 << 20,
             commit_interval: None,
             cleaner: CleanerOptions::default(),
             clock: Arc::new(SystemClock),
         }
+    }
+}
+
+impl MountOptions {
+    /// The part of [`Self::cache_limit`] for inodes and the names of directories.
+    pub(super) fn inode_cache(&self) -> usize {
+        usize::try_from(self.cache_limit / 2).unwrap_or(usize::MAX)
+    }
+
+    /// The part of it for blocks.
+    pub(super) fn block_cache(&self) -> u64 {
+        self.cache_limit / 2
     }
 }
 

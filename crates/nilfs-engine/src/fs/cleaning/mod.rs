@@ -45,7 +45,8 @@ use crate::segments;
 /// Numbers of moved and dead blocks that one commit takes up while programs wait for theirs.
 const PART_BLOCKS: usize = 1024;
 
-/// Content that a step holds in memory at most, in bytes.
+/// Content that a step holds in memory at most, in bytes. Less if programs may have less; but a
+/// segment must fit.
 const STEP_BYTES: u64 = 64 << 20;
 
 /// What one step leaves to the next.
@@ -246,8 +247,9 @@ impl Filesystem {
         let Some(survey) = self.survey(work, wish.protection)? else { return Ok(None) };
         let Survey { log, protection, mut candidates } = survey;
         let block = self.store.block_size().bytes64();
-        let room = self.room_for_moving(work).min(STEP_BYTES / block);
         let per_segment = u64::from(self.store.geometry().blocks_per_segment);
+        let in_memory = STEP_BYTES.min(self.options.dirty_limit) / block;
+        let room = self.room_for_moving(work).min(in_memory.max(per_segment));
         let least = wish.min_reclaimable.of(per_segment, block).max(1);
         candidates.retain(|candidate| match wish.evacuate {
             Some(first) => candidate.segment >= first,
