@@ -90,7 +90,15 @@ pub struct Settings {
 
 /// The threads that answer the kernel's requests.
 #[derive(Debug)]
-pub struct Session(fuser::BackgroundSession);
+pub struct Session {
+    threads: fuser::BackgroundSession,
+    /// The place of a buffer that the library has used for a moment, which nobody touches: given out
+    /// once more, it would be cleared, and so take memory that no request of today's size needs.
+    _untouched: Vec<u8>,
+}
+
+/// Bytes of each of the library's buffers.
+const LIBRARY_BUFFER: usize = (16 << 20) + 4096;
 
 impl Session {
     /// Starts to answer the requests that come through `channel`, an open `/dev/fuse`.
@@ -112,7 +120,8 @@ impl Session {
         };
         // Who may use the mount is checked by the kernel.
         let session = fuser::Session::from_fd(front, channel, SessionACL::All, config)?;
-        Ok(Self(session.spawn()?))
+        let _untouched = Vec::with_capacity(LIBRARY_BUFFER);
+        Ok(Self { threads: session.spawn()?, _untouched })
     }
 
     /// The number of threads that a session is made of.
@@ -128,7 +137,7 @@ impl Session {
     /// # Errors
     /// The channel failed.
     pub fn join(self) -> io::Result<()> {
-        self.0.join()
+        self.threads.join()
     }
 }
 

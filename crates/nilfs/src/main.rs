@@ -14,6 +14,7 @@ mod control;
 mod drop_in;
 mod exit;
 mod image;
+mod memory;
 mod metrics;
 mod names;
 mod output;
@@ -28,9 +29,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use signal_hook::consts::SIGXFSZ;
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     // With a handler, a write beyond `ulimit -f` is an error like that of a full disk, and does not

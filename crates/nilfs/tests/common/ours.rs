@@ -81,7 +81,16 @@ impl Image {
     /// Mounts it.
     #[track_caller]
     pub fn mount(&self, options: &str) -> Mounted {
-        Mounted::new(&self.path(), options)
+        Mounted::new(nilfs(), &self.path(), options)
+    }
+
+    /// Mounts it in a control group, whose directory is given, from the beginning.
+    #[track_caller]
+    pub fn mount_in(&self, group: &Path, options: &str) -> Mounted {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]).arg(group);
+        shell.arg(env!("CARGO_BIN_EXE_nilfs")).stdin(Stdio::null());
+        Mounted::new(shell, &self.path(), options)
     }
 }
 
@@ -110,10 +119,10 @@ pub struct Mounted {
 
 impl Mounted {
     #[track_caller]
-    fn new(image: &Path, options: &str) -> Self {
+    fn new(mut nilfs: Command, image: &Path, options: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let log = NamedTempFile::new().unwrap();
-        let process = nilfs()
+        let process = nilfs
             .args(["mount", "--foreground", "-o", options])
             .args([image, directory.path()])
             .env("NILFS_LOG", "warn,fuser=error")
@@ -134,6 +143,11 @@ impl Mounted {
         let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev());
         let outside = device(&std::env::temp_dir()).unwrap();
         device(self.root()).is_ok_and(|device| device != outside)
+    }
+
+    /// The process that serves it.
+    pub fn process(&self) -> u32 {
+        self.process.id()
     }
 
     /// Where it is mounted.

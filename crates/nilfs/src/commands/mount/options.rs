@@ -12,6 +12,7 @@ use nilfs_ondisk::Cno;
 
 use crate::config::{self, CleanerSettings};
 use crate::exit::{Failure, Status};
+use crate::memory;
 
 /// What the help says of them.
 pub const HELP: &str = "\
@@ -27,8 +28,10 @@ Options for -o, separated by commas:
                          what to do when damage is found (default: remount-ro)
   barrier, nobarrier     flush the device's cache (default), or trust it
   discard, nodiscard     tell the device of freed segments, or not (default)
-  dirty=SIZE             memory for data not yet written, such as 512M (default: a quarter of
-                         the memory, but at most 1G)
+  dirty=SIZE             memory for changes not yet written, such as 512M (default: an eighth of
+                         what the process may use, but at most 1G)
+  cache=SIZE             memory for what can be read again: blocks of metadata, inodes, names
+                         (default: an eighth of what the process may use, but at most 96M)
   nogc                   do not clean unless told to (nilfs clean)
   pp=SECONDS             protection period: younger checkpoints are kept (default: 3600)
   policy=timestamp|greedy|cost-benefit
@@ -48,6 +51,12 @@ Options for -o, separated by commas:
                          as in mount(8)
 Accepted without effect: default_permissions (always on), atime options (NILFS2 keeps no access
 times), and the words for mount(8) itself, such as user, noauto, nofail, _netdev, x-….";
+
+/// Bounds of what a mount allows itself unasked, in bytes. What does not fit into its cache is mostly
+/// in the system's.
+const LEAST_MEMORY: u64 = 1 << 20;
+const MOST_DIRTY: u64 = 1 << 30;
+const MOST_CACHE: u64 = 96 << 20;
 
 /// How to mount.
 pub struct Options {
@@ -104,7 +113,7 @@ impl Options {
     /// An unknown word, a wrong value, or words that do not go together.
     pub fn parse(lists: &[String], superuser: bool) -> Result<Self, Failure> {
         let mut options = Self {
-            engine: MountOptions { dirty_limit: default_dirty_limit(), ..MountOptions::default() },
+            engine: default_memory(memory::available()),
             kernel: KernelOptions { allow_other: superuser, ..KernelOptions::default() },
             settings: Settings::default(),
             nonempty: false,
@@ -192,6 +201,7 @@ impl Options {
             }
             "metrics" => self.metrics = Some(loopback(word, value)?),
             "dirty" => self.engine.dirty_limit = size(word, value)?,
+            "cache" => self.engine.cache_limit = size(word, value)?,
             _ if is_for_mount(name) => {}
             _ => return Err(refusal(word, name)),
         }
@@ -288,11 +298,15 @@ fn loopback(word: &str, value: &str) -> Result<SocketAddr, Failure> {
     address.ok_or_else(|| wrong(word, "an address of this machine alone, such as 127.0.0.1:9321"))
 }
 
-/// A quarter of the memory, but at most 1 GiB.
-fn default_dirty_limit() -> u64 {
-    let memory = rustix::system::sysinfo();
-    let bytes = memory.totalram as u64 * u64::from(memory.mem_unit);
-    (bytes / 4).min(1 << 30)
+/// What a mount allows itself of `available` bytes of memory. Changes can take several times their
+/// own memory while a commit makes metadata of them, and the cleaner's step as much as changes may.
+fn default_memory(available: u64) -> MountOptions {
+    let share = available / 8;
+    MountOptions {
+        dirty_limit: share.clamp(LEAST_MEMORY, MOST_DIRTY),
+        cache_limit: share.clamp(LEAST_MEMORY, MOST_CACHE),
+        ..MountOptions::default()
+    }
 }
 
 /// Words about access times, which the format does not have.
@@ -380,11 +394,24 @@ mod tests {
 
     #[test]
     fn values_are_taken() {
-        let options = parse("ro,cp=0x10,order=strict,errors=panic,dirty=512M").unwrap();
+        let options = parse("ro,cp=0x10,order=strict,errors=panic,dirty=512M,cache=2G").unwrap();
         assert_eq!(options.engine.checkpoint, Some(Cno(16)));
         assert_eq!(options.engine.order, Order::Strict);
         assert_eq!(options.engine.on_error, OnError::Panic);
         assert_eq!(options.engine.dirty_limit, 512 << 20);
+        assert_eq!(options.engine.cache_limit, 2 << 30);
+    }
+
+    #[test]
+    fn what_a_mount_allows_itself_follows_the_memory() {
+        let of = |available: u64| {
+            let options = default_memory(available);
+            (options.dirty_limit >> 20, options.cache_limit >> 20)
+        };
+        assert_eq!(of(0), (1, 1));
+        assert_eq!(of(48 << 20), (6, 6));
+        assert_eq!(of(1 << 30), (128, 96));
+        assert_eq!(of(64 << 30), (1024, 96));
     }
 
     #[test]
@@ -416,6 +443,7 @@ mod tests {
         assert_eq!(refused("ro,cp=0"), "option cp=0: expected a checkpoint number from 1 on");
         assert_eq!(refused("dirty=lots"), "option dirty=lots: expected a size such as 512M");
         assert_eq!(refused("dirty=0"), "option dirty=0: expected a size such as 512M");
+        assert_eq!(refused("cache=much"), "option cache=much: expected a size such as 512M");
         let expected = "option policy=newest: expected timestamp, greedy or cost-benefit";
         assert_eq!(refused("policy=newest"), expected);
         assert_eq!(refused("pp=soon"), "option pp=soon: expected seconds");

@@ -3,7 +3,9 @@
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use anyhow::Context;
 use nilfs_engine::{CleanerOrder, Filesystem};
@@ -16,8 +18,12 @@ use super::options::{Asked, CleanerSource, Options};
 use crate::administration::{Reason, Refusal};
 use crate::control::{self, Served};
 use crate::exit::{self, Failure};
+use crate::memory;
 use crate::metrics::{self, Endpoint, Metrics};
 use crate::threads;
+
+/// How often a mount looks whether it is idle.
+const IDLE: Duration = Duration::from_secs(2);
 
 /// What a mount waits for.
 enum Event {
@@ -70,7 +76,9 @@ pub fn serve(
         let fs = Filesystem::mount(Arc::new(opened), options.engine)
             .with_context(|| device.display().to_string())?;
         let metrics = gatherer(Arc::clone(&fs), Arc::clone(&options.settings.metrics));
-        let service = Arc::new(Service { fs: Arc::clone(&fs), asked, cleaner: options.cleaner });
+        let requests = Arc::clone(&options.settings.metrics);
+        let service =
+            Arc::new(Service { fs: Arc::clone(&fs), requests, asked, cleaner: options.cleaner });
         let control = control::handler(fs.clone(), service.clone(), Arc::clone(&metrics));
         let settings = Settings { control: Some(control), ..options.settings };
         endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
@@ -103,11 +111,19 @@ fn gatherer(fs: Arc<Filesystem>, operations: Arc<nilfs_fuse::Metrics>) -> metric
 /// What others can ask of the mount.
 struct Service {
     fs: Arc<Filesystem>,
+    requests: Arc<nilfs_fuse::Metrics>,
     asked: Asked,
     cleaner: CleanerSource,
 }
 
 impl Service {
+    /// Tells apart moments between which somebody has asked for something, or the kernel has
+    /// forgotten something.
+    fn activity(&self) -> (u64, usize) {
+        let requests = self.requests.operations();
+        (requests.iter().map(|operation| operation.count).sum(), self.fs.held())
+    }
+
     /// Lets the cleaner have the settings that `file` has now, or the mount's own files. Gives what
     /// was wrong with them.
     fn reload(&self, file: Option<&Path>) -> anyhow::Result<Vec<String>> {
@@ -135,9 +151,20 @@ impl Served for Service {
 }
 
 /// Waits for the end, brings it about if a signal asks for it, and obeys other signals until then.
+/// Meanwhile it gives memory back whenever the mount has become idle.
 fn wait(events: &mpsc::Receiver<Event>, mount: &Mount, service: &Service) -> anyhow::Result<()> {
+    let (mut last, mut rested) = (None, None);
     loop {
-        match events.recv() {
+        match events.recv_timeout(IDLE) {
+            Err(RecvTimeoutError::Timeout) => {
+                let now = Some(service.activity());
+                if now == last && now != rested {
+                    rested = now;
+                    service.fs.free_spare_memory();
+                    memory::give_back();
+                }
+                last = now;
+            }
             Ok(Event::Unmounted(result)) => {
                 return result
                     .context("lost the connection to the kernel")
@@ -152,7 +179,7 @@ fn wait(events: &mpsc::Receiver<Event>, mount: &Mount, service: &Service) -> any
                     tracing::error!("the cleaner's settings stay as they are: {error:#}");
                 }
             }
-            Err(mpsc::RecvError) => return Ok(()),
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
     }
 }
