@@ -117,6 +117,35 @@ fn making_many_files_takes_no_more_memory_than_changes_may() {
     check(&*device);
 }
 
+/// With holes, so that its blocks are not where its size says.
+#[test]
+fn deleting_a_large_file_takes_no_more_memory_than_changes_may() {
+    let _alone = alone();
+    let device = volume(1024, 256);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    fs.commit().unwrap();
+    let free = fs.stat_fs().unwrap().files_free;
+    let large = make(&fs, &root, "large");
+    let part = pattern(3, 1 << 20);
+    for nth in 0..100 {
+        fs.write(&large, nth * nth * (10 << 20), &part).unwrap();
+    }
+    drop((large, part));
+    fs.commit().unwrap();
+    fs.free_spare_memory();
+    let before = MEMORY.current_usage();
+    MEMORY.reset_peak_usage();
+    fs.unlink(&root, b"large").unwrap();
+    fs.commit().unwrap();
+    let peak = MEMORY.peak_usage() - before;
+    let bound = (CACHE + 2 * DIRTY) as usize;
+    assert!(peak <= bound, "{peak} bytes, more than {bound}");
+    assert_eq!(fs.stat_fs().unwrap().files_free, free, "it is deleted at once all the same");
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
 #[test]
 fn a_file_without_a_name_lives_as_long_as_its_number_is_held() {
     let _alone = alone();

@@ -195,6 +195,32 @@ impl Inode {
         self.state.try_read().is_some_and(|state| !state.dirty && state.frozen.is_none())
     }
 
+    /// Where the last blocks of the newest checkpoint begin, as many as can be up to `most`; `None` if
+    /// it has no more than these.
+    pub(super) fn tail(&self, state: &State, view: &View, most: u64) -> Result<Option<FileBlock>> {
+        let per_block = view.store.block_size().sectors();
+        if !self.file_type.has_blocks() || state.raw.i_blocks.get() / per_block <= most {
+            return Ok(None);
+        }
+        let source = view.source();
+        let Some(last) = source.last_mapped(&state.root)? else { return Ok(None) };
+        let fits = |from: FileBlock| -> Result<bool> {
+            let mut count = 0;
+            source.scan(&state.root, from, &mut |_, _| {
+                count += 1;
+                Ok(if count > most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            })?;
+            Ok(count <= most)
+        };
+        let from = |width: u64| FileBlock((last.0 + 1).saturating_sub(width));
+        // A file with holes has fewer blocks than places for them.
+        let mut width = most.max(1);
+        while from(width).0 > 0 && fits(from(width.saturating_mul(2)))? {
+            width = width.saturating_mul(2);
+        }
+        Ok(Some(from(width)).filter(|from| from.0 > 0))
+    }
+
     /// Where the content of a block comes from.
     pub(super) fn find<'a>(
         &self,

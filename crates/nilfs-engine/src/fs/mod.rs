@@ -157,6 +157,8 @@ pub struct Filesystem {
     mounted: Instant,
     /// The volume was not closed cleanly, so there may be files without a name.
     may_have_orphans: bool,
+    /// The last freeze has left a part of what is to be deleted to the next.
+    deleting: AtomicBool,
     /// The device has refused to discard.
     discard_failed: AtomicBool,
 }
@@ -226,6 +228,7 @@ impl Filesystem {
             written: Written { before: volume.lifetime, ..Written::default() },
             mounted: Instant::now(),
             may_have_orphans: !volume.is_clean(),
+            deleting: AtomicBool::new(false),
             discard_failed: AtomicBool::new(false),
             options,
         });

@@ -19,7 +19,7 @@ use parking_lot::{Mutex, MutexGuard};
 use zerocopy::little_endian::{U16, U64};
 
 use super::cleaning::{Knowledge, Quarantine};
-use super::inode::InodeRef;
+use super::inode::{Inode, InodeRef};
 use super::{Filesystem, Stopped, resume};
 use crate::checkpoints;
 use crate::commit::{self, Barred, Base, Chores, Commit, Frozen, Request};
@@ -35,6 +35,9 @@ use crate::volume::Volume;
 /// Seconds after which a superblock follows the log into another segment, so that a recovery has
 /// little to scan.
 const SUPERBLOCK_INTERVAL: i64 = 10;
+
+/// Bytes of memory that a commit needs for each block that it frees.
+const FREED_BLOCK_BYTES: u64 = 512;
 
 /// Inodes that are looked at, for those that can go, while the table is locked.
 const EVICTED_AT_ONCE: usize = 1024;
@@ -195,6 +198,7 @@ impl Filesystem {
         let ticket = self.next_freeze();
         let mut log = self.lock_writable(log)?;
         self.commit_past(&mut log, ticket)?;
+        self.finish_deleting(&mut log)?;
         Ok(log.base.tree.cno)
     }
 
@@ -241,6 +245,7 @@ impl Filesystem {
         }
         log.closed = true;
         self.commit_locked(&mut log, &Chores::default())?;
+        self.finish_deleting(&mut log)?;
         self.flush_locked(&mut log)?;
         // Who still has a file open that has no name any more may be killed: the next mount looks for it.
         let has_orphans = !self.table.lock().orphans.is_empty();
@@ -251,6 +256,14 @@ impl Filesystem {
         let raw = log.superblocks.current_mut().raw_mut();
         raw.s_state = U16::new(raw.s_state.get() | STATE_VALID);
         log.superblocks.write_all(self.store.device())
+    }
+
+    /// Makes the checkpoints that delete the rest of large files.
+    fn finish_deleting(&self, log: &mut Log) -> Result<()> {
+        while self.deleting.load(Ordering::Acquire) {
+            self.commit_locked(log, &Chores::default())?;
+        }
+        Ok(())
     }
 
     /// Commits unless a freeze at or behind `ticket` is in a checkpoint already.
@@ -360,15 +373,46 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Takes the last blocks from a file that is to be deleted, if it has more than `most`: the commit
+    /// that frees them would need too much memory for all.
+    fn shorten(&self, inode: &Inode, most: u64) -> bool {
+        let mut state = inode.state.write();
+        let context = self.context();
+        // Damage is met again by the commit that deletes the file.
+        let Ok(Some(from)) = inode.tail(&state, &context.view, most) else { return false };
+        if inode.cut(&mut state, &context, from).is_err() {
+            return false;
+        }
+        let size = from.0.saturating_mul(self.store.block_size().bytes64());
+        let shorter = state.size().min(size);
+        state.set_size(shorter);
+        true
+    }
+
     /// Takes everything that has changed out of the hands of those who change it.
     fn freeze(&self) -> (Frozen, u64) {
         let _gate = self.gate.write();
+        let most = self.options.dirty_limit / FREED_BLOCK_BYTES;
+        let (mut blocks, mut waiting) = (0, false);
+        let fits = |inode: &Inode| {
+            let own = inode.state.read().sectors(1);
+            let fits = blocks == 0 || blocks + own <= most * self.store.block_size().sectors();
+            blocks += if fits { own } else { 0 };
+            waiting |= !fits;
+            fits
+        };
         let (abandoned, dirty) = {
             let mut table = self.table.lock();
-            (table.take_abandoned(), std::mem::take(&mut table.dirty))
+            (table.take_abandoned(fits), std::mem::take(&mut table.dirty))
         };
         let mut inodes = Vec::with_capacity(abandoned.len() + dirty.len());
         for inode in abandoned {
+            if self.shorten(&inode, most) {
+                inodes.push(freeze_inode(&inode, false, self.store.block_size()));
+                self.table.lock().put_back(inode);
+                waiting = true;
+                continue;
+            }
             let fresh = inode.state.read().fresh;
             let given_back = self.numbers.lock().give_back(&self.view(), inode.ino());
             if let Err(error) = given_back {
@@ -377,6 +421,7 @@ impl Filesystem {
                 inodes.push(freeze_inode(&inode, true, self.store.block_size()));
             }
         }
+        self.deleting.store(waiting, Ordering::Release);
         inodes.extend(
             dirty.values().map(|inode| freeze_inode(inode, false, self.store.block_size())),
         );

@@ -144,11 +144,11 @@ impl Table {
         self.held.len()
     }
 
-    /// Takes out the orphans that nobody refers to any more.
-    pub(super) fn take_abandoned(&mut self) -> Vec<InodeRef> {
+    /// Takes out the orphans that nobody refers to any more and that `fit`.
+    pub(super) fn take_abandoned(&mut self, mut fits: impl FnMut(&Inode) -> bool) -> Vec<InodeRef> {
         let abandoned: Vec<InodeRef> = (self.orphans.iter())
             .filter_map(|ino| self.inodes.get(ino))
-            .filter(|inode| self.is_abandoned(inode))
+            .filter(|inode| self.is_abandoned(inode) && fits(inode))
             .cloned()
             .collect();
         for inode in &abandoned {
@@ -157,6 +157,12 @@ impl Table {
             self.dirty.remove(&inode.ino());
         }
         abandoned
+    }
+
+    /// Puts back an orphan that was taken out.
+    pub(super) fn put_back(&mut self, orphan: InodeRef) {
+        self.orphans.insert(orphan.ino());
+        self.insert(orphan);
     }
 
     /// Whether a commit would delete something.

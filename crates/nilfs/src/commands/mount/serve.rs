@@ -117,11 +117,12 @@ struct Service {
 }
 
 impl Service {
-    /// Tells apart moments between which somebody has asked for something, or the kernel has
-    /// forgotten something.
-    fn activity(&self) -> (u64, usize) {
+    /// Tells apart moments between which somebody has asked for something, the kernel has forgotten
+    /// something, or something was written.
+    fn activity(&self) -> (u64, usize, u64) {
         let requests = self.requests.operations();
-        (requests.iter().map(|operation| operation.count).sum(), self.fs.held())
+        let count = requests.iter().map(|operation| operation.count).sum();
+        (count, self.fs.held(), self.fs.status().blocks_written)
     }
 
     /// Lets the cleaner have the settings that `file` has now, or the mount's own files. Gives what
