@@ -35,7 +35,7 @@ pub use fs::cleaning::defrag::Defragmented;
 pub use fs::resize::ResizeProgress;
 pub use fs::{
     Attr, Background, Clock, DirEntry, Entry, Filesystem, Inode, InodeRef, MountOptions, NewInode,
-    OnError, Order, RenameMode, Seek, SetAttr, StatFs, SystemClock, Timestamp,
+    OnError, Order, RenameMode, Seek, SetAttr, SetTime, StatFs, SystemClock, Timestamp,
 };
 pub use log::reader::Log;
 pub use nilfs_ondisk::inode::{DeviceCode, FileType};

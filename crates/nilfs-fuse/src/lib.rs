@@ -7,8 +7,8 @@
 //! |---|---|
 //! | `mountpoint` | `mount(2)`, `umount2(2)` and fusermount3 |
 //! | `mounts` | the kernel's table of mounts |
-//! | `transport` | the FUSE library; the only module that names it, so that another can replace it |
-//! | `operations` | what each request means for the engine; nothing of the library |
+//! | `transport` | requests and answers as they travel through `/dev/fuse` |
+//! | `operations` | what each request means for the engine; nothing of how it travels |
 //! | `nodes` | the numbers by which the kernel knows inodes |
 //! | `ioctl` | inode flags as `chattr` sees them |
 //! | `control` | messages to the process that serves a mount, and back |
@@ -36,8 +36,9 @@
 //! keeps that count, because it is what deletes files, and nothing else of a file that rests.
 //!
 //! # What FUSE cannot pass on
-//! The kernel does not tell FUSE servers of `sync(2)` and `syncfs(2)`; they return at once, and
-//! the engine's commit interval bounds what a power cut can take. `fsync(2)` works as it should.
+//! `sync(2)` and `syncfs(2)` reach us only through a mount of type `fuseblk`, and only since
+//! Linux 6.18, see `mountpoint`. Otherwise they return at once, and the engine's commit interval
+//! bounds what a power cut can take. `fsync(2)` works as it should.
 
 mod control;
 mod fault;
@@ -54,4 +55,4 @@ pub use metrics::{Metrics, OperationCounts};
 pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, remount, unmount};
 pub use mounts::Mounted;
 pub use operations::Caller;
-pub use transport::{Session, Settings, is_noise};
+pub use transport::{Farewell, Session, Settings};

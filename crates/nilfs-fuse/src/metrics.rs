@@ -44,6 +44,7 @@ operations! {
     Write = "write",
     Seek = "seek",
     Fsync = "fsync",
+    SyncFs = "syncfs",
     StatFs = "statfs",
     ReadDir = "readdir",
     Ioctl = "ioctl",

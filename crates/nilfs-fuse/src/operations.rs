@@ -105,12 +105,7 @@ impl Operations {
 
     pub fn set_attr(&self, node: NodeId, changes: &SetAttr) -> Answer<Attr> {
         self.noted(Operation::SetAttr, || {
-            let inode = self.inode(node)?;
-            if *changes == SetAttr::default() {
-                // Only the atime should change, which the format does not have.
-                return self.answer(self.fs.attr(&inode));
-            }
-            self.answer(self.fs.set_attr(&inode, changes))
+            self.answer(self.fs.set_attr(&self.inode(node)?, changes))
         })
     }
 
@@ -220,6 +215,11 @@ impl Operations {
         })
     }
 
+    /// Makes everything durable.
+    pub fn sync_fs(&self) -> Answer<()> {
+        self.noted(Operation::SyncFs, || self.answer(self.fs.sync()))
+    }
+
     pub fn stat_fs(&self) -> Answer<StatFs> {
         self.noted(Operation::StatFs, || self.answer(self.fs.stat_fs()))
     }
@@ -281,13 +281,6 @@ impl Operations {
             };
             Ok(request.answer(value, room))
         })
-    }
-}
-
-impl Drop for Operations {
-    fn drop(&mut self) {
-        // The kernel does not say so of each inode when it leaves.
-        self.fs.let_go_of_all();
     }
 }
 

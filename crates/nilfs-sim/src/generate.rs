@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use nilfs_engine::{RenameMode, Seek, SetAttr, Timestamp};
+use nilfs_engine::{RenameMode, Seek, SetAttr, SetTime, Timestamp};
 use nilfs_ondisk::inode::{DeviceCode, FileType};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -429,7 +429,7 @@ impl Generator {
             5 => size,
             _ => self.offset(size),
         };
-        let mtime = self.chance(10).then(|| self.time());
+        let mtime = self.chance(10).then(|| SetTime::At(self.time()));
         let changes = SetAttr { size: Some(size), mtime, ..SetAttr::default() };
         Op::SetAttr { target, changes }
     }
@@ -445,7 +445,7 @@ impl Generator {
             changes.gid = Some(self.random.random_range(0..70_000));
         }
         if self.chance(30) {
-            changes.mtime = Some(self.time());
+            changes.mtime = Some(SetTime::At(self.time()));
         }
         if self.chance(10) {
             changes.ctime = Some(self.time());

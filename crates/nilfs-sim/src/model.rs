@@ -11,7 +11,7 @@ mod node;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nilfs_engine::{SetAttr, Timestamp};
+use nilfs_engine::{SetAttr, SetTime, Timestamp};
 use nilfs_ondisk::inode::FileType;
 
 use self::node::{APPEND, FLAGS_KNOWN, IMMUTABLE};
@@ -311,9 +311,11 @@ impl Model {
         if changes.size.is_some() {
             self.nodes[&id].file()?;
         }
-        let times = SetAttr { mtime: changes.mtime, ctime: changes.ctime, ..SetAttr::default() };
+        // The mtime alone is somebody's choice, with a ctime it comes from the kernel's cache.
+        let from_cache = changes.mtime.filter(|_| changes.ctime.is_some());
+        let harmless = SetAttr { mtime: from_cache, ctime: changes.ctime, ..SetAttr::default() };
         let flags = self.nodes[&id].flags;
-        if flags & IMMUTABLE != 0 || flags & APPEND != 0 && *changes != times {
+        if flags & IMMUTABLE != 0 || flags & APPEND != 0 && *changes != harmless {
             return Err(Refusal::NotPermitted);
         }
         if let Some(size) = changes.size {
@@ -327,7 +329,11 @@ impl Model {
         node.mode = changes.mode.unwrap_or(node.mode);
         node.uid = changes.uid.unwrap_or(node.uid);
         node.gid = changes.gid.unwrap_or(node.gid);
-        node.mtime = changes.mtime.unwrap_or(node.mtime);
+        node.mtime = match changes.mtime {
+            Some(SetTime::At(time)) => time,
+            Some(SetTime::Now) => now,
+            None => node.mtime,
+        };
         node.ctime = changes.ctime.unwrap_or(now);
         Ok(self.facts(id))
     }

@@ -48,7 +48,7 @@ pub use background::Background;
 pub use inode::{Inode, InodeRef};
 pub use types::{
     Attr, Clock, DirEntry, MountOptions, NewInode, OnError, Order, RenameMode, Seek, SetAttr,
-    StatFs, SystemClock, Timestamp,
+    SetTime, StatFs, SystemClock, Timestamp,
 };
 
 use self::background::Wakeup;

@@ -13,7 +13,7 @@ use zerocopy::little_endian::{U16, U32};
 use super::directory::{self, check_name, check_new_name};
 use super::inode::{Inode, InodeRef, State};
 use super::space::Cost;
-use super::types::{Attr, DirEntry, NewInode, RenameMode, SetAttr};
+use super::types::{Attr, DirEntry, NewInode, RenameMode, SetAttr, Timestamp};
 use super::{Entry, Filesystem};
 use crate::block::{bytes_mut, zeroed};
 use crate::error::{Error, Result};
@@ -530,36 +530,19 @@ impl Filesystem {
         self.change(Cost { pages: 1, inodes: 1, frees }, || {
             let mut state = inode.state.write();
             check_changeable_attributes(&state, changes)?;
+            let now = self.now();
             if let Some(size) = changes.size {
                 let grows = size != state.size();
                 self.resize_file(inode, &mut state, &self.context(), size)?;
                 if grows || changes.mtime.is_none() {
-                    state.set_mtime(self.now());
+                    state.set_mtime(now);
                 }
             }
-            self.apply_changes(&mut state, changes);
+            apply_changes(&mut state, changes, now);
             self.mark_dirty(inode, &mut state);
             Ok(())
         })?;
         self.attr(inode)
-    }
-
-    fn apply_changes(&self, state: &mut State, changes: &SetAttr) {
-        if let Some(mode) = changes.mode {
-            let kept = state.raw.i_mode.get() & !0o7777;
-            state.raw.i_mode = U16::new(kept | mode & 0o7777);
-        }
-        if let Some(uid) = changes.uid {
-            state.raw.i_uid = U32::new(uid);
-        }
-        if let Some(gid) = changes.gid {
-            state.raw.i_gid = U32::new(gid);
-        }
-        if let Some(mtime) = changes.mtime {
-            state.set_mtime(mtime);
-        }
-        state.set_ctime(changes.ctime.unwrap_or_else(|| self.now()));
-        state.attributes_changed = true;
     }
 
     /// Sets the flags of an inode (`FS_*_FL`).
@@ -638,15 +621,34 @@ fn check_directory_changeable(state: &State) -> Result<()> {
     }
 }
 
+fn apply_changes(state: &mut State, changes: &SetAttr, now: Timestamp) {
+    if let Some(mode) = changes.mode {
+        let kept = state.raw.i_mode.get() & !0o7777;
+        state.raw.i_mode = U16::new(kept | mode & 0o7777);
+    }
+    if let Some(uid) = changes.uid {
+        state.raw.i_uid = U32::new(uid);
+    }
+    if let Some(gid) = changes.gid {
+        state.raw.i_gid = U32::new(gid);
+    }
+    if let Some(mtime) = changes.mtime {
+        state.set_mtime(mtime.at(now));
+    }
+    state.set_ctime(changes.ctime.unwrap_or(now));
+    state.attributes_changed = true;
+}
+
 fn check_changeable_attributes(state: &State, changes: &SetAttr) -> Result<()> {
     if state.has_flag(flags::IMMUTABLE) {
         return Err(Error::NotPermitted("the file is immutable"));
     }
-    let more_than_times = changes.mode.is_some()
+    let more_than_touched = changes.mode.is_some()
         || changes.uid.is_some()
         || changes.gid.is_some()
-        || changes.size.is_some();
-    if state.has_flag(flags::APPEND) && more_than_times {
+        || changes.size.is_some()
+        || changes.chooses_times();
+    if state.has_flag(flags::APPEND) && more_than_touched {
         return Err(Error::NotPermitted("the file can only be appended to"));
     }
     Ok(())

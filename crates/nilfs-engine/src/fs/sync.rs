@@ -202,12 +202,12 @@ impl Filesystem {
         Ok(log.base.tree.cno)
     }
 
-    /// Makes everything durable.
+    /// Makes everything durable, which a volume that nobody can write is.
     ///
     /// # Errors
     /// As [`Filesystem::commit`].
     pub fn sync(&self) -> Result<()> {
-        let Some(log) = &self.log else { return Ok(()) };
+        let Some(log) = self.log.as_ref().filter(|_| !self.rests()) else { return Ok(()) };
         let ticket = self.next_freeze();
         let mut log = self.lock_writable(log)?;
         self.commit_past(&mut log, ticket)?;

@@ -161,10 +161,43 @@ pub struct SetAttr {
     pub gid: Option<u32>,
     /// Size in bytes.
     pub size: Option<u64>,
+    /// Last access. The format does not keep it, but setting it is a change of the file.
+    pub atime: Option<SetTime>,
     /// Last change of the content.
-    pub mtime: Option<Timestamp>,
-    /// Last change of anything; now, if `None`.
+    pub mtime: Option<SetTime>,
+    /// Last change of anything; now, if `None`. No program can set it: it comes from a cache that
+    /// has taken changes in for us, together with the mtime.
     pub ctime: Option<Timestamp>,
+}
+
+/// A time to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// That of the change itself.
+    Now,
+    /// A time that somebody has chosen.
+    At(Timestamp),
+}
+
+impl SetTime {
+    pub(super) fn at(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::Now => now,
+            Self::At(time) => time,
+        }
+    }
+}
+
+impl SetAttr {
+    /// Whether somebody chooses the times, as `touch -d` and `cp -p` do, which takes more rights
+    /// than to say that the file was used now.
+    pub(super) fn chooses_times(&self) -> bool {
+        match (self.atime, self.mtime) {
+            (None, None) | (Some(SetTime::Now), Some(SetTime::Now)) => false,
+            (None, Some(_)) => self.ctime.is_none(),
+            _ => true,
+        }
+    }
 }
 
 /// A file to be made.

@@ -129,7 +129,7 @@ impl Mounted {
             assert!(busy && started.elapsed() < PATIENCE, "{error}");
             std::thread::yield_now();
         }
-        self.session.join().unwrap();
+        let _farewell = self.session.join().unwrap();
         drop(self.background);
         // A device that fails on purpose may make this impossible.
         let _ = self.fs.unmount();

@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::{AtFlags, CWD, IFlags, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::io::Errno;
 
 use crate::client;
 use crate::content::Mapping;
@@ -24,9 +25,17 @@ fn ctime(path: &Path) -> Moment {
 
 const OMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT as _ };
 
-fn set(path: &Path, atime: Timespec, mtime: Timespec) {
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW as _ };
+
+const SOME_TIME: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+fn try_set(path: &Path, atime: Timespec, mtime: Timespec) -> Result<(), Errno> {
     let times = Timestamps { last_access: atime, last_modification: mtime };
-    rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+fn set(path: &Path, atime: Timespec, mtime: Timespec) {
+    try_set(path, atime, mtime).unwrap();
 }
 
 fn set_mtime(path: &Path, (tv_sec, tv_nsec): Moment) {
@@ -144,11 +153,52 @@ fn who_may_write_may_touch_but_only_the_owner_sets_a_time() {
 }
 
 #[test]
-fn setting_the_access_time_alone_is_accepted_and_changes_nothing_else() {
+fn setting_the_access_time_alone_is_a_change_of_the_file_but_not_of_its_mtime() {
     let world = World::new();
     let path = world.file("file", "");
     set_mtime(&path, LONG_AGO);
-    set(&path, Timespec { tv_sec: 5, tv_nsec: 0 }, OMIT);
-    set(&path, Timespec { tv_sec: 0, tv_nsec: UTIME_NOW as _ }, OMIT);
-    assert_eq!(mtime(&path), LONG_AGO);
+    assert_eq!(touched(&path, || set(&path, SOME_TIME, OMIT)), (false, true));
+    assert_eq!(touched(&path, || set(&path, NOW, OMIT)), (false, true));
+}
+
+/// A new file has the same mtime and ctime. The two used to be set by different looks at the clock
+/// when the program that makes the file also touches it, as touch(1) does.
+#[test]
+fn the_times_of_a_file_that_is_made_or_touched_are_equal() {
+    let world = World::new();
+    let path = world.file("file", "");
+    assert_eq!(mtime(&path), ctime(&path));
+    set(&path, NOW, NOW);
+    assert_eq!(mtime(&path), ctime(&path));
+    open(&path, OFlags::empty()).unwrap().set_len(5).unwrap();
+    assert_eq!(mtime(&path), ctime(&path));
+}
+
+#[test]
+fn the_times_of_a_file_that_is_only_appended_to_are_not_for_choosing() {
+    let world = World::new();
+    let path = world.file("file", "");
+    set_flags(&path, IFlags::APPEND);
+    for (atime, mtime) in [(OMIT, SOME_TIME), (SOME_TIME, OMIT), (SOME_TIME, SOME_TIME)] {
+        assert_eq!(try_set(&path, atime, mtime), Err(Errno::PERM));
+    }
+    assert_eq!(try_set(&path, OMIT, NOW), Err(Errno::PERM), "as ext4 does");
+    assert_eq!(try_set(&path, NOW, NOW), Ok(()), "it has been used");
+    set_flags(&path, IFlags::empty());
+    assert_eq!(try_set(&path, SOME_TIME, SOME_TIME), Ok(()));
+}
+
+/// The kernel does not expect that an ioctl changes the ctime, and went on to show the one that it
+/// had been told before.
+#[test]
+fn a_change_of_flags_is_seen_in_the_ctime_at_once() {
+    let world = World::new();
+    let path = world.file("file", "");
+    assert_eq!(touched(&path, || set_flags(&path, IFlags::NODUMP)), (false, true));
+    let directory = world.directory("directory");
+    assert_eq!(touched(&directory, || set_flags(&directory, IFlags::NODUMP)), (false, true));
+}
+
+fn set_flags(path: &Path, flags: IFlags) {
+    rustix::fs::ioctl_setflags(fs::File::open(path).unwrap(), flags).unwrap();
 }

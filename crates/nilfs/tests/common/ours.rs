@@ -125,7 +125,7 @@ impl Mounted {
         let process = nilfs
             .args(["mount", "--foreground", "-o", options])
             .args([image, directory.path()])
-            .env("NILFS_LOG", "warn,fuser=error")
+            .env("NILFS_LOG", "warn")
             .stderr(log.reopen().unwrap())
             .spawn()
             .unwrap();

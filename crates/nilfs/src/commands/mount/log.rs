@@ -2,7 +2,6 @@
 //! file in the background. The threads that leave a message serve the volume, so whether it
 //! arrives must not matter to them, and none of them may have to wait for its reader.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::net::UnixDatagram;
@@ -11,18 +10,14 @@ use std::sync::Mutex;
 
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
-use tracing_subscriber::util::SubscriberInitExt;
 
 /// Filters messages, in the syntax of `tracing_subscriber::EnvFilter`.
 const FILTER_VARIABLE: &str = "NILFS_LOG";
 
-/// The FUSE library warns of requests that it rightly refuses.
-const DEFAULT_FILTER: &str = "info,fuser=error";
+const DEFAULT_FILTER: &str = "info";
 
 /// Sends messages to `file`, to the terminal, or to the system's log.
 ///
@@ -39,39 +34,16 @@ pub fn start(file: Option<&Path>, foreground: bool) -> anyhow::Result<()> {
     if let Some(file) = file {
         let opened = File::options().create(true).append(true).open(file);
         let file = opened.with_context(|| format!("cannot open the log {}", file.display()))?;
-        format.with_ansi(false).with_writer(Mutex::new(file)).finish().with(NoNoise).init();
+        format.with_ansi(false).with_writer(Mutex::new(file)).init();
     } else if foreground {
         let colours = io::stderr().is_terminal();
         let format = format.without_time().with_ansi(colours).with_writer(|| Terminal);
-        format.finish().with(NoNoise).init();
+        format.init();
     } else {
         let format = format.without_time().with_ansi(false).with_level(false);
-        format.with_writer(Syslog::open()).finish().with(NoNoise).init();
+        format.with_writer(Syslog::open()).init();
     }
     Ok(())
-}
-
-/// Keeps back what the FUSE library takes for an error and is none.
-struct NoNoise;
-
-impl<S: Subscriber> Layer<S> for NoNoise {
-    fn event_enabled(&self, event: &Event<'_>, _: LayerContext<'_, S>) -> bool {
-        let mut said = Said::default();
-        event.record(&mut said);
-        !nilfs_fuse::is_noise(&said.0)
-    }
-}
-
-/// The words of a message.
-#[derive(Default)]
-struct Said(String);
-
-impl Visit for Said {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() == "message" {
-            self.0 = format!("{value:?}");
-        }
-    }
 }
 
 /// Standard error. A message is dropped while nobody reads what is there already: a pipe is full,

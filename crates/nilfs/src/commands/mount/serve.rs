@@ -85,7 +85,7 @@ pub fn serve(
         let background = fs.start_background().context(threads::NO_THREAD)?;
         let session = Session::start(channel, Arc::clone(&fs), settings)
             .context("cannot answer the kernel")?;
-        threads::start("end", move || events.send(Event::Unmounted(session.join())))?;
+        threads::start("end", move || events.send(Event::Unmounted(session.join().map(drop))))?;
         anyhow::Ok((service, background))
     };
     let (service, background) = begin().inspect_err(|_| take_away(&mount))?;

@@ -1,0 +1,119 @@
+//! An open `/dev/fuse` through which requests come and answers go.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::ioctl::{Setter, opcode};
+use zerocopy::{Immutable, IntoBytes};
+
+use super::abi::OutHeader;
+
+/// A way to the kernel. An answer goes back on the channel on which its request has come.
+#[derive(Debug, Clone)]
+pub(super) struct Channel(Arc<File>);
+
+impl Channel {
+    pub fn new(device: OwnedFd) -> Self {
+        Self(Arc::new(device.into()))
+    }
+
+    /// A second channel to the same mount, so that two threads do not meet in the kernel.
+    ///
+    /// # Errors
+    /// The device cannot be opened: a user who may not do so got the channel from fusermount3.
+    pub fn another(&self) -> io::Result<Self> {
+        const CLONE: u32 = opcode::read::<u32>(229, 0);
+        let device = File::options().read(true).write(true).open("/dev/fuse")?;
+        let of = self.0.as_raw_fd() as u32;
+        // SAFETY: the kernel reads a u32 at the address that it is given.
+        unsafe { rustix::ioctl::ioctl(&device, Setter::<CLONE, u32>::new(of))? };
+        Ok(Self(Arc::new(device)))
+    }
+
+    /// Waits for a request; `None` if no more will come, because the volume is unmounted or the
+    /// connection was aborted.
+    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+        loop {
+            match rustix::io::read(&*self.0, &mut *buffer) {
+                Ok(length) => return Ok(Some(&buffer[..length])),
+                Err(Errno::NODEV) => return Ok(None),
+                // The process that made the request was interrupted before we got it.
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sends an answer or a notice.
+    fn send(&self, error: i32, unique: u64, parts: [&[u8]; 2]) {
+        let length = size_of::<OutHeader>() + parts[0].len() + parts[1].len();
+        let header = OutHeader { length: length as u32, error, unique };
+        let pieces = [header.as_bytes(), parts[0], parts[1]].map(IoSlice::new);
+        match rustix::io::retry_on_intr(|| rustix::io::writev(&*self.0, &pieces)) {
+            // Nobody waits for it any more, or nobody knows what it is about.
+            Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
+            Err(error) => tracing::error!("the kernel does not accept an answer: {error}"),
+        }
+    }
+
+    /// Tells the kernel something without having been asked.
+    pub fn notify(&self, code: i32, notice: &(impl IntoBytes + Immutable)) {
+        self.send(code, 0, [notice.as_bytes(), &[]]);
+    }
+}
+
+/// The right to answer a request, once. Dropped without an answer, it is one: an error, so that
+/// nobody waits for ever.
+#[derive(Debug)]
+pub(super) struct Reply {
+    channel: Channel,
+    unique: u64,
+    sent: bool,
+}
+
+impl Reply {
+    pub fn new(channel: Channel, unique: u64) -> Self {
+        Self { channel, unique, sent: false }
+    }
+
+    fn send(&mut self, error: i32, parts: [&[u8]; 2]) {
+        self.sent = true;
+        self.channel.send(error, self.unique, parts);
+    }
+
+    pub fn error(mut self, errno: Errno) {
+        self.send(-errno.raw_os_error(), [&[], &[]]);
+    }
+
+    pub fn ok(self) {
+        self.bytes(&[]);
+    }
+
+    pub fn bytes(mut self, data: &[u8]) {
+        self.send(0, [data, &[]]);
+    }
+
+    pub fn value(self, value: &(impl IntoBytes + Immutable)) {
+        self.bytes(value.as_bytes());
+    }
+
+    pub fn value_and_bytes(mut self, value: &(impl IntoBytes + Immutable), data: &[u8]) {
+        self.send(0, [value.as_bytes(), data]);
+    }
+
+    /// For requests that want none.
+    pub fn none(mut self) {
+        self.sent = true;
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if !self.sent {
+            self.send(-Errno::IO.raw_os_error(), [&[], &[]]);
+        }
+    }
+}

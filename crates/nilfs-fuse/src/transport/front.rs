@@ -1,0 +1,380 @@
+//! From a request to the answer: lets [`Operations`] do the work, and puts what it says into the
+//! words of the kernel.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use nilfs_engine::{Attr, DeviceCode, FileType, SetAttr, SetTime, Timestamp};
+use nilfs_ondisk::inode::{S_IFDIR, S_IFMT, S_IFREG};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use super::Settings;
+use super::abi::{
+    self, AttrOut, CreateOut, DirEntry, EntryOut, InvalidInode, IoctlOut, LseekOut,
+    NOTICE_INVALID_INODE, OPEN_KEEP_CACHE, OpenOut, SetAttrIn, StatFsOut, WRITE_CACHE, WriteOut,
+    setattr,
+};
+use super::channel::{Channel, Reply};
+use super::request::{Call, Request};
+use crate::control;
+use crate::ioctl;
+use crate::nodes::NodeId;
+use crate::operations::{Answer, Caller, Listed, Operations};
+
+/// How long the kernel may keep a name. Nobody but the kernel changes names.
+const NAMES_KEPT: Duration = Duration::from_secs(24 * 3600);
+
+/// How long the kernel may keep attributes. It knows of all changes except that of the number of
+/// blocks when delayed blocks get their place.
+const ATTRIBUTES_KEPT: Duration = Duration::from_secs(60);
+
+/// Threads that wait for the device beside the readers.
+const WAITING_BESIDE: usize = 32;
+
+/// What answers requests, whichever thread has received them.
+pub(super) struct Front {
+    operations: Arc<Operations>,
+    settings: Settings,
+    readers: usize,
+    /// Requests under way that may wait for the device for long.
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Front {
+    pub fn new(operations: Operations, settings: Settings, readers: usize) -> Self {
+        Self { operations: Arc::new(operations), settings, readers, waiting: Arc::default() }
+    }
+
+    /// Answers a request that came through `channel`. What is to be read goes through `buffer`.
+    pub fn answer(&self, request: Request<'_>, channel: &Channel, buffer: &mut Vec<u8>) {
+        let Request { unique, node, caller, call } = request;
+        let reply = Reply::new(channel.clone(), unique);
+        let operations = &self.operations;
+        match call {
+            Some(Call::Lookup { name }) => match operations.lookup(node, name) {
+                // The kernel may remember that there is no such name.
+                Err(Errno::NOENT) => reply.value(&no_entry()),
+                answer => send_entry(answer, reply),
+            },
+            Some(Call::Forget { lookups }) => {
+                operations.forget(node, lookups);
+                reply.none();
+            }
+            Some(Call::BatchForget(nodes)) => {
+                for one in nodes {
+                    operations.forget(NodeId(one.node), one.lookups);
+                }
+                reply.none();
+            }
+            Some(Call::GetAttr) => send_attr(operations.attr(node), reply),
+            Some(Call::SetAttr(arguments)) => {
+                send_attr(operations.set_attr(node, &changes(&arguments)), reply);
+            }
+            Some(Call::ReadLink) => send(operations.read_link(node), reply, |reply, target| {
+                reply.bytes(&target);
+            }),
+            Some(Call::Symlink { name, target }) => {
+                send_entry(operations.symlink(caller, node, name, target), reply);
+            }
+            Some(Call::MkNod { name, mode, rdev }) => {
+                let rdev = DeviceCode::decode(u64::from(rdev));
+                send_entry(operations.create(caller, node, name, mode as u16, rdev), reply);
+            }
+            Some(Call::MkDir { name, mode }) => {
+                let mode = mode as u16 & !S_IFMT | S_IFDIR;
+                let rdev = DeviceCode::default();
+                send_entry(operations.create(caller, node, name, mode, rdev), reply);
+            }
+            Some(Call::Create { name, mode }) => {
+                let mode = mode as u16 & !S_IFMT | S_IFREG;
+                let rdev = DeviceCode::default();
+                send(operations.create(caller, node, name, mode, rdev), reply, |reply, attr| {
+                    let open = OpenOut { flags: OPEN_KEEP_CACHE, ..OpenOut::default() };
+                    reply.value(&CreateOut { entry: entry_out(&attr), open });
+                });
+            }
+            Some(Call::Unlink { name }) => send_done(operations.unlink(node, name), reply),
+            Some(Call::RmDir { name }) => send_done(operations.rmdir(node, name), reply),
+            Some(Call::Rename { name, to_dir, to_name, flags }) => {
+                send_done(operations.rename(node, name, to_dir, to_name, flags), reply);
+            }
+            Some(Call::Link { node: file, name }) => {
+                send_entry(operations.link(file, node, name), reply);
+            }
+            Some(Call::Read { offset, size }) => {
+                let size = size as usize;
+                if buffer.len() < size {
+                    buffer.resize(size, 0);
+                }
+                match operations.read(node, offset, &mut buffer[..size]) {
+                    Ok(length) => reply.bytes(&buffer[..length]),
+                    Err(errno) => reply.error(errno),
+                }
+            }
+            Some(Call::Write { offset, data, write_flags, flags }) => {
+                // Pages that the kernel writes back belong to no particular open file.
+                let flags = if write_flags & WRITE_CACHE != 0 { 0 } else { flags };
+                let flags = OFlags::from_bits_retain(flags);
+                send(operations.write(node, offset, data, flags), reply, |reply, ()| {
+                    reply.value(&WriteOut { size: data.len() as u32, padding: 0 });
+                });
+            }
+            Some(Call::Lseek { offset, whence }) => {
+                send(operations.seek(node, offset, whence), reply, |reply, offset| {
+                    reply.value(&LseekOut { offset });
+                });
+            }
+            Some(Call::Fsync { data_only }) => {
+                self.patiently(move |operations| {
+                    send_done(operations.sync(node, data_only), reply);
+                });
+            }
+            Some(Call::SyncFs) => {
+                self.patiently(move |operations| send_done(operations.sync_fs(), reply));
+            }
+            Some(Call::ReadDir { cookie, size }) => {
+                self.read_dir(node, cookie, size as usize, reply, Self::listed);
+            }
+            Some(Call::ReadDirPlus { cookie, size }) => {
+                self.read_dir(node, cookie, size as usize, reply, Self::listed_with_attributes);
+            }
+            Some(Call::StatFs) => send(operations.stat_fs(), reply, |reply, stat| {
+                reply.value(&StatFsOut {
+                    blocks: stat.blocks,
+                    free: stat.free,
+                    available: stat.available,
+                    files: stat.files,
+                    files_free: stat.files_free,
+                    block_size: stat.block_size,
+                    name_max: stat.name_max,
+                    fragment_size: stat.block_size,
+                    ..StatFsOut::default()
+                });
+            }),
+            Some(Call::Ioctl { command: control::NUMBER, input, room }) => {
+                self.control(caller, input, room, reply);
+            }
+            Some(Call::Ioctl { command, input, room }) => {
+                let answer = operations.ioctl(node, command, input, room);
+                if ioctl::is_change(command) {
+                    // The kernel does not expect that it changes the ctime.
+                    channel.notify(NOTICE_INVALID_INODE, &attributes_of(node));
+                }
+                send(answer, reply, |reply, output| reply.value_and_bytes(&DONE, &output));
+            }
+            // The session's affair, which never come here; and what we say we do not do: OPEN,
+            // FLUSH and RELEASE among others, see the crate's documentation.
+            Some(Call::Init(_) | Call::Destroy) | None => reply.error(Errno::NOSYS),
+        }
+    }
+
+    /// Does what may take long without taking the last reader from everybody else.
+    fn patiently(&self, work: impl FnOnce(&Operations) + Send + 'static) {
+        let waiting = self.waiting.fetch_add(1, Ordering::Relaxed) + 1;
+        let operations = Arc::clone(&self.operations);
+        let counter = Arc::clone(&self.waiting);
+        let work = move || {
+            work(&operations);
+            counter.fetch_sub(1, Ordering::Relaxed);
+        };
+        if waiting < self.readers || waiting > WAITING_BESIDE {
+            return work();
+        }
+        // The thread gets its work when it is there, because a thread that cannot be started keeps
+        // nothing of what it was given.
+        let (hand_over, handed) = mpsc::channel();
+        let wait = move || handed.recv().map(|work: Box<dyn FnOnce() + Send>| work());
+        let _ = thread::Builder::new().spawn(wait);
+        if let Err(mpsc::SendError(work)) = hand_over.send(Box::new(work)) {
+            work();
+        }
+    }
+
+    /// Passes a message on to those who understand it, and their answer back.
+    fn control(&self, caller: Caller, input: &[u8], room: usize, reply: Reply) {
+        let handler = self.settings.control.clone();
+        let (Some(handler), Some(message)) = (handler, control::unframed(input)) else {
+            return reply.error(Errno::NOTTY);
+        };
+        let message = message.to_vec();
+        self.patiently(move |_| {
+            let answer = control::frame(&handler(caller, &message));
+            match answer.filter(|answer| answer.len() <= room) {
+                Some(answer) => reply.value_and_bytes(&DONE, &answer),
+                None => reply.error(Errno::MSGSIZE),
+            }
+        });
+    }
+
+    /// Lists a directory from `cookie` on, with as many entries as fit into `size` bytes.
+    fn read_dir(
+        &self,
+        dir: NodeId,
+        mut cookie: u64,
+        size: usize,
+        reply: Reply,
+        entry: impl Fn(&Self, &Listed, &mut Page) -> bool,
+    ) {
+        let mut page = Page { bytes: Vec::with_capacity(size), size };
+        loop {
+            let listed = match self.operations.list(dir, cookie) {
+                Ok(listed) => listed,
+                Err(errno) if page.bytes.is_empty() => return reply.error(errno),
+                // What was found before the error is an answer; the error comes at the next call.
+                Err(_) => return reply.bytes(&page.bytes),
+            };
+            for listed in &listed {
+                if !entry(self, listed, &mut page) {
+                    return reply.bytes(&page.bytes);
+                }
+                cookie = listed.next;
+            }
+            if listed.is_empty() {
+                return reply.bytes(&page.bytes);
+            }
+        }
+    }
+
+    fn listed(&self, listed: &Listed, page: &mut Page) -> bool {
+        page.add(&[], listed, self.operations.type_of(listed).ok())
+    }
+
+    fn listed_with_attributes(&self, listed: &Listed, page: &mut Page) -> bool {
+        let entry = self.operations.entry_of(listed);
+        // "." and "..", and a name without an inode, which the kernel asks for when it needs it,
+        // are no nodes that it gets.
+        let given = entry.as_ref().ok().filter(|_| !listed.is_dots());
+        let out = given.map_or_else(EntryOut::default, |entry| entry_out(&entry.attr));
+        let file_type = entry.as_ref().ok().map(|entry| entry.attr.file_type);
+        let fits = page.add(out.as_bytes(), listed, file_type);
+        if fits && let Some(entry) = given {
+            self.operations.give_listed(entry);
+        }
+        fits
+    }
+}
+
+/// Entries of a directory on their way to the kernel.
+struct Page {
+    bytes: Vec<u8>,
+    size: usize,
+}
+
+impl Page {
+    /// Adds an entry with what comes `before` it, if there is room.
+    fn add(&mut self, before: &[u8], listed: &Listed, file_type: Option<FileType>) -> bool {
+        let length = before.len() + size_of::<DirEntry>() + listed.name.len();
+        if self.bytes.len() + length.next_multiple_of(8) > self.size {
+            return false;
+        }
+        let entry = DirEntry {
+            ino: listed.ino.0,
+            next: listed.next,
+            name_length: listed.name.len() as u32,
+            // 0: unknown, as that of a damaged inode is.
+            file_type: file_type.map_or(0, |file_type| u32::from(file_type.mode_bits() >> 12)),
+        };
+        self.bytes.extend_from_slice(before);
+        self.bytes.extend_from_slice(entry.as_bytes());
+        self.bytes.extend_from_slice(&listed.name);
+        self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
+        true
+    }
+}
+
+/// An ioctl that was done.
+const DONE: IoctlOut = IoctlOut { result: 0, flags: 0, in_vectors: 0, out_vectors: 0 };
+
+fn send<T>(answer: Answer<T>, reply: Reply, success: impl FnOnce(Reply, T)) {
+    match answer {
+        Ok(value) => success(reply, value),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn send_done(answer: Answer<()>, reply: Reply) {
+    send(answer, reply, |reply, ()| reply.ok());
+}
+
+fn send_entry(answer: Answer<Attr>, reply: Reply) {
+    send(answer, reply, |reply, attr| reply.value(&entry_out(&attr)));
+}
+
+fn send_attr(answer: Answer<Attr>, reply: Reply) {
+    send(answer, reply, |reply, attr| {
+        reply.value(&AttrOut {
+            valid: ATTRIBUTES_KEPT.as_secs(),
+            valid_ns: 0,
+            padding: 0,
+            attr: attr_out(&attr),
+        });
+    });
+}
+
+/// A file that the kernel is given.
+fn entry_out(attr: &Attr) -> EntryOut {
+    EntryOut {
+        node: NodeId::from(attr.ino).0,
+        generation: u64::from(attr.generation),
+        entry_valid: NAMES_KEPT.as_secs(),
+        attr_valid: ATTRIBUTES_KEPT.as_secs(),
+        entry_valid_ns: 0,
+        attr_valid_ns: 0,
+        attr: attr_out(attr),
+    }
+}
+
+/// That there is no such name.
+fn no_entry() -> EntryOut {
+    EntryOut { entry_valid: NAMES_KEPT.as_secs(), ..EntryOut::default() }
+}
+
+fn attr_out(attr: &Attr) -> abi::Attr {
+    abi::Attr {
+        ino: attr.ino.0,
+        size: attr.size,
+        blocks: attr.blocks,
+        // The format has no atime.
+        atime: attr.mtime.seconds,
+        mtime: attr.mtime.seconds,
+        ctime: attr.ctime.seconds,
+        atime_ns: attr.mtime.nanoseconds,
+        mtime_ns: attr.mtime.nanoseconds,
+        ctime_ns: attr.ctime.nanoseconds,
+        mode: u32::from(attr.file_type.mode_bits() | attr.mode),
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev.encode() as u32,
+        ..abi::Attr::default()
+    }
+}
+
+/// That the attributes which the kernel keeps of an inode are out of date.
+fn attributes_of(node: NodeId) -> InvalidInode {
+    InvalidInode { node: node.0, offset: -1, length: 0 }
+}
+
+fn changes(asked: &SetAttrIn) -> SetAttr {
+    let given = |field| asked.valid & field != 0;
+    let time = |field, now, seconds, nanoseconds| {
+        given(field).then_some(match given(now) {
+            true => SetTime::Now,
+            false => SetTime::At(Timestamp { seconds, nanoseconds }),
+        })
+    };
+    SetAttr {
+        mode: given(setattr::MODE).then_some((asked.mode & 0o7777) as u16),
+        uid: given(setattr::UID).then_some(asked.uid),
+        gid: given(setattr::GID).then_some(asked.gid),
+        size: given(setattr::SIZE).then_some(asked.size),
+        atime: time(setattr::ATIME, setattr::ATIME_NOW, asked.atime, asked.atime_ns),
+        mtime: time(setattr::MTIME, setattr::MTIME_NOW, asked.mtime, asked.mtime_ns),
+        ctime: given(setattr::CTIME)
+            .then_some(Timestamp { seconds: asked.ctime, nanoseconds: asked.ctime_ns }),
+    }
+}

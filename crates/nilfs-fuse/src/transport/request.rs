@@ -1,0 +1,271 @@
+//! What comes from the kernel, checked for length.
+
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+use super::abi::{
+    BatchForgetIn, CreateIn, FSYNC_DATA_ONLY, ForgetIn, ForgetOne, FsyncIn, IOCTL_UNRESTRICTED,
+    InHeader, InitIn, IoctlIn, LinkIn, LseekIn, MkDirIn, MkNodIn, ReadIn, Rename2In, RenameIn,
+    SetAttrIn, WriteIn, opcode,
+};
+use crate::nodes::NodeId;
+use crate::operations::Caller;
+
+/// A request and who makes it.
+#[derive(Debug)]
+pub(super) struct Request<'a> {
+    /// By which the answer names it.
+    pub unique: u64,
+    /// What it is about, or the directory of the name that it is about.
+    pub node: NodeId,
+    pub caller: Caller,
+    /// `None`: we do not know what it asks for, or it is cut off.
+    pub call: Option<Call<'a>>,
+}
+
+/// What is asked for. Names have no zeros; the kernel has checked them.
+#[derive(Debug)]
+pub(super) enum Call<'a> {
+    Init(InitIn),
+    Lookup {
+        name: &'a [u8],
+    },
+    /// Not answered.
+    Forget {
+        lookups: u64,
+    },
+    /// Not answered.
+    BatchForget(Vec<ForgetOne>),
+    GetAttr,
+    SetAttr(SetAttrIn),
+    ReadLink,
+    Symlink {
+        name: &'a [u8],
+        target: &'a [u8],
+    },
+    MkNod {
+        name: &'a [u8],
+        mode: u32,
+        rdev: u32,
+    },
+    MkDir {
+        name: &'a [u8],
+        mode: u32,
+    },
+    Create {
+        name: &'a [u8],
+        mode: u32,
+    },
+    Unlink {
+        name: &'a [u8],
+    },
+    RmDir {
+        name: &'a [u8],
+    },
+    Rename {
+        name: &'a [u8],
+        to_dir: NodeId,
+        to_name: &'a [u8],
+        flags: u32,
+    },
+    Link {
+        node: NodeId,
+        name: &'a [u8],
+    },
+    Read {
+        offset: u64,
+        size: u32,
+    },
+    Write {
+        offset: u64,
+        data: &'a [u8],
+        write_flags: u32,
+        flags: u32,
+    },
+    Lseek {
+        offset: u64,
+        whence: u32,
+    },
+    Fsync {
+        data_only: bool,
+    },
+    ReadDir {
+        cookie: u64,
+        size: u32,
+    },
+    ReadDirPlus {
+        cookie: u64,
+        size: u32,
+    },
+    StatFs,
+    Ioctl {
+        command: u32,
+        input: &'a [u8],
+        room: usize,
+    },
+    SyncFs,
+    Destroy,
+}
+
+impl<'a> Request<'a> {
+    /// Reads what has come in one piece from `/dev/fuse`; `None` if it is no request at all.
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let (header, rest) = InHeader::read_from_prefix(bytes).ok()?;
+        if header.length as usize != bytes.len() {
+            return None;
+        }
+        // Extensions would come last; we ask for none.
+        Some(Self {
+            unique: header.unique,
+            node: NodeId(header.node),
+            caller: Caller { uid: header.uid, gid: header.gid },
+            call: Arguments(rest).call(header.opcode),
+        })
+    }
+}
+
+/// What is left of the arguments.
+struct Arguments<'a>(&'a [u8]);
+
+impl<'a> Arguments<'a> {
+    fn take<T: FromBytes + Immutable + KnownLayout>(&mut self) -> Option<T> {
+        let (value, rest) = T::read_from_prefix(self.0).ok()?;
+        self.0 = rest;
+        Some(value)
+    }
+
+    /// Everything up to a zero.
+    fn name(&mut self) -> Option<&'a [u8]> {
+        let end = self.0.iter().position(|byte| *byte == 0)?;
+        let name = &self.0[..end];
+        self.0 = &self.0[end + 1..];
+        Some(name)
+    }
+
+    fn bytes(&mut self, count: u32) -> Option<&'a [u8]> {
+        self.0.get(..count as usize)
+    }
+
+    fn call(mut self, code: u32) -> Option<Call<'a>> {
+        Some(match code {
+            opcode::INIT => Call::Init(self.take()?),
+            opcode::LOOKUP => Call::Lookup { name: self.name()? },
+            opcode::FORGET => Call::Forget { lookups: self.take::<ForgetIn>()?.lookups },
+            opcode::BATCH_FORGET => {
+                let count = self.take::<BatchForgetIn>()?.count;
+                Call::BatchForget((0..count).map_while(|_| self.take()).collect())
+            }
+            opcode::GETATTR => Call::GetAttr,
+            opcode::SETATTR => Call::SetAttr(self.take()?),
+            opcode::READLINK => Call::ReadLink,
+            opcode::SYMLINK => Call::Symlink { name: self.name()?, target: self.name()? },
+            opcode::MKNOD => {
+                let MkNodIn { mode, rdev, .. } = self.take()?;
+                Call::MkNod { name: self.name()?, mode, rdev }
+            }
+            opcode::MKDIR => {
+                let MkDirIn { mode, .. } = self.take()?;
+                Call::MkDir { name: self.name()?, mode }
+            }
+            opcode::CREATE => {
+                let CreateIn { mode, .. } = self.take()?;
+                Call::Create { name: self.name()?, mode }
+            }
+            opcode::UNLINK => Call::Unlink { name: self.name()? },
+            opcode::RMDIR => Call::RmDir { name: self.name()? },
+            opcode::RENAME => {
+                let RenameIn { to_dir } = self.take()?;
+                self.rename(to_dir, 0)?
+            }
+            opcode::RENAME2 => {
+                let Rename2In { to_dir, flags, .. } = self.take()?;
+                self.rename(to_dir, flags)?
+            }
+            opcode::LINK => {
+                let LinkIn { node } = self.take()?;
+                Call::Link { node: NodeId(node), name: self.name()? }
+            }
+            opcode::READ => {
+                let ReadIn { offset, size, .. } = self.take()?;
+                Call::Read { offset, size }
+            }
+            opcode::WRITE => {
+                let WriteIn { offset, size, write_flags, flags, .. } = self.take()?;
+                Call::Write { offset, data: self.bytes(size)?, write_flags, flags }
+            }
+            opcode::LSEEK => {
+                let LseekIn { offset, whence, .. } = self.take()?;
+                Call::Lseek { offset, whence }
+            }
+            opcode::FSYNC | opcode::FSYNCDIR => {
+                let FsyncIn { flags, .. } = self.take()?;
+                Call::Fsync { data_only: flags & FSYNC_DATA_ONLY != 0 }
+            }
+            opcode::READDIR => {
+                let ReadIn { offset: cookie, size, .. } = self.take()?;
+                Call::ReadDir { cookie, size }
+            }
+            opcode::READDIRPLUS => {
+                let ReadIn { offset: cookie, size, .. } = self.take()?;
+                Call::ReadDirPlus { cookie, size }
+            }
+            opcode::STATFS => Call::StatFs,
+            opcode::IOCTL => {
+                let IoctlIn { flags, command, in_size, out_size, .. } = self.take()?;
+                if flags & IOCTL_UNRESTRICTED != 0 {
+                    return None;
+                }
+                let input = self.bytes(in_size)?;
+                Call::Ioctl { command, input, room: out_size as usize }
+            }
+            opcode::SYNCFS => Call::SyncFs,
+            opcode::DESTROY => Call::Destroy,
+            _ => return None,
+        })
+    }
+
+    fn rename(&mut self, to_dir: u64, flags: u32) -> Option<Call<'a>> {
+        let (name, to_name) = (self.name()?, self.name()?);
+        Some(Call::Rename { name, to_dir: NodeId(to_dir), to_name, flags })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    fn request(code: u32, arguments: &[u8]) -> Vec<u8> {
+        let length = (size_of::<InHeader>() + arguments.len()) as u32;
+        let header = InHeader { length, opcode: code, unique: 7, node: 9, ..InHeader::default() };
+        [header.as_bytes(), arguments].concat()
+    }
+
+    #[test]
+    fn a_request_is_read_field_by_field() {
+        let arguments = Rename2In { to_dir: 5, flags: 1, padding: 0 };
+        let bytes = request(opcode::RENAME2, &[arguments.as_bytes(), b"old\0new\0"].concat());
+        let parsed = Request::parse(&bytes).unwrap();
+        assert_eq!((parsed.unique, parsed.node), (7, NodeId(9)));
+        let Some(Call::Rename { name: b"old", to_dir, to_name: b"new", flags: 1 }) = parsed.call
+        else {
+            panic!("{parsed:?}")
+        };
+        assert_eq!(to_dir, NodeId(5));
+    }
+
+    #[test]
+    fn what_is_cut_off_or_unknown_is_no_call() {
+        let write = WriteIn { size: 4, ..WriteIn::default() };
+        let bytes = request(opcode::WRITE, &[write.as_bytes(), b"abc"].concat());
+        assert!(Request::parse(&bytes).unwrap().call.is_none(), "a byte is missing");
+        assert!(Request::parse(&request(opcode::LOOKUP, b"name")).unwrap().call.is_none());
+        assert!(Request::parse(&request(opcode::SETATTR, b"")).unwrap().call.is_none());
+        assert!(Request::parse(&request(4711, b"")).unwrap().call.is_none());
+        assert!(
+            Request::parse(&bytes[..bytes.len() - 1]).is_none(),
+            "the header's length is wrong"
+        );
+        assert!(Request::parse(b"short").is_none());
+    }
+}
