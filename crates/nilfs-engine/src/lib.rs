@@ -26,7 +26,7 @@ mod tree;
 mod volume;
 
 pub use cleaner::options::{
-    Amount, CleanerOptions, CleanerOrder, CleanerState, CleanerTotals, ManualRun, Policy,
+    Amount, CleanerOptions, CleanerOrder, CleanerState, CleanerTotals, Loss, ManualRun, Policy,
     RunProgress, Status, Usage,
 };
 pub use error::{Error, Result};

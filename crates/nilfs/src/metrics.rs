@@ -92,7 +92,11 @@ impl Metrics {
             gauge("uptime_seconds", "Seconds since the mount", status.uptime),
             gauge("checkpoint", "Number of the newest checkpoint", status.cno.0),
             gauge("dirty_bytes", "Changed bytes in memory", status.dirty_bytes),
-            gauge("writing_stopped", "1 if an error has ended all writing", status.stopped.into()),
+            gauge(
+                "writing_stopped",
+                "1 if an error has ended all writing",
+                status.stopped.is_some().into(),
+            ),
             gauge("segment_bytes", "Bytes of a segment", segment * block),
             gauge("segments", "Segments of the volume", status.geometry.nsegments),
             gauge("clean_segments", "Segments that are clean", status.clean_segments),

@@ -170,7 +170,7 @@ pub struct CleanerTotals {
 }
 
 /// The state of a mounted volume, for people who watch it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// What the cleaner is doing.
     pub state: CleanerState,
@@ -215,8 +215,23 @@ pub struct Status {
     pub uptime: u64,
     /// Changed bytes in memory.
     pub dirty_bytes: u64,
-    /// Why nothing is written any more.
-    pub stopped: bool,
+    /// The error after which nothing is written any more, and what that has cost.
+    pub stopped: Option<Loss>,
+    /// `cno` was asked for at the mount, and is not the newest checkpoint.
+    pub of_the_past: bool,
+}
+
+/// What is lost when nothing can be written any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// The error.
+    pub reason: String,
+    /// Everything that was changed before this moment is on the device (s since 1970).
+    pub since: u64,
+    /// How many files have changed since, at most.
+    pub files: u64,
+    /// How many bytes of theirs, at most.
+    pub bytes: u64,
 }
 
 /// Where the space of a volume is. All in blocks, of the moment of the newest checkpoint.

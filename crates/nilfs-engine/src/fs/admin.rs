@@ -15,7 +15,7 @@ use super::sync::Log;
 use super::{Filesystem, Stopped};
 use crate::checkpoints;
 use crate::cleaner::liveness::Protection;
-use crate::cleaner::options::{CleanerOrder, CleanerState, Status, Usage};
+use crate::cleaner::options::{CleanerOrder, CleanerState, Loss, Status, Usage};
 use crate::cleaner::table::SegmentTable;
 use crate::commit::{Chores, root_of};
 use crate::error::{Error, Result};
@@ -218,8 +218,25 @@ impl Filesystem {
             lifetime_segments_freed: lifetime.segments_freed,
             uptime: self.mounted.elapsed().as_secs(),
             dirty_bytes: self.space.uncommitted_pages() * geometry.block_size.bytes64(),
-            stopped: self.stopped.read().is_some() && !self.rests(),
+            stopped: self.loss(),
+            of_the_past: self.options.checkpoint.is_some(),
         }
+    }
+
+    /// What is not on the device because of an error.
+    fn loss(&self) -> Option<Loss> {
+        let reason = match &*self.stopped.read() {
+            Some(Stopped::Failed(reason)) => reason.clone(),
+            _ => return None,
+        };
+        let pages = self.exposed.pages.load(Ordering::Relaxed) + self.space.dirty_pages();
+        Some(Loss {
+            reason,
+            since: self.exposed.since.load(Ordering::Relaxed),
+            files: self.exposed.files.load(Ordering::Relaxed)
+                + self.table.lock().dirty.len() as u64,
+            bytes: pages * self.store.block_size().bytes64(),
+        })
     }
 
     /// Totals over the life of the volume, so far.

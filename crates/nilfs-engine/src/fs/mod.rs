@@ -57,7 +57,7 @@ use self::file_sync::Waiting;
 use self::inode::{Context, State};
 use self::numbers::InodeNumbers;
 use self::space::{Claim, Cost, Space};
-use self::sync::Log;
+use self::sync::{Exposed, Log};
 use self::table::Table;
 use crate::block::BlockPool;
 use crate::error::{Error, Result};
@@ -152,6 +152,8 @@ pub struct Filesystem {
     syncs: AtomicU64,
     /// Who waits for it.
     waiting: Waiting,
+    /// What a failing device would take along.
+    exposed: Exposed,
     /// What was written since the mount.
     written: Written,
     mounted: Instant,
@@ -225,6 +227,7 @@ impl Filesystem {
             changes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             waiting: Waiting::default(),
+            exposed: Exposed::new(now.seconds as u64),
             written: Written { before: volume.lifetime, ..Written::default() },
             mounted: Instant::now(),
             may_have_orphans: !volume.is_clean(),

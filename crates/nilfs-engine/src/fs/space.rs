@@ -257,6 +257,11 @@ impl Space {
         self.dirty_pages.load(Ordering::Relaxed) + self.frozen_pages.load(Ordering::Relaxed)
     }
 
+    /// Pages that the next commit would take.
+    pub(crate) fn dirty_pages(&self) -> u64 {
+        self.dirty_pages.load(Ordering::Relaxed)
+    }
+
     /// Bytes of memory that the next commit would take, with pages of so many bytes.
     pub(crate) fn dirty_memory(&self, page: u64) -> u64 {
         memory(page, &self.dirty_pages, &self.dirty_inodes)

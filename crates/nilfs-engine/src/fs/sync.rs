@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nilfs_ondisk::bmap::Root;
@@ -67,9 +67,39 @@ pub(super) struct Log {
     /// The next checkpoint has to be written even if nothing has changed: the chain of logs was cut
     /// by a recovery.
     pub(super) resumes: bool,
+    /// Before the newest checkpoint took what had changed (s since 1970).
+    frozen_at: u64,
     /// The superblocks say that the volume is in use.
     in_use: bool,
     pub(super) closed: bool,
+}
+
+/// What has been taken from memory and is not durable yet, or never will be.
+#[derive(Debug, Default)]
+pub(super) struct Exposed {
+    pub(super) files: AtomicU64,
+    pub(super) pages: AtomicU64,
+    /// What was changed before is durable (s since 1970).
+    pub(super) since: AtomicU64,
+}
+
+impl Exposed {
+    /// Nothing has been changed before this moment (s since 1970).
+    pub(super) fn new(since: u64) -> Self {
+        Self { since: AtomicU64::new(since), ..Self::default() }
+    }
+
+    fn add(&self, frozen: &Frozen) {
+        let pages: usize = frozen.inodes.iter().map(|file| file.overlay.pages.len()).sum();
+        self.files.fetch_add(frozen.inodes.len() as u64, Ordering::Relaxed);
+        self.pages.fetch_add(pages as u64, Ordering::Relaxed);
+    }
+
+    fn flushed(&self, frozen_at: u64) {
+        self.files.store(0, Ordering::Relaxed);
+        self.pages.store(0, Ordering::Relaxed);
+        self.since.fetch_max(frozen_at, Ordering::Relaxed);
+    }
 }
 
 /// What a commit has done beside making a checkpoint.
@@ -130,6 +160,7 @@ impl Log {
             superblock_seq: newest.header.seq,
             superblock_time: 0,
             resumes: !found.clean,
+            frozen_at: 0,
             in_use: false,
             closed: false,
         })
@@ -278,13 +309,16 @@ impl Filesystem {
     /// the way of the chores alone leaves these undone.
     pub(super) fn commit_locked(&self, log: &mut Log, chores: &Chores) -> Result<Outcome> {
         self.release_quarantine(log);
+        let now = self.now().seconds as u64;
         let (frozen, freeze) = self.freeze();
         if frozen.is_empty() && chores.is_empty() && !log.resumes {
             self.space.thaw();
             log.completed = freeze;
+            log.frozen_at = now;
             return Ok(Outcome::default());
         }
         let done = self.write_checkpoint(log, &frozen, chores);
+        self.exposed.add(&frozen);
         log.synced = false;
         if done.is_ok() {
             // Nobody but this function refers to what was frozen any more.
@@ -298,6 +332,7 @@ impl Filesystem {
         }
         let done = done?;
         log.completed = freeze;
+        log.frozen_at = now;
         log.resumes = false;
         let moved = log.base.position.seq != log.superblock_seq;
         if moved && self.now().seconds - log.superblock_time >= SUPERBLOCK_INTERVAL {
@@ -369,6 +404,7 @@ impl Filesystem {
             flushed?;
         }
         log.unflushed = None;
+        self.exposed.flushed(log.frozen_at);
         log.quarantine.flushed(log.quarantine.commits());
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use nilfs_engine::{CleanerState, Policy, Status};
+use nilfs_engine::{CleanerState, Loss, Policy, Status};
 use serde::Serialize;
 
 use crate::administration::{Administration, Target};
@@ -36,8 +36,10 @@ pub struct Args {
 #[derive(Serialize)]
 struct Record {
     checkpoint: u64,
+    of_the_past: bool,
     uptime_seconds: u64,
     stopped: bool,
+    loss: Option<Loss>,
     dirty_bytes: u64,
     block_size: u64,
     blocks_per_segment: u32,
@@ -101,8 +103,12 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
     let block = status.geometry.block_size.bytes64();
     let moved = status.cleaner.blocks_moved;
     let mut lines = Vec::new();
-    if status.stopped {
-        lines.push(("state", "read-only after an error; see the log".to_owned()));
+    if let Some(loss) = &status.stopped {
+        lines.push(("state", format!("read-only after an error: {}", loss.reason)));
+        lines.push(("not on the device", not_written(loss)));
+    }
+    if status.of_the_past {
+        lines.push(("checkpoint shown", status.cno.to_string()));
     }
     lines.extend(cleaner(status));
     lines.extend([
@@ -119,10 +125,17 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
         ),
         ("full", full(rates::until_full(None, status))),
         ("in memory", format!("{} to be written", size::human(status.dirty_bytes))),
-        ("newest checkpoint", status.cno.to_string()),
-        ("mounted for", output::duration(Duration::from_secs(status.uptime))),
     ]);
+    if !status.of_the_past {
+        lines.push(("newest checkpoint", status.cno.to_string()));
+    }
+    lines.push(("mounted for", output::duration(Duration::from_secs(status.uptime))));
     lines
+}
+
+fn not_written(loss: &Loss) -> String {
+    let (bytes, since) = (size::human(loss.bytes), local_time(loss.since as i64));
+    format!("{bytes} of up to {} files, changed since {since}", loss.files)
 }
 
 /// What the cleaner does, has done, and is set to.
@@ -191,8 +204,10 @@ fn record(status: &Status) -> Record {
     let cleaner = &status.cleaner;
     Record {
         checkpoint: status.cno.0,
+        of_the_past: status.of_the_past,
         uptime_seconds: status.uptime,
-        stopped: status.stopped,
+        stopped: status.stopped.is_some(),
+        loss: status.stopped.clone(),
         dirty_bytes: status.dirty_bytes,
         block_size: status.geometry.block_size.bytes64(),
         blocks_per_segment: status.geometry.blocks_per_segment,

@@ -1,5 +1,6 @@
-//! `nilfs umount`: unmounts, and waits until everything is on the device.
+//! `nilfs umount`: unmounts, waits until everything is on the device, and says so if it is not.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -8,12 +9,18 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
+use nilfs_device::{Access, FileDevice};
+use nilfs_engine::{Loss, Volume};
 use nilfs_fuse::Mounted;
+use nilfs_ondisk::superblock::{STATE_ERROR, STATE_VALID};
 use rustix::io::Errno;
 
-use crate::administration::{is_believable, mounts_of};
+use crate::administration::{Administration, is_believable, mounts_of};
+use crate::control::Client;
 use crate::exit::{self, Failure, Status};
 use crate::names::{Name, ambiguous};
+use crate::output::local_time;
+use crate::size::human;
 
 /// Unmount volumes and wait until they are clean
 #[derive(Debug, clap::Args)]
@@ -78,12 +85,55 @@ fn unmount(dir: &Path) -> anyhow::Result<()> {
     }
     // Before unmounting: the path is known to name the right file while the volume is mounted.
     let volume = File::open(&mounted.source);
+    let written = !mounted.is_read_only();
+    let loss = if written { write_out(dir) } else { None };
     nilfs_fuse::unmount(dir)?;
-    let volume = volume.with_context(|| {
-        format!("unmounted, but cannot see when {} is clean", mounted.source.display())
-    })?;
-    wait_for_release(&volume, !mounted.is_read_only())
-        .with_context(|| format!("unmounted, but cannot wait for {}", mounted.source.display()))
+    let source = mounted.source.display();
+    let volume =
+        volume.with_context(|| format!("unmounted, but cannot see when {source} is clean"))?;
+    wait_for_release(&volume, written)
+        .with_context(|| format!("unmounted, but cannot wait for {source}"))?;
+    match loss {
+        Some(loss) => Err(refuse(format!("is unmounted, but {}", missing(&loss, &source))).into()),
+        None if written && is_marked_as_bad(&mounted.source) => {
+            let why = "is unmounted, but the last checkpoint could not be written; see the log";
+            Err(refuse(why.into()).into())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Lets everything be written while the process can still be asked what has become of it. Returns
+/// what could not be written.
+fn write_out(dir: &Path) -> Option<Loss> {
+    // Whether it fails is a part of the answer to the question. A process that does not answer is
+    // gone, or of another version.
+    let _ = File::open(dir).and_then(|dir| dir.sync_all());
+    Client::new(dir).status().ok()?.stopped
+}
+
+/// What is not on the device, and why.
+fn missing(loss: &Loss, source: &dyn Display) -> String {
+    let Loss { reason, since, files, bytes } = loss;
+    let since = local_time(*since as i64);
+    let what = match files {
+        0 => format!("what has changed since {since} may not be on {source}"),
+        1 => format!("1 file with changes since {since} ({}) is not on {source}", human(*bytes)),
+        files => format!(
+            "up to {files} files with changes since {since} ({} in all) are not on {source}",
+            human(*bytes)
+        ),
+    };
+    format!("{what}: {reason}")
+}
+
+/// Whether the volume was left with an error noted in its superblocks.
+fn is_marked_as_bad(source: &Path) -> bool {
+    let superblocks = FileDevice::open(source, Access::Inspect)
+        .map_err(anyhow::Error::from)
+        .and_then(|device| Ok(Volume::superblocks(&device)?));
+    let state = superblocks.map(|(newest, _)| newest.raw().s_state.get());
+    state.is_ok_and(|state| state & STATE_VALID == 0 && state & STATE_ERROR != 0)
 }
 
 /// The path without symbolic links, also that of a mount whose process is gone, which cannot be

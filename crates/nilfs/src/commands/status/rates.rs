@@ -82,7 +82,8 @@ pub mod tests {
             lifetime_segments_freed: 50,
             uptime: 1000,
             dirty_bytes: 0,
-            stopped: false,
+            stopped: None,
+            of_the_past: false,
         }
     }
 

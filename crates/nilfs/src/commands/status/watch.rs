@@ -149,7 +149,7 @@ fn numbers(status: &Status, full: Option<Duration>) -> Vec<Line<'static>> {
             output::duration(Duration::from_secs(status.uptime))
         )),
     ];
-    if status.stopped {
+    if status.stopped.is_some() {
         lines.insert(0, Line::from("read-only after an error; see the log").red().bold());
     }
     lines
@@ -188,6 +188,7 @@ fn graph(
 
 #[cfg(test)]
 mod tests {
+    use nilfs_engine::Loss;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -232,7 +233,8 @@ mod tests {
 
     #[test]
     fn an_error_that_ended_writing_is_not_overlooked() {
-        let screen = screen(90, 24, Status { stopped: true, ..later() });
+        let loss = Loss { reason: "it broke".into(), since: 0, files: 1, bytes: 2 };
+        let screen = screen(90, 24, Status { stopped: Some(loss), ..later() });
         assert!(screen.contains("read-only after an error"), "{screen}");
     }
 
