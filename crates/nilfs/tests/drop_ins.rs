@@ -9,7 +9,7 @@ use std::path::Path;
 use common::tool::{tool, tool_with_input};
 use common::{Outcome, Volume, empty_volume, volume};
 
-const TOOLS: [&str; 14] = [
+const TOOLS: [&str; 17] = [
     "chcp",
     "dumpseg",
     "lscp",
@@ -17,12 +17,15 @@ const TOOLS: [&str; 14] = [
     "mkcp",
     "mkfs.nilfs2",
     "mount.fuse.nilfs",
+    "mount.fuseblk.nilfs",
     "mount.nilfs2",
     "nilfs-clean",
     "nilfs-resize",
     "nilfs-tune",
     "nilfs_cleanerd",
     "rmcp",
+    "umount.fuse.nilfs",
+    "umount.fuseblk.nilfs",
     "umount.nilfs2",
 ];
 
@@ -425,12 +428,13 @@ fn the_mount_helpers_end_with_the_codes_of_mount_8() {
     ] {
         assert_eq!(complaint(run(&volume, line), code), format!("{message}\n"));
     }
-    let said = complaint(run(&volume, "mount.nilfs2 -o frobnicate IMAGE /"), 1);
-    assert!(said.starts_with("mount.nilfs2: unknown option frobnicate"), "{said}");
-    let said = complaint(run(&volume, "mount.nilfs2 IMAGE /nowhere"), 32);
-    assert!(said.starts_with("mount.nilfs2: cannot mount on /nowhere"), "{said}");
-    for name in ["mount.nilfs2", "mount.fuse.nilfs"] {
-        assert_eq!(tool(name, ["-f", "/nowhere", "/nowhere"]).output(), "", "fake");
+    for name in ["mount.nilfs2", "mount.fuse.nilfs", "mount.fuseblk.nilfs"] {
+        let run = |words: &str| run(&volume, &format!("{name} {words}"));
+        let said = complaint(run("-o frobnicate IMAGE /"), 1);
+        assert!(said.starts_with(&format!("{name}: unknown option frobnicate")), "{said}");
+        let said = complaint(run("IMAGE /nowhere"), 32);
+        assert!(said.starts_with(&format!("{name}: cannot mount on /nowhere")), "{said}");
+        assert_eq!(run("-f /nowhere /nowhere").output(), "", "fake");
     }
 }
 

@@ -35,6 +35,7 @@ fn links_are_where_the_programs_of_nilfs_utils_are() {
         "usr/sbin/mkfs.nilfs2",
         "usr/sbin/mount.nilfs2",
         "usr/sbin/mount.fuse.nilfs",
+        "usr/sbin/umount.fuseblk.nilfs",
         "usr/sbin/nilfs-resize",
         "usr/sbin/nilfs_cleanerd",
     ];

@@ -12,7 +12,6 @@ mod lssu;
 mod mkcp;
 mod mkfs;
 mod mount;
-mod mount_fuse;
 mod nilfs_clean;
 mod nilfs_cleanerd;
 mod nilfs_resize;
@@ -49,21 +48,24 @@ pub struct Tool {
 }
 
 /// All of them.
-const TOOLS: [&Tool; 14] = [
+const TOOLS: [&Tool; 17] = [
     &chcp::TOOL,
     &dumpseg::TOOL,
     &lscp::TOOL,
     &lssu::TOOL,
     &mkcp::TOOL,
     &mkfs::TOOL,
-    &mount::TOOL,
-    &mount_fuse::TOOL,
+    &mount::FOR_NILFS2,
+    &mount::FOR_FUSE,
+    &mount::FOR_FUSEBLK,
     &nilfs_clean::TOOL,
     &nilfs_cleanerd::TOOL,
     &nilfs_resize::TOOL,
     &nilfs_tune::TOOL,
     &rmcp::TOOL,
-    &umount::TOOL,
+    &umount::FOR_NILFS2,
+    &umount::FOR_FUSE,
+    &umount::FOR_FUSEBLK,
 ];
 
 /// The exit code of every tool that failed; the helpers of mount(8) have more of them.

@@ -1,4 +1,6 @@
-//! `mount.nilfs2`: the helper of mount(8) for the type nilfs2, which mounts through us.
+//! The helpers of mount(8), which finds one for each type of mount as a program of its name:
+//! `mount.nilfs2` for that of Linux, which becomes a mount through us, and two for the types that
+//! our own mounts have.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,12 +16,9 @@ use crate::administration;
 use crate::exit::Status;
 use crate::output::say;
 
-pub(super) const TOOL: Tool = Tool {
-    name: "mount.nilfs2",
-    usage: "\
-Usage: mount.nilfs2 [-fnrvw] [-o OPTIONS] DEVICE DIR
-The helper of mount(8) for the type nilfs2; see nilfs mount --help for the options.
-
+macro_rules! options {
+    () => {
+        "
   -f   do nothing
   -n   accepted without effect
   -r   read-only
@@ -28,11 +27,32 @@ The helper of mount(8) for the type nilfs2; see nilfs mount --help for the optio
   -o   options, separated by commas
   -h   this help
   -V   the version
-",
-    long: &[],
-    complaint: "mount.nilfs2: ",
-    run,
-};
+"
+    };
+}
+
+macro_rules! helper_for {
+    ($type:literal) => {
+        Tool {
+            name: concat!("mount.", $type),
+            usage: concat!(
+                "Usage: mount.",
+                $type,
+                " [-fnrvw] [-o OPTIONS] DEVICE DIR\nThe helper of mount(8) for the type ",
+                $type,
+                "; see nilfs mount --help for the options.\n",
+                options!()
+            ),
+            long: &[],
+            complaint: concat!("mount.", $type, ": "),
+            run,
+        }
+    };
+}
+
+pub(super) const FOR_NILFS2: Tool = helper_for!("nilfs2");
+pub(super) const FOR_FUSE: Tool = helper_for!("fuse.nilfs");
+pub(super) const FOR_FUSEBLK: Tool = helper_for!("fuseblk.nilfs");
 
 /// Exit codes as in mount(8).
 const USAGE: u8 = 1;

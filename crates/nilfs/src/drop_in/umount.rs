@@ -1,5 +1,5 @@
-//! `umount.nilfs2`: the helper of umount(8) for the type nilfs2, for our mounts and for those of
-//! Linux itself.
+//! The helpers of umount(8): `umount.nilfs2`, for our mounts and for those of Linux itself, and two
+//! for the types that our own mounts have. Through them umount(8) says what could not be written.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,12 +13,9 @@ use super::{Ended, FAILED, Tool};
 use crate::administration;
 use crate::output::say;
 
-pub(super) const TOOL: Tool = Tool {
-    name: "umount.nilfs2",
-    usage: "\
-Usage: umount.nilfs2 [-flnrv] DIR...
-The helper of umount(8) for the type nilfs2.
-
+macro_rules! options {
+    () => {
+        "
   -f   by force
   -l   now, although something is in use; the rest follows later
   -n   accepted without effect
@@ -26,11 +23,32 @@ The helper of umount(8) for the type nilfs2.
   -v   say what was done
   -h   this help
   -V   the version
-",
-    long: &[],
-    complaint: "umount.nilfs2: ",
-    run,
-};
+"
+    };
+}
+
+macro_rules! helper_for {
+    ($type:literal) => {
+        Tool {
+            name: concat!("umount.", $type),
+            usage: concat!(
+                "Usage: umount.",
+                $type,
+                " [-flnrv] DIR...\nThe helper of umount(8) for the type ",
+                $type,
+                ".\n",
+                options!()
+            ),
+            long: &[],
+            complaint: concat!("umount.", $type, ": "),
+            run,
+        }
+    };
+}
+
+pub(super) const FOR_NILFS2: Tool = helper_for!("nilfs2");
+pub(super) const FOR_FUSE: Tool = helper_for!("fuse.nilfs");
+pub(super) const FOR_FUSEBLK: Tool = helper_for!("fuseblk.nilfs");
 
 /// Exit code as in mount(8): of several, some were unmounted.
 const SOME_UNMOUNTED: u8 = 64;
