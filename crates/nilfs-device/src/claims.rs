@@ -3,6 +3,8 @@
 //! * A writer locks the bytes of the device, exclusively.
 //! * A reader holds a shared lock on one byte far beyond the device's end, where nothing is ever
 //!   stored. A writer who must not be looked at for a moment locks that byte.
+//! * A process that is about to let go of the device, and only writes what is left, locks the byte
+//!   after that one. Others can wait for it.
 //!
 //! The system lets anybody who may read a file place shared locks on it, but exclusive ones only
 //! those who may write. So one exclusive lock says that there is a writer, and no shared lock ever
@@ -15,6 +17,7 @@ use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -24,6 +27,8 @@ use nix::libc::{self, c_int, c_short, off_t};
 const READERS: u64 = 1 << 62;
 /// The bytes that a writer locks.
 const CONTENT: Range<u64> = 0..READERS;
+/// The byte that a process locks at its end.
+const ENDING: Range<u64> = READERS + 1..READERS + 2;
 /// How many locks of readers a writer passes by on the way to a byte that is free.
 const MOST_PASSED: u32 = 64;
 
@@ -123,12 +128,7 @@ pub(crate) fn table_key(dev: u64, ino: u64) -> String {
 /// Any system error.
 pub(crate) fn read(device: &File) -> io::Result<Claim> {
     let file = File::open(path_of(device))?;
-    let shared = lock(libc::F_RDLCK, &readers());
-    while let Err(error) = fcntl(&file, FcntlArg::F_OFD_SETLKW(&shared)) {
-        if error != Errno::EINTR {
-            return Err(error.into());
-        }
-    }
+    wait_for_shared_lock(&file, &readers())?;
     Ok(Box::new(Locked(file)))
 }
 
@@ -150,8 +150,47 @@ pub(crate) fn keep_readers_out(device: &File) -> io::Result<Option<Claim>> {
     Ok(locked.then(|| Box::new(Locked(file)) as Claim))
 }
 
+/// Says that this process is about to let go of `device`, until the file is closed.
+///
+/// # Errors
+/// Any system error.
+pub(crate) fn announce_end(device: &File) -> io::Result<File> {
+    let file = File::options().write(true).open(path_of(device))?;
+    match try_lock(&file, libc::F_WRLCK, &ENDING)? {
+        true => Ok(file),
+        false => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
+
+/// Whether a process is about to let go of a device or image.
+///
+/// # Errors
+/// It cannot be opened for reading.
+pub fn is_ending(path: &Path) -> io::Result<bool> {
+    Ok(lock_in_the_way(&File::open(path)?, libc::F_RDLCK, &ENDING)?.is_some())
+}
+
+/// Waits until no process is about to let go of a device or image, however long that takes.
+///
+/// # Errors
+/// It cannot be opened for reading.
+pub fn wait_for_end(path: &Path) -> io::Result<()> {
+    wait_for_shared_lock(&File::open(path)?, &ENDING)
+}
+
 fn readers() -> Range<u64> {
     READERS..READERS + 1
+}
+
+/// Waits until nobody has an exclusive lock on any of the bytes, and locks them with others.
+fn wait_for_shared_lock(file: &File, bytes: &Range<u64>) -> io::Result<()> {
+    let shared = lock(libc::F_RDLCK, bytes);
+    while let Err(error) = fcntl(file, FcntlArg::F_OFD_SETLKW(&shared)) {
+        if error != Errno::EINTR {
+            return Err(error.into());
+        }
+    }
+    Ok(())
 }
 
 /// Locks bytes, unless somebody has locked one of them.
@@ -192,6 +231,6 @@ fn lock(kind: c_int, bytes: &Range<u64>) -> libc::flock {
 }
 
 /// A path that opens the same file once more, whatever has become of its name.
-fn path_of(device: &File) -> String {
+pub(crate) fn path_of(device: &File) -> String {
     format!("/proc/self/fd/{}", device.as_raw_fd())
 }

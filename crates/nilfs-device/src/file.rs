@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 use thiserror::Error;
 
@@ -103,6 +104,10 @@ impl OpenError {
 /// writer is kept out.
 pub struct FileDevice {
     file: File,
+    /// The same block device, opened so that nobody else on this host can claim it.
+    exclusive: Mutex<Option<File>>,
+    /// Says that this process is about to let go of it.
+    ending: Mutex<Option<File>>,
     size: AtomicU64,
     access: Access,
     /// Somebody has locked all of it for reading, so that other writers cannot see this one yet.
@@ -135,6 +140,56 @@ impl FileDevice {
             false => opening.for_reading(),
         }
     }
+
+    /// Gives up the exclusive claim on a block device, so that the kernel can have it for a mount.
+    /// Other writers of ours are still kept out. Nothing may be written until somebody has claimed
+    /// the device again.
+    pub fn yield_claim(&self) {
+        self.exclusive.lock().take();
+    }
+
+    /// Claims a block device once more.
+    ///
+    /// # Errors
+    /// Somebody was faster.
+    pub fn retake_claim(&self) -> io::Result<()> {
+        if self.file.metadata()?.file_type().is_block_device() {
+            let claim = claim_exclusively(Path::new(&claims::path_of(&self.file)))?;
+            *self.exclusive.lock() = Some(claim);
+        }
+        Ok(())
+    }
+
+    /// Tells other processes that it is worth waiting: only what is left is still being written.
+    /// [`crate::wait_for_end`] waits for that.
+    ///
+    /// # Errors
+    /// The system has no lock for that.
+    pub fn announce_end(&self) -> io::Result<()> {
+        let announced = claims::announce_end(&self.file)?;
+        *self.ending.lock() = Some(announced);
+        Ok(())
+    }
+
+    /// Gives up all locks and claims. Nothing may be written any more.
+    ///
+    /// # Errors
+    /// The name of this process is still on the device.
+    pub fn release(&self) -> io::Result<()> {
+        self.yield_claim();
+        if self.access.writes() {
+            claims::stop_writing(&self.file);
+        }
+        rustix::fs::flock(&self.file, FlockOperation::Unlock)?;
+        self.ending.lock().take();
+        Ok(())
+    }
+}
+
+/// Asks the kernel whether anybody has a block device mounted or claimed, and claims it.
+fn claim_exclusively(path: &Path) -> io::Result<File> {
+    let flags = OFlags::EXCL.bits() as i32;
+    File::options().read(true).write(true).custom_flags(flags).open(path)
 }
 
 impl Drop for FileDevice {
@@ -165,7 +220,7 @@ impl<'a> Opening<'a> {
     }
 
     fn for_reading(self) -> Result<FileDevice, OpenError> {
-        let mut file = self.open_file()?;
+        let mut file = self.open_file(self.path)?;
         if self.access == Access::ReadOnly {
             self.refuse_if(claims::is_written(&file).unwrap_or(false))?;
         }
@@ -181,16 +236,18 @@ impl<'a> Opening<'a> {
         }
         // Where nothing can be locked, nobody can be told.
         let reading = claims::read(&file).ok();
-        self.opened(file, Marked::Yes, reading)
+        self.opened(file, None, Marked::Yes, reading)
     }
 
     fn for_writing(self) -> Result<FileDevice, OpenError> {
-        let mut file = self.open_file()?;
+        let exclusive = self.claim()?;
+        let same = exclusive.as_ref().map(claims::path_of);
+        let mut file = self.open_file(same.as_ref().map_or(self.path, Path::new))?;
         let mut marked = self.mark(&file)?;
         if let (Marked::No, Node::File { .. }) = (marked, self.node) {
             drop(file);
             self.refuse_if(self.is_open_for_writing())?;
-            file = self.open_file()?;
+            file = self.open_file(self.path)?;
             marked = self.mark(&file)?;
         }
         // Names this process to those who are refused, and keeps udev away. Whoever may read the
@@ -211,20 +268,25 @@ impl<'a> Opening<'a> {
         {
             return Err(self.busy(Holder::Loop(device)));
         }
-        self.opened(file, marked, None)
+        self.opened(file, exclusive, marked, None)
     }
 
-    fn open_file(&self) -> Result<File, OpenError> {
-        let mut options = File::options();
-        options.read(true).write(self.access.writes());
-        if self.access == Access::ReadWrite && matches!(self.node, Node::Device(_)) {
-            // On a block device this asks the kernel whether anybody has it mounted.
-            options.custom_flags(OFlags::EXCL.bits() as i32);
+    /// Claims a block device for this process alone, if it is to be written.
+    fn claim(&self) -> Result<Option<File>, OpenError> {
+        if self.access != Access::ReadWrite || !matches!(self.node, Node::Device(_)) {
+            return Ok(None);
         }
-        options.open(self.path).map_err(|error| match error.kind() {
+        let claimed = claim_exclusively(self.path).map(Some);
+        claimed.map_err(|error| match error.kind() {
             io::ErrorKind::ResourceBusy => self.busy(holder_of(self.path, self.node)),
             _ => self.cannot(error),
         })
+    }
+
+    fn open_file(&self, path: &Path) -> Result<File, OpenError> {
+        let mut options = File::options();
+        options.read(true).write(self.access.writes());
+        options.open(path).map_err(|error| self.cannot(error))
     }
 
     /// Shows other writers that this one is there.
@@ -245,6 +307,7 @@ impl<'a> Opening<'a> {
     fn opened(
         self,
         file: File,
+        exclusive: Option<File>,
         marked: Marked,
         reading: Option<Claim>,
     ) -> Result<FileDevice, OpenError> {
@@ -253,6 +316,8 @@ impl<'a> Opening<'a> {
         Ok(FileDevice {
             size: AtomicU64::new(size.map_err(|error| self.cannot(error.into()))?),
             file,
+            exclusive: Mutex::new(exclusive),
+            ending: Mutex::default(),
             access: self.access,
             unmarked: AtomicBool::new(marked == Marked::No),
             _reading: reading,

@@ -18,7 +18,7 @@ mod recording;
 
 use std::io;
 
-pub use claims::{Claim, is_read, is_written};
+pub use claims::{Claim, is_ending, is_read, is_written, wait_for_end};
 pub use faulty::{Faults, FaultyDevice};
 pub use file::{Access, FileDevice, OpenError};
 pub use holder::Holder;

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `mountpoint` | `mount(2)`, `umount2(2)` and fusermount3 |
 //! | `mounts` | the kernel's table of mounts |
+//! | `loop_device` | a loop device that lends its name to a mount |
 //! | `transport` | requests and answers as they travel through `/dev/fuse` |
 //! | `operations` | what each request means for the engine; nothing of how it travels |
 //! | `nodes` | the numbers by which the kernel knows inodes |
@@ -43,6 +44,7 @@
 mod control;
 mod fault;
 mod ioctl;
+mod loop_device;
 mod metrics;
 mod mountpoint;
 mod mounts;
@@ -51,6 +53,7 @@ mod operations;
 mod transport;
 
 pub use control::{Handler, LONGEST, ask};
+pub use loop_device::lends_its_name;
 pub use metrics::{Metrics, OperationCounts};
 pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, remount, unmount};
 pub use mounts::Mounted;

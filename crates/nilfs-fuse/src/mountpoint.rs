@@ -1,4 +1,10 @@
 //! Mounting and unmounting: the superuser asks the kernel, everybody else fusermount3.
+//!
+//! # Two types of mounts
+//! The kernel has FUSE as `fuse` and as `fuseblk`. With `fuseblk` it passes sync(2) and syncfs(2) on
+//! (since Linux 6.18), and umount(2) returns only when the answer to its last request is there. With
+//! `fuse` it does neither. `fuseblk` is for the superuser, and takes a block device as its source,
+//! which it claims for itself as for any file system on it.
 
 use std::ffi::{CString, OsString};
 use std::fs;
@@ -6,6 +12,7 @@ use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -16,10 +23,14 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use thiserror::Error;
 
-use crate::mounts::{FILE_SYSTEM, Mounted};
+use crate::loop_device;
+use crate::mounts::{BLOCK, Mounted, PLAIN, SUBTYPE, source_at};
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
+
+/// Bytes in a block of a device, as `fuseblk` wants to know it; what devices have by themselves.
+const BLOCK_SIZE: u32 = 4096;
 
 /// KiB that the kernel may read ahead; as much as fits into one request.
 const READ_AHEAD_KIB: &str = "1024";
@@ -74,8 +85,16 @@ impl MountError {
 }
 
 /// How the kernel treats the mount; everything else is the engine's affair.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelOptions {
+    /// As `fuseblk`; the source is a block device on which nobody has an exclusive claim, or an
+    /// image.
+    pub block: bool,
+    /// What comes after the dot in the type that the table of mounts shows; with nothing, the dot
+    /// is missing as well.
+    pub subtype: String,
+    /// The checkpoint of the past that is shown, for the table of mounts.
+    pub checkpoint: Option<u64>,
     /// Nothing can be changed.
     pub read_only: bool,
     /// Device nodes are dead.
@@ -90,7 +109,32 @@ pub struct KernelOptions {
     pub allow_other: bool,
 }
 
+impl Default for KernelOptions {
+    fn default() -> Self {
+        Self {
+            block: false,
+            subtype: SUBTYPE.to_owned(),
+            checkpoint: None,
+            read_only: false,
+            nodev: false,
+            nosuid: false,
+            noexec: false,
+            sync: false,
+            allow_other: false,
+        }
+    }
+}
+
 impl KernelOptions {
+    /// The type, as mount(2) and the table of mounts have it.
+    fn file_system(&self) -> String {
+        let kind = if self.block { BLOCK } else { PLAIN };
+        match self.subtype.as_str() {
+            "" => kind.to_owned(),
+            subtype => format!("{kind}.{subtype}"),
+        }
+    }
+
     fn flags(&self) -> MountFlags {
         // The format has no atime; with this the kernel does not even try.
         let mut flags = MountFlags::NOATIME;
@@ -166,22 +210,23 @@ impl Mountpoint {
         &self.dir
     }
 
-    /// Mounts, and gives the channel through which the kernel will send its requests. Until they
-    /// are answered, whoever looks into the directory waits.
+    /// Mounts, and returns the channel through which the kernel will send its requests. Until they
+    /// are answered, everybody who looks into the directory waits.
     ///
     /// # Errors
     /// The kernel or fusermount3 refused.
     pub fn mount(
-        self,
+        &self,
         source: &Path,
         options: &KernelOptions,
     ) -> Result<(Mount, OwnedFd), MountError> {
         let channel = match rustix::process::geteuid().is_root() {
-            true => mount_directly(&self.dir, source, options)?,
+            true if options.block => mount_block(&self.dir, source, options)?,
+            true => mount_directly(&self.dir, &source_at(source, options.checkpoint), options)?,
             false => mount_with_helper(&self.dir, source, options)?,
         };
         let device = Mounted::on(&self.dir).map(|mounted| mounted.device);
-        Ok((Mount { dir: self.dir, device }, channel))
+        Ok((Mount { dir: self.dir.clone(), device, block: options.block }, channel))
     }
 }
 
@@ -191,6 +236,8 @@ pub struct Mount {
     dir: PathBuf,
     /// As in the table of mounts.
     device: Option<String>,
+    /// Of type `fuseblk`.
+    block: bool,
 }
 
 impl Mount {
@@ -203,7 +250,8 @@ impl Mount {
     /// Lets the kernel read ahead as much as fits into a request, if we may.
     pub fn raise_read_ahead(&self) {
         if let Some(device) = &self.device {
-            let setting = format!("/sys/class/bdi/{device}/read_ahead_kb");
+            let suffix = if self.block { "-fuseblk" } else { "" };
+            let setting = format!("/sys/class/bdi/{device}{suffix}/read_ahead_kb");
             if let Err(error) = fs::write(&setting, READ_AHEAD_KIB) {
                 tracing::debug!("{setting}: {error}");
             }
@@ -298,6 +346,17 @@ fn take_away(dir: &Path, flags: UnmountFlags, helper_flags: &[&str]) -> Result<(
     }
 }
 
+/// An image gets a loop device, which the mount keeps when this function lets go of it.
+fn mount_block(dir: &Path, source: &Path, options: &KernelOptions) -> Result<OwnedFd, MountError> {
+    let is_device = fs::metadata(source).is_ok_and(|it| it.file_type().is_block_device());
+    if is_device {
+        return mount_directly(dir, source, options);
+    }
+    let lent = loop_device::lend(source)
+        .map_err(|error| MountError::system("attach a loop device to the image", error))?;
+    mount_directly(dir, &lent.path, options)
+}
+
 fn mount_directly(
     dir: &Path,
     source: &Path,
@@ -318,9 +377,12 @@ fn mount_directly(
     if options.allow_other {
         data.push_str(",allow_other");
     }
+    if options.block {
+        data.push_str(&format!(",blksize={BLOCK_SIZE}"));
+    }
     let cannot = |error| MountError::system(format!("mount on {}", dir.display()), error);
     let data = CString::new(data).map_err(|error| cannot(io::Error::from(error)))?;
-    rustix::mount::mount(source, dir, FILE_SYSTEM, options.flags(), data.as_c_str())
+    rustix::mount::mount(source, dir, options.file_system(), options.flags(), data.as_c_str())
         .map_err(|error| cannot(error.into()))?;
     Ok(channel)
 }
@@ -334,9 +396,11 @@ fn mount_with_helper(
 ) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(|e| MountError::system("make a socket", e))?;
     let mut words = OsString::from(options.words().join(","));
-    let subtype = FILE_SYSTEM.trim_start_matches("fuse.");
-    words.push(format!(",subtype={subtype},fsname="));
-    words.push(escape_commas(source));
+    if !options.subtype.is_empty() {
+        words.push(format!(",subtype={}", options.subtype));
+    }
+    words.push(",fsname=");
+    words.push(escape_commas(&source_at(source, options.checkpoint)));
     let mut command = Command::new(HELPER);
     command.arg("-o").arg(words).arg("--").arg(dir).env("_FUSE_COMMFD", "0");
     command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());

@@ -1,12 +1,26 @@
 //! The table of mounts that the kernel keeps.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::OsStringExt;
+use std::mem::offset_of;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
-/// The type of our mounts.
-pub(crate) const FILE_SYSTEM: &str = "fuse.nilfs";
+use nilfs_ondisk::geometry::PRIMARY_SUPERBLOCK;
+use nilfs_ondisk::superblock::{MAGIC, RawSuperblock};
+
+use crate::loop_device;
+
+/// The kernel's types of FUSE mounts, see `mountpoint`.
+pub(crate) const PLAIN: &str = "fuse";
+pub(crate) const BLOCK: &str = "fuseblk";
+
+/// What comes after the dot in the type of our mounts, unless another name was asked for.
+pub(crate) const SUBTYPE: &str = "nilfs";
+
+/// What comes after the source of a mount that shows a checkpoint of the past, before its number.
+const AT_CHECKPOINT: &str = "@cp=";
 
 /// A mounted file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +35,11 @@ pub struct Mounted {
     pub file_system: String,
     /// What was mounted: for us, the device or image.
     pub source: PathBuf,
+    /// What the table calls the source: it has the number of a checkpoint of the past with it, or is
+    /// a loop device that lends its name.
+    pub shown: PathBuf,
+    /// The checkpoint of the past that is shown.
+    pub checkpoint: Option<u64>,
     /// Words such as `ro` and `nosuid`, separated by commas: those of the mount, then those of the
     /// file system.
     options: String,
@@ -40,10 +59,15 @@ impl Mounted {
         Self::all().into_iter().rev().find(|mounted| mounted.dir == dir)
     }
 
-    /// Whether it is a volume that we serve.
+    /// Whether it is a volume that we serve. A mount with another subtype than ours is one if there
+    /// is a NILFS2 volume on its source, as far as we may see that.
     #[must_use]
     pub fn is_nilfs(&self) -> bool {
-        self.file_system == FILE_SYSTEM
+        match fuse_subtype(&self.file_system) {
+            Some(SUBTYPE) => true,
+            Some(_) => has_volume(&self.source),
+            None => false,
+        }
     }
 
     /// Whether nothing can be changed through it.
@@ -76,10 +100,58 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     let mut options = words.next()?.into_string().ok()?;
     let mut words = words.skip_while(|word| word != "-").skip(1);
     let file_system = words.next()?.into_string().ok()?;
-    let source = words.next()?.into();
+    let shown = PathBuf::from(words.next()?);
     options.push(',');
     options.push_str(&words.next()?.to_string_lossy());
-    Some(Mounted { device, dir, root, file_system, source, options })
+    let (source, checkpoint) = match fuse_subtype(&file_system) {
+        Some(_) => source_of(&shown),
+        None => (shown.clone(), None),
+    };
+    Some(Mounted { device, dir, root, file_system, source, shown, checkpoint, options })
+}
+
+/// The subtype of a FUSE mount, which may be empty.
+fn fuse_subtype(file_system: &str) -> Option<&str> {
+    let (kind, subtype) = file_system.split_once('.').unwrap_or((file_system, ""));
+    [PLAIN, BLOCK].contains(&kind).then_some(subtype)
+}
+
+/// What the table of mounts calls a source of which a checkpoint of the past is shown. FUSE shows no
+/// options but those of the kernel.
+pub(crate) fn source_at(source: &Path, checkpoint: Option<u64>) -> PathBuf {
+    let mut shown = source.as_os_str().to_owned();
+    if let Some(number) = checkpoint {
+        shown.push(format!("{AT_CHECKPOINT}{number}"));
+    }
+    shown.into()
+}
+
+/// The device or image, and the checkpoint of it, that the table shows.
+fn source_of(shown: &Path) -> (PathBuf, Option<u64>) {
+    let at_checkpoint = || {
+        let shown = shown.as_os_str().as_bytes();
+        let sign = AT_CHECKPOINT.as_bytes();
+        let at = shown.windows(sign.len()).rposition(|part| part == sign)?;
+        let number = str::from_utf8(&shown[at + sign.len()..]).ok()?.parse().ok()?;
+        Some((PathBuf::from(OsStr::from_bytes(&shown[..at])), number))
+    };
+    match at_checkpoint() {
+        // A file may be called so.
+        Some((source, number)) if !shown.exists() => (source, Some(number)),
+        _ => (loop_device::image_of(shown).unwrap_or_else(|| shown.to_owned()), None),
+    }
+}
+
+/// Whether a device or image has the magic number of a primary superblock.
+fn has_volume(source: &Path) -> bool {
+    let is_fit = |it: fs::Metadata| it.is_file() || it.file_type().is_block_device();
+    if !fs::metadata(source).is_ok_and(is_fit) {
+        return false;
+    }
+    let mut magic = [0; 2];
+    let at = PRIMARY_SUPERBLOCK + offset_of!(RawSuperblock, s_magic) as u64;
+    fs::File::open(source).is_ok_and(|it| it.read_exact_at(&mut magic, at).is_ok())
+        && u16::from_le_bytes(magic) == MAGIC
 }
 
 /// Undoes the table's `\ooo` for blanks and backslashes.
@@ -116,6 +188,8 @@ mod tests {
             root: "/".into(),
             file_system: "fuse.nilfs".into(),
             source: r"/dev/sd\a".into(),
+            shown: r"/dev/sd\a".into(),
+            checkpoint: None,
             options: "rw,noatime,rw".into(),
         };
         assert_eq!(parse(line), Some(expected));
@@ -139,6 +213,28 @@ mod tests {
             Some(1000)
         );
         assert_eq!(owner(b"36 35 8:1 / /mnt rw - nilfs2 /dev/sda1 rw"), None);
+    }
+
+    #[test]
+    fn a_mount_of_the_past_shows_its_checkpoint() {
+        let shown = source_at(Path::new("/a@cp=3/b"), Some(17));
+        assert_eq!(shown, Path::new("/a@cp=3/b@cp=17"));
+        assert_eq!(source_of(&shown), ("/a@cp=3/b".into(), Some(17)));
+        assert_eq!(source_of(Path::new("/a@cp=b")), ("/a@cp=b".into(), None));
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("image@cp=5");
+        fs::write(&image, "").unwrap();
+        assert_eq!(source_of(&image), (image.clone(), None), "it is called so");
+    }
+
+    #[test]
+    fn a_mount_is_ours_by_its_subtype() {
+        let line = |kind: &str| format!("36 35 0:45 / /mnt rw - {kind} /dev/none rw");
+        let is_nilfs = |kind| parse(line(kind).as_bytes()).unwrap().is_nilfs();
+        assert!(is_nilfs("fuse.nilfs") && is_nilfs("fuseblk.nilfs"));
+        for other in ["fuse", "fuseblk", "fuse.sshfs", "nilfs2", "fusectl", "ext4.nilfs"] {
+            assert!(!is_nilfs(other), "{other}");
+        }
     }
 
     #[test]

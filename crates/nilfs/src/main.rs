@@ -11,6 +11,7 @@ mod cli;
 mod commands;
 mod config;
 mod control;
+mod device;
 mod drop_in;
 mod exit;
 mod image;

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use nilfs_device::{Access, FileDevice};
+use nilfs_device::Access;
 use nilfs_engine::{Background, CleanerOptions, Filesystem, MountOptions};
 
 use super::{Administration, Purpose};
-use crate::config;
 use crate::output::say;
+use crate::{config, device};
 
 /// The volume, for as long as it is needed.
 pub(super) struct Offline {
@@ -26,7 +26,7 @@ impl Offline {
             Purpose::Look => Access::Inspect,
             Purpose::Change => Access::ReadWrite,
         };
-        let opened = FileDevice::open(device, access)?;
+        let opened = device::open(device, access)?;
         let options = MountOptions {
             read_only: purpose == Purpose::Look,
             cleaner: CleanerOptions { enabled: false, ..loaded.options() },

@@ -253,7 +253,8 @@ fn is_source(mounted: &Mounted, path: &Path, metadata: &Metadata) -> bool {
     if !(kind.is_file() || kind.is_block_device()) || !is_believable(mounted) {
         return false;
     }
-    if std::fs::canonicalize(path).is_ok_and(|path| path == mounted.source) {
+    let is_called_so = |path: PathBuf| path == mounted.source || path == mounted.shown;
+    if std::fs::canonicalize(path).is_ok_and(is_called_so) {
         return true;
     }
     let Ok(source) = std::fs::metadata(&mounted.source) else { return false };

@@ -4,8 +4,9 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use nilfs_check::{CheckError, Checkpoints, Options, Report};
-use nilfs_device::{Access, FileDevice};
+use nilfs_device::Access;
 
+use crate::device;
 use crate::exit::{Failure, Status};
 use crate::output::{self, printable};
 
@@ -25,7 +26,7 @@ pub struct Args {
 
 /// Prints what is wrong, and what there is.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let device = FileDevice::open(&args.device, Access::ReadOnly)?;
+    let device = device::open(&args.device, Access::ReadOnly)?;
     let mut options = Options::default();
     if args.all {
         options.checkpoints = Checkpoints::All;

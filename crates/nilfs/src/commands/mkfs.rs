@@ -14,10 +14,10 @@ use nilfs_ondisk::BlockSize;
 use nilfs_ondisk::superblock::Superblock;
 use uuid::Uuid;
 
-use crate::administration;
 use crate::exit::{Failure, Status};
 use crate::output;
 use crate::progress::spinner;
+use crate::{administration, device};
 use crate::signature;
 use crate::size;
 
@@ -101,7 +101,7 @@ fn on_device(
         return Err(Failure::new(Status::Busy, message).into());
     }
     let access = if args.dry_run { Access::ReadOnly } else { Access::ReadWrite };
-    let device = FileDevice::open(path, access)?;
+    let device = device::open(path, access)?;
     if let Some(wanted) = wanted.filter(|wanted| *wanted != device.size()) {
         let message = format!(
             "{} exists already and has {} bytes, not {wanted}; leave --size out to use it as it is",

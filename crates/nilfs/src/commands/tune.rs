@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use crate::administration;
 use crate::commands::info::{features, label};
+use crate::device;
 use crate::exit::{Failure, Status};
 use crate::output::{self, Rows, printable};
 
@@ -180,7 +181,7 @@ pub fn open_to_change(path: &Path, force: bool) -> anyhow::Result<FileDevice> {
         return Err(Failure::new(Status::Busy, message).into());
     }
     let access = if force { Access::Forced } else { Access::ReadWrite };
-    Ok(FileDevice::open(path, access)?)
+    device::open(path, access)
 }
 
 fn record(raw: &RawSuperblock) -> Record {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
-use nilfs_device::{Access, Device, FileDevice};
+use nilfs_device::{Access, Device};
 use nilfs_engine::Volume;
 use nilfs_engine::mkfs::{
     DEFAULT_BLOCKS_PER_SEGMENT, DEFAULT_RESERVED_PERCENT, MkfsError, Parameters, format, plan,
@@ -22,6 +22,7 @@ use super::words::{Word, Words};
 use super::{Ended, FAILED, Tool, confirmed, number, volume};
 use crate::administration;
 use crate::commands::tune::FeatureSwitch;
+use crate::device;
 use crate::output::{self, say};
 use crate::signature;
 
@@ -162,7 +163,7 @@ fn make(path: &Path, options: &Options) -> anyhow::Result<()> {
         );
     }
     let access = if options.dry_run { Access::Inspect } else { Access::ReadWrite };
-    let device = FileDevice::open(path, access)?;
+    let device = device::open(path, access)?;
     let size = device.size();
     plan(size, &parameters)?;
     if options.check {

@@ -46,6 +46,11 @@ Options for -o, separated by commas:
   allow_other, noallow_other
                          give other users access, as permissions allow; the default is
                          allow_other for the superuser, noallow_other for everybody else
+  fuseblk, nofuseblk     let the kernel take it for the mount of a block device, so that umount(8)
+                         and sync wait for what is to be written; the default is fuseblk for the
+                         superuser, if it can be had and the mount is not read-only
+  subtype=NAME           show the type of the mount as fuse.NAME; nothing after the = shows fuse
+                         (default: nilfs)
   nonempty               mount over a directory that has content
   dev, nodev, suid, nosuid, exec, noexec, sync, async
                          as in mount(8)
@@ -66,6 +71,8 @@ pub struct Options {
     pub kernel: KernelOptions,
     /// For the front end between them.
     pub settings: Settings,
+    /// A mount that is not `fuseblk` will not do.
+    pub must_be_block: bool,
     /// The directory may have content.
     pub nonempty: bool,
     /// Where metrics are offered.
@@ -114,8 +121,13 @@ impl Options {
     pub fn parse(lists: &[String], superuser: bool) -> Result<Self, Failure> {
         let mut options = Self {
             engine: default_memory(memory::available()),
-            kernel: KernelOptions { allow_other: superuser, ..KernelOptions::default() },
+            kernel: KernelOptions {
+                block: superuser,
+                allow_other: superuser,
+                ..KernelOptions::default()
+            },
             settings: Settings::default(),
+            must_be_block: false,
             nonempty: false,
             metrics: None,
             cleaner: CleanerSource::default(),
@@ -127,13 +139,13 @@ impl Options {
                 None => options.switch(word)?,
             }
         }
-        options.check()?;
+        options.check(superuser)?;
         Ok(options)
     }
 
     /// What a remount has to keep to.
     pub fn asked(&self) -> Asked {
-        Asked { words: self.words.clone(), kernel: self.kernel }
+        Asked { words: self.words.clone(), kernel: self.kernel.clone() }
     }
 
     /// Takes over the cleaner's settings from files, where the words say nothing. Gives what was
@@ -159,6 +171,8 @@ impl Options {
             "nogc" => self.cleaner.words.enabled = Some(false),
             "writeback" => self.settings.writeback = true,
             "nonempty" => self.nonempty = true,
+            "fuseblk" => (self.must_be_block, self.kernel.block) = (true, true),
+            "nofuseblk" => (self.must_be_block, self.kernel.block) = (false, false),
             "default_permissions" => {}
             _ if switch_kernel(&mut self.kernel, word) => {}
             _ if is_about_atime(word) || is_for_mount(word) => {}
@@ -202,6 +216,7 @@ impl Options {
             "metrics" => self.metrics = Some(loopback(word, value)?),
             "dirty" => self.engine.dirty_limit = size(word, value)?,
             "cache" => self.engine.cache_limit = size(word, value)?,
+            "subtype" => self.kernel.subtype = subtype(word, value)?,
             _ if is_for_mount(name) => {}
             _ => return Err(refusal(word, name)),
         }
@@ -209,8 +224,16 @@ impl Options {
     }
 
     /// Fails if words do not go together, and lets the engine know of `ro`.
-    fn check(&mut self) -> Result<(), Failure> {
+    fn check(&mut self, superuser: bool) -> Result<(), Failure> {
         let read_only = self.kernel.read_only;
+        if self.must_be_block && !superuser {
+            return Err(usage("option fuseblk is for the superuser alone"));
+        }
+        if self.must_be_block && read_only {
+            return Err(usage("option fuseblk needs rw: nothing is written by a read-only mount"));
+        }
+        // Several read-only mounts can share a device, which the kernel would not allow.
+        self.kernel.block &= !read_only;
         if self.engine.checkpoint.is_some() && !read_only {
             return Err(usage("option cp needs ro: a checkpoint of the past cannot be changed"));
         }
@@ -243,7 +266,7 @@ impl Asked {
     /// Whether a word changes nothing. mount(8) adds all that it finds in fstab and in the kernel's
     /// table of mounts.
     fn holds(&self, word: &str) -> bool {
-        let mut kernel = self.kernel;
+        let mut kernel = self.kernel.clone();
         let name = word.split('=').next().unwrap_or(word);
         let is_of_kernel = ["user_id", "group_id", "max_read", "blksize", "seclabel"];
         self.words.iter().any(|given| given == word)
@@ -358,6 +381,15 @@ fn checkpoint(word: &str, value: &str) -> Result<u64, Failure> {
     number.ok().filter(|cno| *cno >= 1).ok_or_else(|| wrong(word, "a checkpoint number from 1 on"))
 }
 
+/// A name that the kernel shows as it is, or none.
+fn subtype(word: &str, value: &str) -> Result<String, Failure> {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    match value.bytes().all(is_fit) {
+        true => Ok(value.to_owned()),
+        false => Err(wrong(word, "letters, digits, - and _")),
+    }
+}
+
 /// A number of bytes, but none at all is too few.
 fn size(word: &str, value: &str) -> Result<u64, Failure> {
     let bytes = crate::size::parse(value).ok().filter(|bytes| *bytes > 0);
@@ -455,6 +487,26 @@ mod tests {
         assert!(refused("cp=5").starts_with("option cp needs ro"));
         assert!(refused("cp=5,rw").starts_with("option cp needs ro"));
         assert!(refused("norecovery").starts_with("option norecovery needs ro"));
+    }
+
+    #[test]
+    fn only_a_writable_mount_of_the_superuser_is_a_mount_of_a_block_device() {
+        let block = |list: &str, superuser| {
+            let options = Options::parse(&[list.to_owned()], superuser);
+            options.map(|options| options.kernel.block).map_err(|failure| failure.to_string())
+        };
+        assert_eq!((block("", true), block("", false)), (Ok(true), Ok(false)));
+        assert_eq!((block("nofuseblk", true), block("ro", true)), (Ok(false), Ok(false)));
+        assert!(block("fuseblk", false).unwrap_err().ends_with("for the superuser alone"));
+        assert!(block("fuseblk,ro", true).unwrap_err().starts_with("option fuseblk needs rw"));
+    }
+
+    #[test]
+    fn the_type_of_a_mount_can_be_named() {
+        assert_eq!(parse("subtype=other").unwrap().kernel.subtype, "other");
+        assert_eq!(parse("subtype=").unwrap().kernel.subtype, "");
+        let expected = "option subtype=a/b: expected letters, digits, - and _";
+        assert_eq!(refused("subtype=a/b"), expected);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The life of a mount: open, mount, answer the kernel until somebody unmounts, commit, end.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -8,8 +9,9 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::Context;
+use nilfs_device::FileDevice;
 use nilfs_engine::{CleanerOrder, Filesystem};
-use nilfs_fuse::{Mount, MountError, Mountpoint, Session, Settings};
+use nilfs_fuse::{Farewell, KernelOptions, Mount, MountError, Mountpoint, Session, Settings};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -27,10 +29,10 @@ const IDLE: Duration = Duration::from_secs(2);
 
 /// What a mount waits for.
 enum Event {
-    /// The kernel has no more requests.
-    Unmounted(io::Result<()>),
-    /// Somebody wants the process to end.
-    End,
+    /// The kernel has no more requests, and may wait for us to say farewell.
+    Unmounted(io::Result<Farewell>),
+    /// Somebody wanted the process to end, and the volume is not mounted any more.
+    TakenAway,
     /// Somebody has changed the cleaner's settings.
     Reload,
 }
@@ -66,14 +68,14 @@ pub fn serve(
     threads::abort_on_panic();
     let (events, happened) = mpsc::channel();
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen for signals")?;
-    let (mount, channel) = mountpoint.mount(&source, &options.kernel)?;
+    let (mount, channel) = mount_device(&mountpoint, &opened, &source, &options)?;
     let mount = Arc::new(mount);
     let usable = Arc::new(AtomicBool::new(false));
     let asked = options.asked();
     let begin = || {
         let (mounted, is_usable) = (Arc::clone(&mount), Arc::clone(&usable));
         listen(signals, hangup, events.clone(), mounted, is_usable)?;
-        let fs = Filesystem::mount(Arc::new(opened), options.engine)
+        let fs = Filesystem::mount(opened.clone(), options.engine)
             .with_context(|| device.display().to_string())?;
         let metrics = gatherer(Arc::clone(&fs), Arc::clone(&options.settings.metrics));
         let requests = Arc::clone(&options.settings.metrics);
@@ -85,7 +87,7 @@ pub fn serve(
         let background = fs.start_background().context(threads::NO_THREAD)?;
         let session = Session::start(channel, Arc::clone(&fs), settings)
             .context("cannot answer the kernel")?;
-        threads::start("end", move || events.send(Event::Unmounted(session.join().map(drop))))?;
+        threads::start("end", move || events.send(Event::Unmounted(session.join())))?;
         anyhow::Ok((service, background))
     };
     let (service, background) = begin().inspect_err(|_| take_away(&mount))?;
@@ -93,14 +95,45 @@ pub fn serve(
     usable.store(true, Ordering::Relaxed);
     tracing::info!("{} is mounted on {}", source.display(), mount.dir().display());
     let served = ready().and_then(|()| wait(&happened, &mount, &service));
+    if let Err(error) = opened.announce_end() {
+        tracing::debug!("nobody is told that {} is about to be free: {error}", source.display());
+    }
     drop(background);
-    service
-        .fs
-        .unmount()
-        .with_context(|| format!("cannot unmount {}", source.display()))
-        .inspect_err(log)?;
+    let closed = service.fs.unmount();
+    if let Err(error) = opened.release() {
+        tracing::debug!("{} is free when the process has ended: {error}", source.display());
+    }
+    closed.with_context(|| format!("cannot unmount {}", source.display())).inspect_err(log)?;
     tracing::info!("{} is unmounted", source.display());
-    served.inspect_err(log)
+    // An umount(8) that waits ends here.
+    served.map(drop).inspect_err(log)
+}
+
+/// Mounts as `fuseblk` where that was asked for or is possible, else as `fuse`. Until the volume is
+/// read, nothing is written; so it does no harm that somebody else could claim the device between us
+/// and the kernel: one of the two is refused then.
+fn mount_device(
+    mountpoint: &Mountpoint,
+    device: &FileDevice,
+    source: &Path,
+    options: &Options,
+) -> anyhow::Result<(Mount, OwnedFd)> {
+    let kernel = KernelOptions {
+        checkpoint: options.engine.checkpoint.map(|cno| cno.0),
+        ..options.kernel.clone()
+    };
+    if !kernel.block {
+        return Ok(mountpoint.mount(source, &kernel)?);
+    }
+    device.yield_claim();
+    match mountpoint.mount(source, &kernel) {
+        Err(error) if !options.must_be_block => {
+            tracing::warn!("not mounted as fuseblk, so umount(8) and sync do not wait: {error}");
+        }
+        result => return Ok(result?),
+    }
+    device.retake_claim().with_context(|| format!("cannot claim {}", source.display()))?;
+    Ok(mountpoint.mount(source, &KernelOptions { block: false, ..kernel })?)
 }
 
 /// What tells at any time how things are.
@@ -151,9 +184,14 @@ impl Served for Service {
     }
 }
 
-/// Waits for the end, brings it about if a signal asks for it, and obeys other signals until then.
-/// Meanwhile it gives memory back whenever the mount has become idle.
-fn wait(events: &mpsc::Receiver<Event>, mount: &Mount, service: &Service) -> anyhow::Result<()> {
+/// Waits for the end, and lets the cleaner's settings be read again until then. Meanwhile it gives
+/// memory back whenever the mount has become idle. The kernel may wait for what this returns to be
+/// dropped.
+fn wait(
+    events: &mpsc::Receiver<Event>,
+    mount: &Mount,
+    service: &Service,
+) -> anyhow::Result<Option<Farewell>> {
     let (mut last, mut rested) = (None, None);
     loop {
         match events.recv_timeout(IDLE) {
@@ -168,24 +206,22 @@ fn wait(events: &mpsc::Receiver<Event>, mount: &Mount, service: &Service) -> any
             }
             Ok(Event::Unmounted(result)) => {
                 return result
+                    .map(Some)
                     .context("lost the connection to the kernel")
                     .inspect_err(|_| take_away(mount));
-            }
-            Ok(Event::End) => {
-                take_away(mount);
-                return Ok(());
             }
             Ok(Event::Reload) => {
                 if let Err(error) = service.reload(None) {
                     tracing::error!("the cleaner's settings stay as they are: {error:#}");
                 }
             }
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Ok(Event::TakenAway) | Err(RecvTimeoutError::Disconnected) => return Ok(None),
         }
     }
 }
 
-/// Unmounts. What is in use by a process becomes unreachable for it.
+/// Unmounts. What is in use by a process becomes unreachable for it. This may wait for the answer to
+/// the kernel's last request, and so must not run in the thread that lets it be given.
 fn take_away(mount: &Mount) {
     let result = match mount.unmount() {
         Err(MountError::Busy { .. }) => {
@@ -199,8 +235,8 @@ fn take_away(mount: &Mount) {
     }
 }
 
-/// Passes signals on. Before the volume can be used there is nothing to be committed, and no need
-/// to wait for the recovery of a large one.
+/// Obeys signals, or passes them on. Before the volume can be used there is nothing to be committed,
+/// and no need to wait for the recovery of a large one.
 fn listen(
     mut signals: Signals,
     hangup: Hangup,
@@ -215,7 +251,13 @@ fn listen(
                 take_away(&mount);
                 std::process::exit(1);
             }
-            let event = if reloads { Event::Reload } else { Event::End };
+            let event = match reloads {
+                true => Event::Reload,
+                false => {
+                    take_away(&mount);
+                    Event::TakenAway
+                }
+            };
             if events.send(event).is_err() {
                 return;
             }

@@ -1,0 +1,75 @@
+//! Opening a device or image that somebody else may just be letting go of.
+//!
+//! Where umount(8) does not wait, the process that served a volume goes on for a while: it writes
+//! what is left. Whoever wants the volume next waits for it.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nilfs_device::{Access, FileDevice, Holder, OpenError};
+use rustix::io::Errno;
+
+use crate::administration::mount_of;
+use crate::exit::{Failure, Status};
+use crate::output::say;
+
+/// How long one may have a device who does not say that it is letting go of it: a process of ours
+/// that has not noticed yet that its volume is unmounted, or one that looks at every new device.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Processes that let go of a device by themselves, if it is not mounted.
+const PASSING: [&str; 3] = ["nilfs", "(udev-worker)", "systemd-udevd"];
+
+/// Opens a device or image, as [`FileDevice::open`] does, when nobody is letting go of it any more.
+///
+/// # Errors
+/// See [`OpenError`]; and it belongs to a mount whose process is gone.
+pub fn open(path: &Path, access: Access) -> anyhow::Result<FileDevice> {
+    let mut told = false;
+    let mut started = Instant::now();
+    loop {
+        let busy = match FileDevice::open(path, access) {
+            Err(busy @ OpenError::Busy { .. }) => busy,
+            result => return Ok(result?),
+        };
+        let OpenError::Busy { holder, .. } = &busy else { return Err(busy.into()) };
+        if nilfs_device::is_ending(path).unwrap_or(false) {
+            if !told {
+                let path = path.display();
+                say!("nilfs: waiting for {holder}, which is finishing with {path}");
+                told = true;
+            }
+            nilfs_device::wait_for_end(path).ok();
+            started = Instant::now();
+            continue;
+        }
+        if let Some(mounted) = mount_of(path).ok().flatten() {
+            return Err(orphaned(path, &mounted.dir).map_or_else(|| busy.into(), Into::into));
+        }
+        let passes = match holder {
+            Holder::Process { name, .. } => PASSING.contains(&name.as_str()),
+            // Somebody looks at it still.
+            Holder::Loop(device) => nilfs_fuse::lends_its_name(device),
+            Holder::Unknown => true,
+            Holder::Mount(_) => false,
+        };
+        if !passes || started.elapsed() >= PATIENCE {
+            return Err(busy.into());
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// What to say of a mount whose process is gone.
+fn orphaned(path: &Path, dir: &Path) -> Option<Failure> {
+    let error = std::fs::metadata(dir).err()?;
+    if Errno::from_io_error(&error) != Some(Errno::NOTCONN) {
+        return None;
+    }
+    let (path, dir) = (path.display(), dir.display());
+    let message =
+        format!("{path} is in use by the mount on {dir}, whose process is gone; unmount {dir}");
+    Some(Failure::new(Status::Busy, message))
+}
