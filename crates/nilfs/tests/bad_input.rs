@@ -154,6 +154,11 @@ fn a_wrong_command_line_is_one_sentence() {
         ("ls --at 0 IMAGE", "invalid value '0' for '--at <CNO>'"),
         ("mkfs -b 512 IMAGE", "possible values: 1024, 2048, 4096"),
         ("mkfs --size 4X new", "X is none of the units K, M, G and T"),
+        ("mkfs --size +4M new", "the size itself is wanted here, without a sign"),
+        ("trim --from +4M IMAGE", "the size itself is wanted here, without a sign"),
+        ("defrag --budget=-4M IMAGE", "the size itself is wanted here, without a sign"),
+        ("clean --until +4M IMAGE", "expected a number, a share such as 10% or a size"),
+        ("mount -o dirty=+4M IMAGE /", "option dirty=+4M: expected a size such as 512M"),
         ("mkfs -L", "a value is required for '--label <LABEL>'"),
         ("mount -o frobnicate IMAGE /", "unknown option frobnicate"),
     ] {

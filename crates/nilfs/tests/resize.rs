@@ -111,6 +111,23 @@ fn what_does_not_fit_is_refused_with_what_is_missing_and_changes_nothing() {
     image.check();
 }
 
+/// `+SIZE` was once read as `SIZE`, and so made a volume smaller that was to grow.
+#[test]
+fn a_size_with_a_sign_is_a_difference_to_what_the_volume_has() {
+    let image = image();
+    for (size, segments) in [("+16M", 47), ("-8M", 39), ("+8M", 47), ("-16777216", 31)] {
+        assert_eq!(resize(&image.path(), size)["segments"], segments, "{size}");
+    }
+    let mounted = image.mount(MOUNT);
+    assert_eq!(resize(mounted.root(), "+16M")["segments"], 47);
+    assert_eq!(resize(mounted.root(), "-16M")["segments"], 31);
+    let said = refused(&["resize"], mounted.root(), &["-1G"]);
+    assert!(said.contains("the volume has 32 MiB, less than 1 GiB"), "{said}");
+    mounted.unmount();
+    assert_eq!(length(&image), 32 * MIB);
+    image.check();
+}
+
 /// A loop device, detached at the end.
 struct Loop(PathBuf);
 
@@ -150,8 +167,9 @@ fn a_volume_does_not_outgrow_its_partition_which_can_follow_when_it_shrinks() {
 #[test]
 fn a_size_that_is_none_is_a_wrong_command_line() {
     let image = image();
-    for size in ["big", "5X", "-1"] {
+    for size in ["big", "5X", "+-1", "--5", "-x"] {
         let (code, _, said) = nilfs(&["resize", "--"], &image.path(), &[size]);
         assert_eq!(code, Some(2), "{said}");
+        assert!(size == "5X" || said.contains("expected a size such as 512M, or +512M"), "{said}");
     }
 }

@@ -5,16 +5,16 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use nilfs_device::{Access, Device, FileDevice};
-use nilfs_engine::{ResizeProgress, Status};
+use nilfs_engine::{ResizeProgress, Status, Volume};
 use serde::Serialize;
 
 use crate::administration::{Administration, Purpose, Reason, Refusal, Target, on};
 use crate::exit::{Failure, Status as ExitStatus};
 use crate::output;
 use crate::progress::Progress;
-use crate::size;
+use crate::size::{self, Change};
 
 /// Make a volume larger or smaller, also while it is mounted
 ///
@@ -28,8 +28,11 @@ Examples:
   nilfs resize /mnt              use the whole device
   nilfs resize /dev/sdb1 200G    make it 200 GiB, mounted or not
   nilfs resize -v disk.img 512M
+  nilfs resize disk.img +500M    make it 500 MiB larger
+  nilfs resize /mnt -1G          make it 1 GiB smaller
 
-A SIZE is in bytes, or has a binary unit, such as 64M.")]
+A SIZE is in bytes, or has a binary unit, such as 64M. With a sign it is a difference to the size
+that the volume has.")]
 pub struct Args {
     /// Say what was done in detail
     #[arg(short, long, conflicts_with = "json")]
@@ -40,9 +43,9 @@ pub struct Args {
     /// Any file or directory of the mount, or the device or image
     #[arg(value_name = "DIR|DEVICE")]
     path: PathBuf,
-    /// The new size, instead of that of the device
-    #[arg(value_parser = size::parse)]
-    size: Option<u64>,
+    /// The new size, instead of that of the device; by so much more or less if it has a sign
+    #[arg(value_name = "[+-]SIZE", value_parser = Change::parse, allow_hyphen_values = true)]
+    size: Option<Change>,
 }
 
 #[derive(Serialize)]
@@ -57,14 +60,17 @@ struct Record {
 
 /// What the volume lies on.
 struct Place {
+    /// Of the device or image.
     bytes: u64,
+    /// Of the volume on it.
+    volume_bytes: u64,
     is_block_device: bool,
 }
 
 /// Does it, and prints what has become of the volume.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let place = Place::of(Target::find(&args.path)?.device())?;
-    let bytes = args.size.unwrap_or(place.bytes);
+    let bytes = place.wanted(args.size).with_context(|| args.path.display().to_string())?;
     if place.is_block_device && bytes > place.bytes {
         let message = format!(
             "{}: the device has {} ({} bytes), not {}; make it larger first",
@@ -90,8 +96,21 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 impl Place {
     fn of(device: &Path) -> anyhow::Result<Self> {
         let opened = FileDevice::open(device, Access::Inspect)?;
+        let (superblock, _) =
+            Volume::superblocks(&opened).with_context(|| device.display().to_string())?;
         let is_block_device = fs::metadata(device)?.file_type().is_block_device();
-        Ok(Self { bytes: opened.size(), is_block_device })
+        let volume_bytes = superblock.raw().s_dev_size.get();
+        Ok(Self { bytes: opened.size(), volume_bytes, is_block_device })
+    }
+
+    /// The size that the volume shall have, in bytes.
+    fn wanted(&self, change: Option<Change>) -> anyhow::Result<u64> {
+        let Some(change) = change else { return Ok(self.bytes) };
+        let volume = size::human(self.volume_bytes);
+        change.apply(self.volume_bytes).with_context(|| match change {
+            Change::Shrink(by) => format!("the volume has {volume}, less than {}", size::human(by)),
+            _ => format!("the volume has {volume}, and no file can be so much larger"),
+        })
     }
 }
 

@@ -86,6 +86,9 @@ impl CleanerSettings {
 pub fn amount(text: &str) -> Result<Amount, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let expected = || format!("expected a number, a share such as 10% or a size, not {text:?}");
+    if digits.starts_with('+') {
+        return Err(expected());
+    }
     let number: u64 = digits.parse().map_err(|_| expected())?;
     match &text[digits.len()..] {
         "" => Ok(Amount::Count(number)),
@@ -211,7 +214,7 @@ mod tests {
         ] {
             assert_eq!(amount(text), Ok(expected), "{text}");
         }
-        for text in ["", "%", "101%", "-1", "1.5", "1X", "1Kb", "16E", "1 0", "10%%", "é", "1é"] {
+        for text in ["", "%", "101%", "-1", "+1", "1.5", "1X", "1Kb", "16E", "1 0", "10%%", "é", "1é"] {
             assert!(amount(text).is_err(), "{text}");
         }
     }
