@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use nilfs_ondisk::segment_usage::{RawSegmentUsage, RawSufileHeader, SufileLayout};
+use nilfs_ondisk::superblock::STATE_RESIZE;
 use nilfs_ondisk::{FileBlock, Ino, SegNum};
 
 use crate::judge::{FileAt, Judge};
-use crate::report::{Place, Rule};
+use crate::report::{Place, Rule, Severity};
 
 /// The entries of all segments that are not clean, and the header.
 #[derive(Default)]
@@ -99,6 +100,9 @@ impl Judge<'_, '_> {
             return;
         }
         let nsegments = self.volume.geometry.nsegments;
+        // Between the sufile and the superblocks, a resize counts segments that the superblocks do
+        // not have yet, or still have.
+        let resizing = self.superblock.raw().s_state.get() & STATE_RESIZE != 0;
         match &table.header {
             None => self.error(Rule::SegmentUsage, place, || "no header".into()),
             Some(header) => {
@@ -108,14 +112,20 @@ impl Judge<'_, '_> {
                     ("sh_ncleansegs", header.sh_ncleansegs.get(), clean),
                     ("sh_ndirtysegs", header.sh_ndirtysegs.get(), dirty),
                 ] {
-                    if found != expected {
-                        self.error(Rule::SegmentUsage, place, || {
-                            format!("{field} is {found}, but the entries give {expected}")
-                        });
+                    if found == expected {
+                        continue;
                     }
+                    let severity = if resizing { Severity::Note } else { Severity::Error };
+                    self.findings.add(severity, Rule::SegmentUsage, place, || {
+                        let interrupted = match resizing {
+                            true => "; a resize was interrupted, and the next mount counts anew",
+                            false => "",
+                        };
+                        format!("{field} is {found}, but the entries give {expected}{interrupted}")
+                    });
                 }
                 let last = header.sh_last_alloc.get();
-                if last >= nsegments {
+                if last >= nsegments && !resizing {
                     self.warning(Rule::SegmentUsage, place, || {
                         format!("sh_last_alloc is {last}, but there are {nsegments} segments")
                     });
