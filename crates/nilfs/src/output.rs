@@ -167,15 +167,17 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// A name from a volume for a terminal: what could be a control sequence is shown, not sent.
+/// A name from a volume for a terminal: escaped are characters that control the terminal, that cannot
+/// be seen, or that change the order of others, such as U+202E.
 pub fn printable(name: &[u8]) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {
         for character in chunk.valid().chars() {
-            if character.is_control() {
-                text.extend(character.escape_default());
-            } else {
-                text.push(character);
+            match character {
+                '\\' | '\'' | '"' | ' '..='~' => text.push(character),
+                // A mark that combines with the character before it is escaped only where it stands
+                // alone, so it is given one.
+                _ => text.extend(format!("x{character}").escape_debug().skip(1)),
             }
         }
         for byte in chunk.invalid() {
@@ -194,6 +196,24 @@ mod tests {
     fn names_cannot_control_the_terminal() {
         assert_eq!(printable("grün".as_bytes()), "grün");
         assert_eq!(printable(b"a\x1b[2Jb\xff\n"), "a\\u{1b}[2Jb\\xff\\n");
+    }
+
+    /// With U+202E in it, `cod.exe` is displayed as if it were `exe.doc`.
+    #[test]
+    fn names_cannot_look_like_others() {
+        for (name, shown) in [
+            ("a\u{202e}cod.exe", "a\\u{202e}cod.exe"),
+            ("\u{2066}a\u{2069}", "\\u{2066}a\\u{2069}"),
+            ("a\u{200b}b\u{feff}", "a\\u{200b}b\\u{feff}"),
+            ("a\u{a0}b\u{2028}", "a\\u{a0}b\\u{2028}"),
+            ("\u{9b}2J\u{7f}", "\\u{9b}2J\\u{7f}"),
+        ] {
+            assert_eq!(printable(name.as_bytes()), shown);
+        }
+        // Letters, marks that combine with them, and signs are names like others.
+        for name in ["e\u{301}té", "कि", "ไทย", "日本", "ü'\"\\ ✓", "🐧"] {
+            assert_eq!(printable(name.as_bytes()), name);
+        }
     }
 
     #[test]
