@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use nilfs_engine::CleanerOptions;
 
-pub use settings::{CleanerSettings, amount, interval, policy};
+pub use settings::{CleanerSettings, PERIOD, amount, interval, policy};
+
 
 /// The settings of nilfs-utils' cleaner (behaviour spec §8.4).
 const CLEANERD: &str = "/etc/nilfs_cleanerd.conf";

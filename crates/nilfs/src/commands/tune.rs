@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::administration;
 use crate::commands::info::{features, label};
-use crate::device;
+use crate::{config, device};
 use crate::exit::{Failure, Status};
 use crate::output::{self, Rows, printable};
 
@@ -42,8 +42,8 @@ pub struct Args {
 /// What is to be changed.
 #[derive(Debug, Default, clap::Args)]
 pub struct Changes {
-    /// Seconds between checkpoints that Linux makes by itself; 0: its default
-    #[arg(short = 'i', long = "interval", value_name = "SECONDS")]
+    /// Time between checkpoints that are made unasked, such as 30 or 1m; 0: the default
+    #[arg(short = 'i', long = "interval", value_name = "PERIOD", value_parser = whole_seconds)]
     pub interval: Option<u32>,
     /// Changed blocks after which Linux makes a checkpoint; 0: its default
     #[arg(short = 'm', long = "block-max", value_name = "BLOCKS")]
@@ -141,6 +141,13 @@ impl Changes {
             raw.s_state.set(raw.s_state.get() & !STATE_ERROR);
         }
     }
+}
+
+/// A time as the superblock has it.
+fn whole_seconds(text: &str) -> Result<u32, String> {
+    let time = config::interval(text)?;
+    let seconds = u32::try_from(time.as_secs()).ok().filter(|_| time.subsec_nanos() == 0);
+    seconds.ok_or_else(|| format!("expected whole seconds, at most {}", u32::MAX))
 }
 
 #[derive(Serialize)]

@@ -124,9 +124,12 @@ fn unit_bytes(unit: &str) -> Option<u64> {
     base.checked_pow(power)
 }
 
+/// What [`interval`] reads, for messages.
+pub const PERIOD: &str = "seconds, or a time such as 1h 30m";
+
 /// Seconds, which may have a fraction; or a time with units such as `90 min` or `1h 30m`.
 pub fn interval(text: &str) -> Result<Duration, String> {
-    let expected = || format!("expected seconds, or a time such as 1h 30m, not {text:?}");
+    let expected = || format!("expected {PERIOD}, not {text:?}");
     if let Ok(seconds) = text.parse() {
         return Duration::try_from_secs_f64(seconds).map_err(|_| expected());
     }

@@ -4,7 +4,6 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
 
 use nilfs_engine::{CleanerOptions, MountOptions, OnError, Order};
 use nilfs_fuse::{KernelOptions, Settings};
@@ -33,7 +32,7 @@ Options for -o, separated by commas:
   cache=SIZE             memory for what can be read again: blocks of metadata, inodes, names
                          (default: an eighth of what the process may use, but at most 96M)
   nogc                   do not clean unless told to (nilfs clean)
-  pp=SECONDS             protection period: younger checkpoints are kept (default: 3600)
+  pp=PERIOD              protection period: younger checkpoints are kept (default: 1h)
   policy=timestamp|greedy|cost-benefit
                          which segments are cleaned first
   cleaner-config=FILE    settings of the cleaner, instead of those in /etc/nilfs_cleanerd.conf and
@@ -200,8 +199,8 @@ impl Options {
                 )?;
             }
             "pp" => {
-                let period = u64::from_str(value).map_err(|_| wrong(word, "seconds"))?;
-                self.cleaner.words.protection_period = Some(Duration::from_secs(period));
+                let period = config::interval(value).map_err(|_| wrong(word, config::PERIOD))?;
+                self.cleaner.words.protection_period = Some(period);
             }
             "policy" => {
                 let policy = config::policy(value);
@@ -457,6 +456,8 @@ mod tests {
         assert_eq!(options.read_config().unwrap(), []);
         let cleaner = options.engine.cleaner;
         assert_eq!((cleaner.enabled, cleaner.protection.as_secs()), (false, 60));
+        let file = parse("pp=1h30m").unwrap().cleaner.words.protection_period;
+        assert_eq!(file.unwrap().as_secs(), 5400);
         assert_eq!((cleaner.policy, cleaner.segments_per_step), (Policy::Greedy, 7));
     }
 
@@ -478,7 +479,7 @@ mod tests {
         assert_eq!(refused("cache=much"), "option cache=much: expected a size such as 512M");
         let expected = "option policy=newest: expected timestamp, greedy or cost-benefit";
         assert_eq!(refused("policy=newest"), expected);
-        assert_eq!(refused("pp=soon"), "option pp=soon: expected seconds");
+        assert_eq!(refused("pp=soon"), "option pp=soon: expected seconds, or a time such as 1h 30m");
         assert_eq!(refused("ro,cp=0xg"), "option cp=0xg: expected a checkpoint number from 1 on");
     }
 
