@@ -1,27 +1,67 @@
 //! `nilfs check`: whether a volume keeps the rules of the format.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
-use nilfs_check::{CheckError, Checkpoints, Options, Report};
+use nilfs_check::{CheckError, Checkpoints, Finding, Options, Report};
 use nilfs_device::Access;
+use serde::Serialize;
 
 use crate::device;
 use crate::exit::{Failure, Status};
 use crate::output::{self, printable};
 
-/// Check that a volume keeps the rules of the format (preview; it repairs nothing)
+/// Check that a volume keeps the rules of the format
 ///
-/// The volume must not be mounted for writing. Nothing is written. Exit code 3 if anything is wrong.
+/// The volume must not be mounted for writing. Nothing is written and nothing is repaired: this is a
+/// preview. Without --all, the files of up to a thousand checkpoints are looked at: the newest, all
+/// snapshots, and others evenly spread. Exit code 3 if an error was found.
 #[derive(Debug, clap::Args)]
-#[command(hide = true)]
+#[command(after_help = "\
+Examples:
+  nilfs check disk.img
+  nilfs check --all /dev/sdb1
+  nilfs check --json disk.img | jq '.findings[] | select(.severity == \"error\")'")]
 pub struct Args {
     /// Go through the files of every checkpoint, not of up to a thousand
     #[arg(short, long)]
     all: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     /// The device or image
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Record {
+    consistent: bool,
+    newest_checkpoint: u64,
+    checkpoints: u64,
+    checkpoints_walked: u64,
+    snapshots: u64,
+    inodes: u64,
+    live_blocks: u64,
+    logs: u64,
+    segments: u64,
+    findings: Vec<FindingRecord>,
+    omitted: Vec<OmittedRecord>,
+}
+
+#[derive(Serialize)]
+struct FindingRecord {
+    severity: String,
+    rule: String,
+    place: String,
+    message: String,
+}
+
+/// Findings that are counted and not shown.
+#[derive(Serialize)]
+struct OmittedRecord {
+    rule: String,
+    findings: u64,
 }
 
 /// Prints what is wrong, and what there is.
@@ -36,16 +76,49 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         CheckError::Device(error) => anyhow::Error::new(error).context(path.to_string()),
         other => Failure::new(Status::NotAVolume, format!("{path}: {other}")).into(),
     })?;
-    let printed = print(&report);
-    if report.is_consistent() {
-        return Ok(printed?);
-    }
-    // Worse than a report that did not arrive.
-    let message = format!("{path}: {} errors", report.errors().count());
+    let printed = match args.json {
+        true => output::json(&record(&report)),
+        false => print(&report),
+    };
+    // An error on the volume is worse than a report that did not arrive.
+    let message = match report.errors().count() {
+        0 => return printed,
+        1 => format!("{path}: 1 error"),
+        count => format!("{path}: {count} errors"),
+    };
     Err(Failure::new(Status::NotAVolume, message).into())
 }
 
-fn print(report: &Report) -> io::Result<()> {
+fn record(report: &Report) -> Record {
+    let counts = &report.counts;
+    let finding = |finding: &Finding| FindingRecord {
+        severity: finding.severity.to_string(),
+        rule: finding.rule.to_string(),
+        place: finding.place.to_string(),
+        message: finding.message.clone(),
+    };
+    let omitted = report.omitted.iter();
+    Record {
+        consistent: report.is_consistent(),
+        newest_checkpoint: report.newest.0,
+        checkpoints: counts.checkpoints,
+        checkpoints_walked: counts.checkpoints_walked,
+        snapshots: counts.snapshots,
+        inodes: counts.inodes,
+        live_blocks: counts.live_blocks,
+        logs: counts.logs,
+        segments: counts.segments,
+        findings: report.findings.iter().map(finding).collect(),
+        omitted: omitted
+            .map(|(rule, count)| OmittedRecord { rule: rule.to_string(), findings: *count })
+            .collect(),
+    }
+}
+
+fn print(report: &Report) -> anyhow::Result<()> {
     let mut out = output::out();
-    report.to_string().lines().try_for_each(|line| writeln!(out, "{}", printable(line.as_bytes())))
+    for line in report.to_string().lines() {
+        writeln!(out, "{}", printable(line.as_bytes()))?;
+    }
+    Ok(())
 }
