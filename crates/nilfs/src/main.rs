@@ -15,6 +15,7 @@ mod device;
 mod drop_in;
 mod exit;
 mod image;
+mod interrupt;
 mod memory;
 mod metrics;
 mod names;

@@ -2,18 +2,16 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use nilfs_engine::{Amount, CleanerOrder, CleanerState, ManualRun, RunProgress};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::administration::{Administration, Purpose, Target, on};
 use crate::config;
+use crate::interrupt::Interrupt;
 use crate::output;
 use crate::progress::Progress;
 
@@ -118,14 +116,10 @@ fn clean(args: &Args) -> anyhow::Result<()> {
 }
 
 fn clean_now(path: &Path, run: ManualRun) -> anyhow::Result<Record> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted))
-            .context("cannot listen for signals")?;
-    }
+    let interrupt = Interrupt::listen()?;
     on(path, Purpose::Change, |volume| {
         volume.order_cleaner(CleanerOrder::Run(run))?;
-        let run = follow(volume, &interrupted)?;
+        let run = follow(volume, &interrupt)?;
         if run.cleaned == 0 && volume.status()?.state == CleanerState::HeldUp {
             bail!(
                 "nothing can be cleaned while another process reads the volume, such as a mount of \
@@ -135,13 +129,13 @@ fn clean_now(path: &Path, run: ManualRun) -> anyhow::Result<Record> {
         Ok(Record {
             segments_cleaned: run.cleaned,
             candidates: run.candidates,
-            interrupted: interrupted.load(Ordering::Relaxed),
+            interrupted: interrupt.came(),
         })
     })
 }
 
 /// Shows how far the run has come until it is over, and ends it when interrupted.
-fn follow(volume: &dyn Administration, interrupted: &AtomicBool) -> anyhow::Result<RunProgress> {
+fn follow(volume: &dyn Administration, interrupt: &Interrupt) -> anyhow::Result<RunProgress> {
     let progress = Progress::count("cleaning", "segments");
     loop {
         let run = volume.status()?.run;
@@ -149,7 +143,7 @@ fn follow(volume: &dyn Administration, interrupted: &AtomicBool) -> anyhow::Resu
         if !run.running {
             return Ok(run);
         }
-        if interrupted.load(Ordering::Relaxed) {
+        if interrupt.came() {
             volume.order_cleaner(CleanerOrder::Stop)?;
         }
         thread::sleep(GLANCE);

@@ -2,20 +2,21 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use nilfs_engine::{Attr, Entry, Filesystem, InodeRef, Seek};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::FileType;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, CWD, Mode, Timespec, Timestamps};
 
 use crate::exit::{Failure, Status, sentence};
 use crate::image::{self, Found, ImageArgs, LastLink, Walk, find};
+use crate::interrupt::Interrupt;
 use crate::output::printable;
 use crate::progress::Progress;
 
@@ -24,7 +25,9 @@ const COPY_BYTES: usize = 1 << 20;
 
 /// Copy files out of a volume
 ///
-/// Holes stay holes. What cannot be copied is named, and the rest is copied all the same.
+/// Holes stay holes. What cannot be copied is named, and the rest is copied all the same. A copy gets
+/// its name when it is complete, in place of a file that had it before: interrupted, no part of a
+/// file is left.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Copy directories with everything below them
@@ -58,6 +61,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         directories: Vec::new(),
         failed: 0,
         progress: Progress::bytes("copying"),
+        interrupt: Interrupt::listen()?,
         buffer: vec![0; COPY_BYTES],
     };
     for source in &sources {
@@ -84,6 +88,7 @@ struct Copier<'a> {
     directories: Vec<(PathBuf, Attr)>,
     failed: u64,
     progress: Progress,
+    interrupt: Interrupt,
     buffer: Vec<u8>,
 }
 
@@ -103,10 +108,16 @@ impl Copier<'_> {
     }
 
     fn try_copy(&mut self, entry: anyhow::Result<Entry>, to: &Path) -> bool {
+        if self.interrupt.came() {
+            return false;
+        }
         let copied = entry.and_then(|entry| self.copy(&entry, to));
         let Err(error) = copied.with_context(|| printable(to.as_os_str().as_bytes())) else {
             return true;
         };
+        if self.interrupt.came() {
+            return false;
+        }
         self.failed += 1;
         self.progress.warn(&format!("nilfs: {}", sentence(&error)));
         false
@@ -126,7 +137,7 @@ impl Copier<'_> {
             self.links.insert(attr.ino, to.to_owned());
         }
         match attr.file_type {
-            FileType::Regular => self.copy_content(entry, to)?,
+            FileType::Regular => return self.copy_file(entry, to),
             FileType::Symlink => {
                 let target = self.files.read_link(&entry.inode)?;
                 std::os::unix::fs::symlink(OsStr::from_bytes(&target), to)?;
@@ -151,20 +162,34 @@ impl Copier<'_> {
         Ok(())
     }
 
-    fn copy_content(&mut self, entry: &Entry, to: &Path) -> anyhow::Result<()> {
-        let copy = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(u32::from(entry.attr.mode & 0o777))
-            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
-            .open(to)?;
-        if !copy.metadata()?.is_file() {
-            bail!("exists already and is not a regular file");
+    /// Copies a regular file under a name of its own, which goes away if that fails.
+    fn copy_file(&mut self, entry: &Entry, to: &Path) -> anyhow::Result<()> {
+        match fs::symlink_metadata(to) {
+            Ok(existing) if existing.is_file() => {}
+            Ok(_) => bail!("exists already and is not a regular file"),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
         }
+        let directory = match to.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        let copy = tempfile::Builder::new()
+            .prefix(".nilfs-cp-")
+            .permissions(Permissions::from_mode(u32::from(entry.attr.mode & 0o777)))
+            .tempfile_in(directory)?;
+        self.copy_content(entry, copy.as_file())?;
+        if self.preserve {
+            preserve(&entry.attr, copy.path())?;
+        }
+        copy.persist(to).map_err(|error| error.error)?;
+        Ok(())
+    }
+
+    fn copy_content(&mut self, entry: &Entry, copy: &File) -> anyhow::Result<()> {
         let mut offset = 0;
         while let Some((start, end)) = self.data_from(&entry.inode, offset)? {
-            self.copy_range(&entry.inode, &copy, start, end)?;
+            self.copy_range(&entry.inode, copy, start, end)?;
             offset = end;
         }
         Ok(copy.set_len(entry.attr.size)?)
@@ -189,6 +214,9 @@ impl Copier<'_> {
     ) -> anyhow::Result<()> {
         let mut offset = start;
         while offset < end {
+            if self.interrupt.came() {
+                bail!("interrupted");
+            }
             let wanted = (end - offset).min(COPY_BYTES as u64) as usize;
             let count = self.files.read(inode, offset, &mut self.buffer[..wanted])?;
             if count == 0 {
@@ -213,6 +241,10 @@ impl Copier<'_> {
             }
         }
         match self.failed {
+            _ if self.interrupt.came() => {
+                let message = "interrupted; every file that was copied is complete";
+                Err(Failure::new(Status::Failed, message).into())
+            }
             0 => Ok(()),
             1 => Err(Failure::new(Status::Failed, "1 file could not be copied").into()),
             count => {

@@ -114,10 +114,29 @@ pub fn volume() -> Volume {
     volume_of(&device, before_deletion)
 }
 
+/// A volume with one file `large` of so many bytes, which takes a moment to copy.
+pub fn volume_with_a_file_of(bytes: usize) -> Volume {
+    let device = formatted_with(2 * bytes as u64 + VOLUME_SIZE);
+    let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: DeviceCode::default() };
+    let file = fs.create(&fs.root().unwrap().inode, b"large", &new).unwrap().inode;
+    let chunk = vec![0x5a; 1 << 20];
+    for offset in (0..bytes).step_by(chunk.len()) {
+        fs.write(&file, offset as u64, &chunk[..chunk.len().min(bytes - offset)]).unwrap();
+    }
+    drop(file);
+    fs.unmount().unwrap();
+    volume_of(&device, Cno(1))
+}
+
 // The image is made in memory: a lock on a file would be inherited, for a moment, by the commands
 // that other tests of the same process start.
 fn formatted() -> Arc<MemoryDevice> {
-    let device = MemoryDevice::new(VOLUME_SIZE);
+    formatted_with(VOLUME_SIZE)
+}
+
+fn formatted_with(bytes: u64) -> Arc<MemoryDevice> {
+    let device = MemoryDevice::new(bytes);
     let parameters = Parameters {
         block_size: BlockSize::from_bytes(1024).unwrap(),
         blocks_per_segment: 64,

@@ -1,0 +1,75 @@
+//! `nilfs cp` leaves a whole file or none: once, a copy that was interrupted was there under the
+//! file's name, with a part of its content.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use common::{volume, volume_with_a_file_of};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let names = fs::read_dir(directory).unwrap();
+    names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn a_copy_that_fails_leaves_the_file_that_was_there() {
+    let volume = volume();
+    let copies = volume.beside("copies");
+    fs::create_dir(&copies).unwrap();
+    let copy = copies.join("sparse");
+    fs::write(&copy, "as it was").unwrap();
+    // No file may become larger than 32 KiB.
+    let limited = "trap '' XFSZ; ulimit -f 64; exec \"$@\"";
+    let output = Command::new("sh")
+        .args(["-c", limited, "sh", env!("CARGO_BIN_EXE_nilfs"), "cp"])
+        .args([volume.image.as_path(), Path::new("sparse"), &copy])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("File too large"), "{said}");
+    assert_eq!(fs::read_to_string(&copy).unwrap(), "as it was");
+    assert_eq!(names_in(&copies), ["sparse"]);
+}
+
+#[test]
+fn a_copy_that_is_interrupted_leaves_nothing() {
+    const BYTES: usize = 48 << 20;
+    let volume = volume_with_a_file_of(BYTES);
+    let copies = volume.beside("copies");
+    fs::create_dir(&copies).unwrap();
+    let mut process = Command::new(env!("CARGO_BIN_EXE_nilfs"))
+        .arg("cp")
+        .args([&*volume.image, Path::new("large"), &copies])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while names_in(&copies).is_empty() && process.try_wait().unwrap().is_none() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    // It may be over by now.
+    let _ = kill_process(Pid::from_child(&process), Signal::TERM);
+    match process.wait().unwrap().code() {
+        Some(0) => assert_eq!(fs::metadata(copies.join("large")).unwrap().len(), BYTES as u64),
+        code => {
+            assert_eq!(code, Some(1), "it was not ended by the signal itself");
+            assert_eq!(names_in(&copies), [] as [&str; 0]);
+        }
+    }
+}
+
+#[test]
+fn a_file_takes_the_place_of_one_that_was_there() {
+    let volume = volume();
+    let copy = volume.beside("copy");
+    fs::write(&copy, "much longer than what comes").unwrap();
+    let words = ["cp", volume.image.to_str().unwrap(), "directory/file", copy.to_str().unwrap()];
+    common::nilfs(words).output();
+    assert_eq!(fs::read_to_string(&copy).unwrap(), "content\n");
+}
