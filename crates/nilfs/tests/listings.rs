@@ -106,6 +106,24 @@ fn cat_follows_links_and_stat_does_not() {
     }
 }
 
+/// Once nobody could tell whether there was a snapshot, or which.
+#[test]
+fn a_snapshot_whose_number_cannot_be_printed_is_named() {
+    let volume = volume();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_nilfs"))
+        .args(["snapshot", "create"])
+        .arg(&volume.image)
+        .stdout(fs::File::create("/dev/full").unwrap())
+        .output()
+        .unwrap();
+    let list = volume.nilfs("snapshot list --json IMAGE").output();
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    let made = &list[0]["checkpoint"];
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with(&format!("nilfs: made snapshot {made}, but cannot print")), "{said}");
+}
+
 #[test]
 fn json_is_complete_and_exact() {
     let volume = volume();

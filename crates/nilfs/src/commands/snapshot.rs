@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::Subcommand;
 use nilfs_engine::Cno;
 
@@ -71,10 +72,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     match args.action {
         Action::Create { json, path, checkpoints } => {
             let made = on(&path, Purpose::Change, |volume| create(volume, checkpoints))?;
-            if json {
-                return output::json(&made);
-            }
-            Ok(made.iter().try_for_each(|cno| writeln!(output::out(), "{cno}"))?)
+            print(&made, json).with_context(|| {
+                format!("made {}, but cannot print that", named(&made))
+            })
         }
         Action::Delete { path, snapshots } => on(&path, Purpose::Change, |volume| {
             snapshots.iter().try_for_each(|cno| Ok(volume.set_snapshot(*cno, false)?))
@@ -88,13 +88,33 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// Makes them, and gives their numbers.
+/// Makes them, and returns their numbers.
 fn create(volume: &dyn Administration, mut wanted: Vec<Cno>) -> anyhow::Result<Vec<Cno>> {
     if wanted.is_empty() {
         wanted.push(volume.checkpoint_now()?);
     }
-    for cno in &wanted {
-        volume.set_snapshot(*cno, true)?;
+    for (nth, cno) in wanted.iter().enumerate() {
+        let made = volume.set_snapshot(*cno, true);
+        match &wanted[..nth] {
+            [] => made?,
+            before => made.with_context(|| format!("made {}, but no more", named(before)))?,
+        }
     }
     Ok(wanted)
+}
+
+fn print(made: &[Cno], json: bool) -> anyhow::Result<()> {
+    if json {
+        return output::json(&made);
+    }
+    let mut out = output::out();
+    made.iter().try_for_each(|cno| writeln!(out, "{cno}"))?;
+    Ok(out.flush()?)
+}
+
+/// What to call snapshots in a message.
+fn named(snapshots: &[Cno]) -> String {
+    let numbers: Vec<_> = snapshots.iter().map(ToString::to_string).collect();
+    let plural = if snapshots.len() == 1 { "" } else { "s" };
+    format!("snapshot{plural} {}", numbers.join(", "))
 }
