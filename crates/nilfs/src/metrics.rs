@@ -38,6 +38,7 @@ pub struct Operation {
     pub count: u64,
     pub errors: u64,
     /// Seconds that all of them took together.
+    #[serde(rename = "total_seconds")]
     pub seconds: f64,
     pub durations: Vec<Class>,
 }
@@ -46,6 +47,7 @@ pub struct Operation {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Class {
     /// Seconds that the slowest of them can have taken; `None`: any time.
+    #[serde(rename = "up_to_seconds")]
     pub up_to: Option<f64>,
     pub count: u64,
 }
@@ -90,7 +92,7 @@ impl Metrics {
         let gauge = |name, help, value| Value { name, help, total: false, value };
         vec![
             gauge("uptime_seconds", "Seconds since the mount", status.uptime),
-            gauge("checkpoint", "Number of the newest checkpoint", status.cno.0),
+            gauge("newest_checkpoint", "Number of the newest checkpoint", status.cno.0),
             gauge("dirty_bytes", "Changed bytes in memory", status.dirty_bytes),
             gauge(
                 "writing_stopped",

@@ -17,9 +17,9 @@ pub struct FileRecord {
     links: u32,
     uid: u32,
     gid: u32,
-    size: u64,
-    /// Units of 512 bytes.
-    blocks: u64,
+    size_bytes: u64,
+    /// What is allocated: holes take nothing.
+    stored_bytes: u64,
     modified: String,
     changed: String,
     flags: u32,
@@ -51,8 +51,8 @@ impl FileRecord {
             links: attr.nlink,
             uid: attr.uid,
             gid: attr.gid,
-            size: attr.size,
-            blocks: attr.blocks,
+            size_bytes: attr.size,
+            stored_bytes: attr.blocks.saturating_mul(512),
             modified: exact(attr.mtime),
             changed: exact(attr.ctime),
             flags: attr.flags,

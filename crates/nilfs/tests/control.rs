@@ -106,20 +106,20 @@ fn a_snapshot_outlives_cleaning_until_it_is_deleted() {
     works(&["clean"], mounted.root(), &[]);
     let kept = json(&["df"], mounted.root());
     let at_least_the_file = |bytes: &Value| bytes.as_u64().unwrap() >= 4 * MIB as u64;
-    assert!(at_least_the_file(&kept["bytes"]["snapshots"]), "{kept}");
+    assert!(at_least_the_file(&kept["snapshot_bytes"]), "{kept}");
     assert_eq!(kept["snapshots"][0]["checkpoint"], snapshot);
     assert!(at_least_the_file(&kept["snapshots"][0]["exclusive_bytes"]), "{kept}");
     works(&["snapshot", "delete"], mounted.root(), &[&snapshot.to_string()]);
     works(&["clean"], mounted.root(), &[]);
     let freed = json(&["df"], mounted.root());
-    assert_eq!(freed["bytes"]["snapshots"], 0, "{freed}");
+    assert_eq!(freed["snapshot_bytes"], 0, "{freed}");
     assert!(free(&freed) > free(&kept), "{kept} {freed}");
     mounted.unmount();
     image.check();
 }
 
 fn free(df: &Value) -> u64 {
-    df["bytes"]["free"].as_u64().unwrap()
+    df["free_bytes"].as_u64().unwrap()
 }
 
 #[test]
@@ -131,8 +131,8 @@ fn all_space_is_accounted_for() {
     }
     create_snapshot(mounted.root());
     let df = json(&["df"], mounted.root());
-    let bytes = |name: &str| df["bytes"][name].as_u64().unwrap();
-    let parts = ["live", "snapshots", "protected", "reclaimable", "free"].map(bytes);
+    let bytes = |name: &str| df[format!("{name}_bytes")].as_u64().unwrap();
+    let parts = ["live", "snapshot", "protected", "reclaimable", "free"].map(bytes);
     assert_eq!(parts.iter().sum::<u64>(), bytes("total"), "{df}");
     assert!(bytes("live") >= 1 << 20 && bytes("reserved") <= bytes("free"), "{df}");
     mounted.unmount();
@@ -236,7 +236,10 @@ fn others_may_look_but_not_touch() {
         assert!(said.contains("only the superuser and the owner of the mount"), "{said}");
     }
     let status = json(&["status"], mounted.root());
-    assert_eq!((&status["checkpoint"], &status["cleaner"]["state"]), (&1.into(), &"off".into()));
+    assert_eq!(
+        (&status["newest_checkpoint"], &status["cleaner"]["state"]),
+        (&1.into(), &"off".into())
+    );
     mounted.unmount();
 }
 

@@ -300,7 +300,7 @@ fn tune_changes_what_it_is_told_to_and_nothing_else() {
     assert_eq!(volume.nilfs("info IMAGE").output(), before.replacen("lab\n", "renamed\n", 1));
     let json = volume.nilfs("tune --json -i 7 IMAGE").output();
     let record: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&record["label"], &record["interval"]), (&"renamed".into(), &7.into()));
+    assert_eq!((&record["label"], &record["interval_seconds"]), (&"renamed".into(), &7.into()));
     let long = "x".repeat(81);
     let sentence = volume.nilfs(&format!("tune -L {long} IMAGE")).sentence(2);
     assert!(sentence.contains("has 81 bytes, but at most 80 fit"), "{sentence}");

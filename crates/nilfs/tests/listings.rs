@@ -131,7 +131,7 @@ fn json_is_complete_and_exact() {
         serde_json::from_str(&volume.nilfs(line).output()).unwrap()
     };
     let info = json("info --json IMAGE");
-    assert_eq!(info["size"], common::VOLUME_SIZE);
+    assert_eq!(info["size_bytes"], common::VOLUME_SIZE);
     assert_eq!(info["state"], "clean");
     let files = json("ls -R --json IMAGE");
     let names: Vec<_> = files.as_array().unwrap().iter().map(|file| &file["path"]).collect();

@@ -19,7 +19,7 @@ use crate::size;
 #[command(after_help = "\
 Examples:
   nilfs df /mnt
-  nilfs df --json /dev/sdb1 | jq .bytes.reclaimable")]
+  nilfs df --json /dev/sdb1 | jq .reclaimable_bytes")]
 pub struct Args {
     /// Print JSON
     #[arg(long)]
@@ -31,6 +31,7 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Record {
+    #[serde(flatten)]
     bytes: Bytes,
     protected_until: Option<String>,
     snapshots: Vec<Exclusive>,
@@ -38,12 +39,19 @@ struct Record {
 
 #[derive(Serialize)]
 struct Bytes {
+    #[serde(rename = "total_bytes")]
     total: u64,
+    #[serde(rename = "live_bytes")]
     live: u64,
+    #[serde(rename = "snapshot_bytes")]
     snapshots: u64,
+    #[serde(rename = "protected_bytes")]
     protected: u64,
+    #[serde(rename = "reclaimable_bytes")]
     reclaimable: u64,
+    #[serde(rename = "free_bytes")]
     free: u64,
+    #[serde(rename = "reserved_bytes")]
     reserved: u64,
 }
 

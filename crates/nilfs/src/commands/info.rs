@@ -29,10 +29,10 @@ struct Info {
     state: &'static str,
     error_seen: bool,
     features: Vec<String>,
-    size: u64,
-    block_size: u64,
+    size_bytes: u64,
+    block_bytes: u64,
     segments: u64,
-    segment_size: u64,
+    segment_bytes: u64,
     clean_segments: u64,
     reserved_segments: u64,
     newest_checkpoint: u64,
@@ -76,10 +76,10 @@ fn gather(volume: &Volume) -> anyhow::Result<Info> {
         state: if volume.is_clean() { "clean" } else { "mounted, or not cleanly unmounted" },
         error_seen: raw.s_state.get() & STATE_ERROR != 0,
         features: features(raw),
-        size: raw.s_dev_size.get(),
-        block_size: geometry.block_size.bytes64(),
+        size_bytes: raw.s_dev_size.get(),
+        block_bytes: geometry.block_size.bytes64(),
         segments: geometry.nsegments,
-        segment_size: geometry.segment_bytes(),
+        segment_bytes: geometry.segment_bytes(),
         clean_segments: volume.clean_segments()?,
         reserved_segments: geometry.reserved_segments(),
         newest_checkpoint: volume.last_log().cno.0,
@@ -132,9 +132,9 @@ fn print(info: &Info) -> anyhow::Result<()> {
     let error = if info.error_seen { ", an error was seen" } else { "" };
     row("state", format!("{}{error}", info.state));
     row("features", or_none(info.features.join(" ")));
-    row("size", format!("{} ({} bytes)", size::human(info.size), info.size));
-    row("block size", format!("{} bytes", info.block_size));
-    row("segments", format!("{} of {}", info.segments, size::human(info.segment_size)));
+    row("size", format!("{} ({} bytes)", size::human(info.size_bytes), info.size_bytes));
+    row("block size", format!("{} bytes", info.block_bytes));
+    row("segments", format!("{} of {}", info.segments, size::human(info.segment_bytes)));
     row(
         "clean segments",
         format!("{} ({} kept back)", info.clean_segments, info.reserved_segments),

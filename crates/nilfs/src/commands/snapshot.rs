@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Subcommand;
 use nilfs_engine::Cno;
+use serde::Serialize;
 
 use super::checkpoints;
 use crate::administration::{Administration, Purpose, Target, on};
@@ -67,14 +68,19 @@ enum Action {
     },
 }
 
+/// A snapshot that was made.
+#[derive(Serialize)]
+struct Record {
+    checkpoint: u64,
+}
+
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.action {
         Action::Create { json, path, checkpoints } => {
             let made = on(&path, Purpose::Change, |volume| create(volume, checkpoints))?;
-            print(&made, json).with_context(|| {
-                format!("made {}, but cannot print that", named(&made))
-            })
+            print(&made, json)
+                .with_context(|| format!("made {}, but cannot print that", named(&made)))
         }
         Action::Delete { path, snapshots } => on(&path, Purpose::Change, |volume| {
             snapshots.iter().try_for_each(|cno| Ok(volume.set_snapshot(*cno, false)?))
@@ -105,7 +111,8 @@ fn create(volume: &dyn Administration, mut wanted: Vec<Cno>) -> anyhow::Result<V
 
 fn print(made: &[Cno], json: bool) -> anyhow::Result<()> {
     if json {
-        return output::json(&made);
+        let records: Vec<_> = made.iter().map(|cno| Record { checkpoint: cno.0 }).collect();
+        return output::json(&records);
     }
     let mut out = output::out();
     made.iter().try_for_each(|cno| writeln!(out, "{cno}"))?;

@@ -35,13 +35,13 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Record {
-    checkpoint: u64,
+    newest_checkpoint: u64,
     of_the_past: bool,
     uptime_seconds: u64,
     stopped: bool,
     loss: Option<Loss>,
     dirty_bytes: u64,
-    block_size: u64,
+    block_bytes: u64,
     blocks_per_segment: u32,
     segments: u64,
     clean_segments: u64,
@@ -50,7 +50,7 @@ struct Record {
     user_blocks_written: u64,
     write_amplification: Option<f64>,
     lifetime: LifetimeRecord,
-    seconds_until_full: Option<u64>,
+    full_in_seconds: Option<u64>,
     cleaner: CleanerRecord,
 }
 
@@ -203,13 +203,13 @@ fn policy(policy: Policy) -> &'static str {
 fn record(status: &Status) -> Record {
     let cleaner = &status.cleaner;
     Record {
-        checkpoint: status.cno.0,
+        newest_checkpoint: status.cno.0,
         of_the_past: status.of_the_past,
         uptime_seconds: status.uptime,
         stopped: status.stopped.is_some(),
         loss: status.stopped.clone(),
         dirty_bytes: status.dirty_bytes,
-        block_size: status.geometry.block_size.bytes64(),
+        block_bytes: status.geometry.block_size.bytes64(),
         blocks_per_segment: status.geometry.blocks_per_segment,
         segments: status.geometry.nsegments,
         clean_segments: status.clean_segments,
@@ -223,7 +223,7 @@ fn record(status: &Status) -> Record {
             segments_freed: status.lifetime_segments_freed,
             write_amplification: rates::lifetime_amplification(status),
         },
-        seconds_until_full: rates::until_full(None, status).map(|time| time.as_secs()),
+        full_in_seconds: rates::until_full(None, status).map(|time| time.as_secs()),
         cleaner: CleanerRecord {
             state: status.state,
             policy: status.options.policy,

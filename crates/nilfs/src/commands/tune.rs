@@ -156,7 +156,7 @@ struct Record {
     uuid: String,
     features: Vec<String>,
     error_seen: bool,
-    interval: u32,
+    interval_seconds: u32,
     block_max: u32,
 }
 
@@ -197,7 +197,7 @@ fn record(raw: &RawSuperblock) -> Record {
         uuid: Uuid::from_bytes(raw.s_uuid).to_string(),
         features: features(raw),
         error_seen: raw.s_state.get() & STATE_ERROR != 0,
-        interval: raw.s_c_interval.get(),
+        interval_seconds: raw.s_c_interval.get(),
         block_max: raw.s_c_block_max.get(),
     }
 }
@@ -214,7 +214,7 @@ fn print(record: Record) -> anyhow::Result<()> {
     row("uuid", record.uuid);
     row("features", or(record.features.join(" "), "none"));
     row("error seen", if record.error_seen { "yes" } else { "no" }.to_owned());
-    row("interval", unless_zero(record.interval, "s"));
+    row("interval", unless_zero(record.interval_seconds, "s"));
     row("block max", unless_zero(record.block_max, "blocks"));
     rows.print()
 }
