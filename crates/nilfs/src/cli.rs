@@ -7,8 +7,16 @@ use clap::{Parser, Subcommand};
 
 use crate::{commands, exit, output};
 
-/// What every help page ends with.
-const EXIT_CODES: &str = "\
+/// How one begins.
+const EXAMPLES: &str = "\
+Examples:
+  nilfs mkfs --size 4G disk.img    make a volume in a new image file
+  nilfs mount disk.img mnt         mount it; nilfs umount mnt ends that
+  nilfs checkpoints mnt            the past, which can be read and mounted
+  nilfs help snapshot              how to keep it";
+
+/// What the help page of `nilfs` ends with, and every page of the manual has.
+pub const EXIT_CODES: &str = "\
 Exit codes:
   0  done
   1  failed: a device error, a full disk, a file that is not there …
@@ -20,10 +28,15 @@ Exit codes:
   7  cannot mount there: the directory, or FUSE, does not allow it";
 
 /// NILFS2 in user space: make, mount and look into volumes of the log-structured file system.
+///
+/// Every few seconds, and at nearly every fsync, a volume makes a checkpoint: the whole of it as it
+/// was at that moment. Checkpoints can be listed, read and mounted until the cleaner needs their
+/// space, and for an hour at least; as snapshots they are kept until further notice.
 #[derive(Debug, Parser)]
 #[command(name = "nilfs", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 #[command(subcommand_required = true, arg_required_else_help = true)]
+#[command(disable_help_subcommand = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -32,7 +45,9 @@ pub struct Cli {
 
 /// Does what a command line says, the program's name included.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    match Cli::try_parse_from(arguments) {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    match Cli::try_parse_from(&arguments) {
+        Ok(Cli { command: Command::Help(args) }) => main(args.asked()),
         Ok(cli) => {
             let done = cli.command.run().and_then(|()| Ok(output::flush()?));
             done.map_or_else(|error| exit::report(&error), |()| ExitCode::SUCCESS)
@@ -66,6 +81,7 @@ pub enum Command {
     Segments(commands::segments::Args),
     Dump(commands::dump::Args),
     Check(commands::check::Args),
+    Help(commands::help::Args),
     Generate(commands::generate::Args),
 }
 
@@ -95,6 +111,8 @@ impl Command {
             Self::Segments(args) => commands::segments::run(args),
             Self::Dump(args) => commands::dump::run(args),
             Self::Check(args) => commands::check::run(args),
+            // `main` asks for it before.
+            Self::Help(_) => Ok(()),
             Self::Generate(args) => commands::generate::run(args),
         }
     }

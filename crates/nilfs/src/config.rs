@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use nilfs_engine::CleanerOptions;
 
+pub use cleanerd::HELP as CLEANERD_HELP;
+pub use settings::HELP as SETTINGS_HELP;
 pub use settings::{CleanerSettings, PERIOD, amount, interval, policy};
-
 
 /// The settings of nilfs-utils' cleaner (behaviour spec §8.4).
 const CLEANERD: &str = "/etc/nilfs_cleanerd.conf";

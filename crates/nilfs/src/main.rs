@@ -9,6 +9,7 @@
 mod administration;
 mod cli;
 mod commands;
+mod completions;
 mod config;
 mod control;
 mod device;
@@ -16,6 +17,7 @@ mod drop_in;
 mod exit;
 mod image;
 mod interrupt;
+mod manual;
 mod memory;
 mod metrics;
 mod names;
@@ -39,6 +41,9 @@ fn main() -> ExitCode {
     let mut arguments = env::args_os().peekable();
     match arguments.peek().and_then(|program| drop_in::Tool::named(program)) {
         Some(tool) => tool.run(arguments.skip(1)),
-        None => cli::main(arguments),
+        None => {
+            completions::answer();
+            cli::main(arguments)
+        }
     }
 }

@@ -39,6 +39,21 @@ fn links_are_where_the_programs_of_nilfs_utils_are() {
         "usr/sbin/nilfs-resize",
         "usr/sbin/nilfs_cleanerd",
     ];
+    let files = [
+        "usr/local/share/man/man1/nilfs.1",
+        "usr/local/share/man/man1/nilfs-clean.1",
+        "usr/local/share/man/man1/lscp.1",
+        "usr/local/share/man/man5/nilfs.toml.5",
+        "usr/local/share/man/man8/nilfs-clean.8",
+        "usr/local/share/man/man8/mount.fuse.nilfs.8",
+        "usr/local/share/bash-completion/completions/nilfs",
+        "usr/local/share/zsh/site-functions/_nilfs",
+        // fish does not look below /usr/local.
+        "usr/share/fish/vendor_completions.d/nilfs.fish",
+    ];
+    for file in files {
+        assert!(root.join(file).is_file(), "{file} is not there");
+    }
     for link in links {
         let target = fs::read_link(root.join(link)).expect(link);
         assert_eq!(target, Path::new("/usr/local/bin/nilfs"), "{link}");
@@ -48,6 +63,9 @@ fn links_are_where_the_programs_of_nilfs_utils_are() {
     script("--remove", root);
     for link in links {
         assert!(root.join(link).symlink_metadata().is_err(), "{link} is still there");
+    }
+    for file in files {
+        assert!(!root.join(file).exists(), "{file} is still there");
     }
 }
 
@@ -67,6 +85,9 @@ fn programs_of_others_are_neither_replaced_nor_hidden_nor_removed() {
     assert!(said.contains("not as umount.nilfs2 mkfs.nilfs2 lscp:"), "{said}");
     assert!(!root.join("usr/local/bin/lscp").exists());
     assert!(root.join("usr/local/bin/lssu").symlink_metadata().is_ok(), "the others are links");
+    let man = root.join("usr/local/share/man");
+    assert!(!man.join("man1/lscp.1").exists() && !man.join("man8/mkfs.nilfs2.8").exists());
+    assert!(man.join("man1/lssu.1").exists() && man.join("man1/nilfs-mkfs.1").exists());
     script("--remove", root);
     for theirs in ["usr/bin/lscp", "usr/sbin/mkfs.nilfs2"] {
         assert_eq!(fs::read_to_string(root.join(theirs)).unwrap(), "theirs");

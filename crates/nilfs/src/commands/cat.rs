@@ -15,6 +15,10 @@ const READ_BYTES: usize = 1 << 20;
 
 /// Print files of a volume
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs cat disk.img notes/todo.txt
+  nilfs cat --at 17 disk.img notes/todo.txt    as it was at checkpoint 17")]
 pub struct Args {
     #[command(flatten)]
     image: ImageArgs,

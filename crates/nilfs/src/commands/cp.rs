@@ -29,6 +29,10 @@ const COPY_BYTES: usize = 1 << 20;
 /// its name when it is complete, in place of a file that had it before: interrupted, no part of a
 /// file is left.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs cp disk.img photos/1.jpg .
+  nilfs cp -rp --at 17 disk.img / old    all files as they were at checkpoint 17")]
 pub struct Args {
     /// Copy directories with everything below them
     #[arg(short, long)]

@@ -17,6 +17,10 @@ use crate::output::{self, exact_time, local_time};
 /// Logs are shown as far as their summaries are valid; behind the last one that counts there may
 /// be stale ones.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs dump disk.img 0
+  nilfs dump --json disk.img 0 1")]
 pub struct Args {
     /// Print JSON
     #[arg(long)]

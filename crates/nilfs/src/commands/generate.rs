@@ -4,10 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::{Command, CommandFactory, ValueEnum};
-use clap_complete::Shell;
+use clap::ValueEnum;
 
-use crate::cli::Cli;
+use crate::{completions, manual};
 
 /// Write man pages or shell completions into a directory
 #[derive(Debug, clap::Args)]
@@ -22,7 +21,7 @@ pub struct Args {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum What {
-    /// A page for the command and one for each subcommand
+    /// Pages for the command, its subcommands, its other names and its files
     Man,
     /// Files for bash, fish and zsh
     Completions,
@@ -40,15 +39,26 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn man(directory: &Path) -> anyhow::Result<()> {
-    // Pages have no width of their own.
-    let command = Cli::command().term_width(0).disable_help_subcommand(true);
-    Ok(clap_mangen::generate_to(command, directory)?)
+    let date = date()?;
+    for page in manual::pages() {
+        fs::write(directory.join(page.file_name()), page.to_roff(&date))?;
+    }
+    Ok(())
+}
+
+/// The date of the pages: today, unless a packager says otherwise so that packages can be made again
+/// byte for byte.
+fn date() -> anyhow::Result<String> {
+    let now = match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(seconds) => jiff::Timestamp::from_second(seconds.parse().context("SOURCE_DATE_EPOCH")?)?,
+        Err(_) => jiff::Timestamp::now(),
+    };
+    Ok(now.strftime("%F").to_string())
 }
 
 fn completions(directory: &Path) -> anyhow::Result<()> {
-    let mut command: Command = Cli::command();
-    for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
-        clap_complete::generate_to(shell, &mut command, "nilfs", directory)?;
+    for (name, script) in completions::scripts()? {
+        fs::write(directory.join(name), script)?;
     }
     Ok(())
 }

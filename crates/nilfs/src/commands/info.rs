@@ -13,6 +13,10 @@ use crate::size;
 
 /// Show what a volume is: label, geometry, features, state, space, checkpoints
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs info disk.img
+  nilfs info --json /dev/sdb1 | jq .clean_segments")]
 pub struct Args {
     /// Print JSON
     #[arg(long)]

@@ -16,6 +16,10 @@ use crate::size;
 
 /// List a directory of a volume
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs ls -l disk.img photos
+  nilfs ls -R --at 17 disk.img    everything as it was at checkpoint 17")]
 pub struct Args {
     /// Show mode, links, owner, size and time
     #[arg(short, long)]

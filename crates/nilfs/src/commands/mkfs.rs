@@ -26,6 +26,13 @@ use crate::size;
 /// Everything on the device is lost. With the same --time, --seed, --uuid and --owner 0:0 the
 /// volume is byte for byte that of mkfs.nilfs2 2.3.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs mkfs --size 4G disk.img         make an image file with a volume in it
+  nilfs mkfs --label data /dev/sdb1     make a volume on a device
+  nilfs mkfs -n --size 100M disk.img    only say what it would be
+
+A SIZE is in bytes, or has a binary unit, such as 64M.")]
 pub struct Args {
     /// Bytes in a block
     #[arg(short, long, value_name = "BYTES", default_value = "4096")]

@@ -9,6 +9,7 @@ pub mod defrag;
 pub mod df;
 pub mod dump;
 pub mod generate;
+pub mod help;
 pub mod info;
 pub mod list;
 pub mod ls;
@@ -22,3 +23,5 @@ pub mod stat;
 pub mod status;
 pub mod trim;
 pub mod tune;
+
+pub use mount::MOUNT_OPTIONS;

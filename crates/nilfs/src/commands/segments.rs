@@ -11,6 +11,10 @@ use crate::output::{self, Column, Rows, exact_time, local_time};
 
 /// List the segments of a volume that are in use
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs segments disk.img
+  nilfs segments --all --json disk.img | jq 'map(select(.dirty)) | length'")]
 pub struct Args {
     /// Show clean segments too
     #[arg(short, long)]

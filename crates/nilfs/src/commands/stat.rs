@@ -14,6 +14,10 @@ use crate::size;
 
 /// Show type, size, owner, times and flags of files of a volume
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs stat disk.img photos photos/1.jpg
+  nilfs stat --json disk.img / | jq -r '.[].modified'")]
 pub struct Args {
     /// Print JSON
     #[arg(long)]

@@ -22,6 +22,12 @@ use crate::output::{self, Rows, printable};
 ///
 /// Both superblocks are changed, one after the other, so that the power may fail at any time.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs tune --list disk.img
+  nilfs tune -L photos -i 30 disk.img
+
+A PERIOD is in seconds, or has units, such as 1m30s.")]
 pub struct Args {
     /// Show the settings, after the changes if there are any
     #[arg(short, long)]

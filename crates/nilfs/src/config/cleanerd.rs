@@ -13,6 +13,31 @@ use nilfs_engine::{Amount, Policy};
 
 use super::settings::{self, CleanerSettings};
 
+/// What the manual says of the file.
+pub const HELP: &str = "\
+Settings:
+  protection_period, min_clean_segments, max_clean_segments, clean_check_interval
+      As in nilfs.toml(5).
+  selection_policy
+      policy of nilfs.toml(5); all its values are taken.
+  nsegments_per_clean, mc_nsegments_per_clean
+      As in nilfs.toml(5), but from 1 to 32.
+  cleaning_interval, mc_cleaning_interval
+      As in nilfs.toml(5).
+  use_set_suinfo
+      Without this word, the least gain is enough to clean a segment.
+  min_reclaimable_blocks, mc_min_reclaimable_blocks
+      As in nilfs.toml(5), with use_set_suinfo.
+  retry_interval, use_mmap, log_priority
+      Checked, and without effect.
+
+Examples:
+  protection_period 600
+      Keep the last ten minutes.
+  selection_policy greedy
+      Clean the emptiest segments first.
+";
+
 /// As many segments as nilfs_cleanerd cleans in one step, whatever it is told.
 const MOST_PER_STEP: u32 = 32;
 

@@ -6,6 +6,52 @@ use nilfs_engine::{Amount, CleanerOptions, Policy};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 
+/// What the manual says of them. Amounts and periods are read by [`amount`] and [`interval`].
+pub const HELP: &str = "\
+Settings:
+  enabled
+      false: no cleaning but what nilfs-clean(1) asks for. (default: true)
+  policy
+      Which segments are cleaned first. cost-benefit: the most gain for the least moving, and old
+      content first. greedy: the fewest live blocks. timestamp: what was written longest ago.
+      (default: cost-benefit)
+  protection_period
+      Checkpoints that are younger are kept. (default: 3600)
+  min_clean_segments
+      Below it, the cleaner works beside the writers. 0: there are never enough. (default: 10%)
+  max_clean_segments
+      Above it there is nothing to do. (default: 20%)
+  clean_check_interval
+      Time between two looks while there is nothing to do. (default: 10)
+  nsegments_per_clean
+      Segments that are cleaned together. (default: 64)
+  cleaning_interval
+      Time between two steps. (default: 0.1)
+  min_reclaimable_blocks
+      Segments in which less can be gained are left alone. (default: 10%)
+  mc_nsegments_per_clean
+      As nsegments_per_clean, below min_clean_segments. (default: 64)
+  mc_cleaning_interval
+      As cleaning_interval, below min_clean_segments. (default: 0)
+  mc_min_reclaimable_blocks
+      As min_reclaimable_blocks, below min_clean_segments. (default: 5%)
+
+Values:
+  amounts
+      A number (of segments, or of blocks), a share such as \"10%\", or a size such as \"4G\".
+  times
+      Seconds, or a time such as \"1h 30m\".
+What is no number stands in quotes.
+
+Examples:
+  [cleaner]
+      The table that all settings stand in.
+  protection_period = \"2h\"
+      Keep the last two hours.
+  policy = \"greedy\"
+      Clean the emptiest segments first.
+";
+
 /// Some of the cleaner's settings, under the names that nilfs_cleanerd has for them. `mc_` is for
 /// times when clean segments are few.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -201,6 +247,8 @@ impl<T> Visitor<'_> for Word<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -217,9 +265,24 @@ mod tests {
         ] {
             assert_eq!(amount(text), Ok(expected), "{text}");
         }
-        for text in ["", "%", "101%", "-1", "+1", "1.5", "1X", "1Kb", "16E", "1 0", "10%%", "é", "1é"] {
+        for text in
+            ["", "%", "101%", "-1", "+1", "1.5", "1X", "1Kb", "16E", "1 0", "10%%", "é", "1é"]
+        {
             assert!(amount(text).is_err(), "{text}");
         }
+    }
+
+    /// The message about an unknown setting lists all that there are.
+    #[test]
+    fn the_manual_has_every_setting_and_no_other() {
+        let error = toml::from_str::<CleanerSettings>("nothing = 1").unwrap_err().to_string();
+        let (_, known) = error.split_once("expected one of ").expect(&error);
+        let known = known.split(['`', ',', ' ', '\n']).filter(|word| !word.is_empty());
+        let described = HELP.lines().skip(1).take_while(|line| !line.is_empty());
+        let described = described.filter_map(|line| line.strip_prefix("  "));
+        let described: BTreeSet<_> = described.filter(|line| !line.starts_with(' ')).collect();
+        let known: BTreeSet<_> = known.filter(|word| *word != "selection_policy").collect();
+        assert_eq!(described, known);
     }
 
     #[test]

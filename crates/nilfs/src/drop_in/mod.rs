@@ -48,7 +48,7 @@ pub struct Tool {
 }
 
 /// All of them.
-const TOOLS: [&Tool; 17] = [
+pub const TOOLS: [&Tool; 17] = [
     &chcp::TOOL,
     &dumpseg::TOOL,
     &lscp::TOOL,
@@ -93,6 +93,16 @@ impl Tool {
         }
         self.complain(exit::sentence(&error));
         ExitCode::from(FAILED)
+    }
+
+    /// The name by which it is called.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What it prints for `-h`.
+    pub fn usage(&self) -> &'static str {
+        self.usage
     }
 
     /// What it prints for `-V`.

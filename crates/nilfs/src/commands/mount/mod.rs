@@ -2,7 +2,8 @@
 //!
 //! A mount is a process that answers the kernel's requests until it is unmounted. `start` brings
 //! it to life, `open` gets hold of the device, `serve` is its life, `remount` changes it, `umount`
-//! waits for its end; `options` reads the words behind `-o`, and `log` says where messages go once
+//! waits for its end; `options` reads the words behind `-o`, `words` helps to
+//! type them, and `log` says where messages go once
 //! nobody looks at the terminal.
 
 mod log;
@@ -12,6 +13,8 @@ mod remount;
 mod serve;
 mod start;
 mod umount;
+mod words;
 
+pub use options::HELP as MOUNT_OPTIONS;
 pub use start::{MountArgs, mount};
 pub use umount::{UmountArgs, umount};

@@ -15,7 +15,7 @@ use crate::memory;
 
 /// What the help says of them.
 pub const HELP: &str = "\
-Options for -o, separated by commas:
+Mount options, after -o and separated by commas:
   ro, rw                 read-only, or read and write (default)
   cp=N                   mount checkpoint N; any checkpoint, also beside a writable mount; needs ro
   remount                with ro or rw: make a mount read-only, or writable again; nothing else can
@@ -479,7 +479,10 @@ mod tests {
         assert_eq!(refused("cache=much"), "option cache=much: expected a size such as 512M");
         let expected = "option policy=newest: expected timestamp, greedy or cost-benefit";
         assert_eq!(refused("policy=newest"), expected);
-        assert_eq!(refused("pp=soon"), "option pp=soon: expected seconds, or a time such as 1h 30m");
+        assert_eq!(
+            refused("pp=soon"),
+            "option pp=soon: expected seconds, or a time such as 1h 30m"
+        );
         assert_eq!(refused("ro,cp=0xg"), "option cp=0xg: expected a checkpoint number from 1 on");
     }
 

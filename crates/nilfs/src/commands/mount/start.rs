@@ -11,25 +11,38 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
+use clap_complete::engine::ArgValueCompleter;
 use rustix::fs::{Mode, OFlags};
 
 use super::log;
 use super::options::{self, Options};
 use super::remount::remount;
 use super::serve::{Hangup, serve};
+use super::words;
 use crate::exit::{Failure, Status};
 use crate::names;
 use crate::output::say;
 
+/// How the help page begins below the options.
+const EXAMPLES: &str = "\
+Examples:
+  nilfs mount disk.img mnt
+  nilfs mount -o ro,cp=17 disk.img old    checkpoint 17, also beside a mount of the present
+  nilfs mount -o pp=10m /dev/sdb1 /mnt    deleted files may be given up after ten minutes
+  nilfs mount -o remount,ro /mnt";
+
 /// Mount a volume
+///
+/// Returns when the volume can be used. A process in the background serves it, and cleans it, until
+/// it is unmounted.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = options::HELP,
+    after_help = format!("{EXAMPLES}\n\n{}", options::HELP),
     override_usage = "nilfs mount [OPTIONS] <DEVICE> <DIR>\n       nilfs mount -o remount,ro|rw <DIR>"
 )]
 pub struct MountArgs {
     /// How to mount; several words are separated by commas
-    #[arg(short, value_name = "OPTIONS")]
+    #[arg(short, value_name = "OPTIONS", add = ArgValueCompleter::new(words::complete))]
     options: Vec<String>,
     /// Stay in the foreground, with messages on the terminal, until the volume is unmounted
     #[arg(long)]

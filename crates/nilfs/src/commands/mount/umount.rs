@@ -24,6 +24,9 @@ use crate::size::human;
 
 /// Unmount volumes and wait until they are clean
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs umount mnt")]
 pub struct UmountArgs {
     /// The directories on which they are mounted, or the devices or images; or LABEL=, UUID=,
     /// PARTLABEL= or PARTUUID= with a name
