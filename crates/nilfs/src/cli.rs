@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{commands, exit, output};
 
-/// How one begins.
+/// The examples on the help page of `nilfs` itself.
 const EXAMPLES: &str = "\
 Examples:
   nilfs mkfs --size 4G disk.img    make a volume in a new image file
@@ -15,7 +15,7 @@ Examples:
   nilfs checkpoints mnt            the past, which can be read and mounted
   nilfs help snapshot              how to keep it";
 
-/// What the help page of `nilfs` ends with, and every page of the manual has.
+/// What the help page of `nilfs` ends with. Every page of the manual about a subcommand has it, too.
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0  done
@@ -52,8 +52,20 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             let done = cli.command.run().and_then(|()| Ok(output::flush()?));
             done.map_or_else(|error| exit::report(&error), |()| ExitCode::SUCCESS)
         }
-        Err(error) => exit::report_usage(&error),
+        Err(error) => exit::report_usage(&error, &subcommand(&arguments)),
     }
+}
+
+/// The command that a command line is for, as far as there is one: `nilfs snapshot create`.
+pub fn subcommand(arguments: &[OsString]) -> String {
+    let mut command = Cli::command();
+    let mut name = command.get_name().to_owned();
+    for word in arguments.iter().skip(1) {
+        let Some(subcommand) = command.find_subcommand(word).cloned() else { break };
+        name = format!("{name} {}", subcommand.get_name());
+        command = subcommand;
+    }
+    name
 }
 
 /// The subcommands.
@@ -111,7 +123,7 @@ impl Command {
             Self::Segments(args) => commands::segments::run(args),
             Self::Dump(args) => commands::dump::run(args),
             Self::Check(args) => commands::check::run(args),
-            // `main` asks for it before.
+            // `main` has answered this already.
             Self::Help(_) => Ok(()),
             Self::Generate(args) => commands::generate::run(args),
         }

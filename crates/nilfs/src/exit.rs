@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use nilfs_device::OpenError;
 use nilfs_engine::Error;
 use nilfs_engine::mkfs::MkfsError;
@@ -54,9 +55,8 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Prints what is wrong with the command line, or the help that was asked for.
-pub fn report_usage(error: &clap::Error) -> ExitCode {
-    use clap::error::ErrorKind;
+/// Prints what is wrong with the command line of `command`, or the help that was asked for.
+pub fn report_usage(error: &clap::Error, command: &str) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let printed = error.print().map_err(output::unprinted);
@@ -66,22 +66,34 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
             // It goes to standard error, where nobody is left to be told.
             let _ = error.print();
         }
-        _ => say!("nilfs: {}", usage_sentence(&error.to_string())),
+        _ => say!("nilfs: {}", usage_sentence(error, command)),
     }
     ExitCode::from(Status::Usage as u8)
 }
 
-/// The first paragraph of what clap says about a mistake, which has all that matters.
-fn usage_sentence(text: &str) -> String {
-    let (paragraph, rest) = text.split_once("\n\n").unwrap_or((text, ""));
+/// What clap says about a mistake, what may have been meant, and where to read on.
+fn usage_sentence(error: &clap::Error, command: &str) -> String {
+    let text = error.to_string();
+    // The first paragraph has all that matters.
+    let (paragraph, _) = text.split_once("\n\n").unwrap_or((&text, ""));
     let words: Vec<_> = paragraph.trim_start_matches("error: ").split_whitespace().collect();
-    let usage = rest.lines().find_map(|line| line.strip_prefix("Usage: "));
-    // "nilfs ls [OPTIONS] <DEVICE>": what comes before the arguments is the command.
-    let command = usage.map_or("nilfs".to_owned(), |usage| {
-        let words = usage.split(' ').take_while(|word| !word.starts_with(['[', '<', '-']));
-        words.collect::<Vec<_>>().join(" ")
+    // Values are not guessed: the message lists them.
+    let suggestions = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg];
+    let meant = suggestions.into_iter().find_map(|kind| match error.get(kind)? {
+        ContextValue::String(one) => Some(one.clone()),
+        ContextValue::Strings(several) => several.last().cloned(),
+        _ => None,
     });
-    format!("{}; see {command} --help", words.join(" "))
+    let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+    let end = if meant.is_empty() { ";" } else { "" };
+    format!("{}{meant}{end} see {command} --help", in_words(&words.join(" ")))
+}
+
+/// Replaces the standard library's words about a wrong number, which are meant for programmers.
+fn in_words(text: &str) -> String {
+    text.replace("invalid digit found in string", "expected a whole number")
+        .replace("cannot parse integer from empty string", "expected a whole number")
+        .replace("number too large to fit in target type", "the number is too large")
 }
 
 /// Prints why the command failed and gives its exit code.
@@ -170,6 +182,8 @@ fn status_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Status> 
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use anyhow::Context;
 
     use super::*;
@@ -184,24 +198,44 @@ mod tests {
 
     #[test]
     fn a_mistake_on_the_command_line_is_one_sentence() {
-        use clap::CommandFactory;
+        use clap::Parser;
         let mistake = |line: &str| {
-            let parsed = crate::cli::Cli::command().try_get_matches_from(line.split(' '));
-            usage_sentence(&parsed.unwrap_err().to_string())
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let error = crate::cli::Cli::try_parse_from(&words).unwrap_err();
+            usage_sentence(&error, &crate::cli::subcommand(&words))
         };
-        assert_eq!(
-            mistake("nilfs mkfs -b 512 x"),
-            "invalid value '512' for '--block-size <BYTES>' \
-             [possible values: 1024, 2048, 4096]; see nilfs --help"
-        );
-        assert_eq!(
-            mistake("nilfs ls --frob x"),
-            "unexpected argument '--frob' found; see nilfs ls --help"
-        );
-        assert_eq!(
-            mistake("nilfs info"),
-            "the following required arguments were not provided: <DEVICE|DIR>; see nilfs info --help"
-        );
+        for (line, sentence) in [
+            (
+                "nilfs mkfs -b 512 x",
+                "invalid value '512' for '--block-size <BYTES>' \
+                 [possible values: 1024, 2048, 4096]; see nilfs mkfs --help",
+            ),
+            ("nilfs ls --frob x", "unexpected argument '--frob' found; see nilfs ls --help"),
+            (
+                "nilfs info",
+                "the following required arguments were not provided: <DEVICE|DIR>; \
+                 see nilfs info --help",
+            ),
+            (
+                "nilfs ls --at x y",
+                "invalid value 'x' for '--at <CNO>': expected a whole number; see nilfs ls --help",
+            ),
+            (
+                "nilfs mout x y",
+                "unrecognized subcommand 'mout'; did you mean mount? see nilfs --help",
+            ),
+            (
+                "nilfs snapshot creat x",
+                "unrecognized subcommand 'creat'; did you mean create? see nilfs snapshot --help",
+            ),
+            (
+                "nilfs ls --recursiv x",
+                "unexpected argument '--recursiv' found; did you mean --recursive? \
+                 see nilfs ls --help",
+            ),
+        ] {
+            assert_eq!(mistake(line), sentence);
+        }
     }
 
     #[test]

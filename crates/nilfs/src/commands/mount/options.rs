@@ -9,6 +9,7 @@ use nilfs_engine::{CleanerOptions, MountOptions, OnError, Order};
 use nilfs_fuse::{KernelOptions, Settings};
 use nilfs_ondisk::Cno;
 
+use super::words;
 use crate::config::{self, CleanerSettings};
 use crate::exit::{Failure, Status};
 use crate::memory;
@@ -351,7 +352,11 @@ fn is_for_mount(word: &str) -> bool {
 fn refusal(word: &str, name: &str) -> Failure {
     match name {
         "dirsync" => usage("option dirsync is not supported; sync is"),
-        _ => usage(format!("unknown option {word} (see nilfs mount --help)")),
+        _ => {
+            let meant = words::nearest(name).map(|meant| format!("; did you mean {meant}?"));
+            let meant = meant.as_deref().unwrap_or(";");
+            usage(format!("unknown option {word}{meant} see nilfs mount --help"))
+        }
     }
 }
 
@@ -517,6 +522,8 @@ mod tests {
     fn what_is_unknown_or_not_yet_there_is_refused_and_not_ignored() {
         assert!(refused("frobnicate").starts_with("unknown option frobnicate"));
         assert!(refused("color=red").starts_with("unknown option color=red"));
+        let said = "unknown option nobarier; did you mean nobarrier? see nilfs mount --help";
+        assert_eq!(refused("nobarier"), said);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::exit::{Failure, Status};
 use crate::names;
 use crate::output::say;
 
-/// How the help page begins below the options.
+/// What comes first below the options on the help page.
 const EXAMPLES: &str = "\
 Examples:
   nilfs mount disk.img mnt

@@ -1,6 +1,5 @@
-//! The words behind -o for those who type them: completions.
-//!
-//! They are read from the help, which has all of them.
+//! Help with typing the words after `-o`: completions, and what a mistyped word may have been meant
+//! to be. The words are read from the help text, which has all of them.
 
 use std::ffi::OsStr;
 
@@ -9,7 +8,10 @@ use clap_complete::engine::CompletionCandidate;
 use super::options::HELP;
 use crate::manual::terms;
 
-/// Every word: `ro`; `order=relaxed`, where the help lists the values; `cp=`, where it does not.
+/// How similar two words must be for one to be taken for the other; equal words have 1.
+const ALIKE: f64 = 0.8;
+
+/// Every word: `ro`; `order=relaxed` where the help lists the values, and `cp=` where it does not.
 fn all() -> Vec<String> {
     let terms = terms(HELP);
     let words = terms.iter().flat_map(|term| term.split(", "));
@@ -26,13 +28,21 @@ fn all() -> Vec<String> {
     all
 }
 
-/// What the last word of a list that has been begun may become.
+/// The lists that a list may become when its last word is completed.
 pub fn complete(list: &OsStr) -> Vec<CompletionCandidate> {
     let list = list.to_string_lossy();
     let begun = list.rfind(',').map_or(0, |comma| comma + 1);
     let (before, start) = list.split_at(begun);
     let fitting = all().into_iter().filter(|word| word.starts_with(start));
     fitting.map(|word| CompletionCandidate::new(format!("{before}{word}"))).collect()
+}
+
+/// Returns the name of the word that was most probably meant, if there is one like it.
+pub fn nearest(name: &str) -> Option<String> {
+    let names = all().into_iter().map(|word| word.split('=').next().unwrap_or_default().to_owned());
+    let alike = names.map(|known| (strsim::jaro_winkler(name, &known), known));
+    let best = alike.filter(|(alike, _)| *alike > ALIKE).max_by(|a, b| a.0.total_cmp(&b.0));
+    best.map(|(_, known)| known)
 }
 
 #[cfg(test)]
@@ -53,4 +63,10 @@ mod tests {
         assert_eq!(completed("ro,frob"), [] as [&str; 0]);
     }
 
+    #[test]
+    fn what_is_nearly_a_word_is_taken_for_it() {
+        for (typed, meant) in [("nobarier", "nobarrier"), ("polcy", "policy"), ("readonly", "")] {
+            assert_eq!(nearest(typed).unwrap_or_default(), meant, "{typed}");
+        }
+    }
 }
