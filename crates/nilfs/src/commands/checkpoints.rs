@@ -46,7 +46,7 @@ struct ListArgs {
     /// Start with this checkpoint
     #[arg(long, value_name = "CNO", default_value_t = 1)]
     from: u64,
-    /// Show at most so many
+    /// Show at most N
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     /// Print JSON

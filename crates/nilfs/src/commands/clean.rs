@@ -39,18 +39,18 @@ pub struct Args {
     now: bool,
     #[command(flatten)]
     action: Action,
-    /// End when so many segments are clean
+    /// End when this many segments are clean
     #[arg(long, value_name = "AMOUNT", value_parser = config::amount, conflicts_with = "action")]
     until: Option<Amount>,
     /// Keep only checkpoints that are younger, instead of the settings' protection period
     #[arg(short = 'p', long, value_name = "PERIOD", value_parser = config::interval,
         conflicts_with = "action")]
     protection_period: Option<Duration>,
-    /// Leave segments alone in which fewer blocks (or less of the segment) can be reclaimed
+    /// Leave segments alone in which less can be reclaimed: blocks, or a share of the segment
     #[arg(short = 'm', long, value_name = "AMOUNT", value_parser = config::amount,
         conflicts_with = "action")]
     min_reclaimable: Option<Amount>,
-    /// Clean at most so many segments, then pause for so many seconds (default: 1)
+    /// Clean at most COUNT segments, then pause for SECONDS (default: 1)
     #[arg(short = 'S', long, value_name = "COUNT[/SECONDS]", value_parser = speed,
         conflicts_with = "action")]
     speed: Option<(u32, Duration)>,

@@ -14,7 +14,7 @@ use crate::output::{self, exact_time, local_time};
 
 /// Show the logs of segments: every block, whose it is and where
 ///
-/// Logs are shown as far as their summaries are valid; behind the last one that counts there may
+/// Logs are shown as far as their summaries are valid; after the last one that counts there may
 /// be stale ones.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -19,8 +19,8 @@ use crate::size::{self, Change};
 /// Make a volume larger or smaller, also while it is mounted
 ///
 /// To enlarge, make the partition larger first; an image file grows by itself. To shrink, this comes
-/// first and the partition follows; an image file shrinks by itself. What lies behind the new end is
-/// moved before. Interrupted, a resize of a mounted volume goes on in the mount; another one leaves
+/// first and the partition follows; an image file shrinks by itself. What lies beyond the new end is
+/// moved first. Interrupted, a resize of a mounted volume goes on in the mount; another one leaves
 /// the volume as large as it was, or as it should be.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -31,8 +31,8 @@ Examples:
   nilfs resize disk.img +500M    make it 500 MiB larger
   nilfs resize /mnt -1G          make it 1 GiB smaller
 
-A SIZE is in bytes, or has a binary unit, such as 64M. With a sign it is a difference to the size
-that the volume has.")]
+A SIZE is in bytes, or has a binary unit, such as 64M. With a sign, it is added to the size of the
+volume, or taken from it.")]
 pub struct Args {
     /// Say what was done in detail
     #[arg(short, long, conflicts_with = "json")]
@@ -43,8 +43,8 @@ pub struct Args {
     /// Any file or directory of the mount, or the device or image
     #[arg(value_name = "DIR|DEVICE")]
     path: PathBuf,
-    /// The new size, instead of that of the device; by so much more or less if it has a sign
-    #[arg(value_name = "[+-]SIZE", value_parser = Change::parse, allow_hyphen_values = true)]
+    /// The new size, instead of that of the device; with a sign, the change of the size
+    #[arg(value_parser = Change::parse, allow_hyphen_values = true)]
     size: Option<Change>,
 }
 
@@ -109,7 +109,7 @@ impl Place {
         let volume = size::human(self.volume_bytes);
         change.apply(self.volume_bytes).with_context(|| match change {
             Change::Shrink(by) => format!("the volume has {volume}, less than {}", size::human(by)),
-            _ => format!("the volume has {volume}, and no file can be so much larger"),
+            _ => format!("the volume has {volume}, and no file can be as large as asked"),
         })
     }
 }

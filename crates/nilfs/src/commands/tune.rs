@@ -57,7 +57,7 @@ pub struct Changes {
     /// Name of the volume, at most 80 bytes
     #[arg(short = 'L', long = "label", value_name = "LABEL")]
     pub label: Option<OsString>,
-    /// Switch features on, or off with a ^ before; block_count is the only one, none is none
+    /// Switch features on, or off with a ^ before; block_count is the only one; none: all off
     #[arg(short = 'O', long = "features", value_name = "[^]FEATURE", value_delimiter = ',')]
     #[arg(value_parser = FeatureSwitch::parse)]
     pub features: Vec<FeatureSwitch>,

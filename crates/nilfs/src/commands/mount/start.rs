@@ -28,7 +28,7 @@ const EXAMPLES: &str = "\
 Examples:
   nilfs mount disk.img mnt
   nilfs mount -o ro,cp=17 disk.img old    checkpoint 17, also beside a mount of the present
-  nilfs mount -o pp=10m /dev/sdb1 /mnt    deleted files may be given up after ten minutes
+  nilfs mount -o pp=10m /dev/sdb1 /mnt    keep what is deleted for ten minutes
   nilfs mount -o remount,ro /mnt";
 
 /// Mount a volume
