@@ -164,7 +164,7 @@ fn no_message_of_somebody_else_ends_or_changes_the_mount() {
     let mounted = image.mount(&format!("allow_other,{MOUNT}"));
     fs::set_permissions(mounted.root(), Permissions::from_mode(0o755)).unwrap();
     fs::write(mounted.join("file"), "content").unwrap();
-    let before = json(&["status"], mounted.root())["checkpoint"].clone();
+    let before = json(&["status"], mounted.root())["newest_checkpoint"].clone();
     as_nobody(|| {
         let node = File::open(mounted.root()).unwrap();
         let nested = "[".repeat(16_000);
@@ -204,7 +204,7 @@ fn no_message_of_somebody_else_ends_or_changes_the_mount() {
         let shut_down = send::<{ opcode::read::<[u8; 4]>(b'X', 125) }>(&node, &[2]);
         assert!(shut_down.is_err());
     });
-    assert_eq!(json(&["status"], mounted.root())["checkpoint"], before);
+    assert_eq!(json(&["status"], mounted.root())["newest_checkpoint"], before);
     fs::write(mounted.join("file"), "changed").unwrap();
     mounted.unmount();
     image.check();
