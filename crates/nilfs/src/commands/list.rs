@@ -13,6 +13,10 @@ use crate::output::{self, Column, Rows, printable};
 /// List the volumes that are mounted
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+Examples:
+  nilfs list
+  nilfs list --json | jq -r '.[].directory'
+
 ACCESS is ro or rw. CHECKPOINT is the one that a read-only mount shows, USER who serves the mount.
 Mounts of other users than the superuser are only asked for it by themselves.")]
 pub struct Args {
