@@ -1,4 +1,4 @@
-# make run | stop | test | bench | lab | install | lint | fuzz    (make help explains)
+# make run | stop | test | bench | lab | install | deb | static | lint | fuzz    (make help explains)
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -8,6 +8,7 @@ SBINDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/usr/sbin,$(PREFIX)/sbin)
 CARGO ?= cargo
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 NILFS := $(RELEASE)/nilfs
+DEB_DIR := $(or $(CARGO_TARGET_DIR),target)/debian
 
 # For make run and make stop.
 IMAGE ?= volume.img
@@ -21,7 +22,11 @@ FUZZ_SECONDS ?= 10
 LAB_DIR ?= lab-results
 LAB_OPTIONS ?=
 
-.PHONY: build help run stop test bench lab lint fuzz install uninstall clean
+# For make static: the tool chain's own target, or one of musl where the tool chain has it.
+STATIC_TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
+STATIC_NILFS = $(or $(CARGO_TARGET_DIR),target)/$(STATIC_TARGET)/release/nilfs
+
+.PHONY: build help run stop test bench lab lint fuzz install uninstall deb static clean
 
 build:
 	$(CARGO) build --release -p nilfs
@@ -37,6 +42,8 @@ help:
 	@echo 'make fuzz       run each fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make install    install below PREFIX=$(PREFIX); DESTDIR for packagers'
 	@echo 'make uninstall  take it away again'
+	@echo 'make deb        Debian packages, in $(DEB_DIR)'
+	@echo 'make static     a release binary that needs no library: $(STATIC_NILFS)'
 
 run:
 	@scripts/need run
@@ -75,11 +82,24 @@ fuzz:
 
 # Root often has no cargo: "make && sudo make install" takes the binary that is there.
 install:
-	@if command -v $(CARGO) >/dev/null; then $(MAKE) --no-print-directory build; fi
+	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p nilfs -p nilfs-lab; fi
 	@scripts/install $(NILFS) '$(DESTDIR)' '$(PREFIX)' '$(SBINDIR)'
 
 uninstall:
 	@scripts/install --remove '$(DESTDIR)' '$(PREFIX)' '$(SBINDIR)'
+
+# What debhelper leaves in debian/ goes away again.
+deb:
+	@scripts/need deb
+	$(CARGO) build --release -p nilfs -p nilfs-lab
+	debian/rules binary NILFS=$(NILFS) DEB_DIR=$(DEB_DIR)
+	@debian/rules clean >/dev/null
+	@ls $(DEB_DIR)/*.deb
+
+static:
+	RUSTFLAGS='-C target-feature=+crt-static' \
+		$(CARGO) build --release -p nilfs --target $(STATIC_TARGET)
+	@ls $(STATIC_NILFS)
 
 clean:
 	$(CARGO) clean

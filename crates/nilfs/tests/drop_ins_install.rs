@@ -70,6 +70,27 @@ fn links_are_where_the_programs_of_nilfs_utils_are() {
 }
 
 #[test]
+fn the_lab_and_the_examples_are_installed_too() {
+    let built = tempfile::tempdir().unwrap();
+    let nilfs = built.path().join("nilfs");
+    fs::copy(env!("CARGO_BIN_EXE_nilfs"), &nilfs).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    let files = ["usr/local/bin/nilfs-lab", "usr/local/share/doc/nilfs/examples/nilfs@.service"];
+
+    let said = script(nilfs.to_str().unwrap(), root);
+    assert!(said.starts_with("nilfs is installed"), "{said}");
+    assert!(!root.join(files[0]).exists(), "nobody has built it");
+    fs::write(built.path().join("nilfs-lab"), "the lab").unwrap();
+    let said = script(nilfs.to_str().unwrap(), root);
+    assert!(said.starts_with("nilfs and nilfs-lab are installed"), "{said}");
+    files.iter().for_each(|file| assert!(root.join(file).exists(), "{file}"));
+    script("--remove", root);
+    let left = Command::new("find").arg(root).args(["-not", "-type", "d"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&left.stdout), "", "left behind");
+}
+
+#[test]
 fn programs_of_others_are_neither_replaced_nor_hidden_nor_removed() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path();
