@@ -35,8 +35,9 @@ pub trait Administration {
     fn delete_checkpoints(&self, range: RangeInclusive<Cno>)
     -> Result<DeletedCheckpoints, Refusal>;
 
-    /// Makes a checkpoint and gives its number.
-    fn checkpoint_now(&self) -> Result<Cno, Refusal>;
+    /// Makes everything durable in a checkpoint, and returns its number. If nothing has changed
+    /// since the newest checkpoint, that one will do unless `anew`.
+    fn checkpoint(&self, anew: bool) -> Result<Cno, Refusal>;
 
     /// Gives the cleaner an order. Returns at once; [`Administration::status`] tells how far it is.
     fn order_cleaner(&self, order: CleanerOrder) -> Result<(), Refusal>;
@@ -73,8 +74,8 @@ impl Administration for Filesystem {
         Ok(self.delete_checkpoints(range)?)
     }
 
-    fn checkpoint_now(&self) -> Result<Cno, Refusal> {
-        Ok(self.checkpoint_now()?)
+    fn checkpoint(&self, anew: bool) -> Result<Cno, Refusal> {
+        Ok(if anew { self.checkpoint_now() } else { self.checkpoint_changes() }?)
     }
 
     fn order_cleaner(&self, order: CleanerOrder) -> Result<(), Refusal> {

@@ -111,14 +111,27 @@ impl Filesystem {
         Ok(DeletedCheckpoints { deleted, snapshots })
     }
 
-    /// Makes everything durable in a checkpoint even if nothing has changed, and gives its number.
+    /// Makes everything durable in a checkpoint even if nothing has changed, and returns its number.
     ///
     /// # Errors
     /// As [`Filesystem::sync`].
     pub fn checkpoint_now(&self) -> Result<Cno> {
+        self.checkpoint_with(&Chores { checkpoint: true, ..Chores::default() })
+    }
+
+    /// Makes what has changed since the newest checkpoint durable in another one. Returns the number
+    /// of the newest.
+    ///
+    /// # Errors
+    /// As [`Filesystem::sync`].
+    pub fn checkpoint_changes(&self) -> Result<Cno> {
+        self.checkpoint_with(&Chores::default())
+    }
+
+    fn checkpoint_with(&self, chores: &Chores) -> Result<Cno> {
         self.admit_chores(false)?;
         let mut log = self.administer()?;
-        self.do_chores(&mut log, &Chores { checkpoint: true, ..Chores::default() })?;
+        self.do_chores(&mut log, chores)?;
         Ok(log.base.tree.cno)
     }
 

@@ -97,7 +97,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 /// Makes them, and returns their numbers.
 fn create(volume: &dyn Administration, mut wanted: Vec<Cno>) -> anyhow::Result<Vec<Cno>> {
     if wanted.is_empty() {
-        wanted.push(volume.checkpoint_now()?);
+        wanted.push(volume.checkpoint(true)?);
     }
     for (nth, cno) in wanted.iter().enumerate() {
         let made = volume.set_snapshot(*cno, true);

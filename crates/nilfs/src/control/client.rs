@@ -126,8 +126,8 @@ impl Administration for Client {
         }
     }
 
-    fn checkpoint_now(&self) -> Result<Cno, Refusal> {
-        match self.ask(Request::CheckpointNow)? {
+    fn checkpoint(&self, anew: bool) -> Result<Cno, Refusal> {
+        match self.ask(Request::Checkpoint { anew })? {
             Reply::Checkpoint(cno) => Ok(cno),
             other => Err(unexpected(&other)),
         }

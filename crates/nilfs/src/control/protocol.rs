@@ -26,7 +26,9 @@ pub enum Request {
         first: Cno,
         last: Cno,
     },
-    CheckpointNow,
+    Checkpoint {
+        anew: bool,
+    },
     Cleaner(CleanerOrder),
     /// Reads the cleaner's settings again, from this file instead of the mount's own.
     ReloadSettings {

@@ -77,7 +77,7 @@ impl Server {
             Request::DeleteCheckpoints { first, last } => {
                 Reply::Deleted(volume.delete_checkpoints(first..=last)?)
             }
-            Request::CheckpointNow => Reply::Checkpoint(volume.checkpoint_now()?),
+            Request::Checkpoint { anew } => Reply::Checkpoint(volume.checkpoint(anew)?),
             Request::Cleaner(order) => {
                 volume.order_cleaner(order)?;
                 Reply::Done
@@ -174,7 +174,7 @@ mod tests {
             nothing()
         }
 
-        fn checkpoint_now(&self) -> Result<Cno, Refusal> {
+        fn checkpoint(&self, _: bool) -> Result<Cno, Refusal> {
             nothing()
         }
 

@@ -35,7 +35,7 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
         }
     }
     let cno = volume::administer(words.only_volume(operands)?.as_deref(), |volume| {
-        let cno = volume.checkpoint_now()?;
+        let cno = volume.checkpoint(false)?;
         if snapshot {
             volume.set_snapshot(cno, true)?;
         }
