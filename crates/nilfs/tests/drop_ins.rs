@@ -156,6 +156,52 @@ To delete snapshot(s), change them into checkpoints with
 chcp command before removal.
 ";
 
+/// The program of nilfs-utils asks the kernel for a sync, which makes no checkpoint of nothing.
+#[test]
+fn without_a_change_the_newest_checkpoint_is_used_again() {
+    let volume = volume();
+    let newest = checkpoints(&volume).last().unwrap().0.to_string() + "\n";
+    assert_eq!(run(&volume, "mkcp -p IMAGE").output(), newest);
+    let dir = tempfile::tempdir().unwrap();
+    let [image, dir] = [&volume.image, dir.path()].map(|path: &Path| path.to_str().unwrap());
+    tool("mount.nilfs2", [image, dir]).output();
+    assert_eq!(tool("mkcp", ["-p", dir]).output(), newest);
+    fs::write(format!("{dir}/new"), "new").unwrap();
+    let next = tool("mkcp", ["-sp", dir]).output();
+    assert_ne!(next, newest);
+    // That it has become a snapshot is a change.
+    assert_ne!(tool("mkcp", ["-p", dir]).output(), next);
+    tool("umount.nilfs2", [dir]).output();
+}
+
+/// Nothing is asked, and nothing else complained of, before it is known that nothing can be done.
+#[test]
+fn what_is_mounted_read_only_is_not_changed() {
+    let volume = volume();
+    let dir = tempfile::tempdir().unwrap();
+    let [image, dir] = [&volume.image, dir.path()].map(|path: &Path| path.to_str().unwrap());
+    tool("mount.nilfs2", ["-r", image, dir]).output();
+    for line in [
+        "mkcp IMAGE",
+        "mkcp -s IMAGE",
+        "chcp ss IMAGE 2 x",
+        "rmcp IMAGE x",
+        "rmcp -i IMAGE 2",
+        "nilfs-resize IMAGE",
+        "nilfs-resize -y IMAGE 1000",
+    ] {
+        let said = complaint(run(&volume, line), 1);
+        let sentence = format!(": cannot open NILFS on {image}: it is mounted read-only\n");
+        assert!(said.ends_with(&sentence), "{line}: {said}");
+    }
+    for line in ["nilfs-clean IMAGE", "nilfs-clean -l IMAGE", "nilfs-clean -c/nowhere IMAGE"] {
+        let said = complaint(run(&volume, line), 1);
+        let sentence = "Error: no valid nilfs mountpoint found: it is mounted read-only.\n";
+        assert_eq!(said, sentence, "{line}");
+    }
+    tool("umount.nilfs2", [dir]).output();
+}
+
 #[test]
 fn checkpoints_are_removed_and_snapshots_stay() {
     let volume = volume();
@@ -225,6 +271,9 @@ fn mkfs_refuses_what_is_not_possible() {
         ("-B 8 IMAGE", "too few blocks per segment: 8"),
         ("-B 17 IMAGE", "invalid number of blocks per segment: 17"),
         ("-m 0 IMAGE", "too small reserved segments percentage: 0"),
+        ("-m -1 IMAGE", "too small reserved segments percentage: -1"),
+        ("-b -1 IMAGE", "invalid blocksize: -1"),
+        ("-B -1 IMAGE", "too few blocks per segment: -1"),
         ("-m 100 IMAGE", "too large reserved segments percentage: 100"),
         ("-O foo,none IMAGE", "invalid feature set option: foo,none"),
         ("/nowhere", "cannot find /nowhere: No such file or directory"),
@@ -293,6 +342,37 @@ fn both_superblocks_are_tuned() {
 }
 
 #[test]
+fn tune_takes_the_last_operand_and_as_much_of_a_label_as_fits() {
+    let volume = volume();
+    let label = "x".repeat(100);
+    run(&volume, &format!("nilfs-tune -L {label} /nowhere IMAGE")).output();
+    let list = run(&volume, "nilfs-tune -l IMAGE").output();
+    assert!(list.contains(&format!("volume name:\t  {}\n", &label[..80])), "{list}");
+    let said = complaint(run(&volume, "nilfs-tune -L no IMAGE /nowhere"), 1);
+    assert_eq!(said, "nilfs-tune: cannot open device /nowhere: No such file or directory\n");
+    run(&volume, &format!("mkfs.nilfs2 -fq -b1024 -B32 -L {label}y IMAGE")).output();
+    assert_eq!(run(&volume, "nilfs-tune -l IMAGE").output().lines().next(), list.lines().next());
+}
+
+#[test]
+fn tune_reads_features_and_identities_as_it_always_has() {
+    let volume = volume();
+    let features = |volume: &Volume| {
+        let list = run(volume, "nilfs-tune -l IMAGE").output();
+        let line = list.lines().find(|line| line.starts_with("Filesystem features:"));
+        line.unwrap().split_whitespace().last().unwrap().to_owned()
+    };
+    run(&volume, "nilfs-tune -O None, IMAGE").output();
+    assert_eq!(features(&volume), "(none)");
+    run(&volume, "nilfs-tune -O BLOCK_COUNT IMAGE").output();
+    assert_eq!(features(&volume), "block_count");
+    for uuid in ["{11111111-2222-3333-4444-555555555555}", "11111111222233334444555555555555"] {
+        let said = complaint(run(&volume, &format!("nilfs-tune -U {uuid} IMAGE")), 1);
+        assert_eq!(said, "nilfs-tune: Invalid UUID format\n", "{uuid}");
+    }
+}
+
+#[test]
 fn tune_changes_what_it_is_told_to_and_nothing_else() {
     let volume = volume();
     let before = volume.nilfs("info IMAGE").output();
@@ -341,6 +421,12 @@ fn the_cleaner_of_an_unmounted_volume_is_this_process() {
     for (line, message) in [
         ("-p x IMAGE", "invalid protection period: x"),
         ("-m 200% IMAGE", "percent value can't be > 100: 200%"),
+        ("-m -1 IMAGE", "value too large: -1"),
+        (
+            "-m 5000000 IMAGE",
+            "cannot run cleaner: Invalid argument (-m 5000000; a segment has 64 blocks)",
+        ),
+        ("-S 0 IMAGE", "cannot run cleaner: Invalid argument (-S 0 cleans nothing)"),
         ("-S 4/x IMAGE", "invalid gc speed: 4/x"),
         ("/nowhere", "cannot find /nowhere: No such file or directory."),
         ("a b", "too many arguments."),

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,11 +19,11 @@ use nilfs_ondisk::superblock::FEATURE_BLOCK_COUNT;
 use uuid::Uuid;
 
 use super::words::{Word, Words};
-use super::{Ended, FAILED, Tool, confirmed, number, volume};
+use super::{Ended, FAILED, Tool, confirmed, nilfs_tune, number, volume};
 use crate::administration;
-use crate::commands::tune::FeatureSwitch;
 use crate::device;
 use crate::output::{self, say};
+use crate::progress::Progress;
 use crate::signature;
 
 pub(super) const TOOL: Tool =
@@ -58,9 +58,9 @@ const BOOT_AREA: u64 = 4096;
 /// What the command line asks for.
 #[derive(Debug)]
 struct Options {
-    block_size: u64,
-    blocks_per_segment: u64,
-    reserved_percent: u64,
+    block_size: i64,
+    blocks_per_segment: i64,
+    reserved_percent: i64,
     label: Vec<u8>,
     /// As they were given.
     features: Option<OsString>,
@@ -76,7 +76,7 @@ struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            block_size: BlockSize::DEFAULT.bytes64(),
+            block_size: BlockSize::DEFAULT.bytes() as i64,
             blocks_per_segment: DEFAULT_BLOCKS_PER_SEGMENT.into(),
             reserved_percent: DEFAULT_RESERVED_PERCENT.into(),
             label: Vec::new(),
@@ -121,10 +121,10 @@ fn read(words: &mut Words) -> anyhow::Result<(Options, PathBuf)> {
     let mut device = None;
     while let Some(word) = words.next()? {
         match word {
-            Word::Option('b') => options.block_size = number::leading(&words.value()?),
-            Word::Option('B') => options.blocks_per_segment = number::leading(&words.value()?),
-            Word::Option('m') => options.reserved_percent = number::leading(&words.value()?),
-            Word::Option('L') => options.label = words.value()?.as_bytes().to_vec(),
+            Word::Option('b') => options.block_size = number::signed(&words.value()?),
+            Word::Option('B') => options.blocks_per_segment = number::signed(&words.value()?),
+            Word::Option('m') => options.reserved_percent = number::signed(&words.value()?),
+            Word::Option('L') => options.label = nilfs_tune::label(words.value()?).into_vec(),
             Word::Option('O') => options.features = Some(words.value()?),
             Word::Option('P') => options.created = Some(number::leading(&words.value()?)),
             Word::Option('c') => options.check = true,
@@ -197,7 +197,7 @@ fn parameters(options: &Options) -> anyhow::Result<Parameters> {
         None => u64::try_from(jiff::Timestamp::now().as_second())?,
     };
     let block_size = match options.block_size {
-        1024 | 2048 | 4096 => BlockSize::from_bytes(options.block_size)?,
+        size @ (1024 | 2048 | 4096) => BlockSize::from_bytes(size as u64)?,
         size => bail!("invalid blocksize: {size}"),
     };
     let per_segment = options.blocks_per_segment;
@@ -210,7 +210,7 @@ fn parameters(options: &Options) -> anyhow::Result<Parameters> {
         bail!("invalid number of blocks per segment: {per_segment}");
     };
     let reserved_percent = match options.reserved_percent {
-        0 => bail!("too small reserved segments percentage: 0"),
+        percent @ ..1 => bail!("too small reserved segments percentage: {percent}"),
         percent @ 1..=99 => percent as u32,
         percent => bail!("too large reserved segments percentage: {percent}"),
     };
@@ -230,20 +230,20 @@ fn parameters(options: &Options) -> anyhow::Result<Parameters> {
 /// The bits of `s_feature_compat_ro` that are asked for.
 fn features(word: Option<&OsStr>) -> anyhow::Result<u64> {
     let Some(word) = word else { return Ok(FEATURE_BLOCK_COUNT) };
-    let word = word.to_string_lossy();
-    word.split(',').try_fold(FEATURE_BLOCK_COUNT, |bits, name| match FeatureSwitch::parse(name) {
-        Ok(switch) => Ok(switch.apply(bits)),
-        Err(_) => Err(anyhow!("invalid feature set option: {word}")),
-    })
+    let switches = nilfs_tune::features(word)
+        .ok_or_else(|| anyhow!("invalid feature set option: {}", word.to_string_lossy()))?;
+    Ok(switches.iter().fold(FEATURE_BLOCK_COUNT, |bits, switch| switch.apply(bits)))
 }
 
 fn read_all(device: &dyn Device) -> anyhow::Result<()> {
+    let progress = Progress::count("reading", "bytes");
     let mut buffer = vec![0; READ_BYTES];
     for at in (0..device.size()).step_by(READ_BYTES) {
         let piece = (device.size() - at).min(READ_BYTES as u64) as usize;
         device.read_at(at, &mut buffer[..piece]).map_err(|error| {
             anyhow!("the device cannot be read at byte {at}: {}", volume::why(&error.into()))
         })?;
+        progress.set(at + piece as u64, device.size());
     }
     Ok(())
 }

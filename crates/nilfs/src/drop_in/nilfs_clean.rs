@@ -2,7 +2,9 @@
 //! volume that nobody serves is cleaned by this one.
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
@@ -11,8 +13,9 @@ use std::time::Duration;
 use anyhow::{anyhow, bail, ensure};
 use nilfs_engine::{Amount, CleanerOrder, CleanerState, ManualRun};
 
+use super::number::{self, NotAPeriod};
 use super::words::{Word, Words};
-use super::{Ended, FAILED, Tool, lssu, number, volume};
+use super::{Ended, FAILED, Tool, lssu, volume};
 use crate::administration::{self, Administration, Purpose, Target};
 use crate::output::{self, say};
 
@@ -106,13 +109,27 @@ fn find(operand: Option<OsString>) -> anyhow::Result<(PathBuf, Target)> {
         true => anyhow!("no valid nilfs mountpoint found."),
         false => anyhow!("{error}."),
     })?;
-    let target = Target::find(&path)
-        .map_err(|error| anyhow!("cannot find {}: {}.", path.display(), volume::why(&error)))?;
+    let metadata = fs::metadata(&path);
+    metadata.map_err(|error| {
+        anyhow!("cannot find {}: {}.", path.display(), volume::why(&error.into()))
+    })?;
+    let target = volume::target_to_change(&path)
+        .map_err(|error| anyhow!("no valid nilfs mountpoint found: {error}."))?;
     Ok((path, target))
 }
 
 /// Starts a run; of a volume that nobody serves, until it is over.
 fn clean(path: &Path, target: &Target, run: ManualRun) -> anyhow::Result<()> {
+    if let Some(Amount::Count(blocks)) = run.min_reclaimable {
+        let geometry = volume::look(Some(path.as_os_str()), |volume| Ok(volume.geometry()))?;
+        let in_segment = geometry.blocks_per_segment;
+        ensure!(
+            blocks <= in_segment.into(),
+            "cannot run cleaner: Invalid argument (-m {blocks}; a segment has {in_segment} blocks)"
+        );
+    }
+    let cleans = run.speed.is_none_or(|(segments, _)| segments > 0);
+    ensure!(cleans, "cannot run cleaner: Invalid argument (-S 0 cleans nothing)");
     administration::on(path, Purpose::Change, |volume| {
         volume.order_cleaner(CleanerOrder::Run(run))?;
         while matches!(target, Target::Unmounted(_)) && volume.status()?.run.running {
@@ -139,26 +156,45 @@ fn no_cleaner(target: &Target) -> anyhow::Error {
 /// A number of blocks, or a share of a segment.
 fn reclaimable(word: &OsStr) -> anyhow::Result<Amount> {
     let shown = word.to_string_lossy();
-    let invalid = || anyhow!("invalid reclaimable blocks: {shown}");
-    match shown.strip_suffix('%') {
-        None => number::exact(shown.as_bytes()).map(Amount::Count).ok_or_else(invalid),
-        Some(percent) => {
-            let percent = number::exact(percent.as_bytes()).ok_or_else(invalid)?;
-            match u8::try_from(percent) {
-                Ok(percent @ 0..=100) => Ok(Amount::Percent(percent)),
-                _ => bail!("percent value can't be > 100: {shown}"),
-            }
-        }
+    match number::split(word.as_bytes()) {
+        Some((u64::MAX, b"" | [b'%', ..])) => bail!("value too large: {shown}"),
+        Some((blocks, b"")) => Ok(Amount::Count(blocks)),
+        Some((percent, [b'%', ..])) => match u8::try_from(percent) {
+            Ok(percent @ 0..=100) => Ok(Amount::Percent(percent)),
+            _ => bail!("percent value can't be > 100: {shown}"),
+        },
+        _ => bail!("invalid reclaimable blocks: {shown}"),
     }
 }
 
 /// Segments, and the pause after them, which is a second unless given.
 fn speed(word: &OsStr) -> anyhow::Result<(u32, Duration)> {
     let shown = word.to_string_lossy();
-    let (count, pause) = shown.split_once('/').unwrap_or((&shown, "1"));
-    let count = count.parse().ok().filter(|count| *count > 0);
-    let pause = pause.parse().ok().and_then(|pause| Duration::try_from_secs_f64(pause).ok());
-    count.zip(pause).ok_or_else(|| anyhow!("invalid gc speed: {shown}"))
+    let (count, pause) = match number::split(word.as_bytes()) {
+        Some((count, b"")) => (count, Ok(Duration::from_secs(1))),
+        Some((count, [b'/', pause @ ..])) => (count, self::pause(pause)),
+        _ => bail!("invalid gc speed: {shown}"),
+    };
+    let pause = pause.map_err(|error| match error {
+        NotAPeriod::Invalid => anyhow!("invalid gc speed: {shown}"),
+        NotAPeriod::TooLarge => anyhow!("value too large: {shown}"),
+    })?;
+    ensure!(count != u64::MAX, "value too large: {shown}");
+    Ok((u32::try_from(count).unwrap_or(u32::MAX), pause))
+}
+
+/// Seconds, with or without a fraction.
+fn pause(word: &[u8]) -> Result<Duration, NotAPeriod> {
+    match number::split(word) {
+        Some((u64::MAX, b"")) => Err(NotAPeriod::TooLarge),
+        Some((seconds, b"")) => Ok(Duration::from_secs(seconds)),
+        Some((_, [b'.', ..])) => {
+            let seconds = str::from_utf8(word).ok().and_then(|word| word.parse().ok());
+            let seconds = seconds.ok_or(NotAPeriod::Invalid)?;
+            Duration::try_from_secs_f64(seconds).map_err(|_| NotAPeriod::TooLarge)
+        }
+        _ => Err(NotAPeriod::Invalid),
+    }
 }
 
 #[cfg(test)]
@@ -175,11 +211,16 @@ mod tests {
         assert_eq!(of("7").unwrap(), Amount::Count(7));
         assert_eq!(of("10%").unwrap(), Amount::Percent(10));
         assert_eq!(said(of("200%")), "percent value can't be > 100: 200%");
+        assert_eq!(of("10%x").unwrap(), Amount::Percent(10));
         assert_eq!(said(of("x")), "invalid reclaimable blocks: x");
+        assert_eq!(said(of("5x")), "invalid reclaimable blocks: 5x");
+        assert_eq!(said(of("-1")), "value too large: -1");
         let of = |word| speed(OsStr::new(word));
         assert_eq!(of("4").unwrap(), (4, Duration::from_secs(1)));
         assert_eq!(of("4/0.5").unwrap(), (4, Duration::from_millis(500)));
         assert_eq!(said(of("4/x")), "invalid gc speed: 4/x");
-        assert_eq!(said(of("0")), "invalid gc speed: 0");
+        assert_eq!(said(of("4/")), "invalid gc speed: 4/");
+        assert_eq!(said(of("-1")), "value too large: -1");
+        assert_eq!(said(of("4/-1")), "value too large: 4/-1");
     }
 }

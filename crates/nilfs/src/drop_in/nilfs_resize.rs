@@ -13,7 +13,7 @@ use nilfs_ondisk::geometry::secondary_superblock;
 
 use super::words::{Word, Words};
 use super::{Ended, FAILED, Tool, confirmed, number, volume};
-use crate::administration::{Reason, Refusal, Target};
+use crate::administration::{Reason, Refusal};
 use crate::output::{self, say};
 
 pub(super) const TOOL: Tool = Tool {
@@ -95,7 +95,8 @@ impl Plan {
         fs::metadata(path).map_err(|error| {
             anyhow!("cannot find {}: {}.", path.display(), volume::why(&error.into()))
         })?;
-        let source = Target::find(path)?;
+        let source = volume::target_to_change(path)
+            .map_err(|error| anyhow!("cannot open NILFS on {}: {error}", path.display()))?;
         let room = FileDevice::open(source.device(), Access::Inspect)?.size();
         let new = size.map_or(Ok(room), |size| bytes(size, room))?;
         let look = |volume: &Volume| Ok((*volume.superblock(), volume.clean_segments()?));

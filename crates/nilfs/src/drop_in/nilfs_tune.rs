@@ -1,20 +1,23 @@
 //! `nilfs-tune`: what `nilfs tune` does, in other words.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::anyhow;
 use nilfs_device::{Access, Device, FileDevice, OpenError};
 use nilfs_engine::Volume;
+use nilfs_engine::mkfs::LABEL_MAX;
 use nilfs_ondisk::geometry::PRIMARY_SUPERBLOCK;
 use nilfs_ondisk::superblock::{
     FEATURE_BLOCK_COUNT, RawSuperblock, STATE_ERROR, STATE_RESIZE, STATE_VALID, SUPERBLOCK_SIZE,
     Superblock,
 };
 use uuid::Uuid;
+use uuid::fmt::Hyphenated;
 
 use super::words::{Word, Words};
 use super::{Ended, FAILED, Tool, number, volume};
@@ -46,21 +49,26 @@ Show or change settings of a NILFS2 volume that is not mounted.
 fn run(mut words: Words) -> anyhow::Result<ExitCode> {
     let (mut list, mut force) = (false, false);
     let mut changes = Changes::default();
-    let mut operands = Vec::new();
+    let mut device = None;
     while let Some(word) = words.next()? {
         match word {
             Word::Option('f') => force = true,
             Word::Option('l') => list = true,
             Word::Option('i') => changes.interval = Some(short(&words.value()?)),
             Word::Option('m') => changes.block_max = Some(short(&words.value()?)),
-            Word::Option('L') => changes.label = Some(words.value()?),
-            Word::Option('O') => changes.features = features(&words.value()?)?,
+            Word::Option('L') => changes.label = Some(label(words.value()?)),
+            Word::Option('O') => {
+                let list = words.value()?;
+                changes.features = features(&list)
+                    .ok_or_else(|| anyhow!("cannot parse features: {}", list.to_string_lossy()))?;
+            }
             Word::Option('U') => changes.uuid = Some(uuid(&words.value()?)?),
             Word::Option(letter) => return Err(words.invalid(letter)),
-            Word::Operand(operand) => operands.push(operand),
+            // Of several, the last counts.
+            Word::Operand(operand) => device = Some(PathBuf::from(operand)),
         }
     }
-    let Some(path) = operands.first().map(Path::new) else {
+    let Some(path) = device.as_deref() else {
         output::utter(words.tool().usage);
         return Err(Ended(FAILED).into());
     };
@@ -81,15 +89,25 @@ fn short(word: &OsStr) -> u32 {
     number::leading(word) as u32
 }
 
+/// A label as far as there is room for it.
+pub(super) fn label(word: OsString) -> OsString {
+    let mut bytes = word.into_vec();
+    bytes.truncate(LABEL_MAX);
+    OsString::from_vec(bytes)
+}
+
 fn uuid(word: &OsStr) -> anyhow::Result<Uuid> {
-    let uuid = word.to_str().and_then(|word| Uuid::try_parse(word).ok());
+    let uuid = word.to_str().filter(|word| word.len() == Hyphenated::LENGTH);
+    let uuid = uuid.and_then(|word| Uuid::try_parse(word).ok());
     uuid.ok_or_else(|| anyhow!("Invalid UUID format"))
 }
 
-fn features(word: &OsStr) -> anyhow::Result<Vec<FeatureSwitch>> {
-    let word = word.to_string_lossy();
-    let switches: Result<_, _> = word.split(',').map(FeatureSwitch::parse).collect();
-    switches.map_err(|_| anyhow!("cannot parse features: {word}"))
+/// Features of a list, which may have empty places and capital letters; or nothing if one of them is
+/// unknown.
+pub(super) fn features(word: &OsStr) -> Option<Vec<FeatureSwitch>> {
+    let word = word.to_str()?.to_ascii_lowercase();
+    let names = word.split(',').filter(|name| !name.is_empty());
+    names.map(FeatureSwitch::parse).collect::<Result<_, _>>().ok()
 }
 
 fn change(path: &Path, changes: &Changes, force: bool) -> anyhow::Result<()> {

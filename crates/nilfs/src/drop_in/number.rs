@@ -7,17 +7,38 @@ use std::time::Duration;
 /// The number at the start of a word, as strtoul(3) sees it: 0 if there is none, the greatest if
 /// it is too large, and counted down from there if it is negative.
 pub fn leading(word: &OsStr) -> u64 {
-    let word = word.as_bytes().trim_ascii_start();
-    let (negative, digits) = match word.split_first() {
-        Some((b'-', digits)) => (true, digits),
-        Some((b'+', digits)) => (false, digits),
+    split(word.as_bytes()).map_or(0, |(number, _)| number)
+}
+
+/// The number at the start of a word, as strtol(3) sees it: 0 if there is none.
+pub fn signed(word: &OsStr) -> i64 {
+    let (negative, number, _) = parts(word.as_bytes());
+    let size = i64::try_from(number).unwrap_or(i64::MAX);
+    if negative { -size } else { size }
+}
+
+/// As [`leading`], with what follows the number; `None` if there is no number.
+pub fn split(word: &[u8]) -> Option<(u64, &[u8])> {
+    let (negative, number, rest) = parts(word);
+    let has_digit = word.len() > rest.len() && word[word.len() - rest.len() - 1].is_ascii_digit();
+    let wraps = negative && number != u64::MAX;
+    has_digit.then_some((if wraps { number.wrapping_neg() } else { number }, rest))
+}
+
+/// Whether there is a minus, the digits' number, as far as it can be held, and what follows.
+fn parts(word: &[u8]) -> (bool, u64, &[u8]) {
+    let word = word.trim_ascii_start();
+    let (negative, word) = match word.split_first() {
+        Some((b'-', rest)) => (true, rest),
+        Some((b'+', rest)) => (false, rest),
         _ => (false, word),
     };
-    let digits = digits.iter().take_while(|byte| byte.is_ascii_digit());
-    let number = digits.fold(0_u64, |number, digit| {
+    let end = word.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(word.len());
+    let (digits, rest) = word.split_at(end);
+    let number = digits.iter().fold(0_u64, |number, digit| {
         number.saturating_mul(10).saturating_add(u64::from(digit - b'0'))
     });
-    if negative && number != u64::MAX { number.wrapping_neg() } else { number }
+    (negative, number, rest)
 }
 
 /// A word that is a number and nothing else.
@@ -76,6 +97,11 @@ mod tests {
             [exact(b"12"), exact(b"1x"), exact(b""), exact(b"-1")],
             [Some(12), None, None, None]
         );
+        let of = |word| signed(OsStr::new(word));
+        assert_eq!([of("5%"), of("-1"), of("x"), of("99999999999999999999")], [5, -1, 0, i64::MAX]);
+        assert_eq!(split(b"4/x"), Some((4, &b"/x"[..])));
+        assert_eq!(split(b"-1"), Some((u64::MAX, &b""[..])));
+        assert_eq!([split(b""), split(b"-"), split(b"x1")], [None; 3]);
     }
 
     #[test]

@@ -5,9 +5,10 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use nilfs_engine::{Error, Volume};
 use nilfs_fuse::Mounted;
+use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use crate::administration::{self, Administration, Purpose, Target};
 use crate::exit;
@@ -47,12 +48,25 @@ pub fn administer<T>(
     work: impl FnOnce(&dyn Administration) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let path = path(operand).map_err(|error| cannot(operand, &error))?;
+    target_to_change(&path).map_err(|error| cannot(operand, &error))?;
     let mut started = false;
     let done = administration::on(&path, Purpose::Change, |volume| {
         started = true;
         work(volume)
     });
     done.map_err(|error| if started { anyhow!(why(&error)) } else { cannot(operand, &error) })
+}
+
+/// The volume that a path means, unless it is mounted read-only: the programs of nilfs-utils say so
+/// before they look at anything else that was asked for.
+pub fn target_to_change(path: &Path) -> anyhow::Result<Target> {
+    let target = Target::find(path)?;
+    if let Target::Mounted { node, .. } = &target
+        && statvfs(node).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY))
+    {
+        bail!("it is mounted read-only");
+    }
+    Ok(target)
 }
 
 /// What the operand names, or where the only volume is that we serve.
