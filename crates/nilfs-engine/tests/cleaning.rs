@@ -44,8 +44,11 @@ fn mount(device: &Recorded) -> Arc<Filesystem> {
 }
 
 fn mount_protecting(device: &Recorded, protection: Duration) -> Arc<Filesystem> {
+    mount_with(device, CleanerOptions { protection, ..CleanerOptions::default() })
+}
+
+fn mount_with(device: &Recorded, cleaner: CleanerOptions) -> Arc<Filesystem> {
     let shared: Arc<dyn Device> = Arc::clone(device) as _;
-    let cleaner = CleanerOptions { protection, ..CleanerOptions::default() };
     Filesystem::mount(shared, MountOptions { cleaner, ..MountOptions::default() }).unwrap()
 }
 
@@ -327,7 +330,8 @@ fn a_period_or_a_snapshot_can_come_after_a_cleaning() {
 fn checkpoints_cannot_wedge_a_volume() {
     let (device, fs) = volume_of_segments(256);
     fs.unmount().unwrap();
-    let fs = mount_protecting(&device, Duration::from_secs(3600));
+    let fs =
+        mount_with(&device, CleanerOptions { hard_protection: true, ..CleanerOptions::default() });
     let root = fs.root().unwrap().inode;
     let file = make(&fs, &root, "file");
     fill(&fs, &file, &pattern(1, 6500 * BLOCK));

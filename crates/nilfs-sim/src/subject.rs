@@ -48,8 +48,10 @@ pub struct Mounting {
     pub read_only: bool,
     /// A checkpoint to show instead of the newest one; needs `read_only`.
     pub checkpoint: Option<Cno>,
-    /// Checkpoints younger than so many seconds are not cleaned away.
+    /// Checkpoints younger than so many seconds are not cleaned away, as long as there is room.
     pub protection: u64,
+    /// They are not, even if there is none.
+    pub hard_protection: bool,
     /// Which segments the cleaner takes first when it works by itself, see [`Subject::rest`].
     pub policy: Policy,
     /// Whether segments that become free are discarded.
@@ -65,6 +67,7 @@ impl Mounting {
         read_only: false,
         checkpoint: None,
         protection: 3600,
+        hard_protection: false,
         policy: Policy::CostBenefit,
         discard: false,
     };
@@ -89,6 +92,7 @@ impl Subject {
             clock: Arc::new(ThreadClock),
             cleaner: CleanerOptions {
                 protection: Duration::from_secs(how.protection),
+                hard_protection: how.hard_protection,
                 policy: how.policy,
                 max_clean: Amount::Percent(100),
                 step_interval: Duration::ZERO,
@@ -164,6 +168,14 @@ impl Subject {
     pub fn free_blocks(&self) -> Result<u64, String> {
         let stat = guarded(|| self.fs.stat_fs()).map_err(|error| format!("statfs: {error}"))?;
         Ok(stat.free)
+    }
+
+    /// Whether so many clean segments are left, beside those that writers leave clean, that none of
+    /// them can meet a shortage soon.
+    #[must_use]
+    pub fn has_ample_room(&self) -> bool {
+        let status = self.fs.status();
+        status.clean_segments > status.kept_segments + status.geometry.nsegments / 4
     }
 
     /// The newest checkpoint.

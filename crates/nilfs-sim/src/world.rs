@@ -151,6 +151,7 @@ impl World {
         ThreadClock::set(now);
         let began = self.history.events.len();
         let before = self.model.clone();
+        let had_room = self.subject()?.has_ample_room();
         let about = match op {
             Op::SetSnapshot { .. } | Op::DeleteCheckpoints { .. } => {
                 op.checkpoints(&self.subject()?.checkpoints()?)
@@ -177,7 +178,7 @@ impl World {
         if let Some(about) = about {
             self.past.apply(op, about, &found);
         }
-        self.follow_checkpoints(op, &before, now.seconds as u64)?;
+        self.follow_checkpoints(op, &before, had_room, now.seconds as u64)?;
         let promise = Promise::of(op, &found, &self.model, self.settings.mounting.order);
         self.record(began, promise, Some(op.clone()));
         let look = match op {
@@ -192,16 +193,26 @@ impl World {
         look.map_err(|what| format!("after step {nth}, {op}: {what}"))
     }
 
-    /// Takes note of new checkpoints, and of those that the cleaner may have given up.
-    fn follow_checkpoints(&mut self, op: &Op, before: &Model, now: u64) -> Result<(), String> {
+    /// Takes note of new checkpoints, and of those that the cleaner may have given up: protected ones
+    /// only where there was no ample room before the operation, or is none after it.
+    fn follow_checkpoints(
+        &mut self,
+        op: &Op,
+        before: &Model,
+        had_room: bool,
+        now: u64,
+    ) -> Result<(), String> {
         let newest = self.subject()?.newest();
-        let Self { past, model, settings, .. } = self;
+        let has_room = had_room && self.subject()?.has_ample_room();
+        let mounting = self.settings.mounting;
+        let protection = if has_room || mounting.hard_protection { mounting.protection } else { 0 };
+        let Self { past, model, .. } = self;
         let exact = matches!(op, Op::Commit | Op::Sync | Op::Checkpoint | Op::Remount);
         past.add(newest, &[before, model], now, exact);
         match op {
             Op::Clean { protection, .. } => past.cleaned(now, *protection),
             // A writer that finds no room cleans by himself.
-            _ if !op.only_looks() => past.cleaned(now, settings.mounting.protection),
+            _ if !op.only_looks() => past.cleaned(now, protection),
             _ => {}
         }
         Ok(())

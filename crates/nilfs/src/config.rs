@@ -16,7 +16,7 @@ use nilfs_engine::CleanerOptions;
 
 pub use cleanerd::HELP as CLEANERD_HELP;
 pub use settings::HELP as SETTINGS_HELP;
-pub use settings::{CleanerSettings, PERIOD, amount, interval, policy};
+pub use settings::{CleanerSettings, PERIOD, amount, interval, policy, protection};
 
 /// The settings of nilfs-utils' cleaner (behaviour spec §8.4).
 const CLEANERD: &str = "/etc/nilfs_cleanerd.conf";

@@ -29,7 +29,12 @@ impl Protection {
 
     /// Whether a checkpoint from `start` to before `end` is protected.
     pub(crate) fn keeps(&self, start: Cno, end: Cno) -> bool {
-        start < end && (end > self.from || self.kept.range(start..end).next().is_some())
+        start < end && (end > self.from || self.has_single(start, end))
+    }
+
+    /// Whether one of the single checkpoints is there from `start` to before `end`.
+    pub(crate) fn has_single(&self, start: Cno, end: Cno) -> bool {
+        self.kept.range(start..end).next().is_some()
     }
 }
 

@@ -49,8 +49,10 @@ pub struct CleanerOptions {
     pub enabled: bool,
     /// Which segments come first.
     pub policy: Policy,
-    /// Checkpoints that are younger are kept.
+    /// Checkpoints that are younger are kept, as long as there is room.
     pub protection: Duration,
+    /// They are kept even if a writer has to be refused for that.
+    pub hard_protection: bool,
     /// Below so many clean segments beside the reserve, cleaning may no longer wait for an idle
     /// moment. On a volume that is so full that they would be most of what is not in use, a quarter
     /// of that will do: the longer blocks can die before their segment is cleaned, the fewer are
@@ -75,12 +77,21 @@ pub struct CleanerOptions {
     pub urgent_min_reclaimable: Amount,
 }
 
+impl CleanerOptions {
+    /// Whether any checkpoint is kept, beside snapshots, though there is no room.
+    #[must_use]
+    pub fn keeps_hard(&self) -> bool {
+        self.hard_protection && !self.protection.is_zero()
+    }
+}
+
 impl Default for CleanerOptions {
     fn default() -> Self {
         Self {
             enabled: true,
             policy: Policy::default(),
             protection: Duration::from_secs(3600),
+            hard_protection: false,
             min_clean: Amount::Percent(10),
             max_clean: Amount::Percent(20),
             check_interval: Duration::from_secs(10),
@@ -247,14 +258,19 @@ pub struct Usage {
     pub snapshots: u64,
     /// Blocks that only checkpoints inside the protection period keep.
     pub protected: u64,
+    /// They stay even if a writer has to be refused for that; otherwise they count as available.
+    pub hard_protection: bool,
     /// When the last of them can be reclaimed (s since 1970).
     pub protected_until: Option<u64>,
     /// Blocks that the cleaner can reclaim at once.
     pub reclaimable: u64,
     /// Blocks of clean segments and of the rest of the current one.
     pub free: u64,
-    /// Of free and reclaimable blocks, those that are kept back.
+    /// Of free and reclaimable blocks, and of those that are protected unless that is hard, those
+    /// that are kept back.
     pub reserved: u64,
+    /// Of the same, those that data of files can take.
+    pub available: u64,
     /// What deleting each snapshot alone would free.
     pub exclusive: Vec<(Cno, u64)>,
 }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::cleaning::{Knowledge, Known, Pin};
-use super::space::Cost;
+use super::space::{self, Cost, Effect};
 use super::sync::Log;
 use super::{Filesystem, Stopped};
 use crate::checkpoints;
@@ -53,16 +53,13 @@ impl Filesystem {
     /// [`Error::NoCheckpoint`], [`Error::ReadOnly`], damage, a device error.
     pub fn set_snapshot(&self, cno: Cno, snapshot: bool) -> Result<()> {
         let pinned = self.pin(cno)?;
-        self.admit_chores(!snapshot)?;
+        self.admit_chores(if snapshot { Effect::Grows } else { Effect::Frees })?;
         let mut log = self.administer()?;
         drop(pinned);
         if self.is_snapshot(&log, cno)? == snapshot {
             return Ok(());
         }
         log.snapshot_changes += 1;
-        if snapshot {
-            self.space.set_reclaimable(0);
-        }
         let chores = Chores { snapshots: vec![(cno, snapshot)], ..Chores::default() };
         self.do_chores(&mut log, &chores).map(|_| ())
     }
@@ -87,7 +84,7 @@ impl Filesystem {
     /// # Errors
     /// [`Error::NoCheckpoint`] if the range has none, [`Error::ReadOnly`], damage, a device error.
     pub fn delete_checkpoints(&self, range: RangeInclusive<Cno>) -> Result<DeletedCheckpoints> {
-        self.admit_chores(true)?;
+        self.admit_chores(Effect::Frees)?;
         let mut log = self.administer()?;
         let cpfile = root_of(&log.base.super_root.cpfile)?;
         let (first, last) = (*range.start(), *range.end());
@@ -129,7 +126,7 @@ impl Filesystem {
     }
 
     fn checkpoint_with(&self, chores: &Chores) -> Result<Cno> {
-        self.admit_chores(false)?;
+        self.admit_chores(Effect::Changes)?;
         let mut log = self.administer()?;
         self.do_chores(&mut log, chores)?;
         Ok(log.base.tree.cno)
@@ -186,9 +183,15 @@ impl Filesystem {
     pub fn order_cleaner(&self, order: CleanerOrder) -> Result<()> {
         self.check_writable()?;
         self.cleaner.obey(order);
-        if matches!(order, CleanerOrder::Configure(_)) {
-            // More may be protected from now on.
-            self.space.set_reclaimable(0);
+        if matches!(order, CleanerOrder::Configure(_))
+            && let Some(log) = &self.log
+        {
+            // More or less may be kept from now on.
+            let mut log = log.lock();
+            if let Some(known) = log.knowledge.ready() {
+                self.count_needed(known);
+            }
+            self.refresh_space(&log);
         }
         Ok(())
     }
@@ -316,10 +319,12 @@ impl Filesystem {
         let geometry = self.store.geometry();
         let census = look.table.census(&look.protection);
         let until = census.protected_until.and_then(time_of);
-        let total = geometry.nsegments * u64::from(geometry.blocks_per_segment)
-            - geometry.first_data_block.0;
+        let total = space::total(&geometry);
         let kept = census.current + census.protected + census.kept;
         let reclaimable = total.saturating_sub(look.free).saturating_sub(kept);
+        let hard = self.cleaner.options().keeps_hard();
+        let given_up = if hard { 0 } else { census.protected };
+        let unused = look.free + reclaimable + given_up;
         // Ascending, as the snapshots are.
         let snapshots = look.protection.kept.iter();
         let alone = |cno: &Cno| (*cno, census.exclusive.get(cno).copied().unwrap_or(0));
@@ -329,10 +334,12 @@ impl Filesystem {
             live: census.current,
             snapshots: census.kept,
             protected: census.protected,
+            hard_protection: hard,
             protected_until: until.map(|time| time.saturating_add(look.period.as_secs())),
             reclaimable,
             free: look.free,
-            reserved: look.reserved.min(look.free + reclaimable),
+            reserved: look.reserved.min(unused),
+            available: self.space.available(unused, geometry.block_size.bytes64()),
             exclusive: snapshots.map(alone).collect(),
         }
     }
@@ -385,10 +392,10 @@ impl Filesystem {
         }
     }
 
-    /// Sees to it that there is room for a checkpoint with chores. `frees`: they help to make room.
-    fn admit_chores(&self, frees: bool) -> Result<()> {
+    /// Sees to it that there is room for a checkpoint with chores.
+    fn admit_chores(&self, effect: Effect) -> Result<()> {
         self.check_writable()?;
-        self.admitted(Cost { pages: 0, inodes: CHORES_INODES, frees }, || Ok(()))
+        self.admitted(Cost { pages: 0, inodes: CHORES_INODES, effect }, || Ok(()))
     }
 
     /// The log, for somebody who has a right to it.

@@ -6,7 +6,7 @@ use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{BlockNr, FileBlock};
 
 use super::inode::{Addresses, Context, Found, Inode, InodeRef, State};
-use super::space::Cost;
+use super::space::{Cost, Effect};
 use super::types::Seek;
 use super::{Filesystem, names::flags};
 
@@ -15,6 +15,9 @@ use crate::tree::View;
 
 /// Bytes of the largest file.
 const MAX_SIZE: u64 = i64::MAX as u64;
+
+/// Blocks that are overwritten together on a volume that has room for nothing but that.
+const LITTLE_BLOCKS: u64 = 8;
 
 impl Filesystem {
     /// Reads into `buffer`; gives the number of bytes, which is smaller only at the end of the
@@ -47,14 +50,83 @@ impl Filesystem {
             return Err(Error::Invalid("only regular files can be written"));
         }
         let end = offset.checked_add(data.len() as u64).filter(|&end| end <= MAX_SIZE);
-        let end = end.ok_or(Error::FileTooLarge)?;
+        end.ok_or(Error::FileTooLarge)?;
         if data.is_empty() {
             return Ok(());
         }
-        let pages = data.len() as u64 / self.store.block_size().bytes64() + 2;
-        self.change(Cost { pages, inodes: 1, frees: false }, || {
+        let grows = Cost { pages: self.pages_for(data), inodes: 1, effect: Effect::Grows };
+        let overwrites = || self.overwrites(inode, &inode.state.read(), offset, data.len());
+        // New content of existing blocks may be written to a full volume.
+        if self.space.may_fit(grows) || !self.noting(overwrites())? {
+            match self.write_at_once(inode, offset, data, Effect::Grows) {
+                Err(Error::NoSpace) if self.noting(overwrites())? => {}
+                written => return written,
+            }
+        }
+        self.write_at_once(inode, offset, data, Effect::Changes)
+    }
+
+    /// As [`Filesystem::write`]; but if there is room for a part only, writes that. Returns the number
+    /// of bytes written, which is 0 only if there are none to be written.
+    ///
+    /// # Errors
+    /// As [`Filesystem::write`].
+    pub fn write_some(&self, inode: &InodeRef, offset: u64, data: &[u8]) -> Result<usize> {
+        match self.write(inode, offset, data) {
+            Err(Error::NoSpace) => {}
+            written => return written.map(|()| data.len()),
+        }
+        let block_size = self.store.block_size().bytes64();
+        let most = match self.overwrites(inode, &inode.state.read(), offset, data.len())? {
+            true => LITTLE_BLOCKS,
+            false => self.space.growing_pages(),
+        };
+        let mut blocks = most.min(data.len() as u64 / block_size);
+        while blocks > 0 {
+            // The part ends where a block does.
+            let end = (offset / block_size + blocks) * block_size;
+            let part = usize::try_from(end - offset).unwrap_or(usize::MAX).min(data.len());
+            match self.write(inode, offset, &data[..part]) {
+                Err(Error::NoSpace) => blocks /= 2,
+                written => return written.map(|()| part),
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Blocks that writing so much can touch.
+    fn pages_for(&self, data: &[u8]) -> u64 {
+        data.len() as u64 / self.store.block_size().bytes64() + 2
+    }
+
+    /// Whether a write would find all of its blocks there.
+    fn overwrites(&self, inode: &Inode, state: &State, offset: u64, length: usize) -> Result<bool> {
+        let (block_size, view) = (self.store.block_size(), self.view());
+        let (first, end) =
+            (block_size.block_of(offset), block_size.blocks_for(offset + length as u64));
+        for key in first.0..end {
+            if inode.is_hole(state, &view, FileBlock(key))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes all of `data`, or nothing. With [`Effect::Changes`], only if that makes nothing longer.
+    fn write_at_once(
+        &self,
+        inode: &InodeRef,
+        offset: u64,
+        data: &[u8],
+        effect: Effect,
+    ) -> Result<()> {
+        let end = offset + data.len() as u64;
+        self.change(Cost { pages: self.pages_for(data), inodes: 1, effect }, || {
             let mut state = inode.state.write();
             let context = self.context();
+            if effect == Effect::Changes && !self.overwrites(inode, &state, offset, data.len())? {
+                return Err(Error::NoSpace);
+            }
             if state.has_flag(flags::IMMUTABLE) {
                 return Err(Error::NotPermitted("the file is immutable"));
             }

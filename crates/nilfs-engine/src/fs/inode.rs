@@ -256,7 +256,7 @@ impl Inode {
 
     /// Whether a block is a hole. Who replaces one whole needs no more than this, and so not the
     /// DAT, which the commit before has changed if small writes alternate with fsyncs.
-    fn is_hole(&self, state: &State, view: &View, key: FileBlock) -> Result<bool> {
+    pub(super) fn is_hole(&self, state: &State, view: &View, key: FileBlock) -> Result<bool> {
         match self.find_in_memory(state, key) {
             Some(found) => Ok(matches!(found, Found::Hole)),
             None => Ok(view.source().lookup(&state.root, key)?.is_none()),
@@ -341,8 +341,12 @@ impl Inode {
         block: Block,
         hole: bool,
     ) {
+        if state.overlay.is_empty() {
+            context.space.add_map();
+        }
         context.space.add_pages(state.overlay.insert(key, block));
         if hole {
+            context.space.add_grown();
             state.overlay.block_delta += 1;
             state.attributes_changed = true;
         }
@@ -361,6 +365,9 @@ impl Inode {
             Ok(ControlFlow::Continue(()))
         })?;
         state.overlay.block_delta -= visible;
+        if state.overlay.is_empty() {
+            context.space.add_map();
+        }
         context.space.remove_pages(state.overlay.truncate(key));
         state.attributes_changed = true;
         Ok(())

@@ -39,7 +39,7 @@ use std::time::Instant;
 
 use nilfs_device::Device;
 use nilfs_ondisk::lifetime::Lifetime;
-use nilfs_ondisk::palloc::{BlockRole, test_bit};
+use nilfs_ondisk::palloc::{BlockRole, Palloc, test_bit};
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::{FileBlock, Ino};
 use parking_lot::{Mutex, RwLock};
@@ -56,7 +56,7 @@ use self::cleaning::Cleaner;
 use self::file_sync::Waiting;
 use self::inode::{Context, State};
 use self::numbers::InodeNumbers;
-use self::space::{Claim, Cost, Space};
+use self::space::{Claim, Cost, Effect, Space};
 use self::sync::{Exposed, Log};
 use self::table::Table;
 use crate::block::BlockPool;
@@ -96,7 +96,7 @@ pub struct Entry {
 }
 
 /// Steps of the cleaner that gain nothing, after which a writer gives up.
-const FUTILE_STEPS: u32 = 3;
+const FUTILE_STEPS: u32 = 1;
 
 /// What was written: blocks since the mount, and all before.
 #[derive(Debug, Default)]
@@ -370,18 +370,18 @@ impl Filesystem {
         let geometry = self.store.geometry();
         let view = self.view();
         let layout = view.ifile_layout();
-        let per_segment = u64::from(geometry.blocks_per_segment);
         let last = self.noting(view.source().last_mapped(&view.tree.ifile))?;
         let descriptors = last.map_or(1, |last| last.0 / layout.blocks_per_descriptor + 1);
         let per_descriptor = layout.groups_per_descriptor * layout.entries_per_group;
         let files = descriptors.saturating_mul(per_descriptor);
-        let free = self.space.free_blocks() + self.space.reclaimable_blocks();
-        let reserved = self.space.reserved_blocks();
+        self.look_for_reclaimable();
+        let deleted = self.table.lock().abandoned_blocks();
+        let free = self.space.unused_blocks() + deleted;
         Ok(StatFs {
             block_size: geometry.block_size.bytes() as u32,
-            blocks: geometry.nsegments * per_segment - geometry.first_data_block.0,
+            blocks: space::total(&geometry),
             free,
-            available: free.saturating_sub(reserved),
+            available: self.space.available(free, geometry.block_size.bytes64()),
             files,
             files_free: files.saturating_sub(view.tree.inodes),
             name_max: nilfs_ondisk::dirent::NAME_MAX as u32,
@@ -429,7 +429,8 @@ impl Filesystem {
         self.mark_dirty(&inode, &mut state);
         let mut table = self.table.lock();
         table.insert(Arc::clone(&inode));
-        table.orphans.insert(ino);
+        let blocks = raw.i_blocks.get() / self.store.block_size().sectors();
+        table.orphans.insert(ino, blocks);
         Ok(true)
     }
 
@@ -485,7 +486,7 @@ impl Filesystem {
         if !state.dirty {
             state.dirty = true;
             self.table.lock().dirty.insert(inode.ino(), Arc::clone(inode));
-            if self.space.add_inode() {
+            if self.space.add_inode(inode.ino(), &self.ifile_layout()) {
                 self.wakeup.changed();
             }
         }
@@ -501,7 +502,8 @@ impl Filesystem {
 
     /// What does not fit is tried again as long as the cleaner gains something: its checkpoint takes
     /// everything that has changed along, so that a commit before it would write the same blocks of the
-    /// DAT once more. If there is nothing to gain, a commit turns the estimates of what changes cost into facts.
+    /// DAT once more. If there is nothing to gain, a commit turns the estimates of what changes cost into facts,
+    /// and only then the past is given up.
     fn admitted<T>(&self, cost: Cost, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut futile = 0;
         let mut committed = false;
@@ -513,7 +515,17 @@ impl Filesystem {
                     return operation();
                 }
             }
-            if self.make_room(cost)? {
+            // What was deleted is dead when a checkpoint knows of it, and what many deletions cost is
+            // much less than what they could: both may be enough already, and give the cleaner better
+            // victims if not.
+            if (cost.effect == Effect::Frees || !self.space.may_fit(cost)) && self.has_changes() {
+                self.commit()?;
+                committed = true;
+                if self.space.fits(cost) {
+                    continue;
+                }
+            }
+            if self.make_room(cost, committed)? {
                 continue;
             }
             if !std::mem::replace(&mut committed, true) {
@@ -525,6 +537,17 @@ impl Filesystem {
                 futile += 1;
             }
         }
+    }
+
+    /// Whether a commit would have something to do.
+    fn has_changes(&self) -> bool {
+        self.space.is_dirty() || self.table.lock().has_abandoned()
+    }
+
+    /// How the ifile is laid out.
+    fn ifile_layout(&self) -> Palloc {
+        let geometry = self.store.geometry();
+        Palloc::new(geometry.block_size, geometry.inode_size)
     }
 
     /// How often something has changed.

@@ -12,7 +12,7 @@ use zerocopy::little_endian::{U16, U32};
 
 use super::directory::{self, check_name, check_new_name};
 use super::inode::{Inode, InodeRef, State};
-use super::space::Cost;
+use super::space::{Cost, Effect};
 use super::types::{Attr, DirEntry, NewInode, RenameMode, SetAttr, Timestamp};
 use super::{Entry, Filesystem};
 use crate::block::{bytes_mut, zeroed};
@@ -41,7 +41,7 @@ const SET_GID: u16 = 0o2000;
 
 /// Making or removing a name: a directory block or two, and the inodes of the file, of its
 /// directory, and of a target.
-const NAME: Cost = Cost { pages: 3, inodes: 3, frees: false };
+const NAME: Cost = Cost { pages: 3, inodes: 3, effect: Effect::Grows };
 
 impl Filesystem {
     /// The file that a name leads to; "." and ".." work too.
@@ -309,7 +309,7 @@ impl Filesystem {
     fn remove(&self, dir: &InodeRef, name: &[u8], directory: bool) -> Result<()> {
         check_new_name(name)?;
         dir.require_directory()?;
-        self.change(Cost { frees: true, ..NAME }, || {
+        self.change(Cost { effect: Effect::Frees, ..NAME }, || {
             let _names = self.names.lock();
             let inode = self.find(dir, name)?.ok_or(Error::NotFound)?;
             check_directory_changeable(&dir.state.read())?;
@@ -354,7 +354,8 @@ impl Filesystem {
         state.set_links(links);
         self.name_changed(inode, &mut state);
         if links == 0 {
-            self.table.lock().orphans.insert(inode.ino());
+            let blocks = state.raw.i_blocks.get() / self.store.block_size().sectors();
+            self.table.lock().orphans.insert(inode.ino(), blocks);
         }
     }
 
@@ -375,7 +376,7 @@ impl Filesystem {
         check_new_name(to_name)?;
         dir.require_directory()?;
         to_dir.require_directory()?;
-        let cost = Cost { pages: 6, inodes: 4, frees: false };
+        let cost = Cost { pages: 6, inodes: 4, effect: Effect::Grows };
         self.change(cost, || {
             let _names = self.names.lock();
             let inode = self.find(dir, name)?.ok_or(Error::NotFound)?;
@@ -526,8 +527,10 @@ impl Filesystem {
                 _ => Error::Invalid("only a regular file has a size that can be set"),
             });
         }
-        let frees = changes.size.is_some_and(|size| size < inode.state.read().size());
-        self.change(Cost { pages: 1, inodes: 1, frees }, || {
+        // A file that becomes longer gets a hole.
+        let shrinks = changes.size.is_some_and(|size| size < inode.state.read().size());
+        let effect = if shrinks { Effect::Frees } else { Effect::Changes };
+        self.change(Cost { pages: 1, inodes: 1, effect }, || {
             let mut state = inode.state.write();
             check_changeable_attributes(&state, changes)?;
             let now = self.now();
@@ -553,7 +556,7 @@ impl Filesystem {
         if new & !flags::CHANGEABLE != 0 {
             return Err(Error::Invalid("the volume's format does not know one of these flags"));
         }
-        self.change(Cost { pages: 0, inodes: 1, frees: false }, || {
+        self.change(Cost { pages: 0, inodes: 1, effect: Effect::Changes }, || {
             let mut state = inode.state.write();
             state.raw.i_flags = U32::new(new);
             state.set_ctime(self.now());

@@ -113,6 +113,7 @@ impl Filesystem {
                 min_reclaimable: Amount::Count(0),
                 protection: None,
                 evacuate: Some(end),
+                shortage: None,
             };
             let freed = match self.clean_step(&wish) {
                 Err(Error::NoSpace) => 0,

@@ -4,11 +4,22 @@
 //! How many blocks a commit takes is known only when it is built, so changes are charged the most
 //! they could cost. When that does not fit, a commit turns estimates into facts, and only if it
 //! does not fit then, the volume is full.
+//!
+//! Some of the clean blocks are kept back, in layers, the lower the more important what they are for:
+//!
+//! ```text
+//! free ─┬─ kept ──────┬─ changing ───┬─ deleting ────┬─ last ──────────────┬─ 0
+//!       │ growing     │ overwriting, │ deleting      │ moving blocks:      │ the commits
+//!       │ files       │ attributes   │               │ the cleaner's steps │ behind all these
+//! ```
+//!
+//! Beside that, growing leaves a *reserve* unused, which may be dead blocks: the cleaner lives on them.
 
-use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashSet;
+use std::ops::{Add, RangeInclusive};
 
-use nilfs_ondisk::Geometry;
+use nilfs_ondisk::palloc::Palloc;
+use nilfs_ondisk::{FileBlock, Geometry, Ino};
 use parking_lot::Mutex;
 
 use crate::commit::Base;
@@ -16,25 +27,40 @@ use crate::commit::Base;
 /// Blocks that one changed data block can cost: itself and the node above it. For each of them
 /// another block, of the DAT, may change, but no more than the DAT has.
 const BLOCKS_PER_PAGE: u64 = 2;
-/// Blocks that one changed inode can cost beside its data: its ifile block and the upper nodes of
-/// its map; and their DAT blocks.
-const BLOCKS_PER_INODE: u64 = 4;
+/// Blocks that a file with changed data blocks can cost beside these: the upper nodes of its map.
+const BLOCKS_PER_MAP: u64 = 2;
+/// Blocks that one changed block of the ifile can cost: itself and the node above it.
+const BLOCKS_PER_IFILE_BLOCK: u64 = 2;
 /// Blocks that any commit costs.
 const BLOCKS_PER_COMMIT: u64 = 64;
 /// Segments that even the cleaner leaves alone, beside room for rewriting the whole DAT: a commit
 /// that deletes ends the life of blocks that may be described anywhere in it.
 const LAST_SEGMENTS: u64 = 2;
 /// Deleting leaves a share of the segments to the cleaner, to move the blocks of others into. The
-/// more it can move in one step, the less the commit behind the step weighs; but what has to be
+/// more it can move in one step, the less the commit after the step weighs; but what has to be
 /// clean cannot hold dead blocks, and the fewer these are, the more often live ones are moved.
 const CLEANER_SHARE: u64 = 128;
 /// The bounds of that share.
 const CLEANER_SEGMENTS: RangeInclusive<u64> = 1..=8;
 /// The share of the segments that programs have before the next shortage: they write what has changed
-/// and the DAT behind it, so the more there is, the less the DAT weighs.
+/// and the DAT after it, so the more there is, the less the DAT weighs.
 const RUNWAY_SHARE: u64 = 24;
 /// The bounds of that share: somebody waits for it.
 const RUNWAY_SEGMENTS: RangeInclusive<u64> = 2..=48;
+/// Bytes that a block of a file takes elsewhere for good: its entries in the DAT (of which a fifth is
+/// free), in the map of the file, and in the summary of its log.
+const BYTES_PER_BLOCK: u64 = 80;
+
+/// What becomes of the volume by an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// It has more to keep afterwards.
+    Grows,
+    /// It has no more to keep than before, when the old state is let go.
+    Changes,
+    /// It has less.
+    Frees,
+}
 
 /// Bytes of memory that a changed page takes beside its content, and a changed inode in all, until a
 /// commit has taken it.
@@ -46,40 +72,143 @@ const CHANGED_INODE: u64 = 1024;
 pub(crate) struct Cost {
     pub(crate) pages: u64,
     pub(crate) inodes: u64,
-    /// The operation may use the room that is kept back, because it helps to make room.
-    pub(crate) frees: bool,
+    pub(crate) effect: Effect,
 }
 
-/// The account. All numbers are blocks, pages or inodes, not bytes.
-#[derive(Debug, Default)]
-pub(crate) struct Space {
-    /// Changed and not frozen.
-    dirty_pages: AtomicU64,
-    dirty_inodes: AtomicU64,
-    /// In a commit that is under way.
-    frozen_pages: AtomicU64,
-    frozen_inodes: AtomicU64,
-    /// Claimed by operations that are under way.
-    pending_pages: AtomicU64,
-    pending_inodes: AtomicU64,
-    /// Blocks of the DAT, and some that it may get.
-    dat_blocks: AtomicU64,
-    /// Room on the device.
-    free_blocks: AtomicU64,
-    /// What the segments in use could give back when that was last counted; 0 = not known.
-    reclaimable_blocks: AtomicU64,
-    /// What programs cannot fill: clean, or dead and to be reclaimed.
-    reserved_blocks: AtomicU64,
-    /// What programs leave clean.
-    kept_blocks: AtomicU64,
-    /// What programs should have when a shortage is over.
-    runway_blocks: AtomicU64,
-    /// What deleting leaves alone.
-    deleting_blocks: AtomicU64,
-    /// What everybody leaves alone.
-    last_blocks: AtomicU64,
-    claiming: Mutex<()>,
+/// Changes of which a commit has to take care.
+#[derive(Debug, Default, Clone, Copy)]
+struct Changes {
+    /// Data blocks of files.
+    pages: u64,
+    /// Those of them that were holes; they stay counted if they become holes again.
+    grown: u64,
+    /// Files of which data blocks have changed.
+    maps: u64,
+    ifile_blocks: u64,
 }
+
+impl From<Cost> for Changes {
+    fn from(cost: Cost) -> Self {
+        Self {
+            pages: cost.pages,
+            grown: if cost.effect == Effect::Grows { cost.pages } else { 0 },
+            maps: cost.inodes,
+            ifile_blocks: cost.inodes,
+        }
+    }
+}
+
+impl Add for Changes {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            pages: self.pages + other.pages,
+            grown: self.grown + other.grown,
+            maps: self.maps + other.maps,
+            ifile_blocks: self.ifile_blocks + other.ifile_blocks,
+        }
+    }
+}
+
+impl Changes {
+    /// Blocks that they can cost, if the DAT has so many.
+    fn blocks(self, dat: u64) -> u64 {
+        let changed = self.pages * BLOCKS_PER_PAGE
+            + self.maps * BLOCKS_PER_MAP
+            + self.ifile_blocks * BLOCKS_PER_IFILE_BLOCK;
+        changed + changed.min(dat)
+    }
+
+    /// Blocks that the volume can have more to keep, with what describes these.
+    fn growth(self) -> u64 {
+        let grown = self.grown + self.ifile_blocks;
+        grown + grown.div_ceil(16)
+    }
+}
+
+/// What there is on the device, as of the newest checkpoint. All in blocks.
+#[derive(Debug, Default)]
+struct Room {
+    /// Of clean segments and of the current one.
+    free: u64,
+    /// Not needed by anybody: free, or to be reclaimed; `None`: it is not known what can be.
+    unused: Option<u64>,
+    /// Of the DAT, and some that it may get.
+    dat: u64,
+    /// What growing leaves unused.
+    reserved: u64,
+    /// What growing leaves clean.
+    kept: u64,
+    /// What changing leaves clean.
+    changing: u64,
+    /// What deleting leaves clean.
+    deleting: u64,
+    /// What everybody leaves clean.
+    last: u64,
+    /// What programs should have when a shortage is over.
+    runway: u64,
+}
+
+impl Room {
+    fn unused(&self) -> u64 {
+        self.unused.unwrap_or(self.free)
+    }
+
+    fn kept_from(&self, effect: Effect) -> u64 {
+        match effect {
+            Effect::Grows => self.kept,
+            Effect::Changes => self.changing,
+            Effect::Frees => self.deleting,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Account {
+    /// Changed and not frozen; the blocks of the ifile are counted by name, because many inodes
+    /// share one.
+    dirty: Changes,
+    dirty_ifile: HashSet<FileBlock>,
+    dirty_inodes: u64,
+    /// In a commit that is under way.
+    frozen: Changes,
+    frozen_inodes: u64,
+    /// Claimed by operations that are under way.
+    pending: Changes,
+    room: Room,
+}
+
+impl Account {
+    /// All changes, and what else an operation would change.
+    fn changes(&self, cost: Option<Cost>) -> Changes {
+        let more = cost.map_or(Changes::default(), Changes::from);
+        self.dirty() + self.frozen + self.pending + more
+    }
+
+    /// What a commit of them can cost.
+    fn needed(&self, cost: Option<Cost>) -> u64 {
+        self.changes(cost).blocks(self.room.dat) + BLOCKS_PER_COMMIT
+    }
+
+    fn dirty(&self) -> Changes {
+        Changes { ifile_blocks: self.dirty_ifile.len() as u64, ..self.dirty }
+    }
+
+    /// Whether an operation would leave so much more than it has to leave clean.
+    fn fits(&self, cost: Cost, more: u64) -> bool {
+        self.needed(Some(cost)) + self.room.kept_from(cost.effect) + more <= self.room.free
+    }
+
+    fn leaves_reserve(&self, cost: Cost) -> bool {
+        cost.effect != Effect::Grows
+            || self.changes(Some(cost)).growth() + self.room.reserved <= self.room.unused()
+    }
+}
+
+/// The account.
+#[derive(Debug, Default)]
+pub(crate) struct Space(Mutex<Account>);
 
 /// A claim of an operation that is under way.
 pub(crate) struct Claim<'a> {
@@ -89,40 +218,63 @@ pub(crate) struct Claim<'a> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.space.pending_pages.fetch_sub(self.cost.pages, Ordering::Relaxed);
-        self.space.pending_inodes.fetch_sub(self.cost.inodes, Ordering::Relaxed);
+        let pending = &mut self.space.0.lock().pending;
+        let claimed = Changes::from(self.cost);
+        pending.pages -= claimed.pages;
+        pending.grown -= claimed.grown;
+        pending.maps -= claimed.maps;
+        pending.ifile_blocks -= claimed.ifile_blocks;
     }
 }
 
 impl Space {
-    /// Takes over what the device has room for after a commit: `clean` segments can be written.
-    pub(crate) fn refresh(&self, geometry: &Geometry, base: &Base, clean: u64) {
+    /// Takes over what the device has room for after a commit: `clean` segments can be written, and
+    /// the blocks of all segments but `needed` can be reclaimed; `None`: that is not known.
+    pub(crate) fn refresh(
+        &self,
+        geometry: &Geometry,
+        base: &Base,
+        clean: u64,
+        needed: Option<u64>,
+    ) {
         let per_segment = u64::from(geometry.blocks_per_segment);
         let current = geometry.segment_end(base.position.segment).0 - base.position.block.0;
         let next = geometry.segment_blocks(base.position.next);
         let free = clean.saturating_mul(per_segment).saturating_add(current + next);
-        let dat = base.super_root.dat.i_blocks.get() / geometry.block_size.sectors();
-        // What a commit can cost that deletes, and what the cleaner's can that makes up for it.
-        let commit = dat + BLOCKS_PER_COMMIT;
-        let last = LAST_SEGMENTS * per_segment + commit;
-        let reserved = geometry.reserved_segments().saturating_mul(per_segment);
-        self.free_blocks.store(free, Ordering::Relaxed);
-        self.dat_blocks.store(commit, Ordering::Relaxed);
-        let share = |share: u64, bounds: RangeInclusive<u64>| {
-            (geometry.nsegments / share).clamp(*bounds.start(), *bounds.end())
-        };
-        let cleaner = share(CLEANER_SHARE, CLEANER_SEGMENTS);
-        let runway = share(RUNWAY_SHARE, RUNWAY_SEGMENTS);
-        let deleting = last + commit + cleaner * per_segment;
-        // Who finds the volume full must still be able to delete, a little at a time.
         let blocks = geometry.nsegments.saturating_mul(per_segment);
-        let deletes = (8 * BLOCKS_PER_COMMIT).min(blocks / 32);
-        let kept = deleting + deletes.max(per_segment).max(2 * BLOCKS_PER_COMMIT);
-        self.reserved_blocks.store(reserved.max(kept), Ordering::Relaxed);
-        self.kept_blocks.store(kept, Ordering::Relaxed);
-        self.deleting_blocks.store(deleting, Ordering::Relaxed);
-        self.runway_blocks.store(runway * per_segment, Ordering::Relaxed);
-        self.last_blocks.store(last, Ordering::Relaxed);
+        let share = |share: u64, bounds: RangeInclusive<u64>| {
+            (geometry.nsegments / share).clamp(*bounds.start(), *bounds.end()) * per_segment
+        };
+        // Somebody who finds the volume full must still be able to change and to delete something,
+        // a little at a time.
+        let little = (8 * BLOCKS_PER_COMMIT).min(blocks / 32);
+        let little = little.max(per_segment).max(4 * BLOCKS_PER_COMMIT);
+        let layers = |dat: u64| {
+            // What a commit can cost that deletes, and what the cleaner's can that makes up for it.
+            let commit = dat + BLOCKS_PER_COMMIT;
+            let last = LAST_SEGMENTS * per_segment + commit;
+            let deleting = last + commit + share(CLEANER_SHARE, CLEANER_SEGMENTS);
+            (last, deleting, deleting + little)
+        };
+        let dat = base.super_root.dat.i_blocks.get() / geometry.block_size.sectors();
+        let (last, deleting, kept) = layers(dat);
+        // A volume becomes no smaller while it is filled: its DAT is counted as it will be.
+        let entries = geometry.block_size.bytes64() / geometry.dat_entry_size as u64;
+        let full_dat = dat.max(blocks / entries);
+        let (.., kept_when_full) = layers(full_dat);
+        let reserved = geometry.reserved_segments().saturating_mul(per_segment);
+        self.0.lock().room = Room {
+            free,
+            unused: needed.map(|needed| total(geometry).saturating_sub(needed).max(free)),
+            dat: dat + BLOCKS_PER_COMMIT,
+            // The rest of it is dead, enough that cleaning gains what the commit after it costs.
+            reserved: reserved.max(kept_when_full + per_segment + full_dat),
+            kept,
+            changing: deleting + little / 2,
+            deleting,
+            last,
+            runway: share(RUNWAY_SHARE, RUNWAY_SEGMENTS),
+        };
     }
 
     /// For a volume that is only read: so many segments are clean.
@@ -130,156 +282,185 @@ impl Space {
         let per_segment = u64::from(geometry.blocks_per_segment);
         let free = clean.saturating_mul(per_segment);
         let reserved = geometry.reserved_segments().saturating_mul(per_segment);
-        self.free_blocks.store(free, Ordering::Relaxed);
-        self.reserved_blocks.store(reserved, Ordering::Relaxed);
+        self.0.lock().room = Room { free, reserved, ..Room::default() };
     }
 
-    /// Whether programs can write for a while.
-    pub(crate) fn has_runway(&self) -> bool {
-        let kept = self.kept_blocks.load(Ordering::Relaxed) + self.needed();
-        let runway = self.runway_blocks.load(Ordering::Relaxed);
-        self.free_blocks.load(Ordering::Relaxed) >= kept + runway
+    /// Blocks that the cleaner would have to gain so that there is room for an operation, and for
+    /// others after it.
+    pub(crate) fn missing(&self, cost: Option<Cost>) -> u64 {
+        let account = self.0.lock();
+        let room = &account.room;
+        (account.needed(cost) + room.kept + room.runway).saturating_sub(room.free)
     }
 
     /// How much of the runway is used up: 0 = there is room, 1 = the rest is kept clean.
     pub(crate) fn shortage(&self) -> f64 {
-        let kept = self.kept_blocks.load(Ordering::Relaxed);
-        let left = self.free_blocks.load(Ordering::Relaxed).saturating_sub(kept);
-        let runway = self.runway_blocks.load(Ordering::Relaxed);
-        if left >= runway { 0.0 } else { 1.0 - left as f64 / runway as f64 }
+        let room = &self.0.lock().room;
+        let left = room.free.saturating_sub(room.kept);
+        if left >= room.runway { 0.0 } else { 1.0 - left as f64 / room.runway as f64 }
     }
 
     /// Blocks that the cleaner can use for moving others.
     pub(crate) fn room_for_moving(&self) -> u64 {
-        let _one_at_a_time = self.claiming.lock();
-        let kept = self.needed() + self.last_blocks.load(Ordering::Relaxed);
-        self.free_blocks.load(Ordering::Relaxed).saturating_sub(kept)
+        let account = self.0.lock();
+        account.room.free.saturating_sub(account.needed(None) + account.room.last)
     }
 
     /// Blocks that programs cannot fill. They may be dead ones that the cleaner can reclaim: a full
     /// volume, too, has some, so that not every overwriting moves a segment of live blocks.
     pub(crate) fn reserved_blocks(&self) -> u64 {
-        self.reserved_blocks.load(Ordering::Relaxed)
+        self.0.lock().room.reserved
     }
 
-    /// Blocks that programs leave clean, for deleting and for the cleaner.
+    /// Blocks that growing files leave clean.
     pub(crate) fn kept_blocks(&self) -> u64 {
-        self.kept_blocks.load(Ordering::Relaxed)
+        self.0.lock().room.kept
     }
 
-    /// Takes note of how much the cleaner could reclaim; 0 if that has become unknown.
-    pub(crate) fn set_reclaimable(&self, blocks: u64) {
-        self.reclaimable_blocks.store(blocks, Ordering::Relaxed);
+    /// Blocks that nobody needs, with those that the cleaner could reclaim, as far as these are
+    /// known, less those that uncommitted data will take.
+    pub(crate) fn unused_blocks(&self) -> u64 {
+        let account = self.0.lock();
+        account.room.unused().saturating_sub(account.dirty.grown + account.frozen.grown)
     }
 
-    /// So much of what could be reclaimed is free now.
-    pub(crate) fn reclaimed(&self, blocks: u64) {
-        let left = self.reclaimable_blocks().saturating_sub(blocks);
-        self.set_reclaimable(left);
+    /// Whether it is known what the cleaner could reclaim.
+    pub(crate) fn knows_unused(&self) -> bool {
+        self.0.lock().room.unused.is_some()
     }
 
-    /// Blocks that the cleaner could reclaim, as far as that is known.
-    pub(crate) fn reclaimable_blocks(&self) -> u64 {
-        self.reclaimable_blocks.load(Ordering::Relaxed)
+    /// Of `unused` blocks, those that data of files can take.
+    pub(crate) fn available(&self, unused: u64, block_size: u64) -> u64 {
+        let left = u128::from(unused.saturating_sub(self.reserved_blocks()));
+        let available = left * u128::from(block_size) / u128::from(block_size + BYTES_PER_BLOCK);
+        available as u64
     }
 
     /// Claims room for an operation, if there is.
     pub(crate) fn claim(&self, cost: Cost) -> Option<Claim<'_>> {
-        // Two claims that each see the other's would both be refused.
-        let _one_at_a_time = self.claiming.lock();
-        let claim = self.pending(cost);
-        let kept = if cost.frees { &self.deleting_blocks } else { &self.kept_blocks };
-        let room = self.free_blocks.load(Ordering::Relaxed);
-        let needed = self.needed();
-        let fits = needed + kept.load(Ordering::Relaxed) <= room;
-        (fits && (cost.frees || self.leaves_reserve(needed))).then_some(claim)
+        let mut account = self.0.lock();
+        let granted = account.fits(cost, 0) && account.leaves_reserve(cost);
+        granted.then(|| {
+            account.pending = account.pending + Changes::from(cost);
+            Claim { space: self, cost }
+        })
+    }
+
+    /// Data blocks by which a file could grow, if the cleaner helps.
+    pub(crate) fn growing_pages(&self) -> u64 {
+        let account = self.0.lock();
+        let cost = Cost { pages: 0, inodes: 1, effect: Effect::Grows };
+        let growth = account.changes(Some(cost)).growth();
+        let unused = account.room.unused().saturating_sub(account.room.reserved + growth);
+        // A write that begins and ends within blocks touches up to two more.
+        (unused * 16 / 17).saturating_sub(2)
+    }
+
+    /// Whether there is room for an operation; if it deletes, for a batch of others like it as well.
+    pub(crate) fn fits(&self, cost: Cost) -> bool {
+        let account = self.0.lock();
+        let batch = match cost.effect {
+            Effect::Frees => (account.room.changing - account.room.deleting) / 2,
+            Effect::Grows | Effect::Changes => 0,
+        };
+        account.fits(cost, batch) && account.leaves_reserve(cost)
     }
 
     /// Whether an operation could be given room by cleaning, as far as that is known.
     pub(crate) fn may_fit(&self, cost: Cost) -> bool {
-        let _one_at_a_time = self.claiming.lock();
-        let _claim = self.pending(cost);
-        cost.frees || self.leaves_reserve(self.needed())
-    }
-
-    fn pending(&self, cost: Cost) -> Claim<'_> {
-        self.pending_pages.fetch_add(cost.pages, Ordering::Relaxed);
-        self.pending_inodes.fetch_add(cost.inodes, Ordering::Relaxed);
-        Claim { space: self, cost }
-    }
-
-    fn leaves_reserve(&self, needed: u64) -> bool {
-        let unused = self.free_blocks.load(Ordering::Relaxed) + self.reclaimable_blocks();
-        needed + self.reserved_blocks() <= unused
-    }
-
-    fn needed(&self) -> u64 {
-        let sum = |counters: [&AtomicU64; 3]| {
-            counters.iter().map(|counter| counter.load(Ordering::Relaxed)).sum::<u64>()
-        };
-        let pages = sum([&self.dirty_pages, &self.frozen_pages, &self.pending_pages]);
-        let inodes = sum([&self.dirty_inodes, &self.frozen_inodes, &self.pending_inodes]);
-        let changed = pages * BLOCKS_PER_PAGE + inodes * BLOCKS_PER_INODE;
-        changed + changed.min(self.dat_blocks.load(Ordering::Relaxed)) + BLOCKS_PER_COMMIT
+        self.0.lock().leaves_reserve(cost)
     }
 
     /// Counts pages that became dirty.
     pub(crate) fn add_pages(&self, count: usize) {
-        self.dirty_pages.fetch_add(count as u64, Ordering::Relaxed);
+        self.0.lock().dirty.pages += count as u64;
+    }
+
+    /// Counts a page that fills a hole.
+    pub(crate) fn add_grown(&self) {
+        self.0.lock().dirty.grown += 1;
     }
 
     /// Counts dirty pages that were thrown away.
     pub(crate) fn remove_pages(&self, count: usize) {
-        self.dirty_pages.fetch_sub(count as u64, Ordering::Relaxed);
+        let pages = &mut self.0.lock().dirty.pages;
+        *pages = pages.saturating_sub(count as u64);
+    }
+
+    /// Counts a file of which a data block has changed for the first time since the last freeze.
+    pub(crate) fn add_map(&self) {
+        self.0.lock().dirty.maps += 1;
     }
 
     /// Counts an inode that became dirty; tells whether it is the first one.
-    pub(crate) fn add_inode(&self) -> bool {
-        self.dirty_inodes.fetch_add(1, Ordering::Relaxed) == 0
+    pub(crate) fn add_inode(&self, ino: Ino, ifile: &Palloc) -> bool {
+        let mut account = self.0.lock();
+        let (entry, bit) = (ifile.entry(ino.0).block, ifile.bit(ino.0).block);
+        account.dirty_ifile.extend([entry, bit, ifile.descriptor(ifile.group_of(ino.0)).block]);
+        account.dirty_inodes += 1;
+        account.dirty_inodes == 1
     }
 
     /// Moves everything dirty to the commit that starts. No operation may be under way.
     pub(crate) fn freeze(&self) {
-        let pages = self.dirty_pages.swap(0, Ordering::Relaxed);
-        let inodes = self.dirty_inodes.swap(0, Ordering::Relaxed);
-        self.frozen_pages.store(pages, Ordering::Relaxed);
-        self.frozen_inodes.store(inodes, Ordering::Relaxed);
+        let mut account = self.0.lock();
+        account.frozen = account.dirty();
+        account.dirty = Changes::default();
+        account.dirty_ifile = HashSet::new();
+        account.frozen_inodes = std::mem::take(&mut account.dirty_inodes);
     }
 
     /// The commit is done.
     pub(crate) fn thaw(&self) {
-        self.frozen_pages.store(0, Ordering::Relaxed);
-        self.frozen_inodes.store(0, Ordering::Relaxed);
+        let mut account = self.0.lock();
+        account.frozen = Changes::default();
+        account.frozen_inodes = 0;
+    }
+
+    /// Whether anything has changed since the last freeze.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.0.lock().dirty_inodes > 0
     }
 
     /// Pages in memory that are not committed.
     pub(crate) fn uncommitted_pages(&self) -> u64 {
-        self.dirty_pages.load(Ordering::Relaxed) + self.frozen_pages.load(Ordering::Relaxed)
+        let account = self.0.lock();
+        account.dirty.pages + account.frozen.pages
     }
 
     /// Pages that the next commit would take.
     pub(crate) fn dirty_pages(&self) -> u64 {
-        self.dirty_pages.load(Ordering::Relaxed)
+        self.0.lock().dirty.pages
     }
 
     /// Bytes of memory that the next commit would take, with pages of so many bytes.
     pub(crate) fn dirty_memory(&self, page: u64) -> u64 {
-        memory(page, &self.dirty_pages, &self.dirty_inodes)
+        let account = self.0.lock();
+        memory(page, account.dirty.pages, account.dirty_inodes)
     }
 
     /// The same with what a commit is just taking.
     pub(crate) fn uncommitted_memory(&self, page: u64) -> u64 {
-        self.dirty_memory(page) + memory(page, &self.frozen_pages, &self.frozen_inodes)
+        let account = self.0.lock();
+        memory(page, account.dirty.pages, account.dirty_inodes)
+            + memory(page, account.frozen.pages, account.frozen_inodes)
     }
 
-    /// Free blocks less those that uncommitted data will take.
+    /// Blocks of clean segments and of the current one, less those that uncommitted data will take.
     pub(crate) fn free_blocks(&self) -> u64 {
-        self.free_blocks.load(Ordering::Relaxed).saturating_sub(self.uncommitted_pages())
+        let account = self.0.lock();
+        account.room.free.saturating_sub(account.dirty.pages + account.frozen.pages)
     }
 }
 
-fn memory(page: u64, pages: &AtomicU64, inodes: &AtomicU64) -> u64 {
+fn memory(page: u64, pages: u64, inodes: u64) -> u64 {
     // What the allocator has for a page and the count of its owners.
     let page = page * 5 / 4 + BESIDE_PAGE;
-    pages.load(Ordering::Relaxed) * page + inodes.load(Ordering::Relaxed) * CHANGED_INODE
+    pages * page + inodes * CHANGED_INODE
+}
+
+/// Blocks of all segments.
+pub(crate) fn total(geometry: &Geometry) -> u64 {
+    let blocks = geometry.nsegments.saturating_mul(geometry.blocks_per_segment.into());
+    blocks.saturating_sub(geometry.first_data_block.0)
 }

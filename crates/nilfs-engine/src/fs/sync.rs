@@ -445,7 +445,9 @@ impl Filesystem {
         for inode in abandoned {
             if self.shorten(&inode, most) {
                 inodes.push(freeze_inode(&inode, false, self.store.block_size()));
-                self.table.lock().put_back(inode);
+                let sectors = inode.state.read().raw.i_blocks.get();
+                let blocks = sectors / self.store.block_size().sectors();
+                self.table.lock().put_back(inode, blocks);
                 waiting = true;
                 continue;
             }
@@ -530,7 +532,29 @@ impl Filesystem {
     pub(super) fn refresh_space(&self, log: &Log) {
         let clean = log.base.clean_segments.saturating_sub(log.barred.segments.len() as u64);
         let clean = clean.saturating_sub(log.beyond_end);
-        self.space.refresh(&self.store.geometry(), &log.base, clean);
+        let needed = self.needed_blocks(log);
+        self.space.refresh(&self.store.geometry(), &log.base, clean, needed);
+    }
+
+    /// Blocks that must be kept when there is no room; `None` if that is not known.
+    fn needed_blocks(&self, log: &Log) -> Option<u64> {
+        let options = self.cleaner.options();
+        if !options.enabled {
+            return None;
+        }
+        if let Knowledge::Ready(known) = &log.knowledge {
+            return Some(known.needed());
+        }
+        // Without snapshots and the like, it is what the newest checkpoint has.
+        let base = &log.base;
+        let cpfile = commit::root_of(&base.super_root.cpfile).ok()?;
+        let header = checkpoints::header(base.source(&self.store), &cpfile).ok()?;
+        let only_newest = header.ch_nsnapshots.get() == 0 && !options.keeps_hard();
+        only_newest.then(|| {
+            let metadata = [&base.super_root.dat, &base.super_root.cpfile, &base.super_root.sufile];
+            let sectors: u64 = metadata.iter().map(|inode| inode.i_blocks.get()).sum();
+            base.tree.blocks.saturating_add(sectors / self.store.block_size().sectors())
+        })
     }
 
     pub(super) fn write_superblock(&self, log: &mut Log) -> Result<()> {

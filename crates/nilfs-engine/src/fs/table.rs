@@ -5,7 +5,7 @@
 //! go when there are too many, and come back from the ifile when somebody asks. Of a file that a
 //! front end knows by its number, nothing else need be in memory.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use indexmap::IndexMap;
@@ -29,8 +29,9 @@ pub(super) struct Table {
     held: HashMap<Ino, u64>,
     /// Changed since the last freeze.
     pub(super) dirty: BTreeMap<Ino, InodeRef>,
-    /// Without a name; deleted by the first freeze that finds nobody referring to them.
-    pub(super) orphans: BTreeSet<Ino>,
+    /// Without a name, with the blocks that they have in the newest checkpoint; deleted by the first
+    /// freeze that finds nobody referring to them.
+    pub(super) orphans: BTreeMap<Ino, u64>,
 }
 
 impl Table {
@@ -43,7 +44,7 @@ impl Table {
             hand: 0,
             held: HashMap::new(),
             dirty: BTreeMap::new(),
-            orphans: BTreeSet::new(),
+            orphans: BTreeMap::new(),
         }
     }
 
@@ -100,7 +101,7 @@ impl Table {
 
     /// Whether nobody refers to an inode, and the newest checkpoint has it.
     fn is_unneeded(&self, ino: Ino, inode: &InodeRef) -> bool {
-        Arc::strong_count(inode) == 1 && !self.orphans.contains(&ino) && inode.is_committed()
+        Arc::strong_count(inode) == 1 && !self.orphans.contains_key(&ino) && inode.is_committed()
     }
 
     fn remove(&mut self, ino: Ino) {
@@ -146,11 +147,8 @@ impl Table {
 
     /// Takes out the orphans that nobody refers to any more and that `fit`.
     pub(super) fn take_abandoned(&mut self, mut fits: impl FnMut(&Inode) -> bool) -> Vec<InodeRef> {
-        let abandoned: Vec<InodeRef> = (self.orphans.iter())
-            .filter_map(|ino| self.inodes.get(ino))
-            .filter(|inode| self.is_abandoned(inode) && fits(inode))
-            .cloned()
-            .collect();
+        let fitting = self.abandoned().filter(|(inode, _)| fits(inode));
+        let abandoned: Vec<InodeRef> = fitting.map(|(inode, _)| Arc::clone(inode)).collect();
         for inode in &abandoned {
             self.orphans.remove(&inode.ino());
             self.remove(inode.ino());
@@ -159,15 +157,27 @@ impl Table {
         abandoned
     }
 
-    /// Puts back an orphan that was taken out.
-    pub(super) fn put_back(&mut self, orphan: InodeRef) {
-        self.orphans.insert(orphan.ino());
+    /// Puts back an orphan that was taken out, with so many blocks.
+    pub(super) fn put_back(&mut self, orphan: InodeRef, blocks: u64) {
+        self.orphans.insert(orphan.ino(), blocks);
         self.insert(orphan);
     }
 
     /// Whether a commit would delete something.
     pub(super) fn has_abandoned(&self) -> bool {
-        self.orphans.iter().any(|ino| self.inodes.get(ino).is_some_and(|it| self.is_abandoned(it)))
+        self.abandoned().next().is_some()
+    }
+
+    /// Blocks of the newest checkpoint that a commit would delete with the files that nobody refers
+    /// to any more.
+    pub(super) fn abandoned_blocks(&self) -> u64 {
+        self.abandoned().map(|(_, blocks)| blocks).sum()
+    }
+
+    /// The orphans that nobody refers to, with their blocks.
+    fn abandoned(&self) -> impl Iterator<Item = (&InodeRef, u64)> {
+        let known = |(ino, blocks): (&Ino, &u64)| Some((self.inodes.get(ino)?, *blocks));
+        self.orphans.iter().filter_map(known).filter(|(inode, _)| self.is_abandoned(inode))
     }
 
     /// Whether only the table refers to an inode.

@@ -14,7 +14,7 @@ use crate::size;
 /// Show where the space of a volume is
 ///
 /// Deleted files stay in checkpoints: the cleaner gives their space back when the protection period
-/// is over, and never while a snapshot has them.
+/// is over or the space is needed, and never while a snapshot has them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -34,6 +34,7 @@ struct Record {
     #[serde(flatten)]
     bytes: Bytes,
     protected_until: Option<String>,
+    hard_protection: bool,
     snapshots: Vec<Exclusive>,
 }
 
@@ -53,6 +54,7 @@ struct Bytes {
     free: u64,
     #[serde(rename = "reserved_bytes")]
     reserved: u64,
+    available: u64,
 }
 
 #[derive(Serialize)]
@@ -76,11 +78,20 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 fn print(usage: &Usage, record: &Record) -> anyhow::Result<()> {
     let bytes = &record.bytes;
-    let protected = match usage.protected_until {
-        Some(time) => format!("kept by young checkpoints until {}", local_time(time as i64)),
-        None => "kept by young checkpoints".to_owned(),
-    };
-    let free = format!("{} of free and reclaimable kept back", size::human(bytes.reserved));
+    let mut protected = "kept by young checkpoints".to_owned();
+    if let Some(time) = usage.protected_until {
+        let until = local_time(time as i64);
+        protected += &match usage.hard_protection {
+            true => format!(" until {until}, even if writers are refused"),
+            false => format!(" until {until}, or until the room is needed"),
+        };
+    }
+    let available = bytes.available;
+    let free = format!(
+        "{} can be written, {} are kept back",
+        size::human(available),
+        size::human(bytes.reserved)
+    );
     let mut rows = Rows::new(&[
         Column::Text("SPACE"),
         Column::Number("SIZE"),
@@ -121,8 +132,10 @@ fn record(usage: &Usage) -> Record {
             reclaimable: bytes(usage.reclaimable),
             free: bytes(usage.free),
             reserved: bytes(usage.reserved),
+            available: bytes(usage.available),
         },
         protected_until: usage.protected_until.map(|time| exact_time(time as i64, 0)),
+        hard_protection: usage.hard_protection,
         snapshots: usage
             .exclusive
             .iter()

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use nilfs_engine::{CleanerState, Loss, Policy, Status};
+use nilfs_engine::{CleanerOptions, CleanerState, Loss, Policy, Status};
 use serde::Serialize;
 
 use crate::administration::{Administration, Target};
@@ -67,6 +67,7 @@ struct CleanerRecord {
     state: CleanerState,
     policy: Policy,
     protection_seconds: f64,
+    hard_protection: bool,
     last_step: Option<String>,
     steps: u64,
     segments_freed: u64,
@@ -144,7 +145,7 @@ fn cleaner(status: &Status) -> Vec<(&'static str, String)> {
     let mut lines = vec![
         ("cleaner", state(status).to_owned()),
         ("policy", policy(options.policy).to_owned()),
-        ("protection period", output::duration(options.protection)),
+        ("protection period", protection(options)),
         ("last step", status.last_step.map_or("none".into(), |time| local_time(time as i64))),
         ("segments freed", totals.segments_freed.to_string()),
     ];
@@ -157,6 +158,15 @@ fn cleaner(status: &Status) -> Vec<(&'static str, String)> {
         }
     }
     lines
+}
+
+fn protection(options: &CleanerOptions) -> String {
+    let period = output::duration(options.protection);
+    match options.hard_protection {
+        _ if options.protection.is_zero() => "none".into(),
+        true => format!("{period}, even if writers are refused"),
+        false => format!("{period}, as long as there is room"),
+    }
 }
 
 fn amplification(factor: Option<f64>) -> String {
@@ -228,6 +238,7 @@ fn record(status: &Status) -> Record {
             state: status.state,
             policy: status.options.policy,
             protection_seconds: status.options.protection.as_secs_f64(),
+            hard_protection: status.options.hard_protection,
             last_step: status.last_step.map(|time| exact_time(time as i64, 0)),
             steps: cleaner.steps,
             segments_freed: cleaner.segments_freed,

@@ -187,6 +187,7 @@ mod tests {
             enabled: None,
             policy: Some(Policy::Greedy),
             protection_period: Some(Duration::from_millis(7_200_500)),
+            protection: None,
             min_clean_segments: Some(Amount::Bytes(10 << 30)),
             max_clean_segments: Some(Amount::Percent(40)),
             clean_check_interval: Some(Duration::from_secs(20)),

@@ -35,6 +35,7 @@ mod tests {
 
     use nilfs_engine::{Amount, Policy};
 
+    use super::super::settings::Protection;
     use super::*;
 
     fn read(text: &str) -> Result<CleanerSettings, String> {
@@ -58,6 +59,7 @@ mod tests {
              enabled = false\n\
              policy = 'cost-benefit'\n\
              protection_period = '2h'\n\
+             protection = 'hard'\n\
              min_clean_segments = 100\n\
              max_clean_segments = '10GB'\n\
              clean_check_interval = 5\n\
@@ -72,6 +74,7 @@ mod tests {
             enabled: Some(false),
             policy: Some(Policy::CostBenefit),
             protection_period: Some(Duration::from_secs(7200)),
+            protection: Some(Protection::Hard),
             min_clean_segments: Some(Amount::Count(100)),
             max_clean_segments: Some(Amount::Bytes(10_000_000_000)),
             clean_check_interval: Some(Duration::from_secs(5)),
@@ -92,6 +95,7 @@ mod tests {
             ("[cleaner]\nenabled = true\nspeed = 5\n", "3: ", "speed"),
             ("[cleaner]\npolicy = 'newest'\n", "2: ", "expected timestamp, greedy or cost-benefit"),
             ("[cleaner]\n\nprotection_period = -1\n", "3: ", "protection_period = -1"),
+            ("[cleaner]\nprotection = 'firm'\n", "2: ", "expected soft or hard"),
             ("[cleaner]\nmin_clean_segments = '101%'\n", "2: ", "at most 100%"),
             ("[cleaner]\ncleaning_interval = nan\n", "2: ", "cleaning_interval"),
             ("[cleaner]\nenabled = 'yes'\n", "2: ", "enabled"),

@@ -62,6 +62,8 @@ pub struct CleanerSettings {
     pub policy: Option<Policy>,
     #[serde(deserialize_with = "with::interval")]
     pub protection_period: Option<Duration>,
+    #[serde(deserialize_with = "with::protection")]
+    pub protection: Option<Protection>,
     #[serde(deserialize_with = "with::amount")]
     pub min_clean_segments: Option<Amount>,
     #[serde(deserialize_with = "with::amount")]
@@ -80,6 +82,15 @@ pub struct CleanerSettings {
     pub mc_min_reclaimable_blocks: Option<Amount>,
 }
 
+/// What the protection period is worth on a volume that gets full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protection {
+    /// The oldest checkpoints in it are given up before a writer is refused.
+    Soft,
+    /// A writer is refused.
+    Hard,
+}
+
 impl CleanerSettings {
     /// These, and those of `other` where these say nothing.
     #[must_use]
@@ -91,6 +102,7 @@ impl CleanerSettings {
             enabled,
             policy,
             protection_period,
+            protection,
             min_clean_segments,
             max_clean_segments,
             clean_check_interval,
@@ -110,6 +122,10 @@ impl CleanerSettings {
             enabled: self.enabled.unwrap_or(options.enabled),
             policy: self.policy.unwrap_or(options.policy),
             protection: self.protection_period.unwrap_or(options.protection),
+            hard_protection: match self.protection {
+                Some(protection) => protection == Protection::Hard,
+                None => options.hard_protection,
+            },
             min_clean: self.min_clean_segments.unwrap_or(options.min_clean),
             max_clean: self.max_clean_segments.unwrap_or(options.max_clean),
             check_interval: self.clean_check_interval.unwrap_or(options.check_interval),
@@ -183,6 +199,15 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     Duration::try_from(time).map_err(|_| expected())
 }
 
+/// A protection by its name.
+pub fn protection(text: &str) -> Result<Protection, String> {
+    match text {
+        "soft" => Ok(Protection::Soft),
+        "hard" => Ok(Protection::Hard),
+        _ => Err(format!("expected soft or hard, not {text:?}")),
+    }
+}
+
 /// The names of policies.
 const POLICIES: [(&str, Policy); 3] = [
     ("timestamp", Policy::Timestamp),
@@ -208,6 +233,10 @@ mod with {
 
     pub fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
         from.deserialize_any(Word(super::interval)).map(Some)
+    }
+
+    pub fn protection<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Protection>, D::Error> {
+        from.deserialize_any(Word(super::protection)).map(Some)
     }
 
     pub fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Policy>, D::Error> {

@@ -38,6 +38,7 @@ pub(crate) struct News {
     cleaned: Vec<SegNum>,
     snapshots: Vec<(Cno, bool)>,
     deleted: Vec<Range<Cno>>,
+    bad: u64,
     cno: Cno,
     time: u64,
 }
@@ -52,6 +53,8 @@ pub(crate) struct Known {
     times: VecDeque<(Cno, u64)>,
     /// Lives that this did not protect are forgotten.
     forgotten: Option<Protection>,
+    /// Segments that cannot be written.
+    bad_segments: u64,
 }
 
 impl Knowledge {
@@ -73,6 +76,7 @@ impl Knowledge {
             cleaned: chores.cleaned.clone(),
             snapshots: chores.snapshots.clone(),
             deleted: chores.delete.clone(),
+            bad: chores.bad.len() as u64,
             cno: commit.base.tree.cno,
             time,
         };
@@ -92,16 +96,23 @@ impl Known {
         dat.census(store, &mut |entry| table.add(entry))?;
         let sufile = root_of(&super_root.sufile)?;
         let mut written = Vec::new();
+        let mut bad_segments = 0;
         for usage in segments::usages(source, &sufile, SegNum(0)) {
             let (segment, usage) = usage?;
+            bad_segments += u64::from(usage.is_bad());
             if usage.is_dirty() {
                 written.push((usage.su_lastmod.get(), segment));
             }
         }
         written.sort_unstable();
         table.start_clock(written.into_iter().map(|(_, segment)| segment));
-        let mut known =
-            Self { table, snapshots: BTreeSet::new(), times: VecDeque::new(), forgotten: None };
+        let mut known = Self {
+            table,
+            snapshots: BTreeSet::new(),
+            times: VecDeque::new(),
+            forgotten: None,
+            bad_segments,
+        };
         let cpfile = root_of(&super_root.cpfile)?;
         checkpoints::scan(source, &cpfile, Cno::MIN, &mut |cno, entry| {
             known.add_checkpoint(cno, entry.cp_create.get());
@@ -128,6 +139,10 @@ impl Known {
                 self.snapshots.remove(&cno);
             }
         }
+        if !news.snapshots.is_empty() {
+            self.table.count_with(&self.snapshots);
+        }
+        self.bad_segments += news.bad;
         if !news.deleted.is_empty() {
             let snapshots = &self.snapshots;
             let gone = |cno: &Cno| news.deleted.iter().any(|range| range.contains(cno));
@@ -156,6 +171,12 @@ impl Known {
             _ => Cno::MAX,
         };
         Protection { from, kept: self.snapshots.clone() }
+    }
+
+    /// Blocks that must be kept, as of the last [`SegmentTable::count`], and those of segments that
+    /// cannot be written.
+    pub(crate) fn needed(&self) -> u64 {
+        self.table.needed() + self.table.segment_blocks() * self.bad_segments
     }
 
     /// Forgets what nothing needs, to save memory.

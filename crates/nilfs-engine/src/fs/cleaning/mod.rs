@@ -72,6 +72,18 @@ pub(super) struct Wish {
     pub(super) protection: Option<Duration>,
     /// Only segments from here on, whatever there is to be gained: they have to go.
     pub(super) evacuate: Option<SegNum>,
+    /// What a writer lacks.
+    pub(super) shortage: Option<Shortage>,
+}
+
+/// What a writer lacks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shortage {
+    /// Blocks.
+    pub(super) missing: u64,
+    /// Whether protected checkpoints are given up for that, the oldest first. If not, and that is what
+    /// it would take, nothing is done.
+    pub(super) give_up: bool,
 }
 
 /// What a step has done.
@@ -81,6 +93,8 @@ pub(super) struct Step {
     pub(super) freed: u64,
     /// Blocks that can be written now and could not before.
     pub(super) gained: u64,
+    /// Blocks that were moved for that.
+    pub(super) moved: u64,
     /// Candidates that were there.
     pub(super) candidates: u64,
 }
@@ -158,12 +172,12 @@ impl Filesystem {
         if harvest.chores.is_empty() {
             return Ok(Step { candidates: choice.candidates, ..Step::default() });
         }
+        let moved = blocks.len() as u64;
         let valid = Some(choice.snapshot_changes);
         let freed = self.finish_step(&mut work, valid, harvest.chores, moves)?;
         self.wait_for_readers();
         let gained = self.writable_blocks(&work).saturating_sub(before);
-        self.space.reclaimed(gained);
-        Ok(Step { freed, gained, candidates: choice.candidates })
+        Ok(Step { freed, gained, moved, candidates: choice.candidates })
     }
 
     /// Gathers what the cleaner must know, if that has not been done.
@@ -186,8 +200,25 @@ impl Filesystem {
         };
         let mut known = gathered?;
         waiting.iter().for_each(|news| known.follow(news));
+        self.count_needed(&mut known);
         log.knowledge = Knowledge::Ready(Box::new(known));
+        self.refresh_space(&log);
         Ok(())
+    }
+
+    /// Counts what must be kept when there is no room.
+    pub(super) fn count_needed(&self, known: &mut Known) {
+        let options = self.cleaner.options();
+        let period = if options.keeps_hard() { options.protection } else { Duration::ZERO };
+        let protection = known.protection(period, self.now().seconds as u64);
+        known.table.count(protection);
+    }
+
+    /// Lets the cleaner find out what could be reclaimed, unless that is known or being found out.
+    pub(super) fn look_for_reclaimable(&self) {
+        if self.log.is_some() && !self.space.knows_unused() && self.cleaner.options().enabled {
+            self.cleaner.look();
+        }
     }
 
     /// Looks at all segments that could be cleaned if checkpoints younger than `period` are kept;
@@ -228,24 +259,37 @@ impl Filesystem {
                 age: known.table.age(segment),
             })
             .collect();
-        if period == Some(self.cleaner.options().protection) {
-            let per_segment = u64::from(self.store.geometry().blocks_per_segment);
-            let gains = candidates.iter().map(|candidate| candidate.gain(per_segment));
-            self.space.set_reclaimable(gains.sum());
-        }
         Ok(Some(Survey { log, protection, candidates }))
     }
 
     /// Counts what could be reclaimed.
     pub(super) fn count_reclaimable(&self) -> Result<()> {
-        let work = self.cleaner.work();
         self.gather_knowledge()?;
-        self.survey(&work, Some(self.cleaner.options().protection)).map(|_| ())
+        let mut log = self.administer()?;
+        if let Some(known) = log.knowledge.ready() {
+            // Time passes, too.
+            self.count_needed(known);
+        }
+        self.refresh_space(&log);
+        Ok(())
     }
 
     fn choose(&self, work: &Work, wish: &Wish) -> Result<Option<Choice>> {
         let Some(survey) = self.survey(work, wish.protection)? else { return Ok(None) };
-        let Survey { log, protection, mut candidates } = survey;
+        let Survey { mut log, mut protection, mut candidates } = survey;
+        if let Some(shortage) = wish.shortage
+            && !self.cleaner.options().hard_protection
+            && let Some(known) = log.knowledge.ready()
+        {
+            let from = known.table.give_up(&protection, &candidates, shortage.missing);
+            if from > protection.from && !shortage.give_up {
+                return Ok(None);
+            }
+            protection.from = from;
+            for candidate in &mut candidates {
+                candidate.live = known.table.live(candidate.segment, &protection);
+            }
+        }
         let block = self.store.block_size().bytes64();
         let per_segment = u64::from(self.store.geometry().blocks_per_segment);
         let in_memory = STEP_BYTES.min(self.options.dirty_limit) / block;

@@ -8,8 +8,8 @@ use nilfs_ondisk::Cno;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::super::Filesystem;
-use super::super::space::Cost;
-use super::{Step, Wish, Work};
+use super::super::space::{Cost, Effect};
+use super::{Shortage, Step, Wish, Work};
 use crate::cleaner::options::{
     Amount, CleanerOptions, CleanerOrder, CleanerState, CleanerTotals, ManualRun, Policy,
     RunProgress,
@@ -18,8 +18,11 @@ use crate::error::{Error, Result};
 
 /// Without changes for so long, a volume is idle.
 const IDLE: Duration = Duration::from_secs(1);
-/// What a victim must give back so that it is cleaned for a writer who finds no room.
-const LEAST_GAIN: Amount = Amount::Percent(2);
+/// What a victim must give back so that it is cleaned for a writer who finds no room, if any has
+/// that much.
+const LITTLE_GAIN: Amount = Amount::Percent(2);
+/// So many blocks are moved for each that a growing file gets: beyond that, the volume is full.
+const DEAREST: u64 = 16;
 /// How often is looked, a millisecond apart, whether those who read have gone.
 const MOST_LOOKS: u32 = 1000;
 /// How long a cleaner with nothing to wait for sleeps.
@@ -68,12 +71,15 @@ struct Control {
     last_step: Option<u64>,
     /// Somebody wants something.
     called: bool,
+    /// Somebody wants to know what could be reclaimed.
+    look: bool,
     stop: bool,
 }
 
 /// What the thread is to do next.
 enum Task {
     Wait(Duration),
+    Look,
     Step { wish: Wish, pause: Pause, manual: bool },
     Stop,
 }
@@ -96,6 +102,7 @@ impl Wish {
             min_reclaimable: run.min_reclaimable.unwrap_or(options.min_reclaimable),
             protection: Some(run.protection.unwrap_or(options.protection)),
             evacuate: None,
+            shortage: None,
         }
     }
 }
@@ -184,6 +191,14 @@ impl Cleaner {
         self.condition.notify_all();
     }
 
+    /// Lets it find out what could be reclaimed.
+    pub(in crate::fs) fn look(&self) {
+        let mut control = self.control.lock();
+        control.look = true;
+        control.called = true;
+        self.condition.notify_all();
+    }
+
     pub(crate) fn stop(&self) {
         self.control.lock().stop = true;
         self.condition.notify_all();
@@ -212,6 +227,11 @@ impl Filesystem {
             match self.next_task(idle) {
                 Task::Stop => return,
                 Task::Wait(time) => self.cleaner.wait(time),
+                Task::Look => {
+                    if let Err(error) = self.count_reclaimable() {
+                        tracing::error!("cannot find out what could be reclaimed: {error}");
+                    }
+                }
                 Task::Step { wish, pause, manual } => {
                     if manual {
                         self.begin_run();
@@ -233,13 +253,16 @@ impl Filesystem {
     }
 
     fn next_task(&self, idle: bool) -> Task {
-        let control = self.cleaner.control.lock();
+        let mut control = self.cleaner.control.lock();
         let options = control.options;
         let geometry = self.store.geometry();
         let per_segment = u64::from(geometry.blocks_per_segment);
         let clean = self.space.free_blocks() / per_segment;
         if control.stop || self.is_read_only() {
             return if control.stop { Task::Stop } else { Task::Wait(LONG) };
+        }
+        if std::mem::take(&mut control.look) {
+            return Task::Look;
         }
         if let Some(run) = control.manual {
             let pause = run.speed.map_or(Duration::ZERO, |(_, pause)| pause);
@@ -252,7 +275,8 @@ impl Filesystem {
         let spare = clean.saturating_sub(self.space.kept_blocks().div_ceil(per_segment));
         let segments = |amount: Amount| amount.of(geometry.nsegments, geometry.segment_bytes());
         let enough = segments(options.max_clean);
-        let unused = spare + self.space.reclaimable_blocks() / per_segment;
+        let unused =
+            self.space.unused_blocks().saturating_sub(self.space.kept_blocks()) / per_segment;
         let least = segments(options.min_clean).min(unused.div_ceil(4));
         // With no least number, there is never enough.
         if spare >= enough && segments(options.min_clean) > 0 {
@@ -284,6 +308,9 @@ impl Filesystem {
             min_reclaimable,
             protection: Some(options.protection),
             evacuate: None,
+            // It is better to give the past up now than to let a writer wait for that.
+            shortage: (self.space.shortage() > 0.0)
+                .then(|| Shortage { missing: self.space.missing(None), give_up: true }),
         };
         Task::Step { wish, pause, manual: false }
     }
@@ -350,8 +377,9 @@ impl Filesystem {
     }
 
     /// Makes room for somebody who found none for `cost`, and some more, so that the next one does
-    /// not come at once. False if there is nothing to be gained.
-    pub(crate) fn make_room(&self, cost: Cost) -> Result<bool> {
+    /// not come at once. False if there is nothing to be gained. `thorough`: everything is tried,
+    /// also what costs a lot, and giving up checkpoints that are protected.
+    pub(crate) fn make_room(&self, cost: Cost, thorough: bool) -> Result<bool> {
         let options = self.cleaner.options();
         if !options.enabled {
             return Ok(false);
@@ -361,29 +389,39 @@ impl Filesystem {
             self.count_reclaimable()?;
             return Ok(self.space.may_fit(cost));
         }
-        let lasting = Wish {
-            victims: options.urgent_segments_per_step as usize,
-            policy: options.policy,
-            min_reclaimable: options.min_reclaimable,
-            protection: Some(options.protection),
-            evacuate: None,
-        };
-        // On a volume that is nearly full no segment gives back much, so anything will do.
-        let last = Wish { policy: Policy::Greedy, min_reclaimable: LEAST_GAIN, ..lasting };
+        let grows = cost.effect == Effect::Grows;
         let mut gained = false;
         loop {
+            // What was asked for may be more than a runway.
+            let missing = self.space.missing(Some(cost));
+            if missing == 0 {
+                return Ok(true);
+            }
+            let lasting = Wish {
+                victims: options.urgent_segments_per_step as usize,
+                policy: options.policy,
+                min_reclaimable: options.min_reclaimable,
+                protection: Some(options.protection),
+                evacuate: None,
+                shortage: Some(Shortage { missing, give_up: thorough }),
+            };
+            // On a volume that is nearly full no segment gives back much, so little will do; and
+            // anything for who does not fill it further.
+            let little = Wish { policy: Policy::Greedy, min_reclaimable: LITTLE_GAIN, ..lasting };
+            let anything = Wish { min_reclaimable: Amount::Count(1), ..little };
+            let last = [Some(little), (!grows).then_some(anything)];
             let mut step = self.noted_step(&lasting);
-            if !gained && matches!(step, Ok(Step { gained: 0, .. }) | Err(Error::NoSpace)) {
-                step = self.noted_step(&last);
+            for wish in last.into_iter().flatten().filter(|_| thorough && !gained) {
+                if matches!(step, Ok(Step { gained: 0, .. }) | Err(Error::NoSpace)) {
+                    step = self.noted_step(&wish);
+                }
             }
             match step {
-                Ok(Step { gained: 1.., .. }) => gained = true,
+                Ok(step) if step.gained > 0 && !(grows && step.moved > DEAREST * step.gained) => {
+                    gained = true;
+                }
                 Ok(_) | Err(Error::NoSpace) => return Ok(gained),
                 Err(error) => return Err(error),
-            }
-            // What was asked for may be more than a runway.
-            if self.space.has_runway() {
-                return Ok(gained);
             }
         }
     }

@@ -33,7 +33,10 @@ Mount options, after -o and separated by commas:
   cache=SIZE             memory for what can be read again: blocks of metadata, inodes, names
                          (default: an eighth of what the process may use, but at most 96M)
   nogc                   do not clean unless told to (nilfs clean)
-  pp=PERIOD              protection period: younger checkpoints are kept (default: 1h)
+  pp=PERIOD              protection period: younger checkpoints are kept as long as there is room
+                         (default: 1h)
+  protection=soft|hard   when the volume gets full inside the protection period: give up the oldest
+                         checkpoints (default), or refuse to write
   policy=timestamp|greedy|cost-benefit
                          which segments are cleaned first
   cleaner-config=FILE    settings of the cleaner, instead of those in /etc/nilfs_cleanerd.conf and
@@ -202,6 +205,11 @@ impl Options {
             "pp" => {
                 let period = config::interval(value).map_err(|_| wrong(word, config::PERIOD))?;
                 self.cleaner.words.protection_period = Some(period);
+            }
+            "protection" => {
+                let protection = config::protection(value);
+                self.cleaner.words.protection =
+                    Some(protection.map_err(|_| wrong(word, "soft or hard"))?);
             }
             "policy" => {
                 let policy = config::policy(value);
@@ -456,11 +464,13 @@ mod tests {
         let file = directory.path().join("cleaner.toml");
         std::fs::write(&file, "[cleaner]\nprotection_period = 5\nnsegments_per_clean = 7\n")
             .unwrap();
-        let list = format!("nogc,pp=60,policy=greedy,cleaner-config={}", file.display());
+        let list =
+            format!("nogc,pp=60,protection=hard,policy=greedy,cleaner-config={}", file.display());
         let mut options = parse(&list).unwrap();
         assert_eq!(options.read_config().unwrap(), []);
         let cleaner = options.engine.cleaner;
         assert_eq!((cleaner.enabled, cleaner.protection.as_secs()), (false, 60));
+        assert!(cleaner.hard_protection);
         let file = parse("pp=1h30m").unwrap().cleaner.words.protection_period;
         assert_eq!(file.unwrap().as_secs(), 5400);
         assert_eq!((cleaner.policy, cleaner.segments_per_step), (Policy::Greedy, 7));
@@ -484,6 +494,7 @@ mod tests {
         assert_eq!(refused("cache=much"), "option cache=much: expected a size such as 512M");
         let expected = "option policy=newest: expected timestamp, greedy or cost-benefit";
         assert_eq!(refused("policy=newest"), expected);
+        assert_eq!(refused("protection=no"), "option protection=no: expected soft or hard");
         assert_eq!(
             refused("pp=soon"),
             "option pp=soon: expected seconds, or a time such as 1h 30m"
