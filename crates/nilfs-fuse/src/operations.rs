@@ -181,17 +181,29 @@ impl Operations {
         })
     }
 
-    /// Writes all of `data`. `flags` are those of the open file: with `O_SYNC` or `O_DSYNC` the
-    /// data are durable when this returns.
-    pub fn write(&self, node: NodeId, offset: u64, data: &[u8], flags: OFlags) -> Answer<()> {
+    /// Writes, and returns how many bytes of `data`: less than all of them only if there is no room
+    /// for the rest. `flags` are those of the open file: with `O_SYNC` or `O_DSYNC` the data are
+    /// durable when this returns. `None` stands for pages that the kernel writes back, which are
+    /// written as a whole or not at all, because nobody would hear of the rest.
+    pub fn write(
+        &self,
+        node: NodeId,
+        offset: u64,
+        data: &[u8],
+        flags: Option<OFlags>,
+    ) -> Answer<usize> {
         self.noted(Operation::Write, || {
             let inode = self.inode(node)?;
-            self.answer(self.fs.write(&inode, offset, data))?;
+            let Some(flags) = flags else {
+                self.answer(self.fs.write(&inode, offset, data))?;
+                return Ok(data.len());
+            };
+            let written = self.answer(self.fs.write_some(&inode, offset, data))?;
             if flags.contains(OFlags::DSYNC) {
                 // O_SYNC is O_DSYNC and one more bit.
                 self.answer(self.fs.sync_file(&inode, !flags.contains(OFlags::SYNC)))?;
             }
-            Ok(())
+            Ok(written)
         })
     }
 

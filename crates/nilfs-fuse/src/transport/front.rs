@@ -117,10 +117,10 @@ impl Front {
             }
             Some(Call::Write { offset, data, write_flags, flags }) => {
                 // Pages that the kernel writes back belong to no particular open file.
-                let flags = if write_flags & WRITE_CACHE != 0 { 0 } else { flags };
-                let flags = OFlags::from_bits_retain(flags);
-                send(operations.write(node, offset, data, flags), reply, |reply, ()| {
-                    reply.value(&WriteOut { size: data.len() as u32, padding: 0 });
+                let written_back = write_flags & WRITE_CACHE != 0;
+                let flags = (!written_back).then_some(OFlags::from_bits_retain(flags));
+                send(operations.write(node, offset, data, flags), reply, |reply, written| {
+                    reply.value(&WriteOut { size: written as u32, padding: 0 });
                 });
             }
             Some(Call::Lseek { offset, whence }) => {
