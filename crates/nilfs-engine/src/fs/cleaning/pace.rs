@@ -21,8 +21,9 @@ const IDLE: Duration = Duration::from_secs(1);
 /// What a victim must give back so that it is cleaned for a writer who finds no room, if any has
 /// that much.
 const LITTLE_GAIN: Amount = Amount::Percent(2);
-/// So many blocks are moved for each that a growing file gets: beyond that, the volume is full.
-const DEAREST: u64 = 16;
+/// Blocks that are moved at most for each one that a growing file gets; if it takes more, the volume
+/// is full.
+const MOST_MOVED: u64 = 16;
 /// How often is looked, a millisecond apart, whether those who read have gone.
 const MOST_LOOKS: u32 = 1000;
 /// How long a cleaner with nothing to wait for sleeps.
@@ -405,8 +406,8 @@ impl Filesystem {
                 evacuate: None,
                 shortage: Some(Shortage { missing, give_up: thorough }),
             };
-            // On a volume that is nearly full no segment gives back much, so little will do; and
-            // anything for who does not fill it further.
+            // On a volume that is nearly full no segment gives back much, so little will do; and anything
+            // will for an operation that does not fill it further.
             let little = Wish { policy: Policy::Greedy, min_reclaimable: LITTLE_GAIN, ..lasting };
             let anything = Wish { min_reclaimable: Amount::Count(1), ..little };
             let last = [Some(little), (!grows).then_some(anything)];
@@ -417,7 +418,9 @@ impl Filesystem {
                 }
             }
             match step {
-                Ok(step) if step.gained > 0 && !(grows && step.moved > DEAREST * step.gained) => {
+                Ok(step)
+                    if step.gained > 0 && !(grows && step.moved > MOST_MOVED * step.gained) =>
+                {
                     gained = true;
                 }
                 Ok(_) | Err(Error::NoSpace) => return Ok(gained),
