@@ -80,7 +80,9 @@ fn scattered_overwrites_can_be_committed() {
     for_each_seed("scattered_overwrites_can_be_committed", 3, |seed| {
         let mut random = StdRng::seed_from_u64(seed);
         let shape = Shape { block_size: 1024, blocks_per_segment: 64, segments: 90 };
-        let settings = Settings { shape, mounting: Mounting::READ_WRITE, may_fill: true };
+        // Only a past that may not be given up makes the volume full.
+        let mounting = Mounting { hard_protection: true, ..Mounting::READ_WRITE };
+        let settings = Settings { shape, mounting, may_fill: true };
         let mut world = World::new(settings).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         let mut step = |op: &Op| {
             world.step(op).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
