@@ -54,6 +54,7 @@ struct Bytes {
     free: u64,
     #[serde(rename = "reserved_bytes")]
     reserved: u64,
+    #[serde(rename = "available_bytes")]
     available: u64,
 }
 

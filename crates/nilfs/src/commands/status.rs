@@ -39,7 +39,7 @@ struct Record {
     of_the_past: bool,
     uptime_seconds: u64,
     stopped: bool,
-    loss: Option<Loss>,
+    loss: Option<LossRecord>,
     dirty_bytes: u64,
     block_bytes: u64,
     blocks_per_segment: u32,
@@ -52,6 +52,26 @@ struct Record {
     lifetime: LifetimeRecord,
     full_in_seconds: Option<u64>,
     cleaner: CleanerRecord,
+}
+
+/// What is not on the device after an error, at most.
+#[derive(Serialize)]
+struct LossRecord {
+    reason: String,
+    since: String,
+    files: u64,
+    unwritten_bytes: u64,
+}
+
+impl LossRecord {
+    fn of(loss: &Loss) -> Self {
+        Self {
+            reason: loss.reason.clone(),
+            since: exact_time(loss.since as i64, 0),
+            files: loss.files,
+            unwritten_bytes: loss.bytes,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -217,7 +237,7 @@ fn record(status: &Status) -> Record {
         of_the_past: status.of_the_past,
         uptime_seconds: status.uptime,
         stopped: status.stopped.is_some(),
-        loss: status.stopped.clone(),
+        loss: status.stopped.as_ref().map(LossRecord::of),
         dirty_bytes: status.dirty_bytes,
         block_bytes: status.geometry.block_size.bytes64(),
         blocks_per_segment: status.geometry.blocks_per_segment,
