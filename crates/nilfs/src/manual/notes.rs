@@ -353,6 +353,48 @@ const NOTES: &[(&str, Notes)] = &[
         },
     ),
     (
+        "mount.fuseblk.nilfs(8)",
+        Notes {
+            summary: "mount a NILFS2 volume, as a helper of mount(8)",
+            description: &[
+                "mount(8) calls this program for the type fuseblk.nilfs, which /etc/mtab and lines \
+                 copied from it have. It does what mount.fuse.nilfs(8) does.",
+            ],
+            examples: &[("mount -t fuseblk.nilfs /dev/sdb1 /mnt", "Mount a device.")],
+            exit_status: AS_MOUNT,
+            see_also: &["nilfs-mount(1)", "mount.fuse.nilfs(8)", "mount(8)"],
+            ..PROGRAM
+        },
+    ),
+    (
+        "umount.fuse.nilfs(8)",
+        Notes {
+            summary: "unmount a NILFS2 volume that nilfs serves, as a helper of umount(8)",
+            description: &[
+                "umount(8) calls this program for mounts of the type fuse.nilfs. It returns when \
+                 everything is on the device, and says what could not be written.",
+            ],
+            examples: &[("umount /mnt", "Unmount a volume.")],
+            exit_status: AS_MOUNT,
+            see_also: &["nilfs-umount(1)", "mount.fuse.nilfs(8)", "umount(8)"],
+            ..PROGRAM
+        },
+    ),
+    (
+        "umount.fuseblk.nilfs(8)",
+        Notes {
+            summary: "unmount a NILFS2 volume that nilfs serves, as a helper of umount(8)",
+            description: &[
+                "umount(8) calls this program for mounts of the type fuseblk.nilfs. It returns when \
+                 everything is on the device, and says what could not be written.",
+            ],
+            examples: &[("umount /mnt", "Unmount a volume.")],
+            exit_status: AS_MOUNT,
+            see_also: &["nilfs-umount(1)", "mount.fuseblk.nilfs(8)", "umount(8)"],
+            ..PROGRAM
+        },
+    ),
+    (
         "mount.fuse.nilfs(8)",
         Notes {
             summary: "mount a NILFS2 volume, as a helper of mount(8)",
@@ -365,10 +407,7 @@ const NOTES: &[(&str, Notes)] = &[
                 ("mount -t fuse.nilfs -o ro,cp=17 disk.img /old", "Mount checkpoint 17."),
                 ("/dev/sdb1 /srv/data fuse.nilfs defaults,nofail 0 0", "A line for /etc/fstab."),
             ],
-            exit_status: &[
-                ("0", "Done."),
-                ("other", "Not done; the codes are those of nilfs-mount(1)."),
-            ],
+            exit_status: AS_MOUNT,
             files: MOUNT_FILES,
             see_also: &["nilfs(1)", "nilfs-mount(1)", "nilfs.toml(5)", "fstab(5)", "mount(8)"],
             ..PROGRAM
