@@ -16,7 +16,10 @@ Settings:
       content first. greedy: the fewest live blocks. timestamp: what was written longest ago.
       (default: cost-benefit)
   protection_period
-      Checkpoints that are younger are kept. (default: 3600)
+      Checkpoints that are younger are kept as long as there is room. (default: 3600)
+  protection
+      When the volume gets full inside that period. soft: give up the oldest checkpoints. hard:
+      refuse to write. (default: soft)
   min_clean_segments
       Below it, the cleaner works beside the writers. 0: there are never enough. (default: 10%)
   max_clean_segments
