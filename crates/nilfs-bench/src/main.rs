@@ -26,7 +26,7 @@ mod write_amplification;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let outcome = nilfs_lab::cleanup::on_signals().and_then(|()| cli::run());
+    let outcome = nilfs_lab::cleanup::on_signals(|| {}).and_then(|()| cli::run());
     match outcome {
         Ok(code) => code,
         Err(error) => {
