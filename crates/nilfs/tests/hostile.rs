@@ -124,7 +124,8 @@ fn nothing_that_is_sent_to_the_metrics_s_port_ends_blocks_or_swells_the_mount() 
     let said = { youngest }.read(&mut [0]);
     assert_eq!(said.unwrap_err().kind(), ErrorKind::WouldBlock);
     assert!(open_files() <= files + 40, "as many as it serves at a time");
-    assert_eq!(figure(mounted.id(), "Threads"), threads);
+    // One of the mount's own may have begun a moment after the first answer.
+    assert!(figure(mounted.id(), "Threads") <= threads + 2, "no thread for each connection");
     assert!(figure(mounted.id(), "VmRSS") < memory + (16 << 10));
     drop(idle);
     scrape(port);

@@ -186,6 +186,8 @@ fn linux_rolls_forward_what_we_have_overwritten_and_synced() {
             file.sync_all().unwrap();
         }
         let content = fs::read(&path).unwrap();
+        // An open file keeps the device of a mount in use, also when the process is gone.
+        drop(file);
         mounted.kill();
         assert_eq!(image.nilfs(&["checkpoints", "--json"]), before, "an fsync made a checkpoint");
         let unrecovered = image.copy();

@@ -205,7 +205,7 @@ fn a_block_device_is_claimed_all_the_time_and_free_afterwards() {
     losetup(&[OsStr::new("-d"), device.as_os_str()]);
     assert_eq!(shown, Some(("fuseblk.nilfs".into(), device.display().to_string())));
     assert!(claimed_by_us && free);
-    assert!(refused.sentence(5).contains("is in use by"));
+    assert!(refused.sentence(5).contains("is mounted on"));
     assert!(status.output().contains("newest checkpoint"));
     checked.output();
 }
