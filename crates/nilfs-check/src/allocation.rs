@@ -1,4 +1,4 @@
-//! Persistent object files (format spec §9): descriptors against bitmaps against entry blocks,
+//! Persistent object files (docs/format.md §9): descriptors against bitmaps against entry blocks,
 //! for the DAT and for the ifile of each checkpoint.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The cpfile (format spec §11): checkpoint entries, their counters, and the list of snapshots.
+//! The cpfile (docs/format.md §11): checkpoint entries, their counters, and the list of snapshots.
 
 use std::collections::BTreeMap;
 

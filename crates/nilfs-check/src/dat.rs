@@ -1,4 +1,4 @@
-//! The DAT (format spec §8): loading its entries, translating through them, and judging them
+//! The DAT (docs/format.md §8): loading its entries, translating through them, and judging them
 //! against the logs and against what was reached.
 
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,4 @@
-//! One directory: that its blocks are all there and well formed (format spec §13). Where its
+//! One directory: that its blocks are all there and well formed (docs/format.md §13). Where its
 //! names lead is judged with all other names of the checkpoint.
 
 use std::collections::HashSet;

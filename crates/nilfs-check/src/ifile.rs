@@ -1,4 +1,4 @@
-//! One checkpoint: its ifile, all inodes in it, and its counts (format spec §10, §11).
+//! One checkpoint: its ifile, all inodes in it, and its counts (docs/format.md §10, §11).
 
 use std::rc::Rc;
 

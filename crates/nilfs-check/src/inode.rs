@@ -1,4 +1,4 @@
-//! One inode: its own fields and the blocks of its file (format spec §6, §13).
+//! One inode: its own fields and the blocks of its file (docs/format.md §6, §13).
 
 use std::rc::Rc;
 

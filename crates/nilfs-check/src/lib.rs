@@ -1,4 +1,4 @@
-//! The consistency checker: judges a volume by the rules of format spec §15.
+//! The consistency checker: judges a volume by the rules of docs/format.md §15.
 //!
 //! It shares nothing with the engine but the parsers of `nilfs-ondisk` and the device: what the
 //! engine believes about trees, logs and liveness is not known here, so that the judge does not

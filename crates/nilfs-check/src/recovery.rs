@@ -1,4 +1,4 @@
-//! The search for the newest super root (behaviour spec §1.2) and what a mount would roll forward
+//! The search for the newest super root (docs/format.md §16) and what a mount would roll forward
 //! behind it (§1.3), without writing anything.
 
 use std::collections::BTreeSet;

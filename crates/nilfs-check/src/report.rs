@@ -30,7 +30,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// The rule that a finding is about. Each rule is one promise of the format (format spec §15).
+/// The rule that a finding is about. Each rule is one promise of the format (docs/format.md §15).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Rule {

@@ -1,4 +1,4 @@
-//! The sufile (format spec §12): counters, flags, and the pair of active segments.
+//! The sufile (docs/format.md §12): counters, flags, and the pair of active segments.
 
 use std::collections::BTreeMap;
 

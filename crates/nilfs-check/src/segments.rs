@@ -1,4 +1,4 @@
-//! Reading all logs of the segments in use (format spec §4, §15.2): each log by itself, then how
+//! Reading all logs of the segments in use (docs/format.md §4, §15.2): each log by itself, then how
 //! they follow each other. What the logs say about their blocks becomes the map of owners.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Which superblock counts (format spec §3, behaviour spec §1.1). Nothing is written.
+//! Which superblock counts (docs/format.md §3, docs/format.md §3). Nothing is written.
 
 use nilfs_device::Device;
 use nilfs_ondisk::BlockNr;

@@ -1,4 +1,4 @@
-//! The cpfile: the checkpoints of the volume (format spec §11, behaviour spec §3.4 and §7).
+//! The cpfile: the checkpoints of the volume (docs/format.md §11, docs/format.md §18 and §7).
 
 use std::ops::{ControlFlow, Range};
 

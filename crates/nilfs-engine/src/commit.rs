@@ -1,5 +1,5 @@
 //! A commit as a function: from the newest checkpoint and frozen changes to the logs that make a
-//! new checkpoint of them (behaviour spec §3). It reads what it must know of the old state and
+//! new checkpoint of them (docs/format.md §18). It reads what it must know of the old state and
 //! writes nothing.
 //!
 //! The order of work follows from what depends on what:
@@ -667,7 +667,7 @@ fn parse_root(what: &str, inode: &RawInode) -> Result<Root> {
 fn set_map(inode: &mut RawInode, root: &Root, block_delta: i64, store: &Store) -> Result<()> {
     inode.i_bmap = root.encode();
     let sectors = block_delta * store.block_size().sectors() as i64;
-    // mkfs counts in blocks, the kernel in sectors (trap of format spec §6): a file of mkfs can
+    // mkfs counts in blocks, the kernel in sectors (trap of docs/format.md §6): a file of mkfs can
     // shrink by more than it counts.
     inode.i_blocks = U64::new(inode.i_blocks.get().saturating_add_signed(sectors));
     Ok(())

@@ -1,5 +1,5 @@
 //! The DAT: from a virtual block number to a block address and the checkpoints in which the block
-//! lives (format spec §8).
+//! lives (docs/format.md §8).
 //!
 //! There is one DAT for past and present: every tree, however old, translates through the newest.
 

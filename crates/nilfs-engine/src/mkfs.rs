@@ -1,4 +1,4 @@
-//! Makes a new volume: one log with an empty root directory, and both superblocks (format spec
+//! Makes a new volume: one log with an empty root directory, and both superblocks (docs/format.md
 //! §14).
 //!
 //! ```text

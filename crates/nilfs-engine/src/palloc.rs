@@ -1,4 +1,4 @@
-//! Changing persistent object files: allocating, freeing and editing entries (format spec §9).
+//! Changing persistent object files: allocating, freeing and editing entries (docs/format.md §9).
 
 use nilfs_ondisk::palloc::{Palloc, clear_bit, set_bit, test_bit};
 

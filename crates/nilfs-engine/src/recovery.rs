@@ -1,5 +1,5 @@
 //! Finding the newest checkpoint of a volume, and what fdatasync made durable after it
-//! (behaviour spec §1). Nothing is written here.
+//! (docs/format.md §16). Nothing is written here.
 
 use std::sync::Arc;
 
@@ -195,7 +195,7 @@ impl Salvaged {
 }
 
 /// What is in the complete data-sync logs behind the newest checkpoint, in the order in which
-/// they were written (behaviour spec §1.3).
+/// they were written (docs/format.md §16).
 pub(crate) fn salvage(store: &Store, found: &Found) -> Result<Salvaged> {
     let Some((first, last)) = found.replay else {
         return Ok(Salvaged::default());

@@ -1,4 +1,4 @@
-//! The sufile: which segments are free (format spec §12, behaviour spec §3.3).
+//! The sufile: which segments are free (docs/format.md §12, docs/format.md §18).
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::segment_usage::{

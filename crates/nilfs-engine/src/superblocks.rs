@@ -1,5 +1,5 @@
 //! The two copies of the superblock: choosing one at mount, rewriting them later
-//! (behaviour spec §1.1 and §2).
+//! (docs/format.md §3 and §2).
 
 use nilfs_device::{Device, IoSlice};
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};

@@ -84,7 +84,7 @@ impl View {
         Ok(inode)
     }
 
-    /// What every mount demands of the root directory (format spec §6).
+    /// What every mount demands of the root directory (docs/format.md §6).
     pub(crate) fn check_root(&self) -> Result<()> {
         let root = self.inode(Ino::ROOT)?;
         if root.i_mode.get() & S_IFMT != S_IFDIR || root.i_size.get() == 0 {

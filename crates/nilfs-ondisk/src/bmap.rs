@@ -1,4 +1,4 @@
-//! Block maps: from a block of a file to a pointer (format spec §7). The root is in the inode and
+//! Block maps: from a block of a file to a pointer (docs/format.md §7). The root is in the inode and
 //! is either direct or the root of a B-tree; the other nodes are blocks.
 //!
 //! ```text
@@ -154,7 +154,7 @@ impl<'a> Node<'a> {
     /// ascend. `first_key` is the key by which the parent knows the node.
     ///
     /// # Errors
-    /// Keys out of order, or a first key that is not the parent's (format spec §7.2).
+    /// Keys out of order, or a first key that is not the parent's (docs/format.md §7.2).
     pub fn validate(&self, first_key: Option<u64>) -> Result<(), FormatError> {
         const STRUCTURE: &str = "B-tree node";
         if let Some(expected) = first_key
@@ -243,7 +243,7 @@ fn check_order(structure: &'static str, entries: &[Entry]) -> Result<(), FormatE
 mod tests {
     use super::*;
 
-    /// The maxima of format spec §7.2, and pointers placed by the maximum.
+    /// The maxima of docs/format.md §7.2, and pointers placed by the maximum.
     #[test]
     fn nodes_have_the_maxima_and_places_of_the_format() {
         for (bs, most) in [(1024, 63), (2048, 127), (4096, 255), (65536, 4095)] {

@@ -1,4 +1,4 @@
-//! The cpfile: a header and an array of checkpoint entries (format spec §11).
+//! The cpfile: a header and an array of checkpoint entries (docs/format.md §11).
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -24,7 +24,7 @@ pub const CHECKPOINT_SIZE: usize = 192;
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
-#[allow(missing_docs, reason = "the fields have the names and the meaning of format spec §11")]
+#[allow(missing_docs, reason = "the fields have the names and the meaning of docs/format.md §11")]
 pub struct RawCpfileHeader {
     pub ch_ncheckpoints: U64,
     pub ch_nsnapshots: U64,
@@ -37,7 +37,7 @@ pub struct RawCpfileHeader {
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
-#[allow(missing_docs, reason = "the fields have the names and the meaning of format spec §11")]
+#[allow(missing_docs, reason = "the fields have the names and the meaning of docs/format.md §11")]
 pub struct RawCheckpoint {
     pub cp_flags: U32,
     pub cp_checkpoints_count: U32,

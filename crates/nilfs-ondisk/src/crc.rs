@@ -1,5 +1,5 @@
 //! The checksum of the format: reflected CRC-32 (polynomial 0xEDB88320) whose register starts with
-//! the volume's seed and is not inverted, neither at the start nor at the end (format spec §1.1).
+//! the volume's seed and is not inverted, neither at the start nor at the end (docs/format.md §1.1).
 
 use crc32fast::Hasher;
 
@@ -39,7 +39,7 @@ pub fn crc32_le(seed: u32, bytes: &[u8]) -> u32 {
 mod tests {
     use super::crc32_le;
 
-    /// The vectors of format spec §1.1.
+    /// The vectors of docs/format.md §1.1.
     #[test]
     fn matches_the_vectors_of_the_format() {
         assert_eq!(crc32_le(0, b"123456789"), 0x2dfd_2d88);

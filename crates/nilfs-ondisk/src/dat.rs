@@ -1,5 +1,5 @@
 //! Entries of the DAT: where a virtual block is and in which checkpoints it lives
-//! (format spec §8).
+//! (docs/format.md §8).
 
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -14,7 +14,7 @@ pub const DAT_ENTRY_SIZE: usize = 32;
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
-#[allow(missing_docs, reason = "the fields have the names and the meaning of format spec §8")]
+#[allow(missing_docs, reason = "the fields have the names and the meaning of docs/format.md §8")]
 pub struct RawDatEntry {
     pub de_blocknr: U64,
     pub de_start: U64,

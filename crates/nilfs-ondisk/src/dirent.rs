@@ -1,4 +1,4 @@
-//! Directory blocks: variable records that cover the block exactly (format spec §13).
+//! Directory blocks: variable records that cover the block exactly (docs/format.md §13).
 //!
 //! ```text
 //! 0       8         10         11          12

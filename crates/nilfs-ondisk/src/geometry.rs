@@ -1,4 +1,4 @@
-//! Where things are on the device (format spec §2).
+//! Where things are on the device (docs/format.md §2).
 //!
 //! ```text
 //! byte 0      1024            fdb*bs           bps*bs                       SB2 offset     device end
@@ -53,7 +53,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Checks what the kernel checks at mount and what a reader relies on (format spec §2).
+    /// Checks what the kernel checks at mount and what a reader relies on (docs/format.md §2).
     /// `device_size` is in bytes.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Inodes as they lie on disk (format spec §6).
+//! Inodes as they lie on disk (docs/format.md §6).
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -78,7 +78,7 @@ impl FileType {
         }
     }
 
-    /// The advisory type in directory entries (format spec §13).
+    /// The advisory type in directory entries (docs/format.md §13).
     #[must_use]
     pub fn dirent_code(self) -> u8 {
         match self {
@@ -119,7 +119,7 @@ impl FileType {
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
-#[allow(missing_docs, reason = "the fields have the names and the meaning of format spec §6")]
+#[allow(missing_docs, reason = "the fields have the names and the meaning of docs/format.md §6")]
 pub struct RawInode {
     pub i_blocks: U64,
     pub i_size: U64,
@@ -188,7 +188,7 @@ impl RawInode {
     }
 }
 
-/// A device number as it lies in the first pointer slot of a device inode (format spec §6).
+/// A device number as it lies in the first pointer slot of a device inode (docs/format.md §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct DeviceCode {
     /// Major number, 12 bits.
@@ -217,7 +217,7 @@ impl DeviceCode {
 mod tests {
     use super::DeviceCode;
 
-    /// The vectors of format spec §6.
+    /// The vectors of docs/format.md §6.
     #[test]
     fn device_codes_are_linux_s() {
         for (major, minor, code) in [(259, 70000, 0x1111_0370), (4095, 1_048_575, 0xffff_ffff)] {

@@ -3,7 +3,7 @@
 //!
 //! One module per structure, named as the format names it. A module takes bytes and gives a
 //! checked type, or an error that says which structure, which field, what was found and what was
-//! expected. All integers on disk are little-endian (format spec §1).
+//! expected. All integers on disk are little-endian (docs/format.md §1).
 //!
 //! This crate does no I/O and knows nothing of devices, caches or policy, so that the engine and
 //! the checker can share it without sharing an opinion about anything else.

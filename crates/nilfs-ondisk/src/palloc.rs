@@ -1,5 +1,5 @@
 //! Persistent object files: arrays of entries with an allocation bitmap, used by the DAT and the
-//! ifile (format spec §9).
+//! ifile (docs/format.md §9).
 //!
 //! ```text
 //! file block:  D*bpd           : group descriptor block D (gpd × u32 pg_nfrees)
@@ -227,7 +227,7 @@ pub fn count_set(bitmap: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// The table of format spec §9: epg, DAT epb/bpg/gpd/bpd, ifile epb/bpg/gpd/bpd.
+    /// The table of docs/format.md §9: epg, DAT epb/bpg/gpd/bpd, ifile epb/bpg/gpd/bpd.
     #[test]
     fn geometry_is_that_of_the_format() {
         for (bs, epg, dat, ifile) in [

@@ -1,4 +1,4 @@
-//! The sufile: a header and an array of segment usage entries (format spec §12).
+//! The sufile: a header and an array of segment usage entries (docs/format.md §12).
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -23,7 +23,7 @@ pub const SEGMENT_USAGE_SIZE: usize = 16;
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
-#[allow(missing_docs, reason = "the fields have the names and the meaning of format spec §12")]
+#[allow(missing_docs, reason = "the fields have the names and the meaning of docs/format.md §12")]
 pub struct RawSufileHeader {
     pub sh_ncleansegs: U64,
     pub sh_ndirtysegs: U64,
@@ -35,7 +35,7 @@ pub struct RawSufileHeader {
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
-#[allow(missing_docs, reason = "the fields have the names and the meaning of format spec §12")]
+#[allow(missing_docs, reason = "the fields have the names and the meaning of docs/format.md §12")]
 pub struct RawSegmentUsage {
     pub su_lastmod: U64,
     pub su_nblocks: U32,

@@ -1,5 +1,5 @@
 //! Segment summaries: the head of a log (partial segment), which says what its blocks are
-//! (format spec §4).
+//! (docs/format.md §4).
 //!
 //! ```text
 //! | header (64) | finfo | binfo … | finfo | binfo … | 0 …   payload blocks …   super root? |
@@ -367,7 +367,7 @@ pub struct FileInfo {
     pub blocks: Vec<BlockInfo>,
 }
 
-/// The running place of summary items: the one rule of format spec §4.2.
+/// The running place of summary items: the one rule of docs/format.md §4.2.
 #[derive(Debug, Clone, Copy)]
 pub struct Placement {
     block_size: usize,
@@ -408,7 +408,7 @@ impl Placement {
 ///
 /// # Errors
 /// Items that do not end at `ss_sumbytes`, unless that is the end of a block; counts that contradict each other, or a number of
-/// blocks that is not that of the log (format spec §15.2).
+/// blocks that is not that of the log (docs/format.md §15).
 pub fn parse_items(
     header: &LogHeader,
     summary: &[u8],

@@ -1,5 +1,5 @@
 //! The super root: the last block of a log that completes a checkpoint. It holds the inodes of
-//! the DAT, the cpfile and the sufile, which exist nowhere else (format spec §5).
+//! the DAT, the cpfile and the sufile, which exist nowhere else (docs/format.md §5).
 //!
 //! ```text
 //! 0       4          6          8                16        16+isz     16+2*isz

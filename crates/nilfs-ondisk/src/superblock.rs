@@ -1,4 +1,4 @@
-//! The superblock: 1024 bytes in two copies, with the way to a recent log (format spec §3).
+//! The superblock: 1024 bytes in two copies, with the way to a recent log (docs/format.md §3).
 //!
 //! A superblock is a *lower bound*: newer logs usually follow the one that it names, unless the
 //! volume was closed cleanly.
@@ -27,7 +27,7 @@ pub const FEATURE_BLOCK_COUNT: u64 = 1;
 /// The superblock as it lies on the device.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-#[allow(missing_docs, reason = "the fields have the names and the meaning of format spec §3")]
+#[allow(missing_docs, reason = "the fields have the names and the meaning of docs/format.md §3")]
 pub struct RawSuperblock {
     pub s_rev_level: U32,
     pub s_minor_rev_level: U16,

@@ -81,7 +81,7 @@ impl Ino {
     /// The first inode number that a user file may have.
     pub const FIRST_USER: Ino = Ino(11);
 
-    /// Whether a directory entry may name this inode (format spec §10).
+    /// Whether a directory entry may name this inode (docs/format.md §10).
     #[must_use]
     pub fn is_nameable(self) -> bool {
         self.0 >= Self::FIRST_USER.0 || self == Self::ROOT || self.0 == 10

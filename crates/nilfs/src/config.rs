@@ -18,7 +18,7 @@ pub use cleanerd::HELP as CLEANERD_HELP;
 pub use settings::HELP as SETTINGS_HELP;
 pub use settings::{CleanerSettings, PERIOD, amount, interval, policy, protection};
 
-/// The settings of nilfs-utils' cleaner (behaviour spec §8.4).
+/// The settings of nilfs-utils' cleaner (docs/cleaning.md).
 const CLEANERD: &str = "/etc/nilfs_cleanerd.conf";
 
 /// Ours.

@@ -21,7 +21,7 @@ fn mkfs(options: &str, image: &Path) -> Outcome {
     nilfs(words.map(Into::into).chain([image.as_os_str().to_owned()]))
 }
 
-/// The checksum over the first log that mkfs.nilfs2 2.3 writes (format spec §14.1).
+/// The checksum over the first log that mkfs.nilfs2 2.3 writes (docs/format.md §14).
 #[test]
 fn with_everything_fixed_the_image_is_that_of_mkfs_nilfs2() {
     let directory = tempfile::tempdir().unwrap();

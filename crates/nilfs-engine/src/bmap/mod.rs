@@ -1,4 +1,4 @@
-//! Block maps: reading them here, rewriting them in [`edit`] (format spec §7).
+//! Block maps: reading them here, rewriting them in [`edit`] (docs/format.md §7).
 //!
 //! A map leads from a block of a file to a pointer. What a pointer means depends on the file:
 //! [`Pointers`] turns it into a block address.

@@ -1,5 +1,5 @@
 //! Which blocks must be kept: those of the newest checkpoint, of snapshots, of checkpoints that
-//! are too young to be given up, and of those that somebody is reading (behaviour spec §8.1).
+//! are too young to be given up, and of those that somebody is reading (docs/format.md §22).
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
 //! Taking space back: what is alive, which segments are worth cleaning, what must be moved out of
-//! them (behaviour spec §8). Here is only looking and judging; `fs/cleaning.rs` does it.
+//! them (docs/format.md §22). Here is only looking and judging; `fs/cleaning.rs` does it.
 
 pub(crate) mod liveness;
 pub mod options;

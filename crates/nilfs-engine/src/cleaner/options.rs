@@ -42,7 +42,7 @@ impl Amount {
     }
 }
 
-/// The cleaner's settings. Their meanings are those of `nilfs_cleanerd.conf` (behaviour spec §8.4).
+/// The cleaner's settings. Their meanings are those of `nilfs_cleanerd.conf` (docs/cleaning.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CleanerOptions {
     /// Whether it runs by itself at all.

@@ -1,7 +1,7 @@
 //! Making files durable.
 //!
 //! If nothing but the content of existing blocks has changed since the last checkpoint, a data-sync
-//! log of it all is as good as a checkpoint (behaviour spec §4): a summary, which brings the files'
+//! log of it all is as good as a checkpoint (docs/format.md §19): a summary, which brings the files'
 //! times along, and the blocks. For fdatasync, one of the file's own blocks is enough. Anything else
 //! takes a checkpoint.
 //!

@@ -160,7 +160,7 @@ impl Inode {
         let raw = &state.raw;
         let device = !self.file_type.has_blocks();
         let mut slot = [0; 8];
-        // A device number lies where a direct map has its first slot's header (format spec §6).
+        // A device number lies where a direct map has its first slot's header (docs/format.md §6).
         slot.copy_from_slice(&raw.i_bmap[..8]);
         Attr {
             ino: self.ino,

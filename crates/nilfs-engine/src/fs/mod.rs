@@ -362,7 +362,7 @@ impl Filesystem {
         Ok(inode.attr(&inode.state.read(), self.store.block_size()))
     }
 
-    /// How full the volume is (behaviour spec §9).
+    /// How full the volume is (docs/format.md §23).
     ///
     /// # Errors
     /// The ifile cannot be read.

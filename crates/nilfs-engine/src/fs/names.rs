@@ -24,7 +24,7 @@ pub(super) mod flags {
     pub(in crate::fs) const IMMUTABLE: u32 = 0x10;
     /// The file can only grow at its end.
     pub(in crate::fs) const APPEND: u32 = 0x20;
-    /// What a new file takes over from its directory (format spec §13), but for the two above:
+    /// What a new file takes over from its directory (docs/format.md §13), but for the two above:
     /// ext4 does not hand those down either, and a directory that only grows should not fill with
     /// files that nobody can ever delete.
     pub(super) const INHERITED: u32 =

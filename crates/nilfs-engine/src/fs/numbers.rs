@@ -1,4 +1,4 @@
-//! Inode numbers: the lowest free one is the next (format spec §10).
+//! Inode numbers: the lowest free one is the next (docs/format.md §10).
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};

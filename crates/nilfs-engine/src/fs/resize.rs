@@ -1,4 +1,4 @@
-//! Making a volume larger or smaller while it is in use (behaviour spec §10). The superblocks say
+//! Making a volume larger or smaller while it is in use (docs/format.md §24). The superblocks say
 //! that it is under way, so that a mount after a power cut counts the segments anew.
 
 use std::cmp::Ordering::{Equal, Greater, Less};

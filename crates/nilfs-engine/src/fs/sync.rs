@@ -1,5 +1,5 @@
 //! Making changes durable: freezing them, writing checkpoints and data-sync logs, flushing, and
-//! keeping the superblocks near (behaviour spec §2 to §5).
+//! keeping the superblocks near (docs/format.md §17 to §5).
 //!
 //! # What may be written before what
 //!

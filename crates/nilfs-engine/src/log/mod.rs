@@ -1,4 +1,4 @@
-//! Logs (partial segments): reading and checking them, and laying out new ones (format spec §4).
+//! Logs (partial segments): reading and checking them, and laying out new ones (docs/format.md §4).
 
 pub(crate) mod layout;
 pub(crate) mod reader;

@@ -35,7 +35,7 @@ fn hex_dump(size: usize, lines: &[(usize, &str)]) -> Vec<u8> {
     bytes
 }
 
-/// The superblock, summary and super root of format spec §14.1, byte for byte.
+/// The superblock, summary and super root of docs/format.md §14, byte for byte.
 #[test]
 fn an_image_of_2_2_is_that_of_mkfs_nilfs2() {
     let device = MemoryDevice::new(256 * MIB);
@@ -113,7 +113,7 @@ fn an_image_of_2_2_is_that_of_mkfs_nilfs2() {
     assert_eq!(read(&device, 11 * 4096, 4096), super_root, "super root");
 }
 
-/// The checksums over whole first logs in format spec §14.1.
+/// The checksums over whole first logs in docs/format.md §14.
 #[test]
 fn first_logs_have_the_checksums_of_mkfs_nilfs2() {
     use Generation::{V2_2, V2_3};

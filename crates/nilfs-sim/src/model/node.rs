@@ -129,7 +129,7 @@ impl Node {
     }
 }
 
-/// The flags that a new file takes over from its directory (format spec §13). Immutable and
+/// The flags that a new file takes over from its directory (docs/format.md §13). Immutable and
 /// append-only are none of them, or nobody could ever delete the file.
 #[must_use]
 pub(super) fn flags_inherited(directory: u32, kind: FileType) -> u32 {

@@ -17,9 +17,9 @@ use uuid::Uuid;
 use crate::exit::{Failure, Status};
 use crate::output;
 use crate::progress::spinner;
-use crate::{administration, device};
 use crate::signature;
 use crate::size;
+use crate::{administration, device};
 
 /// Make a new volume on a device or in an image file
 ///

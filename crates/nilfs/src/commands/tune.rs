@@ -14,9 +14,9 @@ use uuid::Uuid;
 
 use crate::administration;
 use crate::commands::info::{features, label};
-use crate::{config, device};
 use crate::exit::{Failure, Status};
 use crate::output::{self, Rows, printable};
+use crate::{config, device};
 
 /// Change label, identity and other settings of a volume that is not mounted
 ///

@@ -1,5 +1,4 @@
-//! nilfs_cleanerd.conf: one `keyword [argument]` in a line, `#` begins a comment (behaviour spec
-//! §8.4).
+//! nilfs_cleanerd.conf: one `keyword [argument]` in a line, `#` begins a comment (docs/cleaning.md).
 //!
 //! nilfs-utils installs such a file for everybody, and it spells out what nilfs_cleanerd does
 //! anyway. Nobody has chosen that. So where our cleaner has better ways of its own (the policy, how

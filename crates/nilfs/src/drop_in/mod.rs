@@ -1,5 +1,5 @@
 //! Other names of the command: called as one of the tools of nilfs-utils, or as the helper of
-//! mount(8), it behaves as that (behaviour spec §13). A link of that name to `nilfs` is enough.
+//! mount(8), it behaves as that (docs/nilfs-utils.md). A link of that name to `nilfs` is enough.
 //!
 //! One file for each tool, with its options, its messages and its exit codes; how options are read
 //! is in `words`, how an operand leads to a volume in `volume`. Volumes are used as the

@@ -162,7 +162,7 @@ impl Known {
         self.times.get(nth).map(|(_, time)| *time)
     }
 
-    /// What is to be kept when everything younger than `period` is protected (behaviour spec §8.4).
+    /// What is to be kept when everything younger than `period` is protected (docs/format.md §22).
     pub(crate) fn protection(&self, period: Duration, now: u64) -> Protection {
         let limit = now.saturating_sub(period.as_secs());
         let nth = self.times.partition_point(|(_, time)| *time < limit);
