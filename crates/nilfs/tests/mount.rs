@@ -488,6 +488,11 @@ fn mount_8_finds_a_helper_that_takes_its_words() {
     let line = table.lines().find(|line| line.contains(&place.dir.display().to_string())).unwrap();
     assert!(line.contains("nosuid,nodev,noexec"), "{line}");
     assert!(line.contains(" fuseblk.nilfs /dev/loop"), "{line}");
+    // One line, and not in the words of nilfs-utils, which are those of the type nilfs2.
+    let other = tempfile::tempdir().unwrap();
+    let again = Command::new(&helper).arg(&volume.image).arg(other.path()).output();
+    let said = String::from_utf8(again.unwrap().stderr).unwrap();
+    assert!(said.ends_with(" (nilfs)\n") && said.lines().count() == 1, "{said}");
     place.umount().output();
 }
 

@@ -103,7 +103,8 @@ fn mount(tool: &Tool, device: &Path, dir: &Path, options: &Options) -> anyhow::R
         tool.complain(format_args!("device {} not accessible: {why}", device.display()));
         return failed;
     }
-    if !is_read_only(options)
+    if tool.name == FOR_NILFS2.name
+        && !is_read_only(options)
         && !words_of(options).any(|word| word == "remount")
         && let Some(mounted) = administration::mount_of(device)?
         && !mounted.is_read_only()
@@ -141,7 +142,7 @@ fn words_of(options: &Options) -> impl Iterator<Item = String> {
     lists.flat_map(|list| list.split(',').map(str::to_owned).collect::<Vec<_>>())
 }
 
-/// Runs `nilfs` with these words, as another process, and lets it speak in the tool's name. Gives
+/// Runs `nilfs` with these words, as another process, and lets it speak in the tool's name. Returns
 /// its exit code.
 pub(super) fn nilfs(tool: &Tool, words: &[OsString]) -> anyhow::Result<i32> {
     let output = Command::new("/proc/self/exe")
