@@ -508,6 +508,25 @@ fn messages_go_to_the_log_that_is_asked_for() {
     assert!(log.contains("is mounted on") && log.contains("is unmounted"), "{log}");
 }
 
+/// It used to be answered in the words of fusermount3, about an entry in /etc/mtab, with code 7.
+#[test]
+fn a_mount_of_another_user_is_not_unmounted() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    fs::set_permissions(volume.directory.path(), Permissions::from_mode(0o755)).unwrap();
+    mount("ro", &volume, &place).output();
+    // The build directory need not be open to everybody.
+    let program = volume.beside("nilfs");
+    fs::copy(env!("CARGO_BIN_EXE_nilfs"), &program).unwrap();
+    let mut umount = Command::new(&program);
+    let output = umount.arg("umount").arg(&place.dir).uid(NOBODY).gid(NOBODY).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("mount of another user; only the superuser can"), "{said}");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(place.is_mounted());
+    place.umount().output();
+}
+
 #[test]
 fn an_ordinary_user_mounts_an_own_image() {
     let open_to_all = fs::metadata("/dev/fuse").unwrap().permissions().mode() & 0o006 == 0o006;

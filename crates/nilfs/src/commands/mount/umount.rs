@@ -86,6 +86,15 @@ fn unmount(dir: &Path) -> anyhow::Result<()> {
         let file_system = mounted.file_system;
         return Err(refuse(format!("is a mount of {file_system}; use umount for it")).into());
     }
+    let user = rustix::process::geteuid();
+    if let Some(owner) = mounted.owner().filter(|owner| !user.is_root() && *owner != user.as_raw())
+    {
+        let who = match owner {
+            0 => "only the superuser can unmount it".to_owned(),
+            owner => format!("only user {owner}, who has mounted it, can unmount it"),
+        };
+        return Err(refuse(format!("is a mount of another user; {who}")).into());
+    }
     // Before unmounting: the path is known to name the right file while the volume is mounted.
     let volume = File::open(&mounted.source);
     let written = !mounted.is_read_only();
