@@ -305,7 +305,8 @@ fn an_umount_that_loses_something_says_what_and_fails() {
         "{sentence}"
     );
     assert!(sentence.ends_with("No space left on device"), "{sentence}");
-    status.output();
+    let status = status.output();
+    assert!(!status.contains("os error"), "{status}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use nilfs_engine::{CleanerOptions, CleanerState, Loss, Policy, Status};
 use serde::Serialize;
 
 use crate::administration::{Administration, Target};
+use crate::exit::without_error_numbers;
 use crate::output::{self, Rows, exact_time, local_time};
 use crate::size;
 
@@ -66,7 +67,7 @@ struct LossRecord {
 impl LossRecord {
     fn of(loss: &Loss) -> Self {
         Self {
-            reason: loss.reason.clone(),
+            reason: without_error_numbers(&loss.reason),
             since: exact_time(loss.since as i64, 0),
             files: loss.files,
             unwritten_bytes: loss.bytes,
@@ -125,7 +126,8 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
     let moved = status.cleaner.blocks_moved;
     let mut lines = Vec::new();
     if let Some(loss) = &status.stopped {
-        lines.push(("state", format!("read-only after an error: {}", loss.reason)));
+        let reason = without_error_numbers(&loss.reason);
+        lines.push(("state", format!("read-only after an error: {reason}")));
         lines.push(("not on the device", not_written(loss)));
     }
     if status.of_the_past {
