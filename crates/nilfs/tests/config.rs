@@ -71,7 +71,7 @@ fn words_behind_o_win() {
 fn what_is_wrong_is_told_and_keeps_nobody_from_mounting() {
     let (said, cleaner) = mounted_with("a.conf", "\nprotection_period soon\nfrob\n", "");
     let expected = "\
-nilfs: FILE, line 2: protection_period: expected seconds, or a time such as 1h 30m, not \"soon\"
+nilfs: FILE, line 2: protection_period: expected seconds, or a time such as 1h30m, not \"soon\"
 nilfs: FILE, line 3: there is no setting \"frob\"
 ";
     assert_eq!(said, expected);

@@ -257,7 +257,7 @@ mod tests {
         let expected = [
             "2: protection_period needs one value, and has 0",
             "3: protection_period needs one value, and has 2",
-            "4: protection_period: expected seconds, or a time such as 1h 30m, not \"soon\"",
+            "4: protection_period: expected seconds, or a time such as 1h30m, not \"soon\"",
             "6: min_clean_segments: expected at most 100%, not 200%",
             "7: nsegments_per_clean: expected a number from 1 to 32, not \"33\"",
             "8: selection_policy: expected timestamp, greedy or cost-benefit, not \"newest\"",

@@ -43,7 +43,7 @@ Values:
   amounts
       A number (of segments, or of blocks), a share such as \"10%\", or a size such as \"4G\".
   times
-      Seconds, or a time such as \"1h 30m\".
+      Seconds, or a time such as \"1h30m\".
 What is no number stands in quotes.
 
 Examples:
@@ -190,9 +190,9 @@ fn unit_bytes(unit: &str) -> Option<u64> {
 }
 
 /// What [`interval`] reads, for messages.
-pub const PERIOD: &str = "seconds, or a time such as 1h 30m";
+pub const PERIOD: &str = "seconds, or a time such as 1h30m";
 
-/// Seconds, which may have a fraction; or a time with units such as `90 min` or `1h 30m`.
+/// Seconds, which may have a fraction; or a time with units such as `90 min` or `1h30m`.
 pub fn interval(text: &str) -> Result<Duration, String> {
     let expected = || format!("expected {PERIOD}, not {text:?}");
     if let Ok(seconds) = text.parse() {

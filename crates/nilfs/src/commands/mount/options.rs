@@ -495,10 +495,7 @@ mod tests {
         let expected = "option policy=newest: expected timestamp, greedy or cost-benefit";
         assert_eq!(refused("policy=newest"), expected);
         assert_eq!(refused("protection=no"), "option protection=no: expected soft or hard");
-        assert_eq!(
-            refused("pp=soon"),
-            "option pp=soon: expected seconds, or a time such as 1h 30m"
-        );
+        assert_eq!(refused("pp=soon"), "option pp=soon: expected seconds, or a time such as 1h30m");
         assert_eq!(refused("ro,cp=0xg"), "option cp=0xg: expected a checkpoint number from 1 on");
     }
 
