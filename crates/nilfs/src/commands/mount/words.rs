@@ -9,7 +9,7 @@ use super::options::HELP;
 use crate::manual::terms;
 
 /// How similar two words must be for one to be taken for the other; equal words have 1.
-const ALIKE: f64 = 0.8;
+const ALIKE: f64 = 0.85;
 
 /// Every word: `ro`; `order=relaxed` where the help lists the values, and `cp=` where it does not.
 fn all() -> Vec<String> {
@@ -65,7 +65,9 @@ mod tests {
 
     #[test]
     fn what_is_nearly_a_word_is_taken_for_it() {
-        for (typed, meant) in [("nobarier", "nobarrier"), ("polcy", "policy"), ("readonly", "")] {
+        for (typed, meant) in
+            [("nobarier", "nobarrier"), ("polcy", "policy"), ("readonly", ""), ("frob", "")]
+        {
             assert_eq!(nearest(typed).unwrap_or_default(), meant, "{typed}");
         }
     }
