@@ -138,7 +138,7 @@ pub enum MkfsError {
     /// A device that is too small for the parameters.
     #[error(
         "{size} bytes are too few: with segments of {segment_bytes} bytes a volume needs at \
-         least {least}"
+         least {least}, with smaller segments less"
     )]
     TooSmall {
         /// Bytes of the device.
