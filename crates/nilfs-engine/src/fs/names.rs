@@ -382,11 +382,14 @@ impl Filesystem {
             let inode = self.find(dir, name)?.ok_or(Error::NotFound)?;
             let target = self.find(to_dir, to_name)?;
             for directory in [dir, to_dir] {
-                let state = directory.state.read();
-                if state.links() == 0 {
+                if directory.state.read().links() == 0 {
                     return Err(Error::NotFound);
                 }
-                check_directory_changeable(&state)?;
+            }
+            check_directory_changeable(&dir.state.read())?;
+            match target {
+                Some(_) => check_directory_changeable(&to_dir.state.read())?,
+                None => check_directory_grows(&to_dir.state.read())?,
             }
             for file in [Some(&inode), target.as_ref()].into_iter().flatten() {
                 check_changeable(&file.state.read())?;
@@ -572,9 +575,7 @@ impl Filesystem {
         if parent.links() == 0 {
             return Err(Error::NotFound);
         }
-        if parent.has_flag(flags::IMMUTABLE) {
-            return Err(Error::NotPermitted("the directory is immutable"));
-        }
+        check_directory_grows(parent)?;
         match directory::lookup(dir, parent, &self.context(), name)? {
             Some(_) => Err(Error::Exists),
             None => Ok(()),
@@ -610,6 +611,14 @@ fn check_changeable(state: &State) -> Result<()> {
     }
     if state.has_flag(flags::APPEND) {
         return Err(Error::NotPermitted("the file can only be appended to"));
+    }
+    Ok(())
+}
+
+/// Names can be added to a directory that only grows.
+fn check_directory_grows(state: &State) -> Result<()> {
+    if state.has_flag(flags::IMMUTABLE) {
+        return Err(Error::NotPermitted("the directory is immutable"));
     }
     Ok(())
 }

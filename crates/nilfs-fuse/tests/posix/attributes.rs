@@ -1,24 +1,15 @@
-//! What stat, statfs and chattr say, and what is refused.
+//! What stat and statfs say, and what is refused.
 
 use std::ffi::c_long;
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, IFlags, OFlags, XattrFlags, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
-use crate::support::{World, chmod, errno, names, open};
-
-fn set_flags(path: &Path, flags: IFlags) {
-    ioctl_setflags(File::open(path).unwrap(), flags).unwrap();
-}
-
-fn flags(path: &Path) -> IFlags {
-    ioctl_getflags(File::open(path).unwrap()).unwrap()
-}
+use crate::support::{World, chmod, open};
 
 #[test]
 fn st_blocks_counts_what_is_allocated() {
@@ -45,62 +36,6 @@ fn statfs_follows_what_is_written() {
     let gone = (before.f_bfree - after.f_bfree) * 4096;
     assert!((8 << 20..16 << 20).contains(&gone), "8 MiB take {gone} bytes");
     assert_eq!(before.f_blocks, after.f_blocks);
-}
-
-#[test]
-fn an_immutable_file_cannot_be_changed_in_any_way() {
-    let mut world = World::new();
-    let path = world.file("file", "content");
-    set_flags(&path, IFlags::IMMUTABLE);
-    world.remount();
-    assert_eq!(flags(&path), IFlags::IMMUTABLE);
-    assert_eq!(errno(fs::write(&path, "x")), Errno::PERM);
-    let appended = open(&path, OFlags::APPEND).and_then(|mut file| file.write_all(b"x"));
-    assert_eq!(errno(appended), Errno::PERM);
-    assert_eq!(errno(fs::remove_file(&path)), Errno::PERM);
-    assert_eq!(errno(fs::rename(&path, world.path("other"))), Errno::PERM);
-    assert_eq!(errno(fs::hard_link(&path, world.path("link"))), Errno::PERM);
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    assert_eq!(errno(fs::set_permissions(&path, mode)), Errno::PERM);
-    set_flags(&path, IFlags::empty());
-    assert_eq!(fs::read(&path).unwrap(), b"content");
-    fs::remove_file(&path).unwrap();
-}
-
-#[test]
-fn an_append_only_file_only_grows() {
-    let world = World::new();
-    let path = world.file("log", "one\n");
-    set_flags(&path, IFlags::APPEND);
-    open(&path, OFlags::APPEND).unwrap().write_all(b"two\n").unwrap();
-    assert_eq!(errno(fs::write(&path, "x")), Errno::PERM);
-    let overwritten = open(&path, OFlags::empty()).and_then(|mut file| file.write_all(b"x"));
-    assert_eq!(errno(overwritten), Errno::PERM);
-    assert_eq!(errno(fs::remove_file(&path)), Errno::PERM);
-    assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\n");
-    set_flags(&path, IFlags::empty());
-}
-
-#[test]
-fn an_immutable_directory_keeps_its_names() {
-    let world = World::new();
-    let directory = world.directory("directory");
-    let file = world.file("directory/file", "x");
-    set_flags(&directory, IFlags::IMMUTABLE);
-    assert_eq!(errno(fs::write(directory.join("new"), "")), Errno::PERM);
-    assert_eq!(errno(fs::remove_file(&file)), Errno::PERM);
-    fs::write(&file, "files within can change").unwrap();
-    set_flags(&directory, IFlags::empty());
-    assert_eq!(names(&directory), ["file"]);
-}
-
-#[test]
-fn flags_without_effect_are_kept() {
-    let mut world = World::new();
-    let path = world.file("file", "");
-    set_flags(&path, IFlags::NOATIME | IFlags::NODUMP);
-    world.remount();
-    assert_eq!(flags(&path), IFlags::NOATIME | IFlags::NODUMP);
 }
 
 fn generation(path: &Path) -> c_long {

@@ -11,6 +11,7 @@ mod control;
 mod directories;
 mod durability;
 mod faults;
+mod flags;
 mod locks;
 mod names;
 mod permissions;

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::client;
 use crate::content::Mapping;
+use crate::flags::set_flags;
 use crate::support::{World, as_nobody, chmod, open};
 
 type Moment = (i64, i64);
@@ -197,8 +198,8 @@ fn a_change_of_flags_is_seen_in_the_ctime_at_once() {
     assert_eq!(touched(&path, || set_flags(&path, IFlags::NODUMP)), (false, true));
     let directory = world.directory("directory");
     assert_eq!(touched(&directory, || set_flags(&directory, IFlags::NODUMP)), (false, true));
-}
-
-fn set_flags(path: &Path, flags: IFlags) {
-    rustix::fs::ioctl_setflags(fs::File::open(path).unwrap(), flags).unwrap();
+    for path in [&path, &directory] {
+        assert_eq!(touched(path, || set_flags(path, IFlags::empty())), (false, true));
+        assert_eq!(touched(path, || set_flags(path, IFlags::NOATIME)), (false, true));
+    }
 }

@@ -101,7 +101,11 @@ impl Model {
         self.nodes[&new_parent].entries()?;
         let moved = self.entry(old_parent, old_name)?.ok_or(Refusal::NotFound)?;
         let there = self.entry(new_parent, new_name)?;
-        self.check_unprotected(&[old_parent, new_parent, moved, there.unwrap_or(moved)])?;
+        self.check_unprotected(&[old_parent, moved])?;
+        match there {
+            Some(there) => self.check_unprotected(&[new_parent, there])?,
+            None => self.check_growing(new_parent)?,
+        }
         if there.is_some() && mode == RenameMode::NoReplace {
             return Err(Refusal::Exists);
         }
@@ -142,6 +146,14 @@ impl Model {
         match files.iter().any(|id| self.nodes[id].is_protected()) {
             true => Err(Refusal::NotPermitted),
             false => Ok(()),
+        }
+    }
+
+    /// Names can be added to a directory from which none can be taken.
+    fn check_growing(&self, directory: NodeId) -> Answer<()> {
+        match self.nodes[&directory].flags & IMMUTABLE {
+            0 => Ok(()),
+            _ => Err(Refusal::NotPermitted),
         }
     }
 
@@ -195,9 +207,7 @@ impl Model {
 
     fn free_name(&self, path: &Path) -> Answer<(NodeId, Name)> {
         let (parent, name) = self.parent(path)?;
-        if self.nodes[&parent].flags & IMMUTABLE != 0 {
-            return Err(Refusal::NotPermitted);
-        }
+        self.check_growing(parent)?;
         match self.entry(parent, name)? {
             Some(_) => Err(Refusal::Exists),
             None => Ok((parent, name)),
