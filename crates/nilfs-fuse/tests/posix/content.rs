@@ -200,24 +200,6 @@ fn with_the_write_back_cache_content_is_the_same() {
     assert!(fs::read(&path).unwrap() == content);
 }
 
-#[test]
-fn a_full_volume_says_so_at_the_write_and_recovers_by_deleting() {
-    let mut world = World::new();
-    let path = world.path("large");
-    let mut file = File::create(&path).unwrap();
-    let piece = vec![0x5a; 1 << 20];
-    let full = std::iter::repeat_with(|| file.write_all(&piece)).find_map(Result::err).unwrap();
-    assert_eq!(Errno::from_io_error(&full), Some(Errno::NOSPC));
-    let written = file.metadata().unwrap().len();
-    assert!(written > 32 << 20, "only {written} bytes fitted");
-    file.sync_all().unwrap();
-    drop(file);
-    world.remount();
-    assert_eq!(fs::metadata(&path).unwrap().len(), written);
-    assert!(fs::read(&path).unwrap().iter().all(|byte| *byte == 0x5a));
-    fs::remove_file(&path).unwrap();
-}
-
 /// Memory that is mapped as long as this lives.
 pub struct Mapping {
     start: *mut u8,

@@ -15,5 +15,6 @@ mod flags;
 mod locks;
 mod names;
 mod permissions;
+mod room;
 mod support;
 mod times;

@@ -23,8 +23,8 @@ pub const NOBODY: u32 = 65534;
 /// Bytes of the volume.
 pub const SIZE: u64 = 64 << 20;
 
-/// A file that is open for so long is the test's own.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// What has not come about after so long never will.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A mounted volume. It is unmounted and checked when dropped.
 pub struct World {
