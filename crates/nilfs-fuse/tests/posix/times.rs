@@ -162,6 +162,23 @@ fn setting_the_access_time_alone_is_a_change_of_the_file_but_not_of_its_mtime() 
     assert_eq!(touched(&path, || set(&path, NOW, OMIT)), (false, true));
 }
 
+/// The kernel must not answer from what it was told before.
+#[test]
+fn choosing_both_times_of_a_file_just_opened_changes_the_ctime() {
+    let world = World::new();
+    let path = world.file("file", "");
+    for _ in 0..2 {
+        let before = ctime(&path);
+        let file = open(&path, OFlags::empty()).unwrap();
+        let times = Timestamps { last_access: SOME_TIME, last_modification: SOME_TIME };
+        rustix::fs::futimens(&file, &times).unwrap();
+        let metadata = file.metadata().unwrap();
+        let after = (metadata.ctime(), metadata.ctime_nsec());
+        assert!(after > before, "{after:?}, but it was {before:?} before");
+        assert_eq!((ctime(&path), mtime(&path)), (after, (5, 0)));
+    }
+}
+
 /// A new file has the same mtime and ctime. The two used to be set by different looks at the clock
 /// when the program that makes the file also touches it, as touch(1) does.
 #[test]
