@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nilfs_device::{Access, Device, FileDevice, Holder, IoSlice, OpenError};
 use tempfile::TempDir;
@@ -38,7 +39,12 @@ impl Drop for Loop {
 struct Image {
     path: PathBuf,
     directory: TempDir,
+    _alone: MutexGuard<'static, ()>,
 }
+
+/// The tests run one at a time: a program that one of them is just starting would have for a moment
+/// what another has open, and so would keep a device claimed that the other lets go of.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// An image, or `None` where there can be no loop device.
 fn image() -> Option<Image> {
@@ -49,7 +55,8 @@ fn image() -> Option<Image> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("with a space.img");
     File::create(&path).unwrap().set_len(SIZE).unwrap();
-    Some(Image { path, directory })
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    Some(Image { path, directory, _alone })
 }
 
 fn open(path: &Path, access: Access) -> Result<FileDevice, OpenError> {
