@@ -88,7 +88,7 @@ fn lock_any(device: &File) -> io::Result<Marked> {
     Ok(Marked::No)
 }
 
-/// Gives the locks of a writer back. Closing `device` is not enough: a child process that is just
+/// Releases the locks of a writer. Closing `device` is not enough: a child process that is just
 /// being started may have the description open for a moment longer.
 pub(crate) fn stop_writing(device: &File) {
     release(device, &CONTENT);

@@ -141,7 +141,7 @@ impl FileDevice {
         }
     }
 
-    /// Gives up the exclusive claim on a block device, so that the kernel can have it for a mount.
+    /// Releases the exclusive claim on a block device, so that the kernel can have it for a mount.
     /// Other writers of ours are still kept out. Nothing may be written until somebody has claimed
     /// the device again.
     pub fn yield_claim(&self) {
@@ -171,7 +171,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Gives up all locks and claims. Nothing may be written any more.
+    /// Releases all locks and claims. Nothing may be written any more.
     ///
     /// # Errors
     /// The name of this process is still on the device.

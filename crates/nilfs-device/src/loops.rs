@@ -49,7 +49,7 @@ pub(crate) struct Loop {
     pub(crate) backing: PathBuf,
     /// The part that it shows: from here…
     offset: u64,
-    /// … so many bytes; 0 if all that follow.
+    /// … for this number of bytes; 0 stands for all that follow.
     limit: u64,
 }
 

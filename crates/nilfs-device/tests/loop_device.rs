@@ -194,7 +194,7 @@ fn a_loop_device_on_a_loop_device_is_one_way_to_the_image() {
     assert!(matches!(&error, OpenError::Busy { below: Some(it), .. } if *it == lower.0), "{error}");
 }
 
-/// Gives the image a partition table with two partitions.
+/// Writes to the image a partition table with two partitions.
 fn partition(image: &Path) {
     const LINUX: u8 = 0x83;
     let mut table = [0_u8; 512];

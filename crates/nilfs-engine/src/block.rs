@@ -36,7 +36,7 @@ impl BlockPool {
         Self { blocks: Mutex::default(), limit: bytes / block_size.bytes() }
     }
 
-    /// Gives all blocks back to the system.
+    /// Returns all blocks to the system.
     pub(crate) fn clear(&self) {
         let blocks = std::mem::take(&mut *self.blocks.lock());
         drop(blocks);
