@@ -46,12 +46,12 @@ use crate::overlay::{FrozenInode, Page, Placed};
 use crate::palloc;
 use crate::segments::SufileEdit;
 use crate::store::Store;
-use crate::tree::Tree;
+use crate::tree::TreeRoot;
 
 /// The newest checkpoint, and where and how the log goes on behind it.
 #[derive(Clone)]
 pub(crate) struct Base {
-    pub(crate) tree: Arc<Tree>,
+    pub(crate) tree: Arc<TreeRoot>,
     pub(crate) dat: Arc<Dat>,
     pub(crate) super_root: SuperRoot,
     pub(crate) ifile_inode: RawInode,
@@ -173,11 +173,12 @@ pub(crate) fn build(store: &Store, base: &Base, request: &Request<'_>) -> Result
             .checked_add_signed(delta)
             .ok_or_else(|| Error::Inconsistent("a counter of the checkpoint is wrong".into()))
     };
-    let tree = Tree {
+    let tree = TreeRoot {
         cno,
         ifile: parse_root("ifile", &ifile_inode)?,
         inodes: counters(base.tree.inodes, taken as i64 - given_back as i64)?,
         blocks: counters(base.tree.blocks, build.block_delta)?,
+        created: now,
     };
     let data_blocks: usize = build.payload.iter().map(|file| file.blocks.len()).sum();
     let entry = RawCheckpoint {
@@ -216,7 +217,7 @@ fn user_blocks(payload: &[Payload]) -> u64 {
 
 /// What the first two steps of a commit have decided.
 struct Outcome {
-    tree: Tree,
+    tree: TreeRoot,
     cpfile: RawInode,
     ifile_inode: RawInode,
     inodes: Vec<CommittedInode>,

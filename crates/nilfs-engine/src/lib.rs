@@ -1,7 +1,8 @@
 //! The NILFS2 engine: volumes, checkpoints, files.
 //!
-//! [`Volume`] looks at a volume without mounting it. [`Filesystem`] is a mounted one: the newest
-//! checkpoint with the changes since on top. ARCHITECTURE.md has the map.
+//! [`Volume`] looks at a volume without mounting it. A [`Tree`] is a checkpoint: its files, read-only,
+//! for as long as somebody looks at them. [`Filesystem`] is a mounted volume: the newest checkpoint with
+//! the changes since on top. ARCHITECTURE.md has the map.
 //!
 //! The engine knows nothing of FUSE, of command lines or of terminals.
 
@@ -22,7 +23,7 @@ mod recovery;
 mod segments;
 mod store;
 mod superblocks;
-mod tree;
+pub mod tree;
 mod volume;
 
 pub use cleaner::options::{
@@ -40,4 +41,5 @@ pub use fs::{
 pub use log::reader::Log;
 pub use nilfs_ondisk::inode::{DeviceCode, FileType};
 pub use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum};
+pub use tree::Tree;
 pub use volume::{CheckpointInfo, SegmentInfo, SegmentLife, Volume};

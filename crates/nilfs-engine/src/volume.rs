@@ -2,7 +2,7 @@
 //! written. Mounting starts here too.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use nilfs_device::Device;
 use nilfs_ondisk::lifetime::Lifetime;
@@ -19,7 +19,7 @@ use crate::log::reader::{self, Log};
 use crate::recovery::{self, ChainedLog, Found};
 use crate::store::Store;
 use crate::superblocks::{self, Superblocks};
-use crate::tree::{Era, Tree, View};
+use crate::tree::{Era, Shared, Tree, TreeRoot, View};
 use crate::{checkpoints, segments};
 
 /// A volume, opened for looking.
@@ -32,7 +32,12 @@ pub struct Volume {
     pub(crate) found: Found,
     pub(crate) super_root: SuperRoot,
     pub(crate) dat: Arc<Dat>,
+    /// What its trees share, once one is open.
+    shared: OnceLock<Arc<Shared>>,
 }
+
+/// Memory for the names of large directories in the trees of a volume, in bytes.
+const NAMES_BYTES: usize = 32 << 20;
 
 /// A checkpoint, as a list of checkpoints shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +115,7 @@ impl Volume {
             found,
             super_root,
             dat,
+            shared: OnceLock::new(),
         })
     }
 
@@ -234,18 +240,34 @@ impl Volume {
         reader::logs_of(&self.store, segment)
     }
 
+    /// The files of a checkpoint; of the newest one if `cno` is `None`. What data-sync logs have made
+    /// durable since, on a volume that was not closed cleanly, is not there.
+    ///
+    /// # Errors
+    /// [`Error::NoCheckpoint`], damage, a device error.
+    pub fn tree(&self, cno: Option<Cno>) -> Result<Tree> {
+        let shared = match self.shared.get() {
+            Some(shared) => Arc::clone(shared),
+            None => {
+                let shared = Shared::new(self.view(None)?, NAMES_BYTES);
+                Arc::clone(self.shared.get_or_init(|| shared))
+            }
+        };
+        shared.open(self.source(), &self.cpfile()?, cno.unwrap_or(self.found.cno))
+    }
+
     pub(crate) fn source(&self) -> Source<'_> {
         Source { store: &self.store, pointers: Pointers::Virtual(&self.dat) }
     }
 
-    /// The tree of a checkpoint; of the newest one if `cno` is `None`.
+    /// A look at a checkpoint; at the newest one if `cno` is `None`.
     pub(crate) fn view(&self, cno: Option<Cno>) -> Result<View> {
         let cno = cno.unwrap_or(self.found.cno);
         let entry = checkpoints::checkpoint(self.source(), &self.cpfile()?, cno)?;
         let view = View {
             store: Arc::clone(&self.store),
             dat: Arc::clone(&self.dat),
-            tree: Arc::new(Tree::new(&entry)?),
+            tree: Arc::new(TreeRoot::new(&entry)?),
             era: Arc::new(Era(0)),
         };
         view.check_root()?;

@@ -236,3 +236,29 @@ fn a_directory_needs_no_index_and_little_memory_for_one() {
         check(&*device);
     }
 }
+
+#[test]
+fn ten_thousand_checkpoints_are_open_at_once_in_little_memory() {
+    const TREES: usize = 10_000;
+    let _alone = alone();
+    let device = volume(1024, 256);
+    let fs = mount(&device);
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    let numbers: Vec<_> = (0..TREES)
+        .map(|nth| {
+            fs.write(&file, 0, &(nth as u64).to_le_bytes()).unwrap();
+            fs.commit().unwrap()
+        })
+        .collect();
+    let before = MEMORY.current_usage();
+    let trees: Vec<_> = numbers.iter().map(|cno| fs.tree(Some(*cno)).unwrap()).collect();
+    for (nth, tree) in trees.iter().enumerate() {
+        let file = tree.lookup(&tree.root().unwrap(), b"file").unwrap();
+        let mut content = [0; 8];
+        tree.read(&file, 0, &mut content).unwrap();
+        assert_eq!(u64::from_le_bytes(content), nth as u64);
+    }
+    let each =
+        (MEMORY.current_usage().saturating_sub(before) as u64).saturating_sub(CACHE) / TREES as u64;
+    assert!(each <= 512, "{each} bytes for each tree, beside the cache");
+}

@@ -3,6 +3,7 @@
 //! A map leads from a block of a file to a pointer. What a pointer means depends on the file:
 //! [`Pointers`] turns it into a block address.
 
+mod difference;
 pub(crate) mod edit;
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use nilfs_ondisk::{BlockNr, Cno, SegNum};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::cleaning::{Knowledge, Known, Pin};
+use super::cleaning::{Knowledge, Known};
 use super::space::{self, Cost, Effect};
 use super::sync::Log;
 use super::{Filesystem, Stopped};
@@ -19,6 +19,7 @@ use crate::cleaner::options::{CleanerOrder, CleanerState, Loss, Status, Usage};
 use crate::cleaner::table::SegmentTable;
 use crate::commit::{Chores, root_of};
 use crate::error::{Error, Result};
+use crate::tree::{Kept, Tree};
 
 /// As many changed inodes cost at least what chores cost: blocks of the cpfile and their like.
 const CHORES_INODES: u64 = 2;
@@ -64,13 +65,33 @@ impl Filesystem {
         self.do_chores(&mut log, &chores).map(|_| ())
     }
 
+    /// The files of a checkpoint; of the newest one if `cno` is `None`. They can be read while writing
+    /// goes on, for as long as the tree is there, whatever is deleted and cleaned meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::NoCheckpoint`], damage, a device error.
+    pub fn tree(&self, cno: Option<Cno>) -> Result<Tree> {
+        let Some(log) = &self.log else {
+            let view = self.view();
+            let cpfile = root_of(&self.super_root.cpfile)?;
+            return self.trees.open(view.source(), &cpfile, cno.unwrap_or(view.tree.cno));
+        };
+        let mut log = log.lock();
+        let cpfile = root_of(&log.base.super_root.cpfile)?;
+        let cno = cno.unwrap_or(log.base.tree.cno);
+        let tree = self.trees.open(log.base.source(&self.store), &cpfile, cno)?;
+        // A step that is under way may have chosen what it needs; it begins anew.
+        log.snapshot_changes += 1;
+        Ok(tree)
+    }
+
     /// Keeps a checkpoint from being given up for the room that its change into a snapshot takes.
-    fn pin(&self, cno: Cno) -> Result<Pin<'_>> {
+    fn pin(&self, cno: Cno) -> Result<Kept> {
         let mut log = self.administer()?;
         self.is_snapshot(&log, cno)?;
         // A step that is under way may have chosen it; it begins anew.
         log.snapshot_changes += 1;
-        Ok(self.cleaner.pin(cno))
+        Ok(self.trees.keep(cno))
     }
 
     fn is_snapshot(&self, log: &Log, cno: Cno) -> Result<bool> {

@@ -1,17 +1,15 @@
 //! The content of files: reading, writing, truncating, seeking.
 
-use std::ops::ControlFlow;
-
+use nilfs_ondisk::FileBlock;
 use nilfs_ondisk::inode::FileType;
-use nilfs_ondisk::{BlockNr, FileBlock};
 
-use super::inode::{Addresses, Context, Found, Inode, InodeRef, State};
+use super::inode::{Context, Inode, InodeRef, State};
 use super::space::{Cost, Effect};
 use super::types::Seek;
 use super::{Filesystem, names::flags};
 
 use crate::error::{Error, Result};
-use crate::tree::View;
+use crate::tree::content::Content;
 
 /// Bytes of the largest file.
 const MAX_SIZE: u64 = i64::MAX as u64;
@@ -20,8 +18,7 @@ const MAX_SIZE: u64 = i64::MAX as u64;
 const LITTLE_BLOCKS: u64 = 8;
 
 impl Filesystem {
-    /// Reads into `buffer`; gives the number of bytes, which is smaller only at the end of the
-    /// file.
+    /// Reads into `buffer`. Returns the number of bytes, which is smaller only at the end of the file.
     ///
     /// # Errors
     /// Not a file with content, damage, a device error.
@@ -33,10 +30,7 @@ impl Filesystem {
         }
         let state = inode.state.read();
         let view = self.view();
-        let left = state.size().saturating_sub(offset);
-        let count = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        self.noting(read_range(inode, &state, &view, offset, &mut buffer[..count]))?;
-        Ok(count)
+        self.noting(state.read(&view, offset, buffer))
     }
 
     /// Writes all of `data`. An error of the device or damage of the volume can leave a part of it
@@ -55,7 +49,7 @@ impl Filesystem {
             return Ok(());
         }
         let grows = Cost { pages: self.pages_for(data), inodes: 1, effect: Effect::Grows };
-        let overwrites = || self.overwrites(inode, &inode.state.read(), offset, data.len());
+        let overwrites = || self.overwrites(&inode.state.read(), offset, data.len());
         // New content of existing blocks may be written to a full volume.
         if self.space.may_fit(grows) || !self.noting(overwrites())? {
             match self.write_at_once(inode, offset, data, Effect::Grows) {
@@ -77,7 +71,7 @@ impl Filesystem {
             written => return written.map(|()| data.len()),
         }
         let block_size = self.store.block_size().bytes64();
-        let most = match self.overwrites(inode, &inode.state.read(), offset, data.len())? {
+        let most = match self.overwrites(&inode.state.read(), offset, data.len())? {
             true => LITTLE_BLOCKS,
             false => self.space.growing_pages(),
         };
@@ -100,12 +94,12 @@ impl Filesystem {
     }
 
     /// Whether a write would find all of its blocks there.
-    fn overwrites(&self, inode: &Inode, state: &State, offset: u64, length: usize) -> Result<bool> {
+    fn overwrites(&self, state: &State, offset: u64, length: usize) -> Result<bool> {
         let (block_size, view) = (self.store.block_size(), self.view());
         let (first, end) =
             (block_size.block_of(offset), block_size.blocks_for(offset + length as u64));
         for key in first.0..end {
-            if inode.is_hole(state, &view, FileBlock(key))? {
+            if state.is_hole(&view, FileBlock(key))? {
                 return Ok(false);
             }
         }
@@ -124,7 +118,7 @@ impl Filesystem {
         self.change(Cost { pages: self.pages_for(data), inodes: 1, effect }, || {
             let mut state = inode.state.write();
             let context = self.context();
-            if effect == Effect::Changes && !self.overwrites(inode, &state, offset, data.len())? {
+            if effect == Effect::Changes && !self.overwrites(&state, offset, data.len())? {
                 return Err(Error::NoSpace);
             }
             if state.has_flag(flags::IMMUTABLE) {
@@ -147,35 +141,14 @@ impl Filesystem {
         })
     }
 
-    /// The next data or hole at or behind `offset`.
+    /// The next data or hole at or after `offset`.
     ///
     /// # Errors
     /// [`Error::NoData`] if there is none, damage, a device error.
     pub fn seek(&self, inode: &InodeRef, offset: u64, what: Seek) -> Result<u64> {
         let state = inode.state.read();
         let view = self.view();
-        if offset >= state.size() {
-            return Err(Error::NoData);
-        }
-        let block_size = view.store.block_size();
-        let from = block_size.block_of(offset);
-        let mut hole = from;
-        let mut data = None;
-        let scanned = inode.scan(&state, &view, from, &mut |key| {
-            data.get_or_insert(key);
-            let in_row = key == hole;
-            hole = if in_row { key.plus(1) } else { hole };
-            let go_on = what == Seek::Hole && in_row;
-            Ok(if go_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
-        });
-        self.noting(scanned)?;
-        let start = |key: FileBlock| offset.max(key.0.saturating_mul(block_size.bytes64()));
-        match what {
-            Seek::Hole => Ok(start(hole).min(state.size())),
-            Seek::Data => {
-                data.map(start).filter(|&start| start < state.size()).ok_or(Error::NoData)
-            }
-        }
+        self.noting(state.seek(&view, offset, what))
     }
 
     /// Changes the size of a regular file whose state is locked.
@@ -203,7 +176,7 @@ impl Filesystem {
     }
 }
 
-/// Makes the bytes behind `size` in its block zero, as they must be when the file grows over them.
+/// Makes the bytes after `size` in its block zero, as they must be when the file grows over them.
 fn clear_tail(inode: &Inode, state: &mut State, context: &Context<'_>, size: u64) -> Result<()> {
     let block_size = context.view.store.block_size();
     let within = (size % block_size.bytes64()) as usize;
@@ -211,7 +184,7 @@ fn clear_tail(inode: &Inode, state: &mut State, context: &Context<'_>, size: u64
     if within == 0 {
         return Ok(());
     }
-    let Some(block) = inode.block(state, &context.view, key, false)? else {
+    let Some(block) = state.block(&context.view, key)? else {
         return Ok(());
     };
     if block[within..].iter().any(|&byte| byte != 0) {
@@ -244,70 +217,4 @@ fn write_range(
         rest = others;
     }
     Ok(())
-}
-
-/// Blocks of a file that lie behind each other on the device and are read together.
-struct Run {
-    first: BlockNr,
-    count: u64,
-    /// Where the bytes of the first block go.
-    start: usize,
-}
-
-/// Fills `buffer` from `offset`; the range lies within the file.
-fn read_range(
-    inode: &Inode,
-    state: &State,
-    view: &View,
-    offset: u64,
-    buffer: &mut [u8],
-) -> Result<()> {
-    let block_size = view.store.block_size();
-    let end = FileBlock(block_size.blocks_for(offset + buffer.len() as u64));
-    let mut below = Addresses::below(end);
-    let mut run: Option<Run> = None;
-    let mut filled = 0;
-    while filled < buffer.len() {
-        let at = offset + filled as u64;
-        let within = (at % block_size.bytes64()) as usize;
-        let count = (block_size.bytes() - within).min(buffer.len() - filled);
-        let part = filled..filled + count;
-        let key = block_size.block_of(at);
-        let found = match inode.find_in_memory(state, key) {
-            Some(found) => found,
-            None => below.of(state, view, key)?.map_or(Found::Hole, Found::Device),
-        };
-        match (found, &mut run) {
-            (Found::Device(block), Some(open))
-                if count == block_size.bytes() && block == open.first.plus(open.count) =>
-            {
-                open.count += 1;
-            }
-            (found, open) => {
-                read_run(view, open.take(), buffer)?;
-                match found {
-                    Found::Memory(block) => {
-                        buffer[part].copy_from_slice(&block[within..within + count]);
-                    }
-                    Found::Hole => buffer[part].fill(0),
-                    Found::Device(first) if count == block_size.bytes() => {
-                        run = Some(Run { first, count: 1, start: filled });
-                    }
-                    Found::Device(block) => {
-                        let mut whole = vec![0; block_size.bytes()];
-                        view.store.read_run(block, &mut whole)?;
-                        buffer[part].copy_from_slice(&whole[within..within + count]);
-                    }
-                }
-            }
-        }
-        filled += count;
-    }
-    read_run(view, run, buffer)
-}
-
-fn read_run(view: &View, run: Option<Run>, buffer: &mut [u8]) -> Result<()> {
-    let Some(run) = run else { return Ok(()) };
-    let bytes = run.count as usize * view.store.block_size().bytes();
-    view.store.read_run(run.first, &mut buffer[run.start..run.start + bytes])
 }

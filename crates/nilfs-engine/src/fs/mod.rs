@@ -63,7 +63,7 @@ use crate::block::BlockPool;
 use crate::error::{Error, Result};
 use crate::recovery;
 use crate::store::Store;
-use crate::tree::View;
+use crate::tree::{Shared, View};
 use crate::volume::Volume;
 
 /// Why a volume that could be written is not.
@@ -124,8 +124,9 @@ impl Written {
 pub struct Filesystem {
     store: Arc<Store>,
     options: MountOptions,
-    /// The newest checkpoint, or the one that was asked for.
-    view: RwLock<View>,
+    /// The newest checkpoint, or the one that was asked for, and what it shares with the trees that
+    /// somebody looks at.
+    trees: Arc<Shared>,
     /// Where changes go; `None` if the volume is mounted read-only.
     log: Option<Mutex<Log>>,
     gate: RwLock<()>,
@@ -208,7 +209,7 @@ impl Filesystem {
         let first_ino = Ino(volume.superblock().raw().s_first_ino.get().into());
         let fs = Arc::new(Self {
             store: Arc::clone(&volume.store),
-            view: RwLock::new(view),
+            trees: Shared::new(view, options.inode_cache()),
             log,
             gate: RwLock::new(()),
             names: Mutex::new(()),
@@ -359,7 +360,7 @@ impl Filesystem {
     /// # Errors
     /// None today; the signature leaves room for attributes that must be read.
     pub fn attr(&self, inode: &InodeRef) -> Result<Attr> {
-        Ok(inode.attr(&inode.state.read(), self.store.block_size()))
+        Ok(inode.state.read().attr(self.store.block_size()))
     }
 
     /// How full the volume is (docs/format.md §23).
@@ -435,7 +436,7 @@ impl Filesystem {
     }
 
     fn view(&self) -> View {
-        self.view.read().clone()
+        self.trees.newest()
     }
 
     fn context(&self) -> Context<'_> {
@@ -474,7 +475,7 @@ impl Filesystem {
                 return Ok(other);
             }
             // A commit in between may have changed the inode: what was read would be stale.
-            if Arc::ptr_eq(&view.tree, &self.view.read().tree) {
+            if Arc::ptr_eq(&view.tree, &self.view().tree) {
                 table.insert(Arc::clone(&inode));
                 return Ok(inode);
             }

@@ -10,13 +10,15 @@ use nilfs_ondisk::inode::{FileType, LINK_MAX, RawInode};
 use nilfs_ondisk::{FileBlock, Ino, dirent};
 use zerocopy::little_endian::{U16, U32};
 
-use super::directory::{self, check_name, check_new_name};
+use super::directory::{self, check_new_name};
 use super::inode::{Inode, InodeRef, State};
 use super::space::{Cost, Effect};
 use super::types::{Attr, DirEntry, NewInode, RenameMode, SetAttr, Timestamp};
 use super::{Entry, Filesystem};
 use crate::block::{bytes_mut, zeroed};
 use crate::error::{Error, Result};
+use crate::tree::content::Content;
+use crate::tree::names;
 
 /// The inode flags that mean something here (`FS_*_FL`).
 pub(super) mod flags {
@@ -49,7 +51,7 @@ impl Filesystem {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NameTooLong`], damage.
     pub fn lookup(&self, dir: &InodeRef, name: &[u8]) -> Result<Entry> {
-        check_name(name)?;
+        names::check(name)?;
         let inode = self.noting(self.find(dir, name))?.ok_or(Error::NotFound)?;
         self.entry(inode)
     }
@@ -67,18 +69,18 @@ impl Filesystem {
         {
             let state = dir.state.read();
             let view = self.view();
-            if let Some(found) = directory::lookup_known(dir, &state, &view, name) {
+            if let Some(found) = directory::lookup_known(&state, &view, name) {
                 return get(found?);
             }
         }
         let mut state = dir.state.write();
-        let found = directory::lookup(dir, &mut state, &self.context(), name)?;
+        let found = directory::lookup(&mut state, &self.context(), name)?;
         self.table.lock().recount(dir, state.names.bytes());
         get(found)
     }
 
     /// Calls `emit` with the entries of a directory from `cookie` on (0 = the first, else the
-    /// [`DirEntry::next`] of an entry) until it gives false.
+    /// [`DirEntry::next`] of an entry) until it returns false.
     ///
     /// Names that exist all the time are neither skipped nor repeated, whatever changes meanwhile.
     ///
@@ -93,7 +95,7 @@ impl Filesystem {
         dir.require_directory()?;
         let state = dir.state.read();
         let view = self.view();
-        self.noting(directory::read(dir, &state, &view, cookie, emit))
+        self.noting(names::read(&*state, &view, cookie, emit))
     }
 
     /// The target of a symbolic link.
@@ -101,17 +103,9 @@ impl Filesystem {
     /// # Errors
     /// [`Error::Invalid`] if it is no link, damage, a device error.
     pub fn read_link(&self, inode: &InodeRef) -> Result<Vec<u8>> {
-        if inode.file_type() != FileType::Symlink {
-            return Err(Error::Invalid("not a symbolic link"));
-        }
         let state = inode.state.read();
         let view = self.view();
-        let block = self.noting(inode.block(&state, &view, FileBlock(0), true))?;
-        let size = usize::try_from(state.size()).ok();
-        let target = block.and_then(|block| Some(block.get(..size?)?.to_vec()));
-        self.noting(target.ok_or_else(|| {
-            Error::missing(format_args!("the target of symbolic link {}", inode.ino()))
-        }))
+        self.noting(state.link_target(&view))
     }
 
     /// Makes a file of any type but a symbolic link.
@@ -160,7 +154,7 @@ impl Filesystem {
         let inode = self.change(NAME, || {
             let _names = self.names.lock();
             let mut parent = dir.state.write();
-            self.check_addition(dir, &mut parent, name)?;
+            self.check_addition(&mut parent, name)?;
             if file_type == FileType::Directory && parent.links() >= LINK_MAX {
                 return Err(Error::TooManyLinks);
             }
@@ -201,13 +195,13 @@ impl Filesystem {
         let mut raw = RawInode::zeroed();
         let mut mode = file_type.mode_bits() | new.mode & 0o7777;
         let mut gid = new.gid;
-        if parent.raw.i_mode.get() & SET_GID != 0 {
-            gid = parent.raw.i_gid.get();
+        if parent.file.raw.i_mode.get() & SET_GID != 0 {
+            gid = parent.file.raw.i_gid.get();
             if file_type == FileType::Directory {
                 mode |= SET_GID;
             }
         }
-        let inherited = parent.raw.i_flags.get() & flags::INHERITED;
+        let inherited = parent.file.raw.i_flags.get() & flags::INHERITED;
         raw.i_flags = U32::new(match file_type {
             FileType::Directory => inherited,
             FileType::Regular => inherited & !flags::DIRECTORY_ONLY,
@@ -270,7 +264,7 @@ impl Filesystem {
             }
             {
                 let mut parent = dir.state.write();
-                self.check_addition(dir, &mut parent, name)?;
+                self.check_addition(&mut parent, name)?;
                 let context = self.context();
                 let (ino, file_type) = (inode.ino(), inode.file_type());
                 directory::insert(dir, &mut parent, &context, name, ino, file_type)?;
@@ -338,7 +332,7 @@ impl Filesystem {
             (true, true) => {
                 let state = inode.state.read();
                 let view = self.view();
-                match directory::is_empty(inode, &state, &view)? {
+                match names::is_empty(&*state, &view)? {
                     true => Ok(()),
                     false => Err(Error::NotEmpty),
                 }
@@ -354,7 +348,7 @@ impl Filesystem {
         state.set_links(links);
         self.name_changed(inode, &mut state);
         if links == 0 {
-            let blocks = state.raw.i_blocks.get() / self.store.block_size().sectors();
+            let blocks = state.file.raw.i_blocks.get() / self.store.block_size().sectors();
             self.table.lock().orphans.insert(inode.ino(), blocks);
         }
     }
@@ -561,7 +555,7 @@ impl Filesystem {
         }
         self.change(Cost { pages: 0, inodes: 1, effect: Effect::Changes }, || {
             let mut state = inode.state.write();
-            state.raw.i_flags = U32::new(new);
+            state.file.raw.i_flags = U32::new(new);
             state.set_ctime(self.now());
             state.attributes_changed = true;
             self.mark_dirty(inode, &mut state);
@@ -571,12 +565,12 @@ impl Filesystem {
     }
 
     /// Fails unless the name can be added to the directory.
-    fn check_addition(&self, dir: &InodeRef, parent: &mut State, name: &[u8]) -> Result<()> {
+    fn check_addition(&self, parent: &mut State, name: &[u8]) -> Result<()> {
         if parent.links() == 0 {
             return Err(Error::NotFound);
         }
         check_directory_grows(parent)?;
-        match directory::lookup(dir, parent, &self.context(), name)? {
+        match directory::lookup(parent, &self.context(), name)? {
             Some(_) => Err(Error::Exists),
             None => Ok(()),
         }
@@ -635,14 +629,14 @@ fn check_directory_changeable(state: &State) -> Result<()> {
 
 fn apply_changes(state: &mut State, changes: &SetAttr, now: Timestamp) {
     if let Some(mode) = changes.mode {
-        let kept = state.raw.i_mode.get() & !0o7777;
-        state.raw.i_mode = U16::new(kept | mode & 0o7777);
+        let kept = state.file.raw.i_mode.get() & !0o7777;
+        state.file.raw.i_mode = U16::new(kept | mode & 0o7777);
     }
     if let Some(uid) = changes.uid {
-        state.raw.i_uid = U32::new(uid);
+        state.file.raw.i_uid = U32::new(uid);
     }
     if let Some(gid) = changes.gid {
-        state.raw.i_gid = U32::new(gid);
+        state.file.raw.i_gid = U32::new(gid);
     }
     if let Some(mtime) = changes.mtime {
         state.set_mtime(mtime.at(now));

@@ -445,7 +445,7 @@ impl Filesystem {
         for inode in abandoned {
             if self.shorten(&inode, most) {
                 inodes.push(freeze_inode(&inode, false, self.store.block_size()));
-                let sectors = inode.state.read().raw.i_blocks.get();
+                let sectors = inode.state.read().file.raw.i_blocks.get();
                 let blocks = sectors / self.store.block_size().sectors();
                 self.table.lock().put_back(inode, blocks);
                 waiting = true;
@@ -479,7 +479,7 @@ impl Filesystem {
         }
         let moves = !chores.moved.is_empty() || !chores.cleaned.is_empty();
         let old = {
-            let mut view = self.view.write();
+            let view = self.view();
             let era = if moves { Arc::new(Era(view.era.0 + 1)) } else { Arc::clone(&view.era) };
             let new = View {
                 store: Arc::clone(&self.store),
@@ -487,7 +487,7 @@ impl Filesystem {
                 tree: Arc::clone(&commit.base.tree),
                 era,
             };
-            std::mem::replace(&mut *view, new)
+            self.trees.publish(new)
         };
         if moves {
             log.quarantine.add(&old.era, &chores.cleaned);
@@ -604,7 +604,8 @@ impl Filesystem {
 fn freeze_inode(inode: &InodeRef, deleted: bool, block_size: BlockSize) -> Arc<FrozenInode> {
     let mut state = inode.state.write();
     let overlay: Overlay = std::mem::take(&mut state.overlay);
-    let frozen = Arc::new(FrozenInode { ino: inode.ino(), inode: state.raw, overlay, deleted });
+    let frozen =
+        Arc::new(FrozenInode { ino: inode.ino(), inode: state.file.raw, overlay, deleted });
     state.frozen = Some(Arc::clone(&frozen));
     state.end_below = FileBlock(block_size.blocks_for(state.size()));
     state.dirty = false;

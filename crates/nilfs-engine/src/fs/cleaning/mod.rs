@@ -29,7 +29,7 @@ use parking_lot::MutexGuard;
 
 pub(super) use self::knowledge::{Knowledge, Known};
 use self::moving::OpenSegment;
-pub(super) use self::pace::{Cleaner, Pin};
+pub(super) use self::pace::Cleaner;
 pub(super) use self::quarantine::Quarantine;
 use super::Filesystem;
 use super::sync::Log;
@@ -210,7 +210,8 @@ impl Filesystem {
     pub(super) fn count_needed(&self, known: &mut Known) {
         let options = self.cleaner.options();
         let period = if options.keeps_hard() { options.protection } else { Duration::ZERO };
-        let protection = known.protection(period, self.now().seconds as u64);
+        let mut protection = known.protection(period, self.now().seconds as u64);
+        protection.kept.extend(self.trees.kept());
         known.table.count(protection);
     }
 
@@ -234,7 +235,7 @@ impl Filesystem {
             Some(period) => known.protection(period, now),
             None => Protection::of_everything(),
         };
-        protection.kept.extend(self.cleaner.pinned());
+        protection.kept.extend(self.trees.kept());
         if !known.covers(&protection) {
             log.knowledge = Knowledge::Absent;
             drop(log);

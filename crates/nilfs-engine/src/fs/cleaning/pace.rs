@@ -4,7 +4,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nilfs_ondisk::Cno;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::super::Filesystem;
@@ -37,25 +36,8 @@ pub(crate) struct Cleaner {
     condition: Condvar,
     totals: Mutex<CleanerTotals>,
     gathering: Mutex<()>,
-    /// Checkpoints that somebody is just making snapshots of.
-    pinned: Mutex<Vec<Cno>>,
     /// The last step was not done, because another process was reading.
     held_up: AtomicBool,
-}
-
-/// Keeps a checkpoint from being given up.
-pub(in crate::fs) struct Pin<'a> {
-    cleaner: &'a Cleaner,
-    cno: Cno,
-}
-
-impl Drop for Pin<'_> {
-    fn drop(&mut self) {
-        let mut pinned = self.cleaner.pinned.lock();
-        if let Some(nth) = pinned.iter().position(|cno| *cno == self.cno) {
-            pinned.swap_remove(nth);
-        }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -150,16 +132,6 @@ impl Cleaner {
     /// Held by the one who gathers what the cleaner must know.
     pub(super) fn gathering(&self) -> MutexGuard<'_, ()> {
         self.gathering.lock()
-    }
-
-    /// Keeps a checkpoint from being given up by steps that choose their victims from now on.
-    pub(in crate::fs) fn pin(&self, cno: Cno) -> Pin<'_> {
-        self.pinned.lock().push(cno);
-        Pin { cleaner: self, cno }
-    }
-
-    pub(super) fn pinned(&self) -> Vec<Cno> {
-        self.pinned.lock().clone()
     }
 
     pub(super) fn count(&self, change: impl FnOnce(&mut CleanerTotals)) {

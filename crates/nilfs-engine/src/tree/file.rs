@@ -1,0 +1,92 @@
+//! A file of a checkpoint: its inode (docs/format.md §6) with the map of its blocks.
+
+use nilfs_ondisk::Ino;
+use nilfs_ondisk::bmap::Root;
+use nilfs_ondisk::inode::{DeviceCode, FileType, RawInode};
+
+use super::content::Content;
+use crate::error::{Error, Result};
+use crate::fs::{Attr, Timestamp};
+
+/// A file as a checkpoint has it. It knows no block addresses, so it stays what it is wherever its
+/// blocks are moved.
+#[derive(Debug, Clone)]
+pub struct File {
+    ino: Ino,
+    file_type: FileType,
+    pub(crate) raw: RawInode,
+    pub(crate) map: Root,
+}
+
+impl File {
+    /// The file that an inode describes.
+    pub(crate) fn new(ino: Ino, raw: RawInode) -> Result<Self> {
+        let bad = |source| Error::bad_inode(ino, source);
+        let file_type = raw.file_type().map_err(bad)?;
+        let map = match file_type.has_blocks() {
+            true => Root::parse(&raw.i_bmap).map_err(bad)?,
+            false => Root::default(),
+        };
+        if raw.i_size.get() > i64::MAX as u64 {
+            return Err(Error::Inconsistent(format!("the size of inode {ino} is out of range")));
+        }
+        Ok(Self { ino, file_type, raw, map })
+    }
+
+    /// The inode number.
+    #[must_use]
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// The file type.
+    #[must_use]
+    pub fn file_type(&self) -> FileType {
+        self.file_type
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.raw.i_size.get()
+    }
+
+    /// The attributes.
+    #[must_use]
+    pub fn attr(&self) -> Attr {
+        let raw = &self.raw;
+        let mut slot = [0; 8];
+        // A device number lies where a direct map has its first slot's header (docs/format.md §6).
+        slot.copy_from_slice(&raw.i_bmap[..8]);
+        let is_device = !self.file_type.has_blocks();
+        let device = is_device.then(|| DeviceCode::decode(u64::from_le_bytes(slot)));
+        Attr {
+            ino: self.ino,
+            file_type: self.file_type,
+            mode: raw.i_mode.get() & 0o7777,
+            nlink: raw.i_links_count.get().into(),
+            uid: raw.i_uid.get(),
+            gid: raw.i_gid.get(),
+            rdev: device.unwrap_or_default(),
+            size: self.size(),
+            blocks: raw.i_blocks.get(),
+            mtime: Timestamp {
+                seconds: raw.i_mtime.get() as i64,
+                nanoseconds: raw.i_mtime_nsec.get(),
+            },
+            ctime: Timestamp {
+                seconds: raw.i_ctime.get() as i64,
+                nanoseconds: raw.i_ctime_nsec.get(),
+            },
+            flags: raw.i_flags.get(),
+            generation: raw.i_generation.get(),
+        }
+    }
+}
+
+/// A checkpoint has all of a file on the device.
+impl Content for File {
+    fn file(&self) -> &File {
+        self
+    }
+}

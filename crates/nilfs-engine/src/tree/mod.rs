@@ -1,0 +1,291 @@
+//! A checkpoint as a value: [`Tree`], the files of one moment.
+//!
+//! Opening one, old or new, reads a few blocks and writes none; any number of them can be open beside
+//! each other and beside a writer. What changes under an open tree is only where its blocks are, and
+//! that is the newest DAT's business: so a tree keeps no addresses, and asks anew in each call.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | `file` | a file of a checkpoint: attributes, and the map of its blocks |
+//! | `content` | reading what lies in layers of memory above a map; for trees there is none |
+//! | `names` | reading directories |
+//! | `difference` | what two trees do not have in common |
+//!
+//! Nothing here knows how a volume is written. The live file system has its own layers, and reads
+//! them, and the newest checkpoint below, by the same code.
+
+pub(crate) mod content;
+mod difference;
+mod file;
+pub(crate) mod names;
+mod shared;
+
+use std::sync::Arc;
+
+use nilfs_ondisk::bmap::Root;
+use nilfs_ondisk::checkpoint::RawCheckpoint;
+use nilfs_ondisk::inode::{FileType, RawInode, S_IFDIR, S_IFMT};
+use nilfs_ondisk::palloc::{Palloc, test_bit};
+use nilfs_ondisk::{Cno, Ino};
+
+pub use self::content::Extent;
+pub use self::difference::ChangedFile;
+pub use self::file::File;
+pub(crate) use self::shared::{Kept, Shared};
+use crate::bmap::{Pointers, Source};
+use crate::dat::Dat;
+use crate::error::{Error, Result};
+use crate::fs::{DirEntry, Seek};
+use crate::store::Store;
+use content::Content;
+
+/// The files of one checkpoint, read-only.
+///
+/// A clone costs nothing and is the same tree. While there is one, the cleaner keeps what its
+/// checkpoint needs, and works on: a tree takes room on the volume, but no part in writing.
+///
+/// Files are [`File`]s, which stay valid for as long as the tree is there, and are of no use with
+/// another one.
+#[derive(Clone)]
+pub struct Tree {
+    shared: Arc<Shared>,
+    root: Arc<TreeRoot>,
+    _kept: Arc<Kept>,
+}
+
+impl std::fmt::Debug for Tree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tree").field("cno", &self.root.cno).finish_non_exhaustive()
+    }
+}
+
+impl Tree {
+    /// The tree of a checkpoint that `kept` keeps.
+    pub(crate) fn new(shared: &Arc<Shared>, root: TreeRoot, kept: Kept) -> Result<Self> {
+        let (shared, root) = (Arc::clone(shared), Arc::new(root));
+        let tree = Self { shared, root, _kept: Arc::new(kept) };
+        tree.view().check_root()?;
+        Ok(tree)
+    }
+
+    /// What it takes to read the tree, for the time of one call: blocks may move between two.
+    pub(crate) fn view(&self) -> View {
+        View { tree: Arc::clone(&self.root), ..self.shared.newest() }
+    }
+
+    /// The number of the checkpoint.
+    #[must_use]
+    pub fn cno(&self) -> Cno {
+        self.root.cno
+    }
+
+    /// When the checkpoint was made, in seconds since 1970.
+    #[must_use]
+    pub fn created(&self) -> u64 {
+        self.root.created
+    }
+
+    /// Number of its inodes.
+    #[must_use]
+    pub fn inodes(&self) -> u64 {
+        self.root.inodes
+    }
+
+    /// The root directory.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn root(&self) -> Result<File> {
+        self.file(Ino::ROOT)
+    }
+
+    /// A file by its number.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the checkpoint has none, damage, a device error.
+    pub fn file(&self, ino: Ino) -> Result<File> {
+        if ino != Ino::ROOT && ino < Ino::FIRST_USER {
+            return Err(Error::Stale);
+        }
+        let view = self.view();
+        if !view.has_inode(ino)? {
+            return Err(Error::Stale);
+        }
+        File::new(ino, view.inode(ino)?)
+    }
+
+    /// The file that a name leads to; "." and ".." work too.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NameTooLong`], damage, a device error.
+    pub fn lookup(&self, dir: &File, name: &[u8]) -> Result<File> {
+        names::check(name)?;
+        dir.require_directory()?;
+        let view = self.view();
+        let positions = self.shared.positions(&view, dir)?;
+        let found = names::find(dir, &view, positions.as_deref(), name)?;
+        let ino = found.ok_or(Error::NotFound)?.ino;
+        let missing = || Error::missing(format_args!("a file of directory {}", dir.ino()));
+        self.file(ino)
+            .map_err(|error| if matches!(error, Error::Stale) { missing() } else { error })
+    }
+
+    /// Calls `emit` with the entries of a directory from `cookie` on (0 = the first, else the
+    /// [`DirEntry::next`] of an entry) until it returns false.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`], damage, a device error.
+    pub fn read_dir(
+        &self,
+        dir: &File,
+        cookie: u64,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        dir.require_directory()?;
+        names::read(dir, &self.view(), cookie, emit)
+    }
+
+    /// Reads into `buffer`. Returns the number of bytes, which is smaller only at the end of the file.
+    ///
+    /// # Errors
+    /// Not a file with content, damage, a device error.
+    pub fn read(&self, file: &File, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        file.require_regular()?;
+        file.read(&self.view(), offset, buffer)
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is no link, damage, a device error.
+    pub fn read_link(&self, file: &File) -> Result<Vec<u8>> {
+        file.link_target(&self.view())
+    }
+
+    /// The next data or hole at or after `offset`.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] if there is none, damage, a device error.
+    pub fn seek(&self, file: &File, offset: u64, what: Seek) -> Result<u64> {
+        file.seek(&self.view(), offset, what)
+    }
+
+    /// The parts of a file that are data, from the one at or after `offset` on; between them are
+    /// holes. At most `limit` of them.
+    ///
+    /// # Errors
+    /// Damage, a device error.
+    pub fn extents(&self, file: &File, offset: u64, limit: usize) -> Result<Vec<Extent>> {
+        file.extents(&self.view(), offset, limit)
+    }
+}
+
+/// What a checkpoint entry says of its tree.
+#[derive(Debug, Clone)]
+pub(crate) struct TreeRoot {
+    pub(crate) cno: Cno,
+    pub(crate) ifile: Root,
+    pub(crate) inodes: u64,
+    pub(crate) blocks: u64,
+    /// In seconds since 1970.
+    pub(crate) created: u64,
+}
+
+impl TreeRoot {
+    /// The tree that a checkpoint entry describes.
+    pub(crate) fn new(entry: &RawCheckpoint) -> Result<Self> {
+        let cno = Cno(entry.cp_cno.get());
+        let bad =
+            |source| Error::Corrupt { what: format!("checkpoint {cno}"), block: None, source };
+        entry.cp_ifile_inode.validate_metadata_file("ifile inode").map_err(bad)?;
+        Ok(Self {
+            cno,
+            ifile: Root::parse(&entry.cp_ifile_inode.i_bmap).map_err(bad)?,
+            inodes: entry.cp_inodes_count.get(),
+            blocks: entry.cp_blocks_count.get(),
+            created: entry.cp_create.get(),
+        })
+    }
+}
+
+/// A tree at one moment, with what it takes to read it.
+#[derive(Clone)]
+pub(crate) struct View {
+    pub(crate) store: Arc<Store>,
+    pub(crate) dat: Arc<Dat>,
+    pub(crate) tree: Arc<TreeRoot>,
+    /// Shared by all views between two moments at which the cleaner moved blocks. While somebody
+    /// holds one, the places where the blocks were must not be written.
+    pub(crate) era: Arc<Era>,
+}
+
+/// The time between two moments at which the cleaner moved blocks.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Era(pub(crate) u64);
+
+impl View {
+    /// Where the blocks of files come from.
+    pub(crate) fn source(&self) -> Source<'_> {
+        Source { store: &self.store, pointers: Pointers::Virtual(&self.dat) }
+    }
+
+    /// How the ifile is laid out.
+    pub(crate) fn ifile_layout(&self) -> Palloc {
+        let geometry = self.store.geometry();
+        Palloc::new(geometry.block_size, geometry.inode_size)
+    }
+
+    /// Whether the ifile has an inode with this number (docs/format.md §10).
+    fn has_inode(&self, ino: Ino) -> Result<bool> {
+        let bit = self.ifile_layout().bit(ino.0);
+        let bitmap = self.source().block(&self.tree.ifile, bit.block)?;
+        Ok(bitmap.is_some_and(|bitmap| test_bit(&bitmap, bit.bit)))
+    }
+
+    /// An inode as it lies on disk, whatever its state.
+    pub(crate) fn raw_inode(&self, ino: Ino) -> Result<RawInode> {
+        let slot = self.ifile_layout().entry(ino.0);
+        let block = self.source().block(&self.tree.ifile, slot.block)?.ok_or(Error::Stale)?;
+        RawInode::parse(&block[slot.offset..]).map_err(|source| Error::bad_inode(ino, source))
+    }
+
+    /// The inode of a file that exists in this tree.
+    pub(crate) fn inode(&self, ino: Ino) -> Result<RawInode> {
+        let inode = self.raw_inode(ino)?;
+        if inode.i_links_count.get() == 0 {
+            return Err(Error::Stale);
+        }
+        inode.file_type().map_err(|source| Error::bad_inode(ino, source))?;
+        Ok(inode)
+    }
+
+    /// What every mount demands of the root directory (docs/format.md §6).
+    pub(crate) fn check_root(&self) -> Result<()> {
+        let root = self.inode(Ino::ROOT)?;
+        if root.i_mode.get() & S_IFMT != S_IFDIR || root.i_size.get() == 0 {
+            return Err(Error::Inconsistent(
+                "the root inode is not a directory with entries".into(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl File {
+    /// Fails unless the file is a directory.
+    fn require_directory(&self) -> Result<()> {
+        match self.file_type() {
+            FileType::Directory => Ok(()),
+            _ => Err(Error::NotDirectory),
+        }
+    }
+
+    /// Fails unless the file has content that can be read.
+    fn require_regular(&self) -> Result<()> {
+        match self.file_type() {
+            FileType::Regular => Ok(()),
+            FileType::Directory => Err(Error::IsDirectory),
+            _ => Err(Error::Invalid("only regular files can be read")),
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Reading directories: linear blocks on disk (docs/format.md §13), positions of names in memory.
+//!
+//! [`Positions`] say where a name is, if it is there at all, but not the name itself: eight bytes of
+//! memory for each, so that they are smaller than the directory. A lookup then reads one block,
+//! whatever the size of the directory. Without them it is searched from its first block to its last.
+//!
+//! A position is a byte offset in the file, and a record never moves while it lives. So listing a
+//! directory needs no positions.
+
+use std::hash::{BuildHasher, RandomState};
+use std::ops::ControlFlow;
+
+use hashbrown::HashTable;
+use nilfs_ondisk::dirent::{self, NAME_MAX, Record};
+use nilfs_ondisk::{BlockSize, FileBlock, FormatError, Ino};
+
+use super::View;
+use super::content::Content;
+use crate::block::Block;
+use crate::error::{Error, Result};
+use crate::fs::DirEntry;
+
+/// Where the names of a directory are.
+#[derive(Debug, Default)]
+pub(crate) struct Positions {
+    slots: HashTable<Slot>,
+    hasher: RandomState,
+}
+
+/// A name with this hash has its record here, in units of [`STEP`] bytes from the start of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Slot {
+    hash: u32,
+    at: u32,
+}
+
+/// Records begin at multiples of this.
+const STEP: u64 = 4;
+
+impl Slot {
+    /// The hash as the table wants it, with all of its bits in use.
+    fn spread(&self) -> u64 {
+        u64::from(self.hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+/// Where the record of a name is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Position {
+    /// The file that the name leads to.
+    pub(crate) ino: Ino,
+    pub(crate) block: FileBlock,
+    /// Bytes from the start of the block.
+    pub(crate) offset: usize,
+}
+
+/// A record's place as [`Positions`] have it, if they can have it.
+pub(crate) fn compact(block_size: BlockSize, key: FileBlock, offset: usize) -> Option<u32> {
+    let start = key.0.checked_mul(block_size.bytes64())?;
+    u32::try_from((start + offset as u64) / STEP).ok()
+}
+
+impl Positions {
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.slots.allocation_size()
+    }
+
+    fn slot(&self, name: &[u8], at: u32) -> Slot {
+        Slot { hash: self.hasher.hash_one(name) as u32, at }
+    }
+
+    /// Notes that the record of a name is at a [`compact`] place.
+    pub(crate) fn insert(&mut self, name: &[u8], at: u32) {
+        let slot = self.slot(name, at);
+        self.slots.insert_unique(slot.spread(), slot, Slot::spread);
+    }
+
+    /// Notes that it is there no more.
+    pub(crate) fn remove(&mut self, name: &[u8], at: u32) {
+        let slot = self.slot(name, at);
+        if let Ok(found) = self.slots.find_entry(slot.spread(), |other| *other == slot) {
+            found.remove();
+        }
+    }
+
+    /// The places where a name may be.
+    fn candidates(&self, name: &[u8]) -> impl Iterator<Item = u32> {
+        let slot = self.slot(name, 0);
+        let same = self.slots.iter_hash(slot.spread()).filter(move |it| it.hash == slot.hash);
+        same.map(|other| other.at)
+    }
+}
+
+/// Fails unless `name` can be a name of a file.
+pub(crate) fn check(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_MAX {
+        return Err(Error::NameTooLong);
+    }
+    if name.is_empty() || name.iter().any(|&byte| byte == 0 || byte == b'/') {
+        return Err(Error::Invalid("a name must not be empty or contain a slash or a NUL"));
+    }
+    Ok(())
+}
+
+/// The blocks of a directory from one on. Each has a place of its own on the device, so more than the
+/// device has is damage, which nobody should look through.
+fn blocks(
+    dir: &impl Content,
+    view: &View,
+    from: FileBlock,
+) -> Result<impl Iterator<Item = FileBlock>> {
+    let geometry = view.store.geometry();
+    let count = geometry.block_size.blocks_for(dir.file().size());
+    if count > geometry.nsegments.saturating_mul(geometry.blocks_per_segment.into()) {
+        return Err(Error::Inconsistent(format!(
+            "directory {} has {count} blocks, more than the volume",
+            dir.file().ino()
+        )));
+    }
+    Ok((from.0..count).map(FileBlock))
+}
+
+/// A block of a directory, which has no holes.
+fn block_of(dir: &impl Content, view: &View, key: FileBlock) -> Result<Block> {
+    dir.block(view, key)?.ok_or_else(|| {
+        Error::missing(format_args!("block {key} of directory {}", dir.file().ino()))
+    })
+}
+
+/// The error for a block of a directory that is no sequence of records.
+pub(crate) fn damaged(dir: Ino, key: FileBlock) -> impl Fn(FormatError) -> Error {
+    let what = format!("block {key} of directory {dir}");
+    move |source| Error::Corrupt { what: what.clone(), block: None, source }
+}
+
+/// Calls `visit` with every record, used or not, of the blocks from one on, until it breaks.
+pub(crate) fn records(
+    dir: &impl Content,
+    view: &View,
+    from: FileBlock,
+    visit: &mut dyn FnMut(FileBlock, Record<'_>) -> ControlFlow<()>,
+) -> Result<()> {
+    for key in blocks(dir, view, from)? {
+        let block = block_of(dir, view, key)?;
+        for record in dirent::records(&block) {
+            let record = record.map_err(damaged(dir.file().ino(), key))?;
+            if visit(key, record).is_break() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The positions of all names, unless they take more than `limit` bytes.
+pub(crate) fn positions(
+    dir: &impl Content,
+    view: &View,
+    limit: usize,
+) -> Result<Option<Positions>> {
+    let mut positions = Some(Positions::default());
+    let block_size = view.store.block_size();
+    records(dir, view, FileBlock(0), &mut |key, record| {
+        if record.is_used()
+            && let Some(known) = &mut positions
+        {
+            match compact(block_size, key, record.offset) {
+                Some(at) => known.insert(record.name, at),
+                None => positions = None,
+            }
+        }
+        positions.take_if(|known| known.bytes() > limit);
+        if positions.is_none() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(positions)
+}
+
+/// Looks for a name where `positions` say that it may be, or everywhere without them.
+pub(crate) fn find(
+    dir: &impl Content,
+    view: &View,
+    positions: Option<&Positions>,
+    name: &[u8],
+) -> Result<Option<Position>> {
+    if let Some(positions) = positions {
+        let found = |at| find_at(dir, view, at, name).transpose();
+        return positions.candidates(name).find_map(found).transpose();
+    }
+    let mut found = None;
+    records(dir, view, FileBlock(0), &mut |block, record| {
+        if record.is_used() && record.name == name {
+            found = Some(Position { ino: record.ino, block, offset: record.offset });
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(found)
+}
+
+/// Looks for a name at one place.
+fn find_at(dir: &impl Content, view: &View, at: u32, name: &[u8]) -> Result<Option<Position>> {
+    let block_size = view.store.block_size();
+    let at = u64::from(at) * STEP;
+    let (key, offset) = (block_size.block_of(at), (at % block_size.bytes64()) as usize);
+    let block = block_of(dir, view, key)?;
+    let record = dirent::record_at(&block, offset).map_err(damaged(dir.file().ino(), key))?;
+    let found = record.is_used() && record.name == name;
+    Ok(found.then_some(Position { ino: record.ino, block: key, offset }))
+}
+
+/// Whether there is nothing in the directory but "." and "..".
+pub(crate) fn is_empty(dir: &impl Content, view: &View) -> Result<bool> {
+    let mut empty = true;
+    records(dir, view, FileBlock(0), &mut |_, record| {
+        empty = !record.is_used() || matches!(record.name, b"." | b"..");
+        if empty { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    Ok(empty)
+}
+
+/// Calls `emit` with the entries from byte offset `cookie` on, until it says that it is full.
+pub(crate) fn read(
+    dir: &impl Content,
+    view: &View,
+    cookie: u64,
+    emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+) -> Result<()> {
+    let block_size = view.store.block_size();
+    records(dir, view, block_size.block_of(cookie), &mut |key, record| {
+        let at = key.0 * block_size.bytes64() + record.offset as u64;
+        if at < cookie || !record.is_used() {
+            return ControlFlow::Continue(());
+        }
+        let (ino, name, file_type) = (record.ino, record.name, record.file_type());
+        match emit(DirEntry { ino, name, file_type, next: at + 1 }) {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_the_same_hash_are_told_apart_by_their_place() {
+        let mut positions = Positions::default();
+        for at in [4, 8] {
+            positions.insert(b"name", at);
+        }
+        let mut found: Vec<u32> = positions.candidates(b"name").collect();
+        found.sort_unstable();
+        assert_eq!(found, [4, 8]);
+        positions.remove(b"name", 4);
+        assert_eq!(positions.candidates(b"name").collect::<Vec<_>>(), [8]);
+    }
+}

@@ -1,0 +1,126 @@
+//! What all trees of a volume have in common: where blocks are now, which checkpoints somebody looks
+//! at, and where the names of large directories are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nilfs_ondisk::bmap::Root;
+use nilfs_ondisk::{Cno, Ino};
+use parking_lot::{Mutex, RwLock};
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+
+use super::names::{self, Positions};
+use super::{File, Tree, TreeRoot, View};
+use crate::bmap::Source;
+use crate::checkpoints;
+use crate::error::Result;
+
+/// Blocks of a directory that are searched for a name sooner than that somebody notes where its names
+/// are.
+const SEARCHED_BLOCKS: u64 = 4;
+
+/// Directories whose names are expected to be known at a time.
+const DIRECTORIES: usize = 1024;
+
+/// What all trees of a volume share.
+pub(crate) struct Shared {
+    /// The newest checkpoint, and the DAT through which every tree finds its blocks.
+    newest: RwLock<View>,
+    /// Checkpoints that are looked at, and by how many.
+    kept: Mutex<BTreeMap<Cno, usize>>,
+    /// Where the names of large directories are.
+    names: Cache<(Cno, Ino), Arc<Positions>, Bytes>,
+    /// Bytes that the names of one directory may take.
+    most: usize,
+}
+
+/// Counts the memory of what is cached.
+#[derive(Clone)]
+struct Bytes;
+
+impl Weighter<(Cno, Ino), Arc<Positions>> for Bytes {
+    fn weight(&self, _: &(Cno, Ino), positions: &Arc<Positions>) -> u64 {
+        positions.bytes() as u64
+    }
+}
+
+impl Shared {
+    /// What the trees of a volume share whose newest checkpoint is `newest`; the positions of names
+    /// may take `bytes` of memory.
+    pub(crate) fn new(newest: View, bytes: usize) -> Arc<Self> {
+        Arc::new(Self {
+            newest: RwLock::new(newest),
+            kept: Mutex::default(),
+            names: Cache::with_weighter(DIRECTORIES, bytes as u64, Bytes),
+            most: bytes / 4,
+        })
+    }
+
+    /// The newest checkpoint.
+    pub(crate) fn newest(&self) -> View {
+        self.newest.read().clone()
+    }
+
+    /// Puts another one in its place. Returns the one before.
+    pub(crate) fn publish(&self, newest: View) -> View {
+        std::mem::replace(&mut *self.newest.write(), newest)
+    }
+
+    /// Opens the tree of a checkpoint.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        source: Source<'_>,
+        cpfile: &Root,
+        cno: Cno,
+    ) -> Result<Tree> {
+        let entry = checkpoints::checkpoint(source, cpfile, cno)?;
+        Tree::new(self, TreeRoot::new(&entry)?, self.keep(cno))
+    }
+
+    /// Keeps what a checkpoint needs from being cleaned away by steps that choose their victims from
+    /// now on, until the value is dropped.
+    pub(crate) fn keep(self: &Arc<Self>, cno: Cno) -> Kept {
+        *self.kept.lock().entry(cno).or_default() += 1;
+        Kept { shared: Arc::clone(self), cno }
+    }
+
+    /// The checkpoints that are kept that way, ascending.
+    pub(crate) fn kept(&self) -> Vec<Cno> {
+        self.kept.lock().keys().copied().collect()
+    }
+
+    /// Where the names of a directory of a view are, if it pays to know that.
+    pub(crate) fn positions(&self, view: &View, dir: &File) -> Result<Option<Arc<Positions>>> {
+        if view.store.block_size().blocks_for(dir.size()) <= SEARCHED_BLOCKS {
+            return Ok(None);
+        }
+        let key = (view.tree.cno, dir.ino());
+        if let Some(known) = self.names.get(&key) {
+            return Ok(Some(known));
+        }
+        let found = names::positions(dir, view, self.most)?.map(Arc::new);
+        if let Some(found) = &found {
+            self.names.insert(key, Arc::clone(found));
+        }
+        Ok(found)
+    }
+}
+
+/// Keeps a checkpoint; see [`Shared::keep`].
+pub(crate) struct Kept {
+    shared: Arc<Shared>,
+    cno: Cno,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let mut kept = self.shared.kept.lock();
+        if let Some(count) = kept.get_mut(&self.cno) {
+            *count -= 1;
+            if *count == 0 {
+                kept.remove(&self.cno);
+            }
+        }
+    }
+}
