@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use nilfs_ondisk::BlockSize;
-use parking_lot::Mutex;
+
+use crate::host::{Mutex, Rank};
 
 /// The content of one block.
 pub(crate) type Block = Arc<[u8]>;
@@ -33,7 +34,8 @@ impl BlockPool {
     /// A pool for a file system that may have `dirty_limit` bytes of changes in memory.
     pub(crate) fn new(block_size: BlockSize, dirty_limit: u64) -> Self {
         let bytes = usize::try_from(dirty_limit / 4).unwrap_or(usize::MAX).min(POOL_BYTES);
-        Self { blocks: Mutex::default(), limit: bytes / block_size.bytes() }
+        let blocks = Mutex::new(Rank::BlockPool, Vec::new());
+        Self { blocks, limit: bytes / block_size.bytes() }
     }
 
     /// Returns all blocks to the system.

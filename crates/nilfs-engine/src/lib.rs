@@ -14,6 +14,7 @@ mod commit;
 mod dat;
 mod error;
 pub mod fs;
+mod host;
 mod log;
 mod metafile;
 pub mod mkfs;

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nilfs_device::{Claim, Device, IoSlice};
 use nilfs_ondisk::{BlockNr, BlockSize, Geometry};
-use parking_lot::RwLock;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, UnitWeighter};
 
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::error::{Error, Result};
+use crate::host::{Rank, RwLock};
 
 /// Memory for cached metadata blocks, in bytes, unless somebody says otherwise.
 const CACHE_BYTES: u64 = 64 << 20;
@@ -51,7 +51,8 @@ impl Store {
     pub(crate) fn new(device: Arc<dyn Device>, geometry: Geometry, seed: u32) -> Self {
         let cache = cache(cached_blocks(CACHE_BYTES, geometry.block_size));
         let nsegments = AtomicU64::new(geometry.nsegments);
-        let (cache_hits, cache_misses, held) = Default::default();
+        let (cache_hits, cache_misses) = Default::default();
+        let held = RwLock::new(Rank::ReadAhead, None);
         Self { device, geometry, nsegments, seed, cache, cache_hits, cache_misses, held }
     }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::{BlockNr, Cno, SegNum};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::cleaning::{Knowledge, Known};
@@ -19,6 +18,7 @@ use crate::cleaner::options::{CleanerOrder, CleanerState, Loss, Status, Usage};
 use crate::cleaner::table::SegmentTable;
 use crate::commit::{Chores, root_of};
 use crate::error::{Error, Result};
+use crate::host::{Mutex, MutexGuard};
 use crate::tree::{Kept, Tree};
 
 /// As many changed inodes cost at least what chores cost: blocks of the cpfile and their like.
@@ -420,7 +420,7 @@ impl Filesystem {
     }
 
     /// The log, for somebody who has a right to it.
-    pub(super) fn administer(&self) -> Result<parking_lot::MutexGuard<'_, Log>> {
+    pub(super) fn administer(&self) -> Result<MutexGuard<'_, Log>> {
         match &self.log {
             Some(log) => self.lock_writable(log),
             None => Err(self.check_writable().err().unwrap_or(Error::NoSpace)),

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
-
 use super::Filesystem;
 use crate::error::Result;
+use crate::host::{Condvar, Mutex, Rank};
 
 /// Changes in memory, in bytes, at which a checkpoint begins before its time: enough for large writes,
 /// little enough that the device has something to do while programs go on.
@@ -31,7 +30,7 @@ enum Due {
 }
 
 /// How the thread learns that there is something to do.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Wakeup {
     state: Mutex<Pending>,
     condition: Condvar,
@@ -44,6 +43,13 @@ struct Pending {
     /// Enough has changed that a checkpoint should not wait for its time.
     eager: bool,
     stop: bool,
+}
+
+impl Default for Wakeup {
+    fn default() -> Self {
+        let state = Mutex::new(Rank::Wakeup, Pending::default());
+        Self { state, condition: Condvar::default() }
+    }
 }
 
 impl Wakeup {
@@ -94,10 +100,11 @@ impl Wakeup {
                 self.condition.wait(&mut state);
                 continue;
             };
-            if due <= Instant::now() {
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return if changed.is_some() { Due::Checkpoint } else { Due::Look };
             }
-            self.condition.wait_until(&mut state, due);
+            self.condition.wait_for(&mut state, left);
         }
     }
 }

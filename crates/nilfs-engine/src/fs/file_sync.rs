@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{FileBlock, Ino};
-use parking_lot::Mutex;
 
 use super::Filesystem;
 use super::inode::{InodeRef, State};
@@ -24,6 +23,7 @@ use super::types::Order;
 use crate::block::Block;
 use crate::commit::{self, Chores, SyncedFile};
 use crate::error::Result;
+use crate::host::{Mutex, Rank};
 use crate::overlay::Placed;
 
 /// Changed blocks of a file up to which a data-sync log is written. Every sync looks through all that
@@ -41,8 +41,13 @@ struct Request {
 }
 
 /// Requests that nobody has taken yet.
-#[derive(Default)]
 pub(super) struct Waiting(Mutex<Vec<Arc<Request>>>);
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self(Mutex::new(Rank::SyncRequests, Vec::new()))
+    }
+}
 
 impl Filesystem {
     /// Makes a file durable: its content, its attributes, and the names that lead to it; with a

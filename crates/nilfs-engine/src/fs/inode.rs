@@ -2,7 +2,7 @@
 //! those that a commit is writing, and the newest checkpoint below. Reading through the layers is the
 //! same for every checkpoint (`tree/content.rs`); here is what changes them.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -10,7 +10,6 @@ use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::inode::{FileType, RawInode};
 use nilfs_ondisk::summary::FileTimes;
 use nilfs_ondisk::{BlockSize, FileBlock, Ino};
-use parking_lot::RwLock;
 use zerocopy::little_endian::{U16, U32, U64};
 
 use super::directory::Names;
@@ -18,6 +17,7 @@ use super::space::Space;
 use super::types::{Attr, Timestamp};
 use crate::block::{Block, BlockPool, bytes_mut, zeroed};
 use crate::error::{Error, Result};
+use crate::host::{Rank, RwLock};
 use crate::overlay::{FrozenInode, Lookup, Overlay};
 use crate::tree::content::{Content, InMemory, Place};
 use crate::tree::{File, View};
@@ -127,7 +127,12 @@ impl Inode {
             names_changed: 0,
             names: Names::default(),
         };
-        Ok(Self { ino, file_type, state: RwLock::new(state), residence: Residence::new() })
+        Ok(Self {
+            ino,
+            file_type,
+            state: RwLock::new(Rank::Inode, state),
+            residence: Residence::new(),
+        })
     }
 
     /// The inode number.
@@ -145,6 +150,12 @@ impl Inode {
     /// Fails unless the file is a directory.
     pub(super) fn require_directory(&self) -> Result<()> {
         if self.file_type == FileType::Directory { Ok(()) } else { Err(Error::NotDirectory) }
+    }
+
+    /// Its state, if nobody else refers to it: that takes no waiting, and so is no matter of which
+    /// locks are held.
+    pub(super) fn unshared(&self) -> impl DerefMut<Target = State> {
+        self.state.try_write().expect("nobody else refers to the inode")
     }
 
     /// Whether the newest checkpoint has everything that has changed. Only for the inode of which

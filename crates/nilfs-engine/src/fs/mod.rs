@@ -1,19 +1,6 @@
 //! The live file system: the newest checkpoint with the changes since on top, and the operations
-//! that a front end offers. It knows nothing of any front end.
-//!
-//! # Locks
-//!
-//! Taken in this order, each only if it is needed:
-//!
-//! 1. `log`: one commit at a time.
-//! 2. `gate`: shared by every operation that changes something, exclusive for the moment in which a
-//!    commit freezes what has changed.
-//! 3. `names`: operations on names exclude each other.
-//! 4. the state of *one* inode.
-//! 5. `view`, `table`, `numbers`: held for a moment, nothing is locked under them.
-//!
-//! A view is taken after the inode has been locked: a commit publishes the new DAT before the
-//! new maps of inodes, so the view is then never older than the map.
+//! that a front end offers. It knows nothing of any front end. In which order its
+//! locks are taken is in `host/rank.rs`.
 
 pub(crate) mod admin;
 mod background;
@@ -42,7 +29,6 @@ use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::palloc::{BlockRole, Palloc, test_bit};
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::{FileBlock, Ino};
-use parking_lot::{Mutex, RwLock};
 
 pub use background::Background;
 pub use inode::{Inode, InodeRef};
@@ -61,6 +47,7 @@ use self::sync::{Exposed, Log};
 use self::table::Table;
 use crate::block::BlockPool;
 use crate::error::{Error, Result};
+use crate::host::{Mutex, Rank, RwLock};
 use crate::recovery;
 use crate::store::Store;
 use crate::tree::{Shared, View};
@@ -202,7 +189,7 @@ impl Filesystem {
                 let opened = Log::open(&volume, !salvaged.is_empty());
                 let mut log = opened.map_err(no_room_to_recover)?;
                 log.recount(&volume.store)?;
-                Some(Mutex::new(log))
+                Some(Mutex::new(Rank::Log, log))
             }
         };
         let now = options.clock.now();
@@ -211,19 +198,19 @@ impl Filesystem {
             store: Arc::clone(&volume.store),
             trees: Shared::new(view, options.inode_cache()),
             log,
-            gate: RwLock::new(()),
-            names: Mutex::new(()),
-            table: Mutex::new(Table::new(options.inode_cache())),
-            numbers: Mutex::new(InodeNumbers::new(first_ino)),
+            gate: RwLock::new(Rank::Gate, ()),
+            names: Mutex::new(Rank::Names, ()),
+            table: Mutex::new(Rank::Table, Table::new(options.inode_cache())),
+            numbers: Mutex::new(Rank::Numbers, InodeNumbers::new(first_ino)),
             space: Space::default(),
             pool: BlockPool::new(volume.store.block_size(), options.dirty_limit),
             freezes: AtomicU64::new(0),
             names_changed: AtomicU64::new(0),
             generation: AtomicU32::new(now.nanoseconds ^ now.seconds as u32),
-            stopped: RwLock::new(None),
+            stopped: RwLock::new(Rank::Stopped, None),
             wakeup: Wakeup::default(),
             cleaner: Cleaner::new(options.cleaner),
-            resizing: Mutex::new(()),
+            resizing: Mutex::new(Rank::Resize, ()),
             super_root: volume.super_root,
             changes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),

@@ -168,7 +168,7 @@ impl Filesystem {
             let raw = self.new_inode(&parent, new, file_type);
             let inode = Arc::new(Inode::new(ino, raw, true)?);
             {
-                let mut state = inode.state.write();
+                let mut state = inode.unshared();
                 state.names_changed = self.names_change();
                 match (file_type, target) {
                     (FileType::Directory, _) => {

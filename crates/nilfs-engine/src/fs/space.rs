@@ -20,9 +20,9 @@ use std::ops::{Add, RangeInclusive};
 
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::{FileBlock, Geometry, Ino};
-use parking_lot::Mutex;
 
 use crate::commit::Base;
+use crate::host::{Mutex, Rank};
 
 /// Blocks that one changed data block can cost: itself and the node above it. For each of them
 /// another block, of the DAT, may change, but no more than the DAT has.
@@ -207,8 +207,14 @@ impl Account {
 }
 
 /// The account.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Space(Mutex<Account>);
+
+impl Default for Space {
+    fn default() -> Self {
+        Self(Mutex::new(Rank::Space, Account::default()))
+    }
+}
 
 /// A claim of an operation that is under way.
 pub(crate) struct Claim<'a> {

@@ -15,7 +15,6 @@ use std::time::Duration;
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::superblock::{LogCursor, STATE_ERROR, STATE_VALID};
 use nilfs_ondisk::{BlockSize, Cno, FileBlock, SegNum, Seq};
-use parking_lot::{Mutex, MutexGuard};
 use zerocopy::little_endian::{U16, U64};
 
 use super::cleaning::{Knowledge, Quarantine};
@@ -25,6 +24,7 @@ use crate::checkpoints;
 use crate::commit::{self, Barred, Base, Chores, Commit, Frozen, Request};
 use crate::dat::DatEdit;
 use crate::error::{Error, Result};
+use crate::host::{Mutex, MutexGuard};
 use crate::log::writer::LogWrite;
 use crate::overlay::{FrozenInode, Overlay};
 use crate::segments::SufileEdit;
@@ -431,7 +431,7 @@ impl Filesystem {
         let most = self.options.dirty_limit / FREED_BLOCK_BYTES;
         let (mut blocks, mut waiting) = (0, false);
         let fits = |inode: &Inode| {
-            let own = inode.state.read().sectors(1);
+            let own = inode.unshared().sectors(1);
             let fits = blocks == 0 || blocks + own <= most * self.store.block_size().sectors();
             blocks += if fits { own } else { 0 };
             waiting |= !fits;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::{Cno, Ino};
-use parking_lot::{Mutex, RwLock};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
@@ -15,6 +14,7 @@ use super::{File, Tree, TreeRoot, View};
 use crate::bmap::Source;
 use crate::checkpoints;
 use crate::error::Result;
+use crate::host::{Mutex, Rank, RwLock};
 
 /// Blocks of a directory that are searched for a name sooner than that somebody notes where its names
 /// are.
@@ -50,8 +50,8 @@ impl Shared {
     /// may take `bytes` of memory.
     pub(crate) fn new(newest: View, bytes: usize) -> Arc<Self> {
         Arc::new(Self {
-            newest: RwLock::new(newest),
-            kept: Mutex::default(),
+            newest: RwLock::new(Rank::View, newest),
+            kept: Mutex::new(Rank::KeptTrees, BTreeMap::new()),
             names: Cache::with_weighter(DIRECTORIES, bytes as u64, Bytes),
             most: bytes / 4,
         })

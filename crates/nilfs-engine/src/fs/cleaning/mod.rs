@@ -25,7 +25,6 @@ use std::time::{Duration, Instant};
 
 use nilfs_ondisk::segment_usage::RawSegmentUsage;
 use nilfs_ondisk::{SegNum, Seq};
-use parking_lot::MutexGuard;
 
 pub(super) use self::knowledge::{Knowledge, Known};
 use self::moving::OpenSegment;
@@ -40,6 +39,7 @@ use crate::cleaner::relocate::{Content, Judge, LiveBlock, Refusal, merged};
 use crate::commit::{Chores, root_of};
 use crate::dat::Dat;
 use crate::error::{Error, Result};
+use crate::host::MutexGuard;
 use crate::segments;
 
 /// Numbers of moved and dead blocks that one commit takes up while programs wait for theirs.

@@ -4,8 +4,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
-
 use super::super::Filesystem;
 use super::super::space::{Cost, Effect};
 use super::{Shortage, Step, Wish, Work};
@@ -14,6 +12,7 @@ use crate::cleaner::options::{
     RunProgress,
 };
 use crate::error::{Error, Result};
+use crate::host::{Condvar, Mutex, MutexGuard, Rank};
 
 /// Without changes for so long, a volume is idle.
 const IDLE: Duration = Duration::from_secs(1);
@@ -29,7 +28,7 @@ const MOST_LOOKS: u32 = 1000;
 const LONG: Duration = Duration::from_secs(3600);
 
 /// The cleaner of a mounted volume.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Cleaner {
     work: Mutex<Work>,
     control: Mutex<Control>,
@@ -93,7 +92,14 @@ impl Wish {
 impl Cleaner {
     pub(crate) fn new(options: CleanerOptions) -> Self {
         let control = Control { options, ..Control::default() };
-        Self { control: Mutex::new(control), ..Self::default() }
+        Self {
+            work: Mutex::new(Rank::CleanerStep, Work::default()),
+            control: Mutex::new(Rank::CleanerControl, control),
+            condition: Condvar::default(),
+            totals: Mutex::new(Rank::CleanerTotals, CleanerTotals::default()),
+            gathering: Mutex::new(Rank::CleanerKnowledge, ()),
+            held_up: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn options(&self) -> CleanerOptions {
