@@ -36,9 +36,12 @@ pub use fs::admin::DeletedCheckpoints;
 pub use fs::cleaning::defrag::Defragmented;
 pub use fs::resize::ResizeProgress;
 pub use fs::{
-    Attr, Background, Clock, DirEntry, Entry, Filesystem, Inode, InodeRef, MountOptions, NewInode,
-    OnError, Order, RenameMode, Seek, SetAttr, SetTime, StatFs, SystemClock, Timestamp,
+    Attr, Background, DirEntry, Entry, Filesystem, Inode, InodeRef, MountOptions, NewInode,
+    OnError, Order, RenameMode, Seek, SetAttr, SetTime, StatFs,
 };
+#[cfg(feature = "shuttle")]
+pub use host::world;
+pub use host::{Clock, SystemClock, Timestamp};
 pub use log::reader::Log;
 pub use nilfs_ondisk::inode::{DeviceCode, FileType};
 pub use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum};

@@ -6,7 +6,6 @@
 //! because the page cache of the system above keeps them already.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use nilfs_device::{Claim, Device, IoSlice};
 use nilfs_ondisk::{BlockNr, BlockSize, Geometry};
@@ -15,6 +14,7 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, UnitWeighter};
 
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::error::{Error, Result};
+use crate::host::atomic::{AtomicU64, Ordering};
 use crate::host::{Rank, RwLock};
 
 /// Memory for cached metadata blocks, in bytes, unless somebody says otherwise.

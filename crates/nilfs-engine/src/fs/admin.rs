@@ -1,7 +1,6 @@
 //! What an administrator asks of a mounted volume: checkpoints and snapshots, the cleaner, space.
 
 use std::ops::{ControlFlow, RangeInclusive};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nilfs_ondisk::lifetime::Lifetime;
@@ -18,6 +17,7 @@ use crate::cleaner::options::{CleanerOrder, CleanerState, Loss, Status, Usage};
 use crate::cleaner::table::SegmentTable;
 use crate::commit::{Chores, root_of};
 use crate::error::{Error, Result};
+use crate::host::atomic::Ordering;
 use crate::host::{Mutex, MutexGuard};
 use crate::tree::{Kept, Tree};
 

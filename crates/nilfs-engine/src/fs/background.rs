@@ -2,12 +2,11 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Filesystem;
 use crate::error::Result;
-use crate::host::{Condvar, Mutex, Rank};
+use crate::host::{Condvar, Instant, JoinHandle, Mutex, Rank, sleep, spawn};
 
 /// Changes in memory, in bytes, at which a checkpoint begins before its time: enough for large writes,
 /// little enough that the device has something to do while programs go on.
@@ -119,7 +118,7 @@ pub struct Background {
 impl Background {
     fn start(&mut self, name: &str, work: fn(&Filesystem)) -> io::Result<()> {
         let fs = Arc::clone(&self.fs);
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || work(&fs))?;
+        let thread = spawn(name, move || work(&fs))?;
         self.threads.push(thread);
         Ok(())
     }
@@ -194,7 +193,7 @@ impl Filesystem {
     pub(super) fn throttle(&self, pages: u64) -> Result<()> {
         let shortage = self.space.shortage();
         if shortage > 0.0 && self.cleaner.is_working() {
-            thread::sleep(SLOWEST_PAGE.mul_f64(pages as f64 * shortage * shortage));
+            sleep(SLOWEST_PAGE.mul_f64(pages as f64 * shortage * shortage));
         }
         let page = self.store.block_size().bytes64();
         if self.space.dirty_memory(page) >= EAGER_BYTES.min(self.options.dirty_limit / 4) {

@@ -11,7 +11,6 @@
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{FileBlock, Ino};
@@ -23,6 +22,7 @@ use super::types::Order;
 use crate::block::Block;
 use crate::commit::{self, Chores, SyncedFile};
 use crate::error::Result;
+use crate::host::atomic::{AtomicBool, Ordering};
 use crate::host::{Mutex, Rank};
 use crate::overlay::Placed;
 

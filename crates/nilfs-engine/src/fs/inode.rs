@@ -4,7 +4,6 @@
 
 use std::ops::{ControlFlow, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::inode::{FileType, RawInode};
@@ -14,10 +13,11 @@ use zerocopy::little_endian::{U16, U32, U64};
 
 use super::directory::Names;
 use super::space::Space;
-use super::types::{Attr, Timestamp};
+use super::types::Attr;
 use crate::block::{Block, BlockPool, bytes_mut, zeroed};
 use crate::error::{Error, Result};
-use crate::host::{Rank, RwLock};
+use crate::host::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::host::{Rank, RwLock, Timestamp};
 use crate::overlay::{FrozenInode, Lookup, Overlay};
 use crate::tree::content::{Content, InMemory, Place};
 use crate::tree::{File, View};

@@ -21,8 +21,6 @@ mod types;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
 
 use nilfs_device::Device;
 use nilfs_ondisk::lifetime::Lifetime;
@@ -33,8 +31,8 @@ use nilfs_ondisk::{FileBlock, Ino};
 pub use background::Background;
 pub use inode::{Inode, InodeRef};
 pub use types::{
-    Attr, Clock, DirEntry, MountOptions, NewInode, OnError, Order, RenameMode, Seek, SetAttr,
-    SetTime, StatFs, SystemClock, Timestamp,
+    Attr, DirEntry, MountOptions, NewInode, OnError, Order, RenameMode, Seek, SetAttr, SetTime,
+    StatFs,
 };
 
 use self::background::Wakeup;
@@ -47,7 +45,8 @@ use self::sync::{Exposed, Log};
 use self::table::Table;
 use crate::block::BlockPool;
 use crate::error::{Error, Result};
-use crate::host::{Mutex, Rank, RwLock};
+use crate::host::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::host::{Instant, Mutex, Rank, RwLock, Timestamp};
 use crate::recovery;
 use crate::store::Store;
 use crate::tree::{Shared, View};

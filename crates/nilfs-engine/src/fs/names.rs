@@ -4,7 +4,6 @@
 //! come in between, because they hold the gate.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use nilfs_ondisk::inode::{FileType, LINK_MAX, RawInode};
 use nilfs_ondisk::{FileBlock, Ino, dirent};
@@ -13,10 +12,12 @@ use zerocopy::little_endian::{U16, U32};
 use super::directory::{self, check_new_name};
 use super::inode::{Inode, InodeRef, State};
 use super::space::{Cost, Effect};
-use super::types::{Attr, DirEntry, NewInode, RenameMode, SetAttr, Timestamp};
+use super::types::{Attr, DirEntry, NewInode, RenameMode, SetAttr};
 use super::{Entry, Filesystem};
 use crate::block::{bytes_mut, zeroed};
 use crate::error::{Error, Result};
+use crate::host::Timestamp;
+use crate::host::atomic::Ordering;
 use crate::tree::content::Content;
 use crate::tree::names;
 

@@ -9,7 +9,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nilfs_ondisk::bmap::Root;
@@ -24,6 +23,7 @@ use crate::checkpoints;
 use crate::commit::{self, Barred, Base, Chores, Commit, Frozen, Request};
 use crate::dat::DatEdit;
 use crate::error::{Error, Result};
+use crate::host::atomic::{AtomicU64, Ordering};
 use crate::host::{Mutex, MutexGuard};
 use crate::log::writer::LogWrite;
 use crate::overlay::{FrozenInode, Overlay};

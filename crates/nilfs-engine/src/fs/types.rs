@@ -1,38 +1,13 @@
 //! The words of the file system's interface: attributes, requests, options.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use nilfs_ondisk::inode::{DeviceCode, FileType};
 use nilfs_ondisk::{Cno, Ino};
 
 use crate::cleaner::options::CleanerOptions;
-
-/// A moment, in seconds and nanoseconds since 1970; seconds can be negative.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Timestamp {
-    /// Whole seconds.
-    pub seconds: i64,
-    /// Nanoseconds after them, below 1 000 000 000.
-    pub nanoseconds: u32,
-}
-
-/// Where the engine gets the time from.
-pub trait Clock: Send + Sync {
-    /// The present moment.
-    fn now(&self) -> Timestamp;
-}
-
-/// The clock of the operating system.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> Timestamp {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
-    }
-}
+use crate::host::{Clock, SystemClock, Timestamp};
 
 /// What a sync of one file makes durable (mount option `order`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

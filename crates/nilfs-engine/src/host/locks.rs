@@ -4,26 +4,27 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use super::machine;
 use super::rank::{Held, Rank, Ranked};
 
 /// What only one thread at a time gets at.
 pub(crate) struct Mutex<T> {
     ranked: Ranked,
-    lock: parking_lot::Mutex<T>,
+    lock: machine::Mutex<T>,
 }
 
 /// What is in a [`Mutex`], while it is locked.
-pub(crate) struct MutexGuard<'a, T>(Guard<parking_lot::MutexGuard<'a, T>>);
+pub(crate) struct MutexGuard<'a, T>(Guard<machine::MutexGuard<'a, T>>);
 
 /// What any number of threads look at, or one changes.
 pub(crate) struct RwLock<T> {
     ranked: Ranked,
-    lock: parking_lot::RwLock<T>,
+    lock: machine::RwLock<T>,
 }
 
 /// Threads wait here for another to change what is in a [`Mutex`]. They may also wake without that.
 #[derive(Debug, Default)]
-pub(crate) struct Condvar(parking_lot::Condvar);
+pub(crate) struct Condvar(machine::Condvar);
 
 /// A lock that is held, with the note of that.
 pub(crate) struct Guard<G> {
@@ -34,7 +35,7 @@ pub(crate) struct Guard<G> {
 
 impl<T> Mutex<T> {
     pub(crate) fn new(rank: Rank, value: T) -> Self {
-        Self { ranked: Ranked::new(rank), lock: parking_lot::Mutex::new(value) }
+        Self { ranked: Ranked::new(rank), lock: machine::Mutex::new(value) }
     }
 
     #[cfg_attr(debug_assertions, track_caller)]
@@ -55,38 +56,38 @@ impl<T> MutexGuard<'_, T> {
     /// Releases the lock, to the thread that has waited longest if there is one.
     pub(crate) fn unlock_fair(guard: Self) {
         let Guard { guard, held } = guard.0;
-        parking_lot::MutexGuard::unlock_fair(guard);
+        machine::MutexGuard::unlock_fair(guard);
         drop(held);
     }
 }
 
 impl<T> RwLock<T> {
     pub(crate) fn new(rank: Rank, value: T) -> Self {
-        Self { ranked: Ranked::new(rank), lock: parking_lot::RwLock::new(value) }
+        Self { ranked: Ranked::new(rank), lock: machine::RwLock::new(value) }
     }
 
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn read(&self) -> Guard<parking_lot::RwLockReadGuard<'_, T>> {
+    pub(crate) fn read(&self) -> Guard<machine::RwLockReadGuard<'_, T>> {
         self.ranked.before_waiting();
         let guard = self.lock.read();
         Guard { guard, held: self.ranked.locked() }
     }
 
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn write(&self) -> Guard<parking_lot::RwLockWriteGuard<'_, T>> {
+    pub(crate) fn write(&self) -> Guard<machine::RwLockWriteGuard<'_, T>> {
         self.ranked.before_waiting();
         let guard = self.lock.write();
         Guard { guard, held: self.ranked.locked() }
     }
 
     /// Locks it for changing unless that takes waiting.
-    pub(crate) fn try_write(&self) -> Option<Guard<parking_lot::RwLockWriteGuard<'_, T>>> {
+    pub(crate) fn try_write(&self) -> Option<Guard<machine::RwLockWriteGuard<'_, T>>> {
         let guard = self.lock.try_write()?;
         Some(Guard { guard, held: self.ranked.locked() })
     }
 
     /// Locks it for looking unless that takes waiting.
-    pub(crate) fn try_read(&self) -> Option<Guard<parking_lot::RwLockReadGuard<'_, T>>> {
+    pub(crate) fn try_read(&self) -> Option<Guard<machine::RwLockReadGuard<'_, T>>> {
         let guard = self.lock.try_read()?;
         Some(Guard { guard, held: self.ranked.locked() })
     }

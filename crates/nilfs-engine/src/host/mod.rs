@@ -1,10 +1,26 @@
-//! What the engine needs of the machine it runs on, besides a device: locks.
+//! What the engine needs of the machine it runs on, besides a device: locks, atomic variables,
+//! threads, sleeping, time.
 //!
-//! No other module of the engine names a library for them, so that all of them are ranked, and so
-//! that a model of concurrency can take their place.
+//! No other module of the engine names a library for any of them. So all locks are ranked, and
+//! with the feature `shuttle` all of it is simulated: then a test decides which thread goes on and
+//! how time passes, and a seed replays it.
 
+mod clock;
 mod locks;
 mod rank;
+#[cfg(not(feature = "shuttle"))]
+mod real;
+#[cfg(feature = "shuttle")]
+mod simulated;
 
+#[cfg(not(feature = "shuttle"))]
+use self::real as machine;
+#[cfg(feature = "shuttle")]
+use self::simulated as machine;
+
+pub use self::clock::{Clock, SystemClock, Timestamp};
 pub(crate) use self::locks::{Condvar, Mutex, MutexGuard, RwLock};
+pub(crate) use self::machine::{Instant, JoinHandle, atomic, sleep, spawn};
 pub(crate) use self::rank::Rank;
+#[cfg(feature = "shuttle")]
+pub use self::simulated::world;

@@ -56,6 +56,7 @@ mod checked {
     use std::cell::RefCell;
 
     use super::Rank;
+    use crate::host::machine::thread_local;
 
     thread_local! {
         /// The ranks of the locks that the thread holds, in the order in which it took them.
@@ -78,7 +79,7 @@ mod checked {
         /// To be called before waiting for the lock.
         #[track_caller]
         pub(in crate::host) fn before_waiting(self) {
-            let highest = HELD.with_borrow(|held| held.iter().max().copied());
+            let highest = HELD.with(|held| held.borrow().iter().max().copied());
             if let Some(highest) = highest {
                 assert!(highest < self.0, "{:?} is locked while {highest:?} is held", self.0);
             }
@@ -86,7 +87,7 @@ mod checked {
 
         /// To be called with the lock held.
         pub(in crate::host) fn locked(self) -> Held {
-            HELD.with_borrow_mut(|held| held.push(self.0));
+            HELD.with(|held| held.borrow_mut().push(self.0));
             Held(self.0)
         }
     }
@@ -95,15 +96,20 @@ mod checked {
         /// To be called before giving the lock up until a condition is signalled.
         #[track_caller]
         pub(in crate::host) fn before_sleeping(&self) {
-            HELD.with_borrow(|held| {
-                assert_eq!(held[..], [self.0], "a thread sleeps while it holds other locks");
+            HELD.with(|held| {
+                assert_eq!(
+                    held.borrow()[..],
+                    [self.0],
+                    "a thread sleeps while it holds other locks"
+                );
             });
         }
     }
 
     impl Drop for Held {
         fn drop(&mut self) {
-            HELD.with_borrow_mut(|held| {
+            HELD.with(|held| {
+                let mut held = held.borrow_mut();
                 let last = held.iter().rposition(|rank| *rank == self.0);
                 held.remove(last.expect("a lock that is released was taken by this thread"));
             });

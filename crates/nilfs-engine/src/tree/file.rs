@@ -6,7 +6,8 @@ use nilfs_ondisk::inode::{DeviceCode, FileType, RawInode};
 
 use super::content::Content;
 use crate::error::{Error, Result};
-use crate::fs::{Attr, Timestamp};
+use crate::fs::Attr;
+use crate::host::Timestamp;
 
 /// A file as a checkpoint has it. It knows no block addresses, so it stays what it is wherever its
 /// blocks are moved.

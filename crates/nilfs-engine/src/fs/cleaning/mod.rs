@@ -20,8 +20,7 @@ mod quarantine;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nilfs_ondisk::segment_usage::RawSegmentUsage;
 use nilfs_ondisk::{SegNum, Seq};
@@ -39,7 +38,8 @@ use crate::cleaner::relocate::{Content, Judge, LiveBlock, Refusal, merged};
 use crate::commit::{Chores, root_of};
 use crate::dat::Dat;
 use crate::error::{Error, Result};
-use crate::host::MutexGuard;
+use crate::host::atomic::Ordering;
+use crate::host::{Instant, MutexGuard, sleep};
 use crate::segments;
 
 /// Numbers of moved and dead blocks that one commit takes up while programs wait for theirs.
@@ -461,7 +461,7 @@ impl Filesystem {
             work.open = moves.open;
             if part.is_some() {
                 MutexGuard::unlock_fair(log);
-                std::thread::sleep(started.elapsed());
+                sleep(started.elapsed());
                 continue;
             }
             if let Some(known) = log.knowledge.ready() {

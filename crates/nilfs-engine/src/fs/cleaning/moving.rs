@@ -1,8 +1,6 @@
 //! Moving live blocks: out of their segments into segments beside the chain of logs.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
 
@@ -13,6 +11,8 @@ use crate::cleaner::relocate::LiveBlock;
 use crate::commit::{self, Beside, Chores, MovedBlock, MovedLogs};
 use crate::dat::Moved;
 use crate::error::{Error, Result};
+use crate::host::atomic::Ordering;
+use crate::host::{Instant, sleep};
 use crate::log::writer::LogWrite;
 
 /// Blocks that are read together at most.
@@ -201,7 +201,7 @@ impl Filesystem {
             let now = self.syncs.load(Ordering::Relaxed);
             if now != std::mem::replace(&mut syncs, now) {
                 self.flush_moved()?;
-                std::thread::sleep(started.elapsed());
+                sleep(started.elapsed());
             }
         }
         Ok(())

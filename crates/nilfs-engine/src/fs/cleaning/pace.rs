@@ -1,8 +1,7 @@
 //! When the cleaner works: ahead of need while nobody writes, beside the writers when clean segments
 //! become few, for a writer that finds no room, and when somebody asks for it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::super::Filesystem;
 use super::super::space::{Cost, Effect};
@@ -12,7 +11,8 @@ use crate::cleaner::options::{
     RunProgress,
 };
 use crate::error::{Error, Result};
-use crate::host::{Condvar, Mutex, MutexGuard, Rank};
+use crate::host::atomic::{AtomicBool, Ordering};
+use crate::host::{Condvar, Instant, Mutex, MutexGuard, Rank, sleep};
 
 /// Without changes for so long, a volume is idle.
 const IDLE: Duration = Duration::from_secs(1);
@@ -422,7 +422,7 @@ impl Filesystem {
                 }
                 return false;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            sleep(Duration::from_millis(1));
         }
         self.cleaner.held_up.store(false, Ordering::Relaxed);
         true
@@ -439,7 +439,7 @@ impl Filesystem {
                     return;
                 }
             }
-            std::thread::sleep(Duration::from_millis(1));
+            sleep(Duration::from_millis(1));
         }
     }
 }
