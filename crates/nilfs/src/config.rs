@@ -15,8 +15,7 @@ use anyhow::Context;
 use nilfs_engine::CleanerOptions;
 
 pub use cleanerd::HELP as CLEANERD_HELP;
-pub use settings::HELP as SETTINGS_HELP;
-pub use settings::{CleanerSettings, PERIOD, amount, interval, policy, protection};
+pub use settings::{SETTINGS, VALUES_HELP, amount, interval, set};
 
 /// The settings of nilfs-utils' cleaner (docs/cleaning.md).
 const CLEANERD: &str = "/etc/nilfs_cleanerd.conf";
@@ -27,8 +26,8 @@ const OURS: &str = "/etc/nilfs.toml";
 /// What files have said.
 #[derive(Debug, Default, PartialEq)]
 pub struct Loaded {
-    /// Settings that some file names.
-    pub cleaner: CleanerSettings,
+    /// The settings, with defaults for all that no file names.
+    pub cleaner: CleanerOptions,
     /// What was wrong.
     pub warnings: Vec<Warning>,
 }
@@ -52,21 +51,15 @@ impl fmt::Display for Warning {
 }
 
 impl Loaded {
-    /// The settings with defaults for all that no file names.
-    pub fn options(&self) -> CleanerOptions {
-        self.cleaner.over(CleanerOptions::default())
-    }
-
     /// Takes a file in, whose settings win over those so far.
     fn add(&mut self, file: &Path, text: &str) {
         let mut warn = |line, problem| {
             self.warnings.push(Warning { file: file.to_owned(), line, problem });
         };
-        let settings = match file.extension().is_some_and(|extension| extension == "toml") {
-            true => ours::parse(text, &mut warn),
-            false => cleanerd::parse(text, &mut warn),
-        };
-        self.cleaner = settings.or(self.cleaner);
+        match file.extension().is_some_and(|extension| extension == "toml") {
+            true => ours::read(text, &mut self.cleaner, &mut warn),
+            false => cleanerd::read(text, &mut self.cleaner, &mut warn),
+        }
     }
 }
 
@@ -117,7 +110,7 @@ mod tests {
             min_clean: Amount::Percent(5),
             ..CleanerOptions::default()
         };
-        assert_eq!(loaded.options(), expected);
+        assert_eq!(loaded.cleaner, expected);
     }
 
     #[test]
@@ -133,6 +126,6 @@ mod tests {
         loaded.add(Path::new("/etc/x.conf"), "use_set_suinfo\nfrobnicate 1\n");
         let said: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
         assert_eq!(said, ["/etc/x.conf, line 2: there is no setting \"frobnicate\""]);
-        assert_eq!(loaded.options(), CleanerOptions::default());
+        assert_eq!(loaded.cleaner, CleanerOptions::default());
     }
 }

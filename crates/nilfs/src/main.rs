@@ -12,6 +12,7 @@ mod commands;
 mod completions;
 mod config;
 mod control;
+mod definition;
 mod device;
 mod drop_in;
 mod exit;

@@ -13,7 +13,6 @@ mod settings;
 mod text;
 
 pub use page::Page;
-pub use text::terms;
 
 /// All pages, those of the drop-ins included.
 pub fn pages() -> Vec<Page> {

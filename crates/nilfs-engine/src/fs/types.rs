@@ -63,6 +63,38 @@ pub struct MountOptions {
     pub clock: Arc<dyn Clock>,
 }
 
+/// Options are equal if they mean the same, with the very same clock.
+impl PartialEq for MountOptions {
+    fn eq(&self, other: &Self) -> bool {
+        let Self {
+            read_only,
+            checkpoint,
+            recovery,
+            order,
+            on_error,
+            discard,
+            barrier,
+            dirty_limit,
+            cache_limit,
+            commit_interval,
+            cleaner,
+            clock,
+        } = self;
+        *read_only == other.read_only
+            && *checkpoint == other.checkpoint
+            && *recovery == other.recovery
+            && *order == other.order
+            && *on_error == other.on_error
+            && *discard == other.discard
+            && *barrier == other.barrier
+            && *dirty_limit == other.dirty_limit
+            && *cache_limit == other.cache_limit
+            && *commit_interval == other.commit_interval
+            && *cleaner == other.cleaner
+            && Arc::ptr_eq(clock, &other.clock)
+    }
+}
+
 impl Default for MountOptions {
     fn default() -> Self {
         Self {

@@ -29,7 +29,7 @@ impl Offline {
         let opened = device::open(device, access)?;
         let options = MountOptions {
             read_only: purpose == Purpose::Look,
-            cleaner: CleanerOptions { enabled: false, ..loaded.options() },
+            cleaner: CleanerOptions { enabled: false, ..loaded.cleaner },
             ..MountOptions::default()
         };
         let fs = Filesystem::mount(Arc::new(opened), options)

@@ -1,4 +1,5 @@
-//! `nilfs generate`: man pages and completions, for packagers and `make install`.
+//! `nilfs generate`: man pages and completions, for packagers and `make install`, and tables for the
+//! documentation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,9 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::ValueEnum;
 
-use crate::{completions, manual};
+use super::mount_option_table;
+use crate::config::SETTINGS;
+use crate::{completions, definition, manual};
 
-/// Write man pages or shell completions into a directory
+/// Write man pages, shell completions or tables of the documentation into a directory
 #[derive(Debug, clap::Args)]
 #[command(hide = true)]
 pub struct Args {
@@ -25,6 +28,8 @@ enum What {
     Man,
     /// Files for bash, fish and zsh
     Completions,
+    /// The table of mount options in docs/mounting.md and that of settings in docs/cleaning.md
+    Tables,
 }
 
 /// Writes them.
@@ -35,6 +40,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     match args.what {
         What::Man => man(directory).with_context(context),
         What::Completions => completions(directory).with_context(context),
+        What::Tables => tables(directory).with_context(context),
     }
 }
 
@@ -60,5 +66,12 @@ fn completions(directory: &Path) -> anyhow::Result<()> {
     for (name, script) in completions::scripts()? {
         fs::write(directory.join(name), script)?;
     }
+    Ok(())
+}
+
+/// The tables of the documentation, under the names of their pages.
+fn tables(directory: &Path) -> anyhow::Result<()> {
+    fs::write(directory.join("mounting.md"), mount_option_table())?;
+    fs::write(directory.join("cleaning.md"), definition::setting_table(SETTINGS))?;
     Ok(())
 }

@@ -24,4 +24,4 @@ pub mod status;
 pub mod trim;
 pub mod tune;
 
-pub use mount::MOUNT_OPTIONS;
+pub use mount::{mount_option_table, mount_options};

@@ -1,50 +1,165 @@
-//! Settings that need not all be there, and how their values are written.
+//! The cleaner's settings, each defined once, and how their values are written.
 
 use std::time::Duration;
 
 use nilfs_engine::{Amount, CleanerOptions, Policy};
-use serde::Deserialize;
-use serde::de::{self, Deserializer, Unexpected, Visitor};
 
-/// What the manual says of them. Amounts and periods are read by [`amount`] and [`interval`].
-pub const HELP: &str = "\
-Settings:
-  enabled
-      false: no cleaning but what nilfs-clean(1) asks for. (default: true)
-  policy
-      Which segments are cleaned first. cost-benefit: the most gain for the least moving, and old
-      content first. greedy: the fewest live blocks. timestamp: what was written longest ago.
-      (default: cost-benefit)
-  protection_period
-      Checkpoints that are younger are kept as long as there is room. (default: 3600)
-  protection
-      When the volume gets full inside that period. soft: give up the oldest checkpoints. hard:
-      refuse to write. (default: soft)
-  min_clean_segments
-      Below it, the cleaner works beside the writers. 0: there are never enough. (default: 10%)
-  max_clean_segments
-      Above it there is nothing to do. (default: 20%)
-  clean_check_interval
-      Time between two looks while there is nothing to do. (default: 10)
-  nsegments_per_clean
-      Segments that are cleaned together. (default: 64)
-  cleaning_interval
-      Time between two steps. (default: 0.1)
-  min_reclaimable_blocks
-      Segments in which less can be gained are left alone. (default: 10%)
-  mc_nsegments_per_clean
-      As nsegments_per_clean, below min_clean_segments. (default: 64)
-  mc_cleaning_interval
-      As cleaning_interval, below min_clean_segments. (default: 0)
-  mc_min_reclaimable_blocks
-      As min_reclaimable_blocks, below min_clean_segments. (default: 5%)
+use crate::definition::{self, Definition, Problem, Word, one_of, text};
 
+/// A setting of the cleaner.
+type Setting = Definition<CleanerOptions>;
+
+/// All settings, under the names that nilfs_cleanerd has for them. `mc_` is for times when clean segments are few.
+pub const SETTINGS: &[Setting] = &[
+    Setting::new(
+        &[one_of(
+            "enabled",
+            &[("true", |it| it.enabled = true), ("false", |it| it.enabled = false)],
+        )],
+        "whether the cleaner works by itself; if not, it does what `nilfs clean` asks for; not in \
+         `nilfs_cleanerd.conf`",
+    )
+    .default("true"),
+    Setting::new(
+        &[policy_called("policy"), policy_called("selection_policy")],
+        "which segments are cleaned first. `cost-benefit`: the most gain for the least moving, and \
+         old content first; `greedy`: the fewest live blocks; `timestamp`: what was written longest \
+         ago",
+    )
+    .default("cost-benefit"),
+    Setting::new(
+        &[text("protection_period", "PERIOD", |it, value| {
+            it.protection = interval(value)?;
+            Ok(())
+        })],
+        "checkpoints that are younger are kept as long as there is room",
+    )
+    .default("3600"),
+    Setting::new(
+        &[one_of(
+            "protection",
+            &[("soft", |it| it.hard_protection = false), ("hard", |it| it.hard_protection = true)],
+        )],
+        "when the volume gets full inside that period. `soft`: give up the oldest checkpoints; \
+         `hard`: refuse to write; not in `nilfs_cleanerd.conf`",
+    )
+    .default("soft"),
+    Setting::new(
+        &[text("min_clean_segments", "AMOUNT", |it, value| {
+            it.min_clean = amount(value)?;
+            Ok(())
+        })],
+        "below it, the cleaner works while others write; 0: there are never enough",
+    )
+    .default("10%"),
+    Setting::new(
+        &[text("max_clean_segments", "AMOUNT", |it, value| {
+            it.max_clean = amount(value)?;
+            Ok(())
+        })],
+        "above it there is nothing to do",
+    )
+    .default("20%"),
+    Setting::new(
+        &[text("clean_check_interval", "PERIOD", |it, value| {
+            it.check_interval = interval(value)?;
+            Ok(())
+        })],
+        "time between two looks while there is nothing to do",
+    )
+    .default("10"),
+    Setting::new(
+        &[text("nsegments_per_clean", "N", |it, value| {
+            it.segments_per_step = number(value)?;
+            Ok(())
+        })],
+        "segments that are cleaned together",
+    )
+    .default("64"),
+    Setting::new(
+        &[text("cleaning_interval", "PERIOD", |it, value| {
+            it.step_interval = interval(value)?;
+            Ok(())
+        })],
+        "time between two steps",
+    )
+    .default("0.1"),
+    Setting::new(
+        &[text("min_reclaimable_blocks", "AMOUNT", |it, value| {
+            it.min_reclaimable = amount(value)?;
+            Ok(())
+        })],
+        "segments in which less can be gained are left alone",
+    )
+    .default("10%"),
+    Setting::new(
+        &[text("mc_nsegments_per_clean", "N", |it, value| {
+            it.urgent_segments_per_step = number(value)?;
+            Ok(())
+        })],
+        "as `nsegments_per_clean`, below `min_clean_segments`",
+    )
+    .default("64"),
+    Setting::new(
+        &[text("mc_cleaning_interval", "PERIOD", |it, value| {
+            it.urgent_step_interval = interval(value)?;
+            Ok(())
+        })],
+        "as `cleaning_interval`, below `min_clean_segments`",
+    )
+    .default("0"),
+    Setting::new(
+        &[text("mc_min_reclaimable_blocks", "AMOUNT", |it, value| {
+            it.urgent_min_reclaimable = amount(value)?;
+            Ok(())
+        })],
+        "as `min_reclaimable_blocks`, below `min_clean_segments`",
+    )
+    .default("5%"),
+];
+
+/// nilfs_cleanerd has another name for it.
+const fn policy_called(name: &'static str) -> Word<CleanerOptions> {
+    one_of(
+        name,
+        &[
+            ("timestamp", |it| it.policy = Policy::Timestamp),
+            ("greedy", |it| it.policy = Policy::Greedy),
+            ("cost-benefit", |it| it.policy = Policy::CostBenefit),
+        ],
+    )
+}
+
+/// Sets one of them.
+///
+/// # Errors
+/// There is no such setting, or it cannot have such a value.
+pub fn set(options: &mut CleanerOptions, name: &str, value: &str) -> Result<(), String> {
+    definition::set(SETTINGS, options, name, Some(value)).map_err(|problem| match problem {
+        Problem::Unknown(meant) => unknown(name, meant),
+        Problem::Value(expected) => wrong(name, value, &expected),
+    })
+}
+
+/// Says that there is no such setting, and which may be meant.
+pub fn unknown(name: &str, meant: Option<&str>) -> String {
+    let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+    format!("there is no setting {name:?}{meant}")
+}
+
+/// Says that a setting cannot have a value, and what it can have.
+pub fn wrong(name: &str, value: &str, expected: &str) -> String {
+    format!("{name}: {expected}, not {value:?}")
+}
+
+/// What the manual says of values, and shows.
+pub const VALUES_HELP: &str = "\
 Values:
   amounts
       A number (of segments, or of blocks), a share such as \"10%\", or a size such as \"4G\".
   times
       Seconds, or a time such as \"1h30m\".
-What is no number stands in quotes.
+What is not a number, true or false stands in quotes.
 
 Examples:
   [cleaner]
@@ -55,102 +170,11 @@ Examples:
       Clean the emptiest segments first.
 ";
 
-/// Some of the cleaner's settings, under the names that nilfs_cleanerd has for them. `mc_` is for
-/// times when clean segments are few.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CleanerSettings {
-    pub enabled: Option<bool>,
-    #[serde(alias = "selection_policy", deserialize_with = "with::policy")]
-    pub policy: Option<Policy>,
-    #[serde(deserialize_with = "with::interval")]
-    pub protection_period: Option<Duration>,
-    #[serde(deserialize_with = "with::protection")]
-    pub protection: Option<Protection>,
-    #[serde(deserialize_with = "with::amount")]
-    pub min_clean_segments: Option<Amount>,
-    #[serde(deserialize_with = "with::amount")]
-    pub max_clean_segments: Option<Amount>,
-    #[serde(deserialize_with = "with::interval")]
-    pub clean_check_interval: Option<Duration>,
-    pub nsegments_per_clean: Option<u32>,
-    pub mc_nsegments_per_clean: Option<u32>,
-    #[serde(deserialize_with = "with::interval")]
-    pub cleaning_interval: Option<Duration>,
-    #[serde(deserialize_with = "with::interval")]
-    pub mc_cleaning_interval: Option<Duration>,
-    #[serde(deserialize_with = "with::amount")]
-    pub min_reclaimable_blocks: Option<Amount>,
-    #[serde(deserialize_with = "with::amount")]
-    pub mc_min_reclaimable_blocks: Option<Amount>,
-}
-
-/// What the protection period is worth on a volume that gets full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protection {
-    /// The oldest checkpoints in it are given up before a writer is refused.
-    Soft,
-    /// A writer is refused.
-    Hard,
-}
-
-impl CleanerSettings {
-    /// These, and those of `other` where these say nothing.
-    #[must_use]
-    pub fn or(self, other: Self) -> Self {
-        macro_rules! each {
-            ($($field:ident),*) => { Self { $($field: self.$field.or(other.$field)),* } };
-        }
-        each!(
-            enabled,
-            policy,
-            protection_period,
-            protection,
-            min_clean_segments,
-            max_clean_segments,
-            clean_check_interval,
-            nsegments_per_clean,
-            mc_nsegments_per_clean,
-            cleaning_interval,
-            mc_cleaning_interval,
-            min_reclaimable_blocks,
-            mc_min_reclaimable_blocks
-        )
-    }
-
-    /// `options` with these instead of its own.
-    #[must_use]
-    pub fn over(self, options: CleanerOptions) -> CleanerOptions {
-        CleanerOptions {
-            enabled: self.enabled.unwrap_or(options.enabled),
-            policy: self.policy.unwrap_or(options.policy),
-            protection: self.protection_period.unwrap_or(options.protection),
-            hard_protection: match self.protection {
-                Some(protection) => protection == Protection::Hard,
-                None => options.hard_protection,
-            },
-            min_clean: self.min_clean_segments.unwrap_or(options.min_clean),
-            max_clean: self.max_clean_segments.unwrap_or(options.max_clean),
-            check_interval: self.clean_check_interval.unwrap_or(options.check_interval),
-            segments_per_step: self.nsegments_per_clean.unwrap_or(options.segments_per_step),
-            urgent_segments_per_step: self
-                .mc_nsegments_per_clean
-                .unwrap_or(options.urgent_segments_per_step),
-            step_interval: self.cleaning_interval.unwrap_or(options.step_interval),
-            urgent_step_interval: self.mc_cleaning_interval.unwrap_or(options.urgent_step_interval),
-            min_reclaimable: self.min_reclaimable_blocks.unwrap_or(options.min_reclaimable),
-            urgent_min_reclaimable: self
-                .mc_min_reclaimable_blocks
-                .unwrap_or(options.urgent_min_reclaimable),
-        }
-    }
-}
-
 /// A number, a share such as `10%`, or a size such as `4G`, with binary units but for `kB`, `MB`,
-/// `GB` and so on.
+/// `GB` and so on. An error says what was expected.
 pub fn amount(text: &str) -> Result<Amount, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let expected = || format!("expected a number, a share such as 10% or a size, not {text:?}");
+    let expected = || "expected a number, a share such as 10% or a size".to_owned();
     if digits.starts_with('+') {
         return Err(expected());
     }
@@ -159,11 +183,11 @@ pub fn amount(text: &str) -> Result<Amount, String> {
         "" => Ok(Amount::Count(number)),
         "%" => match u8::try_from(number) {
             Ok(percent @ 0..=100) => Ok(Amount::Percent(percent)),
-            _ => Err(format!("expected at most 100%, not {text}")),
+            _ => Err("expected at most 100%".to_owned()),
         },
         unit => {
             let unit = unit_bytes(unit).ok_or_else(expected)?;
-            let bytes = number.checked_mul(unit).ok_or_else(|| format!("{text} is too large"))?;
+            let bytes = number.checked_mul(unit).ok_or("expected a size below 16E")?;
             Ok(Amount::Bytes(bytes))
         }
     }
@@ -190,11 +214,12 @@ fn unit_bytes(unit: &str) -> Option<u64> {
 }
 
 /// What [`interval`] reads, for messages.
-pub const PERIOD: &str = "seconds, or a time such as 1h30m";
+const PERIOD: &str = "seconds, or a time such as 1h30m";
 
-/// Seconds, which may have a fraction; or a time with units such as `90 min` or `1h30m`.
+/// Seconds, which may have a fraction; or a time with units such as `90 min` or `1h30m`. An
+/// error says what was expected.
 pub fn interval(text: &str) -> Result<Duration, String> {
-    let expected = || format!("expected {PERIOD}, not {text:?}");
+    let expected = || format!("expected {PERIOD}");
     if let Ok(seconds) = text.parse() {
         return Duration::try_from_secs_f64(seconds).map_err(|_| expected());
     }
@@ -202,85 +227,12 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     Duration::try_from(time).map_err(|_| expected())
 }
 
-/// A protection by its name.
-pub fn protection(text: &str) -> Result<Protection, String> {
-    match text {
-        "soft" => Ok(Protection::Soft),
-        "hard" => Ok(Protection::Hard),
-        _ => Err(format!("expected soft or hard, not {text:?}")),
-    }
-}
-
-/// The names of policies.
-const POLICIES: [(&str, Policy); 3] = [
-    ("timestamp", Policy::Timestamp),
-    ("greedy", Policy::Greedy),
-    ("cost-benefit", Policy::CostBenefit),
-];
-
-/// A policy by its name.
-pub fn policy(text: &str) -> Result<Policy, String> {
-    let known = POLICIES.iter().find(|(name, _)| *name == text);
-    known
-        .map(|(_, policy)| *policy)
-        .ok_or_else(|| format!("expected timestamp, greedy or cost-benefit, not {text:?}"))
-}
-
-/// Values in a file with types: what is a word elsewhere may be a number there.
-mod with {
-    use super::*;
-
-    pub fn amount<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Amount>, D::Error> {
-        from.deserialize_any(Word(super::amount)).map(Some)
-    }
-
-    pub fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-        from.deserialize_any(Word(super::interval)).map(Some)
-    }
-
-    pub fn protection<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Protection>, D::Error> {
-        from.deserialize_any(Word(super::protection)).map(Some)
-    }
-
-    pub fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Policy>, D::Error> {
-        from.deserialize_any(Word(super::policy)).map(Some)
-    }
-}
-
-/// Reads a word, or a number as the word that it would be.
-struct Word<T>(fn(&str) -> Result<T, String>);
-
-impl<T> Visitor<'_> for Word<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a number or a word in quotes")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-        (self.0)(text).map_err(E::custom)
-    }
-
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_f64<E: de::Error>(self, number: f64) -> Result<T, E> {
-        match number.is_finite() {
-            true => self.visit_str(&number.to_string()),
-            false => Err(E::invalid_value(Unexpected::Float(number), &self)),
-        }
-    }
+fn number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "expected a number".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     #[test]
@@ -304,17 +256,27 @@ mod tests {
         }
     }
 
-    /// The message about an unknown setting lists all that there are.
     #[test]
-    fn the_manual_has_every_setting_and_no_other() {
-        let error = toml::from_str::<CleanerSettings>("nothing = 1").unwrap_err().to_string();
-        let (_, known) = error.split_once("expected one of ").expect(&error);
-        let known = known.split(['`', ',', ' ', '\n']).filter(|word| !word.is_empty());
-        let described = HELP.lines().skip(1).take_while(|line| !line.is_empty());
-        let described = described.filter_map(|line| line.strip_prefix("  "));
-        let described: BTreeSet<_> = described.filter(|line| !line.starts_with(' ')).collect();
-        let known: BTreeSet<_> = known.filter(|word| *word != "selection_policy").collect();
-        assert_eq!(described, known);
+    fn the_defaults_are_what_the_cleaner_does_when_it_is_told_nothing() {
+        for definition in SETTINGS {
+            let names = definition.names();
+            for name in names.split(", ") {
+                let mut options = CleanerOptions::default();
+                definition::set(SETTINGS, &mut options, name, Some(definition.default_value()))
+                    .unwrap();
+                assert_eq!(options, CleanerOptions::default(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_documentation_has_every_setting() {
+        let page = include_str!("../../../../docs/cleaning.md");
+        definition::assert_documented(
+            "docs/cleaning.md",
+            page,
+            &definition::setting_table(SETTINGS),
+        );
     }
 
     #[test]

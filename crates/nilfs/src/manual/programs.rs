@@ -4,7 +4,7 @@ use super::commands::add_help;
 use super::notes::Notes;
 use super::page::Page;
 use super::text::{self, Block};
-use crate::commands::MOUNT_OPTIONS;
+use crate::commands::mount_options;
 use crate::drop_in::{TOOLS, Tool};
 
 /// One page for each.
@@ -36,7 +36,7 @@ fn page(tool: &Tool) -> Page {
     let description = notes.description.iter().map(|text| Block::Paragraph((*text).into()));
     page.add("DESCRIPTION", description.collect());
     if tool.name().starts_with("mount.") {
-        add_help(&mut page, MOUNT_OPTIONS);
+        add_help(&mut page, &mount_options());
     }
     notes.add_to(&mut page);
     page

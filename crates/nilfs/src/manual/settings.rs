@@ -3,7 +3,7 @@
 use super::notes::Notes;
 use super::page::Page;
 use super::text::{self, Block};
-use crate::config::{CLEANERD_HELP, SETTINGS_HELP};
+use crate::config::{CLEANERD_HELP, SETTINGS, VALUES_HELP};
 
 /// One page for each file.
 pub fn pages() -> Vec<Page> {
@@ -20,7 +20,8 @@ pub fn pages() -> Vec<Page> {
                 "A mount reads it when it begins, and again when its process gets the signal HUP or \
                  nilfs-clean(8) -c asks for it.",
             ],
-            SETTINGS_HELP,
+            settings(),
+            VALUES_HELP,
         ),
         page(
             "nilfs_cleanerd.conf",
@@ -33,12 +34,31 @@ pub fn pages() -> Vec<Page> {
                  daemon's default changes nothing here: say it in nilfs.toml(5) if it is meant.",
                 "A line that is wrong is named in a warning, and does not count.",
             ],
+            Vec::new(),
             CLEANERD_HELP,
         ),
     ]
 }
 
-fn page(name: &str, summary: &str, files: &[&str], about: &[&str], help: &str) -> Page {
+/// The settings of our own file.
+fn settings() -> Vec<Block> {
+    SETTINGS.iter().map(|it| Block::Item(it.names(), sentence(&it.explanation()))).collect()
+}
+
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(letters).chain(['.']).collect()
+}
+
+fn page(
+    name: &str,
+    summary: &str,
+    files: &[&str],
+    about: &[&str],
+    settings: Vec<Block>,
+    help: &str,
+) -> Page {
     let mut page = Page {
         name: name.to_owned(),
         section: 5,
@@ -49,6 +69,7 @@ fn page(name: &str, summary: &str, files: &[&str], about: &[&str], help: &str) -
     };
     let about = about.iter().map(|text| Block::Paragraph((*text).to_owned()));
     page.add("DESCRIPTION", about.collect());
+    page.add("SETTINGS", settings);
     for section in text::sections(help) {
         let title = section.title.map_or("DESCRIPTION".into(), |title| title.to_uppercase());
         page.add(&title, section.blocks);

@@ -46,13 +46,6 @@ pub fn sections(text: &str) -> Vec<Section> {
     sections
 }
 
-/// The terms of all lists in a text.
-pub fn terms(text: &str) -> Vec<String> {
-    let blocks = sections(text).into_iter().flat_map(|section| section.blocks);
-    let term = |block| if let Block::Item(term, _) = block { Some(term) } else { None };
-    blocks.filter_map(term).collect()
-}
-
 fn is_indented(line: &str) -> bool {
     line.starts_with(' ')
 }
@@ -115,6 +108,5 @@ A SIZE is a number.";
                 untitled(paragraph("A SIZE is a number.")),
             ]
         );
-        assert_eq!(terms(text), ["ro, rw", "errors=a|b"]);
     }
 }

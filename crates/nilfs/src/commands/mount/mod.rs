@@ -2,9 +2,8 @@
 //!
 //! A mount is a process that answers the kernel's requests until it is unmounted. `start` brings
 //! it to life, `open` gets hold of the device, `serve` is its life, `remount` changes it, `umount`
-//! waits for its end; `options` reads the words behind `-o`, `words` helps to
-//! type them, and `log` says where messages go once
-//! nobody looks at the terminal.
+//! waits for its end; `options` knows the words after `-o`, and
+//! `log` says where messages go once nobody looks at the terminal.
 
 mod log;
 mod open;
@@ -13,8 +12,7 @@ mod remount;
 mod serve;
 mod start;
 mod umount;
-mod words;
 
-pub use options::HELP as MOUNT_OPTIONS;
+pub use options::{help as mount_options, table as mount_option_table};
 pub use start::{MountArgs, mount};
 pub use umount::{UmountArgs, umount};

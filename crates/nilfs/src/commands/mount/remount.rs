@@ -1,7 +1,7 @@
 //! `nilfs mount -o remount`: a mounted volume becomes read-only, or writable again.
 //!
 //! The kernel comes first on the way to read-only, so that it passes on what it has kept back and
-//! refuses whoever still writes; then the process that serves the volume closes it. On the way back
+//! refuses programs that still write; then the process that serves the volume closes it. On the way back
 //! that process comes first.
 
 use std::path::Path;
@@ -28,7 +28,7 @@ pub fn remount(dir: &Path, lists: &[String]) -> anyhow::Result<()> {
     let process = Client::new(&absolute);
     match options::access(lists) {
         Some(true) => {
-            process.remount(without_access(lists))?;
+            process.remount(options::without_access(lists))?;
             nilfs_fuse::remount(&mounted, true)?;
             process.remount(vec!["ro".into()])?;
         }
@@ -42,10 +42,4 @@ pub fn remount(dir: &Path, lists: &[String]) -> anyhow::Result<()> {
         None => process.remount(lists.to_vec())?,
     }
     Ok(())
-}
-
-/// What is asked for beside read-only or not.
-fn without_access(lists: &[String]) -> Vec<String> {
-    let words = lists.iter().flat_map(|list| list.split(','));
-    words.filter(|word| !matches!(*word, "ro" | "rw")).map(str::to_owned).collect()
 }

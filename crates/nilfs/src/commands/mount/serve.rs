@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::open::open;
-use super::options::{Asked, CleanerSource, Options};
+use super::options::Options;
 use crate::administration::{Reason, Refusal};
 use crate::control::{self, Served};
 use crate::exit::{self, Failure};
@@ -71,18 +71,18 @@ pub fn serve(
     let (mount, channel) = mount_device(&mountpoint, &opened, &source, &options)?;
     let mount = Arc::new(mount);
     let usable = Arc::new(AtomicBool::new(false));
-    let asked = options.asked();
+    let writeback = options.writeback;
     let begin = || {
         let (mounted, is_usable) = (Arc::clone(&mount), Arc::clone(&usable));
         listen(signals, hangup, events.clone(), mounted, is_usable)?;
-        let fs = Filesystem::mount(opened.clone(), options.engine)
+        let fs = Filesystem::mount(opened.clone(), options.engine.clone())
             .with_context(|| device.display().to_string())?;
-        let metrics = gatherer(Arc::clone(&fs), Arc::clone(&options.settings.metrics));
-        let requests = Arc::clone(&options.settings.metrics);
+        let requests = Arc::<nilfs_fuse::Metrics>::default();
+        let metrics = gatherer(Arc::clone(&fs), Arc::clone(&requests));
         let service =
-            Arc::new(Service { fs: Arc::clone(&fs), requests, asked, cleaner: options.cleaner });
+            Arc::new(Service { fs: Arc::clone(&fs), requests: Arc::clone(&requests), options });
         let control = control::handler(fs.clone(), service.clone(), Arc::clone(&metrics));
-        let settings = Settings { control: Some(control), ..options.settings };
+        let settings = Settings { writeback, control: Some(control), metrics: requests };
         endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
         let background = fs.start_background().context(threads::NO_THREAD)?;
         let session = Session::start(channel, Arc::clone(&fs), settings)
@@ -127,7 +127,7 @@ fn mount_device(
     }
     device.yield_claim();
     match mountpoint.mount(source, &kernel) {
-        Err(error) if !options.must_be_block => {
+        Err(error) if !options.must_be_block() => {
             tracing::warn!("not mounted as fuseblk, so umount(8) and sync do not wait: {error}");
         }
         result => return Ok(result?),
@@ -145,8 +145,7 @@ fn gatherer(fs: Arc<Filesystem>, operations: Arc<nilfs_fuse::Metrics>) -> metric
 struct Service {
     fs: Arc<Filesystem>,
     requests: Arc<nilfs_fuse::Metrics>,
-    asked: Asked,
-    cleaner: CleanerSource,
+    options: Options,
 }
 
 impl Service {
@@ -161,7 +160,7 @@ impl Service {
     /// Lets the cleaner have the settings that `file` has now, or the mount's own files. Gives what
     /// was wrong with them.
     fn reload(&self, file: Option<&Path>) -> anyhow::Result<Vec<String>> {
-        let (options, warnings) = self.cleaner.load(file)?;
+        let (options, warnings) = self.options.cleaner.load(file)?;
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         self.fs.order_cleaner(CleanerOrder::Configure(options))?;
         tracing::info!("the cleaner's settings were read again");
@@ -177,7 +176,7 @@ impl Served for Service {
 
     fn remount(&self, words: &[String]) -> Result<(), Refusal> {
         let wrong = |failure: Failure| Refusal::new(Reason::Usage, failure.to_string());
-        if let Some(read_only) = self.asked.remounted(words).map_err(wrong)? {
+        if let Some(read_only) = self.options.remounted(words).map_err(wrong)? {
             self.fs.set_read_only(read_only)?;
         }
         Ok(())

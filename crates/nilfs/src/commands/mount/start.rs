@@ -18,7 +18,6 @@ use super::log;
 use super::options::{self, Options};
 use super::remount::remount;
 use super::serve::{Hangup, serve};
-use super::words;
 use crate::exit::{Failure, Status};
 use crate::names;
 use crate::output::say;
@@ -37,12 +36,12 @@ Examples:
 /// it is unmounted.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = format!("{EXAMPLES}\n\n{}", options::HELP),
+    after_help = format!("{EXAMPLES}\n\n{}", options::help()),
     override_usage = "nilfs mount [OPTIONS] <DEVICE> <DIR>\n       nilfs mount -o remount,ro|rw <DIR>"
 )]
 pub struct MountArgs {
     /// How to mount; several words are separated by commas
-    #[arg(short, value_name = "OPTIONS", add = ArgValueCompleter::new(words::complete))]
+    #[arg(short, value_name = "OPTIONS", add = ArgValueCompleter::new(options::complete))]
     options: Vec<String>,
     /// Stay in the foreground, with messages on the terminal, until the volume is unmounted
     #[arg(long)]

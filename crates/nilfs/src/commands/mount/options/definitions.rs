@@ -1,0 +1,309 @@
+//! Every option of a mount. An entry of [`OPTIONS`] is all that an option needs: parsing, help,
+//! manual, completions and what a remount refuses follow from it; a test says which row
+//! docs/mounting.md has to have.
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use nilfs_engine::{OnError, Order};
+use nilfs_ondisk::Cno;
+
+use super::Options;
+use crate::definition::{self, Definition, flag, one_of, text};
+
+/// An option, or several of which the last counts.
+type MountOption = Definition<Options>;
+
+/// All options, in the order in which they are explained.
+pub const OPTIONS: &[MountOption] = &[
+    MountOption::new(
+        &[flag("ro", |it| it.kernel.read_only = true), flag("rw", |it| it.kernel.read_only = false)],
+        "read-only, or read and write",
+    )
+    .default("`rw`"),
+    MountOption::new(
+        &[text("cp", "N", |it, value| {
+            it.engine.checkpoint = Some(checkpoint(value)?);
+            Ok(())
+        })],
+        "show checkpoint N instead of the newest; any checkpoint, not only a snapshot, and also while \
+         the present is mounted",
+    )
+    .needs(
+        "`ro`",
+        |it| it.engine.checkpoint.is_none() || it.kernel.read_only,
+        "a checkpoint of the past cannot be changed",
+    ),
+    MountOption::new(
+        // What it means is decided before words are obeyed.
+        &[flag("remount", |_| ())],
+        "make the mount on a directory read-only with `ro`, or writable again with `rw`; nothing else \
+         can be changed",
+    )
+    .more("[read-only for a while](#read-only-for-a-while)"),
+    MountOption::new(
+        &[flag("norecovery", |it| it.engine.recovery = false)],
+        "do not look for what was synced after the newest checkpoint",
+    )
+    .needs(
+        "`ro`",
+        |it| it.engine.recovery || it.kernel.read_only,
+        "without recovery nothing can be written",
+    ),
+    MountOption::new(
+        &[one_of(
+            "order",
+            &[
+                ("relaxed", |it| it.engine.order = Order::Relaxed),
+                ("strict", |it| it.engine.order = Order::Strict),
+            ],
+        )],
+        "whether a sync of one file makes that file durable, or all older changes on the volume, in a \
+         checkpoint",
+    )
+    .default("`relaxed`")
+    .more("[crash safety](crash-safety.md)"),
+    MountOption::new(
+        &[one_of(
+            "errors",
+            &[
+                ("remount-ro", |it| it.engine.on_error = OnError::RemountReadOnly),
+                ("continue", |it| it.engine.on_error = OnError::Continue),
+                ("panic", |it| it.engine.on_error = OnError::Panic),
+            ],
+        )],
+        "when the volume turns out to be damaged or the device fails: stop writing and go on reading, \
+         go on, or end the process",
+    )
+    .default("`remount-ro`"),
+    MountOption::new(
+        &[
+            flag("barrier", |it| it.engine.barrier = true),
+            flag("nobarrier", |it| it.engine.barrier = false),
+        ],
+        "flush the device's cache where durability asks for it, or trust it blindly",
+    )
+    .default("`barrier`"),
+    MountOption::new(
+        &[
+            flag("discard", |it| it.engine.discard = true),
+            flag("nodiscard", |it| it.engine.discard = false),
+        ],
+        "tell the device about segments that became free, or not; `nilfs trim` does it once",
+    )
+    .default("`nodiscard`"),
+    MountOption::new(
+        &[text("dirty", "SIZE", |it, value| {
+            it.engine.dirty_limit = size(value)?;
+            Ok(())
+        })],
+        "memory for changes that are not on the device yet, such as `512M`",
+    )
+    .default("an eighth of what the process may use, at most 1G")
+    .more("[memory](#memory)"),
+    MountOption::new(
+        &[text("cache", "SIZE", |it, value| {
+            it.engine.cache_limit = size(value)?;
+            Ok(())
+        })],
+        "memory for what can be read again: blocks of metadata, inodes, the names of directories",
+    )
+    .default("an eighth of what the process may use, at most 96M"),
+    MountOption::new(
+        &[flag("nogc", |it| {
+            it.cleaner.words.insert("enabled", "false".to_owned());
+        })],
+        "no cleaning but what `nilfs clean` asks for",
+    ),
+    MountOption::new(
+        &[text("pp", "PERIOD", |it, value| it.cleaner.set("protection_period", value))],
+        "protection period, in seconds or with units, such as `90m` or `1h30m`: younger checkpoints \
+         are kept as long as there is room",
+    )
+    .default("`1h`")
+    .more("[cleaning](cleaning.md)"),
+    MountOption::new(
+        &[text("protection", "soft|hard", |it, value| it.cleaner.set("protection", value))],
+        "when the volume gets full inside that period: give up the oldest checkpoints, or refuse to \
+         write",
+    )
+    .default("`soft`"),
+    MountOption::new(
+        &[text("policy", "timestamp|greedy|cost-benefit", |it, value| {
+            it.cleaner.set("policy", value)
+        })],
+        "which segments are cleaned first",
+    )
+    .default("`cost-benefit`")
+    .more("[cleaning](cleaning.md#settings)"),
+    MountOption::new(
+        &[text("cleaner-config", "FILE", |it, value| {
+            // It may be read again when the process has left the current directory.
+            it.cleaner.file = Some(std::path::absolute(value).map_err(|_| "expected a file")?);
+            Ok(())
+        })],
+        "settings of the cleaner, instead of those in `/etc/nilfs_cleanerd.conf` and \
+         `/etc/nilfs.toml`; in the format of the latter if its name ends with `.toml`; the signal HUP \
+         lets a mount in the background read them again",
+    )
+    .more("[cleaning](cleaning.md#settings)"),
+    MountOption::new(
+        &[text("metrics", "ADDRESS:PORT", |it, value| {
+            it.metrics = Some(loopback(value)?);
+            Ok(())
+        })],
+        "offer metrics to Prometheus, on an address of this machine alone, such as `127.0.0.1:9321`",
+    )
+    .more("[metrics](cleaning.md#metrics)"),
+    MountOption::new(
+        &[flag("writeback", |it| it.writeback = true)],
+        "let the kernel keep small writes back: faster, but a full volume may be noticed only after a \
+         write has succeeded",
+    ),
+    MountOption::new(
+        &[
+            flag("allow_other", |it| it.kernel.allow_other = true),
+            flag("noallow_other", |it| it.kernel.allow_other = false),
+        ],
+        "give other users access, as permissions allow, or not",
+    )
+    .default("`allow_other` for the superuser, `noallow_other` for everybody else"),
+    MountOption::new(
+        &[
+            flag("fuseblk", |it| it.fuseblk = Some(true)),
+            flag("nofuseblk", |it| it.fuseblk = Some(false)),
+        ],
+        "let the kernel take it for the mount of a block device, so that umount(8) and sync wait for \
+         what is to be written, or not",
+    )
+    .needs(
+        "`rw` and the superuser",
+        |it| it.fuseblk != Some(true) || it.superuser && !it.kernel.read_only,
+        "nothing is written by a read-only mount, and only the superuser mounts block devices",
+    )
+    .default("`fuseblk` for the superuser, if it can be had and the mount is not read-only")
+    .more("[what umount and sync wait for](#what-umount-and-sync-wait-for)"),
+    MountOption::new(
+        &[text("subtype", "NAME", |it, value| {
+            it.kernel.subtype = subtype(value)?;
+            Ok(())
+        })],
+        "show the type of the mount as `fuse.NAME` or `fuseblk.NAME`; with nothing after the `=` as \
+         `fuse` or `fuseblk`",
+    )
+    .default("`nilfs`"),
+    MountOption::new(
+        &[flag("nonempty", |it| it.nonempty = true)],
+        "mount over a directory that has content",
+    ),
+    MountOption::new(
+        &[
+            flag("dev", |it| it.kernel.nodev = false),
+            flag("nodev", |it| it.kernel.nodev = true),
+            flag("suid", |it| it.kernel.nosuid = false),
+            flag("nosuid", |it| it.kernel.nosuid = true),
+            flag("exec", |it| it.kernel.noexec = false),
+            flag("noexec", |it| it.kernel.noexec = true),
+            flag("sync", |it| it.kernel.sync = true),
+            flag("async", |it| it.kernel.sync = false),
+        ],
+        "as in mount(8)",
+    ),
+];
+
+/// What the help says of all of them.
+pub fn help() -> String {
+    format!(
+        "Mount options, after -o and separated by commas:\n{}{IGNORED_HELP}",
+        definition::help(OPTIONS)
+    )
+}
+
+/// The table of docs/mounting.md.
+pub fn table() -> String {
+    definition::option_table(OPTIONS)
+}
+
+const IGNORED_HELP: &str = "\
+Accepted without effect: defaults, default_permissions (always on), atime options (NILFS2 keeps no
+access times), and the words for mount(8) itself, such as user, noauto, nofail, _netdev, x-….";
+
+/// Words for mount(8) and systemd, which pass them on all the same; after a name there may be a value.
+const FOR_MOUNT: [&str; 16] = [
+    "defaults", "auto", "noauto", "nofail", "_netdev", "comment", "silent", "loud", "user",
+    "users", "nouser", "nousers", "owner", "noowner", "group", "nogroup",
+];
+
+/// Words about access times, which the format does not have; each also with `no` before it.
+const ABOUT_ATIME: [&str; 5] = ["atime", "diratime", "relatime", "strictatime", "lazytime"];
+
+/// What the kernel's table of mounts says of a mount, and mount(8) repeats in a remount.
+const FROM_KERNEL: [&str; 5] = ["user_id", "group_id", "max_read", "blksize", "seclabel"];
+
+/// Whether a word changes nothing, whatever its value.
+pub(super) fn is_ignored(name: &str) -> bool {
+    name == "default_permissions"
+        || FOR_MOUNT.contains(&name)
+        || ABOUT_ATIME.contains(&name.strip_prefix("no").unwrap_or(name))
+        || name.starts_with("x-")
+        || name.starts_with("X-")
+}
+
+/// Whether a word is one that only the kernel says.
+pub(super) fn is_from_kernel(word: &str) -> bool {
+    FROM_KERNEL.contains(&word.split('=').next().unwrap_or(word))
+}
+
+/// An address that only this machine can reach.
+fn loopback(value: &str) -> Result<SocketAddr, String> {
+    let address = SocketAddr::from_str(value).ok().filter(|address| address.ip().is_loopback());
+    address.ok_or_else(|| {
+        "expected an address of this machine alone, such as 127.0.0.1:9321".to_owned()
+    })
+}
+
+/// A checkpoint number with the prefixes of C, as mount.nilfs2 takes it.
+fn checkpoint(value: &str) -> Result<Cno, String> {
+    let number = match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None if value.starts_with('0') => u64::from_str_radix(value, 8),
+        None => u64::from_str(value),
+    };
+    let number = number.ok().filter(|number| *number >= 1).map(Cno);
+    number.ok_or_else(|| "expected a checkpoint number from 1 on".to_owned())
+}
+
+/// A name that the kernel shows as it is, or none.
+fn subtype(value: &str) -> Result<String, String> {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    match value.bytes().all(is_fit) {
+        true => Ok(value.to_owned()),
+        false => Err("expected letters, digits, - and _".to_owned()),
+    }
+}
+
+/// A number of bytes, but none at all is too few.
+fn size(value: &str) -> Result<u64, String> {
+    let bytes = crate::size::parse(value).ok().filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| "expected a size such as 512M".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_has_every_option() {
+        let page = include_str!("../../../../../../docs/mounting.md");
+        definition::assert_documented("docs/mounting.md", page, &table());
+    }
+
+    /// Some take their values from elsewhere.
+    #[test]
+    fn every_value_that_is_listed_is_accepted() {
+        for word in definition::completions(OPTIONS).filter(|word| !word.ends_with('=')) {
+            let is_accepted = |access| Options::parse(&[format!("{access},{word}")], true).is_ok();
+            assert!(is_accepted("rw") || is_accepted("ro"), "{word}");
+        }
+    }
+}
