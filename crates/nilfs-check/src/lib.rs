@@ -37,7 +37,7 @@ mod volume;
 use std::io;
 
 use nilfs_device::Device;
-use nilfs_ondisk::{Cno, FormatError};
+use nilfs_ondisk::{ByteCount, Cno, FormatError};
 use thiserror::Error;
 
 use crate::judge::Judge;
@@ -92,7 +92,7 @@ pub enum CheckError {
     #[error("the device cannot be read: {0}")]
     Device(#[from] io::Error),
     /// The device is smaller than any volume.
-    #[error("a device of {bytes} bytes is too small for a volume")]
+    #[error("{} are too few for a volume", ByteCount(*bytes))]
     DeviceTooSmall {
         /// Its size.
         bytes: u64,

@@ -1,9 +1,9 @@
-//! Which superblock counts (docs/format.md §3, docs/format.md §3). Nothing is written.
+//! Which superblock counts (docs/format.md §3). Nothing is written.
 
 use nilfs_device::Device;
-use nilfs_ondisk::BlockNr;
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::superblock::{STATE_ERROR, SUPERBLOCK_SIZE, Superblock};
+use nilfs_ondisk::{BlockNr, FormatError};
 
 use crate::CheckError;
 use crate::report::{Findings, Place, Rule};
@@ -22,12 +22,11 @@ pub(crate) fn choose(
     findings: &mut Findings,
 ) -> Result<Superblocks, CheckError> {
     let size = device.size();
-    let secondary_at = secondary_superblock(size);
-    let primary = read(device, PRIMARY_SUPERBLOCK);
-    let secondary = match secondary_at {
-        Some(offset) => read(device, offset),
-        None => Err(CheckError::DeviceTooSmall { bytes: size }),
+    let Some(secondary_at) = secondary_superblock(size) else {
+        return Err(CheckError::DeviceTooSmall { bytes: size });
     };
+    let primary = read(device, PRIMARY_SUPERBLOCK);
+    let secondary = read(device, secondary_at);
     let mut copies = match (primary, secondary) {
         (Ok(primary), Ok(secondary)) => {
             if secondary.last_log().cno > primary.last_log().cno {
@@ -48,6 +47,10 @@ pub(crate) fn choose(
             });
             vec![valid]
         }
+        // What else is wrong follows from it.
+        (Err(error @ CheckError::Format(FormatError::Truncated { .. })), Err(_)) => {
+            return Err(error);
+        }
         (Err(primary), Err(secondary)) => {
             return Err(CheckError::NoSuperblock {
                 primary: Box::new(primary),
@@ -59,9 +62,8 @@ pub(crate) fn choose(
     let other = copies.pop();
     winner.refuse_unknown_features(false)?;
     let geometry = winner.geometry();
-    let covering = secondary_at
-        .map(|offset| geometry.segment_of(BlockNr(geometry.block_size.block_of(offset).0)));
-    if let Some(segment) = covering.filter(|segment| geometry.has_segment(*segment)) {
+    let segment = geometry.segment_of(BlockNr(geometry.block_size.block_of(secondary_at).0));
+    if geometry.has_segment(segment) {
         findings.error(Rule::Superblock, Place::segment(segment), || {
             "the segment covers the place of the secondary superblock".into()
         });

@@ -96,6 +96,9 @@ pub enum Error {
     /// No valid superblock.
     #[error("not a NILFS2 volume: {0}")]
     NotAVolume(String),
+    /// The device is shorter than the volume on it ([`FormatError::Truncated`]).
+    #[error(transparent)]
+    Truncated(FormatError),
     /// The volume uses features that are not known here.
     #[error("{0}; this version of nilfs cannot open it")]
     Feature(FormatError),

@@ -27,7 +27,8 @@ use nilfs_ondisk::summary::{self, BlockInfo, FileInfo, NewLog, encode_summary};
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::{self, RawSuperblock, Superblock};
 use nilfs_ondisk::{
-    BlockNr, BlockSize, Cno, FileBlock, FormatError, Geometry, Ino, SegNum, Seq, VBlockNr, dirent,
+    BlockNr, BlockSize, ByteCount, Cno, FileBlock, FormatError, Geometry, Ino, SegNum, Seq,
+    VBlockNr, dirent,
 };
 use thiserror::Error;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -137,8 +138,11 @@ pub enum MkfsError {
     Label(usize),
     /// A device that is too small for the parameters.
     #[error(
-        "{size} bytes are too few: with segments of {segment_bytes} bytes a volume needs at \
-         least {least}, with smaller segments less"
+        "{} are too few: with segments of {} a volume needs at least {} KiB, with smaller segments \
+         less",
+        ByteCount(*size),
+        ByteCount(*segment_bytes),
+        least.div_ceil(1024)
     )]
     TooSmall {
         /// Bytes of the device.

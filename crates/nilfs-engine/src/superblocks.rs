@@ -1,12 +1,13 @@
 //! The two copies of the superblock: choosing one at mount, rewriting them later
 //! (docs/format.md §3 and §2).
 
+use std::fmt;
+
 use nilfs_device::{Device, IoSlice};
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::superblock::{SUPERBLOCK_SIZE, Superblock};
-use nilfs_ondisk::{BlockNr, Seq};
-
+use nilfs_ondisk::{BlockNr, ByteCount, FormatError, Seq};
 use zerocopy::little_endian::U16;
 
 use crate::error::{Error, Result};
@@ -29,12 +30,16 @@ impl Superblocks {
 }
 
 /// Reads both copies.
+///
+/// # Errors
+/// [`Error::NotAVolume`], or [`Error::Truncated`] if the device is shorter than its volume.
 pub(crate) fn load(device: &dyn Device) -> Result<Superblocks> {
-    let primary = read_copy(device, PRIMARY_SUPERBLOCK);
-    let secondary = match secondary_superblock(device.size()) {
-        Some(offset) => read_copy(device, offset),
-        None => Err("the device is too small".to_owned()),
+    let Some(offset) = secondary_superblock(device.size()) else {
+        let size = ByteCount(device.size());
+        return Err(Error::NotAVolume(format!("{size} are too few for one")));
     };
+    let primary = read_copy(device, PRIMARY_SUPERBLOCK);
+    let secondary = read_copy(device, offset);
     match (primary, secondary) {
         (Ok(primary), Ok(secondary)) => {
             let newer = secondary.last_log().cno > primary.last_log().cno;
@@ -42,16 +47,21 @@ pub(crate) fn load(device: &dyn Device) -> Result<Superblocks> {
             Ok(Superblocks { best, other: Some(other) })
         }
         (Ok(best), Err(_)) | (Err(_), Ok(best)) => Ok(Superblocks { best, other: None }),
-        (Err(first), Err(_)) => Err(Error::NotAVolume(format!("no valid superblock ({first})"))),
+        (Err(first), Err(_)) => Err(first),
     }
 }
 
-fn read_copy(device: &dyn Device, offset: u64) -> Result<Superblock, String> {
+fn read_copy(device: &dyn Device, offset: u64) -> Result<Superblock> {
+    let invalid =
+        |why: &dyn fmt::Display| Error::NotAVolume(format!("no valid superblock ({why})"));
     let mut bytes = [0; SUPERBLOCK_SIZE];
-    device.read_at(offset, &mut bytes).map_err(|error| error.to_string())?;
-    let copy = Superblock::parse(&bytes, device.size()).map_err(|error| error.to_string())?;
+    device.read_at(offset, &mut bytes).map_err(|error| invalid(&error))?;
+    let copy = Superblock::parse(&bytes, device.size()).map_err(|error| match error {
+        FormatError::Truncated { .. } => Error::Truncated(error),
+        error => invalid(&error),
+    })?;
     match offset != PRIMARY_SUPERBLOCK && inside_segments(&copy, offset) {
-        true => Err("it lies inside a segment".to_owned()),
+        true => Err(invalid(&"it lies inside a segment")),
         false => Ok(copy),
     }
 }

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::ByteCount;
+
 /// Bytes that are not a valid instance of the structure they should be.
 ///
 /// The error does not say *where* the bytes came from: that is known to the caller, who adds the
@@ -42,6 +44,19 @@ pub enum FormatError {
         have: u64,
         /// Bytes needed.
         need: u64,
+    },
+    /// The device ends before the volume does.
+    #[error(
+        "the device or image is {} shorter than the volume on it ({}); make it as large as it was, \
+         or copy it again if a copy broke off",
+        ByteCount(volume.saturating_sub(*device)),
+        ByteCount(*volume)
+    )]
+    Truncated {
+        /// Bytes of the device.
+        device: u64,
+        /// Bytes of the volume, more than those.
+        volume: u64,
     },
     /// The volume uses a format feature that this program does not know.
     #[error("the volume uses unknown {class} features {bits:#x}")]

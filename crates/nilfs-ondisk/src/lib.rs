@@ -27,4 +27,4 @@ mod types;
 
 pub use error::FormatError;
 pub use geometry::Geometry;
-pub use types::{BlockNr, BlockSize, Cno, FileBlock, Ino, SegNum, Seq, VBlockNr};
+pub use types::{BlockNr, BlockSize, ByteCount, Cno, FileBlock, Ino, SegNum, Seq, VBlockNr};

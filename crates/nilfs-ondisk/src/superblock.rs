@@ -92,7 +92,7 @@ impl Superblock {
     /// able to open the volume: see [`Superblock::refuse_unknown_features`].
     ///
     /// # Errors
-    /// Names the field or the checksum that is wrong.
+    /// Names the field or the checksum that is wrong, or what is missing of the device.
     pub fn parse(bytes: &[u8], device_size: u64) -> Result<Self, FormatError> {
         let (raw, _) = RawSuperblock::read_from_prefix(bytes).map_err(|_| FormatError::Short {
             structure: "superblock",
@@ -135,7 +135,12 @@ impl Superblock {
             checkpoint_size: raw.s_checkpoint_size.get().into(),
             segment_usage_size: raw.s_segment_usage_size.get().into(),
         };
-        geometry.validate(device_size)?;
+        geometry.validate()?;
+        let segments = geometry.nsegments.saturating_mul(geometry.segment_bytes());
+        if segments > device_size {
+            let volume = segments.max(raw.s_dev_size.get());
+            return Err(FormatError::Truncated { device: device_size, volume });
+        }
         let last = BlockNr(raw.s_last_pseg.get());
         if !geometry.has_block(last) {
             return Err(FormatError::field(

@@ -60,6 +60,27 @@ number! {
     FileBlock
 }
 
+/// A number of bytes, shown for people: as a whole number or with one decimal, and with a binary
+/// unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteCount(pub u64);
+
+impl fmt::Display for ByteCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        // From here on, rounding would show 1024.0 of the smaller unit.
+        const NEXT_UNIT: f64 = 1023.95;
+        let mut value = self.0 as f64;
+        let mut unit = 0;
+        while value >= NEXT_UNIT && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        let decimals = usize::from(value.fract() != 0.0);
+        write!(f, "{value:.decimals$} {}", UNITS[unit])
+    }
+}
+
 impl Cno {
     /// The first checkpoint of a volume.
     pub const MIN: Cno = Cno(1);
@@ -180,5 +201,24 @@ impl From<BlockSize> for u64 {
 impl fmt::Display for BlockSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.bytes().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_bytes_are_shown_with_binary_units() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KiB"),
+            ((1 << 20) - 1, "1.0 MiB"),
+            (4 << 30, "4 GiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(ByteCount(bytes).to_string(), text);
+        }
     }
 }

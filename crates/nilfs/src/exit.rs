@@ -173,6 +173,7 @@ fn status_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Status> 
     }
     cause.downcast_ref::<Error>().map(|error| match error {
         Error::NotAVolume(_)
+        | Error::Truncated(_)
         | Error::Feature(_)
         | Error::Corrupt { .. }
         | Error::Inconsistent(_) => Status::NotAVolume,

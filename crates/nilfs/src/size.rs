@@ -1,20 +1,4 @@
-//! Numbers of bytes as people write and read them, with binary units.
-
-/// A number of bytes for people: three digits and a binary unit.
-pub fn human(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if value.fract() == 0.0 {
-        format!("{value} {}", UNITS[unit])
-    } else {
-        format!("{value:.1} {}", UNITS[unit])
-    }
-}
+//! Numbers of bytes as people write them, with binary units; [`nilfs_ondisk::ByteCount`] shows them.
 
 /// A number of bytes, with a binary unit if it ends with a letter.
 pub fn parse(text: &str) -> Result<u64, String> {
@@ -104,19 +88,6 @@ mod tests {
         }
         for text in ["", "G", "4X", "-1", "+1", "9999999T"] {
             assert!(parse(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn sizes_have_binary_units() {
-        for (bytes, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1536, "1.5 KiB"),
-            (4 << 30, "4 GiB"),
-            (u64::MAX, "16 EiB"),
-        ] {
-            assert_eq!(human(bytes), text);
         }
     }
 }

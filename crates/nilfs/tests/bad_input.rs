@@ -94,7 +94,7 @@ fn a_geometry_out_of_range_is_named() {
         (0x14, 7, "s_log_block_size is 7, expected 0 to 6"),
         (0x30, 8, "s_blocks_per_segment is 8, expected at least 16"),
         (0x34, 100, "s_r_segments_percentage is 100, expected 1 to 99"),
-        (0x18, 0, "s_nsegments is 0, expected 1 to 32"),
+        (0x18, 0, "s_nsegments is 0, expected at least 1"),
         (0x28, 63, "s_first_data_block is 63"),
         (0x90, 64, "s_inode_size is 64, expected 128 to 1024"),
     ] {
@@ -103,12 +103,22 @@ fn a_geometry_out_of_range_is_named() {
 }
 
 #[test]
-fn a_truncated_device_is_noticed() {
+fn a_truncated_device_is_said_to_be_shorter_than_its_volume() {
     let volume = common::volume();
     let file = File::options().write(true).open(&volume.image).unwrap();
-    file.set_len(VOLUME_SIZE / 2).unwrap();
-    let words = "s_nsegments is 32, expected 1 to 16 on a device of 1050624 bytes";
-    refused_by(&WAYS, &volume.image, 3, words);
+    let lacks = |missing: u64, words: &str| {
+        file.set_len(VOLUME_SIZE - missing).unwrap();
+        refused_by(&WAYS, &volume.image, 3, words);
+        refused_by(&["check IMAGE", "tune -l IMAGE", "resize IMAGE 1M"], &volume.image, 3, words);
+    };
+    lacks(1 << 20, "the device or image is 1 MiB shorter than the volume on it (2.0 MiB)");
+    lacks(VOLUME_SIZE - 20480, "is 2.0 MiB shorter than the volume on it (2.0 MiB)");
+    // Too short for any volume.
+    for (size, words) in [(20479, "20.0 KiB are too few"), (0, "0 B are too few")] {
+        file.set_len(size).unwrap();
+        refused_by(&WAYS, &volume.image, 3, words);
+        refused_by(&["check IMAGE"], &volume.image, 3, words);
+    }
 }
 
 #[test]

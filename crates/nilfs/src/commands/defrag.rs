@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use nilfs_engine::{Defragmented, Ino};
+use nilfs_ondisk::ByteCount;
 use serde::Serialize;
 
 use crate::administration::{Administration, mount_around};
@@ -192,7 +193,7 @@ fn print(records: &[Record]) -> anyhow::Result<()> {
             Some(done) => [
                 done.extents_before.to_string(),
                 done.extents_after.to_string(),
-                size::human(done.moved_bytes),
+                ByteCount(done.moved_bytes).to_string(),
                 path,
             ],
             None => ["-".into(), "-".into(), "over budget".into(), path],

@@ -4,12 +4,12 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use nilfs_engine::Usage;
+use nilfs_ondisk::ByteCount;
 use serde::Serialize;
 
 use crate::administration::{Purpose, on};
 use crate::output::{self, Column, Rows, exact_time, local_time};
 use crate::progress;
-use crate::size;
 
 /// Show where the space of a volume is
 ///
@@ -90,8 +90,8 @@ fn print(usage: &Usage, record: &Record) -> anyhow::Result<()> {
     let available = bytes.available;
     let free = format!(
         "{} can be written, {} are kept back",
-        size::human(available),
-        size::human(bytes.reserved)
+        ByteCount(available),
+        ByteCount(bytes.reserved)
     );
     let mut rows = Rows::new(&[
         Column::Text("SPACE"),
@@ -108,7 +108,7 @@ fn print(usage: &Usage, record: &Record) -> anyhow::Result<()> {
         ("total", bytes.total, ""),
     ] {
         let share = u128::from(part) * 100 / u128::from(bytes.total.max(1));
-        rows.push([name.into(), size::human(part), format!("{share}%"), note.into()]);
+        rows.push([name.into(), ByteCount(part).to_string(), format!("{share}%"), note.into()]);
     }
     rows.print()?;
     if record.snapshots.is_empty() {
@@ -117,7 +117,10 @@ fn print(usage: &Usage, record: &Record) -> anyhow::Result<()> {
     writeln!(output::out())?;
     let mut rows = Rows::new(&[Column::Number("SNAPSHOT"), Column::Number("ALONE KEEPS")]);
     for snapshot in &record.snapshots {
-        rows.push([snapshot.checkpoint.to_string(), size::human(snapshot.exclusive_bytes)]);
+        rows.push([
+            snapshot.checkpoint.to_string(),
+            ByteCount(snapshot.exclusive_bytes).to_string(),
+        ]);
     }
     rows.print()
 }

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use nilfs_engine::Volume;
+use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::superblock::{FEATURE_BLOCK_COUNT, RawSuperblock, STATE_ERROR};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::image::{self, open_volume};
 use crate::output::{self, Rows, exact_time, local_time, printable};
-use crate::size;
 
 /// Show what a volume is: label, geometry, features, state, space, checkpoints
 #[derive(Debug, clap::Args)]
@@ -136,9 +136,9 @@ fn print(info: &Info) -> anyhow::Result<()> {
     let error = if info.error_seen { ", an error was seen" } else { "" };
     row("state", format!("{}{error}", info.state));
     row("features", or_none(info.features.join(" ")));
-    row("size", format!("{} ({} bytes)", size::human(info.size_bytes), info.size_bytes));
+    row("size", format!("{} ({} bytes)", ByteCount(info.size_bytes), info.size_bytes));
     row("block size", format!("{} bytes", info.block_bytes));
-    row("segments", format!("{} of {}", info.segments, size::human(info.segment_bytes)));
+    row("segments", format!("{} of {}", info.segments, ByteCount(info.segment_bytes)));
     row(
         "clean segments",
         format!("{} ({} kept back)", info.clean_segments, info.reserved_segments),

@@ -6,13 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 
 use anyhow::Context;
 use nilfs_engine::{Entry, Filesystem};
+use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::inode::FileType;
 
 use crate::exit::{Failure, Status};
 use crate::image::{Found, ImageArgs, LastLink, Walk, find};
 use crate::output::{self, Column, Rows, local_time, printable};
 use crate::record::{FileRecord, device_of, mode_string};
-use crate::size;
 
 /// List a directory of a volume
 #[derive(Debug, clap::Args)]
@@ -102,7 +102,7 @@ fn print_long(
         }
         let size = match device_of(attr) {
             Some((major, minor)) => format!("{major},{minor}"),
-            None => size::human(attr.size),
+            None => ByteCount(attr.size).to_string(),
         };
         rows.push([
             mode_string(attr),

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use nilfs_device::{Access, Device, FileDevice};
 use nilfs_engine::mkfs::{DEFAULT_BLOCKS_PER_SEGMENT, DEFAULT_RESERVED_PERCENT, Parameters};
-use nilfs_ondisk::BlockSize;
 use nilfs_ondisk::superblock::Superblock;
+use nilfs_ondisk::{BlockSize, ByteCount};
 use uuid::Uuid;
 
 use crate::exit::{Failure, Status};
@@ -83,13 +83,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let exists = match fs::metadata(path) {
         Ok(_) => true,
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-        Err(error) => return Err(cannot_open(path, &error.to_string())),
+        Err(error) => return Err(cannot("open", path, &error.to_string())),
     };
     let superblock = match args.size {
         Some(size) if !exists => in_new_image(path, size, &parameters, args.dry_run)?,
         None if !exists => {
             let hint = "No such file or directory; --size SIZE creates an image";
-            return Err(cannot_open(path, hint));
+            return Err(cannot("open", path, hint));
         }
         wanted => on_device(&args, wanted, &parameters)?,
     };
@@ -111,9 +111,10 @@ fn on_device(
     let device = device::open(path, access)?;
     if let Some(wanted) = wanted.filter(|wanted| *wanted != device.size()) {
         let message = format!(
-            "{} exists already and has {} bytes, not {wanted}; leave --size out to use it as it is",
+            "{} exists already and has {}, not {}; leave --size out to use it as it is",
             path.display(),
-            device.size()
+            ByteCount(device.size()),
+            ByteCount(wanted)
         );
         return Err(Failure::new(Status::Refused, message).into());
     }
@@ -146,14 +147,15 @@ fn in_new_image(
     }
     let create = || -> anyhow::Result<()> {
         // What will be in it is nobody else's business, deleted files included.
-        let image = File::options().write(true).create_new(true).mode(0o600).open(path)?;
-        image.set_len(size)?;
-        drop(image);
+        let image = File::options().write(true).create_new(true).mode(0o600).open(path);
+        image
+            .and_then(|image| image.set_len(size))
+            .map_err(|error| cannot("create", path, &error.to_string()))?;
         let device = FileDevice::open(path, Access::ReadWrite)?;
-        nilfs_engine::mkfs::format(&device, parameters)?;
+        nilfs_engine::mkfs::format(&device, parameters).with_context(context)?;
         Ok(())
     };
-    create().with_context(context).inspect_err(|_| {
+    create().inspect_err(|_| {
         // It held nothing before; a failure to remove it changes nothing about the first error.
         let _ = fs::remove_file(path);
     })?;
@@ -207,17 +209,17 @@ fn print(path: &Path, superblock: &Superblock, dry_run: bool) -> anyhow::Result<
         output::out(),
         "{verb} a NILFS2 volume on {}: {}, {} segments of {}, blocks of {} bytes, uuid {}",
         path.display(),
-        size::human(superblock.raw().s_dev_size.get()),
+        ByteCount(superblock.raw().s_dev_size.get()),
         geometry.nsegments,
-        size::human(geometry.segment_bytes()),
+        ByteCount(geometry.segment_bytes()),
         geometry.block_size,
         Uuid::from_bytes(superblock.raw().s_uuid)
     )?;
     Ok(())
 }
 
-fn cannot_open(path: &Path, why: &str) -> anyhow::Error {
-    let message = format!("cannot open {}: {why}", path.display());
+fn cannot(act: &str, path: &Path, why: &str) -> anyhow::Error {
+    let message = format!("cannot {act} {}: {why}", path.display());
     Failure::new(Status::CannotOpen, message).into()
 }
 

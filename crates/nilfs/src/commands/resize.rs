@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use nilfs_device::{Access, Device, FileDevice};
 use nilfs_engine::{ResizeProgress, Status, Volume};
+use nilfs_ondisk::ByteCount;
 use serde::Serialize;
 
 use crate::administration::{Administration, Purpose, Reason, Refusal, Target, on};
 use crate::exit::{Failure, Status as ExitStatus};
 use crate::output;
 use crate::progress::Progress;
-use crate::size::{self, Change};
+use crate::size::Change;
 
 /// Make a volume larger or smaller, also while it is mounted
 ///
@@ -75,9 +76,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let message = format!(
             "{}: the device has {} ({} bytes), not {}; make it larger first",
             args.path.display(),
-            size::human(place.bytes),
+            ByteCount(place.bytes),
             place.bytes,
-            size::human(bytes)
+            ByteCount(bytes)
         );
         return Err(Failure::new(ExitStatus::Failed, message).into());
     }
@@ -106,9 +107,9 @@ impl Place {
     /// The size that the volume shall have, in bytes.
     fn wanted(&self, change: Option<Change>) -> anyhow::Result<u64> {
         let Some(change) = change else { return Ok(self.bytes) };
-        let volume = size::human(self.volume_bytes);
+        let volume = ByteCount(self.volume_bytes);
         change.apply(self.volume_bytes).with_context(|| match change {
-            Change::Shrink(by) => format!("the volume has {volume}, less than {}", size::human(by)),
+            Change::Shrink(by) => format!("the volume has {volume}, less than {}", ByteCount(by)),
             _ => format!("the volume has {volume}, and no file can be as large as asked"),
         })
     }
@@ -141,7 +142,7 @@ fn in_bytes(refusal: Refusal, status: &Status) -> anyhow::Error {
     match refusal.reason {
         Reason::NoRoomToShrink { segments } => {
             let missing = segments.saturating_mul(status.geometry.segment_bytes());
-            anyhow!("{refusal} ({}); nilfs df shows what takes the space", size::human(missing))
+            anyhow!("{refusal} ({}); nilfs df shows what takes the space", ByteCount(missing))
         }
         _ => refusal.into(),
     }
@@ -149,7 +150,7 @@ fn in_bytes(refusal: Refusal, status: &Status) -> anyhow::Error {
 
 fn print(out: &mut impl Write, record: &Record, verbose: bool) -> io::Result<()> {
     let Record { segments_before: before, segments: after, .. } = *record;
-    let each = size::human(record.segment_bytes);
+    let each = ByteCount(record.segment_bytes);
     match before == after {
         true => writeln!(out, "{after} segments of {each}, as before")?,
         false => writeln!(out, "{after} segments of {each}, {before} before")?,

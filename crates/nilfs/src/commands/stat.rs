@@ -5,12 +5,12 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use nilfs_engine::Timestamp;
+use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::inode::FileType;
 
 use crate::image::{self, ImageArgs, LastLink, find};
 use crate::output::{self, Rows, local_time, printable};
 use crate::record::{FileRecord, device_of, mode_string, type_name};
-use crate::size;
 
 /// Show type, size, owner, times and flags of files of a volume
 #[derive(Debug, clap::Args)]
@@ -59,8 +59,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         row("mode", format!("{:04o} ({})", attr.mode, mode_string(&attr)));
         row("links", attr.nlink.to_string());
         row("owner", format!("{}:{}", attr.uid, attr.gid));
-        row("size", format!("{} ({} bytes)", size::human(attr.size), attr.size));
-        let stored = size::human(attr.blocks.saturating_mul(512));
+        row("size", format!("{} ({} bytes)", ByteCount(attr.size), attr.size));
+        let stored = ByteCount(attr.blocks.saturating_mul(512));
         row("stored", format!("{stored} ({} blocks of 512 bytes)", attr.blocks));
         row("modified", precise_time(attr.mtime));
         row("changed", precise_time(attr.ctime));

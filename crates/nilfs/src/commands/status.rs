@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use nilfs_engine::{CleanerOptions, CleanerState, Loss, Policy, Status};
+use nilfs_ondisk::ByteCount;
 use serde::Serialize;
 
 use crate::administration::{Administration, Target};
 use crate::exit::without_error_numbers;
 use crate::output::{self, Rows, exact_time, local_time};
-use crate::size;
 
 /// Show how a mounted volume and its cleaner are doing
 #[derive(Debug, clap::Args)]
@@ -147,7 +147,7 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
             ),
         ),
         ("full", full(rates::until_full(None, status))),
-        ("in memory", format!("{} to be written", size::human(status.dirty_bytes))),
+        ("in memory", format!("{} to be written", ByteCount(status.dirty_bytes))),
     ]);
     if !status.of_the_past {
         lines.push(("newest checkpoint", status.cno.to_string()));
@@ -157,7 +157,7 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
 }
 
 fn not_written(loss: &Loss) -> String {
-    let (bytes, since) = (size::human(loss.bytes), local_time(loss.since as i64));
+    let (bytes, since) = (ByteCount(loss.bytes), local_time(loss.since as i64));
     format!("{bytes} of up to {} files, changed since {since}", loss.files)
 }
 
@@ -197,7 +197,7 @@ fn amplification(factor: Option<f64>) -> String {
 
 /// What was written since the volume was made.
 fn lifetime(status: &Status) -> String {
-    let written = size::human(status.lifetime_written_bytes);
+    let written = ByteCount(status.lifetime_written_bytes);
     let factor = amplification(rates::lifetime_amplification(status));
     format!("{written} written, amplification {factor}")
 }
@@ -210,7 +210,7 @@ fn full(time: Option<Duration>) -> String {
 }
 
 fn bytes(blocks: u64, block: u64) -> String {
-    size::human(blocks.saturating_mul(block))
+    ByteCount(blocks.saturating_mul(block)).to_string()
 }
 
 /// What the cleaner is doing, in a word.

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use nilfs_ondisk::ByteCount;
 use serde::Serialize;
 
 use crate::administration::{Purpose, on};
@@ -51,5 +52,5 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if args.json {
         return output::json(&Record { trimmed_bytes });
     }
-    Ok(writeln!(output::out(), "{} trimmed", size::human(trimmed_bytes))?)
+    Ok(writeln!(output::out(), "{} trimmed", ByteCount(trimmed_bytes))?)
 }

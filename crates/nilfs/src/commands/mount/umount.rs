@@ -12,6 +12,7 @@ use anyhow::Context;
 use nilfs_device::{Access, FileDevice};
 use nilfs_engine::{Loss, Volume};
 use nilfs_fuse::Mounted;
+use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::superblock::{STATE_ERROR, STATE_VALID};
 use rustix::io::Errno;
 
@@ -20,7 +21,6 @@ use crate::control::Client;
 use crate::exit::{self, Failure, Status};
 use crate::names::{Name, ambiguous};
 use crate::output::local_time;
-use crate::size::human;
 
 /// Unmount volumes and wait until they are clean
 #[derive(Debug, clap::Args)]
@@ -130,10 +130,12 @@ fn missing(loss: &Loss, source: &dyn Display) -> String {
     let since = local_time(*since as i64);
     let what = match files {
         0 => format!("what has changed since {since} may not be on {source}"),
-        1 => format!("1 file with changes since {since} ({}) is not on {source}", human(*bytes)),
+        1 => {
+            format!("1 file with changes since {since} ({}) is not on {source}", ByteCount(*bytes))
+        }
         files => format!(
             "up to {files} files with changes since {since} ({} in all) are not on {source}",
-            human(*bytes)
+            ByteCount(*bytes)
         ),
     };
     format!("{what}: {reason}")

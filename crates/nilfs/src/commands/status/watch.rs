@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nilfs_engine::Status;
+use nilfs_ondisk::ByteCount;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -16,7 +17,6 @@ use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
 use super::rates;
 use crate::exit::Failure;
 use crate::output;
-use crate::size;
 
 /// Between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -145,7 +145,7 @@ fn numbers(status: &Status, full: Option<Duration>) -> Vec<Line<'static>> {
         )),
         Line::from(format!(
             "in memory {}   mounted for {}",
-            size::human(status.dirty_bytes),
+            ByteCount(status.dirty_bytes),
             output::duration(Duration::from_secs(status.uptime))
         )),
     ];
@@ -178,7 +178,7 @@ fn graph(
     let last = shown.first().copied().unwrap_or(0);
     let most = shown.iter().copied().max().unwrap_or(0);
     shown.reverse();
-    let title = format!("{what}: {}/s (most {}/s)", size::human(last), size::human(most));
+    let title = format!("{what}: {}/s (most {}/s)", ByteCount(last), ByteCount(most));
     let sparkline = Sparkline::default()
         .block(Block::bordered().title(title))
         .style(Style::new().fg(colour))
