@@ -38,6 +38,17 @@ fn a_copy_that_fails_leaves_the_file_that_was_there() {
     assert_eq!(names_in(&copies), ["sparse"]);
 }
 
+/// The error had the name under which the copy would have been made, which nobody knows.
+#[test]
+fn a_missing_directory_is_named_as_it_was_typed() {
+    let volume = volume();
+    let to = volume.beside("missing/copy");
+    let outcome = volume.nilfs(&format!("cp IMAGE /directory/file {}", to.display()));
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    let first = format!("nilfs: {}: No such file or directory", to.display());
+    assert_eq!(outcome.stderr.lines().next(), Some(first.as_str()));
+}
+
 #[test]
 fn a_copy_that_is_interrupted_leaves_nothing() {
     const BYTES: usize = 48 << 20;

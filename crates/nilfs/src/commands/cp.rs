@@ -1,11 +1,11 @@
-//! `nilfs cp`: files out of a volume that is not mounted.
+//! `nilfs cp`: files out of a volume, mounted or not.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
@@ -26,9 +26,11 @@ const COPY_BYTES: usize = 1 << 20;
 /// Copy files out of a volume
 ///
 /// Holes stay holes. What cannot be copied is named, and the rest is copied all the same. A copy gets
-/// its name when it is complete, in place of a file that had it before: interrupted, no part of a
-/// file is left.
+/// its name when it is complete, in place of a file that had it before: an interrupted copy leaves no
+/// part of a file.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "nilfs cp [OPTIONS] <DEVICE> <PATH>... <DESTINATION>\n       \
+                      nilfs cp [OPTIONS] <PATH>... <DESTINATION>")]
 #[command(after_help = "\
 Examples:
   nilfs cp disk.img photos/1.jpg .
@@ -42,7 +44,7 @@ pub struct Args {
     preserve: bool,
     #[command(flatten)]
     image: ImageArgs,
-    /// The files to copy, and where to
+    /// The files to copy, and last the destination: a new name or a directory
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
 }
@@ -178,10 +180,11 @@ impl Copier<'_> {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
         };
-        let copy = tempfile::Builder::new()
-            .prefix(".nilfs-cp-")
-            .permissions(Permissions::from_mode(u32::from(entry.attr.mode & 0o777)))
-            .tempfile_in(directory)?;
+        let mode = u32::from(entry.attr.mode & 0o777);
+        let create =
+            |path: &Path| File::options().write(true).create_new(true).mode(mode).open(path);
+        // Unlike `tempfile_in`, this leaves the name out of errors, since it means nothing to the user.
+        let copy = tempfile::Builder::new().prefix(".nilfs-cp-").make_in(directory, create)?;
         self.copy_content(entry, copy.as_file())?;
         if self.preserve {
             preserve(&entry.attr, copy.path())?;
