@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{commands, exit, output};
@@ -52,8 +53,26 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             let done = cli.command.run().and_then(|()| Ok(output::flush()?));
             done.map_or_else(|error| exit::report(&error), |()| ExitCode::SUCCESS)
         }
-        Err(error) => exit::report_usage(&error, &subcommand(&arguments)),
+        Err(error) => {
+            let error = without_signs(&arguments, &error).unwrap_or(error);
+            exit::report_usage(&error, &subcommand(&arguments))
+        }
     }
+}
+
+/// What is wrong with a word that was taken for a value because a sign may come first there
+/// (`nilfs resize`), but that begins like an option.
+pub fn without_signs(arguments: &[OsString], error: &clap::Error) -> Option<clap::Error> {
+    let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else {
+        return None;
+    };
+    let rest = value.strip_prefix('-')?;
+    if rest.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    let unsigned = |arg: clap::Arg| arg.allow_hyphen_values(false);
+    let command = Cli::command().mut_subcommands(|it| it.mut_args(unsigned));
+    command.try_get_matches_from(arguments).err()
 }
 
 /// The command that a command line is for, as far as there is one: `nilfs snapshot create`.

@@ -203,6 +203,7 @@ mod tests {
         let mistake = |line: &str| {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             let error = crate::cli::Cli::try_parse_from(&words).unwrap_err();
+            let error = crate::cli::without_signs(&words, &error).unwrap_or(error);
             usage_sentence(&error, &crate::cli::subcommand(&words))
         };
         for (line, sentence) in [
@@ -233,6 +234,21 @@ mod tests {
                 "nilfs ls --recursiv x",
                 "unexpected argument '--recursiv' found; did you mean --recursive? \
                  see nilfs ls --help",
+            ),
+            (
+                "nilfs resize x --verbos",
+                "unexpected argument '--verbos' found; did you mean --verbose? \
+                 see nilfs resize --help",
+            ),
+            (
+                "nilfs resize x -5X",
+                "invalid value '-5X' for '[SIZE]': X is none of the units K, M, G and T; \
+                 see nilfs resize --help",
+            ),
+            (
+                "nilfs mkfs -U x y",
+                "invalid value 'x' for '--uuid <UUID>': expected a UUID such as \
+                 8f481382-d326-486d-86ca-73a3bb2d13f1; see nilfs mkfs --help",
             ),
         ] {
             assert_eq!(mistake(line), sentence);

@@ -29,6 +29,12 @@ pub enum Name<'a> {
     Partition(&'static str, &'a [u8]),
 }
 
+/// Reads a UUID on the command line.
+pub fn parse_uuid(text: &str) -> Result<Uuid, String> {
+    let example = "8f481382-d326-486d-86ca-73a3bb2d13f1";
+    Uuid::try_parse(text).map_err(|_| format!("expected a UUID such as {example}"))
+}
+
 impl<'a> Name<'a> {
     /// The name in an operand; `None` if the operand is a path.
     ///

@@ -7,6 +7,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
         return Err("the size itself is wanted here, without a sign".to_owned());
     }
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| "expected a size such as 512M or 4G")?;
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" | "B" => 0,
         "K" | "KIB" => 10,
@@ -15,7 +16,6 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "T" | "TIB" => 40,
         unit => return Err(format!("{unit} is none of the units K, M, G and T")),
     };
-    let number: u64 = digits.parse().map_err(|_| "not a number of bytes such as 512M or 4G")?;
     // What no file can have is a mistake.
     number
         .checked_mul(1 << shift)

@@ -15,6 +15,7 @@ use nilfs_ondisk::{BlockSize, ByteCount};
 use uuid::Uuid;
 
 use crate::exit::{Failure, Status};
+use crate::names;
 use crate::output;
 use crate::progress::spinner;
 use crate::signature;
@@ -48,7 +49,7 @@ pub struct Args {
     #[arg(short = 'L', long, value_name = "LABEL")]
     label: Option<OsString>,
     /// Identity of the volume; random if left out
-    #[arg(short = 'U', long, value_name = "UUID")]
+    #[arg(short = 'U', long, value_name = "UUID", value_parser = names::parse_uuid)]
     uuid: Option<Uuid>,
     /// Create an image file of this size first, such as 512M or 4G, for nobody but its owner
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]

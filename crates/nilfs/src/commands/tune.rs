@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::administration;
 use crate::commands::info::{features, label};
 use crate::exit::{Failure, Status};
+use crate::names;
 use crate::output::{self, Rows, printable};
 use crate::{config, device};
 
@@ -62,7 +63,7 @@ pub struct Changes {
     #[arg(value_parser = FeatureSwitch::parse)]
     pub features: Vec<FeatureSwitch>,
     /// Identity of the volume
-    #[arg(short = 'U', long = "uuid", value_name = "UUID")]
+    #[arg(short = 'U', long = "uuid", value_name = "UUID", value_parser = names::parse_uuid)]
     pub uuid: Option<Uuid>,
     /// Forget that an error was seen; check the volume first
     #[arg(long)]
