@@ -14,7 +14,7 @@ use crate::dat::Dat;
 use crate::ifile::InodeBlock;
 use crate::owners::{Owner, Owners, Ownership};
 use crate::recovery::Newest;
-use crate::report::{Counts, Findings, Place, Report, Rule, Severity};
+use crate::report::{Counts, Findings, Place, Report, Rule, Severity, counted};
 use crate::volume::Volume;
 
 /// Everything that is known while a volume is judged. Each phase is an `impl` block in the module
@@ -78,7 +78,7 @@ impl<'v, 'd> Judge<'v, 'd> {
         let Selection { walked, left_out } = checkpoints.select(self.newest.cno, options);
         if left_out > 0 {
             self.note(Rule::NotJudged, Place::VOLUME, || {
-                format!("the trees of {left_out} checkpoints were not walked")
+                format!("not walked: the trees of {}", counted(left_out, "checkpoint"))
             });
         }
         for (cno, entry) in &walked {

@@ -10,7 +10,7 @@ use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, Seq};
 
 use crate::CheckError;
 use crate::log::{LogFault, LogReader};
-use crate::report::{Findings, Place, Rule};
+use crate::report::{Findings, Place, Rule, counted};
 use crate::superblocks::Superblocks;
 use crate::volume::Volume;
 
@@ -318,7 +318,8 @@ fn roll_forward<'v, 'd>(
     }
     if !files.is_empty() {
         findings.note(Rule::RollForward, place, || {
-            format!("data-sync logs for {} files follow the newest super root", files.len())
+            let files = counted(files.len() as u64, "file");
+            format!("data-sync logs for {files} follow the newest super root")
         });
     }
     files

@@ -301,23 +301,28 @@ impl fmt::Display for Report {
             writeln!(f, "{finding}")?;
         }
         for (rule, count) in &self.omitted {
-            writeln!(f, "{count} more findings about {rule} are not shown")?;
+            writeln!(f, "not shown about {rule}: {}", counted(*count, "finding"))?;
         }
         let counts = &self.counts;
         write!(
             f,
-            "checkpoint {}: {} checkpoints ({} walked), {} snapshots, {} inodes, {} live blocks, \
-             {} logs in {} segments",
+            "checkpoint {}: {} ({} walked), {}, {}, {}, {} in {}",
             self.newest,
-            counts.checkpoints,
+            counted(counts.checkpoints, "checkpoint"),
             counts.checkpoints_walked,
-            counts.snapshots,
-            counts.inodes,
-            counts.live_blocks,
-            counts.logs,
-            counts.segments
+            counted(counts.snapshots, "snapshot"),
+            counted(counts.inodes, "inode"),
+            counted(counts.live_blocks, "live block"),
+            counted(counts.logs, "log"),
+            counted(counts.segments, "segment")
         )
     }
+}
+
+/// A number of things, in the singular or plural.
+pub(crate) fn counted(count: u64, thing: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{ending}")
 }
 
 /// Collects findings while the volume is walked.

@@ -15,6 +15,9 @@ fn a_fresh_volume_is_consistent() {
         let counts = report.counts;
         assert_eq!((counts.checkpoints, counts.snapshots, counts.logs), (1, 0, 1));
         assert_eq!(counts.segments, 2, "the one written and the next");
+        let said = report.to_string();
+        assert!(said.starts_with("checkpoint 1: 1 checkpoint (1 walked), 0 snapshots, "), "{said}");
+        assert!(said.ends_with(", 1 log in 2 segments"), "{said}");
     }
 }
 

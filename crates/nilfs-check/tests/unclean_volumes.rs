@@ -64,9 +64,10 @@ fn the_newest_super_root_is_found_from_an_old_superblock() {
 
 #[test]
 fn logs_to_roll_forward_are_named() {
-    for (flags, says) in
-        [(LOGBGN | LOGEND, "data-sync logs for 1 files"), (LOGBGN, "an unfinished logical segment")]
-    {
+    for (flags, says) in [
+        (LOGBGN | LOGEND, "data-sync logs for 1 file follow"),
+        (LOGBGN, "an unfinished logical segment"),
+    ] {
         for block_size in BLOCK_SIZES {
             let mut image = Image::by_linux(block_size);
             let direct = image.named("direct");

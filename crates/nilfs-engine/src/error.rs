@@ -39,8 +39,8 @@ pub enum Error {
          read-only mount (-o ro) shows everything"
     )]
     NoRoomToRecover,
-    /// What lies behind the new end does not fit before it.
-    #[error("there is no room to shrink so far: {segments} more segments would have to be free")]
+    /// What lies beyond the new end does not fit before it.
+    #[error("what is in use does not fit into that size; clean segments missing: {segments}")]
     NoRoomToShrink {
         /// Segments that are missing.
         segments: u64,

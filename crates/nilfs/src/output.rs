@@ -151,6 +151,12 @@ pub fn exact_time(seconds: i64, nanoseconds: u32) -> String {
         .map_or_else(|| format!("@{seconds}"), |time| time.to_string())
 }
 
+/// A number of things for people, in the singular or plural.
+pub fn counted(count: u64, thing: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{ending}")
+}
+
 /// A length of time for people, in its two largest units: `3d 4h`, `2m 5s`.
 pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs();

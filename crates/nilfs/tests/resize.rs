@@ -96,7 +96,7 @@ fn what_does_not_fit_is_refused_with_what_is_missing_and_changes_nothing() {
     let manifest = mounted.manifest("");
     for path in [mounted.root(), &image.path()] {
         let said = refused(&["resize"], path, &["12M"]);
-        assert!(said.contains("there is no room to shrink so far: "), "{said}");
+        assert!(said.contains("what is in use does not fit into that size"), "{said}");
         assert!(said.contains(" MiB); nilfs df shows what takes the space"), "{said}");
     }
     let said = refused(&["resize"], mounted.root(), &["1M"]);

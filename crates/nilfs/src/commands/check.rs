@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::device;
 use crate::exit::{Failure, Status};
-use crate::output::{self, printable};
+use crate::output::{self, counted, printable};
 
 /// Check that a volume keeps the rules of the format
 ///
@@ -81,12 +81,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         false => print(&report),
     };
     // An error on the volume is worse than a report that did not arrive.
-    let message = match report.errors().count() {
-        0 => return printed,
-        1 => format!("{path}: 1 error"),
-        count => format!("{path}: {count} errors"),
-    };
-    Err(Failure::new(Status::NotAVolume, message).into())
+    match report.errors().count() as u64 {
+        0 => printed,
+        count => {
+            let message = format!("{path}: {}", counted(count, "error"));
+            Err(Failure::new(Status::NotAVolume, message).into())
+        }
+    }
 }
 
 fn record(report: &Report) -> Record {

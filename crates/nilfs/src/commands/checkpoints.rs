@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::administration::{Administration, Purpose, Reason, Target, on};
 use crate::exit::{Failure, Status};
 use crate::image::open_volume;
-use crate::output::{self, Column, Rows, exact_time, local_time};
+use crate::output::{self, Column, Rows, counted, exact_time, local_time};
 
 /// List the checkpoints of a volume, oldest first, or delete some
 #[derive(Debug, clap::Args)]
@@ -147,10 +147,7 @@ fn delete(args: &DeleteArgs) -> anyhow::Result<()> {
 
 fn print_deleted(deleted: &Deleted) -> anyhow::Result<()> {
     let mut out = output::out();
-    match deleted.deleted {
-        1 => writeln!(out, "1 checkpoint deleted")?,
-        count => writeln!(out, "{count} checkpoints deleted")?,
-    }
+    writeln!(out, "{} deleted", counted(deleted.deleted, "checkpoint"))?;
     let kept = &deleted.snapshots_kept;
     Ok(kept.iter().try_for_each(|cno| writeln!(out, "{cno} stays, it is a snapshot"))?)
 }

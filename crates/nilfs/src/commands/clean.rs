@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::administration::{Administration, Purpose, Target, on};
 use crate::config;
 use crate::interrupt::Interrupt;
-use crate::output;
+use crate::output::{self, counted};
 use crate::progress::Progress;
 
 /// How often is looked how far a run has come.
@@ -110,8 +110,7 @@ fn clean(args: &Args) -> anyhow::Result<()> {
     let mut out = output::out();
     Ok(match record.segments_cleaned {
         0 => writeln!(out, "{stopped}nothing to clean"),
-        1 => writeln!(out, "{stopped}1 segment cleaned"),
-        count => writeln!(out, "{stopped}{count} segments cleaned"),
+        count => writeln!(out, "{stopped}{} cleaned", counted(count, "segment")),
     }?)
 }
 

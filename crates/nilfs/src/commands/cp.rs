@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, CWD, Mode, Timespec, Timestamps};
 use crate::exit::{Failure, Status, sentence};
 use crate::image::{self, Found, ImageArgs, LastLink, Walk, find};
 use crate::interrupt::Interrupt;
-use crate::output::printable;
+use crate::output::{counted, printable};
 use crate::progress::Progress;
 
 /// Bytes copied at a time.
@@ -253,9 +253,8 @@ impl Copier<'_> {
                 Err(Failure::new(Status::Failed, message).into())
             }
             0 => Ok(()),
-            1 => Err(Failure::new(Status::Failed, "1 file could not be copied").into()),
             count => {
-                let message = format!("{count} files could not be copied");
+                let message = format!("{} could not be copied", counted(count, "file"));
                 Err(Failure::new(Status::Failed, message).into())
             }
         }

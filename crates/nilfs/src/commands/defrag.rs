@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::administration::{Administration, mount_around};
 use crate::control::Client;
 use crate::exit::{Failure, Status, sentence};
-use crate::output::{self, Column, Rows, printable};
+use crate::output::{self, Column, Rows, counted, printable};
 use crate::progress::Progress;
 use crate::size;
 
@@ -78,11 +78,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         true => output::json(&work.records)?,
         false => print(&work.records)?,
     }
-    let message = match work.failed {
-        0 => return Ok(()),
-        1 => "1 file could not be defragmented".to_owned(),
-        count => format!("{count} files could not be defragmented"),
-    };
+    if work.failed == 0 {
+        return Ok(());
+    }
+    let message = format!("{} could not be defragmented", counted(work.failed, "file"));
     Err(Failure::new(Status::Failed, message).into())
 }
 
