@@ -25,7 +25,7 @@ const PASSING: [&str; 3] = ["nilfs", "(udev-worker)", "systemd-udevd"];
 /// Opens a device or image, as [`FileDevice::open`] does, when nobody is letting go of it any more.
 ///
 /// # Errors
-/// See [`OpenError`]; and it belongs to a mount whose process is gone.
+/// See [`OpenError`]; one that is mounted is in use, with the name of the directory.
 pub fn open(path: &Path, access: Access) -> anyhow::Result<FileDevice> {
     let mut told = false;
     let mut started = Instant::now();
@@ -46,7 +46,7 @@ pub fn open(path: &Path, access: Access) -> anyhow::Result<FileDevice> {
             continue;
         }
         if let Some(mounted) = mount_of(path).ok().flatten() {
-            return Err(orphaned(path, &mounted.dir).map_or_else(|| busy.into(), Into::into));
+            return Err(mounted_on(path, &mounted.dir, &busy).into());
         }
         let passes = match holder {
             Holder::Process { name, .. } => PASSING.contains(&name.as_str()),
@@ -62,14 +62,19 @@ pub fn open(path: &Path, access: Access) -> anyhow::Result<FileDevice> {
     }
 }
 
-/// What to say of a mount whose process is gone.
-fn orphaned(path: &Path, dir: &Path) -> Option<Failure> {
-    let error = std::fs::metadata(dir).err()?;
-    if Errno::from_io_error(&error) != Some(Errno::NOTCONN) {
-        return None;
-    }
+/// What to say of a device that is mounted on `dir`; the process that served it may be gone.
+fn mounted_on(path: &Path, dir: &Path, busy: &OpenError) -> Failure {
+    let error = std::fs::metadata(dir).err();
+    let is_served = error.and_then(|it| Errno::from_io_error(&it)) != Some(Errno::NOTCONN);
     let (path, dir) = (path.display(), dir.display());
-    let message =
-        format!("{path} is in use by the mount on {dir}, whose process is gone; unmount {dir}");
-    Some(Failure::new(Status::Busy, message))
+    let message = match busy {
+        _ if !is_served => {
+            format!("{path} is in use by the mount on {dir}, whose process is gone; unmount {dir}")
+        }
+        OpenError::Busy { holder: Holder::Process { .. }, .. } => {
+            format!("{busy}; it is mounted on {dir}")
+        }
+        _ => busy.to_string(),
+    };
+    Failure::new(Status::Busy, message)
 }

@@ -141,7 +141,8 @@ pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref().and_then(of_output) == Some(true))
 }
 
-fn status_of(error: &anyhow::Error) -> Status {
+/// The exit code that an error means.
+pub fn status_of(error: &anyhow::Error) -> Status {
     error.chain().find_map(status_of_cause).unwrap_or(Status::Failed)
 }
 

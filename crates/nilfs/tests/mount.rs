@@ -229,7 +229,17 @@ fn the_second_of_two_mounts_is_told_who_has_the_volume() {
     let other = volume.beside("other");
     fs::create_dir(&other).unwrap();
     let sentence = nilfs([Path::new("mount"), &volume.image, &other]).sentence(5);
-    assert!(sentence.contains(&format!("in use by process {} (nilfs)", child.id())), "{sentence}");
+    let holder = format!(
+        "in use by process {} (nilfs); it is mounted on {}",
+        child.id(),
+        place.dir.display()
+    );
+    assert!(sentence.contains(&holder), "{sentence}");
+    // The directory means the same volume.
+    let sentence = nilfs([Path::new("check"), &place.dir]).sentence(5);
+    assert!(sentence.contains(&holder), "{sentence}");
+    let segments = |operand: &Path| nilfs([Path::new("segments"), operand]).output();
+    assert_eq!(segments(&place.dir), segments(&volume.image));
     let sentence = mount("rw", &volume, &place).sentence(7);
     assert!(sentence.contains("is mounted on it already"), "{sentence}");
     place.umount().output();
@@ -492,7 +502,7 @@ fn mount_8_finds_a_helper_that_takes_its_words() {
     let other = tempfile::tempdir().unwrap();
     let again = Command::new(&helper).arg(&volume.image).arg(other.path()).output();
     let said = String::from_utf8(again.unwrap().stderr).unwrap();
-    assert!(said.ends_with(" (nilfs)\n") && said.lines().count() == 1, "{said}");
+    assert!(said.contains(" (nilfs); it is mounted on ") && said.lines().count() == 1, "{said}");
     place.umount().output();
 }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::device;
 use crate::exit::{Failure, Status};
+use crate::image::device_of;
 use crate::output::{self, counted, printable};
 
 /// Check that a volume keeps the rules of the format
@@ -29,8 +30,8 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The device or image
-    #[arg(value_name = "DEVICE")]
+    /// The device or image, or any file or directory of a mounted volume
+    #[arg(value_name = "DEVICE|DIR")]
     device: PathBuf,
 }
 
@@ -66,12 +67,13 @@ struct OmittedRecord {
 
 /// Prints what is wrong, and what there is.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let device = device::open(&args.device, Access::ReadOnly)?;
+    let path = device_of(&args.device)?;
+    let device = device::open(&path, Access::ReadOnly)?;
     let mut options = Options::default();
     if args.all {
         options.checkpoints = Checkpoints::All;
     }
-    let path = args.device.display();
+    let path = path.display();
     let report = nilfs_check::check(&device, &options).map_err(|error| match error {
         CheckError::Device(error) => anyhow::Error::new(error).context(path.to_string()),
         other => Failure::new(Status::NotAVolume, format!("{path}: {other}")).into(),

@@ -9,7 +9,7 @@ use nilfs_ondisk::summary::{self, BlockInfo};
 use nilfs_ondisk::{BlockSize, SegNum};
 use serde::Serialize;
 
-use crate::image::open_volume;
+use crate::image::{device_of, open_volume};
 use crate::output::{self, exact_time, local_time};
 
 /// Show the logs of segments: every block, whose it is and where
@@ -25,8 +25,8 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The device or image
-    #[arg(value_name = "DEVICE")]
+    /// The device or image, or any file or directory of a mounted volume
+    #[arg(value_name = "DEVICE|DIR")]
     device: PathBuf,
     /// The segments
     #[arg(value_name = "SEGMENT", required = true)]
@@ -76,7 +76,7 @@ struct BlockRecord {
 
 /// Prints them.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let volume = open_volume(&args.device)?;
+    let volume = open_volume(&device_of(&args.device)?)?;
     let segments: Vec<_> = args
         .segments
         .iter()

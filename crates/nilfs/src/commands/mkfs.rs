@@ -105,7 +105,8 @@ fn on_device(
 ) -> anyhow::Result<Superblock> {
     let path = &args.device;
     if let Some(mounted) = administration::mount_of(path)? {
-        let message = format!("{} is mounted on {}", path.display(), mounted.dir.display());
+        let (path, dir) = (path.display(), mounted.dir.display());
+        let message = format!("{path} is mounted on {dir}; unmount it first");
         return Err(Failure::new(Status::Busy, message).into());
     }
     let access = if args.dry_run { Access::ReadOnly } else { Access::ReadWrite };

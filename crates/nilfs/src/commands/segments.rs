@@ -6,7 +6,7 @@ use nilfs_engine::SegmentInfo;
 use nilfs_ondisk::SegNum;
 use serde::Serialize;
 
-use crate::image::open_volume;
+use crate::image::{device_of, open_volume};
 use crate::output::{self, Column, Rows, exact_time, local_time};
 
 /// List the segments of a volume that are in use
@@ -22,8 +22,8 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The device or image
-    #[arg(value_name = "DEVICE")]
+    /// The device or image, or any file or directory of a mounted volume
+    #[arg(value_name = "DEVICE|DIR")]
     device: PathBuf,
 }
 
@@ -39,7 +39,7 @@ struct Record {
 
 /// Prints them.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let volume = open_volume(&args.device)?;
+    let volume = open_volume(&device_of(&args.device)?)?;
     let is_shown =
         |segment: &SegmentInfo| args.all || segment.active || segment.dirty || segment.bad;
     let mut list = volume.segments(SegNum(0))?;

@@ -191,7 +191,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 /// Opens a device whose superblocks are to be changed.
 pub fn open_to_change(path: &Path, force: bool) -> anyhow::Result<FileDevice> {
     if !force && let Some(mounted) = administration::mount_of(path)? {
-        let message = format!("{} is mounted on {}", path.display(), mounted.dir.display());
+        let (path, dir) = (path.display(), mounted.dir.display());
+        let message = format!("{path} is mounted on {dir}; unmount it first");
         return Err(Failure::new(Status::Busy, message).into());
     }
     let access = if force { Access::Forced } else { Access::ReadWrite };
