@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use nilfs_engine::Error;
+use nilfs_engine::{Error, Filesystem};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
@@ -40,12 +40,15 @@ pub(crate) struct Faults {
 
 impl Faults {
     /// The errno for the kernel.
-    pub fn answer(&self, error: &Error) -> Errno {
+    pub fn answer(&self, fs: &Filesystem, error: &Error) -> Errno {
         if error.is_fault() {
             let message = error.to_string();
             let mut told = self.told.lock();
             if told.len() < REMEMBERED && !told.contains(&message) {
-                tracing::error!("{message}");
+                // The error that ended all writing is in the log already.
+                if fs.status().stopped.is_none_or(|loss| loss.reason != message) {
+                    tracing::error!("{message}");
+                }
                 told.insert(message);
             }
         }

@@ -68,7 +68,7 @@ impl Operations {
     }
 
     fn answer<T>(&self, result: Result<T, Error>) -> Answer<T> {
-        result.map_err(|error| self.faults.answer(&error))
+        result.map_err(|error| self.faults.answer(&self.fs, &error))
     }
 
     /// The inode that the kernel means. It need not hold it: an NFS client can come back with a

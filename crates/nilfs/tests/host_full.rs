@@ -137,6 +137,9 @@ fn a_full_host_is_survived(world: &World, reason: &str) {
     let said = log.lines().find(|line| line.ends_with("; nothing is written any more"));
     let said = said.unwrap_or_else(|| panic!("{log}"));
     assert!(said.contains("ERROR the device failed to") && said.contains(reason), "{said}");
+    // It is told once, in the system's words alone.
+    assert_eq!(log.matches(reason).count(), 1, "{log}");
+    assert!(!log.contains("os error"), "{log}");
     let status = world.nilfs("status DIR").output();
     assert!(status.contains("read-only after an error") && status.contains(reason), "{status}");
     assert!(status.contains("not on the device"), "{status}");
@@ -146,6 +149,7 @@ fn a_full_host_is_survived(world: &World, reason: &str) {
     assert!(sentence.contains("is unmounted, but"), "{sentence}");
     assert!(sentence.contains(&lost), "{sentence}");
     assert!(sentence.contains(" with changes since ") && sentence.ends_with(reason), "{sentence}");
+    assert!(world.log().contains(" is unmounted, but the last changes could not be written: "));
     // Only damage would be more than a warning.
     let checked = world.nilfs("check DEVICE").output();
     assert!(checked.contains("marked as having errors"), "{checked}");

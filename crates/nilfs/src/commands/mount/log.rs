@@ -14,6 +14,8 @@ use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::exit::without_error_numbers;
+
 /// Filters messages, in the syntax of `tracing_subscriber::EnvFilter`.
 const FILTER_VARIABLE: &str = "NILFS_LOG";
 
@@ -34,16 +36,43 @@ pub fn start(file: Option<&Path>, foreground: bool) -> anyhow::Result<()> {
     if let Some(file) = file {
         let opened = File::options().create(true).append(true).open(file);
         let file = opened.with_context(|| format!("cannot open the log {}", file.display()))?;
-        format.with_ansi(false).with_writer(Mutex::new(file)).init();
+        format.with_ansi(false).with_writer(InWords(Mutex::new(file))).init();
     } else if foreground {
         let colours = io::stderr().is_terminal();
-        let format = format.without_time().with_ansi(colours).with_writer(|| Terminal);
-        format.init();
+        let format = format.without_time().with_ansi(colours);
+        format.with_writer(InWords(|| Terminal)).init();
     } else {
         let format = format.without_time().with_ansi(false).with_level(false);
-        format.with_writer(Syslog::open()).init();
+        format.with_writer(InWords(Syslog::open())).init();
     }
     Ok(())
+}
+
+/// Messages without the numbers of the system's errors, whose words they have.
+struct InWords<T>(T);
+
+impl<'a, T: MakeWriter<'a>> MakeWriter<'a> for InWords<T> {
+    type Writer = InWords<T::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        InWords(self.0.make_writer())
+    }
+
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Self::Writer {
+        InWords(self.0.make_writer_for(metadata))
+    }
+}
+
+impl<T: Write> Write for InWords<T> {
+    /// The formatter writes each message in one piece.
+    fn write(&mut self, message: &[u8]) -> io::Result<usize> {
+        self.0.write_all(without_error_numbers(&String::from_utf8_lossy(message)).as_bytes())?;
+        Ok(message.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Standard error. A message is dropped while nobody reads what is there already: a pipe is full,
@@ -51,7 +80,6 @@ pub fn start(file: Option<&Path>, foreground: bool) -> anyhow::Result<()> {
 struct Terminal;
 
 impl Write for Terminal {
-    /// The formatter writes each message in one piece.
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
         let mut stderr = io::stderr();
         let mut ready = [PollFd::new(&stderr, PollFlags::OUT)];
@@ -130,7 +158,7 @@ struct Line<'a> {
 }
 
 impl Write for Line<'_> {
-    /// The formatter writes each message in one piece, as the log wants it.
+    /// The log wants each message in one piece.
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
         let mut line =
             format!("<{}>nilfs[{}]: ", FACILITY | self.level, std::process::id()).into_bytes();

@@ -103,10 +103,19 @@ pub fn serve(
     if let Err(error) = opened.release() {
         tracing::debug!("{} is free when the process has ended: {error}", source.display());
     }
-    closed.with_context(|| format!("cannot unmount {}", source.display())).inspect_err(log)?;
-    tracing::info!("{} is unmounted", source.display());
+    let closed = closed.with_context(|| {
+        format!("{} is unmounted, but the last changes could not be written", source.display())
+    });
+    match closed.as_ref().err().or(served.as_ref().err()) {
+        None => tracing::info!("{} is unmounted", source.display()),
+        // In the background nobody reads what the command prints at its end.
+        Some(error) if hangup == Hangup::Reloads => {
+            tracing::error!("{}", exit::sentence(error));
+        }
+        Some(_) => {}
+    }
     // An umount(8) that waits ends here.
-    served.map(drop).inspect_err(log)
+    closed.and(served.map(drop))
 }
 
 /// Mounts as `fuseblk` where that was asked for or is possible, else as `fuse`. Until the volume is
@@ -263,9 +272,4 @@ fn listen(
         }
     };
     threads::start("signals", pass_on).map(drop)
-}
-
-/// In the background nobody reads what the command prints at its end.
-fn log(error: &anyhow::Error) {
-    tracing::error!("{error:#}");
 }
