@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::checkpoint::{
-    CHECKPOINT_SIZE, CpfileLayout, INVALID, RawCheckpoint, RawCpfileHeader, SNAPSHOT,
+    CHECKPOINT_SIZE, CpfileLayout, INVALID, MINOR, RawCheckpoint, RawCpfileHeader, SNAPSHOT,
 };
 use nilfs_ondisk::{Cno, FileBlock};
 use zerocopy::IntoBytes;
@@ -13,6 +13,7 @@ use zerocopy::little_endian::{U32, U64};
 use crate::bmap::Source;
 use crate::error::{Error, Result};
 use crate::metafile::FileEdit;
+use crate::volume::CheckpointInfo;
 
 const HEADER_BLOCK: FileBlock = FileBlock(0);
 
@@ -61,6 +62,32 @@ pub(crate) fn scan(
         }
         Ok(ControlFlow::Continue(()))
     })
+}
+
+/// The checkpoints from `from` on, ascending, at most `limit`.
+pub(crate) fn list(
+    source: Source<'_>,
+    root: &Root,
+    from: Cno,
+    limit: usize,
+) -> Result<Vec<CheckpointInfo>> {
+    let mut list = Vec::new();
+    scan(source, root, from, &mut |cno, entry| {
+        if list.len() >= limit {
+            return Ok(ControlFlow::Break(()));
+        }
+        list.push(CheckpointInfo {
+            cno,
+            created: entry.cp_create.get(),
+            snapshot: entry.is_snapshot(),
+            minor: entry.cp_flags.get() & MINOR != 0,
+            blocks: entry.cp_blocks_count.get(),
+            inodes: entry.cp_inodes_count.get(),
+            increment: entry.cp_nblk_inc.get(),
+        });
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(list)
 }
 
 /// The cpfile while a commit changes it.

@@ -13,6 +13,7 @@ mod cleaner;
 mod commit;
 mod dat;
 mod error;
+mod files;
 pub mod fs;
 mod host;
 mod log;
@@ -32,6 +33,7 @@ pub use cleaner::options::{
     RunProgress, Status, Usage,
 };
 pub use error::{Error, Result};
+pub use files::Files;
 pub use fs::admin::DeletedCheckpoints;
 pub use fs::cleaning::defrag::Defragmented;
 pub use fs::resize::ResizeProgress;

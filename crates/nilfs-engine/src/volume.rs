@@ -1,7 +1,6 @@
 //! A volume that is opened for looking: superblock chosen, newest checkpoint found, nothing
 //! written. Mounting starts here too.
 
-use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
 use nilfs_device::Device;
@@ -158,23 +157,7 @@ impl Volume {
     /// # Errors
     /// The cpfile cannot be read.
     pub fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>> {
-        let mut list = Vec::new();
-        checkpoints::scan(self.source(), &self.cpfile()?, from, &mut |cno, entry| {
-            if list.len() >= limit {
-                return Ok(ControlFlow::Break(()));
-            }
-            list.push(CheckpointInfo {
-                cno,
-                created: entry.cp_create.get(),
-                snapshot: entry.is_snapshot(),
-                minor: entry.cp_flags.get() & nilfs_ondisk::checkpoint::MINOR != 0,
-                blocks: entry.cp_blocks_count.get(),
-                inodes: entry.cp_inodes_count.get(),
-                increment: entry.cp_nblk_inc.get(),
-            });
-            Ok(ControlFlow::Continue(()))
-        })?;
-        Ok(list)
+        checkpoints::list(self.source(), &self.cpfile()?, from, limit)
     }
 
     /// Number of clean segments.

@@ -40,13 +40,14 @@ pub(crate) struct Faults {
 
 impl Faults {
     /// The errno for the kernel.
-    pub fn answer(&self, fs: &Filesystem, error: &Error) -> Errno {
+    pub fn answer(&self, writer: Option<&Filesystem>, error: &Error) -> Errno {
         if error.is_fault() {
             let message = error.to_string();
             let mut told = self.told.lock();
             if told.len() < REMEMBERED && !told.contains(&message) {
                 // The error that ended all writing is in the log already.
-                if fs.status().stopped.is_none_or(|loss| loss.reason != message) {
+                let ended_by = writer.and_then(|writer| writer.status().stopped);
+                if ended_by.is_none_or(|loss| loss.reason != message) {
                     tracing::error!("{message}");
                 }
                 told.insert(message);

@@ -10,7 +10,8 @@
 //! | `loop_device` | a loop device that lends its name to a mount |
 //! | `transport` | requests and answers as they travel through `/dev/fuse` |
 //! | `operations` | what each request means for the engine; nothing of how it travels |
-//! | `nodes` | the numbers by which the kernel knows inodes |
+//! | `nodes` | the numbers by which the kernel knows files |
+//! | `past` | the past of each directory, as it is shown in the mount |
 //! | `ioctl` | inode flags as `chattr` sees them |
 //! | `control` | messages to the process that serves a mount, and back |
 //! | `metrics` | how often each kind of request comes and how long it takes |
@@ -50,6 +51,7 @@ mod mountpoint;
 mod mounts;
 mod nodes;
 mod operations;
+mod past;
 mod transport;
 
 pub use control::{Handler, LONGEST, ask};

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use nilfs_engine::{
-    Attr, DeviceCode, Entry, Error, FileType, Filesystem, InodeRef, NewInode, RenameMode, Seek,
+    Attr, DeviceCode, Error, FileType, Files, Filesystem, InodeRef, NewInode, RenameMode, Seek,
     SetAttr, StatFs,
 };
 use nilfs_ondisk::Ino;
@@ -17,11 +17,37 @@ use crate::fault::Faults;
 use crate::ioctl;
 use crate::metrics::{Metrics, Operation};
 use crate::nodes::NodeId;
+use crate::past::{DOOR, Past};
 
 /// What a request comes to.
 pub(crate) type Answer<T> = Result<T, Errno>;
 
-/// Who asks.
+/// A file that the kernel is given, to be forgotten by it later.
+#[derive(Debug)]
+pub(crate) struct Given {
+    pub node: NodeId,
+    pub attr: Attr,
+    pub validity: Validity,
+}
+
+/// How long what the kernel is told of a file stays true.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Validity {
+    /// Until the kernel changes it: nobody else changes names.
+    Present,
+    /// For ever.
+    Always,
+    /// It has to be asked for again each time.
+    Never,
+}
+
+impl Given {
+    fn present(attr: Attr) -> Self {
+        Self { node: NodeId::from(attr.ino), attr, validity: Validity::Present }
+    }
+}
+
+/// The process that asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     /// The user.
@@ -33,11 +59,13 @@ pub struct Caller {
 /// A directory entry that was copied out of the engine.
 #[derive(Debug)]
 pub(crate) struct Listed {
+    /// Its `st_ino`.
     pub ino: Ino,
     pub name: Vec<u8>,
     /// Where the next entry is.
     pub next: u64,
-    file_type: Option<FileType>,
+    /// Its type, if the directory says.
+    pub file_type: Option<FileType>,
 }
 
 impl Listed {
@@ -52,14 +80,23 @@ const LISTED_AT_ONCE: usize = 64;
 
 /// The file system as the kernel sees it.
 pub(crate) struct Operations {
-    fs: Arc<Filesystem>,
+    /// What is read.
+    files: Arc<dyn Files>,
+    /// What is changed, where anything can be.
+    writer: Option<Arc<Filesystem>>,
+    past: Option<Past>,
     faults: Faults,
     metrics: Arc<Metrics>,
 }
 
 impl Operations {
-    pub fn new(fs: Arc<Filesystem>, metrics: Arc<Metrics>) -> Self {
-        Self { fs, faults: Faults::default(), metrics }
+    pub fn new(
+        files: Arc<dyn Files>,
+        writer: Option<Arc<Filesystem>>,
+        past: Option<Past>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { files, writer, past, faults: Faults::default(), metrics }
     }
 
     /// Runs an operation and notes how it went.
@@ -68,49 +105,68 @@ impl Operations {
     }
 
     fn answer<T>(&self, result: Result<T, Error>) -> Answer<T> {
-        result.map_err(|error| self.faults.answer(&self.fs, &error))
+        result.map_err(|error| self.faults.answer(self.writer.as_deref(), &error))
     }
 
-    /// The inode that the kernel means. It need not hold it: an NFS client can come back with a
-    /// handle after years.
-    fn inode(&self, node: NodeId) -> Answer<InodeRef> {
-        self.answer(self.fs.by_number(node.ino()))
+    /// What can be changed, and the file in it that the kernel means. The kernel need not hold it: an
+    /// NFS client can come back with a handle after years.
+    fn changeable(&self, node: NodeId) -> Answer<(&Filesystem, InodeRef)> {
+        let writer = self.writer.as_deref().filter(|_| !node.is_past()).ok_or(Errno::ROFS)?;
+        Ok((writer, self.answer(writer.by_number(node.ino()))?))
     }
 
-    /// Gives `entry` to the kernel, to be forgotten by it later.
-    fn give(&self, entry: Entry) -> Attr {
-        self.fs.hold(&entry.inode);
-        entry.attr
+    /// The past, of which the kernel has a node.
+    fn past(&self) -> Answer<&Past> {
+        self.past.as_ref().ok_or(Errno::STALE)
     }
 
-    pub fn lookup(&self, dir: NodeId, name: &[u8]) -> Answer<Attr> {
-        let is_error = |answer: &Answer<Attr>| !matches!(answer, Ok(_) | Err(Errno::NOENT));
+    /// Gives a file that was made, or has another name, to the kernel.
+    fn give(writer: &Filesystem, inode: &InodeRef, attr: Attr) -> Given {
+        writer.hold(inode);
+        Given::present(attr)
+    }
+
+    pub fn lookup(&self, caller: Caller, dir: NodeId, name: &[u8]) -> Answer<Given> {
+        let is_error = |answer: &Answer<Given>| !matches!(answer, Ok(_) | Err(Errno::NOENT));
         self.metrics.measure(Operation::Lookup, is_error, || {
-            let found = match name {
-                // So the kernel asks for a file of which it has nothing but a handle.
-                b"." => self.fs.inode(dir.ino()).and_then(still_named),
-                _ => self.fs.lookup(&self.inode(dir)?, name),
+            if dir.is_past() {
+                return self.answer(self.past()?.lookup(dir, name));
+            }
+            // A file that has the door's name comes first.
+            let found = match (self.files.lookup(dir.ino(), name), &self.past) {
+                (Err(Error::NotFound), Some(past)) if name == DOOR => past.door(caller, dir.ino()),
+                (found, _) => found.map(Given::present),
             };
-            Ok(self.give(self.answer(found)?))
+            self.answer(found)
         })
     }
 
     pub fn forget(&self, node: NodeId, lookups: u64) {
-        self.fs.let_go(node.ino(), lookups);
+        match &self.past {
+            Some(past) if node.is_past() => past.forget(node, lookups),
+            _ => self.files.let_go(node.ino(), lookups),
+        }
     }
 
-    pub fn attr(&self, node: NodeId) -> Answer<Attr> {
-        self.noted(Operation::GetAttr, || self.answer(self.fs.attr(&self.inode(node)?)))
+    pub fn attr(&self, node: NodeId) -> Answer<Given> {
+        self.noted(Operation::GetAttr, || match node.is_past() {
+            true => self.answer(self.past()?.attr(node)),
+            false => self.answer(self.files.attr(node.ino())).map(Given::present),
+        })
     }
 
-    pub fn set_attr(&self, node: NodeId, changes: &SetAttr) -> Answer<Attr> {
+    pub fn set_attr(&self, node: NodeId, changes: &SetAttr) -> Answer<Given> {
         self.noted(Operation::SetAttr, || {
-            self.answer(self.fs.set_attr(&self.inode(node)?, changes))
+            let (writer, inode) = self.changeable(node)?;
+            self.answer(writer.set_attr(&inode, changes)).map(Given::present)
         })
     }
 
     pub fn read_link(&self, node: NodeId) -> Answer<Vec<u8>> {
-        self.noted(Operation::ReadLink, || self.answer(self.fs.read_link(&self.inode(node)?)))
+        self.noted(Operation::ReadLink, || match node.is_past() {
+            true => self.answer(self.past()?.read_link(node)),
+            false => self.answer(self.files.read_link(node.ino())),
+        })
     }
 
     /// Makes a file, directory, device node, FIFO or socket.
@@ -121,37 +177,67 @@ impl Operations {
         name: &[u8],
         mode: u16,
         rdev: DeviceCode,
-    ) -> Answer<Attr> {
+    ) -> Answer<Given> {
         self.noted(Operation::Create, || {
             let Caller { uid, gid } = caller;
             let new = NewInode { mode, uid, gid, rdev };
-            let entry = self.answer(self.fs.create(&self.inode(dir)?, name, &new))?;
-            Ok(self.give(entry))
+            let (writer, dir) = self.changeable(dir)?;
+            self.check_new_name(name)?;
+            let made = self.answer(writer.create(&dir, name, &new))?;
+            Ok(Self::give(writer, &made.inode, made.attr))
         })
     }
 
-    pub fn symlink(&self, caller: Caller, dir: NodeId, name: &[u8], target: &[u8]) -> Answer<Attr> {
+    /// Fails if a new name is the door's, which it would hide.
+    fn check_new_name(&self, name: &[u8]) -> Answer<()> {
+        if self.past.is_some() && name == DOOR { Err(Errno::EXIST) } else { Ok(()) }
+    }
+
+    pub fn symlink(
+        &self,
+        caller: Caller,
+        dir: NodeId,
+        name: &[u8],
+        target: &[u8],
+    ) -> Answer<Given> {
         self.noted(Operation::Symlink, || {
             let Caller { uid, gid } = caller;
-            let entry = self.answer(self.fs.symlink(&self.inode(dir)?, name, target, uid, gid))?;
-            Ok(self.give(entry))
+            let (writer, dir) = self.changeable(dir)?;
+            self.check_new_name(name)?;
+            let made = self.answer(writer.symlink(&dir, name, target, uid, gid))?;
+            Ok(Self::give(writer, &made.inode, made.attr))
         })
     }
 
-    pub fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Answer<Attr> {
+    pub fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Answer<Given> {
         self.noted(Operation::Link, || {
-            let inode = self.inode(node)?;
-            let attr = self.answer(self.fs.link(&inode, &self.inode(dir)?, name))?;
-            Ok(self.give(Entry { inode, attr }))
+            // A file of the past has no place in the present.
+            let (_, dir) = self.changeable(dir)?;
+            let (writer, inode) = self.changeable(node).map_err(across)?;
+            self.check_new_name(name)?;
+            let attr = self.answer(writer.link(&inode, &dir, name))?;
+            Ok(Self::give(writer, &inode, attr))
         })
     }
 
     pub fn unlink(&self, dir: NodeId, name: &[u8]) -> Answer<()> {
-        self.noted(Operation::Unlink, || self.answer(self.fs.unlink(&self.inode(dir)?, name)))
+        self.noted(Operation::Unlink, || {
+            let (writer, dir) = self.changeable(dir)?;
+            self.answer(writer.unlink(&dir, name)).map_err(|errno| self.kept_door(name, errno))
+        })
     }
 
     pub fn rmdir(&self, dir: NodeId, name: &[u8]) -> Answer<()> {
-        self.noted(Operation::Rmdir, || self.answer(self.fs.rmdir(&self.inode(dir)?, name)))
+        self.noted(Operation::Rmdir, || {
+            let (writer, dir) = self.changeable(dir)?;
+            self.answer(writer.rmdir(&dir, name)).map_err(|errno| self.kept_door(name, errno))
+        })
+    }
+
+    /// The error for a name that is to be taken away: the door stays.
+    fn kept_door(&self, name: &[u8], errno: Errno) -> Errno {
+        let is_door = self.past.is_some() && name == DOOR;
+        if is_door && errno == Errno::NOENT { Errno::ROFS } else { errno }
     }
 
     pub fn rename(
@@ -169,15 +255,23 @@ impl Operations {
                 RenameFlags::EXCHANGE => RenameMode::Exchange,
                 _ => return Err(Errno::INVAL),
             };
-            let (dir, to_dir) = (self.inode(dir)?, self.inode(to_dir)?);
-            self.answer(self.fs.rename(&dir, name, &to_dir, to_name, mode))
+            let (writer, from) = match (self.changeable(dir), to_dir.is_past()) {
+                (Err(errno), false) => return Err(across(errno)),
+                (Ok(_), true) => return Err(Errno::XDEV),
+                (from, _) => from?,
+            };
+            let (_, to) = self.changeable(to_dir)?;
+            self.check_new_name(to_name)?;
+            let renamed = self.answer(writer.rename(&from, name, &to, to_name, mode));
+            renamed.map_err(|errno| self.kept_door(name, errno))
         })
     }
 
     /// Reads into `buffer`; fewer bytes come only at the end of the file.
     pub fn read(&self, node: NodeId, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
-        self.noted(Operation::Read, || {
-            self.answer(self.fs.read(&self.inode(node)?, offset, buffer))
+        self.noted(Operation::Read, || match node.is_past() {
+            true => self.answer(self.past()?.read(node, offset, buffer)),
+            false => self.answer(self.files.read(node.ino(), offset, buffer)),
         })
     }
 
@@ -193,15 +287,15 @@ impl Operations {
         flags: Option<OFlags>,
     ) -> Answer<usize> {
         self.noted(Operation::Write, || {
-            let inode = self.inode(node)?;
+            let (writer, inode) = self.changeable(node)?;
             let Some(flags) = flags else {
-                self.answer(self.fs.write(&inode, offset, data))?;
+                self.answer(writer.write(&inode, offset, data))?;
                 return Ok(data.len());
             };
-            let written = self.answer(self.fs.write_some(&inode, offset, data))?;
+            let written = self.answer(writer.write_some(&inode, offset, data))?;
             if flags.contains(OFlags::DSYNC) {
                 // O_SYNC is O_DSYNC and one more bit.
-                self.answer(self.fs.sync_file(&inode, !flags.contains(OFlags::SYNC)))?;
+                self.answer(writer.sync_file(&inode, !flags.contains(OFlags::SYNC)))?;
             }
             Ok(written)
         })
@@ -217,31 +311,44 @@ impl Operations {
                 SEEK_HOLE => Seek::Hole,
                 _ => return Err(Errno::INVAL),
             };
-            self.answer(self.fs.seek(&self.inode(node)?, offset, what))
+            match node.is_past() {
+                true => self.answer(self.past()?.seek(node, offset, what)),
+                false => self.answer(self.files.seek(node.ino(), offset, what)),
+            }
         })
     }
 
     pub fn sync(&self, node: NodeId, data_only: bool) -> Answer<()> {
-        self.noted(Operation::Fsync, || {
-            self.answer(self.fs.sync_file(&self.inode(node)?, data_only))
+        self.noted(Operation::Fsync, || match self.changeable(node) {
+            // What cannot be changed is durable.
+            Err(Errno::ROFS) => Ok(()),
+            found => {
+                let (writer, inode) = found?;
+                self.answer(writer.sync_file(&inode, data_only))
+            }
         })
     }
 
     /// Makes everything durable.
     pub fn sync_fs(&self) -> Answer<()> {
-        self.noted(Operation::SyncFs, || self.answer(self.fs.sync()))
+        self.noted(Operation::SyncFs, || match &self.writer {
+            Some(writer) => self.answer(writer.sync()),
+            None => Ok(()),
+        })
     }
 
     pub fn stat_fs(&self) -> Answer<StatFs> {
-        self.noted(Operation::StatFs, || self.answer(self.fs.stat_fs()))
+        self.noted(Operation::StatFs, || self.answer(self.files.stat_fs()))
     }
 
     /// Some entries from `cookie` on; none at the end.
     pub fn list(&self, dir: NodeId, cookie: u64) -> Answer<Vec<Listed>> {
         self.noted(Operation::ReadDir, || {
+            if dir.is_past() {
+                return self.answer(self.past()?.list(dir, cookie, LISTED_AT_ONCE));
+            }
             let mut listed = Vec::with_capacity(LISTED_AT_ONCE);
-            let dir = self.inode(dir)?;
-            self.answer(self.fs.read_dir(&dir, cookie, &mut |entry| {
+            self.answer(self.files.read_dir(dir.ino(), cookie, &mut |entry| {
                 listed.push(Listed {
                     ino: entry.ino,
                     name: entry.name.to_vec(),
@@ -255,40 +362,43 @@ impl Operations {
     }
 
     /// The type of a listed entry, which need not say it.
-    pub fn type_of(&self, listed: &Listed) -> Answer<FileType> {
+    pub fn type_of(&self, dir: NodeId, listed: &Listed) -> Answer<FileType> {
         match listed.file_type {
             Some(file_type) => Ok(file_type),
-            None => Ok(self.entry_of(listed)?.attr.file_type),
+            None => {
+                let given = self.give_listed(dir, listed)?;
+                self.forget(given.node, 1);
+                Ok(given.attr.file_type)
+            }
         }
     }
 
-    /// The inode of a listed entry. It is not given to the kernel before [`Self::give_listed`].
-    pub fn entry_of(&self, listed: &Listed) -> Answer<Entry> {
-        self.answer(self.fs.inode(listed.ino))
-    }
-
-    /// Gives a listed entry to the kernel, to be forgotten by it later.
-    pub fn give_listed(&self, entry: &Entry) {
-        self.fs.hold(&entry.inode);
+    /// Gives a listed entry to the kernel.
+    pub fn give_listed(&self, dir: NodeId, listed: &Listed) -> Answer<Given> {
+        match dir.is_past() {
+            true => self.answer(self.past()?.lookup(dir, &listed.name)),
+            false => self.answer(self.files.hold(listed.ino)).map(Given::present),
+        }
     }
 
     /// Inode flags and generation; at most `room` bytes come back.
     pub fn ioctl(&self, node: NodeId, command: u32, input: &[u8], room: usize) -> Answer<Vec<u8>> {
         self.noted(Operation::Ioctl, || {
             let request = ioctl::Request::parse(command, input).ok_or(Errno::NOTTY)?;
-            let inode = self.inode(node)?;
-            let attr = self.answer(self.fs.attr(&inode))?;
+            let attr = self.attr(node)?.attr;
+            let set_flags = |flags| {
+                let (writer, inode) = self.changeable(node)?;
+                self.answer(writer.set_flags(&inode, flags)).map(|attr| attr.flags)
+            };
             let value = match request {
                 ioctl::Request::GetFlags => attr.flags,
                 ioctl::Request::GetExtended => ioctl::extended(attr.flags),
                 ioctl::Request::GetGeneration => attr.generation,
-                ioctl::Request::SetFlags(flags) => {
-                    self.answer(self.fs.set_flags(&inode, flags))?.flags
-                }
+                ioctl::Request::SetFlags(flags) => set_flags(flags)?,
                 ioctl::Request::SetExtended(extended) => {
                     let flags =
                         ioctl::with_extended(attr.flags, extended).ok_or(Errno::OPNOTSUPP)?;
-                    self.answer(self.fs.set_flags(&inode, flags))?.flags
+                    set_flags(flags)?
                 }
             };
             Ok(request.answer(value, room))
@@ -296,7 +406,7 @@ impl Operations {
     }
 }
 
-/// A file without a name is kept only for those who have it open, and they need no handle.
-fn still_named(entry: Entry) -> nilfs_engine::Result<Entry> {
-    if entry.attr.nlink == 0 { Err(Error::Stale) } else { Ok(entry) }
+/// The error for what would connect the past with the present, as if they were two file systems.
+fn across(errno: Errno) -> Errno {
+    if errno == Errno::ROFS { Errno::XDEV } else { errno }
 }

@@ -22,12 +22,13 @@ mod channel;
 mod front;
 mod request;
 
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use nilfs_engine::Filesystem;
+use nilfs_engine::{Files, Filesystem};
 use rustix::io::Errno;
 
 use self::abi::{InitIn, InitOut, capability};
@@ -37,6 +38,7 @@ use self::request::{Call, Request};
 use crate::control::Handler;
 use crate::metrics::Metrics;
 use crate::operations::Operations;
+use crate::past::Past;
 
 /// Bytes in the largest request; `fs.fuse.max_pages_limit` allows no more.
 const REQUEST_SIZE: u32 = 1 << 20;
@@ -69,6 +71,8 @@ pub struct Settings {
     /// Lets the kernel keep small writes back and pass them on in large ones. Faster, but an
     /// error such as `ENOSPC` may come after `write(2)` has reported success.
     pub writeback: bool,
+    /// Shows the past of each directory in `.checkpoints`, to root and to the owner of the mount.
+    pub past: bool,
     /// Answers the messages that come through [`crate::ask`]; without it nobody understands them.
     pub control: Option<Handler>,
     /// Where requests are counted.
@@ -76,10 +80,15 @@ pub struct Settings {
 }
 
 /// The threads that answer the kernel's requests.
-#[derive(Debug)]
 pub struct Session {
-    fs: Arc<Filesystem>,
+    files: Arc<dyn Files>,
     readers: mpsc::Receiver<End>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
+    }
 }
 
 /// How a thread has come to its end.
@@ -106,15 +115,24 @@ impl Drop for Farewell {
 }
 
 impl Session {
-    /// Starts to answer the requests that come through `channel`, an open `/dev/fuse`.
+    /// Starts to answer the requests that come through `channel`, an open `/dev/fuse`, with `files`, of
+    /// which `writer` is what can be changed.
     ///
     /// # Errors
     /// The kernel's FUSE is older than Linux 5.13, or the channel or a thread fails.
-    pub fn start(channel: OwnedFd, fs: Arc<Filesystem>, settings: Settings) -> io::Result<Self> {
+    pub fn start(
+        channel: OwnedFd,
+        files: Arc<dyn Files>,
+        writer: Option<Arc<Filesystem>>,
+        settings: Settings,
+    ) -> io::Result<Self> {
         let channel = Channel::new(channel);
         agree(&channel, settings.writeback)?;
         let count = Self::threads();
-        let operations = Operations::new(Arc::clone(&fs), Arc::clone(&settings.metrics));
+        let past = writer.clone().filter(|_| settings.past);
+        let past = past.map(|fs| Past::new(fs, rustix::process::geteuid().as_raw()));
+        let metrics = Arc::clone(&settings.metrics);
+        let operations = Operations::new(Arc::clone(&files), writer, past, metrics);
         let front = Arc::new(Front::new(operations, settings, count));
         let (ended, readers) = mpsc::channel();
         for nth in 0..count {
@@ -126,7 +144,7 @@ impl Session {
             let read = move || _ = ended.send(serve(&front, &channel));
             thread::Builder::new().name(format!("fuse-{nth}")).spawn(read)?;
         }
-        Ok(Self { fs, readers })
+        Ok(Self { files, readers })
     }
 
     /// The number of threads that a session is made of.
@@ -152,7 +170,7 @@ impl Session {
             }
         }
         // The kernel does not say so of each inode when it leaves.
-        self.fs.let_go_of_all();
+        self.files.let_go_of_all();
         result
     }
 }

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::host::atomic::Ordering;
 use crate::host::{Mutex, MutexGuard};
 use crate::tree::{Kept, Tree};
+use crate::volume::CheckpointInfo;
 
 /// As many changed inodes cost at least what chores cost: blocks of the cpfile and their like.
 const CHORES_INODES: u64 = 2;
@@ -83,6 +84,19 @@ impl Filesystem {
         // A step that is under way may have chosen what it needs; it begins anew.
         log.snapshot_changes += 1;
         Ok(tree)
+    }
+
+    /// The checkpoints from `from` on, ascending, at most `limit`.
+    ///
+    /// # Errors
+    /// The cpfile cannot be read.
+    pub fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>> {
+        let (view, cpfile) = {
+            let log = self.log.as_ref().map(Mutex::lock);
+            let super_root = log.as_ref().map_or(&self.super_root, |log| &log.base.super_root);
+            (self.view(), root_of(&super_root.cpfile)?)
+        };
+        checkpoints::list(view.source(), &cpfile, from, limit)
     }
 
     /// Keeps a checkpoint from being given up for the room that its change into a snapshot takes.

@@ -40,6 +40,7 @@ use self::cleaning::Cleaner;
 use self::file_sync::Waiting;
 use self::inode::{Context, State};
 use self::numbers::InodeNumbers;
+pub(crate) use self::space::total as total_blocks;
 use self::space::{Claim, Cost, Effect, Space};
 use self::sync::{Exposed, Log};
 use self::table::Table;
@@ -356,11 +357,7 @@ impl Filesystem {
     pub fn stat_fs(&self) -> Result<StatFs> {
         let geometry = self.store.geometry();
         let view = self.view();
-        let layout = view.ifile_layout();
-        let last = self.noting(view.source().last_mapped(&view.tree.ifile))?;
-        let descriptors = last.map_or(1, |last| last.0 / layout.blocks_per_descriptor + 1);
-        let per_descriptor = layout.groups_per_descriptor * layout.entries_per_group;
-        let files = descriptors.saturating_mul(per_descriptor);
+        let files = self.noting(view.inode_capacity())?;
         self.look_for_reclaimable();
         let deleted = self.table.lock().abandoned_blocks();
         let free = self.space.unused_blocks() + deleted;

@@ -23,7 +23,7 @@ use super::request::{Call, Request};
 use crate::control;
 use crate::ioctl;
 use crate::nodes::NodeId;
-use crate::operations::{Answer, Caller, Listed, Operations};
+use crate::operations::{Answer, Caller, Given, Listed, Operations, Validity};
 
 /// How long the kernel may keep a name. Nobody but the kernel changes names.
 const NAMES_KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -55,7 +55,7 @@ impl Front {
         let reply = Reply::new(channel.clone(), unique);
         let operations = &self.operations;
         match call {
-            Some(Call::Lookup { name }) => match operations.lookup(node, name) {
+            Some(Call::Lookup { name }) => match operations.lookup(caller, node, name) {
                 // The kernel may remember that there is no such name.
                 Err(Errno::NOENT) => reply.value(&no_entry()),
                 answer => send_entry(answer, reply),
@@ -92,9 +92,9 @@ impl Front {
             Some(Call::Create { name, mode }) => {
                 let mode = mode as u16 & !S_IFMT | S_IFREG;
                 let rdev = DeviceCode::default();
-                send(operations.create(caller, node, name, mode, rdev), reply, |reply, attr| {
+                send(operations.create(caller, node, name, mode, rdev), reply, |reply, given| {
                     let open = OpenOut { flags: OPEN_KEEP_CACHE, ..OpenOut::default() };
-                    reply.value(&CreateOut { entry: entry_out(&attr), open });
+                    reply.value(&CreateOut { entry: entry_out(&given), open });
                 });
             }
             Some(Call::Unlink { name }) => send_done(operations.unlink(node, name), reply),
@@ -217,7 +217,7 @@ impl Front {
         mut cookie: u64,
         size: usize,
         reply: Reply,
-        entry: impl Fn(&Self, &Listed, &mut Page) -> bool,
+        entry: impl Fn(&Self, NodeId, &Listed, &mut Page) -> bool,
     ) {
         let mut page = Page { bytes: Vec::with_capacity(size), size };
         loop {
@@ -228,7 +228,7 @@ impl Front {
                 Err(_) => return reply.bytes(&page.bytes),
             };
             for listed in &listed {
-                if !entry(self, listed, &mut page) {
+                if !entry(self, dir, listed, &mut page) {
                     return reply.bytes(&page.bytes);
                 }
                 cookie = listed.next;
@@ -239,20 +239,22 @@ impl Front {
         }
     }
 
-    fn listed(&self, listed: &Listed, page: &mut Page) -> bool {
-        page.add(&[], listed, self.operations.type_of(listed).ok())
+    fn listed(&self, dir: NodeId, listed: &Listed, page: &mut Page) -> bool {
+        page.add(&[], listed, self.operations.type_of(dir, listed).ok())
     }
 
-    fn listed_with_attributes(&self, listed: &Listed, page: &mut Page) -> bool {
-        let entry = self.operations.entry_of(listed);
+    fn listed_with_attributes(&self, dir: NodeId, listed: &Listed, page: &mut Page) -> bool {
         // "." and "..", and a name without an inode, which the kernel asks for when it needs it,
         // are no nodes that it gets.
-        let given = entry.as_ref().ok().filter(|_| !listed.is_dots());
-        let out = given.map_or_else(EntryOut::default, |entry| entry_out(&entry.attr));
-        let file_type = entry.as_ref().ok().map(|entry| entry.attr.file_type);
-        let fits = page.add(out.as_bytes(), listed, file_type);
-        if fits && let Some(entry) = given {
-            self.operations.give_listed(entry);
+        if listed.is_dots() {
+            return page.add(EntryOut::default().as_bytes(), listed, listed.file_type);
+        }
+        let Ok(given) = self.operations.give_listed(dir, listed) else {
+            return page.add(EntryOut::default().as_bytes(), listed, None);
+        };
+        let fits = page.add(entry_out(&given).as_bytes(), listed, Some(given.attr.file_type));
+        if !fits {
+            self.operations.forget(given.node, 1);
         }
         fits
     }
@@ -300,31 +302,46 @@ fn send_done(answer: Answer<()>, reply: Reply) {
     send(answer, reply, |reply, ()| reply.ok());
 }
 
-fn send_entry(answer: Answer<Attr>, reply: Reply) {
-    send(answer, reply, |reply, attr| reply.value(&entry_out(&attr)));
+fn send_entry(answer: Answer<Given>, reply: Reply) {
+    send(answer, reply, |reply, given| reply.value(&entry_out(&given)));
 }
 
-fn send_attr(answer: Answer<Attr>, reply: Reply) {
-    send(answer, reply, |reply, attr| {
+fn send_attr(answer: Answer<Given>, reply: Reply) {
+    send(answer, reply, |reply, given| {
         reply.value(&AttrOut {
-            valid: ATTRIBUTES_KEPT.as_secs(),
+            valid: kept(given.validity).attributes.as_secs(),
             valid_ns: 0,
             padding: 0,
-            attr: attr_out(&attr),
+            attr: attr_out(&given.attr),
         });
     });
 }
 
+/// How long the kernel may keep what it is told.
+struct Keeping {
+    name: Duration,
+    attributes: Duration,
+}
+
+fn kept(validity: Validity) -> Keeping {
+    match validity {
+        Validity::Present => Keeping { name: NAMES_KEPT, attributes: ATTRIBUTES_KEPT },
+        Validity::Always => Keeping { name: NAMES_KEPT, attributes: NAMES_KEPT },
+        Validity::Never => Keeping { name: Duration::ZERO, attributes: Duration::ZERO },
+    }
+}
+
 /// A file that the kernel is given.
-fn entry_out(attr: &Attr) -> EntryOut {
+fn entry_out(given: &Given) -> EntryOut {
+    let kept = kept(given.validity);
     EntryOut {
-        node: NodeId::from(attr.ino).0,
-        generation: u64::from(attr.generation),
-        entry_valid: NAMES_KEPT.as_secs(),
-        attr_valid: ATTRIBUTES_KEPT.as_secs(),
+        node: given.node.0,
+        generation: u64::from(given.attr.generation),
+        entry_valid: kept.name.as_secs(),
+        attr_valid: kept.attributes.as_secs(),
         entry_valid_ns: 0,
         attr_valid_ns: 0,
-        attr: attr_out(attr),
+        attr: attr_out(&given.attr),
     }
 }
 

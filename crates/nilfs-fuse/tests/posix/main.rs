@@ -14,6 +14,7 @@ mod faults;
 mod flags;
 mod locks;
 mod names;
+mod past;
 mod permissions;
 mod room;
 mod support;

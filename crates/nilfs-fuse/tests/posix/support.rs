@@ -100,6 +100,11 @@ impl World {
         path
     }
 
+    /// Makes a checkpoint and returns its number.
+    pub fn checkpoint(&self) -> u64 {
+        self.mounted.as_ref().unwrap().fs.checkpoint_now().unwrap().0
+    }
+
     /// The volume as it would be found if the power failed now.
     pub fn after_power_cut(&self) -> Arc<Filesystem> {
         let device = Arc::new(MemoryDevice::from(self.device.snapshot()));
@@ -201,7 +206,7 @@ fn mount(
     let fs = Filesystem::mount(device, options).unwrap();
     let mountpoint = Mountpoint::prepare(dir, false).unwrap();
     let (mount, channel) = mountpoint.mount(Path::new("memory"), &kernel).unwrap();
-    let session = Session::start(channel, Arc::clone(&fs), settings).unwrap();
+    let session = Session::start(channel, fs.clone(), Some(Arc::clone(&fs)), settings).unwrap();
     let background = fs.start_background().unwrap();
     Mounted { mount, session, background, fs }
 }

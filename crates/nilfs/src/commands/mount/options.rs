@@ -36,6 +36,8 @@ pub struct Options {
     fuseblk: Option<bool>,
     /// The kernel may keep small writes back.
     pub writeback: bool,
+    /// Whether directories show their past.
+    pub past: bool,
     /// The directory may have content.
     pub nonempty: bool,
     /// Where metrics are offered.
@@ -97,6 +99,7 @@ impl Options {
             kernel: KernelOptions { allow_other: superuser, ..KernelOptions::default() },
             fuseblk: None,
             writeback: false,
+            past: true,
             nonempty: false,
             metrics: None,
             cleaner: CleanerSource::default(),

@@ -72,6 +72,7 @@ pub fn serve(
     let mount = Arc::new(mount);
     let usable = Arc::new(AtomicBool::new(false));
     let writeback = options.writeback;
+    let past = options.past && options.engine.checkpoint.is_none();
     let begin = || {
         let (mounted, is_usable) = (Arc::clone(&mount), Arc::clone(&usable));
         listen(signals, hangup, events.clone(), mounted, is_usable)?;
@@ -82,10 +83,10 @@ pub fn serve(
         let service =
             Arc::new(Service { fs: Arc::clone(&fs), requests: Arc::clone(&requests), options });
         let control = control::handler(fs.clone(), service.clone(), Arc::clone(&metrics));
-        let settings = Settings { writeback, control: Some(control), metrics: requests };
+        let settings = Settings { writeback, past, control: Some(control), metrics: requests };
         endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
         let background = fs.start_background().context(threads::NO_THREAD)?;
-        let session = Session::start(channel, Arc::clone(&fs), settings)
+        let session = Session::start(channel, fs.clone(), Some(fs), settings)
             .context("cannot answer the kernel")?;
         threads::start("end", move || events.send(Event::Unmounted(session.join())))?;
         anyhow::Ok((service, background))

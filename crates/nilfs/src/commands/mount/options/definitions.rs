@@ -161,6 +161,13 @@ pub const OPTIONS: &[MountOption] = &[
          write has succeeded",
     ),
     MountOption::new(
+        &[one_of("past", &[("owner", |it| it.past = true), ("off", |it| it.past = false)])],
+        "show what each directory was at every checkpoint, in `.checkpoints` within it: to the \
+         superuser and to the user that mounts, or to nobody",
+    )
+    .default("`owner`")
+    .more("[the past of a directory](checkpoints.md#the-past-of-a-directory)"),
+    MountOption::new(
         &[
             flag("allow_other", |it| it.kernel.allow_other = true),
             flag("noallow_other", |it| it.kernel.allow_other = false),

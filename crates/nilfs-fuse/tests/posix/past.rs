@@ -1,0 +1,155 @@
+//! The past of a directory, in `.checkpoints` within it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nilfs_fuse::Settings;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::support::{World, as_nobody, chmod, errno, names, open};
+
+fn world() -> World {
+    World::with_settings(Settings { past: true, ..Settings::default() })
+}
+
+/// A directory as it was at a checkpoint.
+fn at(dir: &Path, cno: u64) -> PathBuf {
+    let door = dir.join(".checkpoints");
+    let end = format!("+cp{cno}");
+    let listed = names(&door);
+    let found: Vec<_> = listed.iter().filter(|name| name.ends_with(&end)).collect();
+    assert_eq!(found.len(), 1, "checkpoint {cno} is in {listed:?} once");
+    door.join(found[0])
+}
+
+#[test]
+fn a_directory_shows_what_was_in_it_at_each_checkpoint() {
+    let world = world();
+    let dir = world.directory("dir");
+    let file = world.file("dir/file", "first");
+    let first = world.checkpoint();
+    fs::write(&file, "second, and longer").unwrap();
+    fs::create_dir(dir.join("below")).unwrap();
+    symlink("file", dir.join("link")).unwrap();
+    let second = world.checkpoint();
+    fs::remove_file(&file).unwrap();
+    fs::remove_dir(dir.join("below")).unwrap();
+    world.checkpoint();
+    assert_eq!(names(&at(&dir, first)), ["file"]);
+    assert_eq!(fs::read(at(&dir, first).join("file")).unwrap(), b"first");
+    assert_eq!(names(&at(&dir, second)), ["below", "file", "link"]);
+    assert_eq!(fs::read(at(&dir, second).join("link")).unwrap(), b"second, and longer");
+    // From above, too.
+    let from_root = at(&world.path(""), first).join("dir/file");
+    assert_eq!(fs::read(from_root).unwrap(), b"first");
+    assert!(fs::symlink_metadata(&file).is_err());
+}
+
+#[test]
+fn a_directory_keeps_its_past_when_it_is_renamed_and_leaves_none_to_its_successor() {
+    let world = world();
+    let dir = world.directory("dir");
+    world.file("dir/file", "content");
+    let first = world.checkpoint();
+    let moved = world.path("moved");
+    fs::rename(&dir, &moved).unwrap();
+    world.directory("dir");
+    world.checkpoint();
+    assert_eq!(fs::read(at(&moved, first).join("file")).unwrap(), b"content");
+    let ends = format!("+cp{first}");
+    let of_new = names(&dir.join(".checkpoints"));
+    assert!(of_new.iter().all(|name| !name.ends_with(&ends)), "{of_new:?}");
+}
+
+#[test]
+fn the_door_is_not_listed_so_programs_do_not_fall_in() {
+    let world = world();
+    let dir = world.directory("dir");
+    world.file("dir/file", "content");
+    world.checkpoint();
+    assert_eq!(names(&dir), ["file"]);
+    let copied = Command::new("cp").arg("-a").arg(&dir).arg(world.path("copy")).status().unwrap();
+    assert!(copied.success());
+    assert_eq!(names(&world.path("copy")), ["file"]);
+    let removed = Command::new("rm").arg("-r").arg(&dir).status().unwrap();
+    assert!(removed.success() && !dir.exists());
+}
+
+#[test]
+fn nothing_of_the_past_can_be_changed() {
+    let world = world();
+    let dir = world.directory("dir");
+    world.file("dir/file", "content");
+    let past = at(&dir, world.checkpoint());
+    let file = past.join("file");
+    assert_eq!(errno(File::create(past.join("new"))), Errno::ROFS);
+    assert_eq!(errno(fs::create_dir(past.join("new"))), Errno::ROFS);
+    assert_eq!(errno(fs::remove_file(&file)), Errno::ROFS);
+    assert_eq!(errno(fs::set_permissions(&file, fs::Permissions::from_mode(0o777))), Errno::ROFS);
+    assert_eq!(errno(fs::rename(&file, past.join("other"))), Errno::ROFS);
+    assert_eq!(errno(fs::rename(&file, dir.join("other"))), Errno::XDEV);
+    assert_eq!(errno(fs::rename(dir.join("file"), past.join("other"))), Errno::XDEV);
+    assert_eq!(errno(fs::hard_link(&file, dir.join("other"))), Errno::XDEV);
+    assert_eq!(errno(fs::remove_dir(dir.join(".checkpoints"))), Errno::ROFS);
+    assert_eq!(errno(fs::create_dir(dir.join(".checkpoints"))), Errno::EXIST);
+    let other = world.directory("other");
+    assert_eq!(errno(fs::rename(other, dir.join(".checkpoints"))), Errno::EXIST);
+    assert_eq!(fs::read(&file).unwrap(), b"content");
+}
+
+#[test]
+fn a_file_of_the_past_is_another_file_than_that_of_the_present_and_always_the_same() {
+    let world = world();
+    let dir = world.directory("dir");
+    let file = world.file("dir/file", "content");
+    let first = world.checkpoint();
+    fs::write(&file, "other content").unwrap();
+    let second = world.checkpoint();
+    let ino = |path: &Path| fs::symlink_metadata(path).unwrap().ino();
+    let past = at(&dir, first);
+    let inos = [ino(&file), ino(&past.join("file")), ino(&at(&dir, second).join("file"))];
+    assert!(inos[0] != inos[1] && inos[1] != inos[2] && inos[0] != inos[2], "{inos:?}");
+    let from_root = at(&world.path(""), first).join("dir/file");
+    assert_eq!(ino(&from_root), inos[1], "the same file through another door");
+    let listed = fs::read_dir(&past).unwrap().next().unwrap().unwrap();
+    assert_eq!(std::os::unix::fs::DirEntryExt::ino(&listed), inos[1]);
+}
+
+#[test]
+fn set_id_bits_have_no_power_in_the_past() {
+    let world = world();
+    let program = world.file("program", "content");
+    chmod(&program, 0o6755);
+    let past = at(&world.path(""), world.checkpoint()).join("program");
+    assert_eq!(fs::metadata(&past).unwrap().permissions().mode() & 0o7777, 0o755);
+}
+
+#[test]
+fn only_root_and_the_owner_of_the_mount_see_the_past() {
+    let world = world();
+    let dir = world.open_directory("dir");
+    let file = world.file("dir/file", "secret");
+    world.checkpoint();
+    chmod(&file, 0o600);
+    // Root has looked, so the kernel knows the door.
+    assert!(!names(&dir.join(".checkpoints")).is_empty());
+    let seen = as_nobody(&dir, "ls .checkpoints");
+    assert!(!seen.status.success(), "{seen:?}");
+}
+
+#[test]
+fn a_file_of_that_name_comes_before_the_door_and_without_the_option_there_is_none() {
+    let mut world = world();
+    world.file("file", "content");
+    world.checkpoint();
+    let plain = World::new();
+    fs::create_dir(plain.path(".checkpoints")).unwrap();
+    assert_eq!(names(&plain.path(".checkpoints")), [""; 0]);
+    assert_eq!(names(&plain.path("")), [".checkpoints"]);
+    world.remount();
+    assert!(world.path(".checkpoints").exists());
+    assert_eq!(errno(open(&world.path(".checkpoints/cp1"), OFlags::RDONLY)), Errno::NOENT);
+}
