@@ -30,7 +30,7 @@ mod volume;
 
 pub use cleaner::options::{
     Amount, CleanerOptions, CleanerOrder, CleanerState, CleanerTotals, Loss, ManualRun, Policy,
-    RunProgress, Status, Usage,
+    RunProgress, SnapshotUsage, Speed, Status, Usage,
 };
 pub use error::{Error, Result};
 pub use files::Files;

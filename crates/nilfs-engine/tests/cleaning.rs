@@ -207,7 +207,7 @@ fn what_is_deleted_comes_back_and_snapshots_stay() {
     let after = fs.stat_fs().unwrap().free;
     assert!(after + 500 > before, "{after} blocks are free, {before} were before");
     let usage = fs.usage().unwrap();
-    assert!(usage.exclusive.iter().any(|&(cno, blocks)| cno == snapshot && blocks >= 200));
+    assert!(usage.exclusive.iter().any(|it| it.cno == snapshot && it.blocks >= 200));
     fs.unmount().unwrap();
 
     let shared: Arc<dyn Device> = Arc::clone(&device) as _;

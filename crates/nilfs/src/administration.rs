@@ -13,7 +13,8 @@ use nilfs_engine::{
     CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error, Filesystem, Ino, ResizeProgress,
     Status, Usage,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 pub use target::{
     Place, Purpose, Target, is_believable, mount_around, mount_of, mounts_of, on, source_of,
@@ -43,7 +44,7 @@ pub trait Administration {
     fn order_cleaner(&self, order: CleanerOrder) -> Result<(), Refusal>;
 
     /// Tells the device about clean segments between two bytes of the volume, in runs of at least
-    /// `minimum` bytes. Gives the number of bytes.
+    /// `minimum` bytes. Returns the number of bytes.
     fn trim(&self, from: u64, to: u64, minimum: u64) -> Result<u64, Refusal>;
 
     /// Gives the volume another size (bytes). Calls `progress` now and then, and returns when it is
@@ -98,7 +99,8 @@ impl Administration for Filesystem {
 /// Why something was not done: an error of the engine, in a form that can be sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// For programs.
+    /// For programs. One that only a newer version knows is taken for a failure.
+    #[serde(deserialize_with = "known_reason")]
     pub reason: Reason,
     /// For people.
     pub message: String,
@@ -114,7 +116,7 @@ pub enum Reason {
     ReadOnly,
     /// There is no room.
     NoSpace,
-    /// What lies behind the new end does not fit before it.
+    /// What lies beyond the new end does not fit before it.
     NoRoomToShrink {
         /// Segments that are missing.
         segments: u64,
@@ -129,6 +131,11 @@ pub enum Reason {
     Damaged,
     /// Anything else.
     Failed,
+}
+
+fn known_reason<'de, D: Deserializer<'de>>(from: D) -> Result<Reason, D::Error> {
+    let reason = Value::deserialize(from)?;
+    Ok(Reason::deserialize(reason).unwrap_or(Reason::Failed))
 }
 
 impl Refusal {

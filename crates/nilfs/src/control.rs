@@ -2,9 +2,10 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | `protocol` | what can be asked and answered, as JSON |
+//! | `requests` | what can be asked, what is answered, and what is done for it |
+//! | `messages` | questions and answers as JSON, and versions that do not understand each other |
 //! | `pages` | how an answer travels that is longer than a message |
-//! | `server` | who may ask what, and whom to ask in turn |
+//! | `server` | who may ask what, and what the process has to serve it with |
 //! | `client` | how to reach the process: an ioctl on any file or directory of the mount |
 //!
 //! An ioctl finds the right process by itself, in any mount namespace and after any renaming, the
@@ -12,8 +13,9 @@
 //! would have to be found, guarded and cleaned up.
 
 mod client;
+mod messages;
 mod pages;
-mod protocol;
+mod requests;
 mod server;
 
 pub use client::Client;

@@ -148,8 +148,17 @@ pub struct ManualRun {
     pub protection: Option<Duration>,
     /// Instead of the settings' least number of reclaimable blocks.
     pub min_reclaimable: Option<Amount>,
-    /// At most so many segments, then the pause.
-    pub speed: Option<(u32, Duration)>,
+    /// Not faster than this.
+    pub speed: Option<Speed>,
+}
+
+/// How fast a run goes at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Speed {
+    /// Segments of a step.
+    pub segments: u32,
+    /// The time between two steps.
+    pub pause: Duration,
 }
 
 /// How far a run has come.
@@ -272,5 +281,14 @@ pub struct Usage {
     /// Of the same, those that data of files can take.
     pub available: u64,
     /// What deleting each snapshot alone would free.
-    pub exclusive: Vec<(Cno, u64)>,
+    pub exclusive: Vec<SnapshotUsage>,
+}
+
+/// What one snapshot alone keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotUsage {
+    /// Its checkpoint.
+    pub cno: Cno,
+    /// Blocks that no other checkpoint has.
+    pub blocks: u64,
 }

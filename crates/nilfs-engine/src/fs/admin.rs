@@ -13,7 +13,7 @@ use super::sync::Log;
 use super::{Filesystem, Stopped};
 use crate::checkpoints;
 use crate::cleaner::liveness::Protection;
-use crate::cleaner::options::{CleanerOrder, CleanerState, Loss, Status, Usage};
+use crate::cleaner::options::{CleanerOrder, CleanerState, Loss, SnapshotUsage, Status, Usage};
 use crate::cleaner::table::SegmentTable;
 use crate::commit::{Chores, root_of};
 use crate::error::{Error, Result};
@@ -362,7 +362,10 @@ impl Filesystem {
         let unused = look.free + reclaimable + given_up;
         // Ascending, as the snapshots are.
         let snapshots = look.protection.kept.iter();
-        let alone = |cno: &Cno| (*cno, census.exclusive.get(cno).copied().unwrap_or(0));
+        let alone = |cno: &Cno| SnapshotUsage {
+            cno: *cno,
+            blocks: census.exclusive.get(cno).copied().unwrap_or(0),
+        };
         Usage {
             block_size: geometry.block_size.bytes64(),
             total,

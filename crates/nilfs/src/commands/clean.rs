@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use nilfs_engine::{Amount, CleanerOrder, CleanerState, ManualRun, RunProgress};
+use nilfs_engine::{Amount, CleanerOrder, CleanerState, ManualRun, RunProgress, Speed};
 use serde::Serialize;
 
 use crate::administration::{Administration, Purpose, Target, on};
@@ -53,7 +53,7 @@ pub struct Args {
     /// Clean at most COUNT segments, then pause for SECONDS (default: 1)
     #[arg(short = 'S', long, value_name = "COUNT[/SECONDS]", value_parser = speed,
         conflicts_with = "action")]
-    speed: Option<(u32, Duration)>,
+    speed: Option<Speed>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -150,10 +150,10 @@ fn follow(volume: &dyn Administration, interrupt: &Interrupt) -> anyhow::Result<
 }
 
 /// Segments, and the pause after them.
-fn speed(text: &str) -> Result<(u32, Duration), String> {
+fn speed(text: &str) -> Result<Speed, String> {
     let (count, pause) = text.split_once('/').unwrap_or((text, "1"));
     match count.parse() {
-        Ok(count @ 1..) => Ok((count, config::interval(pause)?)),
-        _ => Err(format!("expected a number of segments, and perhaps /SECONDS, not {text:?}")),
+        Ok(segments @ 1..) => Ok(Speed { segments, pause: config::interval(pause)? }),
+        _ => Err("expected a number of segments, and perhaps /SECONDS".to_owned()),
     }
 }

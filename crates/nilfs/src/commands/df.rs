@@ -143,7 +143,7 @@ fn record(usage: &Usage) -> Record {
         snapshots: usage
             .exclusive
             .iter()
-            .map(|(cno, blocks)| Exclusive { checkpoint: cno.0, exclusive_bytes: bytes(*blocks) })
+            .map(|it| Exclusive { checkpoint: it.cno.0, exclusive_bytes: bytes(it.blocks) })
             .collect(),
     }
 }

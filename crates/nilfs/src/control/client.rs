@@ -12,8 +12,11 @@ use nilfs_engine::{
 };
 use rustix::io::Errno;
 
-use super::pages;
-use super::protocol::{Reply, Request, Resizing};
+use super::requests::{
+    Defragment, DeleteCheckpoints, GetMetrics, GetResize, GetStatus, GetUsage, MakeCheckpoint,
+    OrderCleaner, ReloadSettings, Remount, Request, Resizing, SetSnapshot, StartResize, Trim,
+};
+use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
 use crate::metrics::Metrics;
 
@@ -35,33 +38,24 @@ impl Client {
 
     /// What has been counted since the mount.
     pub fn metrics(&self) -> Result<Metrics, Refusal> {
-        match self.ask(Request::Metrics)? {
-            Reply::Metrics(metrics) => Ok(*metrics),
-            other => Err(unexpected(&other)),
-        }
+        self.ask(&GetMetrics {})
     }
 
-    /// Lets the cleaner's settings be read again, from `file` instead of the mount's own. Gives what
-    /// was wrong with it.
+    /// Lets the cleaner's settings be read again, from `file` instead of the mount's own. Returns
+    /// what was wrong with it.
     pub fn reload_settings(&self, file: Option<PathBuf>) -> Result<Vec<String>, Refusal> {
-        match self.ask(Request::ReloadSettings { file })? {
-            Reply::Reloaded { warnings } => Ok(warnings),
-            other => Err(unexpected(&other)),
-        }
+        self.ask(&ReloadSettings { file }).map(|reloaded| reloaded.warnings)
     }
 
-    /// Lets the process make the volume read-only or writable, as the words behind `-o` say.
+    /// Lets the process make the volume read-only or writable, as the words after `-o` say.
     pub fn remount(&self, words: Vec<String>) -> Result<(), Refusal> {
-        self.ask(Request::Remount { words }).map(|_| ())
+        self.ask(&Remount { words }).map(drop)
     }
 
-    fn ask(&self, request: Request) -> Result<Reply, Refusal> {
-        let request = serde_json::to_vec(&request).map_err(|error| strange(&error))?;
-        let answer = self.exchange(&request).map_err(|error| unreachable_because(&error))?;
-        match serde_json::from_slice(&answer).map_err(|error| strange(&error))? {
-            Reply::Refused(refusal) => Err(refusal),
-            reply => Ok(reply),
-        }
+    fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Refusal> {
+        let question = messages::question(request)?;
+        let answer = self.exchange(&question).map_err(|error| unreachable_because(&error))?;
+        messages::reply::<R>(&answer)
     }
 
     fn exchange(&self, request: &[u8]) -> io::Result<Vec<u8>> {
@@ -74,45 +68,29 @@ impl Client {
 fn unreachable_because(error: &io::Error) -> Refusal {
     let message = match Errno::from_io_error(error) {
         Some(Errno::NOTTY) => {
-            "the process that serves the volume takes no orders; mount it again".to_owned()
+            "the process that serves this mount cannot be asked anything; unmount the volume and mount \
+             it again"
+                .to_owned()
         }
         Some(Errno::NOTCONN | Errno::CONNABORTED) => {
-            "the process that served the volume is gone; unmount it".to_owned()
+            "the process that served this mount is gone; unmount it".to_owned()
         }
-        _ => format!("cannot ask the process that serves the volume: {error}"),
+        _ => format!("cannot ask the process that serves this mount: {error}"),
     };
     Refusal::new(Reason::Unsupported, message)
 }
 
-fn strange(error: &serde_json::Error) -> Refusal {
-    let message = format!(
-        "the process that serves the volume is of another version ({error}); mount it again"
-    );
-    Refusal::new(Reason::Unsupported, message)
-}
-
-fn unexpected(reply: &Reply) -> Refusal {
-    let message = format!("the process that serves the volume answered something else: {reply:?}");
-    Refusal::new(Reason::Failed, message)
-}
-
 impl Administration for Client {
     fn status(&self) -> Result<Status, Refusal> {
-        match self.ask(Request::Status)? {
-            Reply::Status(status) => Ok(*status),
-            other => Err(unexpected(&other)),
-        }
+        self.ask(&GetStatus {})
     }
 
     fn usage(&self) -> Result<Usage, Refusal> {
-        match self.ask(Request::Usage)? {
-            Reply::Usage(usage) => Ok(usage),
-            other => Err(unexpected(&other)),
-        }
+        self.ask(&GetUsage {})
     }
 
     fn set_snapshot(&self, cno: Cno, snapshot: bool) -> Result<(), Refusal> {
-        self.ask(Request::SetSnapshot { cno, snapshot }).map(|_| ())
+        self.ask(&SetSnapshot { cno, snapshot }).map(drop)
     }
 
     fn delete_checkpoints(
@@ -120,50 +98,37 @@ impl Administration for Client {
         range: RangeInclusive<Cno>,
     ) -> Result<DeletedCheckpoints, Refusal> {
         let (first, last) = range.into_inner();
-        match self.ask(Request::DeleteCheckpoints { first, last })? {
-            Reply::Deleted(deleted) => Ok(deleted),
-            other => Err(unexpected(&other)),
-        }
+        self.ask(&DeleteCheckpoints { first, last })
     }
 
     fn checkpoint(&self, anew: bool) -> Result<Cno, Refusal> {
-        match self.ask(Request::Checkpoint { anew })? {
-            Reply::Checkpoint(cno) => Ok(cno),
-            other => Err(unexpected(&other)),
-        }
+        self.ask(&MakeCheckpoint { anew }).map(|made| made.cno)
     }
 
     fn order_cleaner(&self, order: CleanerOrder) -> Result<(), Refusal> {
-        self.ask(Request::Cleaner(order)).map(|_| ())
+        self.ask(&OrderCleaner { order }).map(drop)
     }
 
     fn trim(&self, from: u64, to: u64, minimum: u64) -> Result<u64, Refusal> {
-        match self.ask(Request::Trim { from, to, minimum })? {
-            Reply::Trimmed(bytes) => Ok(bytes),
-            other => Err(unexpected(&other)),
-        }
+        self.ask(&Trim { from, to, minimum }).map(|trimmed| trimmed.bytes)
     }
 
     fn resize(&self, bytes: u64, progress: &mut dyn FnMut(ResizeProgress)) -> Result<(), Refusal> {
-        self.ask(Request::StartResize { bytes })?;
+        self.ask(&StartResize { bytes })?;
         loop {
-            match self.ask(Request::Resizing)? {
-                Reply::Resizing(Resizing::Running(so_far)) => progress(so_far),
-                Reply::Resizing(Resizing::Done(at_the_end)) => {
+            match self.ask(&GetResize {})? {
+                Resizing::Running(so_far) => progress(so_far),
+                Resizing::Done(at_the_end) => {
                     progress(at_the_end);
                     return Ok(());
                 }
-                Reply::Resizing(Resizing::Failed(refusal)) => return Err(refusal),
-                other => return Err(unexpected(&other)),
+                Resizing::Failed(refusal) => return Err(refusal),
             }
             thread::sleep(GLANCE);
         }
     }
 
     fn defragment(&self, ino: Ino, budget: u64) -> Result<Defragmented, Refusal> {
-        match self.ask(Request::Defragment { ino, budget })? {
-            Reply::Defragmented(done) => Ok(done),
-            other => Err(unexpected(&other)),
-        }
+        self.ask(&Defragment { ino, budget })
     }
 }

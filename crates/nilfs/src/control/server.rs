@@ -1,4 +1,4 @@
-//! The side of the process that serves a mount: who may ask what, and whom to ask in turn.
+//! The side of the process that serves a mount: who may ask what, and what it has to serve that with.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,9 +6,11 @@ use std::sync::Arc;
 use nilfs_engine::ResizeProgress;
 use nilfs_fuse::{Caller, Handler};
 use parking_lot::Mutex;
+use serde_json::Value;
 
+use super::messages::{self, Outcome, Question};
 use super::pages::{Message, Pages};
-use super::protocol::{Reply, Request, Resizing};
+use super::requests::{ALL, Request, Resizing};
 use crate::administration::{Administration, Reason, Refusal};
 use crate::exit;
 use crate::metrics::Gatherer;
@@ -16,23 +18,64 @@ use crate::threads;
 
 /// What can be asked of a mount, beside what can be asked of any volume.
 pub trait Served: Send + Sync {
-    /// Reads the cleaner's settings again, from `file` instead of the mount's own. Gives what was
-    /// wrong with it.
+    /// Reads the cleaner's settings again, from `file` instead of the mount's own. Returns
+    /// what was wrong with it.
     fn reload_settings(&self, file: Option<&Path>) -> Result<Vec<String>, Refusal>;
 
-    /// Makes the volume read-only or writable, as the words behind `-o` say, if they ask for nothing
+    /// Makes the volume read-only or writable, as the words after `-o` say, if they ask for nothing
     /// else.
     fn remount(&self, words: &[String]) -> Result<(), Refusal>;
 }
 
-/// Whom to ask in turn.
-struct Server {
-    volume: Arc<dyn Administration + Send + Sync>,
-    mount: Arc<dyn Served>,
-    metrics: Gatherer,
-    /// Who started the process.
+/// What requests are served with.
+pub struct Server {
+    pub(super) volume: Arc<dyn Administration + Send + Sync>,
+    pub(super) mount: Arc<dyn Served>,
+    pub(super) metrics: Gatherer,
+    /// The user who started the process.
     owner: u32,
     resizing: Arc<Mutex<Resizing>>,
+}
+
+/// A request by its name.
+pub(super) struct Known {
+    name: &'static str,
+    is_harmless: bool,
+    serve: fn(&Server, Value) -> Outcome,
+    /// Whether a request and its reply that were recorded are understood.
+    #[cfg(test)]
+    understand: fn(Value, Value) -> serde_json::Result<()>,
+}
+
+impl Known {
+    pub(super) const fn new<R: Request>() -> Self {
+        Self {
+            name: R::NAME,
+            is_harmless: R::IS_HARMLESS,
+            serve: serve::<R>,
+            #[cfg(test)]
+            understand: |request, reply| {
+                messages::read::<R>(request)?;
+                messages::read::<R::Reply>(reply).map(drop)
+            },
+        }
+    }
+}
+
+fn serve<R: Request>(server: &Server, arguments: Value) -> Outcome {
+    // What a request means is a matter of the file system, how it is written is not.
+    let request: R = match threads::aside(|| messages::read(arguments)) {
+        Ok(Ok(request)) => request,
+        Ok(Err(error)) => return Outcome::NotUnderstood(format!("{}: {error}", R::NAME)),
+        Err(_) => return Outcome::NotUnderstood(R::NAME.to_owned()),
+    };
+    match request.serve(server) {
+        Ok(reply) => match serde_json::to_value(&reply) {
+            Ok(reply) => Outcome::Done(reply),
+            Err(error) => Outcome::Refused(Refusal::new(Reason::Failed, error.to_string())),
+        },
+        Err(refusal) => Outcome::Refused(refusal),
+    }
 }
 
 /// Answers messages of [`super::Client`]. `metrics` gathers what is counted.
@@ -49,65 +92,39 @@ pub fn handler(
         if message.ticket != 0 {
             return pages.lock().next(caller, message.ticket, message.number);
         }
-        // What a request means is a matter of the file system, how it is written is not.
-        let reply = match threads::aside(|| serde_json::from_slice(message.content)) {
-            Ok(Ok(request)) => server.answer(caller, request),
-            _ => Err(unknown()),
+        let outcome = match threads::aside(|| serde_json::from_slice(message.content)) {
+            Ok(Ok(question)) => server.answer(caller, question),
+            _ => Outcome::NotUnderstood("it is not asked as this version is".to_owned()),
         };
-        let reply = serde_json::to_vec(&reply.unwrap_or_else(Reply::Refused));
-        pages.lock().first(caller, reply.unwrap_or_default())
+        pages.lock().first(caller, messages::answer(outcome))
     })
 }
 
 impl Server {
-    fn answer(&self, caller: Caller, request: Request) -> Result<Reply, Refusal> {
-        if !self.may(caller, &request) {
+    fn answer(&self, caller: Caller, question: Question) -> Outcome {
+        let Some(known) = ALL.iter().find(|known| known.name == question.request) else {
+            return Outcome::NotUnderstood(format!("there is no request {:?}", question.request));
+        };
+        if !known.is_harmless && !self.is_master(caller) {
             let message = "only the superuser and the owner of the mount may do this";
-            return Err(Refusal::new(Reason::NotPermitted, message));
+            return Outcome::Refused(Refusal::new(Reason::NotPermitted, message));
         }
-        let volume = &self.volume;
-        Ok(match request {
-            Request::Status => Reply::Status(Box::new(volume.status()?)),
-            Request::Usage => Reply::Usage(volume.usage()?),
-            Request::Metrics => Reply::Metrics(Box::new((self.metrics)())),
-            Request::SetSnapshot { cno, snapshot } => {
-                volume.set_snapshot(cno, snapshot)?;
-                Reply::Done
-            }
-            Request::DeleteCheckpoints { first, last } => {
-                Reply::Deleted(volume.delete_checkpoints(first..=last)?)
-            }
-            Request::Checkpoint { anew } => Reply::Checkpoint(volume.checkpoint(anew)?),
-            Request::Cleaner(order) => {
-                volume.order_cleaner(order)?;
-                Reply::Done
-            }
-            Request::ReloadSettings { file } => {
-                Reply::Reloaded { warnings: self.mount.reload_settings(file.as_deref())? }
-            }
-            Request::Remount { words } => {
-                self.mount.remount(&words)?;
-                Reply::Done
-            }
-            Request::Trim { from, to, minimum } => Reply::Trimmed(volume.trim(from, to, minimum)?),
-            Request::StartResize { bytes } => {
-                self.start_resize(bytes)?;
-                Reply::Done
-            }
-            Request::Resizing => Reply::Resizing(self.resizing.lock().clone()),
-            Request::Defragment { ino, budget } => {
-                Reply::Defragmented(volume.defragment(ino, budget)?)
-            }
-        })
+        (known.serve)(self, question.arguments)
     }
 
-    /// Whether the caller may ask for it. Whoever serves a volume could do all of it anyway.
-    fn may(&self, caller: Caller, request: &Request) -> bool {
-        request.is_harmless() || caller.uid == 0 || caller.uid == self.owner
+    /// Whether the caller may ask for everything. The user who serves a volume could do all of it
+    /// anyway.
+    fn is_master(&self, caller: Caller) -> bool {
+        caller.uid == 0 || caller.uid == self.owner
+    }
+
+    /// How the resize is going that was begun last.
+    pub(super) fn resizing(&self) -> Resizing {
+        self.resizing.lock().clone()
     }
 
     /// Resizes the volume in a thread of its own.
-    fn start_resize(&self, bytes: u64) -> Result<(), Refusal> {
+    pub(super) fn start_resize(&self, bytes: u64) -> Result<(), Refusal> {
         let mut resizing = self.resizing.lock();
         if let Resizing::Running(_) = *resizing {
             return Err(Refusal::new(Reason::Failed, "the volume is being resized already"));
@@ -129,21 +146,17 @@ impl Server {
     }
 }
 
-fn unknown() -> Refusal {
-    let message = "the process that serves the volume is of another version; mount it again";
-    Refusal::new(Reason::Unsupported, message)
-}
-
 #[cfg(test)]
 mod tests {
     use std::ops::RangeInclusive;
-    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread;
 
     use nilfs_engine::{CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, Status, Usage};
 
     use super::*;
     use crate::control::pages::collect;
+    use crate::control::requests::*;
 
     const ROOT: Caller = Caller { uid: 0, gid: 0 };
 
@@ -210,36 +223,87 @@ mod tests {
         }
     }
 
-    fn ask(handler: &Handler, request: &Request) -> Reply {
-        let request = serde_json::to_vec(request).unwrap();
-        let answer = collect(&request, |question| Ok(handler(ROOT, question)));
-        serde_json::from_slice(&answer.unwrap()).unwrap()
+    fn ask<R: Request>(handler: &Handler, request: &R) -> Result<R::Reply, Refusal> {
+        messages::reply::<R>(&answer(handler, &messages::question(request).unwrap()))
+    }
+
+    fn answer(handler: &Handler, question: &[u8]) -> Vec<u8> {
+        collect(question, |question| Ok(handler(ROOT, question))).unwrap()
+    }
+
+    fn slow() -> (Handler, Sender<Result<(), Refusal>>) {
+        let (end, ended) = channel();
+        let slow = Arc::new(Slow(Mutex::new(ended)));
+        (handler(slow.clone(), slow, Arc::new(|| unreachable!())), end)
     }
 
     #[test]
     fn nobody_waits_for_a_resize_and_its_end_is_told() {
-        let (end, ended) = channel();
-        let slow = Arc::new(Slow(Mutex::new(ended)));
-        let handler = handler(slow.clone(), slow, Arc::new(|| unreachable!()));
-        let resizing = || ask(&handler, &Request::Resizing);
-        let begin = || ask(&handler, &Request::StartResize { bytes: 5 });
-        let running = |progress| Reply::Resizing(Resizing::Running(progress));
+        let (handler, end) = slow();
+        let resizing = || ask(&handler, &GetResize {}).unwrap();
+        let begin = || ask(&handler, &StartResize { bytes: 5 });
         let last = ResizeProgress { emptied: 1, to_empty: 5 };
-        assert_eq!(resizing(), Reply::Resizing(Resizing::default()));
+        assert_eq!(resizing(), Resizing::default());
         for how in [Ok(()), Err(Refusal::new(Reason::NoSpace, "full"))] {
-            assert_eq!(begin(), Reply::Done);
-            while resizing() == running(ResizeProgress::default()) {
+            assert_eq!(begin(), Ok(Nothing {}));
+            while resizing() == Resizing::Running(ResizeProgress::default()) {
                 thread::yield_now();
             }
-            assert_eq!(resizing(), running(last));
-            assert_eq!(ask(&handler, &Request::Usage), Reply::Usage(Usage::default()));
-            assert!(matches!(begin(), Reply::Refused(_)), "one at a time");
+            assert_eq!(resizing(), Resizing::Running(last));
+            assert_eq!(ask(&handler, &GetUsage {}), Ok(Usage::default()));
+            assert_eq!(begin().unwrap_err().reason, Reason::Failed, "one at a time");
             end.send(how.clone()).unwrap();
-            while matches!(resizing(), Reply::Resizing(Resizing::Running(_))) {
+            while matches!(resizing(), Resizing::Running(_)) {
                 thread::yield_now();
             }
             let expected = how.map_or_else(Resizing::Failed, |()| Resizing::Done(last));
-            assert_eq!(resizing(), Reply::Resizing(expected));
+            assert_eq!(resizing(), expected);
         }
+    }
+
+    /// A command that came after this process.
+    #[test]
+    fn what_only_a_newer_command_knows_is_named_or_passed_over() {
+        let (handler, _end) = slow();
+        let said = |question: &str| {
+            let answer: Value =
+                serde_json::from_slice(&answer(&handler, question.as_bytes())).unwrap();
+            assert_eq!(answer["version"], messages::VERSION);
+            answer
+        };
+        let unknown = said(r#"{"version":"99.0.0","request":"tidy","arguments":{"up":true}}"#);
+        assert_eq!(unknown["not-understood"], "there is no request \"tidy\"");
+        let changed =
+            said(r#"{"version":"99.0.0","request":"start-resize","arguments":{"segments":5}}"#);
+        assert_eq!(changed["not-understood"], "start-resize: missing field `bytes`");
+        let more = said(
+            r#"{"version":"99.0.0","request":"usage","arguments":{"exact":true},"urgent":true}"#,
+        );
+        assert_eq!(more["done"], serde_json::to_value(Usage::default()).unwrap());
+        // An older command, which knew one enum.
+        assert!(said(r#""usage""#)["not-understood"].is_string());
+    }
+
+    #[derive(serde::Deserialize)]
+    struct Recorded {
+        request: String,
+        arguments: Value,
+        reply: Value,
+    }
+
+    /// Version 0.1.0 asked and answered so. If this fails, a command and a mount of different
+    /// versions do not work together any more.
+    #[test]
+    fn what_earlier_versions_said_is_understood() {
+        let recorded: Vec<Recorded> = serde_json::from_str(include_str!("recorded.json")).unwrap();
+        for known in ALL {
+            let mut of_it = recorded.iter().filter(|it| it.request == known.name).peekable();
+            assert!(of_it.peek().is_some(), "{} is not recorded", known.name);
+            for one in of_it {
+                let understood = (known.understand)(one.arguments.clone(), one.reply.clone());
+                assert!(understood.is_ok(), "{}: {understood:?}", known.name);
+            }
+        }
+        assert!(recorded.iter().all(|it| ALL.iter().any(|known| known.name == it.request)));
     }
 }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail, ensure};
-use nilfs_engine::{Amount, CleanerOrder, CleanerState, ManualRun};
+use nilfs_engine::{Amount, CleanerOrder, CleanerState, ManualRun, Speed};
 
 use super::number::{self, NotAPeriod};
 use super::words::{Word, Words};
@@ -59,7 +59,7 @@ Let the cleaner of a NILFS2 volume work now, or give it another order.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// What the cleaner is asked.
-enum Request {
+enum Action {
     Run,
     Status,
     Reload(Option<PathBuf>),
@@ -67,18 +67,18 @@ enum Request {
 }
 
 fn run(mut words: Words) -> anyhow::Result<ExitCode> {
-    let mut request = Request::Run;
+    let mut action = Action::Run;
     let mut run = ManualRun::default();
     let mut operands = Vec::new();
     while let Some(word) = words.next()? {
         match word {
-            Word::Option('b') => request = Request::Order(CleanerOrder::Stop),
+            Word::Option('b') => action = Action::Order(CleanerOrder::Stop),
             Word::Option('c') => {
-                request = Request::Reload(words.optional_value().map(PathBuf::from));
+                action = Action::Reload(words.optional_value().map(PathBuf::from));
             }
-            Word::Option('l') => request = Request::Status,
-            Word::Option('q' | 's') => request = Request::Order(CleanerOrder::Suspend),
-            Word::Option('r') => request = Request::Order(CleanerOrder::Resume),
+            Word::Option('l') => action = Action::Status,
+            Word::Option('q' | 's') => action = Action::Order(CleanerOrder::Suspend),
+            Word::Option('r') => action = Action::Order(CleanerOrder::Resume),
             Word::Option('p') => run.protection = Some(lssu::period(&words.value()?)?),
             Word::Option('m') => run.min_reclaimable = Some(reclaimable(&words.value()?)?),
             Word::Option('S') => run.speed = Some(speed(&words.value()?)?),
@@ -89,17 +89,17 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
     }
     ensure!(operands.len() <= 1, "too many arguments.");
     let (path, target) = find(operands.pop())?;
-    match (request, &target) {
-        (Request::Run, _) => clean(&path, &target, run)?,
+    match (action, &target) {
+        (Action::Run, _) => clean(&path, &target, run)?,
         (_, Target::Unmounted(_)) => return Err(no_cleaner(&target)),
-        (Request::Status, _) => writeln!(output::out(), "{}", state(&target)?)?,
-        (Request::Reload(file), _) => {
+        (Action::Status, _) => writeln!(output::out(), "{}", state(&target)?)?,
+        (Action::Reload(file), _) => {
             // The process that reads it has another current directory.
             let file = file.map(std::path::absolute).transpose()?;
             let warnings = target.client()?.reload_settings(file)?;
             warnings.iter().for_each(|warning| say!("{warning}"));
         }
-        (Request::Order(order), _) => target.client()?.order_cleaner(order)?,
+        (Action::Order(order), _) => target.client()?.order_cleaner(order)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -128,7 +128,7 @@ fn clean(path: &Path, target: &Target, run: ManualRun) -> anyhow::Result<()> {
             "cannot run cleaner: Invalid argument (-m {blocks}; a segment has {in_segment} blocks)"
         );
     }
-    let cleans = run.speed.is_none_or(|(segments, _)| segments > 0);
+    let cleans = run.speed.is_none_or(|speed| speed.segments > 0);
     ensure!(cleans, "cannot run cleaner: Invalid argument (-S 0 cleans nothing)");
     administration::on(path, Purpose::Change, |volume| {
         volume.order_cleaner(CleanerOrder::Run(run))?;
@@ -168,7 +168,7 @@ fn reclaimable(word: &OsStr) -> anyhow::Result<Amount> {
 }
 
 /// Segments, and the pause after them, which is a second unless given.
-fn speed(word: &OsStr) -> anyhow::Result<(u32, Duration)> {
+fn speed(word: &OsStr) -> anyhow::Result<Speed> {
     let shown = word.to_string_lossy();
     let (count, pause) = match number::split(word.as_bytes()) {
         Some((count, b"")) => (count, Ok(Duration::from_secs(1))),
@@ -180,7 +180,7 @@ fn speed(word: &OsStr) -> anyhow::Result<(u32, Duration)> {
         NotAPeriod::TooLarge => anyhow!("value too large: {shown}"),
     })?;
     ensure!(count != u64::MAX, "value too large: {shown}");
-    Ok((u32::try_from(count).unwrap_or(u32::MAX), pause))
+    Ok(Speed { segments: u32::try_from(count).unwrap_or(u32::MAX), pause })
 }
 
 /// Seconds, with or without a fraction.
@@ -216,8 +216,9 @@ mod tests {
         assert_eq!(said(of("5x")), "invalid reclaimable blocks: 5x");
         assert_eq!(said(of("-1")), "value too large: -1");
         let of = |word| speed(OsStr::new(word));
-        assert_eq!(of("4").unwrap(), (4, Duration::from_secs(1)));
-        assert_eq!(of("4/0.5").unwrap(), (4, Duration::from_millis(500)));
+        let four = |pause| Speed { segments: 4, pause };
+        assert_eq!(of("4").unwrap(), four(Duration::from_secs(1)));
+        assert_eq!(of("4/0.5").unwrap(), four(Duration::from_millis(500)));
         assert_eq!(said(of("4/x")), "invalid gc speed: 4/x");
         assert_eq!(said(of("4/")), "invalid gc speed: 4/");
         assert_eq!(said(of("-1")), "value too large: -1");

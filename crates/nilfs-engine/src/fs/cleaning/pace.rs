@@ -76,7 +76,7 @@ struct Pause {
 
 impl Wish {
     fn of(run: &ManualRun, options: &CleanerOptions) -> Self {
-        let victims = run.speed.map_or(options.segments_per_step, |(victims, _)| victims);
+        let victims = run.speed.map_or(options.segments_per_step, |speed| speed.segments);
         Self {
             victims: victims as usize,
             // Who wants room now does not care how long it lasts.
@@ -244,7 +244,7 @@ impl Filesystem {
             return Task::Look;
         }
         if let Some(run) = control.manual {
-            let pause = run.speed.map_or(Duration::ZERO, |(_, pause)| pause);
+            let pause = run.speed.map_or(Duration::ZERO, |speed| speed.pause);
             let pause = Pause { least: pause, share: 0.0 };
             return Task::Step { wish: Wish::of(&run, &options), pause, manual: true };
         }

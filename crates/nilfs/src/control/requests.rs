@@ -1,0 +1,289 @@
+//! Everything that can be asked of the process that serves a mount. A request is a type, with the
+//! type of its reply and with what the process does for it; [`ALL`] lists them.
+//!
+//! Both sides may be of different versions, so these types may grow, but not change: a field that
+//! comes later is an `Option`, or has a default that is true of a program that does not know it. If
+//! a request would be wrong without a field that an older process passes over, it is another request
+//! with a name of its own. The recorded messages in `recorded.json` must be understood for ever.
+
+use std::path::PathBuf;
+
+use nilfs_engine::{
+    CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, ResizeProgress, Status, Usage,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::server::{Known, Server};
+use crate::administration::Refusal;
+use crate::metrics::Metrics;
+
+/// Something that can be asked.
+pub trait Request: Serialize + DeserializeOwned {
+    /// Its name, for ever.
+    const NAME: &'static str;
+    /// Whether it only looks, and so is for everybody.
+    const IS_HARMLESS: bool = false;
+    /// What is answered.
+    type Reply: Serialize + DeserializeOwned;
+
+    /// What the process does for it.
+    fn serve(self, server: &Server) -> Result<Self::Reply, Refusal>;
+}
+
+/// All requests that are known.
+pub(super) const ALL: &[Known] = &[
+    Known::new::<GetStatus>(),
+    Known::new::<GetUsage>(),
+    Known::new::<GetMetrics>(),
+    Known::new::<SetSnapshot>(),
+    Known::new::<DeleteCheckpoints>(),
+    Known::new::<MakeCheckpoint>(),
+    Known::new::<OrderCleaner>(),
+    Known::new::<ReloadSettings>(),
+    Known::new::<Remount>(),
+    Known::new::<Trim>(),
+    Known::new::<StartResize>(),
+    Known::new::<GetResize>(),
+    Known::new::<Defragment>(),
+];
+
+/// The reply if there is nothing to be said but that it was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nothing {}
+
+/// How things are.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetStatus {}
+
+impl Request for GetStatus {
+    const NAME: &'static str = "status";
+    const IS_HARMLESS: bool = true;
+    type Reply = Status;
+
+    fn serve(self, server: &Server) -> Result<Status, Refusal> {
+        server.volume.status()
+    }
+}
+
+/// Where the space is.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetUsage {}
+
+impl Request for GetUsage {
+    const NAME: &'static str = "usage";
+    const IS_HARMLESS: bool = true;
+    type Reply = Usage;
+
+    fn serve(self, server: &Server) -> Result<Usage, Refusal> {
+        server.volume.usage()
+    }
+}
+
+/// What has been counted since the mount.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetMetrics {}
+
+impl Request for GetMetrics {
+    const NAME: &'static str = "metrics";
+    const IS_HARMLESS: bool = true;
+    type Reply = Metrics;
+
+    fn serve(self, server: &Server) -> Result<Metrics, Refusal> {
+        Ok((server.metrics)())
+    }
+}
+
+/// Makes a snapshot of a checkpoint, or an ordinary checkpoint of a snapshot.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SetSnapshot {
+    pub cno: Cno,
+    pub snapshot: bool,
+}
+
+impl Request for SetSnapshot {
+    const NAME: &'static str = "set-snapshot";
+    type Reply = Nothing;
+
+    fn serve(self, server: &Server) -> Result<Nothing, Refusal> {
+        server.volume.set_snapshot(self.cno, self.snapshot)?;
+        Ok(Nothing {})
+    }
+}
+
+/// Deletes the checkpoints of a range, except snapshots and the newest.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct DeleteCheckpoints {
+    pub first: Cno,
+    pub last: Cno,
+}
+
+impl Request for DeleteCheckpoints {
+    const NAME: &'static str = "delete-checkpoints";
+    type Reply = DeletedCheckpoints;
+
+    fn serve(self, server: &Server) -> Result<DeletedCheckpoints, Refusal> {
+        server.volume.delete_checkpoints(self.first..=self.last)
+    }
+}
+
+/// Makes everything durable in a checkpoint, a new one even if nothing has changed if `anew`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct MakeCheckpoint {
+    pub anew: bool,
+}
+
+/// The checkpoint in which everything is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeCheckpoint {
+    pub cno: Cno,
+}
+
+impl Request for MakeCheckpoint {
+    const NAME: &'static str = "checkpoint";
+    type Reply = MadeCheckpoint;
+
+    fn serve(self, server: &Server) -> Result<MadeCheckpoint, Refusal> {
+        Ok(MadeCheckpoint { cno: server.volume.checkpoint(self.anew)? })
+    }
+}
+
+/// Gives the cleaner an order.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct OrderCleaner {
+    pub order: CleanerOrder,
+}
+
+impl Request for OrderCleaner {
+    const NAME: &'static str = "order-cleaner";
+    type Reply = Nothing;
+
+    fn serve(self, server: &Server) -> Result<Nothing, Refusal> {
+        server.volume.order_cleaner(self.order)?;
+        Ok(Nothing {})
+    }
+}
+
+/// Reads the cleaner's settings again, from this file instead of the mount's own.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ReloadSettings {
+    pub file: Option<PathBuf>,
+}
+
+/// The settings are in force, but for what was wrong with the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadedSettings {
+    pub warnings: Vec<String>,
+}
+
+impl Request for ReloadSettings {
+    const NAME: &'static str = "reload-settings";
+    type Reply = ReloadedSettings;
+
+    fn serve(self, server: &Server) -> Result<ReloadedSettings, Refusal> {
+        Ok(ReloadedSettings { warnings: server.mount.reload_settings(self.file.as_deref())? })
+    }
+}
+
+/// Gets ready for the kernel's mount to become read-only or writable, if the words after `-o` ask
+/// for nothing else.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Remount {
+    pub words: Vec<String>,
+}
+
+impl Request for Remount {
+    const NAME: &'static str = "remount";
+    type Reply = Nothing;
+
+    fn serve(self, server: &Server) -> Result<Nothing, Refusal> {
+        server.mount.remount(&self.words)?;
+        Ok(Nothing {})
+    }
+}
+
+/// Tells the device about clean segments between two bytes of the volume, in runs of at least
+/// `minimum` bytes.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Trim {
+    pub from: u64,
+    pub to: u64,
+    pub minimum: u64,
+}
+
+/// How much the device was told about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trimmed {
+    pub bytes: u64,
+}
+
+impl Request for Trim {
+    const NAME: &'static str = "trim";
+    type Reply = Trimmed;
+
+    fn serve(self, server: &Server) -> Result<Trimmed, Refusal> {
+        Ok(Trimmed { bytes: server.volume.trim(self.from, self.to, self.minimum)? })
+    }
+}
+
+/// Begins to give the volume another size. It can take hours, so it is not waited for.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StartResize {
+    pub bytes: u64,
+}
+
+impl Request for StartResize {
+    const NAME: &'static str = "start-resize";
+    type Reply = Nothing;
+
+    fn serve(self, server: &Server) -> Result<Nothing, Refusal> {
+        server.start_resize(self.bytes)?;
+        Ok(Nothing {})
+    }
+}
+
+/// How the resize is going that was begun last.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetResize {}
+
+/// How a resize is going.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resizing {
+    Running(ResizeProgress),
+    /// It is over, or there was none.
+    Done(ResizeProgress),
+    Failed(Refusal),
+}
+
+impl Default for Resizing {
+    fn default() -> Self {
+        Self::Done(ResizeProgress::default())
+    }
+}
+
+impl Request for GetResize {
+    const NAME: &'static str = "resizing";
+    const IS_HARMLESS: bool = true;
+    type Reply = Resizing;
+
+    fn serve(self, server: &Server) -> Result<Resizing, Refusal> {
+        Ok(server.resizing())
+    }
+}
+
+/// Makes a file contiguous, if its blocks are at most `budget`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Defragment {
+    pub ino: Ino,
+    pub budget: u64,
+}
+
+impl Request for Defragment {
+    const NAME: &'static str = "defragment";
+    type Reply = Defragmented;
+
+    fn serve(self, server: &Server) -> Result<Defragmented, Refusal> {
+        server.volume.defragment(self.ino, self.budget)
+    }
+}
