@@ -60,4 +60,5 @@ pub use metrics::{Metrics, OperationCounts};
 pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, remount, unmount};
 pub use mounts::Mounted;
 pub use operations::Caller;
+pub use past::{DOOR, ino_of_past};
 pub use transport::{Farewell, Session, Settings};

@@ -26,8 +26,8 @@ use parking_lot::Mutex;
 use crate::nodes::NodeId;
 use crate::operations::{Caller, Given, Listed, Validity};
 
-/// The door's name.
-pub(crate) const DOOR: &[u8] = b".checkpoints";
+/// The name of the door to a directory's past.
+pub const DOOR: &[u8] = b".checkpoints";
 
 /// Checkpoints that are looked at when a door is listed, at a time.
 const AT_ONCE: usize = 64;
@@ -35,6 +35,7 @@ const AT_ONCE: usize = 64;
 /// Bits of `st_ino` that no number of a present file has, because no volume is so large.
 const PAST: u64 = 1 << 63;
 const OF_DOOR: u64 = PAST | 1 << 62;
+const OF_ALIAS: u64 = OF_DOOR | 1 << 61;
 
 /// Set-user-ID and set-group-ID.
 const SET_ID: u16 = 0o6000;
@@ -52,6 +53,8 @@ pub(crate) struct Past {
 enum Place {
     /// The door of a directory.
     Door(Ino),
+    /// Another name of a checkpoint in it: a symbolic link to the canonical one.
+    Alias { door: Ino, cno: Cno },
     /// A file of a checkpoint, reached through the door of a directory.
     File { door: Ino, cno: Cno, ino: Ino },
 }
@@ -98,15 +101,23 @@ impl Past {
     pub fn lookup(&self, node: NodeId, name: &[u8]) -> Result<Given> {
         match self.place(node)? {
             Place::Door(dir) => {
-                let cno = std::str::from_utf8(name).ok().and_then(cno_of).ok_or(Error::NotFound)?;
-                let found = self.fs.checkpoints(cno, 1)?;
-                let named = |found: &&CheckpointInfo| canonical_name(found).as_bytes() == name;
-                found.first().filter(named).ok_or(Error::NotFound)?;
-                let tree = self.fs.tree(Some(cno))?;
+                let cno = cno_of(name).ok_or(Error::NotFound)?;
+                let checkpoint = self.checkpoint(cno)?;
+                let tree = match self.fs.tree(Some(cno)) {
+                    Err(Error::NoCheckpoint(_)) => return Err(Error::NotFound),
+                    tree => tree?,
+                };
                 let file = self.directory_in(&tree, dir)?.ok_or(Error::NotFound)?;
+                if canonical_name(&checkpoint).as_bytes() != name {
+                    return match name.contains(&b'+') {
+                        true => Err(Error::NotFound),
+                        false => self.alias(dir, &checkpoint),
+                    };
+                }
                 let place = Place::File { door: dir, cno, ino: dir };
                 Ok(self.give(place, &tree, &file, Validity::Never))
             }
+            Place::Alias { .. } => Err(Error::NotDirectory),
             Place::File { door, cno, ino } => {
                 let tree = self.tree(cno)?;
                 let file = tree.lookup(&tree.file(ino)?, name)?;
@@ -114,6 +125,24 @@ impl Past {
                 Ok(self.give(place, &tree, &file, Validity::Always))
             }
         }
+    }
+
+    fn checkpoint(&self, cno: Cno) -> Result<CheckpointInfo> {
+        let found = self.fs.checkpoints(cno, 1)?;
+        found.first().copied().filter(|found| found.cno == cno).ok_or(Error::NotFound)
+    }
+
+    fn alias(&self, dir: Ino, checkpoint: &CheckpointInfo) -> Result<Given> {
+        let attr = self.alias_attr(dir, checkpoint)?;
+        let node = self.known.lock().hold(Place::Alias { door: dir, cno: checkpoint.cno }, None);
+        Ok(Given { node, attr, validity: Validity::Never })
+    }
+
+    fn alias_attr(&self, dir: Ino, checkpoint: &CheckpointInfo) -> Result<Attr> {
+        let ino = Ino(OF_ALIAS | checkpoint.cno.0);
+        let size = canonical_name(checkpoint).len() as u64;
+        let attr = self.door_attr(dir)?;
+        Ok(Attr { ino, file_type: FileType::Symlink, mode: 0o777, nlink: 1, size, ..attr })
     }
 
     /// The directory as a checkpoint has it, unless it has none or another one with this number.
@@ -142,6 +171,9 @@ impl Past {
     pub fn attr(&self, node: NodeId) -> Result<Given> {
         let (attr, validity) = match self.place(node)? {
             Place::Door(dir) => (self.door_attr(dir)?, Validity::Never),
+            Place::Alias { door, cno } => {
+                (self.alias_attr(door, &self.checkpoint(cno)?)?, Validity::Never)
+            }
             Place::File { cno, ino, .. } => {
                 (past_attr(cno, &self.tree(cno)?.file(ino)?), Validity::Always)
             }
@@ -155,6 +187,9 @@ impl Past {
     }
 
     pub fn read_link(&self, node: NodeId) -> Result<Vec<u8>> {
+        if let Place::Alias { cno, .. } = self.place(node)? {
+            return Ok(canonical_name(&self.checkpoint(cno)?).into_bytes());
+        }
         let (tree, file) = self.file(node)?;
         tree.read_link(&file)
     }
@@ -169,6 +204,7 @@ impl Past {
         let mut listed = Vec::new();
         match self.place(node)? {
             Place::Door(dir) => self.list_door(dir, cookie, limit, &mut listed)?,
+            Place::Alias { .. } => return Err(Error::NotDirectory),
             Place::File { door, cno, ino } => {
                 let tree = self.tree(cno)?;
                 let is_top = ino == door;
@@ -226,6 +262,7 @@ impl Past {
     fn file(&self, node: NodeId) -> Result<(Tree, File)> {
         match self.place(node)? {
             Place::Door(_) => Err(Error::IsDirectory),
+            Place::Alias { .. } => Err(Error::Invalid("a symbolic link has no content")),
             Place::File { cno, ino, .. } => {
                 let tree = self.tree(cno)?;
                 let file = tree.file(ino)?;
@@ -290,6 +327,12 @@ fn past_ino(cno: Cno, ino: Ino) -> Ino {
     Ino(PAST | (cno.0 & 0x3fff_ffff) << 32 | ino.0 & 0xffff_ffff)
 }
 
+/// The inode number of a file of the past on the volume, by its `st_ino`.
+#[must_use]
+pub fn ino_of_past(st_ino: u64) -> Ino {
+    Ino(st_ino & 0xffff_ffff)
+}
+
 fn past_attr(cno: Cno, file: &File) -> Attr {
     let attr = file.attr();
     Attr {
@@ -308,8 +351,9 @@ fn canonical_name(checkpoint: &CheckpointInfo) -> String {
     format!("{}+cp{}", created.strftime("%Y-%m-%dT%H.%M.%SZ"), checkpoint.cno)
 }
 
-/// The checkpoint of which a canonical name speaks.
-fn cno_of(name: &str) -> Option<Cno> {
-    let (_, number) = name.rsplit_once("+cp")?;
-    number.parse().ok().map(Cno)
+/// The checkpoint that a name in a door means: the end of a canonical one, `cp3`, is enough.
+fn cno_of(name: &[u8]) -> Option<Cno> {
+    let name = std::str::from_utf8(name).ok()?;
+    let name = name.rsplit_once('+').map_or(name, |(_, end)| end);
+    name.strip_prefix("cp")?.parse().ok().map(Cno)
 }

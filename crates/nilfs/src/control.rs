@@ -19,4 +19,5 @@ mod requests;
 mod server;
 
 pub use client::Client;
+pub use requests::Powers;
 pub use server::{Served, handler};

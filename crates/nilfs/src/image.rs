@@ -1,26 +1,29 @@
-//! Opening a volume to look inside, and finding files in it by path.
+//! Opening a volume to look inside.
+//!
+//! Of a volume that is mounted, files are read through the process that serves it, by the door to its
+//! past, so that its cleaner works on; the device is opened only where that cannot be.
 
-use std::collections::HashSet;
+mod door;
+mod walk;
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use nilfs_device::{Access, FileDevice};
-use nilfs_engine::{Entry, Filesystem, InodeRef, MountOptions, Volume};
+use nilfs_engine::{Files, Filesystem, MountOptions, Volume};
 use nilfs_fuse::Mounted;
-use nilfs_ondisk::inode::FileType;
-use nilfs_ondisk::{Cno, Ino};
+use nilfs_ondisk::Cno;
+
+pub use self::door::Door;
+pub use self::walk::{Entry, Found, LastLink, Walk, find};
 
 use crate::administration::{Administration, Place, source_of};
 use crate::control::Client;
 use crate::exit::{Failure, Status};
-use crate::output::printable;
-
-/// Symbolic links that a path may lead through, as in Linux.
-const MAX_SYMLINKS: usize = 40;
 
 /// Where to look and at which checkpoint; part of the arguments of several subcommands.
 #[derive(Debug, clap::Args)]
@@ -37,28 +40,36 @@ pub struct ImageArgs {
 impl ImageArgs {
     /// Opens the files of the checkpoint, and returns the paths of those that are asked for. Nothing
     /// is written.
-    pub fn open(&self, paths: &[OsString]) -> anyhow::Result<(Arc<Filesystem>, Vec<OsString>)> {
-        let (device, checkpoint, paths) = match volume_on_mount(&self.place)? {
-            None => (self.place.clone(), None, paths.to_vec()),
+    pub fn open(&self, paths: &[OsString]) -> anyhow::Result<(Arc<dyn Files>, Vec<OsString>)> {
+        let at = self.at.map(Cno);
+        match volume_on_mount(&self.place)? {
+            None => Ok((open_files(&self.place, at)?, paths.to_vec())),
             Some(place) => {
-                let device = source_of(&place.mounted)?.to_owned();
-                let checkpoint = match self.at {
-                    Some(_) => None,
+                let at = match at {
+                    Some(cno) => Some(cno),
                     None => shown_on(&place.mounted)?,
                 };
-                (device, checkpoint, on_mount(&place, paths)?)
+                let device = source_of(&place.mounted)?.to_owned();
+                Ok((open_files(&device, at)?, on_mount(&place, paths)?))
             }
-        };
-        let opened = FileDevice::open(&device, Access::Inspect)?;
-        let options = MountOptions {
-            read_only: true,
-            checkpoint: self.at.map(Cno).or(checkpoint),
-            ..MountOptions::default()
-        };
-        let files = Filesystem::mount(Arc::new(opened), options)
-            .with_context(|| device.display().to_string())?;
-        Ok((files, paths))
+        }
     }
+}
+
+/// The files of a volume at a checkpoint; `None`: as they are now.
+fn open_files(device: &Path, at: Option<Cno>) -> anyhow::Result<Arc<dyn Files>> {
+    if let Some(door) = Door::of(device, at)? {
+        return Ok(Arc::new(door));
+    }
+    let opened = Arc::new(FileDevice::open(device, Access::Inspect)?);
+    let context = || device.display().to_string();
+    let volume = Volume::open(Arc::clone(&opened) as _).with_context(context)?;
+    if volume.is_clean() || at.is_some() {
+        return Ok(Arc::new(volume.tree(at).with_context(context)?));
+    }
+    // What was synced after the newest checkpoint is there, too.
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    Ok(Filesystem::mount(opened, options).with_context(context)?)
 }
 
 /// The place on one of our mounts that a path means, unless it means a device, or an image, which
@@ -130,150 +141,4 @@ pub fn require_paths(paths: &[OsString], command: &str) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
-}
-
-/// What to do with a symbolic link at the end of a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LastLink {
-    /// Take what it names.
-    Follow,
-    /// Take the link itself.
-    Keep,
-}
-
-/// Finds a file by its path, which starts at the root of the volume with or without a slash.
-pub fn find(files: &Filesystem, path: &[u8], last: LastLink) -> anyhow::Result<Entry> {
-    walk(files, path, last).with_context(|| printable(path))
-}
-
-fn walk(files: &Filesystem, path: &[u8], last: LastLink) -> anyhow::Result<Entry> {
-    let root = files.root()?;
-    let mut here = files.inode(root.inode.ino())?;
-    // The components still to go, in reverse order.
-    let mut names = components(path);
-    let mut links = 0;
-    while let Some(name) = names.pop() {
-        let next = files.lookup(&here.inode, &name)?;
-        let follow = last == LastLink::Follow || !names.is_empty();
-        if next.attr.file_type != FileType::Symlink || !follow {
-            here = next;
-            continue;
-        }
-        links += 1;
-        if links > MAX_SYMLINKS {
-            bail!("too many symbolic links");
-        }
-        let target = files.read_link(&next.inode)?;
-        if target.first() == Some(&b'/') {
-            here = files.root()?;
-        }
-        names.extend(components(&target));
-    }
-    Ok(here)
-}
-
-fn components(path: &[u8]) -> Vec<Vec<u8>> {
-    let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
-    names.rev().map(<[u8]>::to_vec).collect()
-}
-
-/// A file below a directory, with its path from there.
-pub struct Found {
-    /// Names with slashes between them; empty for the directory itself.
-    pub path: Vec<u8>,
-    /// The file, or why it or what is in it cannot be read.
-    pub entry: anyhow::Result<Entry>,
-}
-
-/// Goes through a directory, name by name in order, and through those below if asked to: each
-/// directory comes before what is in it. Ends on any volume, however damaged.
-pub struct Walk<'a> {
-    files: &'a Filesystem,
-    recursive: bool,
-    /// The directory to be entered next.
-    next: Option<(Vec<u8>, InodeRef)>,
-    levels: Vec<Level>,
-    /// Directories entered so far: none can have two names, unless the volume is damaged.
-    seen: HashSet<Ino>,
-}
-
-/// A directory being gone through.
-struct Level {
-    path: Vec<u8>,
-    directory: InodeRef,
-    names: std::vec::IntoIter<Vec<u8>>,
-}
-
-impl<'a> Walk<'a> {
-    /// Starts at a directory.
-    pub fn new(files: &'a Filesystem, directory: InodeRef, recursive: bool) -> Self {
-        Self {
-            files,
-            recursive,
-            next: Some((Vec::new(), directory)),
-            levels: Vec::new(),
-            seen: HashSet::new(),
-        }
-    }
-
-    /// Does not enter the directory that came last.
-    pub fn pass_by(&mut self) {
-        self.next = None;
-    }
-
-    fn enter(&mut self, path: Vec<u8>, directory: InodeRef) -> anyhow::Result<()> {
-        if !self.seen.insert(directory.ino()) {
-            bail!("directory {} has two names: the volume is damaged", directory.ino());
-        }
-        let names = names_in(self.files, &directory)?.into_iter();
-        self.levels.push(Level { path, directory, names });
-        Ok(())
-    }
-}
-
-impl Iterator for Walk<'_> {
-    type Item = Found;
-
-    fn next(&mut self) -> Option<Found> {
-        if let Some((path, directory)) = self.next.take()
-            && let Err(error) = self.enter(path.clone(), directory)
-        {
-            let entry = Err(error);
-            return Some(Found { path, entry });
-        }
-        let (level, name) = loop {
-            let level = self.levels.last_mut()?;
-            match level.names.next() {
-                Some(name) => break (level, name),
-                None => self.levels.pop(),
-            };
-        };
-        let mut path = level.path.clone();
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend(&name);
-        let entry = self.files.lookup(&level.directory, &name);
-        if let Ok(entry) = &entry
-            && self.recursive
-            && entry.attr.file_type == FileType::Directory
-        {
-            self.next = Some((path.clone(), Arc::clone(&entry.inode)));
-        }
-        let entry = entry.map_err(anyhow::Error::from);
-        Some(Found { path, entry })
-    }
-}
-
-/// The names in a directory but "." and "..", sorted.
-fn names_in(files: &Filesystem, directory: &InodeRef) -> anyhow::Result<Vec<Vec<u8>>> {
-    let mut names = Vec::new();
-    files.read_dir(directory, 0, &mut |entry| {
-        if !matches!(entry.name, b"." | b"..") {
-            names.push(entry.name.to_vec());
-        }
-        true
-    })?;
-    names.sort_unstable();
-    Ok(names)
 }

@@ -1,9 +1,10 @@
 //! A file of a volume as `ls` and `stat` show it.
 
-use nilfs_engine::{Attr, Filesystem, InodeRef, Timestamp};
+use nilfs_engine::{Attr, Timestamp};
 use nilfs_ondisk::inode::FileType;
 use serde::Serialize;
 
+use crate::image::Entry;
 use crate::output::exact_time;
 
 /// What is known of a file, for JSON.
@@ -32,14 +33,10 @@ pub struct FileRecord {
 
 impl FileRecord {
     /// Gathers it. `path` is the name by which the file was asked for.
-    pub fn new(
-        files: &Filesystem,
-        path: &[u8],
-        inode: &InodeRef,
-        attr: &Attr,
-    ) -> anyhow::Result<Self> {
+    pub fn new(path: &[u8], entry: &Entry) -> anyhow::Result<Self> {
+        let attr = &entry.attr;
         let target = match attr.file_type {
-            FileType::Symlink => Some(files.read_link(inode)?),
+            FileType::Symlink => Some(entry.read_link()?),
             _ => None,
         };
         let exact = |time: Timestamp| exact_time(time.seconds, time.nanoseconds);

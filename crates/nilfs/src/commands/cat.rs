@@ -41,7 +41,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         }
         let mut offset = 0;
         loop {
-            let count = files.read(&file.inode, offset, &mut buffer).with_context(context)?;
+            let count = file.read(offset, &mut buffer).with_context(context)?;
             if count == 0 {
                 break;
             }

@@ -7,15 +7,16 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use anyhow::{Context, anyhow, bail};
-use nilfs_engine::{Attr, Entry, Filesystem, InodeRef, Seek};
+use nilfs_engine::{Attr, Seek};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::FileType;
 use rustix::fs::{AtFlags, CWD, Mode, Timespec, Timestamps};
 
 use crate::exit::{Failure, Status, sentence};
-use crate::image::{self, Found, ImageArgs, LastLink, Walk, find};
+use crate::image::{self, Entry, Found, ImageArgs, LastLink, Walk, find};
 use crate::interrupt::Interrupt;
 use crate::output::{counted, printable};
 use crate::progress::Progress;
@@ -61,7 +62,6 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         bail!("{} is not a directory", destination.display());
     }
     let mut copier = Copier {
-        files: &files,
         preserve: args.preserve,
         links: HashMap::new(),
         directories: Vec::new(),
@@ -85,8 +85,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Copies files one by one and counts what did not work.
-struct Copier<'a> {
-    files: &'a Filesystem,
+struct Copier {
     preserve: bool,
     /// Where the first name of a file with several names was copied to.
     links: HashMap<Ino, PathBuf>,
@@ -98,14 +97,14 @@ struct Copier<'a> {
     buffer: Vec<u8>,
 }
 
-impl Copier<'_> {
+impl Copier {
     fn copy_tree(&mut self, top: Entry, to: &Path) {
         let is_directory = top.attr.file_type == FileType::Directory;
-        let inode = InodeRef::clone(&top.inode);
-        if !self.try_copy(Ok(top), to) || !is_directory {
+        let top = Rc::new(top);
+        if !self.try_copy(Ok(Rc::clone(&top)), to) || !is_directory {
             return;
         }
-        let mut walk = Walk::new(self.files, inode, true);
+        let mut walk = Walk::new(top, true);
         while let Some(Found { path, entry }) = walk.next() {
             if !self.try_copy(entry, &to.join(OsStr::from_bytes(&path))) {
                 walk.pass_by();
@@ -113,7 +112,7 @@ impl Copier<'_> {
         }
     }
 
-    fn try_copy(&mut self, entry: anyhow::Result<Entry>, to: &Path) -> bool {
+    fn try_copy(&mut self, entry: anyhow::Result<Rc<Entry>>, to: &Path) -> bool {
         if self.interrupt.came() {
             return false;
         }
@@ -145,7 +144,7 @@ impl Copier<'_> {
         match attr.file_type {
             FileType::Regular => return self.copy_file(entry, to),
             FileType::Symlink => {
-                let target = self.files.read_link(&entry.inode)?;
+                let target = entry.read_link()?;
                 std::os::unix::fs::symlink(OsStr::from_bytes(&target), to)?;
             }
             _ => make_node(&attr, to)?,
@@ -195,26 +194,16 @@ impl Copier<'_> {
 
     fn copy_content(&mut self, entry: &Entry, copy: &File) -> anyhow::Result<()> {
         let mut offset = 0;
-        while let Some((start, end)) = self.data_from(&entry.inode, offset)? {
-            self.copy_range(&entry.inode, copy, start, end)?;
+        while let Some((start, end)) = data_from(entry, offset)? {
+            self.copy_range(entry, copy, start, end)?;
             offset = end;
         }
         Ok(copy.set_len(entry.attr.size)?)
     }
 
-    /// The next run of data at or behind `offset`.
-    fn data_from(&self, inode: &InodeRef, offset: u64) -> anyhow::Result<Option<(u64, u64)>> {
-        let start = match self.files.seek(inode, offset, Seek::Data) {
-            Err(nilfs_engine::Error::NoData) => return Ok(None),
-            start => start?,
-        };
-        let end = self.files.seek(inode, start, Seek::Hole)?;
-        Ok((end > start).then_some((start, end)))
-    }
-
     fn copy_range(
         &mut self,
-        inode: &InodeRef,
+        entry: &Entry,
         copy: &File,
         start: u64,
         end: u64,
@@ -225,7 +214,7 @@ impl Copier<'_> {
                 bail!("interrupted");
             }
             let wanted = (end - offset).min(COPY_BYTES as u64) as usize;
-            let count = self.files.read(inode, offset, &mut self.buffer[..wanted])?;
+            let count = entry.read(offset, &mut self.buffer[..wanted])?;
             if count == 0 {
                 break;
             }
@@ -259,6 +248,16 @@ impl Copier<'_> {
             }
         }
     }
+}
+
+/// The next run of data at or after `offset`.
+fn data_from(entry: &Entry, offset: u64) -> anyhow::Result<Option<(u64, u64)>> {
+    let start = match entry.seek(offset, Seek::Data) {
+        Err(nilfs_engine::Error::NoData) => return Ok(None),
+        start => start?,
+    };
+    let end = entry.seek(start, Seek::Hole)?;
+    Ok((end > start).then_some((start, end)))
 }
 
 /// Makes a device node, a FIFO or a socket.

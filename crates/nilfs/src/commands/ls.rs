@@ -3,14 +3,14 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
 
 use anyhow::Context;
-use nilfs_engine::{Entry, Filesystem};
 use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::inode::FileType;
 
 use crate::exit::{Failure, Status};
-use crate::image::{Found, ImageArgs, LastLink, Walk, find};
+use crate::image::{Entry, Found, ImageArgs, LastLink, Walk, find};
 use crate::output::{self, Column, Rows, local_time, printable};
 use crate::record::{FileRecord, device_of, mode_string};
 
@@ -52,10 +52,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let last = if args.long || args.json { LastLink::Keep } else { LastLink::Follow };
     let entry = find(&files, path.as_bytes(), last)?;
     let found: Box<dyn Iterator<Item = Found>> = if entry.attr.file_type == FileType::Directory {
-        Box::new(Walk::new(&files, entry.inode, args.recursive))
+        Box::new(Walk::new(Rc::new(entry), args.recursive))
     } else {
         let path = path.as_bytes().to_vec();
-        let entry = Ok(entry);
+        let entry = Ok(Rc::new(entry));
         Box::new(std::iter::once(Found { path, entry }))
     };
     let found = found.map(|Found { path, entry }| {
@@ -65,12 +65,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if args.json {
         let records = found.map(|found| {
             let (path, entry) = found?;
-            FileRecord::new(&files, &path, &entry.inode, &entry.attr)
+            FileRecord::new(&path, &entry)
         });
         return output::json(&records.collect::<anyhow::Result<Vec<_>>>()?);
     }
     if args.long {
-        return print_long(&files, found);
+        return print_long(found);
     }
     let mut out = io::BufWriter::new(output::out());
     for found in found {
@@ -81,8 +81,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn print_long(
-    files: &Filesystem,
-    found: impl Iterator<Item = anyhow::Result<(Vec<u8>, Entry)>>,
+    found: impl Iterator<Item = anyhow::Result<(Vec<u8>, Rc<Entry>)>>,
 ) -> anyhow::Result<()> {
     let mut rows = Rows::new(&[
         Column::Text("MODE"),
@@ -98,7 +97,7 @@ fn print_long(
         let attr = &entry.attr;
         let mut name = printable(&path);
         if attr.file_type == FileType::Symlink {
-            name = format!("{name} -> {}", printable(&files.read_link(&entry.inode)?));
+            name = format!("{name} -> {}", printable(&entry.read_link()?));
         }
         let size = match device_of(attr) {
             Some((major, minor)) => format!("{major},{minor}"),

@@ -39,7 +39,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let found = find(&files, path, LastLink::Keep)?;
         let attr = found.attr;
         if args.json {
-            records.push(FileRecord::new(&files, path, &found.inode, &attr)?);
+            records.push(FileRecord::new(path, &found)?);
             continue;
         }
         if nth > 0 {
@@ -49,7 +49,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let mut row = |name: &str, value: String| rows.push([name.to_owned(), value]);
         row("path", printable(path));
         if attr.file_type == FileType::Symlink {
-            row("target", printable(&files.read_link(&found.inode)?));
+            row("target", printable(&found.read_link()?));
         }
         row("inode", attr.ino.to_string());
         row("type", type_name(attr.file_type).to_owned());

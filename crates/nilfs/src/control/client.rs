@@ -13,8 +13,9 @@ use nilfs_engine::{
 use rustix::io::Errno;
 
 use super::requests::{
-    Defragment, DeleteCheckpoints, GetMetrics, GetResize, GetStatus, GetUsage, MakeCheckpoint,
-    OrderCleaner, ReloadSettings, Remount, Request, Resizing, SetSnapshot, StartResize, Trim,
+    Defragment, DeleteCheckpoints, GetMetrics, GetPowers, GetResize, GetStatus, GetUsage,
+    MakeCheckpoint, OrderCleaner, Powers, ReloadSettings, Remount, Request, Resizing, SetSnapshot,
+    StartResize, Trim,
 };
 use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
@@ -50,6 +51,11 @@ impl Client {
     /// Lets the process make the volume read-only or writable, as the words after `-o` say.
     pub fn remount(&self, words: Vec<String>) -> Result<(), Refusal> {
         self.ask(&Remount { words }).map(drop)
+    }
+
+    /// What the mount does not show of a file of the past.
+    pub fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {
+        self.ask(&GetPowers { cno, ino })
     }
 
     fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Refusal> {

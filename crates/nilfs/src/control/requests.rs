@@ -9,7 +9,8 @@
 use std::path::PathBuf;
 
 use nilfs_engine::{
-    CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, ResizeProgress, Status, Usage,
+    Attr, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, DeviceCode, Ino, ResizeProgress,
+    Status, Usage,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,7 @@ pub(super) const ALL: &[Known] = &[
     Known::new::<StartResize>(),
     Known::new::<GetResize>(),
     Known::new::<Defragment>(),
+    Known::new::<GetPowers>(),
 ];
 
 /// The reply if there is nothing to be said but that it was done.
@@ -285,5 +287,47 @@ impl Request for Defragment {
 
     fn serve(self, server: &Server) -> Result<Defragmented, Refusal> {
         server.volume.defragment(self.ino, self.budget)
+    }
+}
+
+/// Tells what a mount does not show of a file of the past, because it would have power there.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetPowers {
+    pub cno: Cno,
+    pub ino: Ino,
+}
+
+/// What a file had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Powers {
+    /// Permissions, set-id and sticky bits.
+    pub mode: u16,
+    /// The device that a device node stands for, as the volume has it.
+    rdev: u64,
+    /// `FS_*_FL` flags.
+    pub flags: u32,
+    pub generation: u32,
+}
+
+impl Powers {
+    /// The device that a device node stands for.
+    pub fn device(&self) -> DeviceCode {
+        DeviceCode::decode(self.rdev)
+    }
+}
+
+impl From<Attr> for Powers {
+    fn from(attr: Attr) -> Self {
+        let Attr { mode, flags, generation, .. } = attr;
+        Self { mode, rdev: attr.rdev.encode(), flags, generation }
+    }
+}
+
+impl Request for GetPowers {
+    const NAME: &'static str = "powers";
+    type Reply = Powers;
+
+    fn serve(self, server: &Server) -> Result<Powers, Refusal> {
+        server.mount.powers(self.cno, self.ino)
     }
 }

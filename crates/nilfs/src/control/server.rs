@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use nilfs_engine::ResizeProgress;
+use nilfs_engine::{Cno, Ino, ResizeProgress};
 use nilfs_fuse::{Caller, Handler};
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::messages::{self, Outcome, Question};
 use super::pages::{Message, Pages};
-use super::requests::{ALL, Request, Resizing};
+use super::requests::{ALL, Powers, Request, Resizing};
 use crate::administration::{Administration, Reason, Refusal};
 use crate::exit;
 use crate::metrics::Gatherer;
@@ -25,6 +25,9 @@ pub trait Served: Send + Sync {
     /// Makes the volume read-only or writable, as the words after `-o` say, if they ask for nothing
     /// else.
     fn remount(&self, words: &[String]) -> Result<(), Refusal>;
+
+    /// What the mount does not show of a file of the past.
+    fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal>;
 }
 
 /// What requests are served with.
@@ -219,6 +222,10 @@ mod tests {
         }
 
         fn remount(&self, _: &[String]) -> Result<(), Refusal> {
+            nothing()
+        }
+
+        fn powers(&self, _: Cno, _: Ino) -> Result<Powers, Refusal> {
             nothing()
         }
     }

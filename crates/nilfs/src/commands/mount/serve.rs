@@ -1,54 +1,29 @@
 //! The life of a mount: open, mount, answer the kernel until somebody unmounts, commit, end.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
 use anyhow::Context;
 use nilfs_device::FileDevice;
-use nilfs_engine::{CleanerOrder, Filesystem};
-use nilfs_fuse::{Farewell, KernelOptions, Mount, MountError, Mountpoint, Session, Settings};
+use nilfs_engine::{CleanerOrder, Cno, Filesystem, Ino};
+use nilfs_fuse::{KernelOptions, Mount, Mountpoint, Session, Settings};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::attend::{Activity, Attended, Event, Hangup, listen, take_away, wait};
 use super::open::open;
 use super::options::Options;
 use crate::administration::{Reason, Refusal};
-use crate::control::{self, Served};
+use crate::control::{self, Powers, Served};
 use crate::exit::{self, Failure};
-use crate::memory;
 use crate::metrics::{self, Endpoint, Metrics};
 use crate::threads;
-
-/// How often a mount looks whether it is idle.
-const IDLE: Duration = Duration::from_secs(2);
-
-/// What a mount waits for.
-enum Event {
-    /// The kernel has no more requests, and may wait for us to say farewell.
-    Unmounted(io::Result<Farewell>),
-    /// Somebody wanted the process to end, and the volume is not mounted any more.
-    TakenAway,
-    /// Somebody has changed the cleaner's settings.
-    Reload,
-}
 
 /// Threads beside those that answer the kernel: for signals, for the end, for metrics, for
 /// checkpoints and for the cleaner. And unmounting may take a process, fusermount3.
 const OTHER_THREADS: usize = 6;
-
-/// What SIGHUP means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hangup {
-    /// The terminal is gone, and so is whoever wanted the mount.
-    Ends,
-    /// What it means to a daemon: the cleaner's settings are to be read again.
-    Reloads,
-}
 
 /// Serves the volume on `device` in `dir`, until it is unmounted or a signal says so. Calls
 /// `ready` when it can be used. Whatever can fail without touching the volume comes first.
@@ -95,7 +70,7 @@ pub fn serve(
     mount.raise_read_ahead();
     usable.store(true, Ordering::Relaxed);
     tracing::info!("{} is mounted on {}", source.display(), mount.dir().display());
-    let served = ready().and_then(|()| wait(&happened, &mount, &service));
+    let served = ready().and_then(|()| wait(&happened, &mount, &*service));
     if let Err(error) = opened.announce_end() {
         tracing::debug!("nobody is told that {} is about to be free: {error}", source.display());
     }
@@ -159,14 +134,6 @@ struct Service {
 }
 
 impl Service {
-    /// Tells apart moments between which somebody has asked for something, the kernel has forgotten
-    /// something, or something was written.
-    fn activity(&self) -> (u64, usize, u64) {
-        let requests = self.requests.operations();
-        let count = requests.iter().map(|operation| operation.count).sum();
-        (count, self.fs.held(), self.fs.status().blocks_written)
-    }
-
     /// Lets the cleaner have the settings that `file` has now, or the mount's own files. Gives what
     /// was wrong with them.
     fn reload(&self, file: Option<&Path>) -> anyhow::Result<Vec<String>> {
@@ -175,6 +142,23 @@ impl Service {
         self.fs.order_cleaner(CleanerOrder::Configure(options))?;
         tracing::info!("the cleaner's settings were read again");
         Ok(warnings.iter().map(ToString::to_string).collect())
+    }
+}
+
+impl Attended for Service {
+    fn activity(&self) -> Activity {
+        let written = self.fs.status().blocks_written;
+        Activity::new(&self.requests.operations(), self.fs.held(), written)
+    }
+
+    fn rest(&self) {
+        self.fs.free_spare_memory();
+    }
+
+    fn reload(&self) {
+        if let Err(error) = self.reload(None) {
+            tracing::error!("the cleaner's settings stay as they are: {error:#}");
+        }
     }
 }
 
@@ -191,86 +175,8 @@ impl Served for Service {
         }
         Ok(())
     }
-}
 
-/// Waits for the end, and lets the cleaner's settings be read again until then. Meanwhile it gives
-/// memory back whenever the mount has become idle. The kernel may wait for what this returns to be
-/// dropped.
-fn wait(
-    events: &mpsc::Receiver<Event>,
-    mount: &Mount,
-    service: &Service,
-) -> anyhow::Result<Option<Farewell>> {
-    let (mut last, mut rested) = (None, None);
-    loop {
-        match events.recv_timeout(IDLE) {
-            Err(RecvTimeoutError::Timeout) => {
-                let now = Some(service.activity());
-                if now == last && now != rested {
-                    rested = now;
-                    service.fs.free_spare_memory();
-                    memory::give_back();
-                }
-                last = now;
-            }
-            Ok(Event::Unmounted(result)) => {
-                return result
-                    .map(Some)
-                    .context("lost the connection to the kernel")
-                    .inspect_err(|_| take_away(mount));
-            }
-            Ok(Event::Reload) => {
-                if let Err(error) = service.reload(None) {
-                    tracing::error!("the cleaner's settings stay as they are: {error:#}");
-                }
-            }
-            Ok(Event::TakenAway) | Err(RecvTimeoutError::Disconnected) => return Ok(None),
-        }
+    fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {
+        Ok(self.fs.tree(Some(cno))?.file(ino)?.attr().into())
     }
-}
-
-/// Unmounts. What is in use by a process becomes unreachable for it. This may wait for the answer to
-/// the kernel's last request, and so must not run in the thread that lets it be given.
-fn take_away(mount: &Mount) {
-    let result = match mount.unmount() {
-        Err(MountError::Busy { .. }) => {
-            tracing::warn!("{} is unmounted although it is in use", mount.dir().display());
-            mount.detach()
-        }
-        result => result,
-    };
-    if let Err(error) = result {
-        tracing::error!("{error}");
-    }
-}
-
-/// Obeys signals, or passes them on. Before the volume can be used there is nothing to be committed,
-/// and no need to wait for the recovery of a large one.
-fn listen(
-    mut signals: Signals,
-    hangup: Hangup,
-    events: mpsc::Sender<Event>,
-    mount: Arc<Mount>,
-    usable: Arc<AtomicBool>,
-) -> anyhow::Result<()> {
-    let pass_on = move || {
-        for signal in signals.forever() {
-            let reloads = signal == SIGHUP && hangup == Hangup::Reloads;
-            if !usable.load(Ordering::Relaxed) && !reloads {
-                take_away(&mount);
-                std::process::exit(1);
-            }
-            let event = match reloads {
-                true => Event::Reload,
-                false => {
-                    take_away(&mount);
-                    Event::TakenAway
-                }
-            };
-            if events.send(event).is_err() {
-                return;
-            }
-        }
-    };
-    threads::start("signals", pass_on).map(drop)
 }

@@ -14,11 +14,14 @@ use anyhow::Context;
 use clap_complete::engine::ArgValueCompleter;
 use rustix::fs::{Mode, OFlags};
 
+use super::attend::Hangup;
 use super::log;
 use super::options::{self, Options};
+use super::past;
 use super::remount::remount;
-use super::serve::{Hangup, serve};
+use super::serve::serve;
 use crate::exit::{Failure, Status};
+use crate::image::Door;
 use crate::names;
 use crate::output::say;
 
@@ -88,8 +91,30 @@ pub fn mount(mut args: MountArgs) -> anyhow::Result<()> {
         }
     }
     match args.background {
-        true => serve(&args.device, dir, options, Hangup::Reloads, leave_terminal),
-        false => serve(&args.device, dir, options, Hangup::Ends, || Ok(())),
+        true => serve_either(&args.device, dir, options, Hangup::Reloads, leave_terminal),
+        false => serve_either(&args.device, dir, options, Hangup::Ends, || Ok(())),
+    }
+}
+
+/// Serves the volume; or a checkpoint of it, through the mount that it has already.
+fn serve_either(
+    device: &Path,
+    dir: &Path,
+    options: Options,
+    hangup: Hangup,
+    ready: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let door = match options.engine.checkpoint {
+        Some(cno) => Door::of(device, Some(cno))?,
+        None => None,
+    };
+    match door {
+        Some(door) => {
+            let source = std::fs::canonicalize(device)
+                .with_context(|| format!("cannot find {}", device.display()))?;
+            past::serve(door, &source, dir, options, hangup, ready)
+        }
+        None => serve(device, dir, options, hangup, ready),
     }
 }
 

@@ -1,0 +1,280 @@
+//! The files of a checkpoint of a volume that is mounted, as its mount shows them in `.checkpoints`.
+//!
+//! The process that serves the mount keeps the checkpoint for as long as its root directory is open
+//! here. Files are reopened by their paths, which do not change in the past. The process strips files of the past of what would give them power (set-id bits, device numbers); those who may
+//! administer the mount are told by a request.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use nilfs_engine::{
+    Attr, Cno, DirEntry, Error, FileType, Files, Ino, Result, Seek, StatFs, Timestamp,
+};
+use nilfs_fuse::{DOOR, ino_of_past};
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::io::Errno;
+
+use crate::administration::{Administration, is_believable, mount_of};
+use crate::control::Client;
+
+/// Bytes of the longest path that the kernel takes at once, with the zero at its end.
+const PATH_MAX: usize = 4096;
+
+/// The files of a checkpoint, through the door.
+pub struct Door {
+    client: Client,
+    cno: Cno,
+    top: OwnedFd,
+    held: Mutex<HashMap<Ino, Held>>,
+}
+
+/// A file that is held.
+struct Held {
+    /// From the root of the volume; empty for that itself.
+    path: PathBuf,
+    attr: Attr,
+    times: u64,
+}
+
+impl Door {
+    /// Opens a checkpoint of the volume on a device; `None` for the newest, in which is everything that
+    /// was written through its mount until now. `Ok(None)`: it is not mounted, or its mount has no door
+    /// for this user.
+    ///
+    /// # Errors
+    /// There is no such checkpoint.
+    pub fn of(device: &Path, at: Option<Cno>) -> anyhow::Result<Option<Self>> {
+        let mounted = mount_of(device)?;
+        let mounted = mounted.filter(|it| it.is_nilfs() && it.root == Path::new("/"));
+        mounted.filter(is_believable).map_or(Ok(None), |it| Self::open(&it.dir, at))
+    }
+
+    fn open(dir: &Path, at: Option<Cno>) -> anyhow::Result<Option<Self>> {
+        let door = dir.join(OsStr::from_bytes(DOOR));
+        if !door.is_dir() {
+            return Ok(None);
+        }
+        let client = Client::new(dir);
+        let cno = match at {
+            Some(cno) => cno,
+            None => {
+                // If this fails, the volume is as it was a moment ago.
+                let _ = File::open(dir).and_then(|directory| directory.sync_all());
+                client.status()?.cno
+            }
+        };
+        let top = match openat(CWD, &door.join(format!("cp{cno}/.")), OFlags::PATH) {
+            Err(Errno::NOENT) => return Err(Error::NoCheckpoint(cno).into()),
+            top => top.with_context(|| format!("cannot open {} in {}", cno, door.display()))?,
+        };
+        let files = Self { client, cno, top, held: Mutex::default() };
+        files.add(PathBuf::new())?;
+        Ok(Some(files))
+    }
+
+    /// The checkpoint.
+    pub fn cno(&self) -> Cno {
+        self.cno
+    }
+
+    /// The process that serves the mount.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Holds a file once more.
+    fn add(&self, path: PathBuf) -> Result<Attr> {
+        let attr = self.attr_of(&self.open_at(&path, OFlags::PATH)?)?;
+        let mut held = self.held.lock();
+        held.entry(attr.ino).or_insert_with(|| Held { path, attr, times: 0 }).times += 1;
+        Ok(attr)
+    }
+
+    fn attr_of(&self, file: &OwnedFd) -> Result<Attr> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+        let stat = rustix::fs::statx(file, c"", flags, StatxFlags::BASIC_STATS).map_err(failed)?;
+        let file_type =
+            FileType::from_mode(stat.stx_mode).ok_or(Error::Invalid("no such file type"))?;
+        let ino = ino_of_past(stat.stx_ino);
+        let powers = self.client.powers(self.cno, ino).map_err(refused)?;
+        let time = |time: rustix::fs::StatxTimestamp| Timestamp {
+            seconds: time.tv_sec,
+            nanoseconds: time.tv_nsec,
+        };
+        Ok(Attr {
+            ino,
+            file_type,
+            mode: powers.mode,
+            nlink: stat.stx_nlink,
+            uid: stat.stx_uid,
+            gid: stat.stx_gid,
+            rdev: powers.device(),
+            size: stat.stx_size,
+            blocks: stat.stx_blocks,
+            mtime: time(stat.stx_mtime),
+            ctime: time(stat.stx_ctime),
+            flags: powers.flags,
+            generation: powers.generation,
+        })
+    }
+
+    fn path_of(&self, ino: Ino) -> Result<PathBuf> {
+        self.held.lock().get(&ino).map(|held| held.path.clone()).ok_or(Error::Stale)
+    }
+
+    /// A file that is held, opened so that it can be read.
+    fn readable(&self, ino: Ino) -> Result<File> {
+        Ok(self.open_at(&self.path_of(ino)?, OFlags::RDONLY)?.into())
+    }
+
+    /// Opens a file by its path from the root of the volume.
+    fn open_at(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
+        if path == Path::new("") {
+            return openat(&self.top, Path::new("."), flags).map_err(failed);
+        }
+        if path.as_os_str().len() < PATH_MAX {
+            return openat(&self.top, path, flags).map_err(failed);
+        }
+        let (parent, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+        let parent = self.open_at(parent, OFlags::PATH)?;
+        openat(parent, Path::new(name), flags).map_err(failed)
+    }
+}
+
+impl Files for Door {
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
+        let mut path = self.path_of(dir)?;
+        match name {
+            b"." => {}
+            // There is nothing above the root.
+            b".." => _ = path.pop(),
+            name => path.push(OsStr::from_bytes(name)),
+        }
+        self.add(path)
+    }
+
+    fn hold(&self, ino: Ino) -> Result<Attr> {
+        let mut held = self.held.lock();
+        let held = held.get_mut(&ino).ok_or(Error::Stale)?;
+        held.times += 1;
+        Ok(held.attr)
+    }
+
+    fn let_go(&self, ino: Ino, times: u64) {
+        let mut held = self.held.lock();
+        if let Some(file) = held.get_mut(&ino) {
+            file.times = file.times.saturating_sub(times);
+            if file.times == 0 {
+                held.remove(&ino);
+            }
+        }
+    }
+
+    fn let_go_of_all(&self) {
+        self.held.lock().retain(|ino, _| *ino == Ino::ROOT);
+    }
+
+    fn attr(&self, ino: Ino) -> Result<Attr> {
+        self.held.lock().get(&ino).map(|held| held.attr).ok_or(Error::Stale)
+    }
+
+    fn read_dir(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let file = self.readable(dir)?;
+        let mut entries = rustix::fs::Dir::read_from(&file).map_err(failed)?;
+        if cookie != 0 {
+            entries.seek(cookie as i64).map_err(failed)?;
+        }
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            let more = emit(DirEntry {
+                ino: ino_of_past(entry.ino()),
+                name: entry.file_name().to_bytes(),
+                file_type: None,
+                next: entry.offset() as u64,
+            });
+            if !more {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, ino: Ino, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let file = self.readable(ino)?;
+        let mut count = 0;
+        while count < buffer.len() {
+            match file.read_at(&mut buffer[count..], offset + count as u64) {
+                Ok(0) => break,
+                Ok(more) => count += more,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(device("read a file of the past", error)),
+            }
+        }
+        Ok(count)
+    }
+
+    fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
+        let link = self.open_at(&self.path_of(ino)?, OFlags::PATH)?;
+        let target = rustix::fs::readlinkat(link, c"", Vec::new()).map_err(failed)?;
+        Ok(target.into_bytes())
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        let whence = match what {
+            Seek::Data => SeekFrom::Data(offset),
+            Seek::Hole => SeekFrom::Hole(offset),
+        };
+        rustix::fs::seek(self.readable(ino)?, whence).map_err(failed)
+    }
+
+    fn stat_fs(&self) -> Result<StatFs> {
+        let stat = rustix::fs::fstatvfs(&self.top).map_err(failed)?;
+        Ok(StatFs {
+            block_size: stat.f_frsize as u32,
+            blocks: stat.f_blocks,
+            free: stat.f_bfree,
+            available: stat.f_bavail,
+            files: stat.f_files,
+            files_free: stat.f_ffree,
+            name_max: stat.f_namemax as u32,
+        })
+    }
+}
+
+fn openat(dir: impl AsFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, path, flags, Mode::empty())
+}
+
+/// What the kernel says, in the words of the engine.
+fn failed(errno: Errno) -> Error {
+    match errno {
+        Errno::NOENT => Error::NotFound,
+        Errno::NOTDIR => Error::NotDirectory,
+        Errno::NAMETOOLONG => Error::NameTooLong,
+        Errno::NXIO => Error::NoData,
+        Errno::STALE => Error::Stale,
+        errno => device("read the past", errno.into()),
+    }
+}
+
+fn refused(refusal: crate::administration::Refusal) -> Error {
+    device("ask for the attributes of a file", io::Error::other(refusal.message))
+}
+
+fn device(what: &str, source: io::Error) -> Error {
+    Error::Device { what: what.to_owned(), source }
+}
