@@ -1,4 +1,4 @@
-//! Somebody who is slow to read sees what he asked for, whatever is cleaned and written meanwhile.
+//! A slow reader sees what it asked for, whatever is cleaned and written meanwhile.
 
 mod common;
 
@@ -20,18 +20,21 @@ const BLOCK: usize = 1024;
 const PER_SEGMENT: usize = 64;
 const SEGMENTS: usize = 40;
 
-/// What a reader tells who has come to the gate, and what he waits for.
+/// What a reader sends when it has come to the gate, and what it waits for there.
 type Gate = (Sender<()>, Receiver<()>);
 
-/// A device on which the next one who reads a place has to wait.
-struct Gated {
+/// A device with readers that others do not expect.
+struct Visited {
     below: MemoryDevice,
+    /// Where the next reader has to wait.
     gate: Mutex<Option<(Range<u64>, Gate)>>,
+    /// Whether another process reads.
+    visitor: AtomicBool,
 }
 
-impl Gated {
-    /// Stops the next one who reads these bytes. The first end tells when he is there, and to the
-    /// second he is told to go on.
+impl Visited {
+    /// Stops the next reader of these bytes. The first end tells when it is there, and to the second
+    /// it is told to go on.
     fn close(&self, bytes: Range<u64>) -> (Receiver<()>, Sender<()>) {
         let ((here, arrived), (go, wait)) = (channel(), channel());
         *self.gate.lock().unwrap_or_else(PoisonError::into_inner) = Some((bytes, (here, wait)));
@@ -46,7 +49,7 @@ impl Gated {
     }
 }
 
-impl Device for Gated {
+impl Device for Visited {
     fn size(&self) -> u64 {
         self.below.size()
     }
@@ -74,62 +77,34 @@ impl Device for Gated {
     fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
         self.below.discard(offset, bytes)
     }
-}
-
-fn mount(device: &Arc<Gated>) -> Arc<Filesystem> {
-    let shared: Arc<dyn Device> = Arc::clone(device) as _;
-    let cleaner = CleanerOptions { protection: Duration::ZERO, ..CleanerOptions::default() };
-    Filesystem::mount(shared, MountOptions { cleaner, ..MountOptions::default() }).unwrap()
-}
-
-/// A device that somebody else begins to read in the middle of what is done here.
-struct Visited {
-    below: MemoryDevice,
-    visitor: AtomicBool,
-}
-
-impl Device for Visited {
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.below.read_at(offset, buffer)
-    }
-
-    fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
-        self.below.write_at(offset, pieces)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.below.flush()
-    }
-
-    fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        self.below.discard(offset, bytes)
-    }
 
     fn keep_readers_out(&self) -> Option<Claim> {
         (!self.visitor.load(Ordering::SeqCst)).then(|| Box::new(()) as Claim)
     }
 }
 
-/// A segment that is clean on the device may be written by the next mount, which does not know since
-/// when somebody reads.
-#[test]
-fn no_segment_becomes_clean_on_the_device_while_another_process_reads() {
+/// An empty volume.
+fn volume() -> Arc<Visited> {
     let below = MemoryDevice::new(((SEGMENTS * PER_SEGMENT + 8) * BLOCK) as u64);
     let mut parameters = parameters(BLOCK as u64);
     parameters.blocks_per_segment = PER_SEGMENT as u32;
     format(&below, &parameters).unwrap();
-    let device = Arc::new(Visited { below, visitor: AtomicBool::new(true) });
+    Arc::new(Visited { below, gate: Mutex::default(), visitor: AtomicBool::new(false) })
+}
+
+fn mount(device: &Arc<Visited>) -> Arc<Filesystem> {
+    let shared: Arc<dyn Device> = Arc::clone(device) as _;
     let cleaner = CleanerOptions { protection: Duration::ZERO, ..CleanerOptions::default() };
-    let options = MountOptions { cleaner, ..MountOptions::default() };
-    let fs = Filesystem::mount(Arc::clone(&device) as _, options).unwrap();
+    Filesystem::mount(shared, MountOptions { cleaner, ..MountOptions::default() }).unwrap()
+}
+
+/// A segment that is clean on the device may be written by the next mount, which does not know since
+/// when somebody reads.
+#[test]
+fn no_segment_becomes_clean_on_the_device_while_another_process_reads() {
+    let device = volume();
+    device.visitor.store(true, Ordering::SeqCst);
+    let fs = mount(&device);
     let root = fs.root().unwrap().inode;
     let warm = make(&fs, &root, "warm");
     for round in 0..4 {
@@ -154,11 +129,7 @@ fn no_segment_becomes_clean_on_the_device_while_another_process_reads() {
 
 #[test]
 fn a_slow_reader_sees_no_foreign_bytes() {
-    let memory = MemoryDevice::new(((SEGMENTS * PER_SEGMENT + 8) * BLOCK) as u64);
-    let mut parameters = parameters(BLOCK as u64);
-    parameters.blocks_per_segment = PER_SEGMENT as u32;
-    format(&memory, &parameters).unwrap();
-    let device = Arc::new(Gated { below: memory, gate: Mutex::default() });
+    let device = volume();
     let fs = mount(&device);
     let root = fs.root().unwrap().inode;
     let (cold, warm) = (make(&fs, &root, "cold"), make(&fs, &root, "warm"));
@@ -199,7 +170,7 @@ fn a_slow_reader_sees_no_foreign_bytes() {
             fs.sync().unwrap();
         }
         go.send(()).unwrap();
-        assert!(reader.join().unwrap().unwrap() == content, "the reader sees his file");
+        assert!(reader.join().unwrap().unwrap() == content, "the reader sees its file");
     });
     drop((cold, warm, root));
     fs.unmount().unwrap();

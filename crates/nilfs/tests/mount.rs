@@ -34,8 +34,7 @@ impl Place {
     }
 
     fn called(name: &str, volume: &Volume) -> Self {
-        let dir = volume.beside(name);
-        fs::create_dir(&dir).unwrap();
+        let dir = directory_beside(volume, name);
         Self { dir, _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
@@ -55,10 +54,21 @@ impl Drop for Place {
     }
 }
 
+/// A new directory beside the image.
+fn directory_beside(volume: &Volume, name: &str) -> PathBuf {
+    let dir = volume.beside(name);
+    fs::create_dir(&dir).unwrap();
+    dir
+}
+
 /// Runs `nilfs mount` with these options.
 fn mount(options: &str, volume: &Volume, place: &Place) -> Outcome {
-    let words = ["mount", "-o", options].map(Path::new);
-    nilfs(words.into_iter().chain([volume.image.as_path(), &place.dir]))
+    mount_on(&place.dir, options, volume)
+}
+
+/// Runs `nilfs mount` with these options on another directory.
+fn mount_on(dir: &Path, options: &str, volume: &Volume) -> Outcome {
+    nilfs([Path::new("mount"), Path::new("-o"), Path::new(options), &volume.image, dir])
 }
 
 /// Runs `nilfs mount --foreground` until the volume can be used.
@@ -226,9 +236,8 @@ fn the_second_of_two_mounts_is_told_who_has_the_volume() {
     let volume = common::volume();
     let place = Place::new(&volume);
     let mut child = serve(&volume, &place);
-    let other = volume.beside("other");
-    fs::create_dir(&other).unwrap();
-    let sentence = nilfs([Path::new("mount"), &volume.image, &other]).sentence(5);
+    let other = directory_beside(&volume, "other");
+    let sentence = mount_on(&other, "rw", &volume).sentence(5);
     let holder = format!(
         "in use by process {} (nilfs); it is mounted on {}",
         child.id(),
@@ -251,9 +260,8 @@ fn several_read_only_mounts_share_a_volume() {
     let volume = common::volume();
     let place = Place::new(&volume);
     mount("ro", &volume, &place).output();
-    let other = volume.beside("other");
-    fs::create_dir(&other).unwrap();
-    nilfs([Path::new("mount"), Path::new("-oro"), &volume.image, &other]).output();
+    let other = directory_beside(&volume, "other");
+    mount_on(&other, "ro", &volume).output();
     for dir in [&place.dir, &other] {
         assert_eq!(fs::read_to_string(dir.join("directory/file")).unwrap(), "content\n");
         nilfs([Path::new("umount"), dir]).output();
@@ -286,21 +294,8 @@ fn a_checkpoint_of_the_past_can_be_mounted() {
     assert!(!place.is_mounted());
 }
 
-/// Runs `nilfs mount` with these options on another directory beside the image.
-fn mount_on(dir: &Path, options: &str, volume: &Volume) -> Outcome {
-    nilfs([Path::new("mount"), Path::new("-o"), Path::new(options), &volume.image, dir])
-}
-
-#[test]
-fn the_past_can_be_mounted_beside_a_writer_and_stays_whatever_he_does() {
-    let volume = common::volume();
-    let place = Place::new(&volume);
-    mount("rw,pp=0", &volume, &place).output();
-    let past = volume.beside("past");
-    fs::create_dir(&past).unwrap();
-    let before = volume.before_deletion;
-    mount_on(&past, &format!("ro,cp={before}"), &volume).output();
-    // Far more than there is room for, if the past were given up.
+/// Writes far more than there is room for unless the past is given up, which must fail.
+fn overwrite_until_full(place: &Place) {
     let mut full = false;
     for round in 0..8 {
         let written = fs::write(place.dir.join("large"), vec![round; 500_000])
@@ -308,6 +303,17 @@ fn the_past_can_be_mounted_beside_a_writer_and_stays_whatever_he_does() {
         full |= written.is_err();
     }
     assert!(full, "nothing that the past may need is written again");
+}
+
+#[test]
+fn the_past_can_be_mounted_beside_a_writer_and_stays_whatever_he_does() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    mount("rw,pp=0", &volume, &place).output();
+    let past = directory_beside(&volume, "past");
+    let before = volume.before_deletion;
+    mount_on(&past, &format!("ro,cp={before}"), &volume).output();
+    overwrite_until_full(&place);
     let cleaned = nilfs([Path::new("clean"), &place.dir]).sentence(1);
     assert!(cleaned.contains("while another process reads the volume"), "{cleaned}");
     let resized = nilfs([Path::new("resize"), &place.dir, Path::new("1M")]).sentence(1);
@@ -330,21 +336,14 @@ fn the_next_writer_is_let_in_and_leaves_the_past_where_it_is() {
     let volume = common::volume();
     let place = Place::new(&volume);
     mount("rw,pp=0", &volume, &place).output();
-    let past = volume.beside("past");
-    fs::create_dir(&past).unwrap();
+    let past = directory_beside(&volume, "past");
     let options = format!("ro,cp={}", volume.before_deletion);
     mount_on(&past, &options, &volume).output();
     fs::write(place.dir.join("large"), vec![1; 300_000]).unwrap();
     place.umount().output();
 
     mount("rw,pp=0", &volume, &place).output();
-    let mut full = false;
-    for round in 0..8 {
-        let written = fs::write(place.dir.join("large"), vec![round; 500_000])
-            .and_then(|()| File::open(place.dir.join("large"))?.sync_all());
-        full |= written.is_err();
-    }
-    assert!(full, "nothing that the past may need is written again");
+    overwrite_until_full(&place);
     assert_eq!(fs::read_to_string(past.join("gone")).unwrap(), "it was here\n");
     nilfs([Path::new("umount"), &past]).output();
     fs::write(place.dir.join("large"), vec![9; 500_000]).unwrap();
@@ -357,8 +356,7 @@ fn a_read_only_mount_goes_on_beside_a_writer_who_comes_later() {
     let volume = common::volume();
     let place = Place::new(&volume);
     mount("ro", &volume, &place).output();
-    let other = volume.beside("other");
-    fs::create_dir(&other).unwrap();
+    let other = directory_beside(&volume, "other");
     mount_on(&other, "rw", &volume).output();
     fs::write(other.join("directory/file"), "changed\n").unwrap();
     nilfs([Path::new("umount"), &other]).output();
@@ -372,8 +370,7 @@ fn only_a_checkpoint_that_is_named_is_mounted_beside_a_writer() {
     let volume = common::volume();
     let place = Place::new(&volume);
     mount("rw", &volume, &place).output();
-    let past = volume.beside("past");
-    fs::create_dir(&past).unwrap();
+    let past = directory_beside(&volume, "past");
     let sentence = mount_on(&past, "ro", &volume).sentence(5);
     assert!(sentence.contains("is in use by process"), "{sentence}");
     let sentence = mount_on(&past, "ro,cp=999", &volume).sentence(1);
