@@ -9,8 +9,9 @@ mod common {
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use common::asking::works;
+use common::asking::{json, works};
 use common::ours::Image;
 use serde_json::Value;
 
@@ -90,13 +91,29 @@ fn is_time(text: &str) -> bool {
 
 #[track_caller]
 fn keeps_to_the_page(command: &str, words: &[&str], path: &Path, more: &[&str]) {
+    let printed = works(&[words, &["--json"]].concat(), path, more);
+    is_on_the_page(command, &serde_json::from_str(&printed).unwrap());
+}
+
+#[track_caller]
+fn is_on_the_page(command: &str, value: &Value) {
     let tables = documented();
     let fields = tables.get(command).unwrap_or_else(|| panic!("{command} is not in docs/json.md"));
-    let printed = works(&[words, &["--json"]].concat(), path, more);
-    let value: Value = serde_json::from_str(&printed).unwrap();
     let is_empty = value.as_array().is_some_and(Vec::is_empty);
     assert!(!is_empty, "{command} has nothing to show");
-    follow(command, "", &value, fields);
+    follow(command, "", value, fields);
+}
+
+/// The list of mounts takes no path, and has those of everybody on the machine.
+#[track_caller]
+fn the_list_has(root: &Path, access: &str, checkpoint: Option<u64>) {
+    let command = Command::new(env!("CARGO_BIN_EXE_nilfs")).args(["list", "--json"]).output();
+    let mut value: Value = serde_json::from_slice(&command.unwrap().stdout).unwrap();
+    let list = value.as_array_mut().unwrap();
+    list.retain(|mount| mount["directory"] == root.to_str().unwrap());
+    assert_eq!(list.len(), 1);
+    assert_eq!((&list[0]["access"], &list[0]["checkpoint"]), (&access.into(), &checkpoint.into()));
+    is_on_the_page("list", &value);
 }
 
 #[test]
@@ -118,6 +135,7 @@ fn all_listings_keep_to_the_page() {
     fs::write(mounted.join("directory/file"), vec![7; 300_000]).unwrap();
     std::os::unix::fs::symlink("file", mounted.join("directory/link")).unwrap();
     let root = mounted.root();
+    the_list_has(root, "rw", None);
     keeps_to_the_page("snapshot create", &["snapshot", "create"], root, &[]);
     fs::write(mounted.join("directory/file"), vec![8; 300_000]).unwrap();
     fs::File::open(root).unwrap().sync_all().unwrap();
@@ -129,6 +147,10 @@ fn all_listings_keep_to_the_page() {
     keeps_to_the_page("checkpoints delete", &["checkpoints", "delete"], root, &[".."]);
     keeps_to_the_page("resize", &["resize"], root, &["-4M"]);
     mounted.unmount();
+    let newest = json(&["info"], &image.path())["newest_checkpoint"].as_u64().unwrap();
+    let past = image.mount(&format!("ro,cp={newest}"));
+    the_list_has(past.root(), "ro", Some(newest));
+    past.unmount();
     for command in ["info", "tune", "segments", "check", "df"] {
         keeps_to_the_page(command, &[command], &image.path(), &[]);
     }
