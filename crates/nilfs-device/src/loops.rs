@@ -172,8 +172,7 @@ fn below(device: u64) -> Vec<(Loop, Option<Node>)> {
     let mut found = Vec::new();
     let (mut devices, mut seen) = (vec![device], HashSet::new());
     while let Some(device) = devices.pop() {
-        let numbers = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-        let directory = fs::canonicalize(Path::new("/sys/dev/block").join(numbers));
+        let directory = fs::canonicalize(directory_of(device));
         let Some(directory) = directory.ok().filter(|_| seen.insert(device)) else { continue };
         if directory.join("partition").exists() {
             devices.extend(directory.parent().and_then(listed_number));
@@ -189,6 +188,12 @@ fn below(device: u64) -> Vec<(Loop, Option<Node>)> {
         }
     }
     found
+}
+
+/// The directory of a block device in /sys.
+pub(crate) fn directory_of(device: u64) -> PathBuf {
+    let numbers = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    Path::new("/sys/dev/block").join(numbers)
 }
 
 /// The number of the block device with this directory in /sys.

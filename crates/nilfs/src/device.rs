@@ -34,7 +34,7 @@ pub fn open(path: &Path, access: Access) -> anyhow::Result<FileDevice> {
             Err(busy @ OpenError::Busy { .. }) => busy,
             result => return Ok(result?),
         };
-        let OpenError::Busy { holder, .. } = &busy else { return Err(busy.into()) };
+        let OpenError::Busy { holder, below, .. } = &busy else { return Err(busy.into()) };
         if nilfs_device::is_ending(path).unwrap_or(false) {
             if !told {
                 let path = path.display();
@@ -45,7 +45,8 @@ pub fn open(path: &Path, access: Access) -> anyhow::Result<FileDevice> {
             started = Instant::now();
             continue;
         }
-        if let Some(mounted) = mount_of(path).ok().flatten() {
+        let mounted = mount_of(below.as_deref().unwrap_or(path)).ok().flatten();
+        if let Some(mounted) = mounted {
             return Err(mounted_on(path, &mounted.dir, &busy).into());
         }
         let passes = match holder {
@@ -53,7 +54,7 @@ pub fn open(path: &Path, access: Access) -> anyhow::Result<FileDevice> {
             // Somebody looks at it still.
             Holder::Loop(device) => nilfs_fuse::lends_its_name(device),
             Holder::Unknown => true,
-            Holder::Mount(_) => false,
+            Holder::Mount(_) | Holder::Above(_) => false,
         };
         if !passes || started.elapsed() >= PATIENCE {
             return Err(busy.into());
