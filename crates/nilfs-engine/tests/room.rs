@@ -10,7 +10,8 @@ use common::{check, content, make, new, parameters, pattern};
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::mkfs::format;
 use nilfs_engine::{
-    CleanerOptions, Cno, Error, Filesystem, InodeRef, MountOptions, NewInode, SetAttr, Volume,
+    CleanerOptions, Cno, Error, Filesystem, InodeRef, MountOptions, NewInode, SetAttr, SetTime,
+    Volume,
 };
 use nilfs_ondisk::BlockSize;
 
@@ -253,41 +254,85 @@ fn deleting_many_files_on_a_full_volume_takes_few_checkpoints() {
     assert!(made < count as u64 / 126, "{made} checkpoints for {count} files");
 }
 
+/// Fills a file until not one more block of it can be written. Returns its size.
+fn fill_to_the_last_block(fs: &Filesystem, file: &InodeRef, block_size: u64) -> u64 {
+    append(fs, file, u64::MAX);
+    let block = vec![1; block_size as usize];
+    while fs.write(file, fs.attr(file).unwrap().size, &block).is_ok() {}
+    fs.attr(file).unwrap().size
+}
+
+/// Writes in as many parts as it takes; none of them may be refused.
+fn overwrite(fs: &Filesystem, file: &InodeRef, at: u64, data: &[u8]) -> Result<(), Error> {
+    let mut done = 0;
+    while done < data.len() {
+        done += fs.write_some(file, at + done as u64, &data[done..])?;
+    }
+    Ok(())
+}
+
 /// An editor that saves, a database that updates, a program that locks: none of them makes a volume
 /// larger.
 #[test]
 fn what_makes_nothing_longer_works_on_a_full_volume() {
-    for shape in SHAPES.into_iter().filter(|(_, block_size, _)| *block_size == 4096) {
+    for shape in SHAPES {
         let device = volume(shape);
         let fs = mount_as_usual(&device);
         let root = fs.root().unwrap().inode;
         let empty = make(&fs, &root, "empty");
         let file = make(&fs, &root, "file");
-        append(&fs, &file, u64::MAX);
-        while fs.write(&file, fs.attr(&file).unwrap().size, &[1; 4096]).is_ok() {}
-        let size = fs.attr(&file).unwrap().size as usize;
+        let names = 300;
+        (0..names).for_each(|nth| _ = make(&fs, &root, &format!("name {nth}")));
+        let size = fill_to_the_last_block(&fs, &file, shape.1) as usize;
         let must = |done: Result<(), Error>, what: &str| {
             done.unwrap_or_else(|error| panic!("{shape:?}: {what}: {error}"));
         };
         for round in 0..2 {
             let fresh = pattern(round, size);
             for (nth, piece) in fresh.chunks(100_000).enumerate() {
-                let mut done = 0;
-                while done < piece.len() {
-                    let at = (nth * 100_000 + done) as u64;
-                    let written = fs.write_some(&file, at, &piece[done..]);
-                    done += written.unwrap_or_else(|error| panic!("{shape:?}: {error}"));
-                }
+                must(overwrite(&fs, &file, (nth * 100_000) as u64, piece), "overwrite");
                 let truncate = SetAttr { size: Some(0), ..SetAttr::default() };
                 must(fs.set_attr(&empty, &truncate).map(drop), "truncate an empty file");
                 let mode = SetAttr { mode: Some(nth as u16 & 0o777), ..SetAttr::default() };
                 must(fs.set_attr(&file, &mode).map(drop), "chmod");
+                let now = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+                must(fs.set_attr(&empty, &now).map(drop), "touch");
                 must(fs.set_flags(&empty, 0x80).map(drop), "chattr");
                 must(fs.sync_file(&file, false), "fsync");
+                if round == 1 && nth < names {
+                    must(fs.unlink(&root, format!("name {nth}").as_bytes()), "unlink");
+                }
             }
             assert!(content(&fs, &file) == fresh, "{shape:?}");
         }
         drop((root, empty, file));
+        fs.unmount().unwrap();
+        check(&*device);
+    }
+}
+
+/// Single blocks all over a file that fills the volume were refused after some hundreds. What is dead
+/// then lies here and there, much of it in a past that is protected, and giving a little of that up
+/// gained less than the commit after it took. Where nothing was left of the past, all that was not
+/// clean were summaries.
+#[test]
+fn scattered_overwrites_of_a_full_volume_go_on_for_ever() {
+    for shape in SHAPES {
+        let device = volume(shape);
+        let fs = mount_as_usual(&device);
+        let root = fs.root().unwrap().inode;
+        let file = make(&fs, &root, "file");
+        let blocks = fill_to_the_last_block(&fs, &file, shape.1) as usize / 4096;
+        let mut expected = content(&fs, &file);
+        for nth in 0..4000 {
+            let at = (nth * 7919 % blocks) * 4096;
+            let fresh = pattern(nth, 4096);
+            let done = overwrite(&fs, &file, at as u64, &fresh);
+            done.unwrap_or_else(|error| panic!("{shape:?}: overwrite {nth}: {error}"));
+            expected[at..at + 4096].copy_from_slice(&fresh);
+        }
+        assert!(content(&fs, &file) == expected, "{shape:?}");
+        drop((root, file));
         fs.unmount().unwrap();
         check(&*device);
     }

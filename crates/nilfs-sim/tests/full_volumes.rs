@@ -112,6 +112,47 @@ fn scattered_overwrites_can_be_committed() {
     });
 }
 
+/// What makes nothing longer is never refused, however full the volume is and whatever of the past
+/// is protected.
+#[test]
+fn scattered_overwrites_of_a_full_volume_are_accepted_for_ever() {
+    for_each_seed("scattered_overwrites_of_a_full_volume_are_accepted_for_ever", 3, |seed| {
+        let mut random = StdRng::seed_from_u64(seed);
+        let shape = Shape { block_size: 1024, blocks_per_segment: 64, segments: 60 };
+        let protection = [3600, 30, 0][seed as usize % 3];
+        let mounting = Mounting { protection, ..Mounting::READ_WRITE };
+        let settings = Settings { shape, mounting, may_fill: true };
+        let mut world = World::new(settings).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        let mut step = |op: &Op| {
+            world.step(op).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+            world.refused_for_space()
+        };
+        let path = Path::root().join(Name(0));
+        let (kind, rdev) = (FileType::Regular, DeviceCode::default());
+        step(&Op::Create { path: path.clone(), kind, mode: 0o644, rdev });
+        let write = |block: u64, blocks: u64, fill: u32| {
+            let (offset, length) = (block * 1024, blocks * 1024);
+            Op::Write { target: Target::Path(path.clone()), offset, length, fill }
+        };
+        let mut size = 0;
+        let mut refused = 0;
+        for piece in [40, 1] {
+            while step(&write(size, piece, 1)) == refused {
+                size += piece;
+            }
+            refused += 1;
+        }
+        for nth in 0..1200 {
+            let op = write(random.random_range(0..size), 1, nth);
+            assert_eq!(step(&op), refused, "seed {seed}: overwrite {nth} was refused");
+            if nth % 100 == 0 {
+                step(&Op::Sync);
+            }
+        }
+        world.end().unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    });
+}
+
 /// Ways to fill a volume.
 #[derive(Debug, Clone, Copy)]
 enum Filling {

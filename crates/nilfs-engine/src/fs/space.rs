@@ -10,10 +10,26 @@
 //! ```text
 //! free ─┬─ kept ──────┬─ changing ───┬─ deleting ────┬─ last ──────────────┬─ 0
 //!       │ growing     │ overwriting, │ deleting      │ moving blocks:      │ the commits
-//!       │ files       │ attributes   │               │ the cleaner's steps │ behind all these
+//!       │ files       │ attributes   │               │ the cleaner's steps │ after all these
 //! ```
 //!
-//! Beside that, growing leaves a *reserve* unused, which may be dead blocks: the cleaner lives on them.
+//! Beside that, growing leaves a *reserve* unused, clean or dead: the cleaner lives on dead blocks.
+//!
+//! # Why a full volume can be overwritten for ever
+//!
+//! An overwrite kills as many blocks as it writes, so the unused ones never become fewer than the
+//! reserve. When an overwrite finds no room, only what `changing` keeps is clean, and the rest of
+//! the reserve is dead. That rest consists of three parts:
+//!
+//! - Summaries, which no cleaning gives back. They are largest when no two blocks of a segment were
+//!   born together, as is the case after random overwrites.
+//! - One DAT. A commit rewrites up to all of it, and leaves the old blocks dead. They lie side by
+//!   side in the log, so gaining them back costs next to nothing; but until then they are dead.
+//! - Blocks that died here and there. Of `blocks` blocks in all, `dead` are such, and a step can
+//!   move the `movable` blocks between `changing` and `last`. The emptiest segments have at least
+//!   the average of dead blocks, so a step gains `movable × dead / blocks` or more. It pays if that
+//!   is more than the blocks that its commit takes beside the DAT. So `dead` has to be at least
+//!   [`STEP_BLOCKS`]` × blocks / movable`.
 
 use std::collections::HashSet;
 use std::ops::{Add, RangeInclusive};
@@ -47,9 +63,14 @@ const CLEANER_SEGMENTS: RangeInclusive<u64> = 1..=8;
 const RUNWAY_SHARE: u64 = 24;
 /// The bounds of that share: somebody waits for it.
 const RUNWAY_SEGMENTS: RangeInclusive<u64> = 2..=48;
-/// Bytes that a block of a file takes elsewhere for good: its entries in the DAT (of which a fifth is
-/// free), in the map of the file, and in the summary of its log.
-const BYTES_PER_BLOCK: u64 = 80;
+/// Blocks that the commit after a step of the cleaner takes beside those of the DAT: the super root,
+/// blocks of the sufile, the cpfile and their maps, and what fills the last page of flash.
+const STEP_BLOCKS: u64 = 16;
+/// Bytes of a summary for a block that was born alone: of its file and of itself.
+const SUMMARY_BYTES_PER_BLOCK: u64 = 40;
+/// Bytes that a block of a file takes elsewhere for good, beside the summary of its log: its entries
+/// in the DAT (of which a fifth is free) and in the map of the file.
+const BYTES_PER_BLOCK: u64 = 64;
 
 /// What becomes of the volume by an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,29 +159,81 @@ struct Room {
     dat: u64,
     /// What growing leaves unused.
     reserved: u64,
-    /// What growing leaves clean.
-    kept: u64,
-    /// What changing leaves clean.
-    changing: u64,
-    /// What deleting leaves clean.
-    deleting: u64,
-    /// What everybody leaves clean.
-    last: u64,
+    layers: Layers,
     /// What programs should have when a shortage is over.
     runway: u64,
 }
 
-impl Room {
-    fn unused(&self) -> u64 {
-        self.unused.unwrap_or(self.free)
+/// What is left clean, in blocks, the lower the more important what it is left for.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Layers {
+    /// By growing.
+    kept: u64,
+    /// By changing.
+    changing: u64,
+    /// By deleting.
+    deleting: u64,
+    /// By everybody.
+    last: u64,
+}
+
+impl Layers {
+    /// The layers of a volume whose DAT has so many blocks.
+    fn new(geometry: &Geometry, dat: u64) -> Self {
+        let per_segment = u64::from(geometry.blocks_per_segment);
+        // What a commit can cost that deletes, and what the cleaner's can that makes up for it.
+        let commit = dat + BLOCKS_PER_COMMIT;
+        let last = LAST_SEGMENTS * per_segment + commit;
+        let deleting = last + commit + share(geometry, CLEANER_SHARE, CLEANER_SEGMENTS);
+        // Somebody who finds the volume full must still be able to change and to delete something,
+        // a little at a time.
+        let little = (8 * BLOCKS_PER_COMMIT).min(blocks(geometry) / 32);
+        let little = little.max(per_segment).max(4 * BLOCKS_PER_COMMIT);
+        Self { kept: deleting + little, changing: deleting + little / 2, deleting, last }
     }
 
-    fn kept_from(&self, effect: Effect) -> u64 {
+    fn of(&self, effect: Effect) -> u64 {
         match effect {
             Effect::Grows => self.kept,
             Effect::Changes => self.changing,
             Effect::Frees => self.deleting,
         }
+    }
+
+    /// Blocks that a step of the cleaner can move when nothing can be changed without it.
+    fn movable(&self) -> u64 {
+        self.changing - self.last
+    }
+}
+
+/// Blocks that a full volume leaves unused (see the head of this module).
+fn reserve(geometry: &Geometry, dat: u64) -> u64 {
+    let per_segment = u64::from(geometry.blocks_per_segment);
+    // A volume becomes no smaller while it is filled: its DAT is counted as it will be.
+    let entries = geometry.block_size.bytes64() / geometry.dat_entry_size as u64;
+    let dat = dat.max(blocks(geometry) / entries);
+    let layers = Layers::new(geometry, dat);
+    let summary = geometry.block_size.blocks_for(SUMMARY_BYTES_PER_BLOCK * per_segment);
+    let summaries = summary.saturating_mul(geometry.nsegments);
+    let dead = (STEP_BLOCKS * blocks(geometry)).div_ceil(layers.movable());
+    let by_format = geometry.reserved_segments().saturating_mul(per_segment);
+    by_format.max(layers.changing + BLOCKS_PER_COMMIT + summaries + dat + dead)
+}
+
+/// A share of the segments, within bounds, in blocks.
+fn share(geometry: &Geometry, share: u64, bounds: RangeInclusive<u64>) -> u64 {
+    let segments = (geometry.nsegments / share).clamp(*bounds.start(), *bounds.end());
+    segments * u64::from(geometry.blocks_per_segment)
+}
+
+/// Blocks of all segments, as if the first were as large as the others.
+fn blocks(geometry: &Geometry) -> u64 {
+    geometry.nsegments.saturating_mul(geometry.blocks_per_segment.into())
+}
+
+impl Room {
+    fn unused(&self) -> u64 {
+        self.unused.unwrap_or(self.free)
     }
 }
 
@@ -197,7 +270,7 @@ impl Account {
 
     /// Whether an operation would leave so much more than it has to leave clean.
     fn fits(&self, cost: Cost, more: u64) -> bool {
-        self.needed(Some(cost)) + self.room.kept_from(cost.effect) + more <= self.room.free
+        self.needed(Some(cost)) + self.room.layers.of(cost.effect) + more <= self.room.free
     }
 
     fn leaves_reserve(&self, cost: Cost) -> bool {
@@ -247,39 +320,14 @@ impl Space {
         let current = geometry.segment_end(base.position.segment).0 - base.position.block.0;
         let next = geometry.segment_blocks(base.position.next);
         let free = clean.saturating_mul(per_segment).saturating_add(current + next);
-        let blocks = geometry.nsegments.saturating_mul(per_segment);
-        let share = |share: u64, bounds: RangeInclusive<u64>| {
-            (geometry.nsegments / share).clamp(*bounds.start(), *bounds.end()) * per_segment
-        };
-        // Somebody who finds the volume full must still be able to change and to delete something,
-        // a little at a time.
-        let little = (8 * BLOCKS_PER_COMMIT).min(blocks / 32);
-        let little = little.max(per_segment).max(4 * BLOCKS_PER_COMMIT);
-        let layers = |dat: u64| {
-            // What a commit can cost that deletes, and what the cleaner's can that makes up for it.
-            let commit = dat + BLOCKS_PER_COMMIT;
-            let last = LAST_SEGMENTS * per_segment + commit;
-            let deleting = last + commit + share(CLEANER_SHARE, CLEANER_SEGMENTS);
-            (last, deleting, deleting + little)
-        };
         let dat = base.super_root.dat.i_blocks.get() / geometry.block_size.sectors();
-        let (last, deleting, kept) = layers(dat);
-        // A volume becomes no smaller while it is filled: its DAT is counted as it will be.
-        let entries = geometry.block_size.bytes64() / geometry.dat_entry_size as u64;
-        let full_dat = dat.max(blocks / entries);
-        let (.., kept_when_full) = layers(full_dat);
-        let reserved = geometry.reserved_segments().saturating_mul(per_segment);
         self.0.lock().room = Room {
             free,
             unused: needed.map(|needed| total(geometry).saturating_sub(needed).max(free)),
             dat: dat + BLOCKS_PER_COMMIT,
-            // The rest of it is dead, enough that cleaning gains what the commit after it costs.
-            reserved: reserved.max(kept_when_full + per_segment + full_dat),
-            kept,
-            changing: deleting + little / 2,
-            deleting,
-            last,
-            runway: share(RUNWAY_SHARE, RUNWAY_SEGMENTS),
+            reserved: reserve(geometry, dat),
+            layers: Layers::new(geometry, dat),
+            runway: share(geometry, RUNWAY_SHARE, RUNWAY_SEGMENTS),
         };
     }
 
@@ -292,24 +340,28 @@ impl Space {
     }
 
     /// Blocks that the cleaner would have to gain so that there is room for an operation, and for
-    /// others after it.
+    /// others after it. That is at most half of what it could gain: the fewer blocks are dead, the
+    /// more live ones are moved for each.
     pub(crate) fn missing(&self, cost: Option<Cost>) -> u64 {
         let account = self.0.lock();
         let room = &account.room;
-        (account.needed(cost) + room.kept + room.runway).saturating_sub(room.free)
+        let effect = cost.map_or(Effect::Grows, |cost| cost.effect);
+        let least = account.needed(cost) + room.layers.of(effect);
+        let runway = room.runway.min(room.unused().saturating_sub(least) / 2);
+        (least + runway).saturating_sub(room.free)
     }
 
     /// How much of the runway is used up: 0 = there is room, 1 = the rest is kept clean.
     pub(crate) fn shortage(&self) -> f64 {
         let room = &self.0.lock().room;
-        let left = room.free.saturating_sub(room.kept);
+        let left = room.free.saturating_sub(room.layers.kept);
         if left >= room.runway { 0.0 } else { 1.0 - left as f64 / room.runway as f64 }
     }
 
     /// Blocks that the cleaner can use for moving others.
     pub(crate) fn room_for_moving(&self) -> u64 {
         let account = self.0.lock();
-        account.room.free.saturating_sub(account.needed(None) + account.room.last)
+        account.room.free.saturating_sub(account.needed(None) + account.room.layers.last)
     }
 
     /// Blocks that programs cannot fill. They may be dead ones that the cleaner can reclaim: a full
@@ -320,7 +372,7 @@ impl Space {
 
     /// Blocks that growing files leave clean.
     pub(crate) fn kept_blocks(&self) -> u64 {
-        self.0.lock().room.kept
+        self.0.lock().room.layers.kept
     }
 
     /// Blocks that nobody needs, with those that the cleaner could reclaim, as far as these are
@@ -366,7 +418,7 @@ impl Space {
     pub(crate) fn fits(&self, cost: Cost) -> bool {
         let account = self.0.lock();
         let batch = match cost.effect {
-            Effect::Frees => (account.room.changing - account.room.deleting) / 2,
+            Effect::Frees => (account.room.layers.changing - account.room.layers.deleting) / 2,
             Effect::Grows | Effect::Changes => 0,
         };
         account.fits(cost, batch) && account.leaves_reserve(cost)
@@ -467,6 +519,5 @@ fn memory(page: u64, pages: u64, inodes: u64) -> u64 {
 
 /// Blocks of all segments.
 pub(crate) fn total(geometry: &Geometry) -> u64 {
-    let blocks = geometry.nsegments.saturating_mul(geometry.blocks_per_segment.into());
-    blocks.saturating_sub(geometry.first_data_block.0)
+    blocks(geometry).saturating_sub(geometry.first_data_block.0)
 }

@@ -369,7 +369,8 @@ impl Filesystem {
             return Ok(self.space.may_fit(cost));
         }
         let grows = cost.effect == Effect::Grows;
-        let mut gained = false;
+        let soft = !options.hard_protection && !options.protection.is_zero();
+        let (mut gained, mut beside) = (false, 0);
         loop {
             // What was asked for may be more than a runway.
             let missing = self.space.missing(Some(cost));
@@ -382,7 +383,7 @@ impl Filesystem {
                 min_reclaimable: options.min_reclaimable,
                 protection: Some(options.protection),
                 evacuate: None,
-                shortage: Some(Shortage { missing, give_up: thorough }),
+                shortage: Some(Shortage { missing: missing + beside, give_up: thorough }),
             };
             // On a volume that is nearly full no segment gives back much, so little will do; and anything
             // will for an operation that does not fill it further.
@@ -400,6 +401,13 @@ impl Filesystem {
                     if step.gained > 0 && !(grows && step.moved > MOST_MOVED * step.gained) =>
                 {
                     gained = true;
+                }
+                // What the commit of a step takes is known afterwards. If it was all that the step gave
+                // back, more of the past has to go.
+                Ok(_) | Err(Error::NoSpace)
+                    if thorough && soft && beside < self.space.unused_blocks() =>
+                {
+                    beside = (4 * beside).max(missing);
                 }
                 Ok(_) | Err(Error::NoSpace) => return Ok(gained),
                 Err(error) => return Err(error),
