@@ -78,6 +78,9 @@ impl Listed {
 /// Entries copied out of a directory at a time.
 const LISTED_AT_ONCE: usize = 64;
 
+/// Asks the kernel whether it still has an inode.
+pub(crate) type StillHas = Box<dyn Fn(NodeId) -> bool + Send + Sync>;
+
 /// The file system as the kernel sees it.
 pub(crate) struct Operations {
     /// What is read.
@@ -87,6 +90,7 @@ pub(crate) struct Operations {
     past: Option<Past>,
     faults: Faults,
     metrics: Arc<Metrics>,
+    still_has: StillHas,
 }
 
 impl Operations {
@@ -95,13 +99,33 @@ impl Operations {
         writer: Option<Arc<Filesystem>>,
         past: Option<Past>,
         metrics: Arc<Metrics>,
+        still_has: StillHas,
     ) -> Self {
-        Self { files, writer, past, faults: Faults::default(), metrics }
+        Self { files, writer, past, faults: Faults::default(), metrics, still_has }
     }
 
-    /// Runs an operation and notes how it went.
-    fn noted<T>(&self, operation: Operation, work: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        self.metrics.measure(operation, Result::is_err, work)
+    /// Runs an operation and notes how it went. If there is no room for it, it is tried again when
+    /// files that the kernel has let go of make some.
+    fn noted<T>(&self, operation: Operation, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
+        self.metrics.measure(operation, Result::is_err, || match work() {
+            Err(Errno::NOSPC) if self.notice_released() => work(),
+            answer => answer,
+        })
+    }
+
+    /// Looks for files without a name that the kernel has let go of, but has not told us so: it sends
+    /// `FORGET` when unlink(2) or close(2) is over, and waits for no answer. Returns whether there
+    /// were any.
+    ///
+    /// The kernel cannot get back what it does not have: nothing leads to a file without a name. A
+    /// lookup that found the file before it lost its name is over, because the kernel locks the
+    /// directory for both.
+    fn notice_released(&self) -> bool {
+        let Some(writer) = &self.writer else { return false };
+        let held = writer.held_without_name().into_iter();
+        let released: Vec<Ino> = held.filter(|ino| !(self.still_has)(NodeId::from(*ino))).collect();
+        released.iter().for_each(|ino| writer.expect_let_go(*ino));
+        !released.is_empty()
     }
 
     fn answer<T>(&self, result: Result<T, Error>) -> Answer<T> {
@@ -338,7 +362,10 @@ impl Operations {
     }
 
     pub fn stat_fs(&self) -> Answer<StatFs> {
-        self.noted(Operation::StatFs, || self.answer(self.files.stat_fs()))
+        self.noted(Operation::StatFs, || {
+            self.notice_released();
+            self.answer(self.files.stat_fs())
+        })
     }
 
     /// Some entries from `cookie` on; none at the end.

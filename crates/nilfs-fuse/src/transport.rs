@@ -29,6 +29,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use nilfs_engine::{Files, Filesystem};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use self::abi::{InitIn, InitOut, capability};
@@ -37,7 +38,7 @@ use self::front::Front;
 use self::request::{Call, Request};
 use crate::control::Handler;
 use crate::metrics::Metrics;
-use crate::operations::Operations;
+use crate::operations::{Operations, StillHas};
 use crate::past::Past;
 
 /// Bytes in the largest request; `fs.fuse.max_pages_limit` allows no more.
@@ -132,7 +133,8 @@ impl Session {
         let past = writer.clone().filter(|_| settings.past);
         let past = past.map(|fs| Past::new(fs, rustix::process::geteuid().as_raw()));
         let metrics = Arc::clone(&settings.metrics);
-        let operations = Operations::new(Arc::clone(&files), writer, past, metrics);
+        let still_has = still_has(channel.clone());
+        let operations = Operations::new(Arc::clone(&files), writer, past, metrics, still_has);
         let front = Arc::new(Front::new(operations, settings, count));
         let (ended, readers) = mpsc::channel();
         for nth in 0..count {
@@ -217,6 +219,18 @@ fn accept(offer: &InitIn, writeback: bool) -> InitOut {
         max_pages: REQUEST_SIZE.div_ceil(rustix::param::page_size() as u32) as u16,
         ..InitOut::default()
     }
+}
+
+/// Asks the kernel whether it still has an inode: there is no such question, but it says when it does
+/// not have what it is told something about.
+fn still_has(channel: Channel) -> StillHas {
+    let asking = Mutex::new(());
+    Box::new(move |node| {
+        // If the last one who has the file lets go of it just now, the kernel waits for its pages to
+        // be written. That takes another reader of requests than the one who asks.
+        let Some(_alone) = asking.try_lock() else { return true };
+        channel.invalidate_attributes(node)
+    })
 }
 
 /// Answers requests until no more come.

@@ -325,6 +325,18 @@ impl Filesystem {
         self.table.lock().let_go(ino, times);
     }
 
+    /// Files without a name that are kept for nobody but those who [hold](Filesystem::hold) them.
+    #[must_use]
+    pub fn held_without_name(&self) -> Vec<Ino> {
+        self.table.lock().held_orphans()
+    }
+
+    /// Takes note that nobody holds a file without a name any more, though the calls of
+    /// [`Filesystem::let_go`] that say so are still to come. So its room can be had at once.
+    pub fn expect_let_go(&self, ino: Ino) {
+        self.table.lock().expect_let_go(ino);
+    }
+
     /// How many files are being held.
     #[must_use]
     pub fn held(&self) -> usize {

@@ -27,6 +27,8 @@ pub(super) struct Table {
     hand: usize,
     /// Files that somebody knows by their number, and how often that was given to him.
     held: HashMap<Ino, u64>,
+    /// How often that is still to be taken back for files that nobody holds any more.
+    owed: HashMap<Ino, u64>,
     /// Changed since the last freeze.
     pub(super) dirty: BTreeMap<Ino, InodeRef>,
     /// Without a name, with the blocks that they have in the newest checkpoint; deleted by the first
@@ -43,6 +45,7 @@ impl Table {
             limit,
             hand: 0,
             held: HashMap::new(),
+            owed: HashMap::new(),
             dirty: BTreeMap::new(),
             orphans: BTreeMap::new(),
         }
@@ -124,7 +127,15 @@ impl Table {
     }
 
     /// Notes that somebody has forgotten a number that was given to him `times` times.
-    pub(super) fn let_go(&mut self, ino: Ino, times: u64) {
+    pub(super) fn let_go(&mut self, ino: Ino, mut times: u64) {
+        if let Some(owed) = self.owed.get_mut(&ino) {
+            let paid = times.min(*owed);
+            *owed -= paid;
+            times -= paid;
+            if *owed == 0 {
+                self.owed.remove(&ino);
+            }
+        }
         let Some(held) = self.held.get_mut(&ino) else { return };
         *held = held.saturating_sub(times);
         if *held == 0 {
@@ -138,6 +149,20 @@ impl Table {
     /// Notes that nobody knows any number any more.
     pub(super) fn let_go_of_all(&mut self) {
         self.held = HashMap::new();
+        self.owed = HashMap::new();
+    }
+
+    /// Files without a name that would be deleted if nobody knew their number.
+    pub(super) fn held_orphans(&self) -> Vec<Ino> {
+        self.orphans.keys().filter(|ino| self.held.contains_key(ino)).copied().collect()
+    }
+
+    /// Notes that nobody holds a file any more, before [`Table::let_go`] says how often it was held.
+    /// Its number may belong to another file by then.
+    pub(super) fn expect_let_go(&mut self, ino: Ino) {
+        if let Some(times) = self.held.remove(&ino) {
+            *self.owed.entry(ino).or_default() += times;
+        }
     }
 
     /// How many files somebody knows by their number.

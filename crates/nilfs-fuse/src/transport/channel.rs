@@ -9,7 +9,8 @@ use rustix::io::Errno;
 use rustix::ioctl::{Setter, opcode};
 use zerocopy::{Immutable, IntoBytes};
 
-use super::abi::OutHeader;
+use super::abi::{InvalidInode, NOTICE_INVALID_INODE, OutHeader};
+use crate::nodes::NodeId;
 
 /// A way to the kernel. An answer goes back on the channel on which its request has come.
 #[derive(Debug, Clone)]
@@ -48,20 +49,25 @@ impl Channel {
     }
 
     /// Sends an answer or a notice.
-    fn send(&self, error: i32, unique: u64, parts: [&[u8]; 2]) {
+    fn send(&self, error: i32, unique: u64, parts: [&[u8]; 2]) -> Result<(), Errno> {
         let length = size_of::<OutHeader>() + parts[0].len() + parts[1].len();
         let header = OutHeader { length: length as u32, error, unique };
         let pieces = [header.as_bytes(), parts[0], parts[1]].map(IoSlice::new);
-        match rustix::io::retry_on_intr(|| rustix::io::writev(&*self.0, &pieces)) {
-            // Nobody waits for it any more, or nobody knows what it is about.
-            Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
-            Err(error) => tracing::error!("the kernel does not accept an answer: {error}"),
+        let sent = rustix::io::retry_on_intr(|| rustix::io::writev(&*self.0, &pieces));
+        if let Err(error) = &sent
+            && !matches!(*error, Errno::NOENT | Errno::NODEV)
+        {
+            tracing::error!("the kernel does not accept an answer: {error}");
         }
+        sent.map(drop)
     }
 
-    /// Tells the kernel something without having been asked.
-    pub fn notify(&self, code: i32, notice: &(impl IntoBytes + Immutable)) {
-        self.send(code, 0, [notice.as_bytes(), &[]]);
+    /// Tells the kernel that the attributes which it keeps of an inode are out of date. Returns
+    /// whether it has the inode, as far as can be known.
+    pub fn invalidate_attributes(&self, node: NodeId) -> bool {
+        let notice = InvalidInode { node: node.0, offset: -1, length: 0 };
+        let sent = self.send(NOTICE_INVALID_INODE, 0, [notice.as_bytes(), &[]]);
+        sent != Err(Errno::NOENT)
     }
 }
 
@@ -81,7 +87,8 @@ impl Reply {
 
     fn send(&mut self, error: i32, parts: [&[u8]; 2]) {
         self.sent = true;
-        self.channel.send(error, self.unique, parts);
+        // An error has been reported, or nobody waits for the answer any more.
+        let _ = self.channel.send(error, self.unique, parts);
     }
 
     pub fn error(mut self, errno: Errno) {

@@ -14,9 +14,8 @@ use zerocopy::IntoBytes;
 
 use super::Settings;
 use super::abi::{
-    self, AttrOut, CreateOut, DirEntry, EntryOut, InvalidInode, IoctlOut, LseekOut,
-    NOTICE_INVALID_INODE, OPEN_KEEP_CACHE, OpenOut, SetAttrIn, StatFsOut, WRITE_CACHE, WriteOut,
-    setattr,
+    self, AttrOut, CreateOut, DirEntry, EntryOut, IoctlOut, LseekOut, OPEN_KEEP_CACHE, OpenOut,
+    SetAttrIn, StatFsOut, WRITE_CACHE, WriteOut, setattr,
 };
 use super::channel::{Channel, Reply};
 use super::request::{Call, Request};
@@ -162,7 +161,7 @@ impl Front {
                 let answer = operations.ioctl(node, command, input, room);
                 if ioctl::is_change(command) {
                     // The kernel does not expect that it changes the ctime.
-                    channel.notify(NOTICE_INVALID_INODE, &attributes_of(node));
+                    channel.invalidate_attributes(node);
                 }
                 send(answer, reply, |reply, output| reply.value_and_bytes(&DONE, &output));
             }
@@ -369,11 +368,6 @@ fn attr_out(attr: &Attr) -> abi::Attr {
         rdev: attr.rdev.encode() as u32,
         ..abi::Attr::default()
     }
-}
-
-/// That the attributes which the kernel keeps of an inode are out of date.
-fn attributes_of(node: NodeId) -> InvalidInode {
-    InvalidInode { node: node.0, offset: -1, length: 0 }
 }
 
 fn changes(asked: &SetAttrIn) -> SetAttr {
