@@ -6,29 +6,13 @@ use std::sync::Arc;
 use nilfs_device::Device;
 use nilfs_ondisk::summary::{BlockInfo, FileTimes, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
 use nilfs_ondisk::superblock::{LogCursor, Superblock};
-use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, Seq};
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum};
 
 use crate::error::{Error, Result};
+use crate::log::chain::{Chain, ChainedLog};
 use crate::log::reader;
 use crate::store::Store;
 use crate::superblocks::Superblocks;
-
-/// A valid log in the chain of logs.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ChainedLog {
-    pub(crate) start: BlockNr,
-    pub(crate) header: LogHeader,
-    pub(crate) segment: SegNum,
-    /// The segment set aside for when this one is full; none if the log names a bad one.
-    pub(crate) next: Option<SegNum>,
-}
-
-impl ChainedLog {
-    /// The block after the log.
-    pub(crate) fn end(&self) -> BlockNr {
-        self.start.plus(self.header.nblocks.into())
-    }
-}
 
 /// What the scan of the log chain found.
 #[derive(Debug)]
@@ -42,7 +26,7 @@ pub(crate) struct Found {
     /// Whether the volume was closed cleanly and its newest log is whole.
     pub(crate) clean: bool,
     /// First and last log of what may have to be rolled forward.
-    replay: Option<(BlockNr, ChainedLog)>,
+    replay: Option<(ChainedLog, ChainedLog)>,
     /// Segments that the scan went through after `newest`, `newest`'s own included.
     passed: Vec<SegNum>,
 }
@@ -100,70 +84,40 @@ fn scan_from(
 /// Follows the chain of logs from `start`, which must have a super root. In a volume that was
 /// closed cleanly that is the newest log.
 fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<Found> {
-    let geometry = store.geometry();
-    let (mut at, mut seq, mut cno) = (start.block, start.seq, start.cno);
-    let mut found: Option<Found> = None;
-    let (mut first, mut last) = (None, None);
-    let mut missed = false;
-    let mut segment = geometry.segment_of(at);
-    let mut next = None;
-    loop {
-        if let Some(header) = reader::verified(store, at, seq)? {
-            missed = false;
-            next =
-                Some(geometry.segment_of(header.next)).filter(|next| geometry.has_segment(*next));
-            let log = ChainedLog { start: at, header, segment, next };
-            match &mut found {
-                _ if header.has(SR) => {
-                    found = Some(Found {
-                        newest: log,
-                        cno,
-                        last_valid: log,
-                        clean,
-                        replay: None,
-                        passed: Vec::new(),
-                    });
-                    if clean {
-                        break;
-                    }
-                    cno = cno.plus(1);
-                    (first, last) = (None, None);
-                }
-                None => break,
-                Some(found) => {
-                    found.last_valid = log;
-                    if header.has(LOGBGN) {
-                        first = first.or(Some(at));
-                    }
-                    if header.has(LOGEND) {
-                        last = Some(log);
-                    }
-                }
-            }
-            at = log.end();
-            if at.plus(1) < geometry.segment_end(segment) {
-                continue;
-            }
+    let mut chain = Chain::from(store, start.block, start.seq);
+    let newest = match chain.next()? {
+        Some(log) if log.header.has(SR) => log,
+        _ => {
+            return Err(Error::Inconsistent(format!(
+                "the superblock names block {} as the newest checkpoint, but no whole log with a \
+                 super root is there",
+                start.block
+            )));
         }
-        // The segment ends here, or the writer left it after an error.
-        let Some(found) = found.as_mut().filter(|_| !missed) else {
-            break;
-        };
-        missed = true;
-        found.passed.push(segment);
-        let Some(following) = next else { break };
-        segment = following;
-        seq = seq.plus(1);
-        at = geometry.segment_start(segment);
+    };
+    let (replay, passed) = (None, Vec::new());
+    let mut found = Found { newest, cno: start.cno, last_valid: newest, clean, replay, passed };
+    if clean {
+        return Ok(found);
     }
-    let mut found = found.ok_or_else(|| {
-        Error::Inconsistent(format!(
-            "the superblock names block {} as the newest checkpoint, but no whole log with a \
-             super root is there",
-            start.block
-        ))
-    })?;
+    let (mut first, mut last) = (None, None);
+    while let Some(log) = chain.next()? {
+        found.last_valid = log;
+        if log.header.has(SR) {
+            (found.newest, found.cno) = (log, found.cno.plus(1));
+            (first, last) = (None, None);
+            chain.forget_left();
+            continue;
+        }
+        if log.header.has(LOGBGN) {
+            first = first.or(Some(log));
+        }
+        if log.header.has(LOGEND) {
+            last = Some(log);
+        }
+    }
     found.replay = first.zip(last);
+    found.passed = chain.left().to_vec();
     Ok(found)
 }
 
@@ -197,56 +151,33 @@ impl Salvaged {
 /// What is in the complete data-sync logs behind the newest checkpoint, in the order in which
 /// they were written (docs/format.md §16).
 pub(crate) fn salvage(store: &Store, found: &Found) -> Result<Salvaged> {
-    let Some((first, last)) = found.replay else {
-        return Ok(Salvaged::default());
-    };
-    let geometry = store.geometry();
     let mut salvaged = Salvaged::default();
-    let mut pending: Option<Salvaged> = None;
-    let mut segment = geometry.segment_of(first);
-    let mut at = first;
-    let Some(header) = reader::header(store, first)? else {
+    let Some((first, last)) = found.replay else {
         return Ok(salvaged);
     };
-    let mut seq: Seq = header.seq;
-    let mut next = None;
-    loop {
-        if let Some(header) = reader::verified(store, at, seq)? {
-            if header.has(SYNDT) && !header.has(SR) {
-                if header.has(LOGBGN) {
-                    pending = Some(Salvaged::default());
-                }
-                if let Some(logical) = &mut pending {
-                    collect(store, at, header, logical)?;
-                }
-                if header.has(LOGEND) {
-                    salvaged.append(pending.take().unwrap_or_default());
-                }
-            } else if pending.is_some() || header.has(SR) {
-                return Err(Error::Inconsistent(format!(
-                    "the log in block {at} interrupts a data-sync log"
-                )));
+    let mut pending: Option<Salvaged> = None;
+    let mut chain = Chain::from(store, first.start, first.header.seq);
+    while let Some(ChainedLog { start, header, .. }) = chain.next()? {
+        if header.has(SYNDT) && !header.has(SR) {
+            if header.has(LOGBGN) {
+                pending = Some(Salvaged::default());
             }
-            if at == last.start {
-                return Ok(salvaged);
+            if let Some(logical) = &mut pending {
+                collect(store, start, header, logical)?;
             }
-            next =
-                Some(geometry.segment_of(header.next)).filter(|next| geometry.has_segment(*next));
-            at = at.plus(header.nblocks.into());
-            if at.plus(1) < geometry.segment_end(segment) {
-                continue;
+            if header.has(LOGEND) {
+                salvaged.append(pending.take().unwrap_or_default());
             }
+        } else if pending.is_some() || header.has(SR) {
+            return Err(Error::Inconsistent(format!(
+                "the log in block {start} interrupts a data-sync log"
+            )));
         }
-        if segment == found.last_valid.segment {
-            return Ok(salvaged);
+        if start == last.start {
+            break;
         }
-        let Some(following) = next.take() else {
-            return Ok(salvaged);
-        };
-        segment = following;
-        seq = seq.plus(1);
-        at = geometry.segment_start(segment);
     }
+    Ok(salvaged)
 }
 
 fn collect(

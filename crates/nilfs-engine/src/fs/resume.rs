@@ -26,9 +26,9 @@ use nilfs_ondisk::summary::LogHeader;
 use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
 
 use crate::error::{Error, Result};
+use crate::log::chain::ChainedLog;
 use crate::log::layout::LogPosition;
 use crate::log::reader;
-use crate::recovery::ChainedLog;
 use crate::segments::SufileEdit;
 use crate::store::Store;
 use crate::volume::Volume;

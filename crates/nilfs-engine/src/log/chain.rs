@@ -1,0 +1,91 @@
+//! Following the chain of logs: from one log to the next, and from one segment into the one that
+//! its logs name. What a log means is the caller's affair; the checker follows the chain by itself.
+
+use nilfs_ondisk::summary::LogHeader;
+use nilfs_ondisk::{BlockNr, SegNum, Seq};
+
+use super::reader;
+use crate::error::Result;
+use crate::store::Store;
+
+/// A whole log in the chain.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChainedLog {
+    pub(crate) start: BlockNr,
+    pub(crate) header: LogHeader,
+    pub(crate) segment: SegNum,
+    /// The segment set aside for when this one is full; none if the log names a bad one.
+    pub(crate) next: Option<SegNum>,
+}
+
+impl ChainedLog {
+    /// The block after the log.
+    pub(crate) fn end(&self) -> BlockNr {
+        self.start.plus(self.header.nblocks.into())
+    }
+}
+
+/// The whole logs from one of them on. The chain ends at the first that is torn or missing, unless
+/// the next segment begins with one: the writer may have left a segment early, after an error.
+pub(crate) struct Chain<'a> {
+    store: &'a Store,
+    at: BlockNr,
+    /// The sequence number of all logs of the segment.
+    seq: Seq,
+    segment: SegNum,
+    next: Option<SegNum>,
+    /// No log has been found in the segment yet.
+    just_entered: bool,
+    left: Vec<SegNum>,
+}
+
+impl<'a> Chain<'a> {
+    /// The chain from the log at `start` on, in a segment that was written under `seq`.
+    pub(crate) fn from(store: &'a Store, start: BlockNr, seq: Seq) -> Self {
+        Self {
+            store,
+            at: start,
+            seq,
+            segment: store.geometry().segment_of(start),
+            next: None,
+            just_entered: true,
+            left: Vec::new(),
+        }
+    }
+
+    /// The next log, every byte of which is as it was written; `None` at the end of the chain.
+    pub(crate) fn next(&mut self) -> Result<Option<ChainedLog>> {
+        loop {
+            let geometry = self.store.geometry();
+            let has_room = self.at.plus(1) < geometry.segment_end(self.segment);
+            if has_room && let Some(header) = reader::verified(self.store, self.at, self.seq)? {
+                let next = Some(geometry.segment_of(header.next));
+                self.next = next.filter(|next| geometry.has_segment(*next));
+                self.just_entered = false;
+                let log =
+                    ChainedLog { start: self.at, header, segment: self.segment, next: self.next };
+                self.at = log.end();
+                return Ok(Some(log));
+            }
+            if self.just_entered {
+                return Ok(None);
+            }
+            self.left.push(self.segment);
+            let Some(next) = self.next else { return Ok(None) };
+            self.segment = next;
+            self.seq = self.seq.plus(1);
+            self.at = geometry.segment_start(next);
+            self.just_entered = true;
+        }
+    }
+
+    /// The segments in which the chain goes on no more, since it was last asked to forget them.
+    pub(crate) fn left(&self) -> &[SegNum] {
+        &self.left
+    }
+
+    /// Forgets the segments that it has left.
+    pub(crate) fn forget_left(&mut self) {
+        self.left.clear();
+    }
+}
