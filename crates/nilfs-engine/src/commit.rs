@@ -12,8 +12,8 @@
 //! 4. The layout gives every block its address. The DAT entries, the DAT's own map, the segment
 //!    usages and the super root are filled in.
 
-mod chores;
 mod data_sync;
+mod metadata_changes;
 mod moved;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,8 +30,8 @@ use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-pub(crate) use self::chores::Chores;
 pub(crate) use self::data_sync::{SyncedFile, build_data_sync};
+pub(crate) use self::metadata_changes::{FilledSegment, MetadataChanges};
 pub(crate) use self::moved::{Beside, MovedBlock, MovedLogs, build_moved};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::bmap::edit::{PROVISIONAL_DATA, Rewritten, Update, rewrite};
@@ -40,7 +40,8 @@ use crate::checkpoints::CpfileEdit;
 use crate::dat::{Dat, DatEdit, LifeEvent};
 use crate::error::{Error, Result};
 use crate::log::layout::{LogPosition, Plan, plan};
-use crate::log::writer::{Extras, LogWrite, Payload, write_logs};
+use crate::log::sealed::{Extras, Payload, SealedLog, seal};
+use crate::log::withheld::Withheld;
 use crate::metafile::FileEdit;
 use crate::overlay::{FrozenInode, Page, Placed};
 use crate::palloc;
@@ -73,27 +74,12 @@ impl Base {
     }
 }
 
-/// Clean segments that must not be written yet.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Barred {
-    /// Recovery still needs them, the cleaner has claimed them, or somebody may still be reading
-    /// what was there.
-    pub(crate) segments: BTreeSet<SegNum>,
-    /// All from here on, because the volume is about to end here.
-    pub(crate) from: Option<SegNum>,
-}
-
-impl Barred {
-    pub(crate) fn has(&self, segment: SegNum) -> bool {
-        self.segments.contains(&segment) || self.from.is_some_and(|from| segment >= from)
-    }
-}
-
 /// What a commit is made of.
 pub(crate) struct Request<'a> {
     pub(crate) frozen: &'a Frozen,
-    pub(crate) chores: &'a Chores,
-    pub(crate) barred: &'a Barred,
+    pub(crate) changes: &'a MetadataChanges,
+    /// Clean segments that it may not take.
+    pub(crate) withheld: &'a Withheld,
     /// Time of the checkpoint (s).
     pub(crate) now: u64,
 }
@@ -115,6 +101,7 @@ impl Frozen {
 }
 
 /// What became of an inode.
+#[derive(Debug)]
 pub(crate) struct CommittedInode {
     pub(crate) ino: Ino,
     pub(crate) root: Root,
@@ -123,11 +110,21 @@ pub(crate) struct CommittedInode {
 
 /// The logs of a commit and the state after it.
 pub(crate) struct Commit {
-    pub(crate) logs: Vec<LogWrite>,
+    pub(crate) logs: Vec<SealedLog>,
     pub(crate) base: Base,
-    pub(crate) inodes: Vec<CommittedInode>,
     /// Metadata blocks with their addresses, worth remembering.
     pub(crate) metadata: Vec<(BlockNr, Block)>,
+    pub(crate) effects: Effects,
+}
+
+/// What a commit has done, for all who keep something in memory that follows from it.
+#[derive(Debug)]
+pub(crate) struct Effects {
+    /// The checkpoint.
+    pub(crate) cno: Cno,
+    pub(crate) inodes: Vec<CommittedInode>,
+    /// How many blocks were written to which segments.
+    pub(crate) written: Vec<(SegNum, u64)>,
     /// What has become of blocks, for the cleaner's table.
     pub(crate) events: Vec<LifeEvent>,
     /// Number of checkpoints that were deleted.
@@ -141,16 +138,9 @@ pub(crate) fn root_of(inode: &RawInode) -> Result<Root> {
     parse_root("metadata file", inode)
 }
 
-impl Commit {
-    /// How many blocks were written to which segments.
-    pub(crate) fn written(&self) -> impl Iterator<Item = (SegNum, u64)> {
-        self.logs.iter().map(|log| (log.segment, log.len()))
-    }
-}
-
 /// Builds the logs of a checkpoint.
 pub(crate) fn build(store: &Store, base: &Base, request: &Request<'_>) -> Result<Commit> {
-    let Request { frozen, chores, barred, now } = *request;
+    let Request { frozen, changes, withheld, now } = *request;
     let cno = base.tree.cno.plus(1);
     if cno == Cno::MAX {
         return Err(Error::Inconsistent("the checkpoint numbers are used up".into()));
@@ -164,7 +154,7 @@ pub(crate) fn build(store: &Store, base: &Base, request: &Request<'_>) -> Result
         block_delta: 0,
     };
     let (inodes, ifile_inode) = build.files_and_ifile(base, frozen)?;
-    build.dat_chores(chores)?;
+    build.dat_changes(changes)?;
     let user_files = !build.payload.is_empty();
     let taken = frozen.numbers.values().filter(|&&taken| taken).count() as u64;
     let given_back = frozen.numbers.len() as u64 - taken;
@@ -194,9 +184,9 @@ pub(crate) fn build(store: &Store, base: &Base, request: &Request<'_>) -> Result
         cp_ifile_inode: ifile_inode,
     };
     let user_blocks = user_blocks(&build.payload);
-    let (cpfile, deleted) = build.cpfile(base, cno, entry, chores)?;
-    let laid_out = build.lay_out(base, chores, barred)?;
-    let only_cleaning = !user_files && !chores.cleaned.is_empty();
+    let (cpfile, deleted) = build.cpfile(base, cno, entry, changes)?;
+    let laid_out = build.lay_out(base, changes, withheld)?;
+    let only_cleaning = !user_files && !changes.cleaned.is_empty();
     let outcome = Outcome {
         tree,
         cpfile,
@@ -312,10 +302,10 @@ impl Build<'_> {
     }
 
     /// Blocks that lie elsewhere now, or are given up.
-    fn dat_chores(&mut self, chores: &Chores) -> Result<()> {
-        self.dat.relocate(self.store, &chores.moved)?;
-        self.dat.release(self.store, &chores.released)?;
-        for &key in &chores.dat_keys {
+    fn dat_changes(&mut self, changes: &MetadataChanges) -> Result<()> {
+        self.dat.relocate(self.store, &changes.moved)?;
+        self.dat.release(self.store, &changes.released)?;
+        for &key in &changes.dat_keys {
             self.dat.touch(self.store, key)?;
         }
         Ok(())
@@ -327,15 +317,15 @@ impl Build<'_> {
         base: &Base,
         cno: Cno,
         entry: RawCheckpoint,
-        chores: &Chores,
+        changes: &MetadataChanges,
     ) -> Result<(RawInode, u64)> {
         let mut inode = base.super_root.cpfile;
         let mut cpfile = CpfileEdit::new(self.source(), parse_root("cpfile", &inode)?);
-        for &(cno, snapshot) in &chores.snapshots {
+        for &(cno, snapshot) in &changes.snapshots {
             cpfile.set_snapshot(self.source(), cno, snapshot)?;
         }
         let mut deleted = 0;
-        for range in &chores.delete {
+        for range in &changes.delete {
             deleted += cpfile.delete(self.source(), range)?;
         }
         cpfile.add(self.source(), cno, entry)?;
@@ -414,7 +404,12 @@ impl Build<'_> {
     }
 
     /// Decides how many segments the logs take, and with them the sufile and the DAT.
-    fn lay_out(&mut self, base: &Base, chores: &Chores, barred: &Barred) -> Result<LaidOut> {
+    fn lay_out(
+        &mut self,
+        base: &Base,
+        changes: &MetadataChanges,
+        withheld: &Withheld,
+    ) -> Result<LaidOut> {
         let fixed = self.payload.len();
         let dat = self.dat.clone();
         let blocks: u64 = self.payload.iter().map(|file| file.blocks.len() as u64).sum();
@@ -423,7 +418,7 @@ impl Build<'_> {
             + geometry.segment_blocks(base.position.next);
         let mut count = blocks.saturating_sub(room) / u64::from(geometry.blocks_per_segment);
         loop {
-            match self.try_segments(base, chores, barred, count)? {
+            match self.try_segments(base, changes, withheld, count)? {
                 Ok(laid_out) => return Ok(laid_out),
                 Err(left) => count += 1 + left / u64::from(geometry.blocks_per_segment),
             }
@@ -437,26 +432,26 @@ impl Build<'_> {
     fn try_segments(
         &mut self,
         base: &Base,
-        chores: &Chores,
-        barred: &Barred,
+        changes: &MetadataChanges,
+        withheld: &Withheld,
         count: u64,
     ) -> Result<Result<LaidOut, u64>> {
         let mut sufile = base.sufile_edit.clone();
-        for &(segment, blocks, time) in &chores.adopted {
-            sufile.adopt(self.source(), segment, blocks, time)?;
+        for filled in &changes.filled {
+            sufile.adopt(self.source(), filled.segment, filled.blocks, filled.modified)?;
         }
-        for &segment in &chores.bad {
+        for &segment in &changes.bad {
             sufile.mark_bad(self.source(), segment)?;
         }
-        for &segment in &chores.cleaned {
+        for &segment in &changes.cleaned {
             sufile.free(self.source(), segment)?;
         }
-        if let Some(count) = chores.segments {
+        if let Some(count) = changes.segments {
             sufile.resize(self.source(), count)?;
         }
         sufile.touch(self.source(), base.position.segment)?;
         sufile.touch(self.source(), base.position.next)?;
-        let avoid = |segment| barred.has(segment) || chores.cleaned.contains(&segment);
+        let avoid = |segment| withheld.has(segment) || changes.cleaned.contains(&segment);
         let extra = (0..count)
             .map(|_| sufile.allocate(self.source(), &avoid))
             .collect::<Result<Vec<_>>>()?;
@@ -559,15 +554,15 @@ impl LaidOut {
             clean_segments: self.sufile.clean_segments(source)?,
             sufile_edit: sufile,
         };
-        Ok(Commit {
-            logs,
-            base,
+        let effects = Effects {
+            cno: base.tree.cno,
             inodes: outcome.inodes,
-            metadata,
+            written: logs.iter().map(|log| (log.segment, log.len())).collect(),
             events,
             deleted_checkpoints: outcome.deleted_checkpoints,
             user_blocks: outcome.user_blocks,
-        })
+        };
+        Ok(Commit { logs, base, metadata, effects })
     }
 
     /// What has become of blocks: those with virtual numbers, and the DAT's own.
@@ -610,7 +605,7 @@ impl LaidOut {
         payload: &[Payload],
         super_root: &SuperRoot,
         now: u64,
-    ) -> Vec<LogWrite> {
+    ) -> Vec<SealedLog> {
         let mut root = zeroed(store.block_size());
         super_root.encode(bytes_mut(&mut root), &store.geometry(), store.seed());
         let last = self.plan.logs.len() - 1;
@@ -620,7 +615,7 @@ impl LaidOut {
             begin | end
         };
         let extras = Extras { cno: self.cno, now, times: &[], super_root: Some(&root) };
-        write_logs(store, &self.plan, payload, &extras, flags)
+        seal(store, &self.plan, payload, &extras, flags)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::block::Block;
 use crate::bmap::{Pointers, Source};
 use crate::error::Result;
 use crate::log::layout::plan;
-use crate::log::writer::{Extras, LogWrite, Payload, write_logs};
+use crate::log::sealed::{Extras, Payload, SealedLog, seal};
 use crate::overlay::Placed;
 use crate::store::Store;
 
@@ -29,7 +29,7 @@ pub(crate) fn build_data_sync(
     base: &mut Base,
     files: &[&SyncedFile],
     now: u64,
-) -> Result<Option<(LogWrite, Vec<Vec<Placed>>)>> {
+) -> Result<Option<(SealedLog, Vec<Vec<Placed>>)>> {
     let geometry = store.geometry();
     let cno = base.tree.cno.plus(1);
     let mut dat = base.dat_edit.clone();
@@ -58,7 +58,7 @@ pub(crate) fn build_data_sync(
     };
     let flags = |_| LOGBGN | LOGEND | SYNDT;
     let extras = Extras { cno, now, times: &times, super_root: None };
-    let logs = write_logs(store, &plan, &payload, &extras, flags);
+    let logs = seal(store, &plan, &payload, &extras, flags);
     let place = |(own, at): (Vec<VBlockNr>, &Vec<BlockNr>)| {
         own.into_iter().zip(at).map(|(vblocknr, &block)| Placed { vblocknr, block }).collect()
     };

@@ -8,7 +8,7 @@ use crate::block::Block;
 use crate::cleaner::relocate::LiveBlock;
 use crate::dat::Moved;
 use crate::log::layout::{LogPosition, plan};
-use crate::log::writer::{Extras, LogWrite, Payload, write_logs};
+use crate::log::sealed::{Extras, Payload, SealedLog, seal};
 use crate::store::Store;
 
 /// A block that the cleaner moves, with its content.
@@ -34,7 +34,7 @@ pub(crate) struct Beside {
 
 /// Logs beside the chain.
 pub(crate) struct MovedLogs {
-    pub(crate) logs: Vec<LogWrite>,
+    pub(crate) logs: Vec<SealedLog>,
     pub(crate) moved: Vec<Moved>,
     /// The last segment that was used, and its first free block.
     pub(crate) end: (SegNum, BlockNr),
@@ -88,6 +88,6 @@ pub(crate) fn build_moved(
     let moved = moved.collect();
     let flags = |_| LOGBGN | LOGEND | GC;
     let extras = Extras { cno: beside.cno, now: beside.now, times: &[], super_root: None };
-    let logs = write_logs(store, &plan, &payload, &extras, flags);
+    let logs = seal(store, &plan, &payload, &extras, flags);
     Some(MovedLogs { logs, moved, end: (plan.position.segment, plan.position.block) })
 }

@@ -7,23 +7,23 @@ use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::{BlockNr, Cno, SegNum};
 use serde::{Deserialize, Serialize};
 
-use super::cleaning::{Knowledge, Known};
+use super::cleaning::Known;
 use super::space::{self, Cost, Effect};
-use super::sync::Log;
 use super::{Filesystem, Stopped};
 use crate::checkpoints;
 use crate::cleaner::liveness::Protection;
 use crate::cleaner::options::{CleanerOrder, CleanerState, Loss, SnapshotUsage, Status, Usage};
 use crate::cleaner::table::SegmentTable;
-use crate::commit::{Chores, root_of};
+use crate::commit::{MetadataChanges, root_of};
 use crate::error::{Error, Result};
 use crate::host::atomic::Ordering;
 use crate::host::{Mutex, MutexGuard};
+use crate::log::segment_writer::SegmentWriter;
 use crate::tree::{Kept, Tree};
 use crate::volume::CheckpointInfo;
 
-/// As many changed inodes cost at least what chores cost: blocks of the cpfile and their like.
-const CHORES_INODES: u64 = 2;
+/// As many changed inodes cost at least what changes of metadata cost: blocks of the cpfile and their like.
+const METADATA_CHANGE_INODES: u64 = 2;
 
 /// How often what must be known is gathered in vain.
 const ATTEMPTS: u32 = 3;
@@ -55,15 +55,16 @@ impl Filesystem {
     /// [`Error::NoCheckpoint`], [`Error::ReadOnly`], damage, a device error.
     pub fn set_snapshot(&self, cno: Cno, snapshot: bool) -> Result<()> {
         let pinned = self.pin(cno)?;
-        self.admit_chores(if snapshot { Effect::Grows } else { Effect::Frees })?;
+        self.admit_metadata_change(if snapshot { Effect::Grows } else { Effect::Frees })?;
         let mut log = self.administer()?;
         drop(pinned);
         if self.is_snapshot(&log, cno)? == snapshot {
             return Ok(());
         }
-        log.snapshot_changes += 1;
-        let chores = Chores { snapshots: vec![(cno, snapshot)], ..Chores::default() };
-        self.do_chores(&mut log, &chores).map(|_| ())
+        self.cleaner.snapshots_change();
+        let changes =
+            MetadataChanges { snapshots: vec![(cno, snapshot)], ..MetadataChanges::default() };
+        self.change_metadata(&mut log, &changes).map(|_| ())
     }
 
     /// The files of a checkpoint; of the newest one if `cno` is `None`. They can be read while writing
@@ -77,12 +78,12 @@ impl Filesystem {
             let cpfile = root_of(&self.super_root.cpfile)?;
             return self.trees.open(view.source(), &cpfile, cno.unwrap_or(view.tree.cno));
         };
-        let mut log = log.lock();
-        let cpfile = root_of(&log.base.super_root.cpfile)?;
-        let cno = cno.unwrap_or(log.base.tree.cno);
-        let tree = self.trees.open(log.base.source(&self.store), &cpfile, cno)?;
+        let log = log.lock();
+        let cpfile = root_of(&log.base().super_root.cpfile)?;
+        let cno = cno.unwrap_or(log.cno());
+        let tree = self.trees.open(log.source(), &cpfile, cno)?;
         // A step that is under way may have chosen what it needs; it begins anew.
-        log.snapshot_changes += 1;
+        self.cleaner.snapshots_change();
         Ok(tree)
     }
 
@@ -93,7 +94,7 @@ impl Filesystem {
     pub fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>> {
         let (view, cpfile) = {
             let log = self.log.as_ref().map(Mutex::lock);
-            let super_root = log.as_ref().map_or(&self.super_root, |log| &log.base.super_root);
+            let super_root = log.as_ref().map_or(&self.super_root, |log| &log.base().super_root);
             (self.view(), root_of(&super_root.cpfile)?)
         };
         checkpoints::list(view.source(), &cpfile, from, limit)
@@ -101,16 +102,16 @@ impl Filesystem {
 
     /// Keeps a checkpoint from being given up for the room that its change into a snapshot takes.
     fn pin(&self, cno: Cno) -> Result<Kept> {
-        let mut log = self.administer()?;
+        let log = self.administer()?;
         self.is_snapshot(&log, cno)?;
         // A step that is under way may have chosen it; it begins anew.
-        log.snapshot_changes += 1;
+        self.cleaner.snapshots_change();
         Ok(self.trees.keep(cno))
     }
 
-    fn is_snapshot(&self, log: &Log, cno: Cno) -> Result<bool> {
-        let cpfile = root_of(&log.base.super_root.cpfile)?;
-        let entry = checkpoints::checkpoint(log.base.source(&self.store), &cpfile, cno)?;
+    fn is_snapshot(&self, log: &SegmentWriter, cno: Cno) -> Result<bool> {
+        let cpfile = root_of(&log.base().super_root.cpfile)?;
+        let entry = checkpoints::checkpoint(log.source(), &cpfile, cno)?;
         Ok(entry.is_snapshot())
     }
 
@@ -119,13 +120,13 @@ impl Filesystem {
     /// # Errors
     /// [`Error::NoCheckpoint`] if the range has none, [`Error::ReadOnly`], damage, a device error.
     pub fn delete_checkpoints(&self, range: RangeInclusive<Cno>) -> Result<DeletedCheckpoints> {
-        self.admit_chores(Effect::Frees)?;
+        self.admit_metadata_change(Effect::Frees)?;
         let mut log = self.administer()?;
-        let cpfile = root_of(&log.base.super_root.cpfile)?;
+        let cpfile = root_of(&log.base().super_root.cpfile)?;
         let (first, last) = (*range.start(), *range.end());
-        let end = Cno(last.0.saturating_add(1)).min(log.base.tree.cno);
+        let end = Cno(last.0.saturating_add(1)).min(log.cno());
         let (mut found, mut snapshots) = (false, Vec::new());
-        checkpoints::scan(log.base.source(&self.store), &cpfile, first, &mut |cno, entry| {
+        checkpoints::scan(log.source(), &cpfile, first, &mut |cno, entry| {
             if cno >= end {
                 return Ok(ControlFlow::Break(()));
             }
@@ -138,8 +139,8 @@ impl Filesystem {
         if !found {
             return Err(Error::NoCheckpoint(first));
         }
-        let chores = Chores { delete: vec![first..end], ..Chores::default() };
-        let deleted = self.do_chores(&mut log, &chores)?;
+        let changes = MetadataChanges { delete: vec![first..end], ..MetadataChanges::default() };
+        let deleted = self.change_metadata(&mut log, &changes)?;
         Ok(DeletedCheckpoints { deleted, snapshots })
     }
 
@@ -148,7 +149,7 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::sync`].
     pub fn checkpoint_now(&self) -> Result<Cno> {
-        self.checkpoint_with(&Chores { checkpoint: true, ..Chores::default() })
+        self.checkpoint_with(&MetadataChanges { checkpoint: true, ..MetadataChanges::default() })
     }
 
     /// Makes what has changed since the newest checkpoint durable in another one. Returns the number
@@ -157,14 +158,14 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::sync`].
     pub fn checkpoint_changes(&self) -> Result<Cno> {
-        self.checkpoint_with(&Chores::default())
+        self.checkpoint_with(&MetadataChanges::default())
     }
 
-    fn checkpoint_with(&self, chores: &Chores) -> Result<Cno> {
-        self.admit_chores(Effect::Changes)?;
+    fn checkpoint_with(&self, changes: &MetadataChanges) -> Result<Cno> {
+        self.admit_metadata_change(Effect::Changes)?;
         let mut log = self.administer()?;
-        self.do_chores(&mut log, chores)?;
-        Ok(log.base.tree.cno)
+        self.change_metadata(&mut log, changes)?;
+        Ok(log.cno())
     }
 
     /// Makes a writable volume read-only until further notice, or writable again. Read-only it is as
@@ -193,14 +194,11 @@ impl Filesystem {
             }
             false if self.rests() => {
                 let mut log = log.lock();
-                log.closed = false;
+                log.reopen();
                 *self.stopped.write() = None;
                 let begun = self.begin(&mut log);
-                if let Err(error) = &begun {
-                    self.stop_writing(&mut log, error);
-                }
                 self.cleaner.wake();
-                begun
+                self.or_stop(&mut log, begun)
             }
             false => self.check_writable(),
         }
@@ -222,10 +220,8 @@ impl Filesystem {
             && let Some(log) = &self.log
         {
             // More or less may be kept from now on.
-            let mut log = log.lock();
-            if let Some(known) = log.knowledge.ready() {
-                self.count_needed(known);
-            }
+            let log = log.lock();
+            self.count_needed();
             self.refresh_space(&log);
         }
         Ok(())
@@ -318,20 +314,22 @@ impl Filesystem {
         };
         let look = self.look_at_log(log, period)?;
         // Counting takes a while on a large volume: nobody should have to wait for it.
-        Ok(self.count(&look, |cno| log.lock().knowledge.ready()?.time_of(cno)))
+        Ok(self.count(&look, |cno| self.cleaner.known().ready()?.time_of(cno)))
     }
 
     /// What is to be counted, of one moment. Gathers what must be known for that.
-    fn look_at_log(&self, log: &Mutex<Log>, period: Duration) -> Result<Look> {
+    fn look_at_log(&self, log: &Mutex<SegmentWriter>, period: Duration) -> Result<Look> {
         for _ in 0..ATTEMPTS {
             self.gather_knowledge()?;
-            let mut log = log.lock();
+            // What is counted is of one moment.
+            let _log = log.lock();
             let now = self.now().seconds as u64;
-            match log.knowledge.ready() {
+            let mut state = self.cleaner.known();
+            match state.ready() {
                 Some(known) if known.covers(&known.protection(period, now)) => {
                     return Ok(self.look(known, period));
                 }
-                Some(_) => log.knowledge = Knowledge::Absent,
+                Some(_) => state.forget_all(),
                 None => {}
             }
         }
@@ -393,7 +391,7 @@ impl Filesystem {
         self.flush_locked(&mut log)?;
         let clean = self.usages(&log)?.into_iter().filter(|(_, usage)| usage.is_clean());
         let clean: Vec<SegNum> =
-            clean.map(|(segment, _)| segment).filter(|it| !log.barred.has(*it)).collect();
+            clean.map(|(segment, _)| segment).filter(|it| !log.is_withheld(*it)).collect();
         let geometry = self.store.geometry();
         let bytes = |block: BlockNr| block.0 * geometry.block_size.bytes64();
         let mut trimmed = 0;
@@ -409,44 +407,23 @@ impl Filesystem {
         Ok(trimmed)
     }
 
-    /// Tells the device that segments hold nothing any more. A device that cannot do it is not
-    /// asked again.
-    pub(super) fn discard(&self, segments: &[SegNum]) {
-        if self.discard_failed.load(Ordering::Relaxed) {
-            return;
-        }
-        let mut sorted = segments.to_vec();
-        sorted.sort_unstable();
-        let geometry = self.store.geometry();
-        for run in sorted.chunk_by(|a, b| a.plus(1) == *b) {
-            let (Some(&first), Some(&last)) = (run.first(), run.last()) else { continue };
-            let (start, end) = (geometry.segment_start(first), geometry.segment_end(last));
-            let size = geometry.block_size.bytes64();
-            if let Err(error) = self.store.discard(start.0 * size, (end.0 - start.0) * size) {
-                tracing::warn!("discard is switched off: {error}");
-                self.discard_failed.store(true, Ordering::Relaxed);
-                return;
-            }
-        }
-    }
-
-    /// Sees to it that there is room for a checkpoint with chores.
-    fn admit_chores(&self, effect: Effect) -> Result<()> {
+    /// Sees to it that there is room for a checkpoint with changes of metadata.
+    fn admit_metadata_change(&self, effect: Effect) -> Result<()> {
         self.check_writable()?;
-        self.admitted(Cost { pages: 0, inodes: CHORES_INODES, effect }, || Ok(()))
+        self.admitted(Cost { pages: 0, inodes: METADATA_CHANGE_INODES, effect }, || Ok(()))
     }
 
     /// The log, for somebody who has a right to it.
-    pub(super) fn administer(&self) -> Result<MutexGuard<'_, Log>> {
+    pub(super) fn administer(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
         match &self.log {
             Some(log) => self.lock_writable(log),
             None => Err(self.check_writable().err().unwrap_or(Error::NoSpace)),
         }
     }
 
-    /// A commit with chores, durable. Gives the number of checkpoints that were deleted.
-    fn do_chores(&self, log: &mut Log, chores: &Chores) -> Result<u64> {
-        let outcome = self.commit_locked(log, chores)?;
+    /// A commit with changes of metadata, durable. Returns the number of checkpoints that were deleted.
+    fn change_metadata(&self, log: &mut SegmentWriter, changes: &MetadataChanges) -> Result<u64> {
+        let outcome = self.commit_locked(log, changes)?;
         self.flush_locked(log)?;
         outcome.refused.map_or(Ok(outcome.deleted_checkpoints), Err)
     }

@@ -5,11 +5,10 @@
 //! times along, and the blocks. For fdatasync, one of the file's own blocks is enough. Anything else
 //! takes a checkpoint.
 //!
-//! Whoever has to wait for the log is served by the next one who gets it: one log and one flush for
-//! all who wait.
+//! All that wait for the log at the same time are served by one log and one flush
+//! (`log/group_commit.rs`).
 
 use std::collections::BTreeMap;
-use std::mem;
 use std::sync::Arc;
 
 use nilfs_ondisk::inode::FileType;
@@ -17,36 +16,25 @@ use nilfs_ondisk::{FileBlock, Ino};
 
 use super::Filesystem;
 use super::inode::{InodeRef, State};
-use super::sync::Log;
 use super::types::Order;
 use crate::block::Block;
-use crate::commit::{self, Chores, SyncedFile};
+use crate::commit::{MetadataChanges, SyncedFile};
 use crate::error::Result;
-use crate::host::atomic::{AtomicBool, Ordering};
-use crate::host::{Mutex, Rank};
+use crate::host::atomic::Ordering;
+use crate::log::segment_writer::SegmentWriter;
 use crate::overlay::Placed;
 
 /// Changed blocks of a file up to which a data-sync log is written. Every sync looks through all that
 /// have changed since the last checkpoint, so one has to come when they are many.
 const MOST_CHANGED: usize = 2048;
 
-/// Somebody waits for a file to become durable.
-struct Request {
+/// A file that is to become durable.
+pub(super) struct SyncRequest {
     inode: InodeRef,
-    /// Attributes that are not needed to read the content may stay behind.
+    /// Attributes that are not needed to read the content may be left to the next checkpoint.
     data_only: bool,
     /// The freeze that will take what the caller has seen.
     ticket: u64,
-    done: AtomicBool,
-}
-
-/// Requests that nobody has taken yet.
-pub(super) struct Waiting(Mutex<Vec<Arc<Request>>>);
-
-impl Default for Waiting {
-    fn default() -> Self {
-        Self(Mutex::new(Rank::SyncRequests, Vec::new()))
-    }
 }
 
 impl Filesystem {
@@ -59,52 +47,42 @@ impl Filesystem {
     pub fn sync_file(&self, inode: &InodeRef, data_only: bool) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        let mine = Arc::new(Request {
-            inode: Arc::clone(inode),
-            data_only,
-            ticket: self.next_freeze(),
-            done: AtomicBool::new(false),
-        });
-        self.waiting.0.lock().push(Arc::clone(&mine));
-        // If the one who has taken the request failed, nothing can be written any more, and this
-        // fails as well.
-        let mut log = self.lock_writable(log).inspect_err(|_| {
-            self.waiting.0.lock().retain(|waiting| !Arc::ptr_eq(waiting, &mine));
-        })?;
-        if mine.done.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let requests = mem::take(&mut *self.waiting.0.lock());
-        self.write_files(&mut log, &requests)?;
-        self.flush_locked(&mut log)?;
-        requests.iter().for_each(|request| request.done.store(true, Ordering::Release));
-        Ok(())
+        let ticket = self.next_freeze();
+        let request = SyncRequest { inode: Arc::clone(inode), data_only, ticket };
+        self.file_syncs.join(
+            request,
+            || self.lock_writable(log),
+            |log, requests| {
+                self.write_files(log, requests)?;
+                self.flush_locked(log)
+            },
+        )
     }
 
     /// Writes whatever the requests still need.
-    fn write_files(&self, log: &mut Log, requests: &[Arc<Request>]) -> Result<()> {
+    fn write_files(&self, log: &mut SegmentWriter, requests: &[&SyncRequest]) -> Result<()> {
         let strict = self.options.order == Order::Strict;
         // A commit that started after the request has everything that the caller has seen. In strict
         // order nothing less will do: a file that has not changed itself says nothing about others.
-        let open = |request: &&Arc<Request>| {
-            log.completed < request.ticket && (strict || !self.is_committed(log, request))
+        let open = |request: &&SyncRequest| {
+            self.committed_freeze() < request.ticket && (strict || !self.is_committed(request))
         };
-        let open: Vec<&Arc<Request>> = requests.iter().filter(open).collect();
+        let open: Vec<&SyncRequest> = requests.iter().copied().filter(open).collect();
         if open.is_empty() {
             return Ok(());
         }
         let files = match open.iter().all(|request| request.data_only) {
-            _ if strict || log.resumes => None,
-            true => self.content_of(log, &open),
-            false => self.whole_change(log),
+            _ if strict || log.is_recovering() => None,
+            true => self.content_of(&open),
+            false => self.whole_change(),
         };
         match files {
             Some(files) if self.write_data_sync(log, &files)? => Ok(()),
-            _ => self.commit_locked(log, &Chores::default()).map(drop),
+            _ => self.commit_locked(log, &MetadataChanges::default()).map(drop),
         }
     }
 
-    fn is_committed(&self, log: &Log, request: &Request) -> bool {
+    fn is_committed(&self, request: &SyncRequest) -> bool {
         // Linux passes neither sync nor syncfs on to a FUSE file system. The fsync of a directory is
         // what people have instead, so it covers whatever has changed.
         if request.inode.file_type() == FileType::Directory {
@@ -116,16 +94,16 @@ impl Filesystem {
             true => state.names_changed,
             false => self.names_changed.load(Ordering::Acquire),
         };
-        !state.dirty && state.frozen.is_none() && names <= log.completed
+        !state.dirty && state.frozen.is_none() && names <= self.committed_freeze()
     }
 
     /// The new content of the files that are waited for; `None` if that alone would not do.
-    fn content_of(&self, log: &Log, requests: &[&Arc<Request>]) -> Option<Vec<Synced>> {
+    fn content_of(&self, requests: &[&SyncRequest]) -> Option<Vec<Synced>> {
         let inodes: BTreeMap<Ino, &InodeRef> =
             requests.iter().map(|request| (request.inode.ino(), &request.inode)).collect();
         let one = |inode: &InodeRef| {
             let state = inode.state.read();
-            let named = state.names_changed <= log.completed;
+            let named = state.names_changed <= self.committed_freeze();
             let pages = new_content(inode, &state).filter(|_| named)?;
             let file = SyncedFile { ino: inode.ino(), times: None, pages };
             Some(Synced { inode: Arc::clone(inode), file })
@@ -134,10 +112,10 @@ impl Filesystem {
     }
 
     /// Everything that has changed, if that is nothing but content and times.
-    fn whole_change(&self, log: &Log) -> Option<Vec<Synced>> {
+    fn whole_change(&self) -> Option<Vec<Synced>> {
         // Of several changes, one must not be there without those before it.
         let _gate = self.gate.write();
-        let named = self.names_changed.load(Ordering::Acquire) <= log.completed;
+        let named = self.names_changed.load(Ordering::Acquire) <= self.committed_freeze();
         let changed: Vec<InodeRef> = self.table.lock().dirty.values().cloned().collect();
         let one = |inode: &InodeRef| {
             let state = inode.state.read();
@@ -154,7 +132,7 @@ impl Filesystem {
 
     /// Writes a data-sync log, unless there is no room for it in the segment, or nothing for it to
     /// carry the times with.
-    fn write_data_sync(&self, log: &mut Log, files: &[Synced]) -> Result<bool> {
+    fn write_data_sync(&self, log: &mut SegmentWriter, files: &[Synced]) -> Result<bool> {
         let changed = |file: &&SyncedFile| file.times.is_some() || !file.pages.is_empty();
         let (inodes, files): (Vec<_>, Vec<_>) = files
             .iter()
@@ -164,26 +142,17 @@ impl Filesystem {
         if files.is_empty() {
             return Ok(true);
         }
-        let now = self.now().seconds as u64;
-        // A checkpoint meets the same error, and then knows what to do.
-        let Ok(Some((write, placed))) =
-            commit::build_data_sync(&self.store, &mut log.base, &files, now)
-        else {
-            return Ok(false);
-        };
-        log.synced = true;
-        for ((inode, file), placed) in inodes.iter().zip(&files).zip(placed) {
+        let written = log.write_data_sync(&files, &self.stamp());
+        let Some(written) = self.or_stop(log, written)? else { return Ok(false) };
+        assert_eq!(written.placed.len(), files.len(), "each file has its blocks in the log");
+        for ((inode, file), placed) in inodes.iter().zip(&files).zip(written.placed) {
             note_placed(&mut inode.state.write(), file, placed);
         }
         self.refresh_space(log);
-        self.written.data_sync.fetch_add(write.len(), Ordering::Relaxed);
+        self.written.data_sync.fetch_add(written.blocks, Ordering::Relaxed);
         let pages = files.iter().map(|file| file.pages.len() as u64).sum();
         self.written.user_blocks.fetch_add(pages, Ordering::Relaxed);
-        let written = self.write_log(log, &write);
-        if let Err(error) = &written {
-            self.stop_writing(log, error);
-        }
-        written.map(|()| true)
+        Ok(true)
     }
 }
 
@@ -210,6 +179,7 @@ fn new_content(inode: &InodeRef, state: &State) -> Option<Vec<(FileBlock, Block)
 
 /// Takes note of where a data-sync log has put the pages of a file. Some may have changed since.
 fn note_placed(state: &mut State, file: &SyncedFile, placed: Vec<Placed>) {
+    assert_eq!(placed.len(), file.pages.len(), "each block has its place in the log");
     for ((key, data), placed) in file.pages.iter().zip(placed) {
         match state.overlay.pages.get_mut(key).filter(|page| Arc::ptr_eq(&page.data, data)) {
             Some(page) => page.placed = Some(placed),

@@ -12,7 +12,6 @@ mod inode;
 mod names;
 mod numbers;
 pub(crate) mod resize;
-mod resume;
 mod space;
 mod sync;
 mod table;
@@ -37,17 +36,19 @@ pub use types::{
 
 use self::background::Wakeup;
 use self::cleaning::Cleaner;
-use self::file_sync::Waiting;
+use self::file_sync::SyncRequest;
 use self::inode::{Context, State};
 use self::numbers::InodeNumbers;
 pub(crate) use self::space::total as total_blocks;
 use self::space::{Claim, Cost, Effect, Space};
-use self::sync::{Exposed, Log};
+use self::sync::Exposed;
 use self::table::Table;
 use crate::block::BlockPool;
 use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::host::{Instant, Mutex, Rank, RwLock, Timestamp};
+use crate::log::group_commit::GroupCommit;
+use crate::log::segment_writer::SegmentWriter;
 use crate::recovery;
 use crate::store::Store;
 use crate::tree::{Shared, View};
@@ -115,7 +116,7 @@ pub struct Filesystem {
     /// somebody looks at.
     trees: Arc<Shared>,
     /// Where changes go; `None` if the volume is mounted read-only.
-    log: Option<Mutex<Log>>,
+    log: Option<Mutex<SegmentWriter>>,
     gate: RwLock<()>,
     names: Mutex<()>,
     table: Mutex<Table>,
@@ -124,6 +125,8 @@ pub struct Filesystem {
     pool: BlockPool,
     /// Freezes so far.
     freezes: AtomicU64,
+    /// The last freeze whose changes are in a checkpoint; changed by the thread that has the log.
+    committed_freeze: AtomicU64,
     /// The freeze that will take the last change of any name.
     names_changed: AtomicU64,
     generation: AtomicU32,
@@ -138,8 +141,8 @@ pub struct Filesystem {
     changes: AtomicU64,
     /// How often somebody has asked for durability.
     syncs: AtomicU64,
-    /// Who waits for it.
-    waiting: Waiting,
+    /// Files that wait for it.
+    file_syncs: GroupCommit<SyncRequest>,
     /// What a failing device would take along.
     exposed: Exposed,
     /// What was written since the mount.
@@ -149,8 +152,6 @@ pub struct Filesystem {
     may_have_orphans: bool,
     /// The last freeze has left a part of what is to be deleted to the next.
     deleting: AtomicBool,
-    /// The device has refused to discard.
-    discard_failed: AtomicBool,
 }
 
 impl Filesystem {
@@ -186,10 +187,10 @@ impl Filesystem {
         let log = match options.read_only {
             true => None,
             false => {
-                let opened = Log::open(&volume, !salvaged.is_empty());
-                let mut log = opened.map_err(no_room_to_recover)?;
-                log.recount(&volume.store)?;
-                Some(Mutex::new(Rank::Log, log))
+                let salvaged = !salvaged.is_empty();
+                let (barrier, discard) = (options.barrier, options.discard);
+                let opened = SegmentWriter::open(&volume, &view, salvaged, barrier, discard);
+                Some(Mutex::new(Rank::Log, opened.map_err(no_room_to_recover)?))
             }
         };
         let now = options.clock.now();
@@ -205,6 +206,7 @@ impl Filesystem {
             space: Space::default(),
             pool: BlockPool::new(volume.store.block_size(), options.dirty_limit),
             freezes: AtomicU64::new(0),
+            committed_freeze: AtomicU64::new(0),
             names_changed: AtomicU64::new(0),
             generation: AtomicU32::new(now.nanoseconds ^ now.seconds as u32),
             stopped: RwLock::new(Rank::Stopped, None),
@@ -214,13 +216,12 @@ impl Filesystem {
             super_root: volume.super_root,
             changes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
-            waiting: Waiting::default(),
+            file_syncs: GroupCommit::default(),
             exposed: Exposed::new(now.seconds as u64),
             written: Written { before: volume.lifetime, ..Written::default() },
             mounted: Instant::now(),
             may_have_orphans: !volume.is_clean(),
             deleting: AtomicBool::new(false),
-            discard_failed: AtomicBool::new(false),
             options,
         });
         fs.apply(&salvaged)?;
@@ -229,7 +230,7 @@ impl Filesystem {
                 let mut log = log.lock();
                 fs.begin(&mut log).map_err(no_room_to_recover)?;
                 if volume.superblocks_lag {
-                    fs.mark_in_use(&mut log)?;
+                    log.mark_in_use(&fs.stamp())?;
                 }
             }
             None => fs.space.only_free(&volume.geometry(), volume.clean_segments()?),

@@ -5,16 +5,15 @@ use std::cmp::Ordering::{Equal, Greater, Less};
 
 use nilfs_ondisk::SegNum;
 use nilfs_ondisk::geometry::secondary_superblock;
-use nilfs_ondisk::superblock::STATE_RESIZE;
 use serde::{Deserialize, Serialize};
-use zerocopy::little_endian::U16;
 
 use super::Filesystem;
 use super::cleaning::Wish;
-use super::sync::Log;
 use crate::cleaner::options::{Amount, Policy};
-use crate::commit::Chores;
+use crate::commit::MetadataChanges;
 use crate::error::{Error, Result};
+use crate::log::segment_writer::SegmentWriter;
+use crate::log::withheld::NewEnd;
 
 /// How often a segment that does not come free is tried.
 const ATTEMPTS: u32 = 8;
@@ -56,10 +55,11 @@ impl Filesystem {
                 }
                 shrunk
             }
-            Equal => self.finish_resize(count, bytes, Chores::default()),
+            Equal => self.finish_resize(count, bytes, MetadataChanges::default()),
             Greater => {
-                let chores = Chores { segments: Some(count), ..Chores::default() };
-                self.finish_resize(count, bytes, chores)
+                let changes =
+                    MetadataChanges { segments: Some(count), ..MetadataChanges::default() };
+                self.finish_resize(count, bytes, changes)
             }
         }
     }
@@ -131,8 +131,8 @@ impl Filesystem {
             }
         }
         self.refuse_other_readers()?;
-        let chores = Chores { segments: Some(count), ..Chores::default() };
-        self.finish_resize(count, bytes, chores)
+        let changes = MetadataChanges { segments: Some(count), ..MetadataChanges::default() };
+        self.finish_resize(count, bytes, changes)
     }
 
     /// Fails if another process reads the volume: it may need what is to be cut off.
@@ -148,33 +148,31 @@ impl Filesystem {
     /// Lets the log go on before `end` only. Gives the number of segments in use behind.
     fn leave_segments(&self, end: SegNum) -> Result<u64> {
         let mut log = self.administer()?;
-        let geometry = self.store.geometry();
         let usages = self.usages(&log)?;
         let behind = usages.iter().filter(|(segment, _)| *segment >= end);
         let clean_behind = behind.clone().filter(|(_, usage)| usage.is_clean()).count() as u64;
         let in_use = behind.count() as u64 - clean_behind;
-        self.check_room(&mut log, end, clean_behind)?;
-        log.barred.from = Some(end);
-        log.beyond_end = clean_behind;
+        self.check_room(&log, end, clean_behind)?;
+        log.set_end(Some(NewEnd { segment: end, clean: clean_behind }));
         self.refresh_space(&log);
-        while log.base.position.segment >= end || log.base.position.next >= end {
-            // The rest of the segment is left empty; recovery looks into the next one then.
-            log.base.position.block = geometry.segment_end(log.base.position.segment);
-            let chores = Chores { checkpoint: true, ..Chores::default() };
-            self.commit_locked(&mut log, &chores)?;
+        self.flush_locked(&mut log)?;
+        while log.reaches(end) {
+            log.skip_rest_of_segment();
+            let changes = MetadataChanges { checkpoint: true, ..MetadataChanges::default() };
+            self.commit_locked(&mut log, &changes)?;
             self.flush_locked(&mut log)?;
         }
-        self.write_superblock(&mut log)?;
-        self.write_superblock(&mut log)?;
+        self.write_superblocks(&mut log)?;
         Ok(in_use)
     }
 
     /// Fails if the live blocks behind `end` do not fit into the clean segments before it.
-    fn check_room(&self, log: &mut Log, end: SegNum, clean_behind: u64) -> Result<()> {
+    fn check_room(&self, log: &SegmentWriter, end: SegNum, clean_behind: u64) -> Result<()> {
         let geometry = self.store.geometry();
         let per_segment = u64::from(geometry.blocks_per_segment);
-        let clean = log.base.clean_segments.saturating_sub(clean_behind);
-        let Some(known) = log.knowledge.ready() else { return Ok(()) };
+        let clean = log.base().clean_segments.saturating_sub(clean_behind);
+        let mut state = self.cleaner.known();
+        let Some(known) = state.ready() else { return Ok(()) };
         let everything = crate::cleaner::liveness::Protection::of_everything();
         let behind = (end.0..geometry.nsegments).map(SegNum);
         let live: u64 = behind.map(|segment| known.table.live(segment, &everything)).sum();
@@ -192,37 +190,29 @@ impl Filesystem {
         let usages = self.usages(&log)?;
         let behind = usages.iter().filter(|(segment, _)| *segment >= end);
         let clean = behind.clone().filter(|(_, usage)| usage.is_clean()).count() as u64;
-        log.beyond_end = clean;
+        log.set_end(Some(NewEnd { segment: end, clean }));
         self.refresh_space(&log);
         Ok(behind.count() as u64 - clean)
     }
 
     /// Takes over the new number of segments: the sufile, then the superblocks, the one that has to
     /// move first.
-    fn finish_resize(&self, count: u64, bytes: u64, chores: Chores) -> Result<()> {
+    fn finish_resize(&self, count: u64, bytes: u64, changes: MetadataChanges) -> Result<()> {
         self.wait_for_readers();
         let mut log = self.administer()?;
-        let old = self.store.geometry().nsegments;
-        // Where the second superblock is now must not be written before it has moved.
-        log.barred.from = Some(SegNum(old.min(count)));
-        log.superblocks.set_state(STATE_RESIZE, true);
-        self.write_superblock(&mut log)?;
-        self.write_superblock(&mut log)?;
-        self.store.set_segments(count);
-        if !chores.is_empty() {
-            self.commit_locked(&mut log, &chores)?;
+        self.flush_locked(&mut log)?;
+        let begun = log.begin_resize(count, &self.stamp());
+        self.or_stop(&mut log, begun)?;
+        if !changes.is_empty() {
+            self.commit_locked(&mut log, &changes)?;
             self.flush_locked(&mut log)?;
         }
-        log.superblocks.resize(count, bytes);
-        log.superblocks.set_state(STATE_RESIZE, false);
-        self.write_superblock(&mut log)?;
-        self.write_superblock(&mut log)?;
+        let finished = log.finish_resize(count, bytes, &self.stamp());
+        self.or_stop(&mut log, finished)?;
         let geometry = self.store.geometry();
-        if let Some(known) = log.knowledge.ready() {
+        if let Some(known) = self.cleaner.known().ready() {
             known.table.resize(&geometry);
         }
-        log.barred.from = None;
-        log.beyond_end = 0;
         self.refresh_space(&log);
         Ok(())
     }
@@ -231,29 +221,8 @@ impl Filesystem {
     fn allow_all(&self) {
         if let Some(log) = &self.log {
             let mut log = log.lock();
-            log.barred.from = None;
-            log.beyond_end = 0;
+            log.set_end(None);
             self.refresh_space(&log);
         }
-    }
-}
-
-impl Log {
-    /// Corrects what an interrupted resize has left.
-    pub(super) fn recount(&mut self, store: &crate::store::Store) -> Result<()> {
-        let raw = self.superblocks.current().raw();
-        if raw.s_state.get() & STATE_RESIZE == 0 {
-            return Ok(());
-        }
-        let dat = std::sync::Arc::clone(&self.base.dat);
-        let pointers = crate::bmap::Pointers::Virtual(&dat);
-        let source = crate::bmap::Source { store, pointers };
-        let clean = self.base.sufile_edit.clean(source)?.len() as u64;
-        tracing::warn!("a resize was interrupted; {clean} segments are clean");
-        self.base.sufile_edit.set_clean(source, clean)?;
-        self.base.clean_segments = clean;
-        let raw = self.superblocks.current_mut().raw_mut();
-        raw.s_state = U16::new(raw.s_state.get() & !STATE_RESIZE);
-        Ok(())
     }
 }

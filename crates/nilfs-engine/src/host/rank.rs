@@ -31,6 +31,8 @@ pub(crate) enum Rank {
     /// The newest checkpoint. Taken after the state of the inode that is looked at: a commit
     /// publishes the new DAT before the new maps of inodes, so the view is never older than the map.
     View,
+    /// What the cleaner knows of the blocks of all segments.
+    LiveBlocks,
     /// The checkpoints that somebody looks at.
     KeptTrees,
     /// What the cleaner's thread is to do and is doing.

@@ -48,8 +48,8 @@ impl Filesystem {
             let mut harvest = Harvest { live: part.to_vec(), ages, ..Harvest::default() };
             let contents = self.read_live(&mut harvest)?;
             let moves = self.move_blocks(&mut work, &mut harvest, &contents)?;
-            done.moved += harvest.chores.moved.len() as u64;
-            self.finish_step(&mut work, None, harvest.chores, moves)?;
+            done.moved += harvest.changes.moved.len() as u64;
+            self.finish_step(&mut work, None, harvest.changes, moves)?;
         }
         drop(work);
         done.extents_after = extents(&self.blocks_of(inode)?);

@@ -13,7 +13,7 @@ use crate::bmap::{Pointers, Source};
 use crate::checkpoints;
 use crate::cleaner::liveness::Protection;
 use crate::cleaner::table::SegmentTable;
-use crate::commit::{Chores, Commit, root_of};
+use crate::commit::{Effects, MetadataChanges, root_of};
 use crate::dat::{Dat, LifeEvent};
 use crate::error::Result;
 use crate::segments;
@@ -65,19 +65,24 @@ impl Knowledge {
         }
     }
 
+    /// Forgets everything: it has to be gathered anew.
+    pub(crate) fn forget_all(&mut self) {
+        *self = Self::Absent;
+    }
+
     /// Takes note of a commit.
-    pub(crate) fn follow(&mut self, commit: &Commit, chores: &Chores, time: u64) {
+    pub(crate) fn follow(&mut self, effects: &Effects, changes: &MetadataChanges, time: u64) {
         if matches!(self, Self::Absent) {
             return;
         }
         let news = News {
-            events: commit.events.clone(),
-            written: commit.written().collect(),
-            cleaned: chores.cleaned.clone(),
-            snapshots: chores.snapshots.clone(),
-            deleted: chores.delete.clone(),
-            bad: chores.bad.len() as u64,
-            cno: commit.base.tree.cno,
+            events: effects.events.clone(),
+            written: effects.written.clone(),
+            cleaned: changes.cleaned.clone(),
+            snapshots: changes.snapshots.clone(),
+            deleted: changes.delete.clone(),
+            bad: changes.bad.len() as u64,
+            cno: effects.cno,
             time,
         };
         match self {

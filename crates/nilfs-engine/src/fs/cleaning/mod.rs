@@ -16,7 +16,6 @@ pub(crate) mod defrag;
 mod knowledge;
 mod moving;
 mod pace;
-mod quarantine;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -28,18 +27,17 @@ use nilfs_ondisk::{SegNum, Seq};
 pub(super) use self::knowledge::{Knowledge, Known};
 use self::moving::OpenSegment;
 pub(super) use self::pace::Cleaner;
-pub(super) use self::quarantine::Quarantine;
 use super::Filesystem;
-use super::sync::Log;
 use crate::cleaner::liveness::Protection;
 use crate::cleaner::options::{Amount, Policy};
 use crate::cleaner::policy::{self, Candidate};
 use crate::cleaner::relocate::{Content, Judge, LiveBlock, Refusal, merged};
-use crate::commit::{Chores, root_of};
+use crate::commit::{MetadataChanges, root_of};
 use crate::dat::Dat;
 use crate::error::{Error, Result};
 use crate::host::atomic::Ordering;
 use crate::host::{Instant, MutexGuard, sleep};
+use crate::log::segment_writer::SegmentWriter;
 use crate::segments;
 
 /// Numbers of moved and dead blocks that one commit takes up while programs wait for theirs.
@@ -101,7 +99,7 @@ pub(super) struct Step {
 
 /// What there is to choose from, while the log is locked.
 struct Survey<'a> {
-    log: MutexGuard<'a, Log>,
+    log: MutexGuard<'a, SegmentWriter>,
     protection: Protection,
     candidates: Vec<Candidate>,
 }
@@ -141,7 +139,7 @@ impl Ages {
 /// What was found in the victims.
 #[derive(Default)]
 struct Harvest {
-    chores: Chores,
+    changes: MetadataChanges,
     live: Vec<LiveBlock>,
     ages: Ages,
     /// A superblock stands in the way.
@@ -169,12 +167,12 @@ impl Filesystem {
         let before = self.writable_blocks(&work);
         let blocks = self.read_live(&mut harvest)?;
         let moves = self.move_blocks(&mut work, &mut harvest, &blocks)?;
-        if harvest.chores.is_empty() {
+        if harvest.changes.is_empty() {
             return Ok(Step { candidates: choice.candidates, ..Step::default() });
         }
         let moved = blocks.len() as u64;
         let valid = Some(choice.snapshot_changes);
-        let freed = self.finish_step(&mut work, valid, harvest.chores, moves)?;
+        let freed = self.finish_step(&mut work, valid, harvest.changes, moves)?;
         self.wait_for_readers();
         let gained = self.writable_blocks(&work).saturating_sub(before);
         Ok(Step { freed, gained, moved, candidates: choice.candidates })
@@ -185,29 +183,32 @@ impl Filesystem {
         let Some(log) = &self.log else { return Ok(()) };
         let _alone = self.cleaner.gathering();
         let (base, _view) = {
-            let mut log = log.lock();
-            if log.knowledge.ready().is_some() {
+            let log = log.lock();
+            let mut known = self.cleaner.known();
+            if known.ready().is_some() {
                 return Ok(());
             }
-            log.knowledge = Knowledge::Gathering(Vec::new());
+            *known = Knowledge::Gathering(Vec::new());
             // What is being read must not be written again meanwhile.
-            (log.base.clone(), self.view())
+            (log.base().clone(), log.view())
         };
         let gathered = Known::gather(&self.store, &base.dat, &base.super_root);
-        let mut log = log.lock();
-        let Knowledge::Gathering(waiting) = std::mem::take(&mut log.knowledge) else {
+        let log = log.lock();
+        let Knowledge::Gathering(waiting) = std::mem::take(&mut *self.cleaner.known()) else {
             return Ok(());
         };
         let mut known = gathered?;
         waiting.iter().for_each(|news| known.follow(news));
-        self.count_needed(&mut known);
-        log.knowledge = Knowledge::Ready(Box::new(known));
+        *self.cleaner.known() = Knowledge::Ready(Box::new(known));
+        self.count_needed();
         self.refresh_space(&log);
         Ok(())
     }
 
     /// Counts what must be kept when there is no room.
-    pub(super) fn count_needed(&self, known: &mut Known) {
+    pub(super) fn count_needed(&self) {
+        let mut state = self.cleaner.known();
+        let Some(known) = state.ready() else { return };
         let options = self.cleaner.options();
         let period = if options.keeps_hard() { options.protection } else { Duration::ZERO };
         let mut protection = known.protection(period, self.now().seconds as u64);
@@ -226,18 +227,20 @@ impl Filesystem {
     /// `None`: all checkpoints.
     fn survey(&self, work: &Work, period: Option<Duration>) -> Result<Option<Survey<'_>>> {
         let Some(log) = &self.log else { return Ok(None) };
-        let mut log = self.lock_writable(log)?;
+        let log = self.lock_writable(log)?;
         let now = self.now().seconds as u64;
         let usages = self.usages(&log)?;
-        let active = [Some(log.base.position.segment), Some(log.base.position.next)];
-        let Some(known) = log.knowledge.ready() else { return Ok(None) };
+        let active = [log.base().position.segment, log.base().position.next];
+        let mut state = self.cleaner.known();
+        let Some(known) = state.ready() else { return Ok(None) };
         let mut protection = match period {
             Some(period) => known.protection(period, now),
             None => Protection::of_everything(),
         };
         protection.kept.extend(self.trees.kept());
         if !known.covers(&protection) {
-            log.knowledge = Knowledge::Absent;
+            state.forget_all();
+            drop(state);
             drop(log);
             self.gather_knowledge()?;
             return self.survey(work, period);
@@ -249,7 +252,7 @@ impl Filesystem {
             .into_iter()
             .filter(|(segment, usage)| {
                 let open = work.open.map(|open| open.segment);
-                let busy = active.contains(&Some(*segment)) || open == Some(*segment);
+                let busy = active.contains(segment) || open == Some(*segment);
                 usage.is_dirty() && !usage.is_bad() && !busy && !work.skipped.contains(segment)
             })
             .map(|(segment, usage)| Candidate {
@@ -260,27 +263,26 @@ impl Filesystem {
                 age: known.table.age(segment),
             })
             .collect();
+        drop(state);
         Ok(Some(Survey { log, protection, candidates }))
     }
 
     /// Counts what could be reclaimed.
     pub(super) fn count_reclaimable(&self) -> Result<()> {
         self.gather_knowledge()?;
-        let mut log = self.administer()?;
-        if let Some(known) = log.knowledge.ready() {
-            // Time passes, too.
-            self.count_needed(known);
-        }
+        let log = self.administer()?;
+        // Time passes, too.
+        self.count_needed();
         self.refresh_space(&log);
         Ok(())
     }
 
     fn choose(&self, work: &Work, wish: &Wish) -> Result<Option<Choice>> {
         let Some(survey) = self.survey(work, wish.protection)? else { return Ok(None) };
-        let Survey { mut log, mut protection, mut candidates } = survey;
+        let Survey { log, mut protection, mut candidates } = survey;
         if let Some(shortage) = wish.shortage
             && !self.cleaner.options().hard_protection
-            && let Some(known) = log.knowledge.ready()
+            && let Some(known) = self.cleaner.known().ready()
         {
             let from = known.table.give_up(&protection, &candidates, shortage.missing);
             if from > protection.from && !shortage.give_up {
@@ -307,23 +309,23 @@ impl Filesystem {
         let count = candidates.len() as u64;
         let mut victims = within_room(candidates, wish.victims, room);
         if wish.evacuate.is_none() {
-            let dat = log.base.super_root.dat.i_blocks.get() / self.store.block_size().sectors();
+            let dat = log.base().super_root.dat.i_blocks.get() / self.store.block_size().sectors();
             victims.truncate(policy::cheapest(&victims, per_segment, dat));
         }
         Ok(Some(Choice {
             candidates: count,
             victims,
             protection,
-            dat: Arc::clone(&log.base.dat),
-            needed_from: log.superblocks.oldest_named(),
-            snapshot_changes: log.snapshot_changes,
+            dat: Arc::clone(&log.base().dat),
+            needed_from: log.oldest_named(),
+            snapshot_changes: self.cleaner.snapshot_changes(),
         }))
     }
 
     /// The usages of all segments, as the newest checkpoint has them.
-    pub(super) fn usages(&self, log: &Log) -> Result<Vec<(SegNum, RawSegmentUsage)>> {
-        let sufile = root_of(&log.base.super_root.sufile)?;
-        segments::usages(log.base.source(&self.store), &sufile, SegNum(0)).collect()
+    pub(super) fn usages(&self, log: &SegmentWriter) -> Result<Vec<(SegNum, RawSegmentUsage)>> {
+        let sufile = root_of(&log.base().super_root.sufile)?;
+        segments::usages(log.source(), &sufile, SegNum(0)).collect()
     }
 
     /// Reads the summaries of the victims.
@@ -344,15 +346,15 @@ impl Filesystem {
                     let age = Age { modified: victim.modified, blocks: victim.age };
                     harvest.ages.of_victims.insert(victim.segment, age);
                     harvest.live.extend(content.live);
-                    harvest.chores.released.extend(content.dead);
-                    harvest.chores.dat_keys.extend(content.dat_keys);
-                    harvest.chores.cleaned.push(victim.segment);
+                    harvest.changes.released.extend(content.dead);
+                    harvest.changes.dat_keys.extend(content.dat_keys);
+                    harvest.changes.cleaned.push(victim.segment);
                     lost.extend(content.lost);
                 }
                 Err(Refusal::Needed) => harvest.needed = true,
                 Err(Refusal::Unreadable(error)) => {
                     tracing::error!("segment {} is given up: {error}", victim.segment);
-                    harvest.chores.bad.push(victim.segment);
+                    harvest.changes.bad.push(victim.segment);
                 }
                 // A victim may be read twice.
                 Err(Refusal::Damaged(what)) if work.skipped.insert(victim.segment) => {
@@ -365,9 +367,9 @@ impl Filesystem {
                 Err(Refusal::Damaged(_)) => {}
             }
         }
-        harvest.chores.delete = merged(lost);
-        harvest.chores.released.sort_unstable();
-        harvest.chores.released.dedup();
+        harvest.changes.delete = merged(lost);
+        harvest.changes.released.sort_unstable();
+        harvest.changes.released.dedup();
         harvest.live.sort_unstable_by_key(LiveBlock::order);
         Ok(harvest)
     }
@@ -378,9 +380,8 @@ impl Filesystem {
         let Some(log) = &self.log else { return Ok(Seq(0)) };
         let mut log = self.lock_writable(log)?;
         self.flush_locked(&mut log)?;
-        self.write_superblock(&mut log)?;
-        self.write_superblock(&mut log)?;
-        Ok(log.superblocks.oldest_named())
+        self.write_superblocks(&mut log)?;
+        Ok(log.oldest_named())
     }
 
     /// Lets the cleaner take a new segment, if its own, or the one that its logs name as the next, is
@@ -417,24 +418,24 @@ impl Filesystem {
         &self,
         work: &mut Work,
         snapshot_changes: Option<u64>,
-        mut chores: Chores,
+        mut changes: MetadataChanges,
         moves: moving::Moves,
     ) -> Result<u64> {
         let Some(log) = &self.log else { return Ok(0) };
-        let freed = chores.cleaned.len() as u64;
-        let moved = chores.moved.len() as u64;
+        let freed = changes.cleaned.len() as u64;
+        let moved = changes.moved.len() as u64;
         let mut deleted = 0;
         let syncs = self.syncs.load(Ordering::Relaxed);
         let in_parts = std::mem::replace(&mut work.syncs, syncs) != syncs;
         loop {
-            let part = if in_parts { chores.split_part(PART_BLOCKS) } else { None };
+            let part = if in_parts { changes.split_part(PART_BLOCKS) } else { None };
             let started = Instant::now();
             let mut log = self.lock_writable(log)?;
-            if snapshot_changes.is_some_and(|count| log.snapshot_changes != count) {
+            if snapshot_changes.is_some_and(|count| self.cleaner.snapshot_changes() != count) {
                 self.unclaim(&mut log, &moves);
                 return Ok(0);
             }
-            let now = part.as_ref().unwrap_or(&chores);
+            let now = part.as_ref().unwrap_or(&changes);
             // No segment becomes clean while another process reads: it may need what is there, and
             // the next writer would not know. Who comes after this commit sees the new places.
             let _readers_wait = match now.cleaned.is_empty() {
@@ -448,7 +449,7 @@ impl Filesystem {
                 },
             };
             let outcome = match in_parts {
-                true => self.commit_chores(&mut log, now)?,
+                true => self.commit_metadata(&mut log, now)?,
                 // Nobody waits. Whatever programs have changed ends the life of blocks all over the
                 // DAT, as moving them does: one checkpoint writes these blocks of the DAT once.
                 false => self.commit_locked(&mut log, now)?,
@@ -464,7 +465,7 @@ impl Filesystem {
                 sleep(started.elapsed());
                 continue;
             }
-            if let Some(known) = log.knowledge.ready() {
+            if let Some(known) = self.cleaner.known().ready() {
                 let clock = known.table.clock();
                 for &(segment, age) in &moves.ages {
                     known.table.set_modified(segment, clock.saturating_sub(age));
@@ -486,37 +487,18 @@ impl Filesystem {
     /// Flushes, so that what was cleaned can be written again, without keeping the log from others.
     fn make_cleaned_durable(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
-        let commits = log.lock().quarantine.commits();
+        let frees = log.lock().frees();
         let flushed = self.flush_moved();
         let mut log = self.lock_writable(log)?;
-        if let Err(error) = &flushed {
-            self.stop_writing(&mut log, error);
-        }
-        flushed?;
-        log.quarantine.flushed(commits);
-        self.release_quarantine(&mut log);
+        self.or_stop(&mut log, flushed)?;
+        log.frees_are_durable(frees);
+        self.release_freed(&mut log);
         Ok(())
     }
 
     /// Gives back segments that were taken and are not in use yet.
-    fn unclaim(&self, log: &mut Log, moves: &moving::Moves) {
-        moves.claimed.iter().for_each(|segment| _ = log.barred.segments.remove(segment));
-        self.refresh_space(log);
-    }
-
-    /// Lets the log use what was cleaned, as far as nobody in this process can be reading there.
-    pub(super) fn release_quarantine(&self, log: &mut Log) {
-        if log.quarantine.is_empty() {
-            return;
-        }
-        let segments = log.quarantine.take();
-        if segments.is_empty() {
-            return;
-        }
-        if self.options.discard {
-            self.discard(&segments);
-        }
-        segments.iter().for_each(|segment| _ = log.barred.segments.remove(segment));
+    fn unclaim(&self, log: &mut SegmentWriter, moves: &moving::Moves) {
+        log.unclaim(&moves.claimed);
         self.refresh_space(log);
     }
 }

@@ -8,12 +8,12 @@ use super::super::Filesystem;
 use super::{Age, Ages, Harvest, Work};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::cleaner::relocate::LiveBlock;
-use crate::commit::{self, Beside, Chores, MovedBlock, MovedLogs};
+use crate::commit::{self, Beside, FilledSegment, MetadataChanges, MovedBlock, MovedLogs};
 use crate::dat::Moved;
 use crate::error::{Error, Result};
 use crate::host::atomic::Ordering;
 use crate::host::{Instant, sleep};
-use crate::log::writer::LogWrite;
+use crate::log::sealed::SealedLog;
 
 /// Blocks that are read together at most.
 const READ_BLOCKS: usize = 256;
@@ -74,7 +74,7 @@ impl Filesystem {
             match self.read_blocks(first.block, count) {
                 Ok(blocks) => contents.extend(run.iter().map(|found| found.block).zip(blocks)),
                 Err(Error::Device { .. }) => {
-                    self.read_one_by_one(run, &mut contents, &mut harvest.chores);
+                    self.read_one_by_one(run, &mut contents, &mut harvest.changes);
                 }
                 Err(error) => return Err(error),
             }
@@ -97,7 +97,7 @@ impl Filesystem {
         &self,
         run: &[LiveBlock],
         contents: &mut HashMap<BlockNr, Block>,
-        chores: &mut Chores,
+        changes: &mut MetadataChanges,
     ) {
         for found in run {
             let mut block = zeroed(self.store.block_size());
@@ -105,10 +105,10 @@ impl Filesystem {
                 Ok(()) => _ = contents.insert(found.block, block),
                 Err(error) => {
                     let segment = self.store.geometry().segment_of(found.block);
-                    chores.cleaned.retain(|cleaned| *cleaned != segment);
-                    if !chores.bad.contains(&segment) {
+                    changes.cleaned.retain(|cleaned| *cleaned != segment);
+                    if !changes.bad.contains(&segment) {
                         tracing::error!("segment {segment} is given up: {error}");
-                        chores.bad.push(segment);
+                        changes.bad.push(segment);
                     }
                 }
             }
@@ -142,9 +142,9 @@ impl Filesystem {
             Some(open) if open.segment == segment => open.modified,
             _ => averages.get(&segment).map_or(0, |age| age.modified),
         };
-        harvest.chores.moved = moved;
-        harvest.chores.moved.sort_unstable_by_key(|moved| moved.vblocknr);
-        harvest.chores.adopted = self.adoptions(&logs, modified_in);
+        harvest.changes.moved = moved;
+        harvest.changes.moved.sort_unstable_by_key(|moved| moved.vblocknr);
+        harvest.changes.filled = self.filled(&logs, modified_in);
         let (segment, block) = end;
         let head = logs.last().map_or((Seq(0), segment), |log| (log.seq, log.next));
         let open = OpenSegment { segment, block, head, modified: modified_in(segment) };
@@ -154,7 +154,7 @@ impl Filesystem {
             // A log of one block says nothing.
             open: Some(open).filter(|open| open.room(&geometry) >= 2),
             ages,
-            written: logs.iter().map(LogWrite::len).sum(),
+            written: logs.iter().map(SealedLog::len).sum(),
         })
     }
 
@@ -188,7 +188,7 @@ impl Filesystem {
 
     /// Writes a log in small pieces. While programs are waiting for their fsyncs, each piece is made
     /// durable by itself and followed by a pause: the next fsync has to wait for one of them at most.
-    fn write_beside(&self, log: &LogWrite) -> Result<()> {
+    fn write_beside(&self, log: &SealedLog) -> Result<()> {
         log.addresses().for_each(|block| self.store.forget(block));
         let pieces = log.pieces();
         let mut at = log.start;
@@ -218,9 +218,9 @@ impl Filesystem {
         Some(Beside {
             start: open.map_or(start, |open| open.block),
             first: open.map(|open| open.head),
-            seq: log.base.position.seq,
-            next: log.base.position.next,
-            cno: log.base.tree.cno.plus(1),
+            seq: log.base().position.seq,
+            next: log.base().position.next,
+            cno: log.cno().plus(1),
             now: self.now().seconds as u64,
         })
     }
@@ -232,13 +232,7 @@ impl Filesystem {
         if self.space.room_for_moving() < u64::from(self.store.geometry().blocks_per_segment) {
             return Err(Error::NoSpace);
         }
-        let source = log.base.source(&self.store);
-        let avoid = |segment| log.barred.has(segment);
-        // Behind the segments that the log will take next.
-        let from = log.base.position.next.plus(self.store.geometry().nsegments / 2);
-        let found = log.base.sufile_edit.find_clean(source, from, &avoid)?;
-        let segment = found.ok_or(Error::NoSpace)?;
-        log.barred.segments.insert(segment);
+        let segment = log.claim_segment()?;
         self.refresh_space(&log);
         Ok(segment)
     }
@@ -248,9 +242,11 @@ impl Filesystem {
     fn give_up(&self, segment: SegNum, error: &Error) {
         tracing::error!("segment {segment} is given up: {error}");
         let Some(log) = &self.log else { return };
-        let chores = Chores { bad: vec![segment], ..Chores::default() };
-        let mut log = log.lock();
-        if let Err(error) = self.commit_chores(&mut log, &chores) {
+        let changes = MetadataChanges { bad: vec![segment], ..MetadataChanges::default() };
+        let marked = self
+            .lock_writable(log)
+            .and_then(|mut log| self.commit_metadata(&mut log, &changes).map(drop));
+        if let Err(error) = marked {
             tracing::error!("segment {segment} cannot be marked as bad: {error}");
         }
     }
@@ -258,24 +254,25 @@ impl Filesystem {
     fn give_back(&self, claimed: &[SegNum]) {
         let Some(log) = &self.log else { return };
         let mut log = log.lock();
-        claimed.iter().for_each(|segment| _ = log.barred.segments.remove(segment));
+        log.unclaim(claimed);
         self.refresh_space(&log);
     }
 
     /// How far each segment is filled after its last log.
-    fn adoptions(
+    fn filled(
         &self,
-        logs: &[LogWrite],
+        logs: &[SealedLog],
         modified_in: impl Fn(SegNum) -> u64,
-    ) -> Vec<(SegNum, u64, u64)> {
+    ) -> Vec<FilledSegment> {
         let geometry = self.store.geometry();
-        let mut adopted: Vec<(SegNum, u64, u64)> = Vec::new();
+        let mut filled: Vec<FilledSegment> = Vec::new();
         for log in logs {
-            let filled = log.start.0 + log.len() - geometry.segment_start(log.segment).0;
-            adopted.retain(|(segment, ..)| *segment != log.segment);
-            adopted.push((log.segment, filled, modified_in(log.segment)));
+            let segment = log.segment;
+            let blocks = log.start.0 + log.len() - geometry.segment_start(segment).0;
+            filled.retain(|filled| filled.segment != segment);
+            filled.push(FilledSegment { segment, blocks, modified: modified_in(segment) });
         }
-        adopted
+        filled
     }
 }
 

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use super::super::Filesystem;
 use super::super::space::{Cost, Effect};
-use super::{Shortage, Step, Wish, Work};
+use super::{Knowledge, Shortage, Step, Wish, Work};
 use crate::cleaner::options::{
     Amount, CleanerOptions, CleanerOrder, CleanerState, CleanerTotals, ManualRun, Policy,
     RunProgress,
 };
+use crate::commit::{Effects, MetadataChanges};
 use crate::error::{Error, Result};
-use crate::host::atomic::{AtomicBool, Ordering};
+use crate::host::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::host::{Condvar, Instant, Mutex, MutexGuard, Rank, sleep};
 
 /// Without changes for so long, a volume is idle.
@@ -35,6 +36,9 @@ pub(crate) struct Cleaner {
     condition: Condvar,
     totals: Mutex<CleanerTotals>,
     gathering: Mutex<()>,
+    live_blocks: Mutex<Knowledge>,
+    /// How often a snapshot was made or given up, or a tree opened.
+    snapshot_changes: AtomicU64,
     /// The last step was not done, because another process was reading.
     held_up: AtomicBool,
 }
@@ -98,6 +102,8 @@ impl Cleaner {
             condition: Condvar::default(),
             totals: Mutex::new(Rank::CleanerTotals, CleanerTotals::default()),
             gathering: Mutex::new(Rank::CleanerKnowledge, ()),
+            live_blocks: Mutex::new(Rank::LiveBlocks, Knowledge::default()),
+            snapshot_changes: AtomicU64::new(0),
             held_up: AtomicBool::new(false),
         }
     }
@@ -123,6 +129,31 @@ impl Cleaner {
             _ => CleanerState::Idle,
         };
         (state, control.progress, control.last_step)
+    }
+
+    /// What is known of the blocks. Nothing is locked while somebody has it.
+    pub(in crate::fs) fn known(&self) -> MutexGuard<'_, Knowledge> {
+        self.live_blocks.lock()
+    }
+
+    /// Takes note of a commit; called by the thread that has the log.
+    pub(in crate::fs) fn follow(&self, effects: &Effects, changes: &MetadataChanges, time: u64) {
+        self.known().follow(effects, changes, time);
+    }
+
+    /// Blocks that must be kept when there is no room; `None` if that is not known.
+    pub(in crate::fs) fn needed_blocks(&self) -> Option<u64> {
+        self.known().ready().map(|known| known.needed())
+    }
+
+    /// A snapshot is about to be made or given up, or has been.
+    pub(in crate::fs) fn snapshots_change(&self) {
+        self.snapshot_changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was, for a thread that has the log.
+    pub(in crate::fs) fn snapshot_changes(&self) -> u64 {
+        self.snapshot_changes.load(Ordering::Relaxed)
     }
 
     /// Whether a step is under way.
@@ -442,8 +473,8 @@ impl Filesystem {
         for _ in 0..MOST_LOOKS {
             {
                 let mut log = log.lock();
-                self.release_quarantine(&mut log);
-                if log.quarantine.is_empty() {
+                self.release_freed(&mut log);
+                if !log.has_freed_segments() {
                     return;
                 }
             }

@@ -10,7 +10,7 @@ use crate::block::Block;
 use crate::store::Store;
 
 /// A log, ready to be written.
-pub(crate) struct LogWrite {
+pub(crate) struct SealedLog {
     pub(crate) start: BlockNr,
     pub(crate) segment: SegNum,
     pub(crate) seq: Seq,
@@ -20,7 +20,7 @@ pub(crate) struct LogWrite {
     blocks: Vec<Block>,
 }
 
-impl LogWrite {
+impl SealedLog {
     /// The pieces in which the log goes to the device.
     pub(crate) fn pieces(&self) -> Vec<IoSlice<'_>> {
         let blocks = self.blocks.iter().map(|block| IoSlice::new(block));
@@ -55,13 +55,13 @@ pub(crate) struct Extras<'a> {
 }
 
 /// Seals the logs of a plan.
-pub(crate) fn write_logs(
+pub(crate) fn seal(
     store: &Store,
     plan: &Plan,
     payload: &[Payload],
     extras: &Extras<'_>,
     flags: impl Fn(usize) -> u16,
-) -> Vec<LogWrite> {
+) -> Vec<SealedLog> {
     let geometry = store.geometry();
     let one = |(nth, log): (usize, &PlannedLog)| {
         let mut files = Vec::with_capacity(log.parts.len());
@@ -91,7 +91,7 @@ pub(crate) fn write_logs(
             store.seed(),
         );
         let PlannedLog { start, segment, seq, next, summary_blocks, .. } = *log;
-        LogWrite { start, segment, seq, next, summary, summary_blocks, blocks }
+        SealedLog { start, segment, seq, next, summary, summary_blocks, blocks }
     };
     plan.logs.iter().enumerate().map(one).collect()
 }

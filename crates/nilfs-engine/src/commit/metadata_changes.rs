@@ -1,5 +1,5 @@
-//! What a commit does beside taking over the changes of files: the work of the cleaner, of resizing,
-//! of those who manage snapshots. Nothing here knows how it is done.
+//! What a commit changes besides files: segment usage, addresses and checkpoints, for the cleaner,
+//! for a resize and for an administrator. Nothing here knows how it is done.
 
 use std::ops::Range;
 
@@ -7,9 +7,9 @@ use nilfs_ondisk::{BlockNr, Cno, FileBlock, SegNum, VBlockNr};
 
 use crate::dat::Moved;
 
-/// What a commit does beside taking over the changes of files.
+/// What a commit changes in the DAT, the cpfile and the sufile besides what follows from files.
 #[derive(Debug, Default)]
-pub(crate) struct Chores {
+pub(crate) struct MetadataChanges {
     /// Checkpoints that are given up; snapshots among them stay.
     pub(crate) delete: Vec<Range<Cno>>,
     /// Checkpoints that become snapshots (true) or stop being one.
@@ -24,16 +24,25 @@ pub(crate) struct Chores {
     pub(crate) cleaned: Vec<SegNum>,
     /// Segments that the device cannot read.
     pub(crate) bad: Vec<SegNum>,
-    /// Segments that were written beside the chain of logs: how far they are filled (blocks), and
-    /// when their content was last modified (s).
-    pub(crate) adopted: Vec<(SegNum, u64, u64)>,
+    /// Segments next to the chain of logs that the cleaner has written.
+    pub(crate) filled: Vec<FilledSegment>,
     /// The volume gets so many segments.
     pub(crate) segments: Option<u64>,
     /// A checkpoint is wanted even if nothing has changed.
     pub(crate) checkpoint: bool,
 }
 
-impl Chores {
+/// A segment next to the chain of logs that the cleaner has written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FilledSegment {
+    pub(crate) segment: SegNum,
+    /// How far, in blocks.
+    pub(crate) blocks: u64,
+    /// When its content was last modified (s).
+    pub(crate) modified: u64,
+}
+
+impl MetadataChanges {
     pub(crate) fn is_empty(&self) -> bool {
         self.delete.is_empty()
             && self.snapshots.is_empty()
@@ -42,12 +51,12 @@ impl Chores {
             && self.dat_keys.is_empty()
             && self.cleaned.is_empty()
             && self.bad.is_empty()
-            && self.adopted.is_empty()
+            && self.filled.is_empty()
             && self.segments.is_none()
             && !self.checkpoint
     }
 
-    /// Takes out what a commit of about `blocks` addresses can do of the cleaner's chores ahead of
+    /// Takes out what a commit of about `blocks` addresses can do of the cleaner's changes ahead of
     /// the rest; `None` if the rest is no more than that. The cleaned segments stay with the rest:
     /// they are free when nothing in them is named any more.
     pub(crate) fn split_part(&mut self, blocks: usize) -> Option<Self> {
@@ -65,7 +74,7 @@ impl Chores {
             dat_keys,
             // Blocks end with the checkpoints that had them, and are moved to segments in use.
             delete: std::mem::take(&mut self.delete),
-            adopted: std::mem::take(&mut self.adopted),
+            filled: std::mem::take(&mut self.filled),
             ..Self::default()
         })
     }
@@ -105,26 +114,26 @@ mod tests {
             from: BlockNr(number),
             to: BlockNr(number + 1000),
         };
-        let mut chores = Chores {
+        let mut changes = MetadataChanges {
             moved: [1, 2, 6, 8, 9].map(moved).into(),
             released: [3, 4, 5, 7].map(|number| (VBlockNr(number), BlockNr(number))).into(),
             cleaned: vec![SegNum(4)],
-            ..Chores::default()
+            ..MetadataChanges::default()
         };
-        let numbers = |chores: &Chores| {
-            let moved = chores.moved.iter().map(|moved| moved.vblocknr.0);
+        let numbers = |changes: &MetadataChanges| {
+            let moved = changes.moved.iter().map(|moved| moved.vblocknr.0);
             let mut all: Vec<u64> =
-                moved.chain(chores.released.iter().map(|(number, _)| number.0)).collect();
+                moved.chain(changes.released.iter().map(|(number, _)| number.0)).collect();
             all.sort_unstable();
             all
         };
         let mut parts = Vec::new();
-        while let Some(part) = chores.split_part(4) {
+        while let Some(part) = changes.split_part(4) {
             assert!(part.cleaned.is_empty(), "something in it is still named");
             parts.push(numbers(&part));
         }
-        parts.push(numbers(&chores));
+        parts.push(numbers(&changes));
         assert_eq!(parts, [vec![1, 2, 3, 4], vec![5, 6, 7, 8], vec![9]]);
-        assert_eq!(chores.cleaned, [SegNum(4)]);
+        assert_eq!(changes.cleaned, [SegNum(4)]);
     }
 }

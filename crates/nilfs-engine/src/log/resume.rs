@@ -19,16 +19,15 @@
 //! aside for it, and in those that were clean: so few that all of them are looked through, and every
 //! log in them that could join the chain is destroyed.
 
-use std::collections::BTreeSet;
-
 use nilfs_device::IoSlice;
 use nilfs_ondisk::summary::LogHeader;
 use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
 
+use super::chain::ChainedLog;
+use super::layout::LogPosition;
+use super::reader;
+use super::withheld::Withheld;
 use crate::error::{Error, Result};
-use crate::log::chain::ChainedLog;
-use crate::log::layout::LogPosition;
-use crate::log::reader;
 use crate::segments::SufileEdit;
 use crate::store::Store;
 use crate::volume::Volume;
@@ -38,7 +37,7 @@ use crate::volume::Volume;
 const MOST_SEARCHED: u64 = 8;
 
 /// The position right after a log, in its own segment.
-pub(super) fn after(log: &ChainedLog) -> Result<LogPosition> {
+pub(crate) fn after(log: &ChainedLog) -> Result<LogPosition> {
     let next = log.next.ok_or_else(|| {
         Error::Inconsistent(format!(
             "the log in block {} names a next segment that the volume does not have",
@@ -48,12 +47,12 @@ pub(super) fn after(log: &ChainedLog) -> Result<LogPosition> {
     Ok(LogPosition { segment: log.segment, block: log.end(), next, seq: log.header.seq })
 }
 
-/// Where the log goes on after an unclean end. The segments `needed` by this recovery are not written
-/// to, except after the last log that is needed.
-pub(super) fn position(
+/// Where the log goes on after an unclean end. The segments `withheld` for this recovery are not
+/// written to, except after the last log that it needs.
+pub(crate) fn position(
     volume: &Volume,
     sufile: &mut SufileEdit,
-    needed: &BTreeSet<SegNum>,
+    withheld: &Withheld,
     salvaged: bool,
 ) -> Result<LogPosition> {
     if sufile.clean_segments(volume.source())? <= MOST_SEARCHED
@@ -61,7 +60,7 @@ pub(super) fn position(
     {
         return Ok(position);
     }
-    in_fresh_segment(volume, sufile, needed)
+    in_fresh_segment(volume, sufile, withheld)
 }
 
 /// Goes on right after the last log that is needed; `None` if its next segment is not free.
@@ -116,10 +115,10 @@ fn destroy_logs(store: &Store, from: BlockNr, end: BlockNr, seq: Seq) -> Result<
 fn in_fresh_segment(
     volume: &Volume,
     sufile: &mut SufileEdit,
-    needed: &BTreeSet<SegNum>,
+    withheld: &Withheld,
 ) -> Result<LogPosition> {
     let (store, source, newest) = (&volume.store, volume.source(), &volume.found.newest);
-    let is_needed = |segment| needed.contains(&segment);
+    let is_needed = |segment| withheld.has(segment);
     let set_aside = match newest.next.filter(|next| *next != newest.segment) {
         Some(next) if sufile.is_set_aside(source, next)? => Some(next),
         _ => None,

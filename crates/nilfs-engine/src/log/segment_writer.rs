@@ -1,0 +1,622 @@
+//! The owner of the log. It knows where the log goes on and from which checkpoint, what of it is
+//! durable, what the superblocks say, and which segments may be written; nobody else changes any of
+//! these.
+//!
+//! It knows nothing of inodes in memory, of what programs may still write, or of what the cleaner
+//! wants. One thread at a time has it; the time comes in with each call ([`Stamp`]).
+//!
+//! # What may be written before what
+//!
+//! The logs of one segment need no order: recovery stops at the first that is not whole. But it
+//! then looks once into the next segment. So a super root goes into a segment only when every log
+//! in the segments before is durable. And a superblock names only what is durable.
+
+use std::sync::Arc;
+
+use nilfs_ondisk::lifetime::Lifetime;
+use nilfs_ondisk::superblock::{LogCursor, STATE_ERROR, STATE_RESIZE, STATE_VALID, Superblock};
+use nilfs_ondisk::{Cno, SegNum, Seq};
+use zerocopy::little_endian::{U16, U64};
+
+use super::resume;
+use super::sealed::SealedLog;
+use super::withheld::{NewEnd, Withheld};
+use crate::bmap::{Pointers, Source};
+use crate::checkpoints;
+use crate::commit::{self, Base, Effects, Frozen, MetadataChanges, Request, SyncedFile};
+use crate::dat::DatEdit;
+use crate::error::{Error, Result};
+use crate::overlay::Placed;
+use crate::segments::SufileEdit;
+use crate::store::Store;
+use crate::superblocks::SuperblockWriter;
+use crate::tree::{Era, View};
+use crate::volume::Volume;
+
+/// Seconds after which a superblock follows the log into another segment, so that a recovery has
+/// little to scan.
+const SUPERBLOCK_INTERVAL: i64 = 10;
+
+/// How often a volume is mounted before Linux' tools recommend a check, if nobody has said.
+const MOUNTS_BEFORE_CHECK: u16 = 50;
+
+/// What a call brings along of the world.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stamp {
+    /// The time (s since 1970).
+    pub(crate) seconds: i64,
+    /// Totals over the life of the volume, for the superblocks.
+    pub(crate) lifetime: Lifetime,
+}
+
+impl Stamp {
+    fn unsigned_seconds(&self) -> u64 {
+        self.seconds as u64
+    }
+}
+
+/// Where in its life a log is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// A recovery has cut the chain of logs: the next checkpoint is written even if nothing has
+    /// changed, and the superblocks name nothing before it is durable.
+    Recovering,
+    /// The superblocks call the volume clean, and nothing was written since.
+    Clean,
+    /// The superblocks call the volume in use.
+    InUse {
+        /// Data-sync logs were written since the last checkpoint.
+        data_sync_logs: bool,
+    },
+    /// The last checkpoint was written, and the superblocks call the volume clean or they do not.
+    Closed { clean: bool },
+    /// Something that had to be written was not: nothing is written any more.
+    Failed,
+}
+
+/// What became of a checkpoint that was to be written.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// What it has done; `None` if there was none to write.
+    pub(crate) effects: Option<Effects>,
+    /// Why the changes of metadata are not in it: there was no room for them, or something that they
+    /// change cannot be read.
+    pub(crate) refused: Option<Error>,
+}
+
+/// What became of a data-sync log.
+#[derive(Debug)]
+pub(crate) struct DataSync {
+    /// Where the blocks of each file lie.
+    pub(crate) placed: Vec<Vec<Placed>>,
+    /// Blocks of the log, its summary included.
+    pub(crate) blocks: u64,
+}
+
+/// The owner of the log; see the head of the module.
+pub(crate) struct SegmentWriter {
+    store: Arc<Store>,
+    /// Whether the device is told to make durable what was written.
+    barrier: bool,
+    /// Whether the device is told of segments that are free again.
+    discard: bool,
+    state: State,
+    base: Base,
+    era: Arc<Era>,
+    superblocks: SuperblockWriter,
+    withheld: Withheld,
+    /// The segment of the oldest log that may not be durable.
+    unflushed: Option<SegNum>,
+    /// How often everything that was written has become durable.
+    flushes: u64,
+    /// Segment and time (s) of the last superblock.
+    superblock_seq: Seq,
+    superblock_time: i64,
+}
+
+impl SegmentWriter {
+    /// Gets ready to write after the newest checkpoint, which `view` shows. `salvaged`: something
+    /// was found in data-sync logs after an unclean end, and they are still needed until the next
+    /// superblock.
+    pub(crate) fn open(
+        volume: &Volume,
+        view: &View,
+        salvaged: bool,
+        barrier: bool,
+        discard: bool,
+    ) -> Result<Self> {
+        let (store, found) = (&volume.store, &volume.found);
+        let newest = &found.newest;
+        assert_eq!(view.tree.cno, found.cno, "a log goes on after the newest checkpoint only");
+        let source = volume.source();
+        let entry = checkpoints::checkpoint(source, &volume.cpfile()?, found.cno)?;
+        let mut sufile_edit = SufileEdit::new(source, volume.sufile()?);
+        let withheld = match found.clean {
+            true => Withheld::default(),
+            false => Withheld::for_recovery(found.needed(salvaged)),
+        };
+        let position = match found.clean {
+            true => resume::after(newest)?,
+            false => resume::position(volume, &mut sufile_edit, &withheld, salvaged)?,
+        };
+        let base = Base {
+            tree: Arc::clone(&view.tree),
+            dat: Arc::clone(&volume.dat),
+            super_root: volume.super_root,
+            ifile_inode: entry.cp_ifile_inode,
+            position,
+            last_log: newest.start,
+            clean_segments: sufile_edit.clean_segments(source)?,
+            dat_edit: DatEdit::new(&volume.dat),
+            sufile_edit,
+        };
+        let mut superblocks = SuperblockWriter::new(*volume.superblock(), store.device());
+        if !found.clean {
+            // A superblock that was gone back to may still call the volume clean.
+            superblocks.set_state(STATE_VALID, false);
+        }
+        let mut log = Self {
+            store: Arc::clone(store),
+            barrier,
+            discard,
+            state: if found.clean { State::Clean } else { State::Recovering },
+            base,
+            era: Arc::clone(&view.era),
+            superblocks,
+            withheld,
+            unflushed: None,
+            flushes: 0,
+            superblock_seq: newest.header.seq,
+            superblock_time: 0,
+        };
+        log.recount()?;
+        Ok(log)
+    }
+
+    /// Corrects what an interrupted resize has left.
+    fn recount(&mut self) -> Result<()> {
+        if self.superblock().raw().s_state.get() & STATE_RESIZE == 0 {
+            return Ok(());
+        }
+        let dat = Arc::clone(&self.base.dat);
+        let source = Source { store: &self.store, pointers: Pointers::Virtual(&dat) };
+        let clean = self.base.sufile_edit.clean(source)?.len() as u64;
+        tracing::warn!("a resize was interrupted; {clean} segments are clean");
+        self.base.sufile_edit.set_clean(source, clean)?;
+        self.base.clean_segments = clean;
+        self.superblocks.set_state(STATE_RESIZE, false);
+        Ok(())
+    }
+
+    /// The newest checkpoint, and where and how the log goes on after it.
+    pub(crate) fn base(&self) -> &Base {
+        &self.base
+    }
+
+    /// Where the blocks of metadata files come from.
+    pub(crate) fn source(&self) -> Source<'_> {
+        self.base.source(&self.store)
+    }
+
+    /// The newest checkpoint, for readers.
+    pub(crate) fn view(&self) -> View {
+        View {
+            store: Arc::clone(&self.store),
+            dat: Arc::clone(&self.base.dat),
+            tree: Arc::clone(&self.base.tree),
+            era: Arc::clone(&self.era),
+        }
+    }
+
+    /// The number of the newest checkpoint.
+    pub(crate) fn cno(&self) -> Cno {
+        self.base.tree.cno
+    }
+
+    /// The superblock as it is to be written next.
+    pub(crate) fn superblock(&self) -> &Superblock {
+        self.superblocks.current()
+    }
+
+    /// The sequence number of the oldest segment that a superblock on the device names.
+    pub(crate) fn oldest_named(&self) -> Seq {
+        self.superblocks.oldest_named()
+    }
+
+    /// Clean segments that may be written.
+    pub(crate) fn writable_segments(&self) -> u64 {
+        self.base.clean_segments.saturating_sub(self.withheld.count())
+    }
+
+    /// Whether a segment may not be written, although it is clean.
+    pub(crate) fn is_withheld(&self, segment: SegNum) -> bool {
+        self.withheld.has(segment)
+    }
+
+    /// Whether the next checkpoint completes a recovery, and so is written in any case.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.state == State::Recovering
+    }
+
+    /// Whether data-sync logs were written since the last checkpoint. A recovery does not look for
+    /// what comes before a checkpoint: the next must have all that these have made durable.
+    pub(crate) fn has_data_sync_logs(&self) -> bool {
+        matches!(self.state, State::InUse { data_sync_logs: true })
+    }
+
+    /// Whether the log was closed, and nothing has gone wrong with that.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed { .. })
+    }
+
+    /// How often everything that was written has become durable.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.flushes
+    }
+
+    /// Writes a checkpoint of what was frozen and of changes of metadata. What stands in the way of
+    /// these alone leaves them undone.
+    ///
+    /// # Errors
+    /// What could not be read or written; the log must not be used any more then, see
+    /// [`SegmentWriter::fail`].
+    pub(crate) fn write_checkpoint(
+        &mut self,
+        frozen: &Frozen,
+        changes: &MetadataChanges,
+        stamp: &Stamp,
+    ) -> Result<Written> {
+        let nothing = MetadataChanges::default();
+        let (commit, changes, refused) = match self.build(frozen, changes, stamp) {
+            Err(error @ (Error::NoSpace | Error::Device { .. })) if !changes.is_empty() => {
+                // A checkpoint of nothing would only take room.
+                if frozen.is_empty() && !self.is_recovering() {
+                    return Ok(Written { effects: None, refused: Some(error) });
+                }
+                (self.build(frozen, &nothing, stamp)?, &nothing, Some(error))
+            }
+            built => (built?, changes, None),
+        };
+        let last = commit.logs.last().map(|log| log.segment);
+        for log in &commit.logs {
+            let crosses = self.unflushed.is_some_and(|segment| segment != log.segment);
+            if crosses && Some(log.segment) == last {
+                self.flush()?;
+            }
+            self.write_log(log, stamp)?;
+        }
+        for (address, block) in commit.metadata {
+            self.store.remember(address, block);
+        }
+        self.take_over(commit.base, changes);
+        Ok(Written { effects: Some(commit.effects), refused })
+    }
+
+    /// Writes a checkpoint of changes of metadata alone: what programs have changed is left to the
+    /// next. There must be no data-sync logs, because recovery would not look for them before this
+    /// checkpoint.
+    ///
+    /// # Errors
+    /// As [`SegmentWriter::write_checkpoint`].
+    pub(crate) fn write_metadata_checkpoint(
+        &mut self,
+        changes: &MetadataChanges,
+        stamp: &Stamp,
+    ) -> Result<Written> {
+        assert!(!self.has_data_sync_logs(), "this checkpoint would hide data-sync logs");
+        self.write_checkpoint(&Frozen::default(), changes, stamp)
+    }
+
+    fn build(
+        &self,
+        frozen: &Frozen,
+        changes: &MetadataChanges,
+        stamp: &Stamp,
+    ) -> Result<commit::Commit> {
+        let now = stamp.unsigned_seconds();
+        let request = Request { frozen, changes, withheld: &self.withheld, now };
+        commit::build(&self.store, &self.base, &request)
+    }
+
+    /// Goes on from a checkpoint that was written.
+    fn take_over(&mut self, base: Base, changes: &MetadataChanges) {
+        assert_eq!(base.tree.cno, self.cno().plus(1), "checkpoints are numbered without a gap");
+        for filled in &changes.filled {
+            self.withheld.unclaim(filled.segment);
+        }
+        if !changes.moved.is_empty() || !changes.cleaned.is_empty() {
+            let new = Arc::new(Era(self.era.0 + 1));
+            let ended = std::mem::replace(&mut self.era, new);
+            self.withheld.free(&ended, &changes.cleaned);
+        }
+        self.base = base;
+        self.state = State::InUse { data_sync_logs: false };
+    }
+
+    /// Writes a data-sync log of files' blocks; `None` if it does not fit into the segment, or must
+    /// read what cannot be read. A checkpoint meets the same error, and then knows what to do.
+    ///
+    /// # Errors
+    /// The log cannot be written; see [`SegmentWriter::fail`].
+    pub(crate) fn write_data_sync(
+        &mut self,
+        files: &[&SyncedFile],
+        stamp: &Stamp,
+    ) -> Result<Option<DataSync>> {
+        assert!(!self.is_recovering(), "a data-sync log needs a checkpoint before it");
+        let now = stamp.unsigned_seconds();
+        let built = commit::build_data_sync(&self.store, &mut self.base, files, now);
+        let Ok(Some((log, placed))) = built else { return Ok(None) };
+        self.write_log(&log, stamp)?;
+        self.state = State::InUse { data_sync_logs: true };
+        Ok(Some(DataSync { placed, blocks: log.len() }))
+    }
+
+    fn write_log(&mut self, log: &SealedLog, stamp: &Stamp) -> Result<()> {
+        self.mark_in_use(stamp)?;
+        log.addresses().for_each(|block| self.store.forget(block));
+        self.store.write_run(log.start, &log.pieces())?;
+        self.unflushed.get_or_insert(log.segment);
+        Ok(())
+    }
+
+    /// Makes everything durable that was written, as far as the mount wants that.
+    ///
+    /// # Errors
+    /// The device failed; see [`SegmentWriter::fail`].
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        if self.unflushed.is_some() && self.barrier {
+            self.store.flush()?;
+        }
+        self.unflushed = None;
+        self.flushes += 1;
+        self.withheld.durable(self.withheld.frees());
+        Ok(())
+    }
+
+    /// Completes a recovery whose checkpoint is durable.
+    ///
+    /// # Errors
+    /// The superblocks cannot be written.
+    pub(crate) fn finish_recovery(&mut self, stamp: &Stamp) -> Result<()> {
+        assert!(!self.is_recovering(), "a recovery is complete when its checkpoint is written");
+        // What was recovered is in the new checkpoint. But another process that has opened the
+        // volume as it was found still needs it there.
+        if !self.store.is_read_elsewhere() {
+            self.withheld.recovered();
+        }
+        self.write_in_use(stamp)
+    }
+
+    /// Says in the superblocks that the volume is in use, before the first log of a mount: recovery
+    /// looks for logs without a checkpoint only on a volume that was not left clean. A mount that
+    /// only looks at a volume does not pay for that, and leaves it as it was.
+    ///
+    /// # Errors
+    /// The superblocks cannot be written.
+    pub(crate) fn mark_in_use(&mut self, stamp: &Stamp) -> Result<()> {
+        match self.state {
+            State::Clean => {
+                self.state = State::InUse { data_sync_logs: false };
+                self.write_in_use(stamp)
+            }
+            // The superblocks have never called the volume clean.
+            State::Recovering | State::InUse { .. } => Ok(()),
+            State::Closed { .. } | State::Failed => {
+                panic!("nothing may be written to this log any more: {:?}", self.state)
+            }
+        }
+    }
+
+    fn write_in_use(&mut self, stamp: &Stamp) -> Result<()> {
+        self.superblocks.set_state(STATE_VALID, false);
+        let raw = self.superblocks.current_mut().raw_mut();
+        raw.s_mnt_count = U16::new(raw.s_mnt_count.get().saturating_add(1));
+        raw.s_mtime = U64::new(stamp.unsigned_seconds());
+        if raw.s_max_mnt_count.get() == 0 {
+            raw.s_max_mnt_count = U16::new(MOUNTS_BEFORE_CHECK);
+        }
+        self.aim_superblocks(stamp);
+        self.superblocks.write_all(self.store.device())
+    }
+
+    /// Whether the log has left the segment that the superblocks name.
+    pub(crate) fn superblocks_lag(&self) -> bool {
+        self.base.position.seq != self.superblock_seq
+    }
+
+    /// Whether a superblock should follow the log now.
+    pub(crate) fn superblock_is_due(&self, seconds: i64) -> bool {
+        self.superblocks_lag() && seconds - self.superblock_time >= SUPERBLOCK_INTERVAL
+    }
+
+    /// Lets the older superblock name the newest checkpoint, which must be durable.
+    ///
+    /// # Errors
+    /// The device failed; see [`SegmentWriter::fail`].
+    pub(crate) fn write_superblock(&mut self, stamp: &Stamp) -> Result<()> {
+        self.mark_in_use(stamp)?;
+        self.aim_superblocks(stamp);
+        self.superblocks.write_one(self.store.device())
+    }
+
+    /// Lets both superblocks name the newest checkpoint, which must be durable.
+    ///
+    /// # Errors
+    /// As [`SegmentWriter::write_superblock`].
+    pub(crate) fn write_superblocks(&mut self, stamp: &Stamp) -> Result<()> {
+        self.write_superblock(stamp)?;
+        self.write_superblock(stamp)
+    }
+
+    /// Lets the superblock in memory name the newest checkpoint.
+    fn aim_superblocks(&mut self, stamp: &Stamp) {
+        assert!(self.unflushed.is_none(), "a superblock names only what is durable");
+        let per_segment = u64::from(self.store.geometry().blocks_per_segment);
+        let free = self.base.clean_segments.saturating_mul(per_segment);
+        let (block, cno) = (self.base.last_log, self.cno());
+        let seq = self.base.position.seq;
+        let superblock = self.superblocks.current_mut();
+        stamp.lifetime.encode(superblock.raw_mut());
+        superblock.set_last_log(LogCursor { block, seq, cno });
+        superblock.raw_mut().s_free_blocks_count = U64::new(free);
+        superblock.raw_mut().s_wtime = U64::new(stamp.unsigned_seconds());
+        self.superblock_seq = seq;
+        self.superblock_time = stamp.seconds;
+    }
+
+    /// Closes the log after its last checkpoint, which must be durable. `clean`: the next mount has
+    /// nothing to look for.
+    ///
+    /// # Errors
+    /// The superblocks cannot be written.
+    pub(crate) fn close(&mut self, clean: bool, stamp: &Stamp) -> Result<()> {
+        let in_use = match self.state {
+            State::Clean => false,
+            State::InUse { data_sync_logs } => {
+                assert!(!data_sync_logs, "the last log of a volume is a checkpoint");
+                true
+            }
+            State::Recovering | State::Closed { .. } | State::Failed => {
+                panic!("this log cannot be closed: {:?}", self.state)
+            }
+        };
+        self.state = State::Closed { clean: clean || !in_use };
+        if !in_use || !clean {
+            return Ok(());
+        }
+        self.aim_superblocks(stamp);
+        self.superblocks.set_state(STATE_VALID, true);
+        self.superblocks.write_all(self.store.device())
+    }
+
+    /// Lets a closed log go on.
+    pub(crate) fn reopen(&mut self) {
+        self.state = match self.state {
+            State::Closed { clean: true } => State::Clean,
+            State::Closed { clean: false } => State::InUse { data_sync_logs: false },
+            state => panic!("only a closed log can be opened again: {state:?}"),
+        };
+    }
+
+    /// Stops writing because of an error, and leaves a note of it in the superblocks if they can be
+    /// written.
+    pub(crate) fn fail(&mut self) {
+        self.state = State::Failed;
+        self.superblocks.set_state(STATE_ERROR, true);
+        if let Err(error) = self.superblocks.write_all(self.store.device()) {
+            tracing::error!("cannot note the error in the superblocks: {error}");
+        }
+    }
+}
+
+/// Segments: which the cleaner takes and gives back, and where the volume ends.
+impl SegmentWriter {
+    /// Takes a clean segment out of the log's way, for logs next to the chain.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if there is none, damage of the sufile.
+    pub(crate) fn claim_segment(&mut self) -> Result<SegNum> {
+        let avoid = |segment| self.withheld.has(segment);
+        // Far from the segments that the log will take next.
+        let from = self.base.position.next.plus(self.store.geometry().nsegments / 2);
+        let found = self.base.sufile_edit.find_clean(self.source(), from, &avoid)?;
+        let segment = found.ok_or(Error::NoSpace)?;
+        self.withheld.claim(segment);
+        Ok(segment)
+    }
+
+    /// Takes back claimed segments that no checkpoint has come to use.
+    pub(crate) fn unclaim(&mut self, segments: &[SegNum]) {
+        segments.iter().for_each(|segment| self.withheld.unclaim(*segment));
+    }
+
+    /// How many checkpoints have freed segments, for [`SegmentWriter::frees_are_durable`].
+    pub(crate) fn frees(&self) -> u64 {
+        self.withheld.frees()
+    }
+
+    /// The first `frees` checkpoints that freed segments are durable, by a flush that began when they
+    /// had been written.
+    pub(crate) fn frees_are_durable(&mut self, frees: u64) {
+        self.withheld.durable(frees);
+    }
+
+    /// Whether freed segments still wait for readers in this process, or to become durable.
+    pub(crate) fn has_freed_segments(&self) -> bool {
+        self.withheld.has_freed()
+    }
+
+    /// Lets the log have freed segments that nobody in this process can be reading any more. Returns
+    /// whether there were any.
+    pub(crate) fn release_freed(&mut self) -> bool {
+        let mut segments = self.withheld.release();
+        segments.sort_unstable();
+        if self.discard {
+            self.discard(&segments);
+        }
+        !segments.is_empty()
+    }
+
+    /// Tells the device that segments hold nothing any more. A device that cannot do it is not
+    /// asked again.
+    fn discard(&mut self, sorted: &[SegNum]) {
+        let geometry = self.store.geometry();
+        for run in sorted.chunk_by(|a, b| a.plus(1) == *b) {
+            let (start, end) = (run[0], run[run.len() - 1]);
+            let (start, end) = (geometry.segment_start(start), geometry.segment_end(end));
+            let size = geometry.block_size.bytes64();
+            if let Err(error) = self.store.discard(start.0 * size, (end.0 - start.0) * size) {
+                tracing::warn!("discard is switched off: {error}");
+                self.discard = false;
+                return;
+            }
+        }
+    }
+
+    /// From `end.segment` on, no segment is taken any more, because the volume is about to end there;
+    /// `None`: all can be.
+    pub(crate) fn set_end(&mut self, end: Option<NewEnd>) {
+        self.withheld.set_end(end);
+    }
+
+    /// Whether the log is in one of the segments from `end` on, or will be next.
+    pub(crate) fn reaches(&self, end: SegNum) -> bool {
+        self.base.position.segment >= end || self.base.position.next >= end
+    }
+
+    /// Leaves the rest of the segment empty. Recovery looks into the next one then.
+    pub(crate) fn skip_rest_of_segment(&mut self) {
+        let segment = self.base.position.segment;
+        self.base.position.block = self.store.geometry().segment_end(segment);
+    }
+
+    /// Says in the superblocks that the number of segments is about to become `count`, and takes it
+    /// over. Everything must be durable.
+    ///
+    /// # Errors
+    /// As [`SegmentWriter::write_superblock`].
+    pub(crate) fn begin_resize(&mut self, count: u64, stamp: &Stamp) -> Result<()> {
+        let old = self.store.geometry().nsegments;
+        // Where the second superblock is now must not be written before it has moved.
+        let clean = 0;
+        self.withheld.set_end(Some(NewEnd { segment: SegNum(old.min(count)), clean }));
+        self.superblocks.set_state(STATE_RESIZE, true);
+        self.write_superblocks(stamp)?;
+        self.store.set_segments(count);
+        Ok(())
+    }
+
+    /// Lets the superblocks take over the new number of segments and the new size of the volume, the
+    /// one first that has to move. The checkpoint with the new sufile must be durable.
+    ///
+    /// # Errors
+    /// As [`SegmentWriter::write_superblock`].
+    pub(crate) fn finish_resize(&mut self, count: u64, bytes: u64, stamp: &Stamp) -> Result<()> {
+        self.superblocks.resize(count, bytes);
+        self.superblocks.set_state(STATE_RESIZE, false);
+        self.write_superblocks(stamp)?;
+        self.withheld.set_end(None);
+        Ok(())
+    }
+}
