@@ -31,8 +31,8 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
 pub(crate) use self::data_sync::{SyncedFile, build_data_sync};
-pub(crate) use self::metadata_changes::{FilledSegment, MetadataChanges};
-pub(crate) use self::moved::{Beside, MovedBlock, MovedLogs, build_moved};
+pub(crate) use self::metadata_changes::{FilledSegment, MetadataChanges, MetadataOutcome};
+pub(crate) use self::moved::{MovedBlock, MovedLogs, OffChain, build_moved};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::bmap::edit::{PROVISIONAL_DATA, Rewritten, Update, rewrite};
 use crate::bmap::{Pointers, Source};
@@ -187,7 +187,7 @@ pub(crate) fn build(store: &Store, base: &Base, request: &Request<'_>) -> Result
     let (cpfile, deleted) = build.cpfile(base, cno, entry, changes)?;
     let laid_out = build.lay_out(base, changes, withheld)?;
     let only_cleaning = !user_files && !changes.cleaned.is_empty();
-    let outcome = Outcome {
+    let decided = Decided {
         tree,
         cpfile,
         ifile_inode,
@@ -196,7 +196,7 @@ pub(crate) fn build(store: &Store, base: &Base, request: &Request<'_>) -> Result
         user_blocks,
         nongc_ctime: if only_cleaning { base.super_root.nongc_ctime } else { now },
     };
-    laid_out.finish(store, base, build.payload, outcome, now)
+    laid_out.finish(store, base, build.payload, decided, now)
 }
 
 /// Data blocks of user files.
@@ -206,7 +206,7 @@ fn user_blocks(payload: &[Payload]) -> u64 {
 }
 
 /// What the first two steps of a commit have decided.
-struct Outcome {
+struct Decided {
     tree: TreeRoot,
     cpfile: RawInode,
     ifile_inode: RawInode,
@@ -510,7 +510,7 @@ impl LaidOut {
         store: &Store,
         base: &Base,
         mut payload: Vec<Payload>,
-        outcome: Outcome,
+        decided: Decided,
         now: u64,
     ) -> Result<Commit> {
         let source = Source { store, pointers: Pointers::Virtual(&base.dat) };
@@ -532,9 +532,9 @@ impl LaidOut {
         let mut dat_inode = base.super_root.dat;
         set_map(&mut dat_inode, &self.dat_map.root, self.dat_map.block_delta, store)?;
         let super_root = SuperRoot {
-            nongc_ctime: outcome.nongc_ctime,
+            nongc_ctime: decided.nongc_ctime,
             dat: dat_inode,
-            cpfile: outcome.cpfile,
+            cpfile: decided.cpfile,
             sufile: self.sufile_inode,
         };
         let logs = self.seal(store, &payload, &super_root, now);
@@ -544,11 +544,11 @@ impl LaidOut {
         let last_log = self.plan.logs.last().map_or(base.last_log, |log| log.start);
         let metadata = metadata(&self.plan, &payload);
         let base = Base {
-            tree: Arc::new(outcome.tree),
+            tree: Arc::new(decided.tree),
             dat_edit: self.dat.restart(&dat),
             dat,
             super_root,
-            ifile_inode: outcome.ifile_inode,
+            ifile_inode: decided.ifile_inode,
             position,
             last_log,
             clean_segments: self.sufile.clean_segments(source)?,
@@ -556,11 +556,11 @@ impl LaidOut {
         };
         let effects = Effects {
             cno: base.tree.cno,
-            inodes: outcome.inodes,
+            inodes: decided.inodes,
             written: logs.iter().map(|log| (log.segment, log.len())).collect(),
             events,
-            deleted_checkpoints: outcome.deleted_checkpoints,
-            user_blocks: outcome.user_blocks,
+            deleted_checkpoints: decided.deleted_checkpoints,
+            user_blocks: decided.user_blocks,
         };
         Ok(Commit { logs, base, metadata, effects })
     }

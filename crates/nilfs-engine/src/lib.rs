@@ -35,7 +35,7 @@ pub use cleaner::options::{
 pub use error::{Error, Result};
 pub use files::Files;
 pub use fs::admin::DeletedCheckpoints;
-pub use fs::cleaning::defrag::Defragmented;
+pub use fs::defragment::Defragmented;
 pub use fs::resize::ResizeProgress;
 pub use fs::{
     Attr, Background, DirEntry, Entry, Filesystem, Inode, InodeRef, MountOptions, NewInode,

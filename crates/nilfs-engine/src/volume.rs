@@ -10,8 +10,8 @@ use nilfs_ondisk::superblock::{LogCursor, RawSuperblock, STATE_RESIZE, Superbloc
 use nilfs_ondisk::{Cno, FormatError, Geometry, SegNum, Seq};
 
 use crate::bmap::{Pointers, Source};
-use crate::cleaner::liveness::Protection;
-use crate::cleaner::relocate::Judge;
+use crate::cleaner::protection::Protection;
+use crate::cleaner::victim::Judge;
 use crate::dat::Dat;
 use crate::error::{Error, Locate, Result};
 use crate::log::chain::ChainedLog;

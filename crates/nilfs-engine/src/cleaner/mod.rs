@@ -1,8 +1,218 @@
-//! Taking space back: what is alive, which segments are worth cleaning, what must be moved out of
-//! them (docs/format.md §22). Here is only looking and judging; `fs/cleaning.rs` does it.
+//! The cleaner: taking space back (docs/format.md §22). Live blocks are moved out of victims, then a
+//! checkpoint names their new places and frees the victims.
+//!
+//! Moved blocks do not go into the chain of logs. They fill segments of their own next to it, which
+//! no recovery looks at: so what is cold stays apart from what is fresh, the log is locked only
+//! for the small commit at the end, and whatever is interrupted leaves clean segments behind.
+//!
+//! # What may be written before what
+//!
+//! 1. The moved blocks, then a flush: no checkpoint may name blocks that are not durable.
+//! 2. The checkpoint that names them, then a flush: until then a recovery would look for them in the
+//!    victims.
+//! 3. The victims can be written again when nobody holds a view from before the checkpoint.
+//!
+//! # What it knows
+//!
+//! The cleaner has its state and its locks here. It knows nothing of files, names and inodes in
+//! memory: of the mounted volume it sees what [`Mounted`] says, above all the owner of the log.
 
-pub(crate) mod liveness;
+pub(crate) mod live_blocks;
+mod moving;
 pub mod options;
 pub(crate) mod policy;
-pub(crate) mod relocate;
-pub(crate) mod table;
+pub(crate) mod protection;
+mod schedule;
+pub(crate) mod segment_table;
+mod step;
+pub(crate) mod victim;
+
+use nilfs_ondisk::{Cno, Geometry, SegNum};
+
+use self::live_blocks::Tracking;
+use self::options::{CleanerOptions, CleanerTotals};
+use self::protection::Protection;
+use self::schedule::Control;
+use self::step::StepState;
+use crate::commit::{Effects, MetadataChanges, MetadataOutcome};
+use crate::error::Result;
+use crate::fs::space::Space;
+use crate::host::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::host::{Condvar, Mutex, MutexGuard, Rank};
+use crate::log::segment_writer::SegmentWriter;
+use crate::store::Store;
+
+/// What the cleaner sees of the mounted volume.
+pub(crate) trait Mounted {
+    fn store(&self) -> &Store;
+
+    fn space(&self) -> &Space;
+
+    /// The time (s since 1970).
+    fn seconds(&self) -> u64;
+
+    /// Changes that programs have made so far: tells whether the volume is idle.
+    fn changes(&self) -> u64;
+
+    /// How often programs have asked for durability.
+    fn syncs(&self) -> u64;
+
+    /// Bytes of changes that programs may have in memory. A step of the cleaner takes no more.
+    fn dirty_limit(&self) -> u64;
+
+    /// Whether the device is told to make durable what was written.
+    fn barrier(&self) -> bool;
+
+    /// Checkpoints that somebody looks at or is about to make snapshots of.
+    fn kept_checkpoints(&self) -> Vec<Cno>;
+
+    fn is_read_only(&self) -> bool;
+
+    /// The log; `None` if the volume was mounted read-only.
+    fn log(&self) -> Option<&Mutex<SegmentWriter>>;
+
+    /// The log, if it can be written.
+    fn writable_log(&self) -> Result<MutexGuard<'_, SegmentWriter>>;
+
+    /// Makes a checkpoint of what programs have changed, if they have changed anything.
+    fn commit(&self) -> Result<Cno>;
+
+    /// Makes a checkpoint of changes of metadata and of everything that programs have changed.
+    fn commit_locked(
+        &self,
+        log: &mut SegmentWriter,
+        changes: &MetadataChanges,
+    ) -> Result<MetadataOutcome>;
+
+    /// Makes a checkpoint of changes of metadata, of no more than that if it can be.
+    fn commit_metadata(
+        &self,
+        log: &mut SegmentWriter,
+        changes: &MetadataChanges,
+    ) -> Result<MetadataOutcome>;
+
+    /// Makes everything durable that is in the log.
+    fn flush_locked(&self, log: &mut SegmentWriter) -> Result<()>;
+
+    /// Lets both superblocks name the newest checkpoint, which must be durable.
+    fn write_superblocks(&self, log: &mut SegmentWriter) -> Result<()>;
+
+    /// Passes on the result of writing; after an error nothing is written any more.
+    fn or_stop(&self, log: &mut SegmentWriter, result: Result<()>) -> Result<()>;
+
+    /// Lets the log have freed segments, as far as nobody in this process can be reading there.
+    fn release_freed(&self, log: &mut SegmentWriter);
+
+    /// Takes over what the log has room for.
+    fn refresh_space(&self, log: &SegmentWriter);
+}
+
+/// The state of the cleaner of a mounted volume.
+#[derive(Debug)]
+pub(crate) struct Cleaner {
+    work: Mutex<StepState>,
+    control: Mutex<Control>,
+    condition: Condvar,
+    totals: Mutex<CleanerTotals>,
+    gathering: Mutex<()>,
+    live_blocks: Mutex<Tracking>,
+    /// How often a snapshot was made or given up, or a tree opened.
+    snapshot_changes: AtomicU64,
+    /// The last step was not done, because another process was reading.
+    held_up: AtomicBool,
+}
+
+/// The cleaner together with the volume that it cleans.
+#[derive(Clone, Copy)]
+pub(crate) struct Cleaning<'a> {
+    cleaner: &'a Cleaner,
+    volume: &'a dyn Mounted,
+    store: &'a Store,
+}
+
+/// No step of the cleaner is under way, or begins.
+pub(crate) struct Paused<'a> {
+    _work: MutexGuard<'a, StepState>,
+}
+
+impl Cleaner {
+    pub(crate) fn new(options: CleanerOptions) -> Self {
+        Self {
+            work: Mutex::new(Rank::CleanerStep, StepState::default()),
+            control: Mutex::new(Rank::CleanerControl, Control::new(options)),
+            condition: Condvar::default(),
+            totals: Mutex::new(Rank::CleanerTotals, CleanerTotals::default()),
+            gathering: Mutex::new(Rank::CleanerGathering, ()),
+            live_blocks: Mutex::new(Rank::LiveBlocks, Tracking::default()),
+            snapshot_changes: AtomicU64::new(0),
+            held_up: AtomicBool::new(false),
+        }
+    }
+
+    /// The cleaner at work on its volume.
+    pub(crate) fn on<'a>(&'a self, volume: &'a dyn Mounted) -> Cleaning<'a> {
+        Cleaning { cleaner: self, volume, store: volume.store() }
+    }
+
+    pub(crate) fn totals(&self) -> CleanerTotals {
+        *self.totals.lock()
+    }
+
+    fn count(&self, change: impl FnOnce(&mut CleanerTotals)) {
+        change(&mut self.totals.lock());
+    }
+
+    /// Waits for the step that is under way, and keeps the next one from beginning.
+    pub(crate) fn pause(&self) -> Paused<'_> {
+        Paused { _work: self.work.lock() }
+    }
+
+    /// What is known of the blocks.
+    pub(crate) fn live_blocks(&self) -> MutexGuard<'_, Tracking> {
+        self.live_blocks.lock()
+    }
+
+    /// Takes note of a commit; called by the thread that has the log.
+    pub(crate) fn follow(&self, effects: &Effects, changes: &MetadataChanges, time: u64) {
+        self.live_blocks().follow(effects, changes, time);
+    }
+
+    /// Blocks that must be kept when there is no room; `None` if that is not known.
+    pub(crate) fn needed_blocks(&self) -> Option<u64> {
+        self.live_blocks().ready().map(|known| known.needed())
+    }
+
+    /// Live blocks, of any checkpoint, in the segments from `first` on; `None` if that is not known.
+    pub(crate) fn live_blocks_from(&self, first: SegNum, geometry: &Geometry) -> Option<u64> {
+        let mut state = self.live_blocks();
+        let table = &state.ready()?.table;
+        let everything = Protection::of_everything();
+        let segments = (first.0..geometry.nsegments).map(SegNum);
+        Some(segments.map(|segment| table.live(segment, &everything)).sum())
+    }
+
+    /// The volume has another size.
+    pub(crate) fn resized(&self, geometry: &Geometry) {
+        if let Some(known) = self.live_blocks().ready() {
+            known.table.resize(geometry);
+        }
+    }
+
+    /// Lets the cleaner take a new segment for moved blocks, if its own, or the one that its logs
+    /// name as the next, is `end` or comes after.
+    pub(crate) fn leave_segments_from(&self, end: SegNum) {
+        self.work.lock().leave_segments_from(end);
+    }
+
+    /// A snapshot is about to be made or given up, or a checkpoint is looked at from now on: a step
+    /// that is under way may have chosen what that needs, and begins anew. Called by the thread that
+    /// has the log.
+    pub(crate) fn snapshots_change(&self) {
+        self.snapshot_changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was, for a thread that has the log.
+    fn snapshot_changes(&self) -> u64 {
+        self.snapshot_changes.load(Ordering::Relaxed)
+    }
+}

@@ -6,6 +6,7 @@ use std::ops::Range;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, SegNum, VBlockNr};
 
 use crate::dat::Moved;
+use crate::error::Error;
 
 /// What a commit changes in the DAT, the cpfile and the sufile besides what follows from files.
 #[derive(Debug, Default)]
@@ -30,6 +31,15 @@ pub(crate) struct MetadataChanges {
     pub(crate) segments: Option<u64>,
     /// A checkpoint is wanted even if nothing has changed.
     pub(crate) checkpoint: bool,
+}
+
+/// What became of changes of metadata.
+#[derive(Debug, Default)]
+pub(crate) struct MetadataOutcome {
+    /// Why they are not done: there was no room for them, or something that they change cannot be
+    /// read.
+    pub(crate) refused: Option<Error>,
+    pub(crate) deleted_checkpoints: u64,
 }
 
 /// A segment next to the chain of logs that the cleaner has written.

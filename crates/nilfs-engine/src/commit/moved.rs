@@ -5,7 +5,7 @@ use nilfs_ondisk::summary::{BlockInfo, FileInfo, GC, LOGBGN, LOGEND};
 use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
 
 use crate::block::Block;
-use crate::cleaner::relocate::LiveBlock;
+use crate::cleaner::victim::LiveBlock;
 use crate::dat::Moved;
 use crate::log::layout::{LogPosition, plan};
 use crate::log::sealed::{Extras, Payload, SealedLog, seal};
@@ -19,7 +19,7 @@ pub(crate) struct MovedBlock {
 
 /// Where and under which names logs beside the chain are written.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Beside {
+pub(crate) struct OffChain {
     /// First free block of the first segment.
     pub(crate) start: BlockNr,
     /// The number, and the next segment, of the logs that the first segment has already.
@@ -47,7 +47,7 @@ pub(crate) struct MovedLogs {
 /// `None` if the segments do not suffice.
 pub(crate) fn build_moved(
     store: &Store,
-    beside: &Beside,
+    beside: &OffChain,
     segments: &[SegNum],
     blocks: &[MovedBlock],
 ) -> Option<MovedLogs> {

@@ -7,17 +7,17 @@ use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::{BlockNr, Cno, SegNum};
 use serde::{Deserialize, Serialize};
 
-use super::cleaning::Known;
 use super::space::{self, Cost, Effect};
 use super::{Filesystem, Stopped};
 use crate::checkpoints;
-use crate::cleaner::liveness::Protection;
-use crate::cleaner::options::{CleanerOrder, CleanerState, Loss, SnapshotUsage, Status, Usage};
-use crate::cleaner::table::SegmentTable;
+use crate::cleaner::live_blocks::LiveBlocks;
+use crate::cleaner::options::{CleanerState, Loss, SnapshotUsage, Status, Usage};
+use crate::cleaner::protection::Protection;
+use crate::cleaner::segment_table::SegmentTable;
 use crate::commit::{MetadataChanges, root_of};
 use crate::error::{Error, Result};
+use crate::host::Mutex;
 use crate::host::atomic::Ordering;
-use crate::host::{Mutex, MutexGuard};
 use crate::log::segment_writer::SegmentWriter;
 use crate::tree::{Kept, Tree};
 use crate::volume::CheckpointInfo;
@@ -56,7 +56,7 @@ impl Filesystem {
     pub fn set_snapshot(&self, cno: Cno, snapshot: bool) -> Result<()> {
         let pinned = self.pin(cno)?;
         self.admit_metadata_change(if snapshot { Effect::Grows } else { Effect::Frees })?;
-        let mut log = self.administer()?;
+        let mut log = self.writable_log()?;
         drop(pinned);
         if self.is_snapshot(&log, cno)? == snapshot {
             return Ok(());
@@ -102,7 +102,7 @@ impl Filesystem {
 
     /// Keeps a checkpoint from being given up for the room that its change into a snapshot takes.
     fn pin(&self, cno: Cno) -> Result<Kept> {
-        let log = self.administer()?;
+        let log = self.writable_log()?;
         self.is_snapshot(&log, cno)?;
         // A step that is under way may have chosen it; it begins anew.
         self.cleaner.snapshots_change();
@@ -121,7 +121,7 @@ impl Filesystem {
     /// [`Error::NoCheckpoint`] if the range has none, [`Error::ReadOnly`], damage, a device error.
     pub fn delete_checkpoints(&self, range: RangeInclusive<Cno>) -> Result<DeletedCheckpoints> {
         self.admit_metadata_change(Effect::Frees)?;
-        let mut log = self.administer()?;
+        let mut log = self.writable_log()?;
         let cpfile = root_of(&log.base().super_root.cpfile)?;
         let (first, last) = (*range.start(), *range.end());
         let end = Cno(last.0.saturating_add(1)).min(log.cno());
@@ -163,7 +163,7 @@ impl Filesystem {
 
     fn checkpoint_with(&self, changes: &MetadataChanges) -> Result<Cno> {
         self.admit_metadata_change(Effect::Changes)?;
-        let mut log = self.administer()?;
+        let mut log = self.writable_log()?;
         self.change_metadata(&mut log, changes)?;
         Ok(log.cno())
     }
@@ -181,7 +181,7 @@ impl Filesystem {
         let Some(_no_resize) = self.resizing.try_lock() else {
             return Err(Error::Invalid("the volume is being resized"));
         };
-        let _between_steps = self.cleaner.work();
+        let _between_steps = self.cleaner.pause();
         match read_only {
             true if self.is_read_only() => Ok(()),
             true => {
@@ -207,24 +207,6 @@ impl Filesystem {
     /// Whether nothing is written although nothing is wrong.
     pub(super) fn rests(&self) -> bool {
         matches!(*self.stopped.read(), Some(Stopped::ReadOnly | Stopped::Unmounted))
-    }
-
-    /// Gives the cleaner an order. Returns at once.
-    ///
-    /// # Errors
-    /// The volume cannot be written.
-    pub fn order_cleaner(&self, order: CleanerOrder) -> Result<()> {
-        self.check_writable()?;
-        self.cleaner.obey(order);
-        if matches!(order, CleanerOrder::Configure(_))
-            && let Some(log) = &self.log
-        {
-            // More or less may be kept from now on.
-            let log = log.lock();
-            self.count_needed();
-            self.refresh_space(&log);
-        }
-        Ok(())
     }
 
     /// How things are.
@@ -309,22 +291,22 @@ impl Filesystem {
         let period = self.cleaner.options().protection;
         let Some(log) = &self.log else {
             let view = self.view();
-            let known = Known::gather(&self.store, &view.dat, &self.super_root)?;
+            let known = LiveBlocks::gather(&self.store, &view.dat, &self.super_root)?;
             return Ok(self.count(&self.look(&known, period), |cno| known.time_of(cno)));
         };
         let look = self.look_at_log(log, period)?;
         // Counting takes a while on a large volume: nobody should have to wait for it.
-        Ok(self.count(&look, |cno| self.cleaner.known().ready()?.time_of(cno)))
+        Ok(self.count(&look, |cno| self.cleaner.live_blocks().ready()?.time_of(cno)))
     }
 
     /// What is to be counted, of one moment. Gathers what must be known for that.
     fn look_at_log(&self, log: &Mutex<SegmentWriter>, period: Duration) -> Result<Look> {
         for _ in 0..ATTEMPTS {
-            self.gather_knowledge()?;
+            self.cleaning().gather_live_blocks()?;
             // What is counted is of one moment.
             let _log = log.lock();
             let now = self.now().seconds as u64;
-            let mut state = self.cleaner.known();
+            let mut state = self.cleaner.live_blocks();
             match state.ready() {
                 Some(known) if known.covers(&known.protection(period, now)) => {
                     return Ok(self.look(known, period));
@@ -336,7 +318,7 @@ impl Filesystem {
         Err(Error::Invalid("the volume changes too fast to be counted; try again"))
     }
 
-    fn look(&self, known: &Known, period: Duration) -> Look {
+    fn look(&self, known: &LiveBlocks, period: Duration) -> Look {
         let free = self.space.free_blocks();
         Look {
             table: known.table.clone(),
@@ -386,10 +368,10 @@ impl Filesystem {
     /// # Errors
     /// The device cannot do it, or fails.
     pub fn trim(&self, from: u64, to: u64, minimum: u64) -> Result<u64> {
-        let mut log = self.administer()?;
+        let mut log = self.writable_log()?;
         // Nothing that the log could fall back to is given up.
         self.flush_locked(&mut log)?;
-        let clean = self.usages(&log)?.into_iter().filter(|(_, usage)| usage.is_clean());
+        let clean = log.segment_usages()?.into_iter().filter(|(_, usage)| usage.is_clean());
         let clean: Vec<SegNum> =
             clean.map(|(segment, _)| segment).filter(|it| !log.is_withheld(*it)).collect();
         let geometry = self.store.geometry();
@@ -411,14 +393,6 @@ impl Filesystem {
     fn admit_metadata_change(&self, effect: Effect) -> Result<()> {
         self.check_writable()?;
         self.admitted(Cost { pages: 0, inodes: METADATA_CHANGE_INODES, effect }, || Ok(()))
-    }
-
-    /// The log, for somebody who has a right to it.
-    pub(super) fn administer(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
-        match &self.log {
-            Some(log) => self.lock_writable(log),
-            None => Err(self.check_writable().err().unwrap_or(Error::NoSpace)),
-        }
     }
 
     /// A commit with changes of metadata, durable. Returns the number of checkpoints that were deleted.

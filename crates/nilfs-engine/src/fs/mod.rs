@@ -4,17 +4,18 @@
 
 pub(crate) mod admin;
 mod background;
-pub(crate) mod cleaning;
+mod cleaner;
 mod data;
+pub(crate) mod defragment;
 mod directory;
 mod file_sync;
 mod inode;
+mod inode_allocation;
+mod inode_table;
 mod names;
-mod numbers;
 pub(crate) mod resize;
-mod space;
+pub(crate) mod space;
 mod sync;
-mod table;
 mod types;
 
 use std::fmt;
@@ -35,15 +36,15 @@ pub use types::{
 };
 
 use self::background::Wakeup;
-use self::cleaning::Cleaner;
 use self::file_sync::SyncRequest;
 use self::inode::{Context, State};
-use self::numbers::InodeNumbers;
+use self::inode_allocation::InodeNumbers;
+use self::inode_table::Table;
 pub(crate) use self::space::total as total_blocks;
 use self::space::{Claim, Cost, Effect, Space};
 use self::sync::Exposed;
-use self::table::Table;
 use crate::block::BlockPool;
+use crate::cleaner::Cleaner;
 use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::host::{Instant, Mutex, Rank, RwLock, Timestamp};
@@ -545,11 +546,6 @@ impl Filesystem {
     fn ifile_layout(&self) -> Palloc {
         let geometry = self.store.geometry();
         Palloc::new(geometry.block_size, geometry.inode_size)
-    }
-
-    /// How often something has changed.
-    fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Relaxed)
     }
 
     fn claim(&self, cost: Cost) -> Option<Claim<'_>> {

@@ -8,8 +8,6 @@ use nilfs_ondisk::geometry::secondary_superblock;
 use serde::{Deserialize, Serialize};
 
 use super::Filesystem;
-use super::cleaning::Wish;
-use crate::cleaner::options::{Amount, Policy};
 use crate::commit::MetadataChanges;
 use crate::error::{Error, Result};
 use crate::log::segment_writer::SegmentWriter;
@@ -97,9 +95,9 @@ impl Filesystem {
     ) -> Result<()> {
         let end = SegNum(count);
         self.refuse_other_readers()?;
-        self.gather_knowledge()?;
+        self.cleaning().gather_live_blocks()?;
         let to_empty = self.leave_segments(end)?;
-        self.close_open_segment(end);
+        self.cleaner.leave_segments_from(end);
         let mut failures = 0;
         loop {
             let left = self.occupied_from(end)?;
@@ -107,17 +105,9 @@ impl Filesystem {
             if left == 0 {
                 break;
             }
-            let wish = Wish {
-                victims: 8,
-                policy: Policy::Greedy,
-                min_reclaimable: Amount::Count(0),
-                protection: None,
-                evacuate: Some(end),
-                shortage: None,
-            };
-            let freed = match self.clean_step(&wish) {
+            let freed = match self.cleaning().evacuate(end) {
                 Err(Error::NoSpace) => 0,
-                step => step?.freed,
+                freed => freed?,
             };
             failures = if freed == 0 { failures + 1 } else { 0 };
             if failures == ATTEMPTS {
@@ -127,7 +117,7 @@ impl Filesystem {
             if freed == 0 {
                 // The superblocks may still need a segment.
                 self.sync()?;
-                self.gather_knowledge()?;
+                self.cleaning().gather_live_blocks()?;
             }
         }
         self.refuse_other_readers()?;
@@ -137,7 +127,7 @@ impl Filesystem {
 
     /// Fails if another process reads the volume: it may need what is to be cut off.
     fn refuse_other_readers(&self) -> Result<()> {
-        match self.other_readers_leave() {
+        match self.cleaning().other_readers_leave() {
             true => Ok(()),
             false => Err(Error::Invalid(
                 "another process reads the volume, such as a mount of the past; unmount that before",
@@ -147,8 +137,8 @@ impl Filesystem {
 
     /// Lets the log go on before `end` only. Gives the number of segments in use behind.
     fn leave_segments(&self, end: SegNum) -> Result<u64> {
-        let mut log = self.administer()?;
-        let usages = self.usages(&log)?;
+        let mut log = self.writable_log()?;
+        let usages = log.segment_usages()?;
         let behind = usages.iter().filter(|(segment, _)| *segment >= end);
         let clean_behind = behind.clone().filter(|(_, usage)| usage.is_clean()).count() as u64;
         let in_use = behind.count() as u64 - clean_behind;
@@ -171,11 +161,7 @@ impl Filesystem {
         let geometry = self.store.geometry();
         let per_segment = u64::from(geometry.blocks_per_segment);
         let clean = log.base().clean_segments.saturating_sub(clean_behind);
-        let mut state = self.cleaner.known();
-        let Some(known) = state.ready() else { return Ok(()) };
-        let everything = crate::cleaner::liveness::Protection::of_everything();
-        let behind = (end.0..geometry.nsegments).map(SegNum);
-        let live: u64 = behind.map(|segment| known.table.live(segment, &everything)).sum();
+        let Some(live) = self.cleaner.live_blocks_from(end, &geometry) else { return Ok(()) };
         let kept = self.space.reserved_blocks().div_ceil(per_segment);
         let needed = (live + live / 48).div_ceil(per_segment) + kept;
         match needed.checked_sub(clean) {
@@ -186,8 +172,8 @@ impl Filesystem {
 
     /// Segments in use from `end` on.
     fn occupied_from(&self, end: SegNum) -> Result<u64> {
-        let mut log = self.administer()?;
-        let usages = self.usages(&log)?;
+        let mut log = self.writable_log()?;
+        let usages = log.segment_usages()?;
         let behind = usages.iter().filter(|(segment, _)| *segment >= end);
         let clean = behind.clone().filter(|(_, usage)| usage.is_clean()).count() as u64;
         log.set_end(Some(NewEnd { segment: end, clean }));
@@ -198,8 +184,8 @@ impl Filesystem {
     /// Takes over the new number of segments: the sufile, then the superblocks, the one that has to
     /// move first.
     fn finish_resize(&self, count: u64, bytes: u64, changes: MetadataChanges) -> Result<()> {
-        self.wait_for_readers();
-        let mut log = self.administer()?;
+        self.cleaning().wait_for_readers();
+        let mut log = self.writable_log()?;
         self.flush_locked(&mut log)?;
         let begun = log.begin_resize(count, &self.stamp());
         self.or_stop(&mut log, begun)?;
@@ -210,9 +196,7 @@ impl Filesystem {
         let finished = log.finish_resize(count, bytes, &self.stamp());
         self.or_stop(&mut log, finished)?;
         let geometry = self.store.geometry();
-        if let Some(known) = self.cleaner.known().ready() {
-            known.table.resize(&geometry);
-        }
+        self.cleaner.resized(&geometry);
         self.refresh_space(&log);
         Ok(())
     }

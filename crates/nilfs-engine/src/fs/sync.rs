@@ -11,7 +11,7 @@ use nilfs_ondisk::{BlockSize, Cno, FileBlock};
 use super::inode::{Inode, InodeRef};
 use super::{Filesystem, Stopped};
 use crate::checkpoints;
-use crate::commit::{self, Effects, Frozen, MetadataChanges};
+use crate::commit::{self, Effects, Frozen, MetadataChanges, MetadataOutcome};
 use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicU64, Ordering};
 use crate::host::{Mutex, MutexGuard};
@@ -56,15 +56,6 @@ impl Exposed {
         self.pages.store(0, Ordering::Relaxed);
         self.since.fetch_max(self.frozen.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-}
-
-/// What a commit has done besides making a checkpoint.
-#[derive(Debug, Default)]
-pub(super) struct Outcome {
-    /// Why the changes of metadata are not done: there was no room for them, or something that they
-    /// change cannot be read.
-    pub(super) refused: Option<Error>,
-    pub(super) deleted_checkpoints: u64,
 }
 
 impl Filesystem {
@@ -120,6 +111,14 @@ impl Filesystem {
             self.write_superblock(&mut log)?;
         }
         Ok(())
+    }
+
+    /// The log, if the volume was mounted to be written and still can be.
+    pub(super) fn writable_log(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
+        match &self.log {
+            Some(log) => self.lock_writable(log),
+            None => Err(Error::ReadOnly { reason: Stopped::ReadOnly.to_string() }),
+        }
     }
 
     /// The log, when everybody before has left it. They may have failed, and then nobody may believe
@@ -191,14 +190,14 @@ impl Filesystem {
         &self,
         log: &mut SegmentWriter,
         changes: &MetadataChanges,
-    ) -> Result<Outcome> {
+    ) -> Result<MetadataOutcome> {
         self.release_freed(log);
         let now = self.now().seconds as u64;
         let (frozen, freeze) = self.freeze();
         if frozen.is_empty() && changes.is_empty() && !log.is_recovering() {
             self.space.thaw();
             self.set_committed(freeze, now);
-            return Ok(Outcome::default());
+            return Ok(MetadataOutcome::default());
         }
         let flushes = log.flushes();
         let written = log.write_checkpoint(&frozen, changes, &self.stamp());
@@ -229,7 +228,7 @@ impl Filesystem {
         &self,
         log: &mut SegmentWriter,
         changes: &MetadataChanges,
-    ) -> Result<Outcome> {
+    ) -> Result<MetadataOutcome> {
         if log.has_data_sync_logs() {
             return self.commit_locked(log, changes);
         }
@@ -321,11 +320,11 @@ impl Filesystem {
         changes: &MetadataChanges,
         written: Written,
         now: u64,
-    ) -> Outcome {
+    ) -> MetadataOutcome {
         let Written { effects, refused } = written;
         let Some(effects) = effects else {
             self.space.thaw();
-            return Outcome { refused, deleted_checkpoints: 0 };
+            return MetadataOutcome { refused, deleted_checkpoints: 0 };
         };
         self.account(&effects);
         let done = if refused.is_none() { changes } else { &MetadataChanges::default() };
@@ -348,7 +347,7 @@ impl Filesystem {
         for _ in 0..parts {
             self.table.lock().evict(EVICTED_AT_ONCE);
         }
-        Outcome { refused, deleted_checkpoints: effects.deleted_checkpoints }
+        MetadataOutcome { refused, deleted_checkpoints: effects.deleted_checkpoints }
     }
 
     /// Counts what a commit has written.

@@ -14,7 +14,7 @@ pub(crate) enum Rank {
     /// What one step of the cleaner leaves to the next; held during a step.
     CleanerStep,
     /// Held by the thread that gathers what the cleaner knows of the blocks.
-    CleanerKnowledge,
+    CleanerGathering,
     /// The end of the log and what its writer knows; held during a commit.
     Log,
     /// Shared by every operation that changes something; exclusive for the moment in which a commit

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 
 use nilfs_ondisk::lifetime::Lifetime;
+use nilfs_ondisk::segment_usage::RawSegmentUsage;
 use nilfs_ondisk::superblock::{LogCursor, STATE_ERROR, STATE_RESIZE, STATE_VALID, Superblock};
 use nilfs_ondisk::{Cno, SegNum, Seq};
 use zerocopy::little_endian::{U16, U64};
@@ -27,7 +28,7 @@ use crate::commit::{self, Base, Effects, Frozen, MetadataChanges, Request, Synce
 use crate::dat::DatEdit;
 use crate::error::{Error, Result};
 use crate::overlay::Placed;
-use crate::segments::SufileEdit;
+use crate::segments::{self, SufileEdit};
 use crate::store::Store;
 use crate::superblocks::SuperblockWriter;
 use crate::tree::{Era, View};
@@ -231,6 +232,15 @@ impl SegmentWriter {
     /// Whether a segment may not be written, although it is clean.
     pub(crate) fn is_withheld(&self, segment: SegNum) -> bool {
         self.withheld.has(segment)
+    }
+
+    /// The usages of all segments, as the newest checkpoint has them.
+    ///
+    /// # Errors
+    /// The sufile cannot be read.
+    pub(crate) fn segment_usages(&self) -> Result<Vec<(SegNum, RawSegmentUsage)>> {
+        let sufile = commit::root_of(&self.base.super_root.sufile)?;
+        segments::usages(self.source(), &sufile, SegNum(0)).collect()
     }
 
     /// Whether the next checkpoint completes a recovery, and so is written in any case.

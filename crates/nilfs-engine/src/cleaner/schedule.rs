@@ -3,17 +3,15 @@
 
 use std::time::Duration;
 
-use super::super::Filesystem;
-use super::super::space::{Cost, Effect};
-use super::{Knowledge, Shortage, Step, Wish, Work};
-use crate::cleaner::options::{
-    Amount, CleanerOptions, CleanerOrder, CleanerState, CleanerTotals, ManualRun, Policy,
-    RunProgress,
+use super::options::{
+    Amount, CleanerOptions, CleanerOrder, CleanerState, ManualRun, Policy, RunProgress,
 };
-use crate::commit::{Effects, MetadataChanges};
+use super::step::{ReclaimParams, Shortage, Step};
+use super::{Cleaner, Cleaning};
 use crate::error::{Error, Result};
-use crate::host::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::host::{Condvar, Instant, Mutex, MutexGuard, Rank, sleep};
+use crate::fs::space::{Cost, Effect};
+use crate::host::atomic::Ordering;
+use crate::host::{Instant, sleep};
 
 /// Without changes for so long, a volume is idle.
 const IDLE: Duration = Duration::from_secs(1);
@@ -28,23 +26,9 @@ const MOST_LOOKS: u32 = 1000;
 /// How long a cleaner with nothing to wait for sleeps.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// The cleaner of a mounted volume.
-#[derive(Debug)]
-pub(crate) struct Cleaner {
-    work: Mutex<Work>,
-    control: Mutex<Control>,
-    condition: Condvar,
-    totals: Mutex<CleanerTotals>,
-    gathering: Mutex<()>,
-    live_blocks: Mutex<Knowledge>,
-    /// How often a snapshot was made or given up, or a tree opened.
-    snapshot_changes: AtomicU64,
-    /// The last step was not done, because another process was reading.
-    held_up: AtomicBool,
-}
-
+/// What the cleaner is to do and is doing.
 #[derive(Debug, Default)]
-struct Control {
+pub(super) struct Control {
     options: CleanerOptions,
     suspended: bool,
     /// What somebody has asked for.
@@ -66,7 +50,7 @@ struct Control {
 enum Task {
     Wait(Duration),
     Look,
-    Step { wish: Wish, pause: Pause, manual: bool },
+    Step { params: ReclaimParams, pause: Pause, manual: bool },
     Stop,
 }
 
@@ -78,7 +62,7 @@ struct Pause {
     share: f64,
 }
 
-impl Wish {
+impl ReclaimParams {
     fn of(run: &ManualRun, options: &CleanerOptions) -> Self {
         let victims = run.speed.map_or(options.segments_per_step, |speed| speed.segments);
         Self {
@@ -93,27 +77,15 @@ impl Wish {
     }
 }
 
-impl Cleaner {
-    pub(crate) fn new(options: CleanerOptions) -> Self {
-        let control = Control { options, ..Control::default() };
-        Self {
-            work: Mutex::new(Rank::CleanerStep, Work::default()),
-            control: Mutex::new(Rank::CleanerControl, control),
-            condition: Condvar::default(),
-            totals: Mutex::new(Rank::CleanerTotals, CleanerTotals::default()),
-            gathering: Mutex::new(Rank::CleanerKnowledge, ()),
-            live_blocks: Mutex::new(Rank::LiveBlocks, Knowledge::default()),
-            snapshot_changes: AtomicU64::new(0),
-            held_up: AtomicBool::new(false),
-        }
+impl Control {
+    pub(super) fn new(options: CleanerOptions) -> Self {
+        Self { options, ..Self::default() }
     }
+}
 
+impl Cleaner {
     pub(crate) fn options(&self) -> CleanerOptions {
         self.control.lock().options
-    }
-
-    pub(crate) fn totals(&self) -> CleanerTotals {
-        *self.totals.lock()
     }
 
     /// What it is doing, the run that was asked for, and when the last step ended (s).
@@ -131,50 +103,12 @@ impl Cleaner {
         (state, control.progress, control.last_step)
     }
 
-    /// What is known of the blocks. Nothing is locked while somebody has it.
-    pub(in crate::fs) fn known(&self) -> MutexGuard<'_, Knowledge> {
-        self.live_blocks.lock()
-    }
-
-    /// Takes note of a commit; called by the thread that has the log.
-    pub(in crate::fs) fn follow(&self, effects: &Effects, changes: &MetadataChanges, time: u64) {
-        self.known().follow(effects, changes, time);
-    }
-
-    /// Blocks that must be kept when there is no room; `None` if that is not known.
-    pub(in crate::fs) fn needed_blocks(&self) -> Option<u64> {
-        self.known().ready().map(|known| known.needed())
-    }
-
-    /// A snapshot is about to be made or given up, or has been.
-    pub(in crate::fs) fn snapshots_change(&self) {
-        self.snapshot_changes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How often that was, for a thread that has the log.
-    pub(in crate::fs) fn snapshot_changes(&self) -> u64 {
-        self.snapshot_changes.load(Ordering::Relaxed)
-    }
-
     /// Whether a step is under way.
     pub(crate) fn is_working(&self) -> bool {
         self.control.lock().working
     }
 
-    /// Held during a step.
-    pub(in crate::fs) fn work(&self) -> MutexGuard<'_, Work> {
-        self.work.lock()
-    }
-
-    /// Held by the one who gathers what the cleaner must know.
-    pub(super) fn gathering(&self) -> MutexGuard<'_, ()> {
-        self.gathering.lock()
-    }
-
-    pub(super) fn count(&self, change: impl FnOnce(&mut CleanerTotals)) {
-        change(&mut self.totals.lock());
-    }
-
+    /// Takes an order.
     pub(crate) fn obey(&self, order: CleanerOrder) {
         let mut control = self.control.lock();
         match order {
@@ -202,7 +136,7 @@ impl Cleaner {
     }
 
     /// Lets it find out what could be reclaimed.
-    pub(in crate::fs) fn look(&self) {
+    pub(crate) fn look(&self) {
         let mut control = self.control.lock();
         control.look = true;
         control.called = true;
@@ -224,12 +158,12 @@ impl Cleaner {
     }
 }
 
-impl Filesystem {
+impl Cleaning<'_> {
     /// The life of the cleaner's thread.
-    pub(crate) fn run_cleaner(&self) {
-        let mut activity = (self.changes(), Instant::now());
+    pub(crate) fn run(&self) {
+        let mut activity = (self.volume.changes(), Instant::now());
         loop {
-            let changes = self.changes();
+            let changes = self.volume.changes();
             if changes != activity.0 {
                 activity = (changes, Instant::now());
             }
@@ -242,12 +176,12 @@ impl Filesystem {
                         tracing::error!("cannot find out what could be reclaimed: {error}");
                     }
                 }
-                Task::Step { wish, pause, manual } => {
+                Task::Step { params, pause, manual } => {
                     if manual {
                         self.begin_run();
                     }
                     let started = Instant::now();
-                    let step = self.noted_step(&wish);
+                    let step = self.noted_step(&params);
                     if manual {
                         self.note_progress(step.as_ref().copied().unwrap_or_default());
                     }
@@ -267,8 +201,8 @@ impl Filesystem {
         let options = control.options;
         let geometry = self.store.geometry();
         let per_segment = u64::from(geometry.blocks_per_segment);
-        let clean = self.space.free_blocks() / per_segment;
-        if control.stop || self.is_read_only() {
+        let clean = self.volume.space().free_blocks() / per_segment;
+        if control.stop || self.volume.is_read_only() {
             return if control.stop { Task::Stop } else { Task::Wait(LONG) };
         }
         if std::mem::take(&mut control.look) {
@@ -277,16 +211,17 @@ impl Filesystem {
         if let Some(run) = control.manual {
             let pause = run.speed.map_or(Duration::ZERO, |speed| speed.pause);
             let pause = Pause { least: pause, share: 0.0 };
-            return Task::Step { wish: Wish::of(&run, &options), pause, manual: true };
+            return Task::Step { params: ReclaimParams::of(&run, &options), pause, manual: true };
         }
         if control.suspended || !options.enabled {
             return Task::Wait(LONG);
         }
-        let spare = clean.saturating_sub(self.space.kept_blocks().div_ceil(per_segment));
+        let spare = clean.saturating_sub(self.volume.space().kept_blocks().div_ceil(per_segment));
         let segments = |amount: Amount| amount.of(geometry.nsegments, geometry.segment_bytes());
         let enough = segments(options.max_clean);
         let unused =
-            self.space.unused_blocks().saturating_sub(self.space.kept_blocks()) / per_segment;
+            self.volume.space().unused_blocks().saturating_sub(self.volume.space().kept_blocks())
+                / per_segment;
         let least = segments(options.min_clean).min(unused.div_ceil(4));
         // With no least number, there is never enough.
         if spare >= enough && segments(options.min_clean) > 0 {
@@ -312,35 +247,35 @@ impl Filesystem {
                 Pause { least: options.step_interval, share: 0.0 },
             ),
         };
-        let wish = Wish {
+        let params = ReclaimParams {
             victims: victims as usize,
             policy: options.policy,
             min_reclaimable,
             protection: Some(options.protection),
             evacuate: None,
             // It is better to give the past up now than to let a writer wait for that.
-            shortage: (self.space.shortage() > 0.0)
-                .then(|| Shortage { missing: self.space.missing(None), give_up: true }),
+            shortage: (self.volume.space().shortage() > 0.0)
+                .then(|| Shortage { missing: self.volume.space().missing(None), give_up: true }),
         };
-        Task::Step { wish, pause, manual: false }
+        Task::Step { params, pause, manual: false }
     }
 
     /// What was deleted a moment ago can be reclaimed only when a checkpoint knows of it.
     fn begin_run(&self) {
         let begins = std::mem::take(&mut self.cleaner.control.lock().begins);
-        if begins && let Err(error) = self.commit() {
+        if begins && let Err(error) = self.volume.commit() {
             tracing::error!("cannot make a checkpoint before cleaning: {error}");
         }
     }
 
     /// A step, with everything that people want to know about it.
-    fn noted_step(&self, wish: &Wish) -> Result<Step> {
+    fn noted_step(&self, params: &ReclaimParams) -> Result<Step> {
         self.cleaner.control.lock().working = true;
-        let step = self.clean_step(wish);
+        let step = self.clean_step(params);
         let mut control = self.cleaner.control.lock();
         control.working = false;
         if matches!(step, Ok(Step { freed: 1.., .. })) {
-            control.last_step = Some(self.now().seconds as u64);
+            control.last_step = Some(self.volume.seconds());
         }
         match &step {
             Ok(_) | Err(Error::NoSpace | Error::ReadOnly { .. }) => {}
@@ -351,7 +286,7 @@ impl Filesystem {
 
     fn note_progress(&self, step: Step) {
         let geometry = self.store.geometry();
-        let clean = self.space.free_blocks() / u64::from(geometry.blocks_per_segment);
+        let clean = self.volume.space().free_blocks() / u64::from(geometry.blocks_per_segment);
         let enough =
             |until: Amount| clean >= until.of(geometry.nsegments, geometry.segment_bytes());
         let mut control = self.cleaner.control.lock();
@@ -369,12 +304,12 @@ impl Filesystem {
     ///
     /// # Errors
     /// The volume cannot be written, damage, a device error.
-    pub fn clean(&self, run: &ManualRun) -> Result<u64> {
-        self.commit()?;
-        let wish = Wish::of(run, &self.cleaner.options());
+    pub(crate) fn clean(&self, run: &ManualRun) -> Result<u64> {
+        self.volume.commit()?;
+        let params = ReclaimParams::of(run, &self.cleaner.options());
         let mut freed = 0;
         loop {
-            let step = match self.noted_step(&wish) {
+            let step = match self.noted_step(&params) {
                 Err(Error::NoSpace) => Step::default(),
                 step => step?,
             };
@@ -395,20 +330,20 @@ impl Filesystem {
             return Ok(false);
         }
         // Enough may be clean, if it is only not known how much of the reserve is dead blocks.
-        if !self.space.may_fit(cost) {
+        if !self.volume.space().may_fit(cost) {
             self.count_reclaimable()?;
-            return Ok(self.space.may_fit(cost));
+            return Ok(self.volume.space().may_fit(cost));
         }
         let grows = cost.effect == Effect::Grows;
         let soft = !options.hard_protection && !options.protection.is_zero();
         let (mut gained, mut beside) = (false, 0);
         loop {
             // What was asked for may be more than a runway.
-            let missing = self.space.missing(Some(cost));
+            let missing = self.volume.space().missing(Some(cost));
             if missing == 0 {
                 return Ok(true);
             }
-            let lasting = Wish {
+            let lasting = ReclaimParams {
                 victims: options.urgent_segments_per_step as usize,
                 policy: options.policy,
                 min_reclaimable: options.min_reclaimable,
@@ -418,13 +353,14 @@ impl Filesystem {
             };
             // On a volume that is nearly full no segment gives back much, so little will do; and anything
             // will for an operation that does not fill it further.
-            let little = Wish { policy: Policy::Greedy, min_reclaimable: LITTLE_GAIN, ..lasting };
-            let anything = Wish { min_reclaimable: Amount::Count(1), ..little };
+            let little =
+                ReclaimParams { policy: Policy::Greedy, min_reclaimable: LITTLE_GAIN, ..lasting };
+            let anything = ReclaimParams { min_reclaimable: Amount::Count(1), ..little };
             let last = [Some(little), (!grows).then_some(anything)];
             let mut step = self.noted_step(&lasting);
-            for wish in last.into_iter().flatten().filter(|_| thorough && !gained) {
+            for params in last.into_iter().flatten().filter(|_| thorough && !gained) {
                 if matches!(step, Ok(Step { gained: 0, .. }) | Err(Error::NoSpace)) {
-                    step = self.noted_step(&wish);
+                    step = self.noted_step(&params);
                 }
             }
             match step {
@@ -436,7 +372,7 @@ impl Filesystem {
                 // What the commit of a step takes is known afterwards. If it was all that the step gave
                 // back, more of the past has to go.
                 Ok(_) | Err(Error::NoSpace)
-                    if thorough && soft && beside < self.space.unused_blocks() =>
+                    if thorough && soft && beside < self.volume.space().unused_blocks() =>
                 {
                     beside = (4 * beside).max(missing);
                 }
@@ -447,7 +383,7 @@ impl Filesystem {
     }
 
     /// Whether no other process reads the volume, after as long as a look may reasonably take.
-    pub(in crate::fs) fn other_readers_leave(&self) -> bool {
+    pub(crate) fn other_readers_leave(&self) -> bool {
         let mut looks = 0;
         // Who has stayed for so long does not leave in the next moment.
         let most = if self.cleaner.held_up.load(Ordering::Relaxed) { 1 } else { MOST_LOOKS };
@@ -468,12 +404,12 @@ impl Filesystem {
     }
 
     /// Waits until what was cleaned can be written, as long as a reader may reasonably take.
-    pub(in crate::fs) fn wait_for_readers(&self) {
-        let Some(log) = &self.log else { return };
+    pub(crate) fn wait_for_readers(&self) {
+        let Some(log) = self.volume.log() else { return };
         for _ in 0..MOST_LOOKS {
             {
                 let mut log = log.lock();
-                self.release_freed(&mut log);
+                self.volume.release_freed(&mut log);
                 if !log.has_freed_segments() {
                     return;
                 }

@@ -1,19 +1,15 @@
 //! Making files contiguous: what the cleaner does, with another goal. The blocks of a file move into
-//! a segment beside the chain of logs, in order; nobody else is touched.
+//! segments next to the chain of logs, in order; nothing else is touched.
 
 use std::ops::ControlFlow;
 
 use nilfs_ondisk::{FileBlock, VBlockNr};
 use serde::{Deserialize, Serialize};
 
-use super::super::Filesystem;
-use super::super::inode::InodeRef;
-use super::{Age, Ages, Harvest};
-use crate::cleaner::relocate::LiveBlock;
+use super::Filesystem;
+use super::inode::InodeRef;
+use crate::cleaner::victim::LiveBlock;
 use crate::error::Result;
-
-/// Blocks that are moved in one step.
-const STEP_BLOCKS: usize = 8192;
 
 /// What making a file contiguous has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,17 +37,7 @@ impl Filesystem {
         if before <= least.max(1) || blocks.len() as u64 > budget {
             return Ok(done);
         }
-        let mut work = self.cleaner.work();
-        for part in blocks.chunks(STEP_BLOCKS) {
-            let now = Age { modified: self.now().seconds as u64, blocks: 0 };
-            let ages = Ages { of_others: now, ..Ages::default() };
-            let mut harvest = Harvest { live: part.to_vec(), ages, ..Harvest::default() };
-            let contents = self.read_live(&mut harvest)?;
-            let moves = self.move_blocks(&mut work, &mut harvest, &contents)?;
-            done.moved += harvest.changes.moved.len() as u64;
-            self.finish_step(&mut work, None, harvest.changes, moves)?;
-        }
-        drop(work);
+        done.moved = self.cleaning().relocate(&blocks)?;
         done.extents_after = extents(&self.blocks_of(inode)?);
         Ok(done)
     }

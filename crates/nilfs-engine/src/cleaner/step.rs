@@ -1,44 +1,25 @@
-//! Cleaning segments: live blocks are moved out of victims, then a commit names their new places
-//! and gives the victims back.
-//!
-//! Moved blocks do not go into the chain of logs. They fill segments of their own beside it, which
-//! no recovery looks at: so what is cold stays apart from what is fresh, the log is locked only
-//! for the small commit at the end, and whatever is interrupted leaves clean segments behind.
-//!
-//! # What may be written before what
-//!
-//! 1. The moved blocks, then a flush: no checkpoint may name blocks that are not durable.
-//! 2. The commit that names them, then a flush: until then a recovery would look for them in the
-//!    victims.
-//! 3. The victims can be written again when nobody holds a view from before the commit.
-
-pub(crate) mod defrag;
-mod knowledge;
-mod moving;
-mod pace;
+//! A step of the cleaner: choosing victims, reading what is in them, having it moved, and freeing
+//! them by a checkpoint.
 
 use std::collections::{BTreeSet, HashMap};
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nilfs_ondisk::segment_usage::RawSegmentUsage;
 use nilfs_ondisk::{SegNum, Seq};
 
-pub(super) use self::knowledge::{Knowledge, Known};
-use self::moving::OpenSegment;
-pub(super) use self::pace::Cleaner;
-use super::Filesystem;
-use crate::cleaner::liveness::Protection;
-use crate::cleaner::options::{Amount, Policy};
-use crate::cleaner::policy::{self, Candidate};
-use crate::cleaner::relocate::{Content, Judge, LiveBlock, Refusal, merged};
-use crate::commit::{MetadataChanges, root_of};
+use super::Cleaning;
+use super::live_blocks::{LiveBlocks, Tracking};
+use super::moving::{Moves, OpenSegment};
+use super::options::{Amount, Policy};
+use super::policy::{self, Candidate};
+use super::protection::Protection;
+use super::victim::{Content, Judge, LiveBlock, Refusal, merged};
+use crate::commit::MetadataChanges;
 use crate::dat::Dat;
 use crate::error::{Error, Result};
-use crate::host::atomic::Ordering;
 use crate::host::{Instant, MutexGuard, sleep};
 use crate::log::segment_writer::SegmentWriter;
-use crate::segments;
 
 /// Numbers of moved and dead blocks that one commit takes up while programs wait for theirs.
 const PART_BLOCKS: usize = 1024;
@@ -47,11 +28,14 @@ const PART_BLOCKS: usize = 1024;
 /// segment must fit.
 const STEP_BYTES: u64 = 64 << 20;
 
+/// Segments that a step empties when they have to go.
+const EVACUATED_AT_ONCE: usize = 8;
+
 /// What one step leaves to the next.
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(super) struct StepState {
     /// Where moved blocks go.
-    open: Option<OpenSegment>,
+    pub(super) open: Option<OpenSegment>,
     /// Segments that are damaged and not looked at again.
     skipped: BTreeSet<SegNum>,
     /// How often programs had asked for durability when it ended.
@@ -60,7 +44,7 @@ pub(super) struct Work {
 
 /// What a step of the cleaner is to do.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wish {
+pub(super) struct ReclaimParams {
     /// Victims at most, and which of them first.
     pub(super) victims: usize,
     pub(super) policy: Policy,
@@ -105,7 +89,7 @@ struct Survey<'a> {
 }
 
 /// What a step works on, chosen while the log was locked.
-struct Choice {
+struct Selection {
     victims: Vec<Candidate>,
     candidates: u64,
     protection: Protection,
@@ -116,133 +100,151 @@ struct Choice {
 
 /// When content was last modified.
 #[derive(Debug, Clone, Copy, Default)]
-struct Age {
+pub(super) struct Age {
     /// The time (s).
-    modified: u64,
+    pub(super) modified: u64,
     /// Blocks written since.
-    blocks: u64,
+    pub(super) blocks: u64,
 }
 
 /// How old the content of segments is.
 #[derive(Debug, Default)]
-struct Ages {
-    of_victims: HashMap<SegNum, Age>,
-    of_others: Age,
+pub(super) struct Ages {
+    pub(super) of_victims: HashMap<SegNum, Age>,
+    pub(super) of_others: Age,
 }
 
 impl Ages {
-    fn of(&self, segment: SegNum) -> Age {
+    pub(super) fn of(&self, segment: SegNum) -> Age {
         self.of_victims.get(&segment).copied().unwrap_or(self.of_others)
     }
 }
 
 /// What was found in the victims.
 #[derive(Default)]
-struct Harvest {
-    changes: MetadataChanges,
-    live: Vec<LiveBlock>,
-    ages: Ages,
+pub(super) struct VictimBlocks {
+    pub(super) changes: MetadataChanges,
+    pub(super) live: Vec<LiveBlock>,
+    pub(super) ages: Ages,
     /// A superblock stands in the way.
-    needed: bool,
+    pub(super) needed: bool,
 }
 
-impl Filesystem {
+impl StepState {
+    /// Has moved blocks go to a new segment, if their own, or the one that its logs name as the next,
+    /// is `end` or comes after.
+    pub(super) fn leave_segments_from(&mut self, end: SegNum) {
+        self.open = self.open.filter(|open| open.segment < end && open.names() < end);
+    }
+}
+
+impl Cleaning<'_> {
+    /// Empties a few of the segments from `end` on, whatever there is to be gained. Returns how many
+    /// are clean now.
+    ///
+    /// # Errors
+    /// Damage of the volume, a device error; [`Error::NoSpace`] if there is no room for what must be
+    /// moved.
+    pub(crate) fn evacuate(&self, end: SegNum) -> Result<u64> {
+        let params = ReclaimParams {
+            victims: EVACUATED_AT_ONCE,
+            policy: Policy::Greedy,
+            min_reclaimable: Amount::Count(0),
+            protection: None,
+            evacuate: Some(end),
+            shortage: None,
+        };
+        Ok(self.clean_step(&params)?.freed)
+    }
+
     /// Cleans a few segments, if it is worth it.
     ///
     /// # Errors
     /// Damage of the volume, a device error.
-    pub(super) fn clean_step(&self, wish: &Wish) -> Result<Step> {
-        let mut work = self.cleaner.work();
-        // Nothing can be given back while they read: moving would only take room.
+    pub(super) fn clean_step(&self, params: &ReclaimParams) -> Result<Step> {
+        let mut work = self.cleaner.work.lock();
+        // Nothing can be freed while they read: moving would only take room.
         if !self.other_readers_leave() {
             return Ok(Step::default());
         }
-        self.gather_knowledge()?;
-        let Some(mut choice) = self.choose(&work, wish)? else { return Ok(Step::default()) };
-        let mut harvest = self.harvest(&mut work, &choice)?;
-        if harvest.needed {
-            choice.needed_from = self.free_superblocks()?;
-            harvest = self.harvest(&mut work, &choice)?;
+        self.gather_live_blocks()?;
+        let Some(mut selection) = self.choose(&work, params)? else { return Ok(Step::default()) };
+        let mut found = self.read_victims(&mut work, &selection)?;
+        if found.needed {
+            selection.needed_from = self.free_superblocks()?;
+            found = self.read_victims(&mut work, &selection)?;
         }
         let before = self.writable_blocks(&work);
-        let blocks = self.read_live(&mut harvest)?;
-        let moves = self.move_blocks(&mut work, &mut harvest, &blocks)?;
-        if harvest.changes.is_empty() {
-            return Ok(Step { candidates: choice.candidates, ..Step::default() });
+        let blocks = self.read_live(&mut found)?;
+        let moves = self.move_blocks(&mut work, &mut found, &blocks)?;
+        if found.changes.is_empty() {
+            return Ok(Step { candidates: selection.candidates, ..Step::default() });
         }
         let moved = blocks.len() as u64;
-        let valid = Some(choice.snapshot_changes);
-        let freed = self.finish_step(&mut work, valid, harvest.changes, moves)?;
+        let valid = Some(selection.snapshot_changes);
+        let freed = self.finish_step(&mut work, valid, found.changes, moves)?;
         self.wait_for_readers();
         let gained = self.writable_blocks(&work).saturating_sub(before);
-        Ok(Step { freed, gained, moved, candidates: choice.candidates })
+        Ok(Step { freed, gained, moved, candidates: selection.candidates })
     }
 
     /// Gathers what the cleaner must know, if that has not been done.
-    pub(super) fn gather_knowledge(&self) -> Result<()> {
-        let Some(log) = &self.log else { return Ok(()) };
-        let _alone = self.cleaner.gathering();
+    pub(crate) fn gather_live_blocks(&self) -> Result<()> {
+        let Some(log) = self.volume.log() else { return Ok(()) };
+        let _alone = self.cleaner.gathering.lock();
         let (base, _view) = {
             let log = log.lock();
-            let mut known = self.cleaner.known();
+            let mut known = self.cleaner.live_blocks();
             if known.ready().is_some() {
                 return Ok(());
             }
-            *known = Knowledge::Gathering(Vec::new());
+            *known = Tracking::Gathering(Vec::new());
             // What is being read must not be written again meanwhile.
             (log.base().clone(), log.view())
         };
-        let gathered = Known::gather(&self.store, &base.dat, &base.super_root);
+        let gathered = LiveBlocks::gather(self.store, &base.dat, &base.super_root);
         let log = log.lock();
-        let Knowledge::Gathering(waiting) = std::mem::take(&mut *self.cleaner.known()) else {
+        let Tracking::Gathering(waiting) = mem::take(&mut *self.cleaner.live_blocks()) else {
             return Ok(());
         };
         let mut known = gathered?;
-        waiting.iter().for_each(|news| known.follow(news));
-        *self.cleaner.known() = Knowledge::Ready(Box::new(known));
+        waiting.iter().for_each(|effects| known.follow(effects));
+        *self.cleaner.live_blocks() = Tracking::Ready(Box::new(known));
         self.count_needed();
-        self.refresh_space(&log);
+        self.volume.refresh_space(&log);
         Ok(())
     }
 
     /// Counts what must be kept when there is no room.
-    pub(super) fn count_needed(&self) {
-        let mut state = self.cleaner.known();
+    pub(crate) fn count_needed(&self) {
+        let mut state = self.cleaner.live_blocks();
         let Some(known) = state.ready() else { return };
         let options = self.cleaner.options();
         let period = if options.keeps_hard() { options.protection } else { Duration::ZERO };
-        let mut protection = known.protection(period, self.now().seconds as u64);
-        protection.kept.extend(self.trees.kept());
+        let mut protection = known.protection(period, self.volume.seconds());
+        protection.kept.extend(self.volume.kept_checkpoints());
         known.table.count(protection);
-    }
-
-    /// Lets the cleaner find out what could be reclaimed, unless that is known or being found out.
-    pub(super) fn look_for_reclaimable(&self) {
-        if self.log.is_some() && !self.space.knows_unused() && self.cleaner.options().enabled {
-            self.cleaner.look();
-        }
     }
 
     /// Looks at all segments that could be cleaned if checkpoints younger than `period` are kept;
     /// `None`: all checkpoints.
-    fn survey(&self, work: &Work, period: Option<Duration>) -> Result<Option<Survey<'_>>> {
-        let Some(log) = &self.log else { return Ok(None) };
-        let log = self.lock_writable(log)?;
-        let now = self.now().seconds as u64;
-        let usages = self.usages(&log)?;
+    fn survey(&self, work: &StepState, period: Option<Duration>) -> Result<Option<Survey<'_>>> {
+        let log = self.volume.writable_log()?;
+        let now = self.volume.seconds();
+        let usages = log.segment_usages()?;
         let active = [log.base().position.segment, log.base().position.next];
-        let mut state = self.cleaner.known();
+        let mut state = self.cleaner.live_blocks();
         let Some(known) = state.ready() else { return Ok(None) };
         let mut protection = match period {
             Some(period) => known.protection(period, now),
             None => Protection::of_everything(),
         };
-        protection.kept.extend(self.trees.kept());
+        protection.kept.extend(self.volume.kept_checkpoints());
         if !known.covers(&protection) {
             state.forget_all();
             drop(state);
             drop(log);
-            self.gather_knowledge()?;
+            self.gather_live_blocks()?;
             return self.survey(work, period);
         }
         if period.is_some() {
@@ -269,20 +271,20 @@ impl Filesystem {
 
     /// Counts what could be reclaimed.
     pub(super) fn count_reclaimable(&self) -> Result<()> {
-        self.gather_knowledge()?;
-        let log = self.administer()?;
+        self.gather_live_blocks()?;
+        let log = self.volume.writable_log()?;
         // Time passes, too.
         self.count_needed();
-        self.refresh_space(&log);
+        self.volume.refresh_space(&log);
         Ok(())
     }
 
-    fn choose(&self, work: &Work, wish: &Wish) -> Result<Option<Choice>> {
-        let Some(survey) = self.survey(work, wish.protection)? else { return Ok(None) };
+    fn choose(&self, work: &StepState, params: &ReclaimParams) -> Result<Option<Selection>> {
+        let Some(survey) = self.survey(work, params.protection)? else { return Ok(None) };
         let Survey { log, mut protection, mut candidates } = survey;
-        if let Some(shortage) = wish.shortage
+        if let Some(shortage) = params.shortage
             && !self.cleaner.options().hard_protection
-            && let Some(known) = self.cleaner.known().ready()
+            && let Some(known) = self.cleaner.live_blocks().ready()
         {
             let from = known.table.give_up(&protection, &candidates, shortage.missing);
             if from > protection.from && !shortage.give_up {
@@ -295,24 +297,24 @@ impl Filesystem {
         }
         let block = self.store.block_size().bytes64();
         let per_segment = u64::from(self.store.geometry().blocks_per_segment);
-        let in_memory = STEP_BYTES.min(self.options.dirty_limit) / block;
+        let in_memory = STEP_BYTES.min(self.volume.dirty_limit()) / block;
         let room = self.room_for_moving(work).min(in_memory.max(per_segment));
-        let least = wish.min_reclaimable.of(per_segment, block).max(1);
-        candidates.retain(|candidate| match wish.evacuate {
+        let least = params.min_reclaimable.of(per_segment, block).max(1);
+        candidates.retain(|candidate| match params.evacuate {
             Some(first) => candidate.segment >= first,
             None => candidate.gain(per_segment) >= least,
         });
         if candidates.is_empty() {
             return Ok(None);
         }
-        policy::rank(wish.policy, &mut candidates, per_segment);
+        policy::rank(params.policy, &mut candidates, per_segment);
         let count = candidates.len() as u64;
-        let mut victims = within_room(candidates, wish.victims, room);
-        if wish.evacuate.is_none() {
+        let mut victims = within_room(candidates, params.victims, room);
+        if params.evacuate.is_none() {
             let dat = log.base().super_root.dat.i_blocks.get() / self.store.block_size().sectors();
             victims.truncate(policy::cheapest(&victims, per_segment, dat));
         }
-        Ok(Some(Choice {
+        Ok(Some(Selection {
             candidates: count,
             victims,
             protection,
@@ -322,39 +324,33 @@ impl Filesystem {
         }))
     }
 
-    /// The usages of all segments, as the newest checkpoint has them.
-    pub(super) fn usages(&self, log: &SegmentWriter) -> Result<Vec<(SegNum, RawSegmentUsage)>> {
-        let sufile = root_of(&log.base().super_root.sufile)?;
-        segments::usages(log.source(), &sufile, SegNum(0)).collect()
-    }
-
     /// Reads the summaries of the victims.
-    fn harvest(&self, work: &mut Work, choice: &Choice) -> Result<Harvest> {
+    fn read_victims(&self, work: &mut StepState, selection: &Selection) -> Result<VictimBlocks> {
         let judge = Judge {
-            store: &self.store,
-            dat: &choice.dat,
-            protection: &choice.protection,
-            needed_from: choice.needed_from,
+            store: self.store,
+            dat: &selection.dat,
+            protection: &selection.protection,
+            needed_from: selection.needed_from,
         };
-        let mut harvest = Harvest::default();
+        let mut found = VictimBlocks::default();
         let mut lost = Vec::new();
-        for victim in &choice.victims {
+        for victim in &selection.victims {
             let content = judge.read(victim.segment, victim.filled)?;
             let content = content.and_then(|content| complete(content, victim));
             match content {
                 Ok(content) => {
                     let age = Age { modified: victim.modified, blocks: victim.age };
-                    harvest.ages.of_victims.insert(victim.segment, age);
-                    harvest.live.extend(content.live);
-                    harvest.changes.released.extend(content.dead);
-                    harvest.changes.dat_keys.extend(content.dat_keys);
-                    harvest.changes.cleaned.push(victim.segment);
+                    found.ages.of_victims.insert(victim.segment, age);
+                    found.live.extend(content.live);
+                    found.changes.released.extend(content.dead);
+                    found.changes.dat_keys.extend(content.dat_keys);
+                    found.changes.cleaned.push(victim.segment);
                     lost.extend(content.lost);
                 }
-                Err(Refusal::Needed) => harvest.needed = true,
+                Err(Refusal::Needed) => found.needed = true,
                 Err(Refusal::Unreadable(error)) => {
                     tracing::error!("segment {} is given up: {error}", victim.segment);
-                    harvest.changes.bad.push(victim.segment);
+                    found.changes.bad.push(victim.segment);
                 }
                 // A victim may be read twice.
                 Err(Refusal::Damaged(what)) if work.skipped.insert(victim.segment) => {
@@ -367,45 +363,37 @@ impl Filesystem {
                 Err(Refusal::Damaged(_)) => {}
             }
         }
-        harvest.changes.delete = merged(lost);
-        harvest.changes.released.sort_unstable();
-        harvest.changes.released.dedup();
-        harvest.live.sort_unstable_by_key(LiveBlock::order);
-        Ok(harvest)
+        found.changes.delete = merged(lost);
+        found.changes.released.sort_unstable();
+        found.changes.released.dedup();
+        found.live.sort_unstable_by_key(LiveBlock::order);
+        Ok(found)
     }
 
     /// Lets both superblocks name the newest checkpoint, so that recovery needs no older segment.
     /// Gives the number of the oldest that it needs.
     fn free_superblocks(&self) -> Result<Seq> {
-        let Some(log) = &self.log else { return Ok(Seq(0)) };
-        let mut log = self.lock_writable(log)?;
-        self.flush_locked(&mut log)?;
-        self.write_superblocks(&mut log)?;
+        let mut log = self.volume.writable_log()?;
+        self.volume.flush_locked(&mut log)?;
+        self.volume.write_superblocks(&mut log)?;
         Ok(log.oldest_named())
     }
 
-    /// Lets the cleaner take a new segment, if its own, or the one that its logs name as the next, is
-    /// `end` or behind.
-    pub(super) fn close_open_segment(&self, end: SegNum) {
-        let mut work = self.cleaner.work();
-        work.open = work.open.filter(|open| open.segment < end && open.names() < end);
-    }
-
     /// Blocks that can be moved: into the open segment and into clean ones.
-    fn room_for_moving(&self, work: &Work) -> u64 {
+    fn room_for_moving(&self, work: &StepState) -> u64 {
         let geometry = self.store.geometry();
         let per_segment = u64::from(geometry.blocks_per_segment);
         let open = work.open.map_or(0, |open| open.room(&geometry));
-        let clean = self.space.room_for_moving() / per_segment * per_segment;
+        let clean = self.volume.space().room_for_moving() / per_segment * per_segment;
         // Summaries take their part: one block of 1 KiB for 25 files, one at least.
         let all = open + clean;
         all.saturating_sub(all.div_ceil(25) + 1)
     }
 
     /// Blocks of clean segments, of the current one, and of the cleaner's own.
-    fn writable_blocks(&self, work: &Work) -> u64 {
+    fn writable_blocks(&self, work: &StepState) -> u64 {
         let open = work.open.map_or(0, |open| open.room(&self.store.geometry()));
-        self.space.free_blocks() + open
+        self.volume.space().free_blocks() + open
     }
 
     /// Commits what was prepared, and takes the victims out of use. Gives the number of these; none
@@ -414,23 +402,22 @@ impl Filesystem {
     ///
     /// While programs wait for their fsyncs, this is done in parts, so that none of them keeps the
     /// log for long.
-    fn finish_step(
+    pub(super) fn finish_step(
         &self,
-        work: &mut Work,
+        work: &mut StepState,
         snapshot_changes: Option<u64>,
         mut changes: MetadataChanges,
-        moves: moving::Moves,
+        moves: Moves,
     ) -> Result<u64> {
-        let Some(log) = &self.log else { return Ok(0) };
         let freed = changes.cleaned.len() as u64;
         let moved = changes.moved.len() as u64;
         let mut deleted = 0;
-        let syncs = self.syncs.load(Ordering::Relaxed);
-        let in_parts = std::mem::replace(&mut work.syncs, syncs) != syncs;
+        let syncs = self.volume.syncs();
+        let in_parts = mem::replace(&mut work.syncs, syncs) != syncs;
         loop {
             let part = if in_parts { changes.split_part(PART_BLOCKS) } else { None };
             let started = Instant::now();
-            let mut log = self.lock_writable(log)?;
+            let mut log = self.volume.writable_log()?;
             if snapshot_changes.is_some_and(|count| self.cleaner.snapshot_changes() != count) {
                 self.unclaim(&mut log, &moves);
                 return Ok(0);
@@ -449,10 +436,10 @@ impl Filesystem {
                 },
             };
             let outcome = match in_parts {
-                true => self.commit_metadata(&mut log, now)?,
+                true => self.volume.commit_metadata(&mut log, now)?,
                 // Nobody waits. Whatever programs have changed ends the life of blocks all over the
                 // DAT, as moving them does: one checkpoint writes these blocks of the DAT once.
-                false => self.commit_locked(&mut log, now)?,
+                false => self.volume.commit_locked(&mut log, now)?,
             };
             if let Some(error) = outcome.refused {
                 self.unclaim(&mut log, &moves);
@@ -465,7 +452,7 @@ impl Filesystem {
                 sleep(started.elapsed());
                 continue;
             }
-            if let Some(known) = self.cleaner.known().ready() {
+            if let Some(known) = self.cleaner.live_blocks().ready() {
                 let clock = known.table.clock();
                 for &(segment, age) in &moves.ages {
                     known.table.set_modified(segment, clock.saturating_sub(age));
@@ -486,20 +473,20 @@ impl Filesystem {
 
     /// Flushes, so that what was cleaned can be written again, without keeping the log from others.
     fn make_cleaned_durable(&self) -> Result<()> {
-        let Some(log) = &self.log else { return Ok(()) };
+        let Some(log) = self.volume.log() else { return Ok(()) };
         let frees = log.lock().frees();
         let flushed = self.flush_moved();
-        let mut log = self.lock_writable(log)?;
-        self.or_stop(&mut log, flushed)?;
+        let mut log = self.volume.writable_log()?;
+        self.volume.or_stop(&mut log, flushed)?;
         log.frees_are_durable(frees);
-        self.release_freed(&mut log);
+        self.volume.release_freed(&mut log);
         Ok(())
     }
 
     /// Gives back segments that were taken and are not in use yet.
-    fn unclaim(&self, log: &mut SegmentWriter, moves: &moving::Moves) {
+    fn unclaim(&self, log: &mut SegmentWriter, moves: &Moves) {
         log.unclaim(&moves.claimed);
-        self.refresh_space(log);
+        self.volume.refresh_space(log);
     }
 }
 

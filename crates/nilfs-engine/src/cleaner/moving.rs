@@ -1,19 +1,21 @@
-//! Moving live blocks: out of their segments into segments beside the chain of logs.
+//! Moving live blocks: out of their segments into segments next to the chain of logs.
 
 use std::collections::HashMap;
 
 use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
 
-use super::super::Filesystem;
-use super::{Age, Ages, Harvest, Work};
+use super::Cleaning;
+use super::step::{Age, Ages, StepState, VictimBlocks};
+use super::victim::LiveBlock;
 use crate::block::{Block, bytes_mut, zeroed};
-use crate::cleaner::relocate::LiveBlock;
-use crate::commit::{self, Beside, FilledSegment, MetadataChanges, MovedBlock, MovedLogs};
+use crate::commit::{self, FilledSegment, MetadataChanges, MovedBlock, MovedLogs, OffChain};
 use crate::dat::Moved;
 use crate::error::{Error, Result};
-use crate::host::atomic::Ordering;
 use crate::host::{Instant, sleep};
 use crate::log::sealed::SealedLog;
+
+/// Blocks that are moved in one step, if nothing but their places is to change.
+const RELOCATED_AT_ONCE: usize = 8192;
 
 /// Blocks that are read together at most.
 const READ_BLOCKS: usize = 256;
@@ -57,11 +59,28 @@ pub(super) struct Moves {
     pub(super) written: u64,
 }
 
-impl Filesystem {
+impl Cleaning<'_> {
+    /// Moves blocks into segments next to the chain of logs, in this order, and touches nothing
+    /// else. Returns how many were moved.
+    pub(crate) fn relocate(&self, blocks: &[LiveBlock]) -> Result<u64> {
+        let mut work = self.cleaner.work.lock();
+        let mut relocated = 0;
+        for part in blocks.chunks(RELOCATED_AT_ONCE) {
+            let now = Age { modified: self.volume.seconds(), blocks: 0 };
+            let ages = Ages { of_others: now, ..Ages::default() };
+            let mut found = VictimBlocks { live: part.to_vec(), ages, ..VictimBlocks::default() };
+            let contents = self.read_live(&mut found)?;
+            let moves = self.move_blocks(&mut work, &mut found, &contents)?;
+            relocated += found.changes.moved.len() as u64;
+            self.finish_step(&mut work, None, found.changes, moves)?;
+        }
+        Ok(relocated)
+    }
+
     /// Reads the blocks that must be moved. A segment with a block that cannot be read is given up;
     /// what can be read of it is moved all the same.
-    pub(super) fn read_live(&self, harvest: &mut Harvest) -> Result<Vec<MovedBlock>> {
-        let mut by_address = harvest.live.clone();
+    pub(super) fn read_live(&self, found: &mut VictimBlocks) -> Result<Vec<MovedBlock>> {
+        let mut by_address = found.live.clone();
         by_address.sort_unstable_by_key(|found| found.block);
         let mut contents = HashMap::with_capacity(by_address.len());
         let mut rest = &by_address[..];
@@ -74,7 +93,7 @@ impl Filesystem {
             match self.read_blocks(first.block, count) {
                 Ok(blocks) => contents.extend(run.iter().map(|found| found.block).zip(blocks)),
                 Err(Error::Device { .. }) => {
-                    self.read_one_by_one(run, &mut contents, &mut harvest.changes);
+                    self.read_one_by_one(run, &mut contents, &mut found.changes);
                 }
                 Err(error) => return Err(error),
             }
@@ -83,7 +102,7 @@ impl Filesystem {
         let with_content = |found: &LiveBlock| {
             contents.remove(&found.block).map(|content| MovedBlock { found: *found, content })
         };
-        Ok(harvest.live.iter().filter_map(with_content).collect())
+        Ok(found.live.iter().filter_map(with_content).collect())
     }
 
     fn read_blocks(&self, first: BlockNr, count: usize) -> Result<Vec<Block>> {
@@ -118,8 +137,8 @@ impl Filesystem {
     /// Writes the blocks beside the chain of logs, and makes them durable.
     pub(super) fn move_blocks(
         &self,
-        work: &mut Work,
-        harvest: &mut Harvest,
+        work: &mut StepState,
+        found: &mut VictimBlocks,
         blocks: &[MovedBlock],
     ) -> Result<Moves> {
         if blocks.is_empty() {
@@ -137,14 +156,14 @@ impl Filesystem {
             }
         };
         let geometry = self.store.geometry();
-        let averages = average_ages(|block| geometry.segment_of(block), &harvest.ages, &moved);
+        let averages = average_ages(|block| geometry.segment_of(block), &found.ages, &moved);
         let modified_in = |segment| match work.open {
             Some(open) if open.segment == segment => open.modified,
             _ => averages.get(&segment).map_or(0, |age| age.modified),
         };
-        harvest.changes.moved = moved;
-        harvest.changes.moved.sort_unstable_by_key(|moved| moved.vblocknr);
-        harvest.changes.filled = self.filled(&logs, modified_in);
+        found.changes.moved = moved;
+        found.changes.moved.sort_unstable_by_key(|moved| moved.vblocknr);
+        found.changes.filled = self.filled(&logs, modified_in);
         let (segment, block) = end;
         let head = logs.last().map_or((Seq(0), segment), |log| (log.seq, log.next));
         let open = OpenSegment { segment, block, head, modified: modified_in(segment) };
@@ -170,14 +189,14 @@ impl Filesystem {
                 open.map(|open| open.segment).into_iter().chain(claimed.iter().copied()).collect();
             let beside = self.beside(open, segments.first().copied());
             let built = beside
-                .and_then(|beside| commit::build_moved(&self.store, &beside, &segments, blocks));
+                .and_then(|beside| commit::build_moved(self.store, &beside, &segments, blocks));
             match built {
                 Some(built) => break built,
                 None => claimed.push(self.claim_segment()?),
             }
         };
         for log in &written.logs {
-            if let Err(error) = self.write_beside(log) {
+            if let Err(error) = self.write_off_chain(log) {
                 self.give_up(log.segment, &error);
                 return Err(error);
             }
@@ -188,17 +207,17 @@ impl Filesystem {
 
     /// Writes a log in small pieces. While programs are waiting for their fsyncs, each piece is made
     /// durable by itself and followed by a pause: the next fsync has to wait for one of them at most.
-    fn write_beside(&self, log: &SealedLog) -> Result<()> {
+    fn write_off_chain(&self, log: &SealedLog) -> Result<()> {
         log.addresses().for_each(|block| self.store.forget(block));
         let pieces = log.pieces();
         let mut at = log.start;
-        let mut syncs = self.syncs.load(Ordering::Relaxed);
+        let mut syncs = self.volume.syncs();
         for piece in pieces.chunks(PIECE_BLOCKS) {
             let started = Instant::now();
             self.store.write_run(at, piece)?;
             let bytes: usize = piece.iter().map(|slice| slice.len()).sum();
             at = at.plus((bytes / self.store.block_size().bytes()) as u64);
-            let now = self.syncs.load(Ordering::Relaxed);
+            let now = self.volume.syncs();
             if now != std::mem::replace(&mut syncs, now) {
                 self.flush_moved()?;
                 sleep(started.elapsed());
@@ -208,32 +227,33 @@ impl Filesystem {
     }
 
     pub(super) fn flush_moved(&self) -> Result<()> {
-        if self.options.barrier { self.store.flush() } else { Ok(()) }
+        if self.volume.barrier() { self.store.flush() } else { Ok(()) }
     }
 
     /// The names under which logs are written, from the first segment on.
-    fn beside(&self, open: Option<OpenSegment>, first: Option<SegNum>) -> Option<Beside> {
-        let log = self.log.as_ref()?.lock();
+    fn beside(&self, open: Option<OpenSegment>, first: Option<SegNum>) -> Option<OffChain> {
+        let log = self.volume.log()?.lock();
         let start = self.store.geometry().segment_start(first?);
-        Some(Beside {
+        Some(OffChain {
             start: open.map_or(start, |open| open.block),
             first: open.map(|open| open.head),
             seq: log.base().position.seq,
             next: log.base().position.next,
             cno: log.cno().plus(1),
-            now: self.now().seconds as u64,
+            now: self.volume.seconds(),
         })
     }
 
     /// Takes a clean segment for moved blocks.
     fn claim_segment(&self) -> Result<SegNum> {
-        let Some(log) = &self.log else { return Err(Error::NoSpace) };
-        let mut log = self.lock_writable(log)?;
-        if self.space.room_for_moving() < u64::from(self.store.geometry().blocks_per_segment) {
+        let mut log = self.volume.writable_log()?;
+        if self.volume.space().room_for_moving()
+            < u64::from(self.store.geometry().blocks_per_segment)
+        {
             return Err(Error::NoSpace);
         }
         let segment = log.claim_segment()?;
-        self.refresh_space(&log);
+        self.volume.refresh_space(&log);
         Ok(segment)
     }
 
@@ -241,21 +261,21 @@ impl Filesystem {
     /// can still be read.
     fn give_up(&self, segment: SegNum, error: &Error) {
         tracing::error!("segment {segment} is given up: {error}");
-        let Some(log) = &self.log else { return };
         let changes = MetadataChanges { bad: vec![segment], ..MetadataChanges::default() };
         let marked = self
-            .lock_writable(log)
-            .and_then(|mut log| self.commit_metadata(&mut log, &changes).map(drop));
+            .volume
+            .writable_log()
+            .and_then(|mut log| self.volume.commit_metadata(&mut log, &changes).map(drop));
         if let Err(error) = marked {
             tracing::error!("segment {segment} cannot be marked as bad: {error}");
         }
     }
 
     fn give_back(&self, claimed: &[SegNum]) {
-        let Some(log) = &self.log else { return };
+        let Some(log) = self.volume.log() else { return };
         let mut log = log.lock();
         log.unclaim(claimed);
-        self.refresh_space(&log);
+        self.volume.refresh_space(&log);
     }
 
     /// How far each segment is filled after its last log.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::{BlockNr, Cno, Geometry, SegNum};
 
-use super::liveness::Protection;
 use super::policy::Candidate;
+use super::protection::Protection;
 use crate::dat::LifeEvent;
 
 /// Live blocks by segment. A clone shares the segments until they change, so that who wants to count

@@ -11,8 +11,8 @@ use nilfs_ondisk::{Cno, SegNum};
 
 use crate::bmap::{Pointers, Source};
 use crate::checkpoints;
-use crate::cleaner::liveness::Protection;
-use crate::cleaner::table::SegmentTable;
+use crate::cleaner::protection::Protection;
+use crate::cleaner::segment_table::SegmentTable;
 use crate::commit::{Effects, MetadataChanges, root_of};
 use crate::dat::{Dat, LifeEvent};
 use crate::error::Result;
@@ -21,18 +21,18 @@ use crate::store::Store;
 
 /// What is known, or how far the gathering has come.
 #[derive(Debug, Default)]
-pub(crate) enum Knowledge {
+pub(crate) enum Tracking {
     /// Nobody has asked yet.
     #[default]
-    Absent,
+    Unknown,
     /// Being gathered from the state before these commits.
-    Gathering(Vec<News>),
-    Ready(Box<Known>),
+    Gathering(Vec<CheckpointEffects>),
+    Ready(Box<LiveBlocks>),
 }
 
 /// What a commit has changed.
 #[derive(Debug)]
-pub(crate) struct News {
+pub(crate) struct CheckpointEffects {
     events: Vec<LifeEvent>,
     written: Vec<(SegNum, u64)>,
     cleaned: Vec<SegNum>,
@@ -45,7 +45,7 @@ pub(crate) struct News {
 
 /// The lives of all blocks, and the checkpoints that give them a meaning.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct LiveBlocks {
     pub(crate) table: SegmentTable,
     pub(crate) snapshots: BTreeSet<Cno>,
     /// Checkpoints with their times (s), both ascending: a clock that was set back does not make a
@@ -57,25 +57,25 @@ pub(crate) struct Known {
     bad_segments: u64,
 }
 
-impl Knowledge {
-    pub(crate) fn ready(&mut self) -> Option<&mut Known> {
+impl Tracking {
+    pub(crate) fn ready(&mut self) -> Option<&mut LiveBlocks> {
         match self {
             Self::Ready(known) => Some(known),
-            Self::Absent | Self::Gathering(_) => None,
+            Self::Unknown | Self::Gathering(_) => None,
         }
     }
 
     /// Forgets everything: it has to be gathered anew.
     pub(crate) fn forget_all(&mut self) {
-        *self = Self::Absent;
+        *self = Self::Unknown;
     }
 
     /// Takes note of a commit.
     pub(crate) fn follow(&mut self, effects: &Effects, changes: &MetadataChanges, time: u64) {
-        if matches!(self, Self::Absent) {
+        if matches!(self, Self::Unknown) {
             return;
         }
-        let news = News {
+        let effects = CheckpointEffects {
             events: effects.events.clone(),
             written: effects.written.clone(),
             cleaned: changes.cleaned.clone(),
@@ -86,14 +86,14 @@ impl Knowledge {
             time,
         };
         match self {
-            Self::Absent => {}
-            Self::Gathering(waiting) => waiting.push(news),
-            Self::Ready(known) => known.follow(&news),
+            Self::Unknown => {}
+            Self::Gathering(waiting) => waiting.push(effects),
+            Self::Ready(known) => known.follow(&effects),
         }
     }
 }
 
-impl Known {
+impl LiveBlocks {
     /// Reads the state that a super root describes.
     pub(crate) fn gather(store: &Store, dat: &Dat, super_root: &SuperRoot) -> Result<Self> {
         let source = Source { store, pointers: Pointers::Virtual(dat) };
@@ -129,31 +129,31 @@ impl Known {
         Ok(known)
     }
 
-    pub(crate) fn follow(&mut self, news: &News) {
-        self.table.apply(&news.events);
-        for &segment in &news.cleaned {
+    pub(crate) fn follow(&mut self, effects: &CheckpointEffects) {
+        self.table.apply(&effects.events);
+        for &segment in &effects.cleaned {
             self.table.clear(segment);
         }
-        for &(segment, blocks) in &news.written {
+        for &(segment, blocks) in &effects.written {
             self.table.wrote(segment, blocks);
         }
-        for &(cno, snapshot) in &news.snapshots {
+        for &(cno, snapshot) in &effects.snapshots {
             if snapshot {
                 self.snapshots.insert(cno);
             } else {
                 self.snapshots.remove(&cno);
             }
         }
-        if !news.snapshots.is_empty() {
+        if !effects.snapshots.is_empty() {
             self.table.count_with(&self.snapshots);
         }
-        self.bad_segments += news.bad;
-        if !news.deleted.is_empty() {
+        self.bad_segments += effects.bad;
+        if !effects.deleted.is_empty() {
             let snapshots = &self.snapshots;
-            let gone = |cno: &Cno| news.deleted.iter().any(|range| range.contains(cno));
+            let gone = |cno: &Cno| effects.deleted.iter().any(|range| range.contains(cno));
             self.times.retain(|(cno, _)| snapshots.contains(cno) || !gone(cno));
         }
-        self.add_checkpoint(news.cno, news.time);
+        self.add_checkpoint(effects.cno, effects.time);
     }
 
     fn add_checkpoint(&mut self, cno: Cno, time: u64) {

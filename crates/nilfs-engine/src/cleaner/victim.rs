@@ -9,7 +9,7 @@ use std::ops::Range;
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, Seq, VBlockNr};
 
-use super::liveness::Protection;
+use super::protection::Protection;
 use crate::bmap::{Pointers, Source};
 use crate::dat::Dat;
 use crate::error::{Error, Result};
