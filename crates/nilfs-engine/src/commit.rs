@@ -668,3 +668,6 @@ fn set_map(inode: &mut RawInode, root: &Root, block_delta: i64, store: &Store) -
     inode.i_blocks = U64::new(inode.i_blocks.get().saturating_add_signed(sectors));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,8 @@ mod commit;
 mod dat;
 mod error;
 mod files;
+#[cfg(test)]
+mod fixtures;
 pub mod fs;
 mod host;
 mod log;

@@ -264,3 +264,6 @@ fn count(counter: &mut U64, by: i64) -> Result<()> {
     *counter = U64::new(value);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

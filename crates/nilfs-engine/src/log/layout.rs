@@ -230,3 +230,6 @@ impl<'a> Planner<'a> {
         if fits && padding * 2 <= end - log.start.0 { padding } else { 0 }
     }
 }
+
+#[cfg(test)]
+mod tests;

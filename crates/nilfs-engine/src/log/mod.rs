@@ -5,7 +5,7 @@ pub(crate) mod chain;
 pub(crate) mod group_commit;
 pub(crate) mod layout;
 pub(crate) mod reader;
-mod resume;
+pub(crate) mod resume;
 pub(crate) mod sealed;
 pub(crate) mod segment_writer;
 pub(crate) mod withheld;

@@ -154,3 +154,6 @@ fn unused_seq(volume: &Volume, segments: [SegNum; 2]) -> Result<Seq> {
     }
     Ok(seq)
 }
+
+#[cfg(test)]
+mod tests;

@@ -630,3 +630,6 @@ impl SegmentWriter {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
