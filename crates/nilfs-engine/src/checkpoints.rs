@@ -128,7 +128,7 @@ impl CpfileEdit {
         self.set_header(source, &header)
     }
 
-    /// Deletes the checkpoints of a range except snapshots; gives their number.
+    /// Deletes the checkpoints of a range except snapshots. Returns their number.
     pub(crate) fn delete(&mut self, source: Source<'_>, range: &Range<Cno>) -> Result<u64> {
         let mut found = Vec::new();
         scan(source, self.file.root(), range.start, &mut |cno, _| {
@@ -194,7 +194,7 @@ impl CpfileEdit {
         self.set_header(source, &header)
     }
 
-    /// The snapshots before and behind a checkpoint; 0 where there is none.
+    /// The snapshots before and after a checkpoint; 0 where there is none.
     fn neighbours(&self, source: Source<'_>, cno: Cno) -> Result<(Cno, Cno)> {
         let mut next = Cno(0);
         let mut previous = Cno(header_of(&self.file, source)?.ch_snapshot_prev.get());
@@ -244,8 +244,8 @@ impl CpfileEdit {
         Ok(())
     }
 
-    /// The first slot of every block but the first counts the checkpoints of the block. Gives the
-    /// new count.
+    /// The first slot of every block but the first counts the checkpoints of the block. Returns
+    /// the new count.
     fn count_in_block(
         &mut self,
         source: Source<'_>,

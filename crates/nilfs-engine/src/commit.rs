@@ -32,7 +32,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 
 pub(crate) use self::data_sync::{SyncedFile, build_data_sync};
 pub(crate) use self::metadata_changes::{FilledSegment, MetadataChanges, MetadataOutcome};
-pub(crate) use self::moved::{MovedBlock, MovedLogs, OffChain, build_moved};
+pub(crate) use self::moved::{MovedBlock, MovedLogs, OffChain, SegmentHead, build_moved};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::bmap::edit::{PROVISIONAL_DATA, Rewritten, Update, rewrite};
 use crate::bmap::{Pointers, Source};
@@ -49,7 +49,7 @@ use crate::segments::SufileEdit;
 use crate::store::Store;
 use crate::tree::TreeRoot;
 
-/// The newest checkpoint, and where and how the log goes on behind it.
+/// The newest checkpoint, and where and how the log goes on after it.
 #[derive(Clone)]
 pub(crate) struct Base {
     pub(crate) tree: Arc<TreeRoot>,
@@ -63,7 +63,7 @@ pub(crate) struct Base {
     pub(crate) clean_segments: u64,
     /// Changes that the next checkpoint has to contain: numbers that data-sync logs have taken.
     pub(crate) dat_edit: DatEdit,
-    /// Likewise: segments that recovery has taken or given back.
+    /// Likewise: segments that recovery has taken or freed.
     pub(crate) sufile_edit: SufileEdit,
 }
 
@@ -273,7 +273,7 @@ impl Build<'_> {
         Ok((committed, ifile_inode))
     }
 
-    /// Takes up the blocks of a user file; gives its inode as it is to be written.
+    /// Takes up the blocks of a user file. Returns its inode as it is to be written.
     fn user_file(&mut self, frozen: &FrozenInode) -> Result<RawInode> {
         let mut inode = frozen.inode;
         let overlay = &frozen.overlay;
@@ -311,7 +311,7 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Gives the new inode of the cpfile and the number of checkpoints that were deleted.
+    /// Returns the new inode of the cpfile and the number of checkpoints that were deleted.
     fn cpfile(
         &mut self,
         base: &Base,
@@ -333,8 +333,8 @@ impl Build<'_> {
         Ok((inode, deleted))
     }
 
-    /// Takes up the changed blocks of a metadata file and updates its inode; gives the number of
-    /// blocks that it has more than before.
+    /// Takes up the changed blocks of a metadata file and updates its inode. Returns the number
+    /// of blocks that it has more than before.
     fn metadata_file(
         &mut self,
         ino: Ino,
@@ -427,7 +427,7 @@ impl Build<'_> {
         }
     }
 
-    /// As if the logs took `count` segments behind the next one. Gives the number of blocks that
+    /// As if the logs took `count` segments after the next one. Returns the number of blocks that
     /// found no room, if that is too few.
     fn try_segments(
         &mut self,
@@ -518,14 +518,12 @@ impl LaidOut {
             let filled = log.end().0 - store.geometry().segment_start(log.segment).0;
             self.sufile.fill(source, log.segment, filled, now)?;
         }
-        let sufile_blocks = self.sufile.file.dirty().values();
-        if let Some(sufile) = payload.get_mut(self.sufile_index) {
-            sufile
-                .blocks
-                .iter_mut()
-                .zip(sufile_blocks)
-                .for_each(|(old, new)| *old = Arc::clone(new));
-        }
+        let sufile = &mut payload[self.sufile_index];
+        assert_eq!(sufile.info.ino, Ino::SUFILE, "a commit changes the sufile");
+        let data = sufile.info.blocks.iter().filter(|info| !info.is_node()).count();
+        let filled = self.sufile.file.dirty();
+        assert_eq!(data, filled.len(), "usages are filled in where they were laid out");
+        sufile.blocks.iter_mut().zip(filled.values()).for_each(|(old, new)| *old = Arc::clone(new));
         self.assign_addresses(store, &payload)?;
         payload.push(self.dat_payload(store));
         let events = self.events();
@@ -577,7 +575,10 @@ impl LaidOut {
     }
 
     fn assign_addresses(&mut self, store: &Store, payload: &[Payload]) -> Result<()> {
+        let planned = self.plan.addresses.len();
+        assert_eq!(planned, payload.len() + 1, "every file has addresses, and the DAT after them");
         for (file, addresses) in payload.iter().zip(&self.plan.addresses) {
+            assert_eq!(file.blocks.len(), addresses.len(), "every block has an address");
             for (info, &address) in file.info.blocks.iter().zip(addresses) {
                 if let BlockInfo::Data { vblocknr, .. } | BlockInfo::Node { vblocknr } = info {
                     self.dat.assign(store, *vblocknr, address, self.cno)?;
@@ -591,7 +592,8 @@ impl LaidOut {
     fn dat_payload(&mut self, store: &Store) -> Payload {
         let addresses = self.plan.addresses.last().cloned().unwrap_or_default();
         let data = self.dat.file.dirty().len();
-        debug_assert_eq!(addresses.len(), data + self.dat_map.nodes.len());
+        let blocks = data + self.dat_map.nodes.len();
+        assert_eq!(addresses.len(), blocks, "every block of the DAT has an address");
         self.dat_map.resolve(|nth| addresses[data + nth].0, |nth| addresses[nth as usize].0);
         let nodes = self.dat_map.nodes.iter();
         let nodes = nodes.map(|node| node_block(store, node.level, &node.entries));

@@ -16,7 +16,7 @@ use crate::superblocks::Superblocks;
 
 /// What the scan of the log chain found.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct LogScan {
     /// The newest log with a super root.
     pub(crate) newest: ChainedLog,
     /// Its checkpoint.
@@ -31,7 +31,7 @@ pub(crate) struct Found {
     passed: Vec<SegNum>,
 }
 
-impl Found {
+impl LogScan {
     /// The last log that a recovery needs: the newest checkpoint, or the data-sync log after it that
     /// is `salvaged` last.
     pub(crate) fn last_needed(&self, salvaged: bool) -> ChainedLog {
@@ -56,7 +56,7 @@ impl Found {
 pub(crate) fn find(
     device: &Arc<dyn Device>,
     superblocks: &Superblocks,
-) -> Result<(Superblock, Store, Found)> {
+) -> Result<(Superblock, Store, LogScan)> {
     let first = scan_from(device, &superblocks.best, superblocks.best.is_clean());
     match (first, &superblocks.other) {
         (Ok((store, found)), _) => Ok((superblocks.best, store, found)),
@@ -73,7 +73,7 @@ fn scan_from(
     device: &Arc<dyn Device>,
     superblock: &Superblock,
     clean: bool,
-) -> Result<(Store, Found)> {
+) -> Result<(Store, LogScan)> {
     let store = Store::new(Arc::clone(device), superblock.geometry(), superblock.crc_seed());
     let found = scan(&store, superblock.last_log(), clean)?;
     // A super root is loaded with its own checksum; a log without a good one is no checkpoint.
@@ -83,7 +83,7 @@ fn scan_from(
 
 /// Follows the chain of logs from `start`, which must have a super root. In a volume that was
 /// closed cleanly that is the newest log.
-fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<Found> {
+fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<LogScan> {
     let mut chain = Chain::from(store, start.block, start.seq);
     let newest = match chain.next()? {
         Some(log) if log.header.has(SR) => log,
@@ -96,7 +96,7 @@ fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<Found> {
         }
     };
     let (replay, passed) = (None, Vec::new());
-    let mut found = Found { newest, cno: start.cno, last_valid: newest, clean, replay, passed };
+    let mut found = LogScan { newest, cno: start.cno, last_valid: newest, clean, replay, passed };
     if clean {
         return Ok(found);
     }
@@ -148,9 +148,9 @@ impl Salvaged {
     }
 }
 
-/// What is in the complete data-sync logs behind the newest checkpoint, in the order in which
+/// What is in the complete data-sync logs after the newest checkpoint, in the order in which
 /// they were written (docs/format.md §16).
-pub(crate) fn salvage(store: &Store, found: &Found) -> Result<Salvaged> {
+pub(crate) fn salvage(store: &Store, found: &LogScan) -> Result<Salvaged> {
     let mut salvaged = Salvaged::default();
     let Some((first, last)) = found.replay else {
         return Ok(salvaged);

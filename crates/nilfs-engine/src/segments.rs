@@ -82,7 +82,7 @@ impl SufileEdit {
         Ok(header_of(&self.file, source)?.sh_ncleansegs.get().min(self.nsegments))
     }
 
-    /// Takes a clean segment into use: the next one behind the last that was taken, around the end
+    /// Takes a clean segment into use: the next one after the last that was taken, around the end
     /// of the volume, for which `avoid` does not hold.
     pub(crate) fn allocate(
         &mut self,
@@ -110,8 +110,10 @@ impl SufileEdit {
         Ok(usage.is_dirty() && !usage.is_bad() && usage.su_nblocks.get() == 0)
     }
 
-    /// Gives a segment back in which nothing is needed.
+    /// Frees a segment in which nothing is needed.
     pub(crate) fn free(&mut self, source: Source<'_>, segment: SegNum) -> Result<()> {
+        let usage = usage_of(&self.file, source, &self.layout, segment)?;
+        debug_assert!(!usage.is_clean(), "segment {segment} is freed, but it is clean");
         self.set(source, segment, RawSegmentUsage::CLEAN)?;
         self.edit_header(source, |header| {
             count(&mut header.sh_ncleansegs, 1)?;
@@ -119,7 +121,7 @@ impl SufileEdit {
         })
     }
 
-    /// Takes a segment into use that was written beside the chain of logs, or says how far it is
+    /// Takes a segment into use that was written next to the chain of logs, or says how far it is
     /// filled now (blocks from its start). `time` (s) is when its content was last modified.
     pub(crate) fn adopt(
         &mut self,
@@ -165,7 +167,7 @@ impl SufileEdit {
         })
     }
 
-    /// Forgets a segment behind the new end; its whole block, if no other segment is in it.
+    /// Forgets a segment beyond the new end; its whole block, if no other segment is in it.
     fn drop_entry(&mut self, source: Source<'_>, segment: SegNum, end: u64) -> Result<()> {
         let (key, _) = self.layout.slot(segment);
         let alone = self.layout.slots_of(key).all(|(other, _)| other.0 >= end);

@@ -21,7 +21,7 @@ pub(crate) struct Superblocks {
 
 impl Superblocks {
     /// The totals over the life of the volume. Linux copies only what it knows from one copy to the
-    /// other, so either may lag behind.
+    /// other, so either may be the older one.
     pub(crate) fn lifetime(&self) -> Lifetime {
         let copies = std::iter::once(&self.best).chain(&self.other);
         let totals = copies.map(|copy| Lifetime::parse(copy.raw()));

@@ -16,7 +16,7 @@ use crate::dat::Dat;
 use crate::error::{Error, Locate, Result};
 use crate::log::chain::ChainedLog;
 use crate::log::reader::{self, Log};
-use crate::recovery::{self, Found};
+use crate::recovery::{self, LogScan};
 use crate::store::Store;
 use crate::superblocks::{self, Superblocks};
 use crate::tree::{Era, Shared, Tree, TreeRoot, View};
@@ -29,7 +29,7 @@ pub struct Volume {
     /// A copy of the superblock is damaged or missing, or a resize was interrupted between the two.
     pub(crate) superblocks_lag: bool,
     pub(crate) store: Arc<Store>,
-    pub(crate) found: Found,
+    pub(crate) found: LogScan,
     pub(crate) super_root: SuperRoot,
     pub(crate) dat: Arc<Dat>,
     /// What its trees share, once one is open.

@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 
-use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
+use nilfs_ondisk::{BlockNr, Geometry, SegNum};
 
 use super::Cleaning;
 use super::step::{Age, Ages, StepState, VictimBlocks};
 use super::victim::LiveBlock;
 use crate::block::{Block, bytes_mut, zeroed};
-use crate::commit::{self, FilledSegment, MetadataChanges, MovedBlock, MovedLogs, OffChain};
+use crate::commit::{
+    self, FilledSegment, MetadataChanges, MovedBlock, MovedLogs, OffChain, SegmentHead,
+};
 use crate::dat::Moved;
 use crate::error::{Error, Result};
 use crate::host::{Instant, sleep};
@@ -29,8 +31,8 @@ pub(super) struct OpenSegment {
     pub(super) segment: SegNum,
     /// First free block.
     block: BlockNr,
-    /// All logs of a segment have the same number, and name the same segment as the next.
-    head: (Seq, SegNum),
+    /// Of the logs that are there.
+    head: SegmentHead,
     /// When its first content was last modified (s).
     modified: u64,
 }
@@ -38,7 +40,7 @@ pub(super) struct OpenSegment {
 impl OpenSegment {
     /// The segment that its logs name as the next.
     pub(super) fn names(&self) -> SegNum {
-        self.head.1
+        self.head.next
     }
 
     /// Free blocks.
@@ -134,7 +136,7 @@ impl Cleaning<'_> {
         }
     }
 
-    /// Writes the blocks beside the chain of logs, and makes them durable.
+    /// Writes the blocks next to the chain of logs, and makes them durable.
     pub(super) fn move_blocks(
         &self,
         work: &mut StepState,
@@ -149,7 +151,7 @@ impl Cleaning<'_> {
         let MovedLogs { logs, moved, end } = match written {
             Ok(written) => written,
             Err(error) => {
-                // What lies behind its last log now is not known.
+                // What lies after its last log now is not known.
                 work.open = None;
                 self.give_back(&claimed);
                 return Err(error);
@@ -164,8 +166,10 @@ impl Cleaning<'_> {
         found.changes.moved = moved;
         found.changes.moved.sort_unstable_by_key(|moved| moved.vblocknr);
         found.changes.filled = self.filled(&logs, modified_in);
-        let (segment, block) = end;
-        let head = logs.last().map_or((Seq(0), segment), |log| (log.seq, log.next));
+        let last = &logs[logs.len() - 1];
+        assert_eq!(last.segment, end.segment, "the last log is where the next one would begin");
+        let head = SegmentHead { seq: last.seq, next: last.next };
+        let (segment, block) = (end.segment, end.block);
         let open = OpenSegment { segment, block, head, modified: modified_in(segment) };
         let ages = claimed.iter().filter_map(|it| Some((*it, averages.get(it)?.blocks))).collect();
         Ok(Moves {
@@ -187,9 +191,9 @@ impl Cleaning<'_> {
         let written = loop {
             let segments: Vec<SegNum> =
                 open.map(|open| open.segment).into_iter().chain(claimed.iter().copied()).collect();
-            let beside = self.beside(open, segments.first().copied());
-            let built = beside
-                .and_then(|beside| commit::build_moved(self.store, &beside, &segments, blocks));
+            let place = self.off_chain(open, segments.first().copied());
+            let built =
+                place.and_then(|place| commit::build_moved(self.store, &place, &segments, blocks));
             match built {
                 Some(built) => break built,
                 None => claimed.push(self.claim_segment()?),
@@ -230,8 +234,8 @@ impl Cleaning<'_> {
         if self.volume.barrier() { self.store.flush() } else { Ok(()) }
     }
 
-    /// The names under which logs are written, from the first segment on.
-    fn beside(&self, open: Option<OpenSegment>, first: Option<SegNum>) -> Option<OffChain> {
+    /// Where, and under which numbers, logs are written, from the first segment on.
+    fn off_chain(&self, open: Option<OpenSegment>, first: Option<SegNum>) -> Option<OffChain> {
         let log = self.volume.log()?.lock();
         let start = self.store.geometry().segment_start(first?);
         Some(OffChain {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use nilfs_ondisk::Cno;
 use nilfs_ondisk::dat::DatEntry;
 
-/// The checkpoints that must stay readable, beside the newest.
+/// The checkpoints that must stay readable, besides the newest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Protection {
     /// All checkpoints from here on.

@@ -1,4 +1,4 @@
-//! When the cleaner works: ahead of need while nobody writes, beside the writers when clean segments
+//! When the cleaner works: ahead of need while nobody writes, next to the writers when clean segments
 //! become few, for a writer that finds no room, and when somebody asks for it.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::host::{Instant, sleep};
 
 /// Without changes for so long, a volume is idle.
 const IDLE: Duration = Duration::from_secs(1);
-/// What a victim must give back so that it is cleaned for a writer who finds no room, if any has
+/// What a victim must give back so that it is cleaned for a writer that finds no room, if any has
 /// that much.
 const LITTLE_GAIN: Amount = Amount::Percent(2);
 /// Blocks that are moved at most for each one that a growing file gets; if it takes more, the volume
@@ -67,7 +67,7 @@ impl ReclaimParams {
         let victims = run.speed.map_or(options.segments_per_step, |speed| speed.segments);
         Self {
             victims: victims as usize,
-            // Who wants room now does not care how long it lasts.
+            // A run that was asked for is to give room now, however long that lasts.
             policy: Policy::Greedy,
             min_reclaimable: run.min_reclaimable.unwrap_or(options.min_reclaimable),
             protection: Some(run.protection.unwrap_or(options.protection)),
@@ -300,7 +300,7 @@ impl Cleaning<'_> {
         }
     }
 
-    /// Cleans until nothing more can be reclaimed. Gives the number of segments that became clean.
+    /// Cleans until nothing more can be reclaimed. Returns the number of segments that became clean.
     ///
     /// # Errors
     /// The volume cannot be written, damage, a device error.
@@ -385,7 +385,7 @@ impl Cleaning<'_> {
     /// Whether no other process reads the volume, after as long as a look may reasonably take.
     pub(crate) fn other_readers_leave(&self) -> bool {
         let mut looks = 0;
-        // Who has stayed for so long does not leave in the next moment.
+        // A reader that has stayed for a whole look does not leave in the next moment.
         let most = if self.cleaner.held_up.load(Ordering::Relaxed) { 1 } else { MOST_LOOKS };
         while self.store.is_read_elsewhere() {
             looks += 1;

@@ -48,7 +48,7 @@ pub(super) struct ReclaimParams {
     /// Victims at most, and which of them first.
     pub(super) victims: usize,
     pub(super) policy: Policy,
-    /// A victim must have so many reclaimable blocks.
+    /// Reclaimable blocks that a victim must have.
     pub(super) min_reclaimable: Amount,
     /// Checkpoints that are younger are kept; `None`: all checkpoints.
     pub(super) protection: Option<Duration>,
@@ -371,7 +371,7 @@ impl Cleaning<'_> {
     }
 
     /// Lets both superblocks name the newest checkpoint, so that recovery needs no older segment.
-    /// Gives the number of the oldest that it needs.
+    /// Returns the number of the oldest that it needs.
     fn free_superblocks(&self) -> Result<Seq> {
         let mut log = self.volume.writable_log()?;
         self.volume.flush_locked(&mut log)?;
@@ -396,7 +396,7 @@ impl Cleaning<'_> {
         self.volume.space().free_blocks() + open
     }
 
-    /// Commits what was prepared, and takes the victims out of use. Gives the number of these; none
+    /// Commits what was prepared, and takes the victims out of use. Returns the number of these; none
     /// if there was no room, or the snapshots have changed since they were counted: one may have
     /// been made of a checkpoint that was about to be given up.
     ///
@@ -424,7 +424,8 @@ impl Cleaning<'_> {
             }
             let now = part.as_ref().unwrap_or(&changes);
             // No segment becomes clean while another process reads: it may need what is there, and
-            // the next writer would not know. Who comes after this commit sees the new places.
+            // the next writer would not know. A reader that comes after this commit sees the new
+            // places.
             let _readers_wait = match now.cleaned.is_empty() {
                 true => None,
                 false => match self.store.keep_readers_out() {
@@ -483,7 +484,7 @@ impl Cleaning<'_> {
         Ok(())
     }
 
-    /// Gives back segments that were taken and are not in use yet.
+    /// Gives up segments that were claimed and are not in use yet.
     fn unclaim(&self, log: &mut SegmentWriter, moves: &Moves) {
         log.unclaim(&moves.claimed);
         self.volume.refresh_space(log);

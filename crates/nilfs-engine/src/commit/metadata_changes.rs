@@ -27,7 +27,7 @@ pub(crate) struct MetadataChanges {
     pub(crate) bad: Vec<SegNum>,
     /// Segments next to the chain of logs that the cleaner has written.
     pub(crate) filled: Vec<FilledSegment>,
-    /// The volume gets so many segments.
+    /// The new number of segments.
     pub(crate) segments: Option<u64>,
     /// A checkpoint is wanted even if nothing has changed.
     pub(crate) checkpoint: bool,

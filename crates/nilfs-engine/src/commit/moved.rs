@@ -1,5 +1,5 @@
-//! Logs of blocks that the cleaner moves. The checkpoint that names their new places is a commit like any
-//! other.
+//! Logs of blocks that the cleaner moves. The checkpoint that names their new places is a commit like
+//! any other.
 
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, GC, LOGBGN, LOGEND};
 use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
@@ -17,13 +17,21 @@ pub(crate) struct MovedBlock {
     pub(crate) content: Block,
 }
 
-/// Where and under which names logs beside the chain are written.
+/// What all logs of one segment have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentHead {
+    pub(crate) seq: Seq,
+    /// The segment that they name as the next.
+    pub(crate) next: SegNum,
+}
+
+/// Where, and under which numbers, logs next to the chain are written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OffChain {
     /// First free block of the first segment.
     pub(crate) start: BlockNr,
-    /// The number, and the next segment, of the logs that the first segment has already.
-    pub(crate) first: Option<(Seq, SegNum)>,
+    /// Of the logs that the first segment has already.
+    pub(crate) first: Option<SegmentHead>,
     /// Where the chain is now: its sequence number, its next segment, the checkpoint to come.
     pub(crate) seq: Seq,
     pub(crate) next: SegNum,
@@ -32,22 +40,22 @@ pub(crate) struct OffChain {
     pub(crate) now: u64,
 }
 
-/// Logs beside the chain.
+/// Logs next to the chain.
 pub(crate) struct MovedLogs {
     pub(crate) logs: Vec<SealedLog>,
     pub(crate) moved: Vec<Moved>,
-    /// The last segment that was used, and its first free block.
-    pub(crate) end: (SegNum, BlockNr),
+    /// Where the last segment that was used goes on.
+    pub(crate) end: LogPosition,
 }
 
-/// Builds logs of blocks that keep their numbers and the checkpoint of their birth. The logs stand
-/// beside the chain of logs, in `segments`, of which the first is free from `beside.start` on: no recovery
+/// Builds logs of blocks that keep their numbers and the checkpoint of their birth. The logs lie
+/// next to the chain, in `segments`, of which the first is free from `off_chain.start` on: no recovery
 /// looks at them, and the checkpoint that names their blocks follows when they are durable.
 ///
 /// `None` if the segments do not suffice.
 pub(crate) fn build_moved(
     store: &Store,
-    beside: &OffChain,
+    off_chain: &OffChain,
     segments: &[SegNum],
     blocks: &[MovedBlock],
 ) -> Option<MovedLogs> {
@@ -58,36 +66,39 @@ pub(crate) fn build_moved(
             let info = FileInfo { ino, cno, blocks: Vec::new() };
             payload.push(Payload { info, blocks: Vec::new() });
         }
-        let Some(file) = payload.last_mut() else { continue };
+        let last = payload.len() - 1;
+        let file = &mut payload[last];
         file.info.blocks.push(match found.offset {
             Some(offset) => BlockInfo::Data { vblocknr: found.vblocknr, offset },
             None => BlockInfo::Node { vblocknr: found.vblocknr },
         });
         file.blocks.push(Block::clone(content));
     }
-    let mut following = segments.iter().copied().skip(1).chain([beside.next]);
+    let mut following = segments.iter().copied().skip(1).chain([off_chain.next]);
     let position = LogPosition {
         segment: *segments.first()?,
-        block: beside.start,
+        block: off_chain.start,
         next: following.next()?,
-        seq: beside.seq,
+        seq: off_chain.seq,
     };
     let extra: Vec<SegNum> = following.collect();
     let infos: Vec<&FileInfo> = payload.iter().map(|file| &file.info).collect();
     let mut plan = plan(&store.geometry(), position, &extra, &infos, 0, false).ok()?;
     for log in &mut plan.logs {
         // They are as old as the chain is now, wherever they lie.
-        let first = beside.first.filter(|_| log.segment == segments[0]);
-        (log.seq, log.next) = first.unwrap_or((beside.seq, log.next));
+        let own = SegmentHead { seq: off_chain.seq, next: log.next };
+        let first = off_chain.first.filter(|_| log.segment == segments[0]);
+        SegmentHead { seq: log.seq, next: log.next } = first.unwrap_or(own);
     }
     let addresses = plan.addresses.iter().flatten();
     let moved = blocks.iter().zip(addresses).map(|(block, &to)| {
         let LiveBlock { vblocknr, block: from, .. } = block.found;
         Moved { vblocknr, from, to }
     });
-    let moved = moved.collect();
+    let moved: Vec<Moved> = moved.collect();
+    assert_eq!(moved.len(), blocks.len(), "every block has a new place");
     let flags = |_| LOGBGN | LOGEND | GC;
-    let extras = Extras { cno: beside.cno, now: beside.now, times: &[], super_root: None };
+    let extras = Extras { cno: off_chain.cno, now: off_chain.now, times: &[], super_root: None };
     let logs = seal(store, &plan, &payload, &extras, flags);
-    Some(MovedLogs { logs, moved, end: (plan.position.segment, plan.position.block) })
+    Some(MovedLogs { logs, moved, end: plan.position })
 }

@@ -363,7 +363,7 @@ impl Filesystem {
     }
 
     /// Tells the device about clean segments, in bytes `from` to `to` of the volume, in runs of at
-    /// least `minimum` bytes. Gives the number of bytes.
+    /// least `minimum` bytes. Returns the number of bytes.
     ///
     /// # Errors
     /// The device cannot do it, or fails.

@@ -40,7 +40,7 @@ pub(super) struct SyncRequest {
 impl Filesystem {
     /// Makes a file durable: its content, its attributes, and the names that lead to it; with a
     /// directory, everything that has changed on the volume. With `data_only`, attributes that are
-    /// not needed to read the content may stay behind.
+    /// not needed to read the content may be left to the next checkpoint.
     ///
     /// # Errors
     /// As [`Filesystem::commit`].

@@ -64,7 +64,7 @@ impl Table {
         self.evict(LOOKS);
     }
 
-    /// Takes note of what an inode in the table now needs beside itself.
+    /// Takes note of what an inode in the table now needs besides itself.
     pub(super) fn recount(&mut self, inode: &Inode, beside: usize) {
         if self.inodes.contains_key(&inode.ino()) {
             let (old, new) = inode.residence.recount(beside);

@@ -135,15 +135,15 @@ impl Filesystem {
         }
     }
 
-    /// Lets the log go on before `end` only. Gives the number of segments in use behind.
+    /// Lets the log go on before `end` only. Returns the number of segments in use from there on.
     fn leave_segments(&self, end: SegNum) -> Result<u64> {
         let mut log = self.writable_log()?;
         let usages = log.segment_usages()?;
-        let behind = usages.iter().filter(|(segment, _)| *segment >= end);
-        let clean_behind = behind.clone().filter(|(_, usage)| usage.is_clean()).count() as u64;
-        let in_use = behind.count() as u64 - clean_behind;
-        self.check_room(&log, end, clean_behind)?;
-        log.set_end(Some(NewEnd { segment: end, clean: clean_behind }));
+        let beyond = usages.iter().filter(|(segment, _)| *segment >= end);
+        let clean_beyond = beyond.clone().filter(|(_, usage)| usage.is_clean()).count() as u64;
+        let in_use = beyond.count() as u64 - clean_beyond;
+        self.check_room(&log, end, clean_beyond)?;
+        log.set_end(Some(NewEnd { segment: end, clean: clean_beyond }));
         self.refresh_space(&log);
         self.flush_locked(&mut log)?;
         while log.reaches(end) {
@@ -156,11 +156,11 @@ impl Filesystem {
         Ok(in_use)
     }
 
-    /// Fails if the live blocks behind `end` do not fit into the clean segments before it.
-    fn check_room(&self, log: &SegmentWriter, end: SegNum, clean_behind: u64) -> Result<()> {
+    /// Fails if the live blocks beyond `end` do not fit into the clean segments before it.
+    fn check_room(&self, log: &SegmentWriter, end: SegNum, clean_beyond: u64) -> Result<()> {
         let geometry = self.store.geometry();
         let per_segment = u64::from(geometry.blocks_per_segment);
-        let clean = log.base().clean_segments.saturating_sub(clean_behind);
+        let clean = log.base().clean_segments.saturating_sub(clean_beyond);
         let Some(live) = self.cleaner.live_blocks_from(end, &geometry) else { return Ok(()) };
         let kept = self.space.reserved_blocks().div_ceil(per_segment);
         let needed = (live + live / 48).div_ceil(per_segment) + kept;
@@ -174,11 +174,11 @@ impl Filesystem {
     fn occupied_from(&self, end: SegNum) -> Result<u64> {
         let mut log = self.writable_log()?;
         let usages = log.segment_usages()?;
-        let behind = usages.iter().filter(|(segment, _)| *segment >= end);
-        let clean = behind.clone().filter(|(_, usage)| usage.is_clean()).count() as u64;
+        let beyond = usages.iter().filter(|(segment, _)| *segment >= end);
+        let clean = beyond.clone().filter(|(_, usage)| usage.is_clean()).count() as u64;
         log.set_end(Some(NewEnd { segment: end, clean }));
         self.refresh_space(&log);
-        Ok(behind.count() as u64 - clean)
+        Ok(beyond.count() as u64 - clean)
     }
 
     /// Takes over the new number of segments: the sufile, then the superblocks, the one that has to

@@ -16,9 +16,9 @@ use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
 /// Bytes that flash programs at once, on most cards, sticks and drives.
 const FLASH_PAGE: u64 = 16 << 10;
 
-/// Bytes beside which a super root may stand. Behind more, it gets a log of its own: the next mount
+/// Bytes of a log that may end with a super root. After more, it gets a log of its own: the next mount
 /// reads the newest log with a super root from end to end, for its checksum.
-const BESIDE_SUPER_ROOT: u64 = 256 << 10;
+const BEFORE_SUPER_ROOT: u64 = 256 << 10;
 
 /// Blocks of a log with nothing but a super root.
 const SUPER_ROOT_LOG: u64 = 2;
@@ -51,7 +51,7 @@ impl PlannedLog {
         self.parts.iter().map(|(_, range)| range.len() as u64).sum()
     }
 
-    /// The block behind the log.
+    /// The block after the log.
     pub(crate) fn end(&self) -> BlockNr {
         self.start.plus(self.summary_blocks + self.payload() + u64::from(self.super_root))
     }
@@ -67,11 +67,11 @@ pub(crate) struct Plan {
     pub(crate) position: LogPosition,
 }
 
-/// Lays out `files`, and behind them a super root if there is to be one, from `position` on.
-/// `extra` are the segments behind `position.next`. Each log's header brings along the times of
+/// Lays out `files`, and after them a super root if there is to be one, from `position` on.
+/// `extra` are the segments after `position.next`. Each log's header brings along the times of
 /// `times` files.
 ///
-/// If they do not suffice, gives the number of blocks (at least 1) for which there was no room.
+/// If they do not suffice, returns the number of blocks (at least 1) for which there was no room.
 pub(crate) fn plan(
     geometry: &Geometry,
     position: LogPosition,
@@ -80,6 +80,8 @@ pub(crate) fn plan(
     times: usize,
     super_root: bool,
 ) -> Result<Plan, u64> {
+    let segment = geometry.segment_start(position.segment)..=geometry.segment_end(position.segment);
+    assert!(segment.contains(&position.block), "the log is not in its segment: {position:?}");
     let mut planner = Planner::new(geometry, position, extra, times);
     for (nth, file) in files.iter().enumerate() {
         for (index, info) in file.blocks.iter().enumerate() {
@@ -110,7 +112,7 @@ pub(crate) fn plan(
 
 struct Planner<'a> {
     geometry: &'a Geometry,
-    /// Behind `position.next`, in the order in which they will be used.
+    /// After `position.next`, in the order in which they will be used.
     extra: std::slice::Iter<'a, SegNum>,
     position: LogPosition,
     logs: Vec<PlannedLog>,
@@ -171,7 +173,7 @@ impl<'a> Planner<'a> {
     }
 
     fn add_super_root(&mut self) -> bool {
-        if self.payload * self.geometry.block_size.bytes64() > BESIDE_SUPER_ROOT {
+        if self.payload * self.geometry.block_size.bytes64() > BEFORE_SUPER_ROOT {
             self.push(false, SUPER_ROOT_LOG);
         }
         if self.summary.blocks() + self.payload >= self.room() && !self.advance() {
@@ -202,8 +204,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Ends the current log, behind which `behind` more blocks will be written at once.
-    fn push(&mut self, super_root: bool, behind: u64) {
+    /// Ends the current log, after which `following` more blocks will be written at once.
+    fn push(&mut self, super_root: bool, following: u64) {
         let mut log = PlannedLog {
             start: self.position.block,
             seq: self.position.seq,
@@ -213,18 +215,20 @@ impl<'a> Planner<'a> {
             parts: std::mem::take(&mut self.parts),
             super_root,
         };
-        log.summary_blocks += self.padding(&log, behind);
+        log.summary_blocks += self.padding(&log, following);
+        let segment_end = self.geometry.segment_end(log.segment);
+        assert!(log.end() <= segment_end, "a log goes beyond the end of its segment: {log:?}");
         self.position.block = log.end();
         self.logs.push(log);
         self.summary = self.empty;
         self.payload = 0;
     }
 
-    /// Blocks from the end of a log, and of what comes behind it, to the end of the page of flash; none
+    /// Blocks from the end of a log, and of what comes after it, to the end of the page of flash; none
     /// if they would be more than half of what the log has.
-    fn padding(&self, log: &PlannedLog, behind: u64) -> u64 {
+    fn padding(&self, log: &PlannedLog, following: u64) -> u64 {
         let page = (FLASH_PAGE / self.geometry.block_size.bytes64()).max(1);
-        let end = log.end().0 + behind;
+        let end = log.end().0 + following;
         let padding = end.next_multiple_of(page) - end;
         let fits = end + padding <= self.geometry.segment_end(log.segment).0;
         if fits && padding * 2 <= end - log.start.0 { padding } else { 0 }

@@ -17,7 +17,7 @@ pub struct Log {
     pub start: BlockNr,
     /// Its header.
     pub header: LogHeader,
-    /// Its blocks by file, in the order in which they lie behind the summary.
+    /// Its blocks by file, in the order in which they lie after the summary.
     pub files: Vec<FileInfo>,
     /// The times of files that a data-sync log brings along.
     pub times: Vec<FileTimes>,

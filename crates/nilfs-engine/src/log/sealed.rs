@@ -1,5 +1,5 @@
-//! New logs: what they have and the form in which they go to the device. Where they go has been decided by
-//! the layout; what they mean is the caller's affair.
+//! New logs: what they have, and the form in which they go to the device. The layout has decided where
+//! they go; what they mean is the caller's affair.
 
 use nilfs_device::IoSlice;
 use nilfs_ondisk::summary::{FileInfo, FileTimes, NewLog, encode_summary};
@@ -45,7 +45,7 @@ pub(crate) struct Payload {
     pub(crate) blocks: Vec<Block>,
 }
 
-/// What logs have beside the blocks of files.
+/// What logs have besides the blocks of files.
 pub(crate) struct Extras<'a> {
     pub(crate) cno: Cno,
     /// The time (s).
@@ -63,6 +63,9 @@ pub(crate) fn seal(
     flags: impl Fn(usize) -> u16,
 ) -> Vec<SealedLog> {
     let geometry = store.geometry();
+    for file in payload {
+        assert_eq!(file.info.blocks.len(), file.blocks.len(), "a summary describes every block");
+    }
     let one = |(nth, log): (usize, &PlannedLog)| {
         let mut files = Vec::with_capacity(log.parts.len());
         let mut blocks: Vec<Block> = Vec::new();
@@ -90,6 +93,8 @@ pub(crate) fn seal(
             geometry.block_size,
             store.seed(),
         );
+        let summary_bytes = log.summary_blocks as usize * geometry.block_size.bytes();
+        assert_eq!(summary.len(), summary_bytes, "the layout has left room for the summary");
         let PlannedLog { start, segment, seq, next, summary_blocks, .. } = *log;
         SealedLog { start, segment, seq, next, summary, summary_blocks, blocks }
     };

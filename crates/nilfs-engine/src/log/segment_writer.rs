@@ -288,7 +288,13 @@ impl SegmentWriter {
             built => (built?, changes, None),
         };
         let last = commit.logs.last().map(|log| log.segment);
+        let set_aside = [self.base.position.segment, self.base.position.next];
+        for segment in &changes.cleaned {
+            assert!(!set_aside.contains(segment), "the log is in segment {segment}, not free");
+        }
         for log in &commit.logs {
+            let may_be_taken = set_aside.contains(&log.segment) || !self.is_withheld(log.segment);
+            assert!(may_be_taken, "segment {} was taken while it waited", log.segment);
             let crosses = self.unflushed.is_some_and(|segment| segment != log.segment);
             if crosses && Some(log.segment) == last {
                 self.flush()?;
@@ -520,7 +526,7 @@ impl SegmentWriter {
     }
 }
 
-/// Segments: which the cleaner takes and gives back, and where the volume ends.
+/// Segments: those that the cleaner claims and frees, and where the volume ends.
 impl SegmentWriter {
     /// Takes a clean segment out of the log's way, for logs next to the chain.
     ///

@@ -104,7 +104,7 @@ impl Withheld {
 
     /// The first `frees` checkpoints that freed segments are durable.
     pub(crate) fn durable(&mut self, frees: u64) {
-        debug_assert!(frees <= self.frees, "so many checkpoints have not freed anything");
+        assert!(frees <= self.frees, "only {} checkpoints have freed segments", self.frees);
         let durable = self.freed.iter_mut().take_while(|freed| freed.nth <= frees);
         durable.for_each(|freed| freed.durable = true);
     }
