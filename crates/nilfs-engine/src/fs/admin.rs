@@ -185,7 +185,7 @@ impl Filesystem {
         match read_only {
             true if self.is_read_only() => Ok(()),
             true => {
-                let closed = self.unmount();
+                let closed = self.close();
                 *self.stopped.write() = Some(match &closed {
                     Ok(()) => Stopped::ReadOnly,
                     Err(error) => Stopped::Failed(error.to_string()),

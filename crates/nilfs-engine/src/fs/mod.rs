@@ -492,7 +492,6 @@ impl Filesystem {
 
     /// Runs an operation that changes something, when there is room for what it may cost.
     fn change<T>(&self, cost: Cost, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.check_writable()?;
         let result = self.admitted(cost, operation);
         self.throttle(cost.pages)?;
         self.noting(result)
@@ -508,6 +507,9 @@ impl Filesystem {
         loop {
             {
                 let _gate = self.gate.read();
+                // Under the gate: unmounting holds it exclusively to end all changes, and commits those
+                // that came before.
+                self.check_writable()?;
                 if let Some(_claim) = self.claim(cost) {
                     self.changes.fetch_add(1, Ordering::Relaxed);
                     return operation();

@@ -138,6 +138,13 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::commit`]; the volume is not marked as clean then.
     pub fn unmount(&self) -> Result<()> {
+        // What a step of the cleaner moves is written without the log.
+        let _between_steps = self.cleaner.pause();
+        self.close()
+    }
+
+    /// As [`Filesystem::unmount`], between two steps of the cleaner.
+    pub(super) fn close(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let mut log = log.lock();
         if log.is_closed() {
@@ -145,7 +152,8 @@ impl Filesystem {
         }
         self.check_writable()?;
         {
-            // What holds the gate is part of the last commit; nothing gets it any more.
+            // An operation that has the gate is part of the last commit; those that get it later
+            // find the volume unmounted.
             let _gate = self.gate.write();
             *self.stopped.write() = Some(Stopped::Unmounted);
         }
