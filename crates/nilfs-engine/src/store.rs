@@ -10,12 +10,12 @@ use std::sync::Arc;
 use nilfs_device::{Claim, Device, IoSlice};
 use nilfs_ondisk::{BlockNr, BlockSize, Geometry};
 use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{DefaultHashBuilder, OptionsBuilder, UnitWeighter};
+use quick_cache::{OptionsBuilder, UnitWeighter};
 
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicU64, Ordering};
-use crate::host::{Rank, RwLock};
+use crate::host::{CacheHashBuilder, Rank, RwLock};
 
 /// Memory for cached metadata blocks, in bytes, unless somebody says otherwise.
 const CACHE_BYTES: u64 = 64 << 20;
@@ -32,6 +32,10 @@ const LEAST_BLOCKS: u64 = 128;
 /// enough to be used again.
 const CACHE_HOT: f64 = 0.5;
 
+/// Parts of the cache with a lock each. As many on every machine: which blocks have to be read again
+/// depends on it.
+pub(crate) const CACHE_SHARDS: usize = 16;
+
 /// The blocks of a volume.
 pub(crate) struct Store {
     device: Arc<dyn Device>,
@@ -40,7 +44,7 @@ pub(crate) struct Store {
     /// The one number of the geometry that can change.
     nsegments: AtomicU64,
     seed: u32,
-    cache: Cache<BlockNr, Block>,
+    cache: Cache<BlockNr, Block, UnitWeighter, CacheHashBuilder>,
     cache_hits: AtomicU64,
     cache_misses: AtomicU64,
     /// A run of blocks that is being held in memory as it is on the device.
@@ -210,19 +214,14 @@ fn cached_blocks(bytes: u64, block_size: BlockSize) -> u64 {
     (bytes / block as u64).max(LEAST_BLOCKS)
 }
 
-fn cache(blocks: u64) -> Cache<BlockNr, Block> {
+fn cache(blocks: u64) -> Cache<BlockNr, Block, UnitWeighter, CacheHashBuilder> {
     let options = OptionsBuilder::new()
         .estimated_items_capacity(blocks as usize)
         .weight_capacity(blocks)
         .hot_allocation(CACHE_HOT)
-        .build();
-    match options {
-        Ok(options) => Cache::with_options(
-            options,
-            UnitWeighter,
-            DefaultHashBuilder::default(),
-            DefaultLifecycle::default(),
-        ),
-        Err(_) => Cache::new(blocks as usize),
-    }
+        .shards(CACHE_SHARDS)
+        .build()
+        .expect("both capacities are set");
+    let (hash_builder, lifecycle) = (CacheHashBuilder::default(), DefaultLifecycle::default());
+    Cache::with_options(options, UnitWeighter, hash_builder, lifecycle)
 }

@@ -1,5 +1,5 @@
 //! What the engine needs of the machine it runs on, besides a device: locks, atomic variables,
-//! threads, sleeping, time.
+//! threads, sleeping, time, and what hashes begin with.
 //!
 //! No other module of the engine names a library for any of them. So all locks are ranked, and
 //! with the feature `shuttle` all of it is simulated: then a test decides which thread goes on and
@@ -20,7 +20,9 @@ use self::simulated as machine;
 
 pub use self::clock::{Clock, SystemClock, Timestamp};
 pub(crate) use self::locks::{Condvar, Mutex, MutexGuard, RwLock};
-pub(crate) use self::machine::{Instant, JoinHandle, atomic, sleep, spawn};
+pub(crate) use self::machine::{
+    CacheHashBuilder, Instant, JoinHandle, RandomState, atomic, sleep, spawn,
+};
 pub(crate) use self::rank::Rank;
 #[cfg(feature = "shuttle")]
 pub use self::simulated::world;

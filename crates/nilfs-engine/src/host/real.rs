@@ -1,5 +1,6 @@
 //! The machine as it is: threads and time of the operating system, locks of `parking_lot`.
 
+pub(crate) use std::hash::RandomState;
 use std::io;
 pub(crate) use std::sync::atomic;
 pub(crate) use std::thread::{JoinHandle, sleep};
@@ -10,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(super) use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
+pub(crate) use quick_cache::DefaultHashBuilder as CacheHashBuilder;
 #[cfg(debug_assertions)]
 pub(super) use std::thread_local;
 

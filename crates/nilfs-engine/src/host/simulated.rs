@@ -6,6 +6,7 @@
 //! for, when the scheduler chooses it: sooner or later, and always when nothing else can go on.
 
 use std::cell::RefCell;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::io;
 use std::mem;
 use std::ops::Add;
@@ -22,6 +23,10 @@ pub(super) use shuttle_parking_lot::{
 
 /// What the wall clock shows when a world begins.
 const BEGINNING: Duration = Duration::from_secs(1_800_000_000);
+
+/// Hashes everything in the same way in each world.
+pub(crate) type RandomState = BuildHasherDefault<DefaultHasher>;
+pub(crate) type CacheHashBuilder = RandomState;
 
 /// The time of a world.
 #[derive(Default)]

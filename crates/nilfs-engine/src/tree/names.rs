@@ -7,7 +7,7 @@
 //! A position is a byte offset in the file, and a record never moves while it lives. So listing a
 //! directory needs no positions.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::ops::ControlFlow;
 
 use hashbrown::HashTable;
@@ -19,6 +19,7 @@ use super::content::Content;
 use crate::block::Block;
 use crate::error::{Error, Result};
 use crate::fs::DirEntry;
+use crate::host::RandomState;
 
 /// Where the names of a directory are.
 #[derive(Debug, Default)]

@@ -6,15 +6,16 @@ use std::sync::Arc;
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::{Cno, Ino};
-use quick_cache::Weighter;
-use quick_cache::sync::Cache;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
 
 use super::names::{self, Positions};
 use super::{File, Tree, TreeRoot, View};
 use crate::bmap::Source;
 use crate::checkpoints;
 use crate::error::Result;
-use crate::host::{Mutex, Rank, RwLock};
+use crate::host::{CacheHashBuilder, Mutex, Rank, RwLock};
+use crate::store::CACHE_SHARDS;
 
 /// Blocks of a directory that are searched for a name sooner than that somebody notes where its names
 /// are.
@@ -30,7 +31,7 @@ pub(crate) struct Shared {
     /// Checkpoints that are looked at, and by how many.
     kept: Mutex<BTreeMap<Cno, usize>>,
     /// Where the names of large directories are.
-    names: Cache<(Cno, Ino), Arc<Positions>, Bytes>,
+    names: Cache<(Cno, Ino), Arc<Positions>, Bytes, CacheHashBuilder>,
     /// Bytes that the names of one directory may take.
     most: usize,
 }
@@ -49,10 +50,17 @@ impl Shared {
     /// What the trees of a volume share whose newest checkpoint is `newest`; the positions of names
     /// may take `bytes` of memory.
     pub(crate) fn new(newest: View, bytes: usize) -> Arc<Self> {
+        let options = OptionsBuilder::new()
+            .estimated_items_capacity(DIRECTORIES)
+            .weight_capacity(bytes as u64)
+            .shards(CACHE_SHARDS)
+            .build()
+            .expect("both capacities are set");
+        let (hash_builder, lifecycle) = (CacheHashBuilder::default(), DefaultLifecycle::default());
         Arc::new(Self {
             newest: RwLock::new(Rank::View, newest),
             kept: Mutex::new(Rank::KeptTrees, BTreeMap::new()),
-            names: Cache::with_weighter(DIRECTORIES, bytes as u64, Bytes),
+            names: Cache::with_options(options, Bytes, hash_builder, lifecycle),
             most: bytes / 4,
         })
     }
