@@ -57,6 +57,7 @@ stop:
 test:
 	@scripts/need test
 	$(CARGO) test --workspace
+	$(CARGO) test -p nilfs-sim --features shuttle --test interleavings
 
 bench:
 	@scripts/need bench
@@ -74,6 +75,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p nilfs-sim --features shuttle --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
 
 fuzz:

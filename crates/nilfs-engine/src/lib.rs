@@ -43,9 +43,9 @@ pub use fs::{
     Attr, Background, DirEntry, Entry, Filesystem, Inode, InodeRef, MountOptions, NewInode,
     OnError, Order, RenameMode, Seek, SetAttr, SetTime, StatFs,
 };
-#[cfg(feature = "shuttle")]
-pub use host::world;
 pub use host::{Clock, SystemClock, Timestamp};
+#[cfg(feature = "shuttle")]
+pub use host::{sleep, world};
 pub use log::reader::Log;
 pub use nilfs_ondisk::inode::{DeviceCode, FileType};
 pub use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum};

@@ -4,6 +4,8 @@ use std::cell::Cell;
 
 use nilfs_engine::{Clock, Timestamp};
 
+use crate::threads::thread_local;
+
 thread_local! {
     static NOW: Cell<Timestamp> = const { Cell::new(EPOCH) };
 }
@@ -18,7 +20,7 @@ pub struct ThreadClock;
 impl ThreadClock {
     /// Sets the time of the calling thread.
     pub fn set(now: Timestamp) {
-        NOW.set(now);
+        NOW.with(|it| it.set(now));
     }
 
     /// The time at which step number `step` of a world happens: different for each.
@@ -33,6 +35,6 @@ impl ThreadClock {
 
 impl Clock for ThreadClock {
     fn now(&self) -> Timestamp {
-        NOW.get()
+        NOW.with(Cell::get)
     }
 }

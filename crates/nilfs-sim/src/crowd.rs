@@ -1,12 +1,12 @@
 //! Several threads at once: each in a directory of its own with a model of its own, or all in the
 //! same tree, while the engine's background work takes checkpoints when it likes.
 //!
-//! Which events a checkpoint catches is then a matter of chance, so that a seed gives the same
-//! operations but not the same history.
+//! Which events a checkpoint catches is then a matter of chance, so that a seed stands for the same
+//! operations but not for the same history, unless it decides how threads interleave as well
+//! (`interleaving.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use nilfs_device::{Device, Event, MemoryDevice};
 use nilfs_ondisk::Cno;
@@ -26,6 +26,7 @@ use crate::outcome::{Outcome, Refusal, difference};
 use crate::past::Past;
 use crate::power::{Disk, Survivors};
 use crate::subject::{Mounting, Subject};
+use crate::threads::thread;
 use crate::volume::check;
 use crate::world::Settings;
 
@@ -55,10 +56,12 @@ struct Life {
     subject: Subject,
     model: Model,
     steps: Vec<Step>,
+    /// The last step was refused, because the volume cannot be written any more.
+    refused: bool,
 }
 
 /// Lets `threads` threads live `count` operations each, compares, cuts the power `cuts` times in
-/// retrospect, and compares again.
+/// retrospect, and compares again. Returns what was done to the device.
 ///
 /// # Errors
 /// What was wrong.
@@ -68,7 +71,7 @@ pub fn crowd(
     threads: u16,
     count: usize,
     cuts: usize,
-) -> Result<(), String> {
+) -> Result<Vec<Event>, String> {
     let start = settings.shape.format();
     let device = Arc::new(medium(start.clone()));
     let tape = Tape { device: Arc::clone(&device), events: Mutex::default() };
@@ -83,6 +86,9 @@ pub fn crowd(
     let (lives, snapshots) =
         beside_cleaning(&root, || live_together(settings, lives, seed, count, &tape))?;
     for life in &lives {
+        if life.refused {
+            return Err(format!("in {}: the volume has become read-only", life.name));
+        }
         life.look(&life.subject)?;
     }
     tape.now();
@@ -111,7 +117,58 @@ pub fn crowd(
         }
     }
     let events = tape.events.into_inner();
-    cut_in_retrospect(settings, start, &events, &steps, seed, cuts)
+    cut_in_retrospect(settings, start, &events, &steps, seed, cuts)?;
+    Ok(events)
+}
+
+/// Unmounts the volume at a moment that `seed` chooses, while `threads` threads live `count`
+/// operations each. What they did before must be there, and nothing may be written afterwards.
+///
+/// # Errors
+/// What was wrong.
+pub fn farewell(settings: Settings, seed: u64, threads: u16, count: usize) -> Result<(), String> {
+    let device = Arc::new(medium(settings.shape.format()));
+    let tape = Tape { device: Arc::clone(&device), events: Mutex::default() };
+    let below: Arc<dyn Device> = Arc::<Medium>::clone(&device);
+    let mut root = Subject::mount(Arc::clone(&below), settings.mounting)?;
+    let background = root.start_background();
+    let mut lives = Vec::new();
+    for nth in 0..threads {
+        lives.push(born(settings, &mut root, Name(nth), &tape)?);
+    }
+    let moment = tape.now() + StdRng::seed_from_u64(seed).random_range(0..count);
+    let lives: Vec<Life> = thread::scope(|scope| {
+        let tape = &tape;
+        let running: Vec<_> = lives
+            .into_iter()
+            .map(|life| scope.spawn(move || life.live(settings, seed, count, tape)))
+            .collect();
+        while tape.now() < moment && !running.iter().all(|life| life.is_finished()) {
+            thread::yield_now();
+        }
+        root.unmount()?;
+        let written = tape.now();
+        let lives: Result<_, String> = running.into_iter().map(joined).collect();
+        drop(background);
+        match tape.now() - written {
+            0 => lives,
+            _ => Err(format!(
+                "after unmounting, this was done to the device: {}",
+                describe(&tape.events.lock()[written..])
+            )),
+        }
+    })?;
+    check(&*device)?;
+    let end = tape.now();
+    let again = Subject::mount(below, settings.mounting)?;
+    for Life { name, mut steps, refused, .. } in lives {
+        // What was refused may have been done a moment before the end.
+        let last = steps.len() - 1 - usize::from(refused);
+        steps[last].promise = Promise::Everything;
+        let found = again.below(name)?.tree()?;
+        state_found(&steps, end, &found).map_err(|what| format!("in {name}: {what}"))?;
+    }
+    Ok(())
 }
 
 /// Lets `threads` threads do `count` random operations each, all in the same tree. Nobody can say
@@ -167,8 +224,8 @@ fn rage(mut subject: Subject, mut model: Model, seed: u64, count: usize) -> Resu
     Ok(())
 }
 
-/// Cleans the volume all the time while `work` is done, and makes a snapshot now and then, some of
-/// which are given up again. Gives the snapshots that are left.
+/// Two threads clean the volume all the time while `work` is done, and make a snapshot now and then,
+/// some of which they give up again. Returns the snapshots that are left.
 fn beside_cleaning<T>(
     root: &Subject,
     work: impl FnOnce() -> Result<T, String>,
@@ -180,6 +237,7 @@ fn beside_cleaning<T>(
             if done.load(Ordering::Relaxed) {
                 break;
             }
+            thread::yield_now();
             root.clean()?;
             if round % SNAPSHOT_EVERY == 0 {
                 snapshots.extend(root.take_snapshot()?);
@@ -191,12 +249,26 @@ fn beside_cleaning<T>(
         Ok(snapshots)
     };
     thread::scope(|scope| {
-        let cleaning = scope.spawn(clean);
+        let cleaning = [scope.spawn(clean), scope.spawn(clean)];
         let worked = work();
         done.store(true, Ordering::Relaxed);
-        let snapshots = joined(cleaning)?;
+        let mut snapshots = Vec::new();
+        for cleaning in cleaning {
+            snapshots.extend(joined(cleaning)?);
+        }
         Ok((worked?, snapshots))
     })
+}
+
+/// The kinds of events, with where they are.
+fn describe(events: &[Event]) -> String {
+    let described = events.iter().map(|event| match event {
+        Event::Write { offset, bytes } => format!("{} bytes written at {offset}", bytes.len()),
+        Event::Flush => "a flush".into(),
+        Event::Discard { offset, bytes } => format!("{bytes} bytes discarded at {offset}"),
+        Event::Resize { bytes } => format!("resized to {bytes} bytes"),
+    });
+    described.collect::<Vec<_>>().join(", ")
 }
 
 fn joined<T>(running: thread::ScopedJoinHandle<'_, Result<T, String>>) -> Result<T, String> {
@@ -229,7 +301,7 @@ fn born(settings: Settings, root: &mut Subject, name: Name, tape: &Tape) -> Resu
         past: Past::default(),
         op: None,
     };
-    Ok(Life { name, subject: root.below(name)?, model, steps: vec![step] })
+    Ok(Life { name, subject: root.below(name)?, model, steps: vec![step], refused: false })
 }
 
 fn live_together(
@@ -266,7 +338,10 @@ impl Life {
             let found = self.subject.apply(&op);
             let ended = tape.now();
             let expected = self.model.apply(&op, now);
-            if let Some(what) = difference(&expected, &found) {
+            self.refused = found == Outcome::Refused(Refusal::ReadOnly);
+            if !self.refused
+                && let Some(what) = difference(&expected, &found)
+            {
                 return Err(format!("in {}, step {nth}, {op}: {what}", self.name));
             }
             let step = Step {
@@ -278,6 +353,9 @@ impl Life {
                 op: Some(op),
             };
             self.steps.push(step);
+            if self.refused {
+                break;
+            }
         }
         Ok(self)
     }

@@ -10,15 +10,18 @@
 //!                                                         state of the History?       cuts
 //! ```
 //!
-//! One seed gives one world (with threads: the same operations), so a failure is replayed by its
-//! seed; what fails is made short by leaving operations out before it is shown. Only [`subject`]
-//! and [`past`] call the engine; the [`model`] knows nothing of it.
+//! One seed stands for one world, so a failure is replayed by its seed; what fails is made short by
+//! leaving operations out before it is shown. With threads that is so where the seed decides how they
+//! interleave, too: `interleaving`, with the feature `shuttle`. Only [`subject`] and [`past`] call
+//! the engine; the [`model`] knows nothing of it.
 
 pub mod clock;
 pub mod crowd;
 pub mod cuts;
 pub mod generate;
 pub mod history;
+#[cfg(feature = "shuttle")]
+pub mod interleaving;
 pub mod medium;
 pub mod model;
 pub mod name;
@@ -29,6 +32,7 @@ pub mod power;
 pub mod seeds;
 pub mod shrink;
 pub mod subject;
+mod threads;
 pub mod tree;
 pub mod volume;
 pub mod world;

@@ -5,7 +5,7 @@ mod look;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nilfs_device::Device;
 use nilfs_engine::{
@@ -19,11 +19,11 @@ use crate::clock::ThreadClock;
 use crate::name::{Name, Path};
 use crate::op::{Handle, Listed, Op, Target, link_text, pattern};
 use crate::outcome::{Facts, Outcome, Refusal};
+use crate::threads::taking_time;
 
-/// How long is waited for the cleaner to begin…
-const LONGEST_IDLE: Duration = Duration::from_secs(20);
-/// …and for its next step, before it is taken to have nothing more to do.
-const LONGEST_STEP: Duration = Duration::from_millis(300);
+/// For how long the cleaner does nothing when it has nothing more to do.
+#[cfg(feature = "shuttle")]
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// A mounted file system, seen from one of its directories, with files held open.
 pub struct Subject {
@@ -100,6 +100,7 @@ impl Subject {
             },
             ..MountOptions::default()
         };
+        let device = taking_time(device);
         let mounted = guarded(|| {
             let fs = Filesystem::mount(Arc::clone(&device), options)?;
             fs.release_orphans()?;
@@ -201,23 +202,24 @@ impl Subject {
         Ok((usage, self.fs.status().cleaner.segments_skipped))
     }
 
-    /// Does nothing until the cleaner has begun to work by itself and comes to an end. Gives the
+    /// Does nothing, in virtual time, until the cleaner has nothing more to do by itself. Returns the
     /// number of segments that it has freed.
+    #[cfg(feature = "shuttle")]
     #[must_use]
     pub fn rest(&self) -> u64 {
         let totals = || self.fs.status().cleaner;
         let before = totals();
         let background = self.start_background();
-        let mut last = (before, Instant::now());
-        while last.1.elapsed() < if last.0 == before { LONGEST_IDLE } else { LONGEST_STEP } {
-            std::thread::sleep(Duration::from_millis(5));
-            let now = totals();
-            if now != last.0 {
-                last = (now, Instant::now());
+        let mut last = before;
+        loop {
+            nilfs_engine::sleep(LONGEST_PAUSE);
+            match totals() {
+                now if now == last => break,
+                now => last = now,
             }
         }
         drop(background);
-        last.0.segments_freed - before.segments_freed
+        last.segments_freed - before.segments_freed
     }
 
     /// Cleans all there is to clean, whatever is young.

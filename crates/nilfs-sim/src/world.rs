@@ -276,11 +276,12 @@ impl World {
         Ok(op.needs_space())
     }
 
-    /// Lets the cleaner work by itself for a while, see [`Subject::rest`], and compares. Gives the
+    /// Lets the cleaner work by itself for a while, see [`Subject::rest`], and compares. Returns the
     /// number of segments that it has freed.
     ///
     /// # Errors
     /// What differed.
+    #[cfg(feature = "shuttle")]
     pub fn rest(&mut self) -> Result<u64, String> {
         let now = self.past.last_time();
         let began = self.history.events.len();

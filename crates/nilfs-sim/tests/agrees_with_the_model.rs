@@ -1,8 +1,7 @@
 //! Whatever programs do, the file system answers and looks as a POSIX file system should, before
 //! and after checkpoints and remounts, and leaves a consistent volume.
 
-use nilfs_engine::{Order, Policy};
-use nilfs_sim::cuts::Cuts;
+use nilfs_engine::Order;
 use nilfs_sim::generate::Profile;
 use nilfs_sim::op::Op;
 use nilfs_sim::seeds::for_each_seed;
@@ -75,35 +74,6 @@ fn cleaning(seed: u64) -> Settings {
 fn cleaning_all_the_time() {
     for_each_seed("cleaning_all_the_time", 24, |seed| {
         live(cleaning(seed), seed, Profile::CHORES, 250);
-    });
-}
-
-/// What the cleaner does by itself in idle moments, by each policy; the power fails meanwhile, too.
-#[test]
-fn cleaning_while_nobody_does_anything() {
-    for_each_seed("cleaning_while_nobody_does_anything", 6, |seed| {
-        let policies = [Policy::Timestamp, Policy::Greedy, Policy::CostBenefit];
-        let mut settings = cleaning(seed);
-        settings.mounting.protection = 0;
-        settings.mounting.policy = policies[seed as usize % 3];
-        let lived = World::new(settings).and_then(|mut world| {
-            for round in 0..2 {
-                world.step(&Op::Checkpoint)?;
-                world.step(&Op::SetSnapshot { nth: 0, snapshot: true })?;
-                world
-                    .live(seed + (round << 32), Profile { chores: 0, ..Profile::CHORES }, 120)
-                    .map_err(|failure| failure.to_string())?;
-            }
-            let began = world.history().events.len();
-            let freed = world.rest()?;
-            let ended = world.history().events.len();
-            let history = world.end()?;
-            let cuts = Cuts { settings, ops_afterwards: 5 };
-            cuts.between(&history, began..=ended.min(began + 6), seed)?;
-            Ok(freed)
-        });
-        let freed = lived.unwrap_or_else(|what| panic!("seed {seed}, {settings:?}: {what}"));
-        assert!(freed > 0, "seed {seed}, {settings:?}: the cleaner has done nothing");
     });
 }
 

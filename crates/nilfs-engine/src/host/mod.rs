@@ -20,9 +20,9 @@ use self::simulated as machine;
 
 pub use self::clock::{Clock, SystemClock, Timestamp};
 pub(crate) use self::locks::{Condvar, Mutex, MutexGuard, RwLock};
-pub(crate) use self::machine::{
-    CacheHashBuilder, Instant, JoinHandle, RandomState, atomic, sleep, spawn,
-};
+pub(crate) use self::machine::{CacheHashBuilder, Instant, JoinHandle, RandomState, atomic, spawn};
 pub(crate) use self::rank::Rank;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use self::real::sleep;
 #[cfg(feature = "shuttle")]
-pub use self::simulated::world;
+pub use self::simulated::{sleep, world};

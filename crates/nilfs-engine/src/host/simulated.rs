@@ -121,7 +121,7 @@ impl Add<Duration> for Instant {
 }
 
 /// Lets the thread wait until time has moved on.
-pub(crate) fn sleep(time: Duration) {
+pub fn sleep(time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {
         set_alarm(end.0);
