@@ -150,16 +150,16 @@ fn the_first_log_fits_into_the_smallest_segment() {
 fn impossible_parameters_are_refused_before_anything_is_written() {
     let good = parameters(4096, 2048, 1, 1);
     let refused: &[(u64, Parameters, &str)] = &[
-        (128 * MIB, good.clone(), "134217728 bytes are too few"),
-        (4096, good.clone(), "4096 bytes are too few"),
-        (0, good.clone(), "0 bytes are too few"),
+        (128 * MIB, good.clone(), "128 MiB are too few"),
+        (4096, good.clone(), "4 KiB are too few"),
+        (0, good.clone(), "0 B are too few"),
         (256 * MIB, parameters(8192, 2048, 1, 1), "8192 bytes is too large"),
         (256 * MIB, parameters(4096, 1000, 1, 1), "1000 blocks per segment"),
         (256 * MIB, parameters(4096, 8, 1, 1), "8 blocks per segment"),
         (256 * MIB, Parameters { reserved_percent: 0, ..good.clone() }, "0 % of reserved"),
         (256 * MIB, Parameters { reserved_percent: 100, ..good.clone() }, "100 % of reserved"),
         // Half of 31 segments leaves more than 8; a tenth of them does not.
-        (256 * MIB, Parameters { reserved_percent: 90, ..good.clone() }, "at least 671092736"),
+        (256 * MIB, Parameters { reserved_percent: 90, ..good.clone() }, "at least 655364 KiB"),
         (256 * MIB, Parameters { label: vec![b'x'; 81], ..good.clone() }, "the label has 81"),
     ];
     for (size, parameters, expected) in refused {
