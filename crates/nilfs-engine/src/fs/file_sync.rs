@@ -114,7 +114,7 @@ impl Filesystem {
     /// Everything that has changed, if that is nothing but content and times.
     fn whole_change(&self) -> Option<Vec<Synced>> {
         // Of several changes, one must not be there without those before it.
-        let _gate = self.gate.write();
+        let _transaction = self.transactions.write();
         let named = self.names_changed.load(Ordering::Acquire) <= self.committed_freeze();
         let changed: Vec<InodeRef> = self.table.lock().dirty.values().cloned().collect();
         let one = |inode: &InodeRef| {

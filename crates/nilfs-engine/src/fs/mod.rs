@@ -118,7 +118,8 @@ pub struct Filesystem {
     trees: Arc<Shared>,
     /// Where changes go; `None` if the volume is mounted read-only.
     log: Option<Mutex<SegmentWriter>>,
-    gate: RwLock<()>,
+    /// Shared by every operation that changes something; exclusive while a commit freezes.
+    transactions: RwLock<()>,
     names: Mutex<()>,
     table: Mutex<Table>,
     numbers: Mutex<InodeNumbers>,
@@ -200,7 +201,7 @@ impl Filesystem {
             store: Arc::clone(&volume.store),
             trees: Shared::new(view, options.inode_cache()),
             log,
-            gate: RwLock::new(Rank::Gate, ()),
+            transactions: RwLock::new(Rank::Transactions, ()),
             names: Mutex::new(Rank::Names, ()),
             table: Mutex::new(Rank::Table, Table::new(options.inode_cache())),
             numbers: Mutex::new(Rank::Numbers, InodeNumbers::new(first_ino)),
@@ -307,7 +308,7 @@ impl Filesystem {
             return Err(Error::Stale);
         }
         // No freeze may come between finding the number in use and finding its inode.
-        let _gate = self.gate.read();
+        let _transaction = self.transactions.read();
         let view = self.view();
         if !self.numbers.lock().is_taken(&view, ino)? {
             return Err(Error::Stale);
@@ -418,7 +419,7 @@ impl Filesystem {
         if raw.i_links_count.get() != 0 {
             return Ok(false);
         }
-        let _gate = self.gate.read();
+        let _transaction = self.transactions.read();
         if self.table.lock().get(ino).is_some() || !self.numbers.lock().is_taken(view, ino)? {
             return Ok(false);
         }
@@ -506,9 +507,9 @@ impl Filesystem {
         let mut committed = false;
         loop {
             {
-                let _gate = self.gate.read();
-                // Under the gate: unmounting holds it exclusively to end all changes, and commits those
-                // that came before.
+                let _transaction = self.transactions.read();
+                // Within the transaction: unmounting ends all of them, and commits what they have
+                // changed.
                 self.check_writable()?;
                 if let Some(_claim) = self.claim(cost) {
                     self.changes.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Operations on names and attributes: lookup, create, link, unlink, rename, setattr.
 //!
 //! They exclude each other by one lock, `names`, and then lock one inode at a time. A commit cannot
-//! come in between, because they hold the gate.
+//! come in between, because each is a transaction.
 
 use std::sync::Arc;
 

@@ -152,9 +152,9 @@ impl Filesystem {
         }
         self.check_writable()?;
         {
-            // An operation that has the gate is part of the last commit; those that get it later
-            // find the volume unmounted.
-            let _gate = self.gate.write();
+            // A transaction that has begun is part of the last commit; those that begin later find
+            // the volume unmounted.
+            let _transaction = self.transactions.write();
             *self.stopped.write() = Some(Stopped::Unmounted);
         }
         self.commit_locked(&mut log, &MetadataChanges::default())?;
@@ -276,7 +276,7 @@ impl Filesystem {
 
     /// Takes everything that has changed out of the hands of those who change it.
     fn freeze(&self) -> (Frozen, u64) {
-        let _gate = self.gate.write();
+        let _transaction = self.transactions.write();
         let most = self.options.dirty_limit / FREED_BLOCK_BYTES;
         let (mut blocks, mut waiting) = (0, false);
         let fits = |inode: &Inode| {

@@ -19,7 +19,7 @@ pub(crate) enum Rank {
     Log,
     /// Shared by every operation that changes something; exclusive for the moment in which a commit
     /// freezes what has changed.
-    Gate,
+    Transactions,
     /// Operations on names exclude each other.
     Names,
     /// The state of one inode.

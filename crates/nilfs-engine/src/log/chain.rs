@@ -89,3 +89,6 @@ impl<'a> Chain<'a> {
         self.left.clear();
     }
 }
+
+#[cfg(test)]
+mod tests;

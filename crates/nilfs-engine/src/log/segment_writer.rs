@@ -11,24 +11,25 @@
 //! then looks once into the next segment. So a super root goes into a segment only when every log
 //! in the segments before is durable. And a superblock names only what is durable.
 
+mod segments;
+
 use std::sync::Arc;
 
 use nilfs_ondisk::lifetime::Lifetime;
-use nilfs_ondisk::segment_usage::RawSegmentUsage;
 use nilfs_ondisk::superblock::{LogCursor, STATE_ERROR, STATE_RESIZE, STATE_VALID, Superblock};
 use nilfs_ondisk::{Cno, SegNum, Seq};
 use zerocopy::little_endian::{U16, U64};
 
 use super::resume;
 use super::sealed::SealedLog;
-use super::withheld::{NewEnd, Withheld};
+use super::withheld::Withheld;
 use crate::bmap::{Pointers, Source};
 use crate::checkpoints;
 use crate::commit::{self, Base, Effects, Frozen, MetadataChanges, Request, SyncedFile};
 use crate::dat::DatEdit;
 use crate::error::{Error, Result};
 use crate::overlay::Placed;
-use crate::segments::{self, SufileEdit};
+use crate::segments::SufileEdit;
 use crate::store::Store;
 use crate::superblocks::SuperblockWriter;
 use crate::tree::{Era, View};
@@ -222,25 +223,6 @@ impl SegmentWriter {
     /// The sequence number of the oldest segment that a superblock on the device names.
     pub(crate) fn oldest_named(&self) -> Seq {
         self.superblocks.oldest_named()
-    }
-
-    /// Clean segments that may be written.
-    pub(crate) fn writable_segments(&self) -> u64 {
-        self.base.clean_segments.saturating_sub(self.withheld.count())
-    }
-
-    /// Whether a segment may not be written, although it is clean.
-    pub(crate) fn is_withheld(&self, segment: SegNum) -> bool {
-        self.withheld.has(segment)
-    }
-
-    /// The usages of all segments, as the newest checkpoint has them.
-    ///
-    /// # Errors
-    /// The sufile cannot be read.
-    pub(crate) fn segment_usages(&self) -> Result<Vec<(SegNum, RawSegmentUsage)>> {
-        let sufile = commit::root_of(&self.base.super_root.sufile)?;
-        segments::usages(self.source(), &sufile, SegNum(0)).collect()
     }
 
     /// Whether the next checkpoint completes a recovery, and so is written in any case.
@@ -523,117 +505,6 @@ impl SegmentWriter {
         if let Err(error) = self.superblocks.write_all(self.store.device()) {
             tracing::error!("cannot note the error in the superblocks: {error}");
         }
-    }
-}
-
-/// Segments: those that the cleaner claims and frees, and where the volume ends.
-impl SegmentWriter {
-    /// Takes a clean segment out of the log's way, for logs next to the chain.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`] if there is none, damage of the sufile.
-    pub(crate) fn claim_segment(&mut self) -> Result<SegNum> {
-        let avoid = |segment| self.withheld.has(segment);
-        // Far from the segments that the log will take next.
-        let from = self.base.position.next.plus(self.store.geometry().nsegments / 2);
-        let found = self.base.sufile_edit.find_clean(self.source(), from, &avoid)?;
-        let segment = found.ok_or(Error::NoSpace)?;
-        self.withheld.claim(segment);
-        Ok(segment)
-    }
-
-    /// Takes back claimed segments that no checkpoint has come to use.
-    pub(crate) fn unclaim(&mut self, segments: &[SegNum]) {
-        segments.iter().for_each(|segment| self.withheld.unclaim(*segment));
-    }
-
-    /// How many checkpoints have freed segments, for [`SegmentWriter::frees_are_durable`].
-    pub(crate) fn frees(&self) -> u64 {
-        self.withheld.frees()
-    }
-
-    /// The first `frees` checkpoints that freed segments are durable, by a flush that began when they
-    /// had been written.
-    pub(crate) fn frees_are_durable(&mut self, frees: u64) {
-        self.withheld.durable(frees);
-    }
-
-    /// Whether freed segments still wait for readers in this process, or to become durable.
-    pub(crate) fn has_freed_segments(&self) -> bool {
-        self.withheld.has_freed()
-    }
-
-    /// Lets the log have freed segments that nobody in this process can be reading any more. Returns
-    /// whether there were any.
-    pub(crate) fn release_freed(&mut self) -> bool {
-        let mut segments = self.withheld.release();
-        segments.sort_unstable();
-        if self.discard {
-            self.discard(&segments);
-        }
-        !segments.is_empty()
-    }
-
-    /// Tells the device that segments hold nothing any more. A device that cannot do it is not
-    /// asked again.
-    fn discard(&mut self, sorted: &[SegNum]) {
-        let geometry = self.store.geometry();
-        for run in sorted.chunk_by(|a, b| a.plus(1) == *b) {
-            let (start, end) = (run[0], run[run.len() - 1]);
-            let (start, end) = (geometry.segment_start(start), geometry.segment_end(end));
-            let size = geometry.block_size.bytes64();
-            if let Err(error) = self.store.discard(start.0 * size, (end.0 - start.0) * size) {
-                tracing::warn!("discard is switched off: {error}");
-                self.discard = false;
-                return;
-            }
-        }
-    }
-
-    /// From `end.segment` on, no segment is taken any more, because the volume is about to end there;
-    /// `None`: all can be.
-    pub(crate) fn set_end(&mut self, end: Option<NewEnd>) {
-        self.withheld.set_end(end);
-    }
-
-    /// Whether the log is in one of the segments from `end` on, or will be next.
-    pub(crate) fn reaches(&self, end: SegNum) -> bool {
-        self.base.position.segment >= end || self.base.position.next >= end
-    }
-
-    /// Leaves the rest of the segment empty. Recovery looks into the next one then.
-    pub(crate) fn skip_rest_of_segment(&mut self) {
-        let segment = self.base.position.segment;
-        self.base.position.block = self.store.geometry().segment_end(segment);
-    }
-
-    /// Says in the superblocks that the number of segments is about to become `count`, and takes it
-    /// over. Everything must be durable.
-    ///
-    /// # Errors
-    /// As [`SegmentWriter::write_superblock`].
-    pub(crate) fn begin_resize(&mut self, count: u64, stamp: &Stamp) -> Result<()> {
-        let old = self.store.geometry().nsegments;
-        // Where the second superblock is now must not be written before it has moved.
-        let clean = 0;
-        self.withheld.set_end(Some(NewEnd { segment: SegNum(old.min(count)), clean }));
-        self.superblocks.set_state(STATE_RESIZE, true);
-        self.write_superblocks(stamp)?;
-        self.store.set_segments(count);
-        Ok(())
-    }
-
-    /// Lets the superblocks take over the new number of segments and the new size of the volume, the
-    /// one first that has to move. The checkpoint with the new sufile must be durable.
-    ///
-    /// # Errors
-    /// As [`SegmentWriter::write_superblock`].
-    pub(crate) fn finish_resize(&mut self, count: u64, bytes: u64, stamp: &Stamp) -> Result<()> {
-        self.superblocks.resize(count, bytes);
-        self.superblocks.set_state(STATE_RESIZE, false);
-        self.write_superblocks(stamp)?;
-        self.withheld.set_end(None);
-        Ok(())
     }
 }
 
