@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use common::{check, content, make, new, pattern, volume};
 use nilfs_device::MemoryDevice;
-use nilfs_engine::{Error, Filesystem, InodeRef, MountOptions, RenameMode};
+use nilfs_engine::{Error, Filesystem, InodeRef, MountOptions, RenameMode, SetAttr};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::S_IFDIR;
 use peak_alloc::PeakAlloc;
@@ -117,7 +117,28 @@ fn making_many_files_takes_no_more_memory_than_changes_may() {
     check(&*device);
 }
 
-/// With holes, so that its blocks are not where its size says.
+/// A file of 100 MiB, with holes, so that its blocks are not where its size says.
+fn large(fs: &Filesystem) -> InodeRef {
+    let large = make(fs, &fs.root().unwrap().inode, "large");
+    let part = pattern(3, 1 << 20);
+    for nth in 0..100 {
+        fs.write(&large, nth * nth * (10 << 20), &part).unwrap();
+    }
+    fs.commit().unwrap();
+    fs.free_spare_memory();
+    large
+}
+
+/// Frees blocks, which must not take more memory than changes may.
+fn freeing(free: impl FnOnce()) {
+    let before = MEMORY.current_usage();
+    MEMORY.reset_peak_usage();
+    free();
+    let peak = MEMORY.peak_usage() - before;
+    let bound = (CACHE + 2 * DIRTY) as usize;
+    assert!(peak <= bound, "{peak} bytes, more than {bound}");
+}
+
 #[test]
 fn deleting_a_large_file_takes_no_more_memory_than_changes_may() {
     let _alone = alone();
@@ -126,22 +147,31 @@ fn deleting_a_large_file_takes_no_more_memory_than_changes_may() {
     let root = fs.root().unwrap().inode;
     fs.commit().unwrap();
     let free = fs.stat_fs().unwrap().files_free;
-    let large = make(&fs, &root, "large");
-    let part = pattern(3, 1 << 20);
-    for nth in 0..100 {
-        fs.write(&large, nth * nth * (10 << 20), &part).unwrap();
-    }
-    drop((large, part));
-    fs.commit().unwrap();
-    fs.free_spare_memory();
-    let before = MEMORY.current_usage();
-    MEMORY.reset_peak_usage();
-    fs.unlink(&root, b"large").unwrap();
-    fs.commit().unwrap();
-    let peak = MEMORY.peak_usage() - before;
-    let bound = (CACHE + 2 * DIRTY) as usize;
-    assert!(peak <= bound, "{peak} bytes, more than {bound}");
+    drop(large(&fs));
+    freeing(|| {
+        fs.unlink(&root, b"large").unwrap();
+        fs.commit().unwrap();
+    });
     assert_eq!(fs.stat_fs().unwrap().files_free, free, "it is deleted at once all the same");
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
+/// One commit freed all of it, at hundreds of bytes for each block.
+#[test]
+fn making_a_large_file_shorter_takes_no_more_memory_than_changes_may() {
+    let _alone = alone();
+    let device = volume(1024, 256);
+    let fs = mount(&device);
+    let file = large(&fs);
+    let (kept, size) = (pattern(3, 1 << 20), 500_000);
+    freeing(|| {
+        let changes = SetAttr { size: Some(size), ..SetAttr::default() };
+        assert_eq!(fs.set_attr(&file, &changes).unwrap().size, size);
+        fs.commit().unwrap();
+    });
+    assert!(content(&fs, &file) == kept[..size as usize]);
+    drop(file);
     fs.unmount().unwrap();
     check(&*device);
 }

@@ -17,6 +17,9 @@ const MAX_SIZE: u64 = i64::MAX as u64;
 /// Blocks that are overwritten together on a volume that has room for nothing but that.
 const LITTLE_BLOCKS: u64 = 8;
 
+/// Bytes of memory that a commit needs for each block that it frees.
+const FREED_BLOCK_BYTES: u64 = 512;
+
 impl Filesystem {
     /// Reads into `buffer`. Returns the number of bytes, which is smaller only at the end of the file.
     ///
@@ -149,6 +152,55 @@ impl Filesystem {
         let state = inode.state.read();
         let view = self.view();
         self.noting(state.seek(&view, offset, what))
+    }
+
+    /// Blocks that a commit may free at most: more would take too much memory.
+    pub(super) fn most_freed(&self) -> u64 {
+        self.options.dirty_limit / FREED_BLOCK_BYTES
+    }
+
+    /// Takes the last blocks from a file, as many as a commit may free, unless that is all that it
+    /// has beyond `size`. Returns whether it did.
+    pub(super) fn shorten(&self, inode: &Inode, state: &mut State, size: u64) -> Result<bool> {
+        let context = self.context();
+        let Some(from) = inode.tail(state, &context.view, self.most_freed())? else {
+            return Ok(false);
+        };
+        let end = from.0.saturating_mul(self.store.block_size().bytes64());
+        if end <= size {
+            return Ok(false);
+        }
+        inode.cut(state, &context, from)?;
+        let shorter = state.size().min(end);
+        state.set_size(shorter);
+        Ok(true)
+    }
+
+    /// Makes a file shorter until a single commit can free what it has beyond `size`, with a
+    /// checkpoint for each part.
+    pub(super) fn shorten_in_parts(
+        &self,
+        inode: &InodeRef,
+        size: u64,
+        check: impl Fn(&State) -> Result<()>,
+    ) -> Result<()> {
+        let one_part = Cost { pages: 1, inodes: 1, effect: Effect::Frees };
+        loop {
+            let shortened = self.change(one_part, || {
+                let mut state = inode.state.write();
+                check(&state)?;
+                let shortened = self.shorten(inode, &mut state, size)?;
+                if shortened {
+                    state.touch(self.now());
+                    self.mark_dirty(inode, &mut state);
+                }
+                Ok(shortened)
+            })?;
+            if !shortened {
+                return Ok(());
+            }
+            self.commit()?;
+        }
     }
 
     /// Changes the size of a regular file whose state is locked.

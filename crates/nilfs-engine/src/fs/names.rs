@@ -528,9 +528,13 @@ impl Filesystem {
         // A file that becomes longer gets a hole.
         let shrinks = changes.size.is_some_and(|size| size < inode.state.read().size());
         let effect = if shrinks { Effect::Frees } else { Effect::Changes };
+        let check = |state: &State| check_changeable_attributes(state, changes);
+        if let Some(size) = changes.size.filter(|_| shrinks) {
+            self.shorten_in_parts(inode, size, check)?;
+        }
         self.change(Cost { pages: 1, inodes: 1, effect }, || {
             let mut state = inode.state.write();
-            check_changeable_attributes(&state, changes)?;
+            check(&state)?;
             let now = self.now();
             if let Some(size) = changes.size {
                 let grows = size != state.size();

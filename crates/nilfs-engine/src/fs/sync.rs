@@ -18,9 +18,6 @@ use crate::host::{Mutex, MutexGuard};
 use crate::log::segment_writer::{SegmentWriter, Stamp, Written};
 use crate::overlay::{FrozenInode, Overlay};
 
-/// Bytes of memory that a commit needs for each block that it frees.
-const FREED_BLOCK_BYTES: u64 = 512;
-
 /// Inodes that are looked at, for those that can go, while the table is locked.
 const EVICTED_AT_ONCE: usize = 1024;
 
@@ -258,26 +255,10 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Takes the last blocks from a file that is to be deleted, if it has more than `most`: the commit
-    /// that frees them would need too much memory for all.
-    fn shorten(&self, inode: &Inode, most: u64) -> bool {
-        let mut state = inode.state.write();
-        let context = self.context();
-        // Damage is met again by the commit that deletes the file.
-        let Ok(Some(from)) = inode.tail(&state, &context.view, most) else { return false };
-        if inode.cut(&mut state, &context, from).is_err() {
-            return false;
-        }
-        let size = from.0.saturating_mul(self.store.block_size().bytes64());
-        let shorter = state.size().min(size);
-        state.set_size(shorter);
-        true
-    }
-
     /// Takes everything that has changed out of the hands of those who change it.
     fn freeze(&self) -> (Frozen, u64) {
         let _transaction = self.transactions.write();
-        let most = self.options.dirty_limit / FREED_BLOCK_BYTES;
+        let most = self.most_freed();
         let (mut blocks, mut waiting) = (0, false);
         let fits = |inode: &Inode| {
             let own = inode.unshared().sectors(1);
@@ -292,7 +273,8 @@ impl Filesystem {
         };
         let mut inodes = Vec::with_capacity(abandoned.len() + dirty.len());
         for inode in abandoned {
-            if self.shorten(&inode, most) {
+            // Damage is met again by the commit that deletes the file.
+            if self.shorten(&inode, &mut inode.state.write(), 0).unwrap_or(false) {
                 inodes.push(freeze_inode(&inode, false, self.store.block_size()));
                 let sectors = inode.state.read().file.raw.i_blocks.get();
                 let blocks = sectors / self.store.block_size().sectors();
