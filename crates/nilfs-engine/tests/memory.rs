@@ -8,8 +8,9 @@ mod common;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use common::{check, content, make, new, pattern, volume};
+use common::{check, content, make, new, parameters, pattern, volume};
 use nilfs_device::MemoryDevice;
+use nilfs_engine::mkfs::format;
 use nilfs_engine::{Error, Filesystem, InodeRef, MountOptions, RenameMode, SetAttr};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::S_IFDIR;
@@ -172,6 +173,50 @@ fn making_a_large_file_shorter_takes_no_more_memory_than_changes_may() {
     });
     assert!(content(&fs, &file) == kept[..size as usize]);
     drop(file);
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
+/// All that had been synced after the last checkpoint was put into memory at once. Ours is what one
+/// segment holds at most, so it takes a large one to see it; Linux' can be any amount.
+#[test]
+fn recovering_synced_data_takes_no_more_memory_than_changes_may() {
+    const FILES: usize = 20;
+    const LITTLE: u64 = 2 << 20;
+    let _alone = alone();
+    let device = Arc::new(MemoryDevice::new(640 << 20));
+    let mut parameters = parameters(1024);
+    parameters.blocks_per_segment = 32 << 10;
+    format(&*device, &parameters).unwrap();
+    let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+    let root = fs.root().unwrap().inode;
+    let files: Vec<InodeRef> = (0..FILES).map(|nth| make(&fs, &root, &name_of(nth))).collect();
+    let (old, fresh) = (|nth| pattern(nth, 1 << 20), |nth| pattern(nth + FILES, 1 << 20));
+    files.iter().enumerate().for_each(|(nth, file)| fs.write(file, 0, &old(nth)).unwrap());
+    // The log goes on at the start of a segment.
+    fs.write(&make(&fs, &root, "filler"), 0, &pattern(1, 14 << 20)).unwrap();
+    fs.sync().unwrap();
+    let newest = fs.status().cno;
+    for (nth, file) in files.iter().enumerate() {
+        fs.write(file, 0, &fresh(nth)).unwrap();
+        fs.sync_file(file, true).unwrap();
+    }
+    assert_eq!(fs.status().cno, newest, "only data-sync logs were written");
+    drop((files, root, fs));
+
+    let before = MEMORY.current_usage();
+    MEMORY.reset_peak_usage();
+    let options =
+        MountOptions { cache_limit: CACHE, dirty_limit: LITTLE, ..MountOptions::default() };
+    let fs = Filesystem::mount(Arc::clone(&device) as _, options).unwrap();
+    let peak = MEMORY.peak_usage() - before;
+    let bound = (CACHE + 3 * LITTLE) as usize;
+    assert!(peak <= bound, "{peak} bytes, more than {bound}");
+    let root = fs.root().unwrap().inode;
+    for nth in 0..FILES {
+        let file = fs.lookup(&root, name_of(nth).as_bytes()).unwrap().inode;
+        assert!(content(&fs, &file) == fresh(nth), "file {nth}");
+    }
     fs.unmount().unwrap();
     check(&*device);
 }

@@ -91,20 +91,25 @@ fn a_log_that_was_lost_does_not_come_back() {
 #[test]
 fn what_was_synced_outlives_a_recovery_that_is_cut_off() {
     for volume in VOLUMES {
-        let [_, after] = crashed(volume, 30);
-        let expected = read(&copy_of(&after));
-        assert_ne!(expected, pattern(0, BLOCKS * BLOCK), "something was synced");
-        let recovery = Arc::new(RecordingDevice::new(MemoryDevice::from(after.snapshot())));
-        drop(mount(&recovery));
-        let events = recovery.take_events();
-        let cut_off = MemoryDevice::from(after.snapshot());
-        for (nth, event) in events.iter().enumerate() {
-            let Event::Write { offset, bytes } = event else { continue };
-            for written in [bytes.len() / 2 / 512 * 512, bytes.len()] {
-                cut_off.write_at(*offset, &[IoSlice::new(&bytes[..written])]).unwrap();
-                let again = copy_of(&cut_off);
-                assert!(read(&again) == expected, "{volume:?}, cut at event {nth}");
-                check(&*again);
+        // With little memory, a recovery takes several checkpoints.
+        for dirty_limit in [MountOptions::default().dirty_limit, 1] {
+            let options = MountOptions { dirty_limit, ..MountOptions::default() };
+            let mount = |device| drop(Filesystem::mount(device, options.clone()).unwrap());
+            let [_, after] = crashed(volume, 30);
+            let expected = read(&copy_of(&after));
+            assert_ne!(expected, pattern(0, BLOCKS * BLOCK), "something was synced");
+            let recovery = Arc::new(RecordingDevice::new(MemoryDevice::from(after.snapshot())));
+            mount(Arc::clone(&recovery) as _);
+            let events = recovery.take_events();
+            let cut_off = MemoryDevice::from(after.snapshot());
+            for (nth, event) in events.iter().enumerate() {
+                let Event::Write { offset, bytes } = event else { continue };
+                for written in [bytes.len() / 2 / 512 * 512, bytes.len()] {
+                    cut_off.write_at(*offset, &[IoSlice::new(&bytes[..written])]).unwrap();
+                    let again = copy_of(&cut_off);
+                    assert!(read(&again) == expected, "{volume:?}, cut at event {nth}");
+                    check(&*again);
+                }
             }
         }
     }

@@ -196,9 +196,9 @@ impl Filesystem {
                 let mut log = log.lock();
                 log.reopen();
                 *self.stopped.write() = None;
-                let begun = self.begin(&mut log);
+                self.refresh_space(&log);
                 self.cleaner.wake();
-                self.or_stop(&mut log, begun)
+                Ok(())
             }
             false => self.check_writable(),
         }

@@ -226,24 +226,32 @@ impl Filesystem {
             deleting: AtomicBool::new(false),
             options,
         });
-        fs.apply(&salvaged)?;
         match &fs.log {
             Some(log) => {
                 let mut log = log.lock();
-                fs.begin(&mut log).map_err(no_room_to_recover)?;
+                fs.begin(&mut log, &salvaged).map_err(no_room_to_recover)?;
                 if volume.superblocks_lag {
                     log.mark_in_use(&fs.stamp())?;
                 }
             }
-            None => fs.space.only_free(&volume.geometry(), volume.clean_segments()?),
+            None => {
+                fs.apply(&salvaged, || Ok(()))?;
+                fs.space.only_free(&volume.geometry(), volume.clean_segments()?);
+            }
         }
         fs.store.let_go();
         Ok(fs)
     }
 
-    /// Puts what data-sync logs had made durable on top of the newest checkpoint.
-    fn apply(&self, salvaged: &recovery::Salvaged) -> Result<()> {
+    /// Puts what data-sync logs had made durable on top of the newest checkpoint. `after_each` may
+    /// commit it.
+    fn apply(
+        &self,
+        salvaged: &recovery::Salvaged,
+        mut after_each: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
         for found in &salvaged.blocks {
+            after_each()?;
             let Some(inode) = self.salvage(found.ino)? else { continue };
             let mut block = crate::block::zeroed(self.store.block_size());
             self.store.read_run(found.block, crate::block::bytes_mut(&mut block))?;

@@ -17,6 +17,7 @@ use crate::host::atomic::{AtomicU64, Ordering};
 use crate::host::{Mutex, MutexGuard};
 use crate::log::segment_writer::{SegmentWriter, Stamp, Written};
 use crate::overlay::{FrozenInode, Overlay};
+use crate::recovery::Salvaged;
 
 /// Inodes that are looked at, for those that can go, while the table is locked.
 const EVICTED_AT_ONCE: usize = 1024;
@@ -57,9 +58,16 @@ impl Exposed {
 
 impl Filesystem {
     /// Gets ready to write, and completes a recovery by a checkpoint.
-    pub(super) fn begin(&self, log: &mut SegmentWriter) -> Result<()> {
+    pub(super) fn begin(&self, log: &mut SegmentWriter, salvaged: &Salvaged) -> Result<()> {
         self.refresh_space(log);
         if log.is_recovering() {
+            self.apply(salvaged, || {
+                let memory = self.space.uncommitted_memory(self.store.block_size().bytes64());
+                if memory > self.options.dirty_limit && log.may_recover_in_parts() {
+                    self.commit_locked(log, &MetadataChanges::default())?;
+                }
+                Ok(())
+            })?;
             self.commit_locked(log, &MetadataChanges::default())?;
             self.flush_locked(log)?;
             log.finish_recovery(&self.stamp())?;

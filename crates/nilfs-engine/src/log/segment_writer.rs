@@ -61,8 +61,11 @@ impl Stamp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// A recovery has cut the chain of logs: the next checkpoint is written even if nothing has
-    /// changed, and the superblocks name nothing before it is durable.
-    Recovering,
+    /// changed, and the superblocks name nothing before all is recovered and durable.
+    Recovering {
+        /// The log goes on in a segment to which no log leads.
+        in_fresh_segment: bool,
+    },
     /// The superblocks call the volume clean, and nothing was written since.
     Clean,
     /// The superblocks call the volume in use.
@@ -161,7 +164,12 @@ impl SegmentWriter {
             store: Arc::clone(store),
             barrier,
             discard,
-            state: if found.clean { State::Clean } else { State::Recovering },
+            state: match found.clean {
+                true => State::Clean,
+                false => State::Recovering {
+                    in_fresh_segment: position.segment != found.last_needed(salvaged).segment,
+                },
+            },
             base,
             era: Arc::clone(&view.era),
             superblocks,
@@ -225,9 +233,16 @@ impl SegmentWriter {
         self.superblocks.oldest_named()
     }
 
-    /// Whether the next checkpoint completes a recovery, and so is written in any case.
+    /// Whether a recovery is under way: the next checkpoint is written in any case.
     pub(crate) fn is_recovering(&self) -> bool {
-        self.state == State::Recovering
+        matches!(self.state, State::Recovering { .. })
+    }
+
+    /// Whether what is recovered can be written as several checkpoints. Where neither a log nor a
+    /// superblock leads to them before the last, another recovery starts all over; where the log goes
+    /// on in its own segment, it would find the first of them, and the rest would be lost.
+    pub(crate) fn may_recover_in_parts(&self) -> bool {
+        matches!(self.state, State::Recovering { in_fresh_segment: true })
     }
 
     /// Whether data-sync logs were written since the last checkpoint. A recovery does not look for
@@ -328,7 +343,9 @@ impl SegmentWriter {
             self.withheld.free(&ended, &changes.cleaned);
         }
         self.base = base;
-        self.state = State::InUse { data_sync_logs: false };
+        if !self.is_recovering() {
+            self.state = State::InUse { data_sync_logs: false };
+        }
     }
 
     /// Writes a data-sync log of files' blocks; `None` if it does not fit into the segment, or must
@@ -372,12 +389,13 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Completes a recovery whose checkpoint is durable.
+    /// Completes a recovery whose checkpoint, the last if there are several, is durable.
     ///
     /// # Errors
     /// The superblocks cannot be written.
     pub(crate) fn finish_recovery(&mut self, stamp: &Stamp) -> Result<()> {
-        assert!(!self.is_recovering(), "a recovery is complete when its checkpoint is written");
+        assert!(self.is_recovering(), "only a recovery can be completed");
+        self.state = State::InUse { data_sync_logs: false };
         // What was recovered is in the new checkpoint. But another process that has opened the
         // volume as it was found still needs it there.
         if !self.store.is_read_elsewhere() {
@@ -399,7 +417,7 @@ impl SegmentWriter {
                 self.write_in_use(stamp)
             }
             // The superblocks have never called the volume clean.
-            State::Recovering | State::InUse { .. } => Ok(()),
+            State::Recovering { .. } | State::InUse { .. } => Ok(()),
             State::Closed { .. } | State::Failed => {
                 panic!("nothing may be written to this log any more: {:?}", self.state)
             }
@@ -425,7 +443,9 @@ impl SegmentWriter {
 
     /// Whether a superblock should follow the log now.
     pub(crate) fn superblock_is_due(&self, seconds: i64) -> bool {
-        self.superblocks_lag() && seconds - self.superblock_time >= SUPERBLOCK_INTERVAL
+        !self.is_recovering()
+            && self.superblocks_lag()
+            && seconds - self.superblock_time >= SUPERBLOCK_INTERVAL
     }
 
     /// Lets the older superblock name the newest checkpoint, which must be durable.
@@ -475,7 +495,7 @@ impl SegmentWriter {
                 assert!(!data_sync_logs, "the last log of a volume is a checkpoint");
                 true
             }
-            State::Recovering | State::Closed { .. } | State::Failed => {
+            State::Recovering { .. } | State::Closed { .. } | State::Failed => {
                 panic!("this log cannot be closed: {:?}", self.state)
             }
         };
