@@ -38,7 +38,7 @@ pub fn list(args: &ListArgs) -> Result<ExitCode> {
 }
 
 fn section<'a>(title: &str, entries: impl Iterator<Item = (&'a str, &'a str)>) -> Result<()> {
-    const NAME_WIDTH: usize = 18;
+    const NAME_WIDTH: usize = 21;
     show(&format!("{title}:\n"))?;
     for (name, about) in entries {
         show(&format!("  {name:<NAME_WIDTH$}{}\n", wrapped(about, NAME_WIDTH + 2)))?;

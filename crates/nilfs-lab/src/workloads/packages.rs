@@ -22,14 +22,15 @@ fn steps(setting: &Setting) -> Vec<Step> {
     let files = sources::package_files(setting.scale).len() as u64;
     let bytes = Source::Packages.bytes(setting.scale);
     let database = Step::script(
-        "mkdir -p \"$DIR/var/lib/dpkg/info\" \"$DIR/var/lib/dpkg/updates\"\n\
-         : >\"$DIR/var/lib/dpkg/status\"; : >\"$DIR/var/lib/dpkg/available\"; $SYNC \"$DIR\"",
+        "mkdir -p \"$DIR/database/info\" \"$DIR/database/updates\"\n\
+         : >\"$DIR/database/status\"; : >\"$DIR/database/available\"; $SYNC \"$DIR\"",
     );
     let best = Best::Synced { times: files as f64, bytes: (bytes / files) as f64 };
     // Its log is this machine's, unless it is told otherwise.
     let unpack = |name: &str| {
         let unpack = Step::script(
-            "dpkg --root=\"$DIR\" --log=/dev/null --unpack \"$SCRATCH\"/packages/*.deb >/dev/null",
+            "dpkg --root=\"$DIR\" --admindir=\"$DIR/database\" --log=/dev/null --unpack \\\n\
+             \"$SCRATCH\"/packages/*.deb >/dev/null",
         );
         let unpack = unpack.per_second(name, files, Timer::Clock, best);
         unpack.written(&format!("{name}-written"), Best::Write(bytes as f64))

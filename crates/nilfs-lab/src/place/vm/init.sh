@@ -27,6 +27,8 @@ mount -t devtmpfs dev /root/dev
 mkdir -p /root/dev/shm /root/dev/pts
 mount -t tmpfs shm /root/dev/shm
 mount -t devpts pts /root/dev/pts
+# mkfs.nilfs2 looks there whether the device is mounted; a host without systemd may have none.
+[ -e /root/etc/mtab ] || ln -s ../proc/mounts /root/etc/mtab
 mkdir -p /root/lab/mount /root/lab/scratch
 mount -t tmpfs -o size=75% scratch /root/lab/scratch
 
@@ -47,7 +49,7 @@ serve() {
     echo ready >&3
     while read -r bytes <&3; do
         dd bs="$bytes" count=1 iflag=fullblock <&3 >/root/lab/script 2>/dev/null
-        # Beside the reading, which ends when nobody is at the other end any more.
+        # While it works the next line is read, which ends when nobody is at the other end any more.
         run_script &
     done
 }
