@@ -19,9 +19,9 @@ fuzz_target!(|input: (u64, &[u8])| {
     let _ = DatEntry::parse(bytes).map(|entry| entry.contains(Cno(number)));
     let geometry = geometry();
     let block_size = geometry.block_size.bytes();
-    let (_, at) = CpfileLayout::new(&geometry).slot(Cno(number));
+    let at = CpfileLayout::new(&geometry).slot(Cno(number)).offset;
     assert!(at + geometry.checkpoint_size <= block_size);
-    let (_, at) = SufileLayout::new(&geometry).slot(SegNum(number));
+    let at = SufileLayout::new(&geometry).slot(SegNum(number)).offset;
     assert!(at + geometry.segment_usage_size <= block_size);
     for size in [geometry.inode_size, geometry.dat_entry_size] {
         let slot = Palloc::new(geometry.block_size, size).entry(number);

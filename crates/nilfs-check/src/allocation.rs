@@ -71,7 +71,7 @@ impl Judge<'_, '_> {
             let place = file.place().file_block(leaf.key);
             if leaf.key >= end.0 {
                 self.error(Rule::Allocation, place, || {
-                    "the block lies behind the last possible group".into()
+                    "the block lies after the last possible group".into()
                 });
                 groups.whole = false;
                 continue;

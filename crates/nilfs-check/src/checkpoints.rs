@@ -8,7 +8,7 @@ use nilfs_ondisk::checkpoint::{
 use nilfs_ondisk::{Cno, FileBlock, Ino};
 
 use crate::judge::{FileAt, Judge};
-use crate::report::{Place, Rule};
+use crate::report::{Location, Rule};
 use crate::{Checkpoints, Options};
 
 /// `cp_flags`: reserved by the format, never set.
@@ -77,7 +77,7 @@ impl Judge<'_, '_> {
         self.present_is_whole &= tree.whole;
         self.judge_metadata_inode(file, &inode, &tree);
         let layout = CpfileLayout::new(&self.volume.geometry);
-        let (last, _) = layout.slot(self.newest.cno);
+        let last = layout.slot(self.newest.cno).block;
         let mut table = CheckpointTable { entries: BTreeMap::new() };
         let mut header = None;
         let mut whole = tree.whole;
@@ -85,7 +85,7 @@ impl Judge<'_, '_> {
             let place = file.place().file_block(leaf.key);
             if leaf.key > last.0 {
                 self.error(Rule::Checkpoint, place, || {
-                    "the block lies behind the entry of the newest checkpoint".into()
+                    "the block lies after the entry of the newest checkpoint".into()
                 });
                 continue;
             }
@@ -107,7 +107,7 @@ impl Judge<'_, '_> {
         }
         if !table.entries.contains_key(&self.newest.cno) {
             self.present_is_whole = false;
-            self.error(Rule::Checkpoint, Place::checkpoint(self.newest.cno), || {
+            self.error(Rule::Checkpoint, Location::checkpoint(self.newest.cno), || {
                 "the newest checkpoint has no valid entry in the cpfile".into()
             });
         }
@@ -133,14 +133,14 @@ impl Judge<'_, '_> {
             let flags = entry.cp_flags.get();
             if flags & INVALID != 0 {
                 if flags & SNAPSHOT != 0 {
-                    self.error(Rule::Checkpoint, Place::checkpoint(cno), || {
+                    self.error(Rule::Checkpoint, Location::checkpoint(cno), || {
                         "the entry is a snapshot, but not valid".into()
                     });
                 }
                 continue;
             }
             valid += 1;
-            let place = Place::checkpoint(cno);
+            let place = Location::checkpoint(cno);
             if entry.cp_cno.get() != cno.0 {
                 self.error(Rule::Checkpoint, place, || {
                     format!("cp_cno is {}, expected {cno}", entry.cp_cno)
@@ -161,7 +161,7 @@ impl Judge<'_, '_> {
         }
         // In the first block the counter would lie in the header.
         if let Some(stored) = stored.filter(|stored| key > 0 && *stored != valid) {
-            let place = Place::file(Ino::CPFILE).file_block(key);
+            let place = Location::file(Ino::CPFILE).file_block(key);
             self.error(Rule::Checkpoint, place, || {
                 format!("cp_checkpoints_count is {stored}, but the block has {valid} checkpoints")
             });
@@ -169,7 +169,7 @@ impl Judge<'_, '_> {
     }
 
     fn judge_cpfile_header(&mut self, header: &RawCpfileHeader, table: &CheckpointTable) {
-        let place = Place::file(Ino::CPFILE);
+        let place = Location::file(Ino::CPFILE);
         let snapshots: Vec<Cno> = table.snapshots().map(|(cno, _)| cno).collect();
         for (field, found, expected) in [
             ("ch_ncheckpoints", header.ch_ncheckpoints.get(), table.entries.len() as u64),
@@ -183,7 +183,7 @@ impl Judge<'_, '_> {
         }
         // The list is in order of numbers, so each of its links is known from the flags.
         let link = |at: Option<usize>| at.and_then(|at| snapshots.get(at)).map_or(0, |cno| cno.0);
-        let mut expect = |place: Place, field: &str, found: u64, expected: u64| {
+        let mut expect = |place: Location, field: &str, found: u64, expected: u64| {
             if found != expected {
                 self.error(Rule::SnapshotList, place, || {
                     format!("{field} is {found}, but by the flags it should be {expected}")
@@ -194,7 +194,7 @@ impl Judge<'_, '_> {
         let last = snapshots.len().checked_sub(1);
         expect(place, "ch_snapshot_list.prev", header.ch_snapshot_prev.get(), link(last));
         for (nth, (cno, entry)) in table.snapshots().enumerate() {
-            let place = Place::checkpoint(cno);
+            let place = Location::checkpoint(cno);
             expect(place, "ssl_next", entry.cp_snapshot_next.get(), link(Some(nth + 1)));
             let before = link(nth.checked_sub(1));
             expect(place, "ssl_prev", entry.cp_snapshot_prev.get(), before);

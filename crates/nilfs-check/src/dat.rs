@@ -11,12 +11,12 @@ use crate::Options;
 use crate::checkpoints::CheckpointTable;
 use crate::judge::{FileAt, Judge};
 use crate::owners::Ownership;
-use crate::report::{Place, Rule};
+use crate::report::{Location, Rule};
 
 /// The allocated entries of the DAT.
 #[derive(Default)]
 pub(crate) struct Dat {
-    /// Place in `slots` of the first entry of each entry block.
+    /// Location in `slots` of the first entry of each entry block.
     blocks_of_entries: HashMap<VBlockNr, usize>,
     layout: Option<Palloc>,
     slots: Vec<Slot>,
@@ -99,7 +99,7 @@ impl Judge<'_, '_> {
         &mut self,
         file: FileAt,
         vblock: VBlockNr,
-        place: Place,
+        place: Location,
     ) -> Option<(BlockNr, Cno, Cno)> {
         let place = place.vblock(vblock);
         let Some(at) = self.dat.position(vblock) else {
@@ -167,7 +167,7 @@ impl Judge<'_, '_> {
             }
         }
         if !self.present_is_whole {
-            self.note(Rule::NotJudged, Place::VOLUME, || {
+            self.note(Rule::NotJudged, Location::VOLUME, || {
                 "leaked blocks were not looked for, because damage hides part of the present".into()
             });
         }
@@ -188,7 +188,7 @@ impl Judge<'_, '_> {
 
     fn judge_dat_entry(&mut self, vblock: VBlockNr, slot: Slot, checkpoints: &CheckpointTable) {
         let entry = slot.entry;
-        let place = Place::file(Ino::DAT).vblock(vblock).block(entry.block);
+        let place = Location::file(Ino::DAT).vblock(vblock).block(entry.block);
         let newest = self.newest.cno;
         let possible = entry.block.0 != 0
             && entry.start.0 != 0
@@ -221,7 +221,7 @@ impl Judge<'_, '_> {
     }
 
     /// Whether the block at the entry's address is this virtual block, and no other's.
-    fn judge_address(&mut self, vblock: VBlockNr, entry: DatEntry, needed: bool, place: Place) {
+    fn judge_address(&mut self, vblock: VBlockNr, entry: DatEntry, needed: bool, place: Location) {
         let Some(owners) = &self.owners else {
             return;
         };
@@ -255,7 +255,7 @@ impl Judge<'_, '_> {
 
     /// The cleaner tells by `fi_cno` whether a block was overwritten in the checkpoint that wrote
     /// it, so it must be the block's first; files without history may have 0.
-    fn judge_written(&mut self, ino: Ino, written: Cno, entry: DatEntry, place: Place) {
+    fn judge_written(&mut self, ino: Ino, written: Cno, entry: DatEntry, place: Location) {
         let has_history = !matches!(ino, Ino::CPFILE | Ino::SUFILE);
         if written != entry.start && (has_history || written.0 != 0) {
             self.error(Rule::DatEntry, place, || {

@@ -12,7 +12,7 @@ use crate::block_map::Leaf;
 use crate::inode::InodeFacts;
 use crate::judge::{FileAt, Judge};
 use crate::namespace::InodeTable;
-use crate::report::{Place, Rule, Severity};
+use crate::report::{Location, Rule, Severity};
 
 /// What is known of the inodes in one block of the ifile, slot by slot.
 pub(crate) type InodeBlock = Vec<Option<Rc<InodeFacts>>>;
@@ -101,7 +101,7 @@ impl Judge<'_, '_> {
         let features = self.superblock.raw().s_feature_compat_ro.get();
         let severity =
             if features & FEATURE_BLOCK_COUNT != 0 { Severity::Error } else { Severity::Warning };
-        let place = Place::checkpoint(cno);
+        let place = Location::checkpoint(cno);
         for (field, found, expected) in [
             ("cp_inodes_count", entry.cp_inodes_count.get(), inodes),
             ("cp_blocks_count", entry.cp_blocks_count.get(), blocks),
@@ -118,7 +118,7 @@ impl Judge<'_, '_> {
     fn judge_rolled_forward(&mut self, table: &InodeTable) {
         for ino in &self.newest.rolled_forward {
             if !table.has(*ino) {
-                let place = Place::checkpoint(self.newest.cno).ino(*ino);
+                let place = Location::checkpoint(self.newest.cno).ino(*ino);
                 self.error(Rule::RollForward, place, || {
                     "a data-sync log is for this inode, which does not exist: a mount would fail"
                         .into()

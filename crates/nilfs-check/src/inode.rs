@@ -142,7 +142,7 @@ impl Judge<'_, '_> {
         });
     }
 
-    /// Nothing lies behind the end of the file.
+    /// Nothing lies beyond the end of the file.
     fn judge_end(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
         let size = inode.i_size.get();
         let block_size = self.volume.block_size();
@@ -152,7 +152,7 @@ impl Judge<'_, '_> {
         let place = file.place().file_block(last.key);
         if last.key >= block_size.blocks_for(size) {
             self.error(Rule::InodeSize, place, || {
-                format!("the block lies behind the end of the file, i_size is {size}")
+                format!("the block lies beyond the end of the file, i_size is {size}")
             });
             return;
         }
@@ -164,7 +164,7 @@ impl Judge<'_, '_> {
             && let Some(at) = bytes[used..].iter().position(|byte| *byte != 0)
         {
             self.warning(Rule::Tail, place.block(last.block), || {
-                format!("byte {} of the block, behind the end of the file, is not 0", used + at)
+                format!("byte {} of the block, beyond the end of the file, is not 0", used + at)
             });
         }
     }

@@ -14,7 +14,7 @@ use crate::dat::Dat;
 use crate::ifile::InodeBlock;
 use crate::owners::{Owner, Owners, Ownership};
 use crate::recovery::Newest;
-use crate::report::{Counts, Findings, Place, Report, Rule, Severity, counted};
+use crate::report::{Counts, Findings, Location, Report, Rule, Severity, counted};
 use crate::volume::Volume;
 
 /// Everything that is known while a volume is judged. Each phase is an `impl` block in the module
@@ -30,14 +30,14 @@ pub(crate) struct Judge<'v, 'd> {
     /// Whose the blocks are, by the logs; `None` until all logs are read.
     pub(crate) owners: Option<Owners>,
     /// Blocks reached before the logs are read, to be compared with them then.
-    pub(crate) unowned: Vec<(BlockNr, Owner, Place)>,
+    pub(crate) unowned: Vec<(BlockNr, Owner, Location)>,
     /// What is below the nodes of regular files, by virtual block.
     pub(crate) subtrees: HashMap<VBlockNr, Subtree>,
     /// Inodes by the virtual block of the ifile that holds them.
     pub(crate) inode_blocks: HashMap<VBlockNr, InodeBlock>,
     /// Checked directory blocks, by virtual block.
     pub(crate) directory_blocks: HashMap<VBlockNr, Option<Rc<[u8]>>>,
-    /// Last blocks of files that were looked at behind the end of the file.
+    /// Last blocks of files that were looked at beyond the end of the file.
     pub(crate) tails: HashSet<VBlockNr>,
     /// Whether all of the present was reached, so that what was not reached is leaked.
     pub(crate) present_is_whole: bool,
@@ -77,7 +77,7 @@ impl<'v, 'd> Judge<'v, 'd> {
         let checkpoints = self.load_checkpoints();
         let Selection { walked, left_out } = checkpoints.select(self.newest.cno, options);
         if left_out > 0 {
-            self.note(Rule::NotJudged, Place::VOLUME, || {
+            self.note(Rule::NotJudged, Location::VOLUME, || {
                 format!("not walked: the trees of {}", counted(left_out, "checkpoint"))
             });
         }
@@ -89,22 +89,27 @@ impl<'v, 'd> Judge<'v, 'd> {
     }
 
     /// Reports a broken rule.
-    pub(crate) fn error(&mut self, rule: Rule, place: Place, message: impl FnOnce() -> String) {
+    pub(crate) fn error(&mut self, rule: Rule, place: Location, message: impl FnOnce() -> String) {
         self.findings.add(Severity::Error, rule, place, message);
     }
 
     /// Reports something unusual.
-    pub(crate) fn warning(&mut self, rule: Rule, place: Place, message: impl FnOnce() -> String) {
+    pub(crate) fn warning(
+        &mut self,
+        rule: Rule,
+        place: Location,
+        message: impl FnOnce() -> String,
+    ) {
         self.findings.add(Severity::Warning, rule, place, message);
     }
 
     /// Reports something worth knowing.
-    pub(crate) fn note(&mut self, rule: Rule, place: Place, message: impl FnOnce() -> String) {
+    pub(crate) fn note(&mut self, rule: Rule, place: Location, message: impl FnOnce() -> String) {
         self.findings.add(Severity::Note, rule, place, message);
     }
 
     /// Reads a block, or reports that it cannot be read.
-    pub(crate) fn read(&mut self, block: BlockNr, place: Place) -> Option<Vec<u8>> {
+    pub(crate) fn read(&mut self, block: BlockNr, place: Location) -> Option<Vec<u8>> {
         match self.volume.block(block) {
             Ok(bytes) => Some(bytes),
             Err(error) => {
@@ -116,7 +121,7 @@ impl<'v, 'd> Judge<'v, 'd> {
 
     /// Compares what reached a block with what the log says about it. `false` if they disagree,
     /// so that nothing below the block can be trusted.
-    pub(crate) fn belongs(&mut self, block: BlockNr, owner: Owner, place: Place) -> bool {
+    pub(crate) fn belongs(&mut self, block: BlockNr, owner: Owner, place: Location) -> bool {
         let Some(owners) = &self.owners else {
             self.unowned.push((block, owner, place));
             return true;
@@ -163,11 +168,11 @@ pub(crate) struct FileAt {
 
 impl FileAt {
     /// Where it is: for users' files and the ifile also in which checkpoint.
-    pub(crate) fn place(&self) -> Place {
-        let place = Place::file(self.ino);
+    pub(crate) fn place(&self) -> Location {
+        let place = Location::file(self.ino);
         if matches!(self.ino, Ino::DAT | Ino::CPFILE | Ino::SUFILE) {
             return place;
         }
-        Place { checkpoint: Some(self.cno), ..place }
+        Location { checkpoint: Some(self.cno), ..place }
     }
 }

@@ -44,7 +44,7 @@ use crate::judge::Judge;
 use crate::report::Findings;
 use crate::volume::Volume;
 
-pub use report::{Counts, Finding, Place, Report, Rule, Severity};
+pub use report::{Counts, Finding, Location, Report, Rule, Severity};
 
 /// Which checkpoints are walked. The newest always is, and the entries of all are judged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub enum Checkpoints {
     All,
     /// Only the newest.
     Newest,
-    /// At most so many: the newest, then snapshots, then others evenly spread.
+    /// At most this many: the newest, then snapshots, then others evenly spread.
     Sample(usize),
     /// The newest and those named, where they exist.
     List(Vec<Cno>),
@@ -119,7 +119,7 @@ pub enum CheckError {
 /// Judges the volume on a device, at its newest super root, without writing.
 ///
 /// # Errors
-/// See [`CheckError`]. Damage behind the super root is not an error but a finding of the report.
+/// See [`CheckError`]. Damage after the super root is not an error but a finding of the report.
 pub fn check(device: &dyn Device, options: &Options) -> Result<Report, CheckError> {
     let mut findings = Findings::new(options.findings_per_rule);
     let superblocks = superblocks::choose(device, &mut findings)?;

@@ -20,7 +20,7 @@ pub(crate) enum LogFault {
     Io(#[from] io::Error),
     #[error("{0}")]
     Format(#[from] FormatError),
-    #[error("its {blocks} blocks end behind the segment, which has {room} left")]
+    #[error("its {blocks} blocks end beyond the segment, which has {room} left")]
     TooLong { blocks: u32, room: u64 },
     #[error("ss_sumbytes is {bytes}, too much for {blocks} blocks")]
     SummaryTooLong { bytes: u32, blocks: u32 },

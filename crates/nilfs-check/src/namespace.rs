@@ -9,7 +9,7 @@ use nilfs_ondisk::{Cno, Ino};
 
 use crate::inode::InodeFacts;
 use crate::judge::Judge;
-use crate::report::{Place, Rule};
+use crate::report::{Location, Rule};
 
 /// The inodes of a checkpoint by number.
 pub(crate) struct InodeTable {
@@ -68,7 +68,7 @@ impl Judge<'_, '_> {
             .position(Ino::ROOT)
             .filter(|at| table.inodes[*at].1.file_type == Some(FileType::Directory));
         let Some(root) = root else {
-            self.error(Rule::Directory, Place::checkpoint(cno).ino(Ino::ROOT), || {
+            self.error(Rule::Directory, Location::checkpoint(cno).ino(Ino::ROOT), || {
                 "the root directory is missing or no directory".into()
             });
             return;
@@ -83,7 +83,7 @@ impl Judge<'_, '_> {
             };
             whole &= directory.whole;
             if let Some(found) = directory.parent.filter(|found| *found != parent) {
-                self.error(Rule::Directory, Place::checkpoint(cno).ino(*ino), || {
+                self.error(Rule::Directory, Location::checkpoint(cno).ino(*ino), || {
                     format!("\"..\" names inode {found}, but the directory is in inode {parent}")
                 });
             }
@@ -113,7 +113,7 @@ impl Judge<'_, '_> {
         record: &Record<'_>,
         table: &InodeTable,
     ) -> Option<usize> {
-        let place = Place::checkpoint(cno).ino(directory);
+        let place = Location::checkpoint(cno).ino(directory);
         let name = || String::from_utf8_lossy(record.name).into_owned();
         let Some(at) = table.position(record.ino) else {
             if !table.incomplete {
@@ -146,7 +146,7 @@ impl Judge<'_, '_> {
     /// Compares the links of all inodes with the names that were found.
     fn judge_links(&mut self, cno: Cno, table: &InodeTable, tallies: &[Tally]) {
         for ((ino, facts), tally) in table.inodes.iter().zip(tallies) {
-            let place = Place::checkpoint(cno).ino(*ino);
+            let place = Location::checkpoint(cno).ino(*ino);
             let is_root = *ino == Ino::ROOT;
             let is_directory = facts.file_type == Some(FileType::Directory);
             if is_directory && tally.names > u64::from(!is_root) {

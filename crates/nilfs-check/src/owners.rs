@@ -48,7 +48,7 @@ pub(crate) enum Ownership {
     Of(Owner),
     /// It belongs to no file, and why.
     Nobody(&'static str),
-    /// It lies behind a damaged log.
+    /// It lies after a damaged log.
     Unknown,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Owners {
 pub(crate) struct SegmentOwners {
     /// The file and `fi_cno` of each finfo of the segment.
     files: Vec<(Ino, Cno)>,
-    /// Place in `files` and the block there; `None` for blocks of summaries and super roots.
+    /// Location in `files` and the block there; `None` for blocks of summaries and super roots.
     blocks: Vec<Option<(u32, BlockInfo)>>,
     /// Blocks in use by `su_nblocks`; more than are described if a log is damaged.
     in_use: u64,
@@ -131,7 +131,7 @@ impl Owners {
             }
             Some(None) => nobody("the block is a segment summary or a super root"),
             None if nth < owners.in_use => (Ownership::Unknown, Cno(0)),
-            None => nobody("the block lies behind the last log of its segment"),
+            None => nobody("the block lies after the last log of its segment"),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The search for the newest super root (docs/format.md §16) and what a mount would roll forward
-//! behind it (§1.3), without writing anything.
+//! after it (§1.3), without writing anything.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, Seq};
 
 use crate::CheckError;
 use crate::log::{LogFault, LogReader};
-use crate::report::{Findings, Place, Rule, counted};
+use crate::report::{Findings, Location, Rule, counted};
 use crate::superblocks::Superblocks;
 use crate::volume::Volume;
 
@@ -42,7 +42,7 @@ pub(crate) fn find_newest(
             return Err(CheckError::NoSuperRoot { fault: fault.to_string() });
         }
         (Err(fault), Some(other)) => {
-            let place = Place::VOLUME.log(winner.last_log().block);
+            let place = Location::VOLUME.log(winner.last_log().block);
             findings.error(Rule::SuperRoot, place, || {
                 format!("the log that the superblock names cannot be used: {fault}")
             });
@@ -54,7 +54,7 @@ pub(crate) fn find_newest(
     };
     let best = scan.best;
     if best.header.cno != best.cno {
-        findings.error(Rule::SuperRoot, Place::VOLUME.log(best.log), || {
+        findings.error(Rule::SuperRoot, Location::VOLUME.log(best.log), || {
             format!(
                 "the log is of checkpoint {}, but counting from the superblock gives {}",
                 best.header.cno, best.cno
@@ -62,7 +62,7 @@ pub(crate) fn find_newest(
         });
     }
     if let Some(astray) = scan.astray {
-        findings.error(Rule::LogChain, Place::VOLUME.log(astray), || {
+        findings.error(Rule::LogChain, Location::VOLUME.log(astray), || {
             "the chain of logs runs into a log of moved blocks, which must stand beside it".into()
         });
     }
@@ -96,7 +96,7 @@ fn judge_superblocks<'v, 'd>(
         && let Ok(scan) = Scan::run(volume, reader, winner.last_log(), false)
         && scan.best.log != newest
     {
-        findings.warning(Rule::Superblock, Place::VOLUME.log(scan.best.log), || {
+        findings.warning(Rule::Superblock, Location::VOLUME.log(scan.best.log), || {
             "the volume is marked clean, but a newer super root follows the log that the \
              superblock names"
                 .into()
@@ -107,7 +107,7 @@ fn judge_superblocks<'v, 'd>(
         return;
     };
     let found = Scan::run(volume, reader, other.last_log(), false);
-    let place = Place::VOLUME.log(other.last_log().block);
+    let place = Location::VOLUME.log(other.last_log().block);
     match found {
         Ok(scan) if scan.best.log == newest => {}
         Ok(scan) => findings.warning(Rule::Superblock, place, || {
@@ -125,7 +125,7 @@ fn judge_superblocks<'v, 'd>(
 
 /// A log with a super root, as the scan finds it.
 #[derive(Debug, Clone, Copy)]
-struct Found {
+struct SuperRootLog {
     log: BlockNr,
     header: LogHeader,
     /// The checkpoint, counted from the superblock's.
@@ -134,10 +134,10 @@ struct Found {
 
 /// What the forward scan found.
 struct Scan {
-    best: Found,
-    /// First data-sync log behind the best one, and its sequence number.
-    first_behind: Option<(BlockNr, Seq)>,
-    /// Last log that ends a logical segment behind the best one.
+    best: SuperRootLog,
+    /// First data-sync log after the best one, and its sequence number.
+    first_after: Option<(BlockNr, Seq)>,
+    /// Last log that ends a logical segment after the best one.
     last_end: Option<BlockNr>,
     /// A log that should stand beside the chain, not in it.
     astray: Option<BlockNr>,
@@ -157,8 +157,8 @@ impl Scan {
             return Err(LogFault::NoSuperRoot);
         }
         let found = |link: Link, cno| Self {
-            best: Found { log: link.block, header: link.header, cno },
-            first_behind: None,
+            best: SuperRootLog { log: link.block, header: link.header, cno },
+            first_after: None,
             last_end: None,
             astray: None,
         };
@@ -172,8 +172,8 @@ impl Scan {
                 scan.astray = Some(link.block);
                 break;
             }
-            if scan.first_behind.is_none() && link.header.has(LOGBGN) {
-                scan.first_behind = Some((link.block, link.header.seq));
+            if scan.first_after.is_none() && link.header.has(LOGBGN) {
+                scan.first_after = Some((link.block, link.header.seq));
             }
             if link.header.has(LOGEND) {
                 scan.last_end = Some(link.block);
@@ -224,7 +224,7 @@ impl<'c, 'v, 'd> Chain<'c, 'v, 'd> {
         Self { volume, reader, block, seq, next, missed: false }
     }
 
-    /// Takes the log at the position, which is then behind it.
+    /// Takes the log at the position, which is then after it.
     fn here(&mut self) -> Result<Link, LogFault> {
         let header = valid_log(self.reader, self.block, self.seq)?;
         let link = Link { block: self.block, header };
@@ -279,10 +279,10 @@ fn roll_forward<'v, 'd>(
     findings: &mut Findings,
 ) -> BTreeSet<Ino> {
     let mut files = BTreeSet::new();
-    let Some((first, seq)) = scan.first_behind else {
+    let Some((first, seq)) = scan.first_after else {
         return files;
     };
-    let place = Place::VOLUME.log(first);
+    let place = Location::VOLUME.log(first);
     let Some(last) = scan.last_end else {
         findings.note(Rule::RollForward, place, || {
             "an unfinished logical segment follows the newest super root; a mount drops it".into()
@@ -297,7 +297,7 @@ fn roll_forward<'v, 'd>(
             open = Some(BTreeSet::new());
         }
         if let Some(open) = &mut open {
-            let place = Place::VOLUME.log(block);
+            let place = Location::VOLUME.log(block);
             if !header.has(SYNDT) {
                 findings.error(Rule::RollForward, place, || {
                     "this log stands between data-sync logs, so a mount would fail".into()

@@ -38,9 +38,9 @@ pub enum Rule {
     Readable,
     /// Both superblock copies are valid, agree, and lead to the newest log.
     Superblock,
-    /// The newest super root is found where the superblock says or behind it.
+    /// The newest super root is found where the superblock says or after it.
     SuperRoot,
-    /// Logs behind the newest super root can be rolled forward.
+    /// Logs after the newest super root can be rolled forward.
     RollForward,
     /// Logs fill their segment without a gap, and their summaries and checksums are right.
     Log,
@@ -72,11 +72,11 @@ pub enum Rule {
     CheckpointCounts,
     /// Inodes are well formed.
     Inode,
-    /// No block lies behind the end of its file.
+    /// No block lies beyond the end of its file.
     InodeSize,
     /// `i_blocks` is the number of blocks of the file.
     InodeBlocks,
-    /// The last block of a file is zero behind the end of the file.
+    /// The last block of a file is zero beyond the end of the file.
     Tail,
     /// Symbolic links have a target.
     Symlink,
@@ -132,7 +132,7 @@ impl fmt::Display for Rule {
 
 /// Where something was found; only the parts that apply are set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// The segment.
     pub segment: Option<SegNum>,
     /// The first block of the log.
@@ -149,9 +149,9 @@ pub struct Place {
     pub block: Option<BlockNr>,
 }
 
-impl Place {
+impl Location {
     /// Nowhere in particular: the volume as a whole.
-    pub const VOLUME: Place = Place {
+    pub const VOLUME: Location = Location {
         segment: None,
         log: None,
         checkpoint: None,
@@ -194,7 +194,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.ino.map(|ino| match ino {
             Ino::DAT => "DAT".to_owned(),
@@ -228,7 +228,7 @@ pub struct Finding {
     /// The rule it is about.
     pub rule: Rule,
     /// Where.
-    pub place: Place,
+    pub place: Location,
     /// What, in plain words: found and expected.
     pub message: String,
 }
@@ -338,15 +338,20 @@ impl Findings {
         Self { per_rule: per_rule.max(1), kept: BTreeMap::new(), omitted: BTreeMap::new() }
     }
 
-    pub(crate) fn error(&mut self, rule: Rule, place: Place, message: impl FnOnce() -> String) {
+    pub(crate) fn error(&mut self, rule: Rule, place: Location, message: impl FnOnce() -> String) {
         self.add(Severity::Error, rule, place, message);
     }
 
-    pub(crate) fn warning(&mut self, rule: Rule, place: Place, message: impl FnOnce() -> String) {
+    pub(crate) fn warning(
+        &mut self,
+        rule: Rule,
+        place: Location,
+        message: impl FnOnce() -> String,
+    ) {
         self.add(Severity::Warning, rule, place, message);
     }
 
-    pub(crate) fn note(&mut self, rule: Rule, place: Place, message: impl FnOnce() -> String) {
+    pub(crate) fn note(&mut self, rule: Rule, place: Location, message: impl FnOnce() -> String) {
         self.add(Severity::Note, rule, place, message);
     }
 
@@ -356,7 +361,7 @@ impl Findings {
         &mut self,
         severity: Severity,
         rule: Rule,
-        place: Place,
+        place: Location,
         message: impl FnOnce() -> String,
     ) {
         let kept = self.kept.entry((severity, rule)).or_default();
@@ -365,7 +370,7 @@ impl Findings {
             return;
         }
         let message = message();
-        let anywhere = |place: Place| Place { checkpoint: None, ..place };
+        let anywhere = |place: Location| Location { checkpoint: None, ..place };
         let shared = place.ino.is_some() || place.vblock.is_some() || place.block.is_some();
         let again = kept.iter().any(|other| {
             shared && anywhere(other.place) == anywhere(place) && other.message == message

@@ -7,7 +7,7 @@ use nilfs_ondisk::superblock::STATE_RESIZE;
 use nilfs_ondisk::{FileBlock, Ino, SegNum};
 
 use crate::judge::{FileAt, Judge};
-use crate::report::{Place, Rule, Severity};
+use crate::report::{Location, Rule, Severity};
 
 /// The entries of all segments that are not clean, and the header.
 #[derive(Default)]
@@ -41,12 +41,12 @@ impl Judge<'_, '_> {
         let layout = SufileLayout::new(&self.volume.geometry);
         let mut table = UsageTable { whole: tree.whole, ..UsageTable::default() };
         let nsegments = self.volume.geometry.nsegments;
-        let (last, _) = layout.slot(SegNum(nsegments - 1));
+        let last = layout.slot(SegNum(nsegments - 1)).block;
         for leaf in leaves {
             let place = file.place().file_block(leaf.key);
             if leaf.key > last.0 {
                 self.warning(Rule::SegmentUsage, place, || {
-                    "the block lies behind the entry of the last segment".into()
+                    "the block lies after the entry of the last segment".into()
                 });
                 continue;
             }
@@ -74,7 +74,7 @@ impl Judge<'_, '_> {
     fn judge_usage_entry(&mut self, segment: SegNum, entry: &RawSegmentUsage) {
         let most = self.volume.geometry.segment_blocks(segment);
         let nblocks = entry.su_nblocks.get();
-        let place = Place::segment(segment).ino(Ino::SUFILE);
+        let place = Location::segment(segment).ino(Ino::SUFILE);
         if u64::from(nblocks) > most {
             self.error(Rule::SegmentUsage, place, || {
                 format!("su_nblocks is {nblocks}, but the segment has {most} blocks")
@@ -92,7 +92,7 @@ impl Judge<'_, '_> {
 
     /// Judges the counters and the active segments.
     pub(crate) fn judge_segment_usage(&mut self, table: &UsageTable) {
-        let place = Place::file(Ino::SUFILE);
+        let place = Location::file(Ino::SUFILE);
         if !table.whole {
             self.note(Rule::NotJudged, place, || {
                 "the counters were not compared, because part of the file cannot be read".into()
@@ -145,7 +145,7 @@ impl Judge<'_, '_> {
         let next = geometry.segment_of(newest.header.next);
         let expected = [(current, used, "holds the newest log"), (next, 0, "is the next to write")];
         for (segment, nblocks, why) in expected {
-            let place = Place::segment(segment).ino(Ino::SUFILE);
+            let place = Location::segment(segment).ino(Ino::SUFILE);
             let Some(entry) = table.used.get(&segment).filter(|entry| entry.is_dirty()) else {
                 self.error(Rule::SegmentUsage, place, || {
                     format!("the segment {why}, but is not marked as in use (DIRTY)")
@@ -163,7 +163,7 @@ impl Judge<'_, '_> {
             .in_use()
             .filter(|(segment, entry)| entry.su_nblocks.get() == 0 && *segment != next)
         {
-            self.note(Rule::SegmentUsage, Place::segment(segment), || {
+            self.note(Rule::SegmentUsage, Location::segment(segment), || {
                 "the segment is in use without data (left by a recovery)".into()
             });
         }

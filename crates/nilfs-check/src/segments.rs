@@ -9,7 +9,7 @@ use nilfs_ondisk::{BlockNr, SegNum, Seq};
 use crate::judge::Judge;
 use crate::log::{LogFault, LogReader};
 use crate::owners::{Owners, SegmentOwners};
-use crate::report::{Place, Rule};
+use crate::report::{Location, Rule};
 use crate::segment_usage::UsageTable;
 
 /// What the logs of a segment have in common.
@@ -34,7 +34,7 @@ impl Judge<'_, '_> {
                 continue;
             };
             if let Some(other) = heads.insert(seq, SegmentHead { segment, next }) {
-                self.error(Rule::LogChain, Place::segment(segment), || {
+                self.error(Rule::LogChain, Location::segment(segment), || {
                     format!("sequence number {seq} is also that of segment {}", other.segment)
                 });
             }
@@ -57,7 +57,7 @@ impl Judge<'_, '_> {
         let mut previous: Option<LogHeader> = None;
         let mut at = start;
         while at < end {
-            let place = Place::segment(segment).log(at);
+            let place = Location::segment(segment).log(at);
             let (header, files) = match read_log(reader, at) {
                 Ok(log) => log,
                 Err(fault) => {
@@ -68,7 +68,7 @@ impl Judge<'_, '_> {
             if at.0 + u64::from(header.nblocks) > end.0 {
                 self.error(Rule::Log, place, || {
                     format!(
-                        "the log of {} blocks ends behind the {in_use} blocks in use (su_nblocks)",
+                        "the log of {} blocks ends beyond the {in_use} blocks in use (su_nblocks)",
                         header.nblocks
                     )
                 });
@@ -91,7 +91,7 @@ impl Judge<'_, '_> {
     }
 
     /// Judges what a log says about itself, beyond what its parser demands.
-    fn judge_header(&mut self, header: &LogHeader, files: &[FileInfo], place: Place) {
+    fn judge_header(&mut self, header: &LogHeader, files: &[FileInfo], place: Location) {
         if header.nblocks < 2 {
             self.error(Rule::Log, place, || {
                 format!("ss_nblocks is {}, expected 2 or more", header.nblocks)
@@ -137,7 +137,7 @@ impl Judge<'_, '_> {
     }
 
     /// Judges a log against the one before it in the segment.
-    fn judge_succession(&mut self, previous: &LogHeader, header: &LogHeader, place: Place) {
+    fn judge_succession(&mut self, previous: &LogHeader, header: &LogHeader, place: Location) {
         if (header.seq, header.next) != (previous.seq, previous.next) {
             self.error(Rule::LogChain, place, || {
                 format!(
@@ -174,7 +174,7 @@ impl Judge<'_, '_> {
             };
             let expected = self.volume.geometry.segment_start(follower.segment);
             if head.next != expected {
-                self.warning(Rule::LogChain, Place::segment(head.segment), || {
+                self.warning(Rule::LogChain, Location::segment(head.segment), || {
                     format!(
                         "ss_next is {}, but sequence number {} is that of segment {} at {expected}",
                         head.next,

@@ -6,7 +6,7 @@ use nilfs_ondisk::superblock::{STATE_ERROR, SUPERBLOCK_SIZE, Superblock};
 use nilfs_ondisk::{BlockNr, FormatError};
 
 use crate::CheckError;
-use crate::report::{Findings, Place, Rule};
+use crate::report::{Findings, Location, Rule};
 
 /// The copies that can be used.
 pub(crate) struct Superblocks {
@@ -36,13 +36,13 @@ pub(crate) fn choose(
             }
         }
         (Ok(valid), Err(error)) => {
-            findings.warning(Rule::Superblock, Place::VOLUME, || {
+            findings.warning(Rule::Superblock, Location::VOLUME, || {
                 format!("the secondary copy cannot be used: {error}")
             });
             vec![valid]
         }
         (Err(error), Ok(valid)) => {
-            findings.warning(Rule::Superblock, Place::VOLUME, || {
+            findings.warning(Rule::Superblock, Location::VOLUME, || {
                 format!("the primary copy cannot be used: {error}")
             });
             vec![valid]
@@ -64,19 +64,19 @@ pub(crate) fn choose(
     let geometry = winner.geometry();
     let segment = geometry.segment_of(BlockNr(geometry.block_size.block_of(secondary_at).0));
     if geometry.has_segment(segment) {
-        findings.error(Rule::Superblock, Place::segment(segment), || {
+        findings.error(Rule::Superblock, Location::segment(segment), || {
             "the segment covers the place of the secondary superblock".into()
         });
     }
     if winner.raw().s_state.get() & STATE_ERROR != 0 {
-        findings.warning(Rule::Superblock, Place::VOLUME, || {
+        findings.warning(Rule::Superblock, Location::VOLUME, || {
             "the volume is marked as having errors (s_state)".into()
         });
     }
     if let Some(other) = &other
         && other.geometry() != geometry
     {
-        findings.warning(Rule::Superblock, Place::VOLUME, || {
+        findings.warning(Rule::Superblock, Location::VOLUME, || {
             "the two copies differ in the geometry of the volume".into()
         });
     }

@@ -156,7 +156,7 @@ fn inodes() {
     expect_error(Rule::Inode, "i_mode", |image| {
         image.edit_inode(direct(image), |inode| inode[I_MODE + 1] = 0xf0);
     });
-    expect_error(Rule::InodeSize, "behind the end of the file", |image| {
+    expect_error(Rule::InodeSize, "beyond the end of the file", |image| {
         image.edit_inode(direct(image), |inode| write(inode, I_SIZE, 10));
     });
     expect_error(Rule::Inode, "i_size", |image| {

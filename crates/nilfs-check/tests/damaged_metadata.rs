@@ -165,7 +165,7 @@ fn segment_usage() {
     expect_error(Rule::DatEntry, "the segment of the block is not in use", |image| {
         image.edit_usage(live(image), |usage| usage.fill(0));
     });
-    expect_error(Rule::Owner, "behind the last log", |image| {
+    expect_error(Rule::Owner, "after the last log", |image| {
         image.edit_usage(live(image), |usage| usage[8..12].fill(0));
     });
     expect_error(Rule::Log, "blocks in use (su_nblocks)", |image| {

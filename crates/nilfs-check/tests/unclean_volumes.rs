@@ -1,5 +1,5 @@
 //! A volume that was not closed is judged at its newest super root, and what a mount would roll
-//! forward behind it is named.
+//! forward after it is named.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn forget_the_newest(image: &mut Image) {
     });
 }
 
-/// Writes a log of one block behind the newest log, for a file.
+/// Writes a log of one block after the newest log, for a file.
 fn append(image: &mut Image, ino: Ino, flags: u16) {
     let newest = image.newest_log();
     let geometry = image.geometry();

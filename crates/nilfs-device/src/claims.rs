@@ -1,4 +1,4 @@
-//! Who writes to a device and who reads it, told to other processes of this host by locks.
+//! The writer of a device and its readers, told to other processes of this host by locks.
 //!
 //! * A writer locks the bytes of the device, exclusively.
 //! * A reader holds a shared lock on one byte far beyond the device's end, where nothing is ever
@@ -103,8 +103,9 @@ pub fn is_written(device: &File) -> io::Result<bool> {
     Ok(lock_in_the_way(device, libc::F_RDLCK, &CONTENT)?.is_some())
 }
 
-/// Whether somebody writes to the file with these numbers, according to the system's table of locks.
-/// The table knows the numbers of the file system itself, which some, such as btrfs, do not tell.
+/// Whether somebody writes to the file with these numbers, according to the system's table of
+/// locks. The table knows the numbers of the file system itself, which some, such as btrfs, do not
+/// tell.
 pub(crate) fn is_written_by_table(dev: u64, ino: u64) -> bool {
     let table = fs::read_to_string("/proc/locks").unwrap_or_default();
     let file = table_key(dev, ino);

@@ -25,7 +25,7 @@ const LARGE_WRITE: u64 = 1 << 20;
 
 /// How a device is opened, and so who else may have it open.
 ///
-/// Who reads keeps nobody out, but is seen by those who write, from then on or already.
+/// A reader keeps nobody out, but is seen by those who write, from then on or already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Read, even while somebody writes.
@@ -72,7 +72,7 @@ pub enum OpenError {
         /// What is in use, if it is not the device itself: a file that a loop device shows, or
         /// another loop device that shows the same.
         below: Option<PathBuf>,
-        /// Who has it, as far as that can be known.
+        /// The program that has it, as far as that can be known.
         holder: Holder,
     },
 }
@@ -128,8 +128,8 @@ impl fmt::Debug for FileDevice {
 impl FileDevice {
     /// Opens `path`.
     ///
-    /// For reading, this waits while somebody who writes does not want to be looked at; what is seen
-    /// then stays where it is, as long as writers respect [`Device::is_read`].
+    /// For reading, this waits while somebody who writes does not want to be looked at; what is
+    /// seen then stays where it is, as long as writers respect [`Device::is_read`].
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -250,8 +250,8 @@ impl<'a> Opening<'a> {
             file = self.open_file(self.path)?;
             marked = self.mark(&file)?;
         }
-        // Names this process to those who are refused, and keeps udev away. Whoever may read the
-        // file can take this lock: it does not decide anything.
+        // Names this process to those who are refused, and keeps udev away. Everybody who may read
+        // the file can take this lock: it does not decide anything.
         let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
         if let Node::Device(device) = self.node {
             if let Some(written) = loops::written_below(device) {
@@ -297,8 +297,8 @@ impl<'a> Opening<'a> {
         })
     }
 
-    /// Whether anybody writes to the file, marked or not. Who may not ask is not the owner, and
-    /// gives way.
+    /// Whether anybody writes to the file, marked or not. A caller who may not ask is not the
+    /// owner, and gives way.
     fn is_open_for_writing(&self) -> bool {
         let file = File::open(self.path);
         file.and_then(|file| kernel::is_open_for_writing(&file)).unwrap_or(true)
@@ -409,7 +409,7 @@ impl Device for FileDevice {
     }
 }
 
-/// Writes all pieces at `offset` and gives the offset behind them, whatever part of them the
+/// Writes all pieces at `offset` and gives the offset after them, whatever part of them the
 /// system takes at a time.
 fn write_all(file: &File, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<u64> {
     let (mut at, mut nth, mut within) = (offset, 0, 0);

@@ -1,4 +1,4 @@
-//! Who has a device: a name for the message that refuses a second opener.
+//! The program that has a device: a name for the message that refuses a second opener.
 
 use std::fmt;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::claims::table_key;
 use crate::loops::{Node, directory_of};
 
-/// Who has a device open or mounted, as far as the system tells.
+/// The program that has a device open or mounted, as far as the system tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
     /// A process.

@@ -68,7 +68,8 @@ pub(crate) fn is_open_for_writing(file: &File) -> io::Result<bool> {
     let file = file.as_raw_fd();
     // SAFETY: these commands take and return plain integers.
     let granted = unsafe {
-        // Who is waited for is told so by a signal; this one is ignored unless it is asked for.
+        // The process that is waited for is told so by a signal; this one is ignored unless it is
+        // asked for.
         libc::fcntl(file, F_SETSIG, libc::SIGURG);
         libc::fcntl(file, libc::F_SETLEASE, libc::F_RDLCK)
     };

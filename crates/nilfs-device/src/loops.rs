@@ -4,10 +4,10 @@
 //! mapper makes of it, as long as they ask for exclusive use. It does not so for a loop device and
 //! what that shows, nor for two loop devices that show the same; this module looks for such users.
 //!
-//! Nothing is locked below a loop device: several volumes may lie on its partitions. Whoever writes
-//! to a file directly has marked it as written and then looks whether a loop device shows it; who
-//! writes through a loop device comes when that shows the file, and then looks for the mark. So of
-//! two who come at the same time, at least one sees the other.
+//! Nothing is locked below a loop device: several volumes may lie on its partitions. A program that
+//! writes to a file directly has marked it as written and then looks whether a loop device shows
+//! it; who writes through a loop device comes when that shows the file, and then looks for the
+//! mark. So of two who come at the same time, at least one sees the other.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -85,8 +85,8 @@ impl Loop {
         devices.filter_map(|device| Self::at(&device.path()))
     }
 
-    /// What it shows. Who may not open it must believe the name, which is wrong if the file is
-    /// deleted or lies where only others see it.
+    /// What it shows. A caller who may not open it must believe the name, which is wrong if the
+    /// file is deleted or lies where only others see it.
     fn node(&self) -> Option<Node> {
         let status = File::open(&self.device).and_then(|device| loop_status(&device));
         match status {

@@ -6,7 +6,7 @@ use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::checkpoint::{
     CHECKPOINT_SIZE, CpfileLayout, INVALID, MINOR, RawCheckpoint, RawCpfileHeader, SNAPSHOT,
 };
-use nilfs_ondisk::{Cno, FileBlock};
+use nilfs_ondisk::{Cno, FileBlock, Slot};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -34,7 +34,7 @@ pub(crate) fn checkpoint(source: Source<'_>, root: &Root, cno: Cno) -> Result<Ra
     if cno < Cno::MIN {
         return Err(Error::NoCheckpoint(cno));
     }
-    let (key, offset) = CpfileLayout::new(&source.store.geometry()).slot(cno);
+    let Slot { block: key, offset } = CpfileLayout::new(&source.store.geometry()).slot(cno);
     let block = source.block(root, key)?.ok_or(Error::NoCheckpoint(cno))?;
     let entry = RawCheckpoint::parse(&block[offset..]).map_err(damaged)?;
     if !entry.is_valid() || entry.cp_cno.get() != cno.0 {
@@ -52,7 +52,7 @@ pub(crate) fn scan(
 ) -> Result<()> {
     let layout = CpfileLayout::new(&source.store.geometry());
     let from = from.max(Cno::MIN);
-    source.scan(root, layout.slot(from).0, &mut |key, pointer| {
+    source.scan(root, layout.slot(from).block, &mut |key, pointer| {
         let block = source.store.read(source.locate(pointer)?)?;
         for (cno, offset) in layout.slots_of(key) {
             let entry = RawCheckpoint::parse(&block[offset..]).map_err(damaged)?;
@@ -109,7 +109,7 @@ impl CpfileEdit {
         cno: Cno,
         mut entry: RawCheckpoint,
     ) -> Result<()> {
-        let (key, offset) = self.layout.slot(cno);
+        let Slot { block: key, offset } = self.layout.slot(cno);
         let slots: Vec<_> = self.layout.slots_of(key).collect();
         let block = self.file.get_mut(source, key, |block| {
             for (_, offset) in &slots {
@@ -151,7 +151,7 @@ impl CpfileEdit {
             let mut entry = self.entry(source, cno)?;
             entry.cp_flags = U32::new(entry.cp_flags.get() | INVALID);
             self.set_entry(source, cno, &entry)?;
-            let key = self.layout.slot(cno).0;
+            let key = self.layout.slot(cno).block;
             if self.count_in_block(source, key, -1)? == Some(0) {
                 self.file.remove(source, key)?;
             }
@@ -228,7 +228,7 @@ impl CpfileEdit {
 
     /// A checkpoint's entry as it is now.
     fn entry(&self, source: Source<'_>, cno: Cno) -> Result<RawCheckpoint> {
-        let (key, offset) = self.layout.slot(cno);
+        let Slot { block: key, offset } = self.layout.slot(cno);
         let block = self.file.get(source, key)?.ok_or(Error::NoCheckpoint(cno))?;
         let entry = RawCheckpoint::parse(&block[offset..]).map_err(damaged)?;
         if !entry.is_valid() || entry.cp_cno.get() != cno.0 {
@@ -238,7 +238,7 @@ impl CpfileEdit {
     }
 
     fn set_entry(&mut self, source: Source<'_>, cno: Cno, entry: &RawCheckpoint) -> Result<()> {
-        let (key, offset) = self.layout.slot(cno);
+        let Slot { block: key, offset } = self.layout.slot(cno);
         let block = self.file.get_mut(source, key, |_| {})?;
         block[offset..offset + CHECKPOINT_SIZE].copy_from_slice(entry.as_bytes());
         Ok(())

@@ -73,7 +73,8 @@ pub enum Generation {
     V2_3,
 }
 
-/// What a new volume is to be.
+/// What a new volume is to be. There will be more fields: take those that you do not name from
+/// [`Parameters::new`].
 #[derive(Debug, Clone)]
 pub struct Parameters {
     /// Size of a block.
@@ -466,7 +467,7 @@ impl<'a> FirstLog<'a> {
         };
         let layout = SufileLayout::new(&self.geometry);
         for (segment, usage) in [(SegNum(0), written), (SegNum(1), taken)] {
-            let (_, at) = layout.slot(segment);
+            let at = layout.slot(segment).offset;
             block[at..at + SEGMENT_USAGE_SIZE].copy_from_slice(usage.as_bytes());
         }
         block

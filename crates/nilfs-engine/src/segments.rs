@@ -4,7 +4,7 @@ use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::segment_usage::{
     DIRTY, ERROR, RawSegmentUsage, RawSufileHeader, SEGMENT_USAGE_SIZE, SufileLayout,
 };
-use nilfs_ondisk::{FileBlock, SegNum};
+use nilfs_ondisk::{FileBlock, SegNum, Slot};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -51,7 +51,7 @@ fn usage_of(
     layout: &SufileLayout,
     segment: SegNum,
 ) -> Result<RawSegmentUsage> {
-    let (key, offset) = layout.slot(segment);
+    let Slot { block: key, offset } = layout.slot(segment);
     // A missing block says that all its segments are clean.
     let Some(block) = file.get(source, key)? else {
         return Ok(RawSegmentUsage::CLEAN);
@@ -169,7 +169,7 @@ impl SufileEdit {
 
     /// Forgets a segment beyond the new end; its whole block, if no other segment is in it.
     fn drop_entry(&mut self, source: Source<'_>, segment: SegNum, end: u64) -> Result<()> {
-        let (key, _) = self.layout.slot(segment);
+        let key = self.layout.slot(segment).block;
         let alone = self.layout.slots_of(key).all(|(other, _)| other.0 >= end);
         if alone && key != HEADER_BLOCK {
             return self.file.remove(source, key);
@@ -239,7 +239,7 @@ impl SufileEdit {
     }
 
     fn set(&mut self, source: Source<'_>, segment: SegNum, usage: RawSegmentUsage) -> Result<()> {
-        let (key, offset) = self.layout.slot(segment);
+        let Slot { block: key, offset } = self.layout.slot(segment);
         let block = self.file.get_mut(source, key, |_| {})?;
         block[offset..offset + SEGMENT_USAGE_SIZE].copy_from_slice(usage.as_bytes());
         Ok(())

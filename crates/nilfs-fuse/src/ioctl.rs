@@ -10,7 +10,7 @@ use rustix::ioctl::{Opcode, opcode};
 
 /// What a process asks of an open file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum InodeIoctl {
     GetFlags,
     SetFlags(u32),
     GetExtended,
@@ -41,7 +41,7 @@ pub(crate) fn is_change(command: u32) -> bool {
     matches!(command, SET_FLAGS | SET_EXTENDED)
 }
 
-impl Request {
+impl InodeIoctl {
     /// The request with this number, if it is one of ours and has its argument.
     pub fn parse(command: u32, input: &[u8]) -> Option<Self> {
         let word = || Some(u32::from_ne_bytes(*input.first_chunk()?));

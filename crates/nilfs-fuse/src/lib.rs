@@ -59,7 +59,7 @@ mod transport;
 
 pub use control::{Handler, LONGEST, ask};
 pub use loop_device::lends_its_name;
-pub use metrics::{Metrics, OperationCounts};
+pub use metrics::{LatencyBucket, Metrics, OperationCounts};
 pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, remount, unmount};
 pub use mounts::Mounted;
 pub use operations::Caller;

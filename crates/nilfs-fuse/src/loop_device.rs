@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter};
 
-/// Gives the number of a loop device that is not attached.
+/// Returns the number of a loop device that is not attached.
 const GET_FREE: Opcode = 0x4c82;
 /// Attaches one.
 const CONFIGURE: Opcode = 0x4c0a;

@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Upper bounds of the classes of durations, in nanoseconds: powers of four from 1 µs to 17 s.
-/// Whatever takes longer is in one more class.
+/// Upper bounds of the buckets, in nanoseconds: powers of four from 1 µs to 17 s. What takes longer
+/// is in one more bucket.
 const BOUNDS: [u64; 13] = {
     let mut bounds = [1000; 13];
     let mut nth = 1;
@@ -60,7 +60,7 @@ pub struct Metrics {
 struct Counts {
     errors: AtomicU64,
     nanoseconds: AtomicU64,
-    classes: [AtomicU64; BOUNDS.len() + 1],
+    buckets: [AtomicU64; BOUNDS.len() + 1],
 }
 
 /// What has become of the requests of one kind.
@@ -74,8 +74,17 @@ pub struct OperationCounts {
     pub errors: u64,
     /// How long all of them took together.
     pub time: Duration,
-    /// How many took at most so long, and longer than the one before; the last: any longer.
-    pub classes: Vec<(Option<Duration>, u64)>,
+    /// Those that took about the same time, the fastest first.
+    pub buckets: Vec<LatencyBucket>,
+}
+
+/// Requests that took longer than those of the bucket before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LatencyBucket {
+    /// What the slowest of them can have taken; `None`: any time.
+    pub up_to: Option<Duration>,
+    /// How many there were.
+    pub count: u64,
 }
 
 impl Default for Metrics {
@@ -96,8 +105,8 @@ impl Metrics {
         let result = work();
         let nanoseconds = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let counts = &self.operations[operation as usize];
-        let class = BOUNDS.partition_point(|bound| *bound < nanoseconds);
-        counts.classes[class].fetch_add(1, Ordering::Relaxed);
+        let bucket = BOUNDS.partition_point(|bound| *bound < nanoseconds);
+        counts.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         counts.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
         if failed(&result) {
             counts.errors.fetch_add(1, Ordering::Relaxed);
@@ -113,14 +122,15 @@ impl Metrics {
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let each = WORDS.iter().zip(&self.operations);
         each.map(|(operation, counts)| {
-            let classes: Vec<_> =
-                bounds.iter().copied().zip(counts.classes.iter().map(load)).collect();
+            let buckets = bounds.iter().zip(counts.buckets.iter().map(load));
+            let buckets: Vec<_> =
+                buckets.map(|(up_to, count)| LatencyBucket { up_to: *up_to, count }).collect();
             OperationCounts {
                 operation,
-                count: classes.iter().map(|(_, count)| count).sum(),
+                count: buckets.iter().map(|bucket| bucket.count).sum(),
                 errors: load(&counts.errors),
                 time: Duration::from_nanos(load(&counts.nanoseconds)),
-                classes,
+                buckets,
             }
         })
         .collect()
@@ -140,19 +150,19 @@ mod tests {
         let counts = metrics.operations();
         let (last, others) = counts.split_last().unwrap();
         assert_eq!((last.operation, last.count, last.errors), ("ioctl", 2, 1));
-        assert_eq!(last.classes.iter().map(|(_, count)| count).sum::<u64>(), 2);
+        assert_eq!(last.buckets.iter().map(|bucket| bucket.count).sum::<u64>(), 2);
         assert!(others.iter().all(|other| other.count == 0));
     }
 
     #[test]
-    fn a_slow_request_is_not_in_a_class_of_fast_ones() {
+    fn a_slow_request_is_not_in_a_bucket_of_fast_ones() {
         let metrics = Metrics::default();
         let pause = Duration::from_millis(2);
         metrics.measure(Operation::Fsync, |()| false, || std::thread::sleep(pause));
         let counts = metrics.operations();
         let fsync = counts.iter().find(|counts| counts.operation == "fsync").unwrap();
         assert!(fsync.time >= pause);
-        let fast = |bound: &Option<Duration>| bound.is_some_and(|bound| bound < pause);
-        assert!(fsync.classes.iter().all(|(bound, count)| !fast(bound) || *count == 0));
+        let is_fast = |bucket: &LatencyBucket| bucket.up_to.is_some_and(|bound| bound < pause);
+        assert!(fsync.buckets.iter().all(|bucket| !is_fast(bucket) || bucket.count == 0));
     }
 }

@@ -35,8 +35,8 @@ pub struct Mounted {
     pub file_system: String,
     /// What was mounted: for us, the device or image.
     pub source: PathBuf,
-    /// What the table calls the source: it has the number of a checkpoint of the past with it, or is
-    /// a loop device that lends its name.
+    /// What the table calls the source: it has the number of a checkpoint of the past with it, or
+    /// is a loop device that lends its name.
     pub shown: PathBuf,
     /// The checkpoint of the past that is shown.
     pub checkpoint: Option<u64>,
@@ -116,8 +116,8 @@ fn fuse_subtype(file_system: &str) -> Option<&str> {
     [PLAIN, BLOCK].contains(&kind).then_some(subtype)
 }
 
-/// What the table of mounts calls a source of which a checkpoint of the past is shown. FUSE shows no
-/// options but those of the kernel.
+/// What the table of mounts calls a source of which a checkpoint of the past is shown. FUSE shows
+/// no options but those of the kernel.
 pub(crate) fn source_at(source: &Path, checkpoint: Option<u64>) -> PathBuf {
     let mut shown = source.as_os_str().to_owned();
     if let Some(number) = checkpoint {
@@ -158,17 +158,17 @@ fn has_volume(source: &Path) -> bool {
 fn unescape(word: &[u8]) -> OsString {
     let mut plain = Vec::with_capacity(word.len());
     let mut rest = word;
-    while let Some((&byte, behind)) = rest.split_first() {
+    while let Some((&byte, after)) = rest.split_first() {
         let digits =
-            behind.get(..3).filter(|digits| digits.iter().all(|d| (b'0'..b'8').contains(d)));
+            after.get(..3).filter(|digits| digits.iter().all(|d| (b'0'..b'8').contains(d)));
         match digits {
             Some(digits) if byte == b'\\' => {
                 plain.push(digits.iter().fold(0_u8, |code, d| code.wrapping_mul(8) | (d - b'0')));
-                rest = &behind[3..];
+                rest = &after[3..];
             }
             _ => {
                 plain.push(byte);
-                rest = behind;
+                rest = after;
             }
         }
     }

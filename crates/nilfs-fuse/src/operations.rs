@@ -14,7 +14,7 @@ use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::fault::Faults;
-use crate::ioctl;
+use crate::ioctl::{self, InodeIoctl};
 use crate::metrics::{Metrics, Operation};
 use crate::nodes::NodeId;
 use crate::past::{DOOR, Past};
@@ -400,7 +400,7 @@ impl Operations {
         }
     }
 
-    /// Gives a listed entry to the kernel.
+    /// Hands a listed entry to the kernel.
     pub fn give_listed(&self, dir: NodeId, listed: &Listed) -> Answer<Given> {
         match dir.is_past() {
             true => self.answer(self.past()?.lookup(dir, &listed.name)),
@@ -411,18 +411,18 @@ impl Operations {
     /// Inode flags and generation; at most `room` bytes come back.
     pub fn ioctl(&self, node: NodeId, command: u32, input: &[u8], room: usize) -> Answer<Vec<u8>> {
         self.noted(Operation::Ioctl, || {
-            let request = ioctl::Request::parse(command, input).ok_or(Errno::NOTTY)?;
+            let request = InodeIoctl::parse(command, input).ok_or(Errno::NOTTY)?;
             let attr = self.attr(node)?.attr;
             let set_flags = |flags| {
                 let (writer, inode) = self.changeable(node)?;
                 self.answer(writer.set_flags(&inode, flags)).map(|attr| attr.flags)
             };
             let value = match request {
-                ioctl::Request::GetFlags => attr.flags,
-                ioctl::Request::GetExtended => ioctl::extended(attr.flags),
-                ioctl::Request::GetGeneration => attr.generation,
-                ioctl::Request::SetFlags(flags) => set_flags(flags)?,
-                ioctl::Request::SetExtended(extended) => {
+                InodeIoctl::GetFlags => attr.flags,
+                InodeIoctl::GetExtended => ioctl::extended(attr.flags),
+                InodeIoctl::GetGeneration => attr.generation,
+                InodeIoctl::SetFlags(flags) => set_flags(flags)?,
+                InodeIoctl::SetExtended(extended) => {
                     let flags =
                         ioctl::with_extended(attr.flags, extended).ok_or(Errno::OPNOTSUPP)?;
                     set_flags(flags)?

@@ -1,5 +1,5 @@
-//! Block maps: from a block of a file to a pointer (docs/format.md §7). The root is in the inode and
-//! is either direct or the root of a B-tree; the other nodes are blocks.
+//! Block maps: from a block of a file to a pointer (docs/format.md §7). The root is in the inode
+//! and is either direct or the root of a B-tree; the other nodes are blocks.
 //!
 //! ```text
 //! root (56 bytes)   | flags level nchildren pad | 3 keys        | 3 pointers        |   B-tree
@@ -259,7 +259,7 @@ mod tests {
         assert!(node.validate(Some(7)).is_ok() && node.validate(Some(6)).is_err());
     }
 
-    /// A shrunken B-tree leaves garbage behind the first byte of a direct map (trap of §7.1).
+    /// A shrunken B-tree leaves garbage after the first byte of a direct map (trap of §7.1).
     #[test]
     fn a_direct_map_ignores_stale_header_bytes() {
         let mut bytes = Root::Direct([5, 0, 0, 0, 0, 6]).encode();

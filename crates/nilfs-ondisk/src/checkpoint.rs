@@ -4,7 +4,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::inode::RawInode;
-use crate::slots::SlotArray;
+use crate::slots::{Slot, SlotArray};
 use crate::{Cno, FileBlock, FormatError, Geometry};
 
 /// `cp_flags`: kept as a snapshot.
@@ -110,7 +110,7 @@ impl CpfileLayout {
 
     /// Block and byte offset of the slot of a checkpoint.
     #[must_use]
-    pub fn slot(&self, cno: Cno) -> (FileBlock, usize) {
+    pub fn slot(&self, cno: Cno) -> Slot {
         self.0.slot(cno.0.saturating_sub(Cno::MIN.0))
     }
 
@@ -124,17 +124,21 @@ impl CpfileLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn at(block: FileBlock, offset: usize) -> Slot {
+        Slot { block, offset }
+    }
     use crate::BlockSize;
 
     #[test]
     fn slots_follow_the_format() {
         let layout = CpfileLayout(SlotArray::new(BlockSize::DEFAULT, CHECKPOINT_SIZE, HEADER_SIZE));
-        assert_eq!(layout.slot(Cno(1)), (FileBlock(0), 192));
-        assert_eq!(layout.slot(Cno(20)), (FileBlock(0), 20 * 192));
-        assert_eq!(layout.slot(Cno(21)), (FileBlock(1), 0));
+        assert_eq!(layout.slot(Cno(1)), at(FileBlock(0), 192));
+        assert_eq!(layout.slot(Cno(20)), at(FileBlock(0), 20 * 192));
+        assert_eq!(layout.slot(Cno(21)), at(FileBlock(1), 0));
         for block in [FileBlock(0), FileBlock(3)] {
             for (cno, offset) in layout.slots_of(block) {
-                assert_eq!(layout.slot(cno), (block, offset));
+                assert_eq!(layout.slot(cno), at(block, offset));
             }
         }
         assert_eq!(layout.slots_of(FileBlock(0)).count(), 20);

@@ -5,7 +5,7 @@
 //! | inode | rec_len | name_len | file_type | name … padding to a multiple of 8 |
 //! ```
 //!
-//! A record with inode 0 is unused; the space behind the name of a used record, up to its
+//! A record with inode 0 is unused; the space after the name of a used record, up to its
 //! `rec_len`, is slack that a later insert may split off.
 
 use crate::inode::FileType;
@@ -151,7 +151,7 @@ fn encode_len(len: usize) -> [u8; 2] {
 }
 
 /// Puts a name into a block that has room for it: into an unused record or into the slack of a
-/// used one, the first that fits. Gives the byte offset of the new record, or `None` if nothing
+/// used one, the first that fits. Returns the byte offset of the new record, or `None` if nothing
 /// fits.
 ///
 /// # Errors

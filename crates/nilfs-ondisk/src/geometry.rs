@@ -1,8 +1,9 @@
 //! Where things are on the device (docs/format.md §2).
 //!
 //! ```text
-//! byte 0      1024            fdb*bs           bps*bs                       SB2 offset     device end
-//! | boot area | primary SB ...| segment 0 .....| segment 1 ...| unused tail | secondary SB | rest <4K
+//! byte 0      1024            fdb*bs           bps*bs                       SB2 offset     device
+//! end | boot area | primary SB ...| segment 0 .....| segment 1 ...| unused tail | secondary SB |
+//! rest <4K
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -102,7 +103,7 @@ impl Geometry {
         SegNum(block.0 / u64::from(self.blocks_per_segment))
     }
 
-    /// First block of a segment. Segment 0 starts behind the boot area.
+    /// First block of a segment. Segment 0 starts after the boot area.
     #[must_use]
     pub fn segment_start(&self, segment: SegNum) -> BlockNr {
         if segment.0 == 0 {
@@ -112,7 +113,7 @@ impl Geometry {
         }
     }
 
-    /// The block behind the last block of a segment.
+    /// The block after the last block of a segment.
     #[must_use]
     pub fn segment_end(&self, segment: SegNum) -> BlockNr {
         BlockNr(segment.0.saturating_add(1).saturating_mul(u64::from(self.blocks_per_segment)))

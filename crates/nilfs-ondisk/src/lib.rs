@@ -27,4 +27,5 @@ mod types;
 
 pub use error::FormatError;
 pub use geometry::Geometry;
+pub use slots::Slot;
 pub use types::{BlockNr, BlockSize, ByteCount, Cno, FileBlock, Ino, SegNum, Seq, VBlockNr};

@@ -148,7 +148,7 @@ impl Palloc {
         if within == 0 {
             return BlockRole::Descriptor { first_group: descriptor * self.groups_per_descriptor };
         }
-        // A block behind the last group, which only a damaged volume has, has no entries.
+        // A block after the last group, which only a damaged volume has, has no entries.
         let group = descriptor * self.groups_per_descriptor + (within - 1) / self.blocks_per_group;
         match (within - 1) % self.blocks_per_group {
             0 => BlockRole::Bitmap { group },
@@ -201,7 +201,7 @@ pub fn clear_bit(bitmap: &mut [u8], bit: usize) -> bool {
     was_set
 }
 
-/// The first clear bit at or behind `from`, if there is one.
+/// The first clear bit at or after `from`, if there is one.
 #[must_use]
 pub fn next_clear_bit(bitmap: &[u8], from: usize) -> Option<usize> {
     let mut byte = from / 8;

@@ -3,7 +3,7 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::slots::SlotArray;
+use crate::slots::{Slot, SlotArray};
 use crate::{FileBlock, FormatError, Geometry, SegNum};
 
 /// `su_flags`: set by mkfs only; means nothing on disk.
@@ -110,7 +110,7 @@ impl SufileLayout {
 
     /// Block and byte offset of the slot of a segment.
     #[must_use]
-    pub fn slot(&self, segment: SegNum) -> (FileBlock, usize) {
+    pub fn slot(&self, segment: SegNum) -> Slot {
         self.0.slot(segment.0)
     }
 
@@ -123,17 +123,21 @@ impl SufileLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn at(block: FileBlock, offset: usize) -> Slot {
+        Slot { block, offset }
+    }
     use crate::BlockSize;
 
     #[test]
     fn slots_follow_the_format() {
         let layout =
             SufileLayout(SlotArray::new(BlockSize::DEFAULT, SEGMENT_USAGE_SIZE, HEADER_SIZE));
-        assert_eq!(layout.slot(SegNum(0)), (FileBlock(0), 32));
-        assert_eq!(layout.slot(SegNum(253)), (FileBlock(0), 255 * 16));
-        assert_eq!(layout.slot(SegNum(254)), (FileBlock(1), 0));
+        assert_eq!(layout.slot(SegNum(0)), at(FileBlock(0), 32));
+        assert_eq!(layout.slot(SegNum(253)), at(FileBlock(0), 255 * 16));
+        assert_eq!(layout.slot(SegNum(254)), at(FileBlock(1), 0));
         for (segment, offset) in layout.slots_of(FileBlock(1)) {
-            assert_eq!(layout.slot(segment), (FileBlock(1), offset));
+            assert_eq!(layout.slot(segment), at(FileBlock(1), offset));
         }
         assert_eq!(layout.slots_of(FileBlock(0)).count(), 254);
     }

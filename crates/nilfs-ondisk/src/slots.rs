@@ -1,7 +1,16 @@
-//! Arrays of entries behind a header, as the cpfile and the sufile are: the header takes the place
+//! Arrays of entries after a header, as the cpfile and the sufile are: the header takes the place
 //! of the first entries, and no entry crosses a block.
 
 use crate::{BlockSize, FileBlock};
+
+/// Where an entry is in its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// The block.
+    pub block: FileBlock,
+    /// The first byte within the block.
+    pub offset: usize,
+}
 
 /// The arithmetic of such an array.
 #[derive(Debug, Clone, Copy)]
@@ -12,7 +21,7 @@ pub(crate) struct SlotArray {
 }
 
 impl SlotArray {
-    /// For entries and a header of so many bytes.
+    /// For entries and a header of these sizes in bytes.
     pub(crate) fn new(block_size: BlockSize, entry_size: usize, header_size: usize) -> Self {
         Self {
             entry_size,
@@ -21,10 +30,13 @@ impl SlotArray {
         }
     }
 
-    /// Block and byte offset of the nth entry.
-    pub(crate) fn slot(&self, nth: u64) -> (FileBlock, usize) {
+    /// Where the nth entry is.
+    pub(crate) fn slot(&self, nth: u64) -> Slot {
         let index = nth.saturating_add(self.header_slots);
-        (FileBlock(index / self.per_block), (index % self.per_block) as usize * self.entry_size)
+        Slot {
+            block: FileBlock(index / self.per_block),
+            offset: (index % self.per_block) as usize * self.entry_size,
+        }
     }
 
     /// The entries of a block, ascending, each with its byte offset.

@@ -70,8 +70,8 @@ struct RawFinfo {
 
 const _: () = assert!(size_of::<RawFinfo>() == FINFO_SIZE);
 
-/// The times of a file whose blocks are in a data-sync log. They make an fsync of an overwrite out of
-/// what would be an fdatasync only.
+/// The times of a file whose blocks are in a data-sync log. They make an fsync of an overwrite out
+/// of what would be an fdatasync only.
 ///
 /// The format knows them not: they lie at the end of a header that is as much longer (`ss_bytes`),
 /// which other readers step over.
@@ -213,9 +213,9 @@ impl LogHeader {
         self.flags & flag != 0
     }
 
-    /// Whether the log was written by our cleaner into a segment of its own, which is no part of the
-    /// chain of logs: no recovery looks at it, and its number says only how old it is. In the chain,
-    /// no log has these flags together.
+    /// Whether the log was written by our cleaner into a segment of its own, which is no part of
+    /// the chain of logs: no recovery looks at it, and its number says only how old it is. In the
+    /// chain, no log has these flags together.
     #[must_use]
     pub fn is_beside_chain(&self) -> bool {
         self.has(GC) && self.has(LOGBGN) && !self.has(SR)
@@ -407,8 +407,8 @@ impl Placement {
 /// Reads the items of a summary, given all its blocks.
 ///
 /// # Errors
-/// Items that do not end at `ss_sumbytes`, unless that is the end of a block; counts that contradict each other, or a number of
-/// blocks that is not that of the log (docs/format.md §15).
+/// Items that do not end at `ss_sumbytes`, unless that is the end of a block; counts that
+/// contradict each other, or a number of blocks that is not that of the log (docs/format.md §15).
 pub fn parse_items(
     header: &LogHeader,
     summary: &[u8],
@@ -420,7 +420,7 @@ pub fn parse_items(
     let mut item = |size: usize, field| {
         let at = place.place(size);
         summary.get(at..at + size).filter(|_| at + size <= end).ok_or_else(|| {
-            FormatError::field(STRUCTURE, field, "an item behind ss_sumbytes", "none")
+            FormatError::field(STRUCTURE, field, "an item after ss_sumbytes", "none")
         })
     };
     let mut files = Vec::new();
@@ -452,7 +452,7 @@ pub fn parse_items(
         files.push(FileInfo { ino, cno: Cno(finfo.fi_cno.get()), blocks });
     }
     let whole = u64::from(header.sumbytes).is_multiple_of(block_size.bytes64());
-    // A summary may go on to the end of a block, so that the log behind it begins at a good place.
+    // A summary may go on to the end of a block, so that the log after it begins at a good place.
     if place.bytes() != header.sumbytes as usize && !(whole && place.bytes() <= end) {
         return Err(FormatError::field(STRUCTURE, "ss_sumbytes", header.sumbytes, place.bytes()));
     }

@@ -1,7 +1,7 @@
 //! Opening a device or image that somebody else may just be letting go of.
 //!
 //! Where umount(8) does not wait, the process that served a volume goes on for a while: it writes
-//! what is left. Whoever wants the volume next waits for it.
+//! what is left. The next program that wants the volume waits for it.
 
 use std::path::Path;
 use std::thread;

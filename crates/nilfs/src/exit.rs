@@ -126,9 +126,9 @@ pub fn sentence(error: &anyhow::Error) -> String {
 pub fn without_error_numbers(text: &str) -> String {
     let mut rest = text;
     let mut clean = String::new();
-    while let Some((before, behind)) = rest.split_once(" (os error ") {
+    while let Some((before, after)) = rest.split_once(" (os error ") {
         clean.push_str(before);
-        rest = behind.split_once(')').map_or("", |(_, behind)| behind);
+        rest = after.split_once(')').map_or("", |(_, after)| after);
     }
     clean + rest
 }

@@ -40,12 +40,12 @@ pub struct Operation {
     /// Seconds that all of them took together.
     #[serde(rename = "total_seconds")]
     pub seconds: f64,
-    pub durations: Vec<Class>,
+    pub durations: Vec<LatencyBucket>,
 }
 
 /// Requests that took about the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Class {
+pub struct LatencyBucket {
     /// Seconds that the slowest of them can have taken; `None`: any time.
     #[serde(rename = "up_to_seconds")]
     pub up_to: Option<f64>,
@@ -61,11 +61,11 @@ impl Metrics {
             errors: counts.errors,
             seconds: counts.time.as_secs_f64(),
             durations: counts
-                .classes
+                .buckets
                 .iter()
-                .map(|(up_to, count)| {
-                    let up_to = up_to.map(|up_to| up_to.as_secs_f64());
-                    Class { up_to, count: *count }
+                .map(|bucket| LatencyBucket {
+                    up_to: bucket.up_to.map(|up_to| up_to.as_secs_f64()),
+                    count: bucket.count,
                 })
                 .collect(),
         });
@@ -193,14 +193,15 @@ impl Collector for Metrics {
             encoder.encode_descriptor(name, help, Some(&unit), MetricType::Histogram)?;
         for operation in &self.operations {
             let label = [("operation", operation.operation.as_str())];
-            let classes = operation.durations.iter();
-            let classes: Vec<_> =
-                classes.map(|class| (class.up_to.unwrap_or(f64::INFINITY), class.count)).collect();
+            let buckets = operation.durations.iter();
+            let buckets: Vec<_> = buckets
+                .map(|bucket| (bucket.up_to.unwrap_or(f64::INFINITY), bucket.count))
+                .collect();
             let none: Option<&HashMap<usize, _>> = None;
             durations.encode_family(&label)?.encode_histogram::<NoLabelSet>(
                 operation.seconds,
                 operation.count,
-                &classes,
+                &buckets,
                 none,
             )?;
         }

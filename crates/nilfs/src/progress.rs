@@ -68,7 +68,7 @@ impl Progress {
         Self { bar, started: Instant::now() }
     }
 
-    /// So many of so many are done.
+    /// How many of how many are done.
     pub fn set(&self, done: u64, all: u64) {
         self.bar.set_length(all.max(done));
         self.bar.set_position(done);

@@ -25,21 +25,21 @@ const SEARCHED_BYTES: u64 = 128 << 10;
 
 /// What a device or image holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct Signature {
     /// The name that blkid has for the kind of file system, if it is one.
     pub file_system: Option<String>,
     /// What it is, in words.
     pub description: String,
 }
 
-impl Found {
+impl Signature {
     fn other(description: &str) -> Self {
         Self { file_system: None, description: description.to_owned() }
     }
 }
 
 /// Names what a device or image holds, or gives `None` if it seems to be empty.
-pub fn find(path: &Path) -> anyhow::Result<Option<Found>> {
+pub fn find(path: &Path) -> anyhow::Result<Option<Signature>> {
     for program in BLKID {
         match ask_blkid(program, path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -47,22 +47,22 @@ pub fn find(path: &Path) -> anyhow::Result<Option<Found>> {
         }
     }
     let file = File::open(path)?;
-    Ok(holds_anything(&file)?.then(|| Found::other("data of an unknown kind")))
+    Ok(holds_anything(&file)?.then(|| Signature::other("data of an unknown kind")))
 }
 
-fn ask_blkid(program: &str, path: &Path) -> io::Result<anyhow::Result<Option<Found>>> {
+fn ask_blkid(program: &str, path: &Path) -> io::Result<anyhow::Result<Option<Signature>>> {
     let arguments = ["--probe", "--output", "export", "--"].map(OsStr::new);
     let output = Command::new(program).args(arguments).arg(path).stdin(Stdio::null()).output()?;
     Ok(match output.status.code() {
         Some(0) => Ok(Some(describe(&String::from_utf8_lossy(&output.stdout)))),
         Some(NOTHING_FOUND) => Ok(None),
-        Some(AMBIGUOUS) => Ok(Some(Found::other("several file systems or partition tables"))),
+        Some(AMBIGUOUS) => Ok(Some(Signature::other("several file systems or partition tables"))),
         _ => Err(anyhow!("{}", String::from_utf8_lossy(&output.stderr).trim().to_owned())),
     })
 }
 
 /// Words for what blkid prints as `NAME=value` lines.
-fn describe(export: &str) -> Found {
+fn describe(export: &str) -> Signature {
     let value = |name: &str| {
         let mut lines = export.lines().filter_map(|line| line.split_once('='));
         lines.find(|(key, _)| *key == name).map(|(_, value)| value)
@@ -75,7 +75,7 @@ fn describe(export: &str) -> Found {
         (None, Some(kind)) => format!("a partition table ({kind})"),
         (None, None) => "data that blkid knows".to_owned(),
     };
-    Found { file_system: value("TYPE").map(str::to_owned), description }
+    Signature { file_system: value("TYPE").map(str::to_owned), description }
 }
 
 fn holds_anything(file: &File) -> io::Result<bool> {

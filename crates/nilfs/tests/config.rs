@@ -19,7 +19,7 @@ fn nilfs<'a>(words: impl IntoIterator<Item = &'a Path>) -> (Option<i32>, String)
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// Mounts with a settings file of this name and content, and more options. Gives what was said,
+/// Mounts with a settings file of this name and content, and more options. Returns what was said,
 /// and the cleaner as the mount describes it.
 fn mounted_with(name: &str, content: &str, options: &str) -> (String, Value) {
     let image = Image::ours("--size 32M -B 256");
@@ -57,7 +57,7 @@ fn both_kinds_of_files_are_taken() {
 }
 
 #[test]
-fn words_behind_o_win() {
+fn words_after_o_win() {
     let ours = "[cleaner]\nprotection_period = 60\npolicy = 'greedy'\n";
     let (_, cleaner) = mounted_with("a.toml", ours, ",pp=7,policy=timestamp,nogc");
     assert_eq!(

@@ -524,7 +524,7 @@ fn the_mount_helpers_end_with_the_codes_of_mount_8() {
     }
 }
 
-/// Words behind -o stand above every file, also above one that comes later.
+/// Words after -o stand above every file, also above one that comes later.
 #[test]
 fn settings_that_are_read_again_do_not_undo_the_words_of_the_mount() {
     let volume = volume();

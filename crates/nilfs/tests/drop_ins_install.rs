@@ -97,7 +97,7 @@ fn programs_of_others_are_neither_replaced_nor_hidden_nor_removed() {
     for dir in ["usr/bin", "usr/sbin"] {
         fs::create_dir_all(root.join(dir)).unwrap();
     }
-    // As by the package nilfs-tools; its lscp would come behind one in /usr/local/bin.
+    // As by the package nilfs-tools; its lscp would come after one in /usr/local/bin.
     fs::write(root.join("usr/bin/lscp"), "theirs").unwrap();
     fs::write(root.join("usr/sbin/mkfs.nilfs2"), "theirs").unwrap();
     symlink("/elsewhere", root.join("usr/sbin/umount.nilfs2")).unwrap();

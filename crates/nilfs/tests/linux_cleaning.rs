@@ -17,7 +17,7 @@ use nilfs_device::{Access, FileDevice};
 use nilfs_engine::{Amount, Filesystem, ManualRun, MountOptions};
 use nilfs_real_kernels::{Fill, LinuxImage};
 
-/// Cleans all there is to clean. Gives the number of segments that became clean, and of
+/// Cleans all there is to clean. Returns the number of segments that became clean, and of
 /// checkpoints that were given up.
 fn cleaned_by_us(image: &Image, protection: Duration) -> (u64, u64) {
     let device = Arc::new(FileDevice::open(&image.path(), Access::ReadWrite).unwrap());

@@ -42,8 +42,8 @@ fn listed_by_linux(image: &Image) -> Verdict {
     uml.run().unwrap()
 }
 
-/// Fails with the differences, if there are any but those of times: Linux does not know the ones that
-/// our data-sync logs carry.
+/// Fails with the differences, if there are any but those of times: Linux does not know the ones
+/// that our data-sync logs carry.
 #[track_caller]
 fn assert_same_but_for_times(what: &str, expected: &Manifest, found: &Manifest) {
     let mut differences = Manifest::diff(expected, found);
@@ -127,7 +127,7 @@ impl Workload {
 }
 
 /// Our process is killed while two workloads make their work durable and a third program doesn't
-/// care. Gives the volume as it was left, and the workloads.
+/// care. Returns the volume as it was left, and the workloads.
 fn killed(block_size: u32, seed: u64) -> (Image, Vec<Workload>) {
     let image = Image::ours(&format!("--size 2G -b {block_size} -B 64"));
     let mounted = image.mount("rw");

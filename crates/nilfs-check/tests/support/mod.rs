@@ -15,7 +15,7 @@ use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::segment_usage::SufileLayout;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, LogHeader, SR, parse_items};
 use nilfs_ondisk::superblock::{RawSuperblock, SUPERBLOCK_SIZE, Superblock};
-use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, SegNum, VBlockNr};
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, SegNum, Slot, VBlockNr};
 
 /// The block sizes that Linux can mount.
 pub const BLOCK_SIZES: [u64; 3] = [1024, 2048, 4096];
@@ -333,14 +333,14 @@ impl Image {
 
     /// Changes the entry of a checkpoint, given its 192 bytes.
     pub fn edit_checkpoint(&mut self, cno: Cno, change: impl FnOnce(&mut [u8])) {
-        let (block, at) = CpfileLayout::new(&self.geometry()).slot(cno);
+        let Slot { block, offset: at } = CpfileLayout::new(&self.geometry()).slot(cno);
         let found = self.data(Ino::CPFILE, block.0);
         self.edit(found, |block| change(&mut block[at..at + 192]));
     }
 
     /// Changes the usage entry of a segment, given its 16 bytes.
     pub fn edit_usage(&mut self, segment: SegNum, change: impl FnOnce(&mut [u8])) {
-        let (block, at) = SufileLayout::new(&self.geometry()).slot(segment);
+        let Slot { block, offset: at } = SufileLayout::new(&self.geometry()).slot(segment);
         let found = self.data(Ino::SUFILE, block.0);
         self.edit(found, |block| change(&mut block[at..at + 16]));
     }
@@ -356,7 +356,7 @@ impl Image {
         (1..=self.newest().0)
             .map(Cno)
             .filter(|cno| {
-                let (block, at) = layout.slot(*cno);
+                let Slot { block, offset: at } = layout.slot(*cno);
                 let found = self.data(Ino::CPFILE, block.0);
                 self.block(found.block)[at] & 3 == 1
             })

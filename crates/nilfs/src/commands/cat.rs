@@ -27,7 +27,7 @@ pub struct Args {
     paths: Vec<OsString>,
 }
 
-/// Prints them one behind the other.
+/// Prints them one after the other.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let (files, paths) = args.image.open(&args.paths)?;
     image::require_paths(&paths, "cat")?;

@@ -19,10 +19,10 @@ use crate::size::Change;
 
 /// Make a volume larger or smaller, also while it is mounted
 ///
-/// To enlarge, make the partition larger first; an image file grows by itself. To shrink, this comes
-/// first and the partition follows; an image file shrinks by itself. What lies beyond the new end is
-/// moved first. Interrupted, a resize of a mounted volume goes on in the mount; another one leaves
-/// the volume as large as it was, or as it should be.
+/// To enlarge, make the partition larger first; an image file grows by itself. To shrink, this
+/// comes first and the partition follows; an image file shrinks by itself. What lies beyond the new
+/// end is moved first. Interrupted, a resize of a mounted volume goes on in the mount; another one
+/// leaves the volume as large as it was, or as it should be.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -60,7 +60,7 @@ struct Record {
 }
 
 /// What the volume lies on.
-struct Place {
+struct Sizes {
     /// Of the device or image.
     bytes: u64,
     /// Of the volume on it.
@@ -70,7 +70,7 @@ struct Place {
 
 /// Does it, and prints what has become of the volume.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let place = Place::of(Target::find(&args.path)?.device())?;
+    let place = Sizes::of(Target::find(&args.path)?.device())?;
     let bytes = place.wanted(args.size).with_context(|| args.path.display().to_string())?;
     if place.is_block_device && bytes > place.bytes {
         let message = format!(
@@ -94,7 +94,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Place {
+impl Sizes {
     fn of(device: &Path) -> anyhow::Result<Self> {
         let opened = FileDevice::open(device, Access::Inspect)?;
         let (superblock, _) =

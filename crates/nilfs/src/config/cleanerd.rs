@@ -1,10 +1,11 @@
-//! nilfs_cleanerd.conf: one `keyword [argument]` in a line, `#` begins a comment (docs/cleaning.md).
+//! nilfs_cleanerd.conf: one `keyword [argument]` in a line, `#` begins a comment
+//! (docs/cleaning.md).
 //!
 //! nilfs-utils installs such a file for everybody, and it spells out what nilfs_cleanerd does
 //! anyway. Nobody has chosen that. So where our cleaner has better ways of its own (the policy, how
 //! many segments it cleans in a step, and how long it pauses), a value that is nilfs_cleanerd's
-//! default says nothing; every other value is obeyed. Who wants just that value says it in our own
-//! file or as a mount option.
+//! default says nothing; every other value is obeyed. An administrator who wants just that value
+//! says it in our own file or as a mount option.
 
 use std::collections::BTreeMap;
 
@@ -44,8 +45,8 @@ const MOST_PER_STEP: u32 = 32;
 const PRIORITIES: [&str; 8] =
     ["emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"];
 
-/// Words that mean here what they mean in our own file, each with nilfs_cleanerd's default where that
-/// says nothing.
+/// Words that mean here what they mean in our own file, each with nilfs_cleanerd's default where
+/// that says nothing.
 const SHARED: [(&str, Option<&str>); 11] = [
     ("protection_period", None),
     ("min_clean_segments", None),

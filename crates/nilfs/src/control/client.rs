@@ -13,8 +13,8 @@ use nilfs_engine::{
 use rustix::io::Errno;
 
 use super::requests::{
-    Defragment, DeleteCheckpoints, GetMetrics, GetPowers, GetResize, GetStatus, GetUsage,
-    MakeCheckpoint, OrderCleaner, Powers, ReloadSettings, Remount, Request, Resizing, SetSnapshot,
+    AdminRequest, Defragment, DeleteCheckpoints, GetMetrics, GetPowers, GetResize, GetStatus,
+    GetUsage, MakeCheckpoint, OrderCleaner, Powers, ReloadSettings, Remount, Resizing, SetSnapshot,
     StartResize, Trim,
 };
 use super::{messages, pages};
@@ -58,7 +58,7 @@ impl Client {
         self.ask(&GetPowers { cno, ino })
     }
 
-    fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Refusal> {
+    fn ask<R: AdminRequest>(&self, request: &R) -> Result<R::Reply, Refusal> {
         let question = messages::question(request)?;
         let answer = self.exchange(&question).map_err(|error| unreachable_because(&error))?;
         messages::reply::<R>(&answer)

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::requests::Request;
+use super::requests::AdminRequest;
 use crate::administration::{Reason, Refusal};
 
 /// The version of this program.
@@ -43,13 +43,13 @@ pub struct Answer {
     #[serde(default)]
     version: String,
     #[serde(flatten)]
-    outcome: Outcome,
+    outcome: RequestOutcome,
 }
 
 /// What has become of a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum RequestOutcome {
     /// It was done; with the reply.
     Done(Value),
     /// It was not done.
@@ -62,7 +62,7 @@ pub enum Outcome {
 ///
 /// # Errors
 /// The request has no form in JSON, such as a path that is not text.
-pub fn question<R: Request>(request: &R) -> Result<Vec<u8>, Refusal> {
+pub fn question<R: AdminRequest>(request: &R) -> Result<Vec<u8>, Refusal> {
     let unfit = |error: serde_json::Error| {
         Refusal::new(Reason::Usage, format!("{} cannot be asked for: {error}", R::NAME))
     };
@@ -75,7 +75,7 @@ pub fn question<R: Request>(request: &R) -> Result<Vec<u8>, Refusal> {
 }
 
 /// Returns the bytes that answer a request.
-pub fn answer(outcome: Outcome) -> Vec<u8> {
+pub fn answer(outcome: RequestOutcome) -> Vec<u8> {
     let answer = Answer { version: VERSION.to_owned(), outcome };
     // An empty answer is not understood by anybody, so nothing is mistaken.
     serde_json::to_vec(&answer).unwrap_or_default()
@@ -85,16 +85,16 @@ pub fn answer(outcome: Outcome) -> Vec<u8> {
 ///
 /// # Errors
 /// It was refused; or one of the two sides does not understand the other, because it is older.
-pub fn reply<R: Request>(bytes: &[u8]) -> Result<R::Reply, Refusal> {
+pub fn reply<R: AdminRequest>(bytes: &[u8]) -> Result<R::Reply, Refusal> {
     let answer: Answer = serde_json::from_slice(bytes)
         .map_err(|_| not_understood("", &format!("cannot be asked for {}", R::NAME)))?;
     match answer.outcome {
-        Outcome::Done(reply) => read(reply).map_err(|error| {
+        RequestOutcome::Done(reply) => read(reply).map_err(|error| {
             let what = format!("answers {} in another form ({error})", R::NAME);
             not_understood(&answer.version, &what)
         }),
-        Outcome::Refused(refusal) => Err(refusal),
-        Outcome::NotUnderstood(why) => {
+        RequestOutcome::Refused(refusal) => Err(refusal),
+        RequestOutcome::NotUnderstood(why) => {
             Err(not_understood(&answer.version, &format!("cannot do this ({why})")))
         }
     }

@@ -3,8 +3,9 @@
 //!
 //! Both sides may be of different versions, so these types may grow, but not change: a field that
 //! comes later is an `Option`, or has a default that is true of a program that does not know it. If
-//! a request would be wrong without a field that an older process passes over, it is another request
-//! with a name of its own. The recorded messages in `recorded.json` must be understood for ever.
+//! a request would be wrong without a field that an older process passes over, it is another
+//! request with a name of its own. The recorded messages in `recorded.json` must be understood for
+//! ever.
 
 use std::path::PathBuf;
 
@@ -20,7 +21,7 @@ use crate::administration::Refusal;
 use crate::metrics::Metrics;
 
 /// Something that can be asked.
-pub trait Request: Serialize + DeserializeOwned {
+pub trait AdminRequest: Serialize + DeserializeOwned {
     /// Its name, for ever.
     const NAME: &'static str;
     /// Whether it only looks, and so is for everybody.
@@ -58,7 +59,7 @@ pub struct Nothing {}
 #[derive(Debug, Serialize, Deserialize)]
 pub struct GetStatus {}
 
-impl Request for GetStatus {
+impl AdminRequest for GetStatus {
     const NAME: &'static str = "status";
     const IS_HARMLESS: bool = true;
     type Reply = Status;
@@ -72,7 +73,7 @@ impl Request for GetStatus {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct GetUsage {}
 
-impl Request for GetUsage {
+impl AdminRequest for GetUsage {
     const NAME: &'static str = "usage";
     const IS_HARMLESS: bool = true;
     type Reply = Usage;
@@ -86,7 +87,7 @@ impl Request for GetUsage {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct GetMetrics {}
 
-impl Request for GetMetrics {
+impl AdminRequest for GetMetrics {
     const NAME: &'static str = "metrics";
     const IS_HARMLESS: bool = true;
     type Reply = Metrics;
@@ -103,7 +104,7 @@ pub struct SetSnapshot {
     pub snapshot: bool,
 }
 
-impl Request for SetSnapshot {
+impl AdminRequest for SetSnapshot {
     const NAME: &'static str = "set-snapshot";
     type Reply = Nothing;
 
@@ -120,7 +121,7 @@ pub struct DeleteCheckpoints {
     pub last: Cno,
 }
 
-impl Request for DeleteCheckpoints {
+impl AdminRequest for DeleteCheckpoints {
     const NAME: &'static str = "delete-checkpoints";
     type Reply = DeletedCheckpoints;
 
@@ -141,7 +142,7 @@ pub struct MadeCheckpoint {
     pub cno: Cno,
 }
 
-impl Request for MakeCheckpoint {
+impl AdminRequest for MakeCheckpoint {
     const NAME: &'static str = "checkpoint";
     type Reply = MadeCheckpoint;
 
@@ -156,7 +157,7 @@ pub struct OrderCleaner {
     pub order: CleanerOrder,
 }
 
-impl Request for OrderCleaner {
+impl AdminRequest for OrderCleaner {
     const NAME: &'static str = "order-cleaner";
     type Reply = Nothing;
 
@@ -178,7 +179,7 @@ pub struct ReloadedSettings {
     pub warnings: Vec<String>,
 }
 
-impl Request for ReloadSettings {
+impl AdminRequest for ReloadSettings {
     const NAME: &'static str = "reload-settings";
     type Reply = ReloadedSettings;
 
@@ -194,7 +195,7 @@ pub struct Remount {
     pub words: Vec<String>,
 }
 
-impl Request for Remount {
+impl AdminRequest for Remount {
     const NAME: &'static str = "remount";
     type Reply = Nothing;
 
@@ -219,7 +220,7 @@ pub struct Trimmed {
     pub bytes: u64,
 }
 
-impl Request for Trim {
+impl AdminRequest for Trim {
     const NAME: &'static str = "trim";
     type Reply = Trimmed;
 
@@ -234,7 +235,7 @@ pub struct StartResize {
     pub bytes: u64,
 }
 
-impl Request for StartResize {
+impl AdminRequest for StartResize {
     const NAME: &'static str = "start-resize";
     type Reply = Nothing;
 
@@ -264,7 +265,7 @@ impl Default for Resizing {
     }
 }
 
-impl Request for GetResize {
+impl AdminRequest for GetResize {
     const NAME: &'static str = "resizing";
     const IS_HARMLESS: bool = true;
     type Reply = Resizing;
@@ -281,7 +282,7 @@ pub struct Defragment {
     pub budget: u64,
 }
 
-impl Request for Defragment {
+impl AdminRequest for Defragment {
     const NAME: &'static str = "defragment";
     type Reply = Defragmented;
 
@@ -323,7 +324,7 @@ impl From<Attr> for Powers {
     }
 }
 
-impl Request for GetPowers {
+impl AdminRequest for GetPowers {
     const NAME: &'static str = "powers";
     type Reply = Powers;
 

@@ -8,9 +8,9 @@ use nilfs_fuse::{Caller, Handler};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::messages::{self, Outcome, Question};
+use super::messages::{self, Question, RequestOutcome};
 use super::pages::{Message, Pages};
-use super::requests::{ALL, Powers, Request, Resizing};
+use super::requests::{ALL, AdminRequest, Powers, Resizing};
 use crate::administration::{Administration, Reason, Refusal};
 use crate::exit;
 use crate::metrics::Gatherer;
@@ -44,14 +44,14 @@ pub struct Server {
 pub(super) struct Known {
     name: &'static str,
     is_harmless: bool,
-    serve: fn(&Server, Value) -> Outcome,
+    serve: fn(&Server, Value) -> RequestOutcome,
     /// Whether a request and its reply that were recorded are understood.
     #[cfg(test)]
     understand: fn(Value, Value) -> serde_json::Result<()>,
 }
 
 impl Known {
-    pub(super) const fn new<R: Request>() -> Self {
+    pub(super) const fn new<R: AdminRequest>() -> Self {
         Self {
             name: R::NAME,
             is_harmless: R::IS_HARMLESS,
@@ -65,19 +65,19 @@ impl Known {
     }
 }
 
-fn serve<R: Request>(server: &Server, arguments: Value) -> Outcome {
+fn serve<R: AdminRequest>(server: &Server, arguments: Value) -> RequestOutcome {
     // What a request means is a matter of the file system, how it is written is not.
     let request: R = match threads::aside(|| messages::read(arguments)) {
         Ok(Ok(request)) => request,
-        Ok(Err(error)) => return Outcome::NotUnderstood(format!("{}: {error}", R::NAME)),
-        Err(_) => return Outcome::NotUnderstood(R::NAME.to_owned()),
+        Ok(Err(error)) => return RequestOutcome::NotUnderstood(format!("{}: {error}", R::NAME)),
+        Err(_) => return RequestOutcome::NotUnderstood(R::NAME.to_owned()),
     };
     match request.serve(server) {
         Ok(reply) => match serde_json::to_value(&reply) {
-            Ok(reply) => Outcome::Done(reply),
-            Err(error) => Outcome::Refused(Refusal::new(Reason::Failed, error.to_string())),
+            Ok(reply) => RequestOutcome::Done(reply),
+            Err(error) => RequestOutcome::Refused(Refusal::new(Reason::Failed, error.to_string())),
         },
-        Err(refusal) => Outcome::Refused(refusal),
+        Err(refusal) => RequestOutcome::Refused(refusal),
     }
 }
 
@@ -97,20 +97,23 @@ pub fn handler(
         }
         let outcome = match threads::aside(|| serde_json::from_slice(message.content)) {
             Ok(Ok(question)) => server.answer(caller, question),
-            _ => Outcome::NotUnderstood("it is not asked as this version is".to_owned()),
+            _ => RequestOutcome::NotUnderstood("it is not asked as this version is".to_owned()),
         };
         pages.lock().first(caller, messages::answer(outcome))
     })
 }
 
 impl Server {
-    fn answer(&self, caller: Caller, question: Question) -> Outcome {
+    fn answer(&self, caller: Caller, question: Question) -> RequestOutcome {
         let Some(known) = ALL.iter().find(|known| known.name == question.request) else {
-            return Outcome::NotUnderstood(format!("there is no request {:?}", question.request));
+            return RequestOutcome::NotUnderstood(format!(
+                "there is no request {:?}",
+                question.request
+            ));
         };
         if !known.is_harmless && !self.is_master(caller) {
             let message = "only the superuser and the owner of the mount may do this";
-            return Outcome::Refused(Refusal::new(Reason::NotPermitted, message));
+            return RequestOutcome::Refused(Refusal::new(Reason::NotPermitted, message));
         }
         (known.serve)(self, question.arguments)
     }
@@ -230,7 +233,7 @@ mod tests {
         }
     }
 
-    fn ask<R: Request>(handler: &Handler, request: &R) -> Result<R::Reply, Refusal> {
+    fn ask<R: AdminRequest>(handler: &Handler, request: &R) -> Result<R::Reply, Refusal> {
         messages::reply::<R>(&answer(handler, &messages::question(request).unwrap()))
     }
 

@@ -1,4 +1,4 @@
-//! `nilfs_cleanerd`: a daemon that nobody needs here. Whoever starts it is told so.
+//! `nilfs_cleanerd`: a daemon that nobody needs here. A user who starts it is told so.
 
 use std::process::ExitCode;
 

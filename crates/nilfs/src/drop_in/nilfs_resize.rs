@@ -1,5 +1,5 @@
-//! `nilfs-resize`: what `nilfs resize` does, with the questions and the words of nilfs-utils. Unlike
-//! theirs it takes image files, and volumes that are not mounted.
+//! `nilfs-resize`: what `nilfs resize` does, with the questions and the words of nilfs-utils.
+//! Unlike theirs it takes image files, and volumes that are not mounted.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -164,7 +164,7 @@ impl Plan {
     fn complain(&self, refusal: &Refusal) {
         match refusal.reason {
             Reason::NoRoomToShrink { segments } => {
-                // The second superblock comes behind the segments.
+                // The second superblock comes after the segments.
                 let least = (self.new_segments + segments) * self.segment_bytes + 4096;
                 say!("Error: Insufficient free space (needs {segments} more segments).");
                 say!("       The device size must be at least {least} bytes.");

@@ -1,5 +1,5 @@
 //! Options and operands as getopt_long(3) reads them: letters in bundles, long names that may be
-//! cut short, options behind operands, and its messages.
+//! cut short, options after operands, and its messages.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -12,7 +12,7 @@ use lexopt::{Arg, Error, Parser};
 use super::{Ended, FAILED, Tool};
 use crate::output::{self, say};
 
-/// The words of a command line behind the program's name.
+/// The words of a command line after the program's name.
 pub struct Words {
     tool: &'static Tool,
     parser: Parser,

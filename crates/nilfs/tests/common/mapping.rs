@@ -22,7 +22,7 @@ impl Mapping {
         let source = self.at(offset, bytes.len());
         // SAFETY: `at` has made sure that the range lies in the mapping, which lives as long as
         // `self`; `bytes` is memory of its own. No reference to the mapping exists, so that others
-        // may change the file. A range behind the end of the file ends the process by a signal.
+        // may change the file. A range beyond the end of the file ends the process by a signal.
         unsafe { ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) }
     }
 

@@ -126,7 +126,7 @@ pub fn listed_by_us(image: &Image) -> Vec<Listed> {
 }
 
 /// Everybody agrees on all that is left of the past, and no snapshot has changed since `before`.
-/// Gives what the checkpoints show.
+/// Returns what the checkpoints show.
 #[track_caller]
 pub fn agreed(
     what: &str,
@@ -146,8 +146,8 @@ pub fn agreed(
     trees
 }
 
-/// We work on a volume whose virtual block numbers have been used before: we take the directory `old` away
-/// and make `new`.
+/// We work on a volume whose virtual block numbers have been used before: we take the directory
+/// `old` away and make `new`.
 pub fn work_of_ours(image: &Image, fill: Fill, old: &str, new: &str) {
     let mounted = image.mount("rw");
     let tree = mounted.join("tree");

@@ -100,7 +100,7 @@ const SYSLOG: &str = "/dev/log";
 /// Where root can leave a message for `dmesg` if neither of them runs.
 const KERNEL_LOG: &str = "/dev/kmsg";
 
-/// `LOG_DAEMON`, already shifted behind the three bits of the level.
+/// `LOG_DAEMON`, already shifted beyond the three bits of the level.
 const FACILITY: u8 = 3 << 3;
 
 /// The system's log. Without one there is nobody to tell.

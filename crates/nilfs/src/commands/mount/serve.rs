@@ -134,7 +134,7 @@ struct Service {
 }
 
 impl Service {
-    /// Lets the cleaner have the settings that `file` has now, or the mount's own files. Gives what
+    /// Lets the cleaner have the settings that `file` has now, or the mount's own files. Returns what
     /// was wrong with them.
     fn reload(&self, file: Option<&Path>) -> anyhow::Result<Vec<String>> {
         let (options, warnings) = self.options.cleaner.load(file)?;
