@@ -44,7 +44,7 @@ pub trait Device: Send + Sync {
     /// Any device error; reading beyond the end is [`io::ErrorKind::UnexpectedEof`].
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Writes the pieces one behind the other, starting at `offset`.
+    /// Writes the pieces one after the other, starting at `offset`.
     ///
     /// # Errors
     /// Any device error; some of the bytes may have been written then. Writing beyond the end
@@ -97,3 +97,7 @@ pub(crate) fn check_range(size: u64, offset: u64, bytes: u64) -> io::Result<()> 
         format!("{bytes} bytes at {offset} are beyond the device's end at {size}"),
     ))
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -51,3 +51,7 @@ pub use nilfs_ondisk::inode::{DeviceCode, FileType};
 pub use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum};
 pub use tree::Tree;
 pub use volume::{CheckpointInfo, SegmentInfo, SegmentLife, Volume};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -41,6 +41,7 @@ const NAMES_BYTES: usize = 32 << 20;
 
 /// A checkpoint, as a list of checkpoints shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckpointInfo {
     /// Its number.
     pub cno: Cno,
@@ -60,6 +61,7 @@ pub struct CheckpointInfo {
 
 /// A segment, as a list of segments shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SegmentInfo {
     /// Its number.
     pub segment: SegNum,

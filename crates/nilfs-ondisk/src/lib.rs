@@ -29,3 +29,7 @@ pub use error::FormatError;
 pub use geometry::Geometry;
 pub use slots::Slot;
 pub use types::{BlockNr, BlockSize, ByteCount, Cno, FileBlock, Ino, SegNum, Seq, VBlockNr};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -43,6 +43,7 @@ impl Amount {
 }
 
 /// The cleaner's settings. Their meanings are those of `nilfs_cleanerd.conf` (docs/cleaning.md).
+/// There will be more fields: take those that you do not name from `CleanerOptions::default()`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CleanerOptions {
     /// Whether it runs by itself at all.
@@ -163,6 +164,7 @@ pub struct Speed {
 
 /// How far a run has come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct RunProgress {
     /// Whether it goes on.
     pub running: bool,
@@ -256,6 +258,7 @@ pub struct Loss {
 
 /// Where the space of a volume is. All in blocks, of the moment of the newest checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Usage {
     /// Bytes of a block.
     pub block_size: u64,
@@ -286,6 +289,7 @@ pub struct Usage {
 
 /// What one snapshot alone keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct SnapshotUsage {
     /// Its checkpoint.
     pub cno: Cno,

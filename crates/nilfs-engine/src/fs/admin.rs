@@ -30,6 +30,7 @@ const ATTEMPTS: u32 = 3;
 
 /// What became of a request to delete checkpoints.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct DeletedCheckpoints {
     /// Number of checkpoints that are gone.
     pub deleted: u64,

@@ -13,6 +13,7 @@ use crate::error::Result;
 
 /// What making a file contiguous has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Defragmented {
     /// Runs of blocks that followed each other on the device, before.
     pub extents_before: u64,

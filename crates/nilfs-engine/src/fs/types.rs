@@ -22,6 +22,7 @@ pub enum Order {
 
 /// What happens when the volume turns out to be damaged or the device fails to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum OnError {
     /// Stop writing, go on reading.
     #[default]
@@ -32,7 +33,8 @@ pub enum OnError {
     Panic,
 }
 
-/// How a volume is mounted.
+/// How a volume is mounted. There will be more fields: take those that you do not name from
+/// `MountOptions::default()`.
 #[derive(Clone)]
 pub struct MountOptions {
     /// Never write, not even to recover.

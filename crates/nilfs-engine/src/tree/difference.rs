@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 
 /// A file that is not the same in two trees.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ChangedFile {
     /// Its number. The two may be different files, one after the other: see
     /// [`Attr::generation`](crate::Attr::generation).

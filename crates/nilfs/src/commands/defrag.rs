@@ -175,7 +175,7 @@ fn defragment(path: &Path, metadata: &Metadata, budget: u64) -> anyhow::Result<P
     let client = Client::new(path);
     // What stat(2) says is the page of the kernel.
     let block = client.status()?.geometry.block_size.bytes64();
-    let Defragmented { extents_before, extents_after, moved } =
+    let Defragmented { extents_before, extents_after, moved, .. } =
         client.defragment(Ino(metadata.ino()), budget / block)?;
     Ok(Pieces { extents_before, extents_after, moved_bytes: moved.saturating_mul(block) })
 }
