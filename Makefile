@@ -1,4 +1,4 @@
-# make run | stop | test | bench | lab | install | deb | static | lint | fuzz    (make help explains)
+# make run | stop | check | test | bench | lab | install | deb | static | lint | fuzz    (make help explains)
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -15,6 +15,16 @@ IMAGE ?= volume.img
 SIZE ?= 4G
 DIR ?= mnt
 
+# For make check: the integration tests that take seconds. The others need a real Linux, other file
+# systems' programs, or minutes.
+QUICK_TESTS := bad_input config control copies defrag drop_ins handles host_full hostile json listings \
+	mkfs mount mount_end outputs resize \
+	claims loop_device \
+	clean_volumes damaged_files damaged_metadata hostile_images unclean_volumes \
+	cleaning cleaning_faults cleaning_readers cost life linux_images memory recovery room \
+	superblocks trees \
+	posix
+
 # For make fuzz: seconds for each target.
 FUZZ_SECONDS ?= 10
 
@@ -26,7 +36,7 @@ LAB_OPTIONS ?=
 STATIC_TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 STATIC_NILFS = $(or $(CARGO_TARGET_DIR),target)/$(STATIC_TARGET)/release/nilfs
 
-.PHONY: build help run stop test bench lab lint fuzz install uninstall deb static clean
+.PHONY: build help run stop check test bench lab lint fuzz install uninstall deb static clean
 
 build:
 	$(CARGO) build --release -p nilfs
@@ -35,6 +45,7 @@ help:
 	@echo 'make            build the release binary, $(NILFS)'
 	@echo 'make run        make a volume in $(IMAGE) and mount it on ./$(DIR); then a short tour'
 	@echo 'make stop       unmount it'
+	@echo 'make check      format, clippy, unit tests and quick integration tests: before each commit'
 	@echo 'make test       install what the tests need (as root) and run all of them'
 	@echo 'make bench      compare speed with other file systems, in one table of ratios'
 	@echo 'make lab        file systems side by side on modelled flash: the quick suite, into $(LAB_DIR)'
@@ -53,6 +64,13 @@ run:
 stop:
 	@if mountpoint -q $(DIR); then $(NILFS) umount $(DIR) && echo '$(DIR) is unmounted'; \
 	else echo '$(DIR) is not mounted'; fi
+
+# One run of cargo for all, with the features that make test has too, so that nothing is built twice.
+check:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) test --workspace --lib --bins $(QUICK_TESTS:%=--test %)
+	$(CARGO) test --workspace --doc
 
 test:
 	@scripts/need test
