@@ -216,3 +216,6 @@ impl Cleaner {
         self.snapshot_changes.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -149,8 +149,11 @@ impl Filesystem {
         while log.reaches(end) {
             log.skip_rest_of_segment();
             let changes = MetadataChanges { checkpoint: true, ..MetadataChanges::default() };
-            self.commit_locked(&mut log, &changes)?;
-            self.flush_locked(&mut log)?;
+            match self.commit_locked(&mut log, &changes)?.refused {
+                None => self.flush_locked(&mut log)?,
+                Some(Error::NoSpace) => return Err(Error::NoRoomToShrink { segments: in_use }),
+                Some(error) => return Err(error),
+            }
         }
         self.write_superblocks(&mut log)?;
         Ok(in_use)
