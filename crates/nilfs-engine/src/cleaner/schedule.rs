@@ -336,7 +336,7 @@ impl Cleaning<'_> {
         }
         let grows = cost.effect == Effect::Grows;
         let soft = !options.hard_protection && !options.protection.is_zero();
-        let (mut gained, mut beside) = (false, 0);
+        let (mut gained, mut extra) = (false, 0);
         loop {
             // What was asked for may be more than a runway.
             let missing = self.volume.space().missing(Some(cost));
@@ -349,7 +349,7 @@ impl Cleaning<'_> {
                 min_reclaimable: options.min_reclaimable,
                 protection: Some(options.protection),
                 evacuate: None,
-                shortage: Some(Shortage { missing: missing + beside, give_up: thorough }),
+                shortage: Some(Shortage { missing: missing + extra, give_up: thorough }),
             };
             // On a volume that is nearly full no segment gives back much, so little will do; and anything
             // will for an operation that does not fill it further.
@@ -372,9 +372,9 @@ impl Cleaning<'_> {
                 // What the commit of a step takes is known afterwards. If it was all that the step gave
                 // back, more of the past has to go.
                 Ok(_) | Err(Error::NoSpace)
-                    if thorough && soft && beside < self.volume.space().unused_blocks() =>
+                    if thorough && soft && extra < self.volume.space().unused_blocks() =>
                 {
-                    beside = (4 * beside).max(missing);
+                    extra = (4 * extra).max(missing);
                 }
                 Ok(_) | Err(Error::NoSpace) => return Ok(gained),
                 Err(error) => return Err(error),

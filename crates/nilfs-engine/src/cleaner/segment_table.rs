@@ -11,8 +11,8 @@ use super::policy::Candidate;
 use super::protection::Protection;
 use crate::dat::LifeEvent;
 
-/// Live blocks by segment. A clone shares the segments until they change, so that who wants to count
-/// at leisure can take one.
+/// Live blocks by segment. A clone shares the segments until they change: counting at leisure needs
+/// no lock.
 #[derive(Debug, Clone)]
 pub(crate) struct SegmentTable {
     geometry: Geometry,

@@ -23,7 +23,8 @@ pub(crate) struct SyncedFile {
 }
 
 /// Builds a data-sync log of files' blocks and tells where each of them went, or `None` if it does
-/// not fit into the segment or there are no blocks (docs/format.md §19). Takes numbers for the blocks in `base.dat_edit`.
+/// not fit into the segment or there are no blocks (docs/format.md §19). Takes numbers for the blocks
+/// in `base.dat_edit`.
 pub(crate) fn build_data_sync(
     store: &Store,
     base: &mut Base,

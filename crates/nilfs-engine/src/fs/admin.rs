@@ -22,7 +22,8 @@ use crate::log::segment_writer::SegmentWriter;
 use crate::tree::{Kept, Tree};
 use crate::volume::CheckpointInfo;
 
-/// As many changed inodes cost at least what changes of metadata cost: blocks of the cpfile and their like.
+/// As many changed inodes cost at least what changes of metadata cost: blocks of the cpfile and
+/// their like.
 const METADATA_CHANGE_INODES: u64 = 2;
 
 /// How often what must be known is gathered in vain.

@@ -130,7 +130,7 @@ impl Filesystem {
         match self.cleaning().other_readers_leave() {
             true => Ok(()),
             false => Err(Error::Invalid(
-                "another process reads the volume, such as a mount of the past; unmount that before",
+                "another process reads the volume, such as a mount of the past: unmount it first",
             )),
         }
     }
