@@ -1,6 +1,8 @@
 //! Cleaning a device that fails, and a volume that is damaged: what can be read is not lost, and
 //! what cannot be understood is left alone.
 
+#![allow(clippy::disallowed_types, reason = "the engine's locks are for the engine")]
+
 mod common;
 
 use std::io;

@@ -4,6 +4,8 @@
 //! What was promised broke once: 300 000 small files that were read held more than a gigabyte, and
 //! kept it.
 
+#![allow(clippy::disallowed_types, reason = "the engine's locks are for the engine")]
+
 mod common;
 
 use std::sync::{Arc, Mutex, MutexGuard};

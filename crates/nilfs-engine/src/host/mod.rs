@@ -5,6 +5,12 @@
 //! with the feature `shuttle` all of it is simulated: then a test decides which thread goes on and
 //! how time passes, and a seed replays it.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "this is where they come from, see clippy.toml"
+)]
+
 mod clock;
 mod locks;
 mod rank;

@@ -3,7 +3,7 @@
 pub(crate) use std::hash::RandomState;
 use std::io;
 pub(crate) use std::sync::atomic;
-pub(crate) use std::thread::{JoinHandle, sleep};
+pub(crate) use std::thread::JoinHandle;
 use std::time::Duration;
 pub(crate) use std::time::Instant;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,6 +24,11 @@ pub(crate) fn spawn(
     work: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.to_owned()).spawn(work)
+}
+
+/// Lets the thread wait.
+pub(crate) fn sleep(time: Duration) {
+    std::thread::sleep(time);
 }
 
 /// Time since 1970 by the system's clock.
