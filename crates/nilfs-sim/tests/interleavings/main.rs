@@ -2,6 +2,8 @@
 //! snapshots, the engine's own threads, and unmounting. Time is virtual, so that commit intervals
 //! end and the cleaner begins at every possible moment.
 
+mod slow_reader;
+
 use std::sync::{Arc, Mutex};
 
 use nilfs_device::Event;
