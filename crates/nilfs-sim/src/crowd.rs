@@ -35,6 +35,9 @@ const SNAPSHOT_EVERY: usize = 4;
 /// So many are kept.
 const SNAPSHOTS: usize = 5;
 
+/// Bytes that are written at a time to fill a volume.
+const FILLING: u64 = 20_000;
+
 /// The device's record, gathered by all threads.
 struct Tape {
     device: Arc<Medium>,
@@ -171,13 +174,19 @@ pub fn farewell(settings: Settings, seed: u64, threads: u16, count: usize) -> Re
     Ok(())
 }
 
-/// Lets `threads` threads do `count` random operations each, all in the same tree. Nobody can say
-/// what each of them should answer, but nothing may break, and in the end the tree must be
-/// consistent and must be the same after a remount.
+/// Lets `threads` threads do `count` random operations of a profile each, all in the same tree, which
+/// fills the volume at the start if it may. Nobody can say what each of them should answer, but
+/// nothing may break, and in the end the tree must be consistent and must be the same after a remount.
 ///
 /// # Errors
 /// What was wrong.
-pub fn riot(settings: Settings, seed: u64, threads: u64, count: usize) -> Result<(), String> {
+pub fn riot(
+    settings: Settings,
+    profile: Profile,
+    seed: u64,
+    threads: u64,
+    count: usize,
+) -> Result<(), String> {
     let device = Arc::new(MemoryDevice::from(settings.shape.format()));
     let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
     let mut root = Subject::mount(Arc::clone(&below), settings.mounting)?;
@@ -186,12 +195,15 @@ pub fn riot(settings: Settings, seed: u64, threads: u64, count: usize) -> Result
         return Err("the root of a new volume cannot be read".into());
     };
     let model = Model::new(settings.shape.block_size, &facts);
+    if settings.may_fill {
+        fill(&mut root)?;
+    }
     beside_cleaning(&root, || {
         thread::scope(|scope| {
             let running: Vec<_> = (0..threads)
                 .map(|nth| {
                     let (subject, model) = (root.another(), model.clone());
-                    scope.spawn(move || rage(subject, model, seed ^ nth << 32, count))
+                    scope.spawn(move || rage(subject, model, profile, seed ^ nth << 32, count))
                 })
                 .collect();
             running.into_iter().try_for_each(joined)
@@ -208,8 +220,31 @@ pub fn riot(settings: Settings, seed: u64, threads: u64, count: usize) -> Result
     }
 }
 
-fn rage(mut subject: Subject, mut model: Model, seed: u64, count: usize) -> Result<(), String> {
-    let profile = Profile { remounts: 0, chores: 0, ..Profile::SYNCS };
+/// Leaves no room for anything that grows.
+fn fill(root: &mut Subject) -> Result<(), String> {
+    let path = Path::root().join(Name(0));
+    let (kind, rdev) = (FileType::Regular, DeviceCode::default());
+    root.apply(&Op::Create { path: path.clone(), kind, mode: 0o644, rdev });
+    for nth in 0.. {
+        let (target, offset) = (Target::Path(path.clone()), nth * FILLING);
+        let written = root.apply(&Op::Write { target, offset, length: FILLING, fill: 1 });
+        match written {
+            Outcome::Done => {}
+            Outcome::Refused(Refusal::NoSpace) => break,
+            other => return Err(format!("filling the volume: {other}")),
+        }
+    }
+    Ok(())
+}
+
+fn rage(
+    mut subject: Subject,
+    mut model: Model,
+    profile: Profile,
+    seed: u64,
+    count: usize,
+) -> Result<(), String> {
+    let profile = Profile { remounts: 0, chores: 0, ..profile };
     let mut generator = Generator::new(seed, profile);
     for nth in 1..=count {
         let now = ThreadClock::at_step(nth as u64);

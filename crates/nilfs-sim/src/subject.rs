@@ -231,16 +231,20 @@ impl Subject {
         cleaned.map_err(|error| format!("clean: {error}"))
     }
 
-    /// Makes a snapshot of the present; `None` if it is past before it can be kept.
+    /// Makes a snapshot of the present; `None` if it is past before it can be kept, or there is no
+    /// room for it.
     ///
     /// # Errors
     /// The engine's, in words.
     pub fn take_snapshot(&self) -> Result<Option<Cno>, String> {
         let taken = guarded(|| {
-            let cno = self.fs.checkpoint_now()?;
-            match self.fs.set_snapshot(cno, true) {
-                Err(Error::NoCheckpoint(_)) => Ok(None),
-                made => made.map(|()| Some(cno)),
+            let taken = self.fs.checkpoint_now().and_then(|cno| {
+                self.fs.set_snapshot(cno, true)?;
+                Ok(Some(cno))
+            });
+            match taken {
+                Err(Error::NoCheckpoint(_) | Error::NoSpace) => Ok(None),
+                taken => taken,
             }
         });
         taken.map_err(|error| format!("take a snapshot: {error}"))

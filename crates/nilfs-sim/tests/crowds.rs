@@ -2,6 +2,7 @@
 //! there after a power cut, and when they work on the same files nothing breaks.
 
 use nilfs_sim::crowd::{crowd, riot};
+use nilfs_sim::generate::Profile;
 use nilfs_sim::seeds::for_each_seed;
 use nilfs_sim::subject::Mounting;
 use nilfs_sim::volume::Shape;
@@ -30,7 +31,7 @@ fn each_thread_has_its_own_way() {
 #[test]
 fn threads_in_the_same_tree_break_nothing() {
     for_each_seed("threads_in_the_same_tree_break_nothing", 12, |seed| {
-        if let Err(what) = riot(settings(seed), seed, 4, 200) {
+        if let Err(what) = riot(settings(seed), Profile::SYNCS, seed, 4, 200) {
             panic!("seed {seed}: {what}");
         }
     });

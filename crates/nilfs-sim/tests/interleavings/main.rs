@@ -31,8 +31,8 @@ fn settings(seed: u64) -> Settings {
     Settings { shape: Shape::SMALL, mounting, may_fill: false }
 }
 
-fn explore(test: &str, work: fn(u64) -> Result<(), String>) {
-    for_each_seed(test, 150, |seed| {
+fn explore(test: &str, seeds: u64, work: fn(u64) -> Result<(), String>) {
+    for_each_seed(test, seeds, |seed| {
         for choice in CHOICES {
             interleaved(seed, choice, move || {
                 if let Err(what) = work(seed) {
@@ -45,19 +45,31 @@ fn explore(test: &str, work: fn(u64) -> Result<(), String>) {
 
 #[test]
 fn each_thread_has_its_own_way() {
-    explore("each_thread_has_its_own_way", |seed| {
+    explore("each_thread_has_its_own_way", 100, |seed| {
         crowd(settings(seed), seed, 3, 30, 5).map(|_| ())
     });
 }
 
 #[test]
 fn threads_in_the_same_tree_break_nothing() {
-    explore("threads_in_the_same_tree_break_nothing", |seed| riot(settings(seed), seed, 3, 30));
+    explore("threads_in_the_same_tree_break_nothing", 100, |seed| {
+        riot(settings(seed), Profile::SYNCS, seed, 3, 30)
+    });
+}
+
+/// Each of them cleans for itself when it finds no room.
+#[test]
+fn threads_on_a_full_volume_break_nothing() {
+    explore("threads_on_a_full_volume_break_nothing", 40, |seed| {
+        let shape = Shape { segments: 24, ..Shape::SMALL };
+        let settings = Settings { shape, may_fill: true, ..settings(seed) };
+        riot(settings, Profile::GREEDY, seed, 3, 20)
+    });
 }
 
 #[test]
 fn unmounting_takes_what_was_done_before_and_ends_all_writing() {
-    explore("unmounting_takes_what_was_done_before_and_ends_all_writing", |seed| {
+    explore("unmounting_takes_what_was_done_before_and_ends_all_writing", 100, |seed| {
         farewell(settings(seed), seed, 3, 30)
     });
 }
