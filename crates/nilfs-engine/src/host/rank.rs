@@ -1,13 +1,14 @@
 //! The order in which locks are taken, and its enforcement.
 //!
 //! A thread waits only for locks that come after all those that it holds. So no two threads ever
-//! wait for each other. Builds with debug assertions check it at every lock, whether or not another
+//! wait for each other. What is only tried may be taken out of order, since nobody waits for it. The
+//! locks inside a device, and inside the library of the caches, come after all of these: nothing of
+//! the engine is called while they are held. Builds with debug assertions check it at every lock, whether or not another
 //! thread is there to be waited for; other builds know no ranks.
 
 /// Every lock of the engine, in the order in which a thread may wait for them. A thread holds at
 /// most one of each rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(not(debug_assertions), expect(dead_code, reason = "only debug builds keep ranks"))]
 pub(crate) enum Rank {
     /// One change of the volume's size, or of whether it can be written, at a time.
     Resize,
