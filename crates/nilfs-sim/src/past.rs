@@ -110,6 +110,22 @@ impl Past {
         }
     }
 
+    /// Takes out the checkpoints that the cleaner has given up, because they are not `listed` any more.
+    /// Returns the newest of those that are younger than `protection` seconds.
+    pub fn take_given_up(&mut self, listed: &[Listed], now: u64, protection: u64) -> Option<Cno> {
+        let limit = now.saturating_sub(protection);
+        let is_listed = |cno: &Cno| listed.binary_search_by_key(cno, |it| it.cno).is_ok();
+        let mut newest = None;
+        self.checkpoints.retain(|cno, known| {
+            let gone = known.given_up && !known.snapshot && !is_listed(cno);
+            if gone && known.time >= limit {
+                newest = Some(*cno);
+            }
+            !gone
+        });
+        newest
+    }
+
     /// Where the checkpoints begin that are younger than `protection` seconds: the first number
     /// that can be theirs, and the first that is. Between them checkpoints may have been deleted.
     #[must_use]

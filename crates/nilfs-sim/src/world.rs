@@ -27,6 +27,10 @@ const LAST_SEGMENTS: u64 = 3;
 /// …and blocks.
 const LAST_BLOCKS: u64 = 300;
 
+/// The share of the segments that writers are given when there is no room, and the least number.
+const RUNWAY_SHARE: u64 = 24;
+const LEAST_RUNWAY: u64 = 2;
+
 /// The laws of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
@@ -50,6 +54,7 @@ pub struct World {
     history: History,
     ops: Vec<Op>,
     refused_for_space: usize,
+    given_up: usize,
 }
 
 /// What went wrong, and what led to it.
@@ -109,6 +114,7 @@ impl World {
             history: History { start: content, ..History::default() },
             ops: Vec::new(),
             refused_for_space: 0,
+            given_up: 0,
         };
         world.record(0, Promise::Everything, None);
         world.look()?;
@@ -152,6 +158,8 @@ impl World {
         let began = self.history.events.len();
         let before = self.model.clone();
         let had_room = self.subject()?.has_ample_room();
+        let crowded = !had_room && !self.settings.mounting.hard_protection;
+        let crowded = crowded.then(|| self.device.below().snapshot());
         let about = match op {
             Op::SetSnapshot { .. } | Op::DeleteCheckpoints { .. } => {
                 op.checkpoints(&self.subject()?.checkpoints()?)
@@ -179,6 +187,10 @@ impl World {
             self.past.apply(op, about, &found);
         }
         self.follow_checkpoints(op, &before, had_room, now.seconds as u64)?;
+        if let Some(content) = crowded {
+            let judged = self.judge_given_up(op, content, now.seconds as u64);
+            judged.map_err(|what| format!("step {nth}, {op}: {what}"))?;
+        }
         let promise = Promise::of(op, &found, &self.model, self.settings.mounting.order);
         self.record(began, promise, Some(op.clone()));
         let look = match op {
@@ -216,6 +228,35 @@ impl World {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Whether the cleaner has given up no more of the protected past than it may (docs/cleaning.md):
+    /// nothing with which, `before` the operation, a third of the volume was unused beside what is
+    /// kept back and what writers are given at a time.
+    fn judge_given_up(&mut self, op: &Op, before: Vec<u8>, now: u64) -> Result<(), String> {
+        let listed = self.subject()?.checkpoints()?;
+        let protection = self.settings.mounting.protection;
+        let given_up = self.past.take_given_up(&listed, now, protection);
+        let Some(cno) = given_up.filter(|_| !matches!(op, Op::Clean { .. })) else { return Ok(()) };
+        self.given_up += 1;
+        let kept = judge(&MemoryDevice::from(before), cno)?;
+        let Shape { blocks_per_segment, segments, block_size } = self.settings.shape;
+        let per_segment = u64::from(blocks_per_segment);
+        let blocks = segments * per_segment;
+        let unused = blocks - kept.live_blocks - kept.protected_blocks - kept.snapshot_blocks;
+        let runway = (segments / RUNWAY_SHARE).max(LEAST_RUNWAY) * per_segment;
+        let length = if let Op::Write { length, .. } = op { *length } else { 0 };
+        let written = LAST_BLOCKS + 2 * length / block_size;
+        let busy = LAST_SEGMENTS * per_segment;
+        let reserved = self.subject()?.usage()?.0.reserved;
+        let most = reserved + runway + written + busy + blocks / 3;
+        match unused < most {
+            true => Ok(()),
+            false => Err(format!(
+                "checkpoint {cno} was given up, although with it {unused} of {blocks} blocks were \
+                 unused; {most} would have been enough"
+            )),
+        }
     }
 
     fn look_back(&mut self, thoroughness: Thoroughness) -> Result<(), String> {
@@ -373,6 +414,12 @@ impl World {
     #[must_use]
     pub fn refused_for_space(&self) -> usize {
         self.refused_for_space
+    }
+
+    /// How often an operation has cost checkpoints that were protected.
+    #[must_use]
+    pub fn given_up(&self) -> usize {
+        self.given_up
     }
 
     fn subject(&mut self) -> Result<&mut Subject, String> {

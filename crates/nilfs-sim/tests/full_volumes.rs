@@ -153,6 +153,32 @@ fn scattered_overwrites_of_a_full_volume_are_accepted_for_ever() {
     });
 }
 
+/// Soft protection: of a past that is larger than the volume, as much stays as there is room for.
+#[test]
+fn no_more_of_the_past_is_given_up_than_there_is_no_room_for() {
+    for_each_seed("no_more_of_the_past_is_given_up_than_there_is_no_room_for", 3, |seed| {
+        let shape = Shape { block_size: 1024, blocks_per_segment: 64, segments: 90 };
+        let settings = Settings { shape, mounting: Mounting::READ_WRITE, may_fill: false };
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut world = World::new(settings).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        let mut step =
+            |op: &Op| world.step(op).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        let path = |nth| Path::root().join(Name(Name::NUMBERED + nth));
+        let (kind, rdev) = (FileType::Regular, DeviceCode::default());
+        for nth in 0..150 {
+            step(&Op::Create { path: path(nth), kind, mode: 0o644, rdev });
+            let (target, length) = (Target::Path(path(nth)), random.random_range(40..80) * 1024);
+            step(&Op::Write { target, offset: 0, length, fill: nth.into() });
+            step(&Op::Commit);
+            if let Some(old) = nth.checked_sub(3) {
+                step(&Op::Unlink(path(old)));
+            }
+        }
+        assert!(world.given_up() > 10, "seed {seed}: the volume was too large for this test");
+        world.end().unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    });
+}
+
 /// Ways to fill a volume.
 #[derive(Debug, Clone, Copy)]
 enum Filling {

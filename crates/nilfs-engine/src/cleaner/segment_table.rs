@@ -197,7 +197,8 @@ impl SegmentTable {
     /// blocks back: the lowest number for that, from `protection.from` on. What is given up first may
     /// lie here and there in segments full of what is kept. So more is given up if moving that would
     /// cost more than twice what it would if nothing but snapshots were kept, and more than a quarter
-    /// of what is gained.
+    /// of what is gained. But not where a third of all blocks is dead: the emptiest segments are at
+    /// least as empty, so no more than two blocks are moved for each that is gained.
     pub(crate) fn give_up(
         &self,
         protection: &Protection,
@@ -232,11 +233,16 @@ impl SegmentTable {
         };
         let Some(least) = cost(young.len()) else { return Cno::MAX };
         let bearable = (wanted / 4).max(2 * least);
+        let dead: u64 = candidates.iter().map(|candidate| candidate.gain(per_segment)).sum();
+        let a_third_is_dead = |count: usize| {
+            let given_up: u64 = young[..count].iter().map(|(.., blocks)| blocks).sum();
+            3 * (dead + given_up) >= per_segment * candidates.len() as u64
+        };
         let (mut low, mut high) = (0, young.len());
         while low < high {
             let middle = low + (high - low) / 2;
             match cost(middle) {
-                Some(moved) if moved <= bearable => high = middle,
+                Some(moved) if moved <= bearable || a_third_is_dead(middle) => high = middle,
                 _ => low = middle + 1,
             }
         }
@@ -369,6 +375,15 @@ mod tests {
         segments.push(&[(100, 8, 30)]);
         let (table, candidates) = self::table(&segments);
         assert_eq!(table.give_up(&young(), &candidates, 80), Cno(30));
+    }
+
+    #[test]
+    fn no_more_is_given_up_where_a_third_is_dead_anyway() {
+        let dead_here_and_there: &[_] = &[(40, 6, 9), (60, 8, NEVER)];
+        let mut segments = vec![dead_here_and_there; 9];
+        segments.push(&[(100, 8, 30)]);
+        let (table, candidates) = self::table(&segments);
+        assert_eq!(table.give_up(&young(), &candidates, 80), Cno(10));
     }
 
     #[test]
