@@ -5,6 +5,15 @@
 //! they could cost. When that does not fit, a commit turns estimates into facts, and only if it
 //! does not fit then, the volume is full.
 //!
+//! The account is one value under one lock, and no change is ever missing in it:
+//!
+//! - An operation claims what it may change before it begins, and its claim ends after what it has
+//!   changed was counted. In between, some of it counts twice.
+//! - A freeze moves all that has changed to the commit at once, while no operation is under way.
+//! - What a commit has taken is forgotten in the moment in which the room becomes what the commit
+//!   has left. Only a thread that has the log says how much room there is, so it is never out of
+//!   date.
+//!
 //! Some of the clean blocks are kept back, in layers, the lower the more important what they are for:
 //!
 //! ```text
@@ -232,6 +241,30 @@ fn blocks(geometry: &Geometry) -> u64 {
 }
 
 impl Room {
+    /// What there is where `free` blocks can be written, all blocks can be reclaimed but `needed`, as
+    /// far as that is known, and the DAT has so many.
+    fn new(geometry: &Geometry, free: u64, needed: Option<u64>, dat: u64) -> Self {
+        Self {
+            free,
+            unused: needed.map(|needed| total(geometry).saturating_sub(needed).max(free)),
+            dat: dat + BLOCKS_PER_COMMIT,
+            reserved: reserve(geometry, dat),
+            layers: Layers::new(geometry, dat),
+            runway: share(geometry, RUNWAY_SHARE, RUNWAY_SEGMENTS),
+        }
+    }
+
+    /// What there is after a commit: `clean` segments can be written, and the rest of those in which
+    /// the log is.
+    fn after(geometry: &Geometry, base: &Base, clean: u64, needed: Option<u64>) -> Self {
+        let per_segment = u64::from(geometry.blocks_per_segment);
+        let current = geometry.segment_end(base.position.segment).0 - base.position.block.0;
+        let next = geometry.segment_blocks(base.position.next);
+        let free = clean.saturating_mul(per_segment).saturating_add(current + next);
+        let dat = base.super_root.dat.i_blocks.get() / geometry.block_size.sectors();
+        Self::new(geometry, free, needed, dat)
+    }
+
     fn unused(&self) -> u64 {
         self.unused.unwrap_or(self.free)
     }
@@ -266,6 +299,24 @@ impl Account {
 
     fn dirty(&self) -> Changes {
         Changes { ifile_blocks: self.dirty_ifile.len() as u64, ..self.dirty }
+    }
+
+    fn freeze(&mut self) {
+        self.frozen = self.dirty();
+        self.dirty = Changes::default();
+        self.dirty_ifile = HashSet::new();
+        self.frozen_inodes = std::mem::take(&mut self.dirty_inodes);
+    }
+
+    fn thaw(&mut self) {
+        self.frozen = Changes::default();
+        self.frozen_inodes = 0;
+    }
+
+    /// Takes over the room that a commit of what was frozen has left.
+    fn take_over(&mut self, room: Room) {
+        self.thaw();
+        self.room = room;
     }
 
     /// Whether an operation would leave so much more than it has to leave clean.
@@ -307,8 +358,8 @@ impl Drop for Claim<'_> {
 }
 
 impl Space {
-    /// Takes over what the device has room for after a commit: `clean` segments can be written, and
-    /// the blocks of all segments but `needed` can be reclaimed; `None`: that is not known.
+    /// Takes over what the device has room for: `clean` segments can be written, and the blocks of all
+    /// segments but `needed` can be reclaimed; `None`: that is not known.
     pub(crate) fn refresh(
         &self,
         geometry: &Geometry,
@@ -316,19 +367,18 @@ impl Space {
         clean: u64,
         needed: Option<u64>,
     ) {
-        let per_segment = u64::from(geometry.blocks_per_segment);
-        let current = geometry.segment_end(base.position.segment).0 - base.position.block.0;
-        let next = geometry.segment_blocks(base.position.next);
-        let free = clean.saturating_mul(per_segment).saturating_add(current + next);
-        let dat = base.super_root.dat.i_blocks.get() / geometry.block_size.sectors();
-        self.0.lock().room = Room {
-            free,
-            unused: needed.map(|needed| total(geometry).saturating_sub(needed).max(free)),
-            dat: dat + BLOCKS_PER_COMMIT,
-            reserved: reserve(geometry, dat),
-            layers: Layers::new(geometry, dat),
-            runway: share(geometry, RUNWAY_SHARE, RUNWAY_SEGMENTS),
-        };
+        self.0.lock().room = Room::after(geometry, base, clean, needed);
+    }
+
+    /// The same after a commit, which has taken what was frozen.
+    pub(crate) fn committed(
+        &self,
+        geometry: &Geometry,
+        base: &Base,
+        clean: u64,
+        needed: Option<u64>,
+    ) {
+        self.0.lock().take_over(Room::after(geometry, base, clean, needed));
     }
 
     /// For a volume that is only read: so many segments are clean.
@@ -461,18 +511,12 @@ impl Space {
 
     /// Moves everything dirty to the commit that starts. No operation may be under way.
     pub(crate) fn freeze(&self) {
-        let mut account = self.0.lock();
-        account.frozen = account.dirty();
-        account.dirty = Changes::default();
-        account.dirty_ifile = HashSet::new();
-        account.frozen_inodes = std::mem::take(&mut account.dirty_inodes);
+        self.0.lock().freeze();
     }
 
-    /// The commit is done.
+    /// The commit had nothing to do.
     pub(crate) fn thaw(&self) {
-        let mut account = self.0.lock();
-        account.frozen = Changes::default();
-        account.frozen_inodes = 0;
+        self.0.lock().thaw();
     }
 
     /// Whether anything has changed since the last freeze.
@@ -521,3 +565,6 @@ fn memory(page: u64, pages: u64, inodes: u64) -> u64 {
 pub(crate) fn total(geometry: &Geometry) -> u64 {
     blocks(geometry).saturating_sub(geometry.first_data_block.0)
 }
+
+#[cfg(test)]
+mod tests;

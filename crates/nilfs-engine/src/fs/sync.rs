@@ -337,8 +337,8 @@ impl Filesystem {
                 known.committed(&mut known.state.write(), maps.remove(&inode.ino));
             }
         }
-        self.space.thaw();
-        self.refresh_space(log);
+        let (clean, needed) = (log.writable_segments(), self.needed_blocks(log));
+        self.space.committed(&self.store.geometry(), log.base(), clean, needed);
         // What was changed need not stay any more. Everything is looked at twice, once for its use,
         // but in parts: nobody should wait for all of it to go.
         let parts = 2 * self.table.lock().len() / EVICTED_AT_ONCE + 1;

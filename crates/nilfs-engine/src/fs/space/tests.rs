@@ -1,0 +1,160 @@
+use nilfs_ondisk::{BlockNr, BlockSize};
+
+use super::*;
+
+/// Volumes from tiny to large: bytes of a block, blocks of a segment, segments.
+const VOLUMES: [(u64, u32, u64); 8] = [
+    (1024, 16, 64),
+    (1024, 128, 96),
+    (1024, 256, 400),
+    (4096, 64, 48),
+    (4096, 128, 80),
+    (4096, 2048, 128),
+    (4096, 2048, 1 << 17),
+    (65536, 2048, 1 << 12),
+];
+
+fn geometry((bytes, blocks_per_segment, nsegments): (u64, u32, u64)) -> Geometry {
+    Geometry {
+        block_size: BlockSize::from_bytes(bytes).unwrap(),
+        blocks_per_segment,
+        nsegments,
+        first_data_block: BlockNr(1),
+        reserved_percent: 5,
+        inode_size: 128,
+        dat_entry_size: 32,
+        checkpoint_size: 192,
+        segment_usage_size: 16,
+    }
+}
+
+fn full_dat(geometry: &Geometry) -> u64 {
+    blocks(geometry) * geometry.dat_entry_size as u64 / geometry.block_size.bytes64()
+}
+
+/// An account where `unused` blocks are not needed, of which `free` are clean.
+fn account(geometry: &Geometry, unused: u64, free: u64) -> Account {
+    let needed = total(geometry) - unused;
+    let room = Room::new(geometry, free, Some(needed), full_dat(geometry));
+    Account { room, ..Account::default() }
+}
+
+/// An operation on one page of a file.
+fn cost(effect: Effect) -> Cost {
+    Cost { pages: 1, inodes: 1, effect }
+}
+
+#[test]
+fn each_layer_holds_those_below_and_the_reserve_holds_them_all() {
+    for volume in VOLUMES {
+        let geometry = geometry(volume);
+        let layers = Layers::new(&geometry, full_dat(&geometry));
+        let Layers { kept, changing, deleting, last } = layers;
+        assert!(
+            last < deleting && deleting < changing && changing < kept,
+            "{volume:?}: {layers:?}"
+        );
+        let reserve = reserve(&geometry, 0);
+        assert!(reserve > changing, "{volume:?}: {reserve} blocks");
+        // The smallest has no more than a thousand blocks, and a commit may take sixty.
+        if blocks(&geometry) > 2000 {
+            assert!(reserve < blocks(&geometry) / 3, "{volume:?}: {reserve} blocks");
+        }
+    }
+}
+
+/// The reserve is as large when the volume is empty as when it is full: what is called available
+/// must not shrink by being used.
+#[test]
+fn filling_a_volume_does_not_make_its_reserve_larger() {
+    for volume in VOLUMES {
+        let geometry = geometry(volume);
+        assert_eq!(reserve(&geometry, 1), reserve(&geometry, full_dat(&geometry)), "{volume:?}");
+    }
+}
+
+/// As the head of the module has it: what is not clean when an overwrite has to wait suffices for a
+/// step that gains more than its commit takes.
+#[test]
+fn a_step_pays_when_a_full_volume_is_overwritten() {
+    for volume in VOLUMES {
+        let geometry = geometry(volume);
+        let dat = full_dat(&geometry);
+        let layers = Layers::new(&geometry, dat);
+        let summaries = geometry.nsegments
+            * geometry.block_size.blocks_for(SUMMARY_BYTES_PER_BLOCK * u64::from(volume.1));
+        let not_clean = reserve(&geometry, dat) - layers.changing - BLOCKS_PER_COMMIT;
+        let dead = not_clean - summaries - dat;
+        let gained = layers.movable() * dead / blocks(&geometry);
+        assert!(gained >= STEP_BLOCKS, "{volume:?}: a step gains {gained} blocks");
+    }
+}
+
+#[test]
+fn only_what_grows_leaves_the_reserve_unused() {
+    let geometry = geometry(VOLUMES[4]);
+    let reserve = reserve(&geometry, 0);
+    let full = account(&geometry, reserve, reserve);
+    assert!(!full.leaves_reserve(cost(Effect::Grows)));
+    assert!([Effect::Changes, Effect::Frees].map(cost).into_iter().all(|it| full.fits(it, 0)));
+    let grown = Changes::from(cost(Effect::Grows)).growth();
+    let room_for_one = account(&geometry, reserve + grown, reserve + grown);
+    assert!(room_for_one.leaves_reserve(cost(Effect::Grows)));
+}
+
+#[test]
+fn the_fewer_blocks_are_clean_the_less_may_be_done() {
+    let geometry = geometry(VOLUMES[4]);
+    let layers = Layers::new(&geometry, full_dat(&geometry));
+    let may = |free, effect| account(&geometry, total(&geometry) / 2, free).fits(cost(effect), 0);
+    let needed = account(&geometry, 0, 0).needed(Some(cost(Effect::Changes)));
+    for (layer, effect) in [
+        (layers.kept, Effect::Grows),
+        (layers.changing, Effect::Changes),
+        (layers.deleting, Effect::Frees),
+    ] {
+        assert!(may(layer + needed, effect), "{effect:?}");
+        assert!(!may(layer + needed - 1, effect), "{effect:?}");
+    }
+}
+
+/// A claim, what it became, and what a commit took of that: none is missing for a moment, and none
+/// is left over.
+#[test]
+fn a_change_counts_until_the_room_is_what_its_commit_has_left() {
+    let geometry = geometry(VOLUMES[4]);
+    let ifile = Palloc::new(geometry.block_size, geometry.inode_size);
+    let space = Space::default();
+    *space.0.lock() = account(&geometry, 3000, 2000);
+    let needed = || space.0.lock().needed(None);
+    let idle = needed();
+    let claim = space.claim(cost(Effect::Grows)).unwrap();
+    let claimed = needed();
+    assert!(claimed > idle);
+    space.add_map();
+    space.add_pages(1);
+    space.add_grown();
+    assert!(space.add_inode(Ino(11), &ifile));
+    drop(claim);
+    let dirty = needed();
+    assert!(dirty > idle && space.is_dirty());
+    space.freeze();
+    assert!(needed() == dirty && !space.is_dirty());
+    space.0.lock().take_over(Room::new(&geometry, 1990, None, full_dat(&geometry)));
+    assert_eq!((needed(), space.free_blocks()), (idle, 1990));
+}
+
+/// With every block that it compacts, the cleaner moves more for the next.
+#[test]
+fn the_cleaner_is_never_asked_for_more_than_half_of_what_it_could_gain() {
+    let geometry = geometry(VOLUMES[4]);
+    let space = Space::default();
+    let layers = Layers::new(&geometry, full_dat(&geometry));
+    for unused in (layers.kept..total(&geometry)).step_by(100) {
+        *space.0.lock() = account(&geometry, unused, layers.changing);
+        let overwrite = cost(Effect::Changes);
+        let lacks = space.0.lock().needed(Some(overwrite));
+        let beside = space.missing(Some(overwrite)) - lacks;
+        assert!(beside <= (unused - layers.changing) / 2, "{beside} of {unused}");
+    }
+}
