@@ -9,9 +9,11 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use nilfs_device::{Access, Device, FileDevice};
 use nilfs_ondisk::geometry::PRIMARY_SUPERBLOCK;
 use nilfs_ondisk::superblock::{SUPERBLOCK_SIZE, Superblock};
+use rustix::rand::GetRandomFlags;
 use uuid::Uuid;
 
 use crate::commands::info::label;
@@ -27,6 +29,17 @@ pub enum Name<'a> {
     Uuid(Uuid),
     /// The name or UUID of its partition: udev's directory, and the name in it.
     Partition(&'static str, &'a [u8]),
+}
+
+/// A random UUID. The kernel is asked itself: a bare chroot has no `/dev/urandom`.
+///
+/// # Errors
+/// The kernel has no random numbers.
+pub fn new_uuid() -> anyhow::Result<Uuid> {
+    let mut bytes = [0; 16];
+    rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())
+        .context("the kernel has no random numbers")?;
+    Ok(uuid::Builder::from_random_bytes(bytes).into_uuid())
 }
 
 /// Reads a UUID on the command line.

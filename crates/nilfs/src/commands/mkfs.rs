@@ -166,9 +166,9 @@ fn in_new_image(
 
 fn parameters(args: &Args) -> anyhow::Result<Parameters> {
     let bytes = args.block_size.parse()?;
-    let uuid = args.uuid.unwrap_or_else(Uuid::new_v4);
+    let uuid = args.uuid.map_or_else(names::new_uuid, Ok)?;
     // The low half of a random UUID is as random as a seed has to be.
-    let seed = args.seed.unwrap_or_else(|| Uuid::new_v4().as_u128() as u32);
+    let seed = args.seed.map_or_else(|| Ok(names::new_uuid()?.as_u128() as u32), anyhow::Ok)?;
     let time = match args.time {
         Some(time) => time,
         None => u64::try_from(jiff::Timestamp::now().as_second())

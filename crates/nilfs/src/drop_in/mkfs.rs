@@ -16,12 +16,12 @@ use nilfs_engine::mkfs::{
 use nilfs_ondisk::BlockSize;
 use nilfs_ondisk::geometry::MIN_BLOCKS_PER_SEGMENT;
 use nilfs_ondisk::superblock::FEATURE_BLOCK_COUNT;
-use uuid::Uuid;
 
 use super::words::{Word, Words};
 use super::{Ended, FAILED, Tool, confirmed, nilfs_tune, number, volume};
 use crate::administration;
 use crate::device;
+use crate::names;
 use crate::output::{self, say};
 use crate::progress::Progress;
 use crate::signature;
@@ -215,7 +215,7 @@ fn parameters(options: &Options) -> anyhow::Result<Parameters> {
         percent => bail!("too large reserved segments percentage: {percent}"),
     };
     // The low half of a random UUID is as random as a seed has to be.
-    let seed = Uuid::new_v4().as_u128() as u32;
+    let seed = names::new_uuid()?.as_u128() as u32;
     Ok(Parameters {
         block_size,
         blocks_per_segment,
@@ -223,7 +223,7 @@ fn parameters(options: &Options) -> anyhow::Result<Parameters> {
         label: options.label.clone(),
         // So that its outcome can be told, it is done here.
         discard: false,
-        ..Parameters::new(*Uuid::new_v4().as_bytes(), seed, created)
+        ..Parameters::new(*names::new_uuid()?.as_bytes(), seed, created)
     })
 }
 
