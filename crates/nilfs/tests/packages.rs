@@ -17,6 +17,8 @@ const IN_NILFS: &[&str] = &[
     "usr/sbin/mount.fuse.nilfs",
     "usr/share/bash-completion/completions/nilfs",
     "usr/share/doc/nilfs/copyright",
+    "usr/share/doc/nilfs/README.md",
+    "usr/share/doc/nilfs/docs/mounting.md",
     "usr/share/doc/nilfs/changelog.gz",
     "usr/share/doc/nilfs/examples/nilfs@.service",
     "usr/share/doc/nilfs/examples/nilfs-trim@.timer",
