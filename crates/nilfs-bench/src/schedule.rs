@@ -1,5 +1,5 @@
-//! Who runs what when: each workload on all file systems in turns (A B C A B C …), so that a
-//! machine that gets slower while we measure is unkind to all alike.
+//! The order in which things run: each workload on all file systems in turns (A B C A B C …), so
+//! that a machine that gets slower while we measure is unkind to all alike.
 
 use std::path::Path;
 

@@ -123,7 +123,7 @@ impl<'a> Stage<'a> {
     pub fn warm_memory(&self, bytes: u64) {
         let system = rustix::system::sysinfo();
         let free = system.freeram * u64::from(system.mem_unit);
-        // Some is left to whoever needs it at this moment.
+        // Some is left to whatever needs it at this moment.
         let bytes = bytes.min(free / 4 * 3);
         drop(black_box(vec![1_u8; bytes as usize]));
     }

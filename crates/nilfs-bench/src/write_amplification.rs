@@ -58,7 +58,7 @@ enum Pattern {
 }
 
 impl Pattern {
-    /// A block of a file of so many blocks.
+    /// A block of a file of this many blocks.
     fn next(self, random: &mut SmallRng, blocks: u64) -> u64 {
         match self {
             Self::Uniform => random.random_range(0..blocks),
@@ -155,7 +155,7 @@ fn measure(
     })
 }
 
-/// A volume of which a file takes so many percent.
+/// A volume of which a file takes this many percent.
 fn filled_volume(
     bytes: u64,
     live: u64,

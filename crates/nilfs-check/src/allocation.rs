@@ -65,7 +65,7 @@ impl Judge<'_, '_> {
         let mut groups =
             Groups { layout, bitmaps: BTreeMap::new(), entry_blocks: Vec::new(), whole: true };
         let mut descriptors = BTreeMap::new();
-        // Behind this block, numbers of entries would need more than 64 bits.
+        // Beyond this block, numbers of entries would need more than 64 bits.
         let end = layout.bitmap(layout.max_groups());
         for leaf in leaves {
             let place = file.place().file_block(leaf.key);

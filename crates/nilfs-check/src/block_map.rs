@@ -77,7 +77,7 @@ impl Subtree {
 }
 
 impl Judge<'_, '_> {
-    /// Walks the block map of a file whose blocks are all of interest; gives them in order.
+    /// Walks the block map of a file whose blocks are all of interest; returns them in order.
     pub(crate) fn walk_all(&mut self, file: FileAt, inode: &RawInode) -> (Subtree, Vec<Leaf>) {
         let mut leaves = Vec::new();
         let tree = self.walk(file, inode, Some(&mut leaves));

@@ -106,7 +106,7 @@ impl Judge<'_, '_> {
         sound
     }
 
-    /// Judges "." and ".."; gives what ".." names.
+    /// Judges "." and ".."; returns what ".." names.
     fn parent_of(&mut self, file: FileAt, first: Option<Rc<[u8]>>) -> Option<Ino> {
         let first = first?;
         let mut start = records(&first).filter_map(Result::ok);

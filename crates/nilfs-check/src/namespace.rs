@@ -105,7 +105,7 @@ impl Judge<'_, '_> {
         }
     }
 
-    /// Judges where a name leads; gives the place of the inode in the table.
+    /// Judges where a name leads; returns the place of the inode in the table.
     fn judge_name(
         &mut self,
         cno: Cno,

@@ -43,7 +43,7 @@ impl Judge<'_, '_> {
         self.judge_chain(&heads);
     }
 
-    /// Reads the logs of one segment; gives the sequence number and the next segment they name.
+    /// Reads the logs of one segment; returns the sequence number and the next segment they name.
     fn read_segment(
         &mut self,
         reader: &mut LogReader<'_, '_>,

@@ -409,7 +409,7 @@ impl Device for FileDevice {
     }
 }
 
-/// Writes all pieces at `offset` and gives the offset after them, whatever part of them the
+/// Writes all pieces at `offset` and returns the offset after them, whatever part of them the
 /// system takes at a time.
 fn write_all(file: &File, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<u64> {
     let (mut at, mut nth, mut within) = (offset, 0, 0);

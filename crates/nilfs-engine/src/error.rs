@@ -66,7 +66,7 @@ pub enum Error {
     /// A flag of the inode forbids it.
     #[error("not permitted: {0}")]
     NotPermitted(&'static str),
-    /// There is nothing at or behind the offset (seek for data or a hole).
+    /// There is nothing at or after the offset (seek for data or a hole).
     #[error("no data at or behind the offset")]
     NoData,
     /// The inode has been deleted meanwhile.

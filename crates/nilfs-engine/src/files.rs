@@ -8,8 +8,8 @@ use crate::tree::{Tree, View};
 
 /// Files that can be read, known by their numbers.
 ///
-/// Whoever gets a number from [`Files::lookup`] or [`Files::hold`] holds the file: it stays, even
-/// without a name, until [`Files::let_go`] was called as often.
+/// A caller that gets a number from [`Files::lookup`] or [`Files::hold`] holds the file: it stays,
+/// even without a name, until [`Files::let_go`] was called as often.
 pub trait Files: Send + Sync {
     /// The file that a name leads to, which is held from now on; "." and ".." work too.
     ///

@@ -36,7 +36,7 @@ pub(crate) fn block_size() -> BlockSize {
     BlockSize::from_bytes(BLOCK as u64).unwrap()
 }
 
-/// An empty volume with so many segments.
+/// An empty volume with this many segments.
 pub(crate) fn empty_volume(segments: u64) -> Arc<MemoryDevice> {
     let blocks = segments * u64::from(SEGMENT_BLOCKS) + 8;
     let device = Arc::new(MemoryDevice::new(blocks * BLOCK as u64));
@@ -50,7 +50,7 @@ pub(crate) fn empty_volume(segments: u64) -> Arc<MemoryDevice> {
     device
 }
 
-/// A volume that was closed cleanly, with a file of so many blocks.
+/// A volume that was closed cleanly, with a file of this many blocks.
 pub(crate) fn volume(segments: u64) -> (Arc<MemoryDevice>, Ino) {
     let device = empty_volume(segments);
     let fs = mount(&device);

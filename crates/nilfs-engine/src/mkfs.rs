@@ -573,7 +573,7 @@ fn first_free_ino(generation: Generation) -> Ino {
     }
 }
 
-/// Checks the parameters against the device and gives the layout of the volume.
+/// Checks the parameters against the device and returns the layout of the volume.
 fn geometry_for(device_size: u64, parameters: &Parameters) -> Result<Geometry, MkfsError> {
     let bs = parameters.block_size;
     if bs.bytes() > LARGEST_BLOCK {

@@ -61,14 +61,14 @@ impl Overlay {
         self.pages.is_empty() && self.cut.is_none() && self.superseded.is_empty()
     }
 
-    /// Puts a page in; gives the number of pages that the overlay has more than before.
+    /// Puts a page in; returns the number of pages that the overlay has more than before.
     pub(crate) fn insert(&mut self, key: FileBlock, data: Block) -> usize {
         let old = self.pages.insert(key, Page { data, placed: None });
         self.superseded.extend(old.as_ref().and_then(|page| page.placed));
         usize::from(old.is_none())
     }
 
-    /// Takes out all pages from `key` on; gives their number.
+    /// Takes out all pages from `key` on; returns their number.
     pub(crate) fn truncate(&mut self, key: FileBlock) -> usize {
         let removed = self.pages.split_off(&key);
         self.superseded.extend(removed.values().filter_map(|page| page.placed));

@@ -20,7 +20,7 @@ pub(crate) fn free_entries(
     Ok(read_u32(&block, slot.offset).into())
 }
 
-/// The first free entry of the nth block of entries, if at least so many of them are free.
+/// The first free entry of the nth block of entries, if at least this many of them are free.
 pub(crate) fn free_in_block(
     file: &FileEdit,
     source: Source<'_>,

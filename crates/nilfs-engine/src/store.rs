@@ -82,7 +82,7 @@ impl Store {
         self.seed
     }
 
-    /// Keeps metadata blocks in so many bytes of memory from now on.
+    /// Keeps metadata blocks in this many bytes of memory from now on.
     pub(crate) fn set_cache_limit(&self, bytes: u64) {
         self.cache.set_capacity(cached_blocks(bytes, self.block_size()));
     }
@@ -116,7 +116,7 @@ impl Store {
         Ok(content)
     }
 
-    /// Blocks that lie behind each other, past the cache, as many as fill `buffer`.
+    /// Blocks that lie one after the other, past the cache, as many as fill `buffer`.
     pub(crate) fn read_run(&self, first: BlockNr, buffer: &mut [u8]) -> Result<()> {
         let count = (buffer.len() / self.block_size().bytes()) as u64;
         let last = BlockNr(first.0.saturating_add(count.saturating_sub(1)));
@@ -158,7 +158,7 @@ impl Store {
         true
     }
 
-    /// Writes blocks that lie behind each other, in pieces of whole blocks.
+    /// Writes blocks that lie one after the other, in pieces of whole blocks.
     pub(crate) fn write_run(&self, first: BlockNr, pieces: &[IoSlice<'_>]) -> Result<()> {
         self.device
             .write_at(self.address(first), pieces)
@@ -206,7 +206,7 @@ impl Store {
     }
 }
 
-/// How many blocks fit into so many bytes.
+/// How many blocks fit into this many bytes.
 fn cached_blocks(bytes: u64, block_size: BlockSize) -> u64 {
     // A block and the count of its owners lie together, in the next of the allocator's sizes, of
     // which there are four from one power of two to the next.

@@ -23,7 +23,7 @@ fn new_volume() -> (Recorded, Arc<Filesystem>) {
     volume_of_segments(PER_SEGMENT)
 }
 
-/// A volume of `SEGMENTS` segments of so many blocks.
+/// A volume of `SEGMENTS` segments of this many blocks.
 fn volume_of_segments(per_segment: usize) -> (Recorded, Arc<Filesystem>) {
     let mut parameters = parameters(BLOCK as u64);
     parameters.blocks_per_segment = per_segment as u32;

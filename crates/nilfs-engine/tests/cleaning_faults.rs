@@ -141,7 +141,7 @@ fn victim(device: Arc<dyn Device>, ino: Ino) -> (SegNum, BlockNr, BlockNr, usize
     panic!("the file is in some segment");
 }
 
-/// Reads the file block by block and compares, but for the blocks that cannot be read. Gives the
+/// Reads the file block by block and compares, but for the blocks that cannot be read. Returns the
 /// number of these.
 fn unreadable_blocks(fs: &Filesystem, file: &InodeRef, content: &[u8]) -> usize {
     let mut buffer = vec![0; BLOCK];

@@ -12,7 +12,7 @@ use nilfs_ondisk::BlockSize;
 
 const BLOCK: usize = 4096;
 
-/// A volume with so many small files, and a tenth of that number of checkpoints.
+/// A volume with this many small files, and a tenth of that number of checkpoints.
 fn used_volume(files: usize) -> (Arc<RecordingDevice<MemoryDevice>>, Arc<Filesystem>) {
     let memory = MemoryDevice::new(256 << 20);
     let mut parameters = parameters(BLOCK as u64);

@@ -206,7 +206,8 @@ fn what_was_overwritten_before_an_fsync_survives_a_crash_with_its_times() {
     }
 }
 
-/// Whoever ends with such a file open leaves it to the next mount, which looks for it only if it has to.
+/// A process that ends with such a file open leaves it to the next mount, which looks for it only
+/// if it has to.
 #[test]
 fn a_file_without_a_name_that_was_open_to_the_end_is_deleted_by_the_next_mount() {
     let device = volume(4096, 64);

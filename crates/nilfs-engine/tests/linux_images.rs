@@ -18,7 +18,7 @@ fn image(name: &str) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::from(output.stdout))
 }
 
-/// Reads every file below a directory; gives their number.
+/// Reads every file below a directory; returns their number.
 fn read_all(fs: &Filesystem, dir: &InodeRef) -> usize {
     let mut names = Vec::new();
     fs.read_dir(dir, 0, &mut |entry| {

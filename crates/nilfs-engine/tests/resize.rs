@@ -76,7 +76,7 @@ fn a_volume_grows_and_shrinks_and_keeps_its_files_and_its_past() {
     fs.unmount().unwrap();
     check(&*device);
 
-    // What was behind the new end is not needed any more.
+    // What was beyond the new end is not needed any more.
     let mut bytes = device.snapshot();
     bytes.truncate((14 * MEGABYTE) as usize);
     let device = Arc::new(MemoryDevice::from(bytes));

@@ -14,8 +14,8 @@
 //! threads to be had. So do messages to the process itself, which may ask for a checkpoint.
 //!
 //! # The end
-//! The kernel's last request, DESTROY, is answered by whoever has joined the session, when nothing
-//! is left to be written: see [`Farewell`].
+//! The kernel's last request, DESTROY, is answered by the thread that has joined the session, when
+//! nothing is left to be written: see [`Farewell`].
 
 mod abi;
 mod channel;

@@ -67,7 +67,7 @@ struct RunArgs {
     /// What to measure: published, quick or full; `nilfs-lab list` explains.
     #[arg(long, value_name = "NAME", default_value = "quick")]
     suite: String,
-    /// File systems, with options behind colons, such as ext4:noatime,f2fs:discard,nilfs.
+    /// File systems, with options after colons, such as ext4:noatime,f2fs:discard,nilfs.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     fs: Vec<String>,
     /// Devices: names of presets, or paths of your own.

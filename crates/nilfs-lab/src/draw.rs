@@ -45,7 +45,7 @@ const OPACITIES: [f64; LEVELS] = [0.5, 0.75, 1.0];
 const MOST_MARKS: usize = 24;
 const MARK_CHARACTERS: usize = 28;
 const MARK_CHARACTER_WIDTH: f64 = 6.2;
-/// Names of marks stand in so many lines at most.
+/// Names of marks stand in this many lines at most.
 const MARK_LINES: usize = 3;
 
 /// What is drawn, from the bottom up, with the name in style rules and in the legend.

@@ -22,7 +22,7 @@ pub struct Program {
     pub package: &'static str,
 }
 
-/// What every user of a [`FileSystem`] may say of its mount, behind a colon.
+/// What every user of a [`FileSystem`] may say of its mount, after a colon.
 pub const OPTIONS: [&str; 5] = ["noatime", "relatime", "strictatime", "discard", "nodiscard"];
 
 /// What never changes about a file system.

@@ -60,7 +60,7 @@ pub struct Trace {
 
 impl Trace {
     /// The requests between two marks: the first mark of the one name, and the first of the other
-    /// name at or behind it.
+    /// name at or after it.
     #[must_use]
     pub fn phase(&self, from_mark: &str, to_mark: &str) -> Option<&[Request]> {
         let from = self.marks.iter().position(|mark| mark.name == from_mark)?;

@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 const MIB: u64 = 1 << 20;
 const SEED: u64 = 4;
 
-/// A device, and requests one behind the other without pauses.
+/// A device, and requests one after the other without pauses.
 struct Bench {
     model: Box<dyn Model>,
     now: Duration,
@@ -475,7 +475,7 @@ fn every_built_in_device_reaches_its_limits() {
         let limits = Bench::new(&preset, device).model.limits();
         let stream = |kind: Kind, step: u64, count: u64| {
             let mut bench = Bench::new(&preset, device);
-            // Behind the FAT area. What comes first fills buffers.
+            // After the FAT area. What comes first fills buffers.
             let begin = 16 * MIB;
             for n in 0..count / 2 {
                 bench.ask(kind, begin + n * step, step);

@@ -99,7 +99,7 @@ fn row(results: &mut Results, at: [&str; 3], unit: Unit, limit: Option<f64>, fou
     }
 }
 
-/// Adds the picture of a staircase, with so many bytes of strokes.
+/// Adds the picture of a staircase, with this many bytes of strokes.
 fn picture(results: &mut Results, at: [&str; 3], bytes: usize) {
     let path: String = "M0 1h240M5 2h7".chars().cycle().take(bytes).collect();
     let strokes = |kind| Strokes { kind, level: 2, path: path.clone() };

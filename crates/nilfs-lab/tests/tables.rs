@@ -1,4 +1,4 @@
-//! The tables of the lab fit together: whoever looks a name up finds it.
+//! The tables of the lab fit together: each name that is looked up is there.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -375,13 +375,13 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Behind a header that brings along the times of as many files.
+    /// After a header that brings along the times of as many files.
     #[must_use]
     pub fn new(block_size: BlockSize, times: usize) -> Self {
         Self { block_size: block_size.bytes(), offset: HEADER_SIZE + times * TIMES_SIZE }
     }
 
-    /// Places an item of `size` bytes; gives its byte offset from the start of the log.
+    /// Places an item of `size` bytes; returns its byte offset from the start of the log.
     pub fn place(&mut self, size: usize) -> usize {
         if self.offset % self.block_size + size > self.block_size {
             self.offset = self.offset.next_multiple_of(self.block_size);

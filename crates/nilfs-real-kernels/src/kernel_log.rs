@@ -11,7 +11,7 @@ const ORDINARY: &[&str] = &["NILFS version 2 loaded", "segctord starting"];
 /// Lines that the mount of a volume brings which was not cleanly unmounted.
 const RECOVERY: &[&str] = &["mounting unchecked fs", "salvaged", "recovery complete"];
 
-/// Signs of trouble whoever prints them.
+/// Signs of trouble, from any part of the kernel.
 const TROUBLE: &[&str] = &[
     "BUG:",
     "WARNING:",

@@ -1,4 +1,4 @@
-//! What a test usually wants Linux's nilfs2 to do with an image, whoever made it: mount it
+//! What a test usually wants Linux's nilfs2 to do with an image of any origin: mount it
 //! read-write, fill it, change it, list it, lose its power over it, recover it.
 //!
 //! The filler's tree is the volume's directory `tree`, the crash workload's is `work`. Each

@@ -1,6 +1,6 @@
 //! The log of what was made durable, and its check after the power has failed.
 //!
-//! One line per event, each on the disk of whoever keeps the log before the work goes on:
+//! One line per event, each on the disk of the side that keeps the log before the work goes on:
 //!
 //! ```text
 //! synced PATH MODE SIZE CONTENT    PATH must be there, with this mode, size and content

@@ -33,7 +33,7 @@ pub struct Cuts {
 }
 
 impl Cuts {
-    /// Cuts the power at every event of `history` behind the first `from`, in several ways each.
+    /// Cuts the power at every event of `history` after the first `from`, in several ways each.
     ///
     /// # Errors
     /// Where a cut was made and what was wrong afterwards.

@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 /// What every byte of a discarded range is.
 pub const DISCARDED: u8 = 0xdb;
 
-/// Of so many reads one fails while reads fail.
+/// Of this many reads one fails while reads fail.
 const FAILING: u32 = 60;
 
 /// What the disks of worlds are made of, with a record of what was done to it.

@@ -60,7 +60,7 @@ impl Model {
         }
     }
 
-    /// Does `op` at the time `now` and gives its answer.
+    /// Does `op` at the time `now` and returns its answer.
     pub fn apply(&mut self, op: &Op, now: Timestamp) -> Outcome {
         self.try_apply(op, now).unwrap_or_else(Outcome::Refused)
     }

@@ -149,7 +149,7 @@ pub enum Op {
     },
     /// Cleans all there is to clean.
     Clean {
-        /// Checkpoints younger than so many seconds are kept.
+        /// Checkpoints younger than this many seconds are kept.
         protection: u64,
         /// From this seed follows which of the reads fail meanwhile; `None`: none.
         faults: Option<u64>,

@@ -96,7 +96,7 @@ fn apply(content: &mut Vec<u8>, event: &Event, mut keeps: impl FnMut(usize) -> b
             for (nth, sector) in bytes.chunks(SECTOR).enumerate() {
                 if keeps(nth) {
                     let at = *offset as usize + nth * SECTOR;
-                    // A write behind the end makes an image larger.
+                    // A write beyond the end makes an image larger.
                     content.resize(content.len().max(at + sector.len()), 0);
                     content[at..at + sector.len()].copy_from_slice(sector);
                 }

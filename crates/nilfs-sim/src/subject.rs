@@ -1,4 +1,4 @@
-//! The engine behind the operations of a world.
+//! The engine that does the operations of a world.
 
 mod look;
 
@@ -48,7 +48,7 @@ pub struct Mounting {
     pub read_only: bool,
     /// A checkpoint to show instead of the newest one; needs `read_only`.
     pub checkpoint: Option<Cno>,
-    /// Checkpoints younger than so many seconds are not cleaned away, as long as there is room.
+    /// Checkpoints younger than this many seconds are not cleaned away, as long as there is room.
     pub protection: u64,
     /// They are not, even if there is none.
     pub hard_protection: bool,
@@ -171,7 +171,7 @@ impl Subject {
         Ok(stat.free)
     }
 
-    /// Whether so many clean segments are left, beside those that writers leave clean, that none of
+    /// Whether this many clean segments are left, beside those that writers leave clean, that none of
     /// them can meet a shortage soon.
     #[must_use]
     pub fn has_ample_room(&self) -> bool {
@@ -424,7 +424,7 @@ fn list_checkpoints(device: &Arc<dyn Device>) -> Result<Vec<Listed>> {
     Ok(found.iter().map(|it| Listed { cno: it.cno, snapshot: it.snapshot }).collect())
 }
 
-/// Cleans all there is to clean, and protects what is younger than so many seconds.
+/// Cleans all there is to clean, and protects what is younger than this many seconds.
 fn clean(fs: &Filesystem, protection: u64) -> Result<()> {
     let run = ManualRun {
         protection: Some(Duration::from_secs(protection)),

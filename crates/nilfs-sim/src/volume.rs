@@ -61,7 +61,7 @@ pub fn check(device: &dyn Device) -> Result<(), String> {
     judge(device, Cno::MAX).map(|_| ())
 }
 
-/// As [`check`]; gives what the checker counted, with the checkpoints from `protected_from` on
+/// As [`check`]; returns what the checker counted, with the checkpoints from `protected_from` on
 /// taken as protected.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ use crate::past::{Past, Thoroughness};
 use crate::subject::{Mounting, Subject};
 use crate::volume::{Shape, check, judge};
 
-/// After so many operations the whole trees are compared.
+/// After this many operations the whole trees are compared.
 const LOOK_EVERY: usize = 50;
 
 /// What a volume may keep back even from operations that free space: whole segments…
@@ -350,7 +350,7 @@ impl World {
     }
 
     /// Unmounts, has the volume checked, mounts it read-only, compares a last time, also with the
-    /// past, and gives the whole history.
+    /// past, and returns the whole history.
     ///
     /// # Errors
     /// What was wrong.

@@ -96,7 +96,7 @@ fn in_words(text: &str) -> String {
         .replace("number too large to fit in target type", "the number is too large")
 }
 
-/// Prints why the command failed and gives its exit code.
+/// Prints why the command failed and returns its exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;

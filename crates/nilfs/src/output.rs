@@ -31,7 +31,7 @@ impl Write for Out {
     }
 }
 
-/// Why results did not reach whoever wanted them.
+/// Why results did not reach the reader.
 #[derive(Debug)]
 pub struct OutputError(io::Error);
 

@@ -281,7 +281,7 @@ fn a_request_that_is_interrupted_is_no_error() {
     mounted.unmount();
 }
 
-/// A cgroup that allows so many processes and threads. It goes away when they have.
+/// A cgroup that allows this many processes and threads. It goes away when they have.
 struct Cgroup {
     dir: PathBuf,
 }

@@ -1,5 +1,6 @@
 //! The past as Linux keeps it: snapshots, deleted checkpoints, and what Linux's cleaner has moved.
-//! Every checkpoint that is left shows the same in ours, whoever wrote, cleaned and wrote again.
+//! Every checkpoint that is left shows the same in ours, whichever of the two wrote, cleaned and
+//! wrote again.
 
 mod common {
     pub mod ours;

@@ -73,7 +73,7 @@ impl World {
         Some((words.next()?, words.next()?))
     }
 
-    /// Fills a file with so many bytes.
+    /// Fills a file with this many bytes.
     fn write(&self, name: &str, size: usize) {
         fs::write(self.dir.join(name), vec![7; size]).unwrap();
     }

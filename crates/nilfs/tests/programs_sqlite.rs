@@ -86,7 +86,7 @@ impl Shell {
         Self { process }
     }
 
-    /// Waits until transaction `last` is durable, then calls `end`, and gives the number of the
+    /// Waits until transaction `last` is durable, then calls `end`, and returns the number of the
     /// last transaction of which the shell said that it is.
     fn until(mut self, last: usize, end: impl FnOnce()) -> usize {
         let lines = BufReader::new(self.process.stdout.take().unwrap()).lines();

@@ -255,7 +255,7 @@ impl Rewrite<'_> {
         Ok(())
     }
 
-    /// Makes the new nodes below a node of `level`; gives the entries of that node.
+    /// Makes the new nodes below a node of `level`; returns the entries of that node.
     fn write_out(&mut self, level: u8, children: Vec<Child>, at_end: bool) -> Result<Vec<Entry>> {
         let last = children.len().saturating_sub(1);
         let mut entries = Vec::with_capacity(children.len());

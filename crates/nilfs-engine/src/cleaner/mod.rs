@@ -3,7 +3,7 @@
 //!
 //! Moved blocks do not go into the chain of logs. They fill segments of their own next to it, which
 //! no recovery looks at: so what is cold stays apart from what is fresh, the log is locked only
-//! for the small commit at the end, and whatever is interrupted leaves clean segments behind.
+//! for the small commit at the end, and whatever is interrupted leaves only clean segments.
 //!
 //! # What may be written before what
 //!

@@ -26,7 +26,7 @@ pub enum Amount {
     Count(u64),
     /// Hundredths of all.
     Percent(u8),
-    /// As many as have so many bytes.
+    /// As many as have this many bytes.
     Bytes(u64),
 }
 
@@ -54,12 +54,12 @@ pub struct CleanerOptions {
     pub protection: Duration,
     /// They are kept even if a writer has to be refused for that.
     pub hard_protection: bool,
-    /// Below so many clean segments beside the reserve, cleaning may no longer wait for an idle
+    /// Below this many clean segments beside the reserve, cleaning may no longer wait for an idle
     /// moment. On a volume that is so full that they would be most of what is not in use, a quarter
     /// of that will do: the longer blocks can die before their segment is cleaned, the fewer are
     /// moved.
     pub min_clean: Amount,
-    /// Above so many clean segments beside the reserve, there is nothing to do.
+    /// Above this many clean segments beside the reserve, there is nothing to do.
     pub max_clean: Amount,
     /// How often an idle cleaner looks whether there is something to do.
     pub check_interval: Duration,
@@ -143,7 +143,7 @@ pub enum CleanerOrder {
 /// A run of the cleaner that somebody asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct ManualRun {
-    /// Ends when so many segments are clean; `None`: when nothing more can be reclaimed.
+    /// Ends when this many segments are clean; `None`: when nothing more can be reclaimed.
     pub until: Option<Amount>,
     /// Instead of the protection period of the settings.
     pub protection: Option<Duration>,

@@ -51,7 +51,7 @@ fn benefit(candidate: &Candidate, per_segment: u64) -> f64 {
 const COMMIT_BLOCKS: u64 = 24;
 
 /// How many of the victims, from the first on, give room back at the least cost. A few good ones
-/// are cheap to move, but the commit behind them costs as much as that behind many. `dat` is the
+/// are cheap to move, but the commit after them costs as much as that after many. `dat` is the
 /// size of the DAT in blocks.
 pub(crate) fn cheapest(victims: &[Candidate], per_segment: u64, dat: u64) -> usize {
     let (mut moved, mut gained) = (0, 0);
@@ -66,7 +66,7 @@ pub(crate) fn cheapest(victims: &[Candidate], per_segment: u64, dat: u64) -> usi
     best.map_or(0, |(nth, _)| nth + 1)
 }
 
-/// Blocks of the DAT that hold the entries of so many blocks, if these are anywhere in it.
+/// Blocks of the DAT that hold the entries of this many blocks, if these are anywhere in it.
 fn scattered(blocks: u64, dat: u64) -> f64 {
     let dat = dat.max(1) as f64;
     dat * -(-(blocks as f64) / dat).exp_m1()

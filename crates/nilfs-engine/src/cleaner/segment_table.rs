@@ -216,7 +216,7 @@ impl SegmentTable {
         }
         young.sort_unstable();
         let lives: Vec<u64> = candidates.iter().map(|candidate| candidate.live).collect();
-        // What must be moved to gain what is wanted, if so many of the lives are given up.
+        // What must be moved to gain what is wanted, if this many of the lives are given up.
         let cost = |count: usize| {
             let mut lives = lives.clone();
             young[..count].iter().for_each(|&(_, nth, blocks)| lives[nth] -= blocks);

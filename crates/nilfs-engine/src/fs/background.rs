@@ -188,7 +188,7 @@ impl Filesystem {
     }
 
     /// Lets writers wait while too much is uncommitted, and calls for a checkpoint before that. Where
-    /// clean segments are few, writers of so many `pages` leave the cleaner some time, the more the
+    /// clean segments are few, writers of this many `pages` leave the cleaner some time, the more the
     /// fewer there are, so that nobody meets the end at full speed.
     pub(super) fn throttle(&self, pages: u64) -> Result<()> {
         let shortage = self.space.shortage();

@@ -62,7 +62,7 @@ impl Residence {
         self.counted.load(Ordering::Relaxed)
     }
 
-    /// Counts so many bytes beside the inode itself. Returns what was counted before, and now.
+    /// Counts this many bytes beside the inode itself. Returns what was counted before, and now.
     pub(super) fn recount(&self, beside: usize) -> (usize, usize) {
         let new = INODE_BYTES + beside;
         (self.counted.swap(new, Ordering::Relaxed), new)

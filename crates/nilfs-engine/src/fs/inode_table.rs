@@ -182,7 +182,7 @@ impl Table {
         abandoned
     }
 
-    /// Puts back an orphan that was taken out, with so many blocks.
+    /// Puts back an orphan that was taken out, with this many blocks.
     pub(super) fn put_back(&mut self, orphan: InodeRef, blocks: u64) {
         self.orphans.insert(orphan.ino(), blocks);
         self.insert(orphan);

@@ -396,7 +396,7 @@ impl Filesystem {
     }
 
     /// Deletes files that have no name but were still open when the volume was last closed
-    /// without being unmounted. Gives their number.
+    /// without being unmounted. Returns their number.
     ///
     /// # Errors
     /// The ifile cannot be read.

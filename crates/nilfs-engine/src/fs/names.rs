@@ -596,7 +596,7 @@ impl Filesystem {
         self.mark_dirty(inode, state);
     }
 
-    /// Takes note that some name changes now; gives the freeze that will take it.
+    /// Takes note that some name changes now; returns the freeze that will take it.
     fn names_change(&self) -> u64 {
         let freeze = self.next_freeze();
         self.names_changed.store(freeze, Ordering::Release);

@@ -142,7 +142,7 @@ impl Add for Changes {
 }
 
 impl Changes {
-    /// Blocks that they can cost, if the DAT has so many.
+    /// Blocks that they can cost, if the DAT has this many.
     fn blocks(self, dat: u64) -> u64 {
         let changed = self.pages * BLOCKS_PER_PAGE
             + self.maps * BLOCKS_PER_MAP
@@ -187,7 +187,7 @@ struct Layers {
 }
 
 impl Layers {
-    /// The layers of a volume whose DAT has so many blocks.
+    /// The layers of a volume whose DAT has this many blocks.
     fn new(geometry: &Geometry, dat: u64) -> Self {
         let per_segment = u64::from(geometry.blocks_per_segment);
         // What a commit can cost that deletes, and what the cleaner's can that makes up for it.
@@ -381,7 +381,7 @@ impl Space {
         self.0.lock().take_over(Room::after(geometry, base, clean, needed));
     }
 
-    /// For a volume that is only read: so many segments are clean.
+    /// For a volume that is only read: this many segments are clean.
     pub(crate) fn only_free(&self, geometry: &Geometry, clean: u64) {
         let per_segment = u64::from(geometry.blocks_per_segment);
         let free = clean.saturating_mul(per_segment);
@@ -535,7 +535,7 @@ impl Space {
         self.0.lock().dirty.pages
     }
 
-    /// Bytes of memory that the next commit would take, with pages of so many bytes.
+    /// Bytes of memory that the next commit would take, with pages of this many bytes.
     pub(crate) fn dirty_memory(&self, page: u64) -> u64 {
         let account = self.0.lock();
         memory(page, account.dirty.pages, account.dirty_inodes)

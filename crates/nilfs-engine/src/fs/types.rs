@@ -231,7 +231,7 @@ pub struct DirEntry<'a> {
     pub name: &'a [u8],
     /// Its type, if the directory says.
     pub file_type: Option<FileType>,
-    /// Where reading goes on behind this entry.
+    /// Where reading goes on after this entry.
     pub next: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Who may do what, and what happens to ownership and set-id bits.
+//! What each user may do, and what happens to ownership and set-id bits.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};

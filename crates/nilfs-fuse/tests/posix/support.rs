@@ -159,7 +159,7 @@ impl Bare {
         self.dir.path().join(name)
     }
 
-    /// Returns when the kernel waits for the answers to so many requests.
+    /// Returns when the kernel waits for the answers to this many requests.
     pub fn wait_for_requests(&self, count: usize) {
         let connection = rustix::fs::minor(fs::metadata(self.path("")).unwrap().dev());
         let control = tempfile::tempdir().unwrap();

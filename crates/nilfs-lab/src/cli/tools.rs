@@ -83,7 +83,7 @@ pub fn replay(args: &ReplayArgs) -> Result<ExitCode> {
     table.set_header(std::iter::once("seconds".to_owned()).chain(names));
     let phases = replayed.first().map_or(0, |first| first.phases.len());
     for at in 0..phases {
-        // Behind a step there is rarely anything to wait for.
+        // After a step there is rarely anything to wait for.
         if replayed.iter().all(|one| one.phases[at].1.is_zero()) {
             continue;
         }

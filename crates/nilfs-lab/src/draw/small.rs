@@ -18,7 +18,7 @@ pub const COLUMNS: usize = 240;
 /// See [`COLUMNS`].
 pub const ROWS: usize = 48;
 
-/// The device is divided into so many pieces, of which those are left out that nobody touched.
+/// The device is divided into this many pieces, of which those are left out that nobody touched.
 const PIECES: u64 = 4096;
 
 /// A small picture of a trace.
@@ -88,7 +88,7 @@ fn strokes(cells: &Cells) -> Vec<Strokes> {
     all
 }
 
-/// What comes behind a mark; all, if there is none of that number.
+/// What comes after a mark; all, if there is none of that number.
 fn from_mark(trace: &Trace, number: usize) -> Trace {
     let marks = trace.marks.get(number..).unwrap_or_default();
     let from = marks.first().map_or(0, |mark| mark.before.min(trace.requests.len()));
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn little_on_a_large_device_fills_the_picture() {
-        // Behind the format, four pieces, far apart; the last one takes half of the device's time.
+        // After the format, four pieces, far apart; the last one takes half of the device's time.
         let device_bytes = PIECES << 20;
         let requests: Vec<Request> =
             [50, 3, 1000, 2000, 4000].map(|at| request(Kind::Write, at << 20, 1 << 20)).to_vec();

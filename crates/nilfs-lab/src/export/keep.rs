@@ -1,4 +1,4 @@
-//! What was written, kept beside the trace: the bytes of all writes, one behind the other, in the
+//! What was written, kept beside the trace: the bytes of all writes, one after the other, in the
 //! order of the trace. Zeroed ranges are holes in it.
 
 use std::fs::File;

@@ -52,7 +52,7 @@ use serve::{FILE_NAME, Front};
 
 /// The smallest part of a disk: the exported file consists of whole ones.
 const SECTOR_BYTES: u64 = 512;
-/// How long whoever has used the file may take to let go of it: a loop device is detached a little
+/// How long a user of the file may take to let go of it: a loop device is detached a little
 /// after `losetup -d` has returned.
 const RELEASE_LIMIT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -166,7 +166,7 @@ impl Export {
         self.device.failure()
     }
 
-    /// Stops serving, and gives the recording.
+    /// Stops serving, and returns the recording.
     ///
     /// # Errors
     /// The file is still in use, or the image could not be read or written, so that the recording

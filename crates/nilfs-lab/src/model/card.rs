@@ -107,7 +107,7 @@ impl Card {
         })
     }
 
-    /// How long it takes to copy so many pages.
+    /// How long it takes to copy this many pages.
     fn copying(&self, pages: u64) -> Duration {
         times(transfer(self.page_bytes, self.copy_bytes_per_second), pages)
     }
@@ -118,7 +118,7 @@ impl Card {
         transfer(self.page_bytes, rate)
     }
 
-    /// The mean over the writes that fill a page bit by bit, 4 KiB each, one behind the other.
+    /// The mean over the writes that fill a page bit by bit, 4 KiB each, one after the other.
     fn small_write(&self) -> Duration {
         let overhead = micros(self.write_overhead_us);
         if self.page_buffer || self.page_bytes <= SMALL {
@@ -254,7 +254,7 @@ impl Recurring {
         Self { unit_bytes, units: area_bytes.div_ceil(unit_bytes).max(1), written: 0 }
     }
 
-    /// The units that are erased for so many bytes.
+    /// The units that are erased for this many bytes.
     fn advance(&mut self, bytes: u64) -> impl Iterator<Item = u64> + use<> {
         let before = self.written.div_ceil(self.unit_bytes);
         self.written += bytes;

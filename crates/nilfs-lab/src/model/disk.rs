@@ -82,7 +82,7 @@ impl Disk {
 pub struct DiskModel {
     disk: Disk,
     device_bytes: u64,
-    /// Behind the last byte that was read or written; nowhere at first.
+    /// After the last byte that was read or written; nowhere at first.
     head: u64,
     /// When the last request ended: the disk turns on.
     now: Duration,

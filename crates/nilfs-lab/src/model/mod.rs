@@ -73,13 +73,13 @@ impl Wear {
 /// What a device can do at best, in bytes per second and in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Reading large requests one behind the other, bytes per second.
+    /// Reading large requests one after the other, bytes per second.
     pub sequential_read: f64,
-    /// Writing large requests one behind the other, bytes per second.
+    /// Writing large requests one after the other, bytes per second.
     pub sequential_write: f64,
     /// A read of 4 KiB anywhere, seconds.
     pub small_read: f64,
-    /// A write of 4 KiB behind the one before, seconds.
+    /// A write of 4 KiB right after the one before, seconds.
     pub small_write: f64,
     /// A flush with nothing to do, seconds.
     pub flush: f64,

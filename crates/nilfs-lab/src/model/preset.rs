@@ -142,7 +142,7 @@ pub fn parse(origin: &str, text: &str) -> Result<Preset> {
 }
 
 impl Preset {
-    /// A device of this kind with so many bytes: units, rates and times are those of the
+    /// A device of this kind with this many bytes: units, rates and times are those of the
     /// original.
     ///
     /// # Errors

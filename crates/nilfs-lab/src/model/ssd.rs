@@ -174,7 +174,7 @@ pub struct SsdModel {
     buffer: Buffer,
     /// When the last request ended; within a request, how far it is.
     now: Duration,
-    /// Behind the last byte read.
+    /// After the last byte read.
     read_end: Option<u64>,
     /// How long flash was programmed between requests.
     background: Duration,
@@ -252,7 +252,7 @@ impl SsdModel {
             .sum()
     }
 
-    /// Flash is programmed while what comes behind still is on the link.
+    /// Flash is programmed while what comes next still is on the link.
     fn write(&mut self, range: Range<u64>) {
         for (unit, part) in cells(range, self.ssd.mapping_bytes) {
             let bytes = part.end - part.start;

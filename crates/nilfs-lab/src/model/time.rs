@@ -13,7 +13,7 @@ pub(super) fn micros(microseconds: u32) -> Duration {
     Duration::from_micros(u64::from(microseconds))
 }
 
-/// A duration so many times.
+/// A duration this many times.
 pub(super) fn times(one: Duration, count: u64) -> Duration {
     let nanoseconds = one.as_nanos() * u128::from(count);
     Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))

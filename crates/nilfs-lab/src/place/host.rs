@@ -177,7 +177,7 @@ impl Session for HostSession {
 
 impl Drop for HostSession {
     fn drop(&mut self) {
-        // Whoever wants to know of a failure calls end().
+        // To know of a failure, a caller uses end().
         let _ = self.stop();
     }
 }

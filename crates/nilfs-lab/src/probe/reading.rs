@@ -21,7 +21,7 @@ const SEED: u64 = 0x7265_6164;
 /// What reading tells.
 #[derive(Debug, Clone)]
 pub struct Reading {
-    /// 1 MiB requests one behind the other, bytes per second.
+    /// 1 MiB requests one after the other, bytes per second.
     pub sequential: f64,
     /// Single requests anywhere, by size.
     pub latencies: Vec<Timing>,

@@ -27,7 +27,7 @@ const STRIDE_WRITES: [u64; 2] = [96, 320];
 const LEAST_STRIDE_WRITES: u64 = 8;
 /// With more units than this, nobody notices a limit.
 const MOST_OPEN: u64 = 256;
-/// What costs so many times more has made the device copy.
+/// What costs this many times more has made the device copy.
 const CLIFF: u32 = 3;
 /// How many units from the beginning are tried for a special mapping.
 const AREAS: u64 = 4;
@@ -38,17 +38,17 @@ const SEED: u64 = 0x7772_6974;
 pub struct Writing {
     /// Bytes per second without what a request costs.
     pub rate: f64,
-    /// 1 MiB requests one behind the other, bytes per second.
+    /// 1 MiB requests one after the other, bytes per second.
     pub sequential: f64,
     /// What a request costs beside its bytes.
     pub overhead: Duration,
     /// A flush with nothing to do.
     pub flush: Duration,
-    /// Small requests one behind the other, each with a flush, by size.
+    /// Small requests one after the other, each with a flush, by size.
     pub small: Vec<Timing>,
     /// What is programmed at least, if that was seen.
     pub page_bytes: Option<u64>,
-    /// Whether small requests one behind the other are gathered.
+    /// Whether small requests one after the other are gathered.
     pub gathers: bool,
     /// Single writes at a distance from each other, by distance: they take twice as long from one
     /// to the next until each falls into a unit of its own.
@@ -91,7 +91,7 @@ pub struct Turn {
 /// A device, and where on it the next thing is tried.
 struct Probe<'a> {
     target: &'a mut dyn Target,
-    /// Behind what may be mapped in a special way.
+    /// Beyond what may be mapped in a special way.
     start: u64,
     /// Pages of a unit that have been used for writing in turn.
     round: u64,
@@ -179,7 +179,7 @@ impl Probe<'_> {
         Ok(median(times.collect::<Result<_>>()?))
     }
 
-    /// Writes one behind the other, without flushes.
+    /// Writes one after the other, without flushes.
     fn ascending(&mut self, bytes: u64) -> Result<Duration> {
         let count = TIMES.min((self.target.bytes() - self.start) / bytes);
         let times = (0..count).map(|number| self.write(self.start + number * bytes, bytes));

@@ -59,7 +59,7 @@ impl Background for Nothing {}
 pub struct Published {
     /// The figure, at the original size.
     pub figure: f64,
-    /// Who measured it, on what, and when.
+    /// Where it was measured, on what, and when.
     pub source: String,
     /// Why figures of today are others, as far as that is known.
     pub why: Option<String>,

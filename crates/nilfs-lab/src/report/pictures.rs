@@ -10,7 +10,7 @@ use crate::draw::{PICTURE_COLUMNS, PICTURE_ROWS, Picture};
 use crate::results::{Drawn, Results};
 use crate::trace::Kind;
 
-/// Pictures together may have so many bytes, that the page can be sent and opened anywhere.
+/// Pictures together may have this many bytes, that the page can be sent and opened anywhere.
 const MOST_BYTES: usize = 3 << 20;
 
 /// Names of steps stand below a picture where there is so much of its width for them.

@@ -10,7 +10,7 @@ use crate::results::Unit;
 /// Height of a lane in pixels.
 const LANE: u32 = 26;
 
-/// Limits and published figures further out than so many times the largest figure would squeeze
+/// Limits and published figures further out than this many times the largest figure would squeeze
 /// the bars; they are told in words.
 const FAR: f64 = 2.5;
 

@@ -62,7 +62,7 @@ impl Estimate {
         Ok(Self { jobs, runs: f64::from(plan.runs) })
     }
 
-    /// A job has ended; if it came to its end, a run of it took so many seconds.
+    /// A job has ended; if it came to its end, a run of it took this many seconds.
     pub fn done(&mut self, at: usize, took: Option<f64>) {
         if let Some(job) = self.jobs.get_mut(at) {
             (job.took, job.is_done) = (took, true);
@@ -131,7 +131,7 @@ impl Pace {
 }
 
 /// What file systems usually make of the best that a device can do: what is written or read at
-/// random is not one behind the other, and each sync brings metadata along.
+/// random is not one after the other, and each sync brings metadata along.
 fn usual_seconds(best: Best, limits: &Limits) -> f64 {
     /// Small writes and flushes of one sync.
     const METADATA: f64 = 8.0;

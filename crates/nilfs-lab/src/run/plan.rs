@@ -29,7 +29,7 @@ pub struct Table {
     pub workload: &'static Workload,
     /// The device.
     pub device: Preset,
-    /// Who takes part.
+    /// The file systems that take part.
     pub file_systems: Vec<FileSystem>,
     /// At least this part of the original sizes is done.
     pub least_scale: f64,

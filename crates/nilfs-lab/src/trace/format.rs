@@ -253,7 +253,7 @@ fn parse_marks(json: &[u8]) -> Result<Vec<Mark>, String> {
     serde_json::from_slice(json).map_err(|error| format!("its marks: {error}"))
 }
 
-/// Whoever uses a trace relies on requests that lie on the device and marks in their order.
+/// The users of a trace rely on requests that lie on the device and marks in their order.
 fn checked(trace: Trace) -> Result<Trace, String> {
     let size = trace.device_bytes;
     for (number, request) in trace.requests.iter().enumerate() {

@@ -116,7 +116,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Reads the JSON that fio prints, perhaps behind other messages.
+    /// Reads the JSON that fio prints, perhaps after other messages.
     ///
     /// # Errors
     /// It is not such a report, or a job has failed.

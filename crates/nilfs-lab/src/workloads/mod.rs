@@ -3,7 +3,7 @@
 //! A workload is a list of steps; a step that is measured has a name and a unit. Real programs do
 //! the work, started by scripts. A script finds these variables: `DIR`, where the file system is
 //! mounted; `SCRATCH`, memory with the sources that the workload asked for; `SYNC`, the command
-//! that makes all below the directory behind it durable.
+//! that makes all below the directory that follows it durable.
 //!
 //! Sizes are those of the original comparison times the scale. Where the time of a program is
 //! dominated by its own start, the time it took by its own report counts.
@@ -118,7 +118,7 @@ pub enum What {
     Time {
         /// How much was done.
         amount: f64,
-        /// Who says how long it took.
+        /// What tells how long it took.
         by: Timer,
         /// Whether most of the time passes in memory, so that the device's own time says nothing.
         memory: bool,
@@ -140,7 +140,7 @@ pub enum Latency {
     Most,
 }
 
-/// Who says how long something took.
+/// What tells how long something took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timer {
     /// The clock, from the start of the script to its end.
@@ -154,13 +154,13 @@ pub enum Timer {
 pub enum Best {
     /// Nobody knows.
     Unknown,
-    /// Write so many bytes one behind the other.
+    /// Write this many bytes one after the other.
     Write(f64),
-    /// Read so many bytes one behind the other.
+    /// Read this many bytes one after the other.
     Read(f64),
     /// Read so often 4 KiB.
     SmallReads(f64),
-    /// Write so often so many bytes, and flush each time.
+    /// Write this many bytes as often as that, and flush each time.
     Synced {
         /// How often.
         times: f64,

@@ -22,7 +22,7 @@ pub static STEADY_OVERWRITE: Workload = Workload {
 /// Writes between two syncs.
 const SYNC_INTERVAL: u64 = 32;
 
-/// What writing so many bytes at random usually costs: between a log, which puts them one behind
+/// What writing this many bytes at random usually costs: between a log, which puts them one after
 /// the other, and writing each in its place.
 fn scattered(bytes: u64) -> Best {
     Best::Synced { times: (bytes / 4096) as f64 / 3.0, bytes: 4096.0 }

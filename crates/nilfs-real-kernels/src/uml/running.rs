@@ -21,7 +21,7 @@ const GLANCE: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub struct RunningUml {
     child: Child,
-    /// Gives the console's text when no process of the guest holds the console open any more: only
+    /// Returns the console's text when no process of the guest holds the console open any more: only
     /// then has the last of them stopped writing to the image.
     console: Receiver<String>,
     directory: TempDir,

@@ -12,7 +12,7 @@ use crate::tree::Blocks;
 const SIZE_MAX: u64 = i64::MAX as u64;
 
 /// Size and blocks. Bytes beyond the size are zero in the block that holds the end, and there
-/// are no blocks behind it.
+/// are no blocks beyond it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileBody {
     size: u64,

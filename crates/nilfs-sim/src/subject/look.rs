@@ -83,7 +83,7 @@ impl Subject {
         Ok(())
     }
 
-    /// The names that a listing of a directory gives, `between` being called again and again
+    /// The names that a listing of a directory has, `between` being called again and again
     /// while it is under way.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl Subject {
         Ok(listed)
     }
 
-    /// Adds some entries of a directory; gives where the listing goes on, if it does.
+    /// Adds some entries of a directory; returns where the listing goes on, if it does.
     fn list_some(
         &self,
         directory: &InodeRef,
@@ -162,7 +162,7 @@ impl Subject {
         self.check_blocks(directory, blocks)
     }
 
-    /// Whether `st_blocks` can be right for a file with so many data blocks. While changes wait
+    /// Whether `st_blocks` can be right for a file with this many data blocks. While changes wait
     /// for a checkpoint, nobody knows how many nodes the B-tree will have.
     fn check_blocks(&self, attr: &Attr, data: u64) -> Result<(), String> {
         if !self.settled {
@@ -227,7 +227,7 @@ impl Subject {
         })
     }
 
-    /// One block of a file, filled with zeros behind its end.
+    /// One block of a file, filled with zeros beyond its end.
     fn block(
         &self,
         inode: &InodeRef,

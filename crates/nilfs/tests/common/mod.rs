@@ -114,7 +114,7 @@ pub fn volume() -> Volume {
     volume_of(&device, before_deletion)
 }
 
-/// A volume with one file `large` of so many bytes, which takes a moment to copy.
+/// A volume with one file `large` of this many bytes, which takes a moment to copy.
 pub fn volume_with_a_file_of(bytes: usize) -> Volume {
     let device = formatted_with(2 * bytes as u64 + VOLUME_SIZE);
     let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();

@@ -134,7 +134,7 @@ impl DataLog {
     }
 }
 
-/// Blocks written for each that programs write, in the long run, with so many percent of what a
+/// Blocks written for each that programs write, in the long run, with this many percent of what a
 /// volume has for programs in use.
 fn amplification(live: usize, next: impl Fn(&mut SmallRng, usize) -> usize) -> f64 {
     let blocks = (SEGMENTS - RESERVED) * PER_SEGMENT * live / 100;

@@ -9,7 +9,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// None, or all, of so many.
+    /// None, or all, of this many.
     pub(super) fn new(count: u64, all: bool) -> Self {
         let word = if all { u64::MAX } else { 0 };
         Self { words: vec![word; count.div_ceil(64) as usize] }

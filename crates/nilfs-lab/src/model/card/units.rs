@@ -3,7 +3,7 @@
 //!
 //! An open unit is written to a fresh erase block beside its old one. Closing it brings both
 //! together: nothing is left to do if everything was written anew; otherwise the pages that still
-//! are in the old block are copied behind.
+//! are in the old block are copied after that.
 
 use super::pages::Pages;
 use super::pool::Pool;
@@ -32,7 +32,7 @@ struct Open {
     fresh: Pages,
     /// Random writing: how many pages of the fresh block are programmed.
     used: u64,
-    /// Linear writing: the page behind the last one written.
+    /// Linear writing: the page after the last one written.
     next: u64,
 }
 
@@ -144,7 +144,7 @@ impl Units {
         }
     }
 
-    /// What is left in the old block goes behind the log, if there is room; else log and old block
+    /// What is left in the old block goes after the log, if there is room; else log and old block
     /// are copied into a third.
     fn merge(&mut self, open: &Open) -> u64 {
         let base = open.unit * self.pages_per_unit;

@@ -1,4 +1,4 @@
-//! Who uses a mount or a device, and their end.
+//! The processes that use a mount or a device, and their end.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -30,7 +30,7 @@ pub enum Event {
 /// What SIGHUP means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hangup {
-    /// The terminal is gone, and so is whoever wanted the mount.
+    /// The terminal is gone, and with it the user who wanted the mount.
     Ends,
     /// What it means to a daemon: the cleaner's settings are to be read again.
     Reloads,
