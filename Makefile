@@ -91,7 +91,7 @@ lab:
 
 lint:
 	$(CARGO) fmt --all --check
-	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
+	$(CARGO) fmt --check --manifest-path tools/fuzz/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p nilfs-sim --features shuttle --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
