@@ -443,31 +443,31 @@ fn resizing_asks_first_and_tells_what_it_does() {
     let before = fs::read(&volume.image).unwrap();
     let plan = format!(
         "Partition size = {size} bytes.\n\
-         Shrink the filesystem size from {size} bytes to 1048576 bytes.\n\
-         17 segments will be truncated from segnum 15.\n",
+         Shrink the filesystem size from {size} bytes to 1228800 bytes.\n\
+         14 segments will be truncated from segnum 18.\n",
         size = common::VOLUME_SIZE
     );
     let question = "Do you wish to proceed (y/N)? ";
     for answer in ["", "\n", "n\n"] {
-        let said = complaint(tool_with_input("nilfs-resize", [image, "1M"], answer), 1);
+        let said = complaint(tool_with_input("nilfs-resize", [image, "1200K"], answer), 1);
         assert_eq!(said, format!("{plan}{question}Aborted.\n"));
     }
     assert_eq!(fs::read(&volume.image).unwrap(), before);
-    let outcome = tool_with_input("nilfs-resize", [image, "1048600"], "y\n");
+    let outcome = tool_with_input("nilfs-resize", [image, "1228900"], "y\n");
     let said = format!(
-        "size 1048600 is not aligned to sector size. truncated to 1048576.\n\
+        "size 1228900 is not aligned to sector size. truncated to 1228800.\n\
          {plan}{question}Done.\n"
     );
     assert_eq!((outcome.code, outcome.stderr), (Some(0), said));
     volume.nilfs("check --all IMAGE").output();
 
-    let said = run(&volume, "nilfs-resize IMAGE 1M").stderr;
+    let said = run(&volume, "nilfs-resize IMAGE 1200K").stderr;
     let fits = "No need to resize the filesystem on IMAGE.\nIt already fits the device.\n";
     assert_eq!(said, fits.replace("IMAGE", image));
     fs::File::options().write(true).open(image).unwrap().set_len(1 << 21).unwrap();
     let outcome = run(&volume, "nilfs-resize --yes IMAGE");
     let said = "Partition size = 2097152 bytes.\n\
-        Extend the filesystem size from 1048576 bytes to 2097152 bytes.\nDone.\n";
+        Extend the filesystem size from 1228800 bytes to 2097152 bytes.\nDone.\n";
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), said));
     volume.nilfs("check --all IMAGE").output();
 }
