@@ -305,11 +305,40 @@ fn overwrite_until_full(place: &Place) {
     assert!(full, "nothing that the past may need is written again");
 }
 
+/// A mount of the past kept the cleaner from working, so that a busy volume ended in ENOSPC.
+#[test]
+fn the_past_is_mounted_through_the_present_whose_cleaner_works_on() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    mount("rw,pp=0", &volume, &place).output();
+    let past = directory_beside(&volume, "past");
+    let before = volume.before_deletion;
+    mount_on(&past, &format!("ro,cp={before}"), &volume).output();
+    for round in 0..8 {
+        fs::write(place.dir.join("large"), vec![round; 500_000]).unwrap();
+        File::open(place.dir.join("large")).unwrap().sync_all().unwrap();
+        assert_eq!(fs::read_to_string(past.join("gone")).unwrap(), "it was here\n");
+    }
+    nilfs([Path::new("clean"), &place.dir]).output();
+    assert_eq!(fs::read_to_string(past.join("gone")).unwrap(), "it was here\n");
+    assert!(fs::write(past.join("new"), "").is_err());
+    let status = nilfs([Path::new("status"), &past]).output();
+    assert!(status.contains(&format!("checkpoint shown      {before}\n")), "{status}");
+    let refused = nilfs([Path::new("snapshot"), Path::new("create"), &past]).sentence(1);
+    assert!(refused.contains("a checkpoint of the past is mounted here"), "{refused}");
+    // The present ends after its past.
+    assert!(nilfs([Path::new("umount"), &place.dir]).sentence(5).contains("is in use"));
+    nilfs([Path::new("umount"), &past]).output();
+    place.umount().output();
+    volume.nilfs("check --all IMAGE").output();
+}
+
+/// Where the door to the past is shut, it is read from the device.
 #[test]
 fn the_past_can_be_mounted_beside_a_writer_and_stays_whatever_he_does() {
     let volume = common::volume();
     let place = Place::new(&volume);
-    mount("rw,pp=0", &volume, &place).output();
+    mount("rw,pp=0,past=off", &volume, &place).output();
     let past = directory_beside(&volume, "past");
     let before = volume.before_deletion;
     mount_on(&past, &format!("ro,cp={before}"), &volume).output();
@@ -335,14 +364,14 @@ fn the_past_can_be_mounted_beside_a_writer_and_stays_whatever_he_does() {
 fn the_next_writer_is_let_in_and_leaves_the_past_where_it_is() {
     let volume = common::volume();
     let place = Place::new(&volume);
-    mount("rw,pp=0", &volume, &place).output();
+    mount("rw,pp=0,past=off", &volume, &place).output();
     let past = directory_beside(&volume, "past");
     let options = format!("ro,cp={}", volume.before_deletion);
     mount_on(&past, &options, &volume).output();
     fs::write(place.dir.join("large"), vec![1; 300_000]).unwrap();
     place.umount().output();
 
-    mount("rw,pp=0", &volume, &place).output();
+    mount("rw,pp=0,past=off", &volume, &place).output();
     overwrite_until_full(&place);
     assert_eq!(fs::read_to_string(past.join("gone")).unwrap(), "it was here\n");
     nilfs([Path::new("umount"), &past]).output();

@@ -13,9 +13,9 @@ use nilfs_engine::{
 use rustix::io::Errno;
 
 use super::requests::{
-    AdminRequest, Defragment, DeleteCheckpoints, GetMetrics, GetPowers, GetResize, GetStatus,
-    GetUsage, MakeCheckpoint, OrderCleaner, Powers, ReloadSettings, Remount, Resizing, SetSnapshot,
-    StartResize, Trim,
+    AdminRequest, Defragment, DeleteCheckpoints, GetMetrics, GetPowers, GetProcess, GetResize,
+    GetStatus, GetUsage, MakeCheckpoint, OrderCleaner, Powers, Process, ReloadSettings, Remount,
+    Resizing, SetSnapshot, StartResize, Trim,
 };
 use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
@@ -56,6 +56,11 @@ impl Client {
     /// What the mount does not show of a file of the past.
     pub fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {
         self.ask(&GetPowers { cno, ino })
+    }
+
+    /// The process that serves the mount.
+    pub fn process(&self) -> Result<Process, Refusal> {
+        self.ask(&GetProcess {})
     }
 
     fn ask<R: AdminRequest>(&self, request: &R) -> Result<R::Reply, Refusal> {

@@ -49,6 +49,7 @@ pub(super) const ALL: &[Known] = &[
     Known::new::<GetResize>(),
     Known::new::<Defragment>(),
     Known::new::<GetPowers>(),
+    Known::new::<GetProcess>(),
 ];
 
 /// The reply if there is nothing to be said but that it was done.
@@ -330,5 +331,26 @@ impl AdminRequest for GetPowers {
 
     fn serve(self, server: &Server) -> Result<Powers, Refusal> {
         server.mount.powers(self.cno, self.ino)
+    }
+}
+
+/// Tells which process serves the mount.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetProcess {}
+
+/// The process that serves a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number, where it runs.
+    pub pid: i32,
+}
+
+impl AdminRequest for GetProcess {
+    const NAME: &'static str = "process";
+    const IS_HARMLESS: bool = true;
+    type Reply = Process;
+
+    fn serve(self, _: &Server) -> Result<Process, Refusal> {
+        Ok(Process { pid: rustix::process::getpid().as_raw_nonzero().get() })
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -14,7 +15,10 @@ use nilfs_engine::{Loss, Volume};
 use nilfs_fuse::Mounted;
 use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::superblock::{STATE_ERROR, STATE_VALID};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::Timespec;
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::administration::{Administration, is_believable, mounts_of};
 use crate::control::Client;
@@ -99,10 +103,14 @@ fn unmount(dir: &Path) -> anyhow::Result<()> {
     let volume = File::open(&mounted.source);
     let written = !mounted.is_read_only();
     let loss = if written { write_out(dir) } else { None };
+    let process = if written { None } else { serving_process(dir) };
     nilfs_fuse::unmount(dir)?;
     let source = mounted.source.display();
     let volume =
         volume.with_context(|| format!("unmounted, but cannot see when {source} is clean"))?;
+    if let Some(process) = process {
+        wait_for_end(&process);
+    }
     wait_for_release(&volume, written)
         .with_context(|| format!("unmounted, but cannot wait for {source}"))?;
     match loss {
@@ -163,6 +171,20 @@ fn absolute(dir: &Path) -> io::Result<PathBuf> {
         }
         result => result,
     }
+}
+
+/// The process that serves a mount, if it can be seen from here.
+fn serving_process(dir: &Path) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(Client::new(dir).process().ok()?.pid)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Waits until a process has ended: that of a read-only mount may still use the mount through which it
+/// reads. If its number means another process here, that is not waited for for ever.
+fn wait_for_end(process: &OwnedFd) {
+    const MOST: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+    let mut ended = [PollFd::new(process, PollFlags::IN)];
+    let _ = poll(&mut ended, Some(&MOST));
 }
 
 /// Waits until nobody writes to the volume, if it was `written` through this mount. One who reads
