@@ -1,4 +1,4 @@
-//! Opening a device or image that somebody else may just be letting go of.
+//! Opening a device or image that another process may just be letting go of.
 //!
 //! Where umount(8) does not wait, the process that served a volume goes on for a while: it writes
 //! what is left. The next program that wants the volume waits for it.
@@ -14,7 +14,7 @@ use crate::administration::mount_of;
 use crate::exit::{Failure, Status};
 use crate::output::say;
 
-/// How long one may have a device who does not say that it is letting go of it: a process of ours
+/// How long to wait for a process that does not say that it is letting go of the device: one of ours
 /// that has not noticed yet that its volume is unmounted, or one that looks at every new device.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Processes that let go of a device by themselves, if it is not mounted.
 const PASSING: [&str; 3] = ["nilfs", "(udev-worker)", "systemd-udevd"];
 
-/// Opens a device or image, as [`FileDevice::open`] does, when nobody is letting go of it any more.
+/// Opens a device or image, as [`FileDevice::open`] does, once nobody is letting go of it any more.
 ///
 /// # Errors
 /// See [`OpenError`]; one that is mounted is in use, with the name of the directory.

@@ -24,7 +24,7 @@ pub enum Status {
     NotAVolume = 3,
     /// The device or image cannot be opened.
     CannotOpen = 4,
-    /// Somebody else has it.
+    /// It is in use.
     Busy = 5,
     /// Data would be overwritten.
     Refused = 6,
@@ -96,7 +96,7 @@ fn in_words(text: &str) -> String {
         .replace("number too large to fit in target type", "the number is too large")
 }
 
-/// Prints why the command failed and returns its exit code.
+/// Prints why the command failed, and returns its exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;

@@ -17,7 +17,7 @@ pub fn give_back() {
 /// The files that limit the memory of a control group, of both versions of control groups.
 const LIMITS: [&str; 3] = ["memory.max", "memory.high", "memory.limit_in_bytes"];
 
-/// Bytes that this process may use beside those that it uses already.
+/// Bytes that this process may use in addition to those that it uses already.
 pub fn available() -> u64 {
     let machine = rustix::system::sysinfo();
     let machine = machine.totalram as u64 * u64::from(machine.mem_unit);

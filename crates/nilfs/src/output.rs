@@ -31,7 +31,7 @@ impl Write for Out {
     }
 }
 
-/// Why results did not reach the reader.
+/// Why results could not be printed.
 #[derive(Debug)]
 pub struct OutputError(io::Error);
 

@@ -38,7 +38,7 @@ impl Signature {
     }
 }
 
-/// Names what a device or image holds, or returns `None` if it seems to be empty.
+/// Returns what a device or image holds, or `None` if it seems to be empty.
 pub fn find(path: &Path) -> anyhow::Result<Option<Signature>> {
     for program in BLKID {
         match ask_blkid(program, path) {

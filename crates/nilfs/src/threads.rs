@@ -49,7 +49,7 @@ thread_local! {
 pub fn abort_on_panic() {
     std::panic::set_hook(Box::new(|panic: &PanicHookInfo<'_>| {
         if ASIDE.get() {
-            return tracing::error!("nilfs has a bug, beside the file system: {panic}");
+            return tracing::error!("nilfs has a bug outside the file system: {panic}");
         }
         tracing::error!("nilfs has a bug and must stop: {panic}");
         say!("nilfs has a bug and must stop: {panic}");

@@ -462,7 +462,7 @@ fn a_remount_that_cannot_be_leaves_everything_as_it_was() {
     mount("ro", &volume, &place).output();
     remount("remount,ro", &place).output();
     let sentence = remount("remount,rw", &place).sentence(1);
-    assert!(sentence.contains("it was mounted so"), "{sentence}");
+    assert!(sentence.contains("it was mounted read-only; unmount it"), "{sentence}");
     place.umount().output();
 }
 

@@ -177,7 +177,7 @@ impl Filesystem {
     /// As [`Filesystem::sync`]; and the volume is just being resized, or was never writable.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
         let Some(log) = &self.log else {
-            let reason = "it was mounted so; unmount it and mount it again".into();
+            let reason = "it was mounted read-only; unmount it and mount it again".into();
             return if read_only { Ok(()) } else { Err(Error::ReadOnly { reason }) };
         };
         let Some(_no_resize) = self.resizing.try_lock() else {

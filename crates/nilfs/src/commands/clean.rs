@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(short = 'p', long, value_name = "PERIOD", value_parser = config::interval,
         conflicts_with = "action")]
     protection_period: Option<Duration>,
-    /// Leave segments alone in which less can be reclaimed: blocks, or a share of the segment
+    /// Leave segments alone if less can be reclaimed from them: blocks, or a share of the segment
     #[arg(short = 'm', long, value_name = "AMOUNT", value_parser = config::amount,
         conflicts_with = "action")]
     min_reclaimable: Option<Amount>,
@@ -71,7 +71,7 @@ struct Action {
     /// Go on after a pause
     #[arg(long)]
     resume: bool,
-    /// End a run that somebody has asked for
+    /// End a run that was asked for
     #[arg(long)]
     stop: bool,
 }

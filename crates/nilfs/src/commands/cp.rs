@@ -26,9 +26,9 @@ const COPY_BYTES: usize = 1 << 20;
 
 /// Copy files out of a volume
 ///
-/// Holes stay holes. What cannot be copied is named, and the rest is copied all the same. A copy gets
-/// its name when it is complete, in place of a file that had it before: an interrupted copy leaves no
-/// part of a file.
+/// Holes stay holes. A file that cannot be copied is named, and the others are copied all the same. A
+/// copy gets its name when it is complete, and replaces the file that had it before: an interrupted
+/// copy leaves no part of a file.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "nilfs cp [OPTIONS] <DEVICE> <PATH>... <DESTINATION>\n       \
                       nilfs cp [OPTIONS] <PATH>... <DESTINATION>")]

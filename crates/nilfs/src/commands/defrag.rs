@@ -32,7 +32,7 @@ Examples:
 
 A SIZE is in bytes, or has a binary unit, such as 64M.")]
 pub struct Args {
-    /// Move no more than this; a file that is larger than what is left of it is left alone
+    /// Move no more than this; a file that is larger than the rest of it is left alone
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     budget: Option<u64>,
     /// Also everything that is in directories

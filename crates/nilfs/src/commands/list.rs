@@ -17,8 +17,8 @@ Examples:
   nilfs list
   nilfs list --json | jq -r '.[].directory'
 
-ACCESS is ro or rw. CHECKPOINT is the one that a read-only mount shows, USER who serves the mount.
-Mounts of other users than the superuser are only asked for it by themselves.")]
+ACCESS is ro or rw. CHECKPOINT is the one that a read-only mount shows, USER the user who serves the
+mount. Of the mounts of other users only the superuser's are asked for their checkpoint.")]
 pub struct Args {
     /// Print JSON
     #[arg(long)]

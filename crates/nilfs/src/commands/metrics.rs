@@ -11,7 +11,7 @@ use crate::administration::Target;
 use crate::metrics::Operation;
 use crate::output;
 
-/// Print what is counted while a volume is mounted, as Prometheus reads it
+/// Print the counters of a mounted volume in the format of Prometheus
 ///
 /// A mount with -o metrics=127.0.0.1:9321 offers the same at http://127.0.0.1:9321/metrics.
 #[derive(Debug, clap::Args)]

@@ -51,7 +51,7 @@ pub struct Args {
     /// Identity of the volume; random if left out
     #[arg(short = 'U', long, value_name = "UUID", value_parser = names::parse_uuid)]
     uuid: Option<Uuid>,
-    /// Create an image file of this size first, such as 512M or 4G, for nobody but its owner
+    /// Create an image file of this size first, such as 512M or 4G, that only its owner may read
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
     /// Overwrite whatever is on the device
@@ -63,7 +63,7 @@ pub struct Args {
     /// Keep unused blocks allocated: no discard, no holes
     #[arg(short = 'K', long)]
     nodiscard: bool,
-    /// Owner of the root directory; whoever runs the command if left out
+    /// Owner of the root directory; the user who runs the command if left out
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     owner: Option<(u32, u32)>,
     /// Time of creation in seconds since 1970; now if left out

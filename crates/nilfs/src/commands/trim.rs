@@ -28,7 +28,7 @@ pub struct Args {
     /// End at this byte of the volume, instead of its end
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     to: Option<u64>,
-    /// Leave runs alone that are shorter
+    /// Leave shorter runs alone
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "0")]
     minimum: u64,
     /// Print JSON

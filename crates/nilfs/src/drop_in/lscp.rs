@@ -22,7 +22,7 @@ List the checkpoints of a NILFS2 volume.
   -r, --reverse            the newest first
   -s, --snapshot           snapshots only
   -i, --index=CNO          start with this checkpoint
-  -n, --lines=N            at most so many
+  -n, --lines=N            at most N lines
   -h, --help               this help
   -V, --version            the version
 ",

@@ -22,7 +22,7 @@ List the segments of a NILFS2 volume.
   -a, --all                        clean segments too
   -i, --index=SEGNUM               start with this segment
   -l, --latest-usage               count the blocks that are still needed
-  -n, --lines=N                    at most so many
+  -n, --lines=N                    at most N lines
   -p, --protection-period=PERIOD   with -l: blocks of younger checkpoints are needed, too
   -h, --help                       this help
   -V, --version                    the version

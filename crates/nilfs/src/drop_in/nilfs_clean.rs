@@ -33,7 +33,7 @@ Let the cleaner of a NILFS2 volume work now, or give it another order.
   -s, --suspend                        let it rest
   -p, --protection-period=PERIOD       keep checkpoints that are younger
   -m, --min-reclaimable-blocks=N[%]    leave segments alone in which less can be reclaimed
-  -S, --speed=COUNT[/SECONDS]          clean so many segments, then pause
+  -S, --speed=COUNT[/SECONDS]          clean COUNT segments, then pause
   -v, --verbose                        accepted without effect
   -h, --help                           this help
   -V, --version                        the version
