@@ -52,7 +52,7 @@ pub struct Mounting {
     pub protection: u64,
     /// They are not, even if there is none.
     pub hard_protection: bool,
-    /// Which segments the cleaner takes first when it works by itself, see [`Subject::rest`].
+    /// Which segments the cleaner takes first when it works by itself, see `rest`.
     pub policy: Policy,
     /// Whether segments that become free are discarded.
     pub discard: bool,
