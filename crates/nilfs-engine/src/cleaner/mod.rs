@@ -37,7 +37,7 @@ use self::step::StepState;
 use crate::commit::{Effects, MetadataChanges, MetadataOutcome};
 use crate::error::Result;
 use crate::fs::space::Space;
-use crate::host::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::host::atomic::AtomicBool;
 use crate::host::{Condvar, Mutex, MutexGuard, Rank};
 use crate::log::segment_writer::SegmentWriter;
 use crate::store::Store;
@@ -116,8 +116,6 @@ pub(crate) struct Cleaner {
     totals: Mutex<CleanerTotals>,
     gathering: Mutex<()>,
     live_blocks: Mutex<Tracking>,
-    /// How often a snapshot was made or given up, or a tree opened.
-    snapshot_changes: AtomicU64,
     /// The last step was not done, because another process was reading.
     held_up: AtomicBool,
 }
@@ -144,7 +142,6 @@ impl Cleaner {
             totals: Mutex::new(Rank::CleanerTotals, CleanerTotals::default()),
             gathering: Mutex::new(Rank::CleanerGathering, ()),
             live_blocks: Mutex::new(Rank::LiveBlocks, Tracking::default()),
-            snapshot_changes: AtomicU64::new(0),
             held_up: AtomicBool::new(false),
         }
     }
@@ -202,18 +199,6 @@ impl Cleaner {
     /// name as the next, is `end` or comes after.
     pub(crate) fn leave_segments_from(&self, end: SegNum) {
         self.work.lock().leave_segments_from(end);
-    }
-
-    /// A snapshot is about to be made or given up, or a checkpoint is looked at from now on: a step
-    /// that is under way may have chosen what that needs, and begins anew. Called by the thread that
-    /// has the log.
-    pub(crate) fn snapshots_change(&self) {
-        self.snapshot_changes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How often that was, for a thread that has the log.
-    fn snapshot_changes(&self) -> u64 {
-        self.snapshot_changes.load(Ordering::Relaxed)
     }
 }
 

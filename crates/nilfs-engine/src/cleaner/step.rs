@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nilfs_ondisk::{SegNum, Seq};
+use nilfs_ondisk::{Cno, SegNum, Seq};
 
 use super::Cleaning;
 use super::live_blocks::{LiveBlocks, Tracking};
@@ -89,13 +89,14 @@ struct Survey<'a> {
 }
 
 /// What a step works on, chosen while the log was locked.
-struct Selection {
+pub(super) struct Selection {
     victims: Vec<Candidate>,
     candidates: u64,
     protection: Protection,
     dat: Arc<Dat>,
     needed_from: Seq,
-    snapshot_changes: u64,
+    /// The newest checkpoint: what it had is moved, not given up.
+    newest: Cno,
 }
 
 /// When content was last modified.
@@ -181,8 +182,7 @@ impl Cleaning<'_> {
             return Ok(Step { candidates: selection.candidates, ..Step::default() });
         }
         let moved = blocks.len() as u64;
-        let valid = Some(selection.snapshot_changes);
-        let freed = self.finish_step(&mut work, valid, found.changes, moves)?;
+        let freed = self.finish_step(&mut work, Some(&selection), found.changes, moves)?;
         self.wait_for_readers();
         let gained = self.writable_blocks(&work).saturating_sub(before);
         Ok(Step { freed, gained, moved, candidates: selection.candidates })
@@ -320,7 +320,7 @@ impl Cleaning<'_> {
             protection,
             dat: Arc::clone(&log.base().dat),
             needed_from: log.oldest_named(),
-            snapshot_changes: self.cleaner.snapshot_changes(),
+            newest: log.cno(),
         }))
     }
 
@@ -397,15 +397,15 @@ impl Cleaning<'_> {
     }
 
     /// Commits what was prepared, and takes the victims out of use. Returns the number of these; none
-    /// if there was no room, or the snapshots have changed since they were counted: one may have
-    /// been made of a checkpoint that was about to be given up.
+    /// if there was no room, or a checkpoint that was about to be given up is needed now: it has become
+    /// a snapshot, or is looked at.
     ///
     /// While programs wait for their fsyncs, this is done in parts, so that none of them keeps the
     /// log for long.
     pub(super) fn finish_step(
         &self,
         work: &mut StepState,
-        snapshot_changes: Option<u64>,
+        selection: Option<&Selection>,
         mut changes: MetadataChanges,
         moves: Moves,
     ) -> Result<u64> {
@@ -418,7 +418,7 @@ impl Cleaning<'_> {
             let part = if in_parts { changes.split_part(PART_BLOCKS) } else { None };
             let started = Instant::now();
             let mut log = self.volume.writable_log()?;
-            if snapshot_changes.is_some_and(|count| self.cleaner.snapshot_changes() != count) {
+            if selection.is_some_and(|selection| !self.still_holds(selection)) {
                 self.unclaim(&mut log, &moves);
                 return Ok(0);
             }
@@ -470,6 +470,16 @@ impl Cleaning<'_> {
             totals.checkpoints_deleted += deleted;
         });
         Ok(freed)
+    }
+
+    /// Whether nothing is needed now that a step was about to give up. For a thread that has the log.
+    fn still_holds(&self, selection: &Selection) -> bool {
+        let Selection { protection, newest, .. } = selection;
+        let is_kept =
+            |cno: &Cno| *cno >= protection.from || *cno >= *newest || protection.kept.contains(cno);
+        let mut known = self.cleaner.live_blocks();
+        let snapshots = known.ready().map(|known| known.snapshots.iter().all(is_kept));
+        snapshots.unwrap_or(false) && self.volume.kept_checkpoints().iter().all(is_kept)
     }
 
     /// Flushes, so that what was cleaned can be written again, without keeping the log from others.

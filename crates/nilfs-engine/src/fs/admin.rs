@@ -63,7 +63,6 @@ impl Filesystem {
         if self.is_snapshot(&log, cno)? == snapshot {
             return Ok(());
         }
-        self.cleaner.snapshots_change();
         let changes =
             MetadataChanges { snapshots: vec![(cno, snapshot)], ..MetadataChanges::default() };
         self.change_metadata(&mut log, &changes).map(|_| ())
@@ -83,10 +82,8 @@ impl Filesystem {
         let log = log.lock();
         let cpfile = root_of(&log.base().super_root.cpfile)?;
         let cno = cno.unwrap_or(log.cno());
-        let tree = self.trees.open(log.source(), &cpfile, cno)?;
-        // A step that is under way may have chosen what it needs; it begins anew.
-        self.cleaner.snapshots_change();
-        Ok(tree)
+        // A step of the cleaner that is about to give it up looks again when it has the log.
+        self.trees.open(log.source(), &cpfile, cno)
     }
 
     /// The checkpoints from `from` on, ascending, at most `limit`.
@@ -106,8 +103,6 @@ impl Filesystem {
     fn pin(&self, cno: Cno) -> Result<Kept> {
         let log = self.writable_log()?;
         self.is_snapshot(&log, cno)?;
-        // A step that is under way may have chosen it; it begins anew.
-        self.cleaner.snapshots_change();
         Ok(self.trees.keep(cno))
     }
 
