@@ -1,10 +1,12 @@
 //! Another process that reads the volume finds what it looks for, whatever is cleaned meanwhile.
 
+#![allow(clippy::disallowed_types, reason = "the engine's locks are for the engine")]
+
 mod common;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use common::{check, make, parameters, pattern};
@@ -21,6 +23,8 @@ struct Visited {
     below: MemoryDevice,
     /// Whether another process reads.
     visitor: AtomicBool,
+    /// What happens when the next log is written.
+    at_log: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Device for Visited {
@@ -37,6 +41,11 @@ impl Device for Visited {
     }
 
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+        // A superblock is one block.
+        if pieces.iter().map(|piece| piece.len()).sum::<usize>() > BLOCK {
+            let happens = self.at_log.lock().unwrap_or_else(PoisonError::into_inner).take();
+            happens.into_iter().for_each(|happens| happens());
+        }
         self.below.write_at(offset, pieces)
     }
 
@@ -59,7 +68,7 @@ fn volume() -> Arc<Visited> {
     let mut parameters = parameters(BLOCK as u64);
     parameters.blocks_per_segment = PER_SEGMENT as u32;
     format(&below, &parameters).unwrap();
-    Arc::new(Visited { below, visitor: AtomicBool::new(false) })
+    Arc::new(Visited { below, visitor: AtomicBool::new(false), at_log: Mutex::default() })
 }
 
 fn mount(device: &Arc<Visited>) -> Arc<Filesystem> {
@@ -93,6 +102,48 @@ fn no_segment_becomes_clean_on_the_device_while_another_process_reads() {
     fs.sync().unwrap();
     assert!(clean() > before);
     drop((warm, root));
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
+/// The cleaner has chosen what to give up, and is about to commit that, when somebody looks.
+#[test]
+fn a_checkpoint_that_is_opened_while_it_is_being_cleaned_away_stays() {
+    let device = volume();
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let (stays, changes) = (make(&fs, &root, "stays"), make(&fs, &root, "changes"));
+    for nth in 0..40 {
+        let at = nth * 5 * BLOCK as u64;
+        fs.write(&stays, at, &pattern(1, 5 * BLOCK)).unwrap();
+        fs.write(&changes, at, &pattern(2, 5 * BLOCK)).unwrap();
+        fs.commit().unwrap();
+    }
+    let old = fs.checkpoint_now().unwrap();
+    let expected = common::content(&fs, &changes);
+    fs.write(&changes, 0, &pattern(3, 200 * BLOCK)).unwrap();
+    drop((stays, changes, root));
+    // Nothing is left to be committed, so the first log is that of what is moved.
+    fs.unmount().unwrap();
+    let fs = mount(&device);
+    let changes = fs.lookup(&fs.root().unwrap().inode, b"changes").unwrap().inode;
+    let opened = Arc::new(Mutex::new(None));
+    let (looking, seen) = (Arc::clone(&fs), Arc::clone(&opened));
+    let look = move || *seen.lock().unwrap() = Some(looking.tree(Some(old)).unwrap());
+    *device.at_log.lock().unwrap() = Some(Box::new(look));
+    let run = ManualRun { min_reclaimable: Some(Amount::Count(1)), ..ManualRun::default() };
+    fs.clean(&run).unwrap();
+    let tree = opened.lock().unwrap().take().expect("the step has moved something");
+    for round in 0..8 {
+        fs.write(&changes, 0, &pattern(round, 200 * BLOCK)).unwrap();
+        fs.sync().unwrap();
+        fs.clean(&run).unwrap();
+    }
+    let file = tree.lookup(&tree.root().unwrap(), b"changes").unwrap();
+    let mut content = vec![0; expected.len()];
+    tree.read(&file, 0, &mut content).unwrap();
+    assert!(content == expected, "what was looked at was given up");
+    drop((tree, changes));
     fs.unmount().unwrap();
     check(&*device);
 }
