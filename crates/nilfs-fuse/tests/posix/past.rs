@@ -42,6 +42,10 @@ fn a_directory_shows_what_was_in_it_at_each_checkpoint() {
     assert_eq!(fs::read(at(&dir, first).join("file")).unwrap(), b"first");
     assert_eq!(names(&at(&dir, second)), ["below", "file", "link"]);
     assert_eq!(fs::read(at(&dir, second).join("link")).unwrap(), b"second, and longer");
+    // By the short name, too.
+    let short = dir.join(format!(".checkpoints/cp{first}"));
+    assert_eq!(fs::read(short.join("file")).unwrap(), b"first");
+    assert_eq!(fs::canonicalize(&short).unwrap(), fs::canonicalize(at(&dir, first)).unwrap());
     // From above, too.
     let from_root = at(&world.path(""), first).join("dir/file");
     assert_eq!(fs::read(from_root).unwrap(), b"first");
@@ -151,5 +155,5 @@ fn a_file_of_that_name_comes_before_the_door_and_without_the_option_there_is_non
     assert_eq!(names(&plain.path("")), [".checkpoints"]);
     world.remount();
     assert!(world.path(".checkpoints").exists());
-    assert_eq!(errno(open(&world.path(".checkpoints/cp1"), OFlags::RDONLY)), Errno::NOENT);
+    assert_eq!(errno(open(&world.path(".checkpoints/cp999"), OFlags::RDONLY)), Errno::NOENT);
 }
