@@ -69,7 +69,7 @@ stop:
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) test --workspace --lib --bins $(QUICK_TESTS:%=--test %)
+	$(CARGO) test --workspace --no-fail-fast --lib --bins $(QUICK_TESTS:%=--test %)
 	$(CARGO) test --workspace --doc
 
 test:
