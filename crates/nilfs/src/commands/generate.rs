@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::ValueEnum;
 
-use super::mount_option_table;
+use super::mount_options;
 use crate::config::SETTINGS;
 use crate::{completions, definition, manual};
 
@@ -71,7 +71,7 @@ fn completions(directory: &Path) -> anyhow::Result<()> {
 
 /// The tables of the documentation, under the names of their pages.
 fn tables(directory: &Path) -> anyhow::Result<()> {
-    fs::write(directory.join("mounting.md"), mount_option_table())?;
+    fs::write(directory.join("mounting.md"), mount_options::table())?;
     fs::write(directory.join("cleaning.md"), definition::setting_table(SETTINGS))?;
     Ok(())
 }

@@ -24,4 +24,4 @@ pub mod status;
 pub mod trim;
 pub mod tune;
 
-pub use mount::{mount_option_table, mount_options};
+pub use mount::options as mount_options;

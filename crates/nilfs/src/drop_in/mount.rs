@@ -13,6 +13,7 @@ use anyhow::Context;
 use super::words::{Word, Words};
 use super::{Ended, Tool, volume};
 use crate::administration;
+use crate::commands::mount_options;
 use crate::exit::Status;
 use crate::output::say;
 
@@ -103,9 +104,11 @@ fn mount(tool: &Tool, device: &Path, dir: &Path, options: &Options) -> anyhow::R
         tool.complain(format_args!("device {} not accessible: {why}", device.display()));
         return failed;
     }
+    let lists = options.lists.iter().map(|list| list.to_string_lossy().into_owned());
+    let lists: Vec<_> = lists.collect();
     if tool.name == FOR_NILFS2.name
-        && !is_read_only(options)
-        && !words_of(options).any(|word| word == "remount")
+        && mount_options::access(&lists) != Some(true)
+        && !mount_options::is_remount(&lists)
         && let Some(mounted) = administration::mount_of(device)?
         && !mounted.is_read_only()
     {
@@ -131,17 +134,6 @@ fn mount(tool: &Tool, device: &Path, dir: &Path, options: &Options) -> anyhow::R
     }
 }
 
-/// Whether the last word about it says so.
-fn is_read_only(options: &Options) -> bool {
-    words_of(options).filter(|word| matches!(word.as_str(), "ro" | "rw")).last()
-        == Some("ro".into())
-}
-
-fn words_of(options: &Options) -> impl Iterator<Item = String> {
-    let lists = options.lists.iter().map(|list| list.to_string_lossy());
-    lists.flat_map(|list| list.split(',').map(str::to_owned).collect::<Vec<_>>())
-}
-
 /// Runs `nilfs` with these words, as another process, and lets it speak in the tool's name. Returns
 /// its exit code.
 pub(super) fn nilfs(tool: &Tool, words: &[OsString]) -> anyhow::Result<i32> {
@@ -155,19 +147,4 @@ pub(super) fn nilfs(tool: &Tool, words: &[OsString]) -> anyhow::Result<i32> {
         tool.complain(line.strip_prefix("nilfs: ").unwrap_or(line));
     }
     Ok(output.status.code().unwrap_or(Status::Failed as i32))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_word_decides_about_writing() {
-        let of = |lists: &[&str]| {
-            let lists = lists.iter().map(OsString::from).collect();
-            is_read_only(&Options { lists, ..Options::default() })
-        };
-        assert!(of(&["rw,noatime", "ro"]) && of(&["ro,cp=5"]));
-        assert!(!of(&[]) && !of(&["ro", "rw"]) && !of(&["errors=remount-ro"]));
-    }
 }

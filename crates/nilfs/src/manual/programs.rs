@@ -36,7 +36,7 @@ fn page(tool: &Tool) -> Page {
     let description = notes.description.iter().map(|text| Block::Paragraph((*text).into()));
     page.add("DESCRIPTION", description.collect());
     if tool.name().starts_with("mount.") {
-        add_help(&mut page, &mount_options());
+        add_help(&mut page, &mount_options::help());
     }
     notes.add_to(&mut page);
     page

@@ -9,13 +9,12 @@
 mod attend;
 mod log;
 mod open;
-mod options;
+pub mod options;
 mod past;
 mod remount;
 mod serve;
 mod start;
 mod umount;
 
-pub use options::{help as mount_options, table as mount_option_table};
 pub use start::{MountArgs, mount};
 pub use umount::{UmountArgs, umount};

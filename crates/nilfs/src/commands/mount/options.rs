@@ -237,6 +237,14 @@ mod tests {
     }
 
     #[test]
+    fn the_last_word_decides_about_writing() {
+        let of =
+            |lists: &[&str]| access(&lists.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!((of(&["rw,noatime", "ro"]), of(&["ro,cp=5"])), (Some(true), Some(true)));
+        assert_eq!((of(&["ro", "rw"]), of(&["errors=remount-ro"])), (Some(false), None));
+    }
+
+    #[test]
     fn the_last_of_contradicting_words_counts() {
         assert!(parse("ro,rw,ro").unwrap().engine.read_only);
         assert!(parse("nobarrier,barrier").unwrap().engine.barrier);
