@@ -1,10 +1,11 @@
-//! What a front end reads: the files of a checkpoint, or those of the live file system.
+//! What a front end reads: the files of a checkpoint, or those of the live file system; and the past.
 
-use nilfs_ondisk::{FileBlock, Ino, dirent};
+use nilfs_ondisk::{Cno, FileBlock, Ino, dirent};
 
 use crate::error::{Error, Result};
 use crate::fs::{Attr, DirEntry, Filesystem, Seek, StatFs, total_blocks};
 use crate::tree::{Tree, View};
+use crate::volume::CheckpointInfo;
 
 /// Files that can be read, known by their numbers.
 ///
@@ -71,6 +72,31 @@ pub trait Files: Send + Sync {
     /// # Errors
     /// Damage, a device error.
     fn stat_fs(&self) -> Result<StatFs>;
+}
+
+/// The checkpoints of a volume, each of which can be looked at.
+pub trait Checkpoints: Send + Sync {
+    /// The checkpoints from `from` on, ascending, at most `limit`.
+    ///
+    /// # Errors
+    /// The cpfile cannot be read.
+    fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>>;
+
+    /// The files of a checkpoint; of the newest one if `cno` is `None`.
+    ///
+    /// # Errors
+    /// [`Error::NoCheckpoint`], damage, a device error.
+    fn tree(&self, cno: Option<Cno>) -> Result<Tree>;
+}
+
+impl Checkpoints for Filesystem {
+    fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>> {
+        self.checkpoints(from, limit)
+    }
+
+    fn tree(&self, cno: Option<Cno>) -> Result<Tree> {
+        self.tree(cno)
+    }
 }
 
 /// A checkpoint has all of its files for as long as the tree is there, so holding one takes nothing.

@@ -82,7 +82,8 @@ pub(crate) fn open<D: Device + 'static>(device: &Arc<D>) -> Volume {
 
 /// The owner of the log of a volume without data-sync logs.
 pub(crate) fn writer(volume: &Volume) -> SegmentWriter {
-    SegmentWriter::open(volume, &volume.view(None).unwrap(), false, true, false).unwrap()
+    SegmentWriter::open(volume, &volume.view(volume.found.cno).unwrap(), false, true, false)
+        .unwrap()
 }
 
 /// A block full of one byte.
@@ -102,7 +103,7 @@ pub(crate) fn overwritten(
     for (key, byte) in blocks {
         overlay.insert(FileBlock(key), block(byte));
     }
-    let inode = volume.view(None).unwrap().inode(ino).unwrap();
+    let inode = volume.view(volume.found.cno).unwrap().inode(ino).unwrap();
     let frozen = FrozenInode { ino, inode, overlay, deleted: false };
     Frozen { inodes: vec![Arc::new(frozen)], numbers: BTreeMap::new() }
 }

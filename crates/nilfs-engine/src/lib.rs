@@ -1,8 +1,9 @@
 //! The NILFS2 engine: volumes, checkpoints, files.
 //!
 //! [`Volume`] looks at a volume without mounting it. A [`Tree`] is a checkpoint: its files, read-only,
-//! for as long as somebody looks at them. [`Filesystem`] is a mounted volume: the newest checkpoint with
-//! the changes since on top. ARCHITECTURE.md has the map.
+//! for as long as somebody looks at them. [`Filesystem`] is a volume that is mounted to be written: the
+//! newest checkpoint with the changes since on top. [`ReadOnlyVolume`] is one that is mounted to be
+//! read. ARCHITECTURE.md has the map.
 //!
 //! The engine knows nothing of FUSE, of command lines or of terminals.
 
@@ -23,6 +24,7 @@ mod metafile;
 pub mod mkfs;
 mod overlay;
 mod palloc;
+mod read_only;
 mod recovery;
 mod segments;
 mod store;
@@ -35,7 +37,7 @@ pub use cleaner::options::{
     RunProgress, SnapshotUsage, Speed, Status, Usage,
 };
 pub use error::{Error, Result};
-pub use files::Files;
+pub use files::{Checkpoints, Files};
 pub use fs::admin::DeletedCheckpoints;
 pub use fs::defragment::Defragmented;
 pub use fs::resize::ResizeProgress;
@@ -49,6 +51,7 @@ pub use host::{sleep, world};
 pub use log::reader::Log;
 pub use nilfs_ondisk::inode::{DeviceCode, FileType};
 pub use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum};
+pub use read_only::{ReadOnlyOptions, ReadOnlyVolume};
 pub use tree::Tree;
 pub use volume::{CheckpointInfo, SegmentInfo, SegmentLife, Volume};
 

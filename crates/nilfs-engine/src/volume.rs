@@ -19,7 +19,7 @@ use crate::log::reader::{self, Log};
 use crate::recovery::{self, LogScan};
 use crate::store::Store;
 use crate::superblocks::{self, Superblocks};
-use crate::tree::{Era, Shared, Tree, TreeRoot, View};
+use crate::tree::{Era, Recovered, Shared, Tree, TreeRoot, View};
 use crate::{checkpoints, segments};
 
 /// A volume, opened for looking.
@@ -34,10 +34,13 @@ pub struct Volume {
     pub(crate) dat: Arc<Dat>,
     /// What its trees share, once one is open.
     shared: OnceLock<Arc<Shared>>,
+    /// Memory for the names of their large directories, in bytes.
+    names_limit: usize,
 }
 
-/// Memory for the names of large directories in the trees of a volume, in bytes.
-const NAMES_BYTES: usize = 32 << 20;
+/// Memory for the names of large directories in the trees of a volume, in bytes, unless somebody says
+/// otherwise.
+const NAMES_LIMIT: usize = 32 << 20;
 
 /// A checkpoint, as a list of checkpoints shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +121,15 @@ impl Volume {
             super_root,
             dat,
             shared: OnceLock::new(),
+            names_limit: NAMES_LIMIT,
         })
+    }
+
+    /// Keeps what can be read again in so many bytes of memory, half of them for blocks of metadata and
+    /// half for the names of directories. Trees that are open already are not affected.
+    pub(crate) fn set_cache_limit(&mut self, bytes: u64) {
+        self.store.set_cache_limit(bytes / 2);
+        self.names_limit = usize::try_from(bytes / 2).unwrap_or(usize::MAX);
     }
 
     /// The superblock that led to the newest checkpoint.
@@ -227,7 +238,8 @@ impl Volume {
     }
 
     /// The files of a checkpoint; of the newest one if `cno` is `None`. What data-sync logs have made
-    /// durable since, on a volume that was not closed cleanly, is not there.
+    /// durable since, on a volume that was not closed cleanly, is not there; see
+    /// [`Volume::recovered_tree`].
     ///
     /// # Errors
     /// [`Error::NoCheckpoint`], damage, a device error.
@@ -235,20 +247,33 @@ impl Volume {
         let shared = match self.shared.get() {
             Some(shared) => Arc::clone(shared),
             None => {
-                let shared = Shared::new(self.view(None)?, NAMES_BYTES);
+                let shared = Shared::new(self.view(self.found.cno)?, self.names_limit);
                 Arc::clone(self.shared.get_or_init(|| shared))
             }
         };
         shared.open(self.source(), &self.cpfile()?, cno.unwrap_or(self.found.cno))
     }
 
+    /// The files of the newest checkpoint with what data-sync logs have made durable since, if the
+    /// volume was not closed cleanly: what a writable mount would recover.
+    ///
+    /// # Errors
+    /// Damage, a device error.
+    pub fn recovered_tree(&self) -> Result<Tree> {
+        let tree = self.tree(None)?;
+        let salvaged = recovery::salvage(&self.store, &self.found)?;
+        let (geometry, newest) = (self.geometry(), self.found.newest.segment);
+        let stays = |block| geometry.segment_of(block) == newest;
+        let recovered = Recovered::new(&tree.view(), &salvaged, stays)?;
+        Ok(tree.with(recovered))
+    }
+
     pub(crate) fn source(&self) -> Source<'_> {
         Source { store: &self.store, pointers: Pointers::Virtual(&self.dat) }
     }
 
-    /// A look at a checkpoint; at the newest one if `cno` is `None`.
-    pub(crate) fn view(&self, cno: Option<Cno>) -> Result<View> {
-        let cno = cno.unwrap_or(self.found.cno);
+    /// A look at a checkpoint.
+    pub(crate) fn view(&self, cno: Cno) -> Result<View> {
         let entry = checkpoints::checkpoint(self.source(), &self.cpfile()?, cno)?;
         let view = View {
             store: Arc::clone(&self.store),

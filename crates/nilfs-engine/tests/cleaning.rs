@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{check, make, parameters, pattern};
+use common::{check, in_the_past, make, parameters, pattern};
 use nilfs_device::{Device, MemoryDevice, RecordingDevice};
 use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_engine::{
@@ -176,11 +176,7 @@ fn a_full_volume_does_not_lose_the_checkpoint_that_becomes_a_snapshot() {
     }
     fs.unmount().unwrap();
     check(&*device);
-    let shared: Arc<dyn Device> = Arc::clone(&device) as _;
-    let past = MountOptions { read_only: true, checkpoint: Some(first), ..MountOptions::default() };
-    let past = Filesystem::mount(shared, past).unwrap();
-    let file = past.lookup(&past.root().unwrap().inode, b"file").unwrap().inode;
-    assert!(read_all(&past, &file) == old);
+    assert!(in_the_past(&device, first, "file") == old);
 }
 
 #[test]
@@ -210,14 +206,8 @@ fn what_is_deleted_comes_back_and_snapshots_stay() {
     assert!(usage.exclusive.iter().any(|it| it.cno == snapshot && it.blocks >= 200));
     fs.unmount().unwrap();
 
-    let shared: Arc<dyn Device> = Arc::clone(&device) as _;
-    let options =
-        MountOptions { read_only: true, checkpoint: Some(snapshot), ..MountOptions::default() };
-    let past = Filesystem::mount(shared, options).unwrap();
-    let root = past.root().unwrap().inode;
-    let file = past.lookup(&root, b"file").unwrap().inode;
-    assert!(read_all(&past, &file) == old, "the snapshot shows the file as it was");
-    drop(past);
+    let shown = in_the_past(&device, snapshot, "file");
+    assert!(shown == old, "the snapshot shows the file as it was");
 
     let fs = mount(&device);
     fs.set_snapshot(snapshot, false).unwrap();
@@ -247,17 +237,6 @@ fn a_file_in_pieces_becomes_contiguous() {
     assert_eq!(fs.defragment(&file, 1000).unwrap().moved, 0, "there is nothing left to do");
     fs.unmount().unwrap();
     check(&*device);
-}
-
-/// What the file shows in a past checkpoint.
-fn in_the_past(device: &Recorded, cno: Cno, name: &str) -> Vec<u8> {
-    let shared: Arc<dyn Device> = Arc::clone(device) as _;
-    let options =
-        MountOptions { read_only: true, checkpoint: Some(cno), ..MountOptions::default() };
-    let past = Filesystem::mount(shared, options).unwrap();
-    let root = past.root().unwrap().inode;
-    let file = past.lookup(&root, name.as_bytes()).unwrap().inode;
-    read_all(&past, &file)
 }
 
 #[test]

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use common::{check, content, make, mount, pattern, volume};
 use nilfs_device::{Device, Event, IoSlice, MemoryDevice, RecordingDevice};
-use nilfs_engine::{Filesystem, InodeRef, MountOptions, Order};
+use nilfs_engine::{
+    Attr, Files, Filesystem, InodeRef, MountOptions, Order, ReadOnlyOptions, ReadOnlyVolume,
+};
 
 const BLOCK: usize = 1024;
 const BLOCKS: usize = 4;
@@ -113,6 +115,45 @@ fn what_was_synced_outlives_a_recovery_that_is_cut_off() {
             }
         }
     }
+}
+
+/// What a mount shows of the file.
+fn shown(files: &dyn Files) -> (Attr, Vec<u8>) {
+    let root = files.hold(nilfs_engine::Ino::ROOT).unwrap();
+    let attr = files.lookup(root.ino, b"file").unwrap();
+    let mut content = vec![0; attr.size as usize];
+    assert_eq!(files.read(attr.ino, 0, &mut content).unwrap(), content.len());
+    (attr, content)
+}
+
+/// The logs that a read-only mount reads from may lie in segments that were clean at the newest
+/// checkpoint, and a writer that comes later takes these without asking.
+#[test]
+fn a_read_only_mount_shows_what_was_synced_and_goes_on_while_a_writer_recovers_that() {
+    for logs in [0, 1, 24, 700] {
+        let [_, device] = crashed(VOLUMES[1], logs);
+        let before = device.snapshot();
+        let mounted = ReadOnlyVolume::mount(device.clone(), ReadOnlyOptions::default()).unwrap();
+        let first = shown(&mounted);
+        assert!(device.snapshot() == before, "nothing is written");
+        let writer = mount(&device);
+        assert!(shown(&*writer) == first, "{logs} logs: what the writer recovers");
+        let filler = make(&writer, &writer.root().unwrap().inode, "filler2");
+        let piece = pattern(1, 64 << 10);
+        while writer.stat_fs().unwrap().available > 1024 {
+            writer.write(&filler, writer.attr(&filler).unwrap().size, &piece).unwrap();
+        }
+        writer.sync().unwrap();
+        assert!(shown(&mounted) == first, "{logs} logs: beside the writer");
+    }
+}
+
+#[test]
+fn without_recovery_a_read_only_mount_shows_the_newest_checkpoint() {
+    let [_, device] = crashed(VOLUMES[1], 5);
+    let options = ReadOnlyOptions { recovery: false, ..ReadOnlyOptions::default() };
+    let mounted = ReadOnlyVolume::mount(device, options).unwrap();
+    assert!(shown(&mounted).1 == pattern(0, BLOCKS * BLOCK));
 }
 
 /// A machine that crashes whenever it starts must not fill its volume by that.

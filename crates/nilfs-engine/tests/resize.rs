@@ -5,9 +5,9 @@ mod common;
 use std::sync::Arc;
 
 use common::{check, content, make, mount, parameters, pattern};
-use nilfs_device::{Device, MemoryDevice};
+use nilfs_device::MemoryDevice;
 use nilfs_engine::mkfs::format;
-use nilfs_engine::{Error, Filesystem, MountOptions};
+use nilfs_engine::{Error, Filesystem};
 
 const MEGABYTE: u64 = 1 << 20;
 
@@ -94,9 +94,6 @@ fn a_size_that_makes_no_sense_is_refused() {
     let fs = mount(&device);
 
     assert!(matches!(fs.resize(100_000, &mut |_| {}), Err(Error::Invalid(_))), "too small");
-    fs.unmount().unwrap();
-    let shared: Arc<dyn Device> = device;
-    let options = MountOptions { read_only: true, ..MountOptions::default() };
-    let fs = Filesystem::mount(shared, options).unwrap();
+    fs.set_read_only(true).unwrap();
     assert!(matches!(fs.resize(16 * MEGABYTE, &mut |_| {}), Err(Error::ReadOnly { .. })));
 }

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{check, content, make, new, parameters, pattern};
+use common::{check, content, in_the_past, make, new, parameters, pattern};
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::mkfs::format;
 use nilfs_engine::{
@@ -171,12 +171,7 @@ fn what_a_snapshot_keeps_is_neither_available_nor_given_up() {
     }
     fs.unmount().unwrap();
     check(&*device);
-    let shared: Arc<dyn Device> = Arc::clone(&device) as _;
-    let options =
-        MountOptions { read_only: true, checkpoint: Some(snapshot), ..MountOptions::default() };
-    let past = Filesystem::mount(shared, options).unwrap();
-    let kept = past.lookup(&past.root().unwrap().inode, b"kept").unwrap().inode;
-    assert!(content(&past, &kept) == before);
+    assert!(in_the_past(&device, snapshot, "kept") == before);
 }
 
 /// Checkpoints of a file that is rewritten again and again, until there is no room for another version.

@@ -64,4 +64,4 @@ pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, remount, unmo
 pub use mounts::Mounted;
 pub use operations::Caller;
 pub use past::{DOOR, ino_of_past};
-pub use transport::{Farewell, Session, Settings};
+pub use transport::{Content, Farewell, Session, Settings};

@@ -19,7 +19,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use nilfs_engine::tree::File;
 use nilfs_engine::{
-    Attr, CheckpointInfo, Cno, DeviceCode, Error, FileType, Filesystem, Ino, Result, Seek, Tree,
+    Attr, CheckpointInfo, Checkpoints, Cno, DeviceCode, Error, FileType, Files, Ino, Result, Seek,
+    Tree,
 };
 use parking_lot::Mutex;
 
@@ -42,7 +43,9 @@ const SET_ID: u16 = 0o6000;
 
 /// The past of a volume, as the kernel knows it.
 pub(crate) struct Past {
-    fs: Arc<Filesystem>,
+    /// The present.
+    files: Arc<dyn Files>,
+    checkpoints: Arc<dyn Checkpoints>,
     /// The user whose mount it is.
     owner: u32,
     known: Mutex<Known>,
@@ -71,8 +74,8 @@ struct Known {
 
 impl Past {
     /// The past of a volume that `owner` has mounted.
-    pub fn new(fs: Arc<Filesystem>, owner: u32) -> Self {
-        Self { fs, owner, known: Mutex::default() }
+    pub fn new(files: Arc<dyn Files>, checkpoints: Arc<dyn Checkpoints>, owner: u32) -> Self {
+        Self { files, checkpoints, owner, known: Mutex::default() }
     }
 
     /// The door of a directory of the present, if the caller may know of it: what others could read
@@ -88,7 +91,7 @@ impl Past {
 
     /// A door looks like its directory, but cannot be written to.
     fn door_attr(&self, dir: Ino) -> Result<Attr> {
-        let attr = self.fs.inode(dir)?.attr;
+        let attr = self.files.attr(dir)?;
         match attr.file_type {
             FileType::Directory => {
                 let ino = Ino(OF_DOOR | dir.0);
@@ -103,7 +106,7 @@ impl Past {
             Place::Door(dir) => {
                 let cno = cno_of(name).ok_or(Error::NotFound)?;
                 let checkpoint = self.checkpoint(cno)?;
-                let tree = match self.fs.tree(Some(cno)) {
+                let tree = match self.checkpoints.tree(Some(cno)) {
                     Err(Error::NoCheckpoint(_)) => return Err(Error::NotFound),
                     tree => tree?,
                 };
@@ -128,7 +131,7 @@ impl Past {
     }
 
     fn checkpoint(&self, cno: Cno) -> Result<CheckpointInfo> {
-        let found = self.fs.checkpoints(cno, 1)?;
+        let found = self.checkpoints.checkpoints(cno, 1)?;
         found.first().copied().filter(|found| found.cno == cno).ok_or(Error::NotFound)
     }
 
@@ -147,7 +150,7 @@ impl Past {
 
     /// The directory as a checkpoint has it, unless it has none or another one with this number.
     fn directory_in(&self, tree: &Tree, dir: Ino) -> Result<Option<File>> {
-        let generation = self.fs.inode(dir)?.attr.generation;
+        let generation = self.files.attr(dir)?.generation;
         match tree.file(dir) {
             Ok(file) => {
                 let same =
@@ -236,12 +239,13 @@ impl Past {
         listed: &mut Vec<Listed>,
     ) -> Result<()> {
         while listed.len() < limit {
-            let checkpoints = self.fs.checkpoints(Cno(cookie.saturating_add(1)), AT_ONCE)?;
+            let checkpoints =
+                self.checkpoints.checkpoints(Cno(cookie.saturating_add(1)), AT_ONCE)?;
             let Some(last) = checkpoints.last() else { return Ok(()) };
             cookie = last.cno.0;
             for checkpoint in checkpoints.iter().filter(|checkpoint| !checkpoint.minor) {
                 let cno = checkpoint.cno;
-                let tree = match self.fs.tree(Some(cno)) {
+                let tree = match self.checkpoints.tree(Some(cno)) {
                     // It has just been deleted.
                     Err(Error::NoCheckpoint(_)) => continue,
                     tree => tree?,

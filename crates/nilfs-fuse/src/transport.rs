@@ -28,7 +28,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use nilfs_engine::{Files, Filesystem};
+use nilfs_engine::{Checkpoints, Files, Filesystem, ReadOnlyVolume};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
@@ -80,6 +80,42 @@ pub struct Settings {
     pub metrics: Arc<Metrics>,
 }
 
+/// What is mounted.
+#[derive(Clone)]
+pub struct Content {
+    files: Arc<dyn Files>,
+    /// What `.checkpoints` shows.
+    checkpoints: Option<Arc<dyn Checkpoints>>,
+    /// What can be changed.
+    writer: Option<Arc<Filesystem>>,
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Content").field("writer", &self.writer).finish_non_exhaustive()
+    }
+}
+
+impl Content {
+    /// Files that nobody can change, and that have no past.
+    #[must_use]
+    pub fn files(files: Arc<dyn Files>) -> Self {
+        Self { files, checkpoints: None, writer: None }
+    }
+}
+
+impl From<Arc<Filesystem>> for Content {
+    fn from(fs: Arc<Filesystem>) -> Self {
+        Self { files: fs.clone(), checkpoints: Some(fs.clone()), writer: Some(fs) }
+    }
+}
+
+impl From<Arc<ReadOnlyVolume>> for Content {
+    fn from(volume: Arc<ReadOnlyVolume>) -> Self {
+        Self { files: volume.clone(), checkpoints: Some(volume), writer: None }
+    }
+}
+
 /// The threads that answer the kernel's requests.
 pub struct Session {
     files: Arc<dyn Files>,
@@ -116,22 +152,18 @@ impl Drop for Farewell {
 }
 
 impl Session {
-    /// Starts to answer the requests that come through `channel`, an open `/dev/fuse`, with `files`, of
-    /// which `writer` is what can be changed.
+    /// Starts to answer the requests that come through `channel`, an open `/dev/fuse`.
     ///
     /// # Errors
     /// The kernel's FUSE is older than Linux 5.13, or the channel or a thread fails.
-    pub fn start(
-        channel: OwnedFd,
-        files: Arc<dyn Files>,
-        writer: Option<Arc<Filesystem>>,
-        settings: Settings,
-    ) -> io::Result<Self> {
+    pub fn start(channel: OwnedFd, content: Content, settings: Settings) -> io::Result<Self> {
+        let Content { files, checkpoints, writer } = content;
         let channel = Channel::new(channel);
         agree(&channel, settings.writeback)?;
         let count = Self::threads();
-        let past = writer.clone().filter(|_| settings.past);
-        let past = past.map(|fs| Past::new(fs, rustix::process::geteuid().as_raw()));
+        let owner = rustix::process::geteuid().as_raw();
+        let past = checkpoints.filter(|_| settings.past);
+        let past = past.map(|checkpoints| Past::new(Arc::clone(&files), checkpoints, owner));
         let metrics = Arc::clone(&settings.metrics);
         let still_has = still_has(channel.clone());
         let operations = Operations::new(Arc::clone(&files), writer, past, metrics, still_has);

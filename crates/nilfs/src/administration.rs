@@ -4,6 +4,7 @@
 //! in this process. Commands and drop-ins know only [`Administration`].
 
 mod offline;
+mod read_only;
 mod target;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use nilfs_engine::{
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+pub use read_only::ReadOnly;
 pub use target::{
     Place, Purpose, Target, is_believable, mount_around, mount_of, mounts_of, on, source_of,
 };

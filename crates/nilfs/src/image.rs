@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use nilfs_device::{Access, FileDevice};
-use nilfs_engine::{Files, Filesystem, MountOptions, Volume};
+use nilfs_engine::{Files, Volume};
 use nilfs_fuse::Mounted;
 use nilfs_ondisk::Cno;
 
@@ -61,15 +61,12 @@ fn open_files(device: &Path, at: Option<Cno>) -> anyhow::Result<Arc<dyn Files>> 
     if let Some(door) = Door::of(device, at)? {
         return Ok(Arc::new(door));
     }
-    let opened = Arc::new(FileDevice::open(device, Access::Inspect)?);
-    let context = || device.display().to_string();
-    let volume = Volume::open(Arc::clone(&opened) as _).with_context(context)?;
-    if volume.is_clean() || at.is_some() {
-        return Ok(Arc::new(volume.tree(at).with_context(context)?));
-    }
-    // What was synced after the newest checkpoint is there, too.
-    let options = MountOptions { read_only: true, ..MountOptions::default() };
-    Ok(Filesystem::mount(opened, options).with_context(context)?)
+    let volume = open_volume(device)?;
+    let tree = match at {
+        Some(cno) => volume.tree(Some(cno)),
+        None => volume.recovered_tree(),
+    };
+    Ok(Arc::new(tree.with_context(|| device.display().to_string())?))
 }
 
 /// The place on one of our mounts that a path means, unless it means a device, or an image, which

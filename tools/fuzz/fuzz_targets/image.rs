@@ -7,7 +7,10 @@ use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
 use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::{Filesystem, InodeRef, NewInode, Seek, Volume};
+use nilfs_engine::tree::File;
+use nilfs_engine::{
+    Files, Filesystem, NewInode, ReadOnlyOptions, ReadOnlyVolume, Seek, Tree, Volume,
+};
 use nilfs_fuzz::{options, seal, volume};
 use nilfs_ondisk::inode::{DeviceCode, FileType, S_IFREG};
 use nilfs_ondisk::{Cno, SegNum};
@@ -71,20 +74,21 @@ fn look(device: Arc<dyn Device>) {
     let checkpoints = volume.checkpoints(Cno(1), 100).unwrap_or_default();
     let past = checkpoints.first().map(|checkpoint| checkpoint.cno);
     for checkpoint in [None, past] {
-        let options = nilfs_engine::MountOptions { checkpoint, ..options(true) };
-        if let Ok(files) = Filesystem::mount(Arc::clone(&device), options) {
-            let _ = files.stat_fs();
-            let _ = files.root().map(|root| walk(&files, root.inode));
+        let options = ReadOnlyOptions { checkpoint, ..ReadOnlyOptions::default() };
+        if let Ok(volume) = ReadOnlyVolume::mount(Arc::clone(&device), options) {
+            let _ = volume.stat_fs();
+            let _ = volume.usage();
+            walk(volume.shown());
         }
     }
 }
 
-fn walk(files: &Filesystem, root: InodeRef) {
-    let mut directories = vec![root];
+fn walk(tree: &Tree) {
+    let mut directories = Vec::from_iter(tree.root());
     let mut left = MAX_FILES;
     while let Some(directory) = directories.pop() {
         let mut names = Vec::new();
-        let _ = files.read_dir(&directory, 0, &mut |entry| {
+        let _ = tree.read_dir(&directory, 0, &mut |entry| {
             names.push(entry.name.to_vec());
             names.len() < MAX_FILES
         });
@@ -93,32 +97,33 @@ fn walk(files: &Filesystem, root: InodeRef) {
                 return;
             };
             left = still;
-            let Ok(found) = files.lookup(&directory, &name) else {
+            let Ok(found) = tree.lookup(&directory, &name) else {
                 continue;
             };
-            match found.attr.file_type {
+            match found.file_type() {
                 FileType::Directory if !matches!(&name[..], b"." | b"..") => {
-                    directories.push(found.inode);
+                    directories.push(found);
                 }
-                FileType::Regular => read(files, &found.inode, found.attr.size),
-                FileType::Symlink => drop(files.read_link(&found.inode)),
+                FileType::Regular => read(tree, &found),
+                FileType::Symlink => drop(tree.read_link(&found)),
                 _ => {}
             }
         }
     }
 }
 
-fn read(files: &Filesystem, inode: &InodeRef, size: u64) {
+fn read(tree: &Tree, file: &File) {
     let mut buffer = [0; 8192];
+    let size = file.size();
     for offset in [0, size / 2, size.saturating_sub(1)] {
-        let _ = files.read(inode, offset, &mut buffer);
-        let _ = files.seek(inode, offset, Seek::Data);
-        let _ = files.seek(inode, offset, Seek::Hole);
+        let _ = tree.read(file, offset, &mut buffer);
+        let _ = tree.seek(file, offset, Seek::Data);
+        let _ = tree.seek(file, offset, Seek::Hole);
     }
 }
 
 fn write(device: Arc<dyn Device>) {
-    let Ok(files) = Filesystem::mount(device, options(false)) else {
+    let Ok(files) = Filesystem::mount(device, options()) else {
         return;
     };
     let _ = files.root().and_then(|root| {

@@ -50,9 +50,8 @@ impl Clock for Still {
 }
 
 /// The mount options for the volumes here.
-pub fn options(read_only: bool) -> MountOptions {
+pub fn options() -> MountOptions {
     MountOptions {
-        read_only,
         clock: Arc::new(Still),
         dirty_limit: 1 << 20,
         ..MountOptions::default()
@@ -65,7 +64,7 @@ pub fn options(read_only: bool) -> MountOptions {
 pub fn volume(clean: bool) -> Vec<u8> {
     let device = Arc::new(MemoryDevice::new(DEVICE_SIZE));
     format(&*device, &parameters()).expect("mkfs");
-    let fs = Filesystem::mount(Arc::clone(&device) as Arc<dyn Device>, options(false));
+    let fs = Filesystem::mount(Arc::clone(&device) as Arc<dyn Device>, options());
     let fs = fs.expect("mount");
     fill(&fs).expect("a volume takes some files");
     if clean {

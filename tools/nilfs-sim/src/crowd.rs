@@ -25,7 +25,7 @@ use crate::op::{Op, Target};
 use crate::outcome::{Outcome, Refusal, difference};
 use crate::past::Past;
 use crate::power::{Disk, Survivors};
-use crate::subject::{Mounting, Subject};
+use crate::subject::{ReadOnlySubject, Subject};
 use crate::threads::thread;
 use crate::volume::check;
 use crate::world::Settings;
@@ -101,8 +101,7 @@ pub fn crowd(
     root.unmount()?;
     check(&*device)?;
     for cno in snapshots {
-        let how = Mounting { checkpoint: Some(cno), ..Mounting::READ_ONLY };
-        let past = Subject::mount(Arc::clone(&below), how)?;
+        let past = ReadOnlySubject::mount(Arc::clone(&below), Some(cno))?;
         for (name, steps, _) in &steps {
             let found = past.below(*name)?.tree()?;
             if !steps.iter().any(|step| step.state.tree().difference(&found).is_none()) {

@@ -16,7 +16,7 @@ use crate::medium::{Medium, medium};
 use crate::model::Model;
 use crate::past::Past;
 use crate::power::{Disk, Survivors};
-use crate::subject::{Mounting, Subject};
+use crate::subject::{ReadOnlySubject, Subject};
 use crate::tree::Tree;
 use crate::world::{Settings, World};
 
@@ -104,7 +104,7 @@ impl Cuts {
             let mut disk = Disk::new(std::mem::take(&mut history.start));
             history.events.iter().for_each(|event| disk.play(event));
             let content = disk.after_cut(Survivors::Random(seed ^ nth));
-            let found = look_without_writing(self.settings, &content)?;
+            let found = look_without_writing(&content)?;
             let cut = history.events.len();
             let state = state_found(&history.steps, cut, &found)?;
             let past = past_found(&history.steps, cut, &content)?;
@@ -140,7 +140,7 @@ impl Cuts {
         seed: u64,
     ) -> Result<(), String> {
         ThreadClock::set(ThreadClock::at_step(history.steps.len() as u64));
-        let found = look_without_writing(self.settings, &content)?;
+        let found = look_without_writing(&content)?;
         let state = state_found(&history.steps, at, &found)?;
         let past = past_found(&history.steps, at, &content)?;
         fail_again(self.settings, &content, &found, seed)?;
@@ -160,11 +160,10 @@ impl Cuts {
 }
 
 /// What a read-only mount shows. It must not change the device.
-fn look_without_writing(settings: Settings, content: &[u8]) -> Result<Tree, String> {
+fn look_without_writing(content: &[u8]) -> Result<Tree, String> {
     let device = Arc::new(MemoryDevice::from(content.to_vec()));
     let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
-    let how = Mounting { read_only: true, ..settings.mounting };
-    let tree = Subject::mount(below, how)?.tree()?;
+    let tree = ReadOnlySubject::mount(below, None)?.tree()?;
     if device.snapshot() != content {
         return Err("a read-only mount has written".into());
     }
@@ -184,7 +183,7 @@ fn fail_again(settings: Settings, content: &[u8], found: &Tree, seed: u64) -> Re
         let mut disk = Disk::new(content.to_vec());
         events[..at].iter().for_each(|event| disk.play(event));
         let survivors = Survivors::Random(random.random());
-        let again = look_without_writing(settings, &disk.after_cut(survivors));
+        let again = look_without_writing(&disk.after_cut(survivors));
         let what = match again {
             Ok(tree) => found.difference(&tree),
             Err(what) => Some(what),

@@ -10,7 +10,7 @@ use nilfs_ondisk::Cno;
 use crate::model::Model;
 use crate::op::{Listed, Op};
 use crate::outcome::Outcome;
-use crate::subject::{Mounting, Subject, list};
+use crate::subject::{ReadOnlySubject, list};
 
 /// The checkpoints of a volume.
 #[derive(Debug, Clone, Default)]
@@ -202,8 +202,8 @@ impl Past {
     }
 
     fn look_at(&self, device: &Arc<dyn Device>, cno: Cno) -> Result<(), String> {
-        let how = Mounting { checkpoint: Some(cno), ..Mounting::READ_ONLY };
-        let shown = Subject::mount(Arc::clone(device), how).and_then(|past| past.tree());
+        let past = ReadOnlySubject::mount(Arc::clone(device), Some(cno));
+        let shown = past.and_then(|past| past.tree());
         let shown = shown.map_err(|what| format!("checkpoint {cno}: {what}"))?;
         let states = self.checkpoints.get(&cno).map_or(&[][..], |known| &known.states);
         let difference = |state: &Model| state.tree().difference(&shown);

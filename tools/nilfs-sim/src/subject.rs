@@ -1,6 +1,7 @@
 //! The engine that does the operations of a world.
 
 mod look;
+mod read_only;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,11 +16,14 @@ use nilfs_engine::{
 use nilfs_ondisk::Cno;
 use nilfs_ondisk::inode::FileType;
 
+use self::look::Look;
+pub use self::read_only::ReadOnlySubject;
 use crate::clock::ThreadClock;
 use crate::name::{Name, Path};
 use crate::op::{Handle, Listed, Op, Target, link_text, pattern};
 use crate::outcome::{Facts, Outcome, Refusal};
 use crate::threads::taking_time;
+use crate::tree::Tree;
 
 /// For how long the cleaner does nothing when it has nothing more to do.
 #[cfg(feature = "shuttle")]
@@ -44,10 +48,6 @@ pub struct Mounting {
     pub dirty_limit: u64,
     /// Memory for what can be read again, in bytes.
     pub cache_limit: u64,
-    /// Whether to mount without the right to write.
-    pub read_only: bool,
-    /// A checkpoint to show instead of the newest one; needs `read_only`.
-    pub checkpoint: Option<Cno>,
     /// Checkpoints younger than this many seconds are not cleaned away, as long as there is room.
     pub protection: u64,
     /// They are not, even if there is none.
@@ -64,15 +64,11 @@ impl Mounting {
         order: Order::Relaxed,
         dirty_limit: 256 << 20,
         cache_limit: 64 << 20,
-        read_only: false,
-        checkpoint: None,
         protection: 3600,
         hard_protection: false,
         policy: Policy::CostBenefit,
         discard: false,
     };
-    /// The newest checkpoint, only to look.
-    pub const READ_ONLY: Self = Self { read_only: true, ..Self::READ_WRITE };
 }
 
 impl Subject {
@@ -85,8 +81,6 @@ impl Subject {
             order: how.order,
             dirty_limit: how.dirty_limit,
             cache_limit: how.cache_limit,
-            read_only: how.read_only,
-            checkpoint: how.checkpoint,
             commit_interval: None,
             discard: how.discard,
             clock: Arc::new(ThreadClock),
@@ -362,6 +356,38 @@ impl Subject {
         }
     }
 
+    /// The whole tree.
+    ///
+    /// # Errors
+    /// What the engine said, or where it contradicts itself, in words.
+    pub fn tree(&self) -> Result<Tree, String> {
+        Look { files: &*self.fs, root: self.root.ino(), settled: self.settled }.tree()
+    }
+
+    /// The names that a listing of a directory has, `between` being called again and again
+    /// while it is under way.
+    ///
+    /// # Errors
+    /// The engine's, in words.
+    pub fn list_slowly(
+        &mut self,
+        path: &Path,
+        mut between: impl FnMut(&mut Self),
+    ) -> Result<Vec<Vec<u8>>, String> {
+        let in_words = |error| format!("list {path}: {error:?}");
+        let directory = self.resolve(&path.0).map_err(in_words)?;
+        let mut listed = Vec::new();
+        let mut cookie = 0;
+        let some = |subject: &Self, cookie, listed: &mut Vec<_>| {
+            guarded(|| look::list_some(&*subject.fs, directory.ino(), cookie, listed))
+        };
+        while let Some(next) = some(self, cookie, &mut listed)? {
+            cookie = next;
+            between(self);
+        }
+        Ok(listed.into_iter().map(|entry| entry.name).collect())
+    }
+
     fn listed(&self) -> Result<Vec<Listed>, Refusal> {
         Ok(list_checkpoints(&self.device)?)
     }
@@ -380,7 +406,8 @@ impl Subject {
 
     fn list(&self, path: &Path) -> Result<Outcome, Refusal> {
         let mut names = Vec::new();
-        for listed in self.entries(&self.resolve(&path.0)?)? {
+        let directory = self.resolve(&path.0)?;
+        for listed in look::entries(&*self.fs, directory.ino())? {
             let kind = listed
                 .kind
                 .ok_or_else(|| Refusal::Broken(format!("an entry without type: {listed:?}")))?;

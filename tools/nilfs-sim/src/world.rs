@@ -12,11 +12,10 @@ use crate::generate::{Generator, LARGEST, Profile};
 use crate::history::{History, Promise, Step};
 use crate::medium::{Medium, medium};
 use crate::model::Model;
-use crate::name::Path;
-use crate::op::{Op, Target};
+use crate::op::Op;
 use crate::outcome::{Outcome, Refusal, difference};
 use crate::past::{Past, Thoroughness};
-use crate::subject::{Mounting, Subject};
+use crate::subject::{Mounting, ReadOnlySubject, Subject};
 use crate::volume::{Shape, check, judge};
 
 /// After this many operations the whole trees are compared.
@@ -84,8 +83,8 @@ impl World {
     pub fn new(settings: Settings) -> Result<Self, String> {
         let content = settings.shape.format();
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(content.clone()));
-        let mut empty = Subject::mount(device, Mounting::READ_ONLY)?;
-        let model = empty_model(settings.shape, &mut empty)?;
+        let root = ReadOnlySubject::mount(device, None)?.root()?;
+        let model = Model::new(settings.shape.block_size, &root);
         let past = Past::of(content.clone(), &model, EPOCH.seconds as u64)?;
         Self::on(settings, content, (model, past))
     }
@@ -359,10 +358,10 @@ impl World {
         self.unmount()?;
         let device = Arc::new(MemoryDevice::from(self.device.below().snapshot()));
         let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
-        let read_only = Mounting { read_only: true, ..self.settings.mounting };
-        self.subject = Some(Subject::mount(below, read_only)?);
-        self.look()?;
-        self.subject = None;
+        let shown = ReadOnlySubject::mount(below, None)?.tree()?;
+        if let Some(what) = self.model.tree().difference(&shown) {
+            return Err(format!("mounted read-only: {what}"));
+        }
         let content = self.device.below().snapshot();
         if device.snapshot() != content {
             return Err("a read-only mount has written".into());
@@ -478,11 +477,4 @@ impl World {
 fn mount(device: &Arc<Medium>, settings: Settings) -> Result<Subject, String> {
     let device: Arc<dyn Device> = Arc::<Medium>::clone(device);
     Subject::mount(device, settings.mounting)
-}
-
-fn empty_model(shape: Shape, subject: &mut Subject) -> Result<Model, String> {
-    match subject.apply(&Op::Stat(Target::Path(Path::root()))) {
-        Outcome::Facts(root) => Ok(Model::new(shape.block_size, &root)),
-        other => Err(format!("the root of a new volume: {other}")),
-    }
 }

@@ -24,6 +24,7 @@ pub(crate) mod policy;
 pub(crate) mod protection;
 mod schedule;
 pub(crate) mod segment_table;
+pub(crate) mod space_usage;
 mod step;
 pub(crate) mod victim;
 
@@ -68,8 +69,8 @@ pub(crate) trait Mounted {
 
     fn is_read_only(&self) -> bool;
 
-    /// The log; `None` if the volume was mounted read-only.
-    fn log(&self) -> Option<&Mutex<SegmentWriter>>;
+    /// The log, whether it can be written or not.
+    fn log(&self) -> &Mutex<SegmentWriter>;
 
     /// The log, if it can be written.
     fn writable_log(&self) -> Result<MutexGuard<'_, SegmentWriter>>;

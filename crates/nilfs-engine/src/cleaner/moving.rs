@@ -236,7 +236,7 @@ impl Cleaning<'_> {
 
     /// Where, and under which numbers, logs are written, from the first segment on.
     fn off_chain(&self, open: Option<OpenSegment>, first: Option<SegNum>) -> Option<OffChain> {
-        let log = self.volume.log()?.lock();
+        let log = self.volume.log().lock();
         let start = self.store.geometry().segment_start(first?);
         Some(OffChain {
             start: open.map_or(start, |open| open.block),
@@ -276,8 +276,7 @@ impl Cleaning<'_> {
     }
 
     fn give_back(&self, claimed: &[SegNum]) {
-        let Some(log) = self.volume.log() else { return };
-        let mut log = log.lock();
+        let mut log = self.volume.log().lock();
         log.unclaim(claimed);
         self.volume.refresh_space(&log);
     }

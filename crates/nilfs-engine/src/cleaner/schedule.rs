@@ -405,10 +405,9 @@ impl Cleaning<'_> {
 
     /// Waits until what was cleaned can be written, as long as a reader may reasonably take.
     pub(crate) fn wait_for_readers(&self) {
-        let Some(log) = self.volume.log() else { return };
         for _ in 0..MOST_LOOKS {
             {
-                let mut log = log.lock();
+                let mut log = self.volume.log().lock();
                 self.volume.release_freed(&mut log);
                 if !log.has_freed_segments() {
                     return;

@@ -190,10 +190,9 @@ impl Cleaning<'_> {
 
     /// Gathers what the cleaner must know, if that has not been done.
     pub(crate) fn gather_live_blocks(&self) -> Result<()> {
-        let Some(log) = self.volume.log() else { return Ok(()) };
         let _alone = self.cleaner.gathering.lock();
         let (base, _view) = {
-            let log = log.lock();
+            let log = self.volume.log().lock();
             let mut known = self.cleaner.live_blocks();
             if known.ready().is_some() {
                 return Ok(());
@@ -203,7 +202,7 @@ impl Cleaning<'_> {
             (log.base().clone(), log.view())
         };
         let gathered = LiveBlocks::gather(self.store, &base.dat, &base.super_root);
-        let log = log.lock();
+        let log = self.volume.log().lock();
         let Tracking::Gathering(waiting) = mem::take(&mut *self.cleaner.live_blocks()) else {
             return Ok(());
         };
@@ -484,8 +483,7 @@ impl Cleaning<'_> {
 
     /// Flushes, so that what was cleaned can be written again, without keeping the log from others.
     fn make_cleaned_durable(&self) -> Result<()> {
-        let Some(log) = self.volume.log() else { return Ok(()) };
-        let frees = log.lock().frees();
+        let frees = self.volume.log().lock().frees();
         let flushed = self.flush_moved();
         let mut log = self.volume.writable_log()?;
         self.volume.or_stop(&mut log, flushed)?;

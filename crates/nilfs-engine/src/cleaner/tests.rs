@@ -90,8 +90,8 @@ impl Mounted for Unused {
         false
     }
 
-    fn log(&self) -> Option<&Mutex<SegmentWriter>> {
-        Some(&self.log)
+    fn log(&self) -> &Mutex<SegmentWriter> {
+        &self.log
     }
 
     fn writable_log(&self) -> Result<MutexGuard<'_, SegmentWriter>> {

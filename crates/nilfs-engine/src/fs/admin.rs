@@ -1,22 +1,18 @@
 //! What an administrator asks of a mounted volume: checkpoints and snapshots, the cleaner, space.
 
 use std::ops::{ControlFlow, RangeInclusive};
-use std::time::Duration;
 
 use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::{BlockNr, Cno, SegNum};
 use serde::{Deserialize, Serialize};
 
-use super::space::{self, Cost, Effect};
+use super::space::{Cost, Effect};
 use super::{Filesystem, Stopped};
 use crate::checkpoints;
-use crate::cleaner::live_blocks::LiveBlocks;
-use crate::cleaner::options::{CleanerState, Loss, SnapshotUsage, Status, Usage};
-use crate::cleaner::protection::Protection;
-use crate::cleaner::segment_table::SegmentTable;
+use crate::cleaner::options::{CleanerState, Loss, Status, Usage};
+use crate::cleaner::space_usage::{FreeSpace, SpaceUsage};
 use crate::commit::{MetadataChanges, root_of};
 use crate::error::{Error, Result};
-use crate::host::Mutex;
 use crate::host::atomic::Ordering;
 use crate::log::segment_writer::SegmentWriter;
 use crate::tree::{Kept, Tree};
@@ -37,17 +33,6 @@ pub struct DeletedCheckpoints {
     pub deleted: u64,
     /// Snapshots in the range; they stay.
     pub snapshots: Vec<Cno>,
-}
-
-/// What is counted when somebody asks where the space is.
-struct Look {
-    table: SegmentTable,
-    protection: Protection,
-    /// The protection period.
-    period: Duration,
-    /// Blocks.
-    free: u64,
-    reserved: u64,
 }
 
 impl Filesystem {
@@ -74,12 +59,7 @@ impl Filesystem {
     /// # Errors
     /// [`Error::NoCheckpoint`], damage, a device error.
     pub fn tree(&self, cno: Option<Cno>) -> Result<Tree> {
-        let Some(log) = &self.log else {
-            let view = self.view();
-            let cpfile = root_of(&self.super_root.cpfile)?;
-            return self.trees.open(view.source(), &cpfile, cno.unwrap_or(view.tree.cno));
-        };
-        let log = log.lock();
+        let log = self.log.lock();
         let cpfile = root_of(&log.base().super_root.cpfile)?;
         let cno = cno.unwrap_or(log.cno());
         // A step of the cleaner that is about to give it up looks again when it has the log.
@@ -92,9 +72,8 @@ impl Filesystem {
     /// The cpfile cannot be read.
     pub fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>> {
         let (view, cpfile) = {
-            let log = self.log.as_ref().map(Mutex::lock);
-            let super_root = log.as_ref().map_or(&self.super_root, |log| &log.base().super_root);
-            (self.view(), root_of(&super_root.cpfile)?)
+            let log = self.log.lock();
+            (self.view(), root_of(&log.base().super_root.cpfile)?)
         };
         checkpoints::list(view.source(), &cpfile, from, limit)
     }
@@ -165,16 +144,12 @@ impl Filesystem {
         Ok(log.cno())
     }
 
-    /// Makes a writable volume read-only until further notice, or writable again. Read-only it is as
+    /// Makes the volume read-only until further notice, or writable again. Read-only it is as
     /// durable and as clean as after [`Filesystem::unmount`], and its device is left alone.
     ///
     /// # Errors
-    /// As [`Filesystem::sync`]; and the volume is just being resized, or was never writable.
+    /// As [`Filesystem::sync`]; and the volume is just being resized.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
-        let Some(log) = &self.log else {
-            let reason = "it was mounted read-only; unmount it and mount it again".into();
-            return if read_only { Ok(()) } else { Err(Error::ReadOnly { reason }) };
-        };
         let Some(_no_resize) = self.resizing.try_lock() else {
             return Err(Error::Invalid("the volume is being resized"));
         };
@@ -190,7 +165,7 @@ impl Filesystem {
                 closed
             }
             false if self.rests() => {
-                let mut log = log.lock();
+                let mut log = self.log.lock();
                 log.reopen();
                 *self.stopped.write() = None;
                 self.refresh_space(&log);
@@ -245,7 +220,7 @@ impl Filesystem {
             uptime: self.mounted.elapsed().as_secs(),
             dirty_bytes: self.space.uncommitted_pages() * geometry.block_size.bytes64(),
             stopped: self.loss(),
-            of_the_past: self.options.checkpoint.is_some(),
+            of_the_past: false,
         }
     }
 
@@ -285,78 +260,32 @@ impl Filesystem {
     /// # Errors
     /// Damage, a device error.
     pub fn usage(&self) -> Result<Usage> {
-        let period = self.cleaner.options().protection;
-        let Some(log) = &self.log else {
-            let view = self.view();
-            let known = LiveBlocks::gather(&self.store, &view.dat, &self.super_root)?;
-            return Ok(self.count(&self.look(&known, period), |cno| known.time_of(cno)));
-        };
-        let look = self.look_at_log(log, period)?;
+        let usage = self.space_usage()?;
         // Counting takes a while on a large volume: nobody should have to wait for it.
-        Ok(self.count(&look, |cno| self.cleaner.live_blocks().ready()?.time_of(cno)))
+        Ok(usage.count(|cno| self.cleaner.live_blocks().ready()?.time_of(cno)))
     }
 
     /// What is to be counted, of one moment. Gathers what must be known for that.
-    fn look_at_log(&self, log: &Mutex<SegmentWriter>, period: Duration) -> Result<Look> {
+    fn space_usage(&self) -> Result<SpaceUsage> {
+        let options = self.cleaner.options();
         for _ in 0..ATTEMPTS {
             self.cleaning().gather_live_blocks()?;
             // What is counted is of one moment.
-            let _log = log.lock();
+            let _log = self.log.lock();
             let now = self.now().seconds as u64;
             let mut state = self.cleaner.live_blocks();
             match state.ready() {
-                Some(known) if known.covers(&known.protection(period, now)) => {
-                    return Ok(self.look(known, period));
+                Some(known) if known.covers(&known.protection(options.protection, now)) => {
+                    let space = &self.space;
+                    let (free, reserved) = (space.free_blocks(), space.reserved_blocks());
+                    let (geometry, room) = (self.store.geometry(), FreeSpace { free, reserved });
+                    return Ok(SpaceUsage::new(geometry, known, &options, room, now));
                 }
                 Some(_) => state.forget_all(),
                 None => {}
             }
         }
         Err(Error::Invalid("the volume changes too fast to be counted; try again"))
-    }
-
-    fn look(&self, known: &LiveBlocks, period: Duration) -> Look {
-        let free = self.space.free_blocks();
-        Look {
-            table: known.table.clone(),
-            protection: known.protection(period, self.now().seconds as u64),
-            period,
-            free,
-            reserved: self.space.reserved_blocks(),
-        }
-    }
-
-    /// Counts. `time_of` says when a checkpoint was made (s).
-    fn count(&self, look: &Look, time_of: impl FnOnce(Cno) -> Option<u64>) -> Usage {
-        let geometry = self.store.geometry();
-        let census = look.table.census(&look.protection);
-        let until = census.protected_until.and_then(time_of);
-        let total = space::total(&geometry);
-        let kept = census.current + census.protected + census.kept;
-        let reclaimable = total.saturating_sub(look.free).saturating_sub(kept);
-        let hard = self.cleaner.options().keeps_hard();
-        let given_up = if hard { 0 } else { census.protected };
-        let unused = look.free + reclaimable + given_up;
-        // Ascending, as the snapshots are.
-        let snapshots = look.protection.kept.iter();
-        let alone = |cno: &Cno| SnapshotUsage {
-            cno: *cno,
-            blocks: census.exclusive.get(cno).copied().unwrap_or(0),
-        };
-        Usage {
-            block_size: geometry.block_size.bytes64(),
-            total,
-            live: census.current,
-            snapshots: census.kept,
-            protected: census.protected,
-            hard_protection: hard,
-            protected_until: until.map(|time| time.saturating_add(look.period.as_secs())),
-            reclaimable,
-            free: look.free,
-            reserved: look.reserved.min(unused),
-            available: self.space.available(unused, geometry.block_size.bytes64()),
-            exclusive: snapshots.map(alone).collect(),
-        }
     }
 
     /// Tells the device about clean segments, in bytes `from` to `to` of the volume, in runs of at

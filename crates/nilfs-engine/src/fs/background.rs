@@ -152,10 +152,8 @@ impl Filesystem {
     /// The system has no thread left for this process or its user.
     pub fn start_background(self: &Arc<Self>) -> io::Result<Background> {
         let mut background = Background { fs: Arc::clone(self), threads: Vec::new() };
-        if !self.is_read_only() {
-            background.start("checkpoints", Self::run_background)?;
-            background.start("cleaner", Self::run_cleaner)?;
-        }
+        background.start("checkpoints", Self::run_background)?;
+        background.start("cleaner", Self::run_cleaner)?;
         Ok(background)
     }
 

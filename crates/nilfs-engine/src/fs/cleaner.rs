@@ -50,8 +50,8 @@ impl Mounted for Filesystem {
         self.is_read_only()
     }
 
-    fn log(&self) -> Option<&Mutex<SegmentWriter>> {
-        self.log.as_ref()
+    fn log(&self) -> &Mutex<SegmentWriter> {
+        &self.log
     }
 
     fn writable_log(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
@@ -112,7 +112,7 @@ impl Filesystem {
 
     /// Lets the cleaner find out what could be reclaimed, unless that is known or being found out.
     pub(super) fn look_for_reclaimable(&self) {
-        if self.log.is_some() && !self.space.knows_unused() && self.cleaner.options().enabled {
+        if !self.space.knows_unused() && self.cleaner.options().enabled {
             self.cleaner.look();
         }
     }
@@ -139,11 +139,9 @@ impl Filesystem {
     pub fn order_cleaner(&self, order: CleanerOrder) -> Result<()> {
         self.check_writable()?;
         self.cleaner.obey(order);
-        if matches!(order, CleanerOrder::Configure(_))
-            && let Some(log) = &self.log
-        {
+        if matches!(order, CleanerOrder::Configure(_)) {
             // More or less may be kept from now on.
-            let log = log.lock();
+            let log = self.log.lock();
             self.cleaning().count_needed();
             self.refresh_space(&log);
         }

@@ -264,8 +264,7 @@ mod tests {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         let parameters = Parameters::new([7; 16], 1, 1_700_000_000);
         format(&*device, &Parameters { blocks_per_segment: 256, ..parameters }).unwrap();
-        let options = MountOptions { read_only: true, ..MountOptions::default() };
-        let fs = Filesystem::mount(device, options).unwrap();
+        let fs = Filesystem::mount(device, MountOptions::default()).unwrap();
         let root = fs.root().unwrap().inode;
         root.state.write().set_size(1 << 60);
         let says = |error: Error| assert!(error.to_string().contains("more than the volume"));

@@ -45,13 +45,12 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::commit`].
     pub fn sync_file(&self, inode: &InodeRef, data_only: bool) -> Result<()> {
-        let Some(log) = &self.log else { return Ok(()) };
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let ticket = self.next_freeze();
         let request = SyncRequest { inode: Arc::clone(inode), data_only, ticket };
         self.file_syncs.join(
             request,
-            || self.lock_writable(log),
+            || self.writable_log(),
             |log, requests| {
                 self.write_files(log, requests)?;
                 self.flush_locked(log)

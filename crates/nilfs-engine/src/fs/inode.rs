@@ -9,7 +9,7 @@ use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::inode::{FileType, RawInode};
 use nilfs_ondisk::summary::FileTimes;
 use nilfs_ondisk::{BlockSize, FileBlock, Ino};
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::{U16, U64};
 
 use super::directory::Names;
 use super::space::Space;
@@ -352,14 +352,12 @@ impl State {
     }
 
     pub(super) fn set_mtime(&mut self, time: Timestamp) {
-        self.file.raw.i_mtime = U64::new(time.seconds as u64);
-        self.file.raw.i_mtime_nsec = U32::new(time.nanoseconds);
+        self.file.set_mtime(time);
         self.times_changed = true;
     }
 
     pub(super) fn set_ctime(&mut self, time: Timestamp) {
-        self.file.raw.i_ctime = U64::new(time.seconds as u64);
-        self.file.raw.i_ctime_nsec = U32::new(time.nanoseconds);
+        self.file.set_ctime(time);
         self.times_changed = true;
     }
 
@@ -375,12 +373,8 @@ impl State {
 
     /// Takes over what a data-sync log has kept.
     pub(super) fn set_times(&mut self, times: &FileTimes) {
-        let time = |(seconds, nanoseconds): (u64, u32)| Timestamp {
-            seconds: seconds as i64,
-            nanoseconds: nanoseconds.min(999_999_999),
-        };
-        self.set_mtime(time(times.modified));
-        self.set_ctime(time(times.changed));
+        self.file.set_times(times);
+        self.times_changed = true;
     }
 
     /// The content changed now.

@@ -25,7 +25,6 @@ use std::sync::Arc;
 use nilfs_device::Device;
 use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::palloc::{BlockRole, Palloc, test_bit};
-use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::{FileBlock, Ino};
 
 pub use background::Background;
@@ -109,15 +108,15 @@ impl Written {
     }
 }
 
-/// A mounted volume.
+/// A volume that is mounted to be written. One that is only read needs less: see
+/// [`ReadOnlyVolume`](crate::ReadOnlyVolume).
 pub struct Filesystem {
     store: Arc<Store>,
     options: MountOptions,
-    /// The newest checkpoint, or the one that was asked for, and what it shares with the trees that
-    /// somebody looks at.
+    /// The newest checkpoint, and what it shares with the trees that somebody looks at.
     trees: Arc<Shared>,
-    /// Where changes go; `None` if the volume is mounted read-only.
-    log: Option<Mutex<SegmentWriter>>,
+    /// Where changes go.
+    log: Mutex<SegmentWriter>,
     /// Shared by every operation that changes something; exclusive while a commit freezes.
     transactions: RwLock<()>,
     names: Mutex<()>,
@@ -137,8 +136,6 @@ pub struct Filesystem {
     wakeup: Wakeup,
     cleaner: Cleaner,
     resizing: Mutex<()>,
-    /// Of the checkpoint that was the newest when the volume was mounted.
-    super_root: SuperRoot,
     /// Changes so far: tells whether the volume is idle.
     changes: AtomicU64,
     /// How often somebody has asked for durability.
@@ -157,50 +154,31 @@ pub struct Filesystem {
 }
 
 impl Filesystem {
-    /// Mounts the volume on a device. If it was not closed cleanly, it is recovered: on the device
-    /// for a writable mount, in memory for a read-only one.
+    /// Mounts the volume on a device. If it was not closed cleanly, it is recovered.
     ///
     /// No thread is started; see [`Filesystem::start_background`].
     ///
     /// # Errors
-    /// Not a volume, damage, unknown features, options that exclude each other, a device error.
+    /// Not a volume, damage, unknown features, a device that cannot be written or fails, no room for
+    /// the recovery.
     pub fn mount(device: Arc<dyn Device>, options: MountOptions) -> Result<Arc<Self>> {
-        if options.checkpoint.is_some() && !options.read_only {
-            return Err(Error::Invalid("a past checkpoint can only be mounted read-only"));
-        }
-        if !options.read_only && device.is_read_only() {
+        if device.is_read_only() {
             return Err(Error::ReadOnly { reason: "the device cannot be written".into() });
         }
         let volume = Volume::open(device)?;
-        let features = volume.superblock().refuse_unknown_features(!options.read_only);
-        features.map_err(Error::Feature)?;
-        let recover = !volume.is_clean() && options.checkpoint.is_none();
-        if recover && !options.recovery && !options.read_only {
-            return Err(Error::Invalid(
-                "the volume was not closed cleanly and must be recovered before it can be written",
-            ));
-        }
+        volume.superblock().refuse_unknown_features(true).map_err(Error::Feature)?;
         volume.store.set_cache_limit(options.block_cache());
-        let view = volume.view(options.checkpoint)?;
-        let salvaged = match recover && options.recovery {
-            true => recovery::salvage(&volume.store, &volume.found)?,
-            false => recovery::Salvaged::default(),
-        };
-        let log = match options.read_only {
-            true => None,
-            false => {
-                let salvaged = !salvaged.is_empty();
-                let (barrier, discard) = (options.barrier, options.discard);
-                let opened = SegmentWriter::open(&volume, &view, salvaged, barrier, discard);
-                Some(Mutex::new(Rank::Log, opened.map_err(no_room_to_recover)?))
-            }
-        };
+        let view = volume.view(volume.found.cno)?;
+        let salvaged = recovery::salvage(&volume.store, &volume.found)?;
+        let (barrier, discard) = (options.barrier, options.discard);
+        let log = SegmentWriter::open(&volume, &view, !salvaged.is_empty(), barrier, discard)
+            .map_err(no_room_to_recover)?;
         let now = options.clock.now();
         let first_ino = Ino(volume.superblock().raw().s_first_ino.get().into());
         let fs = Arc::new(Self {
             store: Arc::clone(&volume.store),
             trees: Shared::new(view, options.inode_cache()),
-            log,
+            log: Mutex::new(Rank::Log, log),
             transactions: RwLock::new(Rank::Transactions, ()),
             names: Mutex::new(Rank::Names, ()),
             table: Mutex::new(Rank::Table, Table::new(options.inode_cache())),
@@ -215,7 +193,6 @@ impl Filesystem {
             wakeup: Wakeup::default(),
             cleaner: Cleaner::new(options.cleaner),
             resizing: Mutex::new(Rank::Resize, ()),
-            super_root: volume.super_root,
             changes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             file_syncs: GroupCommit::default(),
@@ -226,17 +203,11 @@ impl Filesystem {
             deleting: AtomicBool::new(false),
             options,
         });
-        match &fs.log {
-            Some(log) => {
-                let mut log = log.lock();
-                fs.begin(&mut log, &salvaged).map_err(no_room_to_recover)?;
-                if volume.superblocks_lag {
-                    log.mark_in_use(&fs.stamp())?;
-                }
-            }
-            None => {
-                fs.apply(&salvaged, || Ok(()))?;
-                fs.space.only_free(&volume.geometry(), volume.clean_segments()?);
+        {
+            let mut log = fs.log.lock();
+            fs.begin(&mut log, &salvaged).map_err(no_room_to_recover)?;
+            if volume.superblocks_lag {
+                log.mark_in_use(&fs.stamp())?;
             }
         }
         fs.store.let_go();
@@ -281,10 +252,10 @@ impl Filesystem {
         }
     }
 
-    /// Whether nothing can be changed, because of the mount or because of an error.
+    /// Whether nothing can be changed for now, or any more because of an error.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.log.is_none() || self.stopped.read().is_some()
+        self.stopped.read().is_some()
     }
 
     /// The root directory.
@@ -564,9 +535,6 @@ impl Filesystem {
     }
 
     fn check_writable(&self) -> Result<()> {
-        if self.log.is_none() {
-            return Err(Error::ReadOnly { reason: Stopped::ReadOnly.to_string() });
-        }
         match &*self.stopped.read() {
             Some(stopped) => Err(Error::ReadOnly { reason: stopped.to_string() }),
             None => Ok(()),

@@ -206,10 +206,8 @@ impl Filesystem {
 
     /// Gives up shrinking.
     fn allow_all(&self) {
-        if let Some(log) = &self.log {
-            let mut log = log.lock();
-            log.set_end(None);
-            self.refresh_space(&log);
-        }
+        let mut log = self.log.lock();
+        log.set_end(None);
+        self.refresh_space(&log);
     }
 }

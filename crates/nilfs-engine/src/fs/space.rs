@@ -235,6 +235,13 @@ fn share(geometry: &Geometry, share: u64, bounds: RangeInclusive<u64>) -> u64 {
     segments * u64::from(geometry.blocks_per_segment)
 }
 
+/// Of `unused` blocks, those that data of files can take, if so many are `reserved`.
+pub(crate) fn available(unused: u64, reserved: u64, block_size: u64) -> u64 {
+    let left = u128::from(unused.saturating_sub(reserved));
+    let available = left * u128::from(block_size) / u128::from(block_size + BYTES_PER_BLOCK);
+    available as u64
+}
+
 /// Blocks of all segments, as if the first were as large as the others.
 fn blocks(geometry: &Geometry) -> u64 {
     geometry.nsegments.saturating_mul(geometry.blocks_per_segment.into())
@@ -381,14 +388,6 @@ impl Space {
         self.0.lock().take_over(Room::after(geometry, base, clean, needed));
     }
 
-    /// For a volume that is only read: this many segments are clean.
-    pub(crate) fn only_free(&self, geometry: &Geometry, clean: u64) {
-        let per_segment = u64::from(geometry.blocks_per_segment);
-        let free = clean.saturating_mul(per_segment);
-        let reserved = geometry.reserved_segments().saturating_mul(per_segment);
-        self.0.lock().room = Room { free, reserved, ..Room::default() };
-    }
-
     /// Blocks that the cleaner would have to gain so that there is room for an operation, and for
     /// others after it. That is at most half of what it could gain: the fewer blocks are dead, the
     /// more live ones are moved for each.
@@ -439,9 +438,7 @@ impl Space {
 
     /// Of `unused` blocks, those that data of files can take.
     pub(crate) fn available(&self, unused: u64, block_size: u64) -> u64 {
-        let left = u128::from(unused.saturating_sub(self.reserved_blocks()));
-        let available = left * u128::from(block_size) / u128::from(block_size + BYTES_PER_BLOCK);
-        available as u64
+        available(unused, self.reserved_blocks(), block_size)
     }
 
     /// Claims room for an operation, if there is.

@@ -12,9 +12,9 @@ use super::inode::{Inode, InodeRef};
 use super::{Filesystem, Stopped};
 use crate::checkpoints;
 use crate::commit::{self, Effects, Frozen, MetadataChanges, MetadataOutcome};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::host::MutexGuard;
 use crate::host::atomic::{AtomicU64, Ordering};
-use crate::host::{Mutex, MutexGuard};
 use crate::log::segment_writer::{SegmentWriter, Stamp, Written};
 use crate::overlay::{FrozenInode, Overlay};
 use crate::recovery::Salvaged;
@@ -83,8 +83,7 @@ impl Filesystem {
 
     /// The interval that the volume itself asks for.
     pub(super) fn volume_commit_interval(&self) -> Option<Duration> {
-        let log = self.log.as_ref()?.lock();
-        let seconds = log.superblock().raw().s_c_interval.get();
+        let seconds = self.log.lock().superblock().raw().s_c_interval.get();
         (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
 
@@ -92,11 +91,10 @@ impl Filesystem {
     /// whole after a power cut, but not necessarily there: see [`Filesystem::sync`].
     ///
     /// # Errors
-    /// [`Error::ReadOnly`], damage, a device error.
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly), damage, a device error.
     pub fn commit(&self) -> Result<Cno> {
-        let Some(log) = &self.log else { return Ok(self.view().tree.cno) };
         let ticket = self.next_freeze();
-        let mut log = self.lock_writable(log)?;
+        let mut log = self.writable_log()?;
         self.commit_past(&mut log, ticket)?;
         self.finish_deleting(&mut log)?;
         Ok(log.cno())
@@ -107,9 +105,11 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::commit`].
     pub fn sync(&self) -> Result<()> {
-        let Some(log) = self.log.as_ref().filter(|_| !self.rests()) else { return Ok(()) };
+        if self.rests() {
+            return Ok(());
+        }
         let ticket = self.next_freeze();
-        let mut log = self.lock_writable(log)?;
+        let mut log = self.writable_log()?;
         self.commit_past(&mut log, ticket)?;
         self.flush_locked(&mut log)?;
         if log.superblocks_lag() {
@@ -118,21 +118,10 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The log, if the volume was mounted to be written and still can be.
+    /// The log, when everybody before has left it, if it can still be written. They may have failed,
+    /// and then nobody may believe that anything became durable.
     pub(super) fn writable_log(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
-        match &self.log {
-            Some(log) => self.lock_writable(log),
-            None => Err(Error::ReadOnly { reason: Stopped::ReadOnly.to_string() }),
-        }
-    }
-
-    /// The log, when everybody before has left it. They may have failed, and then nobody may believe
-    /// that anything became durable.
-    pub(super) fn lock_writable<'a>(
-        &self,
-        log: &'a Mutex<SegmentWriter>,
-    ) -> Result<MutexGuard<'a, SegmentWriter>> {
-        let log = log.lock();
+        let log = self.log.lock();
         self.check_writable()?;
         Ok(log)
     }
@@ -150,8 +139,7 @@ impl Filesystem {
 
     /// As [`Filesystem::unmount`], between two steps of the cleaner.
     pub(super) fn close(&self) -> Result<()> {
-        let Some(log) = &self.log else { return Ok(()) };
-        let mut log = log.lock();
+        let mut log = self.log.lock();
         if log.is_closed() {
             return Ok(());
         }

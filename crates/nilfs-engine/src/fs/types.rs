@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::{DeviceCode, FileType};
-use nilfs_ondisk::{Cno, Ino};
 
 use crate::cleaner::options::CleanerOptions;
 use crate::host::{Clock, SystemClock, Timestamp};
@@ -33,17 +33,10 @@ pub enum OnError {
     Panic,
 }
 
-/// How a volume is mounted. There will be more fields: take those that you do not name from
+/// How a volume is mounted to be written. There will be more fields: take those that you do not name from
 /// `MountOptions::default()`.
 #[derive(Clone)]
 pub struct MountOptions {
-    /// Never write, not even to recover.
-    pub read_only: bool,
-    /// Show this checkpoint instead of the newest one. Needs `read_only`.
-    pub checkpoint: Option<Cno>,
-    /// Recover an unclean volume. Without it a writable mount of one fails, and a read-only mount
-    /// shows the newest checkpoint as it is.
-    pub recovery: bool,
     /// See [`Order`].
     pub order: Order,
     /// See [`OnError`].
@@ -69,9 +62,6 @@ pub struct MountOptions {
 impl PartialEq for MountOptions {
     fn eq(&self, other: &Self) -> bool {
         let Self {
-            read_only,
-            checkpoint,
-            recovery,
             order,
             on_error,
             discard,
@@ -82,10 +72,7 @@ impl PartialEq for MountOptions {
             cleaner,
             clock,
         } = self;
-        *read_only == other.read_only
-            && *checkpoint == other.checkpoint
-            && *recovery == other.recovery
-            && *order == other.order
+        *order == other.order
             && *on_error == other.on_error
             && *discard == other.discard
             && *barrier == other.barrier
@@ -100,9 +87,6 @@ impl PartialEq for MountOptions {
 impl Default for MountOptions {
     fn default() -> Self {
         Self {
-            read_only: false,
-            checkpoint: None,
-            recovery: true,
             order: Order::default(),
             on_error: OnError::default(),
             discard: false,

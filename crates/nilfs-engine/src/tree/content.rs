@@ -1,7 +1,8 @@
-//! The content of a file in layers: whatever is in memory, and below it the map of a checkpoint.
+//! The content of a file in layers: whatever is known in memory, and below it the map of a checkpoint.
 //!
-//! Files of a [`Tree`](super::Tree) have nothing in memory. Those of the live file system have what was
-//! changed; everything that only reads is here, for both.
+//! Files of a [`Tree`](super::Tree) have nothing above the map, unless something was synced after the
+//! checkpoint. Those of the live file system have what was changed; everything that only reads is
+//! here, for both.
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};

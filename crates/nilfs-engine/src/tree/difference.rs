@@ -30,7 +30,8 @@ pub struct ChangedFile {
 
 impl Tree {
     /// Calls `visit` with every file that is not the same in `after`, ascending by number, until it
-    /// breaks. A file is the same if its inode is: every change of its content changes that.
+    /// breaks. A file is the same if its inode is: every change of its content changes that. Only
+    /// checkpoints are compared, not what was synced after one.
     ///
     /// # Errors
     /// Damage, a device error.
@@ -62,6 +63,7 @@ impl Tree {
 
     /// Calls `visit` with each run of blocks that two versions of a file do not share,
     /// ascending, until it breaks: `file` is of this tree, `other` of `tree`. They may still be equal.
+    /// Only checkpoints are compared, not what was synced after one.
     ///
     /// # Errors
     /// Damage, a device error.

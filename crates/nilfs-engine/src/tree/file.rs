@@ -1,10 +1,15 @@
 //! A file of a checkpoint: its inode (docs/format.md §6) with the map of its blocks.
 
-use nilfs_ondisk::Ino;
+use std::sync::Arc;
+
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::inode::{DeviceCode, FileType, RawInode};
+use nilfs_ondisk::summary::FileTimes;
+use nilfs_ondisk::{FileBlock, Ino};
+use zerocopy::little_endian::{U32, U64};
 
-use super::content::Content;
+use super::content::{Content, InMemory, Place};
+use super::recovered::SyncedBlocks;
 use crate::error::{Error, Result};
 use crate::fs::Attr;
 use crate::host::Timestamp;
@@ -17,6 +22,8 @@ pub struct File {
     file_type: FileType,
     pub(crate) raw: RawInode,
     pub(crate) map: Root,
+    /// What was synced after the checkpoint, if the tree shows that.
+    pub(super) synced: Option<Arc<SyncedBlocks>>,
 }
 
 impl File {
@@ -31,7 +38,7 @@ impl File {
         if raw.i_size.get() > i64::MAX as u64 {
             return Err(Error::Inconsistent(format!("the size of inode {ino} is out of range")));
         }
-        Ok(Self { ino, file_type, raw, map })
+        Ok(Self { ino, file_type, raw, map, synced: None })
     }
 
     /// The inode number.
@@ -50,6 +57,28 @@ impl File {
     #[must_use]
     pub fn size(&self) -> u64 {
         self.raw.i_size.get()
+    }
+
+    /// Sets the time of the last change of the content.
+    pub(crate) fn set_mtime(&mut self, time: Timestamp) {
+        self.raw.i_mtime = U64::new(time.seconds as u64);
+        self.raw.i_mtime_nsec = U32::new(time.nanoseconds);
+    }
+
+    /// Sets the time of the last change of anything.
+    pub(crate) fn set_ctime(&mut self, time: Timestamp) {
+        self.raw.i_ctime = U64::new(time.seconds as u64);
+        self.raw.i_ctime_nsec = U32::new(time.nanoseconds);
+    }
+
+    /// Takes over what a data-sync log has kept.
+    pub(crate) fn set_times(&mut self, times: &FileTimes) {
+        let time = |(seconds, nanoseconds): (u64, u32)| Timestamp {
+            seconds: seconds as i64,
+            nanoseconds: nanoseconds.min(999_999_999),
+        };
+        self.set_mtime(time(times.modified));
+        self.set_ctime(time(times.changed));
     }
 
     /// The attributes.
@@ -85,9 +114,18 @@ impl File {
     }
 }
 
-/// A checkpoint has all of a file on the device.
+/// A checkpoint has all of a file on the device; only what was synced after it lies above its map.
 impl Content for File {
     fn file(&self) -> &File {
         self
+    }
+
+    fn in_memory(&self, key: FileBlock) -> Option<Place<'_>> {
+        self.synced.as_ref()?.place(key)
+    }
+
+    fn all_in_memory(&self, from: FileBlock) -> InMemory {
+        let synced = self.synced.iter().flat_map(|synced| synced.keys(from));
+        InMemory { blocks: synced.collect(), end_below: None }
     }
 }

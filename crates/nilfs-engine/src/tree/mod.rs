@@ -7,7 +7,8 @@
 //! | module | what it knows |
 //! |---|---|
 //! | `file` | a file of a checkpoint: attributes, and the map of its blocks |
-//! | `content` | reading what lies in layers of memory above a map; for trees there is none |
+//! | `content` | reading what lies in layers of memory above a map |
+//! | `recovered` | what was synced after the newest checkpoint, on top of its files |
 //! | `names` | reading directories |
 //! | `difference` | what two trees do not have in common |
 //!
@@ -18,6 +19,7 @@ pub(crate) mod content;
 mod difference;
 mod file;
 pub(crate) mod names;
+mod recovered;
 mod shared;
 
 use std::sync::Arc;
@@ -31,6 +33,7 @@ use nilfs_ondisk::{Cno, Ino};
 pub use self::content::Extent;
 pub use self::difference::ChangedFile;
 pub use self::file::File;
+pub(crate) use self::recovered::Recovered;
 pub(crate) use self::shared::{Kept, Shared};
 use crate::bmap::{Pointers, Source};
 use crate::dat::Dat;
@@ -50,6 +53,8 @@ use content::Content;
 pub struct Tree {
     shared: Arc<Shared>,
     root: Arc<TreeRoot>,
+    /// What was synced after the checkpoint.
+    recovered: Arc<Recovered>,
     _kept: Arc<Kept>,
 }
 
@@ -63,9 +68,14 @@ impl Tree {
     /// The tree of a checkpoint that `kept` keeps.
     pub(crate) fn new(shared: &Arc<Shared>, root: TreeRoot, kept: Kept) -> Result<Self> {
         let (shared, root) = (Arc::clone(shared), Arc::new(root));
-        let tree = Self { shared, root, _kept: Arc::new(kept) };
+        let tree = Self { shared, root, recovered: Arc::default(), _kept: Arc::new(kept) };
         tree.view().check_root()?;
         Ok(tree)
+    }
+
+    /// The same files with what was synced after the checkpoint.
+    pub(crate) fn with(self, recovered: Recovered) -> Self {
+        Self { recovered: Arc::new(recovered), ..self }
     }
 
     /// What it takes to read the tree, for the time of one call: blocks may move between two.
@@ -111,7 +121,10 @@ impl Tree {
         if !view.has_inode(ino)? {
             return Err(Error::Stale);
         }
-        File::new(ino, view.inode(ino)?)
+        match self.recovered.file(ino) {
+            Some(file) => Ok(file.clone()),
+            None => File::new(ino, view.inode(ino)?),
+        }
     }
 
     /// The file that a name leads to; "." and ".." work too.

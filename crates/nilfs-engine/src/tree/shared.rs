@@ -100,7 +100,9 @@ impl Shared {
 
     /// Where the names of a directory of a view are, if it pays to know that.
     pub(crate) fn positions(&self, view: &View, dir: &File) -> Result<Option<Arc<Positions>>> {
-        if view.store.block_size().blocks_for(dir.size()) <= SEARCHED_BLOCKS {
+        // What was synced after a checkpoint is not the checkpoint's.
+        let is_of_checkpoint = dir.synced.is_none();
+        if !is_of_checkpoint || view.store.block_size().blocks_for(dir.size()) <= SEARCHED_BLOCKS {
             return Ok(None);
         }
         let key = (view.tree.cno, dir.ino());

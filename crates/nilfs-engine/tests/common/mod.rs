@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nilfs_check::Options;
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::{Filesystem, InodeRef, MountOptions, NewInode};
+use nilfs_engine::{Cno, Filesystem, InodeRef, MountOptions, NewInode, Volume};
 use nilfs_ondisk::BlockSize;
 use nilfs_ondisk::inode::S_IFREG;
 
@@ -46,6 +46,15 @@ pub fn make(fs: &Filesystem, dir: &InodeRef, name: &str) -> InodeRef {
 pub fn content(fs: &Filesystem, inode: &InodeRef) -> Vec<u8> {
     let mut bytes = vec![0; fs.attr(inode).unwrap().size as usize];
     assert_eq!(fs.read(inode, 0, &mut bytes).unwrap(), bytes.len());
+    bytes
+}
+
+/// What a file in the root directory has in a past checkpoint.
+pub fn in_the_past<D: Device + 'static>(device: &Arc<D>, cno: Cno, name: &str) -> Vec<u8> {
+    let tree = Volume::open(Arc::clone(device) as _).unwrap().tree(Some(cno)).unwrap();
+    let file = tree.lookup(&tree.root().unwrap(), name.as_bytes()).unwrap();
+    let mut bytes = vec![0; file.size() as usize];
+    assert_eq!(tree.read(&file, 0, &mut bytes).unwrap(), bytes.len());
     bytes
 }
 

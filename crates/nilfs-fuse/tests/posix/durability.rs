@@ -6,21 +6,22 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use nilfs_engine::{Entry, Error, Filesystem};
+use nilfs_engine::tree::File as FileOfTree;
+use nilfs_engine::{Error, Tree};
 use rustix::fs::OFlags;
 
 use crate::client;
 use crate::content::Mapping;
 use crate::support::{World, chmod, open};
 
-fn find(fs: &Filesystem, path: &str) -> Result<Entry, Error> {
-    path.split('/').try_fold(fs.root()?, |dir, name| fs.lookup(&dir.inode, name.as_bytes()))
+fn find(tree: &Tree, path: &str) -> Result<FileOfTree, Error> {
+    path.split('/').try_fold(tree.root()?, |dir, name| tree.lookup(&dir, name.as_bytes()))
 }
 
-fn content(fs: &Filesystem, path: &str) -> Vec<u8> {
-    let entry = find(fs, path).unwrap();
-    let mut content = vec![0; entry.attr.size as usize];
-    fs.read(&entry.inode, 0, &mut content).unwrap();
+fn content(tree: &Tree, path: &str) -> Vec<u8> {
+    let file = find(tree, path).unwrap();
+    let mut content = vec![0; file.size() as usize];
+    tree.read(&file, 0, &mut content).unwrap();
     content
 }
 
@@ -62,7 +63,7 @@ fn fsync_keeps_a_rename_a_link_and_a_mode() {
     let cut = world.after_power_cut();
     assert!(matches!(find(&cut, "file"), Err(Error::NotFound)));
     assert_eq!(content(&cut, "renamed"), b"content");
-    let attr = find(&cut, "link").unwrap().attr;
+    let attr = find(&cut, "link").unwrap().attr();
     assert_eq!((attr.mode, attr.nlink), (0o4711, 2));
 }
 

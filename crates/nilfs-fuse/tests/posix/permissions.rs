@@ -152,8 +152,7 @@ fn ownership_and_mode_survive_a_remount() {
 fn a_read_only_mount_changes_nothing() {
     let mut world = World::new();
     let file = world.file("file", "x");
-    let options = nilfs_engine::MountOptions { read_only: true, ..Default::default() };
-    world.remount_with(options);
+    world.remount_read_only();
     assert_eq!(fs::read(&file).unwrap(), b"x");
     assert_eq!(errno(fs::write(&file, "y")), Errno::ROFS);
     assert_eq!(errno(fs::write(world.path("new"), "y")), Errno::ROFS);

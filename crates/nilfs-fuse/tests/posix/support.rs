@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::{Background, Filesystem, MountOptions};
-use nilfs_fuse::{KernelOptions, Mount, MountError, Mountpoint, Session, Settings};
+use nilfs_engine::{
+    Background, Filesystem, MountOptions, ReadOnlyOptions, ReadOnlyVolume, Tree, Volume,
+};
+use nilfs_fuse::{Content, KernelOptions, Mount, MountError, Mountpoint, Session, Settings};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tempfile::TempDir;
@@ -38,8 +40,7 @@ pub struct World {
 struct Mounted {
     mount: Mount,
     session: Session,
-    background: Background,
-    fs: Arc<Filesystem>,
+    writer: Option<(Arc<Filesystem>, Background)>,
 }
 
 impl World {
@@ -54,19 +55,25 @@ impl World {
         let mut world =
             Self { device, mounted: None, settings: settings.clone(), dir: directory() };
         let device = Arc::clone(&world.device);
-        world.mounted = Some(mount(device, world.dir.path(), MountOptions::default(), settings));
+        world.mounted = Some(mount(device, world.dir.path(), settings));
         world
     }
 
-    /// Unmounts, and mounts again with `options`.
-    pub fn remount_with(&mut self, options: MountOptions) {
+    /// Unmounts, and mounts again.
+    pub fn remount(&mut self) {
         self.unmount();
         let device = Arc::clone(&self.device);
-        self.mounted = Some(mount(device, self.dir.path(), options, self.settings.clone()));
+        self.mounted = Some(mount(device, self.dir.path(), self.settings.clone()));
     }
 
-    pub fn remount(&mut self) {
-        self.remount_with(MountOptions::default());
+    /// Unmounts, and mounts again without the right to write.
+    pub fn remount_read_only(&mut self) {
+        self.unmount();
+        let device: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&self.device);
+        let volume = ReadOnlyVolume::mount(device, ReadOnlyOptions::default()).unwrap();
+        let content = Content::from(Arc::new(volume));
+        let (mount, session) = serve(content, self.dir.path(), true, self.settings.clone());
+        self.mounted = Some(Mounted { mount, session, writer: None });
     }
 
     fn unmount(&mut self) {
@@ -102,14 +109,14 @@ impl World {
 
     /// Makes a checkpoint and returns its number.
     pub fn checkpoint(&self) -> u64 {
-        self.mounted.as_ref().unwrap().fs.checkpoint_now().unwrap().0
+        let (fs, _) = self.mounted.as_ref().unwrap().writer.as_ref().unwrap();
+        fs.checkpoint_now().unwrap().0
     }
 
     /// The volume as it would be found if the power failed now.
-    pub fn after_power_cut(&self) -> Arc<Filesystem> {
+    pub fn after_power_cut(&self) -> Tree {
         let device = Arc::new(MemoryDevice::from(self.device.snapshot()));
-        let options = MountOptions { read_only: true, ..MountOptions::default() };
-        Filesystem::mount(device, options).unwrap()
+        Volume::open(device).unwrap().recovered_tree().unwrap()
     }
 }
 
@@ -135,9 +142,11 @@ impl Mounted {
             std::thread::yield_now();
         }
         let _farewell = self.session.join().unwrap();
-        drop(self.background);
-        // A device that fails on purpose may make this impossible.
-        let _ = self.fs.unmount();
+        if let Some((fs, background)) = self.writer {
+            drop(background);
+            // A device that fails on purpose may make this impossible.
+            let _ = fs.unmount();
+        }
     }
 }
 
@@ -150,8 +159,7 @@ pub struct Bare {
 impl Bare {
     pub fn new(device: Arc<dyn Device>) -> Self {
         let dir = directory();
-        let options = MountOptions::default();
-        let mounted = Some(mount(device, dir.path(), options, Settings::default()));
+        let mounted = Some(mount(device, dir.path(), Settings::default()));
         Self { mounted, dir }
     }
 
@@ -192,23 +200,18 @@ fn directory() -> TempDir {
     dir
 }
 
-fn mount(
-    device: Arc<dyn Device>,
-    dir: &Path,
-    options: MountOptions,
-    settings: Settings,
-) -> Mounted {
-    let kernel = KernelOptions {
-        read_only: options.read_only,
-        allow_other: true,
-        ..KernelOptions::default()
-    };
-    let fs = Filesystem::mount(device, options).unwrap();
+fn mount(device: Arc<dyn Device>, dir: &Path, settings: Settings) -> Mounted {
+    let fs = Filesystem::mount(device, MountOptions::default()).unwrap();
+    let (mount, session) = serve(Arc::clone(&fs).into(), dir, false, settings);
+    let background = fs.start_background().unwrap();
+    Mounted { mount, session, writer: Some((fs, background)) }
+}
+
+fn serve(content: Content, dir: &Path, read_only: bool, settings: Settings) -> (Mount, Session) {
+    let kernel = KernelOptions { read_only, allow_other: true, ..KernelOptions::default() };
     let mountpoint = Mountpoint::prepare(dir, false).unwrap();
     let (mount, channel) = mountpoint.mount(Path::new("memory"), &kernel).unwrap();
-    let session = Session::start(channel, fs.clone(), Some(Arc::clone(&fs)), settings).unwrap();
-    let background = fs.start_background().unwrap();
-    Mounted { mount, session, background, fs }
+    (mount, Session::start(channel, content, settings).unwrap())
 }
 
 pub fn chmod(path: &Path, mode: u32) {

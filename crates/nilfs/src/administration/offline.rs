@@ -5,16 +5,20 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use nilfs_device::Access;
-use nilfs_engine::{Background, CleanerOptions, Filesystem, MountOptions};
+use nilfs_engine::{
+    Background, CleanerOptions, Filesystem, MountOptions, ReadOnlyOptions, ReadOnlyVolume,
+};
 
 use super::{Administration, Purpose};
 use crate::output::say;
 use crate::{config, device};
 
 /// The volume, for as long as it is needed.
-pub(super) struct Offline {
-    fs: Arc<Filesystem>,
-    background: Background,
+pub(super) enum Offline {
+    /// To look at.
+    ReadOnly(Box<ReadOnlyVolume>),
+    /// To change.
+    Writable { fs: Arc<Filesystem>, background: Background },
 }
 
 impl Offline {
@@ -22,30 +26,41 @@ impl Offline {
     pub fn open(device: &Path, purpose: Purpose) -> anyhow::Result<Self> {
         let loaded = config::load(None)?;
         loaded.warnings.iter().for_each(|warning| say!("nilfs: {warning}"));
-        let access = match purpose {
-            Purpose::Look => Access::Inspect,
-            Purpose::Change => Access::ReadWrite,
-        };
-        let opened = device::open(device, access)?;
-        let options = MountOptions {
-            read_only: purpose == Purpose::Look,
-            cleaner: CleanerOptions { enabled: false, ..loaded.cleaner },
-            ..MountOptions::default()
-        };
-        let fs = Filesystem::mount(Arc::new(opened), options)
-            .with_context(|| device.display().to_string())?;
-        let background = fs.start_background().context("cannot start the cleaner")?;
-        Ok(Self { fs, background })
+        let cleaner = CleanerOptions { enabled: false, ..loaded.cleaner };
+        let context = || device.display().to_string();
+        match purpose {
+            Purpose::Look => {
+                let opened = Arc::new(device::open(device, Access::Inspect)?);
+                let options = ReadOnlyOptions { cleaner, ..ReadOnlyOptions::default() };
+                let volume = ReadOnlyVolume::mount(opened, options).with_context(context)?;
+                Ok(Self::ReadOnly(Box::new(volume)))
+            }
+            Purpose::Change => {
+                let opened = Arc::new(device::open(device, Access::ReadWrite)?);
+                let options = MountOptions { cleaner, ..MountOptions::default() };
+                let fs = Filesystem::mount(opened, options).with_context(context)?;
+                let background = fs.start_background().context("cannot start the cleaner")?;
+                Ok(Self::Writable { fs, background })
+            }
+        }
     }
 
     /// Whom to ask.
     pub fn volume(&self) -> &dyn Administration {
-        &*self.fs
+        match self {
+            Self::ReadOnly(volume) => &**volume,
+            Self::Writable { fs, .. } => &**fs,
+        }
     }
 
     /// Makes everything durable and marks the volume clean.
     pub fn close(self) -> anyhow::Result<()> {
-        drop(self.background);
-        self.fs.unmount().context("cannot close the volume")
+        match self {
+            Self::ReadOnly(_) => Ok(()),
+            Self::Writable { fs, background } => {
+                drop(background);
+                fs.unmount().context("cannot close the volume")
+            }
+        }
     }
 }

@@ -3,14 +3,13 @@
 //! blocks against the data that are there.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use nilfs_engine::{Attr, Error, InodeRef, Result, Seek};
+use nilfs_engine::{Attr, Error, Files, Result, Seek};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::FileType;
 
-use super::{Subject, guarded};
-use crate::name::{NAME_MAX, Path};
+use super::guarded;
+use crate::name::NAME_MAX;
 use crate::outcome::Facts;
 use crate::tree::{Blocks, Content, Tree, shown};
 
@@ -33,17 +32,22 @@ pub(super) struct Listed {
 
 type Names = Vec<(Vec<u8>, u64, Facts, Content)>;
 
-impl Subject {
+/// Files as they are seen from a directory.
+pub(super) struct Look<'a> {
+    pub(super) files: &'a dyn Files,
+    pub(super) root: Ino,
+    /// Nothing has been changed since the mount.
+    pub(super) settled: bool,
+}
+
+impl Look<'_> {
     /// The whole tree.
-    ///
-    /// # Errors
-    /// What the engine said, or where it contradicts itself, in words.
-    pub fn tree(&self) -> Result<Tree, String> {
-        let root = guarded(|| self.fs.attr(&self.root)).map_err(|error| format!("/: {error}"))?;
+    pub(super) fn tree(&self) -> Result<Tree, String> {
+        let root = guarded(|| self.files.attr(self.root)).map_err(|error| format!("/: {error}"))?;
         let mut names: Names = vec![(Vec::new(), root.ino.0, Facts::from(&root), Content::None)];
-        let mut ahead = vec![(Vec::new(), Arc::clone(&self.root), root)];
-        while let Some((path, directory, attr)) = ahead.pop() {
-            self.look_into(&path, &directory, &attr, &mut names, &mut ahead)
+        let mut ahead = vec![(Vec::new(), root)];
+        while let Some((path, attr)) = ahead.pop() {
+            self.look_into(&path, &attr, &mut names, &mut ahead)
                 .map_err(|what| format!("{}: {what}", shown(&path)))?;
         }
         Ok(Tree::new(names))
@@ -52,102 +56,48 @@ impl Subject {
     fn look_into(
         &self,
         path: &[u8],
-        directory: &InodeRef,
-        attr: &Attr,
+        directory: &Attr,
         names: &mut Names,
-        ahead: &mut Vec<(Vec<u8>, InodeRef, Attr)>,
+        ahead: &mut Vec<(Vec<u8>, Attr)>,
     ) -> Result<(), String> {
-        self.check_size(attr)?;
-        for listed in guarded(|| self.entries(directory))? {
+        self.check_size(directory)?;
+        for listed in guarded(|| entries(self.files, directory.ino))? {
             let path = match path {
                 [] => listed.name.clone(),
                 _ => [path, b"/", &listed.name].concat(),
             };
             let in_words = |what: String| format!("{}: {what}", shown(&path));
-            let entry = guarded(|| self.fs.lookup(directory, &listed.name)).map_err(in_words)?;
-            let attr = entry.attr;
+            let attr = guarded(|| self.lookup(directory.ino, &listed.name)).map_err(in_words)?;
             if (listed.ino, listed.kind) != (attr.ino, Some(attr.file_type)) {
                 return Err(in_words(format!("listed as {listed:?}, found as {attr:?}")));
             }
-            let by_number = guarded(|| self.fs.inode(attr.ino)).map_err(in_words)?;
-            if by_number.attr != attr {
-                return Err(in_words(format!("by its number it is {:?}", by_number.attr)));
+            let by_number = guarded(|| self.files.attr(attr.ino)).map_err(in_words)?;
+            if by_number != attr {
+                return Err(in_words(format!("by its number it is {by_number:?}")));
             }
-            let content = self.content(&entry.inode, &attr).map_err(in_words)?;
+            let content = self.content(&attr).map_err(in_words)?;
             names.push((path.clone(), attr.ino.0, Facts::from(&attr), content));
             if attr.file_type == FileType::Directory {
-                self.check_parent(&entry.inode, directory).map_err(in_words)?;
-                ahead.push((path, entry.inode, attr));
+                self.check_parent(attr.ino, directory.ino).map_err(in_words)?;
+                ahead.push((path, attr));
             }
         }
         Ok(())
     }
 
-    /// The names that a listing of a directory has, `between` being called again and again
-    /// while it is under way.
-    ///
-    /// # Errors
-    /// The engine's, in words.
-    pub fn list_slowly(
-        &mut self,
-        path: &Path,
-        mut between: impl FnMut(&mut Self),
-    ) -> Result<Vec<Vec<u8>>, String> {
-        let in_words = |error| format!("list {path}: {error:?}");
-        let directory = self.resolve(&path.0).map_err(in_words)?;
-        let mut listed = Vec::new();
-        let mut cookie = 0;
-        while let Some(next) = guarded(|| self.list_some(&directory, cookie, &mut listed))? {
-            cookie = next;
-            between(self);
-        }
-        Ok(listed.into_iter().map(|entry| entry.name).collect())
+    /// The attributes of the file that a name leads to.
+    fn lookup(&self, directory: Ino, name: &[u8]) -> Result<Attr> {
+        let attr = self.files.lookup(directory, name)?;
+        self.files.let_go(attr.ino, 1);
+        Ok(attr)
     }
 
-    /// The entries of a directory without `.` and `..`.
-    pub(super) fn entries(&self, directory: &InodeRef) -> Result<Vec<Listed>> {
-        let mut listed = Vec::new();
-        let mut cookie = 0;
-        while let Some(next) = self.list_some(directory, cookie, &mut listed)? {
-            cookie = next;
-            if listed.len() > ENTRIES_MAX {
-                break;
-            }
-        }
-        listed.retain(|entry| entry.name != b"." && entry.name != b"..");
-        Ok(listed)
-    }
-
-    /// Adds some entries of a directory; returns where the listing goes on, if it does.
-    fn list_some(
-        &self,
-        directory: &InodeRef,
-        cookie: u64,
-        listed: &mut Vec<Listed>,
-    ) -> Result<Option<u64>> {
-        let before = listed.len();
-        let mut next = None;
-        self.fs.read_dir(directory, cookie, &mut |entry| {
-            if listed.len() - before == ENTRIES_PER_CALL {
-                return false;
-            }
-            next = Some(entry.next);
-            listed.push(Listed {
-                name: entry.name.to_vec(),
-                ino: entry.ino,
-                kind: entry.file_type,
-            });
-            true
-        })?;
-        Ok(next)
-    }
-
-    fn check_parent(&self, directory: &InodeRef, parent: &InodeRef) -> Result<(), String> {
+    fn check_parent(&self, directory: Ino, parent: Ino) -> Result<(), String> {
         for (name, expected) in [(&b"."[..], directory), (b"..", parent)] {
-            let found = guarded(|| self.fs.lookup(directory, name))?.attr.ino;
-            if found != expected.ino() {
+            let found = guarded(|| self.lookup(directory, name))?.ino;
+            if found != expected {
                 let name = String::from_utf8_lossy(name);
-                return Err(format!("{name} is inode {found}, expected {}", expected.ino()));
+                return Err(format!("{name} is inode {found}, expected {expected}"));
             }
         }
         Ok(())
@@ -179,18 +129,18 @@ impl Subject {
     }
 
     fn block_size(&self) -> Result<u64, String> {
-        Ok(u64::from(guarded(|| self.fs.stat_fs())?.block_size))
+        Ok(u64::from(guarded(|| self.files.stat_fs())?.block_size))
     }
 
-    fn content(&self, inode: &InodeRef, attr: &Attr) -> Result<Content, String> {
+    fn content(&self, attr: &Attr) -> Result<Content, String> {
         match attr.file_type {
             FileType::Symlink => {
-                let text = guarded(|| self.fs.read_link(inode))?;
+                let text = guarded(|| self.files.read_link(attr.ino))?;
                 self.check_blocks(attr, 1)?;
                 Ok(Content::Text(text))
             }
             FileType::Regular => {
-                let blocks = self.blocks(inode, attr.size)?;
+                let blocks = self.blocks(attr.ino, attr.size)?;
                 self.check_blocks(attr, blocks.len() as u64)?;
                 Ok(Content::Blocks(blocks))
             }
@@ -198,29 +148,29 @@ impl Subject {
         }
     }
 
-    fn blocks(&self, inode: &InodeRef, size: u64) -> Result<Blocks, String> {
+    fn blocks(&self, ino: Ino, size: u64) -> Result<Blocks, String> {
         let block_size = self.block_size()?;
         let mut blocks = BTreeMap::new();
         let mut at = 0;
-        while let Some(start) = self.position(inode, at, Seek::Data)? {
-            let end = self.position(inode, start, Seek::Hole)?.unwrap_or(size);
+        while let Some(start) = self.position(ino, at, Seek::Data)? {
+            let end = self.position(ino, start, Seek::Hole)?.unwrap_or(size);
             let aligned = start % block_size == 0 && (end % block_size == 0 || end == size);
             if start < at || end <= start || end > size || !aligned {
                 return Err(format!("data from {start} to {end} in a file of {size} bytes"));
             }
             for index in start / block_size..end.div_ceil(block_size) {
-                blocks.insert(index, self.block(inode, index, block_size, size)?.into());
+                blocks.insert(index, self.block(ino, index, block_size, size)?.into());
             }
             at = end;
         }
         if size <= READ_WHOLE {
-            self.check_whole(inode, size, block_size, &blocks)?;
+            self.check_whole(ino, size, block_size, &blocks)?;
         }
         Ok(blocks)
     }
 
-    fn position(&self, inode: &InodeRef, at: u64, what: Seek) -> Result<Option<u64>, String> {
-        guarded(|| match self.fs.seek(inode, at, what) {
+    fn position(&self, ino: Ino, at: u64, what: Seek) -> Result<Option<u64>, String> {
+        guarded(|| match self.files.seek(ino, at, what) {
             Ok(position) => Ok(Some(position)),
             Err(Error::NoData) => Ok(None),
             Err(error) => Err(error),
@@ -228,17 +178,11 @@ impl Subject {
     }
 
     /// One block of a file, filled with zeros beyond its end.
-    fn block(
-        &self,
-        inode: &InodeRef,
-        index: u64,
-        block_size: u64,
-        size: u64,
-    ) -> Result<Vec<u8>, String> {
+    fn block(&self, ino: Ino, index: u64, block_size: u64, size: u64) -> Result<Vec<u8>, String> {
         let start = index * block_size;
         let expected = (size - start).min(block_size) as usize;
         let mut bytes = vec![0; block_size as usize];
-        let got = guarded(|| self.fs.read(inode, start, &mut bytes))?;
+        let got = guarded(|| self.files.read(ino, start, &mut bytes))?;
         if got != expected {
             return Err(format!("read {got} bytes at {start}, expected {expected}"));
         }
@@ -250,7 +194,7 @@ impl Subject {
 
     fn check_whole(
         &self,
-        inode: &InodeRef,
+        ino: Ino,
         size: u64,
         block_size: u64,
         blocks: &Blocks,
@@ -262,11 +206,45 @@ impl Subject {
             expected[start..start + take].copy_from_slice(&block[..take]);
         }
         let mut whole = vec![0xee; size as usize + NAME_MAX];
-        let got = guarded(|| self.fs.read(inode, 0, &mut whole))?;
+        let got = guarded(|| self.files.read(ino, 0, &mut whole))?;
         whole.truncate(got);
         if whole != expected {
             return Err("what is read at once differs from what is read by blocks".into());
         }
         Ok(())
     }
+}
+
+/// The entries of a directory without `.` and `..`.
+pub(super) fn entries(files: &dyn Files, directory: Ino) -> Result<Vec<Listed>> {
+    let mut listed = Vec::new();
+    let mut cookie = 0;
+    while let Some(next) = list_some(files, directory, cookie, &mut listed)? {
+        cookie = next;
+        if listed.len() > ENTRIES_MAX {
+            break;
+        }
+    }
+    listed.retain(|entry| entry.name != b"." && entry.name != b"..");
+    Ok(listed)
+}
+
+/// Adds some entries of a directory. Returns where the listing goes on, if it does.
+pub(super) fn list_some(
+    files: &dyn Files,
+    directory: Ino,
+    cookie: u64,
+    listed: &mut Vec<Listed>,
+) -> Result<Option<u64>> {
+    let before = listed.len();
+    let mut next = None;
+    files.read_dir(directory, cookie, &mut |entry| {
+        if listed.len() - before == ENTRIES_PER_CALL {
+            return false;
+        }
+        next = Some(entry.next);
+        listed.push(Listed { name: entry.name.to_vec(), ino: entry.ino, kind: entry.file_type });
+        true
+    })?;
+    Ok(next)
 }

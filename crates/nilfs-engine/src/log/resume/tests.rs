@@ -135,7 +135,7 @@ fn a_recovery_that_is_repeated_takes_no_number_twice() {
     let first = resume_on(&device).position;
     // The first log of the recovery is written, but no superblock names it.
     let volume = open(&device);
-    let view = volume.view(None).unwrap();
+    let view = volume.view(volume.found.cno).unwrap();
     let mut writer = SegmentWriter::open(&volume, &view, true, true, false).unwrap();
     assert_eq!(writer.base().position, first);
     let changes = MetadataChanges::default();

@@ -2,6 +2,7 @@
 //! when it is idle, and waits for its end. What is mounted is no matter here.
 
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
@@ -12,7 +13,7 @@ use nilfs_fuse::{Farewell, Mount, MountError, OperationCounts};
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
-use crate::{memory, threads};
+use crate::{exit, memory, threads};
 
 /// How often a mount looks whether it is idle.
 const IDLE: Duration = Duration::from_secs(2);
@@ -91,6 +92,16 @@ pub fn wait(
             Ok(Event::Reload) => attended.reload(),
             Ok(Event::TakenAway) | Err(RecvTimeoutError::Disconnected) => return Ok(None),
         }
+    }
+}
+
+/// Says how the mount of `source` has ended.
+pub fn log_end(source: &Path, error: Option<&anyhow::Error>, hangup: Hangup) {
+    match error {
+        None => tracing::info!("{} is unmounted", source.display()),
+        // In the background nobody reads what the command prints at its end.
+        Some(error) if hangup == Hangup::Reloads => tracing::error!("{}", exit::sentence(error)),
+        Some(_) => {}
     }
 }
 

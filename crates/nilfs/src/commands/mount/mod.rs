@@ -1,8 +1,8 @@
 //! `nilfs mount` and `nilfs umount`.
 //!
 //! A mount is a process that answers the kernel's requests until it is unmounted. `start` brings
-//! it to life, `open` gets hold of the device, `serve` is its life, or `past` that of a checkpoint of a
-//! volume that is mounted already; `attend` is what both have in common. `remount` changes a mount,
+//! it to life, `open` gets hold of the device, `serve` is its life, or `read_only` that of one that
+//! cannot be written; `attend` is what both have in common. `remount` changes a mount,
 //! `umount` waits for its end; `options` knows the words after `-o`, and `log` says where messages go
 //! once nobody looks at the terminal.
 
@@ -10,7 +10,7 @@ mod attend;
 mod log;
 mod open;
 pub mod options;
-mod past;
+mod read_only;
 mod remount;
 mod serve;
 mod start;

@@ -4,16 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nilfs_device::{Access, FileDevice};
-use nilfs_engine::MountOptions;
 use nilfs_fuse::Mounted;
 
+use super::options::Options;
 use crate::administration::mount_of;
 use crate::device;
 use crate::exit::{Status, status_of};
 
 /// Opens the device. A checkpoint that is named can be read beside one of us who writes.
-pub fn open(path: &Path, options: &MountOptions) -> anyhow::Result<Arc<FileDevice>> {
-    let access = if options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+pub fn open(path: &Path, options: &Options) -> anyhow::Result<Arc<FileDevice>> {
+    let access = if options.kernel.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let opened = match device::open(path, access) {
         Err(error) if options.checkpoint.is_some() && status_of(&error) == Status::Busy => {
             match mount_of(path)?.as_ref().is_some_and(is_writer) {

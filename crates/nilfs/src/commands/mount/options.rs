@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use nilfs_engine::{CleanerOptions, MountOptions};
+use nilfs_engine::{CleanerOptions, Cno, MountOptions, ReadOnlyOptions};
 use nilfs_fuse::KernelOptions;
 
 use crate::config;
@@ -28,8 +28,12 @@ const MOST_CACHE: u64 = 96 << 20;
 /// How to mount.
 #[derive(Clone, PartialEq)]
 pub struct Options {
-    /// For the engine.
+    /// For the engine, if the mount can be written.
     pub engine: MountOptions,
+    /// The checkpoint to show; `None`: the newest.
+    pub checkpoint: Option<Cno>,
+    /// Whether what was synced after the newest checkpoint is looked for.
+    recovery: bool,
     /// For the kernel.
     pub kernel: KernelOptions,
     /// Whether it is to be a mount of the type `fuseblk`, if anybody has said so.
@@ -96,6 +100,8 @@ impl Options {
     pub fn parse(lists: &[String], superuser: bool) -> Result<Self, Failure> {
         let mut options = Self {
             engine: default_memory(memory::available()),
+            checkpoint: None,
+            recovery: true,
             kernel: KernelOptions { allow_other: superuser, ..KernelOptions::default() },
             fuseblk: None,
             writeback: false,
@@ -110,11 +116,20 @@ impl Options {
         }
         definition::check(OPTIONS, &options)
             .map_err(|missing| usage(format!("option {missing}")))?;
-        let read_only = options.kernel.read_only;
-        options.engine.read_only = read_only;
         // Several read-only mounts can share a device, which the kernel would not allow.
-        options.kernel.block = options.fuseblk.unwrap_or(superuser) && !read_only;
+        options.kernel.block = options.fuseblk.unwrap_or(superuser) && !options.kernel.read_only;
         Ok(options)
+    }
+
+    /// For the engine, if the mount cannot be written.
+    pub fn read_only(&self) -> ReadOnlyOptions {
+        ReadOnlyOptions {
+            checkpoint: self.checkpoint,
+            recovery: self.recovery,
+            cache_limit: self.engine.cache_limit,
+            cleaner: self.engine.cleaner,
+            ..ReadOnlyOptions::default()
+        }
     }
 
     /// Whether a mount that is not `fuseblk` will not do.
@@ -216,7 +231,6 @@ fn usage(message: impl Into<String>) -> Failure {
 #[cfg(test)]
 mod tests {
     use nilfs_engine::{OnError, Order, Policy};
-    use nilfs_ondisk::Cno;
 
     use super::*;
 
@@ -233,7 +247,7 @@ mod tests {
         let list = "rw,nosuid,nodev,noexec,relatime,user,noauto,nofail,_netdev,x-systemd.automount";
         let options = parse(list).unwrap();
         assert!(options.kernel.nosuid && options.kernel.nodev && options.kernel.noexec);
-        assert!(!options.kernel.read_only && !options.engine.read_only);
+        assert!(!options.kernel.read_only);
     }
 
     #[test]
@@ -246,14 +260,14 @@ mod tests {
 
     #[test]
     fn the_last_of_contradicting_words_counts() {
-        assert!(parse("ro,rw,ro").unwrap().engine.read_only);
+        assert!(parse("ro,rw,ro").unwrap().kernel.read_only);
         assert!(parse("nobarrier,barrier").unwrap().engine.barrier);
     }
 
     #[test]
     fn values_are_taken() {
         let options = parse("ro,cp=0x10,order=strict,errors=panic,dirty=512M,cache=2G").unwrap();
-        assert_eq!(options.engine.checkpoint, Some(Cno(16)));
+        assert_eq!(options.read_only().checkpoint, Some(Cno(16)));
         assert_eq!(options.engine.order, Order::Strict);
         assert_eq!(options.engine.on_error, OnError::Panic);
         assert_eq!(options.engine.dirty_limit, 512 << 20);

@@ -1,4 +1,5 @@
-//! The life of a mount: open, mount, answer the kernel until somebody unmounts, commit, end.
+//! The life of a mount that can be written: open, mount, answer the kernel until somebody unmounts,
+//! commit, end.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -12,7 +13,7 @@ use nilfs_fuse::{KernelOptions, Mount, Mountpoint, Session, Settings};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::attend::{Activity, Attended, Event, Hangup, listen, take_away, wait};
+use super::attend::{Activity, Attended, Event, Hangup, listen, log_end, take_away, wait};
 use super::open::open;
 use super::options::Options;
 use crate::administration::{Reason, Refusal};
@@ -36,7 +37,7 @@ pub fn serve(
 ) -> anyhow::Result<()> {
     let mountpoint = Mountpoint::prepare(dir, options.nonempty)?;
     let endpoint = options.metrics.map(Endpoint::bind).transpose()?;
-    let opened = open(device, &options.engine)?;
+    let opened = open(device, &options)?;
     let source = std::fs::canonicalize(device)
         .with_context(|| format!("cannot find {}", device.display()))?;
     threads::make_sure_of(Session::threads() + OTHER_THREADS)?;
@@ -47,7 +48,7 @@ pub fn serve(
     let mount = Arc::new(mount);
     let usable = Arc::new(AtomicBool::new(false));
     let writeback = options.writeback;
-    let past = options.past && options.engine.checkpoint.is_none();
+    let past = options.past;
     let begin = || {
         let (mounted, is_usable) = (Arc::clone(&mount), Arc::clone(&usable));
         listen(signals, hangup, events.clone(), mounted, is_usable)?;
@@ -61,8 +62,8 @@ pub fn serve(
         let settings = Settings { writeback, past, control: Some(control), metrics: requests };
         endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
         let background = fs.start_background().context(threads::NO_THREAD)?;
-        let session = Session::start(channel, fs.clone(), Some(fs), settings)
-            .context("cannot answer the kernel")?;
+        let session =
+            Session::start(channel, fs.into(), settings).context("cannot answer the kernel")?;
         threads::start("end", move || events.send(Event::Unmounted(session.join())))?;
         anyhow::Ok((service, background))
     };
@@ -82,14 +83,7 @@ pub fn serve(
     let closed = closed.with_context(|| {
         format!("{} is unmounted, but the last changes could not be written", source.display())
     });
-    match closed.as_ref().err().or(served.as_ref().err()) {
-        None => tracing::info!("{} is unmounted", source.display()),
-        // In the background nobody reads what the command prints at its end.
-        Some(error) if hangup == Hangup::Reloads => {
-            tracing::error!("{}", exit::sentence(error));
-        }
-        Some(_) => {}
-    }
+    log_end(&source, closed.as_ref().err().or(served.as_ref().err()), hangup);
     // An umount(8) that waits ends here.
     closed.and(served.map(drop))
 }
@@ -103,10 +97,7 @@ fn mount_device(
     source: &Path,
     options: &Options,
 ) -> anyhow::Result<(Mount, OwnedFd)> {
-    let kernel = KernelOptions {
-        checkpoint: options.engine.checkpoint.map(|cno| cno.0),
-        ..options.kernel.clone()
-    };
+    let kernel = options.kernel.clone();
     if !kernel.block {
         return Ok(mountpoint.mount(source, &kernel)?);
     }

@@ -12,12 +12,14 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use clap_complete::engine::ArgValueCompleter;
+use nilfs_engine::ReadOnlyVolume;
 use rustix::fs::{Mode, OFlags};
 
 use super::attend::Hangup;
 use super::log;
+use super::open::open;
 use super::options::{self, Options};
-use super::past;
+use super::read_only;
 use super::remount::remount;
 use super::serve::serve;
 use crate::exit::{Failure, Status};
@@ -91,31 +93,42 @@ pub fn mount(mut args: MountArgs) -> anyhow::Result<()> {
         }
     }
     match args.background {
-        true => serve_either(&args.device, dir, options, Hangup::Reloads, leave_terminal),
-        false => serve_either(&args.device, dir, options, Hangup::Ends, || Ok(())),
+        true => serve_volume(&args.device, dir, options, Hangup::Reloads, leave_terminal),
+        false => serve_volume(&args.device, dir, options, Hangup::Ends, || Ok(())),
     }
 }
 
-/// Serves the volume; or a checkpoint of it, through the mount that it has already.
-fn serve_either(
+/// Serves the volume. A checkpoint of one that is mounted already comes through that mount.
+fn serve_volume(
     device: &Path,
     dir: &Path,
     options: Options,
     hangup: Hangup,
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let door = match options.engine.checkpoint {
+    if !options.kernel.read_only {
+        return serve(device, dir, options, hangup, ready);
+    }
+    let source = || {
+        std::fs::canonicalize(device).with_context(|| format!("cannot find {}", device.display()))
+    };
+    let door = match options.checkpoint {
         Some(cno) => Door::of(device, Some(cno))?,
         None => None,
     };
-    match door {
-        Some(door) => {
-            let source = std::fs::canonicalize(device)
-                .with_context(|| format!("cannot find {}", device.display()))?;
-            past::serve(door, &source, dir, options, hangup, ready)
-        }
-        None => serve(device, dir, options, hangup, ready),
+    if let Some(door) = door {
+        return read_only::serve(|_| Ok(door), &source()?, dir, options, hangup, ready);
     }
+    let opened = open(device, &options)?;
+    let volume = |options: &Options| {
+        ReadOnlyVolume::mount(opened.clone(), options.read_only())
+            .with_context(|| device.display().to_string())
+    };
+    let served = read_only::serve(volume, &source()?, dir, options, hangup, ready);
+    if let Err(error) = opened.release() {
+        tracing::debug!("{} is free when the process has ended: {error}", device.display());
+    }
+    served
 }
 
 /// Starts the process in the background and waits for its word. If it fails, this process ends

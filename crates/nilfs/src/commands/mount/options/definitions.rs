@@ -23,7 +23,7 @@ pub const OPTIONS: &[MountOption] = &[
     .default("`rw`"),
     MountOption::new(
         &[text("cp", "N", |it, value| {
-            it.engine.checkpoint = Some(checkpoint(value)?);
+            it.checkpoint = Some(checkpoint(value)?);
             Ok(())
         })],
         "show checkpoint N instead of the newest; any checkpoint, not only a snapshot, and also while \
@@ -31,7 +31,7 @@ pub const OPTIONS: &[MountOption] = &[
     )
     .needs(
         "`ro`",
-        |it| it.engine.checkpoint.is_none() || it.kernel.read_only,
+        |it| it.checkpoint.is_none() || it.kernel.read_only,
         "a checkpoint of the past cannot be changed",
     ),
     MountOption::new(
@@ -42,12 +42,12 @@ pub const OPTIONS: &[MountOption] = &[
     )
     .more("[read-only for a while](#read-only-for-a-while)"),
     MountOption::new(
-        &[flag("norecovery", |it| it.engine.recovery = false)],
+        &[flag("norecovery", |it| it.recovery = false)],
         "do not look for what was synced after the newest checkpoint",
     )
     .needs(
         "`ro`",
-        |it| it.engine.recovery || it.kernel.read_only,
+        |it| it.recovery || it.kernel.read_only,
         "without recovery nothing can be written",
     ),
     MountOption::new(

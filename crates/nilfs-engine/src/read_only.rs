@@ -1,0 +1,199 @@
+//! A volume that is mounted without the right to write: a tree, and what an administrator asks of it.
+
+use std::sync::Arc;
+
+use nilfs_device::Device;
+use nilfs_ondisk::{Cno, Ino};
+
+use crate::cleaner::live_blocks::LiveBlocks;
+use crate::cleaner::options::{CleanerOptions, CleanerState, CleanerTotals, RunProgress};
+use crate::cleaner::options::{Status, Usage};
+use crate::cleaner::space_usage::{FreeSpace, SpaceUsage};
+use crate::error::Result;
+use crate::files::{Checkpoints, Files};
+use crate::fs::space;
+use crate::fs::{Attr, DirEntry, MountOptions, Seek, StatFs};
+use crate::host::{Clock, Instant};
+use crate::tree::Tree;
+use crate::volume::{CheckpointInfo, Volume};
+
+/// How a volume is mounted to be read. There will be more fields: take those that you do not name from
+/// `ReadOnlyOptions::default()`.
+#[derive(Clone)]
+pub struct ReadOnlyOptions {
+    /// Show this checkpoint; `None`: the newest one.
+    pub checkpoint: Option<Cno>,
+    /// With the newest checkpoint, show also what was synced after it, if the volume was not closed
+    /// cleanly.
+    pub recovery: bool,
+    /// Memory for what can be read again, in bytes: blocks of metadata, and where the names of
+    /// directories are.
+    pub cache_limit: u64,
+    /// What the cleaner would keep, for [`ReadOnlyVolume::usage`].
+    pub cleaner: CleanerOptions,
+    /// The time by which it would be protected.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for ReadOnlyOptions {
+    fn default() -> Self {
+        let MountOptions { cache_limit, cleaner, clock, .. } = MountOptions::default();
+        Self { checkpoint: None, recovery: true, cache_limit, cleaner, clock }
+    }
+}
+
+/// A volume that is mounted without the right to write. Nothing is written, not even to recover it.
+pub struct ReadOnlyVolume {
+    volume: Volume,
+    shown: Tree,
+    options: ReadOnlyOptions,
+    clean_segments: u64,
+    mounted: Instant,
+}
+
+impl std::fmt::Debug for ReadOnlyVolume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadOnlyVolume").field("shown", &self.shown).finish_non_exhaustive()
+    }
+}
+
+impl ReadOnlyVolume {
+    /// Mounts the volume on a device.
+    ///
+    /// # Errors
+    /// Not a volume, unknown features, [`Error::NoCheckpoint`](crate::Error::NoCheckpoint), damage, a device error.
+    pub fn mount(device: Arc<dyn Device>, options: ReadOnlyOptions) -> Result<Self> {
+        let mut volume = Volume::open(device)?;
+        volume.set_cache_limit(options.cache_limit);
+        let shown = match options.checkpoint {
+            None if options.recovery => volume.recovered_tree()?,
+            checkpoint => volume.tree(checkpoint)?,
+        };
+        let clean_segments = volume.clean_segments()?;
+        volume.store.let_go();
+        Ok(Self { volume, shown, options, clean_segments, mounted: Instant::now() })
+    }
+
+    /// The files that the mount shows.
+    #[must_use]
+    pub fn shown(&self) -> &Tree {
+        &self.shown
+    }
+
+    /// How things are.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let lifetime = self.volume.lifetime;
+        let (cache_hits, cache_misses) = self.volume.store.cache_counts();
+        Status {
+            state: CleanerState::Off,
+            options: self.options.cleaner,
+            geometry: self.volume.geometry(),
+            cno: self.shown.cno(),
+            clean_segments: self.clean_segments,
+            kept_segments: 0,
+            cleaner: CleanerTotals::default(),
+            run: RunProgress::default(),
+            last_step: None,
+            blocks_written: 0,
+            user_blocks_written: 0,
+            data_blocks: 0,
+            metadata_blocks: 0,
+            data_sync_blocks: 0,
+            cache_hits,
+            cache_misses,
+            lifetime_user_bytes: lifetime.user_bytes,
+            lifetime_written_bytes: lifetime.written_bytes,
+            lifetime_segments_freed: lifetime.segments_freed,
+            uptime: self.mounted.elapsed().as_secs(),
+            dirty_bytes: 0,
+            stopped: None,
+            of_the_past: self.options.checkpoint.is_some(),
+        }
+    }
+
+    /// Where the space is. Reads the DAT.
+    ///
+    /// # Errors
+    /// Damage, a device error.
+    pub fn usage(&self) -> Result<Usage> {
+        let Volume { store, dat, super_root, .. } = &self.volume;
+        let known = LiveBlocks::gather(store, dat, super_root)?;
+        let now = self.options.clock.now().seconds as u64;
+        let (geometry, room) = (self.volume.geometry(), self.free_space());
+        let usage = SpaceUsage::new(geometry, &known, &self.options.cleaner, room, now);
+        Ok(usage.count(|cno| known.time_of(cno)))
+    }
+
+    fn free_space(&self) -> FreeSpace {
+        let geometry = self.volume.geometry();
+        let blocks =
+            |segments: u64| segments.saturating_mul(u64::from(geometry.blocks_per_segment));
+        FreeSpace {
+            free: blocks(self.clean_segments),
+            reserved: blocks(geometry.reserved_segments()),
+        }
+    }
+}
+
+impl Checkpoints for ReadOnlyVolume {
+    fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>> {
+        self.volume.checkpoints(from, limit)
+    }
+
+    fn tree(&self, cno: Option<Cno>) -> Result<Tree> {
+        self.volume.tree(cno)
+    }
+}
+
+/// The files that the mount shows.
+impl Files for ReadOnlyVolume {
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
+        Files::lookup(&self.shown, dir, name)
+    }
+
+    fn hold(&self, ino: Ino) -> Result<Attr> {
+        Files::hold(&self.shown, ino)
+    }
+
+    fn let_go(&self, ino: Ino, times: u64) {
+        self.shown.let_go(ino, times);
+    }
+
+    fn let_go_of_all(&self) {
+        self.shown.let_go_of_all();
+    }
+
+    fn attr(&self, ino: Ino) -> Result<Attr> {
+        Files::attr(&self.shown, ino)
+    }
+
+    fn read_dir(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        Files::read_dir(&self.shown, dir, cookie, emit)
+    }
+
+    fn read(&self, ino: Ino, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        Files::read(&self.shown, ino, offset, buffer)
+    }
+
+    fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
+        Files::read_link(&self.shown, ino)
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        Files::seek(&self.shown, ino, offset, what)
+    }
+
+    /// What is not in a clean segment counts as in use, whoever needs it.
+    fn stat_fs(&self) -> Result<StatFs> {
+        let FreeSpace { free, reserved } = self.free_space();
+        let stat = self.shown.stat_fs()?;
+        let available = space::available(free, reserved, stat.block_size.into());
+        Ok(StatFs { free, available, ..stat })
+    }
+}

@@ -1,0 +1,77 @@
+//! What can be asked of a volume that nobody can change here: how it is, and nothing else.
+
+use std::ops::RangeInclusive;
+
+use nilfs_engine::{
+    CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error, Ino, ReadOnlyVolume,
+    ResizeProgress, Status, Usage,
+};
+
+use super::{Administration, Refusal};
+
+/// A volume, or what is shown of one, that can only be looked at.
+pub trait ReadOnly {
+    /// Why nothing can be changed.
+    const REASON: &'static str;
+
+    /// How things are.
+    fn status(&self) -> Result<Status, Refusal>;
+
+    /// Where the space is.
+    fn usage(&self) -> Result<Usage, Refusal>;
+
+    /// The answer to whatever would change something.
+    fn refuse<T>(&self) -> Result<T, Refusal> {
+        Err(Error::ReadOnly { reason: Self::REASON.into() }.into())
+    }
+}
+
+impl ReadOnly for ReadOnlyVolume {
+    const REASON: &'static str = "it is mounted read-only";
+
+    fn status(&self) -> Result<Status, Refusal> {
+        Ok(self.status())
+    }
+
+    fn usage(&self) -> Result<Usage, Refusal> {
+        Ok(self.usage()?)
+    }
+}
+
+impl<V: ReadOnly> Administration for V {
+    fn status(&self) -> Result<Status, Refusal> {
+        ReadOnly::status(self)
+    }
+
+    fn usage(&self) -> Result<Usage, Refusal> {
+        ReadOnly::usage(self)
+    }
+
+    fn set_snapshot(&self, _: Cno, _: bool) -> Result<(), Refusal> {
+        self.refuse()
+    }
+
+    fn delete_checkpoints(&self, _: RangeInclusive<Cno>) -> Result<DeletedCheckpoints, Refusal> {
+        self.refuse()
+    }
+
+    fn checkpoint(&self, _: bool) -> Result<Cno, Refusal> {
+        self.refuse()
+    }
+
+    fn order_cleaner(&self, _: CleanerOrder) -> Result<(), Refusal> {
+        self.refuse()
+    }
+
+    fn trim(&self, _: u64, _: u64, _: u64) -> Result<u64, Refusal> {
+        self.refuse()
+    }
+
+    fn resize(&self, _: u64, _: &mut dyn FnMut(ResizeProgress)) -> Result<(), Refusal> {
+        self.refuse()
+    }
+
+    fn defragment(&self, _: Ino, _: u64) -> Result<Defragmented, Refusal> {
+        self.refuse()
+    }
+}

@@ -1,0 +1,181 @@
+//! The life of a mount that cannot be written: of a volume on its device, or of a checkpoint of one that
+//! is mounted already. Such a checkpoint is what the door of that mount shows, as a file system of its
+//! own: the device is not opened, so its cleaner works on.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+
+use anyhow::Context;
+use nilfs_engine::{Checkpoints, CleanerState, Cno, Error, Ino, ReadOnlyVolume, Status, Usage};
+use nilfs_fuse::{Content, KernelOptions, Mountpoint, Session, Settings};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::attend::{Activity, Attended, Event, Hangup, listen, log_end, take_away, wait};
+use super::options::Options;
+use crate::administration::{Administration, ReadOnly, Reason, Refusal};
+use crate::control::{self, Powers, Served};
+use crate::exit::Failure;
+use crate::image::Door;
+use crate::metrics::{Endpoint, Gatherer, Metrics};
+use crate::threads;
+
+/// Threads beside those that answer the kernel: for signals, for the end and for metrics. And
+/// unmounting may take a process, fusermount3.
+const OTHER_THREADS: usize = 4;
+
+/// What such a mount shows.
+pub trait Shown: ReadOnly + Send + Sync + 'static {
+    /// Its files.
+    fn content(self: Arc<Self>) -> Content;
+
+    /// What the mount does not show of a file of the past.
+    fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal>;
+}
+
+impl Shown for ReadOnlyVolume {
+    fn content(self: Arc<Self>) -> Content {
+        self.into()
+    }
+
+    fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {
+        Ok(self.tree(Some(cno))?.file(ino)?.attr().into())
+    }
+}
+
+impl ReadOnly for Door {
+    const REASON: &'static str =
+        "a checkpoint of the past is mounted here; name the mount of the present";
+
+    fn status(&self) -> Result<Status, Refusal> {
+        let mut status = self.client().status()?;
+        status.cno = self.cno();
+        status.state = CleanerState::Off;
+        status.of_the_past = true;
+        Ok(status)
+    }
+
+    fn usage(&self) -> Result<Usage, Refusal> {
+        self.client().usage()
+    }
+}
+
+impl Shown for Door {
+    fn content(self: Arc<Self>) -> Content {
+        Content::files(self)
+    }
+
+    fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {
+        self.client().powers(cno, ino)
+    }
+}
+
+/// Serves what `open` opens in `dir`, until it is unmounted or a signal says so. Calls `ready` when it
+/// can be used.
+pub fn serve<S: Shown>(
+    open: impl FnOnce(&Options) -> anyhow::Result<S>,
+    source: &Path,
+    dir: &Path,
+    options: Options,
+    hangup: Hangup,
+    ready: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mountpoint = Mountpoint::prepare(dir, options.nonempty)?;
+    let endpoint = options.metrics.map(Endpoint::bind).transpose()?;
+    threads::make_sure_of(Session::threads() + OTHER_THREADS)?;
+    threads::abort_on_panic();
+    let (events, happened) = mpsc::channel();
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen for signals")?;
+    let checkpoint = options.checkpoint;
+    let kernel =
+        KernelOptions { checkpoint: checkpoint.map(|cno| cno.0), ..options.kernel.clone() };
+    let (mount, channel) = mountpoint.mount(source, &kernel)?;
+    let mount = Arc::new(mount);
+    let usable = Arc::new(AtomicBool::new(false));
+    let begin = || {
+        listen(signals, hangup, events.clone(), Arc::clone(&mount), Arc::clone(&usable))?;
+        let service = Arc::new(Service::new(open(&options)?, options)?);
+        let metrics = service.gatherer();
+        let shown = Arc::clone(&service.shown);
+        let control = control::handler(shown.clone(), service.clone(), Arc::clone(&metrics));
+        endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
+        let settings = Settings {
+            past: service.options.past && checkpoint.is_none(),
+            control: Some(control),
+            metrics: Arc::clone(&service.requests),
+            ..Settings::default()
+        };
+        let session = Session::start(channel, shown.content(), settings)
+            .context("cannot answer the kernel")?;
+        threads::start("end", move || events.send(Event::Unmounted(session.join())))?;
+        anyhow::Ok(service)
+    };
+    let service = begin().inspect_err(|_| take_away(&mount))?;
+    mount.raise_read_ahead();
+    usable.store(true, Ordering::Relaxed);
+    let (what, dir) = (source.display(), mount.dir().display());
+    match checkpoint {
+        Some(cno) => tracing::info!("checkpoint {cno} of {what} is mounted on {dir}"),
+        None => tracing::info!("{what} is mounted on {dir}"),
+    }
+    let served = ready().and_then(|()| wait(&happened, &mount, &*service));
+    log_end(source, served.as_ref().err(), hangup);
+    served.map(drop)
+}
+
+/// What is being served.
+struct Service<S> {
+    shown: Arc<S>,
+    /// How things were when it was mounted.
+    at_first: Status,
+    requests: Arc<nilfs_fuse::Metrics>,
+    options: Options,
+}
+
+impl<S: Shown> Service<S> {
+    fn new(shown: S, options: Options) -> anyhow::Result<Self> {
+        let at_first = Administration::status(&shown)?;
+        Ok(Self { shown: Arc::new(shown), at_first, requests: Arc::default(), options })
+    }
+
+    fn gatherer(self: &Arc<Self>) -> Gatherer {
+        let service = Arc::clone(self);
+        Arc::new(move || {
+            let status = Administration::status(&*service.shown);
+            let status = status.unwrap_or_else(|_| service.at_first.clone());
+            Metrics::new(status, &service.requests.operations())
+        })
+    }
+}
+
+impl<S: Shown> Attended for Service<S> {
+    fn activity(&self) -> Activity {
+        Activity::new(&self.requests.operations(), 0, 0)
+    }
+
+    fn rest(&self) {}
+
+    fn reload(&self) {}
+}
+
+impl<S: Shown> Served for Service<S> {
+    fn reload_settings(&self, _: Option<&Path>) -> Result<Vec<String>, Refusal> {
+        self.shown.refuse()
+    }
+
+    fn remount(&self, words: &[String]) -> Result<(), Refusal> {
+        let wrong = |failure: Failure| Refusal::new(Reason::Usage, failure.to_string());
+        match self.options.remounted(words).map_err(wrong)? {
+            Some(true) | None => Ok(()),
+            Some(false) => {
+                let reason = "it was mounted read-only; unmount it and mount it again".into();
+                Err(Error::ReadOnly { reason }.into())
+            }
+        }
+    }
+
+    fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {
+        self.shown.powers(cno, ino)
+    }
+}
