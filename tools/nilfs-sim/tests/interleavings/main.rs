@@ -69,8 +69,8 @@ fn threads_on_a_full_volume_break_nothing() {
 
 #[test]
 fn unmounting_takes_what_was_done_before_and_ends_all_writing() {
-    explore("unmounting_takes_what_was_done_before_and_ends_all_writing", 100, |seed| {
-        farewell(settings(seed), seed, 3, 30)
+    explore("unmounting_takes_what_was_done_before_and_ends_all_writing", 250, |seed| {
+        farewell(settings(seed), seed, 5, 15)
     });
 }
 
