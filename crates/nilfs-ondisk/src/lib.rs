@@ -18,6 +18,7 @@ pub mod geometry;
 pub mod inode;
 pub mod lifetime;
 pub mod palloc;
+pub mod roll_forward;
 pub mod segment_usage;
 mod slots;
 pub mod summary;
