@@ -114,14 +114,13 @@ impl Judge<'_, '_> {
         }
     }
 
-    /// A data-sync log can only be applied to a file that exists.
+    /// A sync log can only be applied to a file that exists.
     fn judge_rolled_forward(&mut self, table: &InodeTable) {
         for ino in &self.newest.rolled_forward {
             if !table.has(*ino) {
                 let place = Location::checkpoint(self.newest.cno).ino(*ino);
                 self.error(Rule::RollForward, place, || {
-                    "a data-sync log is for this inode, which does not exist: a mount would fail"
-                        .into()
+                    "a sync log is for this inode, which does not exist: a mount would fail".into()
                 });
             }
         }

@@ -4,7 +4,8 @@
 use std::io;
 
 use nilfs_ondisk::crc::Crc;
-use nilfs_ondisk::summary::{FileInfo, LogHeader, parse_items};
+use nilfs_ondisk::roll_forward::Records;
+use nilfs_ondisk::summary::{FileInfo, Items, LogHeader, parse_items};
 use nilfs_ondisk::{BlockNr, FormatError, Seq};
 use thiserror::Error;
 
@@ -22,8 +23,6 @@ pub(crate) enum LogFault {
     Format(#[from] FormatError),
     #[error("its {blocks} blocks end beyond the segment, which has {room} left")]
     TooLong { blocks: u32, room: u64 },
-    #[error("ss_sumbytes is {bytes}, too much for {blocks} blocks")]
-    SummaryTooLong { bytes: u32, blocks: u32 },
     #[error("its sequence number is {found}, expected {expected}")]
     Sequence { found: Seq, expected: Seq },
     #[error("it has no super root")]
@@ -54,25 +53,18 @@ impl<'v, 'd> LogReader<'v, 'd> {
         Ok(header)
     }
 
-    /// What the blocks of the log are; the summary's checksum is right.
-    pub(crate) fn files(
+    /// What the blocks of the log are, and its roll-forward records; the summary's checksum is right.
+    pub(crate) fn content(
         &mut self,
         at: BlockNr,
         header: &LogHeader,
-    ) -> Result<Vec<FileInfo>, LogFault> {
-        // An item with its share of padding needs less than this, and a summary is made longer only
-        // to end the log with a page of flash: a longer one is wrong and need not be read.
-        const MOST_PER_BLOCK: u64 = 64;
-        const FLASH_PAGE: u64 = 16 << 10;
-        let most = (u64::from(header.nblocks) + 1) * MOST_PER_BLOCK + FLASH_PAGE;
-        if u64::from(header.sumbytes) > most {
-            let (bytes, blocks) = (header.sumbytes, header.nblocks);
-            return Err(LogFault::SummaryTooLong { bytes, blocks });
-        }
+    ) -> Result<(Vec<FileInfo>, Option<Records>), LogFault> {
         let (size, seed) = (self.volume.block_size(), self.volume.seed);
         let summary = self.blocks(at, header.summary_blocks(size))?;
         header.verify_summary(summary, seed)?;
-        Ok(parse_items(header, summary, size)?)
+        let Items { files, end } = parse_items(header, summary, size)?;
+        let rest = summary.get(end..header.sumbytes as usize).unwrap_or_default();
+        Ok((files, Records::parse(rest)?))
     }
 
     /// Checks the checksum over the whole log.

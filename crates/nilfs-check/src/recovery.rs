@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use nilfs_ondisk::roll_forward::{Record, Records};
 use nilfs_ondisk::summary::{LOGBGN, LOGEND, LogHeader, SR, SYNDT};
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::LogCursor;
@@ -271,6 +272,32 @@ fn valid_log(reader: &mut LogReader<'_, '_>, at: BlockNr, seq: Seq) -> Result<Lo
     Ok(header)
 }
 
+/// Logs that an fsync has written, as far as they were read.
+struct Synced {
+    data_sync: bool,
+    /// They are no part of a checkpoint.
+    complete: bool,
+    files: BTreeSet<Ino>,
+}
+
+/// Records must follow each other from the checkpoint on: a mount refuses a gap.
+fn judge_order(
+    records: &Records,
+    base: Cno,
+    number: u64,
+    place: Location,
+    findings: &mut Findings,
+) {
+    if records.base != base || records.number != number {
+        findings.error(Rule::RollForward, place, || {
+            format!(
+                "its records are number {} after checkpoint {}, expected number {number} after {base}",
+                records.number, records.base
+            )
+        });
+    }
+}
+
 /// Names what a mount would roll forward, and says what would keep it from doing so.
 fn roll_forward<'v, 'd>(
     volume: &'v Volume<'d>,
@@ -291,26 +318,46 @@ fn roll_forward<'v, 'd>(
     };
     let next = volume.geometry.segment_of(scan.best.header.next);
     let mut chain = Chain::new(volume, reader, first, seq, next);
-    let mut open: Option<BTreeSet<Ino>> = None;
+    let mut open: Option<Synced> = None;
+    let mut number = 0;
+    // Records can describe an inode that the checkpoint does not have.
+    let mut made = BTreeSet::new();
+    let of_inode = |record: &Record| match record {
+        Record::Inode(inode) => Some(inode.ino),
+        _ => None,
+    };
     while let Some(Link { block, header }) = chain.next() {
-        if header.has(SYNDT) && header.has(LOGBGN) {
-            open = Some(BTreeSet::new());
+        if header.has(LOGBGN) {
+            let data_sync = header.has(SYNDT);
+            open = Some(Synced { data_sync, complete: data_sync, files: BTreeSet::new() });
         }
         if let Some(open) = &mut open {
             let place = Location::VOLUME.log(block);
-            if !header.has(SYNDT) {
+            if open.data_sync && !header.has(SYNDT) {
                 findings.error(Rule::RollForward, place, || {
                     "this log stands between data-sync logs, so a mount would fail".into()
                 });
                 break;
             }
-            match chain.reader.files(block, &header) {
-                Ok(items) => open.extend(items.iter().map(|file| file.ino)),
+            match chain.reader.content(block, &header) {
+                Ok((items, records)) => {
+                    open.files.extend(items.iter().map(|file| file.ino));
+                    if let Some(records) = records {
+                        number += 1;
+                        open.complete = true;
+                        open.files.extend(records.records.iter().map(Record::ino));
+                        judge_order(&records, scan.best.cno, number, place, findings);
+                        made.extend(records.records.iter().filter_map(of_inode));
+                    }
+                }
                 Err(fault) => findings.error(Rule::RollForward, place, || fault.to_string()),
             }
         }
-        if header.has(LOGEND) {
-            files.extend(open.take().unwrap_or_default());
+        if header.has(LOGEND)
+            && let Some(synced) = open.take()
+        {
+            let complete = synced.files.into_iter().filter(|_| synced.complete);
+            files.extend(complete.filter(|ino| !made.contains(ino)));
         }
         if block == last {
             break;
@@ -319,7 +366,7 @@ fn roll_forward<'v, 'd>(
     if !files.is_empty() {
         findings.note(Rule::RollForward, place, || {
             let files = counted(files.len() as u64, "file");
-            format!("data-sync logs for {files} follow the newest super root")
+            format!("sync logs for {files} follow the newest super root")
         });
     }
     files

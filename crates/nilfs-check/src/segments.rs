@@ -92,11 +92,6 @@ impl Judge<'_, '_> {
 
     /// Judges what a log says about itself, beyond what its parser demands.
     fn judge_header(&mut self, header: &LogHeader, files: &[FileInfo], place: Location) {
-        if header.nblocks < 2 {
-            self.error(Rule::Log, place, || {
-                format!("ss_nblocks is {}, expected 2 or more", header.nblocks)
-            });
-        }
         // Only logs of moved blocks, which stand beside the chain, have both flags.
         let moved = header.has(GC) && header.has(LOGBGN);
         if moved && (header.has(SR) || header.has(SYNDT) || !header.has(LOGEND)) {
@@ -192,6 +187,6 @@ fn read_log(
     at: BlockNr,
 ) -> Result<(LogHeader, Vec<FileInfo>), LogFault> {
     let header = reader.header(at)?;
-    let files = reader.files(at, &header)?;
+    let (files, _) = reader.content(at, &header)?;
     Ok((header, files))
 }

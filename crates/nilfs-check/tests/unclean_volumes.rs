@@ -44,7 +44,7 @@ fn append(image: &mut Image, ino: Ino, flags: u16) {
     let payload = vec![7; image.block_size()];
     let blocks = std::iter::once(&payload[..]);
     let seed = image.superblock.crc_seed();
-    let mut bytes = encode_summary(&log, &[], &files, blocks, geometry.block_size, seed);
+    let mut bytes = encode_summary(&log, &files, &[], blocks, geometry.block_size, seed);
     bytes.extend_from_slice(&payload);
     let start = at.0 as usize * image.block_size();
     image.bytes[start..start + bytes.len()].copy_from_slice(&bytes);

@@ -12,9 +12,9 @@
 //! 4. The layout gives every block its address. The DAT entries, the DAT's own map, the segment
 //!    usages and the super root are filled in.
 
-mod data_sync;
 mod metadata_changes;
 mod moved;
+mod sync_log;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,9 +30,9 @@ use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-pub(crate) use self::data_sync::{SyncedFile, build_data_sync};
 pub(crate) use self::metadata_changes::{FilledSegment, MetadataChanges, MetadataOutcome};
 pub(crate) use self::moved::{MovedBlock, MovedLogs, OffChain, SegmentHead, build_moved};
+pub(crate) use self::sync_log::{SyncContent, SyncedFile, build_sync_log};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::bmap::edit::{PROVISIONAL_DATA, Rewritten, Update, rewrite};
 use crate::bmap::{Pointers, Source};
@@ -61,7 +61,7 @@ pub(crate) struct Base {
     pub(crate) last_log: BlockNr,
     /// Number of clean segments.
     pub(crate) clean_segments: u64,
-    /// Changes that the next checkpoint has to contain: numbers that data-sync logs have taken.
+    /// Changes that the next checkpoint has to contain: numbers that sync logs have taken.
     pub(crate) dat_edit: DatEdit,
     /// Likewise: segments that recovery has taken or freed.
     pub(crate) sufile_edit: SufileEdit,
@@ -91,12 +91,14 @@ pub(crate) struct Frozen {
     pub(crate) inodes: Vec<Arc<FrozenInode>>,
     /// Inode numbers that were taken (true) or given back.
     pub(crate) numbers: BTreeMap<Ino, bool>,
+    /// Blocks in sync logs of files that are gone and were in no checkpoint.
+    pub(crate) unborn: Vec<Placed>,
 }
 
 impl Frozen {
     /// Whether nothing has changed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.inodes.is_empty() && self.numbers.is_empty()
+        self.inodes.is_empty() && self.numbers.is_empty() && self.unborn.is_empty()
     }
 }
 
@@ -153,6 +155,7 @@ pub(crate) fn build(store: &Store, base: &Base, request: &Request<'_>) -> Result
         payload: Vec::new(),
         block_delta: 0,
     };
+    build.unborn(frozen.unborn.iter().copied())?;
     let (inodes, ifile_inode) = build.files_and_ifile(base, frozen)?;
     build.dat_changes(changes)?;
     let user_files = !build.payload.is_empty();
@@ -277,12 +280,10 @@ impl Build<'_> {
     fn user_file(&mut self, frozen: &FrozenInode) -> Result<RawInode> {
         let mut inode = frozen.inode;
         let overlay = &frozen.overlay;
-        // A deleted file's blocks in data-sync logs were never part of a checkpoint either.
+        // A deleted file's blocks in sync logs were never part of a checkpoint either.
         let unborn = frozen.deleted.then(|| overlay.pages.values().filter_map(|page| page.placed));
         let unborn = overlay.superseded.iter().copied().chain(unborn.into_iter().flatten());
-        for Placed { vblocknr, block } in unborn {
-            self.dat.set_unborn(self.store, vblocknr, block, self.cno)?;
-        }
+        self.unborn(unborn)?;
         if has_map(&inode) && (frozen.deleted || !overlay.is_empty()) {
             let root = parse_root("inode", &inode)?;
             let cut = if frozen.deleted { Some(FileBlock(0)) } else { overlay.cut };
@@ -299,6 +300,14 @@ impl Build<'_> {
             inode.i_flags = U32::ZERO;
         }
         Ok(inode)
+    }
+
+    /// Blocks in sync logs that no checkpoint will have.
+    fn unborn(&mut self, blocks: impl Iterator<Item = Placed>) -> Result<()> {
+        for Placed { vblocknr, block } in blocks {
+            self.dat.set_unborn(self.store, vblocknr, block, self.cno)?;
+        }
+        Ok(())
     }
 
     /// Blocks that lie elsewhere now, or are given up.
@@ -346,7 +355,7 @@ impl Build<'_> {
         let pages = file
             .dirty()
             .iter()
-            .map(|(key, data)| (*key, Page { data: Block::clone(data), placed: None }));
+            .map(|(key, data)| (*key, Page { data: Some(Block::clone(data)), placed: None }));
         let old = OldMap { root: file.root(), cut: None, holes: file.removed() };
         let (root, delta) = self.virtual_file(ino, fi_cno, history, old, pages)?;
         set_map(inode, &root, delta, self.store)?;
@@ -375,7 +384,8 @@ impl Build<'_> {
                 None => {
                     let vblocknr = self.dat.allocate(self.store)?;
                     payload.info.blocks.push(BlockInfo::Data { vblocknr, offset });
-                    payload.blocks.push(page.data);
+                    let data = page.data.expect("a block that is in no log is in memory");
+                    payload.blocks.push(data);
                     vblocknr
                 }
             };
@@ -616,7 +626,7 @@ impl LaidOut {
             let end = if nth == last { LOGEND | SR } else { 0 };
             begin | end
         };
-        let extras = Extras { cno: self.cno, now, times: &[], super_root: Some(&root) };
+        let extras = Extras { cno: self.cno, now, records: &[], super_root: Some(&root) };
         seal(store, &self.plan, payload, &extras, flags)
     }
 }

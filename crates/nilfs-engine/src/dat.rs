@@ -199,6 +199,26 @@ impl DatEdit {
         Ok(VBlockNr(vblocknr))
     }
 
+    /// Takes the number that a sync log has given to a block, for [`DatEdit::assign`]. Returns false if
+    /// it is not free.
+    pub(crate) fn claim(&mut self, store: &Store, vblocknr: VBlockNr) -> Result<bool> {
+        let source = Dat::source(store);
+        let in_range = self.layout.group_of(vblocknr.0) < self.layout.max_groups();
+        if vblocknr.0 == 0 || !in_range {
+            return Ok(false);
+        }
+        if let Some(bitmap) = self.bitmap_of(store, vblocknr)?
+            && test_bit(&bitmap, self.layout.bit(vblocknr.0).bit)
+        {
+            return Ok(false);
+        }
+        let used = self.used(store)?;
+        palloc::mark(&mut self.file, source, &self.layout, vblocknr.0, true, "virtual block")?;
+        palloc::entry_mut(&mut self.file, source, &self.layout, vblocknr.0)?;
+        self.numbers.used = Some(used + 1);
+        Ok(true)
+    }
+
     /// Numbers in use, in the groups that follow each other from the first on. Linux has been seen
     /// to take numbers from the end of all, too.
     fn used(&mut self, store: &Store) -> Result<u64> {

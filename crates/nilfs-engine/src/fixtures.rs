@@ -1,6 +1,5 @@
 //! Small volumes in memory, for tests inside the engine.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nilfs_device::{Device, IoSlice, MemoryDevice};
@@ -14,7 +13,7 @@ use crate::commit::Frozen;
 use crate::log::sealed::SealedLog;
 use crate::log::segment_writer::{SegmentWriter, Stamp};
 use crate::mkfs::{Parameters, format};
-use crate::overlay::{FrozenInode, Overlay};
+use crate::overlay::{FrozenInode, Overlay, Page};
 use crate::{Filesystem, InodeRef, MountOptions, NewInode, Volume};
 
 pub(crate) const BLOCK: usize = 1024;
@@ -82,8 +81,7 @@ pub(crate) fn open<D: Device + 'static>(device: &Arc<D>) -> Volume {
 
 /// The owner of the log of a volume without data-sync logs.
 pub(crate) fn writer(volume: &Volume) -> SegmentWriter {
-    SegmentWriter::open(volume, &volume.view(volume.found.cno).unwrap(), false, true, false)
-        .unwrap()
+    SegmentWriter::open(volume, &volume.view(volume.found.cno).unwrap(), &[], true, false).unwrap()
 }
 
 /// A block full of one byte.
@@ -101,11 +99,11 @@ pub(crate) fn overwritten(
 ) -> Frozen {
     let mut overlay = Overlay::default();
     for (key, byte) in blocks {
-        overlay.insert(FileBlock(key), block(byte));
+        overlay.insert(FileBlock(key), Page { data: Some(block(byte)), placed: None });
     }
     let inode = volume.view(volume.found.cno).unwrap().inode(ino).unwrap();
     let frozen = FrozenInode { ino, inode, overlay, deleted: false };
-    Frozen { inodes: vec![Arc::new(frozen)], numbers: BTreeMap::new() }
+    Frozen { inodes: vec![Arc::new(frozen)], ..Frozen::default() }
 }
 
 /// The blocks of logs with their addresses.

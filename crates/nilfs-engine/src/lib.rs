@@ -42,8 +42,8 @@ pub use fs::admin::DeletedCheckpoints;
 pub use fs::defragment::Defragmented;
 pub use fs::resize::ResizeProgress;
 pub use fs::{
-    Attr, Background, DirEntry, Entry, Filesystem, Inode, InodeRef, MountOptions, NewInode,
-    OnError, Order, RenameMode, Seek, SetAttr, SetTime, StatFs,
+    Attr, Background, DirEntry, Entry, Filesystem, FsyncBy, Inode, InodeRef, MountOptions,
+    NewInode, OnError, Order, RenameMode, Seek, SetAttr, SetTime, StatFs,
 };
 pub use host::{Clock, SystemClock, Timestamp};
 #[cfg(feature = "shuttle")]

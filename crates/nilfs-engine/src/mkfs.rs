@@ -364,8 +364,8 @@ impl<'a> FirstLog<'a> {
         let bs = self.geometry.block_size;
         let mut bytes = encode_summary(
             &log,
-            &[],
             &self.files().map(|file| file.info()),
+            &[],
             payload.chunks(bs.bytes()),
             bs,
             self.parameters.crc_seed,

@@ -4,13 +4,15 @@
 //! cut off, below it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use nilfs_ondisk::inode::RawInode;
 use nilfs_ondisk::{BlockNr, FileBlock, Ino, VBlockNr};
 
 use crate::block::Block;
+use crate::tree::content::{InMemory, Place};
 
-/// Where a data-sync log has put a block already.
+/// Where a sync log has put a block already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Placed {
     pub(crate) vblocknr: VBlockNr,
@@ -20,18 +22,32 @@ pub(crate) struct Placed {
 /// A changed block of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Page {
-    pub(crate) data: Block,
-    /// Set if the block is in a data-sync log, so that a commit need not write it again.
+    /// `None`: it is only where it was placed.
+    pub(crate) data: Option<Block>,
+    /// Set if the block is in a sync log, so that a commit need not write it again.
     pub(crate) placed: Option<Placed>,
+}
+
+impl Page {
+    /// Where its content is.
+    pub(crate) fn place(&self) -> Place<'_> {
+        match (&self.data, self.placed) {
+            (Some(data), _) => Place::Memory(data),
+            (None, Some(placed)) => Place::Device(placed.block),
+            (None, None) => panic!("a changed block is neither in memory nor in a log"),
+        }
+    }
 }
 
 /// The changed blocks of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
     pub(crate) pages: BTreeMap<FileBlock, Page>,
+    /// Which bytes of these blocks no sync log has.
+    pub(crate) unlogged: BTreeMap<FileBlock, Range<usize>>,
     /// What lies below from this block on does not exist any more.
     pub(crate) cut: Option<FileBlock>,
-    /// Blocks of data-sync logs that were overwritten again.
+    /// Blocks of sync logs that were overwritten again.
     pub(crate) superseded: Vec<Placed>,
     /// Data blocks that the file has more than the one below.
     pub(crate) block_delta: i64,
@@ -40,7 +56,7 @@ pub(crate) struct Overlay {
 /// What an overlay says about a block.
 pub(crate) enum Lookup<'a> {
     /// This is it.
-    Page(&'a Block),
+    Page(&'a Page),
     /// It is a hole.
     Cut,
     /// See below.
@@ -50,7 +66,7 @@ pub(crate) enum Lookup<'a> {
 impl Overlay {
     pub(crate) fn lookup(&self, key: FileBlock) -> Lookup<'_> {
         match self.pages.get(&key) {
-            Some(page) => Lookup::Page(&page.data),
+            Some(page) => Lookup::Page(page),
             None if self.cut.is_some_and(|cut| key >= cut) => Lookup::Cut,
             None => Lookup::Below,
         }
@@ -62,8 +78,8 @@ impl Overlay {
     }
 
     /// Puts a page in; returns the number of pages that the overlay has more than before.
-    pub(crate) fn insert(&mut self, key: FileBlock, data: Block) -> usize {
-        let old = self.pages.insert(key, Page { data, placed: None });
+    pub(crate) fn insert(&mut self, key: FileBlock, page: Page) -> usize {
+        let old = self.pages.insert(key, page);
         self.superseded.extend(old.as_ref().and_then(|page| page.placed));
         usize::from(old.is_none())
     }
@@ -71,9 +87,36 @@ impl Overlay {
     /// Takes out all pages from `key` on; returns their number.
     pub(crate) fn truncate(&mut self, key: FileBlock) -> usize {
         let removed = self.pages.split_off(&key);
+        self.unlogged.split_off(&key);
         self.superseded.extend(removed.values().filter_map(|page| page.placed));
         self.cut = Some(self.cut.map_or(key, |cut| cut.min(key)));
         removed.len()
+    }
+
+    /// Takes out all blocks that sync logs have of the file.
+    pub(crate) fn take_placed(&mut self) -> Vec<Placed> {
+        let pages = std::mem::take(&mut self.pages).into_values();
+        let mut placed = std::mem::take(&mut self.superseded);
+        placed.extend(pages.filter_map(|page| page.placed));
+        placed
+    }
+
+    /// Takes note that these bytes of a block have changed.
+    pub(crate) fn changed(&mut self, key: FileBlock, bytes: Range<usize>) {
+        let unlogged = self.unlogged.entry(key).or_insert_with(|| bytes.clone());
+        *unlogged = unlogged.start.min(bytes.start)..unlogged.end.max(bytes.end);
+    }
+
+    /// What several overlays, the uppermost first, have from a block on.
+    pub(crate) fn all<'a>(layers: impl IntoIterator<Item = &'a Self>, from: FileBlock) -> InMemory {
+        let mut found = InMemory::default();
+        for overlay in layers {
+            let end = found.end_below;
+            let pages = overlay.pages.range(from..).map(|(key, _)| *key);
+            found.blocks.extend(pages.filter(|key| end.is_none_or(|end| *key < end)));
+            found.end_below = [end, overlay.cut].into_iter().flatten().min();
+        }
+        found
     }
 }
 

@@ -1,16 +1,18 @@
-//! Finding the newest checkpoint of a volume, and what fdatasync made durable after it
-//! (docs/format.md §16). Nothing is written here.
+//! Finding the newest checkpoint of a volume, and the sync logs that fsync has written after it
+//! (docs/format.md §16). Nothing is written here, and what they mean for files is said elsewhere.
 
 use std::sync::Arc;
 
 use nilfs_device::Device;
-use nilfs_ondisk::summary::{BlockInfo, FileTimes, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
+use nilfs_ondisk::roll_forward::Records;
+use nilfs_ondisk::summary::{BlockInfo, LOGBGN, LOGEND, SR, SYNDT};
 use nilfs_ondisk::superblock::{LogCursor, Superblock};
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum};
 
 use crate::error::{Error, Result};
 use crate::log::chain::{Chain, ChainedLog};
 use crate::log::reader;
+use crate::overlay::Placed;
 use crate::store::Store;
 use crate::superblocks::Superblocks;
 
@@ -32,8 +34,8 @@ pub(crate) struct LogScan {
 }
 
 impl LogScan {
-    /// The last log that a recovery needs: the newest checkpoint, or the data-sync log after it that
-    /// is `salvaged` last.
+    /// The last log that a recovery needs: the newest checkpoint, or the last sync log after it, if
+    /// there is something in these.
     pub(crate) fn last_needed(&self, salvaged: bool) -> ChainedLog {
         match self.replay {
             Some((_, last)) if salvaged => last,
@@ -121,81 +123,115 @@ fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<LogScan> {
     Ok(found)
 }
 
-/// A block that a data-sync log made durable after the newest checkpoint.
+/// What an fsync has made durable after the newest checkpoint: one log of ours, or one of those into
+/// which Linux divides what is too much for a segment.
+#[derive(Debug)]
+pub(crate) struct SyncLog {
+    pub(crate) segment: SegNum,
+    /// The block after the log.
+    pub(crate) end: BlockNr,
+    /// When it was written (s).
+    pub(crate) created: u64,
+    /// What has changed besides blocks. Linux writes none.
+    pub(crate) records: Option<Records>,
+    /// The blocks of files.
+    pub(crate) blocks: Vec<LoggedBlock>,
+}
+
+/// A block of a file in a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SalvagedBlock {
+pub(crate) struct LoggedBlock {
     pub(crate) ino: Ino,
     pub(crate) key: FileBlock,
-    pub(crate) block: BlockNr,
+    pub(crate) placed: Placed,
 }
 
-/// What data-sync logs made durable after the newest checkpoint, in the order in which they were
-/// written.
-#[derive(Debug, Default)]
-pub(crate) struct Salvaged {
-    pub(crate) blocks: Vec<SalvagedBlock>,
-    pub(crate) times: Vec<FileTimes>,
-}
-
-impl Salvaged {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
-    }
-
-    fn append(&mut self, mut other: Self) {
-        self.blocks.append(&mut other.blocks);
-        self.times.append(&mut other.times);
-    }
-}
-
-/// What is in the complete data-sync logs after the newest checkpoint, in the order in which
-/// they were written (docs/format.md §16).
-pub(crate) fn salvage(store: &Store, found: &LogScan) -> Result<Salvaged> {
-    let mut salvaged = Salvaged::default();
+/// The complete sync logs after the newest checkpoint, in the order in which they were written
+/// (docs/format.md §16).
+///
+/// # Errors
+/// Logs that are whole, but do not belong together: one is missing in between, or is not based on this
+/// checkpoint. A device error.
+pub(crate) fn sync_logs(store: &Store, found: &LogScan) -> Result<Vec<SyncLog>> {
+    let mut complete = Vec::new();
     let Some((first, last)) = found.replay else {
-        return Ok(salvaged);
+        return Ok(complete);
     };
-    let mut pending: Option<Salvaged> = None;
+    let mut begun: Option<Begun> = None;
+    let mut number = 0;
     let mut chain = Chain::from(store, first.start, first.header.seq);
-    while let Some(ChainedLog { start, header, .. }) = chain.next()? {
-        if header.has(SYNDT) && !header.has(SR) {
-            if header.has(LOGBGN) {
-                pending = Some(Salvaged::default());
-            }
-            if let Some(logical) = &mut pending {
-                collect(store, start, header, logical)?;
-            }
-            if header.has(LOGEND) {
-                salvaged.append(pending.take().unwrap_or_default());
-            }
-        } else if pending.is_some() || header.has(SR) {
+    while let Some(log) = chain.next()? {
+        let header = log.header;
+        if header.has(SR)
+            || begun.as_ref().is_some_and(|begun| begun.data_sync && !header.has(SYNDT))
+        {
             return Err(Error::Inconsistent(format!(
-                "the log in block {start} interrupts a data-sync log"
+                "the log in block {} interrupts a data-sync log",
+                log.start
             )));
         }
-        if start == last.start {
+        if header.has(LOGBGN) {
+            begun = Some(Begun { data_sync: header.has(SYNDT), logs: Vec::new() });
+        }
+        if let Some(begun) = &mut begun {
+            let read = read(store, &log)?;
+            if let Some(records) = &read.records {
+                number += 1;
+                check_order(&log, records, found.cno, number)?;
+            }
+            begun.logs.push(read);
+        }
+        if header.has(LOGEND)
+            && let Some(begun) = begun.take()
+        {
+            // A log of neither kind is a part of a checkpoint whose end is missing.
+            let synced = begun.data_sync || begun.logs.iter().any(|log| log.records.is_some());
+            complete.extend(begun.logs.into_iter().filter(|_| synced));
+        }
+        if log.start == last.start {
             break;
         }
     }
-    Ok(salvaged)
+    Ok(complete)
 }
 
-fn collect(
-    store: &Store,
-    start: BlockNr,
-    header: LogHeader,
-    salvaged: &mut Salvaged,
-) -> Result<()> {
-    let log = reader::read(store, start, header)?;
-    salvaged.times.extend(log.times);
-    let mut at = start.plus(header.summary_blocks(store.block_size()));
-    for file in &log.files {
+/// Logs of which the last is still to come.
+struct Begun {
+    data_sync: bool,
+    logs: Vec<SyncLog>,
+}
+
+fn read(store: &Store, log: &ChainedLog) -> Result<SyncLog> {
+    let content = reader::read(store, log.start, log.header)?;
+    let mut at = log.start.plus(log.header.summary_blocks(store.block_size()));
+    let mut blocks = Vec::new();
+    for file in &content.files {
         for info in &file.blocks {
-            if let BlockInfo::Data { offset, .. } = info {
-                salvaged.blocks.push(SalvagedBlock { ino: file.ino, key: *offset, block: at });
+            if let BlockInfo::Data { offset, vblocknr } = *info {
+                let placed = Placed { vblocknr, block: at };
+                blocks.push(LoggedBlock { ino: file.ino, key: offset, placed });
             }
             at = at.plus(1);
         }
     }
-    Ok(())
+    Ok(SyncLog {
+        segment: log.segment,
+        end: log.end(),
+        created: log.header.create,
+        records: content.records()?,
+        blocks,
+    })
+}
+
+/// Fails unless nothing is missing between the checkpoint and these records. What was lost in a crash
+/// is at the end: each sync log is durable before the next is written.
+fn check_order(log: &ChainedLog, records: &Records, base: Cno, number: u64) -> Result<()> {
+    if records.base == base && records.number == number {
+        return Ok(());
+    }
+    Err(Error::Inconsistent(format!(
+        "the log in block {} is number {} of those after checkpoint {}, but number {number} of those \
+         after checkpoint {base} should be there",
+        log.start, records.number, records.base
+    )))
 }

@@ -8,7 +8,7 @@ use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::superblock::{SUPERBLOCK_SIZE, Superblock};
 use nilfs_ondisk::{BlockNr, ByteCount, FormatError, Seq};
-use zerocopy::little_endian::U16;
+use zerocopy::little_endian::{U16, U64};
 
 use crate::error::{Error, Result};
 
@@ -138,6 +138,18 @@ impl SuperblockWriter {
         let raw = self.current.raw_mut();
         let state = raw.s_state.get();
         raw.s_state = U16::new(if set { state | bit } else { state & !bit });
+    }
+
+    /// Sets or clears a bit of `s_feature_compat_ro`.
+    pub(crate) fn set_feature(&mut self, bit: u64, set: bool) {
+        let raw = self.current.raw_mut();
+        let features = raw.s_feature_compat_ro.get();
+        raw.s_feature_compat_ro = U64::new(if set { features | bit } else { features & !bit });
+    }
+
+    /// Whether a bit of `s_feature_compat_ro` is set.
+    pub(crate) fn has_feature(&self, bit: u64) -> bool {
+        self.current.raw().s_feature_compat_ro.get() & bit != 0
     }
 
     /// Takes over a new number of segments and a new size (bytes). The second copy, which moves, is

@@ -14,6 +14,7 @@ use crate::cleaner::protection::Protection;
 use crate::cleaner::victim::Judge;
 use crate::dat::Dat;
 use crate::error::{Error, Locate, Result};
+use crate::fs::replay::replayed_files;
 use crate::log::chain::ChainedLog;
 use crate::log::reader::{self, Log};
 use crate::recovery::{self, LogScan};
@@ -237,7 +238,7 @@ impl Volume {
         reader::logs_of(&self.store, segment)
     }
 
-    /// The files of a checkpoint; of the newest one if `cno` is `None`. What data-sync logs have made
+    /// The files of a checkpoint; of the newest one if `cno` is `None`. What sync logs have made
     /// durable since, on a volume that was not closed cleanly, is not there; see
     /// [`Volume::recovered_tree`].
     ///
@@ -254,17 +255,18 @@ impl Volume {
         shared.open(self.source(), &self.cpfile()?, cno.unwrap_or(self.found.cno))
     }
 
-    /// The files of the newest checkpoint with what data-sync logs have made durable since, if the
+    /// The files of the newest checkpoint with what sync logs have made durable since, if the
     /// volume was not closed cleanly: what a writable mount would recover.
     ///
     /// # Errors
     /// Damage, a device error.
     pub fn recovered_tree(&self) -> Result<Tree> {
         let tree = self.tree(None)?;
-        let salvaged = recovery::salvage(&self.store, &self.found)?;
+        let logs = recovery::sync_logs(&self.store, &self.found)?;
         let (geometry, newest) = (self.geometry(), self.found.newest.segment);
         let stays = |block| geometry.segment_of(block) == newest;
-        let recovered = Recovered::new(&tree.view(), &salvaged, stays)?;
+        let files = replayed_files(tree.view(), &logs, self.names_limit)?;
+        let recovered = Recovered::new(&self.store, files, stays)?;
         Ok(tree.with(recovered))
     }
 

@@ -1,4 +1,4 @@
-//! What a checkpoint and an fdatasync cost on the device: no block that need not change.
+//! What a checkpoint and an fsync cost on the device: no block that need not change.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use common::{check, make, parameters, pattern};
 use nilfs_device::{Device, Event, MemoryDevice, RecordingDevice};
 use nilfs_engine::mkfs::format;
-use nilfs_engine::{Filesystem, MountOptions};
+use nilfs_engine::{Filesystem, InodeRef, MountOptions, RenameMode, SetAttr};
 use nilfs_ondisk::BlockSize;
 
 const BLOCK: usize = 4096;
@@ -49,7 +49,7 @@ fn written_blocks(device: &RecordingDevice<MemoryDevice>) -> (usize, usize, usiz
 /// A young volume: the maps of its metadata files are direct. Linux writes 16 blocks.
 #[test]
 fn a_checkpoint_of_one_small_change_costs_at_most_12_blocks() {
-    assert!(most_blocks_of_an_fsync(100) <= 12);
+    assert!(most_blocks_of_a_checkpoint(100) <= 12);
 }
 
 /// A used one: the ifile and the cpfile have a B-tree node each, and the change ends the life of a
@@ -57,17 +57,18 @@ fn a_checkpoint_of_one_small_change_costs_at_most_12_blocks() {
 /// pages of flash do.
 #[test]
 fn a_checkpoint_of_a_used_volume_costs_at_most_16_blocks() {
-    assert!(most_blocks_of_an_fsync(3000) <= 16);
+    assert!(most_blocks_of_a_checkpoint(3000) <= 16);
 }
 
 /// A page of flash that the next flush would write again is programmed twice.
 #[test]
-fn an_fsync_ends_where_a_page_of_flash_does() {
+fn a_checkpoint_ends_where_a_page_of_flash_does() {
     let (device, fs) = used_volume(3000);
-    let file = fs.lookup(&fs.root().unwrap().inode, b"file 17").unwrap().inode;
+    let root = fs.root().unwrap().inode;
+    let file = fs.lookup(&root, b"file 17").unwrap().inode;
     for nth in 0..20 {
         fs.write(&file, 1000 + nth as u64, b"more").unwrap();
-        fs.sync_file(&file, false).unwrap();
+        fs.sync_file(&root).unwrap();
         for event in device.take_events() {
             let Event::Write { offset, bytes } = event else { continue };
             assert_eq!((offset + bytes.len() as u64) % (16 << 10), 0, "fsync {nth}");
@@ -77,14 +78,14 @@ fn an_fsync_ends_where_a_page_of_flash_does() {
     check(&*device);
 }
 
-fn most_blocks_of_an_fsync(files: usize) -> usize {
+fn most_blocks_of_a_checkpoint(files: usize) -> usize {
     let (device, fs) = used_volume(files);
     let root = fs.root().unwrap().inode;
     let mut most = 0;
     for nth in [17, files / 2, files - 1] {
         let file = fs.lookup(&root, format!("file {nth}").as_bytes()).unwrap().inode;
         fs.write(&file, 1000, b"a small change").unwrap();
-        fs.sync_file(&file, false).unwrap();
+        fs.sync_file(&root).unwrap();
         let (blocks, writes, flushes) = written_blocks(&device);
         assert_eq!((writes, flushes), (1, 1), "one write and one flush");
         most = most.max(blocks);
@@ -99,17 +100,75 @@ fn an_overwrite_made_durable_costs_the_block_and_its_summary() {
     let (device, fs) = used_volume(3000);
     let root = fs.root().unwrap().inode;
     let file = fs.lookup(&root, b"file 1234").unwrap().inode;
-    for data_only in [true, false] {
-        for _ in 0..3 {
-            fs.write(&file, 10, b"a small change").unwrap();
-            fs.sync_file(&file, data_only).unwrap();
-            assert_eq!(written_blocks(&device), (2, 1, 1), "fdatasync: {data_only}");
-        }
-        fs.sync_file(&file, data_only).unwrap();
-        assert_eq!(written_blocks(&device), (0, 0, 0), "nothing has changed since");
+    for _ in 0..3 {
+        fs.write(&file, 10, b"a small change").unwrap();
+        fs.sync_file(&file).unwrap();
+        assert_eq!(written_blocks(&device), (2, 1, 1));
     }
+    fs.sync_file(&file).unwrap();
+    assert_eq!(written_blocks(&device), (0, 0, 0), "nothing has changed since");
     fs.unmount().unwrap();
     check(&*device);
+}
+
+/// An fsync of each kind, after a first that lets the superblocks say that there are records.
+#[test]
+fn an_fsync_costs_what_it_changed_and_one_summary() {
+    for block_size in [1024, 2048, 4096] {
+        let page = (4096 / block_size) as usize;
+        let (device, fs) = volume_of(block_size);
+        let root = fs.root().unwrap().inode;
+        let file = make(&fs, &root, "file");
+        fs.sync_file(&file).unwrap();
+        let costs = |what: &str, blocks: usize, synced: &InodeRef| {
+            drop(device.take_events());
+            fs.sync_file(synced).unwrap();
+            let events = device.take_events();
+            let writes: Vec<usize> = events.iter().filter_map(bytes_of).collect();
+            assert_eq!(writes, [blocks * block_size as usize], "{what}, blocks of {block_size}");
+            assert_eq!(events.iter().filter(|event| **event == Event::Flush).count(), 1, "{what}");
+        };
+        for nth in 0..3 {
+            fs.write(&file, nth * 4096, &pattern(nth as usize, 4096)).unwrap();
+            costs("4 KiB appended", page + 1, &file);
+        }
+        for nth in 0..5 {
+            fs.write(&file, 3 * 4096 + nth * 100, &[nth as u8; 100]).unwrap();
+            costs("100 bytes appended", 1, &file);
+        }
+        for nth in 0..3 {
+            let new = make(&fs, &root, "new");
+            fs.write(&new, 0, &pattern(nth, 4096)).unwrap();
+            costs("a new file", page + 1, &new);
+            fs.rename(&root, b"new", &root, b"replaced", RenameMode::Replace).unwrap();
+            costs("its rename over another", 1, &file);
+        }
+        fs.link(&file, &root, b"link").unwrap();
+        fs.unlink(&root, b"replaced").unwrap();
+        let mode = SetAttr { mode: Some(0o600), size: Some(7), ..SetAttr::default() };
+        fs.set_attr(&file, &mode).unwrap();
+        costs("names and attributes", 1, &file);
+        fs.unmount().unwrap();
+        check(&*device);
+    }
+}
+
+fn bytes_of(event: &Event) -> Option<usize> {
+    match event {
+        Event::Write { bytes, .. } => Some(bytes.len()),
+        _ => None,
+    }
+}
+
+fn volume_of(block_size: u64) -> (Arc<RecordingDevice<MemoryDevice>>, Arc<Filesystem>) {
+    let memory = MemoryDevice::new(128 << 20);
+    let parameters =
+        nilfs_engine::mkfs::Parameters { blocks_per_segment: 2048, ..parameters(block_size) };
+    format(&memory, &parameters).unwrap();
+    let device = Arc::new(RecordingDevice::new(memory));
+    let shared: Arc<dyn Device> = Arc::clone(&device) as _;
+    let fs = Filesystem::mount(shared, MountOptions::default()).unwrap();
+    (device, fs)
 }
 
 /// Recovery reads the newest checkpoint's log from end to end. That must not be all the data which
@@ -178,7 +237,7 @@ fn what_the_first_fdatasync_of_a_mount_wrote_survives_a_power_cut() {
     let again = Filesystem::mount(shared, MountOptions::default()).unwrap();
     let file = again.lookup(&again.root().unwrap().inode, b"file 17").unwrap().inode;
     again.write(&file, 0, &pattern(42, 1000)).unwrap();
-    again.sync_file(&file, true).unwrap();
+    again.sync_file(&file).unwrap();
     let after: Arc<dyn Device> = Arc::new(MemoryDevice::from(device.below().snapshot()));
     let recovered = Filesystem::mount(Arc::clone(&after), MountOptions::default()).unwrap();
     let file = recovered.lookup(&recovered.root().unwrap().inode, b"file 17").unwrap().inode;

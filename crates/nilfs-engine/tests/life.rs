@@ -3,11 +3,9 @@
 
 mod common;
 
-use std::sync::Arc;
-
 use common::{check, content, make, mount, new, pattern, volume};
 use nilfs_device::MemoryDevice;
-use nilfs_engine::{Attr, RenameMode, SetAttr};
+use nilfs_engine::{RenameMode, SetAttr};
 use nilfs_ondisk::inode::S_IFDIR;
 
 #[test]
@@ -67,7 +65,7 @@ fn an_fsync_of_any_directory_makes_everything_durable() {
     let file = make(&fs, &root, "file");
     fs.sync().unwrap();
     fs.write(&file, 0, b"content").unwrap();
-    fs.sync_file(&root, false).unwrap();
+    fs.sync_file(&root).unwrap();
     let cut = std::sync::Arc::new(MemoryDevice::from(device.snapshot()));
     let after = mount(&cut);
     let file = after.lookup(&after.root().unwrap().inode, b"file").unwrap().inode;
@@ -142,7 +140,7 @@ fn changed_and_deleted_in_one_checkpoint() {
     fs.write(&file, 0, &pattern(1, 100_000)).unwrap();
     fs.commit().unwrap();
     fs.write(&file, 50_000, &pattern(2, 100_000)).unwrap();
-    fs.sync_file(&file, true).unwrap();
+    fs.sync_file(&file).unwrap();
     fs.write(&file, 0, &pattern(3, 100_000)).unwrap();
     fs.unlink(&dir, b"file").unwrap();
     fs.rmdir(&root, b"dir").unwrap();
@@ -163,7 +161,7 @@ fn data_sync_logs_fill_a_segment_to_its_end() {
     fs.sync().unwrap();
     for nth in 0..700 {
         fs.write(&file, nth % 10 * 4096, &pattern(nth as usize, 4096)).unwrap();
-        fs.sync_file(&file, true).unwrap();
+        fs.sync_file(&file).unwrap();
         if nth % 127 == 126 || nth > 600 && nth % 3 == 0 {
             fs.commit().unwrap();
             check(&*device);
@@ -171,39 +169,6 @@ fn data_sync_logs_fill_a_segment_to_its_end() {
     }
     fs.unmount().unwrap();
     check(&*device);
-}
-
-/// An fsync promises more than an fdatasync: the times, and whatever was changed before it anywhere.
-/// That holds also where it costs no checkpoint.
-#[test]
-fn what_was_overwritten_before_an_fsync_survives_a_crash_with_its_times() {
-    let device = volume(1024, 32);
-    let fs = mount(&device);
-    let root = fs.root().unwrap().inode;
-    let names: Vec<String> = (0..30).map(|nth| format!("file {nth}")).collect();
-    let files: Vec<_> = names.iter().map(|name| make(&fs, &root, name)).collect();
-    for file in &files {
-        fs.write(file, 0, &pattern(1, 5000)).unwrap();
-    }
-    fs.commit().unwrap();
-    // More files than these cannot have their times in one log.
-    for count in [20, 30] {
-        for (nth, file) in files.iter().enumerate().take(count) {
-            fs.write(file, 1000, &pattern(nth + count, 3000)).unwrap();
-        }
-        fs.sync_file(&files[3], false).unwrap();
-        let crashed = Arc::new(MemoryDevice::from(device.snapshot()));
-        let again = mount(&crashed);
-        let root = again.root().unwrap().inode;
-        for (name, file) in names.iter().zip(&files) {
-            let found = again.lookup(&root, name.as_bytes()).unwrap();
-            let times = |attr: Attr| (attr.mtime, attr.ctime);
-            assert_eq!(times(found.attr), times(fs.attr(file).unwrap()), "{name} of {count}");
-            assert_eq!(content(&again, &found.inode), content(&fs, file), "{name} of {count}");
-        }
-        again.unmount().unwrap();
-        check(&*crashed);
-    }
 }
 
 /// A process that ends with such a file open leaves it to the next mount, which looks for it only

@@ -201,7 +201,7 @@ fn recovering_synced_data_takes_no_more_memory_than_changes_may() {
     let newest = fs.status().cno;
     for (nth, file) in files.iter().enumerate() {
         fs.write(file, 0, &fresh(nth)).unwrap();
-        fs.sync_file(file, true).unwrap();
+        fs.sync_file(file).unwrap();
     }
     assert_eq!(fs.status().cno, newest, "only data-sync logs were written");
     drop((files, root, fs));

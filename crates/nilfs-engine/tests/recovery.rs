@@ -44,7 +44,7 @@ fn overwrite(fs: &Filesystem, count: usize) {
     for nth in 1..=count {
         let block = pattern(nth, BLOCK);
         fs.write(&file, (nth % BLOCKS * BLOCK) as u64, &block).unwrap();
-        fs.sync_file(&file, true).unwrap();
+        fs.sync_file(&file).unwrap();
     }
 }
 
@@ -184,7 +184,7 @@ fn in_strict_order_a_sync_of_one_file_is_a_sync_of_all_before() {
         if changed {
             fs.write(&file, 0, &pattern(1, BLOCK)).unwrap();
         }
-        fs.sync_file(&file, data_only).unwrap();
+        fs.sync_file(&file).unwrap();
         let after_cut = mount(&copy_of(&device));
         let root = after_cut.root().unwrap().inode;
         let older = after_cut.lookup(&root, b"older");

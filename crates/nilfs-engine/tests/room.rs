@@ -293,7 +293,7 @@ fn what_makes_nothing_longer_works_on_a_full_volume() {
                 let now = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
                 must(fs.set_attr(&empty, &now).map(drop), "touch");
                 must(fs.set_flags(&empty, 0x80).map(drop), "chattr");
-                must(fs.sync_file(&file, false), "fsync");
+                must(fs.sync_file(&file), "fsync");
                 if round == 1 && nth < names {
                     must(fs.unlink(&root, format!("name {nth}").as_bytes()), "unlink");
                 }

@@ -319,7 +319,7 @@ impl Operations {
             let written = self.answer(writer.write_some(&inode, offset, data))?;
             if flags.contains(OFlags::DSYNC) {
                 // O_SYNC is O_DSYNC and one more bit.
-                self.answer(writer.sync_file(&inode, !flags.contains(OFlags::SYNC)))?;
+                self.answer(writer.sync_file(&inode))?;
             }
             Ok(written)
         })
@@ -342,13 +342,13 @@ impl Operations {
         })
     }
 
-    pub fn sync(&self, node: NodeId, data_only: bool) -> Answer<()> {
+    pub fn sync(&self, node: NodeId) -> Answer<()> {
         self.noted(Operation::Fsync, || match self.changeable(node) {
             // What cannot be changed is durable.
             Err(Errno::ROFS) => Ok(()),
             found => {
                 let (writer, inode) = found?;
-                self.answer(writer.sync_file(&inode, data_only))
+                self.answer(writer.sync_file(&inode))
             }
         })
     }

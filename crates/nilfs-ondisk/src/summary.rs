@@ -21,10 +21,6 @@ pub const MAGIC: u32 = 0x1eaf_fa11;
 pub const HEADER_SIZE: usize = 64;
 /// Bytes of a finfo.
 pub const FINFO_SIZE: usize = 24;
-/// Bytes that each [`FileTimes`] adds to the header.
-const TIMES_SIZE: usize = 40;
-/// Marks a [`FileTimes`]: "NfTm".
-const TIMES_MAGIC: u32 = 0x6d54_664e;
 
 /// `ss_flags`: first log of a logical segment.
 pub const LOGBGN: u16 = 0x01;
@@ -69,65 +65,6 @@ struct RawFinfo {
 }
 
 const _: () = assert!(size_of::<RawFinfo>() == FINFO_SIZE);
-
-/// The times of a file whose blocks are in a data-sync log. They make an fsync of an overwrite out
-/// of what would be an fdatasync only.
-///
-/// The format knows them not: they lie at the end of a header that is as much longer (`ss_bytes`),
-/// which other readers step over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileTimes {
-    /// The file.
-    pub ino: Ino,
-    /// `i_mtime` (s) and `i_mtime_nsec`.
-    pub modified: (u64, u32),
-    /// `i_ctime` (s) and `i_ctime_nsec`.
-    pub changed: (u64, u32),
-}
-
-/// [`FileTimes`] as they lie on disk.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct RawTimes {
-    magic: U32,
-    mtime_nsec: U32,
-    ctime_nsec: U32,
-    pad: U32,
-    ino: U64,
-    mtime: U64,
-    ctime: U64,
-}
-
-const _: () = assert!(size_of::<RawTimes>() == TIMES_SIZE);
-
-impl FileTimes {
-    /// How many of them a log can have: a header lies in one block.
-    #[must_use]
-    pub fn most(block_size: BlockSize) -> usize {
-        (block_size.bytes().min(usize::from(u16::MAX)) - HEADER_SIZE) / TIMES_SIZE
-    }
-
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let raw = RawTimes::read_from_bytes(bytes).ok()?;
-        (raw.magic.get() == TIMES_MAGIC).then(|| Self {
-            ino: Ino(raw.ino.get()),
-            modified: (raw.mtime.get(), raw.mtime_nsec.get()),
-            changed: (raw.ctime.get(), raw.ctime_nsec.get()),
-        })
-    }
-
-    fn encode(&self) -> RawTimes {
-        RawTimes {
-            magic: U32::new(TIMES_MAGIC),
-            mtime_nsec: U32::new(self.modified.1),
-            ctime_nsec: U32::new(self.changed.1),
-            pad: U32::ZERO,
-            ino: U64::new(self.ino.0),
-            mtime: U64::new(self.modified.0),
-            ctime: U64::new(self.changed.0),
-        }
-    }
-}
 
 /// The header of a log whose fields are consistent with each other. Its checksums are checked
 /// apart, because they need the summary or the whole log.
@@ -219,14 +156,6 @@ impl LogHeader {
     #[must_use]
     pub fn is_beside_chain(&self) -> bool {
         self.has(GC) && self.has(LOGBGN) && !self.has(SR)
-    }
-
-    /// The times of files that a data-sync log brings along, given its first block.
-    #[must_use]
-    pub fn times(&self, block: &[u8]) -> Vec<FileTimes> {
-        let end = usize::from(self.header_bytes);
-        let records = block.get(HEADER_SIZE..end).unwrap_or_default();
-        records.chunks_exact(TIMES_SIZE).map_while(FileTimes::parse).collect()
     }
 
     /// Blocks that the summary takes.
@@ -375,10 +304,10 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// After a header that brings along the times of as many files.
+    /// After the header.
     #[must_use]
-    pub fn new(block_size: BlockSize, times: usize) -> Self {
-        Self { block_size: block_size.bytes(), offset: HEADER_SIZE + times * TIMES_SIZE }
+    pub fn new(block_size: BlockSize) -> Self {
+        Self { block_size: block_size.bytes(), offset: HEADER_SIZE }
     }
 
     /// Places an item of `size` bytes; returns its byte offset from the start of the log.
@@ -397,11 +326,21 @@ impl Placement {
         self.offset
     }
 
-    /// Blocks of the summary so far.
+    /// Blocks of the summary so far, with as many bytes of records after the items.
     #[must_use]
-    pub fn blocks(&self) -> u64 {
-        self.offset.div_ceil(self.block_size) as u64
+    pub fn blocks_with(&self, records: usize) -> u64 {
+        (self.offset + records).div_ceil(self.block_size) as u64
     }
+}
+
+/// What a summary says of the blocks of its log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Items {
+    /// The blocks by file, in the order of the payload.
+    pub files: Vec<FileInfo>,
+    /// Bytes from the start of the summary to the end of the items. What follows up to `ss_sumbytes`
+    /// is no matter of the format; see [`roll_forward`](crate::roll_forward).
+    pub end: usize,
 }
 
 /// Reads the items of a summary, given all its blocks.
@@ -413,7 +352,7 @@ pub fn parse_items(
     header: &LogHeader,
     summary: &[u8],
     block_size: BlockSize,
-) -> Result<Vec<FileInfo>, FormatError> {
+) -> Result<Items, FormatError> {
     let end = (header.sumbytes as usize).min(summary.len());
     let mut place =
         Placement { block_size: block_size.bytes(), offset: header.header_bytes.into() };
@@ -452,7 +391,8 @@ pub fn parse_items(
         files.push(FileInfo { ino, cno: Cno(finfo.fi_cno.get()), blocks });
     }
     let whole = u64::from(header.sumbytes).is_multiple_of(block_size.bytes64());
-    // A summary may go on to the end of a block, so that the log after it begins at a good place.
+    // A summary may go on to the end of a block, with records, or so that the log after it begins at
+    // a good place.
     if place.bytes() != header.sumbytes as usize && !(whole && place.bytes() <= end) {
         return Err(FormatError::field(STRUCTURE, "ss_sumbytes", header.sumbytes, place.bytes()));
     }
@@ -461,7 +401,7 @@ pub fn parse_items(
     if expected != u64::from(header.nblocks) {
         return Err(FormatError::field(STRUCTURE, "ss_nblocks", header.nblocks, expected));
     }
-    Ok(files)
+    Ok(Items { files, end: place.bytes() })
 }
 
 /// What the writer of a log decides about its header.
@@ -482,24 +422,20 @@ pub struct NewLog {
 }
 
 /// Builds the summary blocks of a log over the payload, given in order and with the super root
-/// if there is one, and seals them with both checksums. `times` are at most [`FileTimes::most`].
+/// if there is one, and seals them with both checksums. `records` go after the items.
 pub fn encode_summary<'a>(
     log: &NewLog,
-    times: &[FileTimes],
     files: &[FileInfo],
+    records: &[u8],
     payload: impl Iterator<Item = &'a [u8]> + Clone,
     block_size: BlockSize,
     seed: u32,
 ) -> Vec<u8> {
-    let mut place = Placement::new(block_size, times.len());
-    let header_bytes = place.bytes();
+    let mut place = Placement::new(block_size);
     let mut bytes = vec![0; block_size.bytes()];
-    for (slot, times) in bytes[HEADER_SIZE..header_bytes].chunks_exact_mut(TIMES_SIZE).zip(times) {
-        slot.copy_from_slice(times.encode().as_bytes());
-    }
     let mut put = |place: &mut Placement, size: usize| {
         let at = place.place(size);
-        bytes.resize(place.blocks() as usize * block_size.bytes(), 0);
+        bytes.resize(place.blocks_with(0) as usize * block_size.bytes(), 0);
         at..at + size
     };
     let mut items: Vec<(std::ops::Range<usize>, [u8; FINFO_SIZE])> = Vec::new();
@@ -522,17 +458,18 @@ pub fn encode_summary<'a>(
         let size = range.len();
         bytes[range].copy_from_slice(&item[..size]);
     }
-    let blocks = place.blocks().max(log.summary_blocks);
-    let sumbytes = match blocks == place.blocks() {
+    let blocks = place.blocks_with(records.len()).max(log.summary_blocks);
+    let sumbytes = match records.is_empty() && blocks == place.blocks_with(0) {
         true => place.bytes(),
         false => blocks as usize * block_size.bytes(),
     };
     bytes.resize(blocks as usize * block_size.bytes(), 0);
+    bytes[place.bytes()..][..records.len()].copy_from_slice(records);
     let mut header = RawHeader {
         ss_datasum: U32::ZERO,
         ss_sumsum: U32::ZERO,
         ss_magic: U32::new(MAGIC),
-        ss_bytes: U16::new(header_bytes as u16),
+        ss_bytes: U16::new(HEADER_SIZE as u16),
         ss_flags: U16::new(log.flags),
         ss_seq: U64::new(log.seq.0),
         ss_create: U64::new(log.create),
@@ -595,8 +532,7 @@ mod tests {
         let payload = vec![vec![3u8; 1024]; 134];
         let pieces = || payload.iter().map(Vec::as_slice);
         let mut lengths = Vec::new();
-        let time = |ino| FileTimes { ino: Ino(ino), modified: (7, 8), changed: (9, 10) };
-        for (summary_blocks, times) in [(0, vec![]), (9, vec![]), (0, vec![time(12), time(13)])] {
+        for (summary_blocks, records) in [(0, vec![]), (9, vec![]), (0, vec![5; 2000])] {
             let log = NewLog {
                 flags: LOGBGN | LOGEND,
                 seq: Seq(4),
@@ -605,12 +541,13 @@ mod tests {
                 cno: Cno(7),
                 summary_blocks,
             };
-            let summary = encode_summary(&log, &times, &sample(), pieces(), size, 77);
+            let summary = encode_summary(&log, &sample(), &records, pieces(), size, 77);
             let header = LogHeader::parse(&summary, size, 2048).unwrap();
             header.verify_summary(&summary, 77).unwrap();
             header.verify_log(std::iter::once(&summary[..]).chain(pieces()), 77).unwrap();
-            assert_eq!(parse_items(&header, &summary, size).unwrap(), sample());
-            assert_eq!(header.times(&summary[..1024]), times);
+            let Items { files, end } = parse_items(&header, &summary, size).unwrap();
+            assert_eq!(files, sample());
+            assert_eq!(summary[end..][..records.len()], records);
             assert_eq!((header.seq, header.cno, header.next), (Seq(4), Cno(7), BlockNr(64)));
             assert_eq!(header.summary_blocks(size) * 1024, summary.len() as u64);
             lengths.push(summary.len() / 1024);
@@ -632,7 +569,7 @@ mod tests {
         };
         let payload = [[0u8; 1024]];
         let summary =
-            encode_summary(&log, &[], &sample()[1..2], payload.iter().map(|b| &b[..]), size, 77);
+            encode_summary(&log, &sample()[1..2], &[], payload.iter().map(|b| &b[..]), size, 77);
         let used = LogHeader::parse(&summary, size, 2048).unwrap().sumbytes as usize;
         for at in 4..used {
             let mut broken = summary.clone();

@@ -23,6 +23,11 @@ pub const STATE_ERROR: u16 = 2;
 pub const STATE_RESIZE: u16 = 4;
 /// `s_feature_compat_ro`: the block and inode counters of checkpoints can be trusted.
 pub const FEATURE_BLOCK_COUNT: u64 = 1;
+/// `s_feature_compat_ro`: there may be logs with [roll-forward records](crate::roll_forward). A bit of
+/// our own, far from those that Linux takes: it refuses to write such a volume, and to recover it.
+pub const FEATURE_ROLL_FORWARD: u64 = 1 << 62;
+/// The bits of `s_feature_compat_ro` that this program knows.
+const KNOWN_COMPAT_RO: u64 = FEATURE_BLOCK_COUNT | FEATURE_ROLL_FORWARD;
 
 /// The superblock as it lies on the device.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -235,7 +240,7 @@ impl Superblock {
         if incompat != 0 {
             return Err(FormatError::UnknownFeature { class: "incompat", bits: incompat });
         }
-        let compat_ro = self.raw.s_feature_compat_ro.get() & !FEATURE_BLOCK_COUNT;
+        let compat_ro = self.raw.s_feature_compat_ro.get() & !KNOWN_COMPAT_RO;
         if for_writing && compat_ro != 0 {
             return Err(FormatError::UnknownFeature { class: "compat_ro", bits: compat_ro });
         }

@@ -95,7 +95,7 @@ fn fill(fs: &Filesystem) -> nilfs_engine::Result<()> {
     fs.create(&root, b"device", &new(S_IFCHR | 0o600))?;
     fs.sync()?;
     fs.write(&large, 3000, &[b'L'; 5000])?;
-    fs.sync_file(&large, true)
+    fs.sync_file(&large)
 }
 
 /// Gives superblocks, super roots, summaries and logs the checksums of what is in them now, as far

@@ -96,7 +96,7 @@ fn measure(fs: &Filesystem, file: &InodeRef, count: usize, busy: bool) -> Result
         }
         let start = Instant::now();
         fs.write(file, (nth * BLOCK) as u64, &[nth as u8; BLOCK])?;
-        fs.sync_file(file, false)?;
+        fs.sync_file(file)?;
         times.push(start.elapsed());
     }
     if busy && fs.status().cleaner.segments_freed == freed {

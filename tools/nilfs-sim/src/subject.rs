@@ -335,8 +335,8 @@ impl Subject {
                 self.handles.remove(handle);
                 Ok(Outcome::Done)
             }
-            Op::Fsync(target) => done(fs.sync_file(&self.find(target)?, false)),
-            Op::Fdatasync(target) => done(fs.sync_file(&self.find(target)?, true)),
+            Op::Fsync(target) => done(fs.sync_file(&self.find(target)?)),
+            Op::Fdatasync(target) => done(fs.sync_file(&self.find(target)?)),
             Op::Sync => done(fs.sync()),
             Op::Commit => done(fs.commit().map(|_| ())),
             Op::Remount | Op::Resize { .. } => {

@@ -119,7 +119,7 @@ impl Image {
         let header = LogHeader::parse(self.block(block), size, geometry.blocks_per_segment).ok()?;
         let summary = &self.bytes[block.0 as usize * size.bytes()..][..header.sumbytes as usize];
         header.verify_summary(summary, self.superblock.crc_seed()).ok()?;
-        let files = parse_items(&header, summary, size).ok()?;
+        let files = parse_items(&header, summary, size).ok()?.files;
         Some(Log { block, header, files })
     }
 

@@ -139,7 +139,7 @@ impl Filesystem {
             if end > size {
                 state.set_size(end);
             }
-            state.touch(self.now());
+            state.written(self.now());
             Ok(())
         })
     }
@@ -191,7 +191,7 @@ impl Filesystem {
                 check(&state)?;
                 let shortened = self.shorten(inode, &mut state, size)?;
                 if shortened {
-                    state.touch(self.now());
+                    state.written(self.now());
                     self.mark_dirty(inode, &mut state);
                 }
                 Ok(shortened)
@@ -229,7 +229,12 @@ impl Filesystem {
 }
 
 /// Makes the bytes after `size` in its block zero, as they must be when the file grows over them.
-fn clear_tail(inode: &Inode, state: &mut State, context: &Context<'_>, size: u64) -> Result<()> {
+pub(super) fn clear_tail(
+    inode: &Inode,
+    state: &mut State,
+    context: &Context<'_>,
+    size: u64,
+) -> Result<()> {
     let block_size = context.view.store.block_size();
     let within = (size % block_size.bytes64()) as usize;
     let key = block_size.block_of(size);
@@ -240,8 +245,9 @@ fn clear_tail(inode: &Inode, state: &mut State, context: &Context<'_>, size: u64
         return Ok(());
     };
     if block[within..].iter().any(|&byte| byte != 0) {
+        let rest = within..block.len();
         drop(block);
-        inode.page_mut(state, context, key)?[within..].fill(0);
+        inode.page_mut(state, context, key, rest)?.fill(0);
     }
     Ok(())
 }
@@ -263,7 +269,8 @@ fn write_range(
         if part.len() == block_size.bytes() {
             inode.write_block(state, context, key, part)?;
         } else {
-            inode.page_mut(state, context, key)?[within..within + part.len()].copy_from_slice(part);
+            let changed = within..within + part.len();
+            inode.page_mut(state, context, key, changed)?.copy_from_slice(part);
         }
         at += part.len() as u64;
         rest = others;

@@ -201,7 +201,7 @@ pub(super) fn insert(
             key
         }
     };
-    let page = inode.page_mut(state, context, key)?;
+    let page = inode.page_mut(state, context, key, 0..block_size.bytes())?;
     let offset =
         dirent::insert(page, ino, name, file_type).map_err(damaged(inode.ino(), key))?.ok_or_else(
             || Error::Inconsistent(format!("directory {} lies about its room", inode.ino())),
@@ -218,10 +218,11 @@ pub(super) fn remove(
     context: &Context<'_>,
     name: &[u8],
 ) -> Result<()> {
+    let block_size = context.view.store.block_size();
     read_names(state, context)?;
     let found = find(state, &context.view, name)?.ok_or(Error::NotFound)?;
     let Position { block: key, offset, .. } = found;
-    let page = inode.page_mut(state, context, key)?;
+    let page = inode.page_mut(state, context, key, 0..block_size.bytes())?;
     dirent::remove(page, offset).map_err(damaged(inode.ino(), key))?;
     let slack = slack_of(page).map_err(damaged(inode.ino(), key))?;
     changed(state, context, (key, offset), slack, |index, at| index.positions.remove(name, at));
@@ -237,9 +238,10 @@ pub(super) fn replace(
     ino: Ino,
     file_type: FileType,
 ) -> Result<()> {
+    let block_size = context.view.store.block_size();
     read_names(state, context)?;
     let position = find(state, &context.view, name)?.ok_or(Error::NotFound)?;
-    let page = inode.page_mut(state, context, position.block)?;
+    let page = inode.page_mut(state, context, position.block, 0..block_size.bytes())?;
     dirent::set_target(page, position.offset, ino, file_type);
     Ok(())
 }

@@ -1,9 +1,7 @@
-//! Making files durable.
-//!
-//! If nothing but the content of existing blocks has changed since the last checkpoint, a data-sync
-//! log of it all is as good as a checkpoint (docs/format.md §19): a summary, which brings the files'
-//! times along, and the blocks. For fdatasync, one of the file's own blocks is enough. Anything else
-//! takes a checkpoint.
+//! Making files durable, by a sync log (docs/format.md §17): the blocks of the files that somebody waits
+//! for, as far as no log has them, and records of everything else that has changed — of these files
+//! their sizes and times, and of the whole volume the names and attributes. So names are durable in the
+//! order in which they were changed, and the content of each file when it is asked for.
 //!
 //! All that wait for the log at the same time are served by one log and one flush
 //! (`log/group_commit.rs`).
@@ -12,42 +10,65 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nilfs_ondisk::inode::FileType;
-use nilfs_ondisk::{FileBlock, Ino};
+use nilfs_ondisk::roll_forward::{
+    BytesRecord, ContentRecord, HEAD_SIZE, InodeRecord, Record, Time,
+};
+use nilfs_ondisk::summary::{FINFO_SIZE, HEADER_SIZE};
+use nilfs_ondisk::{BlockSize, FileBlock, Ino};
 
 use super::Filesystem;
 use super::inode::{InodeRef, State};
-use super::types::Order;
+use super::types::{FsyncBy, Order};
 use crate::block::Block;
-use crate::commit::{MetadataChanges, SyncedFile};
-use crate::error::Result;
+use crate::commit::{MetadataChanges, SyncContent, SyncedFile};
+use crate::error::{Error, Result};
+use crate::host::Timestamp;
 use crate::host::atomic::Ordering;
 use crate::log::segment_writer::SegmentWriter;
 use crate::overlay::Placed;
+use crate::tree::names;
 
-/// Changed blocks of a file up to which a data-sync log is written. Every sync looks through all that
-/// have changed since the last checkpoint, so one has to come when they are many.
-const MOST_CHANGED: usize = 2048;
+/// Bytes that an item takes in the summary for a block that is alone of its file.
+const ITEM_SIZE: usize = FINFO_SIZE + 16;
 
 /// A file that is to become durable.
 pub(super) struct SyncRequest {
     inode: InodeRef,
-    /// Attributes that are not needed to read the content may be left to the next checkpoint.
-    data_only: bool,
     /// The freeze that will take what the caller has seen.
     ticket: u64,
 }
 
+/// What is to be written, and where it comes from.
+struct Gathered {
+    content: SyncContent,
+    /// The inode of each of the content's files.
+    inodes: Vec<InodeRef>,
+    /// Blocks of which some bytes have changed.
+    partial: Vec<Partial>,
+}
+
+/// Changed bytes of a block.
+struct Partial {
+    inode: InodeRef,
+    key: FileBlock,
+    block: Block,
+    bytes: std::ops::Range<usize>,
+}
+
 impl Filesystem {
-    /// Makes a file durable: its content, its attributes, and the names that lead to it; with a
-    /// directory, everything that has changed on the volume. With `data_only`, attributes that are
-    /// not needed to read the content may be left to the next checkpoint.
+    /// Makes a file durable: its content, its attributes, and all names and attributes of the volume as
+    /// they are now. With a directory these names and attributes alone; with the root, everything.
     ///
     /// # Errors
     /// As [`Filesystem::commit`].
-    pub fn sync_file(&self, inode: &InodeRef, data_only: bool) -> Result<()> {
+    pub fn sync_file(&self, inode: &InodeRef) -> Result<()> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
+        if inode.state.read().links() == 0 {
+            // It is gone after a crash, whatever is written.
+            return self.check_writable();
+        }
         let ticket = self.next_freeze();
-        let request = SyncRequest { inode: Arc::clone(inode), data_only, ticket };
+        let request = SyncRequest { inode: Arc::clone(inode), ticket };
         self.file_syncs.join(
             request,
             || self.writable_log(),
@@ -60,132 +81,224 @@ impl Filesystem {
 
     /// Writes whatever the requests still need.
     fn write_files(&self, log: &mut SegmentWriter, requests: &[&SyncRequest]) -> Result<()> {
-        let strict = self.options.order == Order::Strict;
-        // A commit that started after the request has everything that the caller has seen. In strict
-        // order nothing less will do: a file that has not changed itself says nothing about others.
-        let open = |request: &&SyncRequest| {
-            self.committed_freeze() < request.ticket && (strict || !self.is_committed(request))
-        };
-        let open: Vec<&SyncRequest> = requests.iter().copied().filter(open).collect();
+        // A commit that started after the request has everything that the caller has seen.
+        let is_open = |request: &&&SyncRequest| self.committed_freeze() < request.ticket;
+        let open: Vec<&SyncRequest> = requests.iter().copied().filter(|it| is_open(&it)).collect();
         if open.is_empty() {
             return Ok(());
         }
-        let files = match open.iter().all(|request| request.data_only) {
-            _ if strict || log.is_recovering() => None,
-            true => self.content_of(&open),
-            false => self.whole_change(),
-        };
-        match files {
-            Some(files) if self.write_data_sync(log, &files)? => Ok(()),
-            _ => self.commit_locked(log, &MetadataChanges::default()).map(drop),
+        let everything = self.options.order == Order::Strict
+            || open.iter().any(|request| request.inode.ino() == Ino::ROOT);
+        if !everything && self.write_sync_log(log, &open)? {
+            return Ok(());
         }
+        self.commit_locked(log, &MetadataChanges::default()).map(drop)
     }
 
-    fn is_committed(&self, request: &SyncRequest) -> bool {
-        // Linux passes neither sync nor syncfs on to a FUSE file system. The fsync of a directory is
-        // what people have instead, so it covers whatever has changed.
-        if request.inode.file_type() == FileType::Directory {
-            return false;
-        }
-        let state = request.inode.state.read();
-        // A directory on the way may have been renamed; only fdatasync need not care.
-        let names = match request.data_only {
-            true => state.names_changed,
-            false => self.names_changed.load(Ordering::Acquire),
-        };
-        !state.dirty && state.frozen.is_none() && names <= self.committed_freeze()
-    }
-
-    /// The new content of the files that are waited for; `None` if that alone would not do.
-    fn content_of(&self, requests: &[&SyncRequest]) -> Option<Vec<Synced>> {
-        let inodes: BTreeMap<Ino, &InodeRef> =
-            requests.iter().map(|request| (request.inode.ino(), &request.inode)).collect();
-        let one = |inode: &InodeRef| {
-            let state = inode.state.read();
-            let named = state.names_changed <= self.committed_freeze();
-            let pages = new_content(inode, &state).filter(|_| named)?;
-            let file = SyncedFile { ino: inode.ino(), times: None, pages };
-            Some(Synced { inode: Arc::clone(inode), file })
-        };
-        inodes.into_values().map(one).collect()
-    }
-
-    /// Everything that has changed, if that is nothing but content and times.
-    fn whole_change(&self) -> Option<Vec<Synced>> {
-        // Of several changes, one must not be there without those before it.
-        let _transaction = self.transactions.write();
-        let named = self.names_changed.load(Ordering::Acquire) <= self.committed_freeze();
-        let changed: Vec<InodeRef> = self.table.lock().dirty.values().cloned().collect();
-        let one = |inode: &InodeRef| {
-            let state = inode.state.read();
-            let pages = new_content(inode, &state)?;
-            let times = state.times_changed.then(|| state.times(inode.ino()));
-            let file = SyncedFile { ino: inode.ino(), times, pages };
-            Some(Synced { inode: Arc::clone(inode), file })
-        };
-        // A file without a name does not outlive a crash.
-        let outlives = |inode: &&InodeRef| inode.state.read().links() > 0;
-        let files = || changed.iter().filter(outlives).map(one).collect();
-        named.then(files).flatten()
-    }
-
-    /// Writes a data-sync log, unless there is no room for it in the segment, or nothing for it to
-    /// carry the times with.
-    fn write_data_sync(&self, log: &mut SegmentWriter, files: &[Synced]) -> Result<bool> {
-        let changed = |file: &&SyncedFile| file.times.is_some() || !file.pages.is_empty();
-        let (inodes, files): (Vec<_>, Vec<_>) = files
-            .iter()
-            .map(|synced| (&synced.inode, &synced.file))
-            .filter(|(_, file)| changed(file))
-            .unzip();
-        if files.is_empty() {
+    /// Writes a sync log, if there is anything to write; returns false if a checkpoint has to be
+    /// written instead, because that is asked for, or because there is no room in the segment.
+    fn write_sync_log(&self, log: &mut SegmentWriter, requests: &[&SyncRequest]) -> Result<bool> {
+        let gathered = self.gather(requests)?;
+        let gathered = gathered.settled(self.store.block_size(), log.has_announced_records());
+        let Gathered { content, inodes, .. } = gathered;
+        if content.is_empty() {
             return Ok(true);
         }
-        let written = log.write_data_sync(&files, &self.stamp());
+        if content.needs_records && self.options.fsync == FsyncBy::Checkpoint {
+            return Ok(false);
+        }
+        let written = log.write_sync(&content, &self.stamp());
         let Some(written) = self.or_stop(log, written)? else { return Ok(false) };
-        assert_eq!(written.placed.len(), files.len(), "each file has its blocks in the log");
-        for ((inode, file), placed) in inodes.iter().zip(&files).zip(written.placed) {
+        assert_eq!(written.placed.len(), inodes.len(), "each file has its blocks in the log");
+        for ((inode, file), placed) in inodes.iter().zip(&content.files).zip(written.placed) {
             note_placed(&mut inode.state.write(), file, placed);
         }
         self.refresh_space(log);
         self.written.data_sync.fetch_add(written.blocks, Ordering::Relaxed);
-        let pages = files.iter().map(|file| file.pages.len() as u64).sum();
+        let pages = content.files.iter().map(|file| file.pages.len() as u64).sum();
         self.written.user_blocks.fetch_add(pages, Ordering::Relaxed);
         Ok(true)
     }
+
+    /// Takes what no log has yet, in a moment in which no operation is under way. It must be written
+    /// then, if not by a sync log, by a checkpoint.
+    fn gather(&self, requests: &[&SyncRequest]) -> Result<Gathered> {
+        let _transaction = self.transactions.write();
+        let journal = std::mem::take(&mut *self.journal.lock());
+        let mut gathered =
+            Gathered { content: SyncContent::default(), inodes: Vec::new(), partial: Vec::new() };
+        for ino in journal.inodes() {
+            let record = self.attributes_of(&self.changed_inode(ino))?;
+            gathered.content.records.extend(record.map(Record::Inode));
+        }
+        let mut files: BTreeMap<Ino, InodeRef> =
+            requests.iter().map(|it| (it.inode.ino(), Arc::clone(&it.inode))).collect();
+        files.extend(journal.contents().map(|ino| (ino, self.changed_inode(ino))));
+        gathered.content.records.extend(journal.into_names().map(Record::Name));
+        gathered.content.needs_records = !gathered.content.records.is_empty();
+        let block_size = self.store.block_size();
+        files.into_values().for_each(|inode| gathered.add_content(inode, block_size));
+        Ok(gathered)
+    }
+
+    /// An inode of the journal: what has changed stays in memory until a commit takes it.
+    fn changed_inode(&self, ino: Ino) -> InodeRef {
+        self.table.lock().get(ino).expect("an inode that has changed is in memory")
+    }
+
+    /// The attributes of an inode that no log has; `None` if it was in none, and is gone.
+    fn attributes_of(&self, inode: &InodeRef) -> Result<Option<InodeRecord>> {
+        let mut state = inode.state.write();
+        let Some(times) = state.unlogged.attributes.take() else { return Ok(None) };
+        if state.fresh && !state.recorded && state.links() == 0 {
+            return Ok(None);
+        }
+        state.recorded = true;
+        let raw = &state.file.raw;
+        let is_directory = inode.file_type() == FileType::Directory;
+        let device_or_parent = match inode.file_type() {
+            FileType::Directory if state.links() > 0 => {
+                let parent = names::find(&*state, &self.view(), None, b"..")?;
+                parent.ok_or_else(|| Error::missing("a \"..\" entry"))?.ino.0
+            }
+            FileType::CharDevice | FileType::BlockDevice => {
+                let mut device = [0; 8];
+                device.copy_from_slice(&raw.i_bmap[..8]);
+                u64::from_le_bytes(device)
+            }
+            _ => 0,
+        };
+        Ok(Some(InodeRecord {
+            ino: inode.ino(),
+            generation: raw.i_generation.get(),
+            mode: raw.i_mode.get(),
+            links: raw.i_links_count.get(),
+            uid: raw.i_uid.get(),
+            gid: raw.i_gid.get(),
+            flags: raw.i_flags.get(),
+            device_or_parent,
+            changed: time(times.changed),
+            modified: match is_directory {
+                true => Some(time(state.file.modified())),
+                false => times.modified.map(time),
+            },
+        }))
+    }
 }
 
-/// What a data-sync log takes of a file that has changed.
-struct Synced {
-    inode: InodeRef,
-    file: SyncedFile,
+impl Gathered {
+    /// Takes the content of a file that no log has. One without a name does not outlive a crash.
+    fn add_content(&mut self, inode: InodeRef, block_size: BlockSize) {
+        let mut state = inode.state.write();
+        let has_content = matches!(inode.file_type(), FileType::Regular | FileType::Symlink);
+        if !has_content || state.links() == 0 || !state.has_unlogged_content() {
+            return;
+        }
+        let unlogged = std::mem::take(&mut state.unlogged);
+        state.unlogged.attributes = unlogged.attributes;
+        self.content.needs_records |= unlogged.size || unlogged.cut.is_some() || state.fresh;
+        self.content.records.push(Record::Content(ContentRecord {
+            ino: inode.ino(),
+            generation: state.file.raw.i_generation.get(),
+            size: state.size(),
+            cut: unlogged.cut,
+            modified: time(state.file.modified()),
+            changed: time(state.file.changed()),
+        }));
+        let mut file = SyncedFile { ino: inode.ino(), pages: Vec::new() };
+        for (key, mut bytes) in std::mem::take(&mut state.overlay.unlogged) {
+            // After the end there is nothing but zeros.
+            let before_end = state.size().saturating_sub(key.0 * block_size.bytes64());
+            bytes.end = bytes.end.min(usize::try_from(before_end).unwrap_or(usize::MAX));
+            if bytes.is_empty() {
+                continue;
+            }
+            let page = state.overlay.pages.get(&key).and_then(|page| page.data.as_ref());
+            let block = Block::clone(page.expect("a block that has changed is in memory"));
+            match bytes.len() == block.len() {
+                true => file.pages.push((key, block)),
+                false => {
+                    self.partial.push(Partial { inode: Arc::clone(&inode), key, block, bytes });
+                }
+            }
+        }
+        drop(state);
+        if !file.pages.is_empty() {
+            self.content.files.push(file);
+            self.inodes.push(inode);
+        }
+    }
+
+    /// Decides which blocks are written as such, and of which the changed bytes go into the summary:
+    /// those of the smallest changes, if together they save a block. But without need none, so that
+    /// Linux can recover what was overwritten.
+    fn settled(mut self, block_size: BlockSize, has_announced_records: bool) -> Self {
+        let may_be_bytes = self.content.needs_records || has_announced_records;
+        let most = if may_be_bytes { self.partial.len() } else { 0 };
+        let blocks = |bytes: usize| bytes.div_ceil(block_size.bytes());
+        self.partial.sort_by_key(|partial| partial.bytes.len());
+        let records: usize = self.content.records.iter().map(Record::size).sum();
+        let items: usize =
+            self.content.files.iter().map(|file| FINFO_SIZE + 16 * file.pages.len()).sum();
+        let whole = HEADER_SIZE + HEAD_SIZE + records + items;
+        let cost_of = |partials: &[Partial]| ITEM_SIZE * partials.len();
+        let (mut best, mut least) = (0, None);
+        let mut bytes = 0;
+        for count in 0..=most {
+            let rest = &self.partial[count..];
+            let total = blocks(whole + bytes + cost_of(rest)) + rest.len();
+            if least.is_none_or(|least| total < least) {
+                (best, least) = (count, Some(total));
+            }
+            bytes += self.partial.get(count).map_or(0, |it| BytesRecord::size(it.bytes.len()));
+        }
+        let as_blocks = self.partial.split_off(best);
+        for Partial { inode, key, block, bytes } in std::mem::take(&mut self.partial) {
+            let offset = key.0 * block_size.bytes64() + bytes.start as u64;
+            let bytes = block[bytes].to_vec();
+            let record = BytesRecord { ino: inode.ino(), offset, bytes };
+            self.content.needs_records = true;
+            self.content.records.push(Record::Bytes(record));
+        }
+        for Partial { inode, key, block, .. } in as_blocks {
+            self.add_block(inode, key, block);
+        }
+        self
+    }
+
+    fn add_block(&mut self, inode: InodeRef, key: FileBlock, block: Block) {
+        let known = self.content.files.iter().position(|file| file.ino == inode.ino());
+        let nth = known.unwrap_or_else(|| {
+            self.content.files.push(SyncedFile { ino: inode.ino(), pages: Vec::new() });
+            self.inodes.push(inode);
+            self.inodes.len() - 1
+        });
+        let pages = &mut self.content.files[nth].pages;
+        let at = pages.partition_point(|(other, _)| *other < key);
+        pages.insert(at, (key, block));
+    }
 }
 
-/// The blocks of a file that are in no log yet, if only the content of existing blocks has changed.
-fn new_content(inode: &InodeRef, state: &State) -> Option<Vec<(FileBlock, Block)>> {
-    let needs_checkpoint = inode.file_type() == FileType::Directory
-        || state.attributes_changed
-        || state.fresh
-        // A recovery could not find a file without a name.
-        || state.links() == 0
-        || state.frozen.is_some()
-        || state.overlay.cut.is_some()
-        || state.overlay.pages.len() > MOST_CHANGED;
-    let pages = state.overlay.pages.iter().filter(|(_, page)| page.placed.is_none());
-    let pages = pages.map(|(key, page)| (*key, Block::clone(&page.data)));
-    (!needs_checkpoint).then(|| pages.collect())
+impl State {
+    fn has_unlogged_content(&self) -> bool {
+        self.unlogged.content || !self.overlay.unlogged.is_empty()
+    }
 }
 
-/// Takes note of where a data-sync log has put the pages of a file. Some may have changed since.
+fn time(time: Timestamp) -> Time {
+    Time { seconds: time.seconds as u64, nanoseconds: time.nanoseconds }
+}
+
+/// Takes note of where a sync log has put the pages of a file. Some may have changed since.
 fn note_placed(state: &mut State, file: &SyncedFile, placed: Vec<Placed>) {
     assert_eq!(placed.len(), file.pages.len(), "each block has its place in the log");
     for ((key, data), placed) in file.pages.iter().zip(placed) {
-        match state.overlay.pages.get_mut(key).filter(|page| Arc::ptr_eq(&page.data, data)) {
+        let same = |page: &&mut crate::overlay::Page| {
+            page.data.as_ref().is_some_and(|now| Arc::ptr_eq(now, data))
+        };
+        match state.overlay.pages.get_mut(key).filter(same) {
             Some(page) => page.placed = Some(placed),
             None => state.overlay.superseded.push(placed),
         }
-    }
-    if file.times.is_some_and(|times| state.times(file.ino) == times) {
-        state.times_changed = false;
     }
 }

@@ -2,12 +2,11 @@
 //! those that a commit is writing, and the newest checkpoint below. Reading through the layers is the
 //! same for every checkpoint (`tree/content.rs`); here is what changes them.
 
-use std::ops::{ControlFlow, DerefMut};
+use std::ops::{ControlFlow, DerefMut, Range};
 use std::sync::Arc;
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::inode::{FileType, RawInode};
-use nilfs_ondisk::summary::FileTimes;
 use nilfs_ondisk::{BlockSize, FileBlock, Ino};
 use zerocopy::little_endian::{U16, U64};
 
@@ -18,7 +17,7 @@ use crate::block::{Block, BlockPool, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::host::{Rank, RwLock, Timestamp};
-use crate::overlay::{FrozenInode, Lookup, Overlay};
+use crate::overlay::{FrozenInode, Lookup, Overlay, Page, Placed};
 use crate::tree::content::{Content, InMemory, Place};
 use crate::tree::{File, View};
 
@@ -83,16 +82,35 @@ pub(super) struct State {
     pub(super) end_below: FileBlock,
     /// In the list of what the next commit takes.
     pub(super) dirty: bool,
-    /// More than times and the content of existing blocks has changed.
-    pub(super) attributes_changed: bool,
-    /// The times are neither in a checkpoint nor in a data-sync log.
-    pub(super) times_changed: bool,
+    /// What neither a checkpoint nor a sync log has, besides bytes of the overlay.
+    pub(super) unlogged: Unlogged,
     /// Not in any checkpoint yet.
     pub(super) fresh: bool,
-    /// The freeze that will take the last change of the file's names.
-    pub(super) names_changed: u64,
+    /// A sync log since the last checkpoint has a record of the inode.
+    pub(super) recorded: bool,
     /// The names of a directory.
     pub(super) names: Names,
+}
+
+/// What of an inode neither a checkpoint nor a sync log has.
+#[derive(Debug, Default)]
+pub(super) struct Unlogged {
+    /// Attributes that are no part of the content.
+    pub(super) attributes: Option<AttributeTimes>,
+    /// The content: size, blocks, or times of writing.
+    pub(super) content: bool,
+    /// The size.
+    pub(super) size: bool,
+    /// Everything from this block on was cut off.
+    pub(super) cut: Option<FileBlock>,
+}
+
+/// The times that belong to a change of attributes: writing changes them, too, but that is content.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AttributeTimes {
+    pub(super) changed: Timestamp,
+    /// Only if it was chosen.
+    pub(super) modified: Option<Timestamp>,
 }
 
 /// What it takes to work on a file's blocks.
@@ -121,10 +139,9 @@ impl Inode {
             overlay: Overlay::default(),
             frozen: None,
             dirty: false,
-            attributes_changed: fresh,
-            times_changed: fresh,
+            unlogged: Unlogged::default(),
             fresh,
-            names_changed: 0,
+            recorded: false,
             names: Names::default(),
         };
         Ok(Self {
@@ -191,25 +208,31 @@ impl Inode {
         Ok(Some(from(width)).filter(|from| from.0 > 0))
     }
 
-    /// A block for changing: its page, made from what is below or from zeros.
+    /// These bytes of a block for changing: its page, made from what is below or from zeros.
     pub(super) fn page_mut<'a>(
         &self,
         state: &'a mut State,
         context: &Context<'_>,
         key: FileBlock,
+        bytes: Range<usize>,
     ) -> Result<&'a mut [u8]> {
-        if !state.overlay.pages.contains_key(&key) {
+        let in_memory = |page: &Page| page.data.is_some() && page.placed.is_none();
+        if !state.overlay.pages.get(&key).is_some_and(in_memory) {
             let old = state.block(&context.view, key)?;
             let hole = old.is_none();
             let block = old.unwrap_or_else(|| zeroed(context.view.store.block_size()));
             self.put(state, context, key, block, hole);
-        } else if let Some(page) = state.overlay.pages.get_mut(&key)
-            && let Some(placed) = page.placed.take()
-        {
-            state.overlay.superseded.push(placed);
         }
-        let page = state.overlay.pages.get_mut(&key).ok_or(Error::Stale)?;
-        Ok(bytes_mut(&mut page.data))
+        self.changed(state, key, bytes.clone());
+        let page = state.overlay.pages.get_mut(&key).and_then(|page| page.data.as_mut());
+        Ok(&mut bytes_mut(page.expect("the page was just put in"))[bytes])
+    }
+
+    /// Takes note of changed bytes of a file with content; names are not logged by blocks.
+    fn changed(&self, state: &mut State, key: FileBlock, bytes: Range<usize>) {
+        if self.file_type != FileType::Directory {
+            state.overlay.changed(key, bytes);
+        }
     }
 
     /// Sets the whole content of a block to a copy of `content`.
@@ -221,7 +244,7 @@ impl Inode {
         content: &[u8],
     ) -> Result<()> {
         if state.overlay.pages.contains_key(&key) {
-            self.page_mut(state, context, key)?.copy_from_slice(content);
+            self.page_mut(state, context, key, 0..content.len())?.copy_from_slice(content);
             return Ok(());
         }
         self.set_block(state, context, key, context.pool.copy_of(content))
@@ -236,7 +259,41 @@ impl Inode {
         block: Block,
     ) -> Result<()> {
         let hole = state.is_hole(&context.view, key)?;
+        self.changed(state, key, 0..block.len());
         self.put(state, context, key, block, hole);
+        Ok(())
+    }
+
+    /// Lets a block be one that a sync log has.
+    pub(super) fn place(
+        &self,
+        state: &mut State,
+        context: &Context<'_>,
+        key: FileBlock,
+        placed: Placed,
+    ) -> Result<()> {
+        let hole = state.is_hole(&context.view, key)?;
+        self.insert(state, context, key, Page { data: None, placed: Some(placed) }, hole);
+        Ok(())
+    }
+
+    /// Lets `claim` take the number of each block that lies in a sync log. One that it cannot have
+    /// becomes a block of which no log knows.
+    pub(super) fn claim_placed(
+        &self,
+        state: &mut State,
+        context: &Context<'_>,
+        mut claim: impl FnMut(Placed) -> Result<bool>,
+    ) -> Result<()> {
+        state.overlay.superseded.clear();
+        for page in state.overlay.pages.values_mut() {
+            let Some(placed) = page.placed else { continue };
+            if !claim(placed)? {
+                let mut block = zeroed(context.view.store.block_size());
+                context.view.store.read_run(placed.block, bytes_mut(&mut block))?;
+                *page = Page { data: Some(block), placed: None };
+            }
+        }
         Ok(())
     }
 
@@ -248,14 +305,24 @@ impl Inode {
         block: Block,
         hole: bool,
     ) {
+        self.insert(state, context, key, Page { data: Some(block), placed: None }, hole);
+    }
+
+    fn insert(
+        &self,
+        state: &mut State,
+        context: &Context<'_>,
+        key: FileBlock,
+        page: Page,
+        hole: bool,
+    ) {
         if state.overlay.is_empty() {
             context.space.add_map();
         }
-        context.space.add_pages(state.overlay.insert(key, block));
+        context.space.add_pages(state.overlay.insert(key, page));
         if hole {
             context.space.add_grown();
             state.overlay.block_delta += 1;
-            state.attributes_changed = true;
         }
     }
 
@@ -276,7 +343,8 @@ impl Inode {
             context.space.add_map();
         }
         context.space.remove_pages(state.overlay.truncate(key));
-        state.attributes_changed = true;
+        state.unlogged.cut = Some(state.unlogged.cut.map_or(key, |cut| cut.min(key)));
+        state.unlogged.content = true;
         Ok(())
     }
 
@@ -299,13 +367,13 @@ impl Content for State {
 
     fn in_memory(&self, key: FileBlock) -> Option<Place<'_>> {
         match self.overlay.lookup(key) {
-            Lookup::Page(block) => return Some(Place::Memory(block)),
+            Lookup::Page(page) => return Some(page.place()),
             Lookup::Cut => return Some(Place::Hole),
             Lookup::Below if key >= self.end_below => return Some(Place::Hole),
             Lookup::Below => {}
         }
         match self.frozen.as_ref()?.overlay.lookup(key) {
-            Lookup::Page(block) => Some(Place::Memory(block)),
+            Lookup::Page(page) => Some(page.place()),
             Lookup::Cut => Some(Place::Hole),
             Lookup::Below => None,
         }
@@ -313,14 +381,7 @@ impl Content for State {
 
     fn all_in_memory(&self, from: FileBlock) -> InMemory {
         let frozen = self.frozen.as_ref().map(|frozen| &frozen.overlay);
-        let mut found = InMemory::default();
-        for overlay in std::iter::once(&self.overlay).chain(frozen) {
-            let end = found.end_below;
-            let pages = overlay.pages.range(from..).map(|(key, _)| *key);
-            found.blocks.extend(pages.filter(|key| end.is_none_or(|end| *key < end)));
-            found.end_below = [end, overlay.cut].into_iter().flatten().min();
-        }
-        found
+        Overlay::all(std::iter::once(&self.overlay).chain(frozen), from)
     }
 }
 
@@ -338,7 +399,8 @@ impl State {
     pub(super) fn set_size(&mut self, size: u64) {
         if self.size() != size {
             self.file.raw.i_size = U64::new(size);
-            self.attributes_changed = true;
+            self.unlogged.content = true;
+            self.unlogged.size = true;
         }
     }
 
@@ -348,39 +410,21 @@ impl State {
 
     pub(super) fn set_links(&mut self, links: u16) {
         self.file.raw.i_links_count = U16::new(links);
-        self.attributes_changed = true;
-    }
-
-    pub(super) fn set_mtime(&mut self, time: Timestamp) {
-        self.file.set_mtime(time);
-        self.times_changed = true;
-    }
-
-    pub(super) fn set_ctime(&mut self, time: Timestamp) {
-        self.file.set_ctime(time);
-        self.times_changed = true;
-    }
-
-    /// As a data-sync log keeps them.
-    pub(super) fn times(&self, ino: Ino) -> FileTimes {
-        let raw = &self.file.raw;
-        FileTimes {
-            ino,
-            modified: (raw.i_mtime.get(), raw.i_mtime_nsec.get()),
-            changed: (raw.i_ctime.get(), raw.i_ctime_nsec.get()),
-        }
-    }
-
-    /// Takes over what a data-sync log has kept.
-    pub(super) fn set_times(&mut self, times: &FileTimes) {
-        self.file.set_times(times);
-        self.times_changed = true;
     }
 
     /// The content changed now.
-    pub(super) fn touch(&mut self, now: Timestamp) {
-        self.set_mtime(now);
-        self.set_ctime(now);
+    pub(super) fn written(&mut self, now: Timestamp) {
+        self.file.set_mtime(now);
+        self.file.set_ctime(now);
+        self.unlogged.content = true;
+    }
+
+    /// Attributes have changed with the times that the inode has now. `chosen`: also the mtime.
+    pub(super) fn attributes_changed(&mut self, chosen: bool) {
+        let before = self.unlogged.attributes.and_then(|times| times.modified);
+        let modified = chosen.then(|| self.file.modified()).or(before);
+        let changed = self.file.changed();
+        self.unlogged.attributes = Some(AttributeTimes { changed, modified });
     }
 
     /// Whether a flag of the inode is set.

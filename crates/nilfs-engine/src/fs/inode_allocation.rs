@@ -50,6 +50,23 @@ impl InodeNumbers {
         }
     }
 
+    /// Takes this number, which must be free.
+    pub(super) fn take_exactly(&mut self, view: &View, ino: Ino) -> Result<()> {
+        let layout = view.ifile_layout();
+        let group = layout.group_of(ino.0);
+        if group >= layout.max_groups() {
+            return Err(Error::Inconsistent(format!(
+                "inode {ino} is beyond what an ifile can have"
+            )));
+        }
+        let bitmap = self.bitmap(view, group)?;
+        if !set_bit(bitmap, (ino.0 % layout.entries_per_group) as usize) {
+            return Err(Error::Inconsistent(format!("inode {ino} is in use already")));
+        }
+        self.change(ino, true);
+        Ok(())
+    }
+
     /// Gives a number back.
     pub(super) fn give_back(&mut self, view: &View, ino: Ino) -> Result<()> {
         let layout = view.ifile_layout();

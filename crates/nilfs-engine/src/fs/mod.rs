@@ -12,7 +12,9 @@ mod file_sync;
 mod inode;
 mod inode_allocation;
 mod inode_table;
+mod journal;
 mod names;
+pub(crate) mod replay;
 pub(crate) mod resize;
 pub(crate) mod space;
 mod sync;
@@ -30,8 +32,8 @@ use nilfs_ondisk::{FileBlock, Ino};
 pub use background::Background;
 pub use inode::{Inode, InodeRef};
 pub use types::{
-    Attr, DirEntry, MountOptions, NewInode, OnError, Order, RenameMode, Seek, SetAttr, SetTime,
-    StatFs,
+    Attr, DirEntry, FsyncBy, MountOptions, NewInode, OnError, Order, RenameMode, Seek, SetAttr,
+    SetTime, StatFs,
 };
 
 use self::background::Wakeup;
@@ -39,6 +41,8 @@ use self::file_sync::SyncRequest;
 use self::inode::{Context, State};
 use self::inode_allocation::InodeNumbers;
 use self::inode_table::Table;
+use self::journal::Journal;
+use self::replay::replay;
 pub(crate) use self::space::total as total_blocks;
 use self::space::{Claim, Cost, Effect, Space};
 use self::sync::Exposed;
@@ -49,7 +53,7 @@ use crate::host::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::host::{Instant, Mutex, Rank, RwLock, Timestamp};
 use crate::log::group_commit::GroupCommit;
 use crate::log::segment_writer::SegmentWriter;
-use crate::recovery;
+use crate::recovery::{self, SyncLog};
 use crate::store::Store;
 use crate::tree::{Shared, View};
 use crate::volume::Volume;
@@ -122,14 +126,13 @@ pub struct Filesystem {
     names: Mutex<()>,
     table: Mutex<Table>,
     numbers: Mutex<InodeNumbers>,
+    journal: Mutex<Journal>,
     space: Space,
     pool: BlockPool,
     /// Freezes so far.
     freezes: AtomicU64,
     /// The last freeze whose changes are in a checkpoint; changed by the thread that has the log.
     committed_freeze: AtomicU64,
-    /// The freeze that will take the last change of any name.
-    names_changed: AtomicU64,
     generation: AtomicU32,
     /// Why nothing is written for now, or any more.
     stopped: RwLock<Option<Stopped>>,
@@ -169,9 +172,9 @@ impl Filesystem {
         volume.superblock().refuse_unknown_features(true).map_err(Error::Feature)?;
         volume.store.set_cache_limit(options.block_cache());
         let view = volume.view(volume.found.cno)?;
-        let salvaged = recovery::salvage(&volume.store, &volume.found)?;
+        let sync_logs = recovery::sync_logs(&volume.store, &volume.found)?;
         let (barrier, discard) = (options.barrier, options.discard);
-        let log = SegmentWriter::open(&volume, &view, !salvaged.is_empty(), barrier, discard)
+        let log = SegmentWriter::open(&volume, &view, &sync_logs, barrier, discard)
             .map_err(no_room_to_recover)?;
         let now = options.clock.now();
         let first_ino = Ino(volume.superblock().raw().s_first_ino.get().into());
@@ -183,11 +186,11 @@ impl Filesystem {
             names: Mutex::new(Rank::Names, ()),
             table: Mutex::new(Rank::Table, Table::new(options.inode_cache())),
             numbers: Mutex::new(Rank::Numbers, InodeNumbers::new(first_ino)),
+            journal: Mutex::new(Rank::Journal, Journal::default()),
             space: Space::default(),
             pool: BlockPool::new(volume.store.block_size(), options.dirty_limit),
             freezes: AtomicU64::new(0),
             committed_freeze: AtomicU64::new(0),
-            names_changed: AtomicU64::new(0),
             generation: AtomicU32::new(now.nanoseconds ^ now.seconds as u32),
             stopped: RwLock::new(Rank::Stopped, None),
             wakeup: Wakeup::default(),
@@ -205,7 +208,7 @@ impl Filesystem {
         });
         {
             let mut log = fs.log.lock();
-            fs.begin(&mut log, &salvaged).map_err(no_room_to_recover)?;
+            fs.begin(&mut log, &sync_logs).map_err(no_room_to_recover)?;
             if volume.superblocks_lag {
                 log.mark_in_use(&fs.stamp())?;
             }
@@ -214,42 +217,28 @@ impl Filesystem {
         Ok(fs)
     }
 
-    /// Puts what data-sync logs had made durable on top of the newest checkpoint. `after_each` may
-    /// commit it.
-    fn apply(
-        &self,
-        salvaged: &recovery::Salvaged,
-        mut after_each: impl FnMut() -> Result<()>,
-    ) -> Result<()> {
-        for found in &salvaged.blocks {
-            after_each()?;
-            let Some(inode) = self.salvage(found.ino)? else { continue };
-            let mut block = crate::block::zeroed(self.store.block_size());
-            self.store.read_run(found.block, crate::block::bytes_mut(&mut block))?;
+    /// Takes over what sync logs have made durable after the newest checkpoint.
+    fn roll_forward(&self, log: &mut SegmentWriter, sync_logs: &[SyncLog]) -> Result<()> {
+        let context = self.context();
+        for inode in replay(&context, sync_logs)?.inodes.into_values() {
             let mut state = inode.state.write();
-            let context = self.context();
-            inode.set_block(&mut state, &context, found.key, block)?;
+            let is_gone = state.links() == 0;
+            if is_gone && state.fresh {
+                continue;
+            }
+            inode.claim_placed(&mut state, &context, |placed| log.claim(placed))?;
+            if state.fresh {
+                self.numbers.lock().take_exactly(&context.view, inode.ino())?;
+            }
             self.mark_dirty(&inode, &mut state);
-        }
-        for times in &salvaged.times {
-            let Some(inode) = self.salvage(times.ino)? else { continue };
-            let mut state = inode.state.write();
-            state.set_times(times);
-            self.mark_dirty(&inode, &mut state);
+            let mut table = self.table.lock();
+            if is_gone {
+                let blocks = state.file.raw.i_blocks.get() / self.store.block_size().sectors();
+                table.orphans.insert(inode.ino(), blocks);
+            }
+            table.insert(Arc::clone(&inode));
         }
         Ok(())
-    }
-
-    /// The file of a data-sync log, unless it is gone.
-    fn salvage(&self, ino: Ino) -> Result<Option<InodeRef>> {
-        match self.get(ino) {
-            Err(Error::Stale) => {
-                // Linux syncs the data of a file that has lost its last name.
-                tracing::warn!("dropped synced data of the deleted file {ino}");
-                Ok(None)
-            }
-            inode => inode.map(Some),
-        }
     }
 
     /// Whether nothing can be changed for now, or any more because of an error.

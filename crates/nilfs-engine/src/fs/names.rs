@@ -161,8 +161,7 @@ impl Filesystem {
             }
             let context = self.context();
             let ino = self.numbers.lock().take(&context.view)?;
-            if let Err(error) = directory::insert(dir, &mut parent, &context, name, ino, file_type)
-            {
+            if let Err(error) = self.add_name(dir, &mut parent, name, ino, file_type) {
                 self.numbers.lock().give_back(&context.view, ino)?;
                 return Err(error);
             }
@@ -170,7 +169,6 @@ impl Filesystem {
             let inode = Arc::new(Inode::new(ino, raw, true)?);
             {
                 let mut state = inode.unshared();
-                state.names_changed = self.names_change();
                 match (file_type, target) {
                     (FileType::Directory, _) => {
                         self.format_directory(&inode, &mut state, dir.ino())?;
@@ -178,7 +176,7 @@ impl Filesystem {
                     (_, Some(target)) => self.put_target(&inode, &mut state, target)?,
                     _ => {}
                 }
-                self.mark_dirty(&inode, &mut state);
+                self.attributes_changed(&inode, &mut state, true);
             }
             self.table.lock().insert(Arc::clone(&inode));
             if file_type == FileType::Directory {
@@ -237,6 +235,7 @@ impl Filesystem {
         bytes_mut(&mut block)[..target.len()].copy_from_slice(target);
         inode.set_block(state, &self.context(), FileBlock(0), block)?;
         state.set_size(target.len() as u64);
+        self.journal.lock().needs_content(inode.ino());
         Ok(())
     }
 
@@ -266,9 +265,7 @@ impl Filesystem {
             {
                 let mut parent = dir.state.write();
                 self.check_addition(&mut parent, name)?;
-                let context = self.context();
-                let (ino, file_type) = (inode.ino(), inode.file_type());
-                directory::insert(dir, &mut parent, &context, name, ino, file_type)?;
+                self.add_name(dir, &mut parent, name, inode.ino(), inode.file_type())?;
                 self.directory_changed(dir, &mut parent);
             }
             let mut state = inode.state.write();
@@ -311,8 +308,7 @@ impl Filesystem {
             check_changeable(&inode.state.read())?;
             self.check_removable(&inode, directory)?;
             let mut parent = dir.state.write();
-            let context = self.context();
-            directory::remove(dir, &mut parent, &context, name)?;
+            self.remove_name(dir, &mut parent, name)?;
             if directory {
                 let links = parent.links();
                 parent.set_links(links.saturating_sub(1));
@@ -423,13 +419,10 @@ impl Filesystem {
         }
         {
             let mut state = to_dir.state.write();
-            let context = self.context();
             let (ino, file_type) = (inode.ino(), inode.file_type());
             match target {
-                Some(_) => {
-                    directory::replace(to_dir, &mut state, &context, to_name, ino, file_type)?
-                }
-                None => directory::insert(to_dir, &mut state, &context, to_name, ino, file_type)?,
+                Some(_) => self.change_name(to_dir, &mut state, to_name, inode)?,
+                None => self.add_name(to_dir, &mut state, to_name, ino, file_type)?,
             }
             let gained = u16::from(directory && moves);
             let lost = u16::from(directory && target.is_some());
@@ -441,8 +434,7 @@ impl Filesystem {
         }
         {
             let mut state = dir.state.write();
-            let context = self.context();
-            directory::remove(dir, &mut state, &context, name)?;
+            self.remove_name(dir, &mut state, name)?;
             if directory && moves {
                 let links = state.links();
                 state.set_links(links.saturating_sub(1));
@@ -469,8 +461,7 @@ impl Filesystem {
         }
         for ((dir, name, old), (_, _, new)) in [(one, other), (other, one)] {
             let mut state = dir.state.write();
-            let context = self.context();
-            directory::replace(dir, &mut state, &context, name, new.ino(), new.file_type())?;
+            self.change_name(dir, &mut state, name, new)?;
             if moves {
                 let count = |inode: &InodeRef| u16::from(inode.file_type() == FileType::Directory);
                 let links = state.links().saturating_add(count(new));
@@ -540,11 +531,14 @@ impl Filesystem {
                 let grows = size != state.size();
                 self.resize_file(inode, &mut state, &self.context(), size)?;
                 if grows || changes.mtime.is_none() {
-                    state.set_mtime(now);
+                    state.written(now);
                 }
             }
             apply_changes(&mut state, changes, now);
-            self.mark_dirty(inode, &mut state);
+            match changes.only_size() {
+                true => self.mark_dirty(inode, &mut state),
+                false => self.attributes_changed(inode, &mut state, changes.mtime.is_some()),
+            }
             Ok(())
         })?;
         self.attr(inode)
@@ -561,9 +555,8 @@ impl Filesystem {
         self.change(Cost { pages: 0, inodes: 1, effect: Effect::Changes }, || {
             let mut state = inode.state.write();
             state.file.raw.i_flags = U32::new(new);
-            state.set_ctime(self.now());
-            state.attributes_changed = true;
-            self.mark_dirty(inode, &mut state);
+            state.file.set_ctime(self.now());
+            self.attributes_changed(inode, &mut state, false);
             Ok(())
         })?;
         self.attr(inode)
@@ -581,26 +574,62 @@ impl Filesystem {
         }
     }
 
+    /// Adds a name that is not there.
+    fn add_name(
+        &self,
+        dir: &InodeRef,
+        state: &mut State,
+        name: &[u8],
+        ino: Ino,
+        file_type: FileType,
+    ) -> Result<()> {
+        directory::insert(dir, state, &self.context(), name, ino, file_type)?;
+        self.journal.lock().name_added(dir.ino(), name, (ino, file_type));
+        Ok(())
+    }
+
+    /// Lets a name that is there lead to another file. What that file is must not be lost when the
+    /// other one is gone.
+    fn change_name(
+        &self,
+        dir: &InodeRef,
+        state: &mut State,
+        name: &[u8],
+        to: &InodeRef,
+    ) -> Result<()> {
+        directory::replace(dir, state, &self.context(), name, to.ino(), to.file_type())?;
+        let mut journal = self.journal.lock();
+        journal.name_changed(dir.ino(), name, (to.ino(), to.file_type()));
+        if to.file_type() == FileType::Regular {
+            journal.needs_content(to.ino());
+        }
+        Ok(())
+    }
+
+    fn remove_name(&self, dir: &InodeRef, state: &mut State, name: &[u8]) -> Result<()> {
+        directory::remove(dir, state, &self.context(), name)?;
+        self.journal.lock().name_removed(dir.ino(), name);
+        Ok(())
+    }
+
     fn directory_changed(&self, dir: &InodeRef, state: &mut State) {
-        state.touch(self.now());
-        state.attributes_changed = true;
-        self.names_change();
-        self.mark_dirty(dir, state);
+        let now = self.now();
+        state.file.set_mtime(now);
+        state.file.set_ctime(now);
+        self.attributes_changed(dir, state, true);
         self.table.lock().recount(dir, state.names.bytes());
     }
 
     fn name_changed(&self, inode: &InodeRef, state: &mut State) {
-        state.set_ctime(self.now());
-        state.attributes_changed = true;
-        state.names_changed = self.names_change();
-        self.mark_dirty(inode, state);
+        state.file.set_ctime(self.now());
+        self.attributes_changed(inode, state, false);
     }
 
-    /// Takes note that some name changes now; returns the freeze that will take it.
-    fn names_change(&self) -> u64 {
-        let freeze = self.next_freeze();
-        self.names_changed.store(freeze, Ordering::Release);
-        freeze
+    /// Takes note that attributes have changed. `chosen`: also the mtime, and not by writing.
+    fn attributes_changed(&self, inode: &InodeRef, state: &mut State, chosen: bool) {
+        state.attributes_changed(chosen);
+        self.journal.lock().inode_changed(inode.ino());
+        self.mark_dirty(inode, state);
     }
 }
 
@@ -644,10 +673,9 @@ fn apply_changes(state: &mut State, changes: &SetAttr, now: Timestamp) {
         state.file.raw.i_gid = U32::new(gid);
     }
     if let Some(mtime) = changes.mtime {
-        state.set_mtime(mtime.at(now));
+        state.file.set_mtime(mtime.at(now));
     }
-    state.set_ctime(changes.ctime.unwrap_or(now));
-    state.attributes_changed = true;
+    state.file.set_ctime(changes.ctime.unwrap_or(now));
 }
 
 fn check_changeable_attributes(state: &State, changes: &SetAttr) -> Result<()> {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::{BlockSize, Cno, FileBlock};
 
-use super::inode::{Inode, InodeRef};
+use super::inode::{Inode, InodeRef, Unlogged};
+use super::journal::Journal;
 use super::{Filesystem, Stopped};
 use crate::checkpoints;
 use crate::commit::{self, Effects, Frozen, MetadataChanges, MetadataOutcome};
@@ -17,7 +18,7 @@ use crate::host::MutexGuard;
 use crate::host::atomic::{AtomicU64, Ordering};
 use crate::log::segment_writer::{SegmentWriter, Stamp, Written};
 use crate::overlay::{FrozenInode, Overlay};
-use crate::recovery::Salvaged;
+use crate::recovery::SyncLog;
 
 /// Inodes that are looked at, for those that can go, while the table is locked.
 const EVICTED_AT_ONCE: usize = 1024;
@@ -58,16 +59,10 @@ impl Exposed {
 
 impl Filesystem {
     /// Gets ready to write, and completes a recovery by a checkpoint.
-    pub(super) fn begin(&self, log: &mut SegmentWriter, salvaged: &Salvaged) -> Result<()> {
+    pub(super) fn begin(&self, log: &mut SegmentWriter, sync_logs: &[SyncLog]) -> Result<()> {
         self.refresh_space(log);
         if log.is_recovering() {
-            self.apply(salvaged, || {
-                let memory = self.space.uncommitted_memory(self.store.block_size().bytes64());
-                if memory > self.options.dirty_limit && log.may_recover_in_parts() {
-                    self.commit_locked(log, &MetadataChanges::default())?;
-                }
-                Ok(())
-            })?;
+            self.roll_forward(log, sync_logs)?;
             self.commit_locked(log, &MetadataChanges::default())?;
             self.flush_locked(log)?;
             log.finish_recovery(&self.stamp())?;
@@ -214,7 +209,7 @@ impl Filesystem {
         // Nobody but this function refers to what was frozen any more.
         let files = frozen.inodes.into_iter().filter_map(Arc::into_inner);
         let pages = files.flat_map(|file| file.overlay.pages.into_values());
-        self.pool.recycle(pages.map(|page| page.data));
+        self.pool.recycle(pages.filter_map(|page| page.data));
         self.set_committed(freeze, now);
         if log.superblock_is_due(self.now().seconds) {
             self.flush_locked(log)?;
@@ -224,13 +219,13 @@ impl Filesystem {
     }
 
     /// Makes a checkpoint of changes of metadata alone: what programs have changed stays for the next.
-    /// Unless data-sync logs have made some of it durable.
+    /// Unless sync logs have made some of it durable.
     pub(super) fn commit_metadata(
         &self,
         log: &mut SegmentWriter,
         changes: &MetadataChanges,
     ) -> Result<MetadataOutcome> {
-        if log.has_data_sync_logs() {
+        if log.has_sync_logs() {
             return self.commit_locked(log, changes);
         }
         self.release_freed(log);
@@ -268,6 +263,7 @@ impl Filesystem {
             (table.take_abandoned(fits), std::mem::take(&mut table.dirty))
         };
         let mut inodes = Vec::with_capacity(abandoned.len() + dirty.len());
+        let mut unborn = Vec::new();
         for inode in abandoned {
             // Damage is met again by the commit that deletes the file.
             if self.shorten(&inode, &mut inode.state.write(), 0).unwrap_or(false) {
@@ -279,6 +275,9 @@ impl Filesystem {
                 continue;
             }
             let fresh = inode.state.read().fresh;
+            if fresh {
+                unborn.extend(inode.state.write().overlay.take_placed());
+            }
             let given_back = self.numbers.lock().give_back(&self.view(), inode.ino());
             if let Err(error) = given_back {
                 self.stop(&error);
@@ -292,10 +291,11 @@ impl Filesystem {
         );
         inodes.sort_by_key(|frozen| frozen.ino);
         let numbers = self.numbers.lock().freeze();
+        *self.journal.lock() = Journal::default();
         self.space.freeze();
         self.wakeup.frozen();
         let freeze = self.freezes.fetch_add(1, Ordering::AcqRel) + 1;
-        (Frozen { inodes, numbers }, freeze)
+        (Frozen { inodes, numbers, unborn }, freeze)
     }
 
     /// Puts a checkpoint that was written in the place of the old one and the frozen changes.
@@ -418,7 +418,7 @@ fn freeze_inode(inode: &InodeRef, deleted: bool, block_size: BlockSize) -> Arc<F
     state.frozen = Some(Arc::clone(&frozen));
     state.end_below = FileBlock(block_size.blocks_for(state.size()));
     state.dirty = false;
-    state.attributes_changed = false;
-    state.times_changed = false;
+    state.unlogged = Unlogged::default();
+    state.recorded = false;
     frozen
 }

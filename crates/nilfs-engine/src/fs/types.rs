@@ -39,6 +39,8 @@ pub enum OnError {
 pub struct MountOptions {
     /// See [`Order`].
     pub order: Order,
+    /// See [`FsyncBy`].
+    pub fsync: FsyncBy,
     /// See [`OnError`].
     pub on_error: OnError,
     /// Tell the device about segments that became free.
@@ -63,6 +65,7 @@ impl PartialEq for MountOptions {
     fn eq(&self, other: &Self) -> bool {
         let Self {
             order,
+            fsync,
             on_error,
             discard,
             barrier,
@@ -73,6 +76,7 @@ impl PartialEq for MountOptions {
             clock,
         } = self;
         *order == other.order
+            && *fsync == other.fsync
             && *on_error == other.on_error
             && *discard == other.discard
             && *barrier == other.barrier
@@ -88,6 +92,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         Self {
             order: Order::default(),
+            fsync: FsyncBy::default(),
             on_error: OnError::default(),
             discard: false,
             barrier: true,
@@ -98,6 +103,17 @@ impl Default for MountOptions {
             clock: Arc::new(SystemClock),
         }
     }
+}
+
+/// How an fsync makes durable what is more than new content of existing blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FsyncBy {
+    /// By a log with roll-forward records. A crash leaves a volume that Linux refuses to write until
+    /// we have recovered it.
+    #[default]
+    Log,
+    /// By a checkpoint. Linux can recover the volume at any time.
+    Checkpoint,
 }
 
 impl MountOptions {
@@ -182,6 +198,12 @@ impl SetTime {
 }
 
 impl SetAttr {
+    /// Whether this changes the content alone.
+    pub(super) fn only_size(&self) -> bool {
+        let attributes = self.mode.is_some() || self.uid.is_some() || self.gid.is_some();
+        self.size.is_some() && !attributes && self.atime.is_none() && self.mtime.is_none()
+    }
+
     /// Whether somebody chooses the times, as `touch -d` and `cp -p` do, which takes more rights
     /// than to say that the file was used now.
     pub(super) fn chooses_times(&self) -> bool {

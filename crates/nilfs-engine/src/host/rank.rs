@@ -29,6 +29,8 @@ pub(crate) enum Rank {
     Table,
     /// Which inode numbers are taken.
     Numbers,
+    /// Names and inodes that have changed and are in no log yet.
+    Journal,
     /// The newest checkpoint. Taken after the state of the inode that is looked at: a commit
     /// publishes the new DAT before the new maps of inodes, so the view is never older than the map.
     View,

@@ -23,6 +23,9 @@ const BEFORE_SUPER_ROOT: u64 = 256 << 10;
 /// Blocks of a log with nothing but a super root.
 const SUPER_ROOT_LOG: u64 = 2;
 
+/// Blocks that a segment has left at least where a log begins (`NILFS_PSEG_MIN_BLOCKS`).
+const LEAST_ROOM: u64 = 2;
+
 /// Where the log goes on: in one segment, and then in the one that was set aside for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogPosition {
@@ -68,8 +71,8 @@ pub(crate) struct Plan {
 }
 
 /// Lays out `files`, and after them a super root if there is to be one, from `position` on.
-/// `extra` are the segments after `position.next`. Each log's header brings along the times of
-/// `times` files.
+/// `extra` are the segments after `position.next`. `records` are bytes after the items of a summary,
+/// for a log that is alone.
 ///
 /// If they do not suffice, returns the number of blocks (at least 1) for which there was no room.
 pub(crate) fn plan(
@@ -77,12 +80,16 @@ pub(crate) fn plan(
     position: LogPosition,
     extra: &[SegNum],
     files: &[&FileInfo],
-    times: usize,
+    records: usize,
     super_root: bool,
 ) -> Result<Plan, u64> {
     let segment = geometry.segment_start(position.segment)..=geometry.segment_end(position.segment);
     assert!(segment.contains(&position.block), "the log is not in its segment: {position:?}");
-    let mut planner = Planner::new(geometry, position, extra, times);
+    let mut planner = Planner::new(geometry, position, extra, records);
+    // No reader looks for a log in the last block of a segment.
+    if planner.room() < planner.summary_blocks().max(LEAST_ROOM) && records > 0 {
+        return Err(1);
+    }
     for (nth, file) in files.iter().enumerate() {
         for (index, info) in file.blocks.iter().enumerate() {
             if !planner.add(nth, index, info.size()) {
@@ -116,6 +123,8 @@ struct Planner<'a> {
     extra: std::slice::Iter<'a, SegNum>,
     position: LogPosition,
     logs: Vec<PlannedLog>,
+    /// Bytes of records in the summary.
+    records: usize,
     /// The summary of a log without blocks.
     empty: Placement,
     /// The log being filled: its summary so far and its parts.
@@ -129,19 +138,24 @@ impl<'a> Planner<'a> {
         geometry: &'a Geometry,
         position: LogPosition,
         extra: &'a [SegNum],
-        times: usize,
+        records: usize,
     ) -> Self {
-        let empty = Placement::new(geometry.block_size, times);
+        let empty = Placement::new(geometry.block_size);
         Self {
             geometry,
             extra: extra.iter(),
             position,
             logs: Vec::new(),
+            records,
             empty,
             summary: empty,
             parts: Vec::new(),
             payload: 0,
         }
+    }
+
+    fn summary_blocks(&self) -> u64 {
+        self.summary.blocks_with(self.records)
     }
 
     fn room(&self) -> u64 {
@@ -157,7 +171,7 @@ impl<'a> Planner<'a> {
                 summary.place(FINFO_SIZE);
             }
             summary.place(binfo_size);
-            if summary.blocks() + self.payload < self.room() {
+            if summary.blocks_with(self.records) + self.payload < self.room() {
                 self.summary = summary;
                 self.payload += 1;
                 match self.parts.last_mut() {
@@ -176,7 +190,7 @@ impl<'a> Planner<'a> {
         if self.payload * self.geometry.block_size.bytes64() > BEFORE_SUPER_ROOT {
             self.push(false, SUPER_ROOT_LOG);
         }
-        if self.summary.blocks() + self.payload >= self.room() && !self.advance() {
+        if self.summary_blocks() + self.payload >= self.room() && !self.advance() {
             return false;
         }
         self.push(true, 0);
@@ -199,7 +213,7 @@ impl<'a> Planner<'a> {
     }
 
     fn close(&mut self) {
-        if self.payload > 0 {
+        if self.payload > 0 || self.records > 0 {
             self.push(false, 0);
         }
     }
@@ -211,7 +225,7 @@ impl<'a> Planner<'a> {
             seq: self.position.seq,
             segment: self.position.segment,
             next: self.position.next,
-            summary_blocks: self.summary.blocks(),
+            summary_blocks: self.summary_blocks(),
             parts: std::mem::take(&mut self.parts),
             super_root,
         };

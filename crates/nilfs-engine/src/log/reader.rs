@@ -1,7 +1,8 @@
 //! Reading logs from the device.
 
 use nilfs_ondisk::crc::Crc;
-use nilfs_ondisk::summary::{FileInfo, FileTimes, LogHeader, SR, parse_items};
+use nilfs_ondisk::roll_forward::Records;
+use nilfs_ondisk::summary::{FileInfo, Items, LogHeader, SR, parse_items};
 use nilfs_ondisk::{BlockNr, SegNum, Seq};
 
 use crate::error::{Error, Locate, Result};
@@ -19,8 +20,18 @@ pub struct Log {
     pub header: LogHeader,
     /// Its blocks by file, in the order in which they lie after the summary.
     pub files: Vec<FileInfo>,
-    /// The times of files that a data-sync log brings along.
-    pub times: Vec<FileTimes>,
+    /// What comes after the items of the summary.
+    rest: Vec<u8>,
+}
+
+impl Log {
+    /// The roll-forward records of the log, if it has any (docs/format.md §17).
+    ///
+    /// # Errors
+    /// Records that this program does not know, or that are damaged.
+    pub fn records(&self) -> Result<Option<Records>> {
+        Records::parse(&self.rest).at(|| "roll-forward records".into(), self.start)
+    }
 }
 
 /// The header of the log at `start`, or `None` if there is no log that fits into the segment.
@@ -73,9 +84,9 @@ pub(crate) fn read(store: &Store, start: BlockNr, header: LogHeader) -> Result<L
     store.read_run(start, &mut summary)?;
     let what = || "segment summary".to_owned();
     header.verify_summary(&summary, store.seed()).at(what, start)?;
-    let files = parse_items(&header, &summary, block_size).at(what, start)?;
-    let times = header.times(&summary);
-    Ok(Log { start, header, files, times })
+    let Items { files, end } = parse_items(&header, &summary, block_size).at(what, start)?;
+    let rest = summary.get(end..header.sumbytes as usize).unwrap_or_default().to_vec();
+    Ok(Log { start, header, files, rest })
 }
 
 /// All logs of a segment as far as their summaries are valid, stale ones included.

@@ -2,7 +2,7 @@
 //! they go; what they mean is the caller's affair.
 
 use nilfs_device::IoSlice;
-use nilfs_ondisk::summary::{FileInfo, FileTimes, NewLog, encode_summary};
+use nilfs_ondisk::summary::{FileInfo, NewLog, encode_summary};
 use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
 
 use super::layout::{Plan, PlannedLog};
@@ -50,7 +50,8 @@ pub(crate) struct Extras<'a> {
     pub(crate) cno: Cno,
     /// The time (s).
     pub(crate) now: u64,
-    pub(crate) times: &'a [FileTimes],
+    /// Roll-forward records, for a log that is alone.
+    pub(crate) records: &'a [u8],
     pub(crate) super_root: Option<&'a Block>,
 }
 
@@ -87,8 +88,8 @@ pub(crate) fn seal(
         let pieces = blocks.iter().map(|block| &block[..]);
         let summary = encode_summary(
             &header,
-            extras.times,
             &files,
+            extras.records,
             pieces,
             geometry.block_size,
             store.seed(),

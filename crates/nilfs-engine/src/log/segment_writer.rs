@@ -16,7 +16,9 @@ mod segments;
 use std::sync::Arc;
 
 use nilfs_ondisk::lifetime::Lifetime;
-use nilfs_ondisk::superblock::{LogCursor, STATE_ERROR, STATE_RESIZE, STATE_VALID, Superblock};
+use nilfs_ondisk::superblock::{
+    FEATURE_ROLL_FORWARD, LogCursor, STATE_ERROR, STATE_RESIZE, STATE_VALID, Superblock,
+};
 use nilfs_ondisk::{Cno, SegNum, Seq};
 use zerocopy::little_endian::{U16, U64};
 
@@ -25,10 +27,11 @@ use super::sealed::SealedLog;
 use super::withheld::Withheld;
 use crate::bmap::{Pointers, Source};
 use crate::checkpoints;
-use crate::commit::{self, Base, Effects, Frozen, MetadataChanges, Request, SyncedFile};
+use crate::commit::{self, Base, Effects, Frozen, MetadataChanges, Request, SyncContent};
 use crate::dat::DatEdit;
 use crate::error::{Error, Result};
 use crate::overlay::Placed;
+use crate::recovery::SyncLog;
 use crate::segments::SufileEdit;
 use crate::store::Store;
 use crate::superblocks::SuperblockWriter;
@@ -70,8 +73,8 @@ enum State {
     Clean,
     /// The superblocks call the volume in use.
     InUse {
-        /// Data-sync logs were written since the last checkpoint.
-        data_sync_logs: bool,
+        /// How many sync logs were written since the last checkpoint.
+        sync_logs: u64,
     },
     /// The last checkpoint was written, and the superblocks call the volume clean or they do not.
     Closed { clean: bool },
@@ -89,9 +92,9 @@ pub(crate) struct Written {
     pub(crate) refused: Option<Error>,
 }
 
-/// What became of a data-sync log.
+/// What became of a sync log.
 #[derive(Debug)]
-pub(crate) struct DataSync {
+pub(crate) struct Synced {
     /// Where the blocks of each file lie.
     pub(crate) placed: Vec<Vec<Placed>>,
     /// Blocks of the log, its summary included.
@@ -120,13 +123,12 @@ pub(crate) struct SegmentWriter {
 }
 
 impl SegmentWriter {
-    /// Gets ready to write after the newest checkpoint, which `view` shows. `salvaged`: something
-    /// was found in data-sync logs after an unclean end, and they are still needed until the next
-    /// superblock.
+    /// Gets ready to write after the newest checkpoint, which `view` shows. The blocks of `sync_logs`,
+    /// which were found after it, stay where they are.
     pub(crate) fn open(
         volume: &Volume,
         view: &View,
-        salvaged: bool,
+        sync_logs: &[SyncLog],
         barrier: bool,
         discard: bool,
     ) -> Result<Self> {
@@ -136,6 +138,12 @@ impl SegmentWriter {
         let source = volume.source();
         let entry = checkpoints::checkpoint(source, &volume.cpfile()?, found.cno)?;
         let mut sufile_edit = SufileEdit::new(source, volume.sufile()?);
+        for log in sync_logs {
+            let filled = log.end.0 - store.geometry().segment_start(log.segment).0;
+            sufile_edit.touch(source, log.segment)?;
+            sufile_edit.fill(source, log.segment, filled, log.created)?;
+        }
+        let salvaged = !sync_logs.is_empty();
         let withheld = match found.clean {
             true => Withheld::default(),
             false => Withheld::for_recovery(found.needed(salvaged)),
@@ -238,17 +246,25 @@ impl SegmentWriter {
         matches!(self.state, State::Recovering { .. })
     }
 
-    /// Whether what is recovered can be written as several checkpoints. Where neither a log nor a
-    /// superblock leads to them before the last, another recovery starts all over; where the log goes
-    /// on in its own segment, it would find the first of them, and the rest would be lost.
-    pub(crate) fn may_recover_in_parts(&self) -> bool {
-        matches!(self.state, State::Recovering { in_fresh_segment: true })
+    /// Whether sync logs were written since the last checkpoint. A recovery does not look for what
+    /// comes before a checkpoint: the next must have all that these have made durable.
+    pub(crate) fn has_sync_logs(&self) -> bool {
+        matches!(self.state, State::InUse { sync_logs: 1.. })
     }
 
-    /// Whether data-sync logs were written since the last checkpoint. A recovery does not look for
-    /// what comes before a checkpoint: the next must have all that these have made durable.
-    pub(crate) fn has_data_sync_logs(&self) -> bool {
-        matches!(self.state, State::InUse { data_sync_logs: true })
+    /// Whether the superblocks say that there may be logs with records.
+    pub(crate) fn has_announced_records(&self) -> bool {
+        self.superblocks.has_feature(FEATURE_ROLL_FORWARD)
+    }
+
+    /// Takes the numbers that sync logs have given to blocks of which a recovery lets files consist.
+    /// Returns false if one is taken already.
+    ///
+    /// # Errors
+    /// The DAT cannot be read.
+    pub(crate) fn claim(&mut self, placed: Placed) -> Result<bool> {
+        assert!(self.is_recovering(), "numbers of logs are claimed by a recovery");
+        self.base.dat_edit.claim(&self.store, placed.vblocknr)
     }
 
     /// Whether the log was closed, and nothing has gone wrong with that.
@@ -306,7 +322,7 @@ impl SegmentWriter {
     }
 
     /// Writes a checkpoint of changes of metadata alone: what programs have changed is left to the
-    /// next. There must be no data-sync logs, because recovery would not look for them before this
+    /// next. There must be no sync logs, because recovery would not look for them before this
     /// checkpoint.
     ///
     /// # Errors
@@ -316,7 +332,7 @@ impl SegmentWriter {
         changes: &MetadataChanges,
         stamp: &Stamp,
     ) -> Result<Written> {
-        assert!(!self.has_data_sync_logs(), "this checkpoint would hide data-sync logs");
+        assert!(!self.has_sync_logs(), "this checkpoint would hide sync logs");
         self.write_checkpoint(&Frozen::default(), changes, stamp)
     }
 
@@ -344,27 +360,48 @@ impl SegmentWriter {
         }
         self.base = base;
         if !self.is_recovering() {
-            self.state = State::InUse { data_sync_logs: false };
+            self.state = State::InUse { sync_logs: 0 };
         }
     }
 
-    /// Writes a data-sync log of files' blocks; `None` if it does not fit into the segment, or must
-    /// read what cannot be read. A checkpoint meets the same error, and then knows what to do.
+    /// Writes a sync log; `None` if it does not fit into the segment, or must read what cannot be
+    /// read. A checkpoint meets the same error, and then knows what to do.
     ///
     /// # Errors
     /// The log cannot be written; see [`SegmentWriter::fail`].
-    pub(crate) fn write_data_sync(
+    pub(crate) fn write_sync(
         &mut self,
-        files: &[&SyncedFile],
+        content: &SyncContent,
         stamp: &Stamp,
-    ) -> Result<Option<DataSync>> {
-        assert!(!self.is_recovering(), "a data-sync log needs a checkpoint before it");
+    ) -> Result<Option<Synced>> {
+        assert!(!self.is_recovering(), "a sync log needs a checkpoint before it");
+        let before = match self.state {
+            State::InUse { sync_logs } => sync_logs,
+            _ => 0,
+        };
         let now = stamp.unsigned_seconds();
-        let built = commit::build_data_sync(&self.store, &mut self.base, files, now);
+        let base = &mut self.base;
+        let built = commit::build_sync_log(&self.store, base, content, before + 1, now);
         let Ok(Some((log, placed))) = built else { return Ok(None) };
+        if content.needs_records {
+            self.announce_records(stamp)?;
+        }
         self.write_log(&log, stamp)?;
-        self.state = State::InUse { data_sync_logs: true };
-        Ok(Some(DataSync { placed, blocks: log.len() }))
+        self.state = State::InUse { sync_logs: before + 1 };
+        Ok(Some(Synced { placed, blocks: log.len() }))
+    }
+
+    /// Says in the superblocks, before the first of them is written, that there may be logs of which a
+    /// program that knows no records would lose something: it must not write, nor recover.
+    fn announce_records(&mut self, stamp: &Stamp) -> Result<()> {
+        if self.has_announced_records() {
+            return Ok(());
+        }
+        self.superblocks.set_feature(FEATURE_ROLL_FORWARD, true);
+        match self.state {
+            State::Clean => self.mark_in_use(stamp),
+            _ => self.superblocks.write_all(self.store.device()),
+        }
     }
 
     fn write_log(&mut self, log: &SealedLog, stamp: &Stamp) -> Result<()> {
@@ -395,7 +432,8 @@ impl SegmentWriter {
     /// The superblocks cannot be written.
     pub(crate) fn finish_recovery(&mut self, stamp: &Stamp) -> Result<()> {
         assert!(self.is_recovering(), "only a recovery can be completed");
-        self.state = State::InUse { data_sync_logs: false };
+        self.state = State::InUse { sync_logs: 0 };
+        self.superblocks.set_feature(FEATURE_ROLL_FORWARD, false);
         // What was recovered is in the new checkpoint. But another process that has opened the
         // volume as it was found still needs it there.
         if !self.store.is_read_elsewhere() {
@@ -413,7 +451,7 @@ impl SegmentWriter {
     pub(crate) fn mark_in_use(&mut self, stamp: &Stamp) -> Result<()> {
         match self.state {
             State::Clean => {
-                self.state = State::InUse { data_sync_logs: false };
+                self.state = State::InUse { sync_logs: 0 };
                 self.write_in_use(stamp)
             }
             // The superblocks have never called the volume clean.
@@ -491,8 +529,8 @@ impl SegmentWriter {
     pub(crate) fn close(&mut self, clean: bool, stamp: &Stamp) -> Result<()> {
         let in_use = match self.state {
             State::Clean => false,
-            State::InUse { data_sync_logs } => {
-                assert!(!data_sync_logs, "the last log of a volume is a checkpoint");
+            State::InUse { sync_logs } => {
+                assert_eq!(sync_logs, 0, "the last log of a volume is a checkpoint");
                 true
             }
             State::Recovering { .. } | State::Closed { .. } | State::Failed => {
@@ -500,11 +538,12 @@ impl SegmentWriter {
             }
         };
         self.state = State::Closed { clean: clean || !in_use };
-        if !in_use || !clean {
+        if !in_use || !(clean || self.has_announced_records()) {
             return Ok(());
         }
         self.aim_superblocks(stamp);
-        self.superblocks.set_state(STATE_VALID, true);
+        self.superblocks.set_state(STATE_VALID, clean);
+        self.superblocks.set_feature(FEATURE_ROLL_FORWARD, false);
         self.superblocks.write_all(self.store.device())
     }
 
@@ -512,7 +551,7 @@ impl SegmentWriter {
     pub(crate) fn reopen(&mut self) {
         self.state = match self.state {
             State::Closed { clean: true } => State::Clean,
-            State::Closed { clean: false } => State::InUse { data_sync_logs: false },
+            State::Closed { clean: false } => State::InUse { sync_logs: 0 },
             state => panic!("only a closed log can be opened again: {state:?}"),
         };
     }

@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::inode::{DeviceCode, FileType, RawInode};
-use nilfs_ondisk::summary::FileTimes;
 use nilfs_ondisk::{FileBlock, Ino};
 use zerocopy::little_endian::{U32, U64};
 
 use super::content::{Content, InMemory, Place};
-use super::recovered::SyncedBlocks;
 use crate::error::{Error, Result};
 use crate::fs::Attr;
 use crate::host::Timestamp;
+use crate::overlay::{Lookup, Overlay};
 
 /// A file as a checkpoint has it. It knows no block addresses, so it stays what it is wherever its
 /// blocks are moved.
@@ -23,7 +22,7 @@ pub struct File {
     pub(crate) raw: RawInode,
     pub(crate) map: Root,
     /// What was synced after the checkpoint, if the tree shows that.
-    pub(super) synced: Option<Arc<SyncedBlocks>>,
+    pub(super) synced: Option<Arc<Overlay>>,
 }
 
 impl File {
@@ -71,14 +70,16 @@ impl File {
         self.raw.i_ctime_nsec = U32::new(time.nanoseconds);
     }
 
-    /// Takes over what a data-sync log has kept.
-    pub(crate) fn set_times(&mut self, times: &FileTimes) {
-        let time = |(seconds, nanoseconds): (u64, u32)| Timestamp {
-            seconds: seconds as i64,
-            nanoseconds: nanoseconds.min(999_999_999),
-        };
-        self.set_mtime(time(times.modified));
-        self.set_ctime(time(times.changed));
+    /// The time of the last change of the content.
+    pub(crate) fn modified(&self) -> Timestamp {
+        let (seconds, nanoseconds) = (self.raw.i_mtime.get(), self.raw.i_mtime_nsec.get());
+        Timestamp { seconds: seconds as i64, nanoseconds }
+    }
+
+    /// The time of the last change of anything.
+    pub(crate) fn changed(&self) -> Timestamp {
+        let (seconds, nanoseconds) = (self.raw.i_ctime.get(), self.raw.i_ctime_nsec.get());
+        Timestamp { seconds: seconds as i64, nanoseconds }
     }
 
     /// The attributes.
@@ -100,14 +101,8 @@ impl File {
             rdev: device.unwrap_or_default(),
             size: self.size(),
             blocks: raw.i_blocks.get(),
-            mtime: Timestamp {
-                seconds: raw.i_mtime.get() as i64,
-                nanoseconds: raw.i_mtime_nsec.get(),
-            },
-            ctime: Timestamp {
-                seconds: raw.i_ctime.get() as i64,
-                nanoseconds: raw.i_ctime_nsec.get(),
-            },
+            mtime: self.modified(),
+            ctime: self.changed(),
             flags: raw.i_flags.get(),
             generation: raw.i_generation.get(),
         }
@@ -121,11 +116,14 @@ impl Content for File {
     }
 
     fn in_memory(&self, key: FileBlock) -> Option<Place<'_>> {
-        self.synced.as_ref()?.place(key)
+        match self.synced.as_ref()?.lookup(key) {
+            Lookup::Page(page) => Some(page.place()),
+            Lookup::Cut => Some(Place::Hole),
+            Lookup::Below => None,
+        }
     }
 
     fn all_in_memory(&self, from: FileBlock) -> InMemory {
-        let synced = self.synced.iter().flat_map(|synced| synced.keys(from));
-        InMemory { blocks: synced.collect(), end_below: None }
+        Overlay::all(self.synced.as_deref(), from)
     }
 }

@@ -117,14 +117,15 @@ impl Tree {
         if ino != Ino::ROOT && ino < Ino::FIRST_USER {
             return Err(Error::Stale);
         }
+        if let Some(file) = self.recovered.file(ino) {
+            let is_gone = file.raw.i_links_count.get() == 0;
+            return if is_gone { Err(Error::Stale) } else { Ok(file.clone()) };
+        }
         let view = self.view();
         if !view.has_inode(ino)? {
             return Err(Error::Stale);
         }
-        match self.recovered.file(ino) {
-            Some(file) => Ok(file.clone()),
-            None => File::new(ino, view.inode(ino)?),
-        }
+        File::new(ino, view.inode(ino)?)
     }
 
     /// The file that a name leads to; "." and ".." work too.
@@ -249,7 +250,7 @@ impl View {
     }
 
     /// Whether the ifile has an inode with this number (docs/format.md §10).
-    fn has_inode(&self, ino: Ino) -> Result<bool> {
+    pub(crate) fn has_inode(&self, ino: Ino) -> Result<bool> {
         let bit = self.ifile_layout().bit(ino.0);
         let bitmap = self.source().block(&self.tree.ifile, bit.block)?;
         Ok(bitmap.is_some_and(|bitmap| test_bit(&bitmap, bit.bit)))

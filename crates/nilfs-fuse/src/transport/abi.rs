@@ -76,8 +76,6 @@ pub(super) mod setattr {
     pub const CTIME: u32 = 1 << 10;
 }
 
-/// `FsyncIn::flags`: only what is needed to read the data.
-pub(super) const FSYNC_DATA_ONLY: u32 = 1 << 0;
 /// `WriteIn::write_flags`: the kernel writes its cache back, for no particular open file.
 pub(super) const WRITE_CACHE: u32 = 1 << 0;
 /// `IoctlIn::flags`: the argument is an address in the caller's memory.

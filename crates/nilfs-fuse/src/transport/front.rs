@@ -127,10 +127,8 @@ impl Front {
                     reply.value(&LseekOut { offset });
                 });
             }
-            Some(Call::Fsync { data_only }) => {
-                self.patiently(move |operations| {
-                    send_done(operations.sync(node, data_only), reply);
-                });
+            Some(Call::Fsync) => {
+                self.patiently(move |operations| send_done(operations.sync(node), reply));
             }
             Some(Call::SyncFs) => {
                 self.patiently(move |operations| send_done(operations.sync_fs(), reply));

@@ -3,9 +3,9 @@
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::abi::{
-    BatchForgetIn, CreateIn, FSYNC_DATA_ONLY, ForgetIn, ForgetOne, FsyncIn, IOCTL_UNRESTRICTED,
-    InHeader, InitIn, IoctlIn, LinkIn, LseekIn, MkDirIn, MkNodIn, ReadIn, Rename2In, RenameIn,
-    SetAttrIn, WriteIn, opcode,
+    BatchForgetIn, CreateIn, ForgetIn, ForgetOne, FsyncIn, IOCTL_UNRESTRICTED, InHeader, InitIn,
+    IoctlIn, LinkIn, LseekIn, MkDirIn, MkNodIn, ReadIn, Rename2In, RenameIn, SetAttrIn, WriteIn,
+    opcode,
 };
 use crate::nodes::NodeId;
 use crate::operations::Caller;
@@ -85,9 +85,7 @@ pub(super) enum Call<'a> {
         offset: u64,
         whence: u32,
     },
-    Fsync {
-        data_only: bool,
-    },
+    Fsync,
     ReadDir {
         cookie: u64,
         size: u32,
@@ -197,8 +195,8 @@ impl<'a> Arguments<'a> {
                 Call::Lseek { offset, whence }
             }
             opcode::FSYNC | opcode::FSYNCDIR => {
-                let FsyncIn { flags, .. } = self.take()?;
-                Call::Fsync { data_only: flags & FSYNC_DATA_ONLY != 0 }
+                let FsyncIn { .. } = self.take()?;
+                Call::Fsync
             }
             opcode::READDIR => {
                 let ReadIn { offset: cookie, size, .. } = self.take()?;

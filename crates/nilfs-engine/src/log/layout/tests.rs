@@ -46,16 +46,21 @@ fn position(segment: u64, used: u64) -> LogPosition {
 }
 
 /// Blocks of the summary that a log needs, by the rule of the format.
-fn summary_blocks(geometry: &Geometry, log: &PlannedLog, files: &[FileInfo], times: usize) -> u64 {
-    let mut summary = Placement::new(geometry.block_size, times);
+fn summary_blocks(
+    geometry: &Geometry,
+    log: &PlannedLog,
+    files: &[FileInfo],
+    records: usize,
+) -> u64 {
+    let mut summary = Placement::new(geometry.block_size);
     for (file, range) in &log.parts {
         summary.place(FINFO_SIZE);
         files[*file].blocks[range.clone()].iter().for_each(|info| _ = summary.place(info.size()));
     }
-    summary.blocks()
+    summary.blocks_with(records)
 }
 
-fn judge(files: &[FileInfo], plan: &Plan, from: LogPosition, times: usize, super_root: bool) {
+fn judge(files: &[FileInfo], plan: &Plan, from: LogPosition, records: usize, super_root: bool) {
     let geometry = geometry(1024);
     let (mut at, mut seq, mut segment, mut next) = (from.block, from.seq, from.segment, from.next);
     let mut taken = BTreeSet::new();
@@ -68,7 +73,7 @@ fn judge(files: &[FileInfo], plan: &Plan, from: LogPosition, times: usize, super
         next = log.next;
         assert_eq!((log.start, log.seq), (at, seq), "no gap, and one number for a segment");
         assert!(log.end() <= geometry.segment_end(segment));
-        assert!(log.summary_blocks >= summary_blocks(&geometry, log, files, times));
+        assert!(log.summary_blocks >= summary_blocks(&geometry, log, files, records));
         assert!(!log.super_root || nth + 1 == plan.logs.len());
         let mut block = log.start.plus(log.summary_blocks);
         for (file, range) in &log.parts {
@@ -92,7 +97,6 @@ proptest! {
     fn every_block_has_one_place(
         sizes in prop::collection::vec((0u64..120, 0u64..12), 0..6),
         used in 0u64..=u64::from(SEGMENT_BLOCKS),
-        times in 0usize..5,
         super_root in any::<bool>(),
     ) {
         let (geometry, from) = (geometry(1024), position(3, used));
@@ -102,7 +106,7 @@ proptest! {
         // As a commit does it: as many segments as are found to be missing.
         let mut count = 0;
         let plan = loop {
-            match plan(&geometry, from, &all[..count], &infos, times, super_root) {
+            match plan(&geometry, from, &all[..count], &infos, 0, super_root) {
                 Ok(plan) => break plan,
                 Err(left) => {
                     prop_assert!(left > 0);
@@ -111,7 +115,7 @@ proptest! {
                 }
             }
         };
-        judge(&files, &plan, from, times, super_root);
+        judge(&files, &plan, from, 0, super_root);
     }
 }
 
@@ -130,4 +134,22 @@ fn a_log_ends_with_a_page_of_flash_where_that_costs_little() {
     assert_eq!(end(10), 12, "a summary, ten blocks, and one so that the page is full");
     assert_eq!(end(11), 12);
     assert_eq!(end(1), 2, "two more would double it");
+}
+
+/// A log of records alone, or with blocks: all in one segment, or not at all.
+#[test]
+fn records_take_room_in_the_summary() {
+    let geometry = geometry(1024);
+    let files = files(&[(3, 0)]);
+    let all: Vec<&FileInfo> = files.iter().collect();
+    for (files, records, blocks) in [(&all[..0], 900, 1), (&all[..0], 961, 2), (&all, 900, 5)] {
+        let start = position(3, 0);
+        let plan = plan(&geometry, start, &[], files, records, false).unwrap();
+        let written = plan.position.block.0 - start.block.0;
+        assert!((blocks..=blocks + blocks / 2).contains(&written), "{written} for {blocks}");
+        let left = |left| position(3, u64::from(SEGMENT_BLOCKS) - left);
+        let fits = |at| super::plan(&geometry, at, &[], files, records, false).is_ok();
+        assert!(fits(left(blocks.max(2))));
+        assert!(!fits(left(blocks.max(2) - 1)), "no reader looks into the last block");
+    }
 }

@@ -31,7 +31,7 @@ fn crashed(segments: u64, filled: bool) -> Arc<MemoryDevice> {
     fs.sync().unwrap();
     for nth in 0..SYNCS {
         fs.write(&file, 0, &[b'0' + nth as u8; BLOCK]).unwrap();
-        fs.sync_file(&file, true).unwrap();
+        fs.sync_file(&file).unwrap();
     }
     copy_of(&device)
 }
@@ -53,7 +53,7 @@ struct Resumed {
 
 fn resume_on(device: &Arc<MemoryDevice>) -> Resumed {
     let volume = open(device);
-    let salvaged = recovery::salvage(&volume.store, &volume.found).unwrap();
+    let salvaged = recovery::sync_logs(&volume.store, &volume.found).unwrap();
     let salvaged = !salvaged.is_empty();
     let needed: Vec<SegNum> = volume.found.needed(salvaged).collect();
     let mut sufile = SufileEdit::new(volume.source(), volume.sufile().unwrap());
@@ -136,7 +136,8 @@ fn a_recovery_that_is_repeated_takes_no_number_twice() {
     // The first log of the recovery is written, but no superblock names it.
     let volume = open(&device);
     let view = volume.view(volume.found.cno).unwrap();
-    let mut writer = SegmentWriter::open(&volume, &view, true, true, false).unwrap();
+    let logs = recovery::sync_logs(&volume.store, &volume.found).unwrap();
+    let mut writer = SegmentWriter::open(&volume, &view, &logs, true, false).unwrap();
     assert_eq!(writer.base().position, first);
     let changes = MetadataChanges::default();
     writer.write_checkpoint(&Frozen::default(), &changes, &NOW).unwrap();

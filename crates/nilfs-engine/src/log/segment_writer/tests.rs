@@ -7,6 +7,8 @@ use nilfs_ondisk::FileBlock;
 use nilfs_ondisk::geometry::PRIMARY_SUPERBLOCK;
 
 use super::*;
+use crate::block::Block;
+use crate::commit::SyncedFile;
 use crate::fixtures::{NOW, block, content, mark_in_use, open, overwritten, volume, writer};
 
 const SEGMENTS: u64 = 40;
@@ -32,6 +34,10 @@ fn written(device: &RecordingDevice<MemoryDevice>) -> Vec<&'static str> {
 
 fn checkpoint(log: &mut SegmentWriter, frozen: &Frozen) -> Written {
     log.write_checkpoint(frozen, &MetadataChanges::default(), &NOW).unwrap()
+}
+
+fn content_of(ino: nilfs_ondisk::Ino, pages: Vec<(FileBlock, Block)>) -> SyncContent {
+    SyncContent { files: vec![SyncedFile { ino, pages }], ..SyncContent::default() }
 }
 
 #[test]
@@ -125,21 +131,20 @@ fn a_super_root_in_another_segment_waits_for_the_logs_before() {
 }
 
 #[test]
-fn a_checkpoint_takes_over_what_a_data_sync_log_has_written() {
+fn a_checkpoint_takes_over_what_a_sync_log_has_written() {
     let (device, ino) = recorded();
     let volume = open(&device);
     let mut log = writer(&volume);
     checkpoint(&mut log, &overwritten(&volume, ino, [(0, b'n')]));
     let pages = vec![(FileBlock(1), block(b's'))];
-    let file = SyncedFile { ino, times: None, pages };
-    let synced = log.write_data_sync(&[&file], &NOW).unwrap().unwrap();
-    assert!(log.has_data_sync_logs());
+    let synced = log.write_sync(&content_of(ino, pages), &NOW).unwrap().unwrap();
+    assert!(log.has_sync_logs());
     let mut frozen = overwritten(&open(&device), ino, [(1, b's')]);
     let inode = Arc::get_mut(&mut frozen.inodes[0]).unwrap();
     inode.overlay.pages.get_mut(&FileBlock(1)).unwrap().placed = Some(synced.placed[0][0]);
     let done = checkpoint(&mut log, &frozen).effects.unwrap();
     assert_eq!(done.user_blocks, 0, "the block is there already");
-    assert!(!log.has_data_sync_logs());
+    assert!(!log.has_sync_logs());
     assert_eq!(content(&open(&device), ino), b"nsoo");
     crate::fixtures::check(device.below());
 }
@@ -171,13 +176,13 @@ fn a_superblock_cannot_name_what_may_be_lost() {
 }
 
 #[test]
-#[should_panic(expected = "this checkpoint would hide data-sync logs")]
+#[should_panic(expected = "this checkpoint would hide sync logs")]
 fn the_cleaner_cannot_hide_what_was_synced() {
     let (device, ino) = recorded();
     let volume = open(&device);
     let mut log = writer(&volume);
-    let file = SyncedFile { ino, times: None, pages: vec![(FileBlock(1), block(b's'))] };
-    log.write_data_sync(&[&file], &NOW).unwrap().unwrap();
+    let pages = vec![(FileBlock(1), block(b's'))];
+    log.write_sync(&content_of(ino, pages), &NOW).unwrap().unwrap();
     let changes = MetadataChanges { checkpoint: true, ..MetadataChanges::default() };
     drop(log.write_metadata_checkpoint(&changes, &NOW));
 }

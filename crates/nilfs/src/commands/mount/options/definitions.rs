@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use nilfs_engine::{OnError, Order};
+use nilfs_engine::{FsyncBy, OnError, Order};
 use nilfs_ondisk::Cno;
 
 use super::Options;
@@ -63,6 +63,19 @@ pub const OPTIONS: &[MountOption] = &[
     )
     .default("`relaxed`")
     .more("[crash safety](crash-safety.md)"),
+    MountOption::new(
+        &[one_of(
+            "fsync",
+            &[
+                ("log", |it| it.engine.fsync = FsyncBy::Log),
+                ("checkpoint", |it| it.engine.fsync = FsyncBy::Checkpoint),
+            ],
+        )],
+        "what an fsync writes of new files, names and sizes: a small log that only this program can \
+         read after a crash, or a checkpoint, from which Linux can go on as well",
+    )
+    .default("`log`")
+    .more("[crash safety](crash-safety.md#linux)"),
     MountOption::new(
         &[one_of(
             "errors",

@@ -1,8 +1,10 @@
-//! Data-sync logs: the new content of existing blocks, without a checkpoint (docs/format.md §19).
+//! Sync logs: what an fsync makes durable, without a checkpoint (docs/format.md §17, §19). The blocks of
+//! files that nobody has written yet, and records of everything else.
 
 use std::sync::Arc;
 
-use nilfs_ondisk::summary::{BlockInfo, FileInfo, FileTimes, LOGBGN, LOGEND, SYNDT};
+use nilfs_ondisk::roll_forward::{Record, Records};
+use nilfs_ondisk::summary::{BlockInfo, FileInfo, LOGBGN, LOGEND, SYNDT};
 use nilfs_ondisk::{BlockNr, FileBlock, Ino, VBlockNr};
 
 use super::Base;
@@ -14,29 +16,46 @@ use crate::log::sealed::{Extras, Payload, SealedLog, seal};
 use crate::overlay::Placed;
 use crate::store::Store;
 
-/// What a data-sync log takes of one file.
+/// What is to be synced.
+#[derive(Debug, Default)]
+pub(crate) struct SyncContent {
+    /// Files with blocks that have changed.
+    pub(crate) files: Vec<SyncedFile>,
+    /// What has changed besides: for each of these files its size and times at least.
+    pub(crate) records: Vec<Record>,
+    /// Records say more than times of writing: a reader that knows none would lose something.
+    pub(crate) needs_records: bool,
+}
+
+/// Blocks of one file.
+#[derive(Debug)]
 pub(crate) struct SyncedFile {
     pub(crate) ino: Ino,
-    /// Its times, if they have changed and are to be kept.
-    pub(crate) times: Option<FileTimes>,
     pub(crate) pages: Vec<(FileBlock, Block)>,
 }
 
-/// Builds a data-sync log of files' blocks and tells where each of them went, or `None` if it does
-/// not fit into the segment or there are no blocks (docs/format.md §19). Takes numbers for the blocks
-/// in `base.dat_edit`.
-pub(crate) fn build_data_sync(
+impl SyncContent {
+    /// Whether there is nothing to write.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.records.is_empty()
+    }
+}
+
+/// Builds a sync log and tells where each block went, or `None` if it does not fit into the segment.
+/// Takes numbers for the blocks in `base.dat_edit`. It is the `number`th one since the checkpoint.
+pub(crate) fn build_sync_log(
     store: &Store,
     base: &mut Base,
-    files: &[&SyncedFile],
+    content: &SyncContent,
+    number: u64,
     now: u64,
 ) -> Result<Option<(SealedLog, Vec<Vec<Placed>>)>> {
     let geometry = store.geometry();
     let cno = base.tree.cno.plus(1);
     let mut dat = base.dat_edit.clone();
-    let mut payload = Vec::with_capacity(files.len());
-    let mut numbers = Vec::with_capacity(files.len());
-    for SyncedFile { ino, pages, .. } in files {
+    let mut payload = Vec::with_capacity(content.files.len());
+    let mut numbers = Vec::with_capacity(content.files.len());
+    for SyncedFile { ino, pages } in &content.files {
         let own = pages.iter().map(|_| dat.allocate(store)).collect::<Result<Vec<VBlockNr>>>()?;
         let data = |((offset, _), vblocknr): (&(FileBlock, Block), &VBlockNr)| BlockInfo::Data {
             vblocknr: *vblocknr,
@@ -49,24 +68,22 @@ pub(crate) fn build_data_sync(
         });
         numbers.push(own);
     }
-    let times: Vec<FileTimes> = files.iter().filter_map(|file| file.times).collect();
+    let records = Records { base: base.tree.cno, number, records: content.records.clone() };
+    let records = records.encode();
     let infos: Vec<&FileInfo> = payload.iter().map(|file| &file.info).collect();
-    if times.len() > FileTimes::most(geometry.block_size) {
-        return Ok(None);
-    }
-    let Ok(plan) = plan(&geometry, base.position, &[], &infos, times.len(), false) else {
+    let Ok(plan) = plan(&geometry, base.position, &[], &infos, records.len(), false) else {
         return Ok(None);
     };
-    let flags = |_| LOGBGN | LOGEND | SYNDT;
-    let extras = Extras { cno, now, times: &times, super_root: None };
+    // Linux rolls the new content of existing blocks forward, too, and must not try the rest.
+    let kind = if content.needs_records { 0 } else { SYNDT };
+    let flags = |_| LOGBGN | LOGEND | kind;
+    let extras = Extras { cno, now, records: &records, super_root: None };
     let logs = seal(store, &plan, &payload, &extras, flags);
     let place = |(own, at): (Vec<VBlockNr>, &Vec<BlockNr>)| {
         own.into_iter().zip(at).map(|(vblocknr, &block)| Placed { vblocknr, block }).collect()
     };
     let placed = numbers.into_iter().zip(&plan.addresses).map(place).collect();
-    let Some(log) = logs.into_iter().next() else {
-        return Ok(None);
-    };
+    let log = logs.into_iter().next().expect("records make a log even without blocks");
     // The next checkpoint may have no log in this segment.
     let old_dat = Arc::clone(&base.dat);
     let source = Source { store, pointers: Pointers::Virtual(&old_dat) };

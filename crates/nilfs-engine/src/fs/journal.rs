@@ -1,0 +1,121 @@
+//! What has changed on the volume, besides the content of files, since the last checkpoint or sync log:
+//! names, and which inodes have other attributes. The next sync log says all of it.
+//!
+//! It knows no inodes, only their numbers: how they are is asked when the log is made, so what was
+//! changed back, or was made and is gone again, takes no room.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use nilfs_ondisk::Ino;
+use nilfs_ondisk::inode::FileType;
+use nilfs_ondisk::roll_forward::NameRecord;
+
+/// Changes that no log has.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    names: BTreeMap<(Ino, Vec<u8>), Name>,
+    inodes: BTreeSet<Ino>,
+    contents: BTreeSet<Ino>,
+}
+
+/// A name that is no more what it was.
+#[derive(Debug)]
+struct Name {
+    /// It led to no file before.
+    new: bool,
+    target: Option<(Ino, FileType)>,
+}
+
+impl Journal {
+    /// A name that was not there leads to a file.
+    pub(super) fn name_added(&mut self, dir: Ino, name: &[u8], target: (Ino, FileType)) {
+        let added = Name { new: true, target: Some(target) };
+        self.names
+            .entry((dir, name.to_vec()))
+            .and_modify(|known| known.target = Some(target))
+            .or_insert(added);
+    }
+
+    /// A name leads to another file.
+    pub(super) fn name_changed(&mut self, dir: Ino, name: &[u8], target: (Ino, FileType)) {
+        let changed = Name { new: false, target: Some(target) };
+        self.names
+            .entry((dir, name.to_vec()))
+            .and_modify(|known| known.target = Some(target))
+            .or_insert(changed);
+    }
+
+    /// A name is gone.
+    pub(super) fn name_removed(&mut self, dir: Ino, name: &[u8]) {
+        match self.names.entry((dir, name.to_vec())) {
+            Entry::Occupied(known) if known.get().new => drop(known.remove()),
+            Entry::Occupied(mut known) => known.get_mut().target = None,
+            Entry::Vacant(unknown) => drop(unknown.insert(Name { new: false, target: None })),
+        }
+    }
+
+    /// An inode has other attributes.
+    pub(super) fn inode_changed(&mut self, ino: Ino) {
+        self.inodes.insert(ino);
+    }
+
+    /// The content of a file has to become durable with the names: it is the target of a symbolic link,
+    /// or has taken the place of another file.
+    pub(super) fn needs_content(&mut self, ino: Ino) {
+        self.contents.insert(ino);
+    }
+
+    /// Inodes whose attributes have changed.
+    pub(super) fn inodes(&self) -> impl Iterator<Item = Ino> {
+        self.inodes.iter().copied()
+    }
+
+    /// Files whose content has to become durable with the names.
+    pub(super) fn contents(&self) -> impl Iterator<Item = Ino> {
+        self.contents.iter().copied()
+    }
+
+    /// The names, as records.
+    pub(super) fn into_names(self) -> impl Iterator<Item = NameRecord> {
+        self.names.into_iter().map(|((directory, name), Name { target, .. })| NameRecord {
+            directory,
+            name,
+            target,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIR: Ino = Ino(2);
+    const FILE: (Ino, FileType) = (Ino(12), FileType::Regular);
+
+    fn names(change: impl FnOnce(&mut Journal)) -> Vec<(Vec<u8>, Option<(Ino, FileType)>)> {
+        let mut journal = Journal::default();
+        change(&mut journal);
+        journal.into_names().map(|record| (record.name, record.target)).collect()
+    }
+
+    #[test]
+    fn a_temporary_name_leaves_nothing() {
+        let left = names(|journal| {
+            journal.name_added(DIR, b"x.tmp", FILE);
+            journal.name_removed(DIR, b"x.tmp");
+            journal.name_changed(DIR, b"x", FILE);
+        });
+        assert_eq!(left, [(b"x".to_vec(), Some(FILE))]);
+    }
+
+    #[test]
+    fn a_name_that_was_there_before_is_removed_though_it_came_back_in_between() {
+        let left = names(|journal| {
+            journal.name_removed(DIR, b"x");
+            journal.name_added(DIR, b"x", FILE);
+            journal.name_removed(DIR, b"x");
+        });
+        assert_eq!(left, [(b"x".to_vec(), None)]);
+    }
+}

@@ -1,0 +1,263 @@
+//! Rolling forward: what sync logs have made durable after the newest checkpoint, put on top of it in
+//! memory (docs/format.md §16). Blocks stay where they lie; only those of which a record has some bytes
+//! are read.
+//!
+//! The result is what it would be if the operations were done again: inodes with an overlay. What
+//! becomes of them is the caller's affair; a mount that only reads shows them as they are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nilfs_ondisk::inode::{FileType, RawInode};
+use nilfs_ondisk::roll_forward::{
+    BytesRecord, ContentRecord, InodeRecord, NameRecord, Record, Time,
+};
+use nilfs_ondisk::{FileBlock, Ino, dirent};
+use zerocopy::little_endian::{U16, U32, U64};
+
+use super::data::clear_tail;
+use super::directory;
+use super::inode::{Context, Inode, InodeRef};
+use super::space::Space;
+use crate::block::{BlockPool, bytes_mut, zeroed};
+use crate::error::{Error, Result};
+use crate::host::Timestamp;
+use crate::overlay::{Overlay, Placed};
+use crate::recovery::{LoggedBlock, SyncLog};
+use crate::tree::{File, View};
+
+/// Every inode that sync logs have changed, as it is after them.
+#[derive(Debug, Default)]
+pub(super) struct Replayed {
+    pub(super) inodes: BTreeMap<Ino, InodeRef>,
+}
+
+/// Puts the sync logs on top of the checkpoint that the context shows.
+///
+/// # Errors
+/// Records that contradict the checkpoint or each other, damage, a device error.
+pub(super) fn replay(context: &Context<'_>, logs: &[SyncLog]) -> Result<Replayed> {
+    let mut replay = Replay { context, inodes: BTreeMap::new() };
+    for log in logs {
+        replay.log(log)?;
+    }
+    Ok(Replayed { inodes: replay.inodes })
+}
+
+/// The files that sync logs have changed, for those who only read: those that are gone have no links.
+///
+/// # Errors
+/// As for a mount that writes.
+pub(crate) fn replayed_files(
+    view: View,
+    logs: &[SyncLog],
+    names_limit: usize,
+) -> Result<BTreeMap<Ino, (File, Overlay)>> {
+    let (space, pool) = (Space::default(), BlockPool::new(view.store.block_size(), 0));
+    let sectors = view.store.block_size().sectors();
+    let context = Context { view, space: &space, pool: &pool, index_limit: names_limit };
+    let files = replay(&context, logs)?.inodes.into_iter().map(|(ino, inode)| {
+        let mut state = inode.unshared();
+        let mut file = state.file.clone();
+        file.raw.i_blocks = U64::new(state.sectors(sectors));
+        (ino, (file, std::mem::take(&mut state.overlay)))
+    });
+    Ok(files.collect())
+}
+
+struct Replay<'a> {
+    context: &'a Context<'a>,
+    inodes: BTreeMap<Ino, InodeRef>,
+}
+
+impl Replay<'_> {
+    fn log(&mut self, log: &SyncLog) -> Result<()> {
+        let Some(records) = &log.records else {
+            return log.blocks.iter().try_for_each(|block| self.block_of_linux(block));
+        };
+        records.records.iter().try_for_each(|record| match record {
+            Record::Inode(record) => self.inode(record),
+            Record::Name(record) => self.name(record),
+            Record::Content(record) => self.content(record),
+            Record::Bytes(record) => self.bytes(record),
+            Record::Extent(record) => (0..u64::from(record.count)).try_for_each(|nth| {
+                let block = record.block.plus(nth);
+                if !self.context.view.store.geometry().has_block(block) {
+                    return Err(contradiction(record.ino, "its blocks lie beyond the volume"));
+                }
+                let vblocknr = record.vblocknr.plus(nth);
+                let key = FileBlock(record.offset.0 + nth);
+                let placed = Placed { vblocknr, block };
+                self.block(&LoggedBlock { ino: record.ino, key, placed })
+            }),
+        })?;
+        log.blocks.iter().try_for_each(|block| self.block(block))
+    }
+
+    /// An inode as it is so far.
+    fn get(&mut self, ino: Ino) -> Result<InodeRef> {
+        if let Some(known) = self.inodes.get(&ino) {
+            return Ok(Arc::clone(known));
+        }
+        let view = &self.context.view;
+        let in_checkpoint = match view.has_inode(ino)? {
+            true => view.raw_inode(ino)?,
+            false => return Err(contradiction(ino, "there is no such inode")),
+        };
+        Ok(self.insert(Inode::new(ino, in_checkpoint, false)?))
+    }
+
+    fn insert(&mut self, inode: Inode) -> InodeRef {
+        let inode = Arc::new(inode);
+        self.inodes.insert(inode.ino(), Arc::clone(&inode));
+        inode
+    }
+
+    /// An inode with content of this generation.
+    fn same(&mut self, ino: Ino, generation: u32) -> Result<InodeRef> {
+        let inode = self.get(ino)?;
+        let found = inode.state.read().file.raw.i_generation.get();
+        match found == generation {
+            true => Ok(inode),
+            false => Err(contradiction(ino, "it is another file")),
+        }
+    }
+
+    fn inode(&mut self, record: &InodeRecord) -> Result<()> {
+        let ino = record.ino;
+        let is_new = !self.inodes.contains_key(&ino) && !self.context.view.has_inode(ino)?;
+        let inode = match is_new {
+            true => self.new_inode(record)?,
+            false => self.same(ino, record.generation)?,
+        };
+        let file_type = FileType::from_mode(record.mode);
+        if file_type != Some(inode.file_type()) {
+            return Err(contradiction(ino, "it is a file of another type"));
+        }
+        let mut state = inode.state.write();
+        let raw = &mut state.file.raw;
+        raw.i_mode = U16::new(record.mode);
+        raw.i_links_count = U16::new(record.links);
+        raw.i_uid = U32::new(record.uid);
+        raw.i_gid = U32::new(record.gid);
+        raw.i_flags = U32::new(record.flags);
+        state.file.set_ctime(timestamp(record.changed));
+        if let Some(modified) = record.modified {
+            state.file.set_mtime(timestamp(modified));
+        }
+        if inode.file_type() == FileType::Directory && record.links > 0 {
+            let parent = Ino(record.device_or_parent);
+            let directory = FileType::Directory;
+            directory::replace(&inode, &mut state, self.context, b"..", parent, directory)?;
+        }
+        Ok(())
+    }
+
+    fn new_inode(&mut self, record: &InodeRecord) -> Result<InodeRef> {
+        let mut raw = RawInode::zeroed();
+        raw.i_mode = U16::new(record.mode);
+        raw.i_generation = U32::new(record.generation);
+        let inode = self.insert(Inode::new(record.ino, raw, true)?);
+        let mut state = inode.state.write();
+        match inode.file_type() {
+            FileType::Directory => {
+                let block_size = self.context.view.store.block_size();
+                let mut block = zeroed(block_size);
+                let parent = Ino(record.device_or_parent);
+                dirent::format_first(bytes_mut(&mut block), record.ino, parent);
+                inode.set_block(&mut state, self.context, FileBlock(0), block)?;
+                state.set_size(block_size.bytes64());
+            }
+            FileType::CharDevice | FileType::BlockDevice => {
+                let device = record.device_or_parent.to_le_bytes();
+                state.file.raw.i_bmap[..8].copy_from_slice(&device);
+            }
+            _ => {}
+        }
+        drop(state);
+        Ok(inode)
+    }
+
+    fn name(&mut self, record: &NameRecord) -> Result<()> {
+        let dir = self.get(record.directory)?;
+        if dir.file_type() != FileType::Directory {
+            return Err(contradiction(record.directory, "it is no directory"));
+        }
+        let mut state = dir.state.write();
+        let (context, name) = (self.context, &record.name[..]);
+        let known = directory::lookup(&mut state, context, name)?;
+        match (record.target, known) {
+            (Some((ino, file_type)), Some(_)) => {
+                directory::replace(&dir, &mut state, context, name, ino, file_type)
+            }
+            (Some((ino, file_type)), None) => {
+                directory::insert(&dir, &mut state, context, name, ino, file_type)
+            }
+            (None, Some(_)) => directory::remove(&dir, &mut state, context, name),
+            (None, None) => Ok(()),
+        }
+    }
+
+    fn content(&mut self, record: &ContentRecord) -> Result<()> {
+        let inode = self.same(record.ino, record.generation)?;
+        if !matches!(inode.file_type(), FileType::Regular | FileType::Symlink) {
+            return Err(contradiction(record.ino, "it is no file with content"));
+        }
+        let mut state = inode.state.write();
+        if record.size < state.size() {
+            clear_tail(&inode, &mut state, self.context, record.size)?;
+        }
+        if let Some(cut) = record.cut {
+            inode.cut(&mut state, self.context, cut)?;
+        }
+        state.set_size(record.size);
+        state.file.set_mtime(timestamp(record.modified));
+        state.file.set_ctime(timestamp(record.changed));
+        Ok(())
+    }
+
+    fn bytes(&mut self, record: &BytesRecord) -> Result<()> {
+        let inode = self.get(record.ino)?;
+        let block_size = self.context.view.store.block_size();
+        let start = (record.offset % block_size.bytes64()) as usize;
+        let within = start..start + record.bytes.len();
+        if !inode.file_type().has_blocks() || within.end > block_size.bytes() {
+            return Err(contradiction(record.ino, "its bytes lie in no block"));
+        }
+        let key = block_size.block_of(record.offset);
+        let mut state = inode.state.write();
+        let bytes = inode.page_mut(&mut state, self.context, key, within)?;
+        bytes.copy_from_slice(&record.bytes);
+        Ok(())
+    }
+
+    fn block(&mut self, block: &LoggedBlock) -> Result<()> {
+        let inode = self.get(block.ino)?;
+        if !matches!(inode.file_type(), FileType::Regular | FileType::Symlink) {
+            return Err(contradiction(block.ino, "it is no file with content"));
+        }
+        let mut state = inode.state.write();
+        inode.place(&mut state, self.context, block.key, block.placed)
+    }
+
+    /// Linux syncs the data of a file that has lost its last name, too.
+    fn block_of_linux(&mut self, block: &LoggedBlock) -> Result<()> {
+        let is_there = |view: &View| match view.inode(block.ino) {
+            Err(Error::Stale) => Ok(false),
+            other => other.map(|_| true),
+        };
+        if !self.inodes.contains_key(&block.ino) && !is_there(&self.context.view)? {
+            tracing::warn!("dropped synced data of the deleted file {}", block.ino);
+            return Ok(());
+        }
+        self.block(block)
+    }
+}
+
+fn timestamp(time: Time) -> Timestamp {
+    Timestamp { seconds: time.seconds as i64, nanoseconds: time.nanoseconds }
+}
+
+fn contradiction(ino: Ino, why: &str) -> Error {
+    Error::Inconsistent(format!("roll-forward records of inode {ino} cannot be applied: {why}"))
+}
