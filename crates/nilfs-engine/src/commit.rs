@@ -472,7 +472,8 @@ impl Build<'_> {
         let dat_info = dat_info(&self.dat, &dat_map);
         let infos: Vec<&FileInfo> =
             self.payload.iter().map(|file| &file.info).chain([&dat_info]).collect();
-        let plan = match plan(&self.store.geometry(), base.position, &extra, &infos, 0, true) {
+        let (geometry, page) = (self.store.geometry(), self.store.flash_page());
+        let plan = match plan(&geometry, page, base.position, &extra, &infos, 0, true) {
             Ok(plan) => plan,
             Err(left) => return Ok(Err(left)),
         };

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use nilfs_device::{Claim, Device, IoSlice};
-use nilfs_ondisk::{BlockNr, BlockSize, Geometry};
+use nilfs_ondisk::{BlockNr, BlockSize, ByteCount, Geometry};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, UnitWeighter};
 
@@ -16,6 +16,9 @@ use crate::block::{Block, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicU64, Ordering};
 use crate::host::{CacheHashBuilder, Rank, RwLock};
+
+/// What flash programs at once on most cards, sticks and drives, unless somebody says otherwise.
+pub(crate) const FLASH_PAGE: ByteCount = ByteCount(16 << 10);
 
 /// Memory for cached metadata blocks, in bytes, unless somebody says otherwise.
 const CACHE_BYTES: u64 = 64 << 20;
@@ -43,6 +46,8 @@ pub(crate) struct Store {
     geometry: Geometry,
     /// The one number of the geometry that can change.
     nsegments: AtomicU64,
+    /// Bytes that flash programs at once.
+    flash_page: AtomicU64,
     seed: u32,
     cache: Cache<BlockNr, Block, UnitWeighter, CacheHashBuilder>,
     cache_hits: AtomicU64,
@@ -55,9 +60,20 @@ impl Store {
     pub(crate) fn new(device: Arc<dyn Device>, geometry: Geometry, seed: u32) -> Self {
         let cache = cache(cached_blocks(CACHE_BYTES, geometry.block_size));
         let nsegments = AtomicU64::new(geometry.nsegments);
+        let flash_page = AtomicU64::new(FLASH_PAGE.0);
         let (cache_hits, cache_misses) = Default::default();
         let held = RwLock::new(Rank::ReadAhead, None);
-        Self { device, geometry, nsegments, seed, cache, cache_hits, cache_misses, held }
+        Self {
+            device,
+            geometry,
+            nsegments,
+            flash_page,
+            seed,
+            cache,
+            cache_hits,
+            cache_misses,
+            held,
+        }
     }
 
     pub(crate) fn device(&self) -> &dyn Device {
@@ -80,6 +96,16 @@ impl Store {
     /// The seed of every checksum on the volume.
     pub(crate) fn seed(&self) -> u32 {
         self.seed
+    }
+
+    /// What flash programs at once: logs end where it does.
+    pub(crate) fn flash_page(&self) -> ByteCount {
+        ByteCount(self.flash_page.load(Ordering::Relaxed))
+    }
+
+    /// Lets logs end where so many bytes do.
+    pub(crate) fn set_flash_page(&self, bytes: ByteCount) {
+        self.flash_page.store(bytes.0, Ordering::Relaxed);
     }
 
     /// Keeps metadata blocks in this many bytes of memory from now on.

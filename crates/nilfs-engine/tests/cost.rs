@@ -8,7 +8,7 @@ use common::{check, make, parameters, pattern};
 use nilfs_device::{Device, Event, MemoryDevice, RecordingDevice};
 use nilfs_engine::mkfs::format;
 use nilfs_engine::{Filesystem, InodeRef, MountOptions, RenameMode, SetAttr};
-use nilfs_ondisk::BlockSize;
+use nilfs_ondisk::{BlockSize, ByteCount};
 
 const BLOCK: usize = 4096;
 
@@ -103,7 +103,7 @@ fn an_overwrite_made_durable_costs_the_block_and_its_summary() {
     for _ in 0..3 {
         fs.write(&file, 10, b"a small change").unwrap();
         fs.sync_file(&file).unwrap();
-        assert_eq!(written_blocks(&device), (2, 1, 1));
+        assert_eq!(written_blocks(&device), (4, 1, 1), "two, and the rest of a page of flash");
     }
     fs.sync_file(&file).unwrap();
     assert_eq!(written_blocks(&device), (0, 0, 0), "nothing has changed since");
@@ -167,7 +167,8 @@ fn volume_of(block_size: u64) -> (Arc<RecordingDevice<MemoryDevice>>, Arc<Filesy
     format(&memory, &parameters).unwrap();
     let device = Arc::new(RecordingDevice::new(memory));
     let shared: Arc<dyn Device> = Arc::clone(&device) as _;
-    let fs = Filesystem::mount(shared, MountOptions::default()).unwrap();
+    let options = MountOptions { flash_page: ByteCount(block_size), ..MountOptions::default() };
+    let fs = Filesystem::mount(shared, options).unwrap();
     (device, fs)
 }
 

@@ -83,7 +83,8 @@ pub(crate) fn build_moved(
     };
     let extra: Vec<SegNum> = following.collect();
     let infos: Vec<&FileInfo> = payload.iter().map(|file| &file.info).collect();
-    let mut plan = plan(&store.geometry(), position, &extra, &infos, 0, false).ok()?;
+    let mut plan =
+        plan(&store.geometry(), store.flash_page(), position, &extra, &infos, 0, false).ok()?;
     for log in &mut plan.logs {
         // They are as old as the chain is now, wherever they lie.
         let own = SegmentHead { seq: off_chain.seq, next: log.next };

@@ -71,9 +71,9 @@ pub(crate) fn build_sync_log(
     let records = Records { base: base.tree.cno, number, records: content.records.clone() };
     let records = records.encode();
     let infos: Vec<&FileInfo> = payload.iter().map(|file| &file.info).collect();
-    let Ok(plan) = plan(&geometry, base.position, &[], &infos, records.len(), false) else {
-        return Ok(None);
-    };
+    let page = store.flash_page();
+    let plan = plan(&geometry, page, base.position, &[], &infos, records.len(), false);
+    let Ok(plan) = plan else { return Ok(None) };
     // Linux rolls the new content of existing blocks forward, too, and must not try the rest.
     let kind = if content.needs_records { 0 } else { SYNDT };
     let flags = |_| LOGBGN | LOGEND | kind;

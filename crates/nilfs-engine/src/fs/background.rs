@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Filesystem;
 use crate::error::Result;
+use crate::host::atomic::Ordering;
 use crate::host::{Condvar, Instant, JoinHandle, Mutex, Rank, sleep, spawn};
 
 /// Changes in memory, in bytes, at which a checkpoint begins before its time: enough for large writes,
@@ -18,8 +19,17 @@ const SLOWEST_PAGE: Duration = Duration::from_micros(40);
 /// The commit interval of a volume that does not name one.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Bytes of names and attributes that no log has, at which they are written without being asked for: an
+/// fsync has to write all of them.
+const MOST_RECORDS: usize = 256 << 10;
+
+/// Bytes of them, at which a checkpoint takes them where nobody asks for durability.
+const MOST_UNWRITTEN: usize = 16 << 20;
+
 /// What the thread has waited for.
 enum Due {
+    /// Many names and attributes have changed.
+    Records,
     /// Changes are old or many.
     Checkpoint,
     /// Files without a name may have been closed.
@@ -41,6 +51,8 @@ struct Pending {
     since: Option<Instant>,
     /// Enough has changed that a checkpoint should not wait for its time.
     eager: bool,
+    /// Names and attributes should be written now.
+    records: bool,
     stop: bool,
 }
 
@@ -70,11 +82,21 @@ impl Wakeup {
         }
     }
 
+    /// Many names and attributes have changed.
+    fn write_records(&self) {
+        let mut state = self.state.lock();
+        if !state.records {
+            state.records = true;
+            self.condition.notify_all();
+        }
+    }
+
     /// A freeze has taken all changes.
     pub(super) fn frozen(&self) {
         let mut state = self.state.lock();
         state.since = None;
         state.eager = false;
+        state.records = false;
     }
 
     fn stop(&self) {
@@ -93,6 +115,9 @@ impl Wakeup {
             }
             if state.eager {
                 return Due::Checkpoint;
+            }
+            if std::mem::take(&mut state.records) {
+                return Due::Records;
             }
             let changed = state.since.map(|since| since + interval);
             let Some(due) = changed.or(look.then_some(deadline)) else {
@@ -168,6 +193,8 @@ impl Filesystem {
             let orphans = !self.table.lock().orphans.is_empty();
             match self.wakeup.wait(interval, orphans) {
                 Due::Stop => return,
+                Due::Records if self.write_records().is_ok() => continue,
+                Due::Records => {}
                 Due::Look if !self.table.lock().has_abandoned() => continue,
                 Due::Look | Due::Checkpoint => {}
             }
@@ -195,6 +222,13 @@ impl Filesystem {
         }
         let page = self.store.block_size().bytes64();
         if self.space.dirty_memory(page) >= EAGER_BYTES.min(self.options.dirty_limit / 4) {
+            self.wakeup.hurry();
+        }
+        let records = self.journal.lock().bytes();
+        if records > MOST_RECORDS && self.writes_records() && self.syncs.load(Ordering::Relaxed) > 0
+        {
+            self.wakeup.write_records();
+        } else if records > MOST_UNWRITTEN {
             self.wakeup.hurry();
         }
         if self.space.uncommitted_memory(page) > self.options.dirty_limit {

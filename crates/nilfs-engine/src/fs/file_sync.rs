@@ -79,6 +79,20 @@ impl Filesystem {
         )
     }
 
+    /// Whether an fsync of more than overwritten blocks is a log with records.
+    pub(super) fn writes_records(&self) -> bool {
+        self.options.order == Order::Relaxed && self.options.fsync == FsyncBy::Log
+    }
+
+    /// Writes the names and attributes that no log has, but does not make them durable.
+    pub(super) fn write_records(&self) -> Result<()> {
+        let mut log = self.writable_log()?;
+        if self.writes_records() && self.write_sync_log(&mut log, &[])? {
+            return Ok(());
+        }
+        self.commit_locked(&mut log, &MetadataChanges::default()).map(drop)
+    }
+
     /// Writes whatever the requests still need.
     fn write_files(&self, log: &mut SegmentWriter, requests: &[&SyncRequest]) -> Result<()> {
         // A commit that started after the request has everything that the caller has seen.

@@ -11,10 +11,16 @@ use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::roll_forward::NameRecord;
 
+/// Bytes that a record takes in a log: of a name, besides it, and of an inode.
+const NAME_BYTES: usize = 36;
+const INODE_BYTES: usize = 80;
+
 /// Changes that no log has.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     names: BTreeMap<(Ino, Vec<u8>), Name>,
+    /// Bytes of these names.
+    name_bytes: usize,
     inodes: BTreeSet<Ino>,
     contents: BTreeSet<Ino>,
 }
@@ -30,28 +36,32 @@ struct Name {
 impl Journal {
     /// A name that was not there leads to a file.
     pub(super) fn name_added(&mut self, dir: Ino, name: &[u8], target: (Ino, FileType)) {
-        let added = Name { new: true, target: Some(target) };
-        self.names
-            .entry((dir, name.to_vec()))
-            .and_modify(|known| known.target = Some(target))
-            .or_insert(added);
+        self.set_name(dir, name, Name { new: true, target: Some(target) });
     }
 
     /// A name leads to another file.
     pub(super) fn name_changed(&mut self, dir: Ino, name: &[u8], target: (Ino, FileType)) {
-        let changed = Name { new: false, target: Some(target) };
-        self.names
-            .entry((dir, name.to_vec()))
-            .and_modify(|known| known.target = Some(target))
-            .or_insert(changed);
+        self.set_name(dir, name, Name { new: false, target: Some(target) });
     }
 
     /// A name is gone.
     pub(super) fn name_removed(&mut self, dir: Ino, name: &[u8]) {
         match self.names.entry((dir, name.to_vec())) {
-            Entry::Occupied(known) if known.get().new => drop(known.remove()),
-            Entry::Occupied(mut known) => known.get_mut().target = None,
-            Entry::Vacant(unknown) => drop(unknown.insert(Name { new: false, target: None })),
+            Entry::Occupied(known) if known.get().new => {
+                known.remove();
+                self.name_bytes -= name.len();
+            }
+            _ => self.set_name(dir, name, Name { new: false, target: None }),
+        }
+    }
+
+    fn set_name(&mut self, dir: Ino, name: &[u8], now: Name) {
+        match self.names.entry((dir, name.to_vec())) {
+            Entry::Occupied(mut known) => known.get_mut().target = now.target,
+            Entry::Vacant(unknown) => {
+                unknown.insert(now);
+                self.name_bytes += name.len();
+            }
         }
     }
 
@@ -64,6 +74,11 @@ impl Journal {
     /// or has taken the place of another file.
     pub(super) fn needs_content(&mut self, ino: Ino) {
         self.contents.insert(ino);
+    }
+
+    /// Bytes that the records of all this take in a log, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.name_bytes + self.names.len() * NAME_BYTES + self.inodes.len() * INODE_BYTES
     }
 
     /// Inodes whose attributes have changed.

@@ -171,6 +171,7 @@ impl Filesystem {
         let volume = Volume::open(device)?;
         volume.superblock().refuse_unknown_features(true).map_err(Error::Feature)?;
         volume.store.set_cache_limit(options.block_cache());
+        volume.store.set_flash_page(options.flash_page);
         let view = volume.view(volume.found.cno)?;
         let sync_logs = recovery::sync_logs(&volume.store, &volume.found)?;
         let (barrier, discard) = (options.barrier, options.discard);

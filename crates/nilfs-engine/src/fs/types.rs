@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::{DeviceCode, FileType};
+use nilfs_ondisk::{ByteCount, Ino};
 
 use crate::cleaner::options::CleanerOptions;
 use crate::host::{Clock, SystemClock, Timestamp};
+use crate::store::FLASH_PAGE;
 
 /// What a sync of one file makes durable (mount option `order`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,6 +55,8 @@ pub struct MountOptions {
     pub cache_limit: u64,
     /// Time from a change to its checkpoint; the volume's own setting, or 5 s, if `None`.
     pub commit_interval: Option<Duration>,
+    /// What flash programs at once: a log of an fsync ends where it does.
+    pub flash_page: ByteCount,
     /// How the cleaner behaves.
     pub cleaner: CleanerOptions,
     /// The source of all timestamps.
@@ -72,6 +75,7 @@ impl PartialEq for MountOptions {
             dirty_limit,
             cache_limit,
             commit_interval,
+            flash_page,
             cleaner,
             clock,
         } = self;
@@ -83,6 +87,7 @@ impl PartialEq for MountOptions {
             && *dirty_limit == other.dirty_limit
             && *cache_limit == other.cache_limit
             && *commit_interval == other.commit_interval
+            && *flash_page == other.flash_page
             && *cleaner == other.cleaner
             && Arc::ptr_eq(clock, &other.clock)
     }
@@ -99,6 +104,7 @@ impl Default for MountOptions {
             dirty_limit: 256 << 20,
             cache_limit: 64 << 20,
             commit_interval: None,
+            flash_page: FLASH_PAGE,
             cleaner: CleanerOptions::default(),
             clock: Arc::new(SystemClock),
         }

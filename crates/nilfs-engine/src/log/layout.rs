@@ -4,17 +4,15 @@
 //! summary depends on what it describes, so the addresses of a log's blocks are known when the
 //! last of them is.
 //!
-//! Logs end where a page of flash does, as far as that costs little: the format has no gaps between
-//! logs, so the summary takes the rest. A page that two flushes write would be programmed twice,
-//! and a card would have to copy the allocation unit in which that happens.
+//! Logs end where a page of flash does: the format has no gaps between logs, so the summary takes the
+//! rest. A page that two flushes write would be programmed twice, and a card would have to copy the
+//! allocation unit in which that happens. A checkpoint does so only if it costs little, because
+//! another log may follow it before the next flush. A sync log is followed by a flush.
 
 use std::ops::Range;
 
 use nilfs_ondisk::summary::{FINFO_SIZE, FileInfo, Placement};
-use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
-
-/// Bytes that flash programs at once, on most cards, sticks and drives.
-const FLASH_PAGE: u64 = 16 << 10;
+use nilfs_ondisk::{BlockNr, ByteCount, Geometry, SegNum, Seq};
 
 /// Bytes of a log that may end with a super root. After more, it gets a log of its own: the next mount
 /// reads the newest log with a super root from end to end, for its checksum.
@@ -71,12 +69,14 @@ pub(crate) struct Plan {
 }
 
 /// Lays out `files`, and after them a super root if there is to be one, from `position` on.
+/// `flash_page` is what flash programs at once.
 /// `extra` are the segments after `position.next`. `records` are bytes after the items of a summary,
 /// for a log that is alone.
 ///
 /// If they do not suffice, returns the number of blocks (at least 1) for which there was no room.
 pub(crate) fn plan(
     geometry: &Geometry,
+    flash_page: ByteCount,
     position: LogPosition,
     extra: &[SegNum],
     files: &[&FileInfo],
@@ -85,7 +85,7 @@ pub(crate) fn plan(
 ) -> Result<Plan, u64> {
     let segment = geometry.segment_start(position.segment)..=geometry.segment_end(position.segment);
     assert!(segment.contains(&position.block), "the log is not in its segment: {position:?}");
-    let mut planner = Planner::new(geometry, position, extra, records);
+    let mut planner = Planner::new(geometry, flash_page, position, extra, records);
     // No reader looks for a log in the last block of a segment.
     if planner.room() < planner.summary_blocks().max(LEAST_ROOM) && records > 0 {
         return Err(1);
@@ -119,6 +119,8 @@ pub(crate) fn plan(
 
 struct Planner<'a> {
     geometry: &'a Geometry,
+    /// Blocks of a page of flash.
+    page_blocks: u64,
     /// After `position.next`, in the order in which they will be used.
     extra: std::slice::Iter<'a, SegNum>,
     position: LogPosition,
@@ -136,6 +138,7 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn new(
         geometry: &'a Geometry,
+        flash_page: ByteCount,
         position: LogPosition,
         extra: &'a [SegNum],
         records: usize,
@@ -143,6 +146,7 @@ impl<'a> Planner<'a> {
         let empty = Placement::new(geometry.block_size);
         Self {
             geometry,
+            page_blocks: (flash_page.0 / geometry.block_size.bytes64()).max(1),
             extra: extra.iter(),
             position,
             logs: Vec::new(),
@@ -239,13 +243,13 @@ impl<'a> Planner<'a> {
     }
 
     /// Blocks from the end of a log, and of what comes after it, to the end of the page of flash; none
-    /// if they would be more than half of what the log has.
+    /// if they would be more than half of what a checkpoint's log has.
     fn padding(&self, log: &PlannedLog, following: u64) -> u64 {
-        let page = (FLASH_PAGE / self.geometry.block_size.bytes64()).max(1);
         let end = log.end().0 + following;
-        let padding = end.next_multiple_of(page) - end;
+        let padding = end.next_multiple_of(self.page_blocks) - end;
         let fits = end + padding <= self.geometry.segment_end(log.segment).0;
-        if fits && padding * 2 <= end - log.start.0 { padding } else { 0 }
+        let worth_it = self.records > 0 || padding * 2 <= end - log.start.0;
+        if fits && worth_it { padding } else { 0 }
     }
 }
 

@@ -7,6 +7,7 @@ use nilfs_ondisk::{BlockSize, Cno, FileBlock, Ino, VBlockNr};
 use proptest::prelude::*;
 
 use super::*;
+use crate::store::FLASH_PAGE;
 
 const SEGMENT_BLOCKS: u32 = 32;
 const SEGMENTS: u64 = 64;
@@ -106,7 +107,7 @@ proptest! {
         // As a commit does it: as many segments as are found to be missing.
         let mut count = 0;
         let plan = loop {
-            match plan(&geometry, from, &all[..count], &infos, 0, super_root) {
+            match plan(&geometry, FLASH_PAGE, from, &all[..count], &infos, 0, super_root) {
                 Ok(plan) => break plan,
                 Err(left) => {
                     prop_assert!(left > 0);
@@ -128,7 +129,7 @@ fn a_log_ends_with_a_page_of_flash_where_that_costs_little() {
         let infos: Vec<&FileInfo> = files.iter().collect();
         let start = position(3, 0);
         assert_eq!(start.block.0 % 4, 0);
-        let plan = plan(&geometry, start, &[], &infos, 0, false).unwrap();
+        let plan = plan(&geometry, FLASH_PAGE, start, &[], &infos, 0, false).unwrap();
         plan.position.block.0 - start.block.0
     };
     assert_eq!(end(10), 12, "a summary, ten blocks, and one so that the page is full");
@@ -144,11 +145,11 @@ fn records_take_room_in_the_summary() {
     let all: Vec<&FileInfo> = files.iter().collect();
     for (files, records, blocks) in [(&all[..0], 900, 1), (&all[..0], 961, 2), (&all, 900, 5)] {
         let start = position(3, 0);
-        let plan = plan(&geometry, start, &[], files, records, false).unwrap();
+        let plan = plan(&geometry, FLASH_PAGE, start, &[], files, records, false).unwrap();
         let written = plan.position.block.0 - start.block.0;
-        assert!((blocks..=blocks + blocks / 2).contains(&written), "{written} for {blocks}");
+        assert_eq!(written, 16, "to the end of a page of flash, for {blocks}");
         let left = |left| position(3, u64::from(SEGMENT_BLOCKS) - left);
-        let fits = |at| super::plan(&geometry, at, &[], files, records, false).is_ok();
+        let fits = |at| super::plan(&geometry, FLASH_PAGE, at, &[], files, records, false).is_ok();
         assert!(fits(left(blocks.max(2))));
         assert!(!fits(left(blocks.max(2) - 1)), "no reader looks into the last block");
     }

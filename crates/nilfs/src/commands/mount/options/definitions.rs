@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 
 use nilfs_engine::{FsyncBy, OnError, Order};
-use nilfs_ondisk::Cno;
+use nilfs_ondisk::{ByteCount, Cno};
 
 use super::Options;
 use crate::definition::{self, Definition, flag, one_of, text};
@@ -105,6 +105,17 @@ pub const OPTIONS: &[MountOption] = &[
         "tell the device about segments that became free, or not; `nilfs trim` does it once",
     )
     .default("`nodiscard`"),
+    MountOption::new(
+        &[text("flash-page", "SIZE", |it, value| {
+            let bytes = size(value)?;
+            let sound = bytes.is_power_of_two() && (512..=1 << 20).contains(&bytes);
+            it.engine.flash_page = ByteCount(bytes);
+            if sound { Ok(()) } else { Err("expected a power of two from 512 to 1M".into()) }
+        })],
+        "what the device programs at once: the log of an fsync ends where it does, because what is \
+         programmed twice costs more than what is left empty",
+    )
+    .default("`16K`"),
     MountOption::new(
         &[text("dirty", "SIZE", |it, value| {
             it.engine.dirty_limit = size(value)?;
