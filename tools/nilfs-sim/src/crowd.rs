@@ -17,11 +17,12 @@ use rand::{Rng, SeedableRng};
 
 use crate::clock::ThreadClock;
 use crate::generate::{Generator, Profile};
-use crate::history::{Promise, Step, state_found};
+use crate::history::{Promise, Root, Step};
 use crate::medium::{Medium, medium};
 use crate::model::Model;
 use crate::name::{Name, Path};
 use crate::op::{Op, Target};
+use crate::oracle::Crash;
 use crate::outcome::{Outcome, Refusal, difference};
 use crate::past::Past;
 use crate::power::{Disk, Survivors};
@@ -168,7 +169,8 @@ pub fn farewell(settings: Settings, seed: u64, threads: u16, count: usize) -> Re
         let last = steps.len() - 1 - usize::from(refused);
         steps[last].promise = Promise::Everything;
         let found = again.below(name)?.tree()?;
-        state_found(&steps, end, &found).map_err(|what| format!("in {name}: {what}"))?;
+        let crash = Crash { steps: &steps, at: end, order: settings.mounting.order };
+        crash.state(&found).map_err(|what| format!("in {name}: {what}"))?;
     }
     Ok(())
 }
@@ -378,10 +380,11 @@ impl Life {
             {
                 return Err(format!("in {}, step {nth}, {op}: {what}", self.name));
             }
+            let order = settings.mounting.order;
             let step = Step {
                 began,
                 ended,
-                promise: Promise::of(&op, &found, &self.model, settings.mounting.order),
+                promise: Promise::of(&op, &found, &self.model, order, Root::Directory),
                 state: self.model.clone(),
                 past: Past::default(),
                 op: Some(op),
@@ -427,7 +430,8 @@ fn cut_in_retrospect(
         let root = Subject::mount(below, how)?;
         for (name, steps, _) in lives {
             let found = root.below(*name)?.tree()?;
-            state_found(steps, at, &found).map_err(|what| {
+            let crash = Crash { steps, at, order: how.order };
+            crash.state(&found).map_err(|what| {
                 format!("power cut at event {at} of {}, in {name}: {what}", events.len())
             })?;
         }

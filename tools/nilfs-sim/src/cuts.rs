@@ -1,27 +1,38 @@
-//! Cuts the power and looks what is left: a state that the file system really had, as new as was
-//! promised, on a volume that is whole and goes on working.
+//! Cuts the power and looks what is left: nothing but what the [`Crash`] rules allow, on a volume
+//! that is whole and goes on working, however often the power fails again while it recovers.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use nilfs_device::{Device, MemoryDevice};
+use nilfs_device::{Device, Event, MemoryDevice};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::clock::ThreadClock;
 use crate::generate::Profile;
-use crate::history::{History, past_found, state_found};
+use crate::history::History;
 use crate::medium::{Medium, medium};
 use crate::model::Model;
+use crate::oracle::Crash;
 use crate::past::Past;
 use crate::power::{Disk, Survivors};
 use crate::subject::{ReadOnlySubject, Subject};
 use crate::tree::Tree;
 use crate::world::{Settings, World};
 
-/// How many times the power fails again while the volume is being mounted.
-const SECOND_CUTS: usize = 2;
+/// How many times in a row the power fails again while the volume is being mounted, in each of the
+/// ways that are tried.
+const CUTS_OF_RECOVERY: [usize; 2] = [1, 2];
+
+/// When the power fails in a life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// At the end, so that each life is as long as it can be.
+    End,
+    /// At any time, also while the volume recovers at the beginning.
+    Any,
+}
 
 /// How volumes are treated whose power is cut.
 #[derive(Debug, Clone, Copy)]
@@ -93,29 +104,53 @@ impl Cuts {
         Ok(())
     }
 
-    /// Cuts the power of a volume with this content again and again, each time after a few
-    /// operations and before the unmount that would have followed.
+    /// Cuts the power of a volume with this history `times` times in a row: each time it recovers and
+    /// lives on for a few operations.
     ///
     /// # Errors
     /// As [`Cuts::everywhere`].
-    pub fn again_and_again(&self, history: &History, times: u64, seed: u64) -> Result<(), String> {
+    pub fn in_a_row(
+        &self,
+        history: &History,
+        times: u64,
+        moment: Moment,
+        seed: u64,
+    ) -> Result<(), String> {
+        let mut random = StdRng::seed_from_u64(seed);
         let mut history = history.clone();
-        for nth in 0..times {
+        for nth in 1..=times {
+            let at = match moment {
+                Moment::End => history.events.len(),
+                Moment::Any => random.random_range(0..=history.events.len()),
+            };
             let mut disk = Disk::new(std::mem::take(&mut history.start));
-            history.events.iter().for_each(|event| disk.play(event));
-            let content = disk.after_cut(Survivors::Random(seed ^ nth));
-            let found = look_without_writing(&content)?;
-            let cut = history.events.len();
-            let state = state_found(&history.steps, cut, &found)?;
-            let past = past_found(&history.steps, cut, &content)?;
-            let in_words = |what: String| format!("after power cut number {}: {what}", nth + 1);
+            history.events[..at].iter().for_each(|event| disk.play(event));
+            let content = disk.after_cut(Survivors::Random(random.random()));
+            let in_words = |what: String| format!("power cut number {nth}, at event {at}: {what}");
+            let judged = self.judge(&history, at, &content).map_err(in_words)?;
+            let (_, state, past) = judged;
             let mut world = World::on(self.settings, content, (state, past)).map_err(in_words)?;
             world
-                .live(seed ^ nth, Profile::SYNCS, self.ops_afterwards)
+                .live(random.random(), Profile::SYNCS, self.ops_afterwards)
                 .map_err(|failure| in_words(failure.to_string()))?;
             history = world.history().clone();
         }
         Ok(())
+    }
+
+    /// What a read-only mount shows after a cut, if it may show that, and the state and the past that
+    /// it is an image of.
+    fn judge(
+        &self,
+        history: &History,
+        at: usize,
+        content: &[u8],
+    ) -> Result<(Tree, Model, Past), String> {
+        let order = self.settings.mounting.order;
+        let crash = Crash { steps: &history.steps, at, order };
+        let found = look_without_writing(content)?;
+        let state = crash.state(&found)?;
+        Ok((found, state, crash.past(content)?))
     }
 
     /// Judges what `survivors` of a cut when `at` events had happened have left.
@@ -140,9 +175,7 @@ impl Cuts {
         seed: u64,
     ) -> Result<(), String> {
         ThreadClock::set(ThreadClock::at_step(history.steps.len() as u64));
-        let found = look_without_writing(&content)?;
-        let state = state_found(&history.steps, at, &found)?;
-        let past = past_found(&history.steps, at, &content)?;
+        let (found, state, past) = self.judge(history, at, &content)?;
         fail_again(self.settings, &content, &found, seed)?;
         self.go_on(content, (state, past), seed)
     }
@@ -170,30 +203,45 @@ fn look_without_writing(content: &[u8]) -> Result<Tree, String> {
     Ok(tree)
 }
 
-/// Cuts the power once more in the middle of the mount that recovers: nothing more may be lost.
+/// Cuts the power again in the middle of the mount that recovers, and in that of the next one: each
+/// mount must show the same.
 fn fail_again(settings: Settings, content: &[u8], found: &Tree, seed: u64) -> Result<(), String> {
-    let device = Arc::new(medium(content.to_vec()));
-    let below: Arc<dyn Device> = Arc::<Medium>::clone(&device);
-    let how = settings.mounting;
-    drop(Subject::mount(below, how)?);
-    let events = device.take_events();
     let mut random = StdRng::seed_from_u64(seed);
-    for _ in 0..SECOND_CUTS {
-        let at = random.random_range(0..=events.len());
-        let mut disk = Disk::new(content.to_vec());
-        events[..at].iter().for_each(|event| disk.play(event));
-        let survivors = Survivors::Random(random.random());
-        let again = look_without_writing(&disk.after_cut(survivors));
-        let what = match again {
-            Ok(tree) => found.difference(&tree),
-            Err(what) => Some(what),
-        };
-        if let Some(what) = what {
-            return Err(format!(
-                "second cut at event {at} of {} of the mount, {survivors:?}: {what}",
-                events.len()
-            ));
+    let (_, first) = recover(settings, content)?;
+    for cuts in CUTS_OF_RECOVERY {
+        let (mut content, mut events) = (content.to_vec(), first.clone());
+        for nth in 1..=cuts {
+            let at = random.random_range(0..=events.len());
+            let survivors = Survivors::Random(random.random());
+            let in_words = |what: String| {
+                let count = events.len();
+                format!(
+                    "cut number {nth} of recovery, at event {at} of {count}, {survivors:?}: {what}"
+                )
+            };
+            let mut disk = Disk::new(content);
+            events[..at].iter().for_each(|event| disk.play(event));
+            content = disk.after_cut(survivors);
+            same(found, &look_without_writing(&content).map_err(in_words)?).map_err(in_words)?;
+            let (shown, further) = recover(settings, &content).map_err(in_words)?;
+            same(found, &shown).map_err(in_words)?;
+            events = further;
         }
     }
     Ok(())
+}
+
+/// Mounts a volume to be written. Returns what it shows, and what that has done to the device.
+fn recover(settings: Settings, content: &[u8]) -> Result<(Tree, Vec<Event>), String> {
+    let device = Arc::new(medium(content.to_vec()));
+    let below: Arc<dyn Device> = Arc::<Medium>::clone(&device);
+    let shown = Subject::mount(below, settings.mounting)?.tree()?;
+    Ok((shown, device.take_events()))
+}
+
+fn same(expected: &Tree, found: &Tree) -> Result<(), String> {
+    match expected.difference(found) {
+        Some(what) => Err(what),
+        None => Ok(()),
+    }
 }

@@ -6,14 +6,14 @@
 //!                        └→ Subject ──→ Outcome ┴→ equal?      World: one life
 //!                              │ engine
 //!                              └→ Medium ─────────→ Event… → History
-//!                                                      └→ Disk::after_cut → mount → is it a
-//!                                                         state of the History?       cuts
+//!                                                      └→ Disk::after_cut → mount → Oracle: may
+//!                                                         this History leave that?    Cuts
 //! ```
 //!
 //! One seed stands for one world, so a failure is replayed by its seed; what fails is made short by
 //! leaving operations out before it is shown. With threads that is so where the seed decides how they
 //! interleave, too: `interleaving`, with the feature `shuttle`. Only [`subject`] and [`past`] call
-//! the engine; the [`model`] knows nothing of it.
+//! the engine; the [`model`] knows nothing of it, and the [`oracle`] only how it is mounted.
 
 pub mod clock;
 pub mod crowd;
@@ -26,6 +26,7 @@ pub mod medium;
 pub mod model;
 pub mod name;
 pub mod op;
+pub mod oracle;
 pub mod outcome;
 pub mod past;
 pub mod power;

@@ -39,7 +39,8 @@ pub struct Model {
 }
 
 impl Model {
-    const ROOT: NodeId = NodeId(0);
+    /// The root's number.
+    pub const ROOT: NodeId = NodeId(0);
 
     /// A file system that has nothing but its root, with the attributes given.
     #[must_use]
@@ -160,29 +161,6 @@ impl Model {
         self.nodes.len() as u64
     }
 
-    /// Whether a file is the same here as in `other`, or nobody could tell, because it has no
-    /// name in either.
-    #[must_use]
-    pub fn has_same(&self, id: NodeId, other: &Self) -> bool {
-        let named = |model: &Self| model.node(id).is_some_and(|node| node.nlink > 0);
-        match (named(self), named(other)) {
-            (true, true) => self.nodes.get(&id) == other.nodes.get(&id),
-            (mine, others) => mine == others,
-        }
-    }
-
-    /// All paths that lead to a file.
-    #[must_use]
-    pub fn paths_of(&self, wanted: NodeId) -> Vec<Path> {
-        let mut paths = Vec::new();
-        self.visit(Self::ROOT, &Path::root(), &mut |path, id, _| {
-            if id == wanted {
-                paths.push(path.clone());
-            }
-        });
-        paths
-    }
-
     /// The handles that are open.
     #[must_use]
     pub fn handles(&self) -> Vec<Handle> {
@@ -205,30 +183,29 @@ impl Model {
         let root = &self.nodes[&Self::ROOT];
         let mut names = vec![(Vec::new(), Self::ROOT.0, root.facts(), Content::None)];
         self.visit(Self::ROOT, &Path::root(), &mut |path, id, node| {
-            let parts: Vec<_> = path.0.iter().map(|name| name.bytes()).collect();
-            let content = match &node.body {
-                Body::File(file) => Content::Blocks(file.blocks().clone()),
-                Body::Symlink(text) => Content::Text(text.clone()),
-                Body::Directory { .. } | Body::Special(_) => Content::None,
-            };
-            names.push((parts.join(&b'/'), id.0, node.facts(), content));
+            names.push((path.bytes(), id.0, node.facts(), node.content()));
         });
         Tree::new(names)
     }
 
-    /// This file system with the content of one file taken from `other`, which is what replaying
-    /// a data-sync log does to a checkpoint. `None` if that could not have been logged: the file
-    /// is missing on either side or differs in size or in which blocks exist.
+    /// All regular files that have a name, each with the first path, in order, that leads to it.
     #[must_use]
-    pub fn with_data_of(&self, id: NodeId, other: &Node) -> Option<Self> {
-        let mine = self.nodes.get(&id)?.file().ok()?;
-        let data = other.file().ok()?;
-        if mine.size() != data.size() || !mine.blocks().keys().eq(data.blocks().keys()) {
-            return None;
-        }
-        let mut changed = self.clone();
-        changed.change(id).body = Body::File(data.clone());
-        Some(changed)
+    pub fn regular_files(&self) -> BTreeMap<NodeId, Vec<u8>> {
+        let mut files: BTreeMap<NodeId, Vec<u8>> = BTreeMap::new();
+        self.visit(Self::ROOT, &Path::root(), &mut |path, id, node| {
+            if node.kind == FileType::Regular {
+                let (path, first) = (path.bytes(), files.entry(id));
+                first.and_modify(|first| *first = path.clone().min(first.clone())).or_insert(path);
+            }
+        });
+        files
+    }
+
+    /// Gives a regular file the size and the blocks of `other`, and the times of `facts`.
+    pub fn set_content(&mut self, id: NodeId, other: &Node, facts: &Facts) {
+        let node = self.change(id);
+        node.body.clone_from(&other.body);
+        (node.mtime, node.ctime) = (facts.mtime, facts.ctime);
     }
 
     fn visit(&self, directory: NodeId, path: &Path, each: &mut dyn FnMut(&Path, NodeId, &Node)) {

@@ -70,6 +70,13 @@ impl Path {
         Self(names)
     }
 
+    /// The names as they lie in directories, separated by `/`; empty for the root.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let names: Vec<_> = self.0.iter().map(|name| name.bytes()).collect();
+        names.join(&b'/')
+    }
+
     /// The directory that holds the last name, and that name; `None` for the root.
     #[must_use]
     pub fn split(&self) -> Option<(&[Name], Name)> {

@@ -86,8 +86,16 @@ impl File {
                 shown(&self.first_path)
             ));
         }
-        match (&self.content, &found.content) {
-            (Content::Blocks(want), Content::Blocks(have)) => difference_of_blocks(want, have),
+        self.content.difference(&found.content)
+    }
+}
+
+impl Content {
+    /// Says where `found` differs from this content first, or `None` if it does not.
+    #[must_use]
+    pub fn difference(&self, found: &Self) -> Option<String> {
+        match (self, found) {
+            (Self::Blocks(want), Self::Blocks(have)) => difference_of_blocks(want, have),
             (want, have) if want == have => None,
             (want, have) => Some(format!("content {have:?}, expected {want:?}")),
         }

@@ -9,7 +9,7 @@ use nilfs_engine::Usage;
 
 use crate::clock::{EPOCH, ThreadClock};
 use crate::generate::{Generator, LARGEST, Profile};
-use crate::history::{History, Promise, Step};
+use crate::history::{History, Promise, Root, Step};
 use crate::medium::{Medium, medium};
 use crate::model::Model;
 use crate::op::Op;
@@ -190,7 +190,8 @@ impl World {
             let judged = self.judge_given_up(op, content, now.seconds as u64);
             judged.map_err(|what| format!("step {nth}, {op}: {what}"))?;
         }
-        let promise = Promise::of(op, &found, &self.model, self.settings.mounting.order);
+        let order = self.settings.mounting.order;
+        let promise = Promise::of(op, &found, &self.model, order, Root::Volume);
         self.record(began, promise, Some(op.clone()));
         let look = match op {
             Op::Remount => self.look().and_then(|()| self.count_inodes()),

@@ -8,10 +8,11 @@ use nilfs_device::{Device, Faults, FaultyDevice, MemoryDevice};
 use nilfs_engine::Order;
 use nilfs_sim::clock::ThreadClock;
 use nilfs_sim::generate::{Generator, Profile};
-use nilfs_sim::history::{Promise, Step, state_found};
+use nilfs_sim::history::{Promise, Root, Step};
 use nilfs_sim::model::Model;
 use nilfs_sim::name::Path;
 use nilfs_sim::op::{Op, Target};
+use nilfs_sim::oracle::Crash;
 use nilfs_sim::outcome::{Outcome, Refusal, difference};
 use nilfs_sim::past::Past;
 use nilfs_sim::seeds::for_each_seed;
@@ -46,16 +47,16 @@ impl Life {
             generator: Generator::new(seed, profile),
             steps: Vec::new(),
         };
-        life.record(Promise::Everything, true);
+        life.record(Promise::Everything, None, true);
         life
     }
 
     /// Takes note of an operation, at the time 0. One that failed has not ended: what it wanted
     /// may have happened.
-    fn record(&mut self, promise: Promise, done: bool) {
+    fn record(&mut self, promise: Promise, op: Option<&Op>, done: bool) {
         let ended = if done { 0 } else { usize::MAX };
         let (state, past) = (self.model.clone(), Past::default());
-        self.steps.push(Step { began: 0, ended, promise, state, past, op: None });
+        self.steps.push(Step { began: 0, ended, promise, state, past, op: op.cloned() });
     }
 
     /// Does a random operation; what the engine answered, and what it should have.
@@ -71,15 +72,19 @@ impl Life {
         ThreadClock::set(now);
         let found = self.subject.apply(op);
         if matches!(found, Outcome::Refused(Refusal::Device(_) | Refusal::ReadOnly)) {
-            let wanted = Promise::of(op, &Outcome::Done, &self.model, Order::Relaxed);
-            self.record(wanted, false);
+            let wanted = self.promise_of(op, &Outcome::Done);
+            self.record(wanted, Some(op), false);
             return (found, None);
         }
         let expected = self.model.apply(op, now);
         let wrong = difference(&expected, &found).map(|what| format!("{op}: {what}"));
-        let promise = Promise::of(op, &found, &self.model, Order::Relaxed);
-        self.record(promise, true);
+        let promise = self.promise_of(op, &found);
+        self.record(promise, Some(op), true);
         (found, wrong)
+    }
+
+    fn promise_of(&self, op: &Op, outcome: &Outcome) -> Promise {
+        Promise::of(op, outcome, &self.model, Order::Relaxed, Root::Volume)
     }
 
     fn healthy(&mut self, count: usize) {
@@ -130,7 +135,8 @@ fn a_device_that_cannot_write_makes_the_volume_read_only() {
         faults.flushes.store(false, Ordering::Relaxed);
         let again = mount(&device);
         let found = again.tree().unwrap_or_else(|what| panic!("{what}"));
-        state_found(&steps, 1, &found).unwrap_or_else(|what| panic!("{what}"));
+        let crash = Crash { steps: &steps, at: 1, order: Order::Relaxed };
+        crash.state(&found).unwrap_or_else(|what| panic!("{what}"));
         again.unmount().unwrap_or_else(|what| panic!("{what}"));
         // The superblock remembers that there were errors; all else must be in order.
         let report = nilfs_check::check(&*device, &nilfs_check::Options::default());

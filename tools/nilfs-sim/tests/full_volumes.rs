@@ -2,7 +2,7 @@
 //! committed, and reading, deleting, unmounting and mounting go on, also after a power cut.
 
 use nilfs_ondisk::inode::{DeviceCode, FileType};
-use nilfs_sim::cuts::Cuts;
+use nilfs_sim::cuts::{Cuts, Moment};
 use nilfs_sim::generate::Profile;
 use nilfs_sim::name::{Name, Path};
 use nilfs_sim::op::{Op, Target};
@@ -50,7 +50,8 @@ fn fill(settings: Settings, seed: u64) -> Result<World, Failure> {
 }
 
 fn end(settings: Settings, seed: u64, world: World) -> Result<(), String> {
-    Cuts { settings, ops_afterwards: 3 }.again_and_again(world.history(), CUTS_IN_A_ROW, seed)?;
+    let cuts = Cuts { settings, ops_afterwards: 3 };
+    cuts.in_a_row(world.history(), CUTS_IN_A_ROW, Moment::End, seed)?;
     let history = world.end()?;
     Cuts { settings, ops_afterwards: 20 }.somewhere(&history, CUTS, seed)
 }

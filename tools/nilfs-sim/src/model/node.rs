@@ -8,6 +8,7 @@ use nilfs_ondisk::inode::{DeviceCode, FileType};
 use super::{FileBody, NodeId};
 use crate::name::Name;
 use crate::outcome::{Facts, Refusal};
+use crate::tree::Content;
 
 /// Nothing about the file can change.
 pub(super) const IMMUTABLE: u32 = 0x10;
@@ -95,6 +96,16 @@ impl Node {
             mtime: self.mtime,
             ctime: self.ctime,
             flags: self.flags,
+        }
+    }
+
+    /// What is in it, as a picture of a tree shows it.
+    #[must_use]
+    pub fn content(&self) -> Content {
+        match &self.body {
+            Body::File(file) => Content::Blocks(file.blocks().clone()),
+            Body::Symlink(text) => Content::Text(text.clone()),
+            Body::Directory { .. } | Body::Special(_) => Content::None,
         }
     }
 
