@@ -168,6 +168,8 @@ pub enum Op {
 pub struct Listed {
     /// Its number.
     pub cno: Cno,
+    /// When it was made, in seconds.
+    pub time: u64,
     /// Whether it is a snapshot.
     pub snapshot: bool,
 }

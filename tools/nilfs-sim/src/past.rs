@@ -102,6 +102,26 @@ impl Past {
         self.newest = newest;
     }
 
+    /// A recovery has made the checkpoints of `listed` that are new, and they show `state`. Their time
+    /// may be that of what was recovered.
+    ///
+    /// # Errors
+    /// One of them has a time outside of the life before.
+    pub fn recovered(&mut self, listed: &[Listed], state: &Model, now: u64) -> Result<(), String> {
+        let before = self.newest;
+        for it in listed.iter().filter(|it| it.cno > before) {
+            let last = self.last_time();
+            if !(last..=now).contains(&it.time) {
+                return Err(format!(
+                    "checkpoint {}, of a recovery, is of {} s, expected {last} to {now}",
+                    it.cno, it.time
+                ));
+            }
+            self.add(it.cno, &[state], it.time, true);
+        }
+        Ok(())
+    }
+
     /// The cleaner may have been at work, protecting what is younger than `protection` seconds.
     pub fn cleaned(&mut self, now: u64, protection: u64) {
         let limit = now.saturating_sub(protection);
@@ -230,7 +250,7 @@ impl Past {
             let known = [after, before].map(|past| past.checkpoints.get(&it.cno));
             let fits = |known: &&Checkpoint| known.snapshot == it.snapshot;
             let Some(known) = known.into_iter().flatten().find(fits) else {
-                let Listed { cno, snapshot } = it;
+                let Listed { cno, snapshot, .. } = it;
                 return Err(format!(
                     "checkpoint {cno} (a snapshot: {snapshot}) should not be there"
                 ));

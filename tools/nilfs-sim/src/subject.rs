@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use nilfs_device::Device;
 use nilfs_engine::{
-    Amount, Attr, Background, CleanerOptions, Entry, Error, Filesystem, InodeRef, ManualRun,
-    MountOptions, NewInode, Order, Policy, Result, Seek, Usage, Volume,
+    Amount, Attr, Background, CheckpointInfo, CleanerOptions, Entry, Error, Filesystem, InodeRef,
+    ManualRun, MountOptions, NewInode, Order, Policy, Result, Seek, Usage, Volume,
 };
 use nilfs_ondisk::Cno;
 use nilfs_ondisk::inode::FileType;
@@ -448,7 +448,9 @@ pub fn list(device: &Arc<dyn Device>) -> Result<Vec<Listed>, String> {
 
 fn list_checkpoints(device: &Arc<dyn Device>) -> Result<Vec<Listed>> {
     let found = Volume::open(Arc::clone(device))?.checkpoints(Cno::MIN, usize::MAX)?;
-    Ok(found.iter().map(|it| Listed { cno: it.cno, snapshot: it.snapshot }).collect())
+    let listed =
+        |it: &CheckpointInfo| Listed { cno: it.cno, time: it.created, snapshot: it.snapshot };
+    Ok(found.iter().map(listed).collect())
 }
 
 /// Cleans all there is to clean, and protects what is younger than this many seconds.

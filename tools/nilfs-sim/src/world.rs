@@ -101,8 +101,7 @@ impl World {
         let now = ThreadClock::at_step(first);
         ThreadClock::set(now);
         let subject = mount(&device, settings)?;
-        // A recovery makes one.
-        past.add(subject.newest(), &[&model], now.seconds as u64, true);
+        past.recovered(&subject.checkpoints()?, &model, now.seconds as u64)?;
         let mut world = Self {
             settings,
             device,
