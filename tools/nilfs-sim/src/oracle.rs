@@ -92,8 +92,9 @@ impl Crash<'_> {
     /// # Errors
     /// See [`Past::after_cut`].
     pub fn past(&self, content: &[u8]) -> Result<Past, String> {
-        let past = |step: usize| &self.steps[step].past;
-        Past::after_cut(past(self.ended()), past(self.newest()), content)
+        let (ended, newest) = (&self.steps[self.ended()], &self.steps[self.newest()]);
+        let states = [&ended.state, &newest.state];
+        Past::after_cut(&ended.past, &newest.past, states, content)
     }
 
     /// The last step that had ended.

@@ -87,10 +87,7 @@ impl Past {
     /// shows: the cleaner's own checkpoints need not have what is not yet committed. `exact`: the
     /// newest shows the last of the states.
     pub fn add(&mut self, newest: Cno, states: &[&Model], time: u64, exact: bool) {
-        let last = self.checkpoints.last_key_value().map(|(_, known)| known);
-        let mut possible: Vec<Model> = last.map_or(Vec::new(), |known| known.states.to_vec());
-        possible.extend(states.iter().copied().cloned());
-        let possible = Arc::new(possible);
+        let possible = self.states_of_next(states);
         for cno in self.newest.0 + 1..=newest.0 {
             let mut states = Arc::clone(&possible);
             if exact && cno == newest.0 {
@@ -100,6 +97,14 @@ impl Past {
             self.checkpoints.insert(Cno(cno), known);
         }
         self.newest = newest;
+    }
+
+    /// What the next checkpoint may show, when the volume has one of `states`.
+    fn states_of_next(&self, states: &[&Model]) -> Arc<Vec<Model>> {
+        let last = self.checkpoints.last_key_value().map(|(_, known)| known);
+        let mut possible: Vec<Model> = last.map_or(Vec::new(), |known| known.states.to_vec());
+        possible.extend(states.iter().copied().cloned());
+        Arc::new(possible)
     }
 
     /// A recovery has made the checkpoints of `listed` that are new, and they show `state`. Their time
@@ -237,25 +242,38 @@ impl Past {
     }
 
     /// The past that a power cut has left on a volume with `content`, which came between `before`,
-    /// the past that was promised, and `after`, what was under way.
+    /// the past that was promised, and `after`, what was under way; then it had one of `states`.
     ///
     /// # Errors
     /// A checkpoint that is missing, should not be there, or shows something else.
-    pub fn after_cut(before: &Self, after: &Self, content: &[u8]) -> Result<Self, String> {
+    pub fn after_cut(
+        before: &Self,
+        after: &Self,
+        states: [&Model; 2],
+        content: &[u8],
+    ) -> Result<Self, String> {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(content.to_vec()));
         let listed = list(&device)?;
         let newest = listed.last().map_or(Cno(0), |it| it.cno);
         let mut left = Self { newest, checkpoints: BTreeMap::new() };
+        let between = before.newest.plus(1)..after.newest;
         for it in &listed {
-            let known = [after, before].map(|past| past.checkpoints.get(&it.cno));
-            let fits = |known: &&Checkpoint| known.snapshot == it.snapshot;
-            let Some(known) = known.into_iter().flatten().find(fits) else {
+            let known = [after, before].map(|past| past.checkpoints.get(&it.cno).cloned());
+            // What was under way may have made it and then given it up again.
+            let passing = between.contains(&it.cno).then(|| Checkpoint {
+                states: before.states_of_next(&states),
+                time: it.time,
+                snapshot: false,
+                given_up: true,
+            });
+            let fits = |known: &Checkpoint| known.snapshot == it.snapshot;
+            let Some(known) = known.into_iter().chain([passing]).flatten().find(fits) else {
                 let Listed { cno, snapshot, .. } = it;
                 return Err(format!(
                     "checkpoint {cno} (a snapshot: {snapshot}) should not be there"
                 ));
             };
-            left.checkpoints.insert(it.cno, known.clone());
+            left.checkpoints.insert(it.cno, known);
         }
         let is_gone = |cno: &Cno| *cno <= newest && !left.checkpoints.contains_key(cno);
         let wanted = |(cno, known): &(&Cno, &Checkpoint)| {
