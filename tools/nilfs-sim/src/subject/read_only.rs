@@ -18,6 +18,7 @@ use crate::tree::Tree;
 pub struct ReadOnlySubject {
     volume: Arc<ReadOnlyVolume>,
     root: Ino,
+    settled: bool,
 }
 
 impl ReadOnlySubject {
@@ -31,7 +32,8 @@ impl ReadOnlySubject {
         let options = ReadOnlyOptions { checkpoint, clock, ..ReadOnlyOptions::default() };
         let mounted = guarded(|| ReadOnlyVolume::mount(taking_time(device), options));
         let volume = Arc::new(mounted.map_err(|error| format!("mount: {error}"))?);
-        Ok(Self { volume, root: Ino::ROOT })
+        // What was synced after a checkpoint is not laid out yet.
+        Ok(Self { volume, root: Ino::ROOT, settled: checkpoint.is_some() })
     }
 
     /// The same with the directory `name` as its root.
@@ -41,7 +43,7 @@ impl ReadOnlySubject {
     pub fn below(&self, name: Name) -> Result<Self, String> {
         let found = guarded(|| Files::lookup(&*self.volume, self.root, &name.bytes()));
         let found = found.map_err(|error| format!("look up {name}: {error}"))?;
-        Ok(Self { volume: Arc::clone(&self.volume), root: found.ino })
+        Ok(Self { volume: Arc::clone(&self.volume), root: found.ino, settled: self.settled })
     }
 
     /// What is known of the root.
@@ -58,6 +60,6 @@ impl ReadOnlySubject {
     /// # Errors
     /// What the engine said, or where it contradicts itself, in words.
     pub fn tree(&self) -> Result<Tree, String> {
-        Look { files: &*self.volume, root: self.root, settled: true }.tree()
+        Look { files: &*self.volume, root: self.root, settled: self.settled }.tree()
     }
 }
