@@ -32,7 +32,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 
 pub(crate) use self::metadata_changes::{FilledSegment, MetadataChanges, MetadataOutcome};
 pub(crate) use self::moved::{MovedBlock, MovedLogs, OffChain, SegmentHead, build_moved};
-pub(crate) use self::sync_log::{SyncContent, SyncedFile, build_sync_log};
+pub(crate) use self::sync_log::{SyncContent, SyncedFile, build_ahead, build_sync_log};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::bmap::edit::{PROVISIONAL_DATA, Rewritten, Update, rewrite};
 use crate::bmap::{Pointers, Source};
@@ -61,6 +61,8 @@ pub(crate) struct Base {
     pub(crate) last_log: BlockNr,
     /// Number of clean segments.
     pub(crate) clean_segments: u64,
+    /// Segments that the log has left since the checkpoint, which does not know that they are in use.
+    pub(crate) left: Vec<SegNum>,
     /// Changes that the next checkpoint has to contain: numbers that sync logs have taken.
     pub(crate) dat_edit: DatEdit,
     /// Likewise: segments that recovery has taken or freed.
@@ -561,6 +563,7 @@ impl LaidOut {
             position,
             last_log,
             clean_segments: self.sufile.clean_segments(source)?,
+            left: Vec::new(),
             sufile_edit: sufile,
         };
         let effects = Effects {

@@ -14,6 +14,7 @@ use crate::log::sealed::SealedLog;
 use crate::log::segment_writer::{SegmentWriter, Stamp};
 use crate::mkfs::{Parameters, format};
 use crate::overlay::{FrozenInode, Overlay, Page};
+use crate::recovery::RollForward;
 use crate::{Filesystem, InodeRef, MountOptions, NewInode, Volume};
 
 pub(crate) const BLOCK: usize = 1024;
@@ -81,7 +82,14 @@ pub(crate) fn open<D: Device + 'static>(device: &Arc<D>) -> Volume {
 
 /// The owner of the log of a volume without data-sync logs.
 pub(crate) fn writer(volume: &Volume) -> SegmentWriter {
-    SegmentWriter::open(volume, &volume.view(volume.found.cno).unwrap(), &[], true, false).unwrap()
+    SegmentWriter::open(
+        volume,
+        &volume.view(volume.found.cno).unwrap(),
+        &RollForward::default(),
+        true,
+        false,
+    )
+    .unwrap()
 }
 
 /// A block full of one byte.

@@ -1,6 +1,7 @@
 //! Finding the newest checkpoint of a volume, and the sync logs that fsync has written after it
 //! (docs/format.md §16). Nothing is written here, and what they mean for files is said elsewhere.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nilfs_device::Device;
@@ -27,10 +28,8 @@ pub(crate) struct LogScan {
     pub(crate) last_valid: ChainedLog,
     /// Whether the volume was closed cleanly and its newest log is whole.
     pub(crate) clean: bool,
-    /// First and last log of what may have to be rolled forward.
+    /// The log after `newest`, and the last one that could complete something to be rolled forward.
     replay: Option<(ChainedLog, ChainedLog)>,
-    /// Segments that the scan went through after `newest`, `newest`'s own included.
-    passed: Vec<SegNum>,
 }
 
 impl LogScan {
@@ -41,15 +40,6 @@ impl LogScan {
             Some((_, last)) if salvaged => last,
             _ => self.newest,
         }
-    }
-
-    /// The segments whose logs a recovery needs, if it has `salvaged` something, until a superblock
-    /// names a newer checkpoint. The scan has to come through them again after another crash.
-    pub(crate) fn needed(&self, salvaged: bool) -> impl Iterator<Item = SegNum> {
-        let last = self.last_needed(salvaged).segment;
-        let end = self.passed.iter().position(|segment| *segment == last);
-        let count = end.filter(|_| salvaged).map_or(0, |end| end + 1);
-        self.passed[..count].iter().copied()
     }
 }
 
@@ -97,8 +87,7 @@ fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<LogScan> {
             )));
         }
     };
-    let (replay, passed) = (None, Vec::new());
-    let mut found = LogScan { newest, cno: start.cno, last_valid: newest, clean, replay, passed };
+    let mut found = LogScan { newest, cno: start.cno, last_valid: newest, clean, replay: None };
     if clean {
         return Ok(found);
     }
@@ -108,30 +97,30 @@ fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<LogScan> {
         if log.header.has(SR) {
             (found.newest, found.cno) = (log, found.cno.plus(1));
             (first, last) = (None, None);
-            chain.forget_left();
             continue;
         }
-        if log.header.has(LOGBGN) {
-            first = first.or(Some(log));
-        }
+        first = first.or(Some(log));
         if log.header.has(LOGEND) {
             last = Some(log);
         }
     }
     found.replay = first.zip(last);
-    found.passed = chain.left().to_vec();
     Ok(found)
 }
 
-/// What an fsync has made durable after the newest checkpoint: one log of ours, or one of those into
-/// which Linux divides what is too much for a segment.
+/// What fsyncs have made durable after the newest checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct RollForward {
+    /// In the order in which they were written.
+    pub(crate) logs: Vec<SyncLog>,
+    /// How far segments are filled with them, and with what they refer to: the block after the last log,
+    /// and when that was written (s).
+    pub(crate) filled: BTreeMap<SegNum, (BlockNr, u64)>,
+}
+
+/// One log of ours, or one of those into which Linux divides what is too much for a segment.
 #[derive(Debug)]
 pub(crate) struct SyncLog {
-    pub(crate) segment: SegNum,
-    /// The block after the log.
-    pub(crate) end: BlockNr,
-    /// When it was written (s).
-    pub(crate) created: u64,
     /// What has changed besides blocks. Linux writes none.
     pub(crate) records: Option<Records>,
     /// The blocks of files.
@@ -146,22 +135,23 @@ pub(crate) struct LoggedBlock {
     pub(crate) placed: Placed,
 }
 
-/// The complete sync logs after the newest checkpoint, in the order in which they were written
-/// (docs/format.md §16).
+/// Finds the complete sync logs after the newest checkpoint (docs/format.md §16).
 ///
 /// # Errors
 /// Logs that are whole, but do not belong together: one is missing in between, or is not based on this
 /// checkpoint. A device error.
-pub(crate) fn sync_logs(store: &Store, found: &LogScan) -> Result<Vec<SyncLog>> {
+pub(crate) fn roll_forward(store: &Store, found: &LogScan) -> Result<RollForward> {
     let mut complete = Vec::new();
+    let mut filled = BTreeMap::new();
     let Some((first, last)) = found.replay else {
-        return Ok(complete);
+        return Ok(RollForward::default());
     };
     let mut begun: Option<Begun> = None;
     let mut number = 0;
     let mut chain = Chain::from(store, first.start, first.header.seq);
     while let Some(log) = chain.next()? {
         let header = log.header;
+        filled.insert(log.segment, (log.end(), header.create));
         if header.has(SR)
             || begun.as_ref().is_some_and(|begun| begun.data_sync && !header.has(SYNDT))
         {
@@ -192,7 +182,10 @@ pub(crate) fn sync_logs(store: &Store, found: &LogScan) -> Result<Vec<SyncLog>> 
             break;
         }
     }
-    Ok(complete)
+    match complete.is_empty() {
+        true => Ok(RollForward::default()),
+        false => Ok(RollForward { logs: complete, filled }),
+    }
 }
 
 /// Logs of which the last is still to come.
@@ -214,13 +207,7 @@ fn read(store: &Store, log: &ChainedLog) -> Result<SyncLog> {
             at = at.plus(1);
         }
     }
-    Ok(SyncLog {
-        segment: log.segment,
-        end: log.end(),
-        created: log.header.create,
-        records: content.records()?,
-        blocks,
-    })
+    Ok(SyncLog { records: content.records()?, blocks })
 }
 
 /// Fails unless nothing is missing between the checkpoint and these records. What was lost in a crash

@@ -262,10 +262,10 @@ impl Volume {
     /// Damage, a device error.
     pub fn recovered_tree(&self) -> Result<Tree> {
         let tree = self.tree(None)?;
-        let logs = recovery::sync_logs(&self.store, &self.found)?;
+        let found = recovery::roll_forward(&self.store, &self.found)?;
         let (geometry, newest) = (self.geometry(), self.found.newest.segment);
         let stays = |block| geometry.segment_of(block) == newest;
-        let files = replayed_files(tree.view(), &logs, self.names_limit)?;
+        let files = replayed_files(tree.view(), &found.logs, self.names_limit)?;
         let recovered = Recovered::new(&self.store, files, stays)?;
         Ok(tree.with(recovered))
     }

@@ -73,7 +73,7 @@ fn crashed(shape: Volume, count: usize) -> [Arc<MemoryDevice>; 2] {
 #[test]
 fn a_log_that_was_lost_does_not_come_back() {
     for volume in VOLUMES {
-        let [before, after] = crashed(volume, 24);
+        let [before, after] = crashed(volume, 12);
         let (old, new) = (before.snapshot(), after.snapshot());
         let written: Vec<usize> = (4 * BLOCK..old.len())
             .step_by(BLOCK)

@@ -231,7 +231,6 @@ impl Cleaning<'_> {
         let log = self.volume.writable_log()?;
         let now = self.volume.seconds();
         let usages = log.segment_usages()?;
-        let active = [log.base().position.segment, log.base().position.next];
         let mut state = self.cleaner.live_blocks();
         let Some(known) = state.ready() else { return Ok(None) };
         let mut protection = match period {
@@ -253,7 +252,7 @@ impl Cleaning<'_> {
             .into_iter()
             .filter(|(segment, usage)| {
                 let open = work.open.map(|open| open.segment);
-                let busy = active.contains(segment) || open == Some(*segment);
+                let busy = log.is_busy(*segment) || open == Some(*segment);
                 usage.is_dirty() && !usage.is_bad() && !busy && !work.skipped.contains(segment)
             })
             .map(|(segment, usage)| Candidate {

@@ -1,11 +1,12 @@
 //! Sync logs: what an fsync makes durable, without a checkpoint (docs/format.md §17, §19). The blocks of
-//! files that nobody has written yet, and records of everything else.
+//! files that nobody has written yet, and records of everything else. And logs of blocks that are
+//! written before anybody waits for them.
 
 use std::sync::Arc;
 
 use nilfs_ondisk::roll_forward::{Record, Records};
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, LOGBGN, LOGEND, SYNDT};
-use nilfs_ondisk::{BlockNr, FileBlock, Ino, VBlockNr};
+use nilfs_ondisk::{BlockNr, FileBlock, Ino, SegNum, VBlockNr};
 
 use super::Base;
 use crate::block::Block;
@@ -13,6 +14,7 @@ use crate::bmap::{Pointers, Source};
 use crate::error::Result;
 use crate::log::layout::plan;
 use crate::log::sealed::{Extras, Payload, SealedLog, seal};
+use crate::log::withheld::Withheld;
 use crate::overlay::Placed;
 use crate::store::Store;
 
@@ -41,6 +43,9 @@ impl SyncContent {
     }
 }
 
+/// New logs, and where the blocks of each file went.
+pub(crate) type Logs = (Vec<SealedLog>, Vec<Vec<Placed>>);
+
 /// Builds a sync log and tells where each block went, or `None` if it does not fit into the segment.
 /// Takes numbers for the blocks in `base.dat_edit`. It is the `number`th one since the checkpoint.
 pub(crate) fn build_sync_log(
@@ -50,12 +55,66 @@ pub(crate) fn build_sync_log(
     number: u64,
     now: u64,
 ) -> Result<Option<(SealedLog, Vec<Vec<Placed>>)>> {
+    let records = Records { base: base.tree.cno, number, records: content.records.clone() };
+    // Linux rolls the new content of existing blocks forward, too, and must not try the rest.
+    let kind = if content.needs_records { 0 } else { SYNDT };
+    let what = What { files: &content.files, records: &records.encode(), now };
+    let built = build(store, base, &what, &[], LOGBGN | LOGEND | kind)?;
+    Ok(built.map(|(logs, placed)| {
+        let log = logs.into_iter().next().expect("records make a log even without blocks");
+        (log, placed)
+    }))
+}
+
+/// Builds logs of blocks that no recovery looks at unless a sync log refers to them, in another segment
+/// than those `withheld` if there is no room in this one; `None` if there is none.
+pub(crate) fn build_ahead(
+    store: &Store,
+    base: &mut Base,
+    withheld: &Withheld,
+    files: &[SyncedFile],
+    now: u64,
+) -> Result<Option<Logs>> {
+    let what = What { files, records: &[], now };
+    if let Some(built) = build(store, base, &what, &[], 0)? {
+        return Ok(Some(built));
+    }
+    let dat = Arc::clone(&base.dat);
+    let source = Source { store, pointers: Pointers::Virtual(&dat) };
+    let mut sufile = base.sufile_edit.clone();
+    let next = sufile.allocate(source, &|segment| withheld.has(segment))?;
+    let before = std::mem::replace(&mut base.sufile_edit, sufile);
+    let left = base.position.segment;
+    let built = build(store, base, &what, &[next], 0);
+    match &built {
+        Ok(Some(_)) => {
+            base.clean_segments -= 1;
+            base.left.push(left);
+        }
+        Ok(None) | Err(_) => base.sufile_edit = before,
+    }
+    built
+}
+
+struct What<'a> {
+    files: &'a [SyncedFile],
+    records: &'a [u8],
+    now: u64,
+}
+
+fn build(
+    store: &Store,
+    base: &mut Base,
+    what: &What<'_>,
+    extra: &[SegNum],
+    flags: u16,
+) -> Result<Option<Logs>> {
     let geometry = store.geometry();
     let cno = base.tree.cno.plus(1);
     let mut dat = base.dat_edit.clone();
-    let mut payload = Vec::with_capacity(content.files.len());
-    let mut numbers = Vec::with_capacity(content.files.len());
-    for SyncedFile { ino, pages } in &content.files {
+    let mut payload = Vec::with_capacity(what.files.len());
+    let mut numbers = Vec::with_capacity(what.files.len());
+    for SyncedFile { ino, pages } in what.files {
         let own = pages.iter().map(|_| dat.allocate(store)).collect::<Result<Vec<VBlockNr>>>()?;
         let data = |((offset, _), vblocknr): (&(FileBlock, Block), &VBlockNr)| BlockInfo::Data {
             vblocknr: *vblocknr,
@@ -68,29 +127,25 @@ pub(crate) fn build_sync_log(
         });
         numbers.push(own);
     }
-    let records = Records { base: base.tree.cno, number, records: content.records.clone() };
-    let records = records.encode();
     let infos: Vec<&FileInfo> = payload.iter().map(|file| &file.info).collect();
-    let page = store.flash_page();
-    let plan = plan(&geometry, page, base.position, &[], &infos, records.len(), false);
+    let (page, records) = (store.flash_page(), what.records.len());
+    let plan = plan(&geometry, page, base.position, extra, &infos, records, false);
     let Ok(plan) = plan else { return Ok(None) };
-    // Linux rolls the new content of existing blocks forward, too, and must not try the rest.
-    let kind = if content.needs_records { 0 } else { SYNDT };
-    let flags = |_| LOGBGN | LOGEND | kind;
-    let extras = Extras { cno, now, records: &records, super_root: None };
-    let logs = seal(store, &plan, &payload, &extras, flags);
+    let extras = Extras { cno, now: what.now, records: what.records, super_root: None };
+    let logs = seal(store, &plan, &payload, &extras, |_| flags);
     let place = |(own, at): (Vec<VBlockNr>, &Vec<BlockNr>)| {
         own.into_iter().zip(at).map(|(vblocknr, &block)| Placed { vblocknr, block }).collect()
     };
     let placed = numbers.into_iter().zip(&plan.addresses).map(place).collect();
-    let log = logs.into_iter().next().expect("records make a log even without blocks");
-    // The next checkpoint may have no log in this segment.
+    // The next checkpoint may have no log in these segments.
     let old_dat = Arc::clone(&base.dat);
     let source = Source { store, pointers: Pointers::Virtual(&old_dat) };
-    let filled = plan.position.block.0 - geometry.segment_start(log.segment).0;
-    base.sufile_edit.touch(source, log.segment)?;
-    base.sufile_edit.fill(source, log.segment, filled, now)?;
+    for log in &plan.logs {
+        let filled = log.end().0 - geometry.segment_start(log.segment).0;
+        base.sufile_edit.touch(source, log.segment)?;
+        base.sufile_edit.fill(source, log.segment, filled, what.now)?;
+    }
     base.dat_edit = dat;
     base.position = plan.position;
-    Ok(Some((log, placed)))
+    Ok(Some((logs, placed)))
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::roll_forward::{
-    BytesRecord, ContentRecord, HEAD_SIZE, InodeRecord, Record, Time,
+    BytesRecord, ContentRecord, ExtentRecord, HEAD_SIZE, InodeRecord, Record, Time,
 };
 use nilfs_ondisk::summary::{FINFO_SIZE, HEADER_SIZE};
 use nilfs_ondisk::{BlockSize, FileBlock, Ino};
@@ -24,7 +24,7 @@ use crate::commit::{MetadataChanges, SyncContent, SyncedFile};
 use crate::error::{Error, Result};
 use crate::host::Timestamp;
 use crate::host::atomic::Ordering;
-use crate::log::segment_writer::SegmentWriter;
+use crate::log::segment_writer::{SegmentWriter, Synced};
 use crate::overlay::Placed;
 use crate::tree::names;
 
@@ -123,15 +123,25 @@ impl Filesystem {
         }
         let written = log.write_sync(&content, &self.stamp());
         let Some(written) = self.or_stop(log, written)? else { return Ok(false) };
-        assert_eq!(written.placed.len(), inodes.len(), "each file has its blocks in the log");
-        for ((inode, file), placed) in inodes.iter().zip(&content.files).zip(written.placed) {
+        self.note_placed(inodes.iter().zip(&content.files), written);
+        self.refresh_space(log);
+        Ok(true)
+    }
+
+    /// Takes note of where a log has put the blocks of files.
+    pub(super) fn note_placed<'a>(
+        &self,
+        files: impl ExactSizeIterator<Item = (&'a InodeRef, &'a SyncedFile)>,
+        written: Synced,
+    ) {
+        assert_eq!(written.placed.len(), files.len(), "each file has its blocks in the log");
+        let mut blocks = 0;
+        for ((inode, file), placed) in files.zip(written.placed) {
+            blocks += placed.len() as u64;
             note_placed(&mut inode.state.write(), file, placed);
         }
-        self.refresh_space(log);
         self.written.data_sync.fetch_add(written.blocks, Ordering::Relaxed);
-        let pages = content.files.iter().map(|file| file.pages.len() as u64).sum();
-        self.written.user_blocks.fetch_add(pages, Ordering::Relaxed);
-        Ok(true)
+        self.written.user_blocks.fetch_add(blocks, Ordering::Relaxed);
     }
 
     /// Takes what no log has yet, in a moment in which no operation is under way. It must be written
@@ -220,6 +230,7 @@ impl Gathered {
             changed: time(state.file.changed()),
         }));
         let mut file = SyncedFile { ino: inode.ino(), pages: Vec::new() };
+        let mut extents: Vec<ExtentRecord> = Vec::new();
         for (key, mut bytes) in std::mem::take(&mut state.overlay.unlogged) {
             // After the end there is nothing but zeros.
             let before_end = state.size().saturating_sub(key.0 * block_size.bytes64());
@@ -227,8 +238,13 @@ impl Gathered {
             if bytes.is_empty() {
                 continue;
             }
-            let page = state.overlay.pages.get(&key).and_then(|page| page.data.as_ref());
-            let block = Block::clone(page.expect("a block that has changed is in memory"));
+            let page = state.overlay.pages.get(&key).expect("a block that has changed is there");
+            if let Some(placed) = page.placed {
+                add_placed(&mut extents, inode.ino(), key, placed);
+                continue;
+            }
+            let data = page.data.as_ref();
+            let block = Block::clone(data.expect("a block that is in no log is in memory"));
             match bytes.len() == block.len() {
                 true => file.pages.push((key, block)),
                 false => {
@@ -237,6 +253,8 @@ impl Gathered {
             }
         }
         drop(state);
+        self.content.needs_records |= !extents.is_empty();
+        self.content.records.extend(extents.into_iter().map(Record::Extent));
         if !file.pages.is_empty() {
             self.content.files.push(file);
             self.inodes.push(inode);
@@ -291,6 +309,22 @@ impl Gathered {
         let at = pages.partition_point(|(other, _)| *other < key);
         pages.insert(at, (key, block));
     }
+}
+
+/// Adds a block that was written ahead.
+fn add_placed(extents: &mut Vec<ExtentRecord>, ino: Ino, offset: FileBlock, placed: Placed) {
+    let Placed { vblocknr, block } = placed;
+    if let Some(last) = extents.last_mut() {
+        let count = u64::from(last.count);
+        let follows = last.offset.0 + count == offset.0
+            && last.vblocknr.plus(count) == vblocknr
+            && last.block.plus(count) == block;
+        if follows {
+            last.count += 1;
+            return;
+        }
+    }
+    extents.push(ExtentRecord { ino, offset, vblocknr, block, count: 1 });
 }
 
 impl State {

@@ -19,6 +19,7 @@ pub(crate) mod resize;
 pub(crate) mod space;
 mod sync;
 mod types;
+mod write_ahead;
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -143,6 +144,8 @@ pub struct Filesystem {
     changes: AtomicU64,
     /// How often somebody has asked for durability.
     syncs: AtomicU64,
+    /// How often that was when data were last written ahead.
+    syncs_before: AtomicU64,
     /// Files that wait for it.
     file_syncs: GroupCommit<SyncRequest>,
     /// What a failing device would take along.
@@ -173,9 +176,9 @@ impl Filesystem {
         volume.store.set_cache_limit(options.block_cache());
         volume.store.set_flash_page(options.flash_page);
         let view = volume.view(volume.found.cno)?;
-        let sync_logs = recovery::sync_logs(&volume.store, &volume.found)?;
+        let found = recovery::roll_forward(&volume.store, &volume.found)?;
         let (barrier, discard) = (options.barrier, options.discard);
-        let log = SegmentWriter::open(&volume, &view, &sync_logs, barrier, discard)
+        let log = SegmentWriter::open(&volume, &view, &found, barrier, discard)
             .map_err(no_room_to_recover)?;
         let now = options.clock.now();
         let first_ino = Ino(volume.superblock().raw().s_first_ino.get().into());
@@ -199,6 +202,7 @@ impl Filesystem {
             resizing: Mutex::new(Rank::Resize, ()),
             changes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
+            syncs_before: AtomicU64::new(0),
             file_syncs: GroupCommit::default(),
             exposed: Exposed::new(now.seconds as u64),
             written: Written { before: volume.lifetime, ..Written::default() },
@@ -209,7 +213,7 @@ impl Filesystem {
         });
         {
             let mut log = fs.log.lock();
-            fs.begin(&mut log, &sync_logs).map_err(no_room_to_recover)?;
+            fs.begin(&mut log, &found.logs).map_err(no_room_to_recover)?;
             if volume.superblocks_lag {
                 log.mark_in_use(&fs.stamp())?;
             }

@@ -89,6 +89,7 @@ impl Filesystem {
     /// [`Error::ReadOnly`](crate::Error::ReadOnly), damage, a device error.
     pub fn commit(&self) -> Result<Cno> {
         let ticket = self.next_freeze();
+        self.write_ahead()?;
         let mut log = self.writable_log()?;
         self.commit_past(&mut log, ticket)?;
         self.finish_deleting(&mut log)?;
@@ -104,6 +105,7 @@ impl Filesystem {
             return Ok(());
         }
         let ticket = self.next_freeze();
+        self.write_ahead()?;
         let mut log = self.writable_log()?;
         self.commit_past(&mut log, ticket)?;
         self.flush_locked(&mut log)?;
@@ -225,7 +227,7 @@ impl Filesystem {
         log: &mut SegmentWriter,
         changes: &MetadataChanges,
     ) -> Result<MetadataOutcome> {
-        if log.has_sync_logs() {
+        if log.needs_everything() {
             return self.commit_locked(log, changes);
         }
         self.release_freed(log);

@@ -36,7 +36,6 @@ pub(crate) struct Chain<'a> {
     next: Option<SegNum>,
     /// No log has been found in the segment yet.
     just_entered: bool,
-    left: Vec<SegNum>,
 }
 
 impl<'a> Chain<'a> {
@@ -49,7 +48,6 @@ impl<'a> Chain<'a> {
             segment: store.geometry().segment_of(start),
             next: None,
             just_entered: true,
-            left: Vec::new(),
         }
     }
 
@@ -70,23 +68,12 @@ impl<'a> Chain<'a> {
             if self.just_entered {
                 return Ok(None);
             }
-            self.left.push(self.segment);
             let Some(next) = self.next else { return Ok(None) };
             self.segment = next;
             self.seq = self.seq.plus(1);
             self.at = geometry.segment_start(next);
             self.just_entered = true;
         }
-    }
-
-    /// The segments in which the chain goes on no more, since it was last asked to forget them.
-    pub(crate) fn left(&self) -> &[SegNum] {
-        &self.left
-    }
-
-    /// Forgets the segments that it has left.
-    pub(crate) fn forget_left(&mut self) {
-        self.left.clear();
     }
 }
 

@@ -26,7 +26,6 @@ use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
 use super::chain::ChainedLog;
 use super::layout::LogPosition;
 use super::reader;
-use super::withheld::Withheld;
 use crate::error::{Error, Result};
 use crate::segments::SufileEdit;
 use crate::store::Store;
@@ -47,12 +46,11 @@ pub(crate) fn after(log: &ChainedLog) -> Result<LogPosition> {
     Ok(LogPosition { segment: log.segment, block: log.end(), next, seq: log.header.seq })
 }
 
-/// Where the log goes on after an unclean end. The segments `withheld` for this recovery are not
-/// written to, except after the last log that it needs.
+/// Where the log goes on after an unclean end. `sufile` says already that the segments with the logs
+/// that it needs are in use: no other log is written there, except after the last of them.
 pub(crate) fn position(
     volume: &Volume,
     sufile: &mut SufileEdit,
-    withheld: &Withheld,
     salvaged: bool,
 ) -> Result<LogPosition> {
     if sufile.clean_segments(volume.source())? <= MOST_SEARCHED
@@ -60,7 +58,7 @@ pub(crate) fn position(
     {
         return Ok(position);
     }
-    in_fresh_segment(volume, sufile, withheld)
+    in_fresh_segment(volume, sufile)
 }
 
 /// Goes on right after the last log that is needed; `None` if its next segment is not free.
@@ -112,26 +110,18 @@ fn destroy_logs(store: &Store, from: BlockNr, end: BlockNr, seq: Seq) -> Result<
 }
 
 /// Takes the segment that was set aside for the log, or another clean one, and one to follow.
-fn in_fresh_segment(
-    volume: &Volume,
-    sufile: &mut SufileEdit,
-    withheld: &Withheld,
-) -> Result<LogPosition> {
+fn in_fresh_segment(volume: &Volume, sufile: &mut SufileEdit) -> Result<LogPosition> {
     let (store, source, newest) = (&volume.store, volume.source(), &volume.found.newest);
-    let is_needed = |segment| withheld.has(segment);
+    let any = |_| false;
     let set_aside = match newest.next.filter(|next| *next != newest.segment) {
         Some(next) if sufile.is_set_aside(source, next)? => Some(next),
         _ => None,
     };
     let segment = match set_aside {
-        Some(next) if !is_needed(next) => next,
-        Some(next) => {
-            sufile.free(source, next)?;
-            sufile.allocate(source, &is_needed)?
-        }
-        None => sufile.allocate(source, &is_needed)?,
+        Some(next) => next,
+        None => sufile.allocate(source, &any)?,
     };
-    let next = sufile.allocate(source, &is_needed)?;
+    let next = sufile.allocate(source, &any)?;
     let block = store.geometry().segment_start(segment);
     Ok(LogPosition { segment, block, next, seq: unused_seq(volume, [segment, next])? })
 }

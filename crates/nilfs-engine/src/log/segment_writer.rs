@@ -27,11 +27,13 @@ use super::sealed::SealedLog;
 use super::withheld::Withheld;
 use crate::bmap::{Pointers, Source};
 use crate::checkpoints;
-use crate::commit::{self, Base, Effects, Frozen, MetadataChanges, Request, SyncContent};
+use crate::commit::{
+    self, Base, Effects, Frozen, MetadataChanges, Request, SyncContent, SyncedFile,
+};
 use crate::dat::DatEdit;
 use crate::error::{Error, Result};
 use crate::overlay::Placed;
-use crate::recovery::SyncLog;
+use crate::recovery::RollForward;
 use crate::segments::SufileEdit;
 use crate::store::Store;
 use crate::superblocks::SuperblockWriter;
@@ -65,22 +67,24 @@ impl Stamp {
 enum State {
     /// A recovery has cut the chain of logs: the next checkpoint is written even if nothing has
     /// changed, and the superblocks name nothing before all is recovered and durable.
-    Recovering {
-        /// The log goes on in a segment to which no log leads.
-        in_fresh_segment: bool,
-    },
+    Recovering,
     /// The superblocks call the volume clean, and nothing was written since.
     Clean,
     /// The superblocks call the volume in use.
     InUse {
         /// How many sync logs were written since the last checkpoint.
         sync_logs: u64,
+        /// Blocks of files were written since then that only sync logs refer to, or nothing yet.
+        written_ahead: bool,
     },
     /// The last checkpoint was written, and the superblocks call the volume clean or they do not.
     Closed { clean: bool },
     /// Something that had to be written was not: nothing is written any more.
     Failed,
 }
+
+/// After a checkpoint.
+const IN_USE: State = State::InUse { sync_logs: 0, written_ahead: false };
 
 /// What became of a checkpoint that was to be written.
 #[derive(Debug, Default)]
@@ -123,12 +127,12 @@ pub(crate) struct SegmentWriter {
 }
 
 impl SegmentWriter {
-    /// Gets ready to write after the newest checkpoint, which `view` shows. The blocks of `sync_logs`,
-    /// which were found after it, stay where they are.
+    /// Gets ready to write after the newest checkpoint, which `view` shows. The blocks of what has
+    /// to be rolled forward stay where they are.
     pub(crate) fn open(
         volume: &Volume,
         view: &View,
-        sync_logs: &[SyncLog],
+        roll_forward: &RollForward,
         barrier: bool,
         discard: bool,
     ) -> Result<Self> {
@@ -138,19 +142,13 @@ impl SegmentWriter {
         let source = volume.source();
         let entry = checkpoints::checkpoint(source, &volume.cpfile()?, found.cno)?;
         let mut sufile_edit = SufileEdit::new(source, volume.sufile()?);
-        for log in sync_logs {
-            let filled = log.end.0 - store.geometry().segment_start(log.segment).0;
-            sufile_edit.touch(source, log.segment)?;
-            sufile_edit.fill(source, log.segment, filled, log.created)?;
+        for (&segment, &(end, written)) in &roll_forward.filled {
+            let blocks = end.0 - store.geometry().segment_start(segment).0;
+            sufile_edit.adopt(source, segment, blocks, written)?;
         }
-        let salvaged = !sync_logs.is_empty();
-        let withheld = match found.clean {
-            true => Withheld::default(),
-            false => Withheld::for_recovery(found.needed(salvaged)),
-        };
         let position = match found.clean {
             true => resume::after(newest)?,
-            false => resume::position(volume, &mut sufile_edit, &withheld, salvaged)?,
+            false => resume::position(volume, &mut sufile_edit, !roll_forward.logs.is_empty())?,
         };
         let base = Base {
             tree: Arc::clone(&view.tree),
@@ -160,6 +158,7 @@ impl SegmentWriter {
             position,
             last_log: newest.start,
             clean_segments: sufile_edit.clean_segments(source)?,
+            left: Vec::new(),
             dat_edit: DatEdit::new(&volume.dat),
             sufile_edit,
         };
@@ -174,14 +173,12 @@ impl SegmentWriter {
             discard,
             state: match found.clean {
                 true => State::Clean,
-                false => State::Recovering {
-                    in_fresh_segment: position.segment != found.last_needed(salvaged).segment,
-                },
+                false => State::Recovering,
             },
             base,
             era: Arc::clone(&view.era),
             superblocks,
-            withheld,
+            withheld: Withheld::default(),
             unflushed: None,
             flushes: 0,
             superblock_seq: newest.header.seq,
@@ -243,13 +240,18 @@ impl SegmentWriter {
 
     /// Whether a recovery is under way: the next checkpoint is written in any case.
     pub(crate) fn is_recovering(&self) -> bool {
-        matches!(self.state, State::Recovering { .. })
+        matches!(self.state, State::Recovering)
     }
 
-    /// Whether sync logs were written since the last checkpoint. A recovery does not look for what
-    /// comes before a checkpoint: the next must have all that these have made durable.
-    pub(crate) fn has_sync_logs(&self) -> bool {
-        matches!(self.state, State::InUse { sync_logs: 1.. })
+    /// Whether the next checkpoint must have everything that has changed. A recovery does not look for
+    /// what comes before a checkpoint, sync logs for example; and what was written ahead has numbers
+    /// that the checkpoint must give a meaning.
+    pub(crate) fn needs_everything(&self) -> bool {
+        self.sync_logs() > 0 || self.has_written_ahead()
+    }
+
+    fn has_written_ahead(&self) -> bool {
+        matches!(self.state, State::InUse { written_ahead: true, .. })
     }
 
     /// Whether the superblocks say that there may be logs with records.
@@ -322,8 +324,7 @@ impl SegmentWriter {
     }
 
     /// Writes a checkpoint of changes of metadata alone: what programs have changed is left to the
-    /// next. There must be no sync logs, because recovery would not look for them before this
-    /// checkpoint.
+    /// next. Nothing must [need](Self::needs_everything) to be in it.
     ///
     /// # Errors
     /// As [`SegmentWriter::write_checkpoint`].
@@ -332,7 +333,7 @@ impl SegmentWriter {
         changes: &MetadataChanges,
         stamp: &Stamp,
     ) -> Result<Written> {
-        assert!(!self.has_sync_logs(), "this checkpoint would hide sync logs");
+        assert!(!self.needs_everything(), "this checkpoint would hide sync logs");
         self.write_checkpoint(&Frozen::default(), changes, stamp)
     }
 
@@ -360,7 +361,36 @@ impl SegmentWriter {
         }
         self.base = base;
         if !self.is_recovering() {
-            self.state = State::InUse { sync_logs: 0 };
+            self.state = IN_USE;
+        }
+    }
+
+    /// Writes blocks of files that the next checkpoint has to write anyway, in the next segment if there
+    /// is no room for them in this one; `None` if there is no segment. A sync log can refer to them
+    /// there; until then a recovery does not look at them.
+    ///
+    /// # Errors
+    /// The log cannot be written; see [`SegmentWriter::fail`].
+    pub(crate) fn write_ahead(
+        &mut self,
+        files: &[SyncedFile],
+        stamp: &Stamp,
+    ) -> Result<Option<Synced>> {
+        assert!(!self.is_recovering(), "a recovery is one checkpoint");
+        let (store, withheld) = (&self.store, &self.withheld);
+        let now = stamp.unsigned_seconds();
+        let built = commit::build_ahead(store, &mut self.base, withheld, files, now);
+        let Ok(Some((logs, placed))) = built else { return Ok(None) };
+        logs.iter().try_for_each(|log| self.write_log(log, stamp))?;
+        let sync_logs = self.sync_logs();
+        self.state = State::InUse { sync_logs, written_ahead: true };
+        Ok(Some(Synced { placed, blocks: logs.iter().map(SealedLog::len).sum() }))
+    }
+
+    fn sync_logs(&self) -> u64 {
+        match self.state {
+            State::InUse { sync_logs, .. } => sync_logs,
+            _ => 0,
         }
     }
 
@@ -375,10 +405,7 @@ impl SegmentWriter {
         stamp: &Stamp,
     ) -> Result<Option<Synced>> {
         assert!(!self.is_recovering(), "a sync log needs a checkpoint before it");
-        let before = match self.state {
-            State::InUse { sync_logs } => sync_logs,
-            _ => 0,
-        };
+        let before = self.sync_logs();
         let now = stamp.unsigned_seconds();
         let base = &mut self.base;
         let built = commit::build_sync_log(&self.store, base, content, before + 1, now);
@@ -386,8 +413,13 @@ impl SegmentWriter {
         if content.needs_records {
             self.announce_records(stamp)?;
         }
+        if self.unflushed.is_some_and(|segment| segment != log.segment) {
+            // A recovery looks past a torn log into the next segment: it must not find this one there.
+            self.flush()?;
+        }
         self.write_log(&log, stamp)?;
-        self.state = State::InUse { sync_logs: before + 1 };
+        self.state =
+            State::InUse { sync_logs: before + 1, written_ahead: self.has_written_ahead() };
         Ok(Some(Synced { placed, blocks: log.len() }))
     }
 
@@ -432,13 +464,8 @@ impl SegmentWriter {
     /// The superblocks cannot be written.
     pub(crate) fn finish_recovery(&mut self, stamp: &Stamp) -> Result<()> {
         assert!(self.is_recovering(), "only a recovery can be completed");
-        self.state = State::InUse { sync_logs: 0 };
+        self.state = IN_USE;
         self.superblocks.set_feature(FEATURE_ROLL_FORWARD, false);
-        // What was recovered is in the new checkpoint. But another process that has opened the
-        // volume as it was found still needs it there.
-        if !self.store.is_read_elsewhere() {
-            self.withheld.recovered();
-        }
         self.write_in_use(stamp)
     }
 
@@ -451,11 +478,11 @@ impl SegmentWriter {
     pub(crate) fn mark_in_use(&mut self, stamp: &Stamp) -> Result<()> {
         match self.state {
             State::Clean => {
-                self.state = State::InUse { sync_logs: 0 };
+                self.state = IN_USE;
                 self.write_in_use(stamp)
             }
             // The superblocks have never called the volume clean.
-            State::Recovering { .. } | State::InUse { .. } => Ok(()),
+            State::Recovering | State::InUse { .. } => Ok(()),
             State::Closed { .. } | State::Failed => {
                 panic!("nothing may be written to this log any more: {:?}", self.state)
             }
@@ -529,11 +556,11 @@ impl SegmentWriter {
     pub(crate) fn close(&mut self, clean: bool, stamp: &Stamp) -> Result<()> {
         let in_use = match self.state {
             State::Clean => false,
-            State::InUse { sync_logs } => {
-                assert_eq!(sync_logs, 0, "the last log of a volume is a checkpoint");
+            State::InUse { .. } => {
+                assert!(!self.needs_everything(), "the last log of a volume is a checkpoint");
                 true
             }
-            State::Recovering { .. } | State::Closed { .. } | State::Failed => {
+            State::Recovering | State::Closed { .. } | State::Failed => {
                 panic!("this log cannot be closed: {:?}", self.state)
             }
         };
@@ -551,7 +578,7 @@ impl SegmentWriter {
     pub(crate) fn reopen(&mut self) {
         self.state = match self.state {
             State::Closed { clean: true } => State::Clean,
-            State::Closed { clean: false } => State::InUse { sync_logs: 0 },
+            State::Closed { clean: false } => IN_USE,
             state => panic!("only a closed log can be opened again: {state:?}"),
         };
     }

@@ -10,8 +10,6 @@ use crate::tree::Era;
 /// What has to happen before a clean segment is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Until {
-    /// A superblock names a checkpoint after the recovery that reads this segment.
-    Recovered,
     /// The checkpoint is written that takes the blocks over which the cleaner has moved here.
     Adopted,
     /// Nobody can be reading what was here, and the checkpoint that freed it is durable.
@@ -51,12 +49,6 @@ pub(crate) struct NewEnd {
 }
 
 impl Withheld {
-    /// Withholds segments whose logs a recovery needs.
-    pub(crate) fn for_recovery(segments: impl IntoIterator<Item = SegNum>) -> Self {
-        let segments = segments.into_iter().map(|segment| (segment, Until::Recovered));
-        Self { segments: segments.collect(), ..Self::default() }
-    }
-
     /// Whether a clean segment may not be taken.
     pub(crate) fn has(&self, segment: SegNum) -> bool {
         self.segments.contains_key(&segment) || self.end.is_some_and(|end| segment >= end.segment)
@@ -65,11 +57,6 @@ impl Withheld {
     /// How many of the clean segments these are, at least.
     pub(crate) fn count(&self) -> u64 {
         self.segments.len() as u64 + self.end.map_or(0, |end| end.clean)
-    }
-
-    /// The recovery needs no segment any more.
-    pub(crate) fn recovered(&mut self) {
-        self.segments.retain(|_, until| *until != Until::Recovered);
     }
 
     /// The cleaner writes moved blocks into a segment.
@@ -89,8 +76,7 @@ impl Withheld {
     pub(crate) fn free(&mut self, era: &Arc<Era>, segments: &[SegNum]) {
         for &segment in segments {
             let before = self.segments.insert(segment, Until::Unread);
-            let was_in_use = before.is_none_or(|until| until == Until::Recovered);
-            assert!(was_in_use, "segment {segment} was freed although it waits: {before:?}");
+            assert!(before.is_none(), "segment {segment} was freed although it waits: {before:?}");
         }
         self.frees += 1;
         let (era, segments) = (Arc::downgrade(era), segments.to_vec());
@@ -164,15 +150,17 @@ mod tests {
 
     #[test]
     fn each_segment_waits_for_its_own_reason() {
-        let mut withheld = Withheld::for_recovery([SegNum(2), SegNum(3)]);
+        let mut withheld = Withheld::default();
+        withheld.free(&Arc::new(Era(1)), &[SegNum(2)]);
         withheld.claim(SegNum(4));
         withheld.set_end(Some(NewEnd { segment: SegNum(8), clean: 2 }));
-        assert_eq!(withheld.count(), 5);
+        assert_eq!(withheld.count(), 4);
         let has = |withheld: &Withheld| -> Vec<u64> {
             (0..10).filter(|&segment| withheld.has(SegNum(segment))).collect()
         };
-        assert_eq!(has(&withheld), [2, 3, 4, 8, 9]);
-        withheld.recovered();
+        assert_eq!(has(&withheld), [2, 4, 8, 9]);
+        withheld.durable(withheld.frees());
+        assert_eq!(withheld.release(), [SegNum(2)]);
         assert_eq!(has(&withheld), [4, 8, 9]);
         withheld.unclaim(SegNum(4));
         withheld.set_end(None);

@@ -53,12 +53,11 @@ struct Resumed {
 
 fn resume_on(device: &Arc<MemoryDevice>) -> Resumed {
     let volume = open(device);
-    let salvaged = recovery::sync_logs(&volume.store, &volume.found).unwrap();
-    let salvaged = !salvaged.is_empty();
-    let needed: Vec<SegNum> = volume.found.needed(salvaged).collect();
+    let found = recovery::roll_forward(&volume.store, &volume.found).unwrap();
+    let salvaged = !found.logs.is_empty();
+    let needed: Vec<SegNum> = found.filled.keys().copied().collect();
     let mut sufile = SufileEdit::new(volume.source(), volume.sufile().unwrap());
-    let withheld = Withheld::for_recovery(needed.iter().copied());
-    let position = position(&volume, &mut sufile, &withheld, salvaged).unwrap();
+    let position = position(&volume, &mut sufile, salvaged).unwrap();
     Resumed { position, needed, last: volume.found.last_needed(salvaged) }
 }
 
@@ -136,8 +135,8 @@ fn a_recovery_that_is_repeated_takes_no_number_twice() {
     // The first log of the recovery is written, but no superblock names it.
     let volume = open(&device);
     let view = volume.view(volume.found.cno).unwrap();
-    let logs = recovery::sync_logs(&volume.store, &volume.found).unwrap();
-    let mut writer = SegmentWriter::open(&volume, &view, &logs, true, false).unwrap();
+    let found = recovery::roll_forward(&volume.store, &volume.found).unwrap();
+    let mut writer = SegmentWriter::open(&volume, &view, &found, true, false).unwrap();
     assert_eq!(writer.base().position, first);
     let changes = MetadataChanges::default();
     writer.write_checkpoint(&Frozen::default(), &changes, &NOW).unwrap();

@@ -6,7 +6,7 @@ use nilfs_ondisk::segment_usage::RawSegmentUsage;
 use nilfs_ondisk::superblock::STATE_RESIZE;
 
 use super::{SegmentWriter, Stamp};
-use crate::commit;
+use crate::commit::{self, Base};
 use crate::error::{Error, Result};
 use crate::log::withheld::NewEnd;
 use crate::segments;
@@ -19,6 +19,13 @@ impl SegmentWriter {
     pub(crate) fn segment_usages(&self) -> Result<Vec<(SegNum, RawSegmentUsage)>> {
         let sufile = commit::root_of(&self.base.super_root.sufile)?;
         segments::usages(self.source(), &sufile, SegNum(0)).collect()
+    }
+
+    /// Whether the log is in a segment, will be there next, or has been there since the checkpoint:
+    /// what [`SegmentWriter::segment_usages`] says of it is out of date.
+    pub(crate) fn is_busy(&self, segment: SegNum) -> bool {
+        let Base { position, left, .. } = &self.base;
+        [position.segment, position.next].contains(&segment) || left.contains(&segment)
     }
 
     /// Clean segments that may be written.

@@ -8,7 +8,6 @@ use nilfs_ondisk::geometry::PRIMARY_SUPERBLOCK;
 
 use super::*;
 use crate::block::Block;
-use crate::commit::SyncedFile;
 use crate::fixtures::{NOW, block, content, mark_in_use, open, overwritten, volume, writer};
 
 const SEGMENTS: u64 = 40;
@@ -138,13 +137,13 @@ fn a_checkpoint_takes_over_what_a_sync_log_has_written() {
     checkpoint(&mut log, &overwritten(&volume, ino, [(0, b'n')]));
     let pages = vec![(FileBlock(1), block(b's'))];
     let synced = log.write_sync(&content_of(ino, pages), &NOW).unwrap().unwrap();
-    assert!(log.has_sync_logs());
+    assert!(log.needs_everything());
     let mut frozen = overwritten(&open(&device), ino, [(1, b's')]);
     let inode = Arc::get_mut(&mut frozen.inodes[0]).unwrap();
     inode.overlay.pages.get_mut(&FileBlock(1)).unwrap().placed = Some(synced.placed[0][0]);
     let done = checkpoint(&mut log, &frozen).effects.unwrap();
     assert_eq!(done.user_blocks, 0, "the block is there already");
-    assert!(!log.has_sync_logs());
+    assert!(!log.needs_everything());
     assert_eq!(content(&open(&device), ino), b"nsoo");
     crate::fixtures::check(device.below());
 }
