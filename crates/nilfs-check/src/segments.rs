@@ -92,6 +92,12 @@ impl Judge<'_, '_> {
 
     /// Judges what a log says about itself, beyond what its parser demands.
     fn judge_header(&mut self, header: &LogHeader, files: &[FileInfo], place: Location) {
+        let block_size = self.volume.block_size();
+        if header.summary_blocks(block_size) >= header.nblocks.into() {
+            self.error(Rule::Log, place, || {
+                format!("ss_nblocks is {}, but the summary takes all of these", header.nblocks)
+            });
+        }
         // Only logs of moved blocks, which stand beside the chain, have both flags.
         let moved = header.has(GC) && header.has(LOGBGN);
         if moved && (header.has(SR) || header.has(SYNDT) || !header.has(LOGEND)) {

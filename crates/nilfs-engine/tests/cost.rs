@@ -111,7 +111,9 @@ fn an_overwrite_made_durable_costs_the_block_and_its_summary() {
     check(&*device);
 }
 
-/// An fsync of each kind, after a first that lets the superblocks say that there are records.
+/// An fsync of each kind, after a first that lets the superblocks say that there are records. What
+/// fits into the summary takes a block after it as well: without one, tools of Linux (nilfs-utils 2.3)
+/// take the log for damaged, and do not clean its segment.
 #[test]
 fn an_fsync_costs_what_it_changed_and_one_summary() {
     for block_size in [1024, 2048, 4096] {
@@ -134,20 +136,20 @@ fn an_fsync_costs_what_it_changed_and_one_summary() {
         }
         for nth in 0..5 {
             fs.write(&file, 3 * 4096 + nth * 100, &[nth as u8; 100]).unwrap();
-            costs("100 bytes appended", 1, &file);
+            costs("100 bytes appended", 2, &file);
         }
         for nth in 0..3 {
             let new = make(&fs, &root, "new");
             fs.write(&new, 0, &pattern(nth, 4096)).unwrap();
             costs("a new file", page + 1, &new);
             fs.rename(&root, b"new", &root, b"replaced", RenameMode::Replace).unwrap();
-            costs("its rename over another", 1, &file);
+            costs("its rename over another", 2, &file);
         }
         fs.link(&file, &root, b"link").unwrap();
         fs.unlink(&root, b"replaced").unwrap();
         let mode = SetAttr { mode: Some(0o600), size: Some(7), ..SetAttr::default() };
         fs.set_attr(&file, &mode).unwrap();
-        costs("names and attributes", 1, &file);
+        costs("names and attributes", 2, &file);
         fs.unmount().unwrap();
         check(&*device);
     }

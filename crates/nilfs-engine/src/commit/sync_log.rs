@@ -76,7 +76,7 @@ pub(crate) fn build_ahead(
     now: u64,
 ) -> Result<Option<Logs>> {
     let what = What { files, records: &[], now };
-    if let Some(built) = build(store, base, &what, &[], 0)? {
+    if let Some(built) = build(store, base, &what, &[], LOGBGN | LOGEND)? {
         return Ok(Some(built));
     }
     let dat = Arc::clone(&base.dat);
@@ -85,7 +85,7 @@ pub(crate) fn build_ahead(
     let next = sufile.allocate(source, &|segment| withheld.has(segment))?;
     let before = std::mem::replace(&mut base.sufile_edit, sufile);
     let left = base.position.segment;
-    let built = build(store, base, &what, &[next], 0);
+    let built = build(store, base, &what, &[next], LOGBGN | LOGEND);
     match &built {
         Ok(Some(_)) => {
             base.clean_segments -= 1;

@@ -21,9 +21,6 @@ const BEFORE_SUPER_ROOT: u64 = 256 << 10;
 /// Blocks of a log with nothing but a super root.
 const SUPER_ROOT_LOG: u64 = 2;
 
-/// Blocks that a segment has left at least where a log begins (`NILFS_PSEG_MIN_BLOCKS`).
-const LEAST_ROOM: u64 = 2;
-
 /// Where the log goes on: in one segment, and then in the one that was set aside for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogPosition {
@@ -45,6 +42,9 @@ pub(crate) struct PlannedLog {
     /// The blocks, as ranges of files.
     pub(crate) parts: Vec<(usize, Range<usize>)>,
     pub(crate) super_root: bool,
+    /// Blocks after all of these that hold nothing. Tools of Linux take a log for damaged that has
+    /// nothing but a summary.
+    pub(crate) empty: u64,
 }
 
 impl PlannedLog {
@@ -54,7 +54,8 @@ impl PlannedLog {
 
     /// The block after the log.
     pub(crate) fn end(&self) -> BlockNr {
-        self.start.plus(self.summary_blocks + self.payload() + u64::from(self.super_root))
+        let super_root = u64::from(self.super_root);
+        self.start.plus(self.summary_blocks + self.payload() + super_root + self.empty)
     }
 }
 
@@ -86,8 +87,7 @@ pub(crate) fn plan(
     let segment = geometry.segment_start(position.segment)..=geometry.segment_end(position.segment);
     assert!(segment.contains(&position.block), "the log is not in its segment: {position:?}");
     let mut planner = Planner::new(geometry, flash_page, position, extra, records);
-    // No reader looks for a log in the last block of a segment.
-    if planner.room() < planner.summary_blocks().max(LEAST_ROOM) && records > 0 {
+    if records > 0 && planner.room() <= planner.summary_blocks() {
         return Err(1);
     }
     for (nth, file) in files.iter().enumerate() {
@@ -232,8 +232,14 @@ impl<'a> Planner<'a> {
             summary_blocks: self.summary_blocks(),
             parts: std::mem::take(&mut self.parts),
             super_root,
+            empty: 0,
         };
-        log.summary_blocks += self.padding(&log, following);
+        if log.payload() == 0 && !super_root {
+            log.empty = 1;
+            log.empty += self.padding(&log, following);
+        } else {
+            log.summary_blocks += self.padding(&log, following);
+        }
         let segment_end = self.geometry.segment_end(log.segment);
         assert!(log.end() <= segment_end, "a log goes beyond the end of its segment: {log:?}");
         self.position.block = log.end();

@@ -6,7 +6,7 @@ use nilfs_ondisk::summary::{FileInfo, NewLog, encode_summary};
 use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
 
 use super::layout::{Plan, PlannedLog};
-use crate::block::Block;
+use crate::block::{Block, zeroed};
 use crate::store::Store;
 
 /// A log, ready to be written.
@@ -77,6 +77,7 @@ pub(crate) fn seal(
             blocks.extend(own[range.clone()].iter().cloned());
         }
         blocks.extend(extras.super_root.filter(|_| log.super_root).cloned());
+        blocks.extend((0..log.empty).map(|_| zeroed(geometry.block_size)));
         let header = NewLog {
             flags: flags(nth),
             seq: log.seq,
