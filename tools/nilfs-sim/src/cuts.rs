@@ -21,9 +21,8 @@ use crate::subject::{ReadOnlySubject, Subject};
 use crate::tree::Tree;
 use crate::world::{Settings, World};
 
-/// How many times in a row the power fails again while the volume is being mounted, in each of the
-/// ways that are tried.
-const CUTS_OF_RECOVERY: [usize; 2] = [1, 2];
+/// How many times in a row the power fails again while the volume is being mounted.
+const CUTS_OF_RECOVERY: usize = 2;
 
 /// When the power fails in a life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,26 +206,21 @@ fn look_without_writing(content: &[u8]) -> Result<Tree, String> {
 /// mount must show the same.
 fn fail_again(settings: Settings, content: &[u8], found: &Tree, seed: u64) -> Result<(), String> {
     let mut random = StdRng::seed_from_u64(seed);
-    let (_, first) = recover(settings, content)?;
-    for cuts in CUTS_OF_RECOVERY {
-        let (mut content, mut events) = (content.to_vec(), first.clone());
-        for nth in 1..=cuts {
-            let at = random.random_range(0..=events.len());
-            let survivors = Survivors::Random(random.random());
-            let in_words = |what: String| {
-                let count = events.len();
-                format!(
-                    "cut number {nth} of recovery, at event {at} of {count}, {survivors:?}: {what}"
-                )
-            };
-            let mut disk = Disk::new(content);
-            events[..at].iter().for_each(|event| disk.play(event));
-            content = disk.after_cut(survivors);
-            same(found, &look_without_writing(&content).map_err(in_words)?).map_err(in_words)?;
-            let (shown, further) = recover(settings, &content).map_err(in_words)?;
-            same(found, &shown).map_err(in_words)?;
-            events = further;
-        }
+    let (mut content, (_, mut events)) = (content.to_vec(), recover(settings, content)?);
+    for nth in 1..=CUTS_OF_RECOVERY {
+        let (at, count) = (random.random_range(0..=events.len()), events.len());
+        let survivors = Survivors::Random(random.random());
+        let mut disk = Disk::new(content);
+        events[..at].iter().for_each(|event| disk.play(event));
+        content = disk.after_cut(survivors);
+        let shown = look_without_writing(&content).and_then(|shown| {
+            same(found, &shown)?;
+            recover(settings, &content)
+        });
+        let again = shown.and_then(|(shown, events)| same(found, &shown).map(|()| events));
+        events = again.map_err(|what| {
+            format!("cut {nth} of the mount, at event {at} of {count}, {survivors:?}: {what}")
+        })?;
     }
     Ok(())
 }
