@@ -87,6 +87,19 @@ impl Profile {
         faults: false,
         sizes: 0,
     };
+    /// Everything that a power cut can meet: syncs, cleaning, snapshots, other sizes, and writes that
+    /// fill a small volume.
+    pub const TURMOIL: Profile = Profile {
+        write_max: 8_000,
+        file_max: 40_000,
+        far: true,
+        syncs: 200,
+        commits: 40,
+        remounts: 15,
+        chores: 100,
+        faults: false,
+        sizes: 40,
+    };
     /// A volume that becomes smaller and larger all the time, and so little in it that it can.
     pub const SIZES: Profile = Profile {
         write_max: 10_000,
@@ -123,7 +136,7 @@ impl Generator {
             return op;
         }
         let Profile { syncs, commits, remounts, chores, sizes, .. } = self.profile;
-        let all = 1000 + syncs + syncs / 4 + commits + remounts + chores + sizes;
+        let all = 1000 + syncs + syncs / 4 + syncs / 8 + commits + remounts + chores + sizes;
         let mut choice = self.random.random_range(0..all);
         for (weight, make) in [
             (syncs, Self::any_sync as fn(&mut Self, &Model) -> Op),
@@ -152,6 +165,7 @@ impl Generator {
             (20, Self::close),
             (15, Self::burst_of_names),
             (syncs / 4, Self::database),
+            (syncs / 8, Self::replacement),
         ] {
             if choice < weight {
                 let op = make(self, model);
@@ -522,12 +536,44 @@ impl Generator {
         }
     }
 
+    /// Any of the syncs, each of which promises something else.
     fn any_sync(&mut self, model: &Model) -> Op {
-        match self.random.random_range(0..10) {
-            0..2 => Op::Sync,
-            2..6 => Op::Fsync(self.target(model)),
+        match self.random.random_range(0..20) {
+            0..3 => Op::Sync,
+            3 => Op::Fsync(Target::Path(Path::root())),
+            4..6 => Op::Fsync(self.target_of(model, Some(FileType::Directory))),
+            6..8 => Op::Fsync(self.target(model)),
+            8..14 => Op::Fsync(self.file(model)),
             _ => Op::Fdatasync(self.file(model)),
         }
+    }
+
+    /// A file is written anew and takes the place of the old one, with fsyncs on the way or without.
+    fn replacement(&mut self, model: &Model) -> Op {
+        let to = self.path(model, Some(FileType::Regular));
+        let from = Path(to.split().map_or(Vec::new(), |(parents, _)| parents.to_vec()));
+        let from = from.join(Name(Name::NUMBERED + self.random.random_range(0..200)));
+        let create = self.make(from.clone(), FileType::Regular);
+        for _ in 0..self.random.random_range(1..3) {
+            let offset = self.random.random_range(0..3000);
+            let (length, fill) = (self.length(), self.next_fill());
+            let target = Target::Path(from.clone());
+            self.ahead.push_back(Op::Write { target, offset, length, fill });
+        }
+        if self.chance(30) {
+            self.ahead.push_back(Op::Fsync(Target::Path(from.clone())));
+        }
+        let mode = if self.chance(20) { RenameMode::Exchange } else { RenameMode::Replace };
+        self.ahead.push_back(Op::Rename { from, to: to.clone(), mode });
+        if self.chance(30) {
+            let elsewhere = self.write(model);
+            self.ahead.push_back(elsewhere);
+        }
+        if self.chance(50) {
+            let sync = self.any_sync(model);
+            self.ahead.push_back(sync);
+        }
+        create
     }
 }
 

@@ -1,8 +1,8 @@
-//! After a power cut at any moment the file system is in a state that it really had, nothing is
-//! lost that was synced, and the volume goes on working.
+//! After a power cut at any moment nothing is lost that was synced, nothing is there that never was,
+//! and the volume goes on working.
 
 use nilfs_engine::Order;
-use nilfs_sim::cuts::Cuts;
+use nilfs_sim::cuts::{Cuts, Moment};
 use nilfs_sim::generate::Profile;
 use nilfs_sim::history::{History, Step};
 use nilfs_sim::op::Op;
@@ -110,6 +110,9 @@ fn at_every_event_of_a_trim() {
     });
 }
 
+/// How often the power of one life fails three times.
+const ROWS: u64 = 10;
+
 /// Events of a step that are tried at its beginning, and as many at its end.
 const EVENTS_OF_A_STEP: usize = 30;
 
@@ -156,5 +159,33 @@ fn at_random_events_of_lives_with_cleaning() {
         let cuts = Cuts { settings: settings(seed), ops_afterwards: 30 };
         let life = (Profile::CHORES, 200);
         live_and_cut(cuts, seed, life, |history| cuts.somewhere(history, 40, seed));
+    });
+}
+
+/// Everything at once: each kind of sync, cleaning, snapshots, other sizes, trims, on volumes that are
+/// small enough to be full at times.
+#[test]
+fn at_random_events_of_turmoil() {
+    for_each_seed("at_random_events_of_turmoil", 12, |seed| {
+        let settings = settings(seed);
+        let shape = Shape { segments: 24 + seed % 3 * 8, ..settings.shape };
+        let settings = Settings { shape, ..settings };
+        let cuts = Cuts { settings, ops_afterwards: 20 };
+        let life = (Profile::TURMOIL, 150);
+        live_and_cut(cuts, seed, life, |history| cuts.somewhere(history, 40, seed));
+    });
+}
+
+/// The power fails, and after a few operations it fails again, or before the first of them.
+#[test]
+fn three_in_a_row() {
+    for_each_seed("three_in_a_row", 20, |seed| {
+        let cuts = Cuts { settings: settings(seed), ops_afterwards: 8 };
+        live_and_cut(cuts, seed, (Profile::TURMOIL, 60), |history| {
+            (0..ROWS).try_for_each(|row| {
+                cuts.in_a_row(history, 3, Moment::Any, seed ^ row << 32)
+                    .map_err(|what| format!("row {row}, {what}"))
+            })
+        });
     });
 }
