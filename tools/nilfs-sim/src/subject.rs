@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use nilfs_device::Device;
 use nilfs_engine::{
-    Amount, Attr, Background, CheckpointInfo, CleanerOptions, Entry, Error, Filesystem, InodeRef,
-    ManualRun, MountOptions, NewInode, Order, Policy, Result, Seek, Usage, Volume,
+    Amount, Attr, Background, CheckpointInfo, CleanerOptions, Entry, Error, Filesystem, FsyncBy,
+    InodeRef, ManualRun, MountOptions, NewInode, Order, Policy, Result, Seek, Usage, Volume,
 };
-use nilfs_ondisk::Cno;
 use nilfs_ondisk::inode::FileType;
+use nilfs_ondisk::{ByteCount, Cno};
 
 use self::look::Look;
 pub use self::read_only::ReadOnlySubject;
@@ -42,8 +42,12 @@ pub struct Subject {
 /// How a subject is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mounting {
-    /// What fdatasync may leave to the next checkpoint.
+    /// Whether a sync of one file keeps the order of everything.
     pub order: Order,
+    /// How an fsync makes durable what is more than new content of existing blocks.
+    pub fsync: FsyncBy,
+    /// What a log of an fsync is filled up to, in bytes.
+    pub flash_page: u64,
     /// Memory for changes that are not committed, in bytes.
     pub dirty_limit: u64,
     /// Memory for what can be read again, in bytes.
@@ -62,6 +66,8 @@ impl Mounting {
     /// The usual way.
     pub const READ_WRITE: Self = Self {
         order: Order::Relaxed,
+        fsync: FsyncBy::Log,
+        flash_page: 4 << 10,
         dirty_limit: 256 << 20,
         cache_limit: 64 << 20,
         protection: 3600,
@@ -79,6 +85,8 @@ impl Subject {
     pub fn mount(device: Arc<dyn Device>, how: Mounting) -> Result<Self, String> {
         let options = MountOptions {
             order: how.order,
+            fsync: how.fsync,
+            flash_page: ByteCount(how.flash_page),
             dirty_limit: how.dirty_limit,
             cache_limit: how.cache_limit,
             commit_interval: None,

@@ -1,7 +1,7 @@
 //! After a power cut at any moment nothing is lost that was synced, nothing is there that never was,
 //! and the volume goes on working.
 
-use nilfs_engine::Order;
+use nilfs_engine::{FsyncBy, Order};
 use nilfs_sim::cuts::{Cuts, Moment};
 use nilfs_sim::generate::Profile;
 use nilfs_sim::history::{History, Step};
@@ -20,6 +20,9 @@ fn settings(seed: u64) -> Settings {
         _ => Shape::SMALL,
     };
     let order = if seed.is_multiple_of(4) { Order::Strict } else { Order::Relaxed };
+    let fsync = if seed % 7 == 6 { FsyncBy::Checkpoint } else { FsyncBy::Log };
+    // Small pages leave room for many logs in a segment, large ones for none but the first.
+    let flash_page = [4 << 10, 1 << 10, 16 << 10][seed as usize / 2 % 3];
     // With little memory, checkpoints come uncalled, and inodes come and go.
     let dirty_limit =
         if seed.is_multiple_of(3) { 32 << 10 } else { Mounting::READ_WRITE.dirty_limit };
@@ -27,7 +30,7 @@ fn settings(seed: u64) -> Settings {
     let protection = [0, 10, 100, 3600][seed as usize % 4];
     let discard = seed % 2 == 1;
     let memory = Mounting { dirty_limit, cache_limit, ..Mounting::READ_WRITE };
-    let mounting = Mounting { order, protection, discard, ..memory };
+    let mounting = Mounting { order, fsync, flash_page, protection, discard, ..memory };
     Settings { shape, mounting, may_fill: true }
 }
 
