@@ -63,8 +63,9 @@ impl Filesystem {
     /// As [`Filesystem::commit`].
     pub fn sync_file(&self, inode: &InodeRef) -> Result<()> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        if inode.state.read().links() == 0 {
-            // It is gone after a crash, whatever is written.
+        if inode.state.read().links() == 0 && self.options.order == Order::Relaxed {
+            // It is gone after a crash, whatever is written. But in strict order a sync of it covers
+            // all others.
             return self.check_writable();
         }
         let ticket = self.next_freeze();
