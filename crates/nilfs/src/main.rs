@@ -25,6 +25,7 @@ mod names;
 mod output;
 mod progress;
 mod record;
+mod roll_forward;
 mod signature;
 mod size;
 mod threads;

@@ -6,8 +6,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::{CRC_SEED, VOLUME_SIZE, nilfs};
-use nilfs_ondisk::crc::Crc;
+use common::{VOLUME_SIZE, nilfs};
 use nilfs_ondisk::geometry::secondary_superblock;
 
 /// Every way to open a volume; `IMAGE` and `DIR` stand for the image and a directory.
@@ -45,17 +44,7 @@ fn refused_by(ways: &[&str], image: &Path, code: i32, words: &str) {
 /// A volume both of whose superblocks have been changed at an offset, with right checksums.
 fn forged(offset: usize, value: &[u8]) -> common::Volume {
     let volume = common::volume();
-    let file = File::options().read(true).write(true).open(&volume.image).unwrap();
-    for at in [1024, secondary_superblock(VOLUME_SIZE).unwrap()] {
-        let mut copy = [0; 1024];
-        file.read_exact_at(&mut copy, at).unwrap();
-        copy[offset..offset + value.len()].copy_from_slice(value);
-        copy[16..20].fill(0);
-        let mut crc = Crc::new(CRC_SEED);
-        crc.update(&copy[..280]);
-        copy[16..20].copy_from_slice(&crc.value().to_le_bytes());
-        file.write_all_at(&copy, at).unwrap();
-    }
+    common::forge_superblocks(&volume.image, offset, value);
     volume
 }
 

@@ -366,6 +366,8 @@ fn tune_reads_features_and_identities_as_it_always_has() {
     assert_eq!(features(&volume), "(none)");
     run(&volume, "nilfs-tune -O BLOCK_COUNT IMAGE").output();
     assert_eq!(features(&volume), "block_count");
+    assert_eq!(run(&volume, "nilfs-tune -O roll_forward IMAGE").code, Some(1));
+    assert_eq!(features(&volume), "block_count");
     for uuid in ["{11111111-2222-3333-4444-555555555555}", "11111111222233334444555555555555"] {
         let said = complaint(run(&volume, &format!("nilfs-tune -U {uuid} IMAGE")), 1);
         assert_eq!(said, "nilfs-tune: Invalid UUID format\n", "{uuid}");
@@ -387,6 +389,22 @@ fn tune_changes_what_it_is_told_to_and_nothing_else() {
     let sentence = volume.nilfs("tune -O journal IMAGE").sentence(2);
     assert!(sentence.contains("block_count is"), "{sentence}");
     assert!(volume.nilfs("tune IMAGE").sentence(2).contains("nothing is to be changed"));
+}
+
+/// Whether Linux may write a volume is nobody's choice.
+#[test]
+fn no_tune_switches_on_or_off_what_keeps_linux_away() {
+    let volume = common::synced_volume();
+    for line in ["nilfs-tune -O none IMAGE", "nilfs-tune -O ^block_count IMAGE"] {
+        run(&volume, line).output();
+        let list = run(&volume, "nilfs-tune -l IMAGE").output();
+        assert!(list.contains("Filesystem features:      FEATURE_R62\n"), "{list}");
+    }
+    for word in ["roll_forward", "^roll_forward"] {
+        let sentence = volume.nilfs(&format!("tune -O {word} IMAGE")).sentence(2);
+        assert!(sentence.contains("nilfs recover switches it off"), "{sentence}");
+    }
+    assert!(volume.nilfs("tune --list IMAGE").output().contains("roll_forward"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use common::{empty_volume, volume};
+use common::{empty_volume, synced_volume, volume};
 
 #[test]
 fn info_shows_the_volume_at_a_glance() {
@@ -85,6 +85,58 @@ MODE        LINKS  OWNER  GROUP  SIZE  MODIFIED             NAME
     assert_eq!(volume.nilfs("ls -l IMAGE directory").output(), long);
     let recursive = volume.nilfs("ls -R IMAGE").output();
     assert!(recursive.contains("directory\ndirectory/file\n"), "{recursive}");
+}
+
+#[test]
+fn a_dump_says_in_words_what_an_fsync_has_written() {
+    let volume = synced_volume();
+    let dump = volume.nilfs("dump IMAGE 0 1").output();
+    let is_log = |line: &&str| line.starts_with("  log at");
+    let of_log = |nth: usize| {
+        let logs = dump.lines().skip_while(|line| !line.contains(&format!("number {nth} after")));
+        logs.take_while(|line| !is_log(line)).collect::<Vec<_>>().join("\n")
+    };
+    let times = "modified 2023-11-14 22:13:20, changed 2023-11-14 22:13:20";
+    let expected = [
+        "    records, number 1 after checkpoint 3",
+        &format!("      inode 13: content of 17 bytes, generation 1700000009, {times}"),
+        "      inode 13: 9 bytes at 8",
+    ];
+    assert_eq!(of_log(1), expected.join("\n"));
+    for words in [
+        "records, number 2 after checkpoint 3",
+        "  name \"bell\\u{7}\" in directory 2: removed",
+        "  name \"sub\" in directory 12: inode 11, directory",
+        "  inode 11: directory, mode 0755, 2 links, owner 1000:100, flags 0x0, generation ",
+        ", in directory 12, modified 2023-11-14 22:13:20, changed 2023-11-14 22:13:20",
+        ": block device, mode 0600, 1 link, ",
+        ", device 8:300, ",
+        "  inode 13: content of 3 bytes, ",
+    ] {
+        assert!(of_log(2).contains(words), "{words}: {}", of_log(2));
+    }
+    let json = volume.nilfs("dump --json IMAGE 0 1").output();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let logs = json.as_array().unwrap().iter().flat_map(|it| it["logs"].as_array().unwrap());
+    let records = &logs.last().unwrap()["roll_forward"];
+    assert_eq!((&records["base_checkpoint"], &records["number"]), (&3.into(), &2.into()));
+    let kinds: Vec<_> =
+        records["records"].as_array().unwrap().iter().map(|it| &it["kind"]).collect();
+    assert_eq!(kinds, [""]);
+}
+
+#[test]
+fn info_says_when_linux_must_wait() {
+    let says = |volume: &common::Volume| {
+        let info = volume.nilfs("info IMAGE").output();
+        let find = |name: &str| info.lines().find(|line| line.starts_with(name)).map(str::to_owned);
+        (find("features"), find("Linux"))
+    };
+    let volume = synced_volume();
+    let (features, linux) = says(&volume);
+    assert!(features.unwrap().ends_with("block_count roll_forward"));
+    assert!(linux.unwrap().contains("until nilfs has unmounted or recovered it"));
+    assert_eq!(says(&common::volume()).1, None);
 }
 
 #[test]

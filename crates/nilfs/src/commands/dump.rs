@@ -1,21 +1,25 @@
-//! `nilfs dump`: what the logs of a segment say about their blocks.
+//! `nilfs dump`: what the logs of a segment say about their blocks, and their roll-forward records.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::Context;
 use nilfs_engine::{Log, Volume};
+use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{self, BlockInfo};
 use nilfs_ondisk::{BlockSize, SegNum};
 use serde::Serialize;
 
+use crate::exit;
 use crate::image::{device_of, open_volume};
 use crate::output::{self, exact_time, local_time};
+use crate::roll_forward::Shown;
 
 /// Show the logs of segments: every block, whose it is and where
 ///
-/// Logs are shown as far as their summaries are valid; after the last one that counts there may
-/// be stale ones.
+/// A log that an fsync has written without a checkpoint has roll-forward records: what has changed
+/// besides blocks. Logs are shown as far as their summaries are valid; after the last one that counts
+/// there may be stale ones.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -51,6 +55,23 @@ struct LogRecord {
     created: String,
     flags: Vec<&'static str>,
     files: Vec<FileRecord>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    roll_forward: Option<RollForward>,
+}
+
+/// The roll-forward records of a log.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum RollForward {
+    Records {
+        base_checkpoint: u64,
+        number: u64,
+        records: Vec<Shown>,
+    },
+    /// They are of a newer version, or damaged.
+    Unreadable {
+        error: String,
+    },
 }
 
 #[derive(Serialize)]
@@ -134,7 +155,19 @@ fn log_record(log: &Log, block_size: BlockSize, blocks_per_segment: u64) -> LogR
         created: exact_time(header.create as i64, 0),
         flags: set.map(|(_, name)| *name).collect(),
         files,
+        roll_forward: roll_forward(log),
     }
+}
+
+fn roll_forward(log: &Log) -> Option<RollForward> {
+    Some(match log.records().transpose()? {
+        Ok(Records { base, number, records }) => RollForward::Records {
+            base_checkpoint: base.0,
+            number,
+            records: records.into_iter().map(Shown).collect(),
+        },
+        Err(error) => RollForward::Unreadable { error: exit::sentence(&error.into()) },
+    })
 }
 
 fn block_record(block: u64, info: &BlockInfo) -> BlockRecord {
@@ -204,6 +237,18 @@ fn print(out: &mut impl Write, segment: &SegmentRecord) -> io::Result<()> {
                 writeln!(out)?;
             }
         }
+        print_records(out, log.roll_forward.as_ref())?;
     }
     Ok(())
+}
+
+fn print_records(out: &mut impl Write, roll_forward: Option<&RollForward>) -> io::Result<()> {
+    match roll_forward {
+        None => Ok(()),
+        Some(RollForward::Unreadable { error }) => writeln!(out, "    {error}"),
+        Some(RollForward::Records { base_checkpoint, number, records }) => {
+            writeln!(out, "    records, number {number} after checkpoint {base_checkpoint}")?;
+            records.iter().try_for_each(|record| writeln!(out, "      {record}"))
+        }
+    }
 }

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use nilfs_engine::Volume;
 use nilfs_ondisk::ByteCount;
-use nilfs_ondisk::superblock::{FEATURE_BLOCK_COUNT, RawSuperblock, STATE_ERROR};
+use nilfs_ondisk::superblock::{
+    FEATURE_BLOCK_COUNT, FEATURE_ROLL_FORWARD, RawSuperblock, STATE_ERROR,
+};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -104,6 +106,9 @@ pub fn label(raw: &RawSuperblock) -> &[u8] {
     &raw.s_volume_name[..end.unwrap_or(raw.s_volume_name.len())]
 }
 
+/// The name of the feature that is on while Linux must not write the volume.
+pub const ROLL_FORWARD: &str = "roll_forward";
+
 /// The names of feature bits; unknown ones by their number.
 pub fn features(raw: &RawSuperblock) -> Vec<String> {
     let classes = [
@@ -114,10 +119,10 @@ pub fn features(raw: &RawSuperblock) -> Vec<String> {
     let mut names = Vec::new();
     for (class, bits) in classes {
         for bit in (0..64).filter(|bit| bits & (1 << bit) != 0) {
-            names.push(if class == "compat_ro" && 1 << bit == FEATURE_BLOCK_COUNT {
-                "block_count".to_owned()
-            } else {
-                format!("{class}:{bit}")
+            names.push(match (class, 1 << bit) {
+                ("compat_ro", FEATURE_BLOCK_COUNT) => "block_count".to_owned(),
+                ("compat_ro", FEATURE_ROLL_FORWARD) => ROLL_FORWARD.to_owned(),
+                _ => format!("{class}:{bit}"),
             });
         }
     }
@@ -136,6 +141,10 @@ fn print(info: &Info) -> anyhow::Result<()> {
     let error = if info.error_seen { ", an error was seen" } else { "" };
     row("state", format!("{}{error}", info.state));
     row("features", or_none(info.features.join(" ")));
+    if info.features.iter().any(|feature| feature == ROLL_FORWARD) {
+        let what = "mounts it with ro,norecovery only, until nilfs has unmounted or recovered it";
+        row("Linux", what.to_owned());
+    }
     row("size", format!("{} ({} bytes)", ByteCount(info.size_bytes), info.size_bytes));
     row("block size", format!("{} bytes", info.block_bytes));
     row("segments", format!("{} of {}", info.segments, ByteCount(info.segment_bytes)));

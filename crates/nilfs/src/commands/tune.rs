@@ -13,7 +13,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::administration;
-use crate::commands::info::{features, label};
+use crate::commands::info::{ROLL_FORWARD, features, label};
 use crate::exit::{Failure, Status};
 use crate::names;
 use crate::output::{self, Rows, printable};
@@ -86,6 +86,9 @@ impl FeatureSwitch {
             "none" => Ok(Self::None),
             "block_count" => Ok(Self::BlockCount(true)),
             "^block_count" => Ok(Self::BlockCount(false)),
+            _ if word.trim_start_matches('^') == ROLL_FORWARD => {
+                Err("it is on while it is needed; nilfs recover switches it off".to_owned())
+            }
             _ => Err("not a feature that can be switched; block_count is".to_owned()),
         }
     }

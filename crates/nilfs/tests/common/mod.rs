@@ -6,19 +6,26 @@
 pub mod tool;
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use nilfs_device::MemoryDevice;
 use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::{Clock, Filesystem, MountOptions, NewInode, Timestamp};
-use nilfs_ondisk::inode::{DeviceCode, S_IFDIR, S_IFREG};
-use nilfs_ondisk::{BlockSize, Cno};
+use nilfs_engine::{Clock, Filesystem, MountOptions, NewInode, SetAttr, Timestamp};
+use nilfs_ondisk::crc::Crc;
+use nilfs_ondisk::geometry::secondary_superblock;
+use nilfs_ondisk::inode::{DeviceCode, S_IFBLK, S_IFDIR, S_IFREG};
+use nilfs_ondisk::summary::MAGIC;
+use nilfs_ondisk::{BlockSize, ByteCount, Cno};
 use tempfile::TempDir;
 
 /// Bytes of the small volume.
 pub const VOLUME_SIZE: u64 = 32 * 64 * 1024 + 4096;
+/// Bytes of its blocks.
+const BLOCK: usize = 1024;
 /// Seed of its checksums.
 pub const CRC_SEED: u32 = 0x1234_5678;
 /// When everything on it happened.
@@ -94,6 +101,41 @@ impl Volume {
     }
 }
 
+/// Lets `change` have the roll-forward records of the nth log that has some, from their head on, and
+/// corrects the checksums of the log.
+pub fn forge_records(image: &Path, nth: usize, change: impl FnOnce(&mut [u8])) {
+    let mut bytes = fs::read(image).unwrap();
+    let head = (0..bytes.len()).step_by(8).filter(|at| bytes[*at..].starts_with(b"NfRf"));
+    let head = head.into_iter().nth(nth).expect("a log with records");
+    let is_log = |at: &usize| bytes[at + 8..].starts_with(&MAGIC.to_le_bytes());
+    let start = (0..=head / BLOCK).rev().map(|block| block * BLOCK).find(is_log).unwrap();
+    let log = &mut bytes[start..];
+    let field = |log: &[u8], at: usize| u32::from_le_bytes(log[at..at + 4].try_into().unwrap());
+    let (blocks, summary) = (field(log, 40) as usize, field(log, 48) as usize);
+    change(&mut log[head - start..summary]);
+    for (field, covered) in [(4, 8..summary), (0, 4..blocks * BLOCK)] {
+        let mut crc = Crc::new(CRC_SEED);
+        crc.update(&log[covered]);
+        log[field..field + 4].copy_from_slice(&crc.value().to_le_bytes());
+    }
+    fs::write(image, bytes).unwrap();
+}
+
+/// Changes both superblocks at an offset, and corrects their checksums.
+pub fn forge_superblocks(image: &Path, offset: usize, value: &[u8]) {
+    let file = File::options().read(true).write(true).open(image).unwrap();
+    for at in [1024, secondary_superblock(VOLUME_SIZE).unwrap()] {
+        let mut copy = [0; 1024];
+        file.read_exact_at(&mut copy, at).unwrap();
+        copy[offset..offset + value.len()].copy_from_slice(value);
+        copy[16..20].fill(0);
+        let mut crc = Crc::new(CRC_SEED);
+        crc.update(&copy[..280]);
+        copy[16..20].copy_from_slice(&crc.value().to_le_bytes());
+        file.write_all_at(&copy, at).unwrap();
+    }
+}
+
 struct Still;
 
 impl Clock for Still {
@@ -111,6 +153,15 @@ pub fn empty_volume() -> Volume {
 pub fn volume() -> Volume {
     let device = formatted();
     let before_deletion = fill(Arc::clone(&device)).unwrap();
+    volume_of(&device, before_deletion)
+}
+
+/// The same volume after two fsyncs and a power cut: the first has appended to a file, the second has
+/// everything else that can change.
+pub fn synced_volume() -> Volume {
+    let device = formatted();
+    let before_deletion = fill(Arc::clone(&device)).unwrap();
+    change_and_sync(Arc::clone(&device)).unwrap();
     volume_of(&device, before_deletion)
 }
 
@@ -138,7 +189,7 @@ fn formatted() -> Arc<MemoryDevice> {
 fn formatted_with(bytes: u64) -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(bytes);
     let parameters = Parameters {
-        block_size: BlockSize::from_bytes(1024).unwrap(),
+        block_size: BlockSize::from_bytes(BLOCK as u64).unwrap(),
         blocks_per_segment: 64,
         label: b"lab".to_vec(),
         ..Parameters::new([0x5a; 16], CRC_SEED, TIME as u64)
@@ -150,15 +201,38 @@ fn formatted_with(bytes: u64) -> Arc<MemoryDevice> {
 fn volume_of(device: &MemoryDevice, before_deletion: Cno) -> Volume {
     let directory = tempfile::tempdir().unwrap();
     let image = directory.path().join("small.img");
-    std::fs::write(&image, device.snapshot()).unwrap();
+    fs::write(&image, device.snapshot()).unwrap();
     Volume { directory, image, before_deletion }
+}
+
+fn change_and_sync(device: Arc<MemoryDevice>) -> nilfs_engine::Result<()> {
+    // Both logs are to fit into the rest of the segment.
+    let flash_page = ByteCount(BLOCK as u64);
+    let options = MountOptions { clock: Arc::new(Still), flash_page, ..MountOptions::default() };
+    let fs = Filesystem::mount(device, options)?;
+    let root = fs.root()?.inode;
+    let directory = fs.lookup(&root, b"directory")?.inode;
+    let file = fs.lookup(&directory, b"file")?.inode;
+    fs.write(&file, 8, b"appended\n")?;
+    fs.sync_file(&file)?;
+    fs.unlink(&root, b"bell\x07")?;
+    let sub = fs.create(&directory, b"sub", &new_inode(S_IFDIR | 0o755))?.inode;
+    let rdev = DeviceCode { major: 8, minor: 300 };
+    let node = NewInode { rdev, ..new_inode(S_IFBLK | 0o600) };
+    fs.create(&sub, b"disk", &node)?;
+    fs.set_attr(&file, &SetAttr { size: Some(3), ..SetAttr::default() })?;
+    fs.sync_file(&file)
+}
+
+fn new_inode(mode: u16) -> NewInode {
+    NewInode { mode, uid: 1000, gid: 100, rdev: DeviceCode::default() }
 }
 
 fn fill(device: Arc<MemoryDevice>) -> nilfs_engine::Result<Cno> {
     let options = MountOptions { clock: Arc::new(Still), ..MountOptions::default() };
     let fs = Filesystem::mount(device, options)?;
     let root = fs.root()?.inode;
-    let new = |mode| NewInode { mode, uid: 1000, gid: 100, rdev: DeviceCode::default() };
+    let new = new_inode;
     let gone = fs.create(&root, b"gone", &new(S_IFREG | 0o644))?.inode;
     fs.write(&gone, 0, b"it was here\n")?;
     let before_deletion = fs.commit()?;
