@@ -85,6 +85,12 @@ pub enum Error {
     /// The volume contradicts itself.
     #[error("the volume is damaged: {0}")]
     Inconsistent(String),
+    /// What was fsynced after the newest checkpoint is there, but cannot be put on top of it.
+    #[error(
+        "what was fsynced last cannot be rolled forward: {0}; -o ro,norecovery shows the newest \
+         checkpoint, and nilfs recover says what would be lost"
+    )]
+    RollForward(Box<Error>),
     /// The device failed.
     #[error("the device failed to {what}: {source}")]
     Device {
@@ -138,7 +144,13 @@ impl Error {
     /// could not be granted.
     #[must_use]
     pub fn is_fault(&self) -> bool {
-        matches!(self, Self::Corrupt { .. } | Self::Inconsistent(_) | Self::Device { .. })
+        matches!(
+            self,
+            Self::Corrupt { .. }
+                | Self::Inconsistent(_)
+                | Self::RollForward(_)
+                | Self::Device { .. }
+        )
     }
 }
 

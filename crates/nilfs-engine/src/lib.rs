@@ -52,6 +52,7 @@ pub use log::reader::Log;
 pub use nilfs_ondisk::inode::{DeviceCode, FileType};
 pub use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum};
 pub use read_only::{ReadOnlyOptions, ReadOnlyVolume};
+pub use recovery::RecoveryPlan;
 pub use tree::Tree;
 pub use volume::{CheckpointInfo, SegmentInfo, SegmentLife, Volume};
 

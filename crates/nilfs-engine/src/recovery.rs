@@ -12,7 +12,7 @@ use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum};
 
 use crate::error::{Error, Result};
 use crate::log::chain::{Chain, ChainedLog};
-use crate::log::reader;
+use crate::log::reader::{self, Log};
 use crate::overlay::Placed;
 use crate::store::Store;
 use crate::superblocks::Superblocks;
@@ -108,11 +108,13 @@ fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<LogScan> {
     Ok(found)
 }
 
-/// What fsyncs have made durable after the newest checkpoint.
+/// What fsyncs have made durable after the newest checkpoint, as far as it can be rolled forward.
 #[derive(Debug, Default)]
 pub(crate) struct RollForward {
     /// In the order in which they were written.
     pub(crate) logs: Vec<SyncLog>,
+    /// Why those after them cannot be, if there are any.
+    pub(crate) fault: Option<Error>,
     /// How far segments are filled with them, and with what they refer to: the block after the last log,
     /// and when that was written (s).
     pub(crate) filled: BTreeMap<SegNum, (BlockNr, u64)>,
@@ -121,6 +123,7 @@ pub(crate) struct RollForward {
 /// One log of ours, or one of those into which Linux divides what is too much for a segment.
 #[derive(Debug)]
 pub(crate) struct SyncLog {
+    start: BlockNr,
     /// What has changed besides blocks. Linux writes none.
     pub(crate) records: Option<Records>,
     /// The blocks of files.
@@ -135,56 +138,154 @@ pub(crate) struct LoggedBlock {
     pub(crate) placed: Placed,
 }
 
-/// Finds the complete sync logs after the newest checkpoint (docs/format.md §16).
+impl RollForward {
+    /// All of it.
+    ///
+    /// # Errors
+    /// [`Error::RollForward`] if there is something that cannot be rolled forward.
+    pub(crate) fn whole(self) -> Result<Self> {
+        match self.fault {
+            None => Ok(self),
+            Some(fault) => Err(Error::RollForward(Box::new(fault))),
+        }
+    }
+
+    /// Without the logs from one on that contradicts the checkpoint or those before it.
+    ///
+    /// # Errors
+    /// The device failed, which says nothing about the log.
+    pub(crate) fn before(mut self, nth: usize, why: Error) -> Result<Self> {
+        self.logs.truncate(nth);
+        self.fault = Some(of_content(why)?);
+        Ok(self.tidied())
+    }
+
+    /// Where nothing is rolled forward, nothing has been filled.
+    fn tidied(mut self) -> Self {
+        if self.logs.is_empty() {
+            self.filled.clear();
+        }
+        self
+    }
+}
+
+/// An error of what was read, not of the device.
+fn of_content(error: Error) -> Result<Error> {
+    match error {
+        Error::Device { .. } => Err(error),
+        fault => Ok(fault),
+    }
+}
+
+/// Finds the complete sync logs after the newest checkpoint, as far as they belong together
+/// (docs/format.md §16): none is missing in between, and all are based on this checkpoint.
 ///
 /// # Errors
-/// Logs that are whole, but do not belong together: one is missing in between, or is not based on this
-/// checkpoint. A device error.
+/// A device error.
 pub(crate) fn roll_forward(store: &Store, found: &LogScan) -> Result<RollForward> {
-    let mut complete = Vec::new();
-    let mut filled = BTreeMap::new();
-    let Some((first, last)) = found.replay else {
-        return Ok(RollForward::default());
-    };
-    let mut begun: Option<Begun> = None;
-    let mut number = 0;
+    let mut gathering = Gathering::new(store, found.cno);
+    for log in after_newest(store, found)? {
+        if let Err(error) = gathering.add(&log) {
+            gathering.complete.fault = Some(of_content(error)?);
+            break;
+        }
+    }
+    Ok(gathering.complete.tidied())
+}
+
+/// The logs after the newest checkpoint, up to the last that could complete something.
+fn after_newest(store: &Store, found: &LogScan) -> Result<Vec<ChainedLog>> {
+    let mut logs = Vec::new();
+    let Some((first, last)) = found.replay else { return Ok(logs) };
     let mut chain = Chain::from(store, first.start, first.header.seq);
     while let Some(log) = chain.next()? {
+        logs.push(log);
+        if log.start == last.start {
+            break;
+        }
+    }
+    Ok(logs)
+}
+
+/// What a recovery would do with the logs of fsyncs after the newest checkpoint.
+#[derive(Debug)]
+pub struct RecoveryPlan {
+    /// Those that are rolled forward.
+    pub applied: Vec<Log>,
+    /// Whole ones that cannot be.
+    pub lost: Vec<Log>,
+    /// Why they cannot.
+    pub why: Option<Error>,
+}
+
+/// Reads the logs once more, to be shown.
+pub(crate) fn plan(store: &Store, found: &LogScan, recovered: RollForward) -> Result<RecoveryPlan> {
+    let RollForward { logs, fault: why, .. } = recovered;
+    let end = logs.last().map(|log| log.start);
+    let (mut applied, mut lost) = (Vec::new(), Vec::new());
+    let mut is_lost = end.is_none();
+    for log in after_newest(store, found)? {
+        let to = if is_lost { &mut lost } else { &mut applied };
+        match reader::read(store, log.start, log.header) {
+            // The others have blocks for records of later logs, or are parts of a checkpoint.
+            Ok(read) if log.header.has(SYNDT) || !matches!(read.records(), Ok(None)) => {
+                to.push(read);
+            }
+            Ok(_) => {}
+            Err(error) => drop(of_content(error)?),
+        }
+        is_lost |= Some(log.start) == end;
+    }
+    if why.is_none() {
+        lost.clear();
+    }
+    Ok(RecoveryPlan { applied, lost, why })
+}
+
+/// Sync logs, as far as they have been gone through.
+struct Gathering<'a> {
+    store: &'a Store,
+    base: Cno,
+    complete: RollForward,
+    begun: Option<Begun>,
+    /// Logs with records so far.
+    number: u64,
+}
+
+impl<'a> Gathering<'a> {
+    fn new(store: &'a Store, base: Cno) -> Self {
+        Self { store, base, complete: RollForward::default(), begun: None, number: 0 }
+    }
+
+    fn add(&mut self, log: &ChainedLog) -> Result<()> {
         let header = log.header;
-        filled.insert(log.segment, (log.end(), header.create));
-        if header.has(SR)
-            || begun.as_ref().is_some_and(|begun| begun.data_sync && !header.has(SYNDT))
-        {
+        let in_data_sync = self.begun.as_ref().is_some_and(|begun| begun.data_sync);
+        if header.has(SR) || in_data_sync && !header.has(SYNDT) {
             return Err(Error::Inconsistent(format!(
                 "the log in block {} interrupts a data-sync log",
                 log.start
             )));
         }
+        self.complete.filled.insert(log.segment, (log.end(), header.create));
         if header.has(LOGBGN) {
-            begun = Some(Begun { data_sync: header.has(SYNDT), logs: Vec::new() });
+            self.begun = Some(Begun { data_sync: header.has(SYNDT), logs: Vec::new() });
         }
-        if let Some(begun) = &mut begun {
-            let read = read(store, &log)?;
+        if let Some(begun) = &mut self.begun {
+            let read = read(self.store, log)?;
             if let Some(records) = &read.records {
-                number += 1;
-                check_order(&log, records, found.cno, number)?;
+                self.number += 1;
+                check_order(log, records, self.base, self.number)?;
             }
             begun.logs.push(read);
         }
         if header.has(LOGEND)
-            && let Some(begun) = begun.take()
+            && let Some(begun) = self.begun.take()
         {
             // A log of neither kind is a part of a checkpoint whose end is missing.
             let synced = begun.data_sync || begun.logs.iter().any(|log| log.records.is_some());
-            complete.extend(begun.logs.into_iter().filter(|_| synced));
+            self.complete.logs.extend(begun.logs.into_iter().filter(|_| synced));
         }
-        if log.start == last.start {
-            break;
-        }
-    }
-    match complete.is_empty() {
-        true => Ok(RollForward::default()),
-        false => Ok(RollForward { logs: complete, filled }),
+        Ok(())
     }
 }
 
@@ -207,7 +308,7 @@ fn read(store: &Store, log: &ChainedLog) -> Result<SyncLog> {
             at = at.plus(1);
         }
     }
-    Ok(SyncLog { records: content.records()?, blocks })
+    Ok(SyncLog { start: log.start, records: content.records()?, blocks })
 }
 
 /// Fails unless nothing is missing between the checkpoint and these records. What was lost in a crash

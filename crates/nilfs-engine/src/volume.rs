@@ -14,10 +14,10 @@ use crate::cleaner::protection::Protection;
 use crate::cleaner::victim::Judge;
 use crate::dat::Dat;
 use crate::error::{Error, Locate, Result};
-use crate::fs::replay::replayed_files;
+use crate::fs::replay::{replayed_files, without_contradictions};
 use crate::log::chain::ChainedLog;
 use crate::log::reader::{self, Log};
-use crate::recovery::{self, LogScan};
+use crate::recovery::{self, LogScan, RecoveryPlan, RollForward};
 use crate::store::Store;
 use crate::superblocks::{self, Superblocks};
 use crate::tree::{Era, Recovered, Shared, Tree, TreeRoot, View};
@@ -259,15 +259,29 @@ impl Volume {
     /// volume was not closed cleanly: what a writable mount would recover.
     ///
     /// # Errors
-    /// Damage, a device error.
+    /// [`Error::RollForward`], damage, a device error.
     pub fn recovered_tree(&self) -> Result<Tree> {
         let tree = self.tree(None)?;
-        let found = recovery::roll_forward(&self.store, &self.found)?;
+        let found = recovery::roll_forward(&self.store, &self.found)?.whole()?;
         let (geometry, newest) = (self.geometry(), self.found.newest.segment);
         let stays = |block| geometry.segment_of(block) == newest;
         let files = replayed_files(tree.view(), &found.logs, self.names_limit)?;
         let recovered = Recovered::new(&self.store, files, stays)?;
         Ok(tree.with(recovered))
+    }
+
+    /// What a recovery of the volume would roll forward, and what it could not.
+    ///
+    /// # Errors
+    /// Damage of the newest checkpoint, a device error.
+    pub fn recovery_plan(&self) -> Result<RecoveryPlan> {
+        let recovered = self.recoverable(self.view(self.found.cno)?)?;
+        recovery::plan(&self.store, &self.found, recovered)
+    }
+
+    /// What can be put on top of the newest checkpoint, which `view` shows.
+    pub(crate) fn recoverable(&self, view: View) -> Result<RollForward> {
+        without_contradictions(view, recovery::roll_forward(&self.store, &self.found)?)
     }
 
     pub(crate) fn source(&self) -> Source<'_> {

@@ -357,7 +357,7 @@ fn records_with_a_gap_are_refused() {
     image[second[0]..second[0] + BLOCK].copy_from_slice(&third);
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(image));
     let error = Filesystem::mount(Arc::clone(&device), MountOptions::default()).unwrap_err();
-    assert!(matches!(error, Error::Inconsistent(_)), "{error}");
+    assert!(matches!(error, Error::RollForward(_)), "{error}");
     assert!(error.to_string().contains("number 2"), "{error}");
     let options = ReadOnlyOptions { recovery: false, ..ReadOnlyOptions::default() };
     ReadOnlyVolume::mount(device, options).unwrap();

@@ -163,7 +163,9 @@ impl From<Error> for Refusal {
             Error::NoSpace => Reason::NoSpace,
             Error::NoRoomToShrink { segments } => Reason::NoRoomToShrink { segments: *segments },
             Error::NotPermitted(_) => Reason::NotPermitted,
-            Error::Corrupt { .. } | Error::Inconsistent(_) => Reason::Damaged,
+            Error::Corrupt { .. } | Error::Inconsistent(_) | Error::RollForward(_) => {
+                Reason::Damaged
+            }
             Error::Device { source, .. } if source.kind() == std::io::ErrorKind::Unsupported => {
                 Reason::Unsupported
             }

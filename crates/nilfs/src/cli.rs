@@ -30,9 +30,9 @@ Exit codes:
 
 /// NILFS2 in user space: make, mount and look into volumes of the log-structured file system.
 ///
-/// Every few seconds, and at nearly every fsync, a volume makes a checkpoint: the whole of it as it
-/// was at that moment. Checkpoints can be listed, read and mounted until the cleaner needs their
-/// space: not for an hour, as long as there is room. As snapshots they are kept until further notice.
+/// Every few seconds a volume makes a checkpoint: the whole of it as it was at that moment.
+/// Checkpoints can be listed, read and mounted until the cleaner needs their space: not for an hour, as
+/// long as there is room. As snapshots they are kept until further notice.
 #[derive(Debug, Parser)]
 #[command(name = "nilfs", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
@@ -112,6 +112,7 @@ pub enum Command {
     Segments(commands::segments::Args),
     Dump(commands::dump::Args),
     Check(commands::check::Args),
+    Recover(commands::recover::Args),
     Help(commands::help::Args),
     Generate(commands::generate::Args),
 }
@@ -142,6 +143,7 @@ impl Command {
             Self::Segments(args) => commands::segments::run(args),
             Self::Dump(args) => commands::dump::run(args),
             Self::Check(args) => commands::check::run(args),
+            Self::Recover(args) => commands::recover::run(args),
             // `main` has answered this already.
             Self::Help(_) => Ok(()),
             Self::Generate(args) => commands::generate::run(args),

@@ -177,7 +177,8 @@ fn status_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Status> 
         | Error::Truncated(_)
         | Error::Feature(_)
         | Error::Corrupt { .. }
-        | Error::Inconsistent(_) => Status::NotAVolume,
+        | Error::Inconsistent(_)
+        | Error::RollForward(_) => Status::NotAVolume,
         _ => Status::Failed,
     })
 }

@@ -156,5 +156,11 @@ fn all_listings_keep_to_the_page() {
     }
     keeps_to_the_page("ls", &["ls", "-R"], &image.path(), &[]);
     keeps_to_the_page("stat", &["stat"], &image.path(), &["/", "directory/link"]);
+    let mounted = image.mount("nogc,cleaner-config=/dev/null");
+    fs::create_dir(mounted.join("new")).unwrap();
+    fs::write(mounted.join("new/file"), b"synced").unwrap();
+    fs::File::open(mounted.join("new/file")).unwrap().sync_all().unwrap();
+    mounted.kill();
     keeps_to_the_page("dump", &["dump"], &image.path(), &["0", "1"]);
+    keeps_to_the_page("recover", &["recover"], &image.path(), &[]);
 }

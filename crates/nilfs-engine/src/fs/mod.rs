@@ -166,7 +166,7 @@ impl Filesystem {
     ///
     /// # Errors
     /// Not a volume, damage, unknown features, a device that cannot be written or fails, no room for
-    /// the recovery.
+    /// the recovery, [`Error::RollForward`].
     pub fn mount(device: Arc<dyn Device>, options: MountOptions) -> Result<Arc<Self>> {
         if device.is_read_only() {
             return Err(Error::ReadOnly { reason: "the device cannot be written".into() });
@@ -176,7 +176,10 @@ impl Filesystem {
         volume.store.set_cache_limit(options.block_cache());
         volume.store.set_flash_page(options.flash_page);
         let view = volume.view(volume.found.cno)?;
-        let found = recovery::roll_forward(&volume.store, &volume.found)?;
+        let found = match options.give_up_unrecoverable {
+            true => volume.recoverable(view.clone())?,
+            false => recovery::roll_forward(&volume.store, &volume.found)?.whole()?,
+        };
         let (barrier, discard) = (options.barrier, options.discard);
         let log = SegmentWriter::open(&volume, &view, &found, barrier, discard)
             .map_err(no_room_to_recover)?;
@@ -214,7 +217,7 @@ impl Filesystem {
         {
             let mut log = fs.log.lock();
             fs.begin(&mut log, &found.logs).map_err(no_room_to_recover)?;
-            if volume.superblocks_lag {
+            if volume.superblocks_lag || log.has_announced_records() {
                 log.mark_in_use(&fs.stamp())?;
             }
         }

@@ -23,7 +23,7 @@ use crate::block::{BlockPool, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::host::Timestamp;
 use crate::overlay::{Overlay, Placed};
-use crate::recovery::{LoggedBlock, SyncLog};
+use crate::recovery::{LoggedBlock, RollForward, SyncLog};
 use crate::tree::{File, View};
 
 /// Every inode that sync logs have changed, as it is after them.
@@ -35,13 +35,35 @@ pub(super) struct Replayed {
 /// Puts the sync logs on top of the checkpoint that the context shows.
 ///
 /// # Errors
-/// Records that contradict the checkpoint or each other, damage, a device error.
+/// [`Error::RollForward`] if records contradict the checkpoint or each other, a device error.
 pub(super) fn replay(context: &Context<'_>, logs: &[SyncLog]) -> Result<Replayed> {
     let mut replay = Replay { context, inodes: BTreeMap::new() };
     for log in logs {
-        replay.log(log)?;
+        replay.log(log).map_err(|error| match error {
+            Error::Device { .. } => error,
+            fault => Error::RollForward(Box::new(fault)),
+        })?;
     }
     Ok(Replayed { inodes: replay.inodes })
+}
+
+/// What can be rolled forward, without the logs from the first on that contradicts the checkpoint or
+/// those before it.
+///
+/// # Errors
+/// A device error.
+pub(crate) fn without_contradictions(view: View, found: RollForward) -> Result<RollForward> {
+    let (space, pool) = (Space::default(), BlockPool::new(view.store.block_size(), 0));
+    let context = Context { view, space: &space, pool: &pool, index_limit: 0 };
+    let mut replay = Replay { context: &context, inodes: BTreeMap::new() };
+    let refused = found.logs.iter().enumerate().find_map(|(nth, log)| {
+        let fault = replay.log(log).err()?;
+        Some((nth, fault))
+    });
+    match refused {
+        None => Ok(found),
+        Some((nth, fault)) => found.before(nth, fault),
+    }
 }
 
 /// The files that sync logs have changed, for those who only read: those that are gone have no links.

@@ -57,6 +57,9 @@ pub struct MountOptions {
     pub commit_interval: Option<Duration>,
     /// What flash programs at once: a log of an fsync ends where it does.
     pub flash_page: ByteCount,
+    /// Give up what was fsynced last if it cannot be rolled forward, instead of refusing to mount:
+    /// [`Volume::recovery_plan`](crate::Volume::recovery_plan) says what.
+    pub give_up_unrecoverable: bool,
     /// How the cleaner behaves.
     pub cleaner: CleanerOptions,
     /// The source of all timestamps.
@@ -76,6 +79,7 @@ impl PartialEq for MountOptions {
             cache_limit,
             commit_interval,
             flash_page,
+            give_up_unrecoverable,
             cleaner,
             clock,
         } = self;
@@ -88,6 +92,7 @@ impl PartialEq for MountOptions {
             && *cache_limit == other.cache_limit
             && *commit_interval == other.commit_interval
             && *flash_page == other.flash_page
+            && *give_up_unrecoverable == other.give_up_unrecoverable
             && *cleaner == other.cleaner
             && Arc::ptr_eq(clock, &other.clock)
     }
@@ -105,6 +110,7 @@ impl Default for MountOptions {
             cache_limit: 64 << 20,
             commit_interval: None,
             flash_page: FLASH_PAGE,
+            give_up_unrecoverable: false,
             cleaner: CleanerOptions::default(),
             clock: Arc::new(SystemClock),
         }

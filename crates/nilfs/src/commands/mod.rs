@@ -16,6 +16,7 @@ pub mod ls;
 pub mod metrics;
 pub mod mkfs;
 pub mod mount;
+pub mod recover;
 pub mod resize;
 pub mod segments;
 pub mod snapshot;
