@@ -336,12 +336,12 @@ impl FileSystem {
     }
 
     /// What makes all that was written below a directory, `$1`, durable. The kernel does not pass
-    /// syncfs on to a FUSE server, it only writes its own cache back; the fsync of a directory makes
-    /// everything durable there.
+    /// syncfs on to a FUSE server, it only writes its own cache back; the fsync of the root directory
+    /// makes everything durable there.
     #[must_use]
     pub fn sync(&self) -> &'static str {
         match self.is_ours() {
-            true => "sync -f \"$1\"; sync \"$1\"",
+            true => "sync -f \"$1\"; sync \"$(stat -c %m \"$1\")\"",
             false => "sync -f \"$1\"",
         }
     }
