@@ -1,22 +1,32 @@
 //! One directory: that its blocks are all there and well formed (docs/format.md §13). Where its
 //! names lead is judged with all other names of the checkpoint.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 
 use nilfs_ondisk::Ino;
-use nilfs_ondisk::dirent::{Record, records};
-use nilfs_ondisk::inode::RawInode;
+use nilfs_ondisk::dirent::records;
+use nilfs_ondisk::inode::{FileType, RawInode};
 
 use crate::block_map::Leaf;
 use crate::judge::{FileAt, Judge};
 use crate::report::Rule;
 
+/// A name in a directory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Name<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) ino: Ino,
+    pub(crate) file_type: Option<FileType>,
+}
+
 /// The content of a directory.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Directory {
     /// Its blocks, each well formed.
     blocks: Vec<Rc<[u8]>>,
+    /// Names that are not, or not only, as the blocks have them: where they lead, if anywhere.
+    pub(crate) changed: BTreeMap<Vec<u8>, Option<(Ino, FileType)>>,
     /// What ".." names.
     pub(crate) parent: Option<Ino>,
     /// Whether no block is missing or malformed.
@@ -24,12 +34,29 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
+    /// A directory that was just made.
+    pub(crate) fn empty() -> Self {
+        Self { whole: true, ..Self::default() }
+    }
+
     /// The names in the directory but "." and "..".
-    pub(crate) fn names(&self) -> impl Iterator<Item = Record<'_>> {
-        self.blocks
+    pub(crate) fn names(&self) -> impl Iterator<Item = Name<'_>> {
+        let in_blocks = self
+            .blocks
             .iter()
             .flat_map(|block| records(block).filter_map(Result::ok))
             .filter(|record| record.is_used() && !matches!(record.name, b"." | b".."))
+            .filter(|record| !self.changed.contains_key(record.name))
+            .map(|record| Name {
+                name: record.name,
+                ino: record.ino,
+                file_type: record.file_type(),
+            });
+        let changed = self.changed.iter().filter_map(|(name, target)| {
+            let (ino, file_type) = (*target)?;
+            Some(Name { name, ino, file_type: Some(file_type) })
+        });
+        in_blocks.chain(changed)
     }
 }
 
@@ -50,7 +77,7 @@ impl Judge<'_, '_> {
                 format!("i_size is {size}, expected a multiple of {block_size}")
             });
         }
-        let mut directory = Directory { blocks: Vec::new(), parent: None, whole };
+        let mut directory = Directory { whole, ..Directory::default() };
         let gap = (0..).zip(leaves).find(|(nth, leaf)| *nth != leaf.key).map(|(nth, _)| nth);
         let expected = size / block_size;
         let dense = gap.unwrap_or(leaves.len() as u64);

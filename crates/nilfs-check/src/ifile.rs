@@ -52,7 +52,7 @@ impl Judge<'_, '_> {
         if present {
             self.present_is_whole &= whole;
             self.counts.inodes = users + 1;
-            self.judge_rolled_forward(&table);
+            self.judge_sync_logs(&table);
         }
         if whole {
             self.judge_counts(cno, entry, users + 1, blocks);
@@ -109,18 +109,6 @@ impl Judge<'_, '_> {
             if found != expected {
                 self.findings.add(severity, Rule::CheckpointCounts, place, || {
                     format!("{field} is {found}, but there are {expected}")
-                });
-            }
-        }
-    }
-
-    /// A sync log can only be applied to a file that exists.
-    fn judge_rolled_forward(&mut self, table: &InodeTable) {
-        for ino in &self.newest.rolled_forward {
-            if !table.has(*ino) {
-                let place = Location::checkpoint(self.newest.cno).ino(*ino);
-                self.error(Rule::RollForward, place, || {
-                    "a sync log is for this inode, which does not exist: a mount would fail".into()
                 });
             }
         }

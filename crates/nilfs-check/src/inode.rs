@@ -16,10 +16,12 @@ const SIZE_MAX: u64 = i64::MAX as u64;
 const MKFS_BLOCKS_MAX: u64 = 8;
 
 /// What is known of an inode, in whatever checkpoint.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct InodeFacts {
     pub(crate) file_type: Option<FileType>,
     pub(crate) links: u16,
+    /// Tells it from others that have had this number.
+    pub(crate) generation: u32,
     /// Blocks of the file, with B-tree nodes.
     pub(crate) blocks: u64,
     /// When all these blocks live.
@@ -38,6 +40,7 @@ impl Judge<'_, '_> {
         let mut facts = InodeFacts {
             file_type: None,
             links,
+            generation: inode.i_generation.get(),
             blocks: 0,
             life: Life::ALWAYS,
             whole: true,

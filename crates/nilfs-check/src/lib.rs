@@ -29,6 +29,7 @@ mod namespace;
 mod owners;
 mod recovery;
 mod report;
+mod roll_forward;
 mod segment_usage;
 mod segments;
 mod superblocks;

@@ -3,10 +3,10 @@
 
 use std::rc::Rc;
 
-use nilfs_ondisk::dirent::Record;
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{Cno, Ino};
 
+use crate::directory::Name;
 use crate::inode::InodeFacts;
 use crate::judge::Judge;
 use crate::report::{Location, Rule};
@@ -29,9 +29,14 @@ impl InodeTable {
         self.inodes.push((ino, facts));
     }
 
-    /// Whether an inode is in use.
-    pub(crate) fn has(&self, ino: Ino) -> bool {
-        self.position(ino).is_some()
+    /// An inode, if it is in use.
+    pub(crate) fn get(&self, ino: Ino) -> Option<&InodeFacts> {
+        Some(&self.inodes[self.position(ino)?].1)
+    }
+
+    /// All inodes in order, to be shared with another table.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = (Ino, Rc<InodeFacts>)> {
+        self.inodes.iter().map(|(ino, facts)| (*ino, Rc::clone(facts)))
     }
 
     /// All inodes in order.
@@ -87,8 +92,8 @@ impl Judge<'_, '_> {
                     format!("\"..\" names inode {found}, but the directory is in inode {parent}")
                 });
             }
-            for record in directory.names() {
-                let Some(child) = self.judge_name(cno, *ino, &record, table) else {
+            for name in directory.names() {
+                let Some(child) = self.judge_name(cno, *ino, &name, table) else {
                     continue;
                 };
                 tallies[child].names += 1;
@@ -110,15 +115,15 @@ impl Judge<'_, '_> {
         &mut self,
         cno: Cno,
         directory: Ino,
-        record: &Record<'_>,
+        entry: &Name<'_>,
         table: &InodeTable,
     ) -> Option<usize> {
         let place = Location::checkpoint(cno).ino(directory);
-        let name = || String::from_utf8_lossy(record.name).into_owned();
-        let Some(at) = table.position(record.ino) else {
+        let name = || String::from_utf8_lossy(entry.name).into_owned();
+        let Some(at) = table.position(entry.ino) else {
             if !table.incomplete {
                 self.error(Rule::DirectoryEntry, place, || {
-                    format!("{:?} names inode {}, which is not in use", name(), record.ino)
+                    format!("{:?} names inode {}, which is not in use", name(), entry.ino)
                 });
             }
             return None;
@@ -126,17 +131,17 @@ impl Judge<'_, '_> {
         let facts = &table.inodes[at].1;
         if facts.links == 0 {
             self.error(Rule::DirectoryEntry, place, || {
-                format!("{:?} names inode {}, which is deleted (0 links)", name(), record.ino)
+                format!("{:?} names inode {}, which is deleted (0 links)", name(), entry.ino)
             });
         }
-        if let (Some(claimed), Some(found)) = (record.file_type(), facts.file_type)
+        if let (Some(claimed), Some(found)) = (entry.file_type, facts.file_type)
             && claimed != found
         {
             self.error(Rule::DirectoryEntry, place, || {
                 format!(
                     "{:?} claims type {claimed:?}, but inode {} is of type {found:?}",
                     name(),
-                    record.ino
+                    entry.ino
                 )
             });
         }

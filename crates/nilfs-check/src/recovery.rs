@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use nilfs_ondisk::roll_forward::{Record, Records};
+use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{LOGBGN, LOGEND, LogHeader, SR, SYNDT};
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::LogCursor;
@@ -12,6 +12,7 @@ use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, Seq};
 use crate::CheckError;
 use crate::log::{LogFault, LogReader};
 use crate::report::{Findings, Location, Rule, counted};
+use crate::roll_forward::SyncLog;
 use crate::superblocks::Superblocks;
 use crate::volume::Volume;
 
@@ -22,8 +23,8 @@ pub(crate) struct Newest {
     pub(crate) header: LogHeader,
     pub(crate) cno: Cno,
     pub(crate) super_root: SuperRoot,
-    /// Files that a mount would roll forward.
-    pub(crate) rolled_forward: BTreeSet<Ino>,
+    /// What a mount would roll forward, in order.
+    pub(crate) sync_logs: Vec<SyncLog>,
 }
 
 /// Finds the newest super root as a mount would, and judges the ways that lead to it.
@@ -70,18 +71,12 @@ pub(crate) fn find_newest(
     if !fallen_back {
         judge_superblocks(volume, &mut reader, superblocks, best.log, findings);
     }
-    let rolled_forward = if winner.is_clean() && !fallen_back {
-        BTreeSet::new()
+    let sync_logs = if winner.is_clean() && !fallen_back {
+        Vec::new()
     } else {
         roll_forward(volume, &mut reader, &scan, findings)
     };
-    Ok(Newest {
-        log: best.log,
-        header: best.header,
-        cno: best.header.cno,
-        super_root,
-        rolled_forward,
-    })
+    Ok(Newest { log: best.log, header: best.header, cno: best.header.cno, super_root, sync_logs })
 }
 
 /// Whether both copies lead to the log that was found.
@@ -272,12 +267,10 @@ fn valid_log(reader: &mut LogReader<'_, '_>, at: BlockNr, seq: Seq) -> Result<Lo
     Ok(header)
 }
 
-/// Logs that an fsync has written, as far as they were read.
-struct Synced {
+/// Logs of which the last is still to come.
+struct Begun {
     data_sync: bool,
-    /// They are no part of a checkpoint.
-    complete: bool,
-    files: BTreeSet<Ino>,
+    logs: Vec<SyncLog>,
 }
 
 /// Records must follow each other from the checkpoint on: a mount refuses a gap.
@@ -298,41 +291,35 @@ fn judge_order(
     }
 }
 
-/// Names what a mount would roll forward, and says what would keep it from doing so.
+/// Finds what a mount would roll forward, and says what of the logs themselves would keep it from
+/// doing so.
 fn roll_forward<'v, 'd>(
     volume: &'v Volume<'d>,
     reader: &mut LogReader<'v, 'd>,
     scan: &Scan,
     findings: &mut Findings,
-) -> BTreeSet<Ino> {
-    let mut files = BTreeSet::new();
+) -> Vec<SyncLog> {
+    let mut synced = Vec::new();
     let Some((first, seq)) = scan.first_after else {
-        return files;
+        return synced;
     };
     let place = Location::VOLUME.log(first);
     let Some(last) = scan.last_end else {
         findings.note(Rule::RollForward, place, || {
             "an unfinished logical segment follows the newest super root; a mount drops it".into()
         });
-        return files;
+        return synced;
     };
     let next = volume.geometry.segment_of(scan.best.header.next);
     let mut chain = Chain::new(volume, reader, first, seq, next);
-    let mut open: Option<Synced> = None;
+    let mut open: Option<Begun> = None;
     let mut number = 0;
-    // Records can describe an inode that the checkpoint does not have.
-    let mut made = BTreeSet::new();
-    let of_inode = |record: &Record| match record {
-        Record::Inode(inode) => Some(inode.ino),
-        _ => None,
-    };
     while let Some(Link { block, header }) = chain.next() {
+        let place = Location::VOLUME.log(block);
         if header.has(LOGBGN) {
-            let data_sync = header.has(SYNDT);
-            open = Some(Synced { data_sync, complete: data_sync, files: BTreeSet::new() });
+            open = Some(Begun { data_sync: header.has(SYNDT), logs: Vec::new() });
         }
         if let Some(open) = &mut open {
-            let place = Location::VOLUME.log(block);
             if open.data_sync && !header.has(SYNDT) {
                 findings.error(Rule::RollForward, place, || {
                     "this log stands between data-sync logs, so a mount would fail".into()
@@ -341,33 +328,36 @@ fn roll_forward<'v, 'd>(
             }
             match chain.reader.content(block, &header) {
                 Ok((items, records)) => {
-                    open.files.extend(items.iter().map(|file| file.ino));
-                    if let Some(records) = records {
+                    if let Some(records) = &records {
                         number += 1;
-                        open.complete = true;
-                        open.files.extend(records.records.iter().map(Record::ino));
-                        judge_order(&records, scan.best.cno, number, place, findings);
-                        made.extend(records.records.iter().filter_map(of_inode));
+                        judge_order(records, scan.best.cno, number, place, findings);
                     }
+                    let files = items.iter().map(|file| file.ino).collect();
+                    let records = records.map(|records| records.records);
+                    open.logs.push(SyncLog { place, records, files });
                 }
-                Err(fault) => findings.error(Rule::RollForward, place, || fault.to_string()),
+                Err(fault) => {
+                    findings.error(Rule::RollForward, place, || fault.to_string());
+                    break;
+                }
             }
         }
         if header.has(LOGEND)
-            && let Some(synced) = open.take()
+            && let Some(begun) = open.take()
+            && (begun.data_sync || begun.logs.iter().any(|log| log.records.is_some()))
         {
-            let complete = synced.files.into_iter().filter(|_| synced.complete);
-            files.extend(complete.filter(|ino| !made.contains(ino)));
+            synced.extend(begun.logs);
         }
         if block == last {
             break;
         }
     }
-    if !files.is_empty() {
+    if !synced.is_empty() {
         findings.note(Rule::RollForward, place, || {
+            let files: BTreeSet<Ino> = synced.iter().flat_map(SyncLog::inodes).collect();
             let files = counted(files.len() as u64, "file");
             format!("sync logs for {files} follow the newest super root")
         });
     }
-    files
+    synced
 }
