@@ -1,5 +1,5 @@
 //! Roll-forward records: what has changed since the newest checkpoint besides the content of blocks, so
-//! that an fsync needs no checkpoint (docs/format.md §17).
+//! that an fsync needs no checkpoint (docs/format.md §19).
 //!
 //! The format has no place for them, so they lie where its readers do not look: in the summary of a
 //! log, after its items, within `ss_sumbytes`.

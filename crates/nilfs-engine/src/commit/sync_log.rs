@@ -1,4 +1,4 @@
-//! Sync logs: what an fsync makes durable, without a checkpoint (docs/format.md §17, §19). The blocks of
+//! Sync logs: what an fsync makes durable, without a checkpoint (docs/format.md §19). The blocks of
 //! files that nobody has written yet, and records of everything else. And logs of blocks that are
 //! written before anybody waits for them.
 

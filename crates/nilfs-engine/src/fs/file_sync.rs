@@ -1,4 +1,4 @@
-//! Making files durable, by a sync log (docs/format.md §17): the blocks of the files that somebody waits
+//! Making files durable, by a sync log (docs/format.md §19): the blocks of the files that somebody waits
 //! for, as far as no log has them, and records of everything else that has changed — of these files
 //! their sizes and times, and of the whole volume the names and attributes. So names are durable in the
 //! order in which they were changed, and the content of each file when it is asked for.

@@ -25,7 +25,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// The roll-forward records of the log, if it has any (docs/format.md §17).
+    /// The roll-forward records of the log, if it has any (docs/format.md §19).
     ///
     /// # Errors
     /// Records that this program does not know, or that are damaged.
