@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::tree::File;
 use nilfs_engine::{
-    Files, Filesystem, NewInode, ReadOnlyOptions, ReadOnlyVolume, Seek, Tree, Volume,
+    Files, Filesystem, MountOptions, NewInode, ReadOnlyOptions, ReadOnlyVolume, Seek, Tree, Volume,
 };
 use nilfs_fuzz::{options, seal, volume};
 use nilfs_ondisk::inode::{DeviceCode, FileType, S_IFREG};
@@ -58,7 +58,9 @@ fuzz_target!(|input: (bool, [Option<Edit>; MAX_EDITS])| {
     seal(&mut image);
     look(Arc::new(MemoryDevice::from(image.clone())));
     let _ = nilfs_check::check(&MemoryDevice::from(image.clone()), &Default::default());
-    write(Arc::new(MemoryDevice::from(image)));
+    write(Arc::new(MemoryDevice::from(image.clone())), options());
+    let force = MountOptions { give_up_unrecoverable: true, ..options() };
+    write(Arc::new(MemoryDevice::from(image)), force);
 });
 
 fn look(device: Arc<dyn Device>) {
@@ -67,6 +69,7 @@ fn look(device: Arc<dyn Device>) {
     };
     let _ = volume.checkpoint_totals();
     let _ = volume.clean_segments();
+    let _ = volume.roll_forward();
     let _ = volume.segments(SegNum(0));
     for segment in 0..volume.geometry().nsegments.min(100) {
         let _ = volume.logs(SegNum(segment));
@@ -122,8 +125,8 @@ fn read(tree: &Tree, file: &File) {
     }
 }
 
-fn write(device: Arc<dyn Device>) {
-    let Ok(files) = Filesystem::mount(device, options()) else {
+fn write(device: Arc<dyn Device>, options: MountOptions) {
+    let Ok(files) = Filesystem::mount(device, options) else {
         return;
     };
     let _ = files.root().and_then(|root| {

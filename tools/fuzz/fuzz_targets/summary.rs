@@ -1,10 +1,11 @@
-//! Segment summaries: header, items, and items written back.
+//! Segment summaries: header, items, and what roll-forward records there are after them.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use nilfs_fuzz::geometry;
-use nilfs_ondisk::summary::{LogHeader, parse_items};
+use nilfs_ondisk::roll_forward::Records;
+use nilfs_ondisk::summary::{Items, LogHeader, parse_items};
 
 fuzz_target!(|bytes: &[u8]| {
     let geometry = geometry();
@@ -14,8 +15,9 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let _ = header.verify_summary(bytes, 7);
     let _ = header.verify_log(bytes.chunks(size.bytes()), 7);
-    if let Ok(files) = parse_items(&header, bytes, size) {
+    if let Ok(Items { files, end }) = parse_items(&header, bytes, size) {
         let blocks: usize = files.iter().map(|file| file.blocks.len()).sum();
         assert!(blocks as u64 + header.summary_blocks(size) <= u64::from(header.nblocks));
+        let _ = Records::parse(bytes.get(end..).unwrap_or_default());
     }
 });

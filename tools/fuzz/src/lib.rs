@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::{Clock, Filesystem, MountOptions, NewInode, Timestamp};
+use nilfs_engine::{Clock, Filesystem, MountOptions, NewInode, RenameMode, SetAttr, Timestamp};
 use nilfs_ondisk::crc::{Crc, crc32_le};
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::inode::{DeviceCode, S_IFCHR, S_IFDIR, S_IFREG};
 use nilfs_ondisk::summary::{LogHeader, SR};
 use nilfs_ondisk::superblock::{RawSuperblock, SUPERBLOCK_SIZE, Superblock};
-use nilfs_ondisk::{BlockSize, Geometry, SegNum};
+use nilfs_ondisk::{BlockSize, ByteCount, Geometry, SegNum};
 use zerocopy::FromBytes;
 
 /// Bytes in a block of the volumes here.
@@ -54,13 +54,14 @@ pub fn options() -> MountOptions {
     MountOptions {
         clock: Arc::new(Still),
         dirty_limit: 1 << 20,
+        flash_page: ByteCount(BLOCK_SIZE),
         ..MountOptions::default()
     }
 }
 
 /// A volume with every kind of thing in it: files with and without a B-tree, holes, a directory of
 /// several blocks, links, a device node, several checkpoints. If it is not `clean`, the power went
-/// behind a data-sync log.
+/// after fsyncs with and without roll-forward records.
 pub fn volume(clean: bool) -> Vec<u8> {
     let device = Arc::new(MemoryDevice::new(DEVICE_SIZE));
     format(&*device, &parameters()).expect("mkfs");
@@ -95,6 +96,16 @@ fn fill(fs: &Filesystem) -> nilfs_engine::Result<()> {
     fs.create(&root, b"device", &new(S_IFCHR | 0o600))?;
     fs.sync()?;
     fs.write(&large, 3000, &[b'L'; 5000])?;
+    fs.sync_file(&large)?;
+    fs.write(&small, 5, b" world")?;
+    fs.sync_file(&small)?;
+    let other = file(&directory, "new")?.inode;
+    fs.write(&other, 0, &[b'n'; 3000])?;
+    fs.rename(&directory, b"new", &root, b"sparse", RenameMode::Replace)?;
+    fs.create(&directory, b"sub", &new(S_IFDIR | 0o700))?;
+    fs.unlink(&root, b"device")?;
+    let size = SetAttr { size: Some(40_000), ..SetAttr::default() };
+    fs.set_attr(&large, &size)?;
     fs.sync_file(&large)
 }
 
