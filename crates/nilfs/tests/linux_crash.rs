@@ -43,7 +43,7 @@ fn listed_by_linux(image: &Image) -> Verdict {
 }
 
 /// Fails with the differences, if there are any but those of times: Linux does not know the ones
-/// that our data-sync logs carry.
+/// that our sync logs have.
 #[track_caller]
 fn assert_same_but_for_times(what: &str, expected: &Manifest, found: &Manifest) {
     let mut differences = Manifest::diff(expected, found);
@@ -51,19 +51,22 @@ fn assert_same_but_for_times(what: &str, expected: &Manifest, found: &Manifest) 
     assert!(differences.is_empty(), "{what}: {differences:#?}");
 }
 
-/// Linux's recovery of what we have just recovered was the same, and it has nothing to say against
-/// the order in which we have left the volume.
+/// Linux's recovery of what we have just recovered was the same.
 #[track_caller]
-fn assert_linux_agrees(
+fn assert_linux_recovers(
     what: &str,
     unrecovered: &Image,
-    recovered: &Image,
     ours: &Manifest,
     assert_recovered: fn(&str, &Manifest, &Manifest),
 ) {
     let theirs = listed_by_linux(unrecovered).without_complaint_besides_recovery().unwrap();
     let what_linux_made = theirs.stdout.parse().unwrap();
     assert_recovered(&format!("{what}: recovered by Linux"), ours, &what_linux_made);
+}
+
+/// Linux has nothing to say against the order in which we have left the volume.
+#[track_caller]
+fn assert_linux_agrees(what: &str, recovered: &Image, ours: &Manifest) {
     let theirs = listed_by_linux(recovered).without_complaint().unwrap();
     assert_same(&format!("{what}: seen by Linux"), ours, &theirs.stdout.parse().unwrap());
 }
@@ -93,7 +96,8 @@ fn linux_loses_its_power_and_we_recover() {
         mounted.unmount();
         image.check();
         assert_same(&what, &read_only, &recovered);
-        assert_linux_agrees(&what, &unrecovered, &image, &recovered, assert_same);
+        assert_linux_recovers(&what, &unrecovered, &recovered, assert_same);
+        assert_linux_agrees(&what, &image, &recovered);
         image.check();
     }
 }
@@ -128,9 +132,9 @@ impl Workload {
 
 /// Our process is killed while two workloads make their work durable and a third program doesn't
 /// care. Returns the volume as it was left, and the workloads.
-fn killed(block_size: u32, seed: u64) -> (Image, Vec<Workload>) {
+fn killed(block_size: u32, seed: u64, options: &str) -> (Image, Vec<Workload>) {
     let image = Image::ours(&format!("--size 2G -b {block_size} -B 64"));
-    let mounted = image.mount("rw");
+    let mounted = image.mount(options);
     let tree = mounted.join("careless");
     fs::create_dir(&tree).unwrap();
     let mut fill = Tools::get().unwrap().fill();
@@ -150,22 +154,40 @@ fn killed(block_size: u32, seed: u64) -> (Image, Vec<Workload>) {
     (image, workloads)
 }
 
+/// Mounts what a killed process has left. Returns what is there then.
+#[track_caller]
+fn recovered_by_us(what: &str, image: &Image, workloads: &[Workload]) -> Manifest {
+    let mounted = image.mount("rw");
+    for Workload { log, directory, .. } in workloads {
+        assert_synced(what, log, &mounted.join(directory));
+    }
+    let recovered = mounted.manifest("");
+    mounted.unmount();
+    image.check();
+    recovered
+}
+
 #[test]
 fn we_are_killed_and_recover() {
     for (block_size, seed) in crashes(4) {
         let what = format!("blocks of {block_size}, seed {seed}");
         println!("{what}");
-        let (image, workloads) = killed(block_size, seed);
+        let (image, workloads) = killed(block_size, seed, "rw");
+        let recovered = recovered_by_us(&what, &image, &workloads);
+        assert_linux_agrees(&what, &image, &recovered);
+    }
+}
+
+#[test]
+fn we_are_killed_and_linux_recovers_what_has_no_records() {
+    for (block_size, seed) in crashes(2) {
+        let what = format!("fsync=checkpoint, blocks of {block_size}, seed {seed}");
+        println!("{what}");
+        let (image, workloads) = killed(block_size, seed, "rw,fsync=checkpoint");
         let unrecovered = image.copy();
-        let mounted = image.mount("rw");
-        for Workload { log, directory, .. } in &workloads {
-            assert_synced(&what, log, &mounted.join(directory));
-        }
-        let recovered = mounted.manifest("");
-        mounted.unmount();
-        image.check();
-        let assert_recovered = assert_same_but_for_times;
-        assert_linux_agrees(&what, &unrecovered, &image, &recovered, assert_recovered);
+        let recovered = recovered_by_us(&what, &image, &workloads);
+        assert_linux_recovers(&what, &unrecovered, &recovered, assert_same_but_for_times);
+        assert_linux_agrees(&what, &image, &recovered);
     }
 }
 
@@ -179,7 +201,7 @@ fn linux_rolls_forward_what_we_have_overwritten_and_synced() {
         let path = mounted.join("file");
         fs::write(&path, vec![1; 100_000]).unwrap();
         let file = File::options().write(true).open(&path).unwrap();
-        file.sync_all().unwrap();
+        File::open(mounted.root()).unwrap().sync_all().unwrap();
         let before = image.nilfs(&["checkpoints", "--json"]);
         for nth in 0..20_u8 {
             file.write_all_at(&[nth; 5000], u64::from(nth) * 4500).unwrap();
