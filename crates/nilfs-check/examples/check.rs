@@ -1,4 +1,4 @@
-//! Judges the volumes in the images or devices that are named, and prints what was found.
+//! Checks the volumes in the images or devices that are named, and prints what was found.
 //! Exit status 1 if one of them breaks a rule.
 
 use std::path::Path;
@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     let mut sound = true;
     for name in std::env::args().skip(1) {
         println!("{name}:");
-        match judge(Path::new(&name)) {
+        match check_image(Path::new(&name)) {
             Ok(consistent) => sound &= consistent,
             Err(error) => {
                 println!("{error}");
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn judge(path: &Path) -> Result<bool, Box<dyn std::error::Error>> {
+fn check_image(path: &Path) -> Result<bool, Box<dyn std::error::Error>> {
     let device = FileDevice::open(path, Access::Inspect)?;
     let report = check(&device, &Options::default())?;
     println!("{report}");

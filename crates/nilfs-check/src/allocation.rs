@@ -7,7 +7,7 @@ use nilfs_ondisk::palloc::{BlockRole, Palloc, count_set, test_bit};
 use nilfs_ondisk::{FileBlock, Ino, VBlockNr};
 
 use crate::block_map::Leaf;
-use crate::judge::{FileAt, Judge};
+use crate::checker::{Checker, FileAt};
 use crate::report::Rule;
 
 /// What of a persistent object file is in use.
@@ -54,9 +54,9 @@ impl Groups {
     }
 }
 
-impl Judge<'_, '_> {
-    /// Reads descriptors and bitmaps of a persistent object file and judges that they agree.
-    pub(crate) fn judge_allocation(
+impl Checker<'_, '_> {
+    /// Reads descriptors and bitmaps of a persistent object file and checks that they agree.
+    pub(crate) fn check_allocation(
         &mut self,
         file: FileAt,
         layout: Palloc,

@@ -8,7 +8,7 @@ use nilfs_ondisk::inode::RawInode;
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, VBlockNr};
 
-use crate::judge::{FileAt, Judge, virtual_owner};
+use crate::checker::{Checker, FileAt, virtual_owner};
 use crate::owners::Owner;
 use crate::report::Rule;
 
@@ -76,7 +76,7 @@ impl Subtree {
     }
 }
 
-impl Judge<'_, '_> {
+impl Checker<'_, '_> {
     /// Walks the block map of a file whose blocks are all of interest; returns them in order.
     pub(crate) fn walk_all(&mut self, file: FileAt, inode: &RawInode) -> (Subtree, Vec<Leaf>) {
         let mut leaves = Vec::new();
@@ -97,7 +97,7 @@ impl Judge<'_, '_> {
                 return Subtree::BROKEN;
             }
         };
-        let mut walk = Walk { judge: self, file, leaves };
+        let mut walk = Walk { checker: self, file, leaves };
         match root {
             Root::Direct(pointers) => {
                 let mapped: Vec<Entry> =
@@ -110,7 +110,7 @@ impl Judge<'_, '_> {
 }
 
 struct Walk<'w, 'v, 'd> {
-    judge: &'w mut Judge<'v, 'd>,
+    checker: &'w mut Checker<'v, 'd>,
     file: FileAt,
     leaves: Option<&'w mut Vec<Leaf>>,
 }
@@ -152,13 +152,13 @@ impl Walk<'_, '_, '_> {
         let vblock = self.vblock(pointer);
         let place = self.file.place().file_block(key);
         let remembers = self.leaves.is_none();
-        if remembers && let Some(known) = self.judge.subtrees.get(&vblock).copied() {
+        if remembers && let Some(known) = self.checker.subtrees.get(&vblock).copied() {
             return self.known(known, key, vblock, level, limit);
         }
         let Some((block, life)) = self.locate(key, pointer, level) else {
             return Subtree::BROKEN;
         };
-        let Some(bytes) = self.judge.read(block, place) else {
+        let Some(bytes) = self.checker.read(block, place) else {
             return Subtree::BROKEN;
         };
         let parsed = Node::parse(&bytes, level).and_then(|node| {
@@ -169,13 +169,13 @@ impl Walk<'_, '_, '_> {
             Ok(node) => node,
             Err(error) => {
                 let place = place.block(block);
-                self.judge.error(Rule::BlockMap, place, || error.to_string());
+                self.checker.error(Rule::BlockMap, place, || error.to_string());
                 return Subtree::BROKEN;
             }
         };
         let last = node.key(node.children() - 1);
         if limit.is_some_and(|limit| last >= limit) {
-            self.judge.error(Rule::BlockMap, place.block(block), || {
+            self.checker.error(Rule::BlockMap, place.block(block), || {
                 format!("the last key of the node is {last}, but the next node begins at {limit:?}")
             });
             return Subtree::BROKEN;
@@ -184,7 +184,7 @@ impl Walk<'_, '_, '_> {
         sum.add(self.children(node.entries(), level - 1, limit));
         sum.node = (self.file.ino, level, key);
         if remembers {
-            self.judge.subtrees.insert(vblock, sum);
+            self.checker.subtrees.insert(vblock, sum);
         }
         sum
     }
@@ -202,14 +202,14 @@ impl Walk<'_, '_, '_> {
         let fits = known.last.zip(limit).is_none_or(|(last, limit)| last.key < limit);
         // The present is walked first, so that it finds nothing known that is not its own.
         if known.node != (self.file.ino, level, key) || !fits || self.file.present {
-            self.judge.error(Rule::SharedBlock, place, || {
+            self.checker.error(Rule::SharedBlock, place, || {
                 let (ino, level, key) = known.node;
                 format!("the node is also used by inode {ino}, at level {level} and key {key}")
             });
             return Subtree::BROKEN;
         }
         if let Some(culprit) = known.life.culprit(self.file.cno) {
-            self.judge.not_alive(self.file, culprit);
+            self.checker.not_alive(self.file, culprit);
         }
         known
     }
@@ -223,7 +223,7 @@ impl Walk<'_, '_, '_> {
     fn locate(&mut self, key: u64, pointer: u64, level: u8) -> Option<(BlockNr, Life)> {
         let place = self.file.place().file_block(key);
         if pointer == 0 {
-            self.judge.error(Rule::Pointer, place, || {
+            self.checker.error(Rule::Pointer, place, || {
                 format!("the pointer of key {key} at level {} is 0", level + 1)
             });
             return None;
@@ -235,25 +235,25 @@ impl Walk<'_, '_, '_> {
             } else {
                 BlockInfo::DatNode { key, level }
             };
-            if !self.judge.volume.geometry.has_block(block) {
-                self.judge.error(Rule::Pointer, place.block(block), || {
+            if !self.checker.volume.geometry.has_block(block) {
+                self.checker.error(Rule::Pointer, place.block(block), || {
                     "the block lies outside of all segments".into()
                 });
                 return None;
             }
-            if !self.judge.dat.blocks.insert(block) {
-                self.judge.error(Rule::SharedBlock, place.block(block), || {
+            if !self.checker.dat.blocks.insert(block) {
+                self.checker.error(Rule::SharedBlock, place.block(block), || {
                     "the DAT uses the block twice".into()
                 });
                 return None;
             }
-            let owned = self.judge.belongs(block, Owner { ino: Ino::DAT, info }, place);
+            let owned = self.checker.belongs(block, Owner { ino: Ino::DAT, info }, place);
             return owned.then_some((block, Life::ALWAYS));
         }
         let vblock = VBlockNr(pointer);
-        let (block, start, end) = self.judge.translate(self.file, vblock, place)?;
+        let (block, start, end) = self.checker.translate(self.file, vblock, place)?;
         let owner = virtual_owner(self.file.ino, vblock, key, level);
         let life = Life { start: (start, vblock), end: (end, vblock) };
-        self.judge.belongs(block, owner, place.vblock(vblock)).then_some((block, life))
+        self.checker.belongs(block, owner, place.vblock(vblock)).then_some((block, life))
     }
 }

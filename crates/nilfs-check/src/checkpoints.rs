@@ -7,7 +7,7 @@ use nilfs_ondisk::checkpoint::{
 };
 use nilfs_ondisk::{Cno, FileBlock, Ino};
 
-use crate::judge::{FileAt, Judge};
+use crate::checker::{Checker, FileAt};
 use crate::report::{Location, Rule};
 use crate::{Checkpoints, Options};
 
@@ -68,14 +68,14 @@ impl CheckpointTable {
     }
 }
 
-impl Judge<'_, '_> {
-    /// Loads the cpfile and judges everything in it but the trees.
+impl Checker<'_, '_> {
+    /// Loads the cpfile and checks everything in it but the trees.
     pub(crate) fn load_checkpoints(&mut self) -> CheckpointTable {
         let inode = self.newest.super_root.cpfile;
         let file = FileAt { ino: Ino::CPFILE, cno: self.newest.cno, present: true };
         let (tree, leaves) = self.walk_all(file, &inode);
         self.present_is_whole &= tree.whole;
-        self.judge_metadata_inode(file, &inode, &tree);
+        self.check_metadata_inode(file, &inode, &tree);
         let layout = CpfileLayout::new(&self.volume.geometry);
         let last = layout.slot(self.newest.cno).block;
         let mut table = CheckpointTable { entries: BTreeMap::new() };
@@ -101,7 +101,7 @@ impl Judge<'_, '_> {
         self.counts.checkpoints = table.entries.len() as u64;
         self.counts.snapshots = table.snapshots().count() as u64;
         match header {
-            Some(header) if whole => self.judge_cpfile_header(&header, &table),
+            Some(header) if whole => self.check_cpfile_header(&header, &table),
             Some(_) => {}
             None => self.error(Rule::Checkpoint, file.place(), || "no header".into()),
         }
@@ -168,7 +168,7 @@ impl Judge<'_, '_> {
         }
     }
 
-    fn judge_cpfile_header(&mut self, header: &RawCpfileHeader, table: &CheckpointTable) {
+    fn check_cpfile_header(&mut self, header: &RawCpfileHeader, table: &CheckpointTable) {
         let place = Location::file(Ino::CPFILE);
         let snapshots: Vec<Cno> = table.snapshots().map(|(cno, _)| cno).collect();
         for (field, found, expected) in [

@@ -1,4 +1,4 @@
-//! The DAT (docs/format.md §8): loading its entries, translating through them, and judging them
+//! The DAT (docs/format.md §8): loading its entries, translating through them, and checking them
 //! against the logs and against what was reached.
 
 use std::collections::{HashMap, HashSet};
@@ -8,8 +8,8 @@ use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
 
 use crate::Options;
+use crate::checker::{Checker, FileAt};
 use crate::checkpoints::CheckpointTable;
-use crate::judge::{FileAt, Judge};
 use crate::owners::Ownership;
 use crate::report::{Location, Rule};
 
@@ -55,17 +55,17 @@ impl Dat {
     }
 }
 
-impl Judge<'_, '_> {
-    /// Loads the DAT and judges its allocation.
+impl Checker<'_, '_> {
+    /// Loads the DAT and checks its allocation.
     pub(crate) fn load_dat(&mut self) {
         let inode = self.newest.super_root.dat;
         let file = FileAt { ino: Ino::DAT, cno: self.newest.cno, present: true };
         let (tree, leaves) = self.walk_all(file, &inode);
         self.present_is_whole &= tree.whole;
-        self.judge_metadata_inode(file, &inode, &tree);
+        self.check_metadata_inode(file, &inode, &tree);
         let geometry = &self.volume.geometry;
         let layout = Palloc::new(geometry.block_size, geometry.dat_entry_size);
-        let groups = self.judge_allocation(file, layout, &leaves);
+        let groups = self.check_allocation(file, layout, &leaves);
         if !groups.is_allocated(0) {
             self.error(Rule::Allocation, file.place().vblock(VBlockNr(0)), || {
                 "the reserved virtual block 0 is not allocated".into()
@@ -151,8 +151,8 @@ impl Judge<'_, '_> {
         });
     }
 
-    /// Judges every allocated entry, and that nothing of the present was left unreached.
-    pub(crate) fn judge_dat_entries(&mut self, checkpoints: &CheckpointTable, options: &Options) {
+    /// Checks every allocated entry, and that nothing of the present was left unreached.
+    pub(crate) fn check_dat_entries(&mut self, checkpoints: &CheckpointTable, options: &Options) {
         for (first, at) in self.dat.in_order() {
             let per_block = self.dat.layout.map_or(0, |layout| layout.entries_per_block);
             for nth in 0..per_block {
@@ -161,13 +161,13 @@ impl Judge<'_, '_> {
                     && slot.allocated
                     && vblock.0 != 0
                 {
-                    self.judge_dat_entry(vblock, slot, checkpoints);
+                    self.check_dat_entry(vblock, slot, checkpoints);
                     self.count_past(slot.entry, checkpoints, options);
                 }
             }
         }
         if !self.present_is_whole {
-            self.note(Rule::NotJudged, Location::VOLUME, || {
+            self.note(Rule::NotChecked, Location::VOLUME, || {
                 "leaked blocks were not looked for, because damage hides part of the present".into()
             });
         }
@@ -186,7 +186,7 @@ impl Judge<'_, '_> {
         }
     }
 
-    fn judge_dat_entry(&mut self, vblock: VBlockNr, slot: Slot, checkpoints: &CheckpointTable) {
+    fn check_dat_entry(&mut self, vblock: VBlockNr, slot: Slot, checkpoints: &CheckpointTable) {
         let entry = slot.entry;
         let place = Location::file(Ino::DAT).vblock(vblock).block(entry.block);
         let newest = self.newest.cno;
@@ -208,7 +208,7 @@ impl Judge<'_, '_> {
             return;
         }
         let needed = entry.end == Cno::MAX || checkpoints.any_in(entry.start, entry.end);
-        self.judge_address(vblock, entry, needed, place);
+        self.check_address(vblock, entry, needed, place);
         if entry.end == Cno::MAX && !slot.reached && self.present_is_whole {
             self.error(Rule::Leak, place, || {
                 let start = entry.start;
@@ -221,14 +221,14 @@ impl Judge<'_, '_> {
     }
 
     /// Whether the block at the entry's address is this virtual block, and no other's.
-    fn judge_address(&mut self, vblock: VBlockNr, entry: DatEntry, needed: bool, place: Location) {
+    fn check_address(&mut self, vblock: VBlockNr, entry: DatEntry, needed: bool, place: Location) {
         let Some(owners) = &self.owners else {
             return;
         };
         let (ownership, written) = owners.written(entry.block);
         let wrong = match ownership {
             Ownership::Of(owner) if owner.vblock() == Some(vblock) => {
-                self.judge_written(owner.ino, written, entry, place);
+                self.check_written(owner.ino, written, entry, place);
                 false
             }
             Ownership::Unknown => false,
@@ -255,7 +255,7 @@ impl Judge<'_, '_> {
 
     /// The cleaner tells by `fi_cno` whether a block was overwritten in the checkpoint that wrote
     /// it, so it must be the block's first; files without history may have 0.
-    fn judge_written(&mut self, ino: Ino, written: Cno, entry: DatEntry, place: Location) {
+    fn check_written(&mut self, ino: Ino, written: Cno, entry: DatEntry, place: Location) {
         let has_history = !matches!(ino, Ino::CPFILE | Ino::SUFILE);
         if written != entry.start && (has_history || written.0 != 0) {
             self.error(Rule::DatEntry, place, || {

@@ -1,5 +1,5 @@
 //! One directory: that its blocks are all there and well formed (docs/format.md §13). Where its
-//! names lead is judged with all other names of the checkpoint.
+//! names lead is checked with all other names of the checkpoint.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use nilfs_ondisk::dirent::records;
 use nilfs_ondisk::inode::{FileType, RawInode};
 
 use crate::block_map::Leaf;
-use crate::judge::{FileAt, Judge};
+use crate::checker::{Checker, FileAt};
 use crate::report::Rule;
 
 /// A name in a directory.
@@ -60,9 +60,9 @@ impl Directory {
     }
 }
 
-impl Judge<'_, '_> {
-    /// Judges the blocks of a directory, given in order.
-    pub(crate) fn judge_directory(
+impl Checker<'_, '_> {
+    /// Checks the blocks of a directory, given in order.
+    pub(crate) fn check_directory(
         &mut self,
         file: FileAt,
         inode: &RawInode,
@@ -102,7 +102,7 @@ impl Judge<'_, '_> {
         directory
     }
 
-    /// A block of a directory if it is well formed; judged once.
+    /// A block of a directory if it is well formed; checked once.
     fn directory_block(&mut self, file: FileAt, leaf: &Leaf) -> Option<Rc<[u8]>> {
         if let Some(known) = self.directory_blocks.get(&leaf.vblock) {
             return known.clone();
@@ -133,7 +133,7 @@ impl Judge<'_, '_> {
         sound
     }
 
-    /// Judges "." and ".."; returns what ".." names.
+    /// Checks "." and ".."; returns what ".." names.
     fn parent_of(&mut self, file: FileAt, first: Option<Rc<[u8]>>) -> Option<Ino> {
         let first = first?;
         let mut start = records(&first).filter_map(Result::ok);

@@ -9,26 +9,26 @@ use nilfs_ondisk::superblock::FEATURE_BLOCK_COUNT;
 use nilfs_ondisk::{Cno, Ino};
 
 use crate::block_map::Leaf;
+use crate::checker::{Checker, FileAt};
 use crate::inode::InodeFacts;
-use crate::judge::{FileAt, Judge};
 use crate::namespace::InodeTable;
 use crate::report::{Location, Rule, Severity};
 
 /// What is known of the inodes in one block of the ifile, slot by slot.
 pub(crate) type InodeBlock = Vec<Option<Rc<InodeFacts>>>;
 
-impl Judge<'_, '_> {
-    /// Judges a checkpoint: every inode of it, every block below, and the names.
-    pub(crate) fn judge_checkpoint(&mut self, cno: Cno, entry: &RawCheckpoint) {
+impl Checker<'_, '_> {
+    /// Checks a checkpoint: every inode of it, every block below, and the names.
+    pub(crate) fn check_checkpoint(&mut self, cno: Cno, entry: &RawCheckpoint) {
         let present = cno == self.newest.cno;
         let file = FileAt { ino: Ino::IFILE, cno, present };
         self.counts.checkpoints_walked += 1;
         let inode = entry.cp_ifile_inode;
         let (tree, leaves) = self.walk_all(file, &inode);
-        self.judge_metadata_inode(file, &inode, &tree);
+        self.check_metadata_inode(file, &inode, &tree);
         let geometry = &self.volume.geometry;
         let layout = Palloc::new(geometry.block_size, geometry.inode_size);
-        let groups = self.judge_allocation(file, layout, &leaves);
+        let groups = self.check_allocation(file, layout, &leaves);
         for reserved in (0..Ino::FIRST_USER.0).filter(|ino| !groups.is_allocated(*ino)) {
             self.error(Rule::Allocation, file.place(), || {
                 format!("the reserved inode {reserved} is not allocated")
@@ -36,7 +36,7 @@ impl Judge<'_, '_> {
         }
         let mut table = InodeTable::new(!(tree.whole && groups.whole));
         for (first, leaf) in &groups.entry_blocks {
-            self.judge_inode_block(file, leaf, *first, groups.allocated_from(*first), &mut table);
+            self.check_inode_block(file, leaf, *first, groups.allocated_from(*first), &mut table);
         }
         let mut blocks = tree.blocks;
         let mut users = 0;
@@ -52,17 +52,17 @@ impl Judge<'_, '_> {
         if present {
             self.present_is_whole &= whole;
             self.counts.inodes = users + 1;
-            self.judge_sync_logs(&table);
+            self.check_sync_logs(&table);
         }
         if whole {
-            self.judge_counts(cno, entry, users + 1, blocks);
+            self.check_counts(cno, entry, users + 1, blocks);
         }
-        self.judge_names(cno, &table);
+        self.check_names(cno, &table);
     }
 
     /// Adds the inodes of a block of the ifile to the table. The block is the same in every
-    /// checkpoint that shares it, so each of its inodes is judged once.
-    fn judge_inode_block(
+    /// checkpoint that shares it, so each of its inodes is checked once.
+    fn check_inode_block(
         &mut self,
         ifile: FileAt,
         leaf: &Leaf,
@@ -85,7 +85,7 @@ impl Judge<'_, '_> {
                 let entry = bytes.as_deref().and_then(|bytes| bytes.get(start..));
                 if let Some(inode) = entry.and_then(|entry| RawInode::parse(entry).ok()) {
                     let file = FileAt { ino, ..ifile };
-                    known[slot] = Some(Rc::new(self.judge_inode(file, &inode)));
+                    known[slot] = Some(Rc::new(self.check_inode(file, &inode)));
                 }
             }
             match &known[slot] {
@@ -96,7 +96,7 @@ impl Judge<'_, '_> {
         self.inode_blocks.insert(leaf.vblock, known);
     }
 
-    fn judge_counts(&mut self, cno: Cno, entry: &RawCheckpoint, inodes: u64, blocks: u64) {
+    fn check_counts(&mut self, cno: Cno, entry: &RawCheckpoint, inodes: u64, blocks: u64) {
         // Without the feature bit, an old writer may have left the counters wrong.
         let features = self.superblock.raw().s_feature_compat_ro.get();
         let severity =

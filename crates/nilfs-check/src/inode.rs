@@ -6,8 +6,8 @@ use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::{FileType, LINK_MAX, RawInode};
 
 use crate::block_map::{Life, Subtree};
+use crate::checker::{Checker, FileAt};
 use crate::directory::Directory;
-use crate::judge::{FileAt, Judge};
 use crate::report::Rule;
 
 /// The greatest size of a file.
@@ -32,9 +32,9 @@ pub(crate) struct InodeFacts {
     pub(crate) directory: Option<Rc<Directory>>,
 }
 
-impl Judge<'_, '_> {
-    /// Judges an inode of a checkpoint and all blocks of its file.
-    pub(crate) fn judge_inode(&mut self, file: FileAt, inode: &RawInode) -> InodeFacts {
+impl Checker<'_, '_> {
+    /// Checks an inode of a checkpoint and all blocks of its file.
+    pub(crate) fn check_inode(&mut self, file: FileAt, inode: &RawInode) -> InodeFacts {
         let place = file.place();
         let links = inode.i_links_count.get();
         let mut facts = InodeFacts {
@@ -55,7 +55,7 @@ impl Judge<'_, '_> {
             }
         };
         facts.file_type = Some(file_type);
-        self.judge_fields(file, inode);
+        self.check_fields(file, inode);
         if !file_type.has_blocks() {
             return facts;
         }
@@ -64,7 +64,7 @@ impl Judge<'_, '_> {
                 let (tree, leaves) = self.walk_all(file, inode);
                 // A removed directory keeps its blocks, but not its size, until it is released.
                 if links > 0 {
-                    let directory = self.judge_directory(file, inode, &leaves, tree.whole);
+                    let directory = self.check_directory(file, inode, &leaves, tree.whole);
                     facts.directory = Some(Rc::new(directory));
                 }
                 tree
@@ -73,18 +73,18 @@ impl Judge<'_, '_> {
         };
         (facts.blocks, facts.life, facts.whole) = (tree.blocks, tree.life, tree.whole);
         if tree.whole {
-            self.judge_blocks_count(file, inode, &tree);
+            self.check_blocks_count(file, inode, &tree);
             if file_type != FileType::Directory {
-                self.judge_end(file, inode, &tree);
+                self.check_end(file, inode, &tree);
             }
             if file_type == FileType::Symlink {
-                self.judge_symlink(file, inode, &tree);
+                self.check_symlink(file, inode, &tree);
             }
         }
         facts
     }
 
-    fn judge_fields(&mut self, file: FileAt, inode: &RawInode) {
+    fn check_fields(&mut self, file: FileAt, inode: &RawInode) {
         let place = file.place();
         let links = inode.i_links_count.get();
         if links == 0 && file.present {
@@ -113,8 +113,8 @@ impl Judge<'_, '_> {
         }
     }
 
-    /// Judges the inode of the DAT, cpfile, sufile or an ifile.
-    pub(crate) fn judge_metadata_inode(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
+    /// Checks the inode of the DAT, cpfile, sufile or an ifile.
+    pub(crate) fn check_metadata_inode(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
         if let Err(error) = inode.validate_metadata_file("inode") {
             self.error(Rule::Inode, file.place(), || error.to_string());
         }
@@ -124,11 +124,11 @@ impl Judge<'_, '_> {
             });
         }
         if tree.whole {
-            self.judge_blocks_count(file, inode, tree);
+            self.check_blocks_count(file, inode, tree);
         }
     }
 
-    fn judge_blocks_count(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
+    fn check_blocks_count(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
         let found = inode.i_blocks.get();
         let sectors = self.volume.block_size().sectors();
         let expected = tree.blocks.saturating_mul(sectors);
@@ -146,7 +146,7 @@ impl Judge<'_, '_> {
     }
 
     /// Nothing lies beyond the end of the file.
-    fn judge_end(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
+    fn check_end(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
         let size = inode.i_size.get();
         let block_size = self.volume.block_size();
         let Some(last) = tree.last else {
@@ -172,7 +172,7 @@ impl Judge<'_, '_> {
         }
     }
 
-    fn judge_symlink(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
+    fn check_symlink(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
         let size = inode.i_size.get();
         let most = self.volume.block_size().bytes64() - 1;
         let place = file.place();

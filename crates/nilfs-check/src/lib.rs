@@ -1,7 +1,7 @@
-//! The consistency checker: judges a volume by the rules of docs/format.md §15.
+//! The consistency checker: checks a volume by the rules of docs/format.md §15.
 //!
 //! It shares nothing with the engine but the parsers of `nilfs-ondisk` and the device: what the
-//! engine believes about trees, logs and liveness is not known here, so that the judge does not
+//! engine believes about trees, logs and liveness is not known here, so that the checker does not
 //! repeat the mistakes of the accused. It never writes.
 //!
 //! One pass, in the order in which each thing gives the ground for the next:
@@ -18,12 +18,12 @@
 
 mod allocation;
 mod block_map;
+mod checker;
 mod checkpoints;
 mod dat;
 mod directory;
 mod ifile;
 mod inode;
-mod judge;
 mod log;
 mod namespace;
 mod owners;
@@ -41,13 +41,13 @@ use nilfs_device::Device;
 use nilfs_ondisk::{ByteCount, Cno, FormatError};
 use thiserror::Error;
 
-use crate::judge::Judge;
+use crate::checker::Checker;
 use crate::report::Findings;
 use crate::volume::Volume;
 
 pub use report::{Counts, Finding, Location, Report, Rule, Severity};
 
-/// Which checkpoints are walked. The newest always is, and the entries of all are judged.
+/// Which checkpoints are walked. The newest always is, and the entries of all are checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Checkpoints {
     /// Every one.
@@ -60,7 +60,7 @@ pub enum Checkpoints {
     List(Vec<Cno>),
 }
 
-/// How thoroughly to judge.
+/// How thoroughly to check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Which checkpoints are walked.
@@ -85,7 +85,7 @@ impl Default for Options {
     }
 }
 
-/// Why a volume could not be judged at all.
+/// Why a volume could not be checked at all.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CheckError {
@@ -93,7 +93,7 @@ pub enum CheckError {
     #[error("the device cannot be read: {0}")]
     Device(#[from] io::Error),
     /// The device is smaller than any volume.
-    #[error("{} are too few for a volume", ByteCount(*bytes))]
+    #[error("{} is too small for a volume", ByteCount(*bytes))]
     DeviceTooSmall {
         /// Its size.
         bytes: u64,
@@ -117,7 +117,7 @@ pub enum CheckError {
     },
 }
 
-/// Judges the volume on a device, at its newest super root, without writing.
+/// Checks the volume on a device, at its newest super root, without writing.
 ///
 /// # Errors
 /// See [`CheckError`]. Damage after the super root is not an error but a finding of the report.
@@ -127,6 +127,6 @@ pub fn check(device: &dyn Device, options: &Options) -> Result<Report, CheckErro
     let winner = superblocks.winner;
     let volume = Volume::new(device, winner.geometry(), winner.crc_seed());
     let newest = recovery::find_newest(&volume, &superblocks, &mut findings)?;
-    let judge = Judge::new(&volume, &winner, &newest, findings);
-    Ok(judge.run(options))
+    let checker = Checker::new(&volume, &winner, &newest, findings);
+    Ok(checker.run(options))
 }

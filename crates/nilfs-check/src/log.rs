@@ -1,4 +1,4 @@
-//! Reading logs in large pieces: their headers, summaries and checksums. It judges one log at a
+//! Reading logs in large pieces: their headers, summaries and checksums. It checks one log at a
 //! time and knows nothing of segments' usage or of the order of logs.
 
 use std::io;

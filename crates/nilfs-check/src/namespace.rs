@@ -6,9 +6,9 @@ use std::rc::Rc;
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{Cno, Ino};
 
+use crate::checker::Checker;
 use crate::directory::Name;
 use crate::inode::InodeFacts;
-use crate::judge::Judge;
 use crate::report::{Location, Rule};
 
 /// The inodes of a checkpoint by number.
@@ -66,9 +66,9 @@ struct Tally {
     subdirectories: u64,
 }
 
-impl Judge<'_, '_> {
+impl Checker<'_, '_> {
     /// Follows all names of a checkpoint from the root directory, each directory once.
-    pub(crate) fn judge_names(&mut self, cno: Cno, table: &InodeTable) {
+    pub(crate) fn check_names(&mut self, cno: Cno, table: &InodeTable) {
         let root = table
             .position(Ino::ROOT)
             .filter(|at| table.inodes[*at].1.file_type == Some(FileType::Directory));
@@ -93,7 +93,7 @@ impl Judge<'_, '_> {
                 });
             }
             for name in directory.names() {
-                let Some(child) = self.judge_name(cno, *ino, &name, table) else {
+                let Some(child) = self.check_name(cno, *ino, &name, table) else {
                     continue;
                 };
                 tallies[child].names += 1;
@@ -106,12 +106,12 @@ impl Judge<'_, '_> {
             }
         }
         if whole {
-            self.judge_links(cno, table, &tallies);
+            self.check_links(cno, table, &tallies);
         }
     }
 
-    /// Judges where a name leads; returns the place of the inode in the table.
-    fn judge_name(
+    /// Checks where a name leads; returns the place of the inode in the table.
+    fn check_name(
         &mut self,
         cno: Cno,
         directory: Ino,
@@ -149,7 +149,7 @@ impl Judge<'_, '_> {
     }
 
     /// Compares the links of all inodes with the names that were found.
-    fn judge_links(&mut self, cno: Cno, table: &InodeTable, tallies: &[Tally]) {
+    fn check_links(&mut self, cno: Cno, table: &InodeTable, tallies: &[Tally]) {
         for ((ino, facts), tally) in table.inodes.iter().zip(tallies) {
             let place = Location::checkpoint(cno).ino(*ino);
             let is_root = *ino == Ino::ROOT;

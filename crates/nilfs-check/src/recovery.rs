@@ -27,7 +27,7 @@ pub(crate) struct Newest {
     pub(crate) sync_logs: Vec<SyncLog>,
 }
 
-/// Finds the newest super root as a mount would, and judges the ways that lead to it.
+/// Finds the newest super root as a mount would, and checks the ways that lead to it.
 pub(crate) fn find_newest(
     volume: &Volume<'_>,
     superblocks: &Superblocks,
@@ -65,11 +65,11 @@ pub(crate) fn find_newest(
     }
     if let Some(astray) = scan.astray {
         findings.error(Rule::LogChain, Location::VOLUME.log(astray), || {
-            "the chain of logs runs into a log of moved blocks, which must stand beside it".into()
+            "the chain of logs runs into a log of moved blocks, which must not be part of it".into()
         });
     }
     if !fallen_back {
-        judge_superblocks(volume, &mut reader, superblocks, best.log, findings);
+        check_superblocks(volume, &mut reader, superblocks, best.log, findings);
     }
     let sync_logs = if winner.is_clean() && !fallen_back {
         Vec::new()
@@ -80,7 +80,7 @@ pub(crate) fn find_newest(
 }
 
 /// Whether both copies lead to the log that was found.
-fn judge_superblocks<'v, 'd>(
+fn check_superblocks<'v, 'd>(
     volume: &'v Volume<'d>,
     reader: &mut LogReader<'v, 'd>,
     superblocks: &Superblocks,
@@ -135,7 +135,7 @@ struct Scan {
     first_after: Option<(BlockNr, Seq)>,
     /// Last log that ends a logical segment after the best one.
     last_end: Option<BlockNr>,
-    /// A log that should stand beside the chain, not in it.
+    /// A log that should not be part of the chain.
     astray: Option<BlockNr>,
 }
 
@@ -274,7 +274,7 @@ struct Begun {
 }
 
 /// Records must follow each other from the checkpoint on: a mount refuses a gap.
-fn judge_order(
+fn check_order(
     records: &Records,
     base: Cno,
     number: u64,
@@ -330,7 +330,7 @@ fn roll_forward<'v, 'd>(
                 Ok((items, records)) => {
                     if let Some(records) = &records {
                         number += 1;
-                        judge_order(records, scan.best.cno, number, place, findings);
+                        check_order(records, scan.best.cno, number, place, findings);
                     }
                     let files = items.iter().map(|file| file.ino).collect();
                     let records = records.map(|records| records.records);

@@ -90,8 +90,8 @@ pub enum Rule {
     Unreachable,
     /// Inodes without a name wait for nobody.
     Orphan,
-    /// Part of the volume was not judged.
-    NotJudged,
+    /// Part of the volume was not checked.
+    NotChecked,
 }
 
 impl fmt::Display for Rule {
@@ -125,7 +125,7 @@ impl fmt::Display for Rule {
             Self::LinkCount => "link counts",
             Self::Unreachable => "unreachable files",
             Self::Orphan => "orphans",
-            Self::NotJudged => "not judged",
+            Self::NotChecked => "not checked",
         })
     }
 }
@@ -262,7 +262,7 @@ pub struct Counts {
     pub segments: u64,
 }
 
-/// The judgement on a volume.
+/// What was found on a volume.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Report {
@@ -270,7 +270,7 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// How many findings of a rule were counted but not kept.
     pub omitted: Vec<(Rule, u64)>,
-    /// The newest checkpoint, at which the volume was judged.
+    /// The newest checkpoint, at which the volume was checked.
     pub newest: Cno,
     /// What there is on the volume.
     pub counts: Counts,
@@ -288,7 +288,7 @@ impl Report {
         self.findings.iter().map(|finding| finding.severity).max()
     }
 
-    /// Whether the volume keeps every rule that was judged.
+    /// Whether the volume keeps every rule that was checked.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
         self.worst() != Some(Severity::Error)

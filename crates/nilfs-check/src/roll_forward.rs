@@ -13,7 +13,7 @@ use nilfs_ondisk::roll_forward::{
 use crate::block_map::Life;
 use crate::directory::Directory;
 use crate::inode::InodeFacts;
-use crate::judge::Judge;
+use crate::checker::Checker;
 use crate::namespace::InodeTable;
 use crate::report::{Location, Rule};
 
@@ -43,9 +43,9 @@ struct After<'a> {
 /// What is wrong, and with which inode.
 type Fault = (Ino, String);
 
-impl Judge<'_, '_> {
+impl Checker<'_, '_> {
     /// Judges the sync logs, given the inodes of the newest checkpoint.
-    pub(crate) fn judge_sync_logs(&mut self, table: &InodeTable) {
+    pub(crate) fn check_sync_logs(&mut self, table: &InodeTable) {
         let newest = self.newest;
         let mut after = After { checkpoint: table, changed: BTreeMap::new() };
         for log in &newest.sync_logs {
@@ -59,7 +59,7 @@ impl Judge<'_, '_> {
             }
         }
         if !after.changed.is_empty() {
-            self.judge_names(newest.cno, &after.into_table());
+            self.check_names(newest.cno, &after.into_table());
         }
     }
 

@@ -6,7 +6,7 @@ use nilfs_ondisk::segment_usage::{RawSegmentUsage, RawSufileHeader, SufileLayout
 use nilfs_ondisk::superblock::STATE_RESIZE;
 use nilfs_ondisk::{FileBlock, Ino, SegNum};
 
-use crate::judge::{FileAt, Judge};
+use crate::checker::{Checker, FileAt};
 use crate::report::{Location, Rule, Severity};
 
 /// The entries of all segments that are not clean, and the header.
@@ -30,14 +30,14 @@ impl UsageTable {
     }
 }
 
-impl Judge<'_, '_> {
+impl Checker<'_, '_> {
     /// Loads the sufile.
     pub(crate) fn load_segment_usage(&mut self) -> UsageTable {
         let inode = self.newest.super_root.sufile;
         let file = FileAt { ino: Ino::SUFILE, cno: self.newest.cno, present: true };
         let (tree, leaves) = self.walk_all(file, &inode);
         self.present_is_whole &= tree.whole;
-        self.judge_metadata_inode(file, &inode, &tree);
+        self.check_metadata_inode(file, &inode, &tree);
         let layout = SufileLayout::new(&self.volume.geometry);
         let mut table = UsageTable { whole: tree.whole, ..UsageTable::default() };
         let nsegments = self.volume.geometry.nsegments;
@@ -61,7 +61,7 @@ impl Judge<'_, '_> {
                 if segment.0 < nsegments
                     && let Ok(entry) = RawSegmentUsage::parse(&bytes[offset..])
                 {
-                    self.judge_usage_entry(segment, &entry);
+                    self.check_usage_entry(segment, &entry);
                     if !entry.is_clean() {
                         table.used.insert(segment, entry);
                     }
@@ -71,7 +71,7 @@ impl Judge<'_, '_> {
         table
     }
 
-    fn judge_usage_entry(&mut self, segment: SegNum, entry: &RawSegmentUsage) {
+    fn check_usage_entry(&mut self, segment: SegNum, entry: &RawSegmentUsage) {
         let most = self.volume.geometry.segment_blocks(segment);
         let nblocks = entry.su_nblocks.get();
         let place = Location::segment(segment).ino(Ino::SUFILE);
@@ -90,11 +90,11 @@ impl Judge<'_, '_> {
         }
     }
 
-    /// Judges the counters and the active segments.
-    pub(crate) fn judge_segment_usage(&mut self, table: &UsageTable) {
+    /// Checks the counters and the active segments.
+    pub(crate) fn check_segment_usage(&mut self, table: &UsageTable) {
         let place = Location::file(Ino::SUFILE);
         if !table.whole {
-            self.note(Rule::NotJudged, place, || {
+            self.note(Rule::NotChecked, place, || {
                 "the counters were not compared, because part of the file cannot be read".into()
             });
             return;
@@ -132,11 +132,11 @@ impl Judge<'_, '_> {
                 }
             }
         }
-        self.judge_active_segments(table);
+        self.check_active_segments(table);
     }
 
     /// The newest log's segment and the one it names as the next.
-    fn judge_active_segments(&mut self, table: &UsageTable) {
+    fn check_active_segments(&mut self, table: &UsageTable) {
         let geometry = &self.volume.geometry;
         let newest = self.newest;
         let current = geometry.segment_of(newest.log);

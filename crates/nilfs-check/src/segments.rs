@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use nilfs_ondisk::summary::{FileInfo, GC, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
 use nilfs_ondisk::{BlockNr, SegNum, Seq};
 
-use crate::judge::Judge;
+use crate::checker::Checker;
 use crate::log::{LogFault, LogReader};
 use crate::owners::{Owners, SegmentOwners};
 use crate::report::{Location, Rule};
@@ -18,7 +18,7 @@ struct SegmentHead {
     next: BlockNr,
 }
 
-impl Judge<'_, '_> {
+impl Checker<'_, '_> {
     /// Reads the logs of every segment in use up to its `su_nblocks`.
     pub(crate) fn read_logs(&mut self, usage: &UsageTable, verify: bool) {
         let mut reader = LogReader::new(self.volume);
@@ -40,7 +40,7 @@ impl Judge<'_, '_> {
             }
         }
         self.owners = Some(owners);
-        self.judge_chain(&heads);
+        self.check_chain(&heads);
     }
 
     /// Reads the logs of one segment; returns the sequence number and the next segment they name.
@@ -78,9 +78,9 @@ impl Judge<'_, '_> {
                 self.error(Rule::Log, place, || fault.to_string());
             }
             self.counts.logs += 1;
-            self.judge_header(&header, &files, place);
+            self.check_header(&header, &files, place);
             if let Some(previous) = &previous {
-                self.judge_succession(previous, &header, place);
+                self.check_succession(previous, &header, place);
             }
             owners.add(&header, &files);
             previous = Some(header);
@@ -90,15 +90,15 @@ impl Judge<'_, '_> {
         (owners, chained.map(|log| (log.seq, log.next)))
     }
 
-    /// Judges what a log says about itself, beyond what its parser demands.
-    fn judge_header(&mut self, header: &LogHeader, files: &[FileInfo], place: Location) {
+    /// Checks what a log says about itself, beyond what its parser demands.
+    fn check_header(&mut self, header: &LogHeader, files: &[FileInfo], place: Location) {
         let block_size = self.volume.block_size();
         if header.summary_blocks(block_size) >= header.nblocks.into() {
             self.error(Rule::Log, place, || {
                 format!("ss_nblocks is {}, but the summary takes all of these", header.nblocks)
             });
         }
-        // Only logs of moved blocks, which stand beside the chain, have both flags.
+        // Only logs of moved blocks, which are not part of the chain, have both flags.
         let moved = header.has(GC) && header.has(LOGBGN);
         if moved && (header.has(SR) || header.has(SYNDT) || !header.has(LOGEND)) {
             self.error(Rule::Log, place, || {
@@ -137,8 +137,8 @@ impl Judge<'_, '_> {
         }
     }
 
-    /// Judges a log against the one before it in the segment.
-    fn judge_succession(&mut self, previous: &LogHeader, header: &LogHeader, place: Location) {
+    /// Checks a log against the one before it in the segment.
+    fn check_succession(&mut self, previous: &LogHeader, header: &LogHeader, place: Location) {
         if (header.seq, header.next) != (previous.seq, previous.next) {
             self.error(Rule::LogChain, place, || {
                 format!(
@@ -149,7 +149,7 @@ impl Judge<'_, '_> {
         }
         if header.is_beside_chain() != previous.is_beside_chain() {
             self.error(Rule::LogChain, place, || {
-                "a log of the chain and one beside it stand in the same segment".into()
+                "a log of the chain and one that is not part of it are in the same segment".into()
             });
         }
         if header.cno < previous.cno {
@@ -168,7 +168,7 @@ impl Judge<'_, '_> {
 
     /// Whether the segment that a segment names as the next has the next sequence number, where
     /// that segment still exists.
-    fn judge_chain(&mut self, heads: &HashMap<Seq, SegmentHead>) {
+    fn check_chain(&mut self, heads: &HashMap<Seq, SegmentHead>) {
         for (seq, head) in heads {
             let Some(follower) = heads.get(&seq.plus(1)) else {
                 continue;

@@ -10,7 +10,7 @@ use support::{BLOCK_SIZES, Image};
 #[test]
 fn a_fresh_volume_is_consistent() {
     for block_size in BLOCK_SIZES {
-        let report = Image::by_mkfs(block_size).judge().unwrap();
+        let report = Image::by_mkfs(block_size).check().unwrap();
         assert!(report.findings.is_empty(), "block size {block_size}:\n{report}");
         let counts = report.counts;
         assert_eq!((counts.checkpoints, counts.snapshots, counts.logs), (1, 0, 1));
@@ -24,7 +24,7 @@ fn a_fresh_volume_is_consistent() {
 #[test]
 fn a_volume_filled_by_linux_is_consistent() {
     for block_size in BLOCK_SIZES {
-        let report = Image::by_linux(block_size).judge().unwrap();
+        let report = Image::by_linux(block_size).check().unwrap();
         assert!(report.findings.is_empty(), "block size {block_size}:\n{report}");
         assert_eq!(report.counts.snapshots, 2);
         assert_eq!(report.counts.checkpoints_walked, report.counts.checkpoints);
@@ -35,14 +35,14 @@ fn a_volume_filled_by_linux_is_consistent() {
 /// Linux hands out virtual blocks from the last group of all, whose numbers almost overflow.
 #[test]
 fn virtual_blocks_of_the_last_group_are_consistent() {
-    let report = Image::stored("last-group-1024").judge().unwrap();
+    let report = Image::stored("last-group-1024").check().unwrap();
     assert!(report.findings.is_empty(), "{report}");
 }
 
 #[test]
 fn the_options_say_which_checkpoints_are_walked() {
     let image = Image::by_linux(1024);
-    let all = image.judge().unwrap().counts.checkpoints;
+    let all = image.check().unwrap().counts.checkpoints;
     for (checkpoints, walked) in [
         (Checkpoints::All, all),
         (Checkpoints::Newest, 1),

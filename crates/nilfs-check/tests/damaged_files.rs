@@ -7,7 +7,7 @@ use nilfs_check::{Rule, Severity};
 use nilfs_ondisk::bmap::max_children;
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{Cno, Ino};
-use support::{Found, Image, add, expect, expect_error, read, vblock, write};
+use support::{Image, LoggedBlock, add, expect, expect_error, read, vblock, write};
 
 const I_BLOCKS: usize = 0;
 const I_SIZE: usize = 8;
@@ -17,13 +17,13 @@ const I_LINKS: usize = 50;
 const I_BMAP: usize = 56;
 const NODE_KEYS: usize = 16;
 
-fn is_present(image: &Image, found: &Found) -> bool {
+fn is_present(image: &Image, found: &LoggedBlock) -> bool {
     let (dat, at) = image.dat_entry(vblock(*found));
     read(&image.block(dat.block)[at..], 16) == Cno::MAX.0
 }
 
 /// A present B-tree node of the file "tree".
-fn node(image: &Image) -> Found {
+fn node(image: &Image) -> LoggedBlock {
     let nodes = image.blocks_of(image.named("tree")).into_iter();
     let found = nodes.filter(|found| found.info.is_node()).rfind(|found| is_present(image, found));
     found.expect("the file has nodes")
@@ -72,7 +72,7 @@ fn b_tree_nodes() {
         });
     };
     expect_error(Rule::SharedBlock, "used twice", share);
-    expect(Severity::Note, Rule::NotJudged, "leaked blocks", share);
+    expect(Severity::Note, Rule::NotChecked, "leaked blocks", share);
     // Two neighbours changed places: each is somebody's block, but not this one's.
     expect_error(Rule::Owner, "its log says it is block", |image| {
         let found = node(image);
@@ -89,7 +89,7 @@ fn b_tree_nodes() {
 fn b_tree_nodes_of_neighbours_do_not_overlap() {
     let mut image = Image::by_linux(1024);
     let tree = image.named("tree");
-    let is_first = |found: &Found| {
+    let is_first = |found: &LoggedBlock| {
         let block = image.block(found.block);
         is_present(&image, found) && block[1] == 1 && read(block, NODE_KEYS) == 0
     };
@@ -100,7 +100,7 @@ fn b_tree_nodes_of_neighbours_do_not_overlap() {
         let last = NODE_KEYS + 8 * (children(block) - 1);
         write(block, last, 1 << 30);
     });
-    let report = image.judge().unwrap();
+    let report = image.check().unwrap();
     let seen = |says| report.errors().any(|f| f.rule == Rule::BlockMap && f.message.contains(says));
     assert!(seen("the next node begins at"), "{report}");
 }
@@ -111,7 +111,7 @@ fn nodes_of_the_dat() {
     let found = image.node(Ino::DAT);
     let at = pointer_at(&image, 0);
     image.edit(found, |block| write(block, at, 1 << 40));
-    let report = image.judge().unwrap();
+    let report = image.check().unwrap();
     let seen = |f: &&nilfs_check::Finding| f.place.ino == Some(Ino::DAT) && f.rule == Rule::Pointer;
     assert!(report.errors().any(|f| seen(&f)), "{report}");
 }

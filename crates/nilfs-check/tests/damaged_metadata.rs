@@ -29,11 +29,11 @@ fn superblocks() {
     for offset in [PRIMARY_SUPERBLOCK, secondary] {
         image.bytes[offset as usize + 6] = 0;
     }
-    let error = image.judge().unwrap_err();
+    let error = image.check().unwrap_err();
     assert!(matches!(error, CheckError::NoSuperblock { .. }), "{error}");
     let mut image = Image::by_linux(1024);
     image.edit_superblocks(|raw| raw.s_feature_incompat.set(1 << 40));
-    assert!(image.judge().unwrap_err().to_string().contains("0x10000000000"));
+    assert!(image.check().unwrap_err().to_string().contains("0x10000000000"));
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn the_way_to_the_newest_super_root() {
     let mut image = Image::by_linux(2048);
     let newest = image.newest_log().block;
     name_log(&mut image, newest.plus(1));
-    assert!(matches!(image.judge().unwrap_err(), CheckError::NoSuperRoot { .. }));
+    assert!(matches!(image.check().unwrap_err(), CheckError::NoSuperRoot { .. }));
     expect_error(Rule::SuperRoot, "cannot be used", |image| {
         // The older log is the first one, the volume's own; the newer one is no log at all.
         let first = image.logs().into_iter().find(|log| log.header.flags & 4 != 0).unwrap();
@@ -304,7 +304,7 @@ fn the_count_of_checkpoints_in_a_block() {
     let mut image = Image::by_linux(1024);
     let second = image.data(Ino::CPFILE, 1);
     image.edit(second, |block| add(block, 0, 1 << 32));
-    let report = image.judge().unwrap();
+    let report = image.check().unwrap();
     assert!(report.errors().any(|f| f.message.contains("cp_checkpoints_count")), "{report}");
 }
 
@@ -314,7 +314,7 @@ fn a_checkpoint_that_does_not_exist_yet() {
     let newest = image.newest();
     let newer = newest.plus(1);
     image.edit_checkpoint(newer, |entry| entry[0] = 0);
-    let report = image.judge().unwrap();
+    let report = image.check().unwrap();
     let seen = report.errors().any(|finding| {
         finding.rule == Rule::Checkpoint && finding.message.contains("newest checkpoint is")
     });

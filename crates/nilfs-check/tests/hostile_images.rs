@@ -1,5 +1,5 @@
-//! Hostile images are data: whatever bytes a volume is made of, the checker ends with a report or an
-//! error. It must not panic, and a test that does not end says that it loops.
+//! Hostile images are data: whatever bytes a volume is made of, the checker ends with a report or
+//! an error. It must not panic, and a test that does not end says that it loops.
 
 mod support;
 
@@ -27,8 +27,8 @@ fn seed() -> u64 {
     }
 }
 
-/// Judges what damage makes of the Linux-filled images.
-fn judge_damaged(damage: impl Fn(&mut Image, &mut StdRng)) {
+/// Checks what damage makes of the Linux-filled images.
+fn check_damaged(damage: impl Fn(&mut Image, &mut StdRng)) {
     let first = seed();
     for block_size in BLOCK_SIZES {
         let sound = Image::by_linux(block_size);
@@ -37,10 +37,10 @@ fn judge_damaged(damage: impl Fn(&mut Image, &mut StdRng)) {
             let mut image = sound.clone();
             damage(&mut image, &mut StdRng::seed_from_u64(seed));
             let device = MemoryDevice::from(image.bytes);
-            let judged = catch_unwind(AssertUnwindSafe(|| {
+            let checked = catch_unwind(AssertUnwindSafe(|| {
                 let _ = check(&device, &Options::default());
             }));
-            assert!(judged.is_ok(), "block size {block_size}, NILFS_CHECK_SEED={seed}");
+            assert!(checked.is_ok(), "block size {block_size}, NILFS_CHECK_SEED={seed}");
         }
     }
 }
@@ -59,7 +59,7 @@ fn value(random: &mut StdRng) -> u64 {
 
 #[test]
 fn damaged_blocks_in_sound_logs() {
-    judge_damaged(|image, random| {
+    check_damaged(|image, random| {
         let logs = image.logs();
         for _ in 0..random.random_range(1..6) {
             // Late logs more often: they hold what is in use.
@@ -92,7 +92,7 @@ fn damaged_blocks_in_sound_logs() {
 
 #[test]
 fn damaged_superblocks() {
-    judge_damaged(|image, random| {
+    check_damaged(|image, random| {
         let copy = *image.superblock.raw();
         for _ in 0..100 {
             let mut raw = copy;
@@ -108,7 +108,7 @@ fn damaged_superblocks() {
 
 #[test]
 fn noise() {
-    judge_damaged(|image, random| {
+    check_damaged(|image, random| {
         for _ in 0..random.random_range(1..200) {
             let at = random.random_range(0..image.bytes.len());
             image.bytes[at] = random.random();
@@ -118,7 +118,7 @@ fn noise() {
 
 #[test]
 fn truncated_images() {
-    judge_damaged(|image, random| {
+    check_damaged(|image, random| {
         let length = random.random_range(0..image.bytes.len());
         image.bytes.truncate(length);
     });

@@ -1,4 +1,4 @@
-//! A volume that was not closed is judged at its newest super root, and what a mount would roll
+//! A volume that was not closed is checked at its newest super root, and what a mount would roll
 //! forward after it is named.
 
 mod support;
@@ -56,7 +56,7 @@ fn the_newest_super_root_is_found_from_an_old_superblock() {
     for block_size in [1024, 2048] {
         let mut image = Image::by_linux(block_size);
         forget_the_newest(&mut image);
-        let report = image.judge().unwrap();
+        let report = image.check().unwrap();
         assert!(report.findings.is_empty(), "{report}");
         assert_eq!(report.newest, image.newest());
     }
@@ -73,7 +73,7 @@ fn logs_to_roll_forward_are_named() {
             let direct = image.named("direct");
             append(&mut image, direct, SYNDT | flags);
             image.edit_superblocks(|raw| raw.s_state.set(0));
-            let report = image.judge().unwrap();
+            let report = image.check().unwrap();
             assert!(report.is_consistent(), "{report}");
             let named = report.findings.iter().any(|finding| {
                 finding.severity == Severity::Note
@@ -91,7 +91,7 @@ fn a_log_for_a_file_that_does_not_exist_cannot_be_rolled_forward() {
         let mut image = Image::by_linux(block_size);
         append(&mut image, Ino(777), SYNDT | LOGBGN | LOGEND);
         image.edit_superblocks(|raw| raw.s_state.set(0));
-        let report = image.judge().unwrap();
+        let report = image.check().unwrap();
         let seen = |finding: &nilfs_check::Finding| finding.place.ino == Some(Ino(777));
         assert!(report.errors().any(seen), "block size {block_size}:\n{report}");
     }
@@ -104,7 +104,7 @@ fn the_chain_must_not_run_into_moved_blocks() {
         let mut image = Image::by_linux(block_size);
         append(&mut image, Ino(777), GC | LOGBGN | LOGEND);
         image.edit_superblocks(|raw| raw.s_state.set(0));
-        let report = image.judge().unwrap();
+        let report = image.check().unwrap();
         let seen = |finding: &nilfs_check::Finding| {
             finding.rule == Rule::LogChain && finding.message.contains("moved blocks")
         };

@@ -1,4 +1,4 @@
-//! Images to judge, and a way to damage one structure of them so that every checksum above it is
+//! Images to check, and a way to damage one structure of them so that every checksum above it is
 //! right again: only the rule about the structure itself can then see the damage.
 
 #![allow(dead_code, reason = "each test file uses its part")]
@@ -28,7 +28,7 @@ pub struct Image {
 }
 
 /// A log of an image.
-pub struct Log {
+pub struct LogAt {
     pub block: BlockNr,
     pub header: LogHeader,
     pub files: Vec<FileInfo>,
@@ -36,7 +36,7 @@ pub struct Log {
 
 /// A block of a file, and the log that it is in.
 #[derive(Clone, Copy)]
-pub struct Found {
+pub struct LoggedBlock {
     pub block: BlockNr,
     pub log: BlockNr,
     pub info: BlockInfo,
@@ -61,7 +61,7 @@ impl Image {
         Self::stored(&format!("linux-{block_size}"))
     }
 
-    /// A volume by its name in the README beside the images.
+    /// A volume by its name in the README next to the images.
     pub fn stored(name: &str) -> Self {
         let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/images");
         let path = images.join(format!("{name}.img.gz"));
@@ -78,8 +78,8 @@ impl Image {
         self.geometry().block_size.bytes()
     }
 
-    /// Judges all of it.
-    pub fn judge(&self) -> Result<Report, CheckError> {
+    /// Checks all of it.
+    pub fn check(&self) -> Result<Report, CheckError> {
         check(&MemoryDevice::from(self.bytes.clone()), &Options::default())
     }
 
@@ -96,7 +96,7 @@ impl Image {
     }
 
     /// All logs, also stale ones, in the order in which they were written.
-    pub fn logs(&self) -> Vec<Log> {
+    pub fn logs(&self) -> Vec<LogAt> {
         let geometry = self.geometry();
         let mut logs = Vec::new();
         for segment in (0..geometry.nsegments).map(SegNum) {
@@ -113,25 +113,25 @@ impl Image {
         logs
     }
 
-    fn log(&self, block: BlockNr) -> Option<Log> {
+    fn log(&self, block: BlockNr) -> Option<LogAt> {
         let geometry = self.geometry();
         let size = geometry.block_size;
         let header = LogHeader::parse(self.block(block), size, geometry.blocks_per_segment).ok()?;
         let summary = &self.bytes[block.0 as usize * size.bytes()..][..header.sumbytes as usize];
         header.verify_summary(summary, self.superblock.crc_seed()).ok()?;
         let files = parse_items(&header, summary, size).ok()?.files;
-        Some(Log { block, header, files })
+        Some(LogAt { block, header, files })
     }
 
     /// All blocks of a file that a log describes, in the order in which they were first written.
-    pub fn blocks_of(&self, ino: Ino) -> Vec<Found> {
-        let mut found: Vec<(Cno, Found)> = Vec::new();
+    pub fn blocks_of(&self, ino: Ino) -> Vec<LoggedBlock> {
+        let mut found: Vec<(Cno, LoggedBlock)> = Vec::new();
         for log in self.logs() {
             let mut block = log.block.plus(log.header.summary_blocks(self.geometry().block_size));
             for file in &log.files {
                 for info in &file.blocks {
                     if file.ino == ino {
-                        let here = Found { block, log: log.block, info: *info };
+                        let here = LoggedBlock { block, log: log.block, info: *info };
                         // Files without history are never moved as old versions, and mkfs gives
                         // them another fi_cno than Linux.
                         let has_history = !matches!(ino, Ino::DAT | Ino::CPFILE | Ino::SUFILE);
@@ -146,13 +146,13 @@ impl Image {
     }
 
     /// The present block of a file.
-    pub fn find(&self, ino: Ino, matches: impl Fn(&BlockInfo) -> bool) -> Found {
+    pub fn find(&self, ino: Ino, matches: impl Fn(&BlockInfo) -> bool) -> LoggedBlock {
         let blocks = self.blocks_of(ino);
         *blocks.iter().rfind(|found| matches(&found.info)).expect("the file has such a block")
     }
 
     /// The present data block of a file at an offset.
-    pub fn data(&self, ino: Ino, at: u64) -> Found {
+    pub fn data(&self, ino: Ino, at: u64) -> LoggedBlock {
         let wanted = FileBlock(at);
         self.find(ino, |info| match info {
             BlockInfo::Data { offset, .. } | BlockInfo::DatData { offset } => *offset == wanted,
@@ -161,12 +161,12 @@ impl Image {
     }
 
     /// The present B-tree node of a file that was written last.
-    pub fn node(&self, ino: Ino) -> Found {
+    pub fn node(&self, ino: Ino) -> LoggedBlock {
         self.find(ino, BlockInfo::is_node)
     }
 
     /// Changes a block and seals its log again.
-    pub fn edit(&mut self, found: Found, change: impl FnOnce(&mut [u8])) {
+    pub fn edit(&mut self, found: LoggedBlock, change: impl FnOnce(&mut [u8])) {
         change(self.block_mut(found.block));
         self.seal(found.log);
     }
@@ -204,16 +204,16 @@ impl Image {
     }
 
     /// The newest log with a super root.
-    pub fn newest_log(&self) -> Log {
+    pub fn newest_log(&self) -> LogAt {
         self.log(self.superblock.last_log().block).expect("a clean volume names its newest log")
     }
 
     /// The super root of the newest checkpoint, as a block to edit.
-    pub fn super_root(&self) -> Found {
+    pub fn super_root(&self) -> LoggedBlock {
         let log = self.newest_log();
         let block = log.block.plus(u64::from(log.header.nblocks) - 1);
         let info = BlockInfo::Node { vblocknr: VBlockNr(0) };
-        Found { block, log: log.block, info }
+        LoggedBlock { block, log: log.block, info }
     }
 
     /// Changes both copies of the superblock and makes their checksums right.
@@ -254,7 +254,7 @@ pub fn expect(severity: Severity, rule: Rule, says: &str, damage: impl Fn(&mut I
     for block_size in BLOCK_SIZES {
         let mut image = Image::by_linux(block_size);
         damage(&mut image);
-        let report = match image.judge() {
+        let report = match image.check() {
             Ok(report) => report,
             Err(error) => panic!("block size {block_size}: {error}"),
         };
@@ -320,7 +320,7 @@ impl Image {
     }
 
     /// The DAT entry of a virtual block: its block and the byte offset there.
-    pub fn dat_entry(&self, vblock: VBlockNr) -> (Found, usize) {
+    pub fn dat_entry(&self, vblock: VBlockNr) -> (LoggedBlock, usize) {
         let slot = Palloc::new(self.geometry().block_size, 32).entry(vblock.0);
         (self.data(Ino::DAT, slot.block.0), slot.offset)
     }
@@ -365,7 +365,7 @@ impl Image {
 }
 
 /// The virtual block of a block that is not the DAT's.
-pub fn vblock(found: Found) -> VBlockNr {
+pub fn vblock(found: LoggedBlock) -> VBlockNr {
     match found.info {
         BlockInfo::Data { vblocknr, .. } | BlockInfo::Node { vblocknr } => vblocknr,
         _ => panic!("a block of the DAT has no virtual block"),

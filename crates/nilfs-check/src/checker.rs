@@ -1,4 +1,4 @@
-//! The judge: what is known of the volume so far, and the order in which more becomes known.
+//! The checker: what is known of the volume so far, and the order in which more becomes known.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -17,9 +17,9 @@ use crate::recovery::Newest;
 use crate::report::{Counts, Findings, Location, Report, Rule, Severity, counted};
 use crate::volume::Volume;
 
-/// Everything that is known while a volume is judged. Each phase is an `impl` block in the module
-/// named after what it judges.
-pub(crate) struct Judge<'v, 'd> {
+/// Everything that is known while a volume is checked. Each phase is an `impl` block in the module
+/// named after what it checks.
+pub(crate) struct Checker<'v, 'd> {
     pub(crate) volume: &'v Volume<'d>,
     pub(crate) superblock: &'v Superblock,
     pub(crate) newest: &'v Newest,
@@ -43,7 +43,7 @@ pub(crate) struct Judge<'v, 'd> {
     pub(crate) present_is_whole: bool,
 }
 
-impl<'v, 'd> Judge<'v, 'd> {
+impl<'v, 'd> Checker<'v, 'd> {
     pub(crate) fn new(
         volume: &'v Volume<'d>,
         superblock: &'v Superblock,
@@ -67,24 +67,24 @@ impl<'v, 'd> Judge<'v, 'd> {
         }
     }
 
-    /// Judges the volume.
+    /// Checks the volume.
     pub(crate) fn run(mut self, options: &Options) -> Report {
         self.load_dat();
         let usage = self.load_segment_usage();
         self.read_logs(&usage, options.verify_logs);
-        self.judge_segment_usage(&usage);
+        self.check_segment_usage(&usage);
         self.compare_unowned();
         let checkpoints = self.load_checkpoints();
         let Selection { walked, left_out } = checkpoints.select(self.newest.cno, options);
         if left_out > 0 {
-            self.note(Rule::NotJudged, Location::VOLUME, || {
+            self.note(Rule::NotChecked, Location::VOLUME, || {
                 format!("not walked: the trees of {}", counted(left_out, "checkpoint"))
             });
         }
         for (cno, entry) in &walked {
-            self.judge_checkpoint(*cno, entry);
+            self.check_checkpoint(*cno, entry);
         }
-        self.judge_dat_entries(&checkpoints, options);
+        self.check_dat_entries(&checkpoints, options);
         self.findings.into_report(self.newest.cno, self.counts)
     }
 
