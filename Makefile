@@ -21,7 +21,7 @@ QUICK_TESTS := bad_input config control copies defrag drop_ins handles host_full
 	mkfs mount mount_end outputs recover resize \
 	claims loop_device \
 	clean_volumes damaged_files damaged_metadata hostile_images unclean_volumes \
-	cleaning cleaning_faults cleaning_readers cost life linux_images memory recovery room \
+	cleaning cleaning_faults cleaning_readers cost life linux_images memory recovery free_space \
 	superblocks trees \
 	posix
 

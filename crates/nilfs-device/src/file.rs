@@ -23,9 +23,9 @@ const PIECES_PER_CALL: usize = 1024;
 /// Bytes from which on a write is worth being sent on its way to the device at once.
 const LARGE_WRITE: u64 = 1 << 20;
 
-/// How a device is opened, and so who else may have it open.
+/// How a device is opened, and so which other processes may have it open.
 ///
-/// A reader keeps nobody out, but is seen by those who write, from then on or already.
+/// A reader keeps nobody out, but every writer sees it, also one that was there before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Read, even while somebody writes.
@@ -112,7 +112,7 @@ pub struct FileDevice {
     access: Access,
     /// Somebody has locked all of it for reading, so that other writers cannot see this one yet.
     unmarked: AtomicBool,
-    /// Tells those who write that this one reads.
+    /// Tells writers that this process reads.
     _reading: Option<Claim>,
 }
 
@@ -128,8 +128,8 @@ impl fmt::Debug for FileDevice {
 impl FileDevice {
     /// Opens `path`.
     ///
-    /// For reading, this waits while somebody who writes does not want to be looked at; what is
-    /// seen then stays where it is, as long as writers respect [`Device::is_read`].
+    /// For reading, this waits while a writer [keeps readers out](Device::keep_readers_out); what
+    /// is seen then stays where it is, as long as writers respect [`Device::is_read`].
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -250,15 +250,15 @@ impl<'a> Opening<'a> {
             file = self.open_file(self.path)?;
             marked = self.mark(&file)?;
         }
-        // Names this process to those who are refused, and keeps udev away. Everybody who may read
-        // the file can take this lock: it does not decide anything.
+        // Names this process to the processes that are refused, and keeps udev away. Any user who
+        // may read the file can take this lock: it does not decide anything.
         let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
         if let Node::Device(device) = self.node {
             if let Some(written) = loops::written_below(device) {
                 return Err(self.busy_below(written.in_use));
             }
             if self.access == Access::ReadWrite
-                && let Some(in_use) = loops::used_beside(device)
+                && let Some(in_use) = loops::used_elsewhere(device)
             {
                 return Err(self.busy_below(in_use));
             }
@@ -376,7 +376,7 @@ impl Device for FileDevice {
 
     fn flush(&self) -> io::Result<()> {
         if self.unmarked.load(Ordering::Relaxed) {
-            // A second writer who is there by now must not be joined.
+            // If a second writer is there by now, this one must not write.
             let marked = claims::write(&self.file)?;
             self.unmarked.store(marked == Marked::No, Ordering::Relaxed);
         }

@@ -1,13 +1,14 @@
 //! Loop devices: block devices that show the content of a file, or of another block device.
 //!
-//! The kernel keeps those apart who use a disk and its partitions, or a device and what the device
-//! mapper makes of it, as long as they ask for exclusive use. It does not so for a loop device and
-//! what that shows, nor for two loop devices that show the same; this module looks for such users.
+//! The kernel keeps users of a disk and of its partitions apart, or of a device and of what the
+//! device mapper makes of it, as long as they ask for exclusive use. It does not do so for a loop
+//! device and what that shows, nor for two loop devices that show the same; this module looks for
+//! such users.
 //!
 //! Nothing is locked below a loop device: several volumes may lie on its partitions. A program that
 //! writes to a file directly has marked it as written and then looks whether a loop device shows
-//! it; who writes through a loop device comes when that shows the file, and then looks for the
-//! mark. So of two who come at the same time, at least one sees the other.
+//! it; a program that writes through a loop device comes when that shows the file, and then looks
+//! for the mark. So of two programs that come at the same time, at least one sees the other.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -53,7 +54,7 @@ pub(crate) struct Loop {
     limit: u64,
 }
 
-/// What is in use below or beside a block device.
+/// What is in use below a block device, or shows the same file.
 #[derive(Debug)]
 pub(crate) struct InUse {
     /// The file or device, by a name that may be out of date.
@@ -127,7 +128,7 @@ pub(crate) struct Written {
     pub(crate) same: Option<File>,
 }
 
-/// Looks for somebody who writes to a file below a block device, past that device.
+/// Looks for a process that writes to a file below a block device, past that device.
 pub(crate) fn written_below(device: u64) -> Option<Written> {
     below(device).into_iter().find_map(|(it, node)| {
         let Some(Node::File { dev, ino }) = node else { return None };
@@ -145,9 +146,9 @@ pub(crate) fn written_below(device: u64) -> Option<Written> {
     })
 }
 
-/// Looks for somebody who uses a device below a block device, or another loop device that shows
+/// Looks for a process that uses a device below a block device, or another loop device that shows
 /// some of the same bytes.
-pub(crate) fn used_beside(device: u64) -> Option<InUse> {
+pub(crate) fn used_elsewhere(device: u64) -> Option<InUse> {
     below(device).into_iter().find_map(|(it, node)| {
         let node = node?;
         if let Node::Device(_) = node
@@ -155,13 +156,13 @@ pub(crate) fn used_beside(device: u64) -> Option<InUse> {
         {
             return Some(InUse { path: it.backing, node });
         }
-        let beside = |other: &Loop| {
+        let same_file = |other: &Loop| {
             other.device != it.device
                 && other.overlaps(&it)
                 && other.node() == Some(node)
                 && is_in_use(&other.device)
         };
-        let other = Loop::all().find(beside)?;
+        let other = Loop::all().find(same_file)?;
         let node = Node::Device(number_of(&other.device)?);
         Some(InUse { path: other.device, node })
     })

@@ -228,8 +228,8 @@ fn a_partition_of_a_loop_device_is_refused_while_the_image_is_written() {
     refused_for_loop(&image.path, &device);
     let whole = open(&device.0, Access::ReadWrite);
     assert!(matches!(whole, Err(OpenError::Busy { .. })), "{whole:?}");
-    let beside = Loop::attach(&[], &image.path);
-    let error = open(&beside.0, Access::ReadWrite).unwrap_err();
+    let second = Loop::attach(&[], &image.path);
+    let error = open(&second.0, Access::ReadWrite).unwrap_err();
     assert!(
         matches!(&error, OpenError::Busy { below: Some(it), .. } if *it == device.0),
         "{error}"

@@ -77,7 +77,7 @@ impl Base {
 }
 
 /// What a commit is made of.
-pub(crate) struct Request<'a> {
+pub(crate) struct CommitInput<'a> {
     pub(crate) frozen: &'a Frozen,
     pub(crate) changes: &'a MetadataChanges,
     /// Clean segments that it may not take.
@@ -143,8 +143,8 @@ pub(crate) fn root_of(inode: &RawInode) -> Result<Root> {
 }
 
 /// Builds the logs of a checkpoint.
-pub(crate) fn build(store: &Store, base: &Base, request: &Request<'_>) -> Result<Commit> {
-    let Request { frozen, changes, withheld, now } = *request;
+pub(crate) fn build(store: &Store, base: &Base, request: &CommitInput<'_>) -> Result<Commit> {
+    let CommitInput { frozen, changes, withheld, now } = *request;
     let cno = base.tree.cno.plus(1);
     if cno == Cno::MAX {
         return Err(Error::Inconsistent("the checkpoint numbers are used up".into()));

@@ -248,10 +248,10 @@ impl DatEdit {
         }
         let all = self.layout.nth_entry_block(u64::MAX);
         let limit = (self.layout.nth_entry_block(used.saturating_add(used / 4)) + 1).min(all);
-        let behind = current + 1..limit.max(current + 1);
-        let around = behind.chain(0..limit.min(current + 1));
-        // On the average a fifth is free there, so not all blocks can have less than an eighth, and a
-        // way around takes many numbers.
+        let after = current + 1..limit.max(current + 1);
+        let around = after.chain(0..limit.min(current + 1));
+        // On the average a fifth is free there, so not all blocks can have less than an eighth, and
+        // a way around takes many numbers.
         let enough = self.layout.entries_per_block.div_ceil(8);
         for nth in around.chain(limit..all) {
             if let Some(found) = first_in(nth, enough)? {
@@ -328,8 +328,8 @@ impl DatEdit {
         Ok(())
     }
 
-    /// Notes that blocks lie elsewhere now; those that are not where they were thought to be are left
-    /// alone. Neighbouring numbers should follow each other.
+    /// Notes that blocks lie elsewhere now; those that are not where they were thought to be are
+    /// left alone. Neighbouring numbers should follow each other.
     pub(crate) fn relocate(&mut self, store: &Store, moved: &[Moved]) -> Result<()> {
         let (source, layout) = (Dat::source(store), self.layout);
         for run in moved.chunk_by(|a, b| in_one_block(&layout, a.vblocknr, b.vblocknr)) {
@@ -436,8 +436,8 @@ mod tests {
     use crate::mkfs::{Parameters, format};
     use crate::volume::Volume;
 
-    /// The DAT of a volume that is overwritten for long may not become larger and larger, with fewer
-    /// and fewer numbers in use in each block.
+    /// The DAT of a volume that is overwritten for long may not become larger and larger, with
+    /// fewer and fewer numbers in use in each block.
     #[test]
     fn numbers_are_used_again_where_many_are_free() {
         let device = MemoryDevice::new(32 << 20);

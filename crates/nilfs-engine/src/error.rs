@@ -67,7 +67,7 @@ pub enum Error {
     #[error("not permitted: {0}")]
     NotPermitted(&'static str),
     /// There is nothing at or after the offset (seek for data or a hole).
-    #[error("no data at or behind the offset")]
+    #[error("no data at or beyond the offset")]
     NoData,
     /// The inode has been deleted meanwhile.
     #[error("the file has been deleted")]

@@ -43,7 +43,7 @@ pub const LABEL_MAX: usize = 80;
 
 /// The greatest block size that Linux can mount on every machine.
 const LARGEST_BLOCK: usize = 4096;
-/// Segments that a new volume must have beside the reserved ones.
+/// Segments that a new volume must have besides the reserved ones.
 const MIN_USABLE_SEGMENTS: u64 = 8;
 /// Blocks of the summary: its five files fit into one block of any size.
 const SUMMARY_BLOCKS: u64 = 1;
@@ -139,7 +139,7 @@ pub enum MkfsError {
     Label(usize),
     /// A device that is too small for the parameters.
     #[error(
-        "{} are too few: with segments of {} a volume needs at least {} KiB, with smaller segments \
+        "{} is too small: with segments of {} a volume needs at least {} KiB, with smaller segments \
          less",
         ByteCount(*size),
         ByteCount(*segment_bytes),

@@ -36,7 +36,7 @@ impl Superblocks {
 pub(crate) fn load(device: &dyn Device) -> Result<Superblocks> {
     let Some(offset) = secondary_superblock(device.size()) else {
         let size = ByteCount(device.size());
-        return Err(Error::NotAVolume(format!("{size} are too few for one")));
+        return Err(Error::NotAVolume(format!("{size} is too small for one")));
     };
     let primary = read_copy(device, PRIMARY_SUPERBLOCK);
     let secondary = read_copy(device, offset);

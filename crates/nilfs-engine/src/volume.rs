@@ -11,7 +11,7 @@ use nilfs_ondisk::{Cno, FormatError, Geometry, SegNum, Seq};
 
 use crate::bmap::{Pointers, Source};
 use crate::cleaner::protection::Protection;
-use crate::cleaner::victim::Judge;
+use crate::cleaner::victim::SegmentReader;
 use crate::dat::Dat;
 use crate::error::{Error, Locate, Result};
 use crate::fs::replay::{replayed_files, without_contradictions};
@@ -39,8 +39,8 @@ pub struct Volume {
     names_limit: usize,
 }
 
-/// Memory for the names of large directories in the trees of a volume, in bytes, unless somebody says
-/// otherwise.
+/// Memory for the names of large directories in the trees of a volume, in bytes, unless somebody
+/// says otherwise.
 const NAMES_LIMIT: usize = 32 << 20;
 
 /// A checkpoint, as a list of checkpoints shows it.
@@ -126,8 +126,9 @@ impl Volume {
         })
     }
 
-    /// Keeps what can be read again in so many bytes of memory, half of them for blocks of metadata and
-    /// half for the names of directories. Trees that are open already are not affected.
+    /// Keeps what can be read again in that many bytes of memory, half of them for blocks of
+    /// metadata and half for the names of directories. Trees that are open already are not
+    /// affected.
     pub(crate) fn set_cache_limit(&mut self, bytes: u64) {
         self.store.set_cache_limit(bytes / 2);
         self.names_limit = usize::try_from(bytes / 2).unwrap_or(usize::MAX);
@@ -205,7 +206,7 @@ impl Volume {
     }
 
     /// What of each of these segments is still needed by the newest checkpoint, by snapshots, and
-    /// by the checkpoints from `protected` on, as the cleaner of Linux would judge. Reads their
+    /// by the checkpoints from `protected` on, as the cleaner of Linux counts. Reads their
     /// summaries.
     ///
     /// # Errors
@@ -221,13 +222,13 @@ impl Volume {
         let protection = Protection { from: protected, kept };
         let Superblocks { best, other } = superblocks::load(self.store.device())?;
         let named = std::iter::once(best).chain(other).map(|copy| copy.last_log().seq).min();
-        let judge = Judge {
+        let segment_reader = SegmentReader {
             store: &self.store,
             dat: &self.dat,
             protection: &protection,
             needed_from: named.unwrap_or(Seq(0)),
         };
-        segments.iter().map(|segment| life(&judge, segment)).collect()
+        segments.iter().map(|segment| life(&segment_reader, segment)).collect()
     }
 
     /// The logs of a segment as far as their summaries are valid, stale ones included.
@@ -310,20 +311,20 @@ impl Volume {
     }
 }
 
-fn life(judge: &Judge<'_>, segment: &SegmentInfo) -> Result<SegmentLife> {
+fn life(segment_reader: &SegmentReader<'_>, segment: &SegmentInfo) -> Result<SegmentLife> {
     if segment.active {
         return Ok(SegmentLife::Needed);
     }
     if !segment.dirty || segment.bad {
         return Ok(SegmentLife::Unused);
     }
-    // Linux goes by the number alone, and does not clean logs beside the chain either.
-    let start = judge.store.geometry().segment_start(segment.segment);
-    let first = reader::header(judge.store, start)?;
-    if first.is_some_and(|header| header.seq >= judge.needed_from) {
+    // Linux goes by the number alone, and does not clean logs off the chain either.
+    let start = segment_reader.store.geometry().segment_start(segment.segment);
+    let first = reader::header(segment_reader.store, start)?;
+    if first.is_some_and(|header| header.seq >= segment_reader.needed_from) {
         return Ok(SegmentLife::Needed);
     }
-    Ok(match judge.read(segment.segment, segment.blocks)? {
+    Ok(match segment_reader.read(segment.segment, segment.blocks)? {
         Ok(content) => {
             SegmentLife::Reclaimable { live: content.live.len() as u64 + content.dat_live }
         }

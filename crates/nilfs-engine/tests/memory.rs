@@ -90,7 +90,7 @@ fn a_file_that_is_held_by_its_number_takes_little_memory_and_gives_it_back() {
     let own = held.capacity() * size_of::<Ino>();
     let peak = MEMORY.peak_usage() - before - own;
     let each = peak.saturating_sub(CACHE as usize) / FILES;
-    assert!(each <= 100, "{each} bytes for each file beside the cache, {peak} in all");
+    assert!(each <= 100, "{each} bytes for each file besides the cache, {peak} in all");
     // All at once, as the kernel does it when it needs memory.
     held.iter().for_each(|ino| fs.let_go(*ino, 1));
     let after = MEMORY.current_usage().saturating_sub(before + own);
@@ -337,5 +337,5 @@ fn ten_thousand_checkpoints_are_open_at_once_in_little_memory() {
     }
     let each =
         (MEMORY.current_usage().saturating_sub(before) as u64).saturating_sub(CACHE) / TREES as u64;
-    assert!(each <= 512, "{each} bytes for each tree, beside the cache");
+    assert!(each <= 512, "{each} bytes for each tree, besides the cache");
 }

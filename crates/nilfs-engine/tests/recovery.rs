@@ -1,6 +1,6 @@
-//! Where the log goes on after a crash: nothing that was synced is lost when the recovery is cut off
-//! as well, and nothing that was lost comes back. Volumes of few clean segments go on in the segment
-//! of the newest checkpoint, others in a fresh one; the promises are the same.
+//! Where the log goes on after a crash: nothing that was synced is lost when the recovery is cut
+//! off as well, and nothing that was lost comes back. Volumes of few clean segments go on in the
+//! segment of the newest checkpoint, others in a fresh one; the promises are the same.
 
 mod common;
 
@@ -48,8 +48,8 @@ fn overwrite(fs: &Filesystem, count: usize) {
     }
 }
 
-/// A volume with a file, not unmounted; what it was at its checkpoint, and what it became by `count`
-/// data-sync logs after that.
+/// A volume with a file, not unmounted; what it was at its checkpoint, and what it became by
+/// `count` data-sync logs after that.
 fn crashed(shape: Volume, count: usize) -> [Arc<MemoryDevice>; 2] {
     let device = volume(BLOCK as u64, shape.megabytes);
     let fs = mount(&device);
@@ -144,7 +144,7 @@ fn a_read_only_mount_shows_what_was_synced_and_goes_on_while_a_writer_recovers_t
             writer.write(&filler, writer.attr(&filler).unwrap().size, &piece).unwrap();
         }
         writer.sync().unwrap();
-        assert!(shown(&mounted) == first, "{logs} logs: beside the writer");
+        assert!(shown(&mounted) == first, "{logs} logs: while the writer works");
     }
 }
 

@@ -22,7 +22,7 @@ fn a_power_cut_leaves_the_old_settings_or_the_new_ones() {
     let events = recording.take_events();
     let writes: Vec<_> =
         events.iter().filter(|event| matches!(event, Event::Write { .. })).collect();
-    assert_eq!((writes.len(), events.len()), (2, 4), "a flush behind each copy: {events:?}");
+    assert_eq!((writes.len(), events.len()), (2, 4), "a flush after each copy: {events:?}");
 
     let after_cut = MemoryDevice::new(SIZE);
     format(&after_cut, &parameters).unwrap();

@@ -1,5 +1,6 @@
-//! A checkpoint that somebody holds is there to be read for as long as that lasts, beside a writer and
-//! a cleaner that go on; and what two of them do not have in common is found without reading the rest.
+//! A checkpoint that somebody holds is there to be read for as long as that lasts, whatever a
+//! writer and a cleaner that go on; and what two of them do not have in common is found without
+//! reading the rest.
 
 mod common;
 
@@ -78,7 +79,7 @@ fn what_a_tree_shows_stays_while_everything_is_written_anew_and_cleaned() {
     }
     let oldest = held[0].0.cno();
     let freed = fs.clean(&everything()).unwrap();
-    assert!(freed > 0, "the cleaner works on beside open trees");
+    assert!(freed > 0, "the cleaner works on while trees are open");
     for (tree, expected) in &held {
         assert_eq!(&files_of(tree), expected, "checkpoint {}", tree.cno());
     }

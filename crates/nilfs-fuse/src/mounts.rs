@@ -136,7 +136,7 @@ fn source_of(shown: &Path) -> (PathBuf, Option<u64>) {
         Some((PathBuf::from(OsStr::from_bytes(&shown[..at])), number))
     };
     match at_checkpoint() {
-        // A file may be called so.
+        // A file may have that name.
         Some((source, number)) if !shown.exists() => (source, Some(number)),
         _ => (loop_device::image_of(shown).unwrap_or_else(|| shown.to_owned()), None),
     }
@@ -224,7 +224,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let image = directory.path().join("image@cp=5");
         fs::write(&image, "").unwrap();
-        assert_eq!(source_of(&image), (image.clone(), None), "it is called so");
+        assert_eq!(source_of(&image), (image.clone(), None), "that is its name");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use nilfs_lab::cleanup::on_signals;
 use nilfs_lab::report;
-use nilfs_lab::results::{Clock, Outcome, Results};
+use nilfs_lab::results::{CellResult, Clock, Results};
 use nilfs_lab::run::{self, Choice, Plan, Suite, Where};
 use nilfs_lab::workloads;
 
@@ -97,7 +97,7 @@ struct RunArgs {
     /// Keep what reached each device, for replay and draw.
     #[arg(long)]
     keep_traces: bool,
-    /// Our program [default: nilfs, beside this program].
+    /// Our program [default: nilfs, next to this program].
     #[arg(long, value_name = "PATH")]
     nilfs: Option<PathBuf>,
 }
@@ -158,7 +158,7 @@ fn run(args: RunArgs) -> Result<ExitCode> {
     };
     progress.end();
     report(&plan, &results)?;
-    let all = results.cells.iter().all(|cell| matches!(cell.outcome, Outcome::Measured(_)));
+    let all = results.cells.iter().all(|cell| matches!(cell.outcome, CellResult::Measured(_)));
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

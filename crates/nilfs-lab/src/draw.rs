@@ -1,5 +1,5 @@
-//! A trace as a picture: address over time, coloured by kind. It shows at a glance who writes one
-//! behind the other and who hops about.
+//! A trace as a picture: address over time, coloured by kind. It shows at a glance what is
+//! written in order and what is written here and there.
 //!
 //! The plane is divided into cells, so that the size of the picture does not depend on the number
 //! of requests; a cell is the more opaque the larger the part of its bytes that was asked for.
@@ -238,10 +238,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::trace::{Mark, Request};
+    use crate::trace::{DeviceRequest, Mark};
 
-    fn request(kind: Kind, offset: u64, bytes: u64, millis: u64) -> Request {
-        Request { kind, offset, bytes, at: Duration::from_millis(millis) }
+    fn request(kind: Kind, offset: u64, bytes: u64, millis: u64) -> DeviceRequest {
+        DeviceRequest { kind, offset, bytes, at: Duration::from_millis(millis) }
     }
 
     fn path_of<'a>(svg: &'a str, class: &str) -> Vec<&'a str> {

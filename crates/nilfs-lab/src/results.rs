@@ -119,7 +119,7 @@ pub struct Cell {
     /// The unit of the figure.
     pub unit: Unit,
     /// What was found.
-    pub outcome: Outcome,
+    pub outcome: CellResult,
 }
 
 /// The unit of a figure.
@@ -149,7 +149,7 @@ impl Unit {
 /// What came out.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum CellResult {
     /// It was measured.
     Measured(Measured),
     /// It was not; why.

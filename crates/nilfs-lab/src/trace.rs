@@ -25,7 +25,7 @@ pub enum Kind {
 
 /// One request to a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct DeviceRequest {
     /// What it asks for.
     pub kind: Kind,
     /// Where, in bytes; 0 for a flush.
@@ -53,7 +53,7 @@ pub struct Trace {
     /// Size of the device in bytes.
     pub device_bytes: u64,
     /// All requests, as they came.
-    pub requests: Vec<Request>,
+    pub requests: Vec<DeviceRequest>,
     /// The named moments, in order.
     pub marks: Vec<Mark>,
 }
@@ -62,7 +62,7 @@ impl Trace {
     /// The requests between two marks: the first mark of the one name, and the first of the other
     /// name at or after it.
     #[must_use]
-    pub fn phase(&self, from_mark: &str, to_mark: &str) -> Option<&[Request]> {
+    pub fn phase(&self, from_mark: &str, to_mark: &str) -> Option<&[DeviceRequest]> {
         let from = self.marks.iter().position(|mark| mark.name == from_mark)?;
         let to = self.marks[from..].iter().find(|mark| mark.name == to_mark)?;
         self.requests.get(self.marks[from].before..to.before)
@@ -113,7 +113,7 @@ pub struct Traffic {
 impl Traffic {
     /// Sums requests up.
     #[must_use]
-    pub fn of(requests: &[Request]) -> Self {
+    pub fn of(requests: &[DeviceRequest]) -> Self {
         let mut traffic = Self::default();
         let mut end = None;
         for request in requests {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nilfs_lab::cleanup::{Pending, Undo, on_signals, register};
 use nilfs_lab::export::{Export, ExportOptions, rebuild};
 use nilfs_lab::model::{Limits, Model, Wear};
-use nilfs_lab::trace::{Kind, Mark, Request, Trace, TraceError, Traffic};
+use nilfs_lab::trace::{DeviceRequest, Kind, Mark, Trace, TraceError, Traffic};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fdatasync};
 use tempfile::TempDir;
 
@@ -26,7 +26,7 @@ struct Steady {
 }
 
 impl Model for Steady {
-    fn serve(&mut self, request: &Request) -> Duration {
+    fn serve(&mut self, request: &DeviceRequest) -> Duration {
         self.host_bytes += if request.kind == Kind::Write { request.bytes } else { 0 };
         self.time
     }
@@ -78,7 +78,7 @@ fn page_aligned(buffer: &mut [u8]) -> &mut [u8] {
 }
 
 /// Kinds, offsets and lengths, without the times.
-fn outline(requests: &[Request]) -> Vec<(Kind, u64, u64)> {
+fn outline(requests: &[DeviceRequest]) -> Vec<(Kind, u64, u64)> {
     requests.iter().map(|request| (request.kind, request.offset, request.bytes)).collect()
 }
 
@@ -345,8 +345,8 @@ fn a_signal_takes_the_export_away() {
 
 fn sample() -> Trace {
     let kinds = [Kind::Read, Kind::Write, Kind::Flush, Kind::Discard];
-    let requests: Vec<Request> = (0..20)
-        .map(|i| Request {
+    let requests: Vec<DeviceRequest> = (0..20)
+        .map(|i| DeviceRequest {
             kind: kinds[i % 4],
             offset: i as u64 * 4096,
             bytes: if i % 4 == 2 { 0 } else { 4096 << (i % 3) },

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nilfs_lab::model::Model;
 use nilfs_lab::model::preset::{self, Preset};
 use nilfs_lab::replay::replay;
-use nilfs_lab::trace::{Kind, Mark, Request, Trace};
+use nilfs_lab::trace::{DeviceRequest, Kind, Mark, Trace};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -25,7 +25,7 @@ impl Bench {
     }
 
     fn ask(&mut self, kind: Kind, offset: u64, bytes: u64) -> Duration {
-        let time = self.model.serve(&Request { kind, offset, bytes, at: self.now });
+        let time = self.model.serve(&DeviceRequest { kind, offset, bytes, at: self.now });
         self.now += time;
         time
     }
@@ -161,14 +161,14 @@ fn a_used_disk_without_discards_is_in_balance_from_the_first_write_on() {
 fn pauses_do_not_make_flash_faster_than_it_is() {
     let preset = find("ssd-2009");
     let total = |pause: Duration| {
-        let write = |number: u32| Request {
+        let write = |number: u32| DeviceRequest {
             kind: Kind::Write,
             offset: u64::from(number) * MIB,
             bytes: MIB,
             at: pause * number,
         };
-        let mut requests: Vec<Request> = (0..128).map(write).collect();
-        requests.push(Request { kind: Kind::Flush, offset: 0, bytes: 0, at: pause * 128 });
+        let mut requests: Vec<DeviceRequest> = (0..128).map(write).collect();
+        requests.push(DeviceRequest { kind: Kind::Flush, offset: 0, bytes: 0, at: pause * 128 });
         let trace = Trace { device_bytes: 512 * MIB, requests, marks: Vec::new() };
         let mut model = preset.model(trace.device_bytes).expect("a built-in preset");
         replay(&trace, &mut *model).total.as_secs_f64()
@@ -244,7 +244,7 @@ fn a_unit_that_is_written_again_and_again_stays_open() {
     let first = bench.write(page(0, 0), card.page_bytes);
     for other in 1..20 {
         bench.write(page(other, 0), card.page_bytes);
-        assert_eq!(bench.write(page(0, other), card.page_bytes), first, "beside {other} others");
+        assert_eq!(bench.write(page(0, other), card.page_bytes), first, "next to {other} others");
     }
 }
 
@@ -576,13 +576,13 @@ fn some_trace(device_bytes: u64) -> Trace {
             _ => Kind::Write,
         };
         if kind == Kind::Flush {
-            return Request { kind, offset: 0, bytes: 0, at };
+            return DeviceRequest { kind, offset: 0, bytes: 0, at };
         }
         let bytes = 512 * random.random_range(1..200);
         let offset = random.random_range(0..(device_bytes - bytes) / 512) * 512;
-        Request { kind, offset, bytes, at }
+        DeviceRequest { kind, offset, bytes, at }
     };
-    let requests: Vec<Request> = (0..3000).map(&mut request).collect();
+    let requests: Vec<DeviceRequest> = (0..3000).map(&mut request).collect();
     let mark =
         |before: usize, name: &str| Mark { before, at: requests[before].at, name: name.to_owned() };
     let marks = vec![mark(100, "begin"), mark(1000, "middle"), mark(2000, "last")];

@@ -11,14 +11,14 @@ use nilfs_lab::draw::{Picture, Strokes};
 use nilfs_lab::model::{Limits, Wear};
 use nilfs_lab::place::Surroundings;
 use nilfs_lab::report::{self, Background, Nothing, Published};
-use nilfs_lab::results::{Cell, Clock, Drawn, Measured, Outcome, Results, Unit};
+use nilfs_lab::results::{Cell, CellResult, Clock, Drawn, Measured, Results, Unit};
 use nilfs_lab::trace::{Count, Kind, Traffic};
 
 /// Markup, a quote, Markdown, and what a terminal obeys.
 const HOSTILE: &str = "<script>alert(1)</script>\"'&amp;|`*\u{1b}[2J\n# x";
 
 /// What was found of a step: file systems with their runs, or the reason of a failure.
-type Found<'a> = &'a [(&'a str, Result<&'a [f64], &'a str>)];
+type Figures<'a> = &'a [(&'a str, Result<&'a [f64], &'a str>)];
 
 const CARD_2012: [(&str, f64); 4] =
     [("ext4", 1073.0), ("nilfs2", 1462.0), ("f2fs", 2675.0), ("vfat", 1108.0)];
@@ -87,11 +87,11 @@ fn limits(write: f64, read: f64) -> Limits {
 }
 
 /// Adds a row.
-fn row(results: &mut Results, at: [&str; 3], unit: Unit, limit: Option<f64>, found: Found<'_>) {
+fn row(results: &mut Results, at: [&str; 3], unit: Unit, limit: Option<f64>, found: Figures<'_>) {
     for (file_system, outcome) in found {
         let outcome = match outcome {
-            Ok(runs) => Outcome::Measured(Measured { limit, ..measured(runs) }),
-            Err(reason) => Outcome::Failed((*reason).to_owned()),
+            Ok(runs) => CellResult::Measured(Measured { limit, ..measured(runs) }),
+            Err(reason) => CellResult::Failed((*reason).to_owned()),
         };
         let [device, workload, step] = at.map(str::to_owned);
         let file_system = (*file_system).to_owned();
@@ -227,7 +227,7 @@ fn every_measured_cell_is_in_every_form() {
     for cell in &results.cells {
         let anchor = format!("at-{}-{}-{}", cell.device, cell.workload, cell.step);
         let row = table_row(article(&page, &anchor), &cell.file_system);
-        let Outcome::Measured(found) = &cell.outcome else { continue };
+        let CellResult::Measured(found) = &cell.outcome else { continue };
         // Three digits are what is printed of each of these.
         let figure = match found.median {
             ..10.0 => format!("{:.2}", found.median),
@@ -294,7 +294,7 @@ fn a_page_needs_nothing_but_itself_and_its_links_lead_somewhere() {
     for (at, trace) in
         ["traces/a b#1.trace", "/etc/passwd", "../x", "javascript:alert(1)"].into_iter().enumerate()
     {
-        let Outcome::Measured(measured) = &mut results.cells[at].outcome else { continue };
+        let CellResult::Measured(measured) = &mut results.cells[at].outcome else { continue };
         measured.trace = Some(trace.to_owned());
     }
     let (page, _) = written(&results, &Others);
@@ -318,7 +318,7 @@ fn a_name_is_only_a_name() {
     results.versions.insert(HOSTILE.to_owned(), HOSTILE.to_owned());
     results.devices.insert(HOSTILE.to_owned(), limits(1e6, 1e6));
     let at = [HOSTILE, HOSTILE, HOSTILE];
-    let found: Found<'_> = &[(HOSTILE, Ok(&[4.0])), ("ext4", Err(HOSTILE))];
+    let found: Figures<'_> = &[(HOSTILE, Ok(&[4.0])), ("ext4", Err(HOSTILE))];
     row(&mut results, at, Unit::Seconds, None, found);
     let (page, markdown) = written(&results, &Others);
     assert!(!page.contains("<script") && page.contains("&lt;script&gt;alert(1)"));
@@ -369,7 +369,7 @@ fn a_report_replaces_the_one_before() {
 
 #[test]
 fn a_comparison_tells_a_change_from_the_spread_of_runs() {
-    let rows = |found: Found<'_>| {
+    let rows = |found: Figures<'_>| {
         let mut results = Results { scale: 1.0, ..Results::default() };
         row(&mut results, ["card", "iozone", "write"], Unit::Seconds, None, found);
         results
@@ -462,7 +462,7 @@ fn a_browser_shows_it_on_a_desk_and_on_a_phone_by_day_and_by_night() {
         return;
     };
     let mut results = results();
-    let found: Found<'_> = &[(HOSTILE, Ok(&[4.0])), ("ext4", Err(HOSTILE))];
+    let found: Figures<'_> = &[(HOSTILE, Ok(&[4.0])), ("ext4", Err(HOSTILE))];
     row(&mut results, [HOSTILE; 3], Unit::Seconds, None, found);
     picture(&mut results, [HOSTILE; 3], 28);
     let directory = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nilfs_lab::file_systems;
 use nilfs_lab::model::preset;
-use nilfs_lab::results::{Cell, Clock, Measured, Outcome, Results};
+use nilfs_lab::results::{Cell, CellResult, Clock, Measured, Results};
 use nilfs_lab::run::{self, Choice, Event, Plan, Suite, Where};
 use nilfs_lab::workloads::Source;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -47,7 +47,7 @@ fn plan(directory: &Path, workloads: &[&str], file_systems: &[&str]) -> Plan {
     }
 }
 
-/// Built beside the lab, in the same profile, as `make lab` does it.
+/// Built together with the lab, in the same profile, as `make lab` does it.
 fn our_program() -> PathBuf {
     let nilfs = Path::new(env!("CARGO_BIN_EXE_nilfs-lab")).with_file_name("nilfs");
     let profile = nilfs.parent().unwrap();
@@ -73,8 +73,8 @@ fn can_run() -> bool {
 fn measured<'a>(results: &'a Results, step: &str, file_system: &str) -> &'a Measured {
     let fits = |cell: &&Cell| cell.step == step && cell.file_system == file_system;
     match &results.cells.iter().find(fits).expect(step).outcome {
-        Outcome::Measured(measured) => measured,
-        Outcome::Failed(reason) => panic!("{step} on {file_system}: {reason}"),
+        CellResult::Measured(measured) => measured,
+        CellResult::Failed(reason) => panic!("{step} on {file_system}: {reason}"),
     }
 }
 
@@ -263,7 +263,7 @@ fn who_cannot_take_part_has_a_reason_instead_of_a_figure() {
     assert!(name == "ext3" && why.contains("has no nosuchfs"), "{left_out:?}");
     let mut reasons = BTreeMap::new();
     for cell in &results.cells {
-        if let Outcome::Failed(reason) = &cell.outcome {
+        if let CellResult::Failed(reason) = &cell.outcome {
             reasons.insert((cell.file_system.as_str(), cell.step.as_str()), reason.as_str());
         }
     }

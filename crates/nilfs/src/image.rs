@@ -1,7 +1,7 @@
 //! Opening a volume to look inside.
 //!
-//! Of a volume that is mounted, files are read through the process that serves it, by the door to its
-//! past, so that its cleaner works on; the device is opened only where that cannot be.
+//! Of a volume that is mounted, files are read through the process that serves it, by the door to
+//! its past, so that its cleaner works on; the device is opened only where that cannot be.
 
 mod door;
 mod walk;
@@ -19,7 +19,7 @@ use nilfs_fuse::Mounted;
 use nilfs_ondisk::Cno;
 
 pub use self::door::Door;
-pub use self::walk::{Entry, Found, LastLink, Walk, find};
+pub use self::walk::{Entry, LastLink, Walk, WalkEntry, find};
 
 use crate::administration::{Administration, Place, source_of};
 use crate::control::Client;
@@ -38,8 +38,8 @@ pub struct ImageArgs {
 }
 
 impl ImageArgs {
-    /// Opens the files of the checkpoint, and returns the paths of those that are asked for. Nothing
-    /// is written.
+    /// Opens the files of the checkpoint, and returns the paths of those that are asked for.
+    /// Nothing is written.
     pub fn open(&self, paths: &[OsString]) -> anyhow::Result<(Arc<dyn Files>, Vec<OsString>)> {
         let at = self.at.map(Cno);
         match volume_on_mount(&self.place)? {

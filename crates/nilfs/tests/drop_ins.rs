@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use common::tool::{tool, tool_with_input};
-use common::{Outcome, Volume, empty_volume, volume};
+use common::{CommandOutput, Volume, empty_volume, volume};
 
 const TOOLS: [&str; 17] = [
     "chcp",
@@ -30,7 +30,7 @@ const TOOLS: [&str; 17] = [
 ];
 
 /// Runs a line; `IMAGE` among its words stands for the image.
-fn run(volume: &Volume, line: &str) -> Outcome {
+fn run(volume: &Volume, line: &str) -> CommandOutput {
     let mut words = line.split(' ').map(|word| match word {
         "IMAGE" => volume.image.to_str().unwrap(),
         word => word,
@@ -40,7 +40,7 @@ fn run(volume: &Volume, line: &str) -> Outcome {
 
 /// What a tool complained of, which must have failed with this code and printed nothing.
 #[track_caller]
-fn complaint(outcome: Outcome, code: i32) -> String {
+fn complaint(outcome: CommandOutput, code: i32) -> String {
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(code), ""), "{}", outcome.stderr);
     outcome.stderr
 }

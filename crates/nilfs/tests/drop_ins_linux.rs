@@ -165,9 +165,9 @@ fn linux_mounts_what_mkfs_made_by_its_options() {
     let line =
         ["-f", "-q", "-b", "2048", "-B", "64", "-m", "9", "-L", "by options", "-P", "1234567890"];
     tool("mkfs.nilfs2", line.iter().copied().chain([path.to_str().unwrap()])).output();
-    let verdict =
+    let guest =
         Uml::new(&path).script("mount_nilfs ro; umount_nilfs; nilfs-tune -l $DEV").env("TZ", "UTC");
-    let list = verdict.run().unwrap().without_complaint().unwrap().stdout;
+    let list = guest.run().unwrap().without_complaint().unwrap().stdout;
     for line in [
         "Filesystem volume name:\t  by options",
         "Block size:\t\t  2048",
@@ -180,7 +180,7 @@ fn linux_mounts_what_mkfs_made_by_its_options() {
 }
 
 /// A volume that Linux itself has mounted is left alone, unless the user insists where nilfs-utils
-/// lets him; and it can be unmounted.
+/// allow it; and it can be unmounted.
 #[test]
 fn a_mount_of_linux_itself_is_respected() {
     let image = Image::ours("--size 64M -b 1024 -B 128");
@@ -201,10 +201,10 @@ fn a_mount_of_linux_itself_is_respected() {
         umount.nilfs2 "$MNT"
         mountpoint -q "$MNT" || echo unmounted
     "#;
-    let verdict = Uml::new(image.path()).env("TOOLS", tools.path()).script(script).run().unwrap();
-    let verdict = verdict.succeeded().unwrap();
-    assert_eq!(verdict.stdout, "mount.nilfs2: 32\nunmounted\n");
-    assert!(verdict.stderr.contains("multiple rw-mount is not allowed"), "{}", verdict.stderr);
+    let result = Uml::new(image.path()).env("TOOLS", tools.path()).script(script).run().unwrap();
+    let result = result.succeeded().unwrap();
+    assert_eq!(result.stdout, "mount.nilfs2: 32\nunmounted\n");
+    assert!(result.stderr.contains("multiple rw-mount is not allowed"), "{}", result.stderr);
     let list = tool("nilfs-tune", ["-l".as_ref(), image.path().as_os_str()]).output();
     assert!(list.contains("volume name:\t  yes\n"), "{list}");
     image.check();
@@ -251,9 +251,9 @@ fn a_resize_by_either_is_told_and_done_alike_and_keeps_our_totals() {
         umount_nilfs
         nilfs-tune -L renamed "$DEV" 2>/dev/null
     "#;
-    let verdict = Uml::new(image.path()).timeout(Duration::from_secs(600)).script(script).run();
-    let verdict = verdict.unwrap().succeeded().unwrap();
-    let theirs = verdict.stdout.replace("/dev/ubda", path.to_str().unwrap());
+    let result = Uml::new(image.path()).timeout(Duration::from_secs(600)).script(script).run();
+    let result = result.unwrap().succeeded().unwrap();
+    let theirs = result.stdout.replace("/dev/ubda", path.to_str().unwrap());
     assert_eq!(theirs.split("next\n").take(sizes.len()).collect::<Vec<_>>(), said);
     assert_eq!(totals(&image), before);
     image.check();

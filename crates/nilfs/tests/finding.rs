@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use rustix::mount::UnmountFlags;
 use serde_json::Value;
 
-use common::{Outcome, Volume, nilfs};
+use common::{CommandOutput, Volume, nilfs};
 
 /// A volume that is mounted, until the end of the test.
 struct Mounted {
@@ -53,7 +53,7 @@ impl Mounted {
     }
 
     /// Runs a subcommand; `MNT` at the beginning of a word stands for the directory.
-    fn nilfs(&self, line: &str) -> Outcome {
+    fn nilfs(&self, line: &str) -> CommandOutput {
         let dir = self.dir().to_str().unwrap();
         nilfs(line.split(' ').map(|word| match word.strip_prefix("MNT") {
             Some(rest) => format!("{dir}{rest}"),
@@ -185,7 +185,7 @@ fn who_may_not_read_the_image_does_not_see_it_through_its_mount() {
             .uid(NOBODY)
             .gid(NOBODY)
             .output();
-        output.map(|output| Outcome::of(&output))
+        output.map(|output| CommandOutput::of(&output))
     };
     let Ok(refused) = look() else {
         eprintln!("not tested: the program cannot be run by others");

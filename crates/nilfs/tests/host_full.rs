@@ -1,5 +1,5 @@
-//! A sparse image on a host file system that fills up: what was synced stays, what can be read stays
-//! readable, and everybody is told of the rest. The superuser and `/dev/fuse` are needed.
+//! A sparse image on a host file system that fills up: what was synced stays, what can be read
+//! stays readable, and everybody is told of the rest. The superuser and `/dev/fuse` are needed.
 
 mod common;
 
@@ -13,10 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use common::{Outcome, nilfs};
+use common::{CommandOutput, nilfs};
 
-/// One test at a time: a process that another test starts would inherit our open files for a moment,
-/// and a volume with an open file cannot be unmounted.
+/// One test at a time: a process that another test starts would inherit our open files for a
+/// moment, and a volume with an open file cannot be unmounted.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// A sparse image of 64 MiB on a tmpfs that has room for little of it. If a test ends early, all of
@@ -68,7 +68,7 @@ impl World {
     }
 
     /// Runs a subcommand; `DEVICE` and `DIR` among the words stand for ours.
-    fn nilfs(&self, line: &str) -> Outcome {
+    fn nilfs(&self, line: &str) -> CommandOutput {
         nilfs(line.split(' ').map(|word| match word {
             "DEVICE" => self.device.clone().into_os_string(),
             "DIR" => self.dir().into_os_string(),

@@ -13,7 +13,8 @@ use std::thread;
 
 use common::ours::{GLANCE, Image, Mounted, assert_same, scale};
 use nilfs_real_kernels::{
-    CrashWorkload, LinuxImage, Manifest, Tools, Uml, Verdict, count_synced, linux, verify_synced,
+    CrashWorkload, LinuxImage, Manifest, ScriptResult, Tools, Uml, count_synced, linux,
+    verify_synced,
 };
 
 /// Block size and seed of each crash. `NILFS_TEST_SCALE` multiplies the number of seeds.
@@ -37,7 +38,7 @@ fn assert_synced(what: &str, log: &Path, work: &Path) {
 
 /// Linux mounts the volume and lists it.
 #[track_caller]
-fn listed_by_linux(image: &Image) -> Verdict {
+fn listed_by_linux(image: &Image) -> ScriptResult {
     let uml = Uml::new(image.path()).script("mount_nilfs; manifest $MNT; umount_nilfs");
     uml.run().unwrap()
 }
@@ -214,9 +215,9 @@ fn linux_rolls_forward_what_we_have_overwritten_and_synced() {
         assert_eq!(image.nilfs(&["checkpoints", "--json"]), before, "an fsync made a checkpoint");
         let unrecovered = image.copy();
         let script = "mount_nilfs; od -An -v -tu1 $MNT/file; umount_nilfs";
-        let verdict = Uml::new(unrecovered.path()).script(script).run().unwrap();
-        let verdict = verdict.without_complaint_besides_recovery().unwrap();
-        let theirs = verdict.stdout.split_ascii_whitespace();
+        let result = Uml::new(unrecovered.path()).script(script).run().unwrap();
+        let result = result.without_complaint_besides_recovery().unwrap();
+        let theirs = result.stdout.split_ascii_whitespace();
         let same = theirs.eq(content.iter().map(u8::to_string));
         assert!(same, "blocks of {block_size}: recovered by Linux");
         let mounted = image.mount("rw");

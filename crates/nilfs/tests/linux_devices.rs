@@ -6,7 +6,7 @@ mod common {
 }
 
 use common::ours::Image;
-use nilfs_real_kernels::{Uml, Verdict};
+use nilfs_real_kernels::{ScriptResult, Uml};
 
 /// What the scripts have in common. `busy COMMAND` wants the exit code of a device in use.
 const BEGIN: &str = r#"
@@ -21,17 +21,17 @@ mkdir -p /tmp/other; mount -t tmpfs none /tmp/other; mkdir /tmp/other/mnt
 other=/tmp/other/mnt
 "#;
 
-fn run(script: &str) -> (Image, Verdict) {
+fn run(script: &str) -> (Image, ScriptResult) {
     let image = Image::ours("-B 256 --size 64M --label mapped");
     let script = format!("{BEGIN}{script}");
     let guest = Uml::new(image.path()).env("NILFS", env!("CARGO_BIN_EXE_nilfs")).script(script);
-    let verdict = guest.run().unwrap().succeeded().unwrap();
-    (image, verdict)
+    let result = guest.run().unwrap().succeeded().unwrap();
+    (image, result)
 }
 
 #[test]
 fn a_device_of_the_device_mapper_is_a_device_like_others() {
-    let (image, verdict) = run(r#"
+    let (image, result) = run(r#"
 whole one "$DEV"
 "$NILFS" mount /dev/mapper/one "$MNT"
 echo written >"$MNT/file"
@@ -47,18 +47,18 @@ dmsetup remove one
 cat "$MNT/file"
 umount "$MNT"
 "#);
-    assert_eq!(verdict.stdout, "written\n");
+    assert_eq!(result.stdout, "written\n");
     let below = "/dev/ubda is in use by /dev/mapper/one, which lies on it\n";
-    assert_eq!(verdict.stderr.matches(below).count(), 2, "{}", verdict.stderr);
+    assert_eq!(result.stderr.matches(below).count(), 2, "{}", result.stderr);
     let again = "/dev/dm-0 is in use by the mount on ";
-    assert_eq!(verdict.stderr.matches(again).count(), 1, "{}", verdict.stderr);
+    assert_eq!(result.stderr.matches(again).count(), 1, "{}", result.stderr);
     image.check();
 }
 
 /// udev makes these names, which escape what is not fit for a path.
 #[test]
 fn a_partition_is_found_by_its_name_and_its_uuid() {
-    let (image, verdict) = run(r#"
+    let (image, result) = run(r#"
 whole one "$DEV"
 mkdir -p /dev/disk/by-partlabel /dev/disk/by-partuuid
 ln -s ../../dm-0 '/dev/disk/by-partlabel/my\x20data'
@@ -70,7 +70,7 @@ for name in 'PARTLABEL=my data' PARTUUID=0a1b2c3d-01; do
 done
 "$NILFS" cat /dev/mapper/one file
 "#);
-    assert_eq!(verdict.stdout, "PARTLABEL=my data\nPARTUUID=0a1b2c3d-01\n");
+    assert_eq!(result.stdout, "PARTLABEL=my data\nPARTUUID=0a1b2c3d-01\n");
     image.check();
 }
 

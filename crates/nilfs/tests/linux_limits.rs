@@ -48,8 +48,8 @@ umount "$MNT"
 fn heavy_load_in_a_group_of_version_2() {
     let image = Image::ours("--size 400M");
     let guest = Uml::new(image.path()).env("NILFS", env!("CARGO_BIN_EXE_nilfs")).script(SCRIPT);
-    let verdict = guest.run().unwrap().succeeded().unwrap();
-    assert!(verdict.stderr.contains("the cgroup's pids.max allows no more"), "{}", verdict.stderr);
-    assert_eq!(verdict.stdout, "oom_kill 0\n", "{}", verdict.stderr);
+    let result = guest.run().unwrap().succeeded().unwrap();
+    assert!(result.stderr.contains("the cgroup's pids.max allows no more"), "{}", result.stderr);
+    assert_eq!(result.stdout, "oom_kill 0\n", "{}", result.stderr);
     image.check();
 }

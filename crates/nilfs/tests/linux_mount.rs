@@ -22,7 +22,7 @@ flock -n "$DEV" "$NILFS" info "$DEV"
 fn an_older_kernel_waits_at_umount_too() {
     let image = Image::ours("-B 256 --size 64M");
     let guest = Uml::new(image.path()).env("NILFS", env!("CARGO_BIN_EXE_nilfs")).script(SCRIPT);
-    let verdict = guest.run().unwrap().succeeded().unwrap();
-    assert!(verdict.stdout.contains("state              clean\n"), "{}", verdict.stdout);
+    let result = guest.run().unwrap().succeeded().unwrap();
+    assert!(result.stdout.contains("state              clean\n"), "{}", result.stdout);
     image.check();
 }

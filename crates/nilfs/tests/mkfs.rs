@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Outcome, nilfs};
+use common::{CommandOutput, nilfs};
 use nilfs_device::{Access, Device, FileDevice, MemoryDevice};
 use nilfs_engine::mkfs::{Generation, Parameters, format};
 use nilfs_ondisk::BlockSize;
@@ -16,7 +16,7 @@ use nilfs_ondisk::superblock::{FEATURE_BLOCK_COUNT, Superblock};
 
 const SIZE: u64 = 40 << 20;
 
-fn mkfs(options: &str, image: &Path) -> Outcome {
+fn mkfs(options: &str, image: &Path) -> CommandOutput {
     let words = ["mkfs"].into_iter().chain(options.split_whitespace());
     nilfs(words.map(Into::into).chain([image.as_os_str().to_owned()]))
 }
@@ -110,7 +110,7 @@ fn no_image_is_left_behind_when_it_cannot_be_made() {
     let sentence = mkfs("--size 1M", &image).sentence(1);
     assert!(
         sentence.contains(
-            "1 MiB are too few: with segments of 8 MiB a volume needs at least 131076 KiB"
+            "1 MiB is too small: with segments of 8 MiB a volume needs at least 131076 KiB"
         ),
         "{sentence}"
     );

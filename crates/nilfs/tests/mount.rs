@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
-use common::{Outcome, Volume, nilfs};
+use common::{CommandOutput, Volume, nilfs};
 
 const NOBODY: u32 = 65534;
 
@@ -22,7 +22,7 @@ const NOBODY: u32 = 65534;
 /// moment, and a volume with an open file cannot be unmounted.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A directory beside an image. If a test ends early, its mount goes with it.
+/// A directory next to an image. If a test ends early, its mount goes with it.
 struct Place {
     dir: PathBuf,
     _alone: MutexGuard<'static, ()>,
@@ -43,7 +43,7 @@ impl Place {
         table.contains(&format!(" {} ", self.dir.display()))
     }
 
-    fn umount(&self) -> Outcome {
+    fn umount(&self) -> CommandOutput {
         nilfs([Path::new("umount"), &self.dir])
     }
 }
@@ -54,7 +54,7 @@ impl Drop for Place {
     }
 }
 
-/// A new directory beside the image.
+/// A new directory next to the image.
 fn directory_beside(volume: &Volume, name: &str) -> PathBuf {
     let dir = volume.beside(name);
     fs::create_dir(&dir).unwrap();
@@ -62,12 +62,12 @@ fn directory_beside(volume: &Volume, name: &str) -> PathBuf {
 }
 
 /// Runs `nilfs mount` with these options.
-fn mount(options: &str, volume: &Volume, place: &Place) -> Outcome {
+fn mount(options: &str, volume: &Volume, place: &Place) -> CommandOutput {
     mount_on(&place.dir, options, volume)
 }
 
 /// Runs `nilfs mount` with these options on another directory.
-fn mount_on(dir: &Path, options: &str, volume: &Volume) -> Outcome {
+fn mount_on(dir: &Path, options: &str, volume: &Volume) -> CommandOutput {
     nilfs([Path::new("mount"), Path::new("-o"), Path::new(options), &volume.image, dir])
 }
 
@@ -358,8 +358,8 @@ fn the_past_can_be_mounted_beside_a_writer_and_stays_whatever_he_does() {
     volume.nilfs("check --all IMAGE").output();
 }
 
-/// A reader of the past kept the next writer out, so that any user who could read an image could keep
-/// its owner from mounting it.
+/// A reader of the past kept the next writer out, so that any user who could read an image could
+/// keep its owner from mounting it.
 #[test]
 fn the_next_writer_is_let_in_and_leaves_the_past_where_it_is() {
     let volume = common::volume();
@@ -407,7 +407,7 @@ fn only_a_checkpoint_that_is_named_is_mounted_beside_a_writer() {
     place.umount().output();
 }
 
-fn remount(options: &str, place: &Place) -> Outcome {
+fn remount(options: &str, place: &Place) -> CommandOutput {
     nilfs([Path::new("mount"), Path::new("-o"), Path::new(options), &place.dir])
 }
 

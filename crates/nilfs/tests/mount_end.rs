@@ -1,5 +1,6 @@
-//! The end of a mount as others see it: what umount(8) and sync(1) wait for, what becomes of the loop
-//! device that lends its name, and what a mount is called. The superuser and `/dev/fuse` are needed.
+//! The end of a mount as others see it: what umount(8) and sync(1) wait for, what becomes of the
+//! loop device that lends its name, and what a mount is called. The superuser and `/dev/fuse` are
+//! needed.
 
 mod common;
 
@@ -15,10 +16,10 @@ use nilfs_device::{Access, FileDevice};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::mount::UnmountFlags;
 
-use common::{Outcome, Volume, nilfs};
+use common::{CommandOutput, Volume, nilfs};
 
-/// One test at a time: a process that another test starts would inherit our open files for a moment,
-/// and a volume with an open file cannot be unmounted.
+/// One test at a time: a process that another test starts would inherit our open files for a
+/// moment, and a volume with an open file cannot be unmounted.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// A volume of 64 MiB and a directory for it. If a test ends early, the mount goes with it.
@@ -41,7 +42,7 @@ impl World {
     }
 
     /// Runs a subcommand; `IMAGE` and `DIR` among the words stand for ours.
-    fn nilfs(&self, line: &str) -> Outcome {
+    fn nilfs(&self, line: &str) -> CommandOutput {
         nilfs(line.split(' ').map(|word| match word {
             "IMAGE" => self.image.as_os_str(),
             "DIR" => self.dir.as_os_str(),

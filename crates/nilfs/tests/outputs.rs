@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{Outcome, VOLUME_SIZE, Volume, nilfs, volume};
+use common::{CommandOutput, VOLUME_SIZE, Volume, nilfs, volume};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
@@ -83,10 +83,10 @@ fn command(volume: &Volume, line: &str) -> Command {
     command
 }
 
-fn outcome(command: &mut Command) -> Outcome {
+fn outcome(command: &mut Command) -> CommandOutput {
     let child = command.stderr(Stdio::piped()).spawn().unwrap();
     let Output { status, stderr, .. } = child.wait_with_output().unwrap();
-    Outcome::of(&Output { status, stdout: Vec::new(), stderr })
+    CommandOutput::of(&Output { status, stdout: Vec::new(), stderr })
 }
 
 #[test]

@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::machine::Machine;
-use crate::schedule::{Outcome, Plan, Row};
+use crate::schedule::{Measurement, Plan, Row};
 use crate::sizes::{SEED, Sizes};
 use crate::stage::{SHORTEST_TIME, Sample};
 use crate::workloads::Unit;
@@ -216,7 +216,7 @@ impl ReportRow {
     fn new(row: &Row<'_>) -> Self {
         let unit = row.workload.unit;
         let reference = row.outcomes.first().and_then(|outcome| match outcome {
-            Outcome::Measured(samples) => Figures::of(unit, samples),
+            Measurement::Measured(samples) => Figures::of(unit, samples),
             _ => None,
         });
         let reference = reference.map(|figures| figures.median);
@@ -230,9 +230,9 @@ impl ReportRow {
 }
 
 impl Cell {
-    fn new(unit: Unit, outcome: &Outcome, reference: Option<f64>) -> Self {
+    fn new(unit: Unit, outcome: &Measurement, reference: Option<f64>) -> Self {
         match outcome {
-            Outcome::Measured(samples) => match Figures::of(unit, samples) {
+            Measurement::Measured(samples) => match Figures::of(unit, samples) {
                 Some(figures) => Cell::Measured {
                     reference_ratio: reference
                         .map(|reference| unit.speed_ratio(reference, figures.median)),
@@ -240,9 +240,9 @@ impl Cell {
                 },
                 None => Cell::Failed { reason: "no sample was taken".to_owned() },
             },
-            Outcome::NotApplicable => Cell::NotApplicable,
-            Outcome::Skipped(reason) => Cell::Skipped { reason: reason.clone() },
-            Outcome::Failed(reason) => Cell::Failed { reason: reason.clone() },
+            Measurement::NotApplicable => Cell::NotApplicable,
+            Measurement::Skipped(reason) => Cell::Skipped { reason: reason.clone() },
+            Measurement::Failed(reason) => Cell::Failed { reason: reason.clone() },
         }
     }
 

@@ -27,7 +27,7 @@ pub struct Plan<'a> {
 }
 
 /// What became of one workload on one file system.
-pub enum Outcome {
+pub enum Measurement {
     /// One sample per run.
     Measured(Vec<Sample>),
     /// The workload says nothing about this file system.
@@ -43,7 +43,7 @@ pub struct Row<'a> {
     /// What was measured.
     pub workload: &'a Workload,
     /// The outcomes.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<Measurement>,
 }
 
 /// Does all of it, in `dir`.
@@ -74,21 +74,21 @@ fn run_row(
     dir: &Path,
     fixtures: &Fixtures,
     bar: &ProgressBar,
-) -> Vec<Outcome> {
+) -> Vec<Measurement> {
     let applies = |system: &&dyn FileSystem| workload.only.is_none_or(|only| only == system.name());
-    let mut outcomes: Vec<Outcome> = plan
+    let mut outcomes: Vec<Measurement> = plan
         .systems
         .iter()
         .map(|system| match applies(system) {
-            true => Outcome::Measured(Vec::new()),
-            false => Outcome::NotApplicable,
+            true => Measurement::Measured(Vec::new()),
+            false => Measurement::NotApplicable,
         })
         .collect();
     for run in 1..=plan.runs {
         for (system, outcome) in plan.systems.iter().zip(&mut outcomes) {
             bar.set_message(format!("{} on {}, run {run}", workload.name, system.name()));
             // What has failed once would only fail again.
-            if let Outcome::Measured(samples) = outcome {
+            if let Measurement::Measured(samples) = outcome {
                 match run_once(plan, workload, *system, dir, fixtures) {
                     Ok(sample) => samples.push(sample),
                     Err(error) => *outcome = outcome_of(&error),
@@ -113,9 +113,9 @@ fn run_once(
     Ok(sample)
 }
 
-fn outcome_of(error: &anyhow::Error) -> Outcome {
+fn outcome_of(error: &anyhow::Error) -> Measurement {
     match error.downcast_ref::<Skip>() {
-        Some(Skip(reason)) => Outcome::Skipped(reason.clone()),
-        None => Outcome::Failed(format!("{error:#}")),
+        Some(Skip(reason)) => Measurement::Skipped(reason.clone()),
+        None => Measurement::Failed(format!("{error:#}")),
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::{ParseManifestError, Verdict};
+use crate::{ParseManifestError, ScriptResult};
 
 /// An error of this crate. A test prints it and fails; nothing is meant to be caught and retried.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ pub enum Error {
 
     /// The guest ended its script with another status than 0.
     #[error("the guest's script failed\n{0}")]
-    ScriptFailed(Box<Verdict>),
+    ScriptFailed(Box<ScriptResult>),
 
     /// The guest's kernel complained although the script ended well.
     #[error("the guest's kernel complained:\n{}", .0.join("\n"))]

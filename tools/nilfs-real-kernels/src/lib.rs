@@ -10,8 +10,9 @@
 //!
 //! * [`linux`]: what is usually wanted, ready to use: fill a volume, change it, list it, cut its
 //!   power, recover it;
-//! * [`Uml`]: any bash script in a guest that has the image as its disk, with a [`Verdict`] and a
-//!   [`KernelLog`] that knows which lines are complaints; or killed in the middle ([`RunningUml`]);
+//! * [`Uml`]: any bash script in a guest that has the image as its disk, with a [`ScriptResult`]
+//!   and a [`KernelLog`] that knows which lines are complaints; or killed in the middle
+//!   ([`RunningUml`]);
 //! * [`LinuxImage`]: images made by mkfs.nilfs2, and [`NilfsUtils`]: what lscp, lssu, dumpseg and
 //!   nilfs-tune say of an image;
 //! * [`Fill`] and [`Manifest`]: a rich tree that is the same on every file system, and its listing,
@@ -65,12 +66,12 @@
 //! ```no_run
 //! use nilfs_real_kernels::Uml;
 //!
-//! let verdict = Uml::new("volume.img")
+//! let result = Uml::new("volume.img")
 //!     .env("NAME", "it's a name")
 //!     .script("mount_nilfs ro; cat \"$MNT/$NAME\"; umount_nilfs")
 //!     .run()?
 //!     .without_complaint()?;
-//! assert_eq!(verdict.stdout, "content\n");
+//! assert_eq!(result.stdout, "content\n");
 //! # Ok::<(), nilfs_real_kernels::Error>(())
 //! ```
 
@@ -82,10 +83,10 @@ mod kernel_log;
 pub mod linux;
 mod manifest;
 mod nilfs_utils;
+mod script_result;
 mod synced;
 mod tools;
 mod uml;
-mod verdict;
 
 pub use crash::CrashWorkload;
 pub use error::{Error, Result};
@@ -94,7 +95,7 @@ pub use image::LinuxImage;
 pub use kernel_log::KernelLog;
 pub use manifest::{Manifest, ParseManifestError};
 pub use nilfs_utils::{NilfsUtils, ToolOutput};
+pub use script_result::ScriptResult;
 pub use synced::{SyncedReport, count_synced, verify_synced};
 pub use tools::Tools;
 pub use uml::{RunningUml, Uml};
-pub use verdict::Verdict;

@@ -57,13 +57,13 @@ pub struct Recovered {
 /// Mounts a volume that lost its power, which makes Linux recover it, and compares the directory
 /// `work` with the log of what was synced. It is an error if anything synced is lost.
 pub fn recover(image: &Path, log: &Path) -> Result<Recovered> {
-    let verdict = Uml::new(image)
+    let result = Uml::new(image)
         .env("LOG", log)
         .script("mount_nilfs; fill verify-synced $LOG $MNT/work; umount_nilfs")
         .run()?
         .without_complaint_besides_recovery()?;
-    let checked = verdict.stdout.split(' ').next().and_then(|count| count.parse().ok());
-    Ok(Recovered { checked: checked.unwrap_or(0), kernel_log: verdict.kernel_log })
+    let checked = result.stdout.split(' ').next().and_then(|count| count.parse().ok());
+    Ok(Recovered { checked: checked.unwrap_or(0), kernel_log: result.kernel_log })
 }
 
 fn with_fill(image: &Path, fill: Fill) -> Uml {
@@ -71,9 +71,9 @@ fn with_fill(image: &Path, fill: Fill) -> Uml {
 }
 
 fn tree_after(work: &str, uml: Uml) -> Result<Manifest> {
-    let verdict = uml
+    let result = uml
         .script(format!("mount_nilfs\n{work}\nsync\nmanifest $MNT/tree\numount_nilfs\n"))
         .run()?
         .without_complaint()?;
-    verdict.stdout.parse().map_err(Error::Manifest)
+    result.stdout.parse().map_err(Error::Manifest)
 }

@@ -62,13 +62,13 @@ impl NilfsUtils {
     /// Lets all tools read a cleanly unmounted image.
     pub fn read(image: &Path) -> Result<Self> {
         let out = TempDir::new().map_err(host("make a directory in", &std::env::temp_dir()))?;
-        let verdict = Uml::new(image).env("OUT", out.path()).script(SCRIPT).run()?.succeeded()?;
+        let result = Uml::new(image).env("OUT", out.path()).script(SCRIPT).run()?.succeeded()?;
         Ok(Self {
             nilfs_tune: ToolOutput::read("nilfs-tune", out.path())?,
             lscp: ToolOutput::read("lscp", out.path())?,
             lssu: ToolOutput::read("lssu", out.path())?,
             dumpseg: ToolOutput::read("dumpseg", out.path())?,
-            kernel_log: verdict.kernel_log,
+            kernel_log: result.kernel_log,
         })
     }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 pub use self::running::RunningUml;
-use crate::Verdict;
+use crate::ScriptResult;
 use crate::error::{Error, Result, host};
 use crate::tools::Tools;
 
@@ -116,7 +116,7 @@ impl Uml {
     }
 
     /// Runs the script to its end, whatever its exit status.
-    pub fn run(self) -> Result<Verdict> {
+    pub fn run(self) -> Result<ScriptResult> {
         self.start()?.wait()
     }
 

@@ -19,16 +19,16 @@ fn volume() -> (TempDir, PathBuf) {
 #[test]
 fn output_status_and_kernel_log_come_back() {
     let (_directory, image) = volume();
-    let verdict = Uml::new(image)
+    let result = Uml::new(image)
         .env("ODD", "it's \"odd\" $HOME")
         .script("mount_nilfs; echo \"$ODD\"; echo err >&2; umount_nilfs; exit 7")
         .run()
         .unwrap();
-    assert_eq!(verdict.status, 7, "{verdict}");
-    assert_eq!(verdict.stdout, "it's \"odd\" $HOME\n");
-    assert_eq!(verdict.stderr, "err\n");
-    assert!(verdict.kernel_log.lines().iter().any(|line| line.contains("segctord starting")));
-    assert_eq!(verdict.nilfs_complaints(), [""; 0]);
+    assert_eq!(result.status, 7, "{result}");
+    assert_eq!(result.stdout, "it's \"odd\" $HOME\n");
+    assert_eq!(result.stderr, "err\n");
+    assert!(result.kernel_log.lines().iter().any(|line| line.contains("segctord starting")));
+    assert_eq!(result.nilfs_complaints(), [""; 0]);
 }
 
 #[test]
@@ -44,12 +44,12 @@ fn what_a_script_wrote_is_there_for_the_next() {
 #[test]
 fn the_first_failing_command_ends_the_script() {
     let (_directory, image) = volume();
-    let verdict = Uml::new(image).script("cat /no/such/file | cat\necho after").run().unwrap();
-    assert_eq!(verdict.stdout, "");
-    let Err(Error::ScriptFailed(verdict)) = verdict.succeeded() else {
+    let result = Uml::new(image).script("cat /no/such/file | cat\necho after").run().unwrap();
+    assert_eq!(result.stdout, "");
+    let Err(Error::ScriptFailed(result)) = result.succeeded() else {
         panic!("a failed script passed")
     };
-    assert!(verdict.to_string().contains("/no/such/file"), "{verdict}");
+    assert!(result.to_string().contains("/no/such/file"), "{result}");
 }
 
 #[test]
@@ -58,9 +58,9 @@ fn a_damaged_volume_is_complained_of() {
     // The first log, and with it the super root, begins at block 1 of 4 KiB.
     let file = File::options().write(true).open(&image).unwrap();
     file.write_all_at(&[0xa5; 60 * 4096], 4096).unwrap();
-    let verdict = Uml::new(&image).script("mount_nilfs || true").run().unwrap();
-    assert!(!verdict.nilfs_complaints().is_empty(), "{verdict}");
-    assert!(matches!(verdict.without_complaint(), Err(Error::Complaints(_))));
+    let result = Uml::new(&image).script("mount_nilfs || true").run().unwrap();
+    assert!(!result.nilfs_complaints().is_empty(), "{result}");
+    assert!(matches!(result.without_complaint(), Err(Error::Complaints(_))));
 }
 
 #[test]
@@ -92,14 +92,13 @@ fn a_killed_guest_leaves_the_image_to_the_next() {
         .kill_when(|| started.exists())
         .unwrap();
     let before = fs::read(&image).unwrap();
-    let verdict = Uml::new(&image).script("mount_nilfs ro,norecovery").run().unwrap();
-    assert_eq!(verdict.status, 0, "{verdict}");
+    let result = Uml::new(&image).script("mount_nilfs ro,norecovery").run().unwrap();
+    assert_eq!(result.status, 0, "{result}");
     assert!(fs::read(&image).unwrap() == before, "somebody still wrote to the image");
-    let verdict =
-        Uml::new(&image).script("mount_nilfs; cat $MNT/kept; umount_nilfs").run().unwrap();
-    assert_eq!(verdict.stdout, "kept\n", "{verdict}");
-    assert!(!verdict.kernel_log.recovery().is_empty(), "{verdict}");
-    verdict.without_complaint_besides_recovery().unwrap();
+    let result = Uml::new(&image).script("mount_nilfs; cat $MNT/kept; umount_nilfs").run().unwrap();
+    assert_eq!(result.stdout, "kept\n", "{result}");
+    assert!(!result.kernel_log.recovery().is_empty(), "{result}");
+    result.without_complaint_besides_recovery().unwrap();
 }
 
 #[test]

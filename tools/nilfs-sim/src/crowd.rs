@@ -1,5 +1,5 @@
 //! Several threads at once: each in a directory of its own with a model of its own, or all in the
-//! same tree, while the engine's background work takes checkpoints when it likes.
+//! same tree, while the engine's background work takes checkpoints at any time.
 //!
 //! Which events a checkpoint catches is then a matter of chance, so that a seed stands for the same
 //! operations but not for the same history, unless it decides how threads interleave as well
@@ -245,7 +245,7 @@ fn rage(
     seed: u64,
     count: usize,
 ) -> Result<(), String> {
-    let profile = Profile { remounts: 0, chores: 0, ..profile };
+    let profile = Profile { remounts: 0, administration: 0, ..profile };
     let mut generator = Generator::new(seed, profile);
     for nth in 1..=count {
         let now = ThreadClock::at_step(nth as u64);
@@ -364,7 +364,7 @@ impl Life {
         count: usize,
         tape: &Tape,
     ) -> Result<Self, String> {
-        let profile = Profile { remounts: 0, chores: 0, ..Profile::SYNCS };
+        let profile = Profile { remounts: 0, administration: 0, ..Profile::SYNCS };
         let mut generator = Generator::new(seed ^ u64::from(self.name.0) << 32, profile);
         for nth in 1..=count {
             let op = generator.next_op(&self.model);

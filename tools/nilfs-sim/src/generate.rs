@@ -31,7 +31,7 @@ pub struct Profile {
     /// Of 1000 operations, how many unmount and mount again.
     pub remounts: u32,
     /// Of 1000 operations, how many clean, make or give up snapshots, or delete checkpoints.
-    pub chores: u32,
+    pub administration: u32,
     /// Whether reads fail now and then while the volume is cleaned.
     pub faults: bool,
     /// Of 1000 operations, how many give the volume another size or discard its free space.
@@ -47,7 +47,7 @@ impl Profile {
         syncs: 40,
         commits: 20,
         remounts: 10,
-        chores: 50,
+        administration: 50,
         faults: false,
         sizes: 0,
     };
@@ -59,7 +59,7 @@ impl Profile {
         syncs: 200,
         commits: 60,
         remounts: 15,
-        chores: 70,
+        administration: 70,
         faults: false,
         sizes: 0,
     };
@@ -71,19 +71,19 @@ impl Profile {
         syncs: 30,
         commits: 20,
         remounts: 10,
-        chores: 20,
+        administration: 20,
         faults: false,
         sizes: 0,
     };
     /// Much history, made and cleaned away all the time.
-    pub const CHORES: Profile = Profile {
+    pub const ADMINISTRATION: Profile = Profile {
         write_max: 20_000,
         file_max: 100_000,
         far: false,
         syncs: 60,
         commits: 100,
         remounts: 20,
-        chores: 300,
+        administration: 300,
         faults: false,
         sizes: 0,
     };
@@ -96,7 +96,7 @@ impl Profile {
         syncs: 200,
         commits: 40,
         remounts: 15,
-        chores: 100,
+        administration: 100,
         faults: false,
         sizes: 40,
     };
@@ -108,7 +108,7 @@ impl Profile {
         syncs: 80,
         commits: 60,
         remounts: 20,
-        chores: 100,
+        administration: 100,
         faults: false,
         sizes: 120,
     };
@@ -135,14 +135,14 @@ impl Generator {
         if let Some(op) = self.ahead.pop_front() {
             return op;
         }
-        let Profile { syncs, commits, remounts, chores, sizes, .. } = self.profile;
-        let all = 1000 + syncs + syncs / 4 + syncs / 8 + commits + remounts + chores + sizes;
+        let Profile { syncs, commits, remounts, administration, sizes, .. } = self.profile;
+        let all = 1000 + syncs + syncs / 4 + syncs / 8 + commits + remounts + administration + sizes;
         let mut choice = self.random.random_range(0..all);
         for (weight, make) in [
             (syncs, Self::any_sync as fn(&mut Self, &Model) -> Op),
             (commits, |_, _| Op::Commit),
             (remounts, |_, _| Op::Remount),
-            (chores, Self::chore),
+            (administration, Self::administer),
             (sizes, Self::another_size),
             (80, Self::create),
             (40, Self::create_directory),
@@ -511,7 +511,7 @@ impl Generator {
         Op::Close(handle)
     }
 
-    fn chore(&mut self, _: &Model) -> Op {
+    fn administer(&mut self, _: &Model) -> Op {
         match self.random.random_range(0..20) {
             0..3 => Op::Checkpoint,
             3..8 => Op::SetSnapshot { nth: self.random.random(), snapshot: true },

@@ -43,7 +43,7 @@ impl Checkpoint {
 pub enum Thoroughness {
     /// All.
     All,
-    /// The snapshots, and every so manyth of the others, from some place on.
+    /// The snapshots, and some of the others, at equal distances.
     Some {
         /// Where to start.
         from: usize,
@@ -285,7 +285,7 @@ impl Past {
         }
         let lost = |(cno, known): &(&Cno, &Checkpoint)| known.snapshot && **cno > newest;
         if let Some((cno, _)) = before.checkpoints.iter().find(lost) {
-            return Err(format!("snapshot {cno} is behind the newest checkpoint {newest}"));
+            return Err(format!("snapshot {cno} is newer than the newest checkpoint {newest}"));
         }
         for it in listed.iter().filter(|it| it.snapshot || it.cno.0 % 8 == newest.0 % 8) {
             left.look_at(&device, it.cno)?;

@@ -1,7 +1,7 @@
 //! The engine that does the operations of a world.
 
-mod look;
 mod read_only;
+mod tree_reader;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,8 +16,8 @@ use nilfs_engine::{
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{ByteCount, Cno};
 
-use self::look::Look;
 pub use self::read_only::ReadOnlySubject;
+use self::tree_reader::TreeReader;
 use crate::clock::ThreadClock;
 use crate::name::{Name, Path};
 use crate::op::{Handle, Listed, Op, Target, link_text, pattern};
@@ -173,7 +173,7 @@ impl Subject {
         Ok(stat.free)
     }
 
-    /// Whether this many clean segments are left, beside those that writers leave clean, that none of
+    /// Whether this many clean segments are left, besides those that writers leave clean, that none of
     /// them can meet a shortage soon.
     #[must_use]
     pub fn has_ample_room(&self) -> bool {
@@ -369,7 +369,7 @@ impl Subject {
     /// # Errors
     /// What the engine said, or where it contradicts itself, in words.
     pub fn tree(&self) -> Result<Tree, String> {
-        Look { files: &*self.fs, root: self.root.ino(), settled: self.settled }.tree()
+        TreeReader { files: &*self.fs, root: self.root.ino(), settled: self.settled }.tree()
     }
 
     /// The names that a listing of a directory has, `between` being called again and again
@@ -387,7 +387,7 @@ impl Subject {
         let mut listed = Vec::new();
         let mut cookie = 0;
         let some = |subject: &Self, cookie, listed: &mut Vec<_>| {
-            guarded(|| look::list_some(&*subject.fs, directory.ino(), cookie, listed))
+            guarded(|| tree_reader::list_some(&*subject.fs, directory.ino(), cookie, listed))
         };
         while let Some(next) = some(self, cookie, &mut listed)? {
             cookie = next;
@@ -415,7 +415,7 @@ impl Subject {
     fn list(&self, path: &Path) -> Result<Outcome, Refusal> {
         let mut names = Vec::new();
         let directory = self.resolve(&path.0)?;
-        for listed in look::entries(&*self.fs, directory.ino())? {
+        for listed in tree_reader::entries(&*self.fs, directory.ino())? {
             let kind = listed
                 .kind
                 .ok_or_else(|| Refusal::Broken(format!("an entry without type: {listed:?}")))?;

@@ -27,8 +27,8 @@ const LAST_SEGMENTS: u64 = 3;
 const LAST_BLOCKS: u64 = 300;
 
 /// The share of the segments that writers are given when there is no room, and the least number.
-const RUNWAY_SHARE: u64 = 24;
-const LEAST_RUNWAY: u64 = 2;
+const CLEAN_AHEAD_SHARE: u64 = 24;
+const LEAST_CLEAN_AHEAD: u64 = 2;
 
 /// The laws of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,7 +222,7 @@ impl World {
         past.add(newest, &[before, model], now, exact);
         match op {
             Op::Clean { protection, .. } => past.cleaned(now, *protection),
-            // A writer that finds no room cleans by himself.
+            // A writer that finds no room cleans by itself.
             _ if !op.only_looks() => past.cleaned(now, protection),
             _ => {}
         }
@@ -230,7 +230,7 @@ impl World {
     }
 
     /// Whether the cleaner has given up no more of the protected past than it may (docs/cleaning.md):
-    /// nothing with which, `before` the operation, a third of the volume was unused beside what is
+    /// nothing with which, `before` the operation, a third of the volume was unused besides what is
     /// kept back and what writers are given at a time.
     fn judge_given_up(&mut self, op: &Op, before: Vec<u8>, now: u64) -> Result<(), String> {
         let listed = self.subject()?.checkpoints()?;
@@ -243,12 +243,12 @@ impl World {
         let per_segment = u64::from(blocks_per_segment);
         let blocks = segments * per_segment;
         let unused = blocks - kept.live_blocks - kept.protected_blocks - kept.snapshot_blocks;
-        let runway = (segments / RUNWAY_SHARE).max(LEAST_RUNWAY) * per_segment;
+        let clean_ahead = (segments / CLEAN_AHEAD_SHARE).max(LEAST_CLEAN_AHEAD) * per_segment;
         let length = if let Op::Write { length, .. } = op { *length } else { 0 };
         let written = LAST_BLOCKS + 2 * length / block_size;
         let busy = LAST_SEGMENTS * per_segment;
         let reserved = self.subject()?.usage()?.0.reserved;
-        let most = reserved + runway + written + busy + blocks / 3;
+        let most = reserved + clean_ahead + written + busy + blocks / 3;
         match unused < most {
             true => Ok(()),
             false => Err(format!(

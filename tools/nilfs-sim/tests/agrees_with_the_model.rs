@@ -73,7 +73,7 @@ fn cleaning(seed: u64) -> Settings {
 #[test]
 fn cleaning_all_the_time() {
     for_each_seed("cleaning_all_the_time", 24, |seed| {
-        live(cleaning(seed), seed, Profile::CHORES, 250);
+        live(cleaning(seed), seed, Profile::ADMINISTRATION, 250);
     });
 }
 
@@ -84,7 +84,7 @@ fn cleaning_a_device_that_reads_badly() {
     for_each_seed("cleaning_a_device_that_reads_badly", 12, |seed| {
         let mut settings = cleaning(seed);
         settings.mounting.discard = true;
-        live(settings, seed, Profile { faults: true, ..Profile::CHORES }, 200);
+        live(settings, seed, Profile { faults: true, ..Profile::ADMINISTRATION }, 200);
     });
 }
 

@@ -38,7 +38,7 @@ impl Life {
         let Outcome::Facts(root) = subject.apply(&Op::Stat(Target::Path(Path::root()))) else {
             panic!("the root of a new volume cannot be read");
         };
-        let profile = Profile { remounts: 0, chores: 0, ..Profile::SYNCS };
+        let profile = Profile { remounts: 0, administration: 0, ..Profile::SYNCS };
         let mut life = Self {
             device,
             faults,

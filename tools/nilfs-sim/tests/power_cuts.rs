@@ -79,7 +79,7 @@ fn at_random_events_of_long_lives() {
 #[test]
 fn at_every_event_of_a_cleaning() {
     for_each_seed("at_every_event_of_a_cleaning", 6, |seed| {
-        at_every_event_of("a cleaning", (Profile::CHORES, 60), seed, |steps| {
+        at_every_event_of("a cleaning", (Profile::ADMINISTRATION, 60), seed, |steps| {
             let cleans = |op: &Op| matches!(op, Op::Clean { .. });
             steps.iter().filter(|step| step.op.as_ref().is_some_and(cleans)).collect()
         });
@@ -160,7 +160,7 @@ fn resizes(steps: &[Step], fits: impl Fn(i16) -> bool) -> Vec<&Step> {
 fn at_random_events_of_lives_with_cleaning() {
     for_each_seed("at_random_events_of_lives_with_cleaning", 8, |seed| {
         let cuts = Cuts { settings: settings(seed), ops_afterwards: 30 };
-        let life = (Profile::CHORES, 200);
+        let life = (Profile::ADMINISTRATION, 200);
         live_and_cut(cuts, seed, life, |history| cuts.somewhere(history, 40, seed));
     });
 }

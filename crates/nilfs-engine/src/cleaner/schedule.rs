@@ -1,5 +1,5 @@
-//! When the cleaner works: ahead of need while nobody writes, next to the writers when clean segments
-//! become few, for a writer that finds no room, and when somebody asks for it.
+//! When the cleaner works: ahead of need while nobody writes, next to the writers when clean
+//! segments become few, for a writer that finds no room, and when somebody asks for it.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ const IDLE: Duration = Duration::from_secs(1);
 /// What a victim must give back so that it is cleaned for a writer that finds no room, if any has
 /// that much.
 const LITTLE_GAIN: Amount = Amount::Percent(2);
-/// Blocks that are moved at most for each one that a growing file gets; if it takes more, the volume
-/// is full.
+/// Blocks that are moved at most for each one that a growing file gets; if it takes more, the
+/// volume is full.
 const MOST_MOVED: u64 = 16;
-/// How often is looked, a millisecond apart, whether those who read have gone.
-const MOST_LOOKS: u32 = 1000;
+/// How often it is checked, a millisecond apart, whether the readers have gone.
+const MOST_READER_CHECKS: u32 = 1000;
 /// How long a cleaner with nothing to wait for sleeps.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -42,14 +42,14 @@ pub(super) struct Control {
     /// Somebody wants something.
     called: bool,
     /// Somebody wants to know what could be reclaimed.
-    look: bool,
+    count_reclaimable: bool,
     stop: bool,
 }
 
 /// What the thread is to do next.
 enum Task {
     Wait(Duration),
-    Look,
+    CountReclaimable,
     Step { params: ReclaimParams, pause: Pause, manual: bool },
     Stop,
 }
@@ -129,16 +129,16 @@ impl Cleaner {
         self.condition.notify_all();
     }
 
-    /// Lets it look again whether there is something to do.
+    /// Has it check again whether there is something to do.
     pub(crate) fn wake(&self) {
         self.control.lock().called = true;
         self.condition.notify_all();
     }
 
-    /// Lets it find out what could be reclaimed.
-    pub(crate) fn look(&self) {
+    /// Has it find out what could be reclaimed.
+    pub(crate) fn ask_reclaimable(&self) {
         let mut control = self.control.lock();
-        control.look = true;
+        control.count_reclaimable = true;
         control.called = true;
         self.condition.notify_all();
     }
@@ -171,7 +171,7 @@ impl Cleaning<'_> {
             match self.next_task(idle) {
                 Task::Stop => return,
                 Task::Wait(time) => self.cleaner.wait(time),
-                Task::Look => {
+                Task::CountReclaimable => {
                     if let Err(error) = self.count_reclaimable() {
                         tracing::error!("cannot find out what could be reclaimed: {error}");
                     }
@@ -205,8 +205,8 @@ impl Cleaning<'_> {
         if control.stop || self.volume.is_read_only() {
             return if control.stop { Task::Stop } else { Task::Wait(LONG) };
         }
-        if std::mem::take(&mut control.look) {
-            return Task::Look;
+        if std::mem::take(&mut control.count_reclaimable) {
+            return Task::CountReclaimable;
         }
         if let Some(run) = control.manual {
             let pause = run.speed.map_or(Duration::ZERO, |speed| speed.pause);
@@ -300,7 +300,8 @@ impl Cleaning<'_> {
         }
     }
 
-    /// Cleans until nothing more can be reclaimed. Returns the number of segments that became clean.
+    /// Cleans until nothing more can be reclaimed. Returns the number of segments that became
+    /// clean.
     ///
     /// # Errors
     /// The volume cannot be written, damage, a device error.
@@ -338,7 +339,7 @@ impl Cleaning<'_> {
         let soft = !options.hard_protection && !options.protection.is_zero();
         let (mut gained, mut extra) = (false, 0);
         loop {
-            // What was asked for may be more than a runway.
+            // What was asked for may be more than what is cleaned ahead of need.
             let missing = self.volume.space().missing(Some(cost));
             if missing == 0 {
                 return Ok(true);
@@ -351,8 +352,8 @@ impl Cleaning<'_> {
                 evacuate: None,
                 shortage: Some(Shortage { missing: missing + extra, give_up: thorough }),
             };
-            // On a volume that is nearly full no segment gives back much, so little will do; and anything
-            // will for an operation that does not fill it further.
+            // On a volume that is nearly full no segment gives back much, so little will do; and
+            // anything will for an operation that does not fill it further.
             let little =
                 ReclaimParams { policy: Policy::Greedy, min_reclaimable: LITTLE_GAIN, ..lasting };
             let anything = ReclaimParams { min_reclaimable: Amount::Count(1), ..little };
@@ -369,8 +370,8 @@ impl Cleaning<'_> {
                 {
                     gained = true;
                 }
-                // What the commit of a step takes is known afterwards. If it was all that the step gave
-                // back, more of the past has to go.
+                // What the commit of a step takes is known afterwards. If it was all that the step
+                // gave back, more of the past has to go.
                 Ok(_) | Err(Error::NoSpace)
                     if thorough && soft && extra < self.volume.space().unused_blocks() =>
                 {
@@ -386,7 +387,8 @@ impl Cleaning<'_> {
     pub(crate) fn other_readers_leave(&self) -> bool {
         let mut looks = 0;
         // A reader that has stayed for a whole look does not leave in the next moment.
-        let most = if self.cleaner.held_up.load(Ordering::Relaxed) { 1 } else { MOST_LOOKS };
+        let most =
+            if self.cleaner.held_up.load(Ordering::Relaxed) { 1 } else { MOST_READER_CHECKS };
         while self.store.is_read_elsewhere() {
             looks += 1;
             if looks == most {
@@ -405,7 +407,7 @@ impl Cleaning<'_> {
 
     /// Waits until what was cleaned can be written, as long as a reader may reasonably take.
     pub(crate) fn wait_for_readers(&self) {
-        for _ in 0..MOST_LOOKS {
+        for _ in 0..MOST_READER_CHECKS {
             {
                 let mut log = self.volume.log().lock();
                 self.volume.release_freed(&mut log);

@@ -194,11 +194,12 @@ impl SegmentTable {
     }
 
     /// From which checkpoint on the past can be kept so that cleaning `candidates` gives `wanted`
-    /// blocks back: the lowest number for that, from `protection.from` on. What is given up first may
-    /// lie here and there in segments full of what is kept. So more is given up if moving that would
-    /// cost more than twice what it would if nothing but snapshots were kept, and more than a quarter
-    /// of what is gained. But not where a third of all blocks is dead: the emptiest segments are at
-    /// least as empty, so no more than two blocks are moved for each that is gained.
+    /// blocks back: the lowest number for that, from `protection.from` on. What is given up first
+    /// may lie here and there in segments full of what is kept. So more is given up if moving that
+    /// would cost more than twice what it would if nothing but snapshots were kept, and more than a
+    /// quarter of what is gained. But not where a third of all blocks is dead: the emptiest
+    /// segments are at least as empty, so no more than two blocks are moved for each that is
+    /// gained.
     pub(crate) fn give_up(
         &self,
         protection: &Protection,
@@ -232,7 +233,7 @@ impl SegmentTable {
             (gained >= wanted).then_some(moved)
         };
         let Some(least) = cost(young.len()) else { return Cno::MAX };
-        let bearable = (wanted / 4).max(2 * least);
+        let acceptable = (wanted / 4).max(2 * least);
         let dead: u64 = candidates.iter().map(|candidate| candidate.gain(per_segment)).sum();
         let a_third_is_dead = |count: usize| {
             let given_up: u64 = young[..count].iter().map(|(.., blocks)| blocks).sum();
@@ -242,7 +243,7 @@ impl SegmentTable {
         while low < high {
             let middle = low + (high - low) / 2;
             match cost(middle) {
-                Some(moved) if moved <= bearable || a_third_is_dead(middle) => high = middle,
+                Some(moved) if moved <= acceptable || a_third_is_dead(middle) => high = middle,
                 _ => low = middle + 1,
             }
         }
@@ -303,8 +304,8 @@ mod tests {
 
     const PER_SEGMENT: u64 = 100;
 
-    /// A table in which each segment has these blocks: how many, and the checkpoints in which they were
-    /// born and from which on they were dead.
+    /// A table in which each segment has these blocks: how many, and the checkpoints in which they
+    /// were born and from which on they were dead.
     fn table(segments: &[&[(u64, u64, u64)]]) -> (SegmentTable, Vec<Candidate>) {
         let geometry = Geometry {
             block_size: BlockSize::DEFAULT,

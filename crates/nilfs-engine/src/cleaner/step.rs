@@ -14,7 +14,7 @@ use super::moving::{Moves, OpenSegment};
 use super::options::{Amount, Policy};
 use super::policy::{self, Candidate};
 use super::protection::Protection;
-use super::victim::{Content, Judge, LiveBlock, Refusal, merged};
+use super::victim::{Content, LiveBlock, Refusal, SegmentReader, merged};
 use crate::commit::MetadataChanges;
 use crate::dat::Dat;
 use crate::error::{Error, Result};
@@ -63,8 +63,8 @@ pub(super) struct ReclaimParams {
 pub(super) struct Shortage {
     /// Blocks.
     pub(super) missing: u64,
-    /// Whether protected checkpoints are given up for that, the oldest first. If not, and that is what
-    /// it would take, nothing is done.
+    /// Whether protected checkpoints are given up for that, the oldest first. If not, and that is
+    /// what it would take, nothing is done.
     pub(super) give_up: bool,
 }
 
@@ -132,20 +132,20 @@ pub(super) struct VictimBlocks {
 }
 
 impl StepState {
-    /// Has moved blocks go to a new segment, if their own, or the one that its logs name as the next,
-    /// is `end` or comes after.
+    /// Has moved blocks go to a new segment, if their own, or the one that its logs name as the
+    /// next, is `end` or comes after.
     pub(super) fn leave_segments_from(&mut self, end: SegNum) {
         self.open = self.open.filter(|open| open.segment < end && open.names() < end);
     }
 }
 
 impl Cleaning<'_> {
-    /// Empties a few of the segments from `end` on, whatever there is to be gained. Returns how many
-    /// are clean now.
+    /// Empties a few of the segments from `end` on, whatever there is to be gained. Returns how
+    /// many are clean now.
     ///
     /// # Errors
-    /// Damage of the volume, a device error; [`Error::NoSpace`] if there is no room for what must be
-    /// moved.
+    /// Damage of the volume, a device error; [`Error::NoSpace`] if there is no room for what must
+    /// be moved.
     pub(crate) fn evacuate(&self, end: SegNum) -> Result<u64> {
         let params = ReclaimParams {
             victims: EVACUATED_AT_ONCE,
@@ -324,7 +324,7 @@ impl Cleaning<'_> {
 
     /// Reads the summaries of the victims.
     fn read_victims(&self, work: &mut StepState, selection: &Selection) -> Result<VictimBlocks> {
-        let judge = Judge {
+        let segment_reader = SegmentReader {
             store: self.store,
             dat: &selection.dat,
             protection: &selection.protection,
@@ -333,7 +333,7 @@ impl Cleaning<'_> {
         let mut found = VictimBlocks::default();
         let mut lost = Vec::new();
         for victim in &selection.victims {
-            let content = judge.read(victim.segment, victim.filled)?;
+            let content = segment_reader.read(victim.segment, victim.filled)?;
             let content = content.and_then(|content| complete(content, victim));
             match content {
                 Ok(content) => {
@@ -394,9 +394,9 @@ impl Cleaning<'_> {
         self.volume.space().free_blocks() + open
     }
 
-    /// Commits what was prepared, and takes the victims out of use. Returns the number of these; none
-    /// if there was no room, or a checkpoint that was about to be given up is needed now: it has become
-    /// a snapshot, or is looked at.
+    /// Commits what was prepared, and takes the victims out of use. Returns the number of these;
+    /// none if there was no room, or a checkpoint that was about to be given up is needed now: it
+    /// has become a snapshot, or is looked at.
     ///
     /// While programs wait for their fsyncs, this is done in parts, so that none of them keeps the
     /// log for long.
@@ -470,7 +470,8 @@ impl Cleaning<'_> {
         Ok(freed)
     }
 
-    /// Whether nothing is needed now that a step was about to give up. For a thread that has the log.
+    /// Whether nothing is needed now that a step was about to give up. For a thread that has the
+    /// log.
     fn still_holds(&self, selection: &Selection) -> bool {
         let Selection { protection, newest, .. } = selection;
         let is_kept =

@@ -61,8 +61,8 @@ pub(crate) enum Refusal {
     Unreadable(Error),
 }
 
-/// What is to be read, and how it is judged.
-pub(crate) struct Judge<'a> {
+/// Reads segments, and says which of their blocks are alive.
+pub(crate) struct SegmentReader<'a> {
     pub(crate) store: &'a Store,
     pub(crate) dat: &'a Dat,
     pub(crate) protection: &'a Protection,
@@ -70,7 +70,7 @@ pub(crate) struct Judge<'a> {
     pub(crate) needed_from: Seq,
 }
 
-impl Judge<'_> {
+impl SegmentReader<'_> {
     /// Reads the summaries of a segment whose first `filled` blocks hold logs.
     pub(crate) fn read(&self, segment: SegNum, filled: u64) -> Result<Result<Content, Refusal>> {
         let geometry = self.store.geometry();
@@ -100,7 +100,7 @@ impl Judge<'_> {
             let mut block = at.plus(header.summary_blocks(self.store.block_size()));
             for file in &log.files {
                 for info in &file.blocks {
-                    self.judge(&mut content, file.ino, file.cno, *info, block)?;
+                    self.classify(&mut content, file.ino, file.cno, *info, block)?;
                     block = block.plus(1);
                 }
             }
@@ -109,7 +109,7 @@ impl Judge<'_> {
         Ok(Ok(content))
     }
 
-    fn judge(
+    fn classify(
         &self,
         content: &mut Content,
         ino: Ino,
@@ -120,10 +120,12 @@ impl Judge<'_> {
         match info {
             BlockInfo::Data { vblocknr, offset } => {
                 let live = LiveBlock { ino, fi_cno, vblocknr, offset: Some(offset), block };
-                self.judge_virtual(content, live)
+                self.classify_virtual(content, live)
             }
-            BlockInfo::Node { vblocknr } => self
-                .judge_virtual(content, LiveBlock { ino, fi_cno, vblocknr, offset: None, block }),
+            BlockInfo::Node { vblocknr } => self.classify_virtual(
+                content,
+                LiveBlock { ino, fi_cno, vblocknr, offset: None, block },
+            ),
             BlockInfo::DatData { offset } => {
                 let source = Source { store: self.store, pointers: Pointers::Physical };
                 if source.lookup(self.dat.root(), offset)? == Some(block.0) {
@@ -143,7 +145,7 @@ impl Judge<'_> {
         }
     }
 
-    fn judge_virtual(&self, content: &mut Content, found: LiveBlock) -> Result<()> {
+    fn classify_virtual(&self, content: &mut Content, found: LiveBlock) -> Result<()> {
         let Some(entry) = self.dat.life(self.store, found.vblocknr)? else { return Ok(()) };
         if entry.block != found.block {
             return Ok(());

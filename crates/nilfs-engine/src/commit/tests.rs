@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use nilfs_ondisk::{Cno, SegNum};
 
-use super::{Commit, Frozen, MetadataChanges, Request, build};
+use super::{Commit, CommitInput, Frozen, MetadataChanges, build};
 use crate::error::Error;
 use crate::fixtures::{
     BLOCK, NOW, SEGMENT_BLOCKS, blocks_of, check, content, copy_of, mark_in_use, open, overwritten,
@@ -23,7 +23,7 @@ fn commit(
     changes: &MetadataChanges,
     withheld: &Withheld,
 ) -> Result<Commit, Error> {
-    let request = Request { frozen, changes, withheld, now: NOW.seconds as u64 };
+    let request = CommitInput { frozen, changes, withheld, now: NOW.seconds as u64 };
     build(&volume.store, writer(volume).base(), &request)
 }
 

@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::host::atomic::Ordering;
 use crate::host::{Condvar, Instant, JoinHandle, Mutex, Rank, sleep, spawn};
 
-/// Changes in memory, in bytes, at which a checkpoint begins before its time: enough for large writes,
-/// little enough that the device has something to do while programs go on.
+/// Changes in memory, in bytes, at which a checkpoint begins before its time: enough for large
+/// writes, little enough that the device has something to do while programs go on.
 const EAGER_BYTES: u64 = 64 << 20;
 
 /// What a writer waits for each page when the last clean segment is near: about 100 MB/s are left.
@@ -33,7 +33,7 @@ enum Due {
     /// Changes are old or many.
     Checkpoint,
     /// Files without a name may have been closed.
-    Look,
+    Abandoned,
     /// The end.
     Stop,
 }
@@ -104,9 +104,9 @@ impl Wakeup {
         self.condition.notify_all();
     }
 
-    /// Waits until there is something to do. With `look`, that is the case after the interval even
-    /// if nothing has changed.
-    fn wait(&self, interval: Duration, look: bool) -> Due {
+    /// Waits until there is something to do. With `abandoned`, that is the case after the interval
+    /// even if nothing has changed.
+    fn wait(&self, interval: Duration, abandoned: bool) -> Due {
         let mut state = self.state.lock();
         let deadline = Instant::now() + interval;
         loop {
@@ -120,13 +120,13 @@ impl Wakeup {
                 return Due::Records;
             }
             let changed = state.since.map(|since| since + interval);
-            let Some(due) = changed.or(look.then_some(deadline)) else {
+            let Some(due) = changed.or(abandoned.then_some(deadline)) else {
                 self.condition.wait(&mut state);
                 continue;
             };
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return if changed.is_some() { Due::Checkpoint } else { Due::Look };
+                return if changed.is_some() { Due::Checkpoint } else { Due::Abandoned };
             }
             self.condition.wait_for(&mut state, left);
         }
@@ -195,8 +195,8 @@ impl Filesystem {
                 Due::Stop => return,
                 Due::Records if self.write_records().is_ok() => continue,
                 Due::Records => {}
-                Due::Look if !self.table.lock().has_abandoned() => continue,
-                Due::Look | Due::Checkpoint => {}
+                Due::Abandoned if !self.table.lock().has_abandoned() => continue,
+                Due::Abandoned | Due::Checkpoint => {}
             }
             // The error has been reported where it stopped the volume from being written.
             if self.commit().is_err() && !self.rests() {
@@ -212,9 +212,9 @@ impl Filesystem {
             .unwrap_or(DEFAULT_INTERVAL)
     }
 
-    /// Lets writers wait while too much is uncommitted, and calls for a checkpoint before that. Where
-    /// clean segments are few, writers of this many `pages` leave the cleaner some time, the more the
-    /// fewer there are, so that nobody meets the end at full speed.
+    /// Lets writers wait while too much is uncommitted, and calls for a checkpoint before that.
+    /// Where clean segments are few, writers of this many `pages` leave the cleaner some time, the
+    /// more the fewer there are, so that nobody meets the end at full speed.
     pub(super) fn throttle(&self, pages: u64) -> Result<()> {
         let shortage = self.space.shortage();
         if shortage > 0.0 && self.cleaner.is_working() {

@@ -113,7 +113,7 @@ impl Filesystem {
     /// Lets the cleaner find out what could be reclaimed, unless that is known or being found out.
     pub(super) fn look_for_reclaimable(&self) {
         if !self.space.knows_unused() && self.cleaner.options().enabled {
-            self.cleaner.look();
+            self.cleaner.ask_reclaimable();
         }
     }
 
@@ -124,7 +124,8 @@ impl Filesystem {
         self.cleaning().make_room(cost, thorough)
     }
 
-    /// Cleans until nothing more can be reclaimed. Returns the number of segments that became clean.
+    /// Cleans until nothing more can be reclaimed. Returns the number of segments that became
+    /// clean.
     ///
     /// # Errors
     /// The volume cannot be written, damage, a device error.

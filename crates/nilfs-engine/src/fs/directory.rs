@@ -1,8 +1,8 @@
 //! Changing directories. What only reads them is the same for every checkpoint (`tree/names.rs`).
 //!
-//! Where the names are, and where there is room for more, is noted in memory when a name is first asked
-//! for. Insert and remove then read one block, whatever the size of the directory. One whose index would
-//! take more memory than there is for all is searched from its first block to its last.
+//! Where the names are, and where there is room for more, is noted in memory when a name is first
+//! asked for. Insert and remove then read one block, whatever the size of the directory. One whose
+//! index would take more memory than there is for all is searched from its first block to its last.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -202,10 +202,14 @@ pub(super) fn insert(
         }
     };
     let page = inode.page_mut(state, context, key, 0..block_size.bytes())?;
-    let offset =
-        dirent::insert(page, ino, name, file_type).map_err(damaged(inode.ino(), key))?.ok_or_else(
-            || Error::Inconsistent(format!("directory {} lies about its room", inode.ino())),
-        )?;
+    let offset = dirent::insert(page, ino, name, file_type)
+        .map_err(damaged(inode.ino(), key))?
+        .ok_or_else(|| {
+            Error::Inconsistent(format!(
+                "the index of directory {} does not fit its blocks",
+                inode.ino()
+            ))
+        })?;
     let slack = slack_of(page).map_err(damaged(inode.ino(), key))?;
     changed(state, context, (key, offset), slack, |index, at| index.positions.insert(name, at));
     Ok(())

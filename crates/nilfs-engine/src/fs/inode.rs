@@ -1,6 +1,6 @@
 //! A file in memory: its attributes, and its blocks in layers — the changes since the last freeze,
-//! those that a commit is writing, and the newest checkpoint below. Reading through the layers is the
-//! same for every checkpoint (`tree/content.rs`); here is what changes them.
+//! those that a commit is writing, and the newest checkpoint below. Reading through the layers is
+//! the same for every checkpoint (`tree/content.rs`); here is what changes them.
 
 use std::ops::{ControlFlow, DerefMut, Range};
 use std::sync::Arc;
@@ -30,8 +30,8 @@ pub struct Inode {
     pub(super) residence: Residence,
 }
 
-/// What an inode in memory takes, beside the changes that are not committed: itself, the top of its
-/// map, and its entry in the table.
+/// What an inode in memory takes, besides the changes that are not committed: itself, the top of
+/// its map, and its entry in the table.
 pub(super) const INODE_BYTES: usize = size_of::<Inode>() + 128;
 
 /// What the table of inodes notes with each of them.
@@ -61,9 +61,9 @@ impl Residence {
         self.counted.load(Ordering::Relaxed)
     }
 
-    /// Counts this many bytes beside the inode itself. Returns what was counted before, and now.
-    pub(super) fn recount(&self, beside: usize) -> (usize, usize) {
-        let new = INODE_BYTES + beside;
+    /// Counts this many bytes besides the inode itself. Returns what was counted before, and now.
+    pub(super) fn recount(&self, more: usize) -> (usize, usize) {
+        let new = INODE_BYTES + more;
         (self.counted.swap(new, Ordering::Relaxed), new)
     }
 }
@@ -181,8 +181,8 @@ impl Inode {
         self.state.try_read().is_some_and(|state| !state.dirty && state.frozen.is_none())
     }
 
-    /// Where the last blocks of the newest checkpoint begin, as many as can be up to `most`; `None` if
-    /// it has no more than these.
+    /// Where the last blocks of the newest checkpoint begin, as many as can be up to `most`; `None`
+    /// if it has no more than these.
     pub(super) fn tail(&self, state: &State, view: &View, most: u64) -> Result<Option<FileBlock>> {
         let per_block = view.store.block_size().sectors();
         let file = &state.file;

@@ -25,14 +25,14 @@ pub(super) struct Table {
     limit: usize,
     /// Where the search for inodes that can go has come to.
     hand: usize,
-    /// Files that somebody knows by their number, and how often that was given to him.
+    /// Files that the kernel knows by their number, and how often the number was given out.
     held: HashMap<Ino, u64>,
     /// How often that is still to be taken back for files that nobody holds any more.
     owed: HashMap<Ino, u64>,
     /// Changed since the last freeze.
     pub(super) dirty: BTreeMap<Ino, InodeRef>,
-    /// Without a name, with the blocks that they have in the newest checkpoint; deleted by the first
-    /// freeze that finds nobody referring to them.
+    /// Without a name, with the blocks that they have in the newest checkpoint; deleted by the
+    /// first freeze that finds nobody referring to them.
     pub(super) orphans: BTreeMap<Ino, u64>,
 }
 
@@ -65,16 +65,16 @@ impl Table {
     }
 
     /// Takes note of what an inode in the table now needs besides itself.
-    pub(super) fn recount(&mut self, inode: &Inode, beside: usize) {
+    pub(super) fn recount(&mut self, inode: &Inode, more: usize) {
         if self.inodes.contains_key(&inode.ino()) {
-            let (old, new) = inode.residence.recount(beside);
+            let (old, new) = inode.residence.recount(more);
             self.bytes = self.bytes - old + new;
             self.evict(LOOKS);
         }
     }
 
-    /// Forgets inodes that nobody needs while there are too many: in the order in which they come, but
-    /// at the first time round only those that were not used since the last. Looks at `most`.
+    /// Forgets inodes that nobody needs while there are too many: in the order in which they come,
+    /// but at the first time round only those that were not used since the last. Looks at `most`.
     pub(super) fn evict(&mut self, most: usize) {
         for _ in 0..most {
             if self.bytes <= self.limit {
@@ -92,8 +92,8 @@ impl Table {
         }
     }
 
-    /// Forgets inodes that nobody needs and that are read again at once: not directories whose names
-    /// are known.
+    /// Forgets inodes that nobody needs and that are read again at once: not directories whose
+    /// names are known.
     pub(super) fn evict_idle(&mut self) {
         let cheap = |inode: &InodeRef| inode.residence.counted() == INODE_BYTES;
         let unneeded =
@@ -126,7 +126,7 @@ impl Table {
         *self.held.entry(ino).or_default() += 1;
     }
 
-    /// Notes that somebody has forgotten a number that was given to him `times` times.
+    /// Notes that a number that was given out is forgotten, `times` times.
     pub(super) fn let_go(&mut self, ino: Ino, mut times: u64) {
         if let Some(owed) = self.owed.get_mut(&ino) {
             let paid = times.min(*owed);
@@ -157,8 +157,8 @@ impl Table {
         self.orphans.keys().filter(|ino| self.held.contains_key(ino)).copied().collect()
     }
 
-    /// Notes that nobody holds a file any more, before [`Table::let_go`] says how often it was held.
-    /// Its number may belong to another file by then.
+    /// Notes that nobody holds a file any more, before [`Table::let_go`] says how often it was
+    /// held. Its number may belong to another file by then.
     pub(super) fn expect_let_go(&mut self, ino: Ino) {
         if let Some(times) = self.held.remove(&ino) {
             *self.owed.entry(ino).or_default() += times;

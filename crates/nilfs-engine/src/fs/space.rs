@@ -1,4 +1,4 @@
-//! Whether what is promised can be committed: an account of the changes in memory against the room
+//! Whether what is promised can be committed: an account of the changes in memory against the space
 //! on the device.
 //!
 //! How many blocks a commit takes is known only when it is built, so changes are charged the most
@@ -10,11 +10,12 @@
 //! - An operation claims what it may change before it begins, and its claim ends after what it has
 //!   changed was counted. In between, some of it counts twice.
 //! - A freeze moves all that has changed to the commit at once, while no operation is under way.
-//! - What a commit has taken is forgotten in the moment in which the room becomes what the commit
-//!   has left. Only a thread that has the log says how much room there is, so it is never out of
+//! - What a commit has taken is forgotten in the moment in which the free space becomes what the
+//!   commit has left. Only a thread that has the log says how much there is, so it is never out of
 //!   date.
 //!
-//! Some of the clean blocks are kept back, in layers, the lower the more important what they are for:
+//! Some of the clean blocks are kept back, in layers, the lower the more important what they are
+//! for:
 //!
 //! ```text
 //! free ─┬─ kept ──────┬─ changing ───┬─ deleting ────┬─ last ──────────────┬─ 0
@@ -22,12 +23,13 @@
 //!       │ files       │ attributes   │               │ the cleaner's steps │ after all these
 //! ```
 //!
-//! Beside that, growing leaves a *reserve* unused, clean or dead: the cleaner lives on dead blocks.
+//! Besides that, growing leaves a *reserve* unused, clean or dead: the cleaner lives on dead
+//! blocks.
 //!
 //! # Why a full volume can be overwritten for ever
 //!
 //! An overwrite kills as many blocks as it writes, so the unused ones never become fewer than the
-//! reserve. When an overwrite finds no room, only what `changing` keeps is clean, and the rest of
+//! reserve. When an overwrite finds no space, only what `changing` keeps is clean, and the rest of
 //! the reserve is dead. That rest consists of three parts:
 //!
 //! - Summaries, which no cleaning gives back. They are largest when no two blocks of a segment were
@@ -37,7 +39,7 @@
 //! - Blocks that died here and there. Of `blocks` blocks in all, `dead` are such, and a step can
 //!   move the `movable` blocks between `changing` and `last`. The emptiest segments have at least
 //!   the average of dead blocks, so a step gains `movable × dead / blocks` or more. It pays if that
-//!   is more than the blocks that its commit takes beside the DAT. So `dead` has to be at least
+//!   is more than the blocks that its commit takes besides the DAT. So `dead` has to be at least
 //!   [`STEP_BLOCKS`]` × blocks / movable`.
 
 use std::collections::HashSet;
@@ -52,13 +54,13 @@ use crate::host::{Mutex, Rank};
 /// Blocks that one changed data block can cost: itself and the node above it. For each of them
 /// another block, of the DAT, may change, but no more than the DAT has.
 const BLOCKS_PER_PAGE: u64 = 2;
-/// Blocks that a file with changed data blocks can cost beside these: the upper nodes of its map.
+/// Blocks that a file with changed data blocks can cost besides these: the upper nodes of its map.
 const BLOCKS_PER_MAP: u64 = 2;
 /// Blocks that one changed block of the ifile can cost: itself and the node above it.
 const BLOCKS_PER_IFILE_BLOCK: u64 = 2;
 /// Blocks that any commit costs.
 const BLOCKS_PER_COMMIT: u64 = 64;
-/// Segments that even the cleaner leaves alone, beside room for rewriting the whole DAT: a commit
+/// Segments that even the cleaner leaves alone, besides those for rewriting the whole DAT: a commit
 /// that deletes ends the life of blocks that may be described anywhere in it.
 const LAST_SEGMENTS: u64 = 2;
 /// Deleting leaves a share of the segments to the cleaner, to move the blocks of others into. The
@@ -67,18 +69,18 @@ const LAST_SEGMENTS: u64 = 2;
 const CLEANER_SHARE: u64 = 128;
 /// The bounds of that share.
 const CLEANER_SEGMENTS: RangeInclusive<u64> = 1..=8;
-/// The share of the segments that programs have before the next shortage: they write what has changed
-/// and the DAT after it, so the more there is, the less the DAT weighs.
-const RUNWAY_SHARE: u64 = 24;
+/// The share of the segments that are clean ahead of need when a shortage is over: programs write
+/// what has changed and the DAT after it, so the more there is, the less the DAT weighs.
+const CLEAN_AHEAD_SHARE: u64 = 24;
 /// The bounds of that share: somebody waits for it.
-const RUNWAY_SEGMENTS: RangeInclusive<u64> = 2..=48;
-/// Blocks that the commit after a step of the cleaner takes beside those of the DAT: the super root,
-/// blocks of the sufile, the cpfile and their maps, and what fills the last page of flash.
+const CLEAN_AHEAD_SEGMENTS: RangeInclusive<u64> = 2..=48;
+/// Blocks that the commit after a step of the cleaner takes besides those of the DAT: the super
+/// root, blocks of the sufile, the cpfile and their maps, and what fills the last page of flash.
 const STEP_BLOCKS: u64 = 16;
 /// Bytes of a summary for a block that was born alone: of its file and of itself.
 const SUMMARY_BYTES_PER_BLOCK: u64 = 40;
-/// Bytes that a block of a file takes elsewhere for good, beside the summary of its log: its entries
-/// in the DAT (of which a fifth is free) and in the map of the file.
+/// Bytes that a block of a file takes elsewhere for good, besides the summary of its log: its
+/// entries in the DAT (of which a fifth is free) and in the map of the file.
 const BYTES_PER_BLOCK: u64 = 64;
 
 /// What becomes of the volume by an operation.
@@ -92,9 +94,9 @@ pub(crate) enum Effect {
     Frees,
 }
 
-/// Bytes of memory that a changed page takes beside its content, and a changed inode in all, until a
-/// commit has taken it.
-const BESIDE_PAGE: u64 = 256;
+/// Bytes of memory that a changed page takes besides its content, and a changed inode in all, until
+/// a commit has taken it.
+const PAGE_OVERHEAD: u64 = 256;
 const CHANGED_INODE: u64 = 1024;
 
 /// What an operation may change.
@@ -159,7 +161,7 @@ impl Changes {
 
 /// What there is on the device, as of the newest checkpoint. All in blocks.
 #[derive(Debug, Default)]
-struct Room {
+struct DeviceSpace {
     /// Of clean segments and of the current one.
     free: u64,
     /// Not needed by anybody: free, or to be reclaimed; `None`: it is not known what can be.
@@ -169,8 +171,8 @@ struct Room {
     /// What growing leaves unused.
     reserved: u64,
     layers: Layers,
-    /// What programs should have when a shortage is over.
-    runway: u64,
+    /// What should be clean ahead of need when a shortage is over.
+    clean_ahead: u64,
 }
 
 /// What is left clean, in blocks, the lower the more important what it is left for.
@@ -235,7 +237,7 @@ fn share(geometry: &Geometry, share: u64, bounds: RangeInclusive<u64>) -> u64 {
     segments * u64::from(geometry.blocks_per_segment)
 }
 
-/// Of `unused` blocks, those that data of files can take, if so many are `reserved`.
+/// Of `unused` blocks, those that data of files can take, if `reserved` ones are kept back.
 pub(crate) fn available(unused: u64, reserved: u64, block_size: u64) -> u64 {
     let left = u128::from(unused.saturating_sub(reserved));
     let available = left * u128::from(block_size) / u128::from(block_size + BYTES_PER_BLOCK);
@@ -247,9 +249,9 @@ fn blocks(geometry: &Geometry) -> u64 {
     geometry.nsegments.saturating_mul(geometry.blocks_per_segment.into())
 }
 
-impl Room {
-    /// What there is where `free` blocks can be written, all blocks can be reclaimed but `needed`, as
-    /// far as that is known, and the DAT has so many.
+impl DeviceSpace {
+    /// What there is where `free` blocks can be written, all blocks can be reclaimed but `needed`,
+    /// as far as that is known, and the DAT has `dat` blocks.
     fn new(geometry: &Geometry, free: u64, needed: Option<u64>, dat: u64) -> Self {
         Self {
             free,
@@ -257,12 +259,12 @@ impl Room {
             dat: dat + BLOCKS_PER_COMMIT,
             reserved: reserve(geometry, dat),
             layers: Layers::new(geometry, dat),
-            runway: share(geometry, RUNWAY_SHARE, RUNWAY_SEGMENTS),
+            clean_ahead: share(geometry, CLEAN_AHEAD_SHARE, CLEAN_AHEAD_SEGMENTS),
         }
     }
 
-    /// What there is after a commit: `clean` segments can be written, and the rest of those in which
-    /// the log is.
+    /// What there is after a commit: `clean` segments can be written, and the rest of those in
+    /// which the log is.
     fn after(geometry: &Geometry, base: &Base, clean: u64, needed: Option<u64>) -> Self {
         let per_segment = u64::from(geometry.blocks_per_segment);
         let current = geometry.segment_end(base.position.segment).0 - base.position.block.0;
@@ -289,7 +291,7 @@ struct Account {
     frozen_inodes: u64,
     /// Claimed by operations that are under way.
     pending: Changes,
-    room: Room,
+    device: DeviceSpace,
 }
 
 impl Account {
@@ -301,7 +303,7 @@ impl Account {
 
     /// What a commit of them can cost.
     fn needed(&self, cost: Option<Cost>) -> u64 {
-        self.changes(cost).blocks(self.room.dat) + BLOCKS_PER_COMMIT
+        self.changes(cost).blocks(self.device.dat) + BLOCKS_PER_COMMIT
     }
 
     fn dirty(&self) -> Changes {
@@ -320,20 +322,20 @@ impl Account {
         self.frozen_inodes = 0;
     }
 
-    /// Takes over the room that a commit of what was frozen has left.
-    fn take_over(&mut self, room: Room) {
+    /// Takes over the space that a commit of what was frozen has left.
+    fn take_over(&mut self, device: DeviceSpace) {
         self.thaw();
-        self.room = room;
+        self.device = device;
     }
 
     /// Whether an operation would leave so much more than it has to leave clean.
     fn fits(&self, cost: Cost, more: u64) -> bool {
-        self.needed(Some(cost)) + self.room.layers.of(cost.effect) + more <= self.room.free
+        self.needed(Some(cost)) + self.device.layers.of(cost.effect) + more <= self.device.free
     }
 
     fn leaves_reserve(&self, cost: Cost) -> bool {
         cost.effect != Effect::Grows
-            || self.changes(Some(cost)).growth() + self.room.reserved <= self.room.unused()
+            || self.changes(Some(cost)).growth() + self.device.reserved <= self.device.unused()
     }
 }
 
@@ -365,8 +367,8 @@ impl Drop for Claim<'_> {
 }
 
 impl Space {
-    /// Takes over what the device has room for: `clean` segments can be written, and the blocks of all
-    /// segments but `needed` can be reclaimed; `None`: that is not known.
+    /// Takes over the space on the device: `clean` segments can be written, and of the
+    /// blocks of all segments, all but `needed` can be reclaimed; `None`: that is not known.
     pub(crate) fn refresh(
         &self,
         geometry: &Geometry,
@@ -374,7 +376,7 @@ impl Space {
         clean: u64,
         needed: Option<u64>,
     ) {
-        self.0.lock().room = Room::after(geometry, base, clean, needed);
+        self.0.lock().device = DeviceSpace::after(geometry, base, clean, needed);
     }
 
     /// The same after a commit, which has taken what was frozen.
@@ -385,55 +387,56 @@ impl Space {
         clean: u64,
         needed: Option<u64>,
     ) {
-        self.0.lock().take_over(Room::after(geometry, base, clean, needed));
+        self.0.lock().take_over(DeviceSpace::after(geometry, base, clean, needed));
     }
 
-    /// Blocks that the cleaner would have to gain so that there is room for an operation, and for
+    /// Blocks that the cleaner would have to gain so that there is space for an operation, and for
     /// others after it. That is at most half of what it could gain: the fewer blocks are dead, the
     /// more live ones are moved for each.
     pub(crate) fn missing(&self, cost: Option<Cost>) -> u64 {
         let account = self.0.lock();
-        let room = &account.room;
+        let device = &account.device;
         let effect = cost.map_or(Effect::Grows, |cost| cost.effect);
-        let least = account.needed(cost) + room.layers.of(effect);
-        let runway = room.runway.min(room.unused().saturating_sub(least) / 2);
-        (least + runway).saturating_sub(room.free)
+        let least = account.needed(cost) + device.layers.of(effect);
+        let clean_ahead = device.clean_ahead.min(device.unused().saturating_sub(least) / 2);
+        (least + clean_ahead).saturating_sub(device.free)
     }
 
-    /// How much of the runway is used up: 0 = there is room, 1 = the rest is kept clean.
+    /// How much is used up of what is to be clean ahead of need: 0 = nothing, 1 = all; the rest is
+    /// kept clean.
     pub(crate) fn shortage(&self) -> f64 {
-        let room = &self.0.lock().room;
-        let left = room.free.saturating_sub(room.layers.kept);
-        if left >= room.runway { 0.0 } else { 1.0 - left as f64 / room.runway as f64 }
+        let device = &self.0.lock().device;
+        let left = device.free.saturating_sub(device.layers.kept);
+        if left >= device.clean_ahead { 0.0 } else { 1.0 - left as f64 / device.clean_ahead as f64 }
     }
 
     /// Blocks that the cleaner can use for moving others.
     pub(crate) fn room_for_moving(&self) -> u64 {
         let account = self.0.lock();
-        account.room.free.saturating_sub(account.needed(None) + account.room.layers.last)
+        account.device.free.saturating_sub(account.needed(None) + account.device.layers.last)
     }
 
     /// Blocks that programs cannot fill. They may be dead ones that the cleaner can reclaim: a full
     /// volume, too, has some, so that not every overwriting moves a segment of live blocks.
     pub(crate) fn reserved_blocks(&self) -> u64 {
-        self.0.lock().room.reserved
+        self.0.lock().device.reserved
     }
 
     /// Blocks that growing files leave clean.
     pub(crate) fn kept_blocks(&self) -> u64 {
-        self.0.lock().room.layers.kept
+        self.0.lock().device.layers.kept
     }
 
     /// Blocks that nobody needs, with those that the cleaner could reclaim, as far as these are
     /// known, less those that uncommitted data will take.
     pub(crate) fn unused_blocks(&self) -> u64 {
         let account = self.0.lock();
-        account.room.unused().saturating_sub(account.dirty.grown + account.frozen.grown)
+        account.device.unused().saturating_sub(account.dirty.grown + account.frozen.grown)
     }
 
     /// Whether it is known what the cleaner could reclaim.
     pub(crate) fn knows_unused(&self) -> bool {
-        self.0.lock().room.unused.is_some()
+        self.0.lock().device.unused.is_some()
     }
 
     /// Of `unused` blocks, those that data of files can take.
@@ -441,7 +444,7 @@ impl Space {
         available(unused, self.reserved_blocks(), block_size)
     }
 
-    /// Claims room for an operation, if there is.
+    /// Claims space for an operation, if there is enough.
     pub(crate) fn claim(&self, cost: Cost) -> Option<Claim<'_>> {
         let mut account = self.0.lock();
         let granted = account.fits(cost, 0) && account.leaves_reserve(cost);
@@ -456,22 +459,23 @@ impl Space {
         let account = self.0.lock();
         let cost = Cost { pages: 0, inodes: 1, effect: Effect::Grows };
         let growth = account.changes(Some(cost)).growth();
-        let unused = account.room.unused().saturating_sub(account.room.reserved + growth);
+        let unused = account.device.unused().saturating_sub(account.device.reserved + growth);
         // A write that begins and ends within blocks touches up to two more.
         (unused * 16 / 17).saturating_sub(2)
     }
 
-    /// Whether there is room for an operation; if it deletes, for a batch of others like it as well.
+    /// Whether there is space for an operation; if it deletes, for a batch of others like it as
+    /// well.
     pub(crate) fn fits(&self, cost: Cost) -> bool {
         let account = self.0.lock();
         let batch = match cost.effect {
-            Effect::Frees => (account.room.layers.changing - account.room.layers.deleting) / 2,
+            Effect::Frees => (account.device.layers.changing - account.device.layers.deleting) / 2,
             Effect::Grows | Effect::Changes => 0,
         };
         account.fits(cost, batch) && account.leaves_reserve(cost)
     }
 
-    /// Whether an operation could be given room by cleaning, as far as that is known.
+    /// Whether an operation could be given space by cleaning, as far as that is known.
     pub(crate) fn may_fit(&self, cost: Cost) -> bool {
         self.0.lock().leaves_reserve(cost)
     }
@@ -548,13 +552,13 @@ impl Space {
     /// Blocks of clean segments and of the current one, less those that uncommitted data will take.
     pub(crate) fn free_blocks(&self) -> u64 {
         let account = self.0.lock();
-        account.room.free.saturating_sub(account.dirty.pages + account.frozen.pages)
+        account.device.free.saturating_sub(account.dirty.pages + account.frozen.pages)
     }
 }
 
 fn memory(page: u64, pages: u64, inodes: u64) -> u64 {
     // What the allocator has for a page and the count of its owners.
-    let page = page * 5 / 4 + BESIDE_PAGE;
+    let page = page * 5 / 4 + PAGE_OVERHEAD;
     pages * page + inodes * CHANGED_INODE
 }
 

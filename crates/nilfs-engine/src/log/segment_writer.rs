@@ -28,7 +28,7 @@ use super::withheld::Withheld;
 use crate::bmap::{Pointers, Source};
 use crate::checkpoints;
 use crate::commit::{
-    self, Base, Effects, Frozen, MetadataChanges, Request, SyncContent, SyncedFile,
+    self, Base, CommitInput, Effects, Frozen, MetadataChanges, SyncContent, SyncedFile,
 };
 use crate::dat::DatEdit;
 use crate::error::{Error, Result};
@@ -344,7 +344,7 @@ impl SegmentWriter {
         stamp: &Stamp,
     ) -> Result<commit::Commit> {
         let now = stamp.unsigned_seconds();
-        let request = Request { frozen, changes, withheld: &self.withheld, now };
+        let request = CommitInput { frozen, changes, withheld: &self.withheld, now };
         commit::build(&self.store, &self.base, &request)
     }
 

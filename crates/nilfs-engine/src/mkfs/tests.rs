@@ -150,9 +150,9 @@ fn the_first_log_fits_into_the_smallest_segment() {
 fn impossible_parameters_are_refused_before_anything_is_written() {
     let good = parameters(4096, 2048, 1, 1);
     let refused: &[(u64, Parameters, &str)] = &[
-        (128 * MIB, good.clone(), "128 MiB are too few"),
-        (4096, good.clone(), "4 KiB are too few"),
-        (0, good.clone(), "0 B are too few"),
+        (128 * MIB, good.clone(), "128 MiB is too small"),
+        (4096, good.clone(), "4 KiB is too small"),
+        (0, good.clone(), "0 B is too small"),
         (256 * MIB, parameters(8192, 2048, 1, 1), "8192 bytes is too large"),
         (256 * MIB, parameters(4096, 1000, 1, 1), "1000 blocks per segment"),
         (256 * MIB, parameters(4096, 8, 1, 1), "8 blocks per segment"),

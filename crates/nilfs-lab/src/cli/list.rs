@@ -30,7 +30,7 @@ pub fn list(args: &ListArgs) -> Result<ExitCode> {
     section("Devices (--device)", devices.iter().map(|device| (&*device.name, &*device.title)))?;
     let systems = file_systems::all(Path::new("nilfs"));
     section("File systems (--fs)", systems.iter().map(|system| (&*system.name, system.about)))?;
-    show(&format!("  with options behind a colon: {}\n", file_systems::OPTIONS.join(", ")))?;
+    show(&format!("  with options after a colon: {}\n", file_systems::OPTIONS.join(", ")))?;
     let workloads = workloads::all();
     section("Workloads (--workload)", workloads.iter().map(|all| (all.name, all.stands_for)))?;
     section("Suites (--suite)", SUITES.iter().map(|suite| (suite.name, suite.about)))?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use parking_lot::Mutex;
 
-use nilfs_lab::results::{Cell, Outcome};
+use nilfs_lab::results::{Cell, CellResult};
 use nilfs_lab::run::{Beginning, Event, Plan};
 
 use super::announcement::{announcement, duration};
@@ -118,9 +118,9 @@ impl Progress {
 
 fn failure(cell: &Cell) -> Option<String> {
     match &cell.outcome {
-        Outcome::Failed(reason) => {
+        CellResult::Failed(reason) => {
             Some(format!("{} on {} on {}: {reason}", cell.workload, cell.file_system, cell.device))
         }
-        Outcome::Measured(_) => None,
+        CellResult::Measured(_) => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::trace::{Kind, Request, Trace};
+use crate::trace::{DeviceRequest, Kind, Trace};
 
 /// Degrees of opacity.
 pub(super) const LEVELS: usize = 3;
@@ -68,7 +68,7 @@ impl Cells {
         }
     }
 
-    fn add(&mut self, request: &Request) {
+    fn add(&mut self, request: &DeviceRequest) {
         let part = request.at.as_secs_f64() / self.seconds();
         let column = ((part * self.columns as f64) as usize).min(self.columns - 1);
         let cells = match request.kind {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cells::{Cells, LEVELS};
 use super::runs;
-use crate::trace::{Kind, Mark, Request, Trace};
+use crate::trace::{DeviceRequest, Kind, Mark, Trace};
 
 /// Cells along the time and along the address: the size of a picture's plane.
 pub const COLUMNS: usize = 240;
@@ -111,10 +111,10 @@ fn squeeze(trace: &Trace, times: &[Duration], touched: &Touched) -> Trace {
         begins.push(now);
     }
     let begin = |number: usize| begins.get(number).copied().unwrap_or(now);
-    let squeezed = |(number, request): (usize, &Request)| {
+    let squeezed = |(number, request): (usize, &DeviceRequest)| {
         let offset = touched.squeezed(request.offset);
         let end = touched.squeezed(request.offset.saturating_add(request.bytes));
-        Request { offset, bytes: end - offset, at: begin(number), ..*request }
+        DeviceRequest { offset, bytes: end - offset, at: begin(number), ..*request }
     };
     let mut marks: Vec<Mark> = trace.marks.clone();
     marks.iter_mut().for_each(|mark| mark.at = begin(mark.before));
@@ -161,16 +161,16 @@ impl Touched {
 mod tests {
     use super::*;
 
-    fn request(kind: Kind, offset: u64, bytes: u64) -> Request {
+    fn request(kind: Kind, offset: u64, bytes: u64) -> DeviceRequest {
         // All of them wait for a slow processor for an hour.
-        Request { kind, offset, bytes, at: Duration::from_secs(3600) }
+        DeviceRequest { kind, offset, bytes, at: Duration::from_secs(3600) }
     }
 
     #[test]
     fn little_on_a_large_device_fills_the_picture() {
         // After the format, four pieces, far apart; the last one takes half of the device's time.
         let device_bytes = PIECES << 20;
-        let requests: Vec<Request> =
+        let requests: Vec<DeviceRequest> =
             [50, 3, 1000, 2000, 4000].map(|at| request(Kind::Write, at << 20, 1 << 20)).to_vec();
         let times = [9, 1, 1, 1, 3].map(Duration::from_secs);
         let marks = [(0, "format"), (1, "first"), (4, "last")].map(|(before, name)| Mark {
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_million_scattered_requests_make_a_picture_of_kilobytes() {
-        let requests: Vec<Request> = (0..1_000_000u64)
+        let requests: Vec<DeviceRequest> = (0..1_000_000u64)
             .map(|i| request(Kind::Write, i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 46 << 12, 4096))
             .collect();
         let times = vec![Duration::from_micros(100); requests.len()];

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::Snapshot;
 use super::keep::{Keeper, punch};
 use crate::model::{Model, Wear, serve};
-use crate::trace::{Kind, Mark, Request, Trace};
+use crate::trace::{DeviceRequest, Kind, Mark, Trace};
 
 /// The most that one request reads or writes: what FUSE lets through.
 pub(super) const MAX_REQUEST_BYTES: u32 = 1 << 20;
@@ -30,7 +30,7 @@ pub(super) struct Device {
 
 struct Recording {
     model: Option<Box<dyn Model>>,
-    requests: Vec<Request>,
+    requests: Vec<DeviceRequest>,
     marks: Vec<Mark>,
     /// Sum of the times that the model took, and worked behind the host's back.
     busy: Duration,
@@ -106,24 +106,24 @@ impl Device {
     ) -> io::Result<(Vec<u8>, Duration)> {
         let mut data = vec![0; bytes as usize];
         self.noted(self.image.read_exact_at(&mut data, offset))?;
-        Ok((data, self.record(Request { kind: Kind::Read, offset, bytes, at })))
+        Ok((data, self.record(DeviceRequest { kind: Kind::Read, offset, bytes, at })))
     }
 
     pub(super) fn write(&self, offset: u64, data: &[u8], at: Duration) -> io::Result<Duration> {
         self.noted(self.image.write_all_at(data, offset))?;
         self.keep(|keeper| keeper.add(data))?;
         let bytes = data.len() as u64;
-        Ok(self.record(Request { kind: Kind::Write, offset, bytes, at }))
+        Ok(self.record(DeviceRequest { kind: Kind::Write, offset, bytes, at }))
     }
 
     /// Nothing is flushed on this machine: the model's flash is as durable as the image.
     pub(super) fn flush(&self, at: Duration) -> Duration {
-        self.record(Request { kind: Kind::Flush, offset: 0, bytes: 0, at })
+        self.record(DeviceRequest { kind: Kind::Flush, offset: 0, bytes: 0, at })
     }
 
     pub(super) fn discard(&self, offset: u64, bytes: u64, at: Duration) -> io::Result<Duration> {
         self.punch(offset, bytes)?;
-        Ok(self.record(Request { kind: Kind::Discard, offset, bytes, at }))
+        Ok(self.record(DeviceRequest { kind: Kind::Discard, offset, bytes, at }))
     }
 
     pub(super) fn zero(&self, offset: u64, bytes: u64, at: Duration) -> io::Result<Duration> {
@@ -132,7 +132,7 @@ impl Device {
         let end = offset + bytes;
         let pieces = (offset..end).step_by(MAX_REQUEST_BYTES as usize).map(|offset| {
             let bytes = (end - offset).min(u64::from(MAX_REQUEST_BYTES));
-            self.record(Request { kind: Kind::Write, offset, bytes, at })
+            self.record(DeviceRequest { kind: Kind::Write, offset, bytes, at })
         });
         Ok(pieces.last().unwrap_or(at))
     }
@@ -158,7 +158,7 @@ impl Device {
         result
     }
 
-    fn record(&self, request: Request) -> Duration {
+    fn record(&self, request: DeviceRequest) -> Duration {
         let mut recording = self.recording.lock();
         let model = recording.model.as_mut();
         let (time, busy) =
@@ -179,7 +179,7 @@ impl Device {
         Snapshot { requests, busy: recording.busy, wear, at }
     }
 
-    pub(super) fn requests(&self, range: Range<usize>) -> Vec<Request> {
+    pub(super) fn requests(&self, range: Range<usize>) -> Vec<DeviceRequest> {
         let recording = self.recording.lock();
         let end = range.end.min(recording.requests.len());
         recording.requests.get(range.start..end).unwrap_or_default().to_vec()

@@ -45,7 +45,7 @@ use rustix::mount::UnmountFlags;
 
 use crate::cleanup::{self, Pending, Undo, set_up};
 use crate::model::{Model, Wear};
-use crate::trace::{Request, Trace};
+use crate::trace::{DeviceRequest, Trace};
 use device::Device;
 use keep::Keeper;
 use serve::{FILE_NAME, Front};
@@ -155,7 +155,7 @@ impl Export {
 
     /// Some of the requests so far, by their numbers; what is not there yet is left out.
     #[must_use]
-    pub fn requests(&self, range: Range<usize>) -> Vec<Request> {
+    pub fn requests(&self, range: Range<usize>) -> Vec<DeviceRequest> {
         self.device.requests(range)
     }
 

@@ -12,7 +12,7 @@ use super::check::{MICROSECONDS, Nonsense, PAGE, RATE, multiple, within};
 use super::range::{Covered, cells, on_device, whole_cells};
 use super::time::{micros, times, transfer};
 use super::{Limits, Model, Wear, wear};
-use crate::trace::{Kind, Request};
+use crate::trace::{DeviceRequest, Kind};
 use units::Units;
 
 mod pages;
@@ -29,17 +29,17 @@ pub struct Card {
     pub open_units: u32,
     /// In which order the pages of an open unit can be written.
     pub writing: Writing,
-    /// Random writing: what the log of an open unit can take beyond the unit's size before it has to
-    /// be brought together, for pages that are written more than once.
+    /// Random writing: what the log of an open unit can take beyond the unit's size before it has
+    /// to be brought together, for pages that are written more than once.
     pub log_spare_bytes: u64,
     /// What is programmed at least: smaller writes cost a whole page.
     pub page_bytes: u64,
     /// Whether a page that is not complete yet waits in the controller's memory for the writes that
     /// continue it, until another page is written or a flush comes.
     pub page_buffer: bool,
-    /// What a read costs beside its bytes.
+    /// What a read costs besides its bytes.
     pub read_overhead_us: u32,
-    /// What a write costs beside its bytes; also a discard.
+    /// What a write costs besides its bytes; also a discard.
     pub write_overhead_us: u32,
     /// Reading.
     pub read_bytes_per_second: u64,
@@ -52,7 +52,7 @@ pub struct Card {
     pub fat_bytes: u64,
     /// What a write there is rounded up to.
     pub fat_page_bytes: u64,
-    /// What a flush costs, beside a page that waits.
+    /// What a flush costs, besides a page that waits.
     pub flush_us: u32,
     /// Whether discarded pages need not be copied any more.
     pub discard: bool,
@@ -149,7 +149,7 @@ pub struct CardModel {
 }
 
 impl Model for CardModel {
-    fn serve(&mut self, request: &Request) -> Duration {
+    fn serve(&mut self, request: &DeviceRequest) -> Duration {
         let range = on_device(request, self.device_bytes);
         let bytes = range.end - range.start;
         match request.kind {
@@ -241,7 +241,8 @@ impl CardModel {
     }
 }
 
-/// Units that are erased in turn, one for every so many bytes written to them together.
+/// Units that are erased in turn, one whenever a certain number of bytes was written to them in
+/// all.
 #[derive(Debug)]
 struct Recurring {
     unit_bytes: u64,

@@ -12,7 +12,7 @@ use super::check::{MICROSECONDS, Nonsense, RATE, within};
 use super::range::on_device;
 use super::time::{micros, transfer};
 use super::{Limits, Model, Wear};
-use crate::trace::{Kind, Request};
+use crate::trace::{DeviceRequest, Kind};
 
 /// Parameters of a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ pub struct Disk {
     pub track_to_track_us: u32,
     /// The mean of seeks between places at random.
     pub average_seek_us: u32,
-    /// What a request costs beside.
+    /// What a request costs besides.
     pub overhead_us: u32,
     /// At the outermost track.
     pub outer_bytes_per_second: u64,
@@ -90,7 +90,7 @@ pub struct DiskModel {
 }
 
 impl Model for DiskModel {
-    fn serve(&mut self, request: &Request) -> Duration {
+    fn serve(&mut self, request: &DeviceRequest) -> Duration {
         self.now = self.now.max(request.at);
         let begin = self.now;
         if matches!(request.kind, Kind::Read | Kind::Write) {
@@ -119,7 +119,7 @@ impl Model for DiskModel {
 }
 
 impl DiskModel {
-    fn access(&mut self, request: &Request) {
+    fn access(&mut self, request: &DeviceRequest) {
         let range = on_device(request, self.device_bytes);
         let rate = self.disk.rate(range.start, self.device_bytes);
         self.now += micros(self.disk.overhead_us);

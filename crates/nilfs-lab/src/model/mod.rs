@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::trace::Request;
+use crate::trace::DeviceRequest;
 
 pub mod card;
 mod check;
@@ -22,7 +22,7 @@ mod wear;
 pub trait Model: Send {
     /// Serves a request and says how long the device is busy with it. What a device does of itself
     /// while nothing is asked of it happens between the end of the last request and `request.at`.
-    fn serve(&mut self, request: &Request) -> Duration;
+    fn serve(&mut self, request: &DeviceRequest) -> Duration;
 
     /// How long it has worked so far on what it had acknowledged before, while nothing was asked of
     /// it. Without that, a slow processor's pauses would make a device with memory for writes look
@@ -39,7 +39,7 @@ pub trait Model: Send {
 }
 
 /// Serves a request and says how long it takes, and that with what was worked on before it came.
-pub(crate) fn serve(model: &mut dyn Model, request: &Request) -> (Duration, Duration) {
+pub(crate) fn serve(model: &mut dyn Model, request: &DeviceRequest) -> (Duration, Duration) {
     let before = model.background();
     let time = model.serve(request);
     (time, time + model.background().saturating_sub(before))

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use crate::trace::Request;
+use crate::trace::DeviceRequest;
 
 /// The bytes of a request that are on a device of this size.
-pub(super) fn on_device(request: &Request, device_bytes: u64) -> Range<u64> {
+pub(super) fn on_device(request: &DeviceRequest, device_bytes: u64) -> Range<u64> {
     let end = request.offset.saturating_add(request.bytes).min(device_bytes);
     request.offset.min(end)..end
 }

@@ -14,7 +14,7 @@ use super::check::{MICROSECONDS, Nonsense, PAGE, RATE, multiple, within};
 use super::range::{Covered, cells, on_device, whole_cells};
 use super::time::{micros, times, transfer};
 use super::{Limits, Model, Wear, wear};
-use crate::trace::{Kind, Request};
+use crate::trace::{DeviceRequest, Kind};
 use buffer::Buffer;
 use channels::Channels;
 use mapping::{LEAST_SPARE, Mapping, Work};
@@ -43,13 +43,13 @@ pub struct Ssd {
     pub program_us: u32,
     /// Erasing a block.
     pub erase_us: u32,
-    /// What a request costs beside its bytes.
+    /// What a request costs besides its bytes.
     pub command_us: u32,
     /// The link to the host.
     pub link_bytes_per_second: u64,
     /// Memory for writes that are acknowledged.
     pub buffer_bytes: u64,
-    /// What a flush costs beside what has to be programmed.
+    /// What a flush costs besides what has to be programmed.
     pub flush_us: u32,
     /// Flash beyond the device's size, in percent of it.
     pub spare_percent: u8,
@@ -183,7 +183,7 @@ pub struct SsdModel {
 }
 
 impl Model for SsdModel {
-    fn serve(&mut self, request: &Request) -> Duration {
+    fn serve(&mut self, request: &DeviceRequest) -> Duration {
         self.idle_until(request.at);
         self.now = self.now.max(request.at);
         let begin = self.now;

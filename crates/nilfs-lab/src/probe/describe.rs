@@ -34,7 +34,7 @@ impl Findings {
             row(format!("read {} anywhere", size(timing.bytes)), time(timing.time));
         }
         for crossing in &self.reading.crossings {
-            let around = (crossing.before + crossing.behind) / 2;
+            let around = (crossing.before + crossing.after) / 2;
             row(
                 format!("read 1 KiB across {}, and beside", size(crossing.boundary)),
                 format!("{}, {}", time(crossing.across), time(around)),

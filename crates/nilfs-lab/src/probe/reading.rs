@@ -29,7 +29,7 @@ pub struct Reading {
     pub crossings: Vec<Crossing>,
     /// Bytes per second without what a request costs.
     pub rate: f64,
-    /// What a request costs beside its bytes.
+    /// What a request costs besides its bytes.
     pub overhead: Duration,
 }
 
@@ -44,7 +44,7 @@ pub struct Crossing {
     /// Lies across.
     pub across: Duration,
     /// Begins there.
-    pub behind: Duration,
+    pub after: Duration,
 }
 
 pub(super) fn probe(target: &mut dyn Target) -> Result<Reading> {
@@ -77,17 +77,17 @@ fn sequential(target: &mut dyn Target) -> Result<f64> {
 }
 
 fn crossing(target: &mut dyn Target, boundary: u64, random: &mut StdRng) -> Result<Crossing> {
-    let (mut before, mut across, mut behind) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut before, mut across, mut after) = (Vec::new(), Vec::new(), Vec::new());
     // Odd multiples: others are boundaries of more.
     let places = target.bytes() / boundary / 2;
     for _ in 0..TIMES {
         let at = (random.random_range(0..places) * 2 + 1) * boundary;
         before.push(target.time(Kind::Read, at - CROSSING_BYTES, CROSSING_BYTES)?);
         across.push(target.time(Kind::Read, at - CROSSING_BYTES / 2, CROSSING_BYTES)?);
-        behind.push(target.time(Kind::Read, at, CROSSING_BYTES)?);
+        after.push(target.time(Kind::Read, at, CROSSING_BYTES)?);
     }
-    let [before, across, behind] = [before, across, behind].map(median);
-    Ok(Crossing { boundary, before, across, behind })
+    let [before, across, after] = [before, across, after].map(median);
+    Ok(Crossing { boundary, before, across, after })
 }
 
 /// Powers of two from one to another, which is included.

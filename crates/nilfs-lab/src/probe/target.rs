@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 
 use super::Extent;
 use crate::model::Model;
-use crate::trace::{Kind, Request};
+use crate::trace::{DeviceRequest, Kind};
 
 /// The largest request.
 pub(super) const MAX_REQUEST_BYTES: u64 = 1 << 20;
@@ -51,7 +51,7 @@ impl Target for ModelTarget {
     }
 
     fn time(&mut self, kind: Kind, offset: u64, bytes: u64) -> Result<Duration> {
-        let time = self.model.serve(&Request { kind, offset, bytes, at: self.now });
+        let time = self.model.serve(&DeviceRequest { kind, offset, bytes, at: self.now });
         self.now += time;
         Ok(time)
     }

@@ -2,8 +2,8 @@
 
 use super::Nothing;
 use super::agreement::lead;
-use super::numbers::{clock, figure, scale, times, unit};
-use super::table::{Entry, Figure, Found, Row, Tables, Workload};
+use super::format_numbers::{clock, figure, scale, times, unit};
+use super::table::{Entry, Figure, Row, Shown, Tables, Workload};
 use super::terminal::{align_right, lined_table, plain};
 use crate::results::Results;
 
@@ -87,8 +87,8 @@ fn cell(before: Option<&Entry<'_>>, after: &Entry<'_>, change: &Change) -> Strin
 
 fn short(entry: &Entry<'_>) -> String {
     match &entry.found {
-        Found::Figure(found) => figure(found.measured.median),
-        Found::Failed(_) => "failed".to_owned(),
+        Shown::Figure(found) => figure(found.measured.median),
+        Shown::Failed(_) => "failed".to_owned(),
     }
 }
 

@@ -5,10 +5,10 @@ use std::path::{Component, Path};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::agreement::Agreement;
-use super::numbers::{bytes, clock, count, duration, figure, percent, scale, times, unit};
+use super::format_numbers::{bytes, clock, count, duration, figure, percent, scale, times, unit};
 use super::pictures::Pictures;
 use super::plot::{colour, lanes};
-use super::table::{Device, Entry, Figure, Found, Row, Standing, Tables, Workload};
+use super::table::{Device, Entry, Figure, Row, Shown, Standing, Tables, Workload};
 use super::{Background, Published, missing};
 use crate::results::{Measured, Results};
 use crate::trace::Count;
@@ -51,7 +51,7 @@ fn navigation(tables: &Tables<'_>) -> Markup {
         nav aria-label="Contents" {
             a.top href="#top" { "Flash lab" }
             ul {
-                li { a href="#summary" { "Who is first" } }
+                li { a href="#summary" { "Which is first" } }
                 li { a href="#devices" { "Devices" } }
                 li { a href="#reading" { "How to read" } }
                 li { a href="#where" { "Where it ran" } }
@@ -90,7 +90,7 @@ fn head(results: &Results) -> Markup {
 fn summary(tables: &Tables<'_>, background: &dyn Background) -> Markup {
     html! {
         section #summary {
-            h2 { "Who is first" }
+            h2 { "Which is first" }
             p.hint { "Steps of workloads in which each is the best, of those it was in." }
             div.scroll tabindex="0" {
                 table.matrix {
@@ -105,7 +105,7 @@ fn summary(tables: &Tables<'_>, background: &dyn Background) -> Markup {
                     tbody {
                         @for name in &tables.file_systems { (standings(name, tables, background)) }
                     }
-                    tfoot { (verdicts(tables)) }
+                    tfoot { (tallies(tables)) }
                 }
             }
         }
@@ -143,18 +143,18 @@ fn share(standing: Standing) -> &'static str {
     }
 }
 
-fn verdicts(tables: &Tables<'_>) -> Markup {
-    let verdicts: Vec<_> = tables.devices.iter().map(Device::verdict).collect();
+fn tallies(tables: &Tables<'_>) -> Markup {
+    let tallies: Vec<_> = tables.devices.iter().map(Device::published_tally).collect();
     html! {
-        @if verdicts.iter().any(|verdict| verdict.rows > 0) {
+        @if tallies.iter().any(|tally| tally.rows > 0) {
             tr {
                 th scope="row" { "Published figures" }
-                @for verdict in &verdicts {
+                @for tally in &tallies {
                     td {
-                        @if verdict.rows > 0 {
-                            "order agrees in " b { (verdict.in_order) } " of " (verdict.rows) br;
+                        @if tally.rows > 0 {
+                            "order agrees in " b { (tally.in_order) } " of " (tally.rows) br;
                             small {
-                                (verdict.ratios_that_agree) " of " (verdict.ratios)
+                                (tally.ratios_that_agree) " of " (tally.ratios)
                                 " ratios within 30 %"
                             }
                         }
@@ -307,8 +307,8 @@ fn glance_cell(entry: Option<&Entry<'_>>) -> Markup {
     html! {
         @match entry.map(|entry| &entry.found) {
             None => { td {} }
-            Some(Found::Failed(reason)) => { td.failed title=(reason) { "failed" } }
-            Some(Found::Figure(found)) => {
+            Some(Shown::Failed(reason)) => { td.failed title=(reason) { "failed" } }
+            Some(Shown::Figure(found)) => {
                 td class=(heat(found)) { (found.to_best.map_or_else(|| "–".to_owned(), times)) }
             }
         }
@@ -340,7 +340,7 @@ fn row_article(row: &Row<'_>, scale: f64) -> Markup {
                 }
             }
             @if let Some(agreement) = &row.agreement {
-                p.verdict.differs[!agreement.order_agrees()] { (super::verdict(agreement)) }
+                p.verdict.differs[!agreement.order_agrees()] { (super::agreement_sentence(agreement)) }
             }
             @if let Some(why) = row.why() { p { (why) } }
             @for source in row.sources() { p.source { "Published: " (source) } }
@@ -388,17 +388,17 @@ fn entry_row(entry: &Entry<'_>, row: &Row<'_>) -> Markup {
         tr {
             th scope="row" { (swatch(entry.file_system)) (entry.file_system) }
             @match &entry.found {
-                Found::Failed(reason) => {
+                Shown::Failed(reason) => {
                     td.text.failed colspan="4" { b { "failed" } " " (reason) }
                 }
-                Found::Figure(found) => { (figure_cells(found)) }
+                Shown::Figure(found) => { (figure_cells(found)) }
             }
             @if row.published() > 0 {
                 (published_cells(entry, row.agreement.as_ref()))
             }
             @match &entry.found {
-                Found::Failed(_) => { td colspan="9" {} }
-                Found::Figure(found) => { (device_cells(found.measured)) }
+                Shown::Failed(_) => { td colspan="9" {} }
+                Shown::Figure(found) => { (device_cells(found.measured)) }
             }
         }
     }

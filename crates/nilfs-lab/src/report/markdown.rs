@@ -1,8 +1,8 @@
 //! The report as Markdown: tables only.
 
 use super::agreement::Agreement;
-use super::numbers::{bytes, clock, count, duration, figure, percent, scale, times, unit};
-use super::table::{Device, Entry, Figure, Found, Row, Tables};
+use super::format_numbers::{bytes, clock, count, duration, figure, percent, scale, times, unit};
+use super::table::{Device, Entry, Figure, Row, Shown, Tables};
 use super::{Background, missing};
 use crate::results::{Measured, Results};
 
@@ -119,14 +119,14 @@ fn row_text(row: &Row<'_>) -> String {
         }
         line
     });
-    format!("{heading}{}{}", table(&header, rows), verdict(row))
+    format!("{heading}{}{}", table(&header, rows), agreement_sentence(row))
 }
 
 fn entry_line(entry: &Entry<'_>) -> Vec<String> {
     let mut line = vec![plain(entry.file_system)];
     match &entry.found {
-        Found::Failed(reason) => line.push(format!("failed: {}", plain(reason))),
-        Found::Figure(found) => {
+        Shown::Failed(reason) => line.push(format!("failed: {}", plain(reason))),
+        Shown::Figure(found) => {
             line.extend(standing_cells(found));
             line.extend(device_cells(found.measured));
         }
@@ -175,10 +175,10 @@ fn published(entry: &Entry<'_>, agreement: Option<&Agreement>) -> [String; 2] {
     ]
 }
 
-fn verdict(row: &Row<'_>) -> String {
+fn agreement_sentence(row: &Row<'_>) -> String {
     let mut text = String::new();
     if let Some(agreement) = &row.agreement {
-        text.push_str(&format!("\n{}\n", plain(&super::verdict(agreement))));
+        text.push_str(&format!("\n{}\n", plain(&super::agreement_sentence(agreement))));
     }
     if let Some(why) = row.why() {
         text.push_str(&format!("\n{}\n", plain(why)));

@@ -2,8 +2,8 @@
 //! but itself; and two sets of results side by side.
 //!
 //! `table` puts results in order, with ranks and ratios; `terminal`, `markdown` and `html` print
-//! it, `plot` draws it, `pictures` shows what reached the devices. Names and reasons come from files and from other programs: every form
-//! escapes them.
+//! it, `plot` draws it, `pictures` shows what reached the devices. Names and reasons come from
+//! files and from other programs: every form escapes them.
 
 use std::fs;
 use std::path::Path;
@@ -14,9 +14,9 @@ use crate::results::{Cell, Results};
 
 pub mod agreement;
 mod compare;
+pub(crate) mod format_numbers;
 mod html;
 mod markdown;
-pub(crate) mod numbers;
 mod pictures;
 mod plot;
 mod table;
@@ -25,7 +25,7 @@ mod terminal;
 pub use compare::compare;
 pub use terminal::terminal;
 
-/// What a report says beside the results. Names without anything to say are left alone.
+/// What a report says besides the results. A name about which there is nothing to say is left out.
 pub trait Background {
     /// What others measured in place of a cell, in its unit.
     fn published(&self, _cell: &Cell) -> Option<Published> {
@@ -83,7 +83,7 @@ fn missing(results: &Results) -> Option<String> {
 }
 
 /// What the agreement of a row amounts to, in a sentence or two.
-fn verdict(agreement: &agreement::Agreement) -> String {
+fn agreement_sentence(agreement: &agreement::Agreement) -> String {
     let order = if agreement.pairs == 0 {
         "The published figures are a tie.".to_owned()
     } else if agreement.order_agrees() {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 
-use super::numbers::{bytes, duration};
+use super::format_numbers::{bytes, duration};
 use super::table::Tables;
 use crate::draw::{PICTURE_COLUMNS, PICTURE_ROWS, Picture};
 use crate::results::{Drawn, Results};

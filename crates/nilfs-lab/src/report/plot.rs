@@ -1,10 +1,10 @@
 //! Bars of a row, one lane for each file system, as SVG in percent of its width: it fits a phone
-//! and a desk, and its text, which stands beside it in HTML, keeps its size.
+//! and a desk, and its text, which stands next to it in HTML, keeps its size.
 
 use maud::{Markup, html};
 
-use super::numbers::{count, figure, scale, unit};
-use super::table::{Entry, Figure, Found, KNOWN, Row, without_options};
+use super::format_numbers::{count, figure, scale, unit};
+use super::table::{Entry, Figure, KNOWN, Row, Shown, without_options};
 use crate::results::Unit;
 
 /// Height of a lane in pixels.
@@ -124,10 +124,10 @@ fn lane(entry: &Entry<'_>, axis: &Axis) -> Markup {
             }
         }
         @match &entry.found {
-            Found::Figure(found) => {
+            Shown::Figure(found) => {
                 span.value.first[winner] { (figure(found.measured.median)) }
             }
-            Found::Failed(_) => { span.value.failed { "failed" } }
+            Shown::Failed(_) => { span.value.failed { "failed" } }
         }
     }
 }

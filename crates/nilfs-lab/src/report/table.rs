@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::agreement::{Agreement, Point, best_first, lead};
 use super::{Background, Published};
 use crate::model::Limits;
-use crate::results::{Cell, Measured, Outcome, Results, Unit};
+use crate::results::{Cell, CellResult, Measured, Results, Unit};
 
 /// A file system is as good as the first if it is within 5 % of it.
 const AS_GOOD: f64 = 1.05;
@@ -65,12 +65,12 @@ pub(super) struct Row<'a> {
 /// A file system in a row.
 pub(super) struct Entry<'a> {
     pub file_system: &'a str,
-    pub found: Found<'a>,
+    pub found: Shown<'a>,
     pub published: Option<Published>,
 }
 
 /// What was found.
-pub(super) enum Found<'a> {
+pub(super) enum Shown<'a> {
     Figure(Figure<'a>),
     /// Nothing; why.
     Failed(&'a str),
@@ -100,7 +100,7 @@ pub(super) struct Standing {
 
 /// How rows with published figures came out.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct PublishedTally {
     pub rows: usize,
     pub in_order: usize,
     pub ratios: usize,
@@ -182,9 +182,9 @@ impl<'a> Device<'a> {
         for entry in entries {
             standing.rows += 1;
             match &entry.found {
-                Found::Failed(_) => standing.failed += 1,
-                Found::Figure(figure) if figure.rank == 1 => standing.first += 1,
-                Found::Figure(figure) => {
+                Shown::Failed(_) => standing.failed += 1,
+                Shown::Figure(figure) if figure.rank == 1 => standing.first += 1,
+                Shown::Figure(figure) => {
                     let as_good = figure.to_best.is_some_and(|ratio| ratio <= AS_GOOD);
                     standing.as_good += usize::from(as_good);
                 }
@@ -193,15 +193,15 @@ impl<'a> Device<'a> {
         standing
     }
 
-    pub fn verdict(&self) -> Verdict {
-        let mut verdict = Verdict::default();
+    pub fn published_tally(&self) -> PublishedTally {
+        let mut tally = PublishedTally::default();
         for agreement in self.rows().filter_map(|row| row.agreement.as_ref()) {
-            verdict.rows += 1;
-            verdict.in_order += usize::from(agreement.order_agrees());
-            verdict.ratios += agreement.ratios.len();
-            verdict.ratios_that_agree += agreement.ratios_that_agree();
+            tally.rows += 1;
+            tally.in_order += usize::from(agreement.order_agrees());
+            tally.ratios += agreement.ratios.len();
+            tally.ratios_that_agree += agreement.ratios_that_agree();
         }
-        verdict
+        tally
     }
 }
 
@@ -233,8 +233,8 @@ impl<'a> Row<'a> {
     /// A later cell of the same file system replaces an earlier one: it was run again.
     fn add(&mut self, cell: &'a Cell, background: &dyn Background) {
         let found = match &cell.outcome {
-            Outcome::Measured(measured) => Found::Figure(Figure::of(measured)),
-            Outcome::Failed(reason) => Found::Failed(reason),
+            CellResult::Measured(measured) => Shown::Figure(Figure::of(measured)),
+            CellResult::Failed(reason) => Shown::Failed(reason),
         };
         let published = background.published(cell);
         let entry = Entry { file_system: &cell.file_system, found, published };
@@ -252,7 +252,7 @@ impl<'a> Row<'a> {
             self.figures().map(|figure| figure.measured.median).filter(|m| m.is_finite()).collect();
         medians.sort_by(|a, b| best_first(*a, *b, more_is_better));
         for entry in &mut self.entries {
-            if let Found::Figure(figure) = &mut entry.found {
+            if let Shown::Figure(figure) = &mut entry.found {
                 figure.settle(&medians, more_is_better);
             }
         }
@@ -312,8 +312,8 @@ impl<'a> Row<'a> {
 impl<'a> Entry<'a> {
     pub fn figure(&self) -> Option<&Figure<'a>> {
         match &self.found {
-            Found::Figure(figure) => Some(figure),
-            Found::Failed(_) => None,
+            Shown::Figure(figure) => Some(figure),
+            Shown::Failed(_) => None,
         }
     }
 }

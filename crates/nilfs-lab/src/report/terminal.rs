@@ -2,8 +2,8 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-use super::numbers::{clock, duration, figure, scale, times, unit};
-use super::table::{Device, Entry, Figure, Found, Row, Tables, Workload};
+use super::format_numbers::{clock, duration, figure, scale, times, unit};
+use super::table::{Device, Entry, Figure, Row, Shown, Tables, Workload};
 use super::{Background, missing};
 use crate::results::Results;
 
@@ -109,8 +109,8 @@ fn step(row: &Row<'_>) -> String {
 
 fn cell(entry: &Entry<'_>, notes: &mut Notes) -> String {
     let mut text = match &entry.found {
-        Found::Failed(reason) => format!("failed: note {}", notes.number(reason)),
-        Found::Figure(found) => figure_lines(found),
+        Shown::Failed(reason) => format!("failed: note {}", notes.number(reason)),
+        Shown::Figure(found) => figure_lines(found),
     };
     if let Some(published) = &entry.published {
         text.push_str(&format!("\npublished {}", figure(published.figure)));

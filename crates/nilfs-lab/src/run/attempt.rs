@@ -42,7 +42,7 @@ pub(super) struct Sample {
 }
 
 /// What came out: the figures of the steps up to the first that failed.
-pub(super) struct Found {
+pub(super) struct AttemptResult {
     pub samples: Vec<Sample>,
     pub failure: Option<String>,
     pub limits: Limits,
@@ -56,7 +56,7 @@ impl Attempt<'_> {
     ///
     /// # Errors
     /// The lab itself cannot go on.
-    pub fn run(&mut self) -> Result<Found> {
+    pub fn run(&mut self) -> Result<AttemptResult> {
         let model = self.table.device.model(self.setting.device_bytes)?;
         let limits = model.limits();
         let mut sources = Vec::new();
@@ -99,7 +99,7 @@ impl Attempt<'_> {
                 samples.iter_mut().for_each(|sample| sample.trace = Some(name.clone()));
             }
         }
-        Ok(Found { samples, failure, limits, versions, picture })
+        Ok(AttemptResult { samples, failure, limits, versions, picture })
     }
 
     fn draw(&self, trace: &Trace) -> Result<Picture> {
@@ -182,9 +182,9 @@ impl Stage<'_> {
     }
 
     /// Lets a virtual machine keep as much in its page cache before it writes as a phone or laptop
-    /// of the comparisons did, in proportion to the files: at a small scale all of a file would fit,
-    /// and what was written at random would reach the device in order. The settings of this machine
-    /// are not ours to change.
+    /// of the comparisons did, in proportion to the files: at a small scale all of a file would
+    /// fit, and what was written at random would reach the device in order. The settings of this
+    /// machine are not ours to change.
     fn scale_write_back(&mut self) -> Result<()> {
         if self.attempt.place.surroundings().place != "vm" {
             return Ok(());

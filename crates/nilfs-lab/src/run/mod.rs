@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use crate::cleanup::{Undo, register};
 use crate::file_systems::FileSystem;
 use crate::place::{self, Place, Surroundings};
-use crate::results::{Cell, Clock, Drawn, Measured, Outcome, Results};
+use crate::results::{Cell, CellResult, Clock, Drawn, Measured, Results};
 use crate::workloads::{Measure, Setting};
 
 use attempt::{Attempt, Sample};
@@ -189,7 +189,7 @@ fn measure(
     Ok((cells.collect(), drawn))
 }
 
-fn cell(table: &Table, fs: &FileSystem, measure: &Measure, outcome: Outcome) -> Cell {
+fn cell(table: &Table, fs: &FileSystem, measure: &Measure, outcome: CellResult) -> Cell {
     Cell {
         device: table.device.name.clone(),
         workload: table.workload.name.to_owned(),
@@ -201,9 +201,9 @@ fn cell(table: &Table, fs: &FileSystem, measure: &Measure, outcome: Outcome) -> 
 }
 
 /// A step was measured if all runs got there.
-fn outcome(samples: &[&Sample], runs: usize, failure: Option<&str>) -> Outcome {
+fn outcome(samples: &[&Sample], runs: usize, failure: Option<&str>) -> CellResult {
     if samples.is_empty() || samples.len() < runs {
-        return Outcome::Failed(failure.unwrap_or("not measured").to_owned());
+        return CellResult::Failed(failure.unwrap_or("not measured").to_owned());
     }
     let mut sorted = samples.to_vec();
     sorted.sort_by(|a, b| a.figure.total_cmp(&b.figure));
@@ -212,7 +212,7 @@ fn outcome(samples: &[&Sample], runs: usize, failure: Option<&str>) -> Outcome {
         0 => f64::midpoint(sorted[sorted.len() / 2 - 1].figure, middle.figure),
         _ => middle.figure,
     };
-    Outcome::Measured(Measured {
+    CellResult::Measured(Measured {
         runs: samples.iter().map(|sample| sample.figure).collect(),
         median,
         magic: middle.magic,

@@ -11,8 +11,8 @@ use super::plan::{Plan, Table};
 use crate::file_systems::FileSystem;
 use crate::model::Limits;
 use crate::place::Surroundings;
-use crate::report::numbers::scale;
-use crate::results::{Cell, Clock, Drawn, FILE_NAME, Outcome, Results};
+use crate::report::format_numbers::scale;
+use crate::results::{Cell, CellResult, Clock, Drawn, FILE_NAME, Results};
 
 /// What has been found so far.
 pub(super) struct Store {
@@ -48,7 +48,7 @@ impl Store {
         };
         results.suite.clone_from(&plan.suite);
         results.surroundings = surroundings.clone();
-        results.cells.retain(|cell| matches!(cell.outcome, Outcome::Measured(_)));
+        results.cells.retain(|cell| matches!(cell.outcome, CellResult::Measured(_)));
         let mut store = Self { path, results };
         let missing = plan.jobs().filter(|(table, fs)| !store.has(plan, table, fs));
         store.results.missing = missing.map(|(table, _)| plan.figures(table)).sum();
@@ -61,10 +61,10 @@ impl Store {
         let measures = plan.measures(table, &table.setting(plan.scale));
         measures.iter().all(|measure| {
             self.cells_of(table, file_system).any(|cell| match &cell.outcome {
-                Outcome::Measured(found) => {
+                CellResult::Measured(found) => {
                     cell.step == measure.name && found.runs.len() >= plan.runs as usize
                 }
-                Outcome::Failed(_) => false,
+                CellResult::Failed(_) => false,
             })
         })
     }

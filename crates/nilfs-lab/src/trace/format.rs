@@ -24,7 +24,7 @@ use thiserror::Error;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Kind, Mark, Request, Trace};
+use super::{DeviceRequest, Kind, Mark, Trace};
 
 const MAGIC: [u8; 8] = *b"flashtrc";
 const VERSION: u32 = 1;
@@ -144,7 +144,7 @@ impl Header {
 }
 
 impl Record {
-    fn of(request: &Request) -> Self {
+    fn of(request: &DeviceRequest) -> Self {
         let kind = match request.kind {
             Kind::Read => 0,
             Kind::Write => 1,
@@ -159,9 +159,9 @@ impl Record {
         }
     }
 
-    fn request(&self) -> Request {
+    fn request(&self) -> DeviceRequest {
         let number = self.kind_and_time.get();
-        Request {
+        DeviceRequest {
             kind: KINDS[(number >> TIME_BITS) as usize],
             offset: self.offset.get(),
             bytes: self.bytes.get(),
@@ -258,7 +258,7 @@ fn checked(trace: Trace) -> Result<Trace, String> {
     let size = trace.device_bytes;
     for (number, request) in trace.requests.iter().enumerate() {
         if request.offset.checked_add(request.bytes).is_none_or(|end| end > size) {
-            let Request { offset, bytes, .. } = request;
+            let DeviceRequest { offset, bytes, .. } = request;
             return Err(format!(
                 "request {number} asks for {bytes} bytes at {offset} of a device of {size} bytes"
             ));
@@ -269,7 +269,7 @@ fn checked(trace: Trace) -> Result<Trace, String> {
     }
     match trace.marks.last() {
         Some(last) if last.before > trace.requests.len() => Err(format!(
-            "the mark {:?} stands behind {} requests, but there are {}",
+            "the mark {:?} stands after {} requests, but there are {}",
             last.name,
             last.before,
             trace.requests.len()

@@ -28,7 +28,7 @@ pub static IOZONE: Workload = Workload {
     title: "4 KiB records",
     stands_for: "the iozone tables of card and phone comparisons: a 1 GB file written and read \
                  through the page cache, in order and at random, and a 100 MB file with an fsync \
-                 behind each record",
+                 after each record",
     needs: FIO,
     sources: &[],
     history: true,

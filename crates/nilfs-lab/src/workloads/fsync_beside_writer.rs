@@ -8,12 +8,12 @@ use crate::results::Unit;
 
 const MIB: u64 = 1 << 20;
 
-/// Fsyncs of a small file beside a large sequential writer.
+/// Fsyncs of a small file while a large one is written from start to end.
 pub static FSYNC_BESIDE_WRITER: Workload = Workload {
     name: "fsync-beside-writer",
-    title: "Fsync beside a writer",
+    title: "Fsync while another file is written",
     stands_for: "saving in an editor while a film is copied: a page of a small file is written and \
-                 fsynced every 20 ms until 1 GiB beside it is durable; how long the half, 99 of 100 \
+                 fsynced every 20 ms until another file of 1 GiB is durable; how long the half, 99 of 100 \
                  and the slowest of these fsyncs take, and what is left for the film",
     needs: FIO,
     sources: &[],

@@ -29,7 +29,7 @@ impl Offline {
         let cleaner = CleanerOptions { enabled: false, ..loaded.cleaner };
         let context = || device.display().to_string();
         match purpose {
-            Purpose::Look => {
+            Purpose::Inspect => {
                 let opened = Arc::new(device::open(device, Access::Inspect)?);
                 let options = ReadOnlyOptions { cleaner, ..ReadOnlyOptions::default() };
                 let volume = ReadOnlyVolume::mount(opened, options).with_context(context)?;

@@ -20,8 +20,8 @@ use crate::exit::{Failure, Status};
 /// What is to be done with a volume that is not mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Look, without a lock and without writing.
-    Look,
+    /// Inspect it, without a lock and without writing.
+    Inspect,
     /// Change it.
     Change,
 }
@@ -115,7 +115,7 @@ pub fn on<T>(
     result.with_context(|| path.display().to_string())
 }
 
-/// Where a device or image is mounted, by whomever: of several mounts, the one that can be written.
+/// Where a device or image is mounted, by any user: of several mounts, the one that can be written.
 ///
 /// # Errors
 /// It cannot be looked at.
@@ -196,8 +196,8 @@ impl Place {
     }
 }
 
-/// Whether what a mount calls its source can be believed: it was mounted by the superuser, by who
-/// asks, or by the owner of the source. Others might name what they like.
+/// Whether what a mount calls its source can be believed: it was mounted by the superuser, by the
+/// user who asks, or by the owner of the source. Others might name what they like.
 pub fn is_believable(mounted: &Mounted) -> bool {
     let Some(owner) = mounted.owner() else { return true };
     owner == 0

@@ -16,7 +16,7 @@ use nilfs_ondisk::inode::FileType;
 use rustix::fs::{AtFlags, CWD, Mode, Timespec, Timestamps};
 
 use crate::exit::{Failure, Status, sentence};
-use crate::image::{self, Entry, Found, ImageArgs, LastLink, Walk, find};
+use crate::image::{self, Entry, ImageArgs, LastLink, Walk, WalkEntry, find};
 use crate::interrupt::Interrupt;
 use crate::output::{counted, printable};
 use crate::progress::Progress;
@@ -26,9 +26,9 @@ const COPY_BYTES: usize = 1 << 20;
 
 /// Copy files out of a volume
 ///
-/// Holes stay holes. A file that cannot be copied is named, and the others are copied all the same. A
-/// copy gets its name when it is complete, and replaces the file that had it before: an interrupted
-/// copy leaves no part of a file.
+/// Holes stay holes. A file that cannot be copied is named, and the others are copied all the same.
+/// A copy gets its name when it is complete, and replaces the file that had it before: an
+/// interrupted copy leaves no part of a file.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "nilfs cp [OPTIONS] <DEVICE> <PATH>... <DESTINATION>\n       \
                       nilfs cp [OPTIONS] <PATH>... <DESTINATION>")]
@@ -105,7 +105,7 @@ impl Copier {
             return;
         }
         let mut walk = Walk::new(top, true);
-        while let Some(Found { path, entry }) = walk.next() {
+        while let Some(WalkEntry { path, entry }) = walk.next() {
             if !self.try_copy(entry, &to.join(OsStr::from_bytes(&path))) {
                 walk.pass_by();
             }
@@ -182,7 +182,8 @@ impl Copier {
         let mode = u32::from(entry.attr.mode & 0o777);
         let create =
             |path: &Path| File::options().write(true).create_new(true).mode(mode).open(path);
-        // Unlike `tempfile_in`, this leaves the name out of errors, since it means nothing to the user.
+        // Unlike `tempfile_in`, this leaves the name out of errors, since it means nothing to the
+        // user.
         let copy = tempfile::Builder::new().prefix(".nilfs-cp-").make_in(directory, create)?;
         self.copy_content(entry, copy.as_file())?;
         if self.preserve {

@@ -68,7 +68,7 @@ struct Exclusive {
 pub fn run(args: Args) -> anyhow::Result<()> {
     let usage = {
         let _spinner = progress::spinner("looking for what is in use");
-        on(&args.path, Purpose::Look, |volume| Ok(volume.usage()?))?
+        on(&args.path, Purpose::Inspect, |volume| Ok(volume.usage()?))?
     };
     let record = record(&usage);
     match args.json {

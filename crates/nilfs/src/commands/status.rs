@@ -23,7 +23,7 @@ Examples:
   nilfs status --watch /mnt    until q is pressed, with graphs
   nilfs status --json /mnt | jq .cleaner.segments_freed")]
 pub struct Args {
-    /// Look again each second, and draw what happens
+    /// Ask again each second, and draw what happens
     #[arg(short, long, conflicts_with = "json")]
     watch: bool,
     /// Print JSON
@@ -101,11 +101,11 @@ struct CleanerRecord {
 /// Prints it, or draws it until somebody has seen enough.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let client = Target::find(&args.path)?.client()?;
-    let look = || client.status().with_context(|| args.path.display().to_string());
+    let take = || client.status().with_context(|| args.path.display().to_string());
     if args.watch {
-        return watch::watch(&args.path, look);
+        return watch::watch(&args.path, take);
     }
-    let status = look()?;
+    let status = take()?;
     match args.json {
         true => output::json(&record(&status)),
         false => print(&status),

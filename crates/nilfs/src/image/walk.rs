@@ -1,5 +1,5 @@
-//! Finding files of a volume by path, and going through directories. Where the files come from is no
-//! matter here.
+//! Finding files of a volume by path, and going through directories. Where the files come from is
+//! no matter here.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -110,7 +110,7 @@ fn components(path: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// A file below a directory, with its path from there.
-pub struct Found {
+pub struct WalkEntry {
     /// Names with slashes between them; empty for the directory itself.
     pub path: Vec<u8>,
     /// The file, or why it or what is in it cannot be read.
@@ -163,14 +163,14 @@ impl Walk {
 }
 
 impl Iterator for Walk {
-    type Item = Found;
+    type Item = WalkEntry;
 
-    fn next(&mut self) -> Option<Found> {
+    fn next(&mut self) -> Option<WalkEntry> {
         if let Some((path, directory)) = self.next.take()
             && let Err(error) = self.enter(path.clone(), directory)
         {
             let entry = Err(error);
-            return Some(Found { path, entry });
+            return Some(WalkEntry { path, entry });
         }
         let (level, name) = loop {
             let level = self.levels.last_mut()?;
@@ -191,6 +191,6 @@ impl Iterator for Walk {
         {
             self.next = Some((path.clone(), Rc::clone(entry)));
         }
-        Some(Found { path, entry })
+        Some(WalkEntry { path, entry })
     }
 }

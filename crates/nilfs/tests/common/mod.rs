@@ -33,13 +33,13 @@ pub const TIME: i64 = 1_700_000_000;
 
 /// How the command ended.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct CommandOutput {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Outcome {
+impl CommandOutput {
     /// How a process ended.
     pub fn of(output: &Output) -> Self {
         Self {
@@ -68,14 +68,14 @@ impl Outcome {
 }
 
 /// Runs `nilfs` with arguments, nobody to ask, and times in UTC.
-pub fn nilfs<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Outcome {
+pub fn nilfs<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> CommandOutput {
     let output = Command::new(env!("CARGO_BIN_EXE_nilfs"))
         .args(arguments)
         .env("TZ", "UTC")
         .stdin(Stdio::null())
         .output()
         .expect("nilfs can be run");
-    Outcome::of(&output)
+    CommandOutput::of(&output)
 }
 
 /// A small volume in a directory of its own, which goes away with it.
@@ -88,14 +88,14 @@ pub struct Volume {
 
 impl Volume {
     /// Runs a subcommand on it; `IMAGE` among the words stands for the image.
-    pub fn nilfs(&self, line: &str) -> Outcome {
+    pub fn nilfs(&self, line: &str) -> CommandOutput {
         nilfs(line.split(' ').map(|word| match word {
             "IMAGE" => self.image.as_os_str(),
             word => OsStr::new(word),
         }))
     }
 
-    /// A path beside the image.
+    /// A path next to the image.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }

@@ -5,10 +5,10 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use super::Outcome;
+use super::CommandOutput;
 
 /// Runs a drop-in with arguments, nobody to ask, and times in UTC.
-pub fn tool<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Outcome {
+pub fn tool<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> CommandOutput {
     tool_with_input(name, arguments, "")
 }
 
@@ -17,7 +17,7 @@ pub fn tool_with_input<S: AsRef<OsStr>>(
     name: &str,
     arguments: impl IntoIterator<Item = S>,
     input: &str,
-) -> Outcome {
+) -> CommandOutput {
     let mut child = Command::new(env!("CARGO_BIN_EXE_nilfs"))
         .arg0(name)
         .args(arguments)
@@ -29,5 +29,5 @@ pub fn tool_with_input<S: AsRef<OsStr>>(
         .unwrap();
     // It may end without having asked.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    Outcome::of(&child.wait_with_output().unwrap())
+    CommandOutput::of(&child.wait_with_output().unwrap())
 }

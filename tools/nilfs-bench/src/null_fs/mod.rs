@@ -6,8 +6,8 @@
 //! written is gone, data that is read is zero. What it reaches is what the transport leaves to
 //! any file system behind it.
 
+mod nodes;
 mod requests;
-mod table;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

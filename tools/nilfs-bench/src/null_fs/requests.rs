@@ -1,4 +1,4 @@
-//! FUSE requests answered from the table.
+//! FUSE requests, answered from the nodes in memory.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -15,7 +15,7 @@ use fuser::{
 use parking_lot::Mutex;
 
 use super::MAX_REQUEST_BYTES;
-use super::table::{NewNode, Node, Table};
+use super::nodes::{NewNode, Node, Nodes};
 
 /// Nobody but the kernel changes anything, so what it knows stays true.
 const TTL: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -34,7 +34,7 @@ const WANTED: &[InitFlags] = &[
 
 /// The file system.
 pub struct NullFs {
-    table: Mutex<Table>,
+    nodes: Mutex<Nodes>,
     zeros: Vec<u8>,
     writeback_cache: bool,
 }
@@ -43,27 +43,27 @@ impl NullFs {
     /// An empty one.
     pub fn new(writeback_cache: bool) -> Self {
         let zeros = vec![0; MAX_REQUEST_BYTES as usize];
-        Self { table: Mutex::new(Table::new()), zeros, writeback_cache }
+        Self { nodes: Mutex::new(Nodes::new()), zeros, writeback_cache }
     }
 
     /// Attributes of a node. The lock is free again when the caller replies.
     fn attr(&self, ino: INodeNo) -> Result<FileAttr, Errno> {
-        self.table.lock().node(ino).map(|node| node.attr)
+        self.nodes.lock().node(ino).map(|node| node.attr)
     }
 
     fn change(&self, ino: INodeNo, change: impl FnOnce(&mut Node)) -> Result<FileAttr, Errno> {
-        let mut table = self.table.lock();
-        let node = table.node_mut(ino)?;
+        let mut nodes = self.nodes.lock();
+        let node = nodes.node_mut(ino)?;
         change(node);
         Ok(node.attr)
     }
 
     fn create_node(&self, parent: INodeNo, name: &OsStr, new: NewNode) -> Result<FileAttr, Errno> {
-        self.table.lock().create(parent, name, new).map(|node| node.attr)
+        self.nodes.lock().create(parent, name, new).map(|node| node.attr)
     }
 
     fn remove(&self, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self.table.lock().remove(parent, name);
+        let removed = self.nodes.lock().remove(parent, name);
         match removed {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(error),
@@ -109,9 +109,9 @@ impl Filesystem for NullFs {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self.table.lock().lookup(parent, name).map(|node| node.attr);
+        let found = self.nodes.lock().lookup(parent, name).map(|node| node.attr);
         // An entry without a node lets the kernel remember that the name does not exist.
-        answer_entry(reply, Ok(found.unwrap_or_else(|_| Table::absent())));
+        answer_entry(reply, Ok(found.unwrap_or_else(|_| Nodes::absent())));
     }
 
     fn getattr(
@@ -164,7 +164,7 @@ impl Filesystem for NullFs {
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.table.lock().node(ino) {
+        match self.nodes.lock().node(ino) {
             Ok(node) => reply.data(node.target.as_bytes()),
             Err(error) => reply.error(error),
         }
@@ -319,8 +319,8 @@ impl Filesystem for NullFs {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let table = self.table.lock();
-        match table.list(ino, offset) {
+        let nodes = self.nodes.lock();
+        match nodes.list(ino, offset) {
             Ok(mut names) => {
                 names.find(|(cookie, name, node)| {
                     reply.add(node.attr.ino, *cookie, node.attr.kind, name)
@@ -339,8 +339,8 @@ impl Filesystem for NullFs {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let table = self.table.lock();
-        match table.list(ino, offset) {
+        let nodes = self.nodes.lock();
+        match nodes.list(ino, offset) {
             Ok(mut names) => {
                 names.find(|(cookie, name, node)| {
                     reply.add(node.attr.ino, *cookie, name, &TTL, &node.attr, GENERATION)

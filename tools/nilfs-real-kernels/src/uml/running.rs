@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
 use crate::error::{Error, Result, read_text};
-use crate::{KernelLog, Verdict};
+use crate::{KernelLog, ScriptResult};
 
 /// How often a condition for killing the guest is looked at.
 const GLANCE: Duration = Duration::from_millis(2);
@@ -21,8 +21,8 @@ const GLANCE: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub struct RunningUml {
     child: Child,
-    /// Returns the console's text when no process of the guest holds the console open any more: only
-    /// then has the last of them stopped writing to the image.
+    /// Returns the console's text when no process of the guest holds the console open any more:
+    /// only then has the last of them stopped writing to the image.
     console: Receiver<String>,
     directory: TempDir,
     deadline: Instant,
@@ -53,10 +53,10 @@ impl RunningUml {
     }
 
     /// Waits until the script has ended.
-    pub fn wait(mut self) -> Result<Verdict> {
+    pub fn wait(mut self) -> Result<ScriptResult> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         match self.console.recv_timeout(left) {
-            Ok(console) => self.verdict(console),
+            Ok(console) => self.result(console),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 let reason = format!("killed after {} s", self.timeout.as_secs());
                 Err(Error::Unfinished { reason, console: self.end() })
@@ -74,7 +74,7 @@ impl RunningUml {
                 return Err(Error::Unfinished { reason, console: self.end() });
             }
             if let Ok(console) = self.console.recv_timeout(GLANCE) {
-                self.verdict(console)?.succeeded()?;
+                self.result(console)?.succeeded()?;
                 let reason = "its script ended before the moment to kill it".to_owned();
                 return Err(Error::Unfinished { reason, console: String::new() });
             }
@@ -103,7 +103,7 @@ impl RunningUml {
         let _ = self.child.wait();
     }
 
-    fn verdict(&mut self, console: String) -> Result<Verdict> {
+    fn result(&mut self, console: String) -> Result<ScriptResult> {
         let _ = self.child.wait();
         let directory = self.directory.path();
         let Some(status) = fs::read_to_string(directory.join("status"))
@@ -112,7 +112,7 @@ impl RunningUml {
         else {
             return Err(Error::Unfinished { reason: "it stopped by itself".to_owned(), console });
         };
-        Ok(Verdict {
+        Ok(ScriptResult {
             status,
             stdout: read_text(&directory.join("stdout"))?,
             stderr: read_text(&directory.join("stderr"))?,

@@ -7,7 +7,7 @@ use nilfs_engine::{Files, Ino, ReadOnlyOptions, ReadOnlyVolume};
 use nilfs_ondisk::Cno;
 
 use super::guarded;
-use super::look::Look;
+use super::tree_reader::TreeReader;
 use crate::clock::ThreadClock;
 use crate::name::Name;
 use crate::outcome::Facts;
@@ -60,6 +60,6 @@ impl ReadOnlySubject {
     /// # Errors
     /// What the engine said, or where it contradicts itself, in words.
     pub fn tree(&self) -> Result<Tree, String> {
-        Look { files: &*self.volume, root: self.root, settled: self.settled }.tree()
+        TreeReader { files: &*self.volume, root: self.root, settled: self.settled }.tree()
     }
 }

@@ -88,7 +88,11 @@ fn cleaning_while_nobody_does_anything() {
             world.step(&Op::Checkpoint)?;
             world.step(&Op::SetSnapshot { nth: 0, snapshot: true })?;
             world
-                .live(seed + (round << 32), Profile { chores: 0, ..Profile::CHORES }, 120)
+                .live(
+                    seed + (round << 32),
+                    Profile { administration: 0, ..Profile::ADMINISTRATION },
+                    120,
+                )
                 .map_err(|failure| failure.to_string())?;
         }
         let began = world.history().events.len();

@@ -35,8 +35,8 @@ fn full_dat(geometry: &Geometry) -> u64 {
 /// An account where `unused` blocks are not needed, of which `free` are clean.
 fn account(geometry: &Geometry, unused: u64, free: u64) -> Account {
     let needed = total(geometry) - unused;
-    let room = Room::new(geometry, free, Some(needed), full_dat(geometry));
-    Account { room, ..Account::default() }
+    let device = DeviceSpace::new(geometry, free, Some(needed), full_dat(geometry));
+    Account { device, ..Account::default() }
 }
 
 /// An operation on one page of a file.
@@ -140,7 +140,7 @@ fn a_change_counts_until_the_room_is_what_its_commit_has_left() {
     assert!(dirty > idle && space.is_dirty());
     space.freeze();
     assert!(needed() == dirty && !space.is_dirty());
-    space.0.lock().take_over(Room::new(&geometry, 1990, None, full_dat(&geometry)));
+    space.0.lock().take_over(DeviceSpace::new(&geometry, 1990, None, full_dat(&geometry)));
     assert_eq!((needed(), space.free_blocks()), (idle, 1990));
 }
 
@@ -154,7 +154,7 @@ fn the_cleaner_is_never_asked_for_more_than_half_of_what_it_could_gain() {
         *space.0.lock() = account(&geometry, unused, layers.changing);
         let overwrite = cost(Effect::Changes);
         let lacks = space.0.lock().needed(Some(overwrite));
-        let beside = space.missing(Some(overwrite)) - lacks;
-        assert!(beside <= (unused - layers.changing) / 2, "{beside} of {unused}");
+        let more = space.missing(Some(overwrite)) - lacks;
+        assert!(more <= (unused - layers.changing) / 2, "{more} of {unused}");
     }
 }

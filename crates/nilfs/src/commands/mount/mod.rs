@@ -1,13 +1,13 @@
 //! `nilfs mount` and `nilfs umount`.
 //!
-//! A mount is a process that answers the kernel's requests until it is unmounted. `start` brings
-//! it to life, `open` gets hold of the device, `serve` is its life, or `read_only` that of one that
-//! cannot be written; `attend` is what both have in common. `remount` changes a mount,
-//! `umount` waits for its end; `options` knows the words after `-o`, and `log` says where messages go
-//! once nobody looks at the terminal.
+//! A mount is a process that answers the kernel's requests until it is unmounted. `start` brings it
+//! to life, `open` gets hold of the device, `serve` is its life, or `read_only` that of one that
+//! cannot be written; `attend` is what both have in common. `remount` changes a mount, `umount`
+//! waits for its end; `options` knows the words after `-o`, and `log` says where messages go once
+//! nobody looks at the terminal.
 
 mod attend;
-mod log;
+mod logging;
 mod open;
 pub mod options;
 mod read_only;

@@ -16,7 +16,7 @@ use nilfs_engine::ReadOnlyVolume;
 use rustix::fs::{Mode, OFlags};
 
 use super::attend::Hangup;
-use super::log;
+use super::logging;
 use super::open::open;
 use super::options::{self, Options};
 use super::read_only;
@@ -31,7 +31,7 @@ use crate::output::say;
 const EXAMPLES: &str = "\
 Examples:
   nilfs mount disk.img mnt
-  nilfs mount -o ro,cp=17 disk.img old    checkpoint 17, also beside a mount of the present
+  nilfs mount -o ro,cp=17 disk.img old    checkpoint 17, also next to a mount of the present
   nilfs mount -o pp=10m /dev/sdb1 /mnt    keep what is deleted for ten minutes
   nilfs mount -o remount,ro /mnt";
 
@@ -85,7 +85,7 @@ pub fn mount(mut args: MountArgs) -> anyhow::Result<()> {
     }
     // Started as /proc/self/exe, the process would be called "exe".
     let _ = rustix::thread::set_name(c"nilfs");
-    log::start(args.log.as_deref(), args.foreground)?;
+    logging::start(args.log.as_deref(), args.foreground)?;
     for warning in options.read_config()? {
         tracing::warn!("{warning}");
         if args.background {

@@ -18,17 +18,17 @@ use super::rates;
 use crate::exit::Failure;
 use crate::output;
 
-/// Between two looks.
+/// Between two samples.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Looks that are remembered: as many as fit on a wide screen.
+/// Samples that are remembered: as many as fit on a wide screen.
 const REMEMBERED: usize = 512;
 
-/// Looks over which is judged how fast the volume fills.
+/// Samples from which it is told how fast the volume fills.
 const MINUTE: usize = 60;
 
-/// One look, and what has happened since the one before.
-struct Look {
+/// One status, and what has happened since the one before.
+struct Sample {
     at: Instant,
     status: Status,
     user: u64,
@@ -36,19 +36,19 @@ struct Look {
     moved: u64,
 }
 
-/// The looks so far, the newest first.
+/// The samples so far, the newest first.
 struct History {
-    looks: VecDeque<Look>,
+    samples: VecDeque<Sample>,
 }
 
 /// Draws until somebody presses q, or the volume cannot be asked any more.
-pub fn watch(path: &Path, look: impl Fn() -> anyhow::Result<Status>) -> anyhow::Result<()> {
+pub fn watch(path: &Path, take: impl Fn() -> anyhow::Result<Status>) -> anyhow::Result<()> {
     if !io::stdout().is_terminal() {
         let message = "--watch needs a terminal; --json is for programs";
         return Err(Failure::new(crate::exit::Status::Usage, message).into());
     }
-    let mut history = History { looks: VecDeque::new() };
-    history.add(Instant::now(), look()?);
+    let mut history = History { samples: VecDeque::new() };
+    history.add(Instant::now(), take()?);
     let title = path.display().to_string();
     let mut terminal = ratatui::try_init()?;
     let mut go_on = || {
@@ -56,7 +56,7 @@ pub fn watch(path: &Path, look: impl Fn() -> anyhow::Result<Status>) -> anyhow::
         if is_ended(INTERVAL)? {
             return Ok(false);
         }
-        history.add(Instant::now(), look()?);
+        history.add(Instant::now(), take()?);
         anyhow::Ok(true)
     };
     let result = loop {
@@ -90,7 +90,7 @@ fn is_ended(time: Duration) -> io::Result<bool> {
 impl History {
     fn add(&mut self, at: Instant, status: Status) {
         let speed = |count| {
-            self.looks.front().map_or(0, |last| {
+            self.samples.front().map_or(0, |last| {
                 let seconds = at.duration_since(last.at).as_secs_f64();
                 rates::speed(&last.status, &status, seconds, count)
             })
@@ -98,15 +98,15 @@ impl History {
         let user = speed(|status| status.user_blocks_written);
         let logs = speed(|status| status.blocks_written);
         let moved = speed(|status| status.cleaner.blocks_moved);
-        self.looks.truncate(REMEMBERED - 1);
-        self.looks.push_front(Look { at, status, user, logs, moved });
+        self.samples.truncate(REMEMBERED - 1);
+        self.samples.push_front(Sample { at, status, user, logs, moved });
     }
 }
 
 fn draw(frame: &mut Frame<'_>, title: &str, history: &History) {
-    let Some(now) = history.looks.front() else { return };
-    let earlier = history.looks.get(MINUTE).or(history.looks.back());
-    let full = rates::until_full(earlier.map(|look| &look.status), &now.status);
+    let Some(now) = history.samples.front() else { return };
+    let earlier = history.samples.get(MINUTE).or(history.samples.back());
+    let full = rates::until_full(earlier.map(|sample| &sample.status), &now.status);
     let lines = numbers(&now.status, full);
     let heights = [
         Constraint::Length(1),
@@ -171,10 +171,10 @@ fn graph(
     what: &str,
     colour: Color,
     history: &History,
-    speed: fn(&Look) -> u64,
+    speed: fn(&Sample) -> u64,
 ) {
     let width = usize::from(area.width.saturating_sub(2));
-    let mut shown: Vec<u64> = history.looks.iter().take(width).map(speed).collect();
+    let mut shown: Vec<u64> = history.samples.iter().take(width).map(speed).collect();
     let last = shown.first().copied().unwrap_or(0);
     let most = shown.iter().copied().max().unwrap_or(0);
     shown.reverse();
@@ -197,7 +197,7 @@ mod tests {
 
     /// What is on a screen of this size after a second in which 10 MiB were written.
     fn screen(width: u16, height: u16, later: Status) -> String {
-        let mut history = History { looks: VecDeque::new() };
+        let mut history = History { samples: VecDeque::new() };
         let begin = Instant::now();
         history.add(begin, status());
         history.add(begin + Duration::from_secs(1), later);

@@ -1,4 +1,4 @@
-//! Takes a picture of the engine's whole tree, and holds it against itself on the way: what a
+//! Reads the engine's whole tree, and compares it with itself on the way: what a
 //! directory lists against what lookup finds, holes against what is read, and the counts of
 //! blocks against the data that are there.
 
@@ -32,28 +32,28 @@ pub(super) struct Listed {
 
 type Names = Vec<(Vec<u8>, u64, Facts, Content)>;
 
-/// Files as they are seen from a directory.
-pub(super) struct Look<'a> {
+/// The tree below a directory.
+pub(super) struct TreeReader<'a> {
     pub(super) files: &'a dyn Files,
     pub(super) root: Ino,
     /// Nothing has been changed since the mount.
     pub(super) settled: bool,
 }
 
-impl Look<'_> {
+impl TreeReader<'_> {
     /// The whole tree.
     pub(super) fn tree(&self) -> Result<Tree, String> {
         let root = guarded(|| self.files.attr(self.root)).map_err(|error| format!("/: {error}"))?;
         let mut names: Names = vec![(Vec::new(), root.ino.0, Facts::from(&root), Content::None)];
         let mut ahead = vec![(Vec::new(), root)];
         while let Some((path, attr)) = ahead.pop() {
-            self.look_into(&path, &attr, &mut names, &mut ahead)
+            self.read_directory(&path, &attr, &mut names, &mut ahead)
                 .map_err(|what| format!("{}: {what}", shown(&path)))?;
         }
         Ok(Tree::new(names))
     }
 
-    fn look_into(
+    fn read_directory(
         &self,
         path: &[u8],
         directory: &Attr,
@@ -187,7 +187,7 @@ impl Look<'_> {
             return Err(format!("read {got} bytes at {start}, expected {expected}"));
         }
         if let Some(at) = bytes[got..].iter().position(|byte| *byte != 0) {
-            return Err(format!("byte {at} behind what was read at {start} is not zero"));
+            return Err(format!("byte {at} after what was read at {start} is not zero"));
         }
         Ok(bytes)
     }

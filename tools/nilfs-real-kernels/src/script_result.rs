@@ -7,7 +7,7 @@ use crate::kernel_log::KernelLog;
 
 /// How a script ended in the guest, and what the guest said.
 #[derive(Debug, Clone)]
-pub struct Verdict {
+pub struct ScriptResult {
     /// The script's exit status.
     pub status: i32,
     /// What the script wrote to its standard output.
@@ -18,7 +18,7 @@ pub struct Verdict {
     pub kernel_log: KernelLog,
 }
 
-impl Verdict {
+impl ScriptResult {
     /// Passes a script on that ended with status 0.
     pub fn succeeded(self) -> Result<Self> {
         if self.status == 0 { Ok(self) } else { Err(Error::ScriptFailed(Box::new(self))) }
@@ -26,16 +26,16 @@ impl Verdict {
 
     /// Passes a script on that ended with status 0 without a word of complaint from the kernel.
     pub fn without_complaint(self) -> Result<Self> {
-        let verdict = self.succeeded()?;
-        none(verdict.kernel_log.complaints())?;
-        Ok(verdict)
+        let result = self.succeeded()?;
+        none(result.kernel_log.complaints())?;
+        Ok(result)
     }
 
-    /// As [`Verdict::without_complaint`], but the volume may have needed recovery.
+    /// As [`ScriptResult::without_complaint`], but the volume may have needed recovery.
     pub fn without_complaint_besides_recovery(self) -> Result<Self> {
-        let verdict = self.succeeded()?;
-        none(verdict.kernel_log.complaints_besides_recovery())?;
-        Ok(verdict)
+        let result = self.succeeded()?;
+        none(result.kernel_log.complaints_besides_recovery())?;
+        Ok(result)
     }
 
     /// The lines of the kernel's log that nobody wants to see about a volume in good order.
@@ -48,7 +48,7 @@ fn none(complaints: Vec<String>) -> Result<()> {
     if complaints.is_empty() { Ok(()) } else { Err(Error::Complaints(complaints)) }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for ScriptResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "exit status {}", self.status)?;
         writeln!(f, "--- standard output\n{}", self.stdout.trim_end())?;

@@ -174,7 +174,8 @@ fn what_a_snapshot_keeps_is_neither_available_nor_given_up() {
     assert!(in_the_past(&device, snapshot, "kept") == before);
 }
 
-/// Checkpoints of a file that is rewritten again and again, until there is no room for another version.
+/// Checkpoints of a file that is rewritten again and again, until there is no room for another
+/// version.
 fn versions(fs: &Filesystem, count: u64) -> Vec<Cno> {
     let root = fs.root().unwrap().inode;
     let mut made = Vec::new();
@@ -306,10 +307,10 @@ fn what_makes_nothing_longer_works_on_a_full_volume() {
     }
 }
 
-/// Single blocks all over a file that fills the volume were refused after some hundreds. What is dead
-/// then lies here and there, much of it in a past that is protected, and giving a little of that up
-/// gained less than the commit after it took. Where nothing was left of the past, all that was not
-/// clean were summaries.
+/// Single blocks all over a file that fills the volume were refused after some hundreds. What is
+/// dead then lies here and there, much of it in a past that is protected, and giving a little of
+/// that up gained less than the commit after it took. Where nothing was left of the past, all that
+/// was not clean were summaries.
 #[test]
 fn scattered_overwrites_of_a_full_volume_go_on_for_ever() {
     for shape in SHAPES {
@@ -356,7 +357,8 @@ fn as_much_is_written_as_there_is_room_for() {
     assert!(content(&fs, &file) == data[..written]);
 }
 
-/// Keeping the past must not make the cleaner move full segments for the little that is dead in each.
+/// Keeping the past must not make the cleaner move full segments for the little that is dead in
+/// each.
 #[test]
 fn keeping_the_past_does_not_make_cleaning_dear() {
     let moved = |protection| {

@@ -50,18 +50,18 @@ impl NewNode {
 }
 
 /// All nodes.
-pub struct Table {
+pub struct Nodes {
     nodes: HashMap<INodeNo, Node>,
     last_ino: u64,
 }
 
-impl Table {
+impl Nodes {
     /// Only the root directory.
     pub fn new() -> Self {
-        let mut table = Self { nodes: HashMap::new(), last_ino: INodeNo::ROOT.0 };
+        let mut nodes = Self { nodes: HashMap::new(), last_ino: INodeNo::ROOT.0 };
         let root = Node::new(INodeNo::ROOT, NewNode::dir());
-        table.nodes.insert(INodeNo::ROOT, root);
-        table
+        nodes.nodes.insert(INodeNo::ROOT, root);
+        nodes
     }
 
     /// Attributes that stand for "there is no such node".
@@ -172,28 +172,28 @@ mod tests {
 
     #[test]
     fn a_name_exists_from_create_to_remove() {
-        let mut table = Table::new();
+        let mut nodes = Nodes::new();
         let name = OsStr::new("name");
-        assert!(table.lookup(INodeNo::ROOT, name).is_err());
-        let ino = table.create(INodeNo::ROOT, name, file()).unwrap().attr.ino;
-        assert_eq!(table.lookup(INodeNo::ROOT, name).unwrap().attr.ino, ino);
-        assert!(table.create(INodeNo::ROOT, name, file()).is_err());
-        table.remove(INodeNo::ROOT, name).unwrap();
-        assert!(table.lookup(INodeNo::ROOT, name).is_err());
-        assert!(table.node(ino).is_err());
+        assert!(nodes.lookup(INodeNo::ROOT, name).is_err());
+        let ino = nodes.create(INodeNo::ROOT, name, file()).unwrap().attr.ino;
+        assert_eq!(nodes.lookup(INodeNo::ROOT, name).unwrap().attr.ino, ino);
+        assert!(nodes.create(INodeNo::ROOT, name, file()).is_err());
+        nodes.remove(INodeNo::ROOT, name).unwrap();
+        assert!(nodes.lookup(INodeNo::ROOT, name).is_err());
+        assert!(nodes.node(ino).is_err());
     }
 
     #[test]
     fn a_listing_neither_skips_nor_repeats_while_names_come_and_go() {
-        let mut table = Table::new();
+        let mut nodes = Nodes::new();
         for name in ["a", "b", "c", "d"] {
-            table.create(INodeNo::ROOT, OsStr::new(name), file()).unwrap();
+            nodes.create(INodeNo::ROOT, OsStr::new(name), file()).unwrap();
         }
-        let (cookie, _, _) = table.list(INodeNo::ROOT, 0).unwrap().nth(1).unwrap();
-        table.remove(INodeNo::ROOT, OsStr::new("a")).unwrap();
-        table.remove(INodeNo::ROOT, OsStr::new("b")).unwrap();
+        let (cookie, _, _) = nodes.list(INodeNo::ROOT, 0).unwrap().nth(1).unwrap();
+        nodes.remove(INodeNo::ROOT, OsStr::new("a")).unwrap();
+        nodes.remove(INodeNo::ROOT, OsStr::new("b")).unwrap();
         let rest: Vec<_> =
-            table.list(INodeNo::ROOT, cookie).unwrap().map(|(_, name, _)| name).collect();
+            nodes.list(INodeNo::ROOT, cookie).unwrap().map(|(_, name, _)| name).collect();
         assert_eq!(rest, ["c", "d"]);
     }
 }
