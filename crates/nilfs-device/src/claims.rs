@@ -2,7 +2,7 @@
 //!
 //! * A writer locks the bytes of the device, exclusively.
 //! * A reader holds a shared lock on one byte far beyond the device's end, where nothing is ever
-//!   stored. A writer who must not be looked at for a moment locks that byte.
+//!   stored. A writer locks that byte while nobody may look at the device.
 //! * A process that is about to let go of the device, and only writes what is left, locks the byte
 //!   after that one. Others can wait for it.
 //!
@@ -59,7 +59,7 @@ pub(crate) enum Marked {
 /// [`io::ErrorKind::WouldBlock`] if there is another writer, or any system error.
 pub(crate) fn write(device: &File) -> io::Result<Marked> {
     let marked = lock_any(device)?;
-    // Two who come at the same time may have locked different bytes: both give way.
+    // Two writers that come at the same time may have locked different bytes: both give way.
     if is_written(device)? {
         stop_writing(device);
         return Err(io::ErrorKind::WouldBlock.into());

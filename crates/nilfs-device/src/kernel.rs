@@ -59,8 +59,8 @@ pub(crate) fn loop_status(device: &File) -> io::Result<LoopStatus> {
 /// Whether any process has the file open for writing. Only its owner and the superuser can ask, and
 /// `file` must be open for reading only.
 ///
-/// The kernel answers by granting a lease or not. It is given back at once: who opens the file for
-/// writing in between waits for that.
+/// The kernel answers by granting a lease or not. It is given back at once: a process that opens
+/// the file for writing in between waits for that.
 ///
 /// # Errors
 /// Somebody else asks, or the file system knows no leases.

@@ -74,14 +74,14 @@ pub trait Device: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Whether anybody reads the device who only looks: another process, or one more device of
-    /// this one that is open on the same file.
+    /// Whether there are readers: other processes, or devices of this process that are open on
+    /// the same file.
     fn is_read(&self) -> bool {
         false
     }
 
-    /// Lets nobody begin to read until the value is dropped; who wants to waits. `None` if somebody
-    /// reads already. A device that no other process can open has nobody to be kept out.
+    /// Keeps new readers waiting until the value is dropped. `None` if there is a reader already. A
+    /// device that no other process can open has no readers to keep out.
     fn keep_readers_out(&self) -> Option<Claim> {
         Some(Box::new(()))
     }

@@ -1,4 +1,4 @@
-//! Writers keep each other out and see who reads; who may only read keeps nobody out.
+//! Writers keep each other out and see readers; a user who may only read keeps nobody out.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -44,7 +44,7 @@ impl Image {
     }
 }
 
-/// Locks bytes from `start` on as somebody can who may only read; all of them if there are none.
+/// Locks `bytes` from `start` on as a user can who may only read; all if `bytes` is 0.
 fn lock_for_reading(image: &Image, start: i64, bytes: i64) -> File {
     let file = File::open(&image.path).unwrap();
     let lock = libc::flock {
@@ -84,8 +84,8 @@ fn a_writer_sees_readers_and_is_not_kept_out_by_them() {
     assert!(writer.keep_readers_out().is_some());
 }
 
-/// A user who may only read an image could keep its owner from mounting it, with a lock on the whole
-/// file (flock), on one byte, or on all of them (fcntl).
+/// A user who may only read an image could keep its owner from mounting it, with a lock on the
+/// whole file (flock), on one byte, or on all of them (fcntl).
 #[test]
 fn no_lock_of_a_reader_keeps_a_writer_out_or_lets_a_second_one_in() {
     let whole = |image: &Image, operation| {

@@ -1,4 +1,5 @@
-//! What a front end reads: the files of a checkpoint, or those of the live file system; and the past.
+//! What a front end reads: the files of a checkpoint, or those of the live file system; and the
+//! past.
 
 use nilfs_ondisk::{Cno, FileBlock, Ino, dirent};
 
@@ -15,8 +16,8 @@ pub trait Files: Send + Sync {
     /// The file that a name leads to, which is held from now on; "." and ".." work too.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NameTooLong`], [`Error::Stale`] if there
-    /// is no such directory, damage, a device error.
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NameTooLong`], [`Error::Stale`] if
+    /// there is no such directory, damage, a device error.
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr>;
 
     /// A file by its number, which is held from now on.
@@ -49,7 +50,8 @@ pub trait Files: Send + Sync {
         emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()>;
 
-    /// Reads into `buffer`. Returns the number of bytes, which is smaller only at the end of the file.
+    /// Reads into `buffer`. Returns the number of bytes, which is smaller only at the end of the
+    /// file.
     ///
     /// # Errors
     /// Not a file with content, and as [`Files::hold`].
@@ -99,7 +101,8 @@ impl Checkpoints for Filesystem {
     }
 }
 
-/// A checkpoint has all of its files for as long as the tree is there, so holding one takes nothing.
+/// A checkpoint has all of its files for as long as the tree is there, so holding one takes
+/// nothing.
 impl Files for Tree {
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
         Ok(self.lookup(&self.file(dir)?, name)?.attr())
@@ -160,8 +163,8 @@ impl Files for Tree {
 impl Files for Filesystem {
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
         let entry = match name {
-            // So a file is asked for of which nothing but the number is known. One without a name is
-            // kept only for those who have it open, and they need no name.
+            // So a file is asked for of which nothing but the number is known. One without a name
+            // is kept only for those who have it open, and they need no name.
             b"." => {
                 Some(self.inode(dir)?).filter(|entry| entry.attr.nlink > 0).ok_or(Error::Stale)?
             }

@@ -1,9 +1,9 @@
 //! The NILFS2 engine: volumes, checkpoints, files.
 //!
-//! [`Volume`] looks at a volume without mounting it. A [`Tree`] is a checkpoint: its files, read-only,
-//! for as long as somebody looks at them. [`Filesystem`] is a volume that is mounted to be written: the
-//! newest checkpoint with the changes since on top. [`ReadOnlyVolume`] is one that is mounted to be
-//! read. ARCHITECTURE.md has the map.
+//! [`Volume`] looks at a volume without mounting it. A [`Tree`] is a checkpoint: its files,
+//! read-only, for as long as somebody looks at them. [`Filesystem`] is a volume that is mounted to
+//! be written: the newest checkpoint with the changes since on top. [`ReadOnlyVolume`] is one that
+//! is mounted to be read. ARCHITECTURE.md has the map.
 //!
 //! The engine knows nothing of FUSE, of command lines or of terminals.
 

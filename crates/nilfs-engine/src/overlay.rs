@@ -1,7 +1,7 @@
 //! What has changed in a file since the last commit froze it.
 //!
-//! An overlay lies on top of the file below: a block is looked up in the overlay, then, unless it is
-//! cut off, below it.
+//! An overlay lies on top of the file below: a block is looked up in the overlay, then, unless it
+//! is cut off, below it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -189,7 +189,7 @@ impl Files for ReadOnlyVolume {
         Files::seek(&self.shown, ino, offset, what)
     }
 
-    /// What is not in a clean segment counts as in use, whoever needs it.
+    /// What is not in a clean segment counts as in use, whether or not anything needs it.
     fn stat_fs(&self) -> Result<StatFs> {
         let FreeSpace { free, reserved } = self.free_space();
         let stat = self.shown.stat_fs()?;

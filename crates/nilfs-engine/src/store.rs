@@ -23,8 +23,8 @@ pub(crate) const FLASH_PAGE: ByteCount = ByteCount(16 << 10);
 /// Memory for cached metadata blocks, in bytes, unless somebody says otherwise.
 const CACHE_BYTES: u64 = 64 << 20;
 
-/// Bytes of memory that the cache takes for a block beside its content: its place in the cache, and
-/// what the allocator rounds up.
+/// Bytes of memory that the cache takes for a block besides its content: its place in the cache,
+/// and what the allocator rounds up.
 const BESIDE_BLOCK: usize = 128;
 
 /// Blocks that are cached at least: the way to any block of the largest map, several times.
@@ -35,8 +35,8 @@ const LEAST_BLOCKS: u64 = 128;
 /// enough to be used again.
 const CACHE_HOT: f64 = 0.5;
 
-/// Parts of the cache with a lock each. As many on every machine: which blocks have to be read again
-/// depends on it.
+/// Parts of the cache with a lock each. As many on every machine: which blocks have to be read
+/// again depends on it.
 pub(crate) const CACHE_SHARDS: usize = 16;
 
 /// The blocks of a volume.

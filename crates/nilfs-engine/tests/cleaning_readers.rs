@@ -77,8 +77,8 @@ fn mount(device: &Arc<Visited>) -> Arc<Filesystem> {
     Filesystem::mount(shared, MountOptions { cleaner, ..MountOptions::default() }).unwrap()
 }
 
-/// A segment that is clean on the device may be written by the next mount, which does not know since
-/// when somebody reads.
+/// A segment that is clean on the device may be written by the next mount, which does not know
+/// since when somebody reads.
 #[test]
 fn no_segment_becomes_clean_on_the_device_while_another_process_reads() {
     let device = volume();

@@ -212,7 +212,8 @@ fn a_mount_reads_the_newest_log_once() {
     fs.unmount().unwrap();
 }
 
-/// A mount alone costs no write and no flush, and what was clean stays clean if the power fails then.
+/// A mount alone costs no write and no flush, and what was clean stays clean if the power fails
+/// then.
 #[test]
 fn who_only_reads_writes_nothing() {
     let (device, fs) = used_volume(100);

@@ -1,7 +1,7 @@
 //! Messages between a command and the process that serves a mount, through the mount itself.
 //!
 //! An ioctl on any file or directory of the mount carries one message there and one back. What
-//! they say is the affair of those who send and answer them.
+//! they say only the sender and the answering handler have to know.
 //!
 //! ```text
 //! 0      4                 4 + length          MESSAGE_SIZE

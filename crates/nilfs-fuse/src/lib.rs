@@ -1,7 +1,7 @@
 //! The kernel front end: a mounted volume's FUSE requests become calls of the engine.
 //!
-//! [`Mountpoint`] and [`Mount`] ask the kernel to mount and unmount, [`Session`] answers its requests. Between
-//! them lies one file descriptor of `/dev/fuse`.
+//! [`Mountpoint`] and [`Mount`] ask the kernel to mount and unmount, [`Session`] answers its
+//! requests. Between them lies one file descriptor of `/dev/fuse`.
 //!
 //! | module | what it knows |
 //! |---|---|
@@ -34,11 +34,11 @@
 //!
 //! # What the kernel holds
 //! The kernel counts how often it was given an inode and gives the count back with `FORGET`. Until
-//! then the inode must stay, also when its last name is gone: a process may have it open. The engine
-//! keeps that count, because it is what deletes files, and nothing else of a file that rests.
-//! `FORGET` comes after unlink(2) or close(2) has returned. So before a request is refused for want
-//! of room, and before statfs is answered, the kernel is asked which of the files without a name it
-//! still has; see `operations`.
+//! then the inode must stay, also when its last name is gone: a process may have it open. The
+//! engine keeps that count, because it is what deletes files, and nothing else of a file that
+//! rests. `FORGET` comes after unlink(2) or close(2) has returned. So before a request is refused
+//! for want of room, and before statfs is answered, the kernel is asked which of the files without
+//! a name it still has; see `operations`.
 //!
 //! # What FUSE cannot pass on
 //! `sync(2)` and `syncfs(2)` reach us only through a mount of type `fuseblk`, and only since

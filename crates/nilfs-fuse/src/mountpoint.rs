@@ -1,10 +1,10 @@
 //! Mounting and unmounting: the superuser asks the kernel, everybody else fusermount3.
 //!
 //! # Two types of mounts
-//! The kernel has FUSE as `fuse` and as `fuseblk`. With `fuseblk` it passes sync(2) and syncfs(2) on
-//! (since Linux 6.18), and umount(2) returns only when the answer to its last request is there. With
-//! `fuse` it does neither. `fuseblk` is for the superuser, and takes a block device as its source,
-//! which it claims for itself as for any file system on it.
+//! The kernel has FUSE as `fuse` and as `fuseblk`. With `fuseblk` it passes sync(2) and syncfs(2)
+//! on (since Linux 6.18), and umount(2) returns only when the answer to its last request is there.
+//! With `fuse` it does neither. `fuseblk` is for the superuser, and takes a block device as its
+//! source, which it claims for itself as for any file system on it.
 
 use std::ffi::{CString, OsString};
 use std::fs;

@@ -2,8 +2,8 @@
 
 use nilfs_ondisk::Ino;
 
-/// A file as the kernel names it: a file of the present by its inode number, except for the root, which
-/// FUSE calls 1; a file of the past by a number that was handed out.
+/// A file as the kernel names it: a file of the present by its inode number, except for the root,
+/// which FUSE calls 1; a file of the past by a number that was handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct NodeId(pub u64);
 

@@ -113,9 +113,9 @@ impl Operations {
         })
     }
 
-    /// Looks for files without a name that the kernel has let go of, but has not told us so: it sends
-    /// `FORGET` when unlink(2) or close(2) is over, and waits for no answer. Returns whether there
-    /// were any.
+    /// Looks for files without a name that the kernel has let go of, but has not told us so: it
+    /// sends `FORGET` when unlink(2) or close(2) is over, and waits for no answer. Returns whether
+    /// there were any.
     ///
     /// The kernel cannot get back what it does not have: nothing leads to a file without a name. A
     /// lookup that found the file before it lost its name is over, because the kernel locks the
@@ -132,8 +132,8 @@ impl Operations {
         result.map_err(|error| self.faults.answer(self.writer.as_deref(), &error))
     }
 
-    /// What can be changed, and the file in it that the kernel means. The kernel need not hold it: an
-    /// NFS client can come back with a handle after years.
+    /// What can be changed, and the file in it that the kernel means. The kernel need not hold it:
+    /// an NFS client can come back with a handle after years.
     fn changeable(&self, node: NodeId) -> Answer<(&Filesystem, InodeRef)> {
         let writer = self.writer.as_deref().filter(|_| !node.is_past()).ok_or(Errno::ROFS)?;
         Ok((writer, self.answer(writer.by_number(node.ino()))?))

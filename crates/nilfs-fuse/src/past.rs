@@ -1,17 +1,18 @@
 //! The past of a mounted volume: in every directory the *door*, a directory that is not listed and
 //! whose entries are the directory as it was at each checkpoint.
 //!
-//! A door's entries have canonical names, `2026-11-20T19.34.18Z+cp3` (UTC), and what lies below one is
-//! read from the [`Tree`] of its checkpoint, which is open for as long as the kernel knows a file in it.
-//! A directory is found by its number and generation, so it keeps its past when it is renamed.
+//! A door's entries have canonical names, `2026-11-20T19.34.18Z+cp3` (UTC), and what lies below one
+//! is read from the [`Tree`] of its checkpoint, which is open for as long as the kernel knows a
+//! file in it. A directory is found by its number and generation, so it keeps its past when it is
+//! renamed.
 //!
 //! # Numbers
-//! The kernel knows a file of the past by a number that is handed out when it is first looked up, and
-//! that also says through which door: it does not like a directory to have two places. `st_ino` is
-//! another number, which is the same wherever the file is met, and no number of a present file.
+//! The kernel knows a file of the past by a number that is handed out when it is first looked up,
+//! and that also says through which door: it does not like a directory to have two places. `st_ino`
+//! is another number, which is the same wherever the file is met, and no number of a present file.
 //!
-//! Nothing of the past can be changed, and nothing in it is more than content: set-id bits and device
-//! nodes have no power.
+//! Nothing of the past can be changed, and nothing in it is more than content: set-id bits and
+//! device nodes have no power.
 
 use std::collections::HashMap;
 use std::sync::Arc;

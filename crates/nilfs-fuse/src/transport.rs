@@ -44,7 +44,7 @@ use crate::past::Past;
 /// Bytes in the largest request; `fs.fuse.max_pages_limit` allows no more.
 const REQUEST_SIZE: u32 = 1 << 20;
 
-/// Bytes that a request has beside its data, at most.
+/// Bytes that a request has besides its data, at most.
 const HEADERS_SIZE: usize = 4096;
 
 /// Requests that the kernel may have under way in the background, read-ahead above all.
@@ -54,7 +54,7 @@ const IN_BACKGROUND: u16 = 64;
 const NEEDED: u32 = capability::NO_OPEN_SUPPORT | capability::NO_OPENDIR_SUPPORT;
 
 /// What is asked of the kernel if it can do it. Not among them: ASYNC_DIO, with which a buffered
-/// read beside asynchronous direct writes is left with old pages in the cache.
+/// read during asynchronous direct writes is left with old pages in the cache.
 const WANTED: u32 = capability::ASYNC_READ
     | capability::BIG_WRITES
     | capability::CACHE_SYMLINKS
@@ -137,8 +137,8 @@ enum End {
     Closed(io::Result<()>),
 }
 
-/// What is said to the kernel at the end of a mount, when this is dropped. A mount of type `fuseblk`
-/// is waited for by umount(2) until then; others are not.
+/// What is said to the kernel at the end of a mount, when this is dropped. A mount of type
+/// `fuseblk` is waited for by umount(2) until then; others are not.
 #[derive(Debug)]
 #[must_use = "umount(2) returns when this is dropped"]
 pub struct Farewell(Option<Reply>);
@@ -253,13 +253,13 @@ fn accept(offer: &InitIn, writeback: bool) -> InitOut {
     }
 }
 
-/// Asks the kernel whether it still has an inode: there is no such question, but it says when it does
-/// not have what it is told something about.
+/// Asks the kernel whether it still has an inode: there is no such question, but it says when it
+/// does not have what it is told something about.
 fn still_has(channel: Channel) -> StillHas {
     let asking = Mutex::new(());
     Box::new(move |node| {
-        // If the last one who has the file lets go of it just now, the kernel waits for its pages to
-        // be written. That takes another reader of requests than the one who asks.
+        // If the last process that has the file open closes it just now, the kernel waits for its
+        // pages to be written. That takes another reader of requests than this one.
         let Some(_alone) = asking.try_lock() else { return true };
         channel.invalidate_attributes(node)
     })

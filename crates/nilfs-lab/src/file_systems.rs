@@ -285,7 +285,8 @@ impl FileSystem {
         Self::new(self.base, options, &self.nilfs)
     }
 
-    /// Whether the access times of files are kept on the device at all. NILFS2 has no room for them.
+    /// Whether the access times of files are kept on the device at all. NILFS2 has no room for
+    /// them.
     #[must_use]
     pub fn keeps_access_times(&self) -> bool {
         !matches!(self.base.name, "nilfs2" | OURS)

@@ -15,7 +15,7 @@ pub struct Published {
     pub workload: String,
     /// Name of its step.
     pub step: String,
-    /// Names of the devices it stands beside; `*` if the device does not matter.
+    /// Names of the devices whose figures it stands next to; `*` if the device does not matter.
     pub devices: Vec<String>,
     /// Name of the file system with its options.
     pub file_system: String,

@@ -1,5 +1,6 @@
 //! The checksum of the format: reflected CRC-32 (polynomial 0xEDB88320) whose register starts with
-//! the volume's seed and is not inverted, neither at the start nor at the end (docs/format.md §1.1).
+//! the volume's seed and is not inverted, neither at the start nor at the end (docs/format.md
+//! §1.1).
 
 use crc32fast::Hasher;
 

@@ -229,8 +229,8 @@ pub fn completions<T>(definitions: &[Definition<T>]) -> impl Iterator<Item = Str
     words(definitions).flat_map(Word::completions)
 }
 
-/// Returns a list in two columns, as it stands on help pages: terms, and what they mean, in lines of
-/// at most 100 columns.
+/// Returns a list in two columns, as it stands on help pages: terms, and what they mean, in lines
+/// of at most 100 columns.
 pub fn help<T>(definitions: &[Definition<T>]) -> String {
     const INDENT: usize = 25;
     let mut help = String::new();

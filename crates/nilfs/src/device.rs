@@ -14,8 +14,9 @@ use crate::administration::mount_of;
 use crate::exit::{Failure, Status};
 use crate::output::say;
 
-/// How long to wait for a process that does not say that it is letting go of the device: one of ours
-/// that has not noticed yet that its volume is unmounted, or one that looks at every new device.
+/// How long to wait for a process that does not say that it is letting go of the device: one of
+/// ours that has not noticed yet that its volume is unmounted, or one that looks at every new
+/// device.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 

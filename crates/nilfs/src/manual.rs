@@ -2,8 +2,8 @@
 //!
 //! Nothing that a program prints as its help is written a second time here. Options come from the
 //! definition of the command line, and lists from the texts that help and pages have in common
-//! (`text` reads these). `notes` adds what no help says: examples, files, related pages. `page` turns
-//! a page into roff.
+//! (`text` reads these). `notes` adds what no help says: examples, files, related pages. `page`
+//! turns a page into roff.
 
 mod commands;
 mod notes;

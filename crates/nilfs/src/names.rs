@@ -73,7 +73,7 @@ impl<'a> Name<'a> {
         }))
     }
 
-    /// Whether the volume on a device or image is called so. What cannot be read is not.
+    /// Whether the volume on a device or image has that name. One that cannot be read has not.
     pub fn is_of(&self, device: &Path) -> bool {
         if let Self::Partition(directory, name) = self {
             let named = fs::canonicalize(Path::new(directory).join(as_udev_writes(name)));
@@ -89,7 +89,7 @@ impl<'a> Name<'a> {
 }
 
 /// The device that an operand means: a path stays as it is, a name becomes the only block device
-/// with a volume that is called so.
+/// with a volume that has that name.
 ///
 /// # Errors
 /// There is none, or there are several.

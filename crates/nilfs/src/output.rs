@@ -173,8 +173,8 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// A name from a volume for a terminal: escaped are characters that control the terminal, that cannot
-/// be seen, or that change the order of others, such as U+202E.
+/// A name from a volume for a terminal: escaped are characters that control the terminal, that
+/// cannot be seen, or that change the order of others, such as U+202E.
 pub fn printable(name: &[u8]) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {

@@ -1,9 +1,11 @@
-//! Numbers of bytes as people write them, with binary units; [`nilfs_ondisk::ByteCount`] shows them.
+//! Numbers of bytes as people write them, with binary units; [`nilfs_ondisk::ByteCount`] shows
+//! them.
 
 /// A number of bytes, with a binary unit if it ends with a letter.
 pub fn parse(text: &str) -> Result<u64, String> {
     if text.starts_with(['+', '-']) {
-        // `nilfs resize +1G` means a change. Where that is not possible, the sign must not be ignored.
+        // `nilfs resize +1G` means a change. Where that is not possible, the sign must not be
+        // ignored.
         return Err("the size itself is wanted here, without a sign".to_owned());
     }
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

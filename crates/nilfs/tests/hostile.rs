@@ -118,7 +118,7 @@ fn nothing_that_is_sent_to_the_metrics_s_port_ends_blocks_or_swells_the_mount() 
         .map(|nth| say(port, if nth % 2 == 0 { b"" } else { b"GET /metrics HTTP/1.1\r\nHo" }))
         .collect();
     scrape(port);
-    // It was served beside them, not after their time was up.
+    // It was served at the same time as they, not after their time was up.
     let youngest = idle.last().unwrap();
     youngest.set_nonblocking(true).unwrap();
     let said = { youngest }.read(&mut [0]);
@@ -345,7 +345,7 @@ impl Drop for Place {
     }
 }
 
-/// An fsync beside another one aborted the process when there was no thread for it.
+/// An fsync during another one aborted the process when there was no thread for it.
 #[test]
 fn a_mount_that_gets_no_further_thread_serves_what_is_asked_all_the_same() {
     let Some(cgroup) = Cgroup::new() else { return };

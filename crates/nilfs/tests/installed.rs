@@ -1,4 +1,4 @@
-//! What is installed beside the command: man pages, completions, the name for mount(8); and the
+//! What is installed with the command: man pages, completions, the name for mount(8); and the
 //! page that documents its exit codes.
 
 mod common;

@@ -1,4 +1,4 @@
-//! The judge that counts: a real Linux works on our volumes and we on its, in turns, and both see
+//! What counts most: a real Linux works on our volumes and we on its, in turns, and both see
 //! the same tree each time. `NILFS_TEST_SCALE` makes the tree larger.
 
 mod common {

@@ -1,5 +1,5 @@
 //! The Debian packages: what is in them, that it works where they put it, and that Debian's own
-//! judge has nothing to complain of.
+//! checker has nothing to complain of.
 
 use std::collections::BTreeSet;
 use std::fs;

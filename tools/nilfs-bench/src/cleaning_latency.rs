@@ -1,5 +1,5 @@
-//! How long an fsync takes while the cleaner is busy, beside how long it takes while it is idle: on
-//! one image, in one run, with the engine in this process.
+//! How long an fsync takes while the cleaner is busy, compared with how long it takes while it is
+//! idle: on one image, in one run, with the engine in this process.
 
 use std::path::PathBuf;
 use std::sync::Arc;

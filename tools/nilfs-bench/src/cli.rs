@@ -17,7 +17,7 @@ use crate::sizes::Sizes;
 use crate::workloads::{self, Workload};
 use crate::write_amplification;
 
-/// Measures our file system beside its peers, in one table of ratios.
+/// Compares our file system with its peers, in one table of ratios.
 ///
 /// All volumes lie, in turns, on one image whose blocks are all allocated, as on a device; only the
 /// volume of the mount rows is sparse.
@@ -40,7 +40,7 @@ enum Mode {
     NullFs(null_fs::Options),
     /// Count what cleaning costs in the long run. Needs no root.
     WriteAmplification(write_amplification::Options),
-    /// Time an fsync beside the busy cleaner. Needs no root.
+    /// Time an fsync while the cleaner is busy. Needs no root.
     CleaningLatency(cleaning_latency::Options),
 }
 

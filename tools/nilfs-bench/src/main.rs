@@ -1,4 +1,4 @@
-//! `nilfs-bench`: our file system beside its peers and beside the limit of its transport.
+//! `nilfs-bench`: our file system compared with its peers and with the limit of its transport.
 //!
 //! Every number it prints comes from one run of this program, on one machine, with all file
 //! systems on images in the same directory, taken in turns. So the ratios mean something even

@@ -1,7 +1,7 @@
 //! What cleaning costs in the long run: blocks written for each block that a program writes, on a
 //! volume that is as full as it stays and is overwritten all the time. Counted, not timed, on a
-//! device in memory. Checkpoints and the cleaner come as they come in a mount: so two runs are never
-//! quite the same.
+//! device in memory. Checkpoints and the cleaner come as they come in a mount: so two runs are
+//! never quite the same.
 
 use std::sync::Arc;
 use std::time::Duration;

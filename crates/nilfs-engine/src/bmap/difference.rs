@@ -1,7 +1,8 @@
 //! What two maps do not have in common.
 //!
-//! Both maps are gone through in the order of their keys. Where both have the same node it is passed
-//! over unread, with everything below it; so maps of different heights can be compared as well.
+//! Both maps are gone through in the order of their keys. Where both have the same node it is
+//! passed over unread, with everything below it; so maps of different heights can be compared as
+//! well.
 
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
@@ -35,8 +36,8 @@ struct Rest<'a> {
 }
 
 impl Source<'_> {
-    /// Calls `visit` with every block that is not the same in two maps, ascending, until it breaks. A
-    /// block is the same if its pointer is.
+    /// Calls `visit` with every block that is not the same in two maps, ascending, until it breaks.
+    /// A block is the same if its pointer is.
     pub(crate) fn differences(
         &self,
         one: &Root,

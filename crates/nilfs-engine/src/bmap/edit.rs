@@ -48,8 +48,8 @@ pub(crate) struct Rewritten {
 }
 
 impl Rewritten {
-    /// Replaces every provisional pointer, in the root and in the nodes. `node` gives the pointer of
-    /// the nth new node, `data` that of a provisional data pointer (without its mark).
+    /// Replaces every provisional pointer, in the root and in the nodes. `node` gives the pointer
+    /// of the nth new node, `data` that of a provisional data pointer (without its mark).
     pub(crate) fn resolve(&mut self, node: impl Fn(usize) -> u64, data: impl Fn(u64) -> u64) {
         let real = |pointer: u64| {
             if pointer & PROVISIONAL_NODE != 0 {

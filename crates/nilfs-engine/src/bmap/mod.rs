@@ -155,8 +155,8 @@ impl Source<'_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Calls `visit` with every block of a map with physical pointers: its address, its level (0 for
-    /// data) and its first key. A node comes before what lies below it.
+    /// Calls `visit` with every block of a map with physical pointers: its address, its level (0
+    /// for data) and its first key. A node comes before what lies below it.
     pub(crate) fn scan_all(
         &self,
         root: &Root,

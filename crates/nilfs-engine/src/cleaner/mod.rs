@@ -1,5 +1,5 @@
-//! The cleaner: taking space back (docs/format.md §22). Live blocks are moved out of victims, then a
-//! checkpoint names their new places and frees the victims.
+//! The cleaner: taking space back (docs/format.md §22). Live blocks are moved out of victims, then
+//! a checkpoint names their new places and frees the victims.
 //!
 //! Moved blocks do not go into the chain of logs. They fill segments of their own next to it, which
 //! no recovery looks at: so what is cold stays apart from what is fresh, the log is locked only
@@ -8,8 +8,8 @@
 //! # What may be written before what
 //!
 //! 1. The moved blocks, then a flush: no checkpoint may name blocks that are not durable.
-//! 2. The checkpoint that names them, then a flush: until then a recovery would look for them in the
-//!    victims.
+//! 2. The checkpoint that names them, then a flush: until then a recovery would look for them in
+//!    the victims.
 //! 3. The victims can be written again when nobody holds a view from before the checkpoint.
 //!
 //! # What it knows
@@ -180,7 +180,8 @@ impl Cleaner {
         self.live_blocks().ready().map(|known| known.needed())
     }
 
-    /// Live blocks, of any checkpoint, in the segments from `first` on; `None` if that is not known.
+    /// Live blocks, of any checkpoint, in the segments from `first` on; `None` if that is not
+    /// known.
     pub(crate) fn live_blocks_from(&self, first: SegNum, geometry: &Geometry) -> Option<u64> {
         let mut state = self.live_blocks();
         let table = &state.ready()?.table;

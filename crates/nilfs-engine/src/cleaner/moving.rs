@@ -209,8 +209,9 @@ impl Cleaning<'_> {
         Ok(written)
     }
 
-    /// Writes a log in small pieces. While programs are waiting for their fsyncs, each piece is made
-    /// durable by itself and followed by a pause: the next fsync has to wait for one of them at most.
+    /// Writes a log in small pieces. While programs are waiting for their fsyncs, each piece is
+    /// made durable by itself and followed by a pause: the next fsync has to wait for one of them
+    /// at most.
     fn write_off_chain(&self, log: &SealedLog) -> Result<()> {
         log.addresses().for_each(|block| self.store.forget(block));
         let pieces = log.pieces();

@@ -54,17 +54,17 @@ pub struct CleanerOptions {
     pub protection: Duration,
     /// They are kept even if a writer has to be refused for that.
     pub hard_protection: bool,
-    /// Below this many clean segments beside the reserve, cleaning may no longer wait for an idle
+    /// Below this many clean segments besides the reserve, cleaning may no longer wait for an idle
     /// moment. On a volume that is so full that they would be most of what is not in use, a quarter
     /// of that will do: the longer blocks can die before their segment is cleaned, the fewer are
     /// moved.
     pub min_clean: Amount,
-    /// Above this many clean segments beside the reserve, there is nothing to do.
+    /// Above this many clean segments besides the reserve, there is nothing to do.
     pub max_clean: Amount,
     /// How often an idle cleaner looks whether there is something to do.
     pub check_interval: Duration,
-    /// Victims of one step, as far as there are room and memory for what must be moved. Blocks of the
-    /// DAT that the moves change are written once in a step, so a large one is cheaper.
+    /// Victims of one step, as far as there are room and memory for what must be moved. Blocks of
+    /// the DAT that the moves change are written once in a step, so a large one is cheaper.
     pub segments_per_step: u32,
     /// The same while clean segments are few.
     pub urgent_segments_per_step: u32,
@@ -79,7 +79,7 @@ pub struct CleanerOptions {
 }
 
 impl CleanerOptions {
-    /// Whether any checkpoint is kept, beside snapshots, though there is no room.
+    /// Whether any checkpoint besides snapshots is kept although there is no room.
     #[must_use]
     pub fn keeps_hard(&self) -> bool {
         self.hard_protection && !self.protection.is_zero()
@@ -116,8 +116,8 @@ pub enum CleanerState {
     Running,
     /// Somebody has asked it to pause.
     Suspended,
-    /// Another process reads the volume, such as a mount of a past checkpoint: what is cleaned could
-    /// not be written again.
+    /// Another process reads the volume, such as a mount of a past checkpoint: what is cleaned
+    /// could not be written again.
     HeldUp,
     /// The volume cannot be written, or the mount has no cleaner.
     Off,

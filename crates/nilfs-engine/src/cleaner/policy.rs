@@ -46,7 +46,7 @@ fn benefit(candidate: &Candidate, per_segment: u64) -> f64 {
     gain * (1.0 + candidate.age as f64).sqrt() / cost
 }
 
-/// Blocks that the commit at the end of a step takes, beside those of the DAT: the super root and
+/// Blocks that the commit at the end of a step takes, besides those of the DAT: the super root and
 /// what leads to it, and blocks of the sufile, the cpfile and the ifile.
 const COMMIT_BLOCKS: u64 = 24;
 

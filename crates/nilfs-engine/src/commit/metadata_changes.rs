@@ -89,8 +89,8 @@ impl MetadataChanges {
         })
     }
 
-    /// Takes out the `blocks` lowest numbers that are moved or given up. Both are in order, and what
-    /// lies side by side in the DAT is written in one block of it.
+    /// Takes out the `blocks` lowest numbers that are moved or given up. Both are in order, and
+    /// what lies side by side in the DAT is written in one block of it.
     fn split_numbers(&mut self, blocks: usize) -> (Vec<Moved>, Vec<(VBlockNr, BlockNr)>) {
         let (mut moved, mut released) = (0, 0);
         while moved + released < blocks {

@@ -1,5 +1,5 @@
-//! Logs of blocks that the cleaner moves. The checkpoint that names their new places is a commit like
-//! any other.
+//! Logs of blocks that the cleaner moves. The checkpoint that names their new places is a commit
+//! like any other.
 
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, GC, LOGBGN, LOGEND};
 use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
@@ -49,8 +49,9 @@ pub(crate) struct MovedLogs {
 }
 
 /// Builds logs of blocks that keep their numbers and the checkpoint of their birth. The logs lie
-/// next to the chain, in `segments`, of which the first is free from `off_chain.start` on: no recovery
-/// looks at them, and the checkpoint that names their blocks follows when they are durable.
+/// next to the chain, in `segments`, of which the first is free from `off_chain.start` on: no
+/// recovery looks at them, and the checkpoint that names their blocks follows when they are
+/// durable.
 ///
 /// `None` if the segments do not suffice.
 pub(crate) fn build_moved(

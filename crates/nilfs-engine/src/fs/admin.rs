@@ -36,7 +36,8 @@ pub struct DeletedCheckpoints {
 }
 
 impl Filesystem {
-    /// Makes a snapshot of a checkpoint, or an ordinary checkpoint of a snapshot. Durable on return.
+    /// Makes a snapshot of a checkpoint, or an ordinary checkpoint of a snapshot. Durable on
+    /// return.
     ///
     /// # Errors
     /// [`Error::NoCheckpoint`], [`Error::ReadOnly`], damage, a device error.
@@ -53,8 +54,9 @@ impl Filesystem {
         self.change_metadata(&mut log, &changes).map(|_| ())
     }
 
-    /// The files of a checkpoint; of the newest one if `cno` is `None`. They can be read while writing
-    /// goes on, for as long as the tree is there, whatever is deleted and cleaned meanwhile.
+    /// The files of a checkpoint; of the newest one if `cno` is `None`. They can be read while
+    /// writing goes on, for as long as the tree is there, whatever is deleted and cleaned
+    /// meanwhile.
     ///
     /// # Errors
     /// [`Error::NoCheckpoint`], damage, a device error.
@@ -120,7 +122,8 @@ impl Filesystem {
         Ok(DeletedCheckpoints { deleted, snapshots })
     }
 
-    /// Makes everything durable in a checkpoint even if nothing has changed, and returns its number.
+    /// Makes everything durable in a checkpoint even if nothing has changed, and returns its
+    /// number.
     ///
     /// # Errors
     /// As [`Filesystem::sync`].
@@ -128,8 +131,8 @@ impl Filesystem {
         self.checkpoint_with(&MetadataChanges { checkpoint: true, ..MetadataChanges::default() })
     }
 
-    /// Makes what has changed since the newest checkpoint durable in another one. Returns the number
-    /// of the newest.
+    /// Makes what has changed since the newest checkpoint durable in another one. Returns the
+    /// number of the newest.
     ///
     /// # Errors
     /// As [`Filesystem::sync`].
@@ -321,7 +324,8 @@ impl Filesystem {
         self.admitted(Cost { pages: 0, inodes: METADATA_CHANGE_INODES, effect }, || Ok(()))
     }
 
-    /// A commit with changes of metadata, durable. Returns the number of checkpoints that were deleted.
+    /// A commit with changes of metadata, durable. Returns the number of checkpoints that were
+    /// deleted.
     fn change_metadata(&self, log: &mut SegmentWriter, changes: &MetadataChanges) -> Result<u64> {
         let outcome = self.commit_locked(log, changes)?;
         self.flush_locked(log)?;

@@ -21,7 +21,8 @@ const LITTLE_BLOCKS: u64 = 8;
 const FREED_BLOCK_BYTES: u64 = 512;
 
 impl Filesystem {
-    /// Reads into `buffer`. Returns the number of bytes, which is smaller only at the end of the file.
+    /// Reads into `buffer`. Returns the number of bytes, which is smaller only at the end of the
+    /// file.
     ///
     /// # Errors
     /// Not a file with content, damage, a device error.
@@ -63,8 +64,8 @@ impl Filesystem {
         self.write_at_once(inode, offset, data, Effect::Changes)
     }
 
-    /// As [`Filesystem::write`]; but if there is room for a part only, writes that. Returns the number
-    /// of bytes written, which is 0 only if there are none to be written.
+    /// As [`Filesystem::write`]; but if there is room for a part only, writes that. Returns the
+    /// number of bytes written, which is 0 only if there are none to be written.
     ///
     /// # Errors
     /// As [`Filesystem::write`].
@@ -109,7 +110,8 @@ impl Filesystem {
         Ok(true)
     }
 
-    /// Writes all of `data`, or nothing. With [`Effect::Changes`], only if that makes nothing longer.
+    /// Writes all of `data`, or nothing. With [`Effect::Changes`], only if that makes nothing
+    /// longer.
     fn write_at_once(
         &self,
         inode: &InodeRef,

@@ -1,5 +1,5 @@
-//! Making files contiguous: what the cleaner does, with another goal. The blocks of a file move into
-//! segments next to the chain of logs, in order; nothing else is touched.
+//! Making files contiguous: what the cleaner does, with another goal. The blocks of a file move
+//! into segments next to the chain of logs, in order; nothing else is touched.
 
 use std::ops::ControlFlow;
 
@@ -24,8 +24,8 @@ pub struct Defragmented {
 }
 
 impl Filesystem {
-    /// Makes a file contiguous on the device, if its blocks are at most `budget`. Does nothing if it
-    /// is already. Changes that are not committed are first.
+    /// Makes a file contiguous on the device, if its blocks are at most `budget`. Does nothing if
+    /// it is already. Changes that are not committed are first.
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`], the volume cannot be written, damage, a device error.

@@ -474,10 +474,10 @@ impl Filesystem {
         self.noting(result)
     }
 
-    /// What does not fit is tried again as long as the cleaner gains something: its checkpoint takes
-    /// everything that has changed along, so that a commit before it would write the same blocks of the
-    /// DAT once more. If there is nothing to gain, a commit turns the estimates of what changes cost into facts,
-    /// and only then the past is given up.
+    /// What does not fit is tried again as long as the cleaner gains something: its checkpoint
+    /// takes everything that has changed along, so that a commit before it would write the same
+    /// blocks of the DAT once more. If there is nothing to gain, a commit turns the estimates of
+    /// what changes cost into facts, and only then the past is given up.
     fn admitted<T>(&self, cost: Cost, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut futile = 0;
         let mut committed = false;
@@ -492,9 +492,9 @@ impl Filesystem {
                     return operation();
                 }
             }
-            // What was deleted is dead when a checkpoint knows of it, and what many deletions cost is
-            // much less than what they could: both may be enough already, and give the cleaner better
-            // victims if not.
+            // What was deleted is dead when a checkpoint knows of it, and what many deletions cost
+            // is much less than what they could: both may be enough already, and give the cleaner
+            // better victims if not.
             if (cost.effect == Effect::Frees || !self.space.may_fit(cost)) && self.has_changes() {
                 self.commit()?;
                 committed = true;

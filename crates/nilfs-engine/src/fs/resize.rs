@@ -28,12 +28,12 @@ pub struct ResizeProgress {
 }
 
 impl Filesystem {
-    /// Gives the volume as many segments as fit into `bytes` of the device. Calls `progress` now and
-    /// then. Programs go on meanwhile.
+    /// Gives the volume as many segments as fit into `bytes` of the device. Calls `progress` now
+    /// and then. Programs go on meanwhile.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the size is out of range, [`Error::NoRoomToShrink`], [`Error::ReadOnly`],
-    /// damage, a device error.
+    /// [`Error::Invalid`] if the size is out of range, [`Error::NoRoomToShrink`],
+    /// [`Error::ReadOnly`], damage, a device error.
     pub fn resize(&self, bytes: u64, progress: &mut dyn FnMut(ResizeProgress)) -> Result<()> {
         let _one_at_a_time = self.resizing.lock();
         self.check_writable()?;

@@ -248,7 +248,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Takes everything that has changed out of the hands of those who change it.
+    /// Moves everything that has changed aside; writers go on in fresh overlays.
     fn freeze(&self) -> (Frozen, u64) {
         let _transaction = self.transactions.write();
         let most = self.most_freed();

@@ -13,8 +13,8 @@ use crate::store::FLASH_PAGE;
 /// What a sync of one file makes durable (mount option `order`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// That file, at least. An overwrite can become durable before older changes of other files, and
-    /// nothing is written for a file that has not changed.
+    /// That file, at least. An overwrite can become durable before older changes of other files,
+    /// and nothing is written for a file that has not changed.
     #[default]
     Relaxed,
     /// Every change on the volume that came before, in a checkpoint.
@@ -34,8 +34,8 @@ pub enum OnError {
     Panic,
 }
 
-/// How a volume is mounted to be written. There will be more fields: take those that you do not name from
-/// `MountOptions::default()`.
+/// How a volume is mounted to be written. There will be more fields: take those that you do not
+/// name from `MountOptions::default()`.
 #[derive(Clone)]
 pub struct MountOptions {
     /// See [`Order`].
@@ -50,8 +50,8 @@ pub struct MountOptions {
     pub barrier: bool,
     /// Memory for changes that are not committed yet, in bytes.
     pub dirty_limit: u64,
-    /// Memory for what can be read again, in bytes: blocks of metadata, inodes that nobody refers to,
-    /// and where the names of directories are.
+    /// Memory for what can be read again, in bytes: blocks of metadata, inodes that nobody refers
+    /// to, and where the names of directories are.
     pub cache_limit: u64,
     /// Time from a change to its checkpoint; the volume's own setting, or 5 s, if `None`.
     pub commit_interval: Option<Duration>,

@@ -1,10 +1,10 @@
 //! The order in which locks are taken, and its enforcement.
 //!
 //! A thread waits only for locks that come after all those that it holds. So no two threads ever
-//! wait for each other. What is only tried may be taken out of order, since nobody waits for it. The
-//! locks inside a device, and inside the library of the caches, come after all of these: nothing of
-//! the engine is called while they are held. Builds with debug assertions check it at every lock, whether or not another
-//! thread is there to be waited for; other builds know no ranks.
+//! wait for each other. What is only tried may be taken out of order, since nobody waits for it.
+//! The locks inside a device, and inside the library of the caches, come after all of these:
+//! nothing of the engine is called while they are held. Builds with debug assertions check it at
+//! every lock, whether or not another thread is there to be waited for; other builds know no ranks.
 
 /// Every lock of the engine, in the order in which a thread may wait for them. A thread holds at
 /// most one of each rank.
@@ -32,7 +32,8 @@ pub(crate) enum Rank {
     /// Names and inodes that have changed and are in no log yet.
     Journal,
     /// The newest checkpoint. Taken after the state of the inode that is looked at: a commit
-    /// publishes the new DAT before the new maps of inodes, so the view is never older than the map.
+    /// publishes the new DAT before the new maps of inodes, so the view is never older than the
+    /// map.
     View,
     /// What the cleaner knows of the blocks of all segments.
     LiveBlocks,

@@ -1,8 +1,9 @@
-//! The content of a file in layers: whatever is known in memory, and below it the map of a checkpoint.
+//! The content of a file in layers: whatever is known in memory, and below it the map of a
+//! checkpoint.
 //!
-//! Files of a [`Tree`](super::Tree) have nothing above the map, unless something was synced after the
-//! checkpoint. Those of the live file system have what was changed; everything that only reads is
-//! here, for both.
+//! Files of a [`Tree`](super::Tree) have nothing above the map, unless something was synced after
+//! the checkpoint. Those of the live file system have what was changed; everything that only reads
+//! is here, for both.
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
@@ -208,8 +209,8 @@ pub(crate) trait Content {
     }
 }
 
-/// Where the blocks of a range of a file are in its checkpoint, looked up together, through the map and
-/// the DAT, when the first of them is asked for.
+/// Where the blocks of a range of a file are in its checkpoint, looked up together, through the map
+/// and the DAT, when the first of them is asked for.
 struct Addresses {
     /// The blocks in question, from the first that was asked for.
     keys: Range<u64>,

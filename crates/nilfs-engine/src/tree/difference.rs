@@ -1,8 +1,8 @@
 //! What two trees of a volume do not have in common.
 //!
-//! Both are read through one DAT. While two checkpoints exist, the same virtual block number in both is
-//! the same block, wherever the cleaner has moved it. So whole subtrees of the ifile and of files are
-//! passed over without being read, and a difference costs what differs.
+//! Both are read through one DAT. While two checkpoints exist, the same virtual block number in
+//! both is the same block, wherever the cleaner has moved it. So whole subtrees of the ifile and of
+//! files are passed over without being read, and a difference costs what differs.
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
@@ -61,9 +61,9 @@ impl Tree {
         }
     }
 
-    /// Calls `visit` with each run of blocks that two versions of a file do not share,
-    /// ascending, until it breaks: `file` is of this tree, `other` of `tree`. They may still be equal.
-    /// Only checkpoints are compared, not what was synced after one.
+    /// Calls `visit` with each run of blocks that two versions of a file do not share, ascending,
+    /// until it breaks: `file` is of this tree, `other` of `tree`. They may still be equal. Only
+    /// checkpoints are compared, not what was synced after one.
     ///
     /// # Errors
     /// Damage, a device error.

@@ -1,8 +1,8 @@
 //! A checkpoint as a value: [`Tree`], the files of one moment.
 //!
-//! Opening one, old or new, reads a few blocks and writes none; any number of them can be open beside
-//! each other and beside a writer. What changes under an open tree is only where its blocks are, and
-//! that is the newest DAT's business: so a tree keeps no addresses, and asks anew in each call.
+//! Opening one, old or new, reads a few blocks and writes none; any number of them can be open at
+//! once, also while a writer works. What changes under an open tree is only where its blocks are,
+//! and that is the newest DAT's business: so a tree keeps no addresses, and asks anew in each call.
 //!
 //! | module | what it knows |
 //! |---|---|
@@ -131,7 +131,8 @@ impl Tree {
     /// The file that a name leads to; "." and ".." work too.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NameTooLong`], damage, a device error.
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NameTooLong`], damage, a device
+    /// error.
     pub fn lookup(&self, dir: &File, name: &[u8]) -> Result<File> {
         names::check(name)?;
         dir.require_directory()?;
@@ -159,7 +160,8 @@ impl Tree {
         names::read(dir, &self.view(), cookie, emit)
     }
 
-    /// Reads into `buffer`. Returns the number of bytes, which is smaller only at the end of the file.
+    /// Reads into `buffer`. Returns the number of bytes, which is smaller only at the end of the
+    /// file.
     ///
     /// # Errors
     /// Not a file with content, damage, a device error.

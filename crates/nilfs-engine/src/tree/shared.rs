@@ -1,5 +1,5 @@
-//! What all trees of a volume have in common: where blocks are now, which checkpoints somebody looks
-//! at, and where the names of large directories are.
+//! What all trees of a volume have in common: where blocks are now, which checkpoints somebody
+//! looks at, and where the names of large directories are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::error::Result;
 use crate::host::{CacheHashBuilder, Mutex, Rank, RwLock};
 use crate::store::CACHE_SHARDS;
 
-/// Blocks of a directory that are searched for a name sooner than that somebody notes where its names
-/// are.
+/// Blocks of a directory that are searched for a name sooner than that somebody notes where its
+/// names are.
 const SEARCHED_BLOCKS: u64 = 4;
 
 /// Directories whose names are expected to be known at a time.
@@ -86,8 +86,8 @@ impl Shared {
         Tree::new(self, TreeRoot::new(&entry)?, self.keep(cno))
     }
 
-    /// Keeps what a checkpoint needs from being cleaned away by steps that choose their victims from
-    /// now on, until the value is dropped.
+    /// Keeps what a checkpoint needs from being cleaned away by steps that choose their victims
+    /// from now on, until the value is dropped.
     pub(crate) fn keep(self: &Arc<Self>, cno: Cno) -> Kept {
         *self.kept.lock().entry(cno).or_default() += 1;
         Kept { shared: Arc::clone(self), cno }

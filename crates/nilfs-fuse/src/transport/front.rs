@@ -31,7 +31,7 @@ const NAMES_KEPT: Duration = Duration::from_secs(24 * 3600);
 /// blocks when delayed blocks get their place.
 const ATTRIBUTES_KEPT: Duration = Duration::from_secs(60);
 
-/// Threads that wait for the device beside the readers.
+/// Threads that wait for the device, besides the readers.
 const WAITING_BESIDE: usize = 32;
 
 /// What answers requests, whichever thread has received them.

@@ -1,4 +1,4 @@
-//! What a report says beside the figures.
+//! What a report says besides the figures.
 
 use std::path::Path;
 

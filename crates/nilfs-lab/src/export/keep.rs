@@ -1,5 +1,5 @@
-//! What was written, kept beside the trace: the bytes of all writes, one after the other, in the
-//! order of the trace. Zeroed ranges are holes in it.
+//! What was written, kept along with the trace: the bytes of all writes, one after the other, in
+//! the order of the trace. Zeroed ranges are holes in it.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};

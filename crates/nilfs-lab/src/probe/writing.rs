@@ -40,7 +40,7 @@ pub struct Writing {
     pub rate: f64,
     /// 1 MiB requests one after the other, bytes per second.
     pub sequential: f64,
-    /// What a request costs beside its bytes.
+    /// What a request costs besides its bytes.
     pub overhead: Duration,
     /// A flush with nothing to do.
     pub flush: Duration,
@@ -234,7 +234,7 @@ impl Probe<'_> {
     ) -> Result<(Vec<Turn>, u64)> {
         let single = self.in_turn(first, bytes, 1, page)?;
         let mut turns = vec![single];
-        // So many can be open, so many cannot.
+        // This many can be open, and that many cannot.
         let (mut open, mut too_many) = (1, most + 1);
         while too_many - open > 1 {
             let doubled = open * 2;

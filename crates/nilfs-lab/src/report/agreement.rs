@@ -1,7 +1,7 @@
 //! Whether figures agree with those of others: the same order, and the same ratios.
 //!
-//! Absolute figures depend on a device that nobody has any more. Which is ahead of which, and by how
-//! much, is what a model has to predict.
+//! Absolute figures depend on a device that nobody has any more. Which is ahead of which, and by
+//! how much, is what a model has to predict.
 
 use std::cmp::Ordering;
 

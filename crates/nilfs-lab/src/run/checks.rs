@@ -10,7 +10,7 @@ use crate::file_systems::OURS;
 use crate::place::Place;
 use crate::workloads::Source;
 
-/// Memory for programs, beside what sources take.
+/// Memory for programs, besides what sources take.
 const MEMORY_RESERVE: u64 = 256 << 20;
 
 /// Fails if the run could not come to its end.

@@ -95,7 +95,7 @@ impl Estimate {
     }
 }
 
-/// What time passes with, beside what a device does at best.
+/// What takes time besides what a device does at best.
 struct Pace {
     /// Seconds until a device is attached and its sources are copied: a boot, in a virtual machine.
     attach: f64,

@@ -14,9 +14,9 @@ use crate::output::{self, counted, printable};
 
 /// Check that a volume keeps the rules of the format
 ///
-/// The volume must not be mounted for writing. Nothing is written and nothing is repaired: this is a
-/// preview. Without --all, the files of up to a thousand checkpoints are checked: of the newest, of all
-/// snapshots, and of others evenly spread. The exit code is 3 if an error was found.
+/// The volume must not be mounted for writing. Nothing is written and nothing is repaired: this is
+/// a preview. Without --all, the files of up to a thousand checkpoints are checked: of the newest,
+/// of all snapshots, and of others evenly spread. The exit code is 3 if an error was found.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -15,13 +15,14 @@ use crate::interrupt::Interrupt;
 use crate::output::{self, counted};
 use crate::progress::Progress;
 
-/// How often is looked how far a run has come.
+/// How often a run is asked how far it is.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// Give space back now, or let the cleaner of a mounted volume pause
 ///
-/// A mounted volume is cleaned by itself; this is for those who do not want to wait. A volume that
-/// is not mounted is cleaned by this command. Interrupted, it stops, and nothing is lost.
+/// A mounted volume is cleaned without this command, when space is needed; the command is for users
+/// who do not want to wait. A volume that is not mounted is cleaned by the command itself.
+/// Interrupted, it stops, and nothing is lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

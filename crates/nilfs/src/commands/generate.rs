@@ -1,5 +1,5 @@
-//! `nilfs generate`: man pages and completions, for packagers and `make install`, and tables for the
-//! documentation.
+//! `nilfs generate`: man pages and completions, for packagers and `make install`, and tables for
+//! the documentation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,8 +52,8 @@ fn man(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The date of the pages: today, unless a packager says otherwise so that packages can be made again
-/// byte for byte.
+/// The date of the pages: today, unless a packager says otherwise so that packages can be made
+/// again byte for byte.
 fn date() -> anyhow::Result<String> {
     let now = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(seconds) => jiff::Timestamp::from_second(seconds.parse().context("SOURCE_DATE_EPOCH")?)?,

@@ -49,7 +49,8 @@ pub struct Args {
 /// What is to be changed.
 #[derive(Debug, Default, clap::Args)]
 pub struct Changes {
-    /// Time between checkpoints that are made without being asked for, such as 30 or 1m; 0: the default
+    /// Time between checkpoints that are made without being asked for, such as 30 or 1m; 0: the
+    /// default
     #[arg(short = 'i', long = "interval", value_name = "PERIOD", value_parser = whole_seconds)]
     pub interval: Option<u32>,
     /// Changed blocks after which Linux makes a checkpoint; 0: its default

@@ -9,7 +9,8 @@ use crate::definition::{self, Definition, Problem, Word, one_of, text};
 /// A setting of the cleaner.
 type Setting = Definition<CleanerOptions>;
 
-/// All settings, under the names that nilfs_cleanerd has for them. `mc_` is for times when clean segments are few.
+/// All settings, under the names that nilfs_cleanerd has for them. `mc_` is for times when clean
+/// segments are few.
 pub const SETTINGS: &[Setting] = &[
     Setting::new(
         &[one_of(

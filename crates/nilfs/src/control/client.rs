@@ -21,7 +21,7 @@ use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
 use crate::metrics::Metrics;
 
-/// How often is asked how far a resize has come.
+/// How often a resize is asked how far it is.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// Asks the process that serves a mount.

@@ -7,7 +7,7 @@
 //!
 //! What is left of an answer is kept under its ticket, for the user who asked, until its last page
 //! has been fetched. So all pages are of one moment. Of more than [`MOST_KEPT`] the oldest goes, of
-//! the user who has the most: nobody can take from another what is his by asking for a lot.
+//! the user who has the most: no user can drive out the answers of others by asking for a lot.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,5 @@
-//! The side of the process that serves a mount: who may ask what, and what it has to serve that with.
+//! The side of the process that serves a mount: who may ask what, and what it has to serve that
+//! with.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::exit;
 use crate::metrics::Gatherer;
 use crate::threads;
 
-/// What can be asked of a mount, beside what can be asked of any volume.
+/// What can be asked of a mount, besides what can be asked of any volume.
 pub trait Served: Send + Sync {
     /// Reads the cleaner's settings again, from `file` instead of the mount's own. Returns
     /// what was wrong with it.

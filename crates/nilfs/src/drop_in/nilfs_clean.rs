@@ -55,7 +55,7 @@ Let the cleaner of a NILFS2 volume work now, or give it another order.
     run,
 };
 
-/// How often is looked whether a run is over.
+/// How often a run is asked whether it is over.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// What the cleaner is asked.

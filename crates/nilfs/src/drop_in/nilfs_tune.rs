@@ -102,8 +102,8 @@ fn uuid(word: &OsStr) -> anyhow::Result<Uuid> {
     uuid.ok_or_else(|| anyhow!("Invalid UUID format"))
 }
 
-/// Features of a list, which may have empty places and capital letters; or nothing if one of them is
-/// unknown.
+/// Features of a list, which may have empty places and capital letters; or nothing if one of them
+/// is unknown.
 pub(super) fn features(word: &OsStr) -> Option<Vec<FeatureSwitch>> {
     let word = word.to_str()?.to_ascii_lowercase();
     let names = word.split(',').filter(|name| !name.is_empty());

@@ -1,8 +1,10 @@
-//! The files of a checkpoint of a volume that is mounted, as its mount shows them in `.checkpoints`.
+//! The files of a checkpoint of a volume that is mounted, as its mount shows them in
+//! `.checkpoints`.
 //!
 //! The process that serves the mount keeps the checkpoint for as long as its root directory is open
-//! here. Files are reopened by their paths, which do not change in the past. The process strips files of the past of what would give them power (set-id bits, device numbers); those who may
-//! administer the mount are told by a request.
+//! here. Files are reopened by their paths, which do not change in the past. The process strips
+//! files of the past of what would give them power (set-id bits, device numbers); a user who may
+//! administer the mount learns of these by a request.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -45,9 +47,9 @@ struct Held {
 }
 
 impl Door {
-    /// Opens a checkpoint of the volume on a device; `None` for the newest, in which is everything that
-    /// was written through its mount until now. `Ok(None)`: it is not mounted, or its mount has no door
-    /// for this user.
+    /// Opens a checkpoint of the volume on a device; `None` for the newest, in which is everything
+    /// that was written through its mount until now. `Ok(None)`: it is not mounted, or its mount
+    /// has no door for this user.
     ///
     /// # Errors
     /// There is no such checkpoint.

@@ -79,8 +79,8 @@ const PROGRAM: Notes = Notes {
 };
 
 impl Notes {
-    /// Returns those for a page, by its name and section, as in `nilfs(1)`. A page that is not listed
-    /// refers to `nilfs(1)` alone.
+    /// Returns those for a page, by its name and section, as in `nilfs(1)`. A page that is not
+    /// listed refers to `nilfs(1)` alone.
     pub fn of(reference: &str) -> Self {
         NOTES.iter().find(|(known, _)| *known == reference).map_or(NOTHING, |(_, notes)| *notes)
     }

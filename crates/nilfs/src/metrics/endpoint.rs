@@ -2,8 +2,8 @@
 //!
 //! Every local user can connect, and must not be able to do harm by it. One thread serves all
 //! connections. Each has a bounded time and memory and is closed after one answer, and no body is
-//! read. There are at most [`MOST`] of them: a further one takes the place of the oldest, so those
-//! who connect and say nothing keep nobody out.
+//! read. There are at most [`MOST`] of them: a further one takes the place of the oldest, so
+//! clients that connect and say nothing keep nobody out.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -13,9 +13,9 @@ use std::time::Duration;
 use nilfs_real_kernels::{LinuxImage, Manifest};
 use tempfile::{NamedTempFile, TempDir};
 
-/// How often is looked whether something has come about.
+/// Pause between two checks of a condition.
 pub const GLANCE: Duration = Duration::from_millis(2);
-/// How often is looked before something is taken for impossible.
+/// Checks after which a condition is taken for impossible.
 const MOST_GLANCES: u32 = 5000;
 
 /// An image in a directory of its own, which goes away with it.
@@ -48,7 +48,7 @@ impl Image {
         self.beside("volume.img")
     }
 
-    /// A path beside it.
+    /// A path next to it.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }

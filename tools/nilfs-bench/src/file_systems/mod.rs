@@ -22,8 +22,8 @@ pub trait FileSystem {
     /// What a reader must know to judge its figures.
     fn what(&self) -> &'static str;
 
-    /// Makes an empty volume of an image, over whatever it holds. Its blocks stay allocated: nothing
-    /// is discarded, and nothing is zeroed by taking blocks away.
+    /// Makes an empty volume of an image, over whatever it holds. Its blocks stay allocated:
+    /// nothing is discarded, and nothing is zeroed by taking blocks away.
     fn format(&self, image: &Path) -> Result<()>;
 
     /// Mounts an image as its user would, with default options, but without discards.

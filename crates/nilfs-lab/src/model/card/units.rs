@@ -1,7 +1,7 @@
 //! Allocation units: which are open, what was written to them since, and what it costs to close
 //! one. Counts pages; knows nothing of time.
 //!
-//! An open unit is written to a fresh erase block beside its old one. Closing it brings both
+//! An open unit is written to a fresh erase block, while its old one stays. Closing it brings both
 //! together: nothing is left to do if everything was written anew; otherwise the pages that still
 //! are in the old block are copied after that.
 

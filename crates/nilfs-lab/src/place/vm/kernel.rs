@@ -111,7 +111,8 @@ impl Kernel {
         Ok(chosen)
     }
 
-    /// By a module's name its file and those of the modules it needs, below the directory of modules.
+    /// By a module's name its file and those of the modules it needs, below the directory of
+    /// modules.
     fn dependencies(&self) -> Result<BTreeMap<String, Vec<String>>> {
         let path = self.modules.join("modules.dep");
         if !path.exists() {

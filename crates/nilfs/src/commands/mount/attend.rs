@@ -1,5 +1,5 @@
-//! What every mount does while the kernel's requests are answered: it obeys signals, gives memory back
-//! when it is idle, and waits for its end. What is mounted is no matter here.
+//! What every mount does while the kernel's requests are answered: it obeys signals, gives memory
+//! back when it is idle, and waits for its end. What is mounted is no matter here.
 
 use std::io;
 use std::path::Path;
@@ -64,8 +64,8 @@ pub trait Attended {
     fn reload(&self);
 }
 
-/// Waits for the end, and attends to the mount until then. The kernel may wait for what this returns
-/// to be dropped.
+/// Waits for the end, and attends to the mount until then. The kernel may wait for what this
+/// returns to be dropped.
 pub fn wait(
     events: &mpsc::Receiver<Event>,
     mount: &Mount,
@@ -105,8 +105,8 @@ pub fn log_end(source: &Path, error: Option<&anyhow::Error>, hangup: Hangup) {
     }
 }
 
-/// Unmounts. What is in use by a process becomes unreachable for it. This may wait for the answer to
-/// the kernel's last request, and so must not run in the thread that lets it be given.
+/// Unmounts. What is in use by a process becomes unreachable for it. This may wait for the answer
+/// to the kernel's last request, and so must not run in the thread that lets it be given.
 pub fn take_away(mount: &Mount) {
     let result = match mount.unmount() {
         Err(MountError::Busy { .. }) => {
@@ -120,8 +120,8 @@ pub fn take_away(mount: &Mount) {
     }
 }
 
-/// Obeys signals, or passes them on. Before the volume can be used there is nothing to be committed,
-/// and no need to wait for the recovery of a large one.
+/// Obeys signals, or passes them on. Before the volume can be used there is nothing to be
+/// committed, and no need to wait for the recovery of a large one.
 pub fn listen(
     mut signals: Signals,
     hangup: Hangup,

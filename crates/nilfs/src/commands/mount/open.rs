@@ -11,7 +11,7 @@ use crate::administration::mount_of;
 use crate::device;
 use crate::exit::{Status, status_of};
 
-/// Opens the device. A checkpoint that is named can be read beside one of us who writes.
+/// Opens the device. A checkpoint that is named can be read while one of our processes writes.
 pub fn open(path: &Path, options: &Options) -> anyhow::Result<Arc<FileDevice>> {
     let access = if options.kernel.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let opened = match device::open(path, access) {

@@ -19,8 +19,8 @@ pub use complete::complete;
 use definitions::{OPTIONS, is_from_kernel, is_ignored};
 pub use definitions::{help, table};
 
-/// Bounds of what a mount allows itself unasked, in bytes. What does not fit into its cache is mostly
-/// in the system's.
+/// Bounds of what a mount allows itself unasked, in bytes. What does not fit into its cache is
+/// mostly in the system's.
 const LEAST_MEMORY: u64 = 1 << 20;
 const MOST_DIRTY: u64 = 1 << 30;
 const MOST_CACHE: u64 = 96 << 20;
@@ -148,8 +148,8 @@ impl Options {
         Ok(warnings)
     }
 
-    /// Whether a remount with these words makes the mount read-only; `None` if they leave that as it
-    /// is.
+    /// Whether a remount with these words makes the mount read-only; `None` if they leave that as
+    /// it is.
     ///
     /// # Errors
     /// The words ask for something else that is not so already. mount(8) adds all that it finds in

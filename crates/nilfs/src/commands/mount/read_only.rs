@@ -1,6 +1,6 @@
-//! The life of a mount that cannot be written: of a volume on its device, or of a checkpoint of one that
-//! is mounted already. Such a checkpoint is what the door of that mount shows, as a file system of its
-//! own: the device is not opened, so its cleaner works on.
+//! The life of a mount that cannot be written: of a volume on its device, or of a checkpoint of one
+//! that is mounted already. Such a checkpoint is what the door of that mount shows, as a file
+//! system of its own: the device is not opened, so its cleaner works on.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use crate::image::Door;
 use crate::metrics::{Endpoint, Gatherer, Metrics};
 use crate::threads;
 
-/// Threads beside those that answer the kernel: for signals, for the end and for metrics. And
+/// Threads besides those that answer the kernel: for signals, for the end and for metrics. And
 /// unmounting may take a process, fusermount3.
 const OTHER_THREADS: usize = 4;
 
@@ -71,8 +71,8 @@ impl Shown for Door {
     }
 }
 
-/// Serves what `open` opens in `dir`, until it is unmounted or a signal says so. Calls `ready` when it
-/// can be used.
+/// Serves what `open` opens in `dir`, until it is unmounted or a signal says so. Calls `ready` when
+/// it can be used.
 pub fn serve<S: Shown>(
     open: impl FnOnce(&Options) -> anyhow::Result<S>,
     source: &Path,

@@ -1,8 +1,8 @@
 //! `nilfs mount -o remount`: a mounted volume becomes read-only, or writable again.
 //!
 //! The kernel comes first on the way to read-only, so that it passes on what it has kept back and
-//! refuses programs that still write; then the process that serves the volume closes it. On the way back
-//! that process comes first.
+//! refuses programs that still write; then the process that serves the volume closes it. On the way
+//! back that process comes first.
 
 use std::path::Path;
 

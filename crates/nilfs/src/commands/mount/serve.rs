@@ -22,7 +22,7 @@ use crate::exit::{self, Failure};
 use crate::metrics::{self, Endpoint, Metrics};
 use crate::threads;
 
-/// Threads beside those that answer the kernel: for signals, for the end, for metrics, for
+/// Threads besides those that answer the kernel: for signals, for the end, for metrics, for
 /// checkpoints and for the cleaner. And unmounting may take a process, fusermount3.
 const OTHER_THREADS: usize = 6;
 
@@ -89,8 +89,8 @@ pub fn serve(
 }
 
 /// Mounts as `fuseblk` where that was asked for or is possible, else as `fuse`. Until the volume is
-/// read, nothing is written; so it does no harm that somebody else could claim the device between us
-/// and the kernel: one of the two is refused then.
+/// read, nothing is written; so it does no harm that somebody else could claim the device between
+/// us and the kernel: one of the two is refused then.
 fn mount_device(
     mountpoint: &Mountpoint,
     device: &FileDevice,
@@ -125,8 +125,8 @@ struct Service {
 }
 
 impl Service {
-    /// Lets the cleaner have the settings that `file` has now, or the mount's own files. Returns what
-    /// was wrong with them.
+    /// Lets the cleaner have the settings that `file` has now, or the mount's own files. Returns
+    /// what was wrong with them.
     fn reload(&self, file: Option<&Path>) -> anyhow::Result<Vec<String>> {
         let (options, warnings) = self.options.cleaner.load(file)?;
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));

@@ -179,16 +179,16 @@ fn serving_process(dir: &Path) -> Option<OwnedFd> {
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// Waits until a process has ended: that of a read-only mount may still use the mount through which it
-/// reads. If its number means another process here, that is not waited for for ever.
+/// Waits until a process has ended: that of a read-only mount may still use the mount through which
+/// it reads. If its number means another process here, that is not waited for for ever.
 fn wait_for_end(process: &OwnedFd) {
     const MOST: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
     let mut ended = [PollFd::new(process, PollFlags::IN)];
     let _ = poll(&mut ended, Some(&MOST));
 }
 
-/// Waits until nobody writes to the volume, if it was `written` through this mount. One who reads
-/// it, as the process of a read-only mount did, is given a moment to leave, since others may stay.
+/// Waits until nobody writes to the volume, if it was `written` through this mount. A reader,
+/// such as the process of a read-only mount, is given a moment to close it; others may go on.
 fn wait_for_release(volume: &File, written: bool) -> io::Result<()> {
     const PAUSE: Duration = Duration::from_millis(10);
     const MOST_PAUSES: u32 = 20;

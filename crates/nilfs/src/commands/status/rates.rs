@@ -1,4 +1,4 @@
-//! What follows from two looks at a volume, or from one look and the mount.
+//! What follows from two statuses of a volume, or from one and the mount.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub fn until_full(earlier: Option<&Status>, now: &Status) -> Option<Duration> {
     Duration::try_from_secs_f64(left * seconds / filled).ok()
 }
 
-/// Bytes per second that `count`, a number of blocks, has grown by between two looks.
+/// Bytes per second that `count`, a number of blocks, has grown by between two samples.
 pub fn speed(earlier: &Status, now: &Status, seconds: f64, count: fn(&Status) -> u64) -> u64 {
     let blocks = count(now).saturating_sub(count(earlier));
     let bytes = blocks.saturating_mul(now.geometry.block_size.bytes64()) as f64;

@@ -259,7 +259,8 @@ const IGNORED_HELP: &str = "\
 Accepted without effect: defaults, default_permissions (always on), atime options (NILFS2 keeps no
 access times), and the words for mount(8) itself, such as user, noauto, nofail, _netdev, x-….";
 
-/// Words for mount(8) and systemd, which pass them on all the same; after a name there may be a value.
+/// Words for mount(8) and systemd, which pass them on all the same; after a name there may be a
+/// value.
 const FOR_MOUNT: [&str; 16] = [
     "defaults", "auto", "noauto", "nofail", "_netdev", "comment", "silent", "loud", "user",
     "users", "nouser", "nousers", "owner", "noowner", "group", "nogroup",
