@@ -164,7 +164,7 @@ impl Scan {
                 scan = found(link, scan.best.cno.plus(1));
                 continue;
             }
-            if link.header.is_beside_chain() {
+            if link.header.is_off_chain() {
                 scan.astray = Some(link.block);
                 break;
             }

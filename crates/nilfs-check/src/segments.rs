@@ -86,7 +86,7 @@ impl Checker<'_, '_> {
             previous = Some(header);
             at = at.plus(header.nblocks.into());
         }
-        let chained = previous.filter(|log| !log.is_beside_chain());
+        let chained = previous.filter(|log| !log.is_off_chain());
         (owners, chained.map(|log| (log.seq, log.next)))
     }
 
@@ -147,7 +147,7 @@ impl Checker<'_, '_> {
                 )
             });
         }
-        if header.is_beside_chain() != previous.is_beside_chain() {
+        if header.is_off_chain() != previous.is_off_chain() {
             self.error(Rule::LogChain, place, || {
                 "a log of the chain and one that is not part of it are in the same segment".into()
             });

@@ -267,7 +267,7 @@ fn a_loop_of_directories_is_unreachable() {
 
 /// What is wrong in an old checkpoint is seen there, even if the present is right.
 #[test]
-fn old_checkpoints_are_judged_too() {
+fn old_checkpoints_are_checked_too() {
     expect_error(Rule::DirectoryEntry, "claims type", |image| {
         let old = image
             .blocks_of(Ino::ROOT)

@@ -118,7 +118,7 @@ fn no_lock_of_a_reader_keeps_a_writer_out_or_lets_a_second_one_in() {
 }
 
 #[test]
-fn a_writer_who_could_not_be_seen_does_not_go_on_beside_another() {
+fn a_writer_that_could_not_be_seen_does_not_go_on_next_to_another() {
     let image = image();
     let locked = lock_for_reading(&image, 0, 0);
     let writer = image.open(Access::ReadWrite);

@@ -177,7 +177,7 @@ fn volume_of(block_size: u64) -> (Arc<RecordingDevice<MemoryDevice>>, Arc<Filesy
 /// Recovery reads the newest checkpoint's log from end to end. That must not be all the data which
 /// were written with it.
 #[test]
-fn a_mount_behind_much_data_reads_little() {
+fn a_mount_after_much_data_reads_little() {
     for cleanly in [true, false] {
         let (device, fs) = used_volume(100);
         let file = make(&fs, &fs.root().unwrap().inode, "large");

@@ -259,7 +259,7 @@ fn a_file_without_a_name_lives_as_long_as_its_number_is_held() {
 }
 
 #[test]
-fn nobody_is_left_who_holds_a_number_when_a_front_end_ends() {
+fn no_number_is_held_any_more_when_a_front_end_ends() {
     let _alone = alone();
     let device = volume(1024, 64);
     let fs = mount(&device);

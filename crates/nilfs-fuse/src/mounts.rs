@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_of_a_mount_is_who_serves_it() {
+    fn the_owner_of_a_mount_is_the_user_who_serves_it() {
         let owner = |line: &[u8]| parse(line).unwrap().owner();
         assert_eq!(
             owner(b"36 35 0:45 / /mnt rw - fuse.nilfs img rw,user_id=1000,group_id=5"),

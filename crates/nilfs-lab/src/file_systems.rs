@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_stand_behind_the_name_and_reach_the_mount() {
+    fn options_stand_after_the_name_and_reach_the_mount() {
         let found = find("btrfs-ssd:noatime:discard", Path::new("/nilfs")).unwrap();
         assert_eq!(found.name, "btrfs-ssd:noatime:discard");
         let line = found.mount("/dev/x", "/a b", true);

@@ -509,7 +509,7 @@ fn every_built_in_device_reaches_its_limits() {
 }
 
 #[test]
-fn the_card_of_2012_is_plausible_beside_the_published_figures() {
+fn the_card_of_2012_is_plausible_by_the_published_figures() {
     let mut bench = Bench::new(&find("microsd-2012"), 256 * MIB);
     let mib = MIB as f64;
     let pieces = 64 * MIB / 131_072;
@@ -539,7 +539,7 @@ fn the_card_of_2012_is_plausible_beside_the_published_figures() {
 }
 
 #[test]
-fn the_stick_of_2010_is_plausible_beside_the_published_figures() {
+fn the_stick_of_2010_is_plausible_by_the_published_figures() {
     let mut bench = Bench::new(&find("usb-2010"), 256 * MIB);
     let (step, count) = (122_880, 1024);
     let seconds = |time: Duration| time.as_secs_f64() * 4096.0 * MIB as f64 / (step * count) as f64;

@@ -269,7 +269,7 @@ fn the_best_is_first_whether_more_or_less_is_better() {
 }
 
 #[test]
-fn published_figures_stand_beside_ours_with_the_verdict() {
+fn published_figures_stand_next_to_ours_with_how_they_agree() {
     let results = results();
     let (page, markdown) = written(&results, &Others);
     let row = article(&page, "at-microsd-2012-iozone-random-write");

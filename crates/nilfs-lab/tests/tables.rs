@@ -16,7 +16,7 @@ fn measures(workload: &Workload) -> Vec<Measure> {
 }
 
 #[test]
-fn every_published_figure_has_a_row_to_stand_beside() {
+fn every_published_figure_has_a_row_to_stand_in() {
     let nilfs = Path::new("nilfs");
     let devices: HashSet<String> = preset::all().into_iter().map(|device| device.name).collect();
     let published = published::all().unwrap();

@@ -154,7 +154,7 @@ impl LogHeader {
     /// the chain of logs: no recovery looks at it, and its number says only how old it is. In the
     /// chain, no log has these flags together.
     #[must_use]
-    pub fn is_beside_chain(&self) -> bool {
+    pub fn is_off_chain(&self) -> bool {
         self.has(GC) && self.has(LOGBGN) && !self.has(SR)
     }
 

@@ -77,7 +77,7 @@ fn every_subcommand_program_and_file_has_a_page_with_all_that_belongs_in_one() {
 }
 
 #[test]
-fn the_judge_of_manual_pages_finds_nothing() {
+fn mandoc_has_nothing_to_complain_of() {
     let directory = generated("man");
     let lint = run(Command::new("mandoc").args(["-T", "lint"]).args(pages(&directory)));
     let Some(lint) = lint else { return };

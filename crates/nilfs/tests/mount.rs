@@ -335,7 +335,7 @@ fn the_past_is_mounted_through_the_present_whose_cleaner_works_on() {
 
 /// Where the door to the past is shut, it is read from the device.
 #[test]
-fn the_past_can_be_mounted_beside_a_writer_and_stays_whatever_he_does() {
+fn the_past_can_be_mounted_next_to_a_writer_and_stays_whatever_that_does() {
     let volume = common::volume();
     let place = Place::new(&volume);
     mount("rw,pp=0,past=off", &volume, &place).output();
@@ -381,7 +381,7 @@ fn the_next_writer_is_let_in_and_leaves_the_past_where_it_is() {
 }
 
 #[test]
-fn a_read_only_mount_goes_on_beside_a_writer_who_comes_later() {
+fn a_read_only_mount_goes_on_next_to_a_writer_that_comes_later() {
     let volume = common::volume();
     let place = Place::new(&volume);
     mount("ro", &volume, &place).output();
@@ -395,7 +395,7 @@ fn a_read_only_mount_goes_on_beside_a_writer_who_comes_later() {
 }
 
 #[test]
-fn only_a_checkpoint_that_is_named_is_mounted_beside_a_writer() {
+fn only_a_checkpoint_that_is_named_is_mounted_next_to_a_writer() {
     let volume = common::volume();
     let place = Place::new(&volume);
     mount("rw", &volume, &place).output();

@@ -252,7 +252,7 @@ fn a_mount_whose_process_was_killed_says_what_to_do() {
 
 /// Where umount(8) cannot wait, the next command used to give up after ten seconds, or at once.
 #[test]
-fn whoever_is_finishing_with_a_volume_is_waited_for() {
+fn a_process_that_is_finishing_with_a_volume_is_waited_for() {
     let world = World::new();
     for line in ["mount IMAGE DIR", "check IMAGE", "tune --label new IMAGE", "mkfs -fB256 IMAGE"] {
         let finishing = FileDevice::open(&world.image, Access::ReadWrite).unwrap();

@@ -124,7 +124,7 @@ fn what_was_asked_for_is_done_although_it_cannot_be_told() {
 }
 
 #[test]
-fn damage_is_told_by_the_exit_code_to_whoever_does_not_read_the_report() {
+fn damage_is_told_by_the_exit_code_although_the_report_is_not_read() {
     let volume = volume();
     let mut bytes = fs::read(&volume.image).unwrap();
     let content = bytes.windows(8).position(|bytes| bytes == b"content\n").unwrap();

@@ -86,7 +86,7 @@ impl SegmentReader<'_> {
                 Ok(_) => return Ok(Err(damaged(at, "there is no summary"))),
                 Err(error) => return unreadable(error),
             };
-            if generation.is_none() && !header.is_beside_chain() && header.seq >= self.needed_from {
+            if generation.is_none() && !header.is_off_chain() && header.seq >= self.needed_from {
                 return Ok(Err(Refusal::Needed));
             }
             generation = Some(header.seq);

@@ -100,7 +100,7 @@ fn truncating_gives_the_room_back() {
 }
 
 #[test]
-fn o_append_writes_at_the_end_whoever_else_has_moved_it() {
+fn o_append_writes_at_the_end_although_others_have_moved_it() {
     let world = World::new();
     let path = world.file("log", "");
     let mut one = open(&path, OFlags::APPEND).unwrap();

@@ -35,7 +35,7 @@ fn after_a_failed_write_of_the_device_nothing_changes_and_reading_goes_on() {
 }
 
 #[test]
-fn a_failed_read_of_the_device_is_an_error_for_who_reads_and_for_nobody_else() {
+fn a_failed_read_of_the_device_is_an_error_for_the_reader_alone() {
     let (device, faults) = FaultyDevice::new(formatted());
     let device: Arc<dyn Device> = Arc::new(device);
     let path = {

@@ -37,7 +37,7 @@ fn permission_bits_decide_for_others() {
 }
 
 #[test]
-fn a_new_file_belongs_to_who_made_it_with_the_umask_taken_away() {
+fn a_new_file_belongs_to_its_maker_with_the_umask_taken_away() {
     let mut world = World::new();
     let dir = world.open_directory("dir");
     works(&dir, "umask 027; echo x > file; mkdir sub; ln -s file link; mkfifo fifo");

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_found_behind_messages_and_a_failed_job_is_no_figure() {
+    fn a_report_is_found_after_messages_and_a_failed_job_is_no_figure() {
         let job = r#"note
             {"jobs": [{"error": 0, "write": {"runtime": 1500}, "read": {"runtime": 0},
              "sync": {"lat_ns": {"max": 9000000,
