@@ -53,8 +53,9 @@ pub use nilfs_ondisk::inode::{DeviceCode, FileType};
 pub use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum};
 pub use read_only::{ReadOnlyOptions, ReadOnlyVolume};
 pub use recovery::RecoveryPlan;
+pub use superblocks::Superblocks;
 pub use tree::Tree;
-pub use volume::{CheckpointInfo, SegmentInfo, SegmentLife, Volume};
+pub use volume::{CheckpointInfo, CheckpointTotals, SegmentInfo, SegmentLife, Volume};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -12,11 +12,14 @@ use zerocopy::little_endian::{U16, U64};
 
 use crate::error::{Error, Result};
 
-/// The valid copies, best first. There is at least one.
+/// The valid copies. There is at least one.
 #[derive(Debug, Clone)]
-pub(crate) struct Superblocks {
-    pub(crate) best: Superblock,
-    pub(crate) other: Option<Superblock>,
+#[non_exhaustive]
+pub struct Superblocks {
+    /// The one that names the newer log; the first if they are equal.
+    pub best: Superblock,
+    /// The other one, if it is valid.
+    pub other: Option<Superblock>,
 }
 
 impl Superblocks {

@@ -63,6 +63,16 @@ pub struct CheckpointInfo {
     pub increment: u64,
 }
 
+/// How many checkpoints a volume has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckpointTotals {
+    /// All of them, snapshots included.
+    pub checkpoints: u64,
+    /// Those that are snapshots.
+    pub snapshots: u64,
+}
+
 /// A segment, as a list of segments shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -159,13 +169,16 @@ impl Volume {
         self.found.clean
     }
 
-    /// Number of checkpoints and, among them, of snapshots.
+    /// How many checkpoints there are, as the cpfile counts them.
     ///
     /// # Errors
     /// The cpfile cannot be read.
-    pub fn checkpoint_totals(&self) -> Result<(u64, u64)> {
+    pub fn checkpoint_totals(&self) -> Result<CheckpointTotals> {
         let header = checkpoints::header(self.source(), &self.cpfile()?)?;
-        Ok((header.ch_ncheckpoints.get(), header.ch_nsnapshots.get()))
+        Ok(CheckpointTotals {
+            checkpoints: header.ch_ncheckpoints.get(),
+            snapshots: header.ch_nsnapshots.get(),
+        })
     }
 
     /// The checkpoints from `from` on, ascending, at most `limit`.
@@ -353,13 +366,12 @@ pub(crate) fn super_root(store: &Store, log: &ChainedLog) -> Result<SuperRoot> {
 
 /// Superblocks of a device, for tools that change them while nothing is mounted.
 impl Volume {
-    /// Both valid copies, best first, without looking any further.
+    /// The valid copies, without looking any further.
     ///
     /// # Errors
     /// [`Error::NotAVolume`].
-    pub fn superblocks(device: &dyn Device) -> Result<(Superblock, Option<Superblock>)> {
-        let Superblocks { best, other } = superblocks::load(device)?;
-        Ok((best, other))
+    pub fn superblocks(device: &dyn Device) -> Result<Superblocks> {
+        superblocks::load(device)
     }
 
     /// Changes fields of both copies, one after the other, so that the power may fail at any time.

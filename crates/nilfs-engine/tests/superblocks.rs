@@ -7,7 +7,7 @@ use nilfs_engine::mkfs::{Parameters, format};
 const SIZE: u64 = 256 << 20;
 
 fn label(device: &dyn Device) -> Vec<u8> {
-    let (best, _) = Volume::superblocks(device).unwrap();
+    let best = Volume::superblocks(device).unwrap().best;
     best.raw().s_volume_name[..3].to_vec()
 }
 
@@ -38,6 +38,6 @@ fn a_power_cut_leaves_the_old_settings_or_the_new_ones() {
     }
     assert!(seen.iter().all(|label| label == b"old" || label == b"new"), "{seen:?}");
     assert_eq!(seen.last().unwrap(), b"new");
-    let (best, other) = Volume::superblocks(&after_cut).unwrap();
-    assert_eq!(best.raw().s_volume_name, other.unwrap().raw().s_volume_name);
+    let copies = Volume::superblocks(&after_cut).unwrap();
+    assert_eq!(copies.best.raw().s_volume_name, copies.other.unwrap().raw().s_volume_name);
 }

@@ -31,10 +31,9 @@ Exit codes:
 
 /// NILFS2 in user space: make, mount and look into volumes of the log-structured file system.
 ///
-/// Every few seconds, and at nearly every fsync, a volume makes a checkpoint: the whole of it as it
-/// was at that moment. Checkpoints can be listed, read and mounted until the cleaner needs their
-/// space: not for an hour, as long as there is room. As snapshots they are kept until further
-/// notice.
+/// Every few seconds a volume makes a checkpoint: the whole of it as it was at that moment.
+/// Checkpoints can be listed, read and mounted until the cleaner needs their space: not for an hour,
+/// as long as there is room. As snapshots they are kept until further notice.
 #[derive(Debug, Parser)]
 #[command(name = "nilfs", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]

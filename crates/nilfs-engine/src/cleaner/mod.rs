@@ -22,7 +22,7 @@ mod moving;
 pub mod options;
 pub(crate) mod policy;
 pub(crate) mod protection;
-mod schedule;
+pub(crate) mod schedule;
 pub(crate) mod segment_table;
 pub(crate) mod space_usage;
 mod step;

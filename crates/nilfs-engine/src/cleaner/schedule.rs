@@ -46,6 +46,15 @@ pub(super) struct Control {
     stop: bool,
 }
 
+/// What the cleaner is doing and has done.
+pub(crate) struct Activity {
+    pub(crate) state: CleanerState,
+    /// The run that somebody has asked for.
+    pub(crate) run: RunProgress,
+    /// When the last step ended (s since 1970).
+    pub(crate) last_step: Option<u64>,
+}
+
 /// What the thread is to do next.
 enum Task {
     Wait(Duration),
@@ -88,8 +97,8 @@ impl Cleaner {
         self.control.lock().options
     }
 
-    /// What it is doing, the run that was asked for, and when the last step ended (s).
-    pub(crate) fn state(&self) -> (CleanerState, RunProgress, Option<u64>) {
+    /// What it is doing and has done.
+    pub(crate) fn activity(&self) -> Activity {
         let control = self.control.lock();
         let state = match &*control {
             Control { working: true, .. } | Control { manual: Some(_), .. } => {
@@ -100,7 +109,7 @@ impl Cleaner {
             _ if self.held_up.load(Ordering::Relaxed) => CleanerState::HeldUp,
             _ => CleanerState::Idle,
         };
-        (state, control.progress, control.last_step)
+        Activity { state, run: control.progress, last_step: control.last_step }
     }
 
     /// Whether a step is under way.

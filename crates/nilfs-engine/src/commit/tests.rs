@@ -138,7 +138,7 @@ fn deleted_checkpoints_are_gone_and_counted_but_snapshots_and_the_newest_stay() 
         ..MetadataChanges::default()
     };
     let old = open(&device);
-    let count = old.checkpoint_totals().unwrap().0;
+    let count = old.checkpoint_totals().unwrap().checkpoints;
     let frozen = overwritten(&old, ino, [(0, b'n')]);
     let done = commit_of(&old, &frozen, &changes);
     mark_in_use(&device);

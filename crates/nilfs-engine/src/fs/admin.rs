@@ -10,6 +10,7 @@ use super::space::{Cost, Effect};
 use super::{Filesystem, Stopped};
 use crate::checkpoints;
 use crate::cleaner::options::{CleanerState, Loss, Status, Usage};
+use crate::cleaner::schedule::Activity;
 use crate::cleaner::space_usage::{FreeSpace, SpaceUsage};
 use crate::commit::{MetadataChanges, root_of};
 use crate::error::{Error, Result};
@@ -189,7 +190,7 @@ impl Filesystem {
     pub fn status(&self) -> Status {
         let geometry = self.store.geometry();
         let per_segment = u64::from(geometry.blocks_per_segment);
-        let (state, run, last_step) = self.cleaner.state();
+        let Activity { state, run, last_step } = self.cleaner.activity();
         let totals = self.cleaner.totals();
         let (cache_hits, cache_misses) = self.store.cache_counts();
         let chain = self.written.in_chain();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nilfs_engine::Volume;
+use nilfs_engine::{CheckpointTotals, Volume};
 use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::superblock::{
     FEATURE_BLOCK_COUNT, FEATURE_ROLL_FORWARD, RawSuperblock, STATE_ERROR,
@@ -69,7 +69,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 fn gather(volume: &Volume) -> anyhow::Result<Info> {
     let raw = volume.superblock().raw();
     let geometry = volume.geometry();
-    let (checkpoints, snapshots) = volume.checkpoint_totals()?;
+    let CheckpointTotals { checkpoints, snapshots, .. } = volume.checkpoint_totals()?;
     let times = Times {
         created: raw.s_ctime.get(),
         mounted: raw.s_mtime.get(),

@@ -97,10 +97,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 impl Sizes {
     fn of(device: &Path) -> anyhow::Result<Self> {
         let opened = FileDevice::open(device, Access::Inspect)?;
-        let (superblock, _) =
+        let superblocks =
             Volume::superblocks(&opened).with_context(|| device.display().to_string())?;
         let is_block_device = fs::metadata(device)?.file_type().is_block_device();
-        let volume_bytes = superblock.raw().s_dev_size.get();
+        let volume_bytes = superblocks.best.raw().s_dev_size.get();
         Ok(Self { bytes: opened.size(), volume_bytes, is_block_device })
     }
 

@@ -187,8 +187,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         return Ok(());
     }
     let device = FileDevice::open(&args.device, Access::Inspect)?;
-    let (superblock, _) = Volume::superblocks(&device).with_context(context)?;
-    let record = record(superblock.raw());
+    let superblocks = Volume::superblocks(&device).with_context(context)?;
+    let record = record(superblocks.best.raw());
     if args.json { output::json(&record) } else { print(record) }
 }
 

@@ -137,7 +137,7 @@ fn superblock(path: &Path) -> anyhow::Result<Superblock> {
     };
     match first {
         Some(superblock) => Ok(superblock),
-        None => Ok(Volume::superblocks(&device).map_err(|_| cannot())?.0),
+        None => Ok(Volume::superblocks(&device).map_err(|_| cannot())?.best),
     }
 }
 

@@ -154,7 +154,7 @@ fn is_marked_as_bad(source: &Path) -> bool {
     let superblocks = FileDevice::open(source, Access::Inspect)
         .map_err(anyhow::Error::from)
         .and_then(|device| Ok(Volume::superblocks(&device)?));
-    let state = superblocks.map(|(newest, _)| newest.raw().s_state.get());
+    let state = superblocks.map(|copies| copies.best.raw().s_state.get());
     state.is_ok_and(|state| state & STATE_VALID == 0 && state & STATE_ERROR != 0)
 }
 
