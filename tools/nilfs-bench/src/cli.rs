@@ -70,6 +70,9 @@ struct Bench {
     /// Print the results as JSON instead of the table.
     #[arg(long)]
     json: bool,
+    /// Print medians and ratios as a table in Markdown.
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
     /// List the rows and the file systems, and measure nothing.
     #[arg(long)]
     list: bool,
@@ -121,6 +124,8 @@ fn bench(options: &Bench) -> Result<ExitCode> {
     let report = Report::new(machine, &plan, &rows, options.quick);
     if options.json {
         println!("{}", report.json()?);
+    } else if options.markdown {
+        print!("{}", report.markdown());
     } else {
         println!("{}", report.text());
     }

@@ -173,6 +173,29 @@ impl Report {
         format!("{}\n\n{table}\n{}{}", self.heading(), self.legend(), notes.text())
     }
 
+    /// Medians and ratios as a table in Markdown, for a page. Rows without a peer are left out.
+    pub fn markdown(&self) -> String {
+        let header = self.header();
+        let mut lines = vec![markdown_row(header.iter().map(String::as_str))];
+        lines.push(markdown_row(header.iter().map(|_| "---")));
+        for row in &self.rows {
+            let ratios = row.cells.iter().skip(1).map(Cell::ratio);
+            if ratios.clone().all(|ratio| ratio.is_none()) {
+                continue;
+            }
+            let median = row.cells.first().and_then(Cell::median);
+            let median = median.map(|median| format!("{} {}", short(median), row.unit));
+            let shown = ratios.map(|ratio| ratio.map(|ratio| format!("{ratio:.2}×")));
+            let cells: Vec<String> = std::iter::once(median)
+                .chain(shown)
+                .map(|cell| cell.unwrap_or_else(|| "–".to_owned()))
+                .collect();
+            let cells = std::iter::once(row.what).chain(cells.iter().map(String::as_str));
+            lines.push(markdown_row(cells));
+        }
+        lines.concat()
+    }
+
     fn header(&self) -> Vec<String> {
         let mut header = vec!["workload".to_owned(), self.reference.to_owned()];
         let peers = self.systems.iter().skip(1);
@@ -246,6 +269,21 @@ impl Cell {
         }
     }
 
+    fn median(&self) -> Option<f64> {
+        match self {
+            Cell::Measured { figures, .. } => Some(figures.median),
+            _ => None,
+        }
+    }
+
+    /// How many times as fast the reference is.
+    fn ratio(&self) -> Option<f64> {
+        match self {
+            Cell::Measured { reference_ratio, .. } => *reference_ratio,
+            _ => None,
+        }
+    }
+
     fn text(&self, is_reference: bool, notes: &mut Notes) -> String {
         match self {
             Cell::Measured { figures, .. } if is_reference => figures.text(),
@@ -269,6 +307,10 @@ impl Figures {
         }
         text
     }
+}
+
+fn markdown_row<'a>(cells: impl Iterator<Item = &'a str>) -> String {
+    cells.map(|cell| format!("| {cell} ")).collect::<String>() + "|\n"
 }
 
 /// Three significant digits.
@@ -344,6 +386,33 @@ mod tests {
         samples.iter_mut().for_each(|sample| sample.reads = Some(Duration::from_secs(4)));
         let figures = Figures::of(Unit::Once, &samples).unwrap();
         assert_eq!(figures.text(), "8.00 [6.00..30.0]\n2.0× its reads: 4.0000");
+    }
+
+    #[test]
+    fn a_page_has_medians_and_ratios_and_no_row_without_a_peer() {
+        let cell = |seconds: &[u64]| {
+            Cell::new(Unit::Bytes, &Measurement::Measured(samples(seconds)), Some(20.0))
+        };
+        let row = |what, cells| ReportRow { workload: "", what, unit: Unit::Bytes.name(), cells };
+        let report = Report {
+            machine: Machine::look(std::path::Path::new("/")),
+            runs: 1,
+            quick: true,
+            seed: SEED,
+            sizes: Sizes::QUICK.clone(),
+            reference: "ours",
+            systems: ["ours", "one", "two"].map(|name| System { name, what: "" }).into(),
+            rows: vec![
+                row("write", vec![cell(&[3]), cell(&[1]), Cell::NotApplicable]),
+                row("mount", vec![cell(&[3]), Cell::NotApplicable, Cell::NotApplicable]),
+            ],
+        };
+        assert_eq!(
+            report.markdown(),
+            "| workload | ours | ours / one | ours / two |\n\
+             | --- | --- | --- | --- |\n\
+             | write | 20.0 MiB/s | 0.33× | – |\n"
+        );
     }
 
     #[test]
