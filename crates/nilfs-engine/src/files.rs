@@ -78,6 +78,9 @@ pub trait Files: Send + Sync {
 
 /// The checkpoints of a volume, each of which can be looked at.
 pub trait Checkpoints: Send + Sync {
+    /// The number of the newest one.
+    fn newest(&self) -> Cno;
+
     /// The checkpoints from `from` on, ascending, at most `limit`.
     ///
     /// # Errors
@@ -92,6 +95,10 @@ pub trait Checkpoints: Send + Sync {
 }
 
 impl Checkpoints for Filesystem {
+    fn newest(&self) -> Cno {
+        self.view().tree.cno
+    }
+
     fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>> {
         self.checkpoints(from, limit)
     }

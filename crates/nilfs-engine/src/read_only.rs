@@ -137,6 +137,10 @@ impl ReadOnlyVolume {
 }
 
 impl Checkpoints for ReadOnlyVolume {
+    fn newest(&self) -> Cno {
+        self.volume.last_log().cno
+    }
+
     fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>> {
         self.volume.checkpoints(from, limit)
     }

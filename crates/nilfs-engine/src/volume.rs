@@ -8,6 +8,7 @@ use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::{LogCursor, RawSuperblock, STATE_RESIZE, Superblock};
 use nilfs_ondisk::{Cno, FormatError, Geometry, SegNum, Seq};
+use serde::{Deserialize, Serialize};
 
 use crate::bmap::{Pointers, Source};
 use crate::cleaner::protection::Protection;
@@ -44,7 +45,7 @@ pub struct Volume {
 const NAMES_LIMIT: usize = 32 << 20;
 
 /// A checkpoint, as a list of checkpoints shows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CheckpointInfo {
     /// Its number.

@@ -12,6 +12,7 @@
 //! | `operations` | what each request means for the engine; nothing of how it travels |
 //! | `nodes` | the numbers by which the kernel knows files |
 //! | `past` | the past of each directory, as it is shown in the mount |
+//! | `when` | moments of the past as people name them |
 //! | `ioctl` | inode flags as `chattr` sees them |
 //! | `control` | messages to the process that serves a mount, and back |
 //! | `metrics` | how often each kind of request comes and how long it takes |
@@ -56,6 +57,7 @@ mod nodes;
 mod operations;
 mod past;
 mod transport;
+mod when;
 
 pub use control::{Handler, LONGEST, ask};
 pub use loop_device::lends_its_name;
@@ -63,5 +65,6 @@ pub use metrics::{LatencyBucket, Metrics, OperationCounts};
 pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, remount, unmount};
 pub use mounts::Mounted;
 pub use operations::Caller;
-pub use past::{DOOR, ino_of_past};
+pub use past::{PastAccess, PastSettings, ino_of_past, is_of_past};
 pub use transport::{Content, Farewell, Session, Settings};
+pub use when::{NotAMoment, When, WhenError};

@@ -17,10 +17,14 @@ use crate::fault::Faults;
 use crate::ioctl::{self, InodeIoctl};
 use crate::metrics::{Metrics, Operation};
 use crate::nodes::NodeId;
-use crate::past::{DOOR, Past};
+use crate::past::Past;
 
 /// What a request comes to.
 pub(crate) type Answer<T> = Result<T, Errno>;
+
+/// What is found by a name: `None` says that there is nothing until somebody makes it, which the
+/// kernel may remember. [`Errno::NOENT`] says so for this once.
+pub(crate) type Found = Option<Given>;
 
 /// A file that the kernel is given, to be forgotten by it later.
 #[derive(Debug)]
@@ -150,19 +154,41 @@ impl Operations {
         Given::present(attr)
     }
 
-    pub fn lookup(&self, caller: Caller, dir: NodeId, name: &[u8]) -> Answer<Given> {
-        let is_error = |answer: &Answer<Given>| !matches!(answer, Ok(_) | Err(Errno::NOENT));
+    pub fn lookup(&self, dir: NodeId, name: &[u8]) -> Answer<Found> {
+        let is_error = |answer: &Answer<Found>| !matches!(answer, Ok(_) | Err(Errno::NOENT));
         self.metrics.measure(Operation::Lookup, is_error, || {
-            if dir.is_past() {
-                return self.answer(self.past()?.lookup(dir, name));
-            }
-            // A file that has the door's name comes first.
-            let found = match (self.files.lookup(dir.ino(), name), &self.past) {
-                (Err(Error::NotFound), Some(past)) if name == DOOR => past.door(caller, dir.ino()),
-                (found, _) => found.map(Given::present),
+            let found = match dir.is_past() {
+                true => self.past()?.lookup(dir, name),
+                false => self.lookup_now(dir.ino(), name),
             };
-            self.answer(found)
+            match found {
+                Err(Error::NotFound) if !self.is_door(dir) => Ok(None),
+                found => self.answer(found).map(Some),
+            }
         })
+    }
+
+    /// Looks up a name in a directory of the present.
+    fn lookup_now(&self, dir: Ino, name: &[u8]) -> Result<Given, Error> {
+        let found = self.files.lookup(dir, name);
+        let Some(past) = self.past.as_ref().filter(|past| past.is_door(name)) else {
+            return found.map(Given::present);
+        };
+        match found {
+            Err(Error::NotFound) => past.door(dir),
+            found => {
+                // It comes first, because the volume is the user's.
+                if found.is_ok() {
+                    past.warn_of_namesake(dir);
+                }
+                found.map(Given::present)
+            }
+        }
+    }
+
+    /// Whether a node is a door, in which there may be another name in the next moment.
+    fn is_door(&self, node: NodeId) -> bool {
+        self.past.as_ref().is_some_and(|past| past.is_node_of_door(node))
     }
 
     pub fn forget(&self, node: NodeId, lookups: u64) {
@@ -214,7 +240,11 @@ impl Operations {
 
     /// Fails if a new name is the door's, which it would hide.
     fn check_new_name(&self, name: &[u8]) -> Answer<()> {
-        if self.past.is_some() && name == DOOR { Err(Errno::EXIST) } else { Ok(()) }
+        if self.is_name_of_door(name) { Err(Errno::EXIST) } else { Ok(()) }
+    }
+
+    fn is_name_of_door(&self, name: &[u8]) -> bool {
+        self.past.as_ref().is_some_and(|past| past.is_door(name))
     }
 
     pub fn symlink(
@@ -260,7 +290,7 @@ impl Operations {
 
     /// The error for a name that is to be taken away: the door stays.
     fn kept_door(&self, name: &[u8], errno: Errno) -> Errno {
-        let is_door = self.past.is_some() && name == DOOR;
+        let is_door = self.is_name_of_door(name);
         if is_door && errno == Errno::NOENT { Errno::ROFS } else { errno }
     }
 

@@ -1,10 +1,13 @@
 //! The past of a mounted volume: in every directory the *door*, a directory that is not listed and
 //! whose entries are the directory as it was at each checkpoint.
 //!
-//! A door's entries have canonical names, `2026-11-20T19.34.18Z+cp3` (UTC), and what lies below one
-//! is read from the [`Tree`] of its checkpoint, which is open for as long as the kernel knows a
-//! file in it. A directory is found by its number and generation, so it keeps its past when it is
+//! A door's entries have canonical names, `2026-11-20T19.34.18Z+cp3` (UTC), and what lies below one is
+//! read from the [`Tree`] of its checkpoint, which is open for as long as the kernel knows a file in it.
+//! Every other way to name a moment, `yesterday`, is a symbolic link to such an entry, and is looked up
+//! each time anew. A directory is found by its number and generation, so it keeps its past when it is
 //! renamed.
+//!
+//! Who may enter a door is said by its mode and its owner, so that the kernel sees to it.
 //!
 //! # Numbers
 //! The kernel knows a file of the past by a number that is handed out when it is first looked up,
@@ -16,8 +19,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use jiff::Timestamp;
+use jiff::Zoned;
 use nilfs_engine::tree::File;
 use nilfs_engine::{
     Attr, CheckpointInfo, Checkpoints, Cno, DeviceCode, Error, FileType, Files, Ino, Result, Seek,
@@ -26,10 +30,34 @@ use nilfs_engine::{
 use parking_lot::Mutex;
 
 use crate::nodes::NodeId;
-use crate::operations::{Caller, Given, Listed, Validity};
+use crate::operations::{Given, Listed, Validity};
+use crate::when::{When, WhenError, canonical_name};
 
-/// The name of the door to a directory's past.
-pub const DOOR: &[u8] = b".checkpoints";
+/// How a mount shows its past.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PastSettings {
+    /// The name of the door in every directory.
+    pub name: String,
+    /// Who may enter it.
+    pub access: PastAccess,
+}
+
+impl Default for PastSettings {
+    fn default() -> Self {
+        Self { name: ".checkpoints".to_owned(), access: PastAccess::Owner }
+    }
+}
+
+/// Who may look into the past of a directory that he may enter now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PastAccess {
+    /// Everybody, as far as the permissions of then allow it.
+    All,
+    /// The superuser and the user whose mount it is.
+    Owner,
+    /// The superuser.
+    Root,
+}
 
 /// Checkpoints that are looked at when a door is listed, at a time.
 const AT_ONCE: usize = 64;
@@ -47,8 +75,11 @@ pub(crate) struct Past {
     /// The present.
     files: Arc<dyn Files>,
     checkpoints: Arc<dyn Checkpoints>,
+    settings: PastSettings,
     /// The user whose mount it is.
     owner: u32,
+    /// Whether anybody was told of a file that hides a door.
+    warned: AtomicBool,
     known: Mutex<Known>,
 }
 
@@ -75,48 +106,71 @@ struct Known {
 
 impl Past {
     /// The past of a volume that `owner` has mounted.
-    pub fn new(files: Arc<dyn Files>, checkpoints: Arc<dyn Checkpoints>, owner: u32) -> Self {
-        Self { files, checkpoints, owner, known: Mutex::default() }
+    pub fn new(
+        files: Arc<dyn Files>,
+        checkpoints: Arc<dyn Checkpoints>,
+        settings: PastSettings,
+        owner: u32,
+    ) -> Self {
+        let (warned, known) = (AtomicBool::new(false), Mutex::default());
+        Self { files, checkpoints, settings, owner, warned, known }
     }
 
-    /// The door of a directory of the present, if the caller may know of it: what others could read
-    /// once is not shown to them now.
-    pub fn door(&self, caller: Caller, dir: Ino) -> Result<Given> {
-        if caller.uid != 0 && caller.uid != self.owner {
-            return Err(Error::NotFound);
+    /// Whether a name is that of the door.
+    pub fn is_door(&self, name: &[u8]) -> bool {
+        name == self.settings.name.as_bytes()
+    }
+
+    /// Whether a node is a door.
+    pub fn is_node_of_door(&self, node: NodeId) -> bool {
+        matches!(self.place(node), Ok(Place::Door(_)))
+    }
+
+    /// Says once that a file of the door's name hides the door of a directory.
+    pub fn warn_of_namesake(&self, dir: Ino) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            let name = &self.settings.name;
+            tracing::warn!(
+                "directory {dir} has a file of its own that is called {name}, which hides its past; \
+                 the mount option past-name gives the past another name"
+            );
         }
+    }
+
+    /// The door of a directory of the present.
+    pub fn door(&self, dir: Ino) -> Result<Given> {
         let attr = self.door_attr(dir)?;
         let node = self.known.lock().hold(Place::Door(dir), None);
         Ok(Given { node, attr, validity: Validity::Never })
     }
 
-    /// A door looks like its directory, but cannot be written to.
+    /// A door is like its directory, but cannot be written to, and not everybody may enter: what others
+    /// could read once is not shown to them now.
     fn door_attr(&self, dir: Ino) -> Result<Attr> {
         let attr = self.files.attr(dir)?;
-        match attr.file_type {
-            FileType::Directory => {
-                let ino = Ino(OF_DOOR | dir.0);
-                Ok(Attr { ino, nlink: 2, mode: attr.mode & 0o555, ..attr })
-            }
-            _ => Err(Error::NotDirectory),
+        if attr.file_type != FileType::Directory {
+            return Err(Error::NotDirectory);
         }
+        let (uid, mode) = match self.settings.access {
+            PastAccess::All => (attr.uid, attr.mode & 0o555),
+            PastAccess::Owner => (self.owner, 0o500),
+            PastAccess::Root => (0, 0o500),
+        };
+        Ok(Attr { ino: Ino(OF_DOOR | dir.0), nlink: 2, uid, mode, ..attr })
     }
 
     pub fn lookup(&self, node: NodeId, name: &[u8]) -> Result<Given> {
         match self.place(node)? {
             Place::Door(dir) => {
-                let cno = cno_of(name).ok_or(Error::NotFound)?;
-                let checkpoint = self.checkpoint(cno)?;
+                let checkpoint = self.checkpoint_at(name)?;
+                let cno = checkpoint.cno;
                 let tree = match self.checkpoints.tree(Some(cno)) {
                     Err(Error::NoCheckpoint(_)) => return Err(Error::NotFound),
                     tree => tree?,
                 };
                 let file = self.directory_in(&tree, dir)?.ok_or(Error::NotFound)?;
                 if canonical_name(&checkpoint).as_bytes() != name {
-                    return match name.contains(&b'+') {
-                        true => Err(Error::NotFound),
-                        false => self.alias(dir, &checkpoint),
-                    };
+                    return self.alias(dir, &checkpoint);
                 }
                 let place = Place::File { door: dir, cno, ino: dir };
                 Ok(self.give(place, &tree, &file, Validity::Never))
@@ -129,6 +183,17 @@ impl Past {
                 Ok(self.give(place, &tree, &file, Validity::Always))
             }
         }
+    }
+
+    /// The checkpoint that a name in a door means.
+    fn checkpoint_at(&self, name: &[u8]) -> Result<CheckpointInfo> {
+        let words = str::from_utf8(name).map_err(|_| Error::NotFound)?;
+        let when: When = words.parse().map_err(|_| Error::NotFound)?;
+        let list = |from, limit| self.checkpoints.checkpoints(from, limit);
+        when.find(&Zoned::now(), self.checkpoints.newest(), &list).map_err(|error| match error {
+            WhenError::Unreadable(error) => error,
+            _ => Error::NotFound,
+        })
     }
 
     fn checkpoint(&self, cno: Cno) -> Result<CheckpointInfo> {
@@ -332,6 +397,12 @@ fn past_ino(cno: Cno, ino: Ino) -> Ino {
     Ino(PAST | (cno.0 & 0x3fff_ffff) << 32 | ino.0 & 0xffff_ffff)
 }
 
+/// Whether a file, by its `st_ino`, is one of the past, or a door to that.
+#[must_use]
+pub fn is_of_past(st_ino: u64) -> bool {
+    st_ino & PAST != 0
+}
+
 /// The inode number of a file of the past on the volume, by its `st_ino`.
 #[must_use]
 pub fn ino_of_past(st_ino: u64) -> Ino {
@@ -346,19 +417,4 @@ fn past_attr(cno: Cno, file: &File) -> Attr {
         rdev: DeviceCode::default(),
         ..attr
     }
-}
-
-/// The name of a checkpoint in a door.
-fn canonical_name(checkpoint: &CheckpointInfo) -> String {
-    let created = i64::try_from(checkpoint.created).unwrap_or(i64::MAX);
-    let created = Timestamp::from_second(created).unwrap_or(Timestamp::MAX);
-    // No colons: neither rsync nor Windows would take them for a part of a name.
-    format!("{}+cp{}", created.strftime("%Y-%m-%dT%H.%M.%SZ"), checkpoint.cno)
-}
-
-/// The checkpoint that a name in a door means: the end of a canonical one, `cp3`, is enough.
-fn cno_of(name: &[u8]) -> Option<Cno> {
-    let name = std::str::from_utf8(name).ok()?;
-    let name = name.rsplit_once('+').map_or(name, |(_, end)| end);
-    name.strip_prefix("cp")?.parse().ok().map(Cno)
 }

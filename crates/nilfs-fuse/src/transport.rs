@@ -39,7 +39,7 @@ use self::request::{Call, Request};
 use crate::control::Handler;
 use crate::metrics::Metrics;
 use crate::operations::{Operations, StillHas};
-use crate::past::Past;
+use crate::past::{Past, PastSettings};
 
 /// Bytes in the largest request; `fs.fuse.max_pages_limit` allows no more.
 const REQUEST_SIZE: u32 = 1 << 20;
@@ -72,8 +72,8 @@ pub struct Settings {
     /// Lets the kernel keep small writes back and pass them on in large ones. Faster, but an
     /// error such as `ENOSPC` may come after `write(2)` has reported success.
     pub writeback: bool,
-    /// Shows the past of each directory in `.checkpoints`, to root and to the owner of the mount.
-    pub past: bool,
+    /// Shows the past of each directory.
+    pub past: Option<PastSettings>,
     /// Answers the messages that come through [`crate::ask`]; without it nobody understands them.
     pub control: Option<Handler>,
     /// Where requests are counted.
@@ -84,7 +84,7 @@ pub struct Settings {
 #[derive(Clone)]
 pub struct Content {
     files: Arc<dyn Files>,
-    /// What `.checkpoints` shows.
+    /// What doors to the past show.
     checkpoints: Option<Arc<dyn Checkpoints>>,
     /// What can be changed.
     writer: Option<Arc<Filesystem>>,
@@ -162,8 +162,9 @@ impl Session {
         agree(&channel, settings.writeback)?;
         let count = Self::threads();
         let owner = rustix::process::geteuid().as_raw();
-        let past = checkpoints.filter(|_| settings.past);
-        let past = past.map(|checkpoints| Past::new(Arc::clone(&files), checkpoints, owner));
+        let past = checkpoints.zip(settings.past.clone()).map(|(checkpoints, settings)| {
+            Past::new(Arc::clone(&files), checkpoints, settings, owner)
+        });
         let metrics = Arc::clone(&settings.metrics);
         let still_has = still_has(channel.clone());
         let operations = Operations::new(Arc::clone(&files), writer, past, metrics, still_has);

@@ -11,8 +11,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use nilfs_engine::{
-    CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error, Filesystem, Ino, ResizeProgress,
-    Status, Usage,
+    CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error, Filesystem, Ino,
+    ResizeProgress, Status, Usage,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -30,6 +30,9 @@ pub trait Administration {
 
     /// Where the space is.
     fn usage(&self) -> Result<Usage, Refusal>;
+
+    /// The checkpoints from `from` on, ascending, at most `limit`; or fewer, but at least one.
+    fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal>;
 
     /// Makes a snapshot of a checkpoint, or an ordinary checkpoint of a snapshot.
     fn set_snapshot(&self, cno: Cno, snapshot: bool) -> Result<(), Refusal>;
@@ -64,6 +67,10 @@ impl Administration for Filesystem {
 
     fn usage(&self) -> Result<Usage, Refusal> {
         Ok(self.usage()?)
+    }
+
+    fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal> {
+        Ok(self.checkpoints(from, limit)?)
     }
 
     fn set_snapshot(&self, cno: Cno, snapshot: bool) -> Result<(), Refusal> {

@@ -222,7 +222,9 @@ mod tests {
             ),
             (
                 "nilfs ls --at x y",
-                "invalid value 'x' for '--at <CNO>': expected a whole number; see nilfs ls --help",
+                "invalid value 'x' for '--at <WHEN>': expected a checkpoint number or a time, such as \
+                 17, 2026-11-20, \"2026-11-20 17:00\", \"yesterday 17:00\", monday, \"10 minutes ago\" \
+                 or now; see nilfs ls --help",
             ),
             (
                 "nilfs mout x y",

@@ -3,6 +3,7 @@
 //! Of a volume that is mounted, files are read through the process that serves it, by the door to
 //! its past, so that its cleaner works on; the device is opened only where that cannot be.
 
+mod checkpoints;
 mod door;
 mod walk;
 
@@ -15,9 +16,10 @@ use std::sync::Arc;
 use anyhow::Context;
 use nilfs_device::{Access, FileDevice};
 use nilfs_engine::{Files, Volume};
-use nilfs_fuse::Mounted;
+use nilfs_fuse::{Mounted, When};
 use nilfs_ondisk::Cno;
 
+pub use self::checkpoints::Checkpoints;
 pub use self::door::Door;
 pub use self::walk::{Entry, LastLink, Walk, WalkEntry, find};
 
@@ -28,9 +30,10 @@ use crate::exit::{Failure, Status};
 /// Where to look and at which checkpoint; part of the arguments of several subcommands.
 #[derive(Debug, clap::Args)]
 pub struct ImageArgs {
-    /// Look at this checkpoint instead of the newest one
-    #[arg(long, value_name = "CNO", value_parser = clap::value_parser!(u64).range(1..))]
-    at: Option<u64>,
+    /// Look at the newest checkpoint that is not later than this: a checkpoint number, a date or time
+    /// such as 2026-11-20 or "yesterday 17:00", monday, "10 minutes ago"
+    #[arg(long, value_name = "WHEN")]
+    at: Option<When>,
     /// The device or image, or the directory of a mount; what follows are paths on the volume. Or a
     /// file or directory on a mount, by its ordinary path, and so are those that follow
     #[arg(value_name = "DEVICE|PATH")]
@@ -41,15 +44,18 @@ impl ImageArgs {
     /// Opens the files of the checkpoint, and returns the paths of those that are asked for.
     /// Nothing is written.
     pub fn open(&self, paths: &[OsString]) -> anyhow::Result<(Arc<dyn Files>, Vec<OsString>)> {
-        let at = self.at.map(Cno);
+        let at = |device: &Path| match &self.at {
+            Some(when) => Ok(Some(Checkpoints::of(device)?.find(when)?.cno)),
+            None => anyhow::Ok(None),
+        };
         match volume_on_mount(&self.place)? {
-            None => Ok((open_files(&self.place, at)?, paths.to_vec())),
+            None => Ok((open_files(&self.place, at(&self.place)?)?, paths.to_vec())),
             Some(place) => {
-                let at = match at {
+                let device = source_of(&place.mounted)?.to_owned();
+                let at = match at(&device)? {
                     Some(cno) => Some(cno),
                     None => shown_on(&place.mounted)?,
                 };
-                let device = source_of(&place.mounted)?.to_owned();
                 Ok((open_files(&device, at)?, on_mount(&place, paths)?))
             }
         }

@@ -135,7 +135,11 @@ fn a_missing_file_or_checkpoint_is_named() {
         ("cat IMAGE /directory", "/directory: is a directory"),
         ("stat IMAGE /directory/file/more", "/directory/file/more: not a directory"),
         ("cp IMAGE /directory here", "/directory is a directory; use -r"),
-        ("ls --at 999 IMAGE", "there is no checkpoint 999"),
+        ("ls --at 999 IMAGE", "there is no checkpoint 999; the newest is 3 of 2023-11-14 22:13:20"),
+        (
+            "ls --at 2023-11-13 IMAGE",
+            "no checkpoint is as old as 2023-11-13; the oldest is 1 of 2023-11-14 22:13:20",
+        ),
         ("dump IMAGE 32", "segment 32: there is no such segment"),
     ] {
         let sentence = volume.nilfs(line).sentence(1);
@@ -150,7 +154,7 @@ fn a_wrong_command_line_is_one_sentence() {
         ("ls --frobnicate IMAGE", "unexpected argument '--frobnicate' found; see nilfs ls --help"),
         ("info", "required arguments were not provided: <DEVICE|DIR>"),
         ("frobnicate IMAGE", "unrecognized subcommand 'frobnicate'"),
-        ("ls --at 0 IMAGE", "invalid value '0' for '--at <CNO>'"),
+        ("ls --at 0 IMAGE", "invalid value '0' for '--at <WHEN>'"),
         ("mkfs -b 512 IMAGE", "possible values: 1024, 2048, 4096"),
         ("mkfs --size 4X new", "X is none of the units K, M, G and T"),
         ("mkfs --size +4M new", "the size itself is wanted here, without a sign"),

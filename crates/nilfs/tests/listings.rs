@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use common::{empty_volume, synced_volume, volume};
+use common::{empty_volume, nilfs, synced_volume, volume};
 
 #[test]
 fn info_shows_the_volume_at_a_glance() {
@@ -145,6 +145,11 @@ fn the_past_can_be_read() {
     let at = volume.before_deletion;
     assert_eq!(volume.nilfs(&format!("ls --at {at} IMAGE")).output(), "gone\n");
     assert_eq!(volume.nilfs(&format!("cat --at {at} IMAGE gone")).output(), "it was here\n");
+    let now = volume.nilfs("ls IMAGE").output();
+    for moment in ["now", "2023-11-14", "2023-11-14T22:13Z", "yesterday", "1h ago"] {
+        let outcome = nilfs(["ls", "--at", moment, volume.image.to_str().unwrap()]);
+        assert_eq!(outcome.output(), now, "{moment}");
+    }
     assert!(volume.nilfs("cat IMAGE gone").sentence(1).contains("no such file"));
 }
 

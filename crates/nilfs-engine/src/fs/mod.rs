@@ -409,7 +409,7 @@ impl Filesystem {
         Ok(true)
     }
 
-    fn view(&self) -> View {
+    pub(crate) fn view(&self) -> View {
         self.trees.newest()
     }
 

@@ -54,11 +54,12 @@ impl Front {
         let reply = Reply::new(channel.clone(), unique);
         let operations = &self.operations;
         match call {
-            Some(Call::Lookup { name }) => match operations.lookup(caller, node, name) {
-                // The kernel may remember that there is no such name.
-                Err(Errno::NOENT) => reply.value(&no_entry()),
-                answer => send_entry(answer, reply),
-            },
+            Some(Call::Lookup { name }) => {
+                send(operations.lookup(node, name), reply, |reply, found| match found {
+                    Some(given) => reply.value(&entry_out(&given)),
+                    None => reply.value(&no_entry()),
+                });
+            }
             Some(Call::Forget { lookups }) => {
                 operations.forget(node, lookups);
                 reply.none();

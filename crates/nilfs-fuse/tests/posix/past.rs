@@ -5,14 +5,17 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nilfs_fuse::Settings;
-use rustix::fs::OFlags;
+use nilfs_fuse::{PastAccess, PastSettings, Settings};
 use rustix::io::Errno;
 
-use crate::support::{World, as_nobody, chmod, errno, names, open};
+use crate::support::{World, as_nobody, chmod, errno, names};
 
 fn world() -> World {
-    World::with_settings(Settings { past: true, ..Settings::default() })
+    world_with(PastSettings::default())
+}
+
+fn world_with(past: PastSettings) -> World {
+    World::with_settings(Settings { past: Some(past), ..Settings::default() })
 }
 
 /// A directory as it was at a checkpoint.
@@ -131,29 +134,114 @@ fn set_id_bits_have_no_power_in_the_past() {
     assert_eq!(fs::metadata(&past).unwrap().permissions().mode() & 0o7777, 0o755);
 }
 
+/// Others see that there is a door, but do not get in.
 #[test]
 fn only_root_and_the_owner_of_the_mount_see_the_past() {
-    let world = world();
-    let dir = world.open_directory("dir");
-    let file = world.file("dir/file", "secret");
-    world.checkpoint();
-    chmod(&file, 0o600);
-    // Root has looked, so the kernel knows the door.
-    assert!(!names(&dir.join(".checkpoints")).is_empty());
-    let seen = as_nobody(&dir, "ls .checkpoints");
-    assert!(!seen.status.success(), "{seen:?}");
+    for access in [PastAccess::Owner, PastAccess::Root] {
+        let world = world_with(PastSettings { access, ..PastSettings::default() });
+        let dir = world.open_directory("dir");
+        let file = world.file("dir/file", "secret");
+        let first = world.checkpoint();
+        chmod(&file, 0o600);
+        // Somebody else asks before and after root has looked, and does not come in root's way.
+        let closed = || {
+            for command in ["ls .checkpoints", &format!("cat .checkpoints/cp{first}/file")] {
+                let seen = as_nobody(&dir, command);
+                assert!(!seen.status.success(), "{command}: {seen:?}");
+            }
+        };
+        closed();
+        assert_eq!(fs::read(at(&dir, first).join("file")).unwrap(), b"secret");
+        closed();
+    }
 }
 
 #[test]
-fn a_file_of_that_name_comes_before_the_door_and_without_the_option_there_is_none() {
-    let mut world = world();
-    world.file("file", "content");
+fn the_past_can_be_for_everybody_as_permissions_of_then_and_now_allow() {
+    let access = PastAccess::All;
+    let world = world_with(PastSettings { access, ..PastSettings::default() });
+    let dir = world.open_directory("dir");
+    let (open, closed) = (world.file("dir/open", "for all"), world.file("dir/closed", "secret"));
+    chmod(&closed, 0o600);
+    let first = world.checkpoint();
+    chmod(&open, 0o600);
+    chmod(&closed, 0o644);
+    let can_read = |name: &str| {
+        as_nobody(&dir, &format!("cat .checkpoints/cp{first}/{name}")).status.success()
+    };
+    assert!(can_read("open") && !can_read("closed"), "what counts for a file are those of then");
+    assert!(as_nobody(&dir, "ls .checkpoints").status.success());
+    chmod(&dir, 0o700);
+    let from_above = format!("ls {}/.checkpoints", dir.display());
+    assert!(!as_nobody(&world.path(""), &from_above).status.success(), "nor is a way around");
+}
+
+#[test]
+fn every_name_of_a_moment_leads_to_the_canonical_one() {
+    let world = world();
+    let dir = world.directory("dir");
+    let first = world.checkpoint();
+    let canonical = at(&dir, first);
+    let name = canonical.file_name().unwrap().to_str().unwrap();
+    let time = name.strip_suffix(&format!("+cp{first}")).unwrap();
+    let link = |word: &str| fs::read_link(dir.join(".checkpoints").join(word));
+    for word in [&first.to_string(), &format!("cp{first}"), "now", time, &time.replace('.', ":")] {
+        assert_eq!(link(word).unwrap(), Path::new(name), "{word}");
+    }
+    // Nobody asks for these but by mistake.
+    for word in ["cp", "0", "tomorrow", "x+cp1", &format!("2000-01-01T00.00.00Z+cp{first}")] {
+        assert_eq!(errno(link(word)), Errno::NOENT, "{word}");
+    }
+}
+
+/// A name that meant nothing, or another moment, may mean this one in the next second. The kernel
+/// remembered for a day what was not there.
+#[test]
+fn names_of_moments_are_not_remembered() {
+    let world = world();
+    let dir = world.directory("dir");
+    let first = world.checkpoint();
+    let next = dir.join(format!(".checkpoints/cp{}", first + 1));
+    let now = dir.join(".checkpoints/now");
+    let before = fs::canonicalize(&now).unwrap();
+    assert!(before.ends_with(at(&dir, first).file_name().unwrap()));
+    assert_eq!(errno(fs::metadata(&next)), Errno::NOENT);
+    let second = world.checkpoint();
+    assert_eq!(second, first + 1);
+    assert!(fs::metadata(&next).is_ok());
+    assert_eq!(fs::canonicalize(&now).unwrap(), fs::canonicalize(&next).unwrap());
+}
+
+#[test]
+fn the_door_can_have_another_name() {
+    let world = world_with(PastSettings { name: "#snap".to_owned(), ..PastSettings::default() });
+    let dir = world.directory("dir");
     world.checkpoint();
-    let plain = World::new();
-    fs::create_dir(plain.path(".checkpoints")).unwrap();
-    assert_eq!(names(&plain.path(".checkpoints")), [""; 0]);
-    assert_eq!(names(&plain.path("")), [".checkpoints"]);
+    assert!(!names(&dir.join("#snap")).is_empty());
+    assert_eq!(errno(fs::create_dir(dir.join("#snap"))), Errno::EXIST);
+    fs::create_dir(dir.join(".checkpoints")).unwrap();
+    assert_eq!(names(&dir.join(".checkpoints")), [""; 0]);
+}
+
+/// A volume that was written without a door may have files of its name.
+#[test]
+fn a_file_of_that_name_comes_before_the_door() {
+    let mut world = World::new();
+    world.directory("dir");
+    fs::create_dir(world.path("dir/.checkpoints")).unwrap();
+    world.file("dir/.checkpoints/own", "content");
+    world.set(Settings { past: Some(PastSettings::default()), ..Settings::default() });
     world.remount();
-    assert!(world.path(".checkpoints").exists());
-    assert_eq!(errno(open(&world.path(".checkpoints/cp999"), OFlags::RDONLY)), Errno::NOENT);
+    assert_eq!(names(&world.path("dir/.checkpoints")), ["own"]);
+    assert!(!names(&world.path(".checkpoints")).is_empty());
+    // It can go, and then the past is seen.
+    fs::remove_dir_all(world.path("dir/.checkpoints")).unwrap();
+    assert!(names(&world.path("dir/.checkpoints")).iter().any(|name| name.contains("+cp")));
+}
+
+#[test]
+fn without_the_option_there_is_no_door() {
+    let world = World::new();
+    world.checkpoint();
+    assert_eq!(errno(fs::metadata(world.path(".checkpoints"))), Errno::NOENT);
 }

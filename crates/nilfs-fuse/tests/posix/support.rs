@@ -59,6 +59,11 @@ impl World {
         world
     }
 
+    /// Answers requests in another way after the next mount.
+    pub fn set(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
     /// Unmounts, and mounts again.
     pub fn remount(&mut self) {
         self.unmount();

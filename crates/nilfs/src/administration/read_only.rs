@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 
 use nilfs_engine::{
-    CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error, Ino, ReadOnlyVolume,
-    ResizeProgress, Status, Usage,
+    CheckpointInfo, Checkpoints, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error, Ino,
+    ReadOnlyVolume, ResizeProgress, Status, Usage,
 };
 
 use super::{Administration, Refusal};
@@ -19,6 +19,9 @@ pub trait ReadOnly {
 
     /// Where the space is.
     fn usage(&self) -> Result<Usage, Refusal>;
+
+    /// The checkpoints from `from` on, as [`Administration::checkpoints`] lists them.
+    fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal>;
 
     /// The answer to whatever would change something.
     fn refuse<T>(&self) -> Result<T, Refusal> {
@@ -36,6 +39,10 @@ impl ReadOnly for ReadOnlyVolume {
     fn usage(&self) -> Result<Usage, Refusal> {
         Ok(self.usage()?)
     }
+
+    fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal> {
+        Ok(Checkpoints::checkpoints(self, from, limit)?)
+    }
 }
 
 impl<V: ReadOnly> Administration for V {
@@ -45,6 +52,10 @@ impl<V: ReadOnly> Administration for V {
 
     fn usage(&self) -> Result<Usage, Refusal> {
         ReadOnly::usage(self)
+    }
+
+    fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal> {
+        ReadOnly::checkpoints(self, from, limit)
     }
 
     fn set_snapshot(&self, _: Cno, _: bool) -> Result<(), Refusal> {

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::administration::{Administration, Purpose, Reason, Target, on};
 use crate::exit::{Failure, Status};
-use crate::image::open_volume;
+use crate::image::Checkpoints;
 use crate::output::{self, Column, Rows, counted, exact_time, local_time};
 
 /// List the checkpoints of a volume, oldest first, or delete some
@@ -98,8 +98,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn list(args: &ListArgs) -> anyhow::Result<()> {
-    let volume = open_volume(Target::find(&args.path)?.device())?;
-    let list = volume.checkpoints(Cno(args.from), args.limit.unwrap_or(usize::MAX))?;
+    let checkpoints = Checkpoints::of(Target::find(&args.path)?.device())?;
+    let list = checkpoints.list(Cno(args.from), args.limit.unwrap_or(usize::MAX))?;
     print(&list, args.json)
 }
 

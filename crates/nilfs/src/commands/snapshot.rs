@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::checkpoints;
 use crate::administration::{Administration, Purpose, Target, on};
-use crate::image::open_volume;
+use crate::image::Checkpoints;
 use crate::output;
 
 /// Keep checkpoints until further notice, and let go of them
@@ -86,8 +86,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             snapshots.iter().try_for_each(|cno| Ok(volume.set_snapshot(*cno, false)?))
         }),
         Action::List { json, path } => {
-            let volume = open_volume(Target::find(&path)?.device())?;
-            let mut list = volume.checkpoints(Cno(1), usize::MAX)?;
+            let checkpoints = Checkpoints::of(Target::find(&path)?.device())?;
+            let mut list = checkpoints.list(Cno::MIN, usize::MAX)?;
             list.retain(|checkpoint| checkpoint.snapshot);
             checkpoints::print(&list, json)
         }

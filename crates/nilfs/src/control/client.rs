@@ -8,14 +8,15 @@ use std::thread;
 use std::time::Duration;
 
 use nilfs_engine::{
-    CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, ResizeProgress, Status, Usage,
+    CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, ResizeProgress,
+    Status, Usage,
 };
 use rustix::io::Errno;
 
 use super::requests::{
     AdminRequest, Defragment, DeleteCheckpoints, GetMetrics, GetPowers, GetProcess, GetResize,
-    GetStatus, GetUsage, MakeCheckpoint, OrderCleaner, Powers, Process, ReloadSettings, Remount,
-    Resizing, SetSnapshot, StartResize, Trim,
+    GetStatus, GetUsage, ListCheckpoints, MakeCheckpoint, OrderCleaner, Powers, Process,
+    ReloadSettings, Remount, Resizing, SetSnapshot, StartResize, Trim,
 };
 use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
@@ -98,6 +99,10 @@ impl Administration for Client {
 
     fn usage(&self) -> Result<Usage, Refusal> {
         self.ask(&GetUsage {})
+    }
+
+    fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal> {
+        self.ask(&ListCheckpoints { from, limit })
     }
 
     fn set_snapshot(&self, cno: Cno, snapshot: bool) -> Result<(), Refusal> {

@@ -10,9 +10,10 @@
 use std::path::PathBuf;
 
 use nilfs_engine::{
-    Attr, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, DeviceCode, Ino, ResizeProgress,
-    Status, Usage,
+    Attr, CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, DeviceCode, Ino,
+    ResizeProgress, Status, Usage,
 };
+use nilfs_fuse::PastSettings;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +51,7 @@ pub(super) const ALL: &[Known] = &[
     Known::new::<Defragment>(),
     Known::new::<GetPowers>(),
     Known::new::<GetProcess>(),
+    Known::new::<ListCheckpoints>(),
 ];
 
 /// The reply if there is nothing to be said but that it was done.
@@ -339,10 +341,18 @@ impl AdminRequest for GetPowers {
 pub struct GetProcess {}
 
 /// The process that serves a mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// Its number, where it runs.
     pub pid: i32,
+    /// What the door to the past is called in every directory, if there is one.
+    #[serde(default = "first_door")]
+    pub door: Option<String>,
+}
+
+/// What it was called before it could be called otherwise.
+fn first_door() -> Option<String> {
+    Some(PastSettings::default().name)
 }
 
 impl AdminRequest for GetProcess {
@@ -350,7 +360,28 @@ impl AdminRequest for GetProcess {
     const IS_HARMLESS: bool = true;
     type Reply = Process;
 
-    fn serve(self, _: &Server) -> Result<Process, Refusal> {
-        Ok(Process { pid: rustix::process::getpid().as_raw_nonzero().get() })
+    fn serve(self, server: &Server) -> Result<Process, Refusal> {
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        Ok(Process { pid, door: server.mount.door() })
+    }
+}
+
+/// The checkpoints from a number on, ascending, at most `limit`; or fewer, but at least one.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ListCheckpoints {
+    pub from: Cno,
+    pub limit: usize,
+}
+
+/// Checkpoints that one answer has at most.
+const CHECKPOINTS_AT_ONCE: usize = 1024;
+
+impl AdminRequest for ListCheckpoints {
+    const NAME: &'static str = "checkpoints";
+    const IS_HARMLESS: bool = true;
+    type Reply = Vec<CheckpointInfo>;
+
+    fn serve(self, server: &Server) -> Result<Vec<CheckpointInfo>, Refusal> {
+        server.volume.checkpoints(self.from, self.limit.min(CHECKPOINTS_AT_ONCE))
     }
 }

@@ -29,6 +29,9 @@ pub trait Served: Send + Sync {
 
     /// What the mount does not show of a file of the past.
     fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal>;
+
+    /// The name of the door to the past in every directory, if there is one.
+    fn door(&self) -> Option<String>;
 }
 
 /// What requests are served with.
@@ -159,7 +162,9 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread;
 
-    use nilfs_engine::{CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, Status, Usage};
+    use nilfs_engine::{
+        CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, Status, Usage,
+    };
 
     use super::*;
     use crate::control::pages::collect;
@@ -181,6 +186,10 @@ mod tests {
 
         fn usage(&self) -> Result<Usage, Refusal> {
             Ok(Usage::default())
+        }
+
+        fn checkpoints(&self, _: Cno, _: usize) -> Result<Vec<CheckpointInfo>, Refusal> {
+            nothing()
         }
 
         fn set_snapshot(&self, _: Cno, _: bool) -> Result<(), Refusal> {
@@ -231,6 +240,10 @@ mod tests {
 
         fn powers(&self, _: Cno, _: Ino) -> Result<Powers, Refusal> {
             nothing()
+        }
+
+        fn door(&self) -> Option<String> {
+            None
         }
     }
 

@@ -8,18 +8,18 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use nilfs_engine::{
     Attr, Cno, DirEntry, Error, FileType, Files, Ino, Result, Seek, StatFs, Timestamp,
 };
-use nilfs_fuse::{DOOR, ino_of_past};
+use nilfs_fuse::{ino_of_past, is_of_past};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
@@ -60,11 +60,15 @@ impl Door {
     }
 
     fn open(dir: &Path, at: Option<Cno>) -> anyhow::Result<Option<Self>> {
-        let door = dir.join(OsStr::from_bytes(DOOR));
-        if !door.is_dir() {
+        let client = Client::new(dir);
+        let Some(name) = client.process().ok().and_then(|process| process.door) else {
+            return Ok(None);
+        };
+        let door = dir.join(name);
+        // A file of the user's comes before the door.
+        if !fs::symlink_metadata(&door).is_ok_and(|found| is_of_past(found.ino())) {
             return Ok(None);
         }
-        let client = Client::new(dir);
         let cno = match at {
             Some(cno) => cno,
             None => {
@@ -75,6 +79,7 @@ impl Door {
         };
         let top = match openat(CWD, &door.join(format!("cp{cno}/.")), OFlags::PATH) {
             Err(Errno::NOENT) => return Err(Error::NoCheckpoint(cno).into()),
+            Err(Errno::ACCESS) => return Ok(None),
             top => top.with_context(|| format!("cannot open {} in {}", cno, door.display()))?,
         };
         let files = Self { client, cno, top, held: Mutex::default() };

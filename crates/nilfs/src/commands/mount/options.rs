@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use nilfs_engine::{CleanerOptions, Cno, MountOptions, ReadOnlyOptions};
-use nilfs_fuse::KernelOptions;
+use nilfs_fuse::{KernelOptions, PastAccess, PastSettings, When};
 
 use crate::config;
 use crate::definition::{self, Problem};
@@ -31,7 +31,7 @@ pub struct Options {
     /// For the engine, if the mount can be written.
     pub engine: MountOptions,
     /// The checkpoint to show; `None`: the newest.
-    pub checkpoint: Option<Cno>,
+    pub checkpoint: Option<When>,
     /// Whether what was synced after the newest checkpoint is looked for.
     recovery: bool,
     /// For the kernel.
@@ -40,8 +40,9 @@ pub struct Options {
     fuseblk: Option<bool>,
     /// The kernel may keep small writes back.
     pub writeback: bool,
-    /// Whether directories show their past.
-    pub past: bool,
+    /// Who may look into the past of directories.
+    past: Option<PastAccess>,
+    past_name: String,
     /// The directory may have content.
     pub nonempty: bool,
     /// Where metrics are offered.
@@ -105,7 +106,8 @@ impl Options {
             kernel: KernelOptions { allow_other: superuser, ..KernelOptions::default() },
             fuseblk: None,
             writeback: false,
-            past: true,
+            past: Some(PastAccess::Owner),
+            past_name: PastSettings::default().name,
             nonempty: false,
             metrics: None,
             cleaner: CleanerSource::default(),
@@ -121,10 +123,16 @@ impl Options {
         Ok(options)
     }
 
-    /// For the engine, if the mount cannot be written.
-    pub fn read_only(&self) -> ReadOnlyOptions {
+    /// How directories show their past, if they do.
+    pub fn past(&self) -> Option<PastSettings> {
+        let name = self.past_name.clone();
+        self.past.map(|access| PastSettings { name, access })
+    }
+
+    /// For the engine, if the mount cannot be written. `checkpoint` is the one to show.
+    pub fn read_only(&self, checkpoint: Option<Cno>) -> ReadOnlyOptions {
         ReadOnlyOptions {
-            checkpoint: self.checkpoint,
+            checkpoint,
             recovery: self.recovery,
             cache_limit: self.engine.cache_limit,
             cleaner: self.engine.cleaner,
@@ -267,7 +275,7 @@ mod tests {
     #[test]
     fn values_are_taken() {
         let options = parse("ro,cp=0x10,order=strict,errors=panic,dirty=512M,cache=2G").unwrap();
-        assert_eq!(options.read_only().checkpoint, Some(Cno(16)));
+        assert_eq!(options.checkpoint, Some(Cno(16).into()));
         assert_eq!(options.engine.order, Order::Strict);
         assert_eq!(options.engine.on_error, OnError::Panic);
         assert_eq!(options.engine.dirty_limit, 512 << 20);
@@ -316,7 +324,9 @@ mod tests {
     #[test]
     fn wrong_values_are_refused_with_what_is_expected() {
         assert_eq!(refused("order=loose"), "option order=loose: expected relaxed or strict");
-        assert_eq!(refused("ro,cp=0"), "option cp=0: expected a checkpoint number from 1 on");
+        assert!(
+            refused("ro,cp=0").starts_with("option cp=0: expected a checkpoint number or a time")
+        );
         assert_eq!(refused("dirty=lots"), "option dirty=lots: expected a size such as 512M");
         assert_eq!(refused("dirty=0"), "option dirty=0: expected a size such as 512M");
         assert_eq!(refused("cache=much"), "option cache=much: expected a size such as 512M");
@@ -324,7 +334,8 @@ mod tests {
         assert_eq!(refused("policy=newest"), expected);
         assert_eq!(refused("protection=no"), "option protection=no: expected soft or hard");
         assert_eq!(refused("pp=soon"), "option pp=soon: expected seconds, or a time such as 1h30m");
-        assert_eq!(refused("ro,cp=0xg"), "option cp=0xg: expected a checkpoint number from 1 on");
+        assert!(refused("ro,cp=0xg").starts_with("option cp=0xg: expected a checkpoint number"));
+        assert_eq!(refused("past-name=a/b"), "option past-name=a/b: expected a name of a file");
     }
 
     #[test]

@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
 use anyhow::Context;
-use nilfs_engine::{Checkpoints, CleanerState, Cno, Error, Ino, ReadOnlyVolume, Status, Usage};
-use nilfs_fuse::{Content, KernelOptions, Mountpoint, Session, Settings};
+use nilfs_engine::{
+    CheckpointInfo, Checkpoints, CleanerState, Cno, Error, Ino, ReadOnlyVolume, Status, Usage,
+};
+use nilfs_fuse::{Content, KernelOptions, Mountpoint, PastSettings, Session, Settings};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -59,6 +61,10 @@ impl ReadOnly for Door {
     fn usage(&self) -> Result<Usage, Refusal> {
         self.client().usage()
     }
+
+    fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal> {
+        self.client().checkpoints(from, limit)
+    }
 }
 
 impl Shown for Door {
@@ -71,12 +77,13 @@ impl Shown for Door {
     }
 }
 
-/// Serves what `open` opens in `dir`, until it is unmounted or a signal says so. Calls `ready` when
-/// it can be used.
+/// Serves what `open` opens in `dir`, until it is unmounted or a signal says so. Calls `ready` when it
+/// can be used. `checkpoint` is the one that is shown, unless that is the newest.
 pub fn serve<S: Shown>(
     open: impl FnOnce(&Options) -> anyhow::Result<S>,
     source: &Path,
     dir: &Path,
+    checkpoint: Option<Cno>,
     options: Options,
     hangup: Hangup,
     ready: impl FnOnce() -> anyhow::Result<()>,
@@ -87,7 +94,6 @@ pub fn serve<S: Shown>(
     threads::abort_on_panic();
     let (events, happened) = mpsc::channel();
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen for signals")?;
-    let checkpoint = options.checkpoint;
     let kernel =
         KernelOptions { checkpoint: checkpoint.map(|cno| cno.0), ..options.kernel.clone() };
     let (mount, channel) = mountpoint.mount(source, &kernel)?;
@@ -95,13 +101,13 @@ pub fn serve<S: Shown>(
     let usable = Arc::new(AtomicBool::new(false));
     let begin = || {
         listen(signals, hangup, events.clone(), Arc::clone(&mount), Arc::clone(&usable))?;
-        let service = Arc::new(Service::new(open(&options)?, options)?);
+        let service = Arc::new(Service::new(open(&options)?, options, checkpoint.is_some())?);
         let metrics = service.gatherer();
         let shown = Arc::clone(&service.shown);
         let control = control::handler(shown.clone(), service.clone(), Arc::clone(&metrics));
         endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
         let settings = Settings {
-            past: service.options.past && checkpoint.is_none(),
+            past: service.past(),
             control: Some(control),
             metrics: Arc::clone(&service.requests),
             ..Settings::default()
@@ -131,12 +137,19 @@ struct Service<S> {
     at_first: Status,
     requests: Arc<nilfs_fuse::Metrics>,
     options: Options,
+    of_the_past: bool,
 }
 
 impl<S: Shown> Service<S> {
-    fn new(shown: S, options: Options) -> anyhow::Result<Self> {
+    fn new(shown: S, options: Options, of_the_past: bool) -> anyhow::Result<Self> {
         let at_first = Administration::status(&shown)?;
-        Ok(Self { shown: Arc::new(shown), at_first, requests: Arc::default(), options })
+        let (shown, requests) = (Arc::new(shown), Arc::default());
+        Ok(Self { shown, at_first, requests, options, of_the_past })
+    }
+
+    /// How directories show their past: in the past, they do not.
+    fn past(&self) -> Option<PastSettings> {
+        self.options.past().filter(|_| !self.of_the_past)
     }
 
     fn gatherer(self: &Arc<Self>) -> Gatherer {
@@ -177,5 +190,9 @@ impl<S: Shown> Served for Service<S> {
 
     fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {
         self.shown.powers(cno, ino)
+    }
+
+    fn door(&self) -> Option<String> {
+        self.past().map(|past| past.name)
     }
 }

@@ -48,7 +48,7 @@ pub fn serve(
     let mount = Arc::new(mount);
     let usable = Arc::new(AtomicBool::new(false));
     let writeback = options.writeback;
-    let past = options.past;
+    let past = options.past();
     let begin = || {
         let (mounted, is_usable) = (Arc::clone(&mount), Arc::clone(&usable));
         listen(signals, hangup, events.clone(), mounted, is_usable)?;
@@ -169,5 +169,9 @@ impl Served for Service {
 
     fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {
         Ok(self.fs.tree(Some(cno))?.file(ino)?.attr().into())
+    }
+
+    fn door(&self) -> Option<String> {
+        self.options.past().map(|past| past.name)
     }
 }

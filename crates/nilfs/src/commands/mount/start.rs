@@ -23,7 +23,7 @@ use super::read_only;
 use super::remount::remount;
 use super::serve::serve;
 use crate::exit::{Failure, Status};
-use crate::image::Door;
+use crate::image::{Checkpoints, Door};
 use crate::names;
 use crate::output::say;
 
@@ -32,6 +32,7 @@ const EXAMPLES: &str = "\
 Examples:
   nilfs mount disk.img mnt
   nilfs mount -o ro,cp=17 disk.img old    checkpoint 17, also next to a mount of the present
+  nilfs mount -o ro,cp=yesterday disk.img old
   nilfs mount -o pp=10m /dev/sdb1 /mnt    keep what is deleted for ten minutes
   nilfs mount -o remount,ro /mnt";
 
@@ -112,19 +113,23 @@ fn serve_volume(
     let source = || {
         std::fs::canonicalize(device).with_context(|| format!("cannot find {}", device.display()))
     };
-    let door = match options.checkpoint {
+    let checkpoint = match &options.checkpoint {
+        Some(when) => Some(Checkpoints::of(device)?.find(when)?.cno),
+        None => None,
+    };
+    let door = match checkpoint {
         Some(cno) => Door::of(device, Some(cno))?,
         None => None,
     };
     if let Some(door) = door {
-        return read_only::serve(|_| Ok(door), &source()?, dir, options, hangup, ready);
+        return read_only::serve(|_| Ok(door), &source()?, dir, checkpoint, options, hangup, ready);
     }
     let opened = open(device, &options)?;
     let volume = |options: &Options| {
-        ReadOnlyVolume::mount(opened.clone(), options.read_only())
+        ReadOnlyVolume::mount(opened.clone(), options.read_only(checkpoint))
             .with_context(|| device.display().to_string())
     };
-    let served = read_only::serve(volume, &source()?, dir, options, hangup, ready);
+    let served = read_only::serve(volume, &source()?, dir, checkpoint, options, hangup, ready);
     if let Err(error) = opened.release() {
         tracing::debug!("{} is free when the process has ended: {error}", device.display());
     }

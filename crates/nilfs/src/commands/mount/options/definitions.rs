@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 
 use nilfs_engine::{FsyncBy, OnError, Order};
+use nilfs_fuse::{NotAMoment, PastAccess, When};
 use nilfs_ondisk::{ByteCount, Cno};
+use nilfs_ondisk::dirent::NAME_MAX;
 
 use super::Options;
 use crate::definition::{self, Definition, flag, one_of, text};
@@ -22,18 +24,19 @@ pub const OPTIONS: &[MountOption] = &[
     )
     .default("`rw`"),
     MountOption::new(
-        &[text("cp", "N", |it, value| {
+        &[text("cp", "WHEN", |it, value| {
             it.checkpoint = Some(checkpoint(value)?);
             Ok(())
         })],
-        "show checkpoint N instead of the newest; any checkpoint, not only a snapshot, and also while \
-         the present is mounted",
+        "show a checkpoint instead of the newest, by its number or any moment, such as `yesterday`; not \
+         only snapshots can be shown, and also while the present is mounted",
     )
     .needs(
         "`ro`",
         |it| it.checkpoint.is_none() || it.kernel.read_only,
         "a checkpoint of the past cannot be changed",
-    ),
+    )
+    .more("[naming a moment](checkpoints.md#naming-a-moment)"),
     MountOption::new(
         // What it means is decided before words are obeyed.
         &[flag("remount", |_| ())],
@@ -185,12 +188,29 @@ pub const OPTIONS: &[MountOption] = &[
          write has succeeded",
     ),
     MountOption::new(
-        &[one_of("past", &[("owner", |it| it.past = true), ("off", |it| it.past = false)])],
-        "show what each directory was at every checkpoint, in `.checkpoints` within it: to the \
-         superuser and to the user that mounts, or to nobody",
+        &[one_of(
+            "past",
+            &[
+                ("all", |it| it.past = Some(PastAccess::All)),
+                ("owner", |it| it.past = Some(PastAccess::Owner)),
+                ("root", |it| it.past = Some(PastAccess::Root)),
+                ("off", |it| it.past = None),
+            ],
+        )],
+        "show what each directory was at every checkpoint, in `.checkpoints` within it: to everybody \
+         who may enter the directory now, as far as the permissions of then allow it; to the superuser \
+         and the user that mounts; to the superuser alone; or to nobody",
     )
     .default("`owner`")
     .more("[the past of a directory](checkpoints.md#the-past-of-a-directory)"),
+    MountOption::new(
+        &[text("past-name", "NAME", |it, value| {
+            it.past_name = past_name(value)?;
+            Ok(())
+        })],
+        "call it NAME instead of `.checkpoints`",
+    )
+    .default("`.checkpoints`"),
     MountOption::new(
         &[
             flag("allow_other", |it| it.kernel.allow_other = true),
@@ -294,15 +314,25 @@ fn loopback(value: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// A checkpoint number with the prefixes of C, as mount.nilfs2 takes it.
-fn checkpoint(value: &str) -> Result<Cno, String> {
+/// A moment, or a checkpoint number with the prefixes of C, as mount.nilfs2 takes it.
+fn checkpoint(value: &str) -> Result<When, String> {
     let number = match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16),
-        None if value.starts_with('0') => u64::from_str_radix(value, 8),
-        None => u64::from_str(value),
+        None => u64::from_str_radix(value, if value.starts_with('0') { 8 } else { 10 }),
     };
-    let number = number.ok().filter(|number| *number >= 1).map(Cno);
-    number.ok_or_else(|| "expected a checkpoint number from 1 on".to_owned())
+    match number {
+        Ok(number @ 1..) => Ok(Cno(number).into()),
+        _ => value.parse().map_err(|error: NotAMoment| error.to_string()),
+    }
+}
+
+/// A name that a file can have.
+fn past_name(value: &str) -> Result<String, String> {
+    let is_name = !matches!(value, "" | "." | "..") && !value.contains(['/', '\0']);
+    match is_name && value.len() <= NAME_MAX {
+        true => Ok(value.to_owned()),
+        false => Err("expected a name of a file".to_owned()),
+    }
 }
 
 /// A name that the kernel shows as it is, or none.
