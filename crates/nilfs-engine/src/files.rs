@@ -6,7 +6,7 @@ use nilfs_ondisk::{Cno, FileBlock, Ino, dirent};
 use crate::error::{Error, Result};
 use crate::fs::{Attr, DirEntry, Filesystem, Seek, StatFs, total_blocks};
 use crate::tree::{Tree, View};
-use crate::volume::CheckpointInfo;
+use crate::volume::{CheckpointInfo, Volume};
 
 /// Files that can be read, known by their numbers.
 ///
@@ -87,11 +87,70 @@ pub trait Checkpoints: Send + Sync {
     /// The cpfile cannot be read.
     fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>>;
 
+    /// The newest checkpoint below `end`.
+    ///
+    /// # Errors
+    /// The cpfile cannot be read.
+    fn newest_below(&self, end: Cno) -> Result<Option<CheckpointInfo>> {
+        let list = |from, limit| self.checkpoints(from, limit);
+        newest_below(end.min(Cno(self.newest().0.saturating_add(1))), &list, &|_| true)
+    }
+
     /// The files of a checkpoint; of the newest one if `cno` is `None`.
     ///
     /// # Errors
     /// [`Error::NoCheckpoint`], damage, a device error.
     fn tree(&self, cno: Option<Cno>) -> Result<Tree>;
+}
+
+/// Numbers of checkpoints that are looked at first, from the newest down; then twice as many, and so on.
+const FIRST_LOOK: u64 = 16;
+
+/// Checkpoints that are listed at a time.
+const LISTED_AT_ONCE: u64 = 1024;
+
+/// The newest checkpoint below `end` that fits, where `list` returns checkpoints as
+/// [`Checkpoints::checkpoints`] does. `end` should not be far above the newest one. About as many are
+/// listed as there are between `end` and the one that is found.
+///
+/// # Errors
+/// Those of `list`.
+pub fn newest_below<E>(
+    end: Cno,
+    list: &dyn Fn(Cno, usize) -> Result<Vec<CheckpointInfo>, E>,
+    fits: &dyn Fn(&CheckpointInfo) -> bool,
+) -> Result<Option<CheckpointInfo>, E> {
+    let (mut end, mut width) = (end.0, FIRST_LOOK);
+    while end > Cno::MIN.0 {
+        let start = end.saturating_sub(width).max(Cno::MIN.0);
+        let (mut from, mut best) = (start, None);
+        while from < end {
+            let limit = (end - from).min(LISTED_AT_ONCE) as usize;
+            let found = list(Cno(from), limit)?;
+            let Some(last) = found.last() else { break };
+            from = last.cno.0.saturating_add(1);
+            best = found.into_iter().rfind(|it| it.cno.0 < end && fits(it)).or(best);
+        }
+        if best.is_some() {
+            return Ok(best);
+        }
+        (end, width) = (start, width.saturating_mul(2));
+    }
+    Ok(None)
+}
+
+impl Checkpoints for Volume {
+    fn newest(&self) -> Cno {
+        self.last_log().cno
+    }
+
+    fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>> {
+        self.checkpoints(from, limit)
+    }
+
+    fn tree(&self, cno: Option<Cno>) -> Result<Tree> {
+        self.tree(cno)
+    }
 }
 
 impl Checkpoints for Filesystem {

@@ -37,7 +37,7 @@ pub use cleaner::options::{
     RunProgress, SnapshotUsage, Speed, Status, Usage,
 };
 pub use error::{Error, Result};
-pub use files::{Checkpoints, Files};
+pub use files::{Checkpoints, Files, newest_below};
 pub use fs::admin::DeletedCheckpoints;
 pub use fs::defragment::Defragmented;
 pub use fs::resize::ResizeProgress;

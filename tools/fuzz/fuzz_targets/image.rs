@@ -3,11 +3,12 @@
 
 #![no_main]
 
+use std::ops::ControlFlow;
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
 use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::tree::File;
+use nilfs_engine::tree::{File, Parents, versions};
 use nilfs_engine::{
     Files, Filesystem, MountOptions, NewInode, ReadOnlyOptions, ReadOnlyVolume, Seek, Tree, Volume,
 };
@@ -76,6 +77,10 @@ fn look(device: Arc<dyn Device>) {
     }
     let checkpoints = volume.checkpoints(Cno(1), 100).unwrap_or_default();
     let past = checkpoints.first().map(|checkpoint| checkpoint.cno);
+    if let (Ok(before), Ok(after)) = (volume.tree(past), volume.tree(None)) {
+        let _ = before.changes(&after, || Parents::of(&after).map(Arc::new));
+    }
+    let _ = versions(&volume, b"directory/file", None, &mut |_| ControlFlow::Continue(()));
     for checkpoint in [None, past] {
         let options = ReadOnlyOptions { checkpoint, ..ReadOnlyOptions::default() };
         if let Ok(volume) = ReadOnlyVolume::mount(Arc::clone(&device), options) {

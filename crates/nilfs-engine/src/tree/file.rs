@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::inode::{DeviceCode, FileType, RawInode};
 use nilfs_ondisk::{FileBlock, Ino};
+use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use super::content::{Content, InMemory, Place};
@@ -56,6 +57,17 @@ impl File {
     #[must_use]
     pub fn size(&self) -> u64 {
         self.raw.i_size.get()
+    }
+
+    /// Whether this is the same file as one of another tree, at another moment.
+    pub(super) fn is_same_as(&self, other: Option<&Self>) -> bool {
+        let identity = |file: &Self| (file.ino, file.raw.i_generation, file.file_type);
+        other.is_some_and(|other| identity(self) == identity(other))
+    }
+
+    /// Whether all that the inode says is the same.
+    pub(super) fn has_same_inode(&self, other: &Self) -> bool {
+        self.ino == other.ino && self.raw.as_bytes() == other.raw.as_bytes()
     }
 
     /// Sets the time of the last change of the content.

@@ -11,14 +11,20 @@
 //! | `recovered` | what was synced after the newest checkpoint, on top of its files |
 //! | `names` | reading directories |
 //! | `difference` | what two trees do not have in common |
+//! | `changes` | the same as users see it, by path |
+//! | `parents` | where files are: from an inode to its paths |
+//! | `history` | the versions of a file |
 //!
 //! Nothing here knows how a volume is written. The live file system has its own layers, and reads
 //! them, and the newest checkpoint below, by the same code.
 
+mod changes;
 pub(crate) mod content;
 mod difference;
 mod file;
+mod history;
 pub(crate) mod names;
+mod parents;
 mod recovered;
 mod shared;
 
@@ -30,9 +36,12 @@ use nilfs_ondisk::inode::{FileType, RawInode, S_IFDIR, S_IFMT};
 use nilfs_ondisk::palloc::{Palloc, test_bit};
 use nilfs_ondisk::{Cno, Ino};
 
+pub use self::changes::{Change, FileAt};
 pub use self::content::Extent;
 pub use self::difference::ChangedFile;
 pub use self::file::File;
+pub use self::history::{Cause, Version, versions};
+pub use self::parents::Parents;
 pub(crate) use self::recovered::Recovered;
 pub(crate) use self::shared::{Kept, Shared};
 use crate::bmap::{Pointers, Source};

@@ -14,8 +14,8 @@ use hashbrown::HashTable;
 use nilfs_ondisk::dirent::{self, NAME_MAX, Record};
 use nilfs_ondisk::{BlockSize, FileBlock, FormatError, Ino};
 
-use super::View;
 use super::content::Content;
+use super::{File, View};
 use crate::block::Block;
 use crate::error::{Error, Result};
 use crate::fs::DirEntry;
@@ -149,6 +149,28 @@ pub(crate) fn records(
             if visit(key, record).is_break() {
                 return Ok(());
             }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a directory has a block.
+pub(crate) fn has_block(dir: &File, view: &View, key: FileBlock) -> bool {
+    key.0 < view.store.block_size().blocks_for(dir.size())
+}
+
+/// Calls `visit` with every name in a block that a directory has, and with the inode it leads to.
+pub(crate) fn names_of_block(
+    dir: &File,
+    view: &View,
+    key: FileBlock,
+    visit: &mut dyn FnMut(&[u8], Ino),
+) -> Result<()> {
+    let block = block_of(dir, view, key)?;
+    for record in dirent::records(&block) {
+        let record = record.map_err(damaged(dir.ino(), key))?;
+        if record.is_used() {
+            visit(record.name, record.ino);
         }
     }
     Ok(())

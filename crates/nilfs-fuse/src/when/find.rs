@@ -9,16 +9,10 @@ use std::error::Error;
 use jiff::Zoned;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::AmbiguousOffset;
-use nilfs_engine::{CheckpointInfo, Cno};
+use nilfs_engine::{CheckpointInfo, Cno, newest_below};
 
 use super::error::{Named, Nearest};
 use super::{Day, Length, Meaning, When, WhenError, canonical_name};
-
-/// Numbers of checkpoints that are looked at first, from the newest down; then twice as many, and so on.
-const FIRST_LOOK: u64 = 64;
-
-/// Checkpoints that are asked for at a time.
-const AT_ONCE: u64 = 1024;
 
 /// Returns the checkpoints from a number on, ascending, at most as many as it is told.
 pub type List<'a, E> = &'a dyn Fn(Cno, usize) -> Result<Vec<CheckpointInfo>, E>;
@@ -202,25 +196,7 @@ impl<E: Error + 'static> Past<'_, E> {
         end: Cno,
         fits: impl Fn(&CheckpointInfo) -> bool,
     ) -> Result<Option<CheckpointInfo>, WhenError<E>> {
-        let mut end = end.0.min(self.newest.0.saturating_add(1));
-        let mut width = FIRST_LOOK;
-        while end > Cno::MIN.0 {
-            let start = end.saturating_sub(width).max(Cno::MIN.0);
-            let (mut from, mut best) = (start, None);
-            while from < end {
-                let limit = (end - from).min(AT_ONCE) as usize;
-                let found = (self.list)(Cno(from), limit).map_err(WhenError::Unreadable)?;
-                let Some(last) = found.last() else { break };
-                from = last.cno.0.saturating_add(1);
-                let fitting = found.into_iter().filter(|it| it.cno.0 < end && fits(it));
-                best = fitting.last().or(best);
-            }
-            if best.is_some() {
-                return Ok(best);
-            }
-            end = start;
-            width = width.saturating_mul(2);
-        }
-        Ok(None)
+        let end = end.min(Cno(self.newest.0.saturating_add(1)));
+        newest_below(end, self.list, &fits).map_err(WhenError::Unreadable)
     }
 }
