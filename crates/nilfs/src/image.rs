@@ -44,26 +44,54 @@ impl ImageArgs {
     /// Opens the files of the checkpoint, and returns the paths of those that are asked for.
     /// Nothing is written.
     pub fn open(&self, paths: &[OsString]) -> anyhow::Result<(Arc<dyn Files>, Vec<OsString>)> {
-        let at = |device: &Path| match &self.at {
-            Some(when) => Ok(Some(Checkpoints::of(device)?.find(when)?.cno)),
-            None => anyhow::Ok(None),
+        let located = Located::find(&self.place, paths)?;
+        let at = match &self.at {
+            Some(when) => Some(Checkpoints::of(&located.device)?.find(when)?.cno),
+            None => located.shown()?,
         };
-        match volume_on_mount(&self.place)? {
-            None => Ok((open_files(&self.place, at(&self.place)?)?, paths.to_vec())),
-            Some(place) => {
-                let device = source_of(&place.mounted)?.to_owned();
-                let at = match at(&device)? {
-                    Some(cno) => Some(cno),
-                    None => shown_on(&place.mounted)?,
-                };
-                Ok((open_files(&device, at)?, on_mount(&place, paths)?))
-            }
-        }
+        Ok((open_files(&located.device, at)?, located.paths))
+    }
+}
+
+/// A volume, and files on it, as they were named on a command line.
+pub struct Located {
+    /// The device or image.
+    pub device: PathBuf,
+    /// The paths within the volume.
+    pub paths: Vec<OsString>,
+    /// The mount, if the volume was named by a file or directory on it.
+    mounted: Option<Mounted>,
+}
+
+impl Located {
+    /// Finds out what is meant by a device, an image, or a place on a mount, and by the paths that were
+    /// named after it.
+    ///
+    /// # Errors
+    /// What the mount calls its source cannot be believed; a path is not on the volume.
+    pub fn find(place: &Path, paths: &[OsString]) -> anyhow::Result<Self> {
+        Ok(match volume_on_mount(place)? {
+            None => Self { device: place.to_owned(), paths: paths.to_vec(), mounted: None },
+            Some(place) => Self {
+                device: source_of(&place.mounted)?.to_owned(),
+                paths: on_mount(&place, paths)?,
+                mounted: Some(place.mounted),
+            },
+        })
+    }
+
+    /// The checkpoint that the mount shows by which the volume was named; `None` if that is the newest,
+    /// which then has what was written through it until now.
+    ///
+    /// # Errors
+    /// The process that serves the mount does not answer.
+    pub fn shown(&self) -> anyhow::Result<Option<Cno>> {
+        self.mounted.as_ref().map_or(Ok(None), shown_on)
     }
 }
 
 /// The files of a volume at a checkpoint; `None`: as they are now.
-fn open_files(device: &Path, at: Option<Cno>) -> anyhow::Result<Arc<dyn Files>> {
+pub fn open_files(device: &Path, at: Option<Cno>) -> anyhow::Result<Arc<dyn Files>> {
     if let Some(door) = Door::of(device, at)? {
         return Ok(Arc::new(door));
     }

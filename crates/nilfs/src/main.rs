@@ -23,6 +23,7 @@ mod memory;
 mod metrics;
 mod names;
 mod output;
+mod past;
 mod progress;
 mod record;
 mod roll_forward;

@@ -33,12 +33,14 @@ mod tests {
         let others = [
             "blkid(8)",
             "cp(1)",
+            "diff(1)",
             "fstab(5)",
             "fusermount3(1)",
             "jq(1)",
             "losetup(8)",
             "mount(8)",
             "nilfs(4)",
+            "patch(1)",
             "umount(8)",
         ];
         let pages = pages();

@@ -14,13 +14,14 @@ use nilfs_engine::{
 use rustix::io::Errno;
 
 use super::requests::{
-    AdminRequest, Defragment, DeleteCheckpoints, GetMetrics, GetPowers, GetProcess, GetResize,
-    GetStatus, GetUsage, ListCheckpoints, MakeCheckpoint, OrderCleaner, Powers, Process,
-    ReloadSettings, Remount, Resizing, SetSnapshot, StartResize, Trim,
+    AdminRequest, Defragment, DeleteCheckpoints, GetChanges, GetMetrics, GetPowers, GetProcess,
+    GetResize, GetStatus, GetUsage, GetVersions, ListCheckpoints, MakeCheckpoint, OrderCleaner,
+    Powers, Process, ReloadSettings, Remount, Resizing, SetSnapshot, StartResize, Trim,
 };
 use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
 use crate::metrics::Metrics;
+use crate::past::{Change, Name, Version};
 
 /// How often a resize is asked how far it is.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -57,6 +58,21 @@ impl Client {
     /// What the mount does not show of a file of the past.
     pub fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {
         self.ask(&GetPowers { cno, ino })
+    }
+
+    /// What two checkpoints differ in.
+    pub fn changes(&self, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal> {
+        self.ask(&GetChanges { from, to })
+    }
+
+    /// The versions of a file, as [`crate::past::versions`] returns them.
+    pub fn versions(
+        &self,
+        path: &Name,
+        at: Option<Cno>,
+        limit: usize,
+    ) -> Result<Vec<Version>, Refusal> {
+        self.ask(&GetVersions { path: path.clone(), at, limit })
     }
 
     /// The process that serves the mount.

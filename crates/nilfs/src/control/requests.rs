@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::server::{Known, Server};
 use crate::administration::Refusal;
 use crate::metrics::Metrics;
+use crate::past::{Change, Name, Version};
 
 /// Something that can be asked.
 pub trait AdminRequest: Serialize + DeserializeOwned {
@@ -52,6 +53,8 @@ pub(super) const ALL: &[Known] = &[
     Known::new::<GetPowers>(),
     Known::new::<GetProcess>(),
     Known::new::<ListCheckpoints>(),
+    Known::new::<GetChanges>(),
+    Known::new::<GetVersions>(),
 ];
 
 /// The reply if there is nothing to be said but that it was done.
@@ -363,6 +366,41 @@ impl AdminRequest for GetProcess {
     fn serve(self, server: &Server) -> Result<Process, Refusal> {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         Ok(Process { pid, door: server.mount.door() })
+    }
+}
+
+/// What two checkpoints differ in. This tells names to one who might not be allowed to see them, so it
+/// is for those who may do anything.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetChanges {
+    pub from: Cno,
+    pub to: Cno,
+}
+
+impl AdminRequest for GetChanges {
+    const NAME: &'static str = "changes";
+    type Reply = Vec<Change>;
+
+    fn serve(self, server: &Server) -> Result<Vec<Change>, Refusal> {
+        server.mount.changes(self.from, self.to)
+    }
+}
+
+/// The versions of a file, the newest first, at most `limit`: from the newest checkpoint on, or from
+/// `at`. The path begins at the root of the volume, and nothing is opened by it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetVersions {
+    pub path: Name,
+    pub at: Option<Cno>,
+    pub limit: usize,
+}
+
+impl AdminRequest for GetVersions {
+    const NAME: &'static str = "versions";
+    type Reply = Vec<Version>;
+
+    fn serve(self, server: &Server) -> Result<Vec<Version>, Refusal> {
+        server.mount.versions(&self.path, self.at, self.limit)
     }
 }
 

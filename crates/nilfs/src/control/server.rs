@@ -15,6 +15,7 @@ use super::requests::{ALL, AdminRequest, Powers, Resizing};
 use crate::administration::{Administration, Reason, Refusal};
 use crate::exit;
 use crate::metrics::Gatherer;
+use crate::past::{Change, Name, Version};
 use crate::threads;
 
 /// What can be asked of a mount, besides what can be asked of any volume.
@@ -32,6 +33,13 @@ pub trait Served: Send + Sync {
 
     /// The name of the door to the past in every directory, if there is one.
     fn door(&self) -> Option<String>;
+
+    /// What two checkpoints differ in.
+    fn changes(&self, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal>;
+
+    /// The versions of a file, as [`crate::past::versions`] returns them.
+    fn versions(&self, path: &Name, at: Option<Cno>, limit: usize)
+    -> Result<Vec<Version>, Refusal>;
 }
 
 /// What requests are served with.
@@ -244,6 +252,14 @@ mod tests {
 
         fn door(&self) -> Option<String> {
             None
+        }
+
+        fn changes(&self, _: Cno, _: Cno) -> Result<Vec<Change>, Refusal> {
+            nothing()
+        }
+
+        fn versions(&self, _: &Name, _: Option<Cno>, _: usize) -> Result<Vec<Version>, Refusal> {
+            nothing()
         }
     }
 

@@ -1,14 +1,17 @@
 //! The checkpoints of a volume, as the process tells them that serves it, or from the device.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use jiff::Zoned;
 use nilfs_engine::{CheckpointInfo, Cno, Volume};
 use nilfs_fuse::When;
 
 use super::open_volume;
-use crate::administration::{Administration, Refusal, is_believable, mount_of};
+use crate::administration::{Administration, Reason, Refusal, is_believable, mount_of};
 use crate::control::Client;
+use crate::past::{self, Change, KnownParents, Name, Version};
 
 /// The checkpoints of a volume.
 pub enum Checkpoints {
@@ -18,6 +21,8 @@ pub enum Checkpoints {
         client: Client,
         /// The newest one.
         newest: Cno,
+        /// Its device.
+        device: PathBuf,
     },
     /// Of one that is not, or whose process cannot tell.
     OnDevice(Box<Volume>),
@@ -39,14 +44,15 @@ impl Checkpoints {
                 && !status.of_the_past
                 && client.checkpoints(Cno::MIN, 1).is_ok()
             {
-                return Ok(Self::Served { client, newest: status.cno });
+                let device = device.to_owned();
+                return Ok(Self::Served { client, newest: status.cno, device });
             }
         }
         Ok(Self::OnDevice(Box::new(open_volume(device)?)))
     }
 
     /// The number of the newest one.
-    fn newest(&self) -> Cno {
+    pub fn newest(&self) -> Cno {
         match self {
             Self::Served { newest, .. } => *newest,
             Self::OnDevice(volume) => volume.last_log().cno,
@@ -70,6 +76,49 @@ impl Checkpoints {
             all.extend(some);
         }
         Ok(all)
+    }
+
+    /// What two of them differ in.
+    ///
+    /// # Errors
+    /// One of them is not there, or they cannot be read.
+    pub fn changes(&self, from: Cno, to: Cno) -> anyhow::Result<Vec<Change>> {
+        let on_device =
+            |volume: &Volume| Ok(past::changes(volume, &KnownParents::default(), from, to)?);
+        self.ask(|client| client.changes(from, to), on_device)
+    }
+
+    /// The versions of a file, as [`past::versions`] returns them.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn versions(
+        &self,
+        path: &OsStr,
+        at: Option<Cno>,
+        limit: usize,
+    ) -> anyhow::Result<Vec<Version>> {
+        let name = Name::from(path.as_bytes().to_vec());
+        let on_device = |volume: &Volume| Ok(past::versions(volume, &name, at, limit)?);
+        self.ask(|client| client.versions(&name, at, limit), on_device)
+    }
+
+    /// Asks the process that serves the volume. If it will not tell this user, or is too old to know,
+    /// the device is opened, with the user's own permissions.
+    fn ask<T>(
+        &self,
+        served: impl FnOnce(&Client) -> Result<T, Refusal>,
+        on_device: impl FnOnce(&Volume) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        match self {
+            Self::OnDevice(volume) => on_device(volume),
+            Self::Served { client, device, .. } => match served(client) {
+                Err(Refusal { reason: Reason::NotPermitted | Reason::Unsupported, .. }) => {
+                    on_device(&open_volume(device)?)
+                }
+                told => Ok(told?),
+            },
+        }
     }
 
     /// The one that is meant by a moment.

@@ -170,6 +170,22 @@ const NOTES: &[(&str, Notes)] = &[
         Notes { see_also: &["nilfs(1)", "nilfs-cat(1)", "nilfs-ls(1)", "cp(1)"], ..NOTHING },
     ),
     (
+        "nilfs-diff(1)",
+        Notes {
+            environment: &[TZ],
+            see_also: &["nilfs(1)", "nilfs-log(1)", "nilfs-checkpoints(1)", "diff(1)", "patch(1)"],
+            ..NOTHING
+        },
+    ),
+    (
+        "nilfs-log(1)",
+        Notes {
+            environment: &[TZ],
+            see_also: &["nilfs(1)", "nilfs-diff(1)", "nilfs-checkpoints(1)"],
+            ..NOTHING
+        },
+    ),
+    (
         "nilfs-status(1)",
         Notes {
             environment: &[NO_COLOR, TZ],

@@ -21,6 +21,7 @@ use crate::control::{self, Powers, Served};
 use crate::exit::Failure;
 use crate::image::Door;
 use crate::metrics::{Endpoint, Gatherer, Metrics};
+use crate::past::{self, Change, KnownParents, Name, Version};
 use crate::threads;
 
 /// Threads besides those that answer the kernel: for signals, for the end and for metrics. And
@@ -34,6 +35,13 @@ pub trait Shown: ReadOnly + Send + Sync + 'static {
 
     /// What the mount does not show of a file of the past.
     fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal>;
+
+    /// What two checkpoints differ in.
+    fn changes(&self, known: &KnownParents, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal>;
+
+    /// The versions of a file, as [`past::versions`] returns them.
+    fn versions(&self, path: &Name, at: Option<Cno>, limit: usize)
+    -> Result<Vec<Version>, Refusal>;
 }
 
 impl Shown for ReadOnlyVolume {
@@ -43,6 +51,19 @@ impl Shown for ReadOnlyVolume {
 
     fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {
         Ok(self.tree(Some(cno))?.file(ino)?.attr().into())
+    }
+
+    fn changes(&self, known: &KnownParents, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal> {
+        Ok(past::changes(self, known, from, to)?)
+    }
+
+    fn versions(
+        &self,
+        path: &Name,
+        at: Option<Cno>,
+        limit: usize,
+    ) -> Result<Vec<Version>, Refusal> {
+        Ok(past::versions(self, path, at, limit)?)
     }
 }
 
@@ -74,6 +95,19 @@ impl Shown for Door {
 
     fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {
         self.client().powers(cno, ino)
+    }
+
+    fn changes(&self, _: &KnownParents, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal> {
+        self.client().changes(from, to)
+    }
+
+    fn versions(
+        &self,
+        path: &Name,
+        at: Option<Cno>,
+        limit: usize,
+    ) -> Result<Vec<Version>, Refusal> {
+        self.client().versions(path, at, limit)
     }
 }
 
@@ -138,13 +172,15 @@ struct Service<S> {
     requests: Arc<nilfs_fuse::Metrics>,
     options: Options,
     of_the_past: bool,
+    parents: KnownParents,
 }
 
 impl<S: Shown> Service<S> {
     fn new(shown: S, options: Options, of_the_past: bool) -> anyhow::Result<Self> {
         let at_first = Administration::status(&shown)?;
         let (shown, requests) = (Arc::new(shown), Arc::default());
-        Ok(Self { shown, at_first, requests, options, of_the_past })
+        let parents = KnownParents::default();
+        Ok(Self { shown, at_first, requests, options, of_the_past, parents })
     }
 
     /// How directories show their past: in the past, they do not.
@@ -194,5 +230,18 @@ impl<S: Shown> Served for Service<S> {
 
     fn door(&self) -> Option<String> {
         self.past().map(|past| past.name)
+    }
+
+    fn changes(&self, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal> {
+        self.shown.changes(&self.parents, from, to)
+    }
+
+    fn versions(
+        &self,
+        path: &Name,
+        at: Option<Cno>,
+        limit: usize,
+    ) -> Result<Vec<Version>, Refusal> {
+        self.shown.versions(path, at, limit)
     }
 }

@@ -20,6 +20,7 @@ use crate::administration::{Reason, Refusal};
 use crate::control::{self, Powers, Served};
 use crate::exit::{self, Failure};
 use crate::metrics::{self, Endpoint, Metrics};
+use crate::past::{self, Change, KnownParents, Name, Version};
 use crate::threads;
 
 /// Threads besides those that answer the kernel: for signals, for the end, for metrics, for
@@ -48,7 +49,7 @@ pub fn serve(
     let mount = Arc::new(mount);
     let usable = Arc::new(AtomicBool::new(false));
     let writeback = options.writeback;
-    let past = options.past();
+    let shown_past = options.past();
     let begin = || {
         let (mounted, is_usable) = (Arc::clone(&mount), Arc::clone(&usable));
         listen(signals, hangup, events.clone(), mounted, is_usable)?;
@@ -56,10 +57,10 @@ pub fn serve(
             .with_context(|| device.display().to_string())?;
         let requests = Arc::<nilfs_fuse::Metrics>::default();
         let metrics = gatherer(Arc::clone(&fs), Arc::clone(&requests));
-        let service =
-            Arc::new(Service { fs: Arc::clone(&fs), requests: Arc::clone(&requests), options });
+        let service = Arc::new(Service::new(Arc::clone(&fs), Arc::clone(&requests), options));
         let control = control::handler(fs.clone(), service.clone(), Arc::clone(&metrics));
-        let settings = Settings { writeback, past, control: Some(control), metrics: requests };
+        let settings =
+            Settings { writeback, past: shown_past, control: Some(control), metrics: requests };
         endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
         let background = fs.start_background().context(threads::NO_THREAD)?;
         let session =
@@ -122,11 +123,16 @@ struct Service {
     fs: Arc<Filesystem>,
     requests: Arc<nilfs_fuse::Metrics>,
     options: Options,
+    parents: KnownParents,
 }
 
 impl Service {
-    /// Lets the cleaner have the settings that `file` has now, or the mount's own files. Returns
-    /// what was wrong with them.
+    fn new(fs: Arc<Filesystem>, requests: Arc<nilfs_fuse::Metrics>, options: Options) -> Self {
+        Self { fs, requests, options, parents: KnownParents::default() }
+    }
+
+    /// Lets the cleaner have the settings that `file` has now, or the mount's own files. Returns what
+    /// was wrong with them.
     fn reload(&self, file: Option<&Path>) -> anyhow::Result<Vec<String>> {
         let (options, warnings) = self.options.cleaner.load(file)?;
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -173,5 +179,18 @@ impl Served for Service {
 
     fn door(&self) -> Option<String> {
         self.options.past().map(|past| past.name)
+    }
+
+    fn changes(&self, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal> {
+        Ok(past::changes(&*self.fs, &self.parents, from, to)?)
+    }
+
+    fn versions(
+        &self,
+        path: &Name,
+        at: Option<Cno>,
+        limit: usize,
+    ) -> Result<Vec<Version>, Refusal> {
+        Ok(past::versions(&*self.fs, path, at, limit)?)
     }
 }

@@ -1,0 +1,223 @@
+//! What has changed between two moments, and the versions of a file. The superuser and `/dev/fuse` are
+//! needed for what is about mounts.
+
+mod common;
+
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{Outcome, Volume, nilfs};
+use rustix::mount::UnmountFlags;
+use serde_json::{Value, json};
+
+#[test]
+fn the_past_of_an_image_is_compared_without_mounting_it() {
+    let volume = common::volume();
+    let at = volume.before_deletion;
+    let names = volume.nilfs(&format!("diff --name-only {at} IMAGE")).output();
+    let expected = "bell\\u{7}\ndirectory\ndirectory/file\ngone\nlink\nsecond name\nsparse\n";
+    assert_eq!(names, expected);
+    assert_eq!(volume.nilfs(&format!("diff {at} {at} IMAGE")).output(), "");
+    let below = volume.nilfs(&format!("diff --name-only {at} now IMAGE directory/")).output();
+    assert_eq!(below, "directory\ndirectory/file\n");
+    let both = volume.nilfs(&format!("diff --name-only {at} IMAGE gone /directory/file")).output();
+    assert_eq!(both, "directory/file\ngone\n");
+    let raw = volume.nilfs(&format!("diff --name-only -z {at} IMAGE bell\x07")).output();
+    assert_eq!(raw, "bell\x07\0");
+    let stat = volume.nilfs(&format!("diff --stat {at} IMAGE")).output();
+    assert_eq!(stat, "6 files added, 1.0 MiB\n1 file removed, 12 B\n");
+    let lines = volume.nilfs(&format!("diff -p {at} IMAGE gone directory")).output();
+    assert_eq!(
+        lines,
+        "added directory/\nadded directory/file\n--- /dev/null\n+++ b/directory/file\n\
+         @@ -0,0 +1 @@\n+content\nremoved gone\n--- a/gone\n+++ /dev/null\n@@ -1 +0,0 @@\n-it was here\n"
+    );
+    let back = volume.nilfs(&format!("diff --json now {at} IMAGE gone")).output();
+    let back: Value = serde_json::from_str(&back).unwrap();
+    assert_eq!(back["to_checkpoint"], at.0);
+    assert_eq!(
+        back["changes"],
+        json!([{
+            "change": "added", "path": "gone", "type": "regular file",
+            "size_before_bytes": null, "size_after_bytes": 12, "changed_bytes": 12,
+        }])
+    );
+}
+
+#[test]
+fn the_versions_of_a_file_of_an_image_are_listed_also_of_one_that_is_gone() {
+    let volume = common::volume();
+    let at = volume.before_deletion;
+    let log = volume.nilfs("log --json IMAGE gone").output();
+    let log: Vec<Value> = serde_json::from_str(&log).unwrap();
+    let seen: Vec<_> =
+        log.iter().map(|it| (it["cause"].as_str(), it["size_bytes"].as_u64())).collect();
+    assert_eq!(seen, [(Some("deleted"), Some(12)), (Some("created"), Some(12))]);
+    assert_eq!(log[1]["checkpoint"], at.0);
+    let lines = volume.nilfs("log -p -n 1 IMAGE gone").output();
+    assert!(
+        lines.ends_with("--- a/gone\n+++ /dev/null\n@@ -1 +0,0 @@\n-it was here\n\n"),
+        "{lines}"
+    );
+    let table = volume.nilfs(&format!("log --at {at} IMAGE gone")).output();
+    assert!(table.lines().nth(1).unwrap().contains("created"), "{table}");
+    let sentence = volume.nilfs("log IMAGE no/such").sentence(1);
+    assert_eq!(sentence, "no checkpoint that is there has no/such");
+}
+
+#[test]
+fn what_cannot_be_compared_is_said() {
+    let volume = common::volume();
+    for (line, expected, code) in [
+        ("diff 99 IMAGE", "there is no checkpoint 99", 1),
+        ("diff 1 99 IMAGE", "there is no checkpoint 99", 1),
+        ("diff tomorrow IMAGE", "invalid value 'tomorrow' for '<WHEN>'", 2),
+        ("diff -z 1 IMAGE", "--name-only", 2),
+        ("diff 1 /no/such", "/no/such", 4),
+        ("log IMAGE", "the path of a file on the volume is missing", 2),
+        ("log --at 99 IMAGE gone", "there is no checkpoint 99", 1),
+    ] {
+        let sentence = volume.nilfs(line).sentence(code);
+        assert!(sentence.contains(expected), "{line}: {sentence}");
+    }
+}
+
+/// A volume that is mounted, until the end of the test.
+struct Mounted {
+    volume: Volume,
+    dir: PathBuf,
+}
+
+impl Mounted {
+    fn new() -> Self {
+        let volume = common::volume();
+        let dir = volume.beside("mnt");
+        fs::create_dir(&dir).unwrap();
+        nilfs(["mount".as_ref(), volume.image.as_os_str(), dir.as_os_str()]).output();
+        Self { volume, dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    fn nilfs(&self, line: &str) -> Outcome {
+        let dir = self.dir.to_str().unwrap();
+        nilfs(line.split(' ').map(|word| word.replace("MNT", dir)))
+    }
+
+    fn newest(&self) -> u64 {
+        let listed = self.nilfs("checkpoints --json MNT").output();
+        let listed: Vec<Value> = serde_json::from_str(&listed).unwrap();
+        listed.last().unwrap()["checkpoint"].as_u64().unwrap()
+    }
+
+    fn sync(&self) {
+        File::open(&self.dir).unwrap().sync_all().unwrap();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_mounted_volume_tells_what_was_changed_until_now() {
+    let mounted = Mounted::new();
+    let before = mounted.newest();
+    fs::write(mounted.path("directory/file"), "content\nand more\n").unwrap();
+    fs::rename(mounted.path("sparse"), mounted.path("directory/moved")).unwrap();
+    let told = mounted.nilfs(&format!("diff -p {before} MNT/directory/file")).output();
+    let expected = "modified directory/file\n--- a/directory/file\n+++ b/directory/file\n\
+                    @@ -1 +1,2 @@\n content\n+and more\n";
+    assert_eq!(told, expected);
+    let names = mounted.nilfs(&format!("diff --name-only {before} MNT")).output();
+    assert_eq!(names, "directory/file\ndirectory/moved\nsecond name\n");
+    // Once more, from what is known of the first time.
+    fs::write(mounted.path("link"), "content\nand more\nand more\n").unwrap();
+    let names = mounted.nilfs(&format!("diff --name-only {before} MNT")).output();
+    assert_eq!(names, "directory/file\ndirectory/moved\nsecond name\n");
+    let log = mounted.nilfs("log --json MNT/directory/moved").output();
+    let log: Vec<Value> = serde_json::from_str(&log).unwrap();
+    let seen: Vec<_> = log.iter().map(|it| (it["cause"].as_str(), it["path"].as_str())).collect();
+    let renamed = (Some("renamed"), Some("directory/moved"));
+    assert_eq!(seen, [renamed, (Some("created"), Some("sparse"))]);
+}
+
+/// A program that saves a file by writing a new one, with a checkpoint in between.
+#[test]
+fn a_file_that_was_saved_by_another_in_its_place_keeps_its_history() {
+    let mounted = Mounted::new();
+    for text in ["first\n", "second\n"] {
+        fs::write(mounted.path("new~"), text).unwrap();
+        File::open(mounted.path("new~")).unwrap().sync_all().unwrap();
+        fs::rename(mounted.path("new~"), mounted.path("saved")).unwrap();
+        mounted.sync();
+    }
+    let lines = mounted.nilfs("log -p -n 1 MNT/saved").output();
+    assert!(lines.ends_with("-first\n+second\n\n"), "{lines}");
+    let log: Vec<Value> =
+        serde_json::from_str(&mounted.nilfs("log --json MNT/saved").output()).unwrap();
+    let causes: Vec<_> = log.iter().map(|it| it["cause"].as_str().unwrap()).collect();
+    assert_eq!(causes, ["replaced", "renamed", "created"]);
+    fs::remove_file(mounted.path("saved")).unwrap();
+    mounted.sync();
+    fs::write(mounted.path("saved"), "again\n").unwrap();
+    let log: Vec<Value> =
+        serde_json::from_str(&mounted.nilfs("log --json MNT/saved").output()).unwrap();
+    let causes: Vec<_> = log.iter().map(|it| it["cause"].as_str().unwrap()).collect();
+    assert_eq!(causes, ["recreated", "deleted", "replaced", "renamed", "created"]);
+}
+
+/// Names are told to root and to the owner of the mount alone. Others are as they were without a mount:
+/// what counts is whether they may read the device.
+#[test]
+fn others_are_told_nothing_that_they_may_not_see() {
+    const NOBODY: u32 = 65534;
+    let mounted = Mounted::new();
+    let before = mounted.newest();
+    fs::write(mounted.path("secret name"), "content").unwrap();
+    mounted.sync();
+    let set = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set(mounted.volume.directory.path(), 0o755);
+    set(&mounted.volume.image, 0o600);
+    for words in [vec!["diff".to_owned(), before.to_string()], vec!["log".to_owned()]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_nilfs"))
+            .args(&words)
+            .arg(mounted.path(if words.len() == 1 { "secret name" } else { "" }))
+            .stdin(Stdio::null())
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .output();
+        let Ok(output) = output else {
+            eprintln!("not tested: the program cannot be run by others");
+            return;
+        };
+        let refused = Outcome::of(&output);
+        assert!(refused.sentence(4).contains("Permission denied"), "{words:?}");
+    }
+}
+
+#[test]
+fn names_that_are_no_text_are_told_as_they_are() {
+    let mounted = Mounted::new();
+    let before = mounted.newest();
+    let name = std::ffi::OsStr::from_bytes(b"a\nb\xff");
+    fs::write(mounted.dir.join(name), "content").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_nilfs"))
+        .args(["diff", "--name-only", "-z", &before.to_string()])
+        .arg(&mounted.dir)
+        .output()
+        .unwrap();
+    assert_eq!(output.stdout, b"a\nb\xff\0");
+    let names = mounted.nilfs(&format!("diff --name-only {before} MNT")).output();
+    assert_eq!(names, "a\\nb\\xff\n");
+}
