@@ -7,8 +7,9 @@ mod checkpoints;
 mod door;
 mod walk;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,21 +36,122 @@ pub struct ImageArgs {
     #[arg(long, value_name = "WHEN")]
     at: Option<When>,
     /// The device or image, or the directory of a mount; what follows are paths on the volume. Or a
-    /// file or directory on a mount, by its ordinary path, and so are those that follow
+    /// file or directory on a mount, by its ordinary path, and so are those that follow. After a path,
+    /// @WHEN says at which moment to look at it
     #[arg(value_name = "DEVICE|PATH")]
     place: PathBuf,
 }
 
+/// A file that was asked for: where to look for it, and its path there.
+pub struct Asked {
+    /// The files of a checkpoint.
+    pub files: Arc<dyn Files>,
+    /// The path from the root of the volume.
+    pub path: OsString,
+}
+
 impl ImageArgs {
-    /// Opens the files of the checkpoint, and returns the paths of those that are asked for.
-    /// Nothing is written.
-    pub fn open(&self, paths: &[OsString]) -> anyhow::Result<(Arc<dyn Files>, Vec<OsString>)> {
-        let located = Located::find(&self.place, paths)?;
-        let at = match &self.at {
-            Some(when) => Some(Checkpoints::of(&located.device)?.find(when)?.cno),
-            None => located.shown()?,
+    /// Opens what a `command` was asked to look at. Nothing is written.
+    ///
+    /// # Errors
+    /// No file is named, only the volume; it cannot be opened; there is no such moment.
+    pub fn open(&self, paths: &[OsString], command: &str) -> anyhow::Result<Vec<Asked>> {
+        match self.open_or_root(paths)? {
+            (_, asked) if !asked.is_empty() => Ok(asked),
+            _ => {
+                let message = format!(
+                    "the path of a file on the volume is missing; see nilfs {command} --help"
+                );
+                Err(Failure::new(Status::Usage, message).into())
+            }
+        }
+    }
+
+    /// As [`ImageArgs::open`], with the root directory, which is meant if no file is named.
+    ///
+    /// # Errors
+    /// The volume cannot be opened; there is no such moment.
+    pub fn open_or_root(&self, paths: &[OsString]) -> anyhow::Result<(Asked, Vec<Asked>)> {
+        let place =
+            Named::new(self.place.as_os_str(), |place| std::fs::symlink_metadata(place).is_ok());
+        let top = Path::new(&place.path);
+        let device = Located::find(top, &[])?.device;
+        let is_there = |path: &OsStr| match std::fs::symlink_metadata(path) {
+            Ok(_) => true,
+            Err(_) if top.is_dir() => std::fs::symlink_metadata(top.join(path)).is_ok(),
+            Err(_) => {
+                let now = open_files(&device, None);
+                now.is_ok_and(|now| find(&now, path.as_bytes(), LastLink::Keep).is_ok())
+            }
         };
-        Ok((open_files(&located.device, at)?, located.paths))
+        let paths: Vec<Named> = paths.iter().map(|path| Named::new(path, is_there)).collect();
+        let plain: Vec<OsString> = paths.iter().map(|path| path.path.clone()).collect();
+        let located = Located::find(top, &plain)?;
+        let mut moments = Moments { located: &located, opened: Vec::new() };
+        let of_place = place.when.as_ref().or(self.at.as_ref());
+        let root = Asked { files: moments.files(of_place)?, path: "/".into() };
+        // A file on a mount is the first of the paths itself; a volume is what all of them are on.
+        let own = located.paths.len() - paths.len();
+        let of_others = if own == 0 { of_place } else { self.at.as_ref() };
+        let whens = std::iter::repeat_n(of_place, own)
+            .chain(paths.iter().map(|path| path.when.as_ref().or(of_others)));
+        let asked = located
+            .paths
+            .iter()
+            .zip(whens)
+            .map(|(path, when)| Ok(Asked { files: moments.files(when)?, path: path.clone() }));
+        let asked = asked.collect::<anyhow::Result<_>>()?;
+        Ok((root, asked))
+    }
+}
+
+/// A path as it was named, and after `@` a moment.
+pub struct Named {
+    /// The path alone.
+    pub path: OsString,
+    /// The moment, if there is one.
+    pub when: Option<When>,
+}
+
+impl Named {
+    /// Takes `path@when` apart, unless there is a file of that name.
+    pub fn new(operand: &OsStr, is_there: impl Fn(&OsStr) -> bool) -> Self {
+        let bytes = operand.as_bytes();
+        let parts = bytes.iter().rposition(|byte| *byte == b'@').and_then(|at| {
+            // `@1795203662` is a moment, too.
+            let at = if at > 0 && bytes[at - 1] == b'@' { at - 1 } else { at };
+            let when = std::str::from_utf8(&bytes[at + 1..]).ok()?.parse().ok()?;
+            (at > 0).then_some((OsStr::from_bytes(&bytes[..at]), when))
+        });
+        match parts {
+            Some((path, when)) if !is_there(operand) => {
+                Self { path: path.to_owned(), when: Some(when) }
+            }
+            _ => Self { path: operand.to_owned(), when: None },
+        }
+    }
+}
+
+/// The files of a volume at several moments.
+struct Moments<'a> {
+    located: &'a Located,
+    opened: Vec<(Option<Cno>, Arc<dyn Files>)>,
+}
+
+impl Moments<'_> {
+    /// The files at a moment; `None`: as the volume shows them now.
+    fn files(&mut self, when: Option<&When>) -> anyhow::Result<Arc<dyn Files>> {
+        let device = &self.located.device;
+        let at = match when {
+            Some(when) => Some(Checkpoints::of(device)?.find(when)?.cno),
+            None => self.located.shown()?,
+        };
+        if let Some((_, files)) = self.opened.iter().find(|(cno, _)| *cno == at) {
+            return Ok(Arc::clone(files));
+        }
+        let files = open_files(device, at)?;
+        self.opened.push((at, Arc::clone(&files)));
+        Ok(files)
     }
 }
 
@@ -160,16 +262,4 @@ fn shown_on(mounted: &Mounted) -> anyhow::Result<Option<Cno>> {
 pub fn open_volume(path: &Path) -> anyhow::Result<Volume> {
     let device = FileDevice::open(path, Access::Inspect)?;
     Volume::open(Arc::new(device)).with_context(|| path.display().to_string())
-}
-
-/// Fails if no file is named, only the volume.
-pub fn require_paths(paths: &[OsString], command: &str) -> Result<(), Failure> {
-    match paths {
-        [] => {
-            let message =
-                format!("the path of a file on the volume is missing; see nilfs {command} --help");
-            Err(Failure::new(Status::Usage, message))
-        }
-        _ => Ok(()),
-    }
 }

@@ -110,6 +110,26 @@ fn what_was_deleted_is_still_found_by_its_path() {
     let at = mounted.volume.before_deletion;
     assert!(!mounted.dir().join("gone").exists());
     assert_eq!(mounted.nilfs(&format!("cat --at {at} MNT/gone")).output(), "it was here\n");
+    let by_name = [
+        format!("cat MNT/gone@{at}"),
+        format!("cat MNT/gone@cp{at}"),
+        format!("cat MNT gone@{at}"),
+        format!("cat MNT@{at} gone"),
+        format!("cat IMAGE gone@{at}"),
+        format!("cat IMAGE@{at} gone"),
+        format!("cat --at 1 MNT/gone@{at}"),
+    ];
+    for line in &by_name {
+        assert_eq!(mounted.nilfs(line).output(), "it was here\n", "{line}");
+    }
+    let both = mounted.nilfs(&format!("cat MNT/link MNT/gone@{at}")).output();
+    assert_eq!(both, "content\nit was here\n", "a moment is that of one path");
+    assert_eq!(mounted.nilfs(&format!("ls MNT@{at}")).output(), "gone\n");
+    // A file of that very name comes first.
+    fs::write(mounted.dir().join("gone@now"), "another file\n").unwrap();
+    assert_eq!(mounted.nilfs("cat MNT/gone@now").output(), "another file\n");
+    let sentence = mounted.nilfs("cat MNT/link@99").sentence(1);
+    assert!(sentence.contains("there is no checkpoint 99"), "{sentence}");
     let sentence = mounted.nilfs("cat MNT/gone").sentence(1);
     assert!(sentence.contains("/gone: no such file"), "{sentence}");
     let sentence = mounted.nilfs("ls MNT/no/such/directory").sentence(1);

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use anyhow::Context;
 use nilfs_ondisk::inode::FileType;
 
-use crate::image::{self, ImageArgs, LastLink, find};
+use crate::image::{Asked, ImageArgs, LastLink, find};
 use crate::output::{self, printable};
 
 /// Bytes read at a time.
@@ -18,7 +18,8 @@ const READ_BYTES: usize = 1 << 20;
 #[command(after_help = "\
 Examples:
   nilfs cat disk.img notes/todo.txt
-  nilfs cat --at 17 disk.img notes/todo.txt    as it was at checkpoint 17")]
+  nilfs cat --at 17 disk.img notes/todo.txt    as it was at checkpoint 17
+  nilfs cat /mnt/notes/todo.txt@yesterday")]
 pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
@@ -29,13 +30,12 @@ pub struct Args {
 
 /// Prints them one after the other.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (files, paths) = args.image.open(&args.paths)?;
-    image::require_paths(&paths, "cat")?;
+    let asked = args.image.open(&args.paths, "cat")?;
     let mut out = output::out();
     let mut buffer = vec![0; READ_BYTES];
-    for path in &paths {
+    for Asked { files, path } in &asked {
         let context = || printable(path.as_bytes());
-        let file = find(&files, path.as_bytes(), LastLink::Follow)?;
+        let file = find(files, path.as_bytes(), LastLink::Follow)?;
         if file.attr.file_type == FileType::Directory {
             return Err(nilfs_engine::Error::IsDirectory).with_context(context);
         }

@@ -8,15 +8,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
-use nilfs_engine::{Attr, Seek};
+use nilfs_engine::{Attr, Files, Seek};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::FileType;
 use rustix::fs::{AtFlags, CWD, Mode, Timespec, Timestamps};
 
 use crate::exit::{Failure, Status, sentence};
-use crate::image::{self, Entry, ImageArgs, LastLink, Walk, WalkEntry, find};
+use crate::image::{Asked, Entry, WalkEntry, ImageArgs, LastLink, Walk, find};
 use crate::interrupt::Interrupt;
 use crate::output::{counted, printable};
 use crate::progress::Progress;
@@ -35,7 +36,8 @@ const COPY_BYTES: usize = 1 << 20;
 #[command(after_help = "\
 Examples:
   nilfs cp disk.img photos/1.jpg .
-  nilfs cp -rp --at 17 disk.img / old    all files as they were at checkpoint 17")]
+  nilfs cp -rp --at 17 disk.img / old    all files as they were at checkpoint 17
+  nilfs cp /mnt/list.txt@yesterday .")]
 pub struct Args {
     /// Copy directories with everything below them
     #[arg(short, long)]
@@ -55,8 +57,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let Some((destination, sources)) = args.paths.split_last() else {
         unreachable!("clap wants a path");
     };
-    let (files, sources) = args.image.open(sources)?;
-    image::require_paths(&sources, "cp")?;
+    let sources = args.image.open(sources, "cp")?;
     let destination = Path::new(destination);
     if sources.len() > 1 && !destination.is_dir() {
         bail!("{} is not a directory", destination.display());
@@ -64,14 +65,15 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let mut copier = Copier {
         preserve: args.preserve,
         links: HashMap::new(),
+        links_of: None,
         directories: Vec::new(),
         failed: 0,
         progress: Progress::bytes("copying"),
         interrupt: Interrupt::listen()?,
         buffer: vec![0; COPY_BYTES],
     };
-    for source in &sources {
-        let found = find(&files, source.as_bytes(), LastLink::Keep)?;
+    for Asked { files, path: source } in &sources {
+        let found = find(files, source.as_bytes(), LastLink::Keep)?;
         if found.attr.file_type == FileType::Directory && !args.recursive {
             bail!("{} is a directory; use -r to copy it", printable(source.as_bytes()));
         }
@@ -79,6 +81,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             Some(name) if destination.is_dir() => destination.join(name),
             _ => destination.to_owned(),
         };
+        copier.begin(files);
         copier.copy_tree(found, &to);
     }
     copier.finish()
@@ -89,6 +92,8 @@ struct Copier {
     preserve: bool,
     /// Where the first name of a file with several names was copied to.
     links: HashMap<Ino, PathBuf>,
+    /// The files among which these are.
+    links_of: Option<Arc<dyn Files>>,
     /// Directories whose times are to be set when everything is in them.
     directories: Vec<(PathBuf, Attr)>,
     failed: u64,
@@ -98,6 +103,15 @@ struct Copier {
 }
 
 impl Copier {
+    /// Gets ready for files of a checkpoint, in which a number may be another file than in the one
+    /// before.
+    fn begin(&mut self, files: &Arc<dyn Files>) {
+        if !self.links_of.as_ref().is_some_and(|known| Arc::ptr_eq(known, files)) {
+            self.links.clear();
+            self.links_of = Some(Arc::clone(files));
+        }
+    }
+
     fn copy_tree(&mut self, top: Entry, to: &Path) {
         let is_directory = top.attr.file_type == FileType::Directory;
         let top = Rc::new(top);

@@ -1,6 +1,6 @@
 //! `nilfs ls`: directories.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::inode::FileType;
 
 use crate::exit::{Failure, Status};
-use crate::image::{Entry, ImageArgs, LastLink, Walk, WalkEntry, find};
+use crate::image::{Asked, Entry, WalkEntry, ImageArgs, LastLink, Walk, find};
 use crate::output::{self, Column, Rows, local_time, printable};
 use crate::record::{FileRecord, device_of, mode_string};
 
@@ -19,7 +19,8 @@ use crate::record::{FileRecord, device_of, mode_string};
 #[command(after_help = "\
 Examples:
   nilfs ls -l disk.img photos
-  nilfs ls -R --at 17 disk.img    everything as it was at checkpoint 17")]
+  nilfs ls -R --at 17 disk.img    everything as it was at checkpoint 17
+  nilfs ls /mnt/photos@monday")]
 pub struct Args {
     /// Show mode, links, owner, size and time
     #[arg(short, long)]
@@ -39,20 +40,19 @@ pub struct Args {
 
 /// Prints what is in it.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (files, paths) = args.image.open(args.path.as_slice())?;
-    let path = match &paths[..] {
-        [] => OsStr::new("/"),
-        [path] => path,
-        [_, path, ..] => {
+    let (root, asked) = args.image.open_or_root(args.path.as_slice())?;
+    let Asked { files, path } = match &asked[..] {
+        [] => &root,
+        [only] => only,
+        [_, Asked { path, .. }, ..] => {
             let path = printable(path.as_bytes());
             let message = format!("{path} is one path too many; nilfs ls lists one");
             return Err(Failure::new(Status::Usage, message).into());
         }
     };
     let last = if args.long || args.json { LastLink::Keep } else { LastLink::Follow };
-    let entry = find(&files, path.as_bytes(), last)?;
-    let found: Box<dyn Iterator<Item = WalkEntry>> = if entry.attr.file_type == FileType::Directory
-    {
+    let entry = find(files, path.as_bytes(), last)?;
+    let found: Box<dyn Iterator<Item = WalkEntry>> = if entry.attr.file_type == FileType::Directory {
         Box::new(Walk::new(Rc::new(entry), args.recursive))
     } else {
         let path = path.as_bytes().to_vec();

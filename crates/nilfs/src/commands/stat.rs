@@ -8,7 +8,7 @@ use nilfs_engine::Timestamp;
 use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::inode::FileType;
 
-use crate::image::{self, ImageArgs, LastLink, find};
+use crate::image::{Asked, ImageArgs, LastLink, find};
 use crate::output::{self, Rows, local_time, printable};
 use crate::record::{FileRecord, device_of, mode_string, type_name};
 
@@ -31,12 +31,11 @@ pub struct Args {
 
 /// Prints it.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (files, paths) = args.image.open(&args.paths)?;
-    image::require_paths(&paths, "stat")?;
+    let asked = args.image.open(&args.paths, "stat")?;
     let mut records = Vec::new();
-    for (nth, path) in paths.iter().enumerate() {
+    for (nth, Asked { files, path }) in asked.iter().enumerate() {
         let path = path.as_bytes();
-        let found = find(&files, path, LastLink::Keep)?;
+        let found = find(files, path, LastLink::Keep)?;
         let attr = found.attr;
         if args.json {
             records.push(FileRecord::new(path, &found)?);
