@@ -94,10 +94,16 @@ struct Mounted {
 
 impl Mounted {
     fn new() -> Self {
+        Self::with("rw")
+    }
+
+    fn with(options: &str) -> Self {
         let volume = common::volume();
         let dir = volume.beside("mnt");
         fs::create_dir(&dir).unwrap();
-        nilfs(["mount".as_ref(), volume.image.as_os_str(), dir.as_os_str()]).output();
+        let options = ["mount", "-o", options].map(AsRef::as_ref);
+        let operands = [volume.image.as_os_str(), dir.as_os_str()];
+        nilfs(options.into_iter().chain(operands)).output();
         Self { volume, dir }
     }
 
@@ -204,6 +210,42 @@ fn others_are_told_nothing_that_they_may_not_see() {
         let refused = Outcome::of(&output);
         assert!(refused.sentence(4).contains("Permission denied"), "{words:?}");
     }
+}
+
+/// With `past=all`, they see what the permissions of then and now allow, without leave to read the device.
+#[test]
+fn others_see_the_past_that_is_for_all_through_the_mount() {
+    const NOBODY: u32 = 65534;
+    let mounted = Mounted::with("past=all");
+    let set = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set(mounted.volume.directory.path(), 0o755);
+    set(&mounted.volume.image, 0o600);
+    for (name, mode) in [("open", 0o644), ("closed", 0o600)] {
+        fs::write(mounted.path(name), "content\n").unwrap();
+        set(&mounted.path(name), mode);
+    }
+    mounted.sync();
+    let before = mounted.newest();
+    fs::remove_file(mounted.path("open")).unwrap();
+    let cat = |name: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_nilfs"))
+            .arg("cat")
+            .arg(mounted.path(&format!("{name}@{before}")))
+            .stdin(Stdio::null())
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .output();
+        output.map(|output| Outcome::of(&output))
+    };
+    let Ok(open) = cat("open") else {
+        eprintln!("not tested: the program cannot be run by others");
+        return;
+    };
+    assert_eq!(open.output(), "content\n");
+    let sentence = cat("closed").unwrap().sentence(1);
+    assert!(sentence.contains("Permission denied"), "{sentence}");
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //! `.checkpoints`.
 //!
 //! The process that serves the mount keeps the checkpoint for as long as its root directory is open
-//! here. Files are reopened by their paths, which do not change in the past. The process strips
-//! files of the past of what would give them power (set-id bits, device numbers); a user who may
-//! administer the mount learns of these by a request.
+//! here. Files are reopened by their paths, which do not change in the past. The process strips files
+//! of the past of what would give them power (set-id bits, device numbers); those who may administer
+//! the mount are told by a request, and others see files as the mount shows them.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -24,8 +24,8 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
-use crate::administration::{Administration, is_believable, mount_of};
-use crate::control::Client;
+use crate::administration::{Administration, Reason, Refusal, is_believable, mount_of};
+use crate::control::{Client, Powers};
 
 /// Bytes of the longest path that the kernel takes at once, with the zero at its end.
 const PATH_MAX: usize = 4096;
@@ -111,7 +111,10 @@ impl Door {
         let file_type =
             FileType::from_mode(stat.stx_mode).ok_or(Error::Invalid("no such file type"))?;
         let ino = ino_of_past(stat.stx_ino);
-        let powers = self.client.powers(self.cno, ino).map_err(refused)?;
+        let powers = match self.client.powers(self.cno, ino) {
+            Err(Refusal { reason: Reason::NotPermitted, .. }) => Powers::none(stat.stx_mode),
+            powers => powers.map_err(refused)?,
+        };
         let time = |time: rustix::fs::StatxTimestamp| Timestamp {
             seconds: time.tv_sec,
             nanoseconds: time.tv_nsec,
@@ -278,7 +281,7 @@ fn failed(errno: Errno) -> Error {
     }
 }
 
-fn refused(refusal: crate::administration::Refusal) -> Error {
+fn refused(refusal: Refusal) -> Error {
     device("ask for the attributes of a file", io::Error::other(refusal.message))
 }
 
