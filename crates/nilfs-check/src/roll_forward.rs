@@ -11,9 +11,9 @@ use nilfs_ondisk::roll_forward::{
 };
 
 use crate::block_map::Life;
+use crate::checker::Checker;
 use crate::directory::Directory;
 use crate::inode::InodeFacts;
-use crate::checker::Checker;
 use crate::namespace::InodeTable;
 use crate::report::{Location, Rule};
 

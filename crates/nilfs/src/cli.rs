@@ -26,7 +26,7 @@ Exit codes:
   3  not a NILFS2 volume, or one that is damaged or too new
   4  the device or image is missing or cannot be opened
   5  the device, image or mount is in use
-  6  refused, because data would be overwritten (mkfs without -f)
+  6  refused, because data would be overwritten (mkfs, restore without -f)
   7  cannot mount there: the directory, or FUSE, does not allow it";
 
 /// NILFS2 in user space: make, mount and look into volumes of the log-structured file system.
@@ -103,6 +103,7 @@ pub enum Command {
     Cp(commands::cp::Args),
     Diff(commands::diff::Args),
     Log(commands::log::Args),
+    Restore(commands::restore::Args),
     Status(commands::status::Args),
     Df(commands::df::Args),
     Clean(commands::clean::Args),
@@ -136,6 +137,7 @@ impl Command {
             Self::Cp(args) => commands::cp::run(args),
             Self::Diff(args) => commands::diff::run(args),
             Self::Log(args) => commands::log::run(args),
+            Self::Restore(args) => commands::restore::run(&args),
             Self::Status(args) => commands::status::run(args),
             Self::Df(args) => commands::df::run(args),
             Self::Clean(args) => commands::clean::run(args),

@@ -136,7 +136,8 @@ impl Generator {
             return op;
         }
         let Profile { syncs, commits, remounts, administration, sizes, .. } = self.profile;
-        let all = 1000 + syncs + syncs / 4 + syncs / 8 + commits + remounts + administration + sizes;
+        let all =
+            1000 + syncs + syncs / 4 + syncs / 8 + commits + remounts + administration + sizes;
         let mut choice = self.random.random_range(0..all);
         for (weight, make) in [
             (syncs, Self::any_sync as fn(&mut Self, &Model) -> Op),

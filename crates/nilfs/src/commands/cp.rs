@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use anyhow::{Context, anyhow, bail};
 use nilfs_engine::{Attr, Files, Seek};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::FileType;
-use rustix::fs::{AtFlags, CWD, Mode, Timespec, Timestamps};
+use rustix::fs::{AtFlags, CWD, IFlags, Mode, OFlags, Timespec, Timestamps};
 
 use crate::exit::{Failure, Status, sentence};
 use crate::image::{Asked, Entry, WalkEntry, ImageArgs, LastLink, Walk, find};
@@ -62,16 +62,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if sources.len() > 1 && !destination.is_dir() {
         bail!("{} is not a directory", destination.display());
     }
-    let mut copier = Copier {
-        preserve: args.preserve,
-        links: HashMap::new(),
-        links_of: None,
-        directories: Vec::new(),
-        failed: 0,
-        progress: Progress::bytes("copying"),
-        interrupt: Interrupt::listen()?,
-        buffer: vec![0; COPY_BYTES],
-    };
+    let mut copier = Copier::new("copying", args.preserve, Existing::InTheWay)?;
     for Asked { files, path: source } in &sources {
         let found = find(files, source.as_bytes(), LastLink::Keep)?;
         if found.attr.file_type == FileType::Directory && !args.recursive {
@@ -87,15 +78,28 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     copier.finish()
 }
 
+/// What becomes of something that has the name of a copy. A regular file is replaced by another one,
+/// and directories are shared, in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// It stays, and there is no copy.
+    InTheWay,
+    /// It is replaced, unless it is a directory, or is already what the copy would be.
+    Replace,
+}
+
 /// Copies files one by one and counts what did not work.
-struct Copier {
+pub struct Copier {
     preserve: bool,
+    existing: Existing,
     /// Where the first name of a file with several names was copied to.
     links: HashMap<Ino, PathBuf>,
     /// The files among which these are.
     links_of: Option<Arc<dyn Files>>,
     /// Directories whose times are to be set when everything is in them.
     directories: Vec<(PathBuf, Attr)>,
+    /// Files whose flags are to be set at the very end: they may forbid changes.
+    flagged: Vec<(PathBuf, u32)>,
     failed: u64,
     progress: Progress,
     interrupt: Interrupt,
@@ -103,16 +107,34 @@ struct Copier {
 }
 
 impl Copier {
+    /// What is done is called `what` while it takes long. To `preserve` is to keep owner, permissions
+    /// and times.
+    pub fn new(what: &'static str, preserve: bool, existing: Existing) -> anyhow::Result<Self> {
+        Ok(Self {
+            preserve,
+            existing,
+            links: HashMap::new(),
+            links_of: None,
+            directories: Vec::new(),
+            flagged: Vec::new(),
+            failed: 0,
+            progress: Progress::bytes(what),
+            interrupt: Interrupt::listen()?,
+            buffer: vec![0; COPY_BYTES],
+        })
+    }
+
     /// Gets ready for files of a checkpoint, in which a number may be another file than in the one
     /// before.
-    fn begin(&mut self, files: &Arc<dyn Files>) {
+    pub fn begin(&mut self, files: &Arc<dyn Files>) {
         if !self.links_of.as_ref().is_some_and(|known| Arc::ptr_eq(known, files)) {
             self.links.clear();
             self.links_of = Some(Arc::clone(files));
         }
     }
 
-    fn copy_tree(&mut self, top: Entry, to: &Path) {
+    /// Copies a file, or a directory with everything in it.
+    pub fn copy_tree(&mut self, top: Entry, to: &Path) {
         let is_directory = top.attr.file_type == FileType::Directory;
         let top = Rc::new(top);
         if !self.try_copy(Ok(Rc::clone(&top)), to) || !is_directory {
@@ -151,19 +173,42 @@ impl Copier {
         }
         if attr.nlink > 1 {
             if let Some(first) = self.links.get(&attr.ino) {
-                return Ok(fs::hard_link(first, to)?);
+                // Renaming a name of a file to another name of it would do nothing.
+                return match is_one_file(first, to) {
+                    true => Ok(()),
+                    false => self.place(to, |to| fs::hard_link(first, to)),
+                };
             }
             self.links.insert(attr.ino, to.to_owned());
+        }
+        if self.existing == Existing::Replace {
+            if fs::symlink_metadata(to).is_ok_and(|now| is_as(&attr, &now)) {
+                return Ok(());
+            }
+            if attr.flags != 0 {
+                self.flagged.push((to.to_owned(), attr.flags));
+            }
         }
         match attr.file_type {
             FileType::Regular => return self.copy_file(entry, to),
             FileType::Symlink => {
                 let target = entry.read_link()?;
-                std::os::unix::fs::symlink(OsStr::from_bytes(&target), to)?;
+                let target = OsStr::from_bytes(&target);
+                self.place(to, |to| std::os::unix::fs::symlink(target, to))?;
             }
-            _ => make_node(&attr, to)?,
+            _ => self.place(to, |to| make_node(&attr, to))?,
         }
         if self.preserve { preserve(&attr, to) } else { Ok(()) }
+    }
+
+    /// Makes something under a name that may be in use.
+    fn place(&self, to: &Path, make: impl Fn(&Path) -> io::Result<()>) -> anyhow::Result<()> {
+        if self.existing == Existing::InTheWay {
+            return Ok(make(to)?);
+        }
+        let made = tempfile::Builder::new().prefix(PREFIX).make_in(directory_of(to), make)?;
+        made.into_temp_path().persist(to).map_err(|error| error.error)?;
+        Ok(())
     }
 
     fn make_directory(&mut self, attr: Attr, to: &Path) -> anyhow::Result<()> {
@@ -185,20 +230,16 @@ impl Copier {
     fn copy_file(&mut self, entry: &Entry, to: &Path) -> anyhow::Result<()> {
         match fs::symlink_metadata(to) {
             Ok(existing) if existing.is_file() => {}
+            Ok(existing) if self.existing == Existing::Replace && !existing.is_dir() => {}
             Ok(_) => bail!("exists already and is not a regular file"),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error.into()),
         }
-        let directory = match to.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
         let mode = u32::from(entry.attr.mode & 0o777);
         let create =
             |path: &Path| File::options().write(true).create_new(true).mode(mode).open(path);
-        // Unlike `tempfile_in`, this leaves the name out of errors, since it means nothing to the
-        // user.
-        let copy = tempfile::Builder::new().prefix(".nilfs-cp-").make_in(directory, create)?;
+        // Unlike `tempfile_in`, this leaves the name out of errors, since it means nothing to the user.
+        let copy = tempfile::Builder::new().prefix(PREFIX).make_in(directory_of(to), create)?;
         self.copy_content(entry, copy.as_file())?;
         if self.preserve {
             preserve(&entry.attr, copy.path())?;
@@ -240,7 +281,8 @@ impl Copier {
         Ok(())
     }
 
-    fn finish(mut self) -> anyhow::Result<()> {
+    /// Completes directories. Fails if something could not be copied, or somebody has interrupted it.
+    pub fn finish(mut self) -> anyhow::Result<()> {
         if self.preserve {
             // Innermost first: setting a directory's attributes changes nothing above it.
             for (path, attr) in std::mem::take(&mut self.directories).iter().rev() {
@@ -249,6 +291,13 @@ impl Copier {
                     let path = printable(path.as_os_str().as_bytes());
                     self.progress.warn(&format!("nilfs: {path}: {}", sentence(&error)));
                 }
+            }
+        }
+        for (path, flags) in std::mem::take(&mut self.flagged) {
+            if let Err(error) = set_flags(&path, flags) {
+                self.failed += 1;
+                let path = printable(path.as_os_str().as_bytes());
+                self.progress.warn(&format!("nilfs: {path}: its flags cannot be set: {error}"));
             }
         }
         match self.failed {
@@ -275,8 +324,44 @@ fn data_from(entry: &Entry, offset: u64) -> anyhow::Result<Option<(u64, u64)>> {
     Ok((end > start).then_some((start, end)))
 }
 
+/// What the names of files begin with that are not complete.
+const PREFIX: &str = ".nilfs-cp-";
+
+/// The directory in which a path ends.
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Whether two names lead to one file.
+fn is_one_file(one: &Path, other: &Path) -> bool {
+    let file = |path| fs::symlink_metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    file(one).is_some_and(|found| file(other) == Some(found))
+}
+
+/// Whether a file is as it was, as far as can be told without reading it.
+pub fn is_as(attr: &Attr, now: &fs::Metadata) -> bool {
+    let mode = u32::from(attr.file_type.mode_bits() | attr.mode);
+    let time = (attr.mtime.seconds, i64::from(attr.mtime.nanoseconds));
+    (mode, attr.uid, attr.gid, attr.size) == (now.mode(), now.uid(), now.gid(), now.size())
+        && time == (now.mtime(), now.mtime_nsec())
+}
+
+/// Sets the flags of chattr(1).
+fn set_flags(path: &Path, flags: u32) -> io::Result<()> {
+    let flags = IFlags::from_bits_retain(flags);
+    let file = rustix::fs::open(
+        path,
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    Ok(rustix::fs::ioctl_setflags(file, flags)?)
+}
+
 /// Makes a device node, a FIFO or a socket.
-fn make_node(attr: &Attr, to: &Path) -> anyhow::Result<()> {
+fn make_node(attr: &Attr, to: &Path) -> io::Result<()> {
     let file_type = rustix::fs::FileType::from_raw_mode(attr.file_type.mode_bits().into());
     let mode = Mode::from_raw_mode(u32::from(attr.mode & 0o777));
     let device = rustix::fs::makedev(attr.rdev.major, attr.rdev.minor);

@@ -20,6 +20,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod recover;
 pub mod resize;
+pub mod restore;
 pub mod segments;
 pub mod snapshot;
 pub mod stat;

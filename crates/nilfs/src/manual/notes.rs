@@ -186,6 +186,13 @@ const NOTES: &[(&str, Notes)] = &[
         },
     ),
     (
+        "nilfs-restore(1)",
+        Notes {
+            see_also: &["nilfs(1)", "nilfs-cp(1)", "nilfs-diff(1)", "nilfs-log(1)"],
+            ..NOTHING
+        },
+    ),
+    (
         "nilfs-status(1)",
         Notes {
             environment: &[NO_COLOR, TZ],

@@ -1,0 +1,193 @@
+//! `nilfs restore`: files as they were, in the place of what is there now.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use nilfs_engine::{Cno, FileType, Files};
+use nilfs_fuse::When;
+
+use super::cp::{Copier, Existing, is_as};
+use crate::exit::{Failure, Status};
+use crate::image::{Checkpoints, Entry, Found, LastLink, Located, Named, Walk, find, open_files};
+use crate::output::{self, counted, printable, utter};
+
+/// Bring files and directories back as they were
+///
+/// A file gets its content, owner, permissions, times and links of that moment. Of a directory,
+/// everything comes back that was in it; what is there besides stays. What is as it was is left alone.
+/// What would be overwritten is listed first, and asked about.
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "nilfs restore [OPTIONS] <PATH@WHEN>...")]
+#[command(after_help = "\
+Examples:
+  nilfs restore /mnt/list.txt@yesterday
+  nilfs restore --to old.txt /mnt/list.txt@17
+  nilfs restore -n --at '10 minutes ago' /mnt/photos    what would it do?
+
+WHEN is a checkpoint number, or a date or time such as 2026-11-20, \"yesterday 17:00\", monday or
+\"10 minutes ago\": the newest checkpoint that is not later.")]
+pub struct Args {
+    /// The moment of paths that do not name one themselves
+    #[arg(long, value_name = "WHEN")]
+    at: Option<When>,
+    /// Put them here instead: a new name, or a directory
+    #[arg(long, value_name = "DEST")]
+    to: Option<PathBuf>,
+    /// Overwrite without asking
+    #[arg(short, long)]
+    force: bool,
+    /// Only say what would be done
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Files and directories on a mount; they need not be there any more
+    #[arg(value_name = "PATH@WHEN", required = true)]
+    paths: Vec<OsString>,
+}
+
+/// Something that is to be brought back.
+struct Job {
+    files: Arc<dyn Files>,
+    cno: Cno,
+    /// From the root of the volume.
+    source: OsString,
+    destination: PathBuf,
+}
+
+/// Brings them back.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.to.as_ref().is_some_and(|to| args.paths.len() > 1 && !to.is_dir()) {
+        bail!("with several paths, --to must be a directory");
+    }
+    let jobs =
+        args.paths.iter().map(|path| Job::new(path, args)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut plan = Plan::default();
+    jobs.iter().try_for_each(|job| plan.add(job))?;
+    if args.dry_run {
+        return plan.print();
+    }
+    if !plan.overwritten.is_empty() && !args.force {
+        confirm(&plan.overwritten)?;
+    }
+    let mut copier = Copier::new("restoring", true, Existing::Replace)?;
+    for job in &jobs {
+        copier.begin(&job.files);
+        copier.copy_tree(job.find()?, &job.destination);
+    }
+    copier.finish()?;
+    let mut out = output::out();
+    Ok(writeln!(out, "{} restored", counted(plan.restored(), "file"))?)
+}
+
+impl Job {
+    fn new(operand: &OsStr, args: &Args) -> anyhow::Result<Self> {
+        let shown = || printable(operand.as_bytes());
+        let Named { path, when } = Named::new(operand, |path| fs::symlink_metadata(path).is_ok());
+        let Some(when) = when.as_ref().or(args.at.as_ref()) else {
+            let message = format!("{}: at which moment? say PATH@WHEN, or --at WHEN", shown());
+            return Err(Failure::new(Status::Usage, message).into());
+        };
+        let path = Path::new(&path);
+        let located = Located::find(path, &[])?;
+        let [source] = &located.paths[..] else {
+            bail!("{} is not on a mounted volume; nilfs cp copies out of images", path.display());
+        };
+        let cno = Checkpoints::of(&located.device)?.find(when)?.cno;
+        let files = open_files(&located.device, Some(cno))?;
+        let destination = match (&args.to, path.file_name()) {
+            (Some(to), Some(name)) if to.is_dir() => to.join(name),
+            (Some(to), _) => to.clone(),
+            (None, _) => path.to_owned(),
+        };
+        Ok(Self { files, cno, source: source.clone(), destination })
+    }
+
+    fn find(&self) -> anyhow::Result<Entry> {
+        let found = find(&self.files, self.source.as_bytes(), LastLink::Keep);
+        found.with_context(|| format!("checkpoint {}", self.cno))
+    }
+}
+
+/// What is to be done.
+#[derive(Default)]
+struct Plan {
+    new: Vec<PathBuf>,
+    overwritten: Vec<PathBuf>,
+}
+
+impl Plan {
+    fn add(&mut self, job: &Job) -> anyhow::Result<()> {
+        let top = Rc::new(job.find()?);
+        self.note(&top, &job.destination)?;
+        if top.attr.file_type == FileType::Directory {
+            for Found { path, entry } in Walk::new(top, true) {
+                let entry = entry.with_context(|| printable(&path))?;
+                self.note(&entry, &job.destination.join(OsStr::from_bytes(&path)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, entry: &Entry, to: &Path) -> anyhow::Result<()> {
+        let attr = entry.attr;
+        match fs::symlink_metadata(to) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.new.push(to.to_owned()),
+            Err(error) => return Err(error).with_context(|| to.display().to_string()),
+            Ok(now) if now.is_dir() != (attr.file_type == FileType::Directory) => {
+                let (was, is) = match now.is_dir() {
+                    true => ("none", "a directory"),
+                    false => ("a directory", "none"),
+                };
+                bail!("{} was {was} and is {is}; move it away first", to.display());
+            }
+            Ok(now) if now.is_dir() || is_as(&attr, &now) => {}
+            Ok(_) => self.overwritten.push(to.to_owned()),
+        }
+        Ok(())
+    }
+
+    fn restored(&self) -> u64 {
+        (self.new.len() + self.overwritten.len()) as u64
+    }
+
+    fn print(&self) -> anyhow::Result<()> {
+        let mut out = output::out();
+        for (what, paths) in [("make", &self.new), ("overwrite", &self.overwritten)] {
+            for path in paths {
+                writeln!(out, "{what} {}", printable(path.as_os_str().as_bytes()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Asks whether files may be overwritten; where nobody can be asked, they may not.
+fn confirm(overwritten: &[PathBuf]) -> anyhow::Result<()> {
+    let count = counted(overwritten.len() as u64, "file");
+    if io::stdin().is_terminal() {
+        for path in overwritten {
+            utter(format_args!("{}\n", printable(path.as_os_str().as_bytes())));
+        }
+        utter(format_args!("Overwrite {count}? [y/N] "));
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer)?;
+        if matches!(answer.trim(), "y" | "Y" | "yes") {
+            return Ok(());
+        }
+    }
+    let first = overwritten.first().map(|path| printable(path.as_os_str().as_bytes()));
+    let first = first.unwrap_or_default();
+    let message = match overwritten.len() {
+        1 => format!("{first} would be overwritten; use -f to overwrite it"),
+        _ => format!(
+            "{count} would be overwritten, such as {first}; see them with -n, and use -f to overwrite \
+             them"
+        ),
+    };
+    Err(Failure::new(Status::Refused, message).into())
+}
