@@ -134,11 +134,16 @@ fn all_listings_keep_to_the_page() {
     fs::create_dir(mounted.join("directory")).unwrap();
     fs::write(mounted.join("directory/file"), vec![7; 300_000]).unwrap();
     std::os::unix::fs::symlink("file", mounted.join("directory/link")).unwrap();
+    fs::write(mounted.join("directory/gone"), "deleted later").unwrap();
     let root = mounted.root();
     the_list_has(root, "rw", None);
     keeps_to_the_page("snapshot create", &["snapshot", "create"], root, &[]);
     fs::write(mounted.join("directory/file"), vec![8; 300_000]).unwrap();
     fs::File::open(root).unwrap().sync_all().unwrap();
+    fs::remove_file(mounted.join("directory/gone")).unwrap();
+    keeps_to_the_page("diff", &["diff", "1"], root, &[]);
+    keeps_to_the_page("log", &["log"], &mounted.join("directory/file"), &[]);
+    keeps_to_the_page("undelete", &["undelete"], root, &[]);
     for command in ["status", "metrics", "df", "checkpoints", "trim", "clean"] {
         keeps_to_the_page(command, &[command], root, &[]);
     }

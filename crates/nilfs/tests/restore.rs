@@ -130,6 +130,44 @@ fn it_can_be_put_elsewhere() {
 }
 
 #[test]
+fn what_was_deleted_at_several_moments_is_found_and_brought_back() {
+    let mounted = Mounted::new();
+    let top = mounted.path("top");
+    let before = Manifest::of(&top).unwrap();
+    let whole = mounted.checkpoint();
+    fs::remove_file(top.join("link")).unwrap();
+    fs::write(top.join("passing"), "made and deleted later\n").unwrap();
+    fs::write(top.join("moving"), "renamed later, so it is not gone\n").unwrap();
+    let without_link = mounted.checkpoint();
+    fs::remove_dir_all(top.join("below")).unwrap();
+    fs::remove_file(top.join("sparse")).unwrap();
+    fs::write(top.join("sparse"), "another one, so this is not gone\n").unwrap();
+    fs::rename(top.join("moving"), top.join("moved")).unwrap();
+    fs::remove_file(top.join("passing")).unwrap();
+    let listed = mounted.nilfs("undelete --json MNT/top").output();
+    let listed: Vec<Value> = serde_json::from_str(&listed).unwrap();
+    let seen: Vec<_> = listed
+        .iter()
+        .map(|it| (it["path"].as_str().unwrap(), it["last_checkpoint"].as_u64().unwrap()))
+        .collect();
+    let expected =
+        [("top/below", without_link), ("top/link", whole), ("top/passing", without_link)];
+    assert_eq!(seen, expected);
+    let since = mounted.nilfs(&format!("undelete -n --since {without_link} MNT/top")).output();
+    assert_eq!(since.lines().count(), 3, "{since}");
+    let refused = mounted.nilfs("undelete MNT/top");
+    assert_eq!(refused.code, Some(6), "{refused:?}");
+    assert!(!top.join("below").exists());
+    let said = mounted.nilfs("undelete -f MNT/top").output();
+    assert!(said.ends_with("3 files restored\n"), "{said}");
+    fs::remove_file(top.join("passing")).unwrap();
+    fs::remove_file(top.join("moved")).unwrap();
+    mounted.nilfs(&format!("restore -f MNT/top@{whole}")).output();
+    assert_same(&before, &top);
+    assert_eq!(mounted.nilfs("undelete -n MNT/top/below").output(), "");
+}
+
+#[test]
 fn what_cannot_be_restored_is_said_and_left_alone() {
     let mounted = Mounted::new();
     let at = mounted.checkpoint();

@@ -27,5 +27,6 @@ pub mod stat;
 pub mod status;
 pub mod trim;
 pub mod tune;
+pub mod undelete;
 
 pub use mount::options as mount_options;

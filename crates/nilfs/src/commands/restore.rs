@@ -51,12 +51,15 @@ pub struct Args {
 }
 
 /// Something that is to be brought back.
-struct Job {
-    files: Arc<dyn Files>,
-    cno: Cno,
-    /// From the root of the volume.
-    source: OsString,
-    destination: PathBuf,
+pub struct Job {
+    /// The files of the checkpoint.
+    pub files: Arc<dyn Files>,
+    /// The checkpoint.
+    pub cno: Cno,
+    /// The path from the root of the volume.
+    pub source: OsString,
+    /// Where to put it.
+    pub destination: PathBuf,
 }
 
 /// Brings them back.
@@ -76,8 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let mut copier = Copier::new("restoring", true, Existing::Replace)?;
     for job in &jobs {
-        copier.begin(&job.files);
-        copier.copy_tree(job.find()?, &job.destination);
+        job.run(&mut copier)?;
     }
     copier.finish()?;
     let mut out = output::out();
@@ -105,6 +107,13 @@ impl Job {
             (None, _) => path.to_owned(),
         };
         Ok(Self { files, cno, source: source.clone(), destination })
+    }
+
+    /// Brings it back.
+    pub fn run(&self, copier: &mut Copier) -> anyhow::Result<()> {
+        copier.begin(&self.files);
+        copier.copy_tree(self.find()?, &self.destination);
+        Ok(())
     }
 
     fn find(&self) -> anyhow::Result<Entry> {

@@ -193,6 +193,14 @@ const NOTES: &[(&str, Notes)] = &[
         },
     ),
     (
+        "nilfs-undelete(1)",
+        Notes {
+            environment: &[TZ],
+            see_also: &["nilfs(1)", "nilfs-log(1)", "nilfs-restore(1)"],
+            ..NOTHING
+        },
+    ),
+    (
         "nilfs-status(1)",
         Notes {
             environment: &[NO_COLOR, TZ],

@@ -1,0 +1,215 @@
+//! `nilfs undelete`: what was deleted below a directory.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::bail;
+use nilfs_engine::{CheckpointInfo, Cno, FileType, Files};
+use nilfs_fuse::When;
+use nilfs_ondisk::ByteCount;
+use serde::Serialize;
+
+use super::cp::{Copier, Existing};
+use super::restore::Job;
+use crate::administration::{Reason, Refusal};
+use crate::exit::{Failure, Status};
+use crate::image::{Checkpoints, Located, open_files};
+use crate::output::{self, Column, Rows, counted, exact_time, local_time, printable, utter};
+use crate::past::FileAt;
+use crate::progress;
+
+/// List what was deleted below a directory, and bring it back
+///
+/// Every name is listed that a checkpoint has and that is there no more, with the last checkpoint that
+/// has it. Of a directory that was deleted as a whole, its own name stands for all that was in it.
+/// What was made and deleted between two checkpoints is lost.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs undelete -n /mnt                    what was deleted, as far back as there are checkpoints
+  nilfs undelete --since '1 hour ago' /mnt/photos
+  nilfs restore /mnt/photos/1.jpg@17        one of them
+
+WHEN is a checkpoint number, or a date or time such as 2026-11-20, \"yesterday 17:00\", monday or
+\"10 minutes ago\": the newest checkpoint that is not later.")]
+pub struct Args {
+    /// Look at what was deleted after this moment
+    #[arg(long, value_name = "WHEN")]
+    since: Option<When>,
+    /// Bring everything back without asking
+    #[arg(short, long)]
+    force: bool,
+    /// Only list it
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Print JSON, and bring nothing back
+    #[arg(long)]
+    json: bool,
+    /// A directory on a mount
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// Something that was deleted.
+struct Deleted {
+    file: FileAt,
+    /// The last checkpoint that has it.
+    last: Cno,
+    /// The first that does not.
+    gone: CheckpointInfo,
+    /// Where it was, on the mount.
+    path: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Record {
+    path: String,
+    deleted: String,
+    last_checkpoint: u64,
+    size_bytes: u64,
+}
+
+/// Lists it, and brings it back.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let located = Located::find(&args.dir, &[])?;
+    let [top] = &located.paths[..] else {
+        bail!("{} is not on a mounted volume", args.dir.display());
+    };
+    // What was deleted just now has to be gone in a checkpoint, too.
+    located.shown()?;
+    let checkpoints = Checkpoints::of(&located.device)?;
+    let from = match &args.since {
+        Some(when) => checkpoints.find(when)?.cno,
+        None => Cno::MIN,
+    };
+    let deleted = find(&checkpoints, from, top, args)?;
+    if args.json {
+        return output::json(&deleted.iter().map(Record::from).collect::<Vec<_>>());
+    }
+    if deleted.is_empty() {
+        return Ok(());
+    }
+    print(&deleted)?;
+    if args.dry_run {
+        return Ok(());
+    }
+    if !args.force {
+        confirm(deleted.len())?;
+    }
+    bring_back(&located, &deleted)
+}
+
+/// Compares each checkpoint with the next one.
+fn find(
+    checkpoints: &Checkpoints,
+    from: Cno,
+    top: &OsStr,
+    args: &Args,
+) -> anyhow::Result<Vec<Deleted>> {
+    let _sign_of_life = progress::spinner("looking through the checkpoints");
+    let top = std::path::Path::new(top).strip_prefix("/").unwrap_or(std::path::Path::new(top));
+    let mut deleted: BTreeMap<PathBuf, Deleted> = BTreeMap::new();
+    let mut all = checkpoints.list(from, usize::MAX)?;
+    all.retain(|checkpoint| !checkpoint.minor);
+    for pair in all.windows(2) {
+        let (last, gone) = (pair[0].cno, pair[1]);
+        let changes = match checkpoints.changes(last, gone.cno) {
+            Err(error) if is_gone(&error) => continue,
+            changes => changes?,
+        };
+        for change in changes.into_iter().filter(|change| change.after.is_none()) {
+            let Some(file) = change.before else { continue };
+            let path = PathBuf::from(OsStr::from_bytes(file.path.as_bytes()));
+            if let Ok(below) = path.strip_prefix(top) {
+                let path = args.dir.join(below);
+                deleted.insert(path.clone(), Deleted { file, last, gone, path });
+            }
+        }
+    }
+    deleted.retain(|path, _| fs::symlink_metadata(path).is_err());
+    let with_directory: Vec<PathBuf> = deleted
+        .values()
+        .filter(|it| {
+            let above = it.path.ancestors().skip(1).filter_map(|above| deleted.get(above));
+            above.into_iter().any(|above| above.last == it.last)
+        })
+        .map(|it| it.path.clone())
+        .collect();
+    with_directory.iter().for_each(|path| _ = deleted.remove(path));
+    Ok(deleted.into_values().collect())
+}
+
+/// Whether the cleaner has given a checkpoint up meanwhile.
+fn is_gone(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.reason == Reason::NoCheckpoint)
+}
+
+impl From<&Deleted> for Record {
+    fn from(deleted: &Deleted) -> Self {
+        Self {
+            path: deleted.file.path.to_text(),
+            deleted: exact_time(deleted.gone.created as i64, 0),
+            last_checkpoint: deleted.last.0,
+            size_bytes: deleted.file.size,
+        }
+    }
+}
+
+fn print(deleted: &[Deleted]) -> anyhow::Result<()> {
+    let mut rows = Rows::new(&[
+        Column::Text("DELETED"),
+        Column::Number("LAST IN"),
+        Column::Number("SIZE"),
+        Column::Text("PATH"),
+    ]);
+    for it in deleted {
+        let is_directory = it.file.file_type() == Some(FileType::Directory);
+        let path = printable(it.path.as_os_str().as_bytes());
+        rows.push([
+            local_time(it.gone.created as i64),
+            it.last.to_string(),
+            if is_directory { "-".to_owned() } else { ByteCount(it.file.size).to_string() },
+            if is_directory { format!("{path}/") } else { path },
+        ]);
+    }
+    rows.print()
+}
+
+fn confirm(count: usize) -> anyhow::Result<()> {
+    let refused = |message: &str| Err(Failure::new(Status::Refused, message.to_owned()).into());
+    if !io::stdin().is_terminal() {
+        return refused("nothing was brought back; use -f to bring back what is listed");
+    }
+    utter(format_args!("Bring back {}? [y/N] ", counted(count as u64, "file")));
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => refused("nothing was brought back"),
+    }
+}
+
+fn bring_back(located: &Located, deleted: &[Deleted]) -> anyhow::Result<()> {
+    let mut opened: HashMap<Cno, Arc<dyn Files>> = HashMap::new();
+    let mut copier = Copier::new("restoring", true, Existing::InTheWay)?;
+    for it in deleted {
+        let files = match opened.get(&it.last) {
+            Some(files) => Arc::clone(files),
+            None => {
+                let files = open_files(&located.device, Some(it.last))?;
+                opened.insert(it.last, Arc::clone(&files));
+                files
+            }
+        };
+        let source = OsStr::from_bytes(it.file.path.as_bytes()).to_owned();
+        let job = Job { files, cno: it.last, source, destination: it.path.clone() };
+        job.run(&mut copier)?;
+    }
+    copier.finish()?;
+    Ok(writeln!(output::out(), "{} restored", counted(deleted.len() as u64, "file"))?)
+}
