@@ -65,7 +65,7 @@ fn the_newest_super_root_is_found_from_an_old_superblock() {
 #[test]
 fn logs_to_roll_forward_are_named() {
     for (flags, says) in [
-        (LOGBGN | LOGEND, "data-sync logs for 1 file follow"),
+        (LOGBGN | LOGEND, "sync logs for 1 file follow"),
         (LOGBGN, "an unfinished logical segment"),
     ] {
         for block_size in BLOCK_SIZES {

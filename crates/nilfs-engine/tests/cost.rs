@@ -163,7 +163,7 @@ fn bytes_of(event: &Event) -> Option<usize> {
 }
 
 fn volume_of(block_size: u64) -> (Arc<RecordingDevice<MemoryDevice>>, Arc<Filesystem>) {
-    let memory = MemoryDevice::new(128 << 20);
+    let memory = MemoryDevice::new(256 << 20);
     let parameters =
         nilfs_engine::mkfs::Parameters { blocks_per_segment: 2048, ..parameters(block_size) };
     format(&memory, &parameters).unwrap();

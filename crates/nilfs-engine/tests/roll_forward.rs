@@ -10,7 +10,7 @@ use common::{check, content, make, mount, new, pattern, volume};
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::{
     Attr, Error, Files, Filesystem, FsyncBy, Ino, InodeRef, MountOptions, ReadOnlyOptions,
-    ReadOnlyVolume, RenameMode, SetAttr, SetTime, Timestamp,
+    ReadOnlyVolume, RenameMode, SetAttr, SetTime, Superblocks, Timestamp,
 };
 use nilfs_ondisk::inode::{S_IFCHR, S_IFDIR};
 
@@ -279,7 +279,7 @@ fn a_file_that_was_made_and_removed_between_two_syncs_leaves_nothing() {
 fn the_superblocks_say_as_long_as_there_may_be_records() {
     let needs_us = |device: &Arc<MemoryDevice>| {
         let volume = nilfs_engine::Volume::open(Arc::clone(device) as _).unwrap();
-        let (best, other) = nilfs_engine::Volume::superblocks(&**device).unwrap();
+        let Superblocks { best, other, .. } = nilfs_engine::Volume::superblocks(&**device).unwrap();
         drop(volume);
         let has = |superblock: &nilfs_ondisk::superblock::Superblock| {
             superblock.raw().s_feature_compat_ro.get()
@@ -327,7 +327,7 @@ fn a_volume_that_is_unmounted_with_open_files_has_no_records() {
     fs.sync_file(&dir).unwrap();
     fs.unmount().unwrap();
     drop(large);
-    let (best, _) = nilfs_engine::Volume::superblocks(&*device).unwrap();
+    let best = nilfs_engine::Volume::superblocks(&*device).unwrap().best;
     assert_eq!(best.raw().s_feature_compat_ro.get() >> 62, 0);
     assert!(!best.is_clean());
     check(&*device);

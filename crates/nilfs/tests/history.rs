@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Outcome, Volume, nilfs};
+use common::{CommandOutput, Volume, nilfs};
 use rustix::mount::UnmountFlags;
 use serde_json::{Value, json};
 
@@ -111,7 +111,7 @@ impl Mounted {
         self.dir.join(name)
     }
 
-    fn nilfs(&self, line: &str) -> Outcome {
+    fn nilfs(&self, line: &str) -> CommandOutput {
         let dir = self.dir.to_str().unwrap();
         nilfs(line.split(' ').map(|word| word.replace("MNT", dir)))
     }
@@ -207,7 +207,7 @@ fn others_are_told_nothing_that_they_may_not_see() {
             eprintln!("not tested: the program cannot be run by others");
             return;
         };
-        let refused = Outcome::of(&output);
+        let refused = CommandOutput::of(&output);
         assert!(refused.sentence(4).contains("Permission denied"), "{words:?}");
     }
 }
@@ -237,7 +237,7 @@ fn others_see_the_past_that_is_for_all_through_the_mount() {
             .uid(NOBODY)
             .gid(NOBODY)
             .output();
-        output.map(|output| Outcome::of(&output))
+        output.map(|output| CommandOutput::of(&output))
     };
     let Ok(open) = cat("open") else {
         eprintln!("not tested: the program cannot be run by others");

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use common::{Outcome, Volume, nilfs};
+use common::{CommandOutput, Volume, nilfs};
 use nilfs_real_kernels::Manifest;
 use rustix::mount::UnmountFlags;
 use serde_json::Value;
@@ -41,7 +41,7 @@ impl Mounted {
         self.dir.join(name)
     }
 
-    fn nilfs(&self, line: &str) -> Outcome {
+    fn nilfs(&self, line: &str) -> CommandOutput {
         let dir = self.dir.to_str().unwrap();
         nilfs(line.split(' ').map(|word| word.replace("MNT", dir)))
     }

@@ -17,7 +17,7 @@ use nilfs_ondisk::inode::FileType;
 use rustix::fs::{AtFlags, CWD, IFlags, Mode, OFlags, Timespec, Timestamps};
 
 use crate::exit::{Failure, Status, sentence};
-use crate::image::{Asked, Entry, WalkEntry, ImageArgs, LastLink, Walk, find};
+use crate::image::{Asked, Entry, ImageArgs, LastLink, Walk, WalkEntry, find};
 use crate::interrupt::Interrupt;
 use crate::output::{counted, printable};
 use crate::progress::Progress;

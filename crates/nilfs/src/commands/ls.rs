@@ -10,7 +10,7 @@ use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::inode::FileType;
 
 use crate::exit::{Failure, Status};
-use crate::image::{Asked, Entry, WalkEntry, ImageArgs, LastLink, Walk, find};
+use crate::image::{Asked, Entry, ImageArgs, LastLink, Walk, WalkEntry, find};
 use crate::output::{self, Column, Rows, local_time, printable};
 use crate::record::{FileRecord, device_of, mode_string};
 
@@ -52,7 +52,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     };
     let last = if args.long || args.json { LastLink::Keep } else { LastLink::Follow };
     let entry = find(files, path.as_bytes(), last)?;
-    let found: Box<dyn Iterator<Item = WalkEntry>> = if entry.attr.file_type == FileType::Directory {
+    let found: Box<dyn Iterator<Item = WalkEntry>> = if entry.attr.file_type == FileType::Directory
+    {
         Box::new(Walk::new(Rc::new(entry), args.recursive))
     } else {
         let path = path.as_bytes().to_vec();

@@ -14,7 +14,9 @@ use nilfs_fuse::When;
 
 use super::cp::{Copier, Existing, is_as};
 use crate::exit::{Failure, Status};
-use crate::image::{Checkpoints, Entry, Found, LastLink, Located, Named, Walk, find, open_files};
+use crate::image::{
+    Checkpoints, Entry, LastLink, Located, Named, Walk, WalkEntry, find, open_files,
+};
 use crate::output::{self, counted, printable, utter};
 
 /// Bring files and directories back as they were
@@ -134,7 +136,7 @@ impl Plan {
         let top = Rc::new(job.find()?);
         self.note(&top, &job.destination)?;
         if top.attr.file_type == FileType::Directory {
-            for Found { path, entry } in Walk::new(top, true) {
+            for WalkEntry { path, entry } in Walk::new(top, true) {
                 let entry = entry.with_context(|| printable(&path))?;
                 self.note(&entry, &job.destination.join(OsStr::from_bytes(&path)))?;
             }

@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 use nilfs_engine::{FsyncBy, OnError, Order};
 use nilfs_fuse::{NotAMoment, PastAccess, When};
-use nilfs_ondisk::{ByteCount, Cno};
 use nilfs_ondisk::dirent::NAME_MAX;
+use nilfs_ondisk::{ByteCount, Cno};
 
 use super::Options;
 use crate::definition::{self, Definition, flag, one_of, text};
