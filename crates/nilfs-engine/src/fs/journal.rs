@@ -108,10 +108,14 @@ mod tests {
     const DIR: Ino = Ino(2);
     const FILE: (Ino, FileType) = (Ino(12), FileType::Regular);
 
-    fn names(change: impl FnOnce(&mut Journal)) -> Vec<(Vec<u8>, Option<(Ino, FileType)>)> {
+    fn names(change: impl FnOnce(&mut Journal)) -> Vec<NameRecord> {
         let mut journal = Journal::default();
         change(&mut journal);
-        journal.into_names().map(|record| (record.name, record.target)).collect()
+        journal.into_names().collect()
+    }
+
+    fn record(name: &[u8], target: Option<(Ino, FileType)>) -> NameRecord {
+        NameRecord { directory: DIR, name: name.to_vec(), target }
     }
 
     #[test]
@@ -121,7 +125,7 @@ mod tests {
             journal.name_removed(DIR, b"x.tmp");
             journal.name_changed(DIR, b"x", FILE);
         });
-        assert_eq!(left, [(b"x".to_vec(), Some(FILE))]);
+        assert_eq!(left, [record(b"x", Some(FILE))]);
     }
 
     #[test]
@@ -131,6 +135,6 @@ mod tests {
             journal.name_added(DIR, b"x", FILE);
             journal.name_removed(DIR, b"x");
         });
-        assert_eq!(left, [(b"x".to_vec(), None)]);
+        assert_eq!(left, [record(b"x", None)]);
     }
 }
