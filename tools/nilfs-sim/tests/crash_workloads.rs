@@ -158,6 +158,19 @@ fn a_file_without_a_name_is_nobodys_trouble() {
     }
 }
 
+/// Of what was written nothing is left but zeros before the end, in a block that no checkpoint has.
+/// The log of an fsync left it out, and a hole was found in its place.
+#[test]
+fn a_new_block_that_was_cut_to_zeros_is_no_hole() {
+    let ops = [
+        create("x", FileType::Regular),
+        write("x", 800, 100, 9),
+        truncate("x", 500),
+        Op::Fsync(file("x")),
+    ];
+    cut(&[], &ops);
+}
+
 /// Every pair of operations, each time with other syncs between and after them.
 #[test]
 fn two_operations_with_syncs() {

@@ -233,9 +233,11 @@ impl Gathered {
         let mut file = SyncedFile { ino: inode.ino(), pages: Vec::new() };
         let mut extents: Vec<ExtentRecord> = Vec::new();
         for (key, mut bytes) in std::mem::take(&mut state.overlay.unlogged) {
-            // After the end there is nothing but zeros.
+            // After the end there is nothing but zeros. But a block that is new must not be missing, so
+            // at least its last byte before the end is logged.
             let before_end = state.size().saturating_sub(key.0 * block_size.bytes64());
             bytes.end = bytes.end.min(usize::try_from(before_end).unwrap_or(usize::MAX));
+            bytes.start = bytes.start.min(bytes.end.saturating_sub(1));
             if bytes.is_empty() {
                 continue;
             }
