@@ -14,12 +14,13 @@ use crate::generate::Profile;
 use crate::history::History;
 use crate::medium::{Medium, medium};
 use crate::model::Model;
+use crate::op::Op;
 use crate::oracle::Crash;
 use crate::past::Past;
 use crate::power::{Disk, Survivors};
 use crate::subject::{ReadOnlySubject, Subject};
 use crate::tree::Tree;
-use crate::world::{Settings, World};
+use crate::world::{Failure, Settings, World};
 
 /// How many times in a row the power fails again while the volume is being mounted.
 const CUTS_OF_RECOVERY: usize = 2;
@@ -125,7 +126,11 @@ impl Cuts {
             let mut disk = Disk::new(std::mem::take(&mut history.start));
             history.events[..at].iter().for_each(|event| disk.play(event));
             let content = disk.after_cut(Survivors::Random(random.random()));
-            let in_words = |what: String| format!("power cut number {nth}, at event {at}: {what}");
+            let ops: Vec<Op> = history.steps.iter().filter_map(|step| step.op.clone()).collect();
+            let in_words = |what: String| {
+                let what = format!("power cut number {nth}, at event {at}: {what}");
+                if nth == 1 { what } else { Failure { ops: ops.clone(), what }.to_string() }
+            };
             let judged = self.judge(&history, at, &content).map_err(in_words)?;
             let (_, state, past) = judged;
             let mut world = World::on(self.settings, content, (state, past)).map_err(in_words)?;
