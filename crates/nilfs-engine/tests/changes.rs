@@ -7,12 +7,16 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::{make, mount, new, parameters, pattern, volume};
 use nilfs_device::{MemoryDevice, RecordingDevice};
 use nilfs_engine::mkfs::format;
 use nilfs_engine::tree::{Cause, Parents, Version, versions};
-use nilfs_engine::{Cno, Error, FileType, Filesystem, InodeRef, RenameMode, SetAttr, Tree, Volume};
+use nilfs_engine::{
+    Amount, CleanerOptions, Cno, Error, FileType, Filesystem, InodeRef, ManualRun, MountOptions,
+    RenameMode, SetAttr, Tree, Volume,
+};
 use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -110,7 +114,9 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let fs = mount(&volume(BLOCK as u64, 32));
+        let cleaner = CleanerOptions { protection: Duration::ZERO, ..CleanerOptions::default() };
+        let options = MountOptions { cleaner, ..MountOptions::default() };
+        let fs = Filesystem::mount(volume(BLOCK as u64, 32), options).unwrap();
         let rng = StdRng::seed_from_u64(seed);
         let then = BTreeMap::from([(Cno(1), Model::new())]);
         Self { fs, rng, now: Model::new(), next: 1, then }
@@ -244,6 +250,12 @@ impl World {
         let _ = self.fs.delete_checkpoints(Cno(first)..=Cno(first + 3));
     }
 
+    /// Lets the cleaner move what is needed and take all else, so that numbers of blocks are used again.
+    fn clean(&mut self) {
+        let all = ManualRun { min_reclaimable: Some(Amount::Count(1)), ..ManualRun::default() };
+        assert!(self.fs.clean(&all).unwrap() > 0, "there is nothing to be cleaned");
+    }
+
     /// The checkpoints that are left, with what they should be like, the newest first. One that only
     /// notes that others were deleted is like the one before.
     fn left(&self) -> Vec<(Cno, &Model)> {
@@ -296,7 +308,12 @@ fn expected(before: &Model, after: &Model) -> BTreeSet<Told> {
 fn two_moments_differ_by_what_the_model_says() {
     for seed in 0..12 {
         let mut world = World::new(seed);
-        (0..60).for_each(|_| world.step());
+        for round in 0..60 {
+            world.step();
+            if round == 25 && seed % 2 == 0 {
+                world.clean();
+            }
+        }
         let left = world.left();
         let mut rng = StdRng::seed_from_u64(seed);
         let mut known: Option<Parents> = None;
@@ -448,6 +465,9 @@ fn the_versions_of_a_file_are_those_that_the_model_had() {
             paths.extend(world.now.paths());
             if round % 16 == 15 {
                 world.forget();
+            }
+            if round == 40 && seed % 2 == 0 {
+                world.clean();
             }
         }
         let left = world.left();

@@ -143,6 +143,16 @@ fn a_mount_of_the_past_shows_the_past_by_every_path() {
     mounted.mount("past", &format!("ro,cp={at}"));
     let gone = mounted.dirs[1].join("gone");
     assert_eq!(nilfs(["cat".as_ref(), gone.as_os_str()]).output(), "it was here\n");
+    mounted.mount("then", "ro,cp=2023-11-14T22:13Z");
+    assert!(
+        mounted.dirs[2].join("directory/file").exists() && !mounted.dirs[2].join("gone").exists()
+    );
+    let (never, image) = (mounted.volume.beside("never"), mounted.volume.image.clone());
+    fs::create_dir(&never).unwrap();
+    let words = ["mount", "-o", "ro,cp=2023-11-13"].map(AsRef::as_ref);
+    let operands = [image.as_os_str(), never.as_os_str()];
+    let sentence = nilfs(words.into_iter().chain(operands)).sentence(1);
+    assert!(sentence.contains("no checkpoint is as old as 2023-11-13"), "{sentence}");
 }
 
 #[test]

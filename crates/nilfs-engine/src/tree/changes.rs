@@ -7,6 +7,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::FileType;
@@ -106,7 +107,7 @@ impl Tree {
     pub fn changes(
         &self,
         after: &Tree,
-        parents: impl FnOnce() -> Result<std::sync::Arc<Parents>>,
+        parents: impl FnOnce() -> Result<Arc<Parents>>,
     ) -> Result<Vec<Change>> {
         let mut changed = BTreeMap::new();
         self.changed_files(after, &mut |file| {
@@ -200,7 +201,8 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Puts inodes and names together.
+    /// Puts inodes and names together. `unmoved` are names that files have in both trees and that are
+    /// to be told because the files have changed; so has the root directory, if `root`.
     fn report(
         &self,
         changed: &BTreeMap<Ino, Changed>,
@@ -208,68 +210,22 @@ impl Comparison<'_> {
         unmoved: &BTreeMap<Ino, Vec<Link>>,
         root: bool,
     ) -> Result<Vec<Change>> {
-        let directories = |names: &BTreeMap<Ino, Vec<Link>>| -> BTreeSet<Ino> {
-            names.values().flatten().map(|(dir, _)| *dir).collect()
-        };
-        let mut paths_before = DirectoryPaths::new(self.before);
-        paths_before.find(directories(&names.before))?;
-        paths_before.find(directories(unmoved))?;
-        let mut paths_after = DirectoryPaths::new(self.after);
-        paths_after.find(directories(&names.after))?;
-        paths_after.find(directories(unmoved))?;
+        let paths = self.paths(names, unmoved)?;
         let mut changes = Vec::new();
         let inodes: BTreeSet<Ino> =
             names.before.keys().chain(names.after.keys()).copied().collect();
         for ino in inodes {
-            let own;
-            let file = match changed.get(&ino) {
-                Some(file) => file,
+            let (gone, new) = (names.before.get(&ino), names.after.get(&ino));
+            let told = match changed.get(&ino) {
+                Some(file) => paths.of_names(file, gone, new)?,
                 // Its names alone have changed.
-                None => {
-                    own = self.unchanged(ino)?;
-                    &own
-                }
+                None => paths.of_names(&self.unchanged(ino)?, gone, new)?,
             };
-            let gone = files_at(file.before, names.before.get(&ino), &paths_before)?;
-            let new = files_at(file.after, names.after.get(&ino), &paths_after)?;
-            let is_one_file = file.is_one_file();
-            let (mut gone, mut new) = (gone.into_iter(), new.into_iter());
-            loop {
-                // Another name of the same file takes the place of one that is gone.
-                let pair = match is_one_file {
-                    true => (gone.next(), new.next()),
-                    false => {
-                        gone.next().map_or_else(|| (None, new.next()), |gone| (Some(gone), None))
-                    }
-                };
-                changes.push(match pair {
-                    (None, None) => break,
-                    (Some(before), Some(after)) => Change {
-                        before: Some(before),
-                        after: Some(after),
-                        changed_bytes: file.changed_bytes,
-                    },
-                    (before, after) => Change::of_one(before, after),
-                });
-            }
+            changes.extend(told);
         }
         for (ino, links) in unmoved {
-            let Some(Changed { before: Some(before), after: Some(after), changed_bytes }) =
-                changed.get(ino)
-            else {
-                continue;
-            };
-            for link in links {
-                // A directory above may have another name.
-                let before = FileAt { path: paths_before.path(link)?, attr: *before };
-                let after = FileAt { path: paths_after.path(link)?, attr: *after };
-                if before.attr.file_type == after.attr.file_type {
-                    let (before, after) = (Some(before), Some(after));
-                    changes.push(Change { before, after, changed_bytes: *changed_bytes });
-                } else {
-                    changes.push(Change::of_one(Some(before), None));
-                    changes.push(Change::of_one(None, Some(after)));
-                }
+            if let Some(file) = changed.get(ino) {
+                changes.extend(paths.of_unmoved(file, links)?);
             }
         }
         if let Some(of_root) = changed.get(&Ino::ROOT).filter(|_| root) {
@@ -280,10 +236,70 @@ impl Comparison<'_> {
         Ok(replaced_in_one(changes))
     }
 
+    /// The paths of all directories in which there is something to be told.
+    fn paths(&self, names: &Names, unmoved: &BTreeMap<Ino, Vec<Link>>) -> Result<Paths<'_>> {
+        let directories = |names: &BTreeMap<Ino, Vec<Link>>| -> BTreeSet<Ino> {
+            names.values().flatten().map(|(dir, _)| *dir).collect()
+        };
+        let find = |tree, names| {
+            let mut paths = DirectoryPaths::new(tree);
+            paths.find(directories(names).union(&directories(unmoved)).copied())?;
+            Ok(paths)
+        };
+        let (before, after) = (find(self.before, &names.before), find(self.after, &names.after));
+        Ok(Paths { before: before?, after: after? })
+    }
+
     /// An inode that is the same in both trees.
     fn unchanged(&self, ino: Ino) -> Result<Changed> {
         let (before, after) = (self.before.file(ino)?.attr(), self.after.file(ino)?.attr());
         Ok(Changed { before: Some(before), after: Some(after), changed_bytes: 0 })
+    }
+}
+
+/// Paths in both trees.
+struct Paths<'a> {
+    before: DirectoryPaths<'a>,
+    after: DirectoryPaths<'a>,
+}
+
+impl Paths<'_> {
+    /// What is told of a file of which some names are gone, and some are new.
+    fn of_names(
+        &self,
+        file: &Changed,
+        gone: Option<&Vec<Link>>,
+        new: Option<&Vec<Link>>,
+    ) -> Result<Vec<Change>> {
+        let mut gone = files_at(file.before, gone, &self.before)?.into_iter();
+        let mut new = files_at(file.after, new, &self.after)?.into_iter();
+        let mut changes = Vec::new();
+        // Another name of the same file takes the place of one that is gone.
+        let renamed = if file.is_one_file() { gone.len().min(new.len()) } else { 0 };
+        for (before, after) in gone.by_ref().take(renamed).zip(new.by_ref().take(renamed)) {
+            let (before, after) = (Some(before), Some(after));
+            changes.push(Change { before, after, changed_bytes: file.changed_bytes });
+        }
+        changes.extend(gone.map(|only| Change::of_one(Some(only), None)));
+        changes.extend(new.map(|only| Change::of_one(None, Some(only))));
+        Ok(changes)
+    }
+
+    /// What is told of a file that has changed under the names that it has in both trees.
+    fn of_unmoved(&self, file: &Changed, links: &[Link]) -> Result<Vec<Change>> {
+        let (Some(old), Some(new)) = (file.before, file.after) else { return Ok(Vec::new()) };
+        let mut changes = Vec::new();
+        for link in links {
+            // A directory above may have another name.
+            let before = Some(FileAt { path: self.before.path(link)?, attr: old });
+            let after = Some(FileAt { path: self.after.path(link)?, attr: new });
+            if old.file_type == new.file_type {
+                changes.push(Change { before, after, changed_bytes: file.changed_bytes });
+            } else {
+                changes.extend([Change::of_one(before, None), Change::of_one(None, after)]);
+            }
+        }
+        Ok(changes)
     }
 }
 

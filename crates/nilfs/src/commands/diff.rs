@@ -34,7 +34,7 @@ Examples:
   nilfs diff yesterday                     below the current directory, until now
   nilfs diff monday tuesday /mnt/photos
   nilfs diff -p 17 18 disk.img notes       with the lines that differ
-  nilfs diff --name-only -z 17 /mnt | xargs -0 ls -ld
+  cd /mnt && nilfs diff --name-only -z 17 | xargs -0 ls -ld
 
 WHEN is a checkpoint number, or a date or time such as 2026-11-20, \"yesterday 17:00\", monday or
 \"10 minutes ago\": the newest checkpoint that is not later.")]
