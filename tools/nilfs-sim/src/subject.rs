@@ -181,6 +181,12 @@ impl Subject {
         status.clean_segments > status.kept_segments + status.geometry.nsegments / 4
     }
 
+    /// How many segments the volume has.
+    #[must_use]
+    pub fn segments(&self) -> u64 {
+        self.fs.status().geometry.nsegments
+    }
+
     /// The newest checkpoint.
     #[must_use]
     pub fn newest(&self) -> Cno {

@@ -156,6 +156,7 @@ impl World {
         let began = self.history.events.len();
         let before = self.model.clone();
         let had_room = self.subject()?.has_ample_room();
+        let segments = self.subject()?.segments();
         let crowded = !had_room && !self.settings.mounting.hard_protection;
         let crowded = crowded.then(|| self.device.below().snapshot());
         let about = match op {
@@ -186,7 +187,7 @@ impl World {
         }
         self.follow_checkpoints(op, &before, had_room, now.seconds as u64)?;
         if let Some(content) = crowded {
-            let judged = self.judge_given_up(op, content, now.seconds as u64);
+            let judged = self.judge_given_up(op, content, segments, now.seconds as u64);
             judged.map_err(|what| format!("step {nth}, {op}: {what}"))?;
         }
         let order = self.settings.mounting.order;
@@ -230,16 +231,23 @@ impl World {
     }
 
     /// Whether the cleaner has given up no more of the protected past than it may (docs/cleaning.md):
-    /// nothing with which, `before` the operation, a third of the volume was unused besides what is
-    /// kept back and what writers are given at a time.
-    fn judge_given_up(&mut self, op: &Op, before: Vec<u8>, now: u64) -> Result<(), String> {
+    /// nothing with which, `before` the operation, a third of the volume of so many `segments` was
+    /// unused besides what is kept back and what writers are given at a time.
+    fn judge_given_up(
+        &mut self,
+        op: &Op,
+        before: Vec<u8>,
+        segments: u64,
+        now: u64,
+    ) -> Result<(), String> {
         let listed = self.subject()?.checkpoints()?;
         let protection = self.settings.mounting.protection;
         let given_up = self.past.take_given_up(&listed, now, protection);
         let Some(cno) = given_up.filter(|_| !matches!(op, Op::Clean { .. })) else { return Ok(()) };
         self.given_up += 1;
         let kept = judge(&MemoryDevice::from(before), cno)?;
-        let Shape { blocks_per_segment, segments, block_size } = self.settings.shape;
+        let Shape { blocks_per_segment, block_size, .. } = self.settings.shape;
+        let segments = segments.min(self.subject()?.segments());
         let per_segment = u64::from(blocks_per_segment);
         let blocks = segments * per_segment;
         let unused = blocks - kept.live_blocks - kept.protected_blocks - kept.snapshot_blocks;
