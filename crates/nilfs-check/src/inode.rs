@@ -22,6 +22,8 @@ pub(crate) struct InodeFacts {
     pub(crate) links: u16,
     /// Tells it from others that have had this number.
     pub(crate) generation: u32,
+    /// `i_size`.
+    pub(crate) size: u64,
     /// Blocks of the file, with B-tree nodes.
     pub(crate) blocks: u64,
     /// When all these blocks live.
@@ -41,6 +43,7 @@ impl Checker<'_, '_> {
             file_type: None,
             links,
             generation: inode.i_generation.get(),
+            size: inode.i_size.get(),
             blocks: 0,
             life: Life::ALWAYS,
             whole: true,

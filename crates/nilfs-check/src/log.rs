@@ -53,18 +53,38 @@ impl<'v, 'd> LogReader<'v, 'd> {
         Ok(header)
     }
 
-    /// What the blocks of the log are, and its roll-forward records; the summary's checksum is right.
+    /// What the blocks of the log are; the summary's checksum is right.
+    pub(crate) fn items(
+        &mut self,
+        at: BlockNr,
+        header: &LogHeader,
+    ) -> Result<Vec<FileInfo>, LogFault> {
+        Ok(self.summary(at, header)?.0)
+    }
+
+    /// What the blocks of the log are, and its roll-forward records. Nobody needs to know those of a
+    /// log that a checkpoint has come after.
     pub(crate) fn content(
         &mut self,
         at: BlockNr,
         header: &LogHeader,
     ) -> Result<(Vec<FileInfo>, Option<Records>), LogFault> {
+        let (files, rest) = self.summary(at, header)?;
+        Ok((files, Records::parse(rest)?))
+    }
+
+    /// The items of the summary, and the bytes after them.
+    fn summary(
+        &mut self,
+        at: BlockNr,
+        header: &LogHeader,
+    ) -> Result<(Vec<FileInfo>, &[u8]), LogFault> {
         let (size, seed) = (self.volume.block_size(), self.volume.seed);
         let summary = self.blocks(at, header.summary_blocks(size))?;
         header.verify_summary(summary, seed)?;
         let Items { files, end } = parse_items(header, summary, size)?;
         let rest = summary.get(end..header.sumbytes as usize).unwrap_or_default();
-        Ok((files, Records::parse(rest)?))
+        Ok((files, rest))
     }
 
     /// Checks the checksum over the whole log.

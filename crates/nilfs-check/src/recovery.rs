@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 
 use nilfs_ondisk::roll_forward::Records;
-use nilfs_ondisk::summary::{LOGBGN, LOGEND, LogHeader, SR, SYNDT};
+use nilfs_ondisk::summary::{BlockInfo, FileInfo, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::LogCursor;
-use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, Seq};
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, Seq};
 
 use crate::CheckError;
 use crate::log::{LogFault, LogReader};
 use crate::report::{Findings, Location, Rule, counted};
-use crate::roll_forward::SyncLog;
+use crate::roll_forward::{SyncLog, Synced};
 use crate::superblocks::Superblocks;
 use crate::volume::Volume;
 
@@ -23,8 +23,8 @@ pub(crate) struct Newest {
     pub(crate) header: LogHeader,
     pub(crate) cno: Cno,
     pub(crate) super_root: SuperRoot,
-    /// What a mount would roll forward, in order.
-    pub(crate) sync_logs: Vec<SyncLog>,
+    /// What a mount would roll forward.
+    pub(crate) synced: Synced,
 }
 
 /// Finds the newest super root as a mount would, and checks the ways that lead to it.
@@ -71,12 +71,12 @@ pub(crate) fn find_newest(
     if !fallen_back {
         check_superblocks(volume, &mut reader, superblocks, best.log, findings);
     }
-    let sync_logs = if winner.is_clean() && !fallen_back {
-        Vec::new()
+    let synced = if winner.is_clean() && !fallen_back {
+        Synced::default()
     } else {
         roll_forward(volume, &mut reader, &scan, findings)
     };
-    Ok(Newest { log: best.log, header: best.header, cno: best.header.cno, super_root, sync_logs })
+    Ok(Newest { log: best.log, header: best.header, cno: best.header.cno, super_root, synced })
 }
 
 /// Whether both copies lead to the log that was found.
@@ -131,7 +131,7 @@ struct SuperRootLog {
 /// What the forward scan found.
 struct Scan {
     best: SuperRootLog,
-    /// First data-sync log after the best one, and its sequence number.
+    /// First log after the best one, and its sequence number.
     first_after: Option<(BlockNr, Seq)>,
     /// Last log that ends a logical segment after the best one.
     last_end: Option<BlockNr>,
@@ -168,9 +168,7 @@ impl Scan {
                 scan.astray = Some(link.block);
                 break;
             }
-            if scan.first_after.is_none() && link.header.has(LOGBGN) {
-                scan.first_after = Some((link.block, link.header.seq));
-            }
+            scan.first_after.get_or_insert((link.block, link.header.seq));
             if link.header.has(LOGEND) {
                 scan.last_end = Some(link.block);
             }
@@ -273,6 +271,15 @@ struct Begun {
     logs: Vec<SyncLog>,
 }
 
+/// The last block of a file that a log has, as a place in the file.
+fn last_of(file: &FileInfo) -> FileBlock {
+    let data = file.blocks.iter().filter_map(|block| match block {
+        BlockInfo::Data { offset, .. } => Some(*offset),
+        _ => None,
+    });
+    data.max().unwrap_or_default()
+}
+
 /// Records must follow each other from the checkpoint on: a mount refuses a gap.
 fn check_order(
     records: &Records,
@@ -298,8 +305,8 @@ fn roll_forward<'v, 'd>(
     reader: &mut LogReader<'v, 'd>,
     scan: &Scan,
     findings: &mut Findings,
-) -> Vec<SyncLog> {
-    let mut synced = Vec::new();
+) -> Synced {
+    let mut synced = Synced::default();
     let Some((first, seq)) = scan.first_after else {
         return synced;
     };
@@ -319,42 +326,43 @@ fn roll_forward<'v, 'd>(
         if header.has(LOGBGN) {
             open = Some(Begun { data_sync: header.has(SYNDT), logs: Vec::new() });
         }
-        if let Some(open) = &mut open {
-            if open.data_sync && !header.has(SYNDT) {
-                findings.error(Rule::RollForward, place, || {
-                    "this log stands between data-sync logs, so a mount would fail".into()
-                });
+        if open.as_ref().is_some_and(|open| open.data_sync) && !header.has(SYNDT) {
+            findings.error(Rule::RollForward, place, || {
+                "this log stands between data-sync logs, so a mount would fail".into()
+            });
+            break;
+        }
+        let (items, records) = match chain.reader.content(block, &header) {
+            Ok(content) => content,
+            Err(fault) => {
+                findings.error(Rule::RollForward, place, || fault.to_string());
                 break;
             }
-            match chain.reader.content(block, &header) {
-                Ok((items, records)) => {
-                    if let Some(records) = &records {
-                        number += 1;
-                        check_order(records, scan.best.cno, number, place, findings);
-                    }
-                    let files = items.iter().map(|file| file.ino).collect();
-                    let records = records.map(|records| records.records);
-                    open.logs.push(SyncLog { place, records, files });
-                }
-                Err(fault) => {
-                    findings.error(Rule::RollForward, place, || fault.to_string());
-                    break;
-                }
+        };
+        let first = block.plus(header.summary_blocks(volume.block_size()));
+        synced.note_blocks(first, &items);
+        if let Some(open) = &mut open {
+            if let Some(records) = &records {
+                number += 1;
+                check_order(records, scan.best.cno, number, place, findings);
             }
+            let files = items.iter().map(|file| (file.ino, last_of(file))).collect();
+            let records = records.map(|records| records.records);
+            open.logs.push(SyncLog { place, records, files });
         }
         if header.has(LOGEND)
             && let Some(begun) = open.take()
             && (begun.data_sync || begun.logs.iter().any(|log| log.records.is_some()))
         {
-            synced.extend(begun.logs);
+            synced.logs.extend(begun.logs);
         }
         if block == last {
             break;
         }
     }
-    if !synced.is_empty() {
+    if !synced.logs.is_empty() {
         findings.note(Rule::RollForward, place, || {
-            let files: BTreeSet<Ino> = synced.iter().flat_map(SyncLog::inodes).collect();
+            let files: BTreeSet<Ino> = synced.logs.iter().flat_map(SyncLog::inodes).collect();
             let files = counted(files.len() as u64, "file");
             format!("sync logs for {files} follow the newest super root")
         });

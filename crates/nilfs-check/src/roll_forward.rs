@@ -1,14 +1,15 @@
 //! What a mount would roll forward onto the newest checkpoint (docs/format.md §19): whether each record
 //! fits the checkpoint and those before it, and the names and links that come out in the end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::roll_forward::{
     BytesRecord, ContentRecord, ExtentRecord, InodeRecord, NameRecord, Record,
 };
+use nilfs_ondisk::summary::{BlockInfo, FileInfo};
+use nilfs_ondisk::{BlockNr, FileBlock, Ino, VBlockNr};
 
 use crate::block_map::Life;
 use crate::checker::Checker;
@@ -17,20 +18,44 @@ use crate::inode::InodeFacts;
 use crate::namespace::InodeTable;
 use crate::report::{Location, Rule};
 
+/// What has been written after the newest checkpoint.
+#[derive(Default)]
+pub(crate) struct Synced {
+    /// What fsyncs have written, in order.
+    pub(crate) logs: Vec<SyncLog>,
+    /// The blocks of files in all logs.
+    blocks: HashMap<BlockNr, FileData>,
+}
+
+/// Which block of which file, and its number.
+type FileData = (Ino, FileBlock, VBlockNr);
+
+impl Synced {
+    /// Takes note of the blocks of a log, of which the first after its summary is given.
+    pub(crate) fn note_blocks(&mut self, first: BlockNr, files: &[FileInfo]) {
+        let all = files.iter().flat_map(|file| file.blocks.iter().map(|block| (file.ino, block)));
+        for (nth, (ino, block)) in (0..).zip(all) {
+            if let BlockInfo::Data { offset, vblocknr } = *block {
+                self.blocks.insert(first.plus(nth), (ino, offset, vblocknr));
+            }
+        }
+    }
+}
+
 /// What an fsync has written.
 pub(crate) struct SyncLog {
     pub(crate) place: Location,
     /// Linux writes none.
     pub(crate) records: Option<Vec<Record>>,
-    /// Files of which it has blocks.
-    pub(crate) files: BTreeSet<Ino>,
+    /// Files of which it has blocks, and the last of these in the file.
+    pub(crate) files: BTreeMap<Ino, FileBlock>,
 }
 
 impl SyncLog {
     /// The inodes that it is about.
     pub(crate) fn inodes(&self) -> impl Iterator<Item = Ino> {
         let records = self.records.iter().flatten().map(Record::ino);
-        self.files.iter().copied().chain(records)
+        self.files.keys().copied().chain(records)
     }
 }
 
@@ -48,7 +73,7 @@ impl Checker<'_, '_> {
     pub(crate) fn check_sync_logs(&mut self, table: &InodeTable) {
         let newest = self.newest;
         let mut after = After { checkpoint: table, changed: BTreeMap::new() };
-        for log in &newest.sync_logs {
+        for log in &newest.synced.logs {
             for (ino, fault) in self.faults_of(log, &mut after) {
                 // What cannot be read is reported where it was to be read.
                 if !table.incomplete {
@@ -75,15 +100,36 @@ impl Checker<'_, '_> {
                 Record::Extent(record) => self.extent(record, after),
             });
         }
-        log.files.iter().for_each(|ino| note(after.file_with_content(*ino).map(drop)));
+        for (ino, last) in &log.files {
+            // Linux writes no size along.
+            let last = log.records.as_ref().map(|_| *last);
+            note(self.content_of(*ino, last, after));
+        }
         faults
     }
 
+    /// Judges that a sync log can have content of a file, up to a block.
+    fn content_of(
+        &self,
+        ino: Ino,
+        last: Option<FileBlock>,
+        after: &mut After<'_>,
+    ) -> Result<(), Fault> {
+        let facts = after.file_with_content(ino)?;
+        match last {
+            Some(last) if last.0 >= self.volume.block_size().blocks_for(facts.size) => Err((
+                ino,
+                format!("a sync log has block {last} of it, but its size is {}", facts.size),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn bytes(&self, record: &BytesRecord, after: &mut After<'_>) -> Result<(), Fault> {
-        after.file_with_content(record.ino)?;
-        let block_size = self.volume.block_size().bytes64();
-        let end = record.offset % block_size + record.bytes.len() as u64;
-        match end <= block_size {
+        let block_size = self.volume.block_size();
+        self.content_of(record.ino, Some(block_size.block_of(record.offset)), after)?;
+        let end = record.offset % block_size.bytes64() + record.bytes.len() as u64;
+        match end <= block_size.bytes64() {
             true => Ok(()),
             false => {
                 Err((record.ino, "a sync log has bytes of it beyond the end of a block".into()))
@@ -92,12 +138,22 @@ impl Checker<'_, '_> {
     }
 
     fn extent(&self, record: &ExtentRecord, after: &mut After<'_>) -> Result<(), Fault> {
-        after.file_with_content(record.ino)?;
-        let last = record.block.plus(u64::from(record.count) - 1);
-        let geometry = &self.volume.geometry;
-        match geometry.has_block(record.block) && geometry.has_block(last) {
-            true => Ok(()),
-            false => Err((record.ino, "a sync log has blocks of it beyond the volume".into())),
+        let others = u64::from(record.count) - 1;
+        self.content_of(record.ino, Some(FileBlock(record.offset.0 + others)), after)?;
+        let wrong = (0..u64::from(record.count)).find(|nth| {
+            let offset = FileBlock(record.offset.0 + nth);
+            let expected = (record.ino, offset, record.vblocknr.plus(*nth));
+            self.newest.synced.blocks.get(&record.block.plus(*nth)) != Some(&expected)
+        });
+        match wrong {
+            None => Ok(()),
+            Some(nth) => Err((
+                record.ino,
+                format!(
+                    "a sync log says that block {} is of it, which no log after the checkpoint says",
+                    record.block.plus(nth)
+                ),
+            )),
         }
     }
 }
@@ -143,6 +199,7 @@ impl After<'_> {
                 file_type,
                 links: 0,
                 generation: record.generation,
+                size: 0,
                 blocks: 0,
                 life: Life::ALWAYS,
                 whole: true,
@@ -181,7 +238,8 @@ impl After<'_> {
 
     fn content(&mut self, record: &ContentRecord) -> Result<(), Fault> {
         self.of_generation(record.ino, record.generation)?;
-        self.file_with_content(record.ino).map(drop)
+        self.file_with_content(record.ino)?.size = record.size;
+        Ok(())
     }
 
     fn into_table(self) -> InodeTable {

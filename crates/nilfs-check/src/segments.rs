@@ -193,6 +193,6 @@ fn read_log(
     at: BlockNr,
 ) -> Result<(LogHeader, Vec<FileInfo>), LogFault> {
     let header = reader.header(at)?;
-    let (files, _) = reader.content(at, &header)?;
+    let files = reader.items(at, &header)?;
     Ok((header, files))
 }

@@ -272,6 +272,9 @@ impl InodeRecord {
             modified: (raw.has_modified.get() != 0).then_some(modified),
         };
         match FileType::from_mode(record.mode) {
+            Some(FileType::Directory) if record.links > 0 => {
+                user_inode(raw.device_or_parent).map(|_| record)
+            }
             Some(_) => Ok(record),
             None => Err(FormatError::field(STRUCTURE, "mode", record.mode, "a file type")),
         }
@@ -298,7 +301,7 @@ impl NameRecord {
         let name = name.ok_or_else(|| FormatError::field(STRUCTURE, "name", "none", "a name"))?;
         let target = match raw.target.get() {
             0 => None,
-            ino => Some((Ino(ino), raw.type_code)),
+            _ => Some((user_inode(raw.target)?, raw.type_code)),
         };
         let file_type = |(ino, code)| match FileType::from_dirent_code(code) {
             Some(file_type) => Ok((ino, file_type)),

@@ -17,7 +17,7 @@ use nilfs_real_kernels::{NilfsUtils, Uml};
 
 /// A volume on which nothing makes a checkpoint but who asks for one.
 fn volume(block_size: u32) -> Image {
-    let image = Image::ours(&format!("--size 128M -b {block_size} -B 256"));
+    let image = Image::ours(&format!("--size 128M -b {block_size} -B 1024"));
     image.nilfs(&["tune", "--interval", "3600"]);
     image
 }

@@ -74,12 +74,12 @@ fn the_bit_without_logs_is_cleared_and_logs_without_the_bit_are_recovered() {
     assert_eq!(cat(&volume, "cat IMAGE directory/file"), "con");
 }
 
-/// Changes the records of a log, given from their head on.
-type Fault = fn(&mut [u8]);
+/// Changes records, given from their head on.
+type Forgery = fn(&mut [u8]);
 
-/// Changes the second log, which then cannot be rolled forward: because of a newer version, of a log
+/// Changes of the second log, which then cannot be rolled forward: because of a newer version, of a log
 /// that is missing before it, and of another file under the same number.
-const FAULTS: [(&str, Fault); 3] = [
+const FAULTS: [(&str, Forgery); 3] = [
     ("version is 2, expected 1; a newer program may read it", |head| head[VERSION] = 2),
     ("is number 3 of those after checkpoint", |head| head[NUMBER] = 3),
     ("it is another file", |head| {

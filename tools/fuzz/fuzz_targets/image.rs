@@ -70,7 +70,7 @@ fn look(device: Arc<dyn Device>) {
     };
     let _ = volume.checkpoint_totals();
     let _ = volume.clean_segments();
-    let _ = volume.roll_forward();
+    let _ = volume.recovery_plan();
     let _ = volume.segments(SegNum(0));
     for segment in 0..volume.geometry().nsegments.min(100) {
         let _ = volume.logs(SegNum(segment));

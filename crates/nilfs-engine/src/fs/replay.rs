@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use nilfs_ondisk::inode::{FileType, RawInode};
 use nilfs_ondisk::roll_forward::{
-    BytesRecord, ContentRecord, InodeRecord, NameRecord, Record, Time,
+    BytesRecord, ContentRecord, ExtentRecord, InodeRecord, NameRecord, Record, Time,
 };
 use nilfs_ondisk::{FileBlock, Ino, dirent};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -102,18 +102,9 @@ impl Replay<'_> {
             Record::Name(record) => self.name(record),
             Record::Content(record) => self.content(record),
             Record::Bytes(record) => self.bytes(record),
-            Record::Extent(record) => (0..u64::from(record.count)).try_for_each(|nth| {
-                let block = record.block.plus(nth);
-                if !self.context.view.store.geometry().has_block(block) {
-                    return Err(contradiction(record.ino, "its blocks lie beyond the volume"));
-                }
-                let vblocknr = record.vblocknr.plus(nth);
-                let key = FileBlock(record.offset.0 + nth);
-                let placed = Placed { vblocknr, block };
-                self.block(&LoggedBlock { ino: record.ino, key, placed })
-            }),
+            Record::Extent(record) => self.extent(record),
         })?;
-        log.blocks.iter().try_for_each(|block| self.block(block))
+        log.blocks.iter().try_for_each(|block| self.block_within(block))
     }
 
     /// An inode as it is so far.
@@ -226,10 +217,13 @@ impl Replay<'_> {
             return Err(contradiction(record.ino, "it is no file with content"));
         }
         let mut state = inode.state.write();
+        let mut cut = record.cut;
         if record.size < state.size() {
             clear_tail(&inode, &mut state, self.context, record.size)?;
+            let end = FileBlock(self.context.view.store.block_size().blocks_for(record.size));
+            cut = Some(cut.map_or(end, |cut| cut.min(end)));
         }
-        if let Some(cut) = record.cut {
+        if let Some(cut) = cut {
             inode.cut(&mut state, self.context, cut)?;
         }
         state.set_size(record.size);
@@ -247,10 +241,42 @@ impl Replay<'_> {
             return Err(contradiction(record.ino, "its bytes lie in no block"));
         }
         let key = block_size.block_of(record.offset);
+        self.check_end(&inode, key)?;
         let mut state = inode.state.write();
         let bytes = inode.page_mut(&mut state, self.context, key, within)?;
         bytes.copy_from_slice(&record.bytes);
         Ok(())
+    }
+
+    /// Blocks of one earlier log, which are in one segment.
+    fn extent(&mut self, record: &ExtentRecord) -> Result<()> {
+        let geometry = self.context.view.store.geometry();
+        let last = record.block.plus(u64::from(record.count) - 1);
+        let segment = geometry.segment_of(record.block);
+        if !geometry.has_block(record.block) || last >= geometry.segment_end(segment) {
+            return Err(contradiction(record.ino, "its blocks lie in no segment"));
+        }
+        (0..u64::from(record.count)).try_for_each(|nth| {
+            let (vblocknr, block) = (record.vblocknr.plus(nth), record.block.plus(nth));
+            let key = FileBlock(record.offset.0 + nth);
+            let placed = Placed { vblocknr, block };
+            self.block_within(&LoggedBlock { ino: record.ino, key, placed })
+        })
+    }
+
+    /// A block of a file whose size is known by then.
+    fn block_within(&mut self, block: &LoggedBlock) -> Result<()> {
+        let inode = self.get(block.ino)?;
+        self.check_end(&inode, block.key)?;
+        self.block(block)
+    }
+
+    fn check_end(&self, inode: &Inode, key: FileBlock) -> Result<()> {
+        let blocks = self.context.view.store.block_size().blocks_for(inode.state.read().size());
+        match key.0 < blocks {
+            true => Ok(()),
+            false => Err(contradiction(inode.ino(), "its content lies beyond its end")),
+        }
     }
 
     fn block(&mut self, block: &LoggedBlock) -> Result<()> {

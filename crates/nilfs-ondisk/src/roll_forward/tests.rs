@@ -91,6 +91,10 @@ fn records_that_are_cut_off_or_out_of_range_are_refused() {
     };
     refused(Record::Inode(InodeRecord { ino: Ino::DAT, ..*inode }));
     refused(Record::Inode(InodeRecord { mode: 0o644, ..*inode }));
+    let directory = InodeRecord { mode: 0o040_755, links: 2, device_or_parent: 0, ..*inode };
+    refused(Record::Inode(directory));
+    let reserved = Some((Ino(8), FileType::Regular));
+    refused(Record::Name(NameRecord { target: reserved, ..name.clone() }));
     for bad in [&b""[..], b".", b"..", b"a/b", b"a\0"] {
         refused(Record::Name(NameRecord { name: bad.to_vec(), ..name.clone() }));
     }

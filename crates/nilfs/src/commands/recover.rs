@@ -170,10 +170,11 @@ impl Report {
                 "{path}: recovered: nothing rolled forward after checkpoint {checkpoint}"
             )?;
         } else {
+            let logs = counted(self.rolled_forward.len() as u64, "log");
             let what = Sum::of(&self.rolled_forward);
             writeln!(
                 out,
-                "{path}: recovered: after checkpoint {checkpoint} rolled forward {what}"
+                "{path}: recovered: rolled forward {logs} after checkpoint {checkpoint}: {what}"
             )?;
         }
         Ok(())
