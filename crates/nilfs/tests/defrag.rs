@@ -47,7 +47,8 @@ fn files_become_contiguous_and_stay_what_they_are() {
     let snapshot = works(&["snapshot", "create"], mounted.root(), &[]);
     let manifest = mounted.manifest("");
     let done = defrag(&[], &mounted.join("dir/one"));
-    assert_eq!(done[0]["extents_before"], PIECES);
+    // A piece for which a segment has no room left is divided.
+    assert!(done[0]["extents_before"].as_u64().unwrap() >= PIECES as u64);
     assert_eq!(
         (&done[0]["extents_after"], &done[0]["moved_bytes"]),
         (&1.into(), &(PIECES * PIECE).into())

@@ -162,7 +162,7 @@ fn a_file_that_was_saved_by_another_in_its_place_keeps_its_history() {
     let mounted = Mounted::new();
     for text in ["first\n", "second\n"] {
         fs::write(mounted.path("new~"), text).unwrap();
-        File::open(mounted.path("new~")).unwrap().sync_all().unwrap();
+        mounted.sync();
         fs::rename(mounted.path("new~"), mounted.path("saved")).unwrap();
         mounted.sync();
     }
