@@ -26,6 +26,7 @@ use nilfs_ondisk::inode::{INODE_SIZE, RawInode};
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, LOGBGN, LOGEND, SR};
 use nilfs_ondisk::super_root::SuperRoot;
+use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -57,8 +58,8 @@ pub(crate) struct Base {
     pub(crate) super_root: SuperRoot,
     pub(crate) ifile_inode: RawInode,
     pub(crate) position: LogPosition,
-    /// First block of the newest log with a super root.
-    pub(crate) last_log: BlockNr,
+    /// The newest log with a super root. The log may have gone on in another segment since.
+    pub(crate) last_log: LogCursor,
     /// Number of clean segments.
     pub(crate) clean_segments: u64,
     /// Segments that the log has left since the checkpoint, which does not know that they are in use.
@@ -552,7 +553,8 @@ impl LaidOut {
         let dat = Arc::new(Dat::new(self.dat_map.root.clone(), &store.geometry()));
         let sufile = SufileEdit::new(source, parse_root("sufile", &self.sufile_inode)?);
         let position = self.plan.position;
-        let last_log = self.plan.logs.last().map_or(base.last_log, |log| log.start);
+        let last = self.plan.logs.last().expect("a checkpoint has a log with a super root");
+        let last_log = LogCursor { block: last.start, seq: last.seq, cno: self.cno };
         let metadata = metadata(&self.plan, &payload);
         let base = Base {
             tree: Arc::new(decided.tree),

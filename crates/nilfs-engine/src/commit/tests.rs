@@ -63,7 +63,7 @@ fn the_bytes_are_the_next_checkpoint_and_the_base_is_what_a_mount_finds() {
     let new = open(&after);
     assert_eq!(content(&new, ino), b"nono");
     assert_eq!(new.found.cno, old.found.cno.plus(1));
-    assert_eq!(new.found.newest.start, base.last_log);
+    assert_eq!(new.last_log(), base.last_log);
     assert_eq!(resume::after(&new.found.newest).unwrap(), base.position);
     assert_eq!(new.clean_segments().unwrap(), base.clean_segments);
     let checkpoints = new.checkpoints(old.found.cno, 2).unwrap();

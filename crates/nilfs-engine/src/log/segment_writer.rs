@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::superblock::{
-    FEATURE_ROLL_FORWARD, LogCursor, STATE_ERROR, STATE_RESIZE, STATE_VALID, Superblock,
+    FEATURE_ROLL_FORWARD, STATE_ERROR, STATE_RESIZE, STATE_VALID, Superblock,
 };
 use nilfs_ondisk::{Cno, SegNum, Seq};
 use zerocopy::little_endian::{U16, U64};
@@ -156,7 +156,7 @@ impl SegmentWriter {
             super_root: volume.super_root,
             ifile_inode: entry.cp_ifile_inode,
             position,
-            last_log: newest.start,
+            last_log: volume.last_log(),
             clean_segments: sufile_edit.clean_segments(source)?,
             left: Vec::new(),
             dat_edit: DatEdit::new(&volume.dat),
@@ -503,7 +503,7 @@ impl SegmentWriter {
 
     /// Whether the log has left the segment that the superblocks name.
     pub(crate) fn superblocks_lag(&self) -> bool {
-        self.base.position.seq != self.superblock_seq
+        self.base.last_log.seq != self.superblock_seq
     }
 
     /// Whether a superblock should follow the log now.
@@ -537,14 +537,13 @@ impl SegmentWriter {
         assert!(self.unflushed.is_none(), "a superblock names only what is durable");
         let per_segment = u64::from(self.store.geometry().blocks_per_segment);
         let free = self.base.clean_segments.saturating_mul(per_segment);
-        let (block, cno) = (self.base.last_log, self.cno());
-        let seq = self.base.position.seq;
+        let last_log = self.base.last_log;
         let superblock = self.superblocks.current_mut();
         stamp.lifetime.encode(superblock.raw_mut());
-        superblock.set_last_log(LogCursor { block, seq, cno });
+        superblock.set_last_log(last_log);
         superblock.raw_mut().s_free_blocks_count = U64::new(free);
         superblock.raw_mut().s_wtime = U64::new(stamp.unsigned_seconds());
-        self.superblock_seq = seq;
+        self.superblock_seq = last_log.seq;
         self.superblock_time = stamp.seconds;
     }
 

@@ -118,7 +118,7 @@ fn a_super_root_in_another_segment_waits_for_the_logs_before() {
         byte += 1;
         checkpoint(&mut log, &overwritten(&open(&device), ino, [(0, byte)]));
         let events = written(&device);
-        let newest = log.base().last_log;
+        let newest = log.base().last_log.block;
         if volume.geometry().segment_of(newest) != segment {
             assert_eq!(before, segment);
             let last_log = events.iter().rposition(|event| *event == "log").unwrap();
@@ -146,6 +146,24 @@ fn a_checkpoint_takes_over_what_a_sync_log_has_written() {
     assert!(!log.needs_everything());
     assert_eq!(content(&open(&device), ino), b"nsoo");
     crate::fixtures::check(device.below());
+}
+
+/// What is written ahead takes the log into other segments, under other sequence numbers than the
+/// checkpoint that a superblock names.
+#[test]
+fn a_superblock_names_the_checkpoint_where_it_is_and_not_where_the_log_has_gone_on() {
+    let (device, ino) = recorded();
+    let volume = open(&device);
+    let mut log = writer(&volume);
+    checkpoint(&mut log, &overwritten(&volume, ino, [(0, b'n')]));
+    let segment = log.base().position.segment;
+    while log.base().position.segment == segment {
+        let pages = vec![(FileBlock(1), block(b's'))];
+        log.write_ahead(&[SyncedFile { ino, pages }], &NOW).unwrap().unwrap();
+    }
+    log.flush().unwrap();
+    log.write_superblocks(&NOW).unwrap();
+    assert_eq!(open(&device).last_log(), log.base().last_log);
 }
 
 #[test]
