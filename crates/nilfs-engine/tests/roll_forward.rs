@@ -362,3 +362,33 @@ fn records_with_a_gap_are_refused() {
     let options = ReadOnlyOptions { recovery: false, ..ReadOnlyOptions::default() };
     ReadOnlyVolume::mount(device, options).unwrap();
 }
+
+/// The record of a directory needs its "..", which may be unreadable. What an fsync has to make durable
+/// besides must not be forgotten for that, neither by this one nor by the next.
+#[test]
+fn a_directory_that_cannot_be_read_does_not_keep_others_from_being_synced() {
+    let (device, fs) = furnished();
+    // A mount verifies the newest log as a whole.
+    fs.write(&lookup(&fs, "dir/large"), 0, b"a later checkpoint").unwrap();
+    fs.unmount().unwrap();
+    drop(fs);
+    let mut image = device.snapshot();
+    let has = |block: &[u8], name: &[u8]| block.windows(name.len()).any(|part| part == name);
+    for block in image.chunks_exact_mut(BLOCK) {
+        if has(block, b"empty") && has(block, b"small") {
+            block.fill(0);
+        }
+    }
+    let device = Arc::new(MemoryDevice::from(image));
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let mode = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+    fs.set_attr(&lookup(&fs, "dir"), &mode).unwrap();
+    let file = make(&fs, &root, "new");
+    fs.write(&file, 0, b"content").unwrap();
+    fs.sync_file(&file).unwrap();
+    let after_cut = mount(&copy_of(&device));
+    assert_eq!(content(&after_cut, &lookup(&after_cut, "new")), b"content");
+    let dir = lookup(&after_cut, "dir");
+    assert_eq!(after_cut.attr(&dir).unwrap().mode, 0o700);
+}

@@ -111,9 +111,12 @@ impl Filesystem {
     }
 
     /// Writes a sync log, if there is anything to write; returns false if a checkpoint has to be
-    /// written instead, because that is asked for, or because there is no room in the segment.
+    /// written instead: because that is asked for, there is no room in the segment, or something cannot
+    /// be read.
     fn write_sync_log(&self, log: &mut SegmentWriter, requests: &[&SyncRequest]) -> Result<bool> {
-        let gathered = self.gather(requests)?;
+        // If a part of it cannot be read, what was taken must still be written: by a checkpoint, which
+        // need not read that.
+        let Ok(gathered) = self.gather(requests) else { return Ok(false) };
         let gathered = gathered.settled(self.store.block_size(), log.has_announced_records());
         let Gathered { content, inodes, .. } = gathered;
         if content.is_empty() {
