@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 
-use common::{Volume, forge_records, forge_superblocks, synced_volume};
+use common::{Volume, forge_full_sufile, forge_records, forge_superblocks, synced_volume};
 
 /// Where the version is in the head of records.
 const VERSION: usize = 4;
@@ -133,4 +133,25 @@ fn force_gives_up_what_cannot_be_rolled_forward_and_says_what() {
         assert_closed(&volume);
         assert_eq!(cat(&volume, "cat IMAGE directory/file"), "content\nappended\n", "{words}");
     }
+}
+
+/// No volume of ours becomes so full. But Linux, or damage, may have made it so.
+#[test]
+fn a_volume_without_room_for_a_recovery_is_shown_and_left_as_it_is() {
+    let volume = synced_volume();
+    let segments = info(&volume);
+    let segments = segments.lines().find(|line| line.starts_with("segments")).expect(&segments);
+    let count = segments.split_whitespace().find_map(|word| word.parse().ok()).expect(segments);
+    forge_full_sufile(&volume.image, count);
+    let before = fs::read(&volume.image).unwrap();
+    let directory = volume.beside("mnt");
+    fs::create_dir(&directory).unwrap();
+    for line in [&format!("mount IMAGE {}", directory.display()), "recover IMAGE"] {
+        let sentence = volume.nilfs(line).sentence(1);
+        for words in ["no room to recover it", "nothing is lost", "-o ro"] {
+            assert!(sentence.contains(words), "{line}: {sentence}");
+        }
+    }
+    assert_eq!(cat(&volume, "cat IMAGE directory/file"), "con");
+    assert!(fs::read(&volume.image).unwrap() == before, "nothing was written");
 }

@@ -583,9 +583,13 @@ impl SegmentWriter {
     }
 
     /// Stops writing because of an error, and leaves a note of it in the superblocks if they can be
-    /// written.
+    /// written. A recovery that fails leaves none: the next attempt begins where it did.
     pub(crate) fn fail(&mut self) {
+        let was_recovering = self.is_recovering();
         self.state = State::Failed;
+        if was_recovering {
+            return;
+        }
         self.superblocks.set_state(STATE_ERROR, true);
         if let Err(error) = self.superblocks.write_all(self.store.device()) {
             tracing::error!("cannot note the error in the superblocks: {error}");

@@ -101,24 +101,66 @@ impl Volume {
     }
 }
 
+/// Where entries begin in the first block of a sufile, their size, and where their flags are.
+const SUFILE_FIRST: usize = 32;
+const SUFILE_ENTRY: usize = 16;
+const SUFILE_FLAGS: usize = 12;
+/// A segment that is in use.
+const SUFILE_DIRTY: u8 = 2;
+
 /// Lets `change` have the roll-forward records of the nth log that has some, from their head on, and
 /// corrects the checksums of the log.
 pub fn forge_records(image: &Path, nth: usize, change: impl FnOnce(&mut [u8])) {
     let mut bytes = fs::read(image).unwrap();
     let head = (0..bytes.len()).step_by(8).filter(|at| bytes[*at..].starts_with(b"NfRf"));
     let head = head.into_iter().nth(nth).expect("a log with records");
+    let (start, summary) = log_around(&bytes, head);
+    forge_log(&mut bytes[start..], |log| change(&mut log[head - start..summary]));
+    fs::write(image, bytes).unwrap();
+}
+
+/// Lets the newest sufile say that all of the volume's `segments` are in use, and corrects the
+/// checksums of its log.
+pub fn forge_full_sufile(image: &Path, segments: u64) {
+    let mut bytes = fs::read(image).unwrap();
+    let field = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let is_header = |at: &usize| {
+        let (clean, dirty) = (field(&bytes, *at), field(&bytes, at + 8));
+        (1..segments).contains(&clean) && clean + dirty == segments
+    };
+    let header = (0..bytes.len()).step_by(BLOCK).rfind(is_header).expect("a sufile");
+    let (start, _) = log_around(&bytes, header);
+    forge_log(&mut bytes[start..], |log| {
+        let sufile = &mut log[header - start..][..BLOCK];
+        sufile[..8].fill(0);
+        sufile[8..16].copy_from_slice(&segments.to_le_bytes());
+        for entry in sufile[SUFILE_FIRST..].chunks_mut(SUFILE_ENTRY).take(segments as usize) {
+            entry[SUFILE_FLAGS] |= SUFILE_DIRTY;
+        }
+    });
+    fs::write(image, bytes).unwrap();
+}
+
+/// Where the log begins that has this byte, and how many bytes its summary has.
+fn log_around(bytes: &[u8], at: usize) -> (usize, usize) {
     let is_log = |at: &usize| bytes[at + 8..].starts_with(&MAGIC.to_le_bytes());
-    let start = (0..=head / BLOCK).rev().map(|block| block * BLOCK).find(is_log).unwrap();
-    let log = &mut bytes[start..];
-    let field = |log: &[u8], at: usize| u32::from_le_bytes(log[at..at + 4].try_into().unwrap());
-    let (blocks, summary) = (field(log, 40) as usize, field(log, 48) as usize);
-    change(&mut log[head - start..summary]);
+    let start = (0..=at / BLOCK).rev().map(|block| block * BLOCK).find(is_log).unwrap();
+    (start, le32(bytes, start + 48))
+}
+
+fn le32(bytes: &[u8], at: usize) -> usize {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
+}
+
+/// Changes a log and corrects its checksums.
+fn forge_log(log: &mut [u8], change: impl FnOnce(&mut [u8])) {
+    change(log);
+    let (blocks, summary) = (le32(log, 40), le32(log, 48));
     for (field, covered) in [(4, 8..summary), (0, 4..blocks * BLOCK)] {
         let mut crc = Crc::new(CRC_SEED);
         crc.update(&log[covered]);
         log[field..field + 4].copy_from_slice(&crc.value().to_le_bytes());
     }
-    fs::write(image, bytes).unwrap();
 }
 
 /// Changes both superblocks at an offset, and corrects their checksums.
