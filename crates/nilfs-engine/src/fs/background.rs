@@ -30,6 +30,8 @@ const MOST_UNWRITTEN: usize = 16 << 20;
 enum Due {
     /// Many names and attributes have changed.
     Records,
+    /// Files have taken the place of others.
+    Replacements,
     /// Changes are old or many.
     Checkpoint,
     /// Files without a name may have been closed.
@@ -53,6 +55,8 @@ struct Pending {
     eager: bool,
     /// Names and attributes should be written now.
     records: bool,
+    /// Files that have taken the place of others should be written now.
+    replacements: bool,
     stop: bool,
 }
 
@@ -91,12 +95,22 @@ impl Wakeup {
         }
     }
 
+    /// A file with content that is in no log has taken the place of another.
+    pub(super) fn write_replacements(&self) {
+        let mut state = self.state.lock();
+        if !state.replacements {
+            state.replacements = true;
+            self.condition.notify_all();
+        }
+    }
+
     /// A freeze has taken all changes.
     pub(super) fn frozen(&self) {
         let mut state = self.state.lock();
         state.since = None;
         state.eager = false;
         state.records = false;
+        state.replacements = false;
     }
 
     fn stop(&self) {
@@ -118,6 +132,9 @@ impl Wakeup {
             }
             if std::mem::take(&mut state.records) {
                 return Due::Records;
+            }
+            if std::mem::take(&mut state.replacements) {
+                return Due::Replacements;
             }
             let changed = state.since.map(|since| since + interval);
             let Some(due) = changed.or(abandoned.then_some(deadline)) else {
@@ -194,7 +211,8 @@ impl Filesystem {
             match self.wakeup.wait(interval, orphans) {
                 Due::Stop => return,
                 Due::Records if self.write_records().is_ok() => continue,
-                Due::Records => {}
+                Due::Replacements if self.write_replacements().is_ok() => continue,
+                Due::Records | Due::Replacements => {}
                 Due::Abandoned if !self.table.lock().has_abandoned() => continue,
                 Due::Abandoned | Due::Checkpoint => {}
             }

@@ -444,6 +444,7 @@ impl Filesystem {
         self.moved(inode, moves.then_some(to_dir))?;
         if let Some(target) = target {
             self.drop_link(target);
+            self.has_replaced(inode);
         }
         Ok(())
     }
@@ -470,7 +471,10 @@ impl Filesystem {
             self.directory_changed(dir, &mut state);
         }
         self.moved(one.2, moves.then_some(other.0))?;
-        self.moved(other.2, moves.then_some(one.0))
+        self.moved(other.2, moves.then_some(one.0))?;
+        self.has_replaced(one.2);
+        self.has_replaced(other.2);
+        Ok(())
     }
 
     /// Takes note that a file has another name; a directory also has another "..", if it has

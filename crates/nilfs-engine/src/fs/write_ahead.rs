@@ -2,16 +2,19 @@
 //! then has little more to write than metadata, and an fsync of a small file waits for one piece at
 //! most, not for what a large writer has changed.
 //!
+//! A file that takes the place of another is written as soon as it does: who replaces files in this way
+//! means them to be durable, and often does not ask for it.
+//!
 //! What is written this way is not durable for anybody yet: a recovery looks at it only if a sync log
 //! or the checkpoint refers to it.
 
 use std::sync::Arc;
 
-use nilfs_ondisk::FileBlock;
 use nilfs_ondisk::inode::FileType;
+use nilfs_ondisk::{FileBlock, Ino};
 
 use super::Filesystem;
-use super::inode::InodeRef;
+use super::inode::{InodeRef, State};
 use crate::block::Block;
 use crate::commit::SyncedFile;
 use crate::error::Result;
@@ -42,10 +45,35 @@ impl Filesystem {
         if !self.writes_records() || !somebody_syncs {
             return Ok(());
         }
-        let mut rest: Vec<InodeRef> = self.table.lock().dirty.values().cloned().collect();
+        let dirty = self.table.lock().dirty.values().cloned().collect();
+        self.write_pieces(dirty, self.blocks_of_a_piece())
+    }
+
+    /// A file has taken the place of another: what is in no log of it begins to be written.
+    pub(super) fn has_replaced(&self, inode: &InodeRef) {
+        if self.writes_records() && unwritten(&inode.state.read(), FileBlock(0)).next().is_some() {
+            self.wakeup.write_replacements();
+        }
+    }
+
+    /// Writes the data of files that have taken the place of others since the last log.
+    pub(super) fn write_replacements(&self) -> Result<()> {
+        let replacements: Vec<Ino> = self.journal.lock().contents().collect();
+        let table = self.table.lock();
+        let inodes = replacements.into_iter().filter_map(|ino| table.get(ino)).collect();
+        drop(table);
+        self.write_pieces(inodes, 1)
+    }
+
+    fn blocks_of_a_piece(&self) -> u64 {
         let geometry = self.store.geometry();
         let in_segment = u64::from(geometry.blocks_per_segment) / PIECES_IN_SEGMENT;
-        let most = (PIECE / geometry.block_size.bytes64()).min(in_segment).saturating_sub(1).max(1);
+        (PIECE / geometry.block_size.bytes64()).min(in_segment).saturating_sub(1).max(1)
+    }
+
+    /// Writes the data of files in pieces, none of which has less blocks than `least`.
+    fn write_pieces(&self, mut rest: Vec<InodeRef>, least: u64) -> Result<()> {
+        let most = self.blocks_of_a_piece();
         let mut from = FileBlock(0);
         loop {
             let mut log = self.writable_log()?;
@@ -58,7 +86,7 @@ impl Filesystem {
                     None => (_, from) = (rest.pop(), FileBlock(0)),
                 }
             }
-            if piece.blocks < most || log.writable_segments() < LEFT_ALONE {
+            if piece.blocks < least || log.writable_segments() < LEFT_ALONE {
                 return Ok(());
             }
             let written = log.write_ahead(&piece.files, &self.stamp());
@@ -82,12 +110,8 @@ impl Piece {
         if state.links() == 0 {
             return None;
         }
-        let unwritten = state.overlay.pages.range(from..).filter_map(|(key, page)| {
-            let data = page.data.as_ref().filter(|_| page.placed.is_none())?;
-            Some((*key, Block::clone(data)))
-        });
         let room = (most - self.blocks) as usize;
-        let pages: Vec<_> = unwritten.take(room).collect();
+        let pages: Vec<_> = unwritten(&state, from).take(room).collect();
         let next = pages.last().map(|(key, _)| FileBlock(key.0 + 1));
         if pages.is_empty() {
             return None;
@@ -100,10 +124,19 @@ impl Piece {
     }
 }
 
+/// The blocks of a file that are in no log, from one on.
+fn unwritten(state: &State, from: FileBlock) -> impl Iterator<Item = (FileBlock, Block)> {
+    state.overlay.pages.range(from..).filter_map(|(key, page)| {
+        let data = page.data.as_ref().filter(|_| page.placed.is_none())?;
+        Some((*key, Block::clone(data)))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixtures::{BLOCK, check, copy_of, empty_volume, make_file, mount};
+    use crate::{NewInode, RenameMode};
 
     fn content(fs: &Filesystem) -> Vec<u8> {
         let file = fs.lookup(&fs.root().unwrap().inode, b"file").unwrap();
@@ -141,6 +174,31 @@ mod tests {
             check(&copy);
             fs.commit().unwrap();
         }
+        fs.unmount().unwrap();
+        check(&device);
+    }
+
+    /// Files are replaced in the way of editors that do not fsync. Their content is written at once,
+    /// so the sync of another file has records to write, and no blocks of theirs.
+    #[test]
+    fn what_takes_the_place_of_another_file_is_written_at_once() {
+        let device = empty_volume(60);
+        let fs = mount(&device);
+        let old = make_file(&fs);
+        fs.sync_file(&old).unwrap();
+        let root = fs.root().unwrap().inode;
+        let permissions = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: Default::default() };
+        let new = fs.create(&root, b"new", &permissions).unwrap().inode;
+        let large: Vec<u8> = (0..100 * BLOCK).map(|at| (at / 7) as u8).collect();
+        fs.write(&new, 0, &large).unwrap();
+        fs.rename(&root, b"new", &root, b"file", RenameMode::Replace).unwrap();
+        fs.write_replacements().unwrap();
+        let written = fs.status().data_sync_blocks;
+        let other = fs.create(&root, b"other", &permissions).unwrap().inode;
+        fs.sync_file(&other).unwrap();
+        assert!(fs.status().data_sync_blocks - written < 10, "the content is there");
+        let after_cut = mount(&copy_of(&device));
+        assert!(content(&after_cut) == large);
         fs.unmount().unwrap();
         check(&device);
     }
