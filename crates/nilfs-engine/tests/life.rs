@@ -58,7 +58,7 @@ fn files_survive_commit_unmount_and_mount() {
 }
 
 #[test]
-fn an_fsync_of_any_directory_makes_everything_durable() {
+fn an_fsync_of_the_root_makes_everything_durable() {
     let device = volume(1024, 64);
     let fs = mount(&device);
     let root = fs.root().unwrap().inode;

@@ -8,7 +8,6 @@ mod door;
 mod walk;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -254,7 +253,7 @@ fn shown_on(mounted: &Mounted) -> anyhow::Result<Option<Cno>> {
         return Ok(Some(Client::new(&mounted.dir).status()?.cno));
     }
     // If this fails, the volume is as it was a moment ago.
-    let _ = File::open(&mounted.dir).and_then(|directory| directory.sync_all());
+    let _ = Client::new(&mounted.dir).checkpoint(false);
     Ok(None)
 }
 

@@ -5,7 +5,7 @@ mod common {
     pub mod ours;
 }
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
@@ -60,10 +60,6 @@ fn drop_caches() {
     fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
 }
 
-fn sync(mounted: &Mounted) {
-    File::open(mounted.root()).unwrap().sync_all().unwrap();
-}
-
 fn mounted() -> (Image, Mounted) {
     let image = Image::ours("--size 32M -B 256");
     let mounted = image.mount("cleaner-config=/dev/null");
@@ -79,7 +75,7 @@ fn a_handle_finds_its_file_wherever_it_goes_and_whatever_the_kernel_forgets() {
     assert_eq!(found_by(&handle, &mounted), "content");
     drop_caches();
     assert_eq!(found_by(&handle, &mounted), "content", "not yet committed, and forgotten");
-    sync(&mounted);
+    mounted.checkpoint();
     drop_caches();
     assert_eq!(found_by(&handle, &mounted), "content", "committed, and forgotten");
     fs::rename(mounted.join("a/b/file"), mounted.join("elsewhere")).unwrap();
@@ -100,14 +96,14 @@ fn the_handle_of_a_file_that_is_gone_is_stale_even_if_its_inode_number_lives_aga
         let path = mounted.join("file");
         fs::write(&path, "old").unwrap();
         if committed {
-            sync(&mounted);
+            mounted.checkpoint();
         }
         let (handle, number) = (handle_of(&path), fs::metadata(&path).unwrap().ino());
         fs::remove_file(&path).unwrap();
         assert_eq!(found_by(&handle, &mounted), STALE, "just removed, committed: {committed}");
         drop_caches();
         assert_eq!(found_by(&handle, &mounted), STALE, "forgotten, committed: {committed}");
-        sync(&mounted);
+        mounted.checkpoint();
         assert_eq!(found_by(&handle, &mounted), STALE, "its removal is committed");
         let heir = (0..100).map(|nth| mounted.join(&format!("{committed} {nth}"))).find(|path| {
             fs::write(path, "new").unwrap();
@@ -117,7 +113,7 @@ fn the_handle_of_a_file_that_is_gone_is_stale_even_if_its_inode_number_lives_aga
         for _ in 0..2 {
             assert_eq!(found_by(&handle, &mounted), STALE, "its number is used again");
             assert_eq!(found_by(&handle_of(&heir), &mounted), "new");
-            sync(&mounted);
+            mounted.checkpoint();
             drop_caches();
         }
     }

@@ -139,7 +139,7 @@ fn all_listings_keep_to_the_page() {
     the_list_has(root, "rw", None);
     keeps_to_the_page("snapshot create", &["snapshot", "create"], root, &[]);
     fs::write(mounted.join("directory/file"), vec![8; 300_000]).unwrap();
-    fs::File::open(root).unwrap().sync_all().unwrap();
+    mounted.checkpoint();
     fs::remove_file(mounted.join("directory/gone")).unwrap();
     keeps_to_the_page("diff", &["diff", "1"], root, &[]);
     keeps_to_the_page("log", &["log"], &mounted.join("directory/file"), &[]);

@@ -202,7 +202,7 @@ fn linux_rolls_forward_what_we_have_overwritten_and_synced() {
         let path = mounted.join("file");
         fs::write(&path, vec![1; 100_000]).unwrap();
         let file = File::options().write(true).open(&path).unwrap();
-        File::open(mounted.root()).unwrap().sync_all().unwrap();
+        mounted.checkpoint();
         let before = image.nilfs(&["checkpoints", "--json"]);
         for nth in 0..20_u8 {
             file.write_all_at(&[nth; 5000], u64::from(nth) * 4500).unwrap();

@@ -28,7 +28,7 @@ fn fill(mounted: &Mounted, names: std::ops::Range<u8>) {
     for name in names {
         fs::write(mounted.join(&name.to_string()), vec![name; MIB as usize]).unwrap();
     }
-    fs::File::open(mounted.root()).unwrap().sync_all().unwrap();
+    mounted.checkpoint();
 }
 
 #[track_caller]

@@ -102,9 +102,7 @@ impl Filesystem {
         if open.is_empty() {
             return Ok(());
         }
-        let everything = self.options.order == Order::Strict
-            || open.iter().any(|request| request.inode.ino() == Ino::ROOT);
-        if !everything && self.write_sync_log(log, &open)? {
+        if self.options.order == Order::Relaxed && self.write_sync_log(log, &open)? {
             return Ok(());
         }
         self.commit_locked(log, &MetadataChanges::default()).map(drop)
@@ -161,6 +159,9 @@ impl Filesystem {
         }
         let mut files: BTreeMap<Ino, InodeRef> =
             requests.iter().map(|it| (it.inode.ino(), Arc::clone(&it.inode))).collect();
+        if files.contains_key(&Ino::ROOT) {
+            files.extend(self.table.lock().dirty.iter().map(|(ino, it)| (*ino, Arc::clone(it))));
+        }
         files.extend(journal.contents().map(|ino| (ino, self.changed_inode(ino))));
         gathered.content.records.extend(journal.into_names().map(Record::Name));
         gathered.content.needs_records = !gathered.content.records.is_empty();

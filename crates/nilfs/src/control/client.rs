@@ -14,9 +14,10 @@ use nilfs_engine::{
 use rustix::io::Errno;
 
 use super::requests::{
-    AdminRequest, Defragment, DeleteCheckpoints, GetChanges, GetMetrics, GetPowers, GetProcess,
-    GetResize, GetStatus, GetUsage, GetVersions, ListCheckpoints, MakeCheckpoint, OrderCleaner,
-    Powers, Process, ReloadSettings, Remount, Resizing, SetSnapshot, StartResize, Trim,
+    AdminRequest, Commit, Defragment, DeleteCheckpoints, GetChanges, GetMetrics, GetPowers,
+    GetProcess, GetResize, GetStatus, GetUsage, GetVersions, ListCheckpoints, MakeCheckpoint,
+    OrderCleaner, Powers, Process, ReloadSettings, Remount, Resizing, SetSnapshot, StartResize,
+    Trim,
 };
 use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
@@ -134,7 +135,8 @@ impl Administration for Client {
     }
 
     fn checkpoint(&self, anew: bool) -> Result<Cno, Refusal> {
-        self.ask(&MakeCheckpoint { anew }).map(|made| made.cno)
+        let made = if anew { self.ask(&MakeCheckpoint { anew }) } else { self.ask(&Commit {}) };
+        made.map(|made| made.cno)
     }
 
     fn order_cleaner(&self, order: CleanerOrder) -> Result<(), Refusal> {

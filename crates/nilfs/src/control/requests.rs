@@ -43,6 +43,7 @@ pub(super) const ALL: &[Known] = &[
     Known::new::<SetSnapshot>(),
     Known::new::<DeleteCheckpoints>(),
     Known::new::<MakeCheckpoint>(),
+    Known::new::<Commit>(),
     Known::new::<OrderCleaner>(),
     Known::new::<ReloadSettings>(),
     Known::new::<Remount>(),
@@ -133,6 +134,20 @@ impl AdminRequest for DeleteCheckpoints {
 
     fn serve(self, server: &Server) -> Result<DeletedCheckpoints, Refusal> {
         server.volume.delete_checkpoints(self.first..=self.last)
+    }
+}
+
+/// Makes everything durable in a checkpoint. Everybody may ask for it, as for a sync.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Commit {}
+
+impl AdminRequest for Commit {
+    const NAME: &'static str = "commit";
+    const IS_HARMLESS: bool = true;
+    type Reply = MadeCheckpoint;
+
+    fn serve(self, server: &Server) -> Result<MadeCheckpoint, Refusal> {
+        Ok(MadeCheckpoint { cno: server.volume.checkpoint(false)? })
     }
 }
 

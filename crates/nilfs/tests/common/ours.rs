@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -164,6 +165,13 @@ impl Mounted {
     #[track_caller]
     pub fn manifest(&self, path: &str) -> Manifest {
         Manifest::of(&self.join(path)).unwrap()
+    }
+
+    /// Makes a checkpoint of what has changed.
+    #[track_caller]
+    pub fn checkpoint(&self) {
+        let made = nilfs().arg0("mkcp").arg("-p").arg(self.root()).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
     }
 
     /// Unmounts, and makes sure that the process ended well and without a warning.

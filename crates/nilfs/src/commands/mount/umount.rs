@@ -128,8 +128,9 @@ fn unmount(dir: &Path) -> anyhow::Result<()> {
 fn write_out(dir: &Path) -> Option<Loss> {
     // Whether it fails is a part of the answer to the question. A process that does not answer is
     // gone, or of another version.
-    let _ = File::open(dir).and_then(|dir| dir.sync_all());
-    Client::new(dir).status().ok()?.stopped
+    let client = Client::new(dir);
+    let _ = client.checkpoint(false);
+    client.status().ok()?.stopped
 }
 
 /// What is not on the device, and why.
