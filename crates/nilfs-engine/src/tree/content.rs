@@ -12,6 +12,7 @@ use std::sync::Arc;
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{BlockNr, FileBlock, VBlockNr};
 
+use super::device_reads::DeviceReads;
 use super::{File, View};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::error::{Error, Result};
@@ -140,8 +141,8 @@ pub(crate) trait Content {
         let count = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let end = FileBlock(view.store.block_size().blocks_for(offset + count as u64));
         let below = Addresses::below(end);
-        Reader { content: self, view, below, run: None, buffer: &mut buffer[..count] }
-            .read(offset)?;
+        let (device, buffer) = (DeviceReads::default(), &mut buffer[..count]);
+        Reader { content: self, view, below, device, buffer }.read(offset)?;
         Ok(count)
     }
 
@@ -250,26 +251,18 @@ fn resolve(file: &File, view: &View, keys: Range<u64>) -> Result<Vec<BlockNr>> {
     Ok(found)
 }
 
-/// Blocks of a file that lie one after the other on the device and are read together.
-struct Run {
-    first: BlockNr,
-    count: u64,
-    /// Where the bytes of the first block go.
-    start: usize,
-}
-
 /// Fills a buffer from a file.
 struct Reader<'a, C: ?Sized> {
     content: &'a C,
     view: &'a View,
     below: Addresses,
-    run: Option<Run>,
+    device: DeviceReads,
     buffer: &'a mut [u8],
 }
 
 impl<C: Content + ?Sized> Reader<'_, C> {
     /// Fills all of the buffer from `offset`; the range lies within the file.
-    fn read(&mut self, offset: u64) -> Result<()> {
+    fn read(mut self, offset: u64) -> Result<()> {
         let block_size = self.view.store.block_size();
         let mut filled = 0;
         while filled < self.buffer.len() {
@@ -279,10 +272,10 @@ impl<C: Content + ?Sized> Reader<'_, C> {
             self.read_block(block_size.block_of(at), within, filled..filled + count)?;
             filled += count;
         }
-        self.finish_run()
+        self.device.read(&self.view.store, self.buffer)
     }
 
-    /// Fills a part of the buffer from one block, or adds that block to the run.
+    /// Fills a part of the buffer from one block, unless that has to come from the device.
     fn read_block(&mut self, key: FileBlock, within: usize, part: Range<usize>) -> Result<()> {
         let content = self.content;
         let place = match content.in_memory(key) {
@@ -292,38 +285,16 @@ impl<C: Content + ?Sized> Reader<'_, C> {
                 found.map_or(Place::Hole, Place::Device)
             }
         };
-        let whole = part.len() == self.view.store.block_size().bytes();
-        if let (Place::Device(block), Some(run)) = (&place, &mut self.run)
-            && whole
-            && *block == run.first.plus(run.count)
-        {
-            run.count += 1;
-            return Ok(());
-        }
-        self.finish_run()?;
         match place {
             Place::Memory(block) => {
                 let end = within + part.len();
                 self.buffer[part].copy_from_slice(&block[within..end]);
             }
             Place::Hole => self.buffer[part].fill(0),
-            Place::Device(first) if whole => {
-                self.run = Some(Run { first, count: 1, start: part.start });
-            }
             Place::Device(block) => {
-                let mut content = vec![0; self.view.store.block_size().bytes()];
-                self.view.store.read_run(block, &mut content)?;
-                let end = within + part.len();
-                self.buffer[part].copy_from_slice(&content[within..end]);
+                self.device.add(self.view.store.block_size(), block, within, part);
             }
         }
         Ok(())
-    }
-
-    /// Reads the blocks that were put off until their run ended.
-    fn finish_run(&mut self) -> Result<()> {
-        let Some(run) = self.run.take() else { return Ok(()) };
-        let bytes = run.count as usize * self.view.store.block_size().bytes();
-        self.view.store.read_run(run.first, &mut self.buffer[run.start..run.start + bytes])
     }
 }

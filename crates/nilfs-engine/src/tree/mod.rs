@@ -20,6 +20,7 @@
 
 mod changes;
 pub(crate) mod content;
+mod device_reads;
 mod difference;
 mod file;
 mod history;

@@ -1,0 +1,189 @@
+//! What a request needs from the device, read in the order in which it lies there. A file that was
+//! overwritten here and there lies in several places of the log, in each of them in order: its blocks
+//! alternate between a few long reads. It knows no files.
+
+use std::ops::Range;
+
+use nilfs_ondisk::{BlockNr, BlockSize};
+
+use crate::error::Result;
+use crate::store::Store;
+
+/// Bytes that are read for nothing rather than asked for twice: a card takes about as long for them as
+/// for another request.
+const BRIDGED: u64 = 8 << 10;
+
+/// Bytes that are wanted, where they lie, and where they go.
+#[derive(Debug, PartialEq, Eq)]
+struct Run {
+    first: BlockNr,
+    /// The first byte of the first block that is wanted.
+    within: usize,
+    part: Range<usize>,
+}
+
+impl Run {
+    /// The block after the last one.
+    fn end(&self, block_size: BlockSize) -> BlockNr {
+        let blocks = block_size.blocks_for((self.within + self.part.len()) as u64);
+        BlockNr(self.first.0.saturating_add(blocks))
+    }
+
+    fn is_whole_blocks(&self, block_size: BlockSize) -> bool {
+        self.within == 0 && self.part.len().is_multiple_of(block_size.bytes())
+    }
+}
+
+/// The parts of a buffer that come from the device.
+#[derive(Debug, Default)]
+pub(super) struct DeviceReads {
+    runs: Vec<Run>,
+}
+
+impl DeviceReads {
+    /// Adds a part of the buffer, which lies in one block from the byte `within` on.
+    pub(super) fn add(
+        &mut self,
+        block_size: BlockSize,
+        block: BlockNr,
+        within: usize,
+        part: Range<usize>,
+    ) {
+        if let Some(last) = self.runs.last_mut()
+            && last.part.end == part.start
+            && within == 0
+            && last.end(block_size) == block
+        {
+            last.part.end = part.end;
+            return;
+        }
+        self.runs.push(Run { first: block, within, part });
+    }
+
+    /// Fills these parts.
+    pub(super) fn read(mut self, store: &Store, buffer: &mut [u8]) -> Result<()> {
+        let block_size = store.block_size();
+        let bridged = BRIDGED / block_size.bytes64();
+        self.runs.sort_unstable_by_key(|run| run.first);
+        let near =
+            |one: &Run, next: &Run| next.first.0 <= one.end(block_size).0.saturating_add(bridged);
+        for runs in self.runs.chunk_by(near) {
+            match runs {
+                [run] if run.is_whole_blocks(block_size) => {
+                    store.read_run(run.first, &mut buffer[run.part.clone()])?;
+                }
+                // What is between them may be unreadable, and nobody needs it.
+                runs => read_together(store, runs, buffer).or_else(|_| {
+                    let alone = |run| read_together(store, std::slice::from_ref(run), buffer);
+                    runs.iter().try_for_each(alone)
+                })?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads runs that lie near each other, with what is between them.
+fn read_together(store: &Store, runs: &[Run], buffer: &mut [u8]) -> Result<()> {
+    let block_size = store.block_size();
+    let Some(first) = runs.first().map(|run| run.first) else { return Ok(()) };
+    let end = runs.iter().map(|run| run.end(block_size)).fold(first, BlockNr::max);
+    let bytes = |from: BlockNr, to: BlockNr| (to.0 - from.0) as usize * block_size.bytes();
+    let mut content = vec![0; bytes(first, end)];
+    store.read_run(first, &mut content)?;
+    for Run { first: start, within, part } in runs {
+        let from = bytes(first, *start) + within;
+        buffer[part.clone()].copy_from_slice(&content[from..from + part.len()]);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+    use std::sync::Mutex;
+
+    use nilfs_device::{Device, IoSlice};
+
+    use super::*;
+    use crate::fixtures::{BLOCK, block_size, empty_volume, open};
+
+    /// Each block is full of its number. Which blocks were read, and which cannot be.
+    #[derive(Default)]
+    struct Numbered {
+        reads: Mutex<Vec<Range<u64>>>,
+        unreadable: Vec<u64>,
+    }
+
+    impl Device for Numbered {
+        fn size(&self) -> u64 {
+            1 << 30
+        }
+
+        fn is_read_only(&self) -> bool {
+            true
+        }
+
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+            let first = offset / BLOCK as u64;
+            let blocks = first..first + (buffer.len() / BLOCK) as u64;
+            self.reads.lock().unwrap().push(blocks.clone());
+            for (block, content) in blocks.zip(buffer.chunks_mut(BLOCK)) {
+                if self.unreadable.contains(&block) {
+                    return Err(io::Error::other("a bad block"));
+                }
+                content.fill(block as u8);
+            }
+            Ok(())
+        }
+
+        fn write_at(&self, _: u64, _: &[IoSlice<'_>]) -> io::Result<()> {
+            unreachable!("nothing is written")
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            unreachable!("nothing is written")
+        }
+
+        fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+            unreachable!("nothing is written")
+        }
+    }
+
+    /// Reads these blocks, the first and the last of them in part.
+    fn read(device: &Arc<Numbered>, blocks: &[u64]) -> Result<Vec<u8>> {
+        let volume = open(&empty_volume(60));
+        let store = Store::new(Arc::clone(device) as _, volume.store.geometry(), 0);
+        let mut reads = DeviceReads::default();
+        let mut filled = 0;
+        for (nth, block) in blocks.iter().enumerate() {
+            let within = if nth == 0 { 7 } else { 0 };
+            let end = if nth + 1 == blocks.len() { 5 } else { BLOCK };
+            reads.add(block_size(), BlockNr(*block), within, filled..filled + end - within);
+            filled += end - within;
+        }
+        let mut buffer = vec![0xff; filled];
+        reads.read(&store, &mut buffer)?;
+        let mut expected: Vec<u8> = blocks.iter().flat_map(|block| [*block as u8; BLOCK]).collect();
+        expected.drain(..7);
+        expected.truncate(filled);
+        assert!(buffer == expected, "{blocks:?}");
+        Ok(buffer)
+    }
+
+    #[test]
+    fn blocks_that_alternate_between_places_are_read_in_one_go_each() {
+        let device = Arc::new(Numbered::default());
+        read(&device, &[100, 200, 101, 102, 201, 104, 202, 203, 105]).unwrap();
+        assert_eq!(*device.reads.lock().unwrap(), [100..106, 200..204]);
+    }
+
+    #[test]
+    fn what_nobody_needs_may_be_unreadable() {
+        let device = Arc::new(Numbered { unreadable: vec![101], ..Numbered::default() });
+        read(&device, &[100, 102, 103]).unwrap();
+        read(&device, &[103, 102, 100]).unwrap();
+        assert!(read(&device, &[100, 101]).is_err());
+    }
+}
