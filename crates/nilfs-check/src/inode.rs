@@ -58,6 +58,11 @@ impl Checker<'_, '_> {
             }
         };
         facts.file_type = Some(file_type);
+        if file.ino == Ino::XATTR && file_type != FileType::Regular {
+            self.error(Rule::XattrFile, place, || {
+                format!("it is of type {file_type:?}, expected a regular file")
+            });
+        }
         self.check_fields(file, inode);
         if !file_type.has_blocks() {
             return facts;
@@ -70,6 +75,11 @@ impl Checker<'_, '_> {
                     let directory = self.check_directory(file, inode, &leaves, tree.whole);
                     facts.directory = Some(Rc::new(directory));
                 }
+                tree
+            }
+            _ if file.ino == Ino::XATTR => {
+                let (tree, leaves) = self.walk_all(file, inode);
+                self.check_xattr_file(file, &leaves);
                 tree
             }
             _ => self.walk_shared(file, inode),

@@ -34,6 +34,7 @@ mod segment_usage;
 mod segments;
 mod superblocks;
 mod volume;
+mod xattr_file;
 
 use std::io;
 

@@ -90,6 +90,8 @@ pub enum Rule {
     Unreachable,
     /// Inodes without a name wait for nobody.
     Orphan,
+    /// The xattr file is a regular file, and its regions are well formed.
+    XattrFile,
     /// Part of the volume was not checked.
     NotChecked,
 }
@@ -125,6 +127,7 @@ impl fmt::Display for Rule {
             Self::LinkCount => "link counts",
             Self::Unreachable => "unreachable files",
             Self::Orphan => "orphans",
+            Self::XattrFile => "xattr file",
             Self::NotChecked => "not checked",
         })
     }
@@ -201,6 +204,7 @@ impl fmt::Display for Location {
             Ino::CPFILE => "cpfile".to_owned(),
             Ino::SUFILE => "sufile".to_owned(),
             Ino::IFILE => "ifile".to_owned(),
+            Ino::XATTR => "xattr file".to_owned(),
             _ => format!("inode {ino}"),
         });
         let parts = [

@@ -4,7 +4,7 @@
 //!
 //! The order of work follows from what depends on what:
 //!
-//! 1. User files, then the ifile: their blocks get virtual numbers, so their maps are complete
+//! 1. User files and the xattr file, then the ifile: their blocks get virtual numbers, so their maps are complete
 //!    before any address is known.
 //! 2. The checkpoint entry in the cpfile needs the ifile's map and the counters: known now.
 //! 3. The sufile and the DAT depend on how many segments the logs take, which depends on their own
@@ -159,9 +159,9 @@ pub(crate) fn build(store: &Store, base: &Base, request: &CommitInput<'_>) -> Re
         block_delta: 0,
     };
     build.unborn(frozen.unborn.iter().copied())?;
-    let (inodes, ifile_inode) = build.files_and_ifile(base, frozen)?;
+    let (inodes, ifile_inode) = build.files_and_ifile(base, frozen, changes)?;
     build.dat_changes(changes)?;
-    let user_files = !build.payload.is_empty();
+    let user_files = !frozen.inodes.is_empty() || !frozen.numbers.is_empty();
     let taken = frozen.numbers.values().filter(|&&taken| taken).count() as u64;
     let given_back = frozen.numbers.len() as u64 - taken;
     let counters = |value: u64, delta: i64| {
@@ -251,6 +251,7 @@ impl Build<'_> {
         &mut self,
         base: &Base,
         frozen: &Frozen,
+        changes: &MetadataChanges,
     ) -> Result<(Vec<CommittedInode>, RawInode)> {
         let geometry = self.store.geometry();
         let layout = Palloc::new(geometry.block_size, geometry.inode_size);
@@ -269,6 +270,14 @@ impl Build<'_> {
                 let blocks = inode.i_blocks.get();
                 committed.push(CommittedInode { ino: frozen.ino, root, blocks });
             }
+        }
+        if let Some(file) = &changes.xattr_file {
+            let mut inode = file.inode();
+            let history = Some(self.cno);
+            self.block_delta +=
+                self.metadata_file(Ino::XATTR, self.cno, history, file.edit(), &mut inode)?;
+            let slot = palloc::entry_mut(&mut ifile, self.source(), &layout, Ino::XATTR.0)?;
+            slot[..INODE_SIZE].copy_from_slice(inode.as_bytes());
         }
         let mut ifile_inode = base.ifile_inode;
         if ifile.is_changed() {

@@ -5,7 +5,8 @@
 
 use std::io;
 
-use nilfs_ondisk::{BlockNr, Cno, FormatError, Ino, SegNum};
+use nilfs_ondisk::notes::MOST_BYTES;
+use nilfs_ondisk::{BlockNr, ByteCount, Cno, FormatError, Ino, SegNum};
 use thiserror::Error;
 
 /// The result of engine functions.
@@ -111,6 +112,21 @@ pub enum Error {
     /// There is no such checkpoint.
     #[error("there is no checkpoint {0}")]
     NoCheckpoint(Cno),
+    /// Another snapshot has the name.
+    #[error("snapshot {cno} is called {name} already")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Its owner.
+        cno: Cno,
+    },
+    /// There is no room for more names and notes of snapshots.
+    #[error(
+        "the names and notes of all snapshots have no more than {}; delete snapshots, or shorten \
+         their notes",
+        ByteCount(MOST_BYTES as u64)
+    )]
+    TooManyNotes,
 }
 
 struct At(Option<BlockNr>);

@@ -1,6 +1,7 @@
 //! What a front end reads: the files of a checkpoint, or those of the live file system; and the
 //! past.
 
+use nilfs_ondisk::notes::Note;
 use nilfs_ondisk::{Cno, FileBlock, Ino, dirent};
 
 use crate::error::{Error, Result};
@@ -101,6 +102,12 @@ pub trait Checkpoints: Send + Sync {
     /// # Errors
     /// [`Error::NoCheckpoint`], damage, a device error.
     fn tree(&self, cno: Option<Cno>) -> Result<Tree>;
+
+    /// What is noted about snapshots, by ascending number. Snapshots without a note are not there.
+    ///
+    /// # Errors
+    /// The notes are damaged or of a later version; a device error.
+    fn notes(&self) -> Result<Vec<Note>>;
 }
 
 /// Numbers of checkpoints that are looked at first, from the newest down; then twice as many, and so on.
@@ -140,6 +147,10 @@ pub fn newest_below<E>(
 }
 
 impl Checkpoints for Volume {
+    fn notes(&self) -> Result<Vec<Note>> {
+        self.notes()
+    }
+
     fn newest(&self) -> Cno {
         self.last_log().cno
     }
@@ -154,6 +165,10 @@ impl Checkpoints for Volume {
 }
 
 impl Checkpoints for Filesystem {
+    fn notes(&self) -> Result<Vec<Note>> {
+        self.notes()
+    }
+
     fn newest(&self) -> Cno {
         self.view().tree.cno
     }

@@ -31,6 +31,7 @@ mod store;
 mod superblocks;
 pub mod tree;
 mod volume;
+mod xattr_file;
 
 pub use cleaner::options::{
     Amount, CleanerOptions, CleanerOrder, CleanerState, CleanerTotals, Loss, ManualRun, Policy,
@@ -41,6 +42,7 @@ pub use files::{Checkpoints, Files, newest_below};
 pub use fs::admin::DeletedCheckpoints;
 pub use fs::defragment::Defragmented;
 pub use fs::resize::ResizeProgress;
+pub use fs::snapshots::SnapshotChange;
 pub use fs::{
     Attr, Background, DirEntry, Entry, Filesystem, FsyncBy, Inode, InodeRef, MountOptions,
     NewInode, OnError, Order, RenameMode, Seek, SetAttr, SetTime, StatFs,
@@ -50,6 +52,7 @@ pub use host::{Clock, SystemClock, Timestamp};
 pub use host::{sleep, world};
 pub use log::reader::Log;
 pub use nilfs_ondisk::inode::{DeviceCode, FileType};
+pub use nilfs_ondisk::notes::{MadeBy, Note, NoteText, SnapshotName};
 pub use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum};
 pub use read_only::{ReadOnlyOptions, ReadOnlyVolume};
 pub use recovery::RecoveryPlan;

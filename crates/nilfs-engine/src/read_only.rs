@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nilfs_device::Device;
+use nilfs_ondisk::notes::Note;
 use nilfs_ondisk::{Cno, Ino};
 
 use crate::cleaner::live_blocks::LiveBlocks;
@@ -147,6 +148,10 @@ impl Checkpoints for ReadOnlyVolume {
 
     fn tree(&self, cno: Option<Cno>) -> Result<Tree> {
         self.volume.tree(cno)
+    }
+
+    fn notes(&self) -> Result<Vec<Note>> {
+        self.volume.notes()
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use nilfs_device::Device;
 use nilfs_ondisk::lifetime::Lifetime;
+use nilfs_ondisk::notes::Note;
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::{LogCursor, RawSuperblock, STATE_RESIZE, Superblock};
 use nilfs_ondisk::{Cno, FormatError, Geometry, SegNum, Seq};
@@ -22,7 +23,7 @@ use crate::recovery::{self, LogScan, RecoveryPlan, RollForward};
 use crate::store::Store;
 use crate::superblocks::{self, Superblocks};
 use crate::tree::{Era, Recovered, Shared, Tree, TreeRoot, View};
-use crate::{checkpoints, segments};
+use crate::{checkpoints, segments, xattr_file};
 
 /// A volume, opened for looking.
 pub struct Volume {
@@ -188,6 +189,14 @@ impl Volume {
     /// The cpfile cannot be read.
     pub fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>> {
         checkpoints::list(self.source(), &self.cpfile()?, from, limit)
+    }
+
+    /// What is noted about snapshots, by ascending number. Snapshots without a note are not there.
+    ///
+    /// # Errors
+    /// The notes are damaged or of a later version; a device error.
+    pub fn notes(&self) -> Result<Vec<Note>> {
+        xattr_file::readable_notes(&self.view(self.found.cno)?, &self.cpfile()?)
     }
 
     /// Number of clean segments.

@@ -45,6 +45,16 @@ pub enum FormatError {
         /// Bytes needed.
         need: u64,
     },
+    /// A structure of ours is of a version that this program does not know.
+    #[error("{structure}: version {found} is not known here, only {known}")]
+    Version {
+        /// The structure, in words.
+        structure: &'static str,
+        /// The version found.
+        found: u16,
+        /// The version that is known.
+        known: u16,
+    },
     /// The device ends before the volume does.
     #[error(
         "the device or image is {} shorter than the volume on it ({}); make it as large as it was, \

@@ -17,6 +17,7 @@ mod error;
 pub mod geometry;
 pub mod inode;
 pub mod lifetime;
+pub mod notes;
 pub mod palloc;
 pub mod roll_forward;
 pub mod segment_usage;
@@ -25,6 +26,7 @@ pub mod summary;
 pub mod super_root;
 pub mod superblock;
 mod types;
+pub mod xattr_file;
 
 pub use error::FormatError;
 pub use geometry::Geometry;

@@ -99,6 +99,9 @@ impl Ino {
     pub const SUFILE: Ino = Ino(5);
     /// The inode file; its inode is in the checkpoint entry.
     pub const IFILE: Ino = Ino(6);
+    /// The xattr file: what the format has no room for (docs/format.md §25). It is reserved by the
+    /// format, which puts nothing into it, and no directory entry names it.
+    pub const XATTR: Ino = Ino(8);
     /// The first inode number that a user file may have.
     pub const FIRST_USER: Ino = Ino(11);
 

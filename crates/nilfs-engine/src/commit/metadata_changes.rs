@@ -7,14 +7,17 @@ use nilfs_ondisk::{BlockNr, Cno, FileBlock, SegNum, VBlockNr};
 
 use crate::dat::Moved;
 use crate::error::Error;
+use crate::xattr_file::XattrFile;
 
-/// What a commit changes in the DAT, the cpfile and the sufile besides what follows from files.
+/// What a commit changes in the DAT, the cpfile, the sufile and the xattr file besides what follows from files.
 #[derive(Debug, Default)]
 pub(crate) struct MetadataChanges {
     /// Checkpoints that are given up; snapshots among them stay.
     pub(crate) delete: Vec<Range<Cno>>,
     /// Checkpoints that become snapshots (true) or stop being one.
     pub(crate) snapshots: Vec<(Cno, bool)>,
+    /// What changes in the xattr file of the checkpoint before.
+    pub(crate) xattr_file: Option<XattrFile>,
     /// Blocks that the cleaner has written elsewhere.
     pub(crate) moved: Vec<Moved>,
     /// Numbers of dead blocks, with the addresses of these.
@@ -56,6 +59,7 @@ impl MetadataChanges {
     pub(crate) fn is_empty(&self) -> bool {
         self.delete.is_empty()
             && self.snapshots.is_empty()
+            && self.xattr_file.is_none()
             && self.moved.is_empty()
             && self.released.is_empty()
             && self.dat_keys.is_empty()

@@ -1,4 +1,4 @@
-//! What an administrator asks of a mounted volume: checkpoints and snapshots, the cleaner, space.
+//! What an administrator asks of a mounted volume: checkpoints, the cleaner, space.
 
 use std::ops::{ControlFlow, RangeInclusive};
 
@@ -16,7 +16,7 @@ use crate::commit::{MetadataChanges, root_of};
 use crate::error::{Error, Result};
 use crate::host::atomic::Ordering;
 use crate::log::segment_writer::SegmentWriter;
-use crate::tree::{Kept, Tree};
+use crate::tree::Tree;
 use crate::volume::CheckpointInfo;
 
 /// As many changed inodes cost at least what changes of metadata cost: blocks of the cpfile and
@@ -37,24 +37,6 @@ pub struct DeletedCheckpoints {
 }
 
 impl Filesystem {
-    /// Makes a snapshot of a checkpoint, or an ordinary checkpoint of a snapshot. Durable on
-    /// return.
-    ///
-    /// # Errors
-    /// [`Error::NoCheckpoint`], [`Error::ReadOnly`], damage, a device error.
-    pub fn set_snapshot(&self, cno: Cno, snapshot: bool) -> Result<()> {
-        let pinned = self.pin(cno)?;
-        self.admit_metadata_change(if snapshot { Effect::Grows } else { Effect::Frees })?;
-        let mut log = self.writable_log()?;
-        drop(pinned);
-        if self.is_snapshot(&log, cno)? == snapshot {
-            return Ok(());
-        }
-        let changes =
-            MetadataChanges { snapshots: vec![(cno, snapshot)], ..MetadataChanges::default() };
-        self.change_metadata(&mut log, &changes).map(|_| ())
-    }
-
     /// The files of a checkpoint; of the newest one if `cno` is `None`. They can be read while
     /// writing goes on, for as long as the tree is there, whatever is deleted and cleaned
     /// meanwhile.
@@ -81,25 +63,12 @@ impl Filesystem {
         checkpoints::list(view.source(), &cpfile, from, limit)
     }
 
-    /// Keeps a checkpoint from being given up for the room that its change into a snapshot takes.
-    fn pin(&self, cno: Cno) -> Result<Kept> {
-        let log = self.writable_log()?;
-        self.is_snapshot(&log, cno)?;
-        Ok(self.trees.keep(cno))
-    }
-
-    fn is_snapshot(&self, log: &SegmentWriter, cno: Cno) -> Result<bool> {
-        let cpfile = root_of(&log.base().super_root.cpfile)?;
-        let entry = checkpoints::checkpoint(log.source(), &cpfile, cno)?;
-        Ok(entry.is_snapshot())
-    }
-
     /// Deletes the checkpoints of a range, except snapshots and the newest. Durable on return.
     ///
     /// # Errors
     /// [`Error::NoCheckpoint`] if the range has none, [`Error::ReadOnly`], damage, a device error.
     pub fn delete_checkpoints(&self, range: RangeInclusive<Cno>) -> Result<DeletedCheckpoints> {
-        self.admit_metadata_change(Effect::Frees)?;
+        self.admit_metadata_change(Effect::Frees, 0)?;
         let mut log = self.writable_log()?;
         let cpfile = root_of(&log.base().super_root.cpfile)?;
         let (first, last) = (*range.start(), *range.end());
@@ -142,7 +111,7 @@ impl Filesystem {
     }
 
     fn checkpoint_with(&self, changes: &MetadataChanges) -> Result<Cno> {
-        self.admit_metadata_change(Effect::Changes)?;
+        self.admit_metadata_change(Effect::Changes, 0)?;
         let mut log = self.writable_log()?;
         self.change_metadata(&mut log, changes)?;
         Ok(log.cno())
@@ -319,15 +288,20 @@ impl Filesystem {
         Ok(trimmed)
     }
 
-    /// Sees to it that there is room for a checkpoint with changes of metadata.
-    fn admit_metadata_change(&self, effect: Effect) -> Result<()> {
+    /// Sees to it that there is room for a checkpoint with changes of metadata, and of so many
+    /// blocks of the xattr file.
+    pub(super) fn admit_metadata_change(&self, effect: Effect, pages: u64) -> Result<()> {
         self.check_writable()?;
-        self.admitted(Cost { pages: 0, inodes: METADATA_CHANGE_INODES, effect }, || Ok(()))
+        self.admitted(Cost { pages, inodes: METADATA_CHANGE_INODES, effect }, || Ok(()))
     }
 
     /// A commit with changes of metadata, durable. Returns the number of checkpoints that were
     /// deleted.
-    fn change_metadata(&self, log: &mut SegmentWriter, changes: &MetadataChanges) -> Result<u64> {
+    pub(super) fn change_metadata(
+        &self,
+        log: &mut SegmentWriter,
+        changes: &MetadataChanges,
+    ) -> Result<u64> {
         let outcome = self.commit_locked(log, changes)?;
         self.flush_locked(log)?;
         outcome.refused.map_or(Ok(outcome.deleted_checkpoints), Err)

@@ -16,6 +16,7 @@ mod journal;
 mod names;
 pub(crate) mod replay;
 pub(crate) mod resize;
+pub(crate) mod snapshots;
 pub(crate) mod space;
 mod sync;
 mod types;
