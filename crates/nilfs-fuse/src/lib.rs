@@ -28,10 +28,13 @@
 //! volume could not answer it with `ENOSPC`: the data would be lost after the program was told
 //! that all is well. [`Settings::writeback`] is for those who prefer speed.
 //!
-//! # No message for open and close
-//! The engine keeps nothing per open file, so the kernel is told not to send `OPEN`, `RELEASE`
-//! and `FLUSH` at all. `O_TRUNC` then arrives as a change of size. An immutable file can be
-//! opened for writing for the same reason; it is the write that fails.
+//! # Opening and closing
+//! The engine keeps nothing per open file. But only we can refuse to open a file of the past for
+//! writing: the superuser may do what its mode forbids, and what is written to a shared mapping
+//! would be lost without a word. So where there is a door, the kernel asks before it opens a file.
+//! Where there is none, it is told not to send `OPEN` and `RELEASE` at all; `FLUSH` is never sent.
+//! `O_TRUNC` arrives as a change of size. An immutable file can be opened for writing; it is the
+//! write that fails.
 //!
 //! # What the kernel holds
 //! The kernel counts how often it was given an inode and gives the count back with `FORGET`. Until

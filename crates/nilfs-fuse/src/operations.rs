@@ -46,7 +46,8 @@ pub(crate) enum Validity {
 }
 
 impl Given {
-    fn present(attr: Attr) -> Self {
+    /// A file of the present, which is held.
+    pub fn present(attr: Attr) -> Self {
         Self { node: NodeId::from(attr.ino), attr, validity: Validity::Present }
     }
 }
@@ -91,7 +92,7 @@ pub(crate) struct Operations {
     files: Arc<dyn Files>,
     /// What is changed, where anything can be.
     writer: Option<Arc<Filesystem>>,
-    past: Option<Past>,
+    past: Option<Arc<Past>>,
     faults: Faults,
     metrics: Arc<Metrics>,
     still_has: StillHas,
@@ -101,7 +102,7 @@ impl Operations {
     pub fn new(
         files: Arc<dyn Files>,
         writer: Option<Arc<Filesystem>>,
-        past: Option<Past>,
+        past: Option<Arc<Past>>,
         metrics: Arc<Metrics>,
         still_has: StillHas,
     ) -> Self {
@@ -109,11 +110,20 @@ impl Operations {
     }
 
     /// Runs an operation and notes how it went. If there is no room for it, it is tried again when
-    /// files that the kernel has let go of make some.
+    /// files that the kernel has let go of make some, and then when the past does that is only kept
+    /// because somebody looks at it.
     fn noted<T>(&self, operation: Operation, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
-        self.metrics.measure(operation, Result::is_err, || match work() {
-            Err(Errno::NOSPC) if self.notice_released() => work(),
-            answer => answer,
+        self.metrics.measure(operation, Result::is_err, || {
+            let answer = match work() {
+                Err(Errno::NOSPC) if self.notice_released() => work(),
+                answer => answer,
+            };
+            match answer {
+                Err(Errno::NOSPC) if self.past.as_ref().is_some_and(|past| past.give_up()) => {
+                    work()
+                }
+                answer => answer,
+            }
         })
     }
 
@@ -145,7 +155,7 @@ impl Operations {
 
     /// The past, of which the kernel has a node.
     fn past(&self) -> Answer<&Past> {
-        self.past.as_ref().ok_or(Errno::STALE)
+        self.past.as_deref().ok_or(Errno::STALE)
     }
 
     /// Gives a file that was made, or has another name, to the kernel.
@@ -171,7 +181,7 @@ impl Operations {
     /// Looks up a name in a directory of the present.
     fn lookup_now(&self, dir: Ino, name: &[u8]) -> Result<Given, Error> {
         let found = self.files.lookup(dir, name);
-        let Some(past) = self.past.as_ref().filter(|past| past.is_door(name)) else {
+        let Some(past) = self.past.as_deref().filter(|past| past.is_door(name)) else {
             return found.map(Given::present);
         };
         match found {
@@ -186,8 +196,9 @@ impl Operations {
         }
     }
 
-    /// Whether a node is a door, in which there may be another name in the next moment.
-    fn is_door(&self, node: NodeId) -> bool {
+    /// Whether a node is a door, in which there may be another name in the next moment, and very many
+    /// of them.
+    pub fn is_door(&self, node: NodeId) -> bool {
         self.past.as_ref().is_some_and(|past| past.is_node_of_door(node))
     }
 
@@ -203,6 +214,18 @@ impl Operations {
             true => self.answer(self.past()?.attr(node)),
             false => self.answer(self.files.attr(node.ino())).map(Given::present),
         })
+    }
+
+    /// Whether the kernel has to ask before it opens a file: what is of the past, only the process can
+    /// refuse to open for writing.
+    pub fn is_asked_for_opening(&self) -> bool {
+        self.past.is_some() && self.writer.is_some()
+    }
+
+    /// Opens a file, with the flags of open(2).
+    pub fn open(&self, node: NodeId, flags: OFlags) -> Answer<()> {
+        let writes = !matches!(flags & OFlags::RWMODE, OFlags::RDONLY);
+        if node.is_past() && writes { Err(Errno::ROFS) } else { Ok(()) }
     }
 
     pub fn set_attr(&self, node: NodeId, changes: &SetAttr) -> Answer<Given> {
@@ -265,9 +288,13 @@ impl Operations {
 
     pub fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Answer<Given> {
         self.noted(Operation::Link, || {
-            // A file of the past has no place in the present.
+            match (node.is_past(), dir.is_past()) {
+                (true, true) => return Err(Errno::ROFS),
+                (past, into_past) if past || into_past => return Err(Errno::XDEV),
+                _ => {}
+            }
             let (_, dir) = self.changeable(dir)?;
-            let (writer, inode) = self.changeable(node).map_err(across)?;
+            let (writer, inode) = self.changeable(node)?;
             self.check_new_name(name)?;
             let attr = self.answer(writer.link(&inode, &dir, name))?;
             Ok(Self::give(writer, &inode, attr))
@@ -309,11 +336,10 @@ impl Operations {
                 RenameFlags::EXCHANGE => RenameMode::Exchange,
                 _ => return Err(Errno::INVAL),
             };
-            let (writer, from) = match (self.changeable(dir), to_dir.is_past()) {
-                (Err(errno), false) => return Err(across(errno)),
-                (Ok(_), true) => return Err(Errno::XDEV),
-                (from, _) => from?,
-            };
+            if dir.is_past() != to_dir.is_past() {
+                return Err(Errno::XDEV);
+            }
+            let (writer, from) = self.changeable(dir)?;
             let (_, to) = self.changeable(to_dir)?;
             self.check_new_name(to_name)?;
             let renamed = self.answer(writer.rename(&from, name, &to, to_name, mode));
@@ -374,6 +400,7 @@ impl Operations {
 
     pub fn sync(&self, node: NodeId) -> Answer<()> {
         self.noted(Operation::Fsync, || match self.changeable(node) {
+            Err(Errno::ROFS) if node.is_past() => self.answer(self.past()?.touch(node)),
             // What cannot be changed is durable.
             Err(Errno::ROFS) => Ok(()),
             found => {
@@ -391,8 +418,11 @@ impl Operations {
         })
     }
 
-    pub fn stat_fs(&self) -> Answer<StatFs> {
+    pub fn stat_fs(&self, node: NodeId) -> Answer<StatFs> {
         self.noted(Operation::StatFs, || {
+            if node.is_past() {
+                self.answer(self.past()?.touch(node))?;
+            }
             self.notice_released();
             self.answer(self.files.stat_fs())
         })
@@ -461,9 +491,4 @@ impl Operations {
             Ok(request.answer(value, room))
         })
     }
-}
-
-/// The error for what would connect the past with the present, as if they were two file systems.
-fn across(errno: Errno) -> Errno {
-    if errno == Errno::ROFS { Errno::XDEV } else { errno }
 }

@@ -2,26 +2,40 @@
 //! whose entries are the directory as it was at each checkpoint.
 //!
 //! A door's entries have canonical names, `2026-11-20T19.34.18Z+cp3` (UTC), and what lies below one is
-//! read from the [`Tree`] of its checkpoint, which is open for as long as the kernel knows a file in it.
-//! Every other way to name a moment, `yesterday`, is a symbolic link to such an entry, and is looked up
-//! each time anew. A directory is found by its number and generation, so it keeps its past when it is
-//! renamed.
+//! read from the [`Tree`] of its checkpoint. Every other way to name a moment, `yesterday`, is a
+//! symbolic link to such an entry, and is looked up each time anew. For Samba there is a second list
+//! of the newest entries, `gmt`, under names that it knows. A directory is found by its number and
+//! generation, so it keeps its past when it is renamed.
 //!
-//! Who may enter a door is said by its mode and its owner, so that the kernel sees to it.
+//! Access to a door follows from its mode and its owner, so that the kernel sees to it.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | `door` | what is in a door, and in `gmt` |
+//! | `entries` | the entries that the kernel has, and the trees that are kept for them |
+//! | `numbers` | `st_ino` in the past |
 //!
 //! # Numbers
-//! The kernel knows a file of the past by a number that is handed out when it is first looked up,
-//! and that also says through which door: it does not like a directory to have two places. `st_ino`
-//! is another number, which is the same wherever the file is met, and no number of a present file.
+//! The kernel knows a file of the past by the number of the entry below which it is, and by its inode
+//! number. So nothing needs to be remembered of it, and a directory that is reached through two doors
+//! is two for the kernel, which does not like one to have two places. `st_ino` is another number.
+//!
+//! # What is kept
+//! The checkpoint of an entry is kept for [`PastSettings::hold`] after the last request, or until a
+//! writer finds no room. A thread of its own tells the kernel to forget what is not kept any more: the
+//! kernel waits for requests meanwhile, so no thread that answers them may do so.
 //!
 //! Nothing of the past can be changed, and nothing in it is more than content: set-id bits and
 //! device nodes have no power.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+mod door;
+mod entries;
+mod numbers;
 
-use jiff::Zoned;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak, mpsc};
+use std::time::Duration;
+
 use nilfs_engine::tree::File;
 use nilfs_engine::{
     Attr, CheckpointInfo, Checkpoints, Cno, DeviceCode, Error, FileType, Files, Ino, Result, Seek,
@@ -29,9 +43,11 @@ use nilfs_engine::{
 };
 use parking_lot::Mutex;
 
-use crate::nodes::NodeId;
+use self::entries::{Entries, Entry, LetGo, List};
+pub use self::numbers::{ino_of_past, is_of_past};
+use crate::nodes::{NodeId, PastNr};
 use crate::operations::{Given, Listed, Validity};
-use crate::when::{When, WhenError, canonical_name};
+use crate::when::{canonical_name, gmt_name};
 
 /// How a mount shows its past.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,15 +56,21 @@ pub struct PastSettings {
     pub name: String,
     /// Who may enter it.
     pub access: PastAccess,
+    /// How long a checkpoint is kept after somebody has looked at it.
+    pub hold: Duration,
 }
 
 impl Default for PastSettings {
     fn default() -> Self {
-        Self { name: ".checkpoints".to_owned(), access: PastAccess::Owner }
+        Self {
+            name: ".checkpoints".to_owned(),
+            access: PastAccess::Owner,
+            hold: Duration::from_secs(600),
+        }
     }
 }
 
-/// Who may look into the past of a directory that he may enter now.
+/// Users who may look into the past of a directory that they may enter now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PastAccess {
     /// Everybody, as far as the permissions of then allow it.
@@ -58,14 +80,6 @@ pub enum PastAccess {
     /// The superuser.
     Root,
 }
-
-/// Checkpoints that are looked at when a door is listed, at a time.
-const AT_ONCE: usize = 64;
-
-/// Bits of `st_ino` that no number of a present file has, because no volume is so large.
-const PAST: u64 = 1 << 63;
-const OF_DOOR: u64 = PAST | 1 << 62;
-const OF_ALIAS: u64 = OF_DOOR | 1 << 61;
 
 /// Set-user-ID and set-group-ID.
 const SET_ID: u16 = 0o6000;
@@ -80,40 +94,71 @@ pub(crate) struct Past {
     owner: u32,
     /// Whether anybody was told of a file that hides a door.
     warned: AtomicBool,
-    known: Mutex<Known>,
+    entries: Mutex<Entries>,
+    keeper: mpsc::Sender<Message>,
+}
+
+/// What the thread is told that lets the kernel forget.
+enum Message {
+    /// Something is kept, after nothing was.
+    Held,
+    /// The kernel shall forget this.
+    LetGo(Vec<LetGo>),
+}
+
+/// Tells the kernel to forget a name in a directory, and what is below it.
+pub(crate) type TellToForget = Box<dyn Fn(NodeId, &[u8]) + Send>;
+
+/// What the thread needs that lets the kernel forget.
+pub(crate) struct Keeper {
+    past: Weak<Past>,
+    messages: mpsc::Receiver<Message>,
 }
 
 /// A place in the past.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// The door of a directory.
     Door(Ino),
-    /// Another name of a checkpoint in it: a symbolic link to the canonical one.
-    Alias { door: Ino, cno: Cno },
-    /// A file of a checkpoint, reached through the door of a directory.
-    File { door: Ino, cno: Cno, ino: Ino },
+    /// The directory in a door that is for Samba.
+    Gmt(Ino),
+    /// Another name of an entry: a symbolic link to the canonical one.
+    Alias(PastNr),
+    /// A file below an entry.
+    File(PastNr, Ino),
 }
 
-/// What the kernel knows of the past.
-#[derive(Default)]
-struct Known {
-    nodes: HashMap<NodeId, (Place, u64)>,
-    ids: HashMap<Place, NodeId>,
-    /// The trees of these nodes, and how many nodes each of them has.
-    trees: HashMap<Cno, (Tree, usize)>,
-    handed_out: u64,
+/// The numbers of places that are not below an entry.
+const DOOR: PastNr = PastNr(0);
+const GMT: PastNr = PastNr(1);
+
+/// No file has this inode number.
+const ALIAS: u32 = 0;
+
+impl From<NodeId> for Place {
+    fn from(node: NodeId) -> Self {
+        match node.in_past() {
+            (DOOR, dir) => Self::Door(dir),
+            (GMT, dir) => Self::Gmt(dir),
+            (nr, Ino(0)) => Self::Alias(nr),
+            (nr, ino) => Self::File(nr, ino),
+        }
+    }
 }
 
 impl Past {
-    /// The past of a volume that `owner` has mounted.
+    /// The past of a volume that `owner` has mounted; and what has to run in a thread of its own.
     pub fn new(
         files: Arc<dyn Files>,
         checkpoints: Arc<dyn Checkpoints>,
         settings: PastSettings,
         owner: u32,
-    ) -> Self {
-        let (warned, known) = (AtomicBool::new(false), Mutex::default());
-        Self { files, checkpoints, settings, owner, warned, known }
+    ) -> (Arc<Self>, Keeper) {
+        let (keeper, messages) = mpsc::channel();
+        let (warned, entries) = (AtomicBool::new(false), Mutex::default());
+        let past = Arc::new(Self { files, checkpoints, settings, owner, warned, entries, keeper });
+        let keeper = Keeper { past: Arc::downgrade(&past), messages };
+        (past, keeper)
     }
 
     /// Whether a name is that of the door.
@@ -121,9 +166,9 @@ impl Past {
         name == self.settings.name.as_bytes()
     }
 
-    /// Whether a node is a door.
+    /// Whether a node is a door or `gmt`, in which other names may be there in the next moment.
     pub fn is_node_of_door(&self, node: NodeId) -> bool {
-        matches!(self.place(node), Ok(Place::Door(_)))
+        node.is_past() && matches!(Place::from(node), Place::Door(_) | Place::Gmt(_))
     }
 
     /// Says once that a file of the door's name hides the door of a directory.
@@ -137,114 +182,115 @@ impl Past {
         }
     }
 
-    /// The door of a directory of the present.
-    pub fn door(&self, dir: Ino) -> Result<Given> {
-        let attr = self.door_attr(dir)?;
-        let node = self.known.lock().hold(Place::Door(dir), None);
-        Ok(Given { node, attr, validity: Validity::Never })
-    }
-
-    /// A door is like its directory, but cannot be written to, and not everybody may enter: what others
-    /// could read once is not shown to them now.
-    fn door_attr(&self, dir: Ino) -> Result<Attr> {
-        let attr = self.files.attr(dir)?;
-        if attr.file_type != FileType::Directory {
-            return Err(Error::NotDirectory);
-        }
-        let (uid, mode) = match self.settings.access {
-            PastAccess::All => (attr.uid, attr.mode & 0o555),
-            PastAccess::Owner => (self.owner, 0o500),
-            PastAccess::Root => (0, 0o500),
-        };
-        Ok(Attr { ino: Ino(OF_DOOR | dir.0), nlink: 2, uid, mode, ..attr })
-    }
-
     pub fn lookup(&self, node: NodeId, name: &[u8]) -> Result<Given> {
-        match self.place(node)? {
-            Place::Door(dir) => {
-                let checkpoint = self.checkpoint_at(name)?;
-                let cno = checkpoint.cno;
-                let tree = match self.checkpoints.tree(Some(cno)) {
-                    Err(Error::NoCheckpoint(_)) => return Err(Error::NotFound),
-                    tree => tree?,
-                };
-                let file = self.directory_in(&tree, dir)?.ok_or(Error::NotFound)?;
-                if canonical_name(&checkpoint).as_bytes() != name {
-                    return self.alias(dir, &checkpoint);
+        match Place::from(node) {
+            Place::Door(dir) => self.lookup_in_door(dir, name),
+            Place::Gmt(dir) => self.lookup_in_gmt(dir, name),
+            Place::Alias(_) => Err(Error::NotDirectory),
+            Place::File(nr, ino) => {
+                let (entry, tree) = self.tree(nr)?;
+                if name == b".." && ino == entry.dir {
+                    return match entry.list {
+                        List::Door => self.door(entry.dir),
+                        List::Gmt => self.gmt(entry.dir),
+                    };
                 }
-                let place = Place::File { door: dir, cno, ino: dir };
-                Ok(self.give(place, &tree, &file, Validity::Never))
-            }
-            Place::Alias { .. } => Err(Error::NotDirectory),
-            Place::File { door, cno, ino } => {
-                let tree = self.tree(cno)?;
                 let file = tree.lookup(&tree.file(ino)?, name)?;
-                let place = Place::File { door, cno, ino: file.ino() };
-                Ok(self.give(place, &tree, &file, Validity::Always))
+                self.give(entry, tree, &file, Validity::Always)
             }
         }
     }
 
-    /// The checkpoint that a name in a door means.
-    fn checkpoint_at(&self, name: &[u8]) -> Result<CheckpointInfo> {
-        let words = str::from_utf8(name).map_err(|_| Error::NotFound)?;
-        let when: When = words.parse().map_err(|_| Error::NotFound)?;
-        let list = |from, limit| self.checkpoints.checkpoints(from, limit);
-        when.find(&Zoned::now(), self.checkpoints.newest(), &list).map_err(|error| match error {
-            WhenError::Unreadable(error) => error,
-            _ => Error::NotFound,
-        })
+    /// Hands a file below an entry, or the entry itself, to the kernel.
+    fn give(&self, entry: Entry, tree: Tree, file: &File, validity: Validity) -> Result<Given> {
+        let ino = numbers::short(file.ino())?;
+        let nr = self.note_given(entry, tree);
+        Ok(Given { node: NodeId::past(nr, ino), attr: past_attr(entry.cno, file), validity })
     }
 
-    fn checkpoint(&self, cno: Cno) -> Result<CheckpointInfo> {
-        let found = self.checkpoints.checkpoints(cno, 1)?;
-        found.first().copied().filter(|found| found.cno == cno).ok_or(Error::NotFound)
+    fn note_given(&self, entry: Entry, tree: Tree) -> PastNr {
+        let mut entries = self.entries.lock();
+        let was_held = entries.is_any_held();
+        let (nr, gone) = entries.give(entry, tree);
+        drop(entries);
+        self.note_kept(was_held, gone);
+        nr
     }
 
-    fn alias(&self, dir: Ino, checkpoint: &CheckpointInfo) -> Result<Given> {
-        let attr = self.alias_attr(dir, checkpoint)?;
-        let node = self.known.lock().hold(Place::Alias { door: dir, cno: checkpoint.cno }, None);
-        Ok(Given { node, attr, validity: Validity::Never })
-    }
-
-    fn alias_attr(&self, dir: Ino, checkpoint: &CheckpointInfo) -> Result<Attr> {
-        let ino = Ino(OF_ALIAS | checkpoint.cno.0);
-        let size = canonical_name(checkpoint).len() as u64;
-        let attr = self.door_attr(dir)?;
-        Ok(Attr { ino, file_type: FileType::Symlink, mode: 0o777, nlink: 1, size, ..attr })
-    }
-
-    /// The directory as a checkpoint has it, unless it has none or another one with this number.
-    fn directory_in(&self, tree: &Tree, dir: Ino) -> Result<Option<File>> {
-        let generation = self.files.attr(dir)?.generation;
-        match tree.file(dir) {
-            Ok(file) => {
-                let same =
-                    file.attr().generation == generation && file.file_type() == FileType::Directory;
-                Ok(same.then_some(file))
-            }
-            Err(Error::Stale) => Ok(None),
-            Err(error) => Err(error),
+    fn note_kept(&self, was_held: bool, gone: Vec<LetGo>) {
+        // After the end of the session nobody listens, and nobody needs to.
+        if !was_held {
+            let _ = self.keeper.send(Message::Held);
+        }
+        if !gone.is_empty() {
+            let _ = self.keeper.send(Message::LetGo(gone));
         }
     }
 
-    fn give(&self, place: Place, tree: &Tree, file: &File, validity: Validity) -> Given {
-        let node = self.known.lock().hold(place, Some(tree));
-        Given { node, attr: past_attr(tree.cno(), file), validity }
+    /// An entry and its tree, which it may have had to be given again.
+    fn tree(&self, nr: PastNr) -> Result<(Entry, Tree)> {
+        let (entry, tree) = self.entries.lock().find(nr)?;
+        if let Some(tree) = tree {
+            return Ok((entry, tree));
+        }
+        match self.checkpoints.tree(Some(entry.cno)) {
+            Err(Error::NoCheckpoint(cno)) => {
+                if self.entries.lock().give_up(nr) {
+                    tracing::info!(
+                        "checkpoint {cno} is gone, and whatever still reads it gets ESTALE"
+                    );
+                }
+                Err(Error::Stale)
+            }
+            tree => {
+                let tree = tree?;
+                let mut entries = self.entries.lock();
+                let was_held = entries.is_any_held();
+                let gone = entries.keep(nr, tree.clone());
+                drop(entries);
+                self.note_kept(was_held, gone);
+                Ok((entry, tree))
+            }
+        }
+    }
+
+    /// Lets go of all that is kept, because there is no room. Returns whether anything was.
+    pub fn give_up(&self) -> bool {
+        let gone = self.entries.lock().give_up_all();
+        if gone.is_empty() {
+            return false;
+        }
+        let mut cnos: Vec<Cno> = gone.iter().map(|it| it.entry.cno).collect();
+        cnos.sort_unstable();
+        cnos.dedup();
+        let named: Vec<String> = cnos.iter().take(NAMED).map(ToString::to_string).collect();
+        let more = if cnos.len() > NAMED { " and others" } else { "" };
+        tracing::warn!(
+            "there is no room to write, so the checkpoints that somebody was looking at are not kept \
+             any more, and whatever still reads them gets ESTALE: {}{more}",
+            named.join(", ")
+        );
+        let gone: Vec<LetGo> = gone.into_iter().map(LetGo::without_tree).collect();
+        let _ = self.keeper.send(Message::LetGo(gone));
+        true
     }
 
     pub fn forget(&self, node: NodeId, lookups: u64) {
-        self.known.lock().let_go(node, lookups);
+        let (nr, _) = node.in_past();
+        self.entries.lock().forget(nr, lookups);
     }
 
     pub fn attr(&self, node: NodeId) -> Result<Given> {
-        let (attr, validity) = match self.place(node)? {
+        let (attr, validity) = match Place::from(node) {
             Place::Door(dir) => (self.door_attr(dir)?, Validity::Never),
-            Place::Alias { door, cno } => {
-                (self.alias_attr(door, &self.checkpoint(cno)?)?, Validity::Never)
+            Place::Gmt(dir) => (self.gmt_attr(dir)?, Validity::Never),
+            Place::Alias(nr) => {
+                let (entry, tree) = self.tree(nr)?;
+                (self.alias_attr(entry, &tree)?, Validity::Never)
             }
-            Place::File { cno, ino, .. } => {
-                (past_attr(cno, &self.tree(cno)?.file(ino)?), Validity::Always)
+            Place::File(nr, ino) => {
+                let (entry, tree) = self.tree(nr)?;
+                (past_attr(entry.cno, &tree.file(ino)?), Validity::Always)
             }
         };
         Ok(Given { node, attr, validity })
@@ -256,8 +302,9 @@ impl Past {
     }
 
     pub fn read_link(&self, node: NodeId) -> Result<Vec<u8>> {
-        if let Place::Alias { cno, .. } = self.place(node)? {
-            return Ok(canonical_name(&self.checkpoint(cno)?).into_bytes());
+        if let Place::Alias(nr) = Place::from(node) {
+            let (entry, tree) = self.tree(nr)?;
+            return Ok(canonical_name(entry.cno, tree.created()).into_bytes());
         }
         let (tree, file) = self.file(node)?;
         tree.read_link(&file)
@@ -270,149 +317,94 @@ impl Past {
 
     /// Some entries from `cookie` on; none at the end.
     pub fn list(&self, node: NodeId, cookie: u64, limit: usize) -> Result<Vec<Listed>> {
-        let mut listed = Vec::new();
-        match self.place(node)? {
-            Place::Door(dir) => self.list_door(dir, cookie, limit, &mut listed)?,
-            Place::Alias { .. } => return Err(Error::NotDirectory),
-            Place::File { door, cno, ino } => {
-                let tree = self.tree(cno)?;
-                let is_top = ino == door;
-                tree.read_dir(&tree.file(ino)?, cookie, &mut |entry| {
-                    let above_top = is_top && entry.name == b"..";
-                    let ino = match above_top {
-                        true => Ino(OF_DOOR | door.0),
-                        false => past_ino(cno, entry.ino),
-                    };
+        match Place::from(node) {
+            Place::Door(dir) => self.list_door(dir, cookie, limit),
+            Place::Gmt(dir) => self.list_gmt(dir, cookie, limit),
+            Place::Alias(_) => Err(Error::NotDirectory),
+            Place::File(nr, ino) => {
+                let (entry, tree) = self.tree(nr)?;
+                let above = match entry.list {
+                    List::Door => numbers::of_door(entry.dir),
+                    List::Gmt => numbers::of_gmt(entry.dir),
+                };
+                let mut listed = Vec::new();
+                tree.read_dir(&tree.file(ino)?, cookie, &mut |found| {
+                    let is_above = ino == entry.dir && found.name == b"..";
                     listed.push(Listed {
-                        ino,
-                        name: entry.name.to_vec(),
-                        next: entry.next,
-                        file_type: entry.file_type,
+                        ino: if is_above { above } else { numbers::of_file(entry.cno, found.ino) },
+                        name: found.name.to_vec(),
+                        next: found.next,
+                        file_type: found.file_type,
                     });
                     listed.len() < limit
                 })?;
+                Ok(listed)
             }
         }
-        Ok(listed)
     }
 
-    /// The checkpoints that have the directory; a cookie is the number of the last one listed.
-    fn list_door(
-        &self,
-        dir: Ino,
-        mut cookie: u64,
-        limit: usize,
-        listed: &mut Vec<Listed>,
-    ) -> Result<()> {
-        while listed.len() < limit {
-            let checkpoints =
-                self.checkpoints.checkpoints(Cno(cookie.saturating_add(1)), AT_ONCE)?;
-            let Some(last) = checkpoints.last() else { return Ok(()) };
-            cookie = last.cno.0;
-            for checkpoint in checkpoints.iter().filter(|checkpoint| !checkpoint.minor) {
-                let cno = checkpoint.cno;
-                let tree = match self.checkpoints.tree(Some(cno)) {
-                    // It has just been deleted.
-                    Err(Error::NoCheckpoint(_)) => continue,
-                    tree => tree?,
-                };
-                if self.directory_in(&tree, dir)?.is_some() {
-                    listed.push(Listed {
-                        ino: past_ino(cno, dir),
-                        name: canonical_name(checkpoint).into_bytes(),
-                        next: cno.0,
-                        file_type: Some(FileType::Directory),
-                    });
-                }
-            }
-        }
-        Ok(())
+    /// Notes that somebody uses a file, and fails if it is there no more.
+    pub fn touch(&self, node: NodeId) -> Result<()> {
+        self.attr(node).map(drop)
     }
 
     fn file(&self, node: NodeId) -> Result<(Tree, File)> {
-        match self.place(node)? {
-            Place::Door(_) => Err(Error::IsDirectory),
-            Place::Alias { .. } => Err(Error::Invalid("a symbolic link has no content")),
-            Place::File { cno, ino, .. } => {
-                let tree = self.tree(cno)?;
+        match Place::from(node) {
+            Place::Door(_) | Place::Gmt(_) => Err(Error::IsDirectory),
+            Place::Alias(_) => Err(Error::Invalid("a symbolic link has no content")),
+            Place::File(nr, ino) => {
+                let (_, tree) = self.tree(nr)?;
                 let file = tree.file(ino)?;
                 Ok((tree, file))
             }
         }
     }
-
-    fn place(&self, node: NodeId) -> Result<Place> {
-        let known = self.known.lock();
-        known.nodes.get(&node).map(|(place, _)| *place).ok_or(Error::Stale)
-    }
-
-    fn tree(&self, cno: Cno) -> Result<Tree> {
-        let known = self.known.lock();
-        known.trees.get(&cno).map(|(tree, _)| tree.clone()).ok_or(Error::Stale)
-    }
 }
 
-impl Known {
-    /// The number of a place, which the kernel is given once more.
-    fn hold(&mut self, place: Place, tree: Option<&Tree>) -> NodeId {
-        if let Some(node) = self.ids.get(&place)
-            && let Some((_, lookups)) = self.nodes.get_mut(node)
-        {
-            *lookups += 1;
-            return *node;
-        }
-        self.handed_out += 1;
-        let node = NodeId::past(self.handed_out);
-        self.nodes.insert(node, (place, 1));
-        self.ids.insert(place, node);
-        if let Some(tree) = tree {
-            self.trees.entry(tree.cno()).or_insert_with(|| (tree.clone(), 0)).1 += 1;
-        }
-        node
-    }
+/// Checkpoints that are named in a message, at most.
+const NAMED: usize = 20;
 
-    /// Notes that the kernel has forgotten a number that it was given `lookups` times.
-    fn let_go(&mut self, node: NodeId, lookups: u64) {
-        let Some((place, held)) = self.nodes.get_mut(&node) else { return };
-        *held = held.saturating_sub(lookups);
-        if *held > 0 {
-            return;
-        }
-        let place = *place;
-        self.nodes.remove(&node);
-        self.ids.remove(&place);
-        if let Place::File { cno, .. } = place
-            && let Some((_, nodes)) = self.trees.get_mut(&cno)
-        {
-            *nodes -= 1;
-            if *nodes == 0 {
-                self.trees.remove(&cno);
+impl Keeper {
+    /// Lets go of what nobody has asked for in a while, and tells the kernel what to forget, until
+    /// the past is there no more.
+    pub fn run(self, tell: &TellToForget) {
+        let mut wait = None;
+        loop {
+            let message = match wait {
+                None => self.messages.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
+                Some(wait) => self.messages.recv_timeout(wait),
+            };
+            match message {
+                Ok(Message::LetGo(gone)) => forget(tell, gone),
+                Ok(Message::Held) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
             }
+            let Some(past) = self.past.upgrade() else { return };
+            let (due, next) = past.entries.lock().let_go_unused(past.settings.hold);
+            drop(past);
+            forget(tell, due);
+            wait = next;
         }
     }
 }
 
-/// The `st_ino` of a file of a checkpoint.
-fn past_ino(cno: Cno, ino: Ino) -> Ino {
-    Ino(PAST | (cno.0 & 0x3fff_ffff) << 32 | ino.0 & 0xffff_ffff)
-}
-
-/// Whether a file, by its `st_ino`, is one of the past, or a door to that.
-#[must_use]
-pub fn is_of_past(st_ino: u64) -> bool {
-    st_ino & PAST != 0
-}
-
-/// The inode number of a file of the past on the volume, by its `st_ino`.
-#[must_use]
-pub fn ino_of_past(st_ino: u64) -> Ino {
-    Ino(st_ino & 0xffff_ffff)
+/// Tells the kernel to forget entries, and then lets the cleaner have their checkpoints.
+fn forget(tell: &TellToForget, gone: Vec<LetGo>) {
+    for LetGo { entry, created, .. } in &gone {
+        let (parent, name) = match entry.list {
+            List::Door => (DOOR, canonical_name(entry.cno, *created)),
+            List::Gmt => (GMT, gmt_name(*created)),
+        };
+        if let Ok(dir) = numbers::short(entry.dir) {
+            tell(NodeId::past(parent, dir), name.as_bytes());
+        }
+    }
 }
 
 fn past_attr(cno: Cno, file: &File) -> Attr {
     let attr = file.attr();
     Attr {
-        ino: past_ino(cno, file.ino()),
+        ino: numbers::of_file(cno, file.ino()),
         mode: attr.mode & !SET_ID,
         rdev: DeviceCode::default(),
         ..attr

@@ -39,7 +39,7 @@ use self::request::{Call, Request};
 use crate::control::Handler;
 use crate::metrics::Metrics;
 use crate::operations::{Operations, StillHas};
-use crate::past::{Past, PastSettings};
+use crate::past::{Past, PastSettings, TellToForget};
 
 /// Bytes in the largest request; `fs.fuse.max_pages_limit` allows no more.
 const REQUEST_SIZE: u32 = 1 << 20;
@@ -165,6 +165,14 @@ impl Session {
         let past = checkpoints.zip(settings.past.clone()).map(|(checkpoints, settings)| {
             Past::new(Arc::clone(&files), checkpoints, settings, owner)
         });
+        let past = match past {
+            None => None,
+            Some((past, keeper)) => {
+                let tell = tell_to_forget(channel.clone());
+                thread::Builder::new().name("past".to_owned()).spawn(move || keeper.run(&tell))?;
+                Some(past)
+            }
+        };
         let metrics = Arc::clone(&settings.metrics);
         let still_has = still_has(channel.clone());
         let operations = Operations::new(Arc::clone(&files), writer, past, metrics, still_has);
@@ -264,6 +272,11 @@ fn still_has(channel: Channel) -> StillHas {
         let Some(_alone) = asking.try_lock() else { return true };
         channel.invalidate_attributes(node)
     })
+}
+
+/// Tells the kernel to forget names.
+fn tell_to_forget(channel: Channel) -> TellToForget {
+    Box::new(move |parent, name| channel.invalidate_entry(parent, name))
 }
 
 /// Answers requests until no more come.

@@ -13,8 +13,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use jiff::civil::{Date, DateTime, Time, Weekday};
+use jiff::tz::TimeZone;
 use jiff::{Span, SpanFieldwise, Timestamp, Zoned};
-use nilfs_engine::{CheckpointInfo, Cno};
+use nilfs_engine::Cno;
 
 pub use self::error::{NotAMoment, WhenError};
 
@@ -56,11 +57,26 @@ enum Length {
     Second,
 }
 
-/// The name of a checkpoint in a door: `2026-11-20T19.34.18Z+cp3`, in UTC.
-pub(crate) fn canonical_name(checkpoint: &CheckpointInfo) -> String {
+/// The name of a checkpoint in a door: `2026-11-20T19.34.18Z+cp3`, in UTC. `created` is in seconds
+/// since 1970.
+pub(crate) fn canonical_name(cno: Cno, created: u64) -> String {
     // No colons: neither rsync nor Windows would take them for a part of a name.
-    let created = time_of(checkpoint.created);
-    format!("{}+cp{}", created.strftime("%Y-%m-%dT%H.%M.%SZ"), checkpoint.cno)
+    format!("{}+cp{cno}", time_of(created).strftime("%Y-%m-%dT%H.%M.%SZ"))
+}
+
+/// How Samba calls a moment, in UTC.
+const GMT_FORMAT: &str = "@GMT-%Y.%m.%d-%H.%M.%S";
+
+/// The name of a checkpoint that Samba knows. `created` is in seconds since 1970.
+pub(crate) fn gmt_name(created: u64) -> String {
+    time_of(created).strftime(GMT_FORMAT).to_string()
+}
+
+/// The second that such a name means, since 1970.
+pub(crate) fn gmt_second(name: &[u8]) -> Option<u64> {
+    let time = DateTime::strptime(GMT_FORMAT, name).ok()?.to_zoned(TimeZone::UTC).ok()?;
+    let second = u64::try_from(time.timestamp().as_second()).ok()?;
+    (gmt_name(second).as_bytes() == name).then_some(second)
 }
 
 /// A time on disk, or the last one of the calendar.

@@ -102,18 +102,24 @@ fn read_together(store: &Store, runs: &[Run], buffer: &mut [u8]) -> Result<()> {
 mod tests {
     use std::io;
     use std::sync::Arc;
-    use std::sync::Mutex;
 
     use nilfs_device::{Device, IoSlice};
 
     use super::*;
     use crate::fixtures::{BLOCK, block_size, empty_volume, open};
+    use crate::host::{Mutex, Rank};
 
     /// Each block is full of its number. Which blocks were read, and which cannot be.
-    #[derive(Default)]
     struct Numbered {
         reads: Mutex<Vec<Range<u64>>>,
         unreadable: Vec<u64>,
+    }
+
+    impl Numbered {
+        fn new(unreadable: &[u64]) -> Arc<Self> {
+            let reads = Mutex::new(Rank::BlockPool, Vec::new());
+            Arc::new(Self { reads, unreadable: unreadable.to_vec() })
+        }
     }
 
     impl Device for Numbered {
@@ -128,7 +134,7 @@ mod tests {
         fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
             let first = offset / BLOCK as u64;
             let blocks = first..first + (buffer.len() / BLOCK) as u64;
-            self.reads.lock().unwrap().push(blocks.clone());
+            self.reads.lock().push(blocks.clone());
             for (block, content) in blocks.zip(buffer.chunks_mut(BLOCK)) {
                 if self.unreadable.contains(&block) {
                     return Err(io::Error::other("a bad block"));
@@ -174,14 +180,14 @@ mod tests {
 
     #[test]
     fn blocks_that_alternate_between_places_are_read_in_one_go_each() {
-        let device = Arc::new(Numbered::default());
+        let device = Numbered::new(&[]);
         read(&device, &[100, 200, 101, 102, 201, 104, 202, 203, 105]).unwrap();
-        assert_eq!(*device.reads.lock().unwrap(), [100..106, 200..204]);
+        assert_eq!(*device.reads.lock(), [100..106, 200..204]);
     }
 
     #[test]
     fn what_nobody_needs_may_be_unreadable() {
-        let device = Arc::new(Numbered { unreadable: vec![101], ..Numbered::default() });
+        let device = Numbered::new(&[101]);
         read(&device, &[100, 102, 103]).unwrap();
         read(&device, &[103, 102, 100]).unwrap();
         assert!(read(&device, &[100, 101]).is_err());

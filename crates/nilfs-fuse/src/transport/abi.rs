@@ -29,9 +29,11 @@ pub(super) mod opcode {
     pub const RMDIR: u32 = 11;
     pub const RENAME: u32 = 12;
     pub const LINK: u32 = 13;
+    pub const OPEN: u32 = 14;
     pub const READ: u32 = 15;
     pub const WRITE: u32 = 16;
     pub const STATFS: u32 = 17;
+    pub const RELEASE: u32 = 18;
     pub const FSYNC: u32 = 20;
     pub const INIT: u32 = 26;
     pub const READDIR: u32 = 28;
@@ -82,8 +84,12 @@ pub(super) const WRITE_CACHE: u32 = 1 << 0;
 pub(super) const IOCTL_UNRESTRICTED: u32 = 1 << 1;
 /// `OpenOut::flags`: what the kernel has cached of the file stays valid.
 pub(super) const OPEN_KEEP_CACHE: u32 = 1 << 1;
+/// `OpenOut::flags`: nobody needs to hear when it is closed by one of those who have it open.
+pub(super) const OPEN_NO_FLUSH: u32 = 1 << 5;
 /// A notice: what the kernel knows of an inode is not so any more.
 pub(super) const NOTICE_INVALID_INODE: i32 = 2;
+/// A notice: a name in a directory does not lead where it did.
+pub(super) const NOTICE_INVALID_ENTRY: i32 = 3;
 
 macro_rules! structures {
     ($($(#[$about:meta])* $name:ident: $size:literal { $($field:ident: $type:ty,)* })*) => {
@@ -179,6 +185,11 @@ structures! {
         entry_valid_ns: u32,
         attr_valid_ns: u32,
         attr: Attr,
+    }
+
+    OpenIn: 8 {
+        flags: u32,
+        open_flags: u32,
     }
 
     OpenOut: 16 {
@@ -353,5 +364,12 @@ structures! {
         node: u64,
         offset: i64,
         length: i64,
+    }
+
+    /// Then the name and a zero.
+    InvalidEntry: 16 {
+        parent: u64,
+        name_length: u32,
+        flags: u32,
     }
 }

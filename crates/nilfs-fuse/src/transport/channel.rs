@@ -9,7 +9,9 @@ use rustix::io::Errno;
 use rustix::ioctl::{Setter, opcode};
 use zerocopy::{Immutable, IntoBytes};
 
-use super::abi::{InvalidInode, NOTICE_INVALID_INODE, OutHeader};
+use super::abi::{
+    InvalidEntry, InvalidInode, NOTICE_INVALID_ENTRY, NOTICE_INVALID_INODE, OutHeader,
+};
 use crate::nodes::NodeId;
 
 /// A way to the kernel. An answer goes back on the channel on which its request has come.
@@ -55,7 +57,7 @@ impl Channel {
         let pieces = [header.as_bytes(), parts[0], parts[1]].map(IoSlice::new);
         let sent = rustix::io::retry_on_intr(|| rustix::io::writev(&*self.0, &pieces));
         if let Err(error) = &sent
-            && !matches!(*error, Errno::NOENT | Errno::NODEV)
+            && !matches!(*error, Errno::NOENT | Errno::NODEV | Errno::NOTDIR)
         {
             tracing::error!("the kernel does not accept an answer: {error}");
         }
@@ -68,6 +70,16 @@ impl Channel {
         let notice = InvalidInode { node: node.0, offset: -1, length: 0 };
         let sent = self.send(NOTICE_INVALID_INODE, 0, [notice.as_bytes(), &[]]);
         sent != Err(Errno::NOENT)
+    }
+
+    /// Tells the kernel that a name does not lead where it did, and waits until it has forgotten what
+    /// was below it, as far as nobody uses that. It waits for requests about the directory, so this is
+    /// nothing for a thread that answers them.
+    pub fn invalidate_entry(&self, parent: NodeId, name: &[u8]) {
+        let notice = InvalidEntry { parent: parent.0, name_length: name.len() as u32, flags: 0 };
+        let name = [name, b"\0"].concat();
+        // It may have forgotten the name long ago.
+        let _ = self.send(NOTICE_INVALID_ENTRY, 0, [notice.as_bytes(), &name]);
     }
 }
 

@@ -14,8 +14,8 @@ use zerocopy::IntoBytes;
 
 use super::Settings;
 use super::abi::{
-    self, AttrOut, CreateOut, DirEntry, EntryOut, IoctlOut, LseekOut, OPEN_KEEP_CACHE, OpenOut,
-    SetAttrIn, StatFsOut, WRITE_CACHE, WriteOut, setattr,
+    self, AttrOut, CreateOut, DirEntry, EntryOut, IoctlOut, LseekOut, OPEN_KEEP_CACHE,
+    OPEN_NO_FLUSH, OpenOut, SetAttrIn, StatFsOut, WRITE_CACHE, WriteOut, setattr,
 };
 use super::channel::{Channel, Reply};
 use super::request::{Call, Request};
@@ -93,8 +93,7 @@ impl Front {
                 let mode = mode as u16 & !S_IFMT | S_IFREG;
                 let rdev = DeviceCode::default();
                 send(operations.create(caller, node, name, mode, rdev), reply, |reply, given| {
-                    let open = OpenOut { flags: OPEN_KEEP_CACHE, ..OpenOut::default() };
-                    reply.value(&CreateOut { entry: entry_out(&given), open });
+                    reply.value(&CreateOut { entry: entry_out(&given), open: OPENED });
                 });
             }
             Some(Call::Unlink { name }) => send_done(operations.unlink(node, name), reply),
@@ -105,6 +104,11 @@ impl Front {
             Some(Call::Link { node: file, name }) => {
                 send_entry(operations.link(file, node, name), reply);
             }
+            Some(Call::Open { flags }) if operations.is_asked_for_opening() => {
+                let flags = OFlags::from_bits_retain(flags);
+                send(operations.open(node, flags), reply, |reply, ()| reply.value(&OPENED));
+            }
+            Some(Call::Release) => reply.ok(),
             Some(Call::Read { offset, size }) => {
                 let size = size as usize;
                 if buffer.len() < size {
@@ -140,7 +144,7 @@ impl Front {
             Some(Call::ReadDirPlus { cookie, size }) => {
                 self.read_dir(node, cookie, size as usize, reply, Self::listed_with_attributes);
             }
-            Some(Call::StatFs) => send(operations.stat_fs(), reply, |reply, stat| {
+            Some(Call::StatFs) => send(operations.stat_fs(node), reply, |reply, stat| {
                 reply.value(&StatFsOut {
                     blocks: stat.blocks,
                     free: stat.free,
@@ -164,9 +168,11 @@ impl Front {
                 }
                 send(answer, reply, |reply, output| reply.value_and_bytes(&DONE, &output));
             }
-            // The session's affair, which never come here; and what we say we do not do: OPEN,
-            // FLUSH and RELEASE among others, see the crate's documentation.
-            Some(Call::Init(_) | Call::Destroy) | None => reply.error(Errno::NOSYS),
+            // The session's affair, which never come here; and what we say we do not do, FLUSH among
+            // others, see the crate's documentation.
+            Some(Call::Init(_) | Call::Destroy | Call::Open { .. }) | None => {
+                reply.error(Errno::NOSYS);
+            }
         }
     }
 
@@ -244,7 +250,8 @@ impl Front {
     fn listed_with_attributes(&self, dir: NodeId, listed: &Listed, page: &mut Page) -> bool {
         // "." and "..", and a name without an inode, which the kernel asks for when it needs it,
         // are no nodes that it gets.
-        if listed.is_dots() {
+        // Nor is what a door has, which may be a hundred thousand checkpoints.
+        if listed.is_dots() || self.operations.is_door(dir) {
             return page.add(EntryOut::default().as_bytes(), listed, listed.file_type);
         }
         let Ok(given) = self.operations.give_listed(dir, listed) else {
@@ -285,6 +292,9 @@ impl Page {
         true
     }
 }
+
+/// A file that was opened. What is known of it is known by its node.
+const OPENED: OpenOut = OpenOut { handle: 0, flags: OPEN_KEEP_CACHE | OPEN_NO_FLUSH, backing: 0 };
 
 /// An ioctl that was done.
 const DONE: IoctlOut = IoctlOut { result: 0, flags: 0, in_vectors: 0, out_vectors: 0 };

@@ -4,8 +4,8 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::abi::{
     BatchForgetIn, CreateIn, ForgetIn, ForgetOne, FsyncIn, IOCTL_UNRESTRICTED, InHeader, InitIn,
-    IoctlIn, LinkIn, LseekIn, MkDirIn, MkNodIn, ReadIn, Rename2In, RenameIn, SetAttrIn, WriteIn,
-    opcode,
+    IoctlIn, LinkIn, LseekIn, MkDirIn, MkNodIn, OpenIn, ReadIn, Rename2In, RenameIn, SetAttrIn,
+    WriteIn, opcode,
 };
 use crate::nodes::NodeId;
 use crate::operations::Caller;
@@ -71,6 +71,10 @@ pub(super) enum Call<'a> {
         node: NodeId,
         name: &'a [u8],
     },
+    Open {
+        flags: u32,
+    },
+    Release,
     Read {
         offset: u64,
         size: u32,
@@ -182,6 +186,8 @@ impl<'a> Arguments<'a> {
                 let LinkIn { node } = self.take()?;
                 Call::Link { node: NodeId(node), name: self.name()? }
             }
+            opcode::OPEN => Call::Open { flags: self.take::<OpenIn>()?.flags },
+            opcode::RELEASE => Call::Release,
             opcode::READ => {
                 let ReadIn { offset, size, .. } = self.take()?;
                 Call::Read { offset, size }

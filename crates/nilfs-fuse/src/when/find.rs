@@ -40,9 +40,9 @@ impl When {
         let past = Past { newest, list };
         match self.meaning {
             Meaning::Number(cno) => self.by_number(cno, &past, |_| true),
-            Meaning::Canonical(cno) => {
-                self.by_number(cno, &past, |found| canonical_name(found) == self.words)
-            }
+            Meaning::Canonical(cno) => self.by_number(cno, &past, |found| {
+                canonical_name(found.cno, found.created) == self.words
+            }),
             Meaning::Now => self.by_number(newest, &past, |_| true),
             _ => self.by_time(self.seconds(now)?, now, &past),
         }

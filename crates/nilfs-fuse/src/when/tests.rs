@@ -2,6 +2,7 @@ use std::cell::Cell;
 use std::convert::Infallible;
 
 use jiff::{Timestamp, Zoned};
+use nilfs_engine::CheckpointInfo;
 
 use super::*;
 
@@ -92,7 +93,7 @@ fn a_moment_means_the_newest_checkpoint_that_is_not_later() {
 #[test]
 fn the_name_in_a_door_is_understood_if_both_halves_are_right() {
     let all = days();
-    assert_eq!(canonical_name(&all[1]), "2026-11-16T08.00.00Z+cp3");
+    assert_eq!(canonical_name(all[1].cno, all[1].created), "2026-11-16T08.00.00Z+cp3");
     assert_eq!(find_in(&all, "2026-11-16T08.00.00Z+cp3"), Ok(3));
     for words in ["2026-11-16T08.00.01Z+cp3", "2026-11-16T08.00.00Z+cp4", "x+cp3"] {
         assert!(find_in(&all, words).unwrap_err().starts_with("there is no checkpoint"), "{words}");

@@ -4,11 +4,14 @@ use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use nilfs_fuse::{PastAccess, PastSettings, Settings};
+use rustix::fs::{OFlags, RawDir};
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::support::{World, as_nobody, chmod, errno, names};
+use crate::support::{PATIENCE, World, as_nobody, chmod, errno, names};
 
 fn world() -> World {
     world_with(PastSettings::default())
@@ -100,11 +103,231 @@ fn nothing_of_the_past_can_be_changed() {
     assert_eq!(errno(fs::rename(&file, dir.join("other"))), Errno::XDEV);
     assert_eq!(errno(fs::rename(dir.join("file"), past.join("other"))), Errno::XDEV);
     assert_eq!(errno(fs::hard_link(&file, dir.join("other"))), Errno::XDEV);
+    assert_eq!(errno(fs::hard_link(dir.join("file"), past.join("other"))), Errno::XDEV);
+    assert_eq!(errno(fs::hard_link(&file, past.join("other"))), Errno::ROFS);
     assert_eq!(errno(fs::remove_dir(dir.join(".checkpoints"))), Errno::ROFS);
     assert_eq!(errno(fs::create_dir(dir.join(".checkpoints"))), Errno::EXIST);
     let other = world.directory("other");
     assert_eq!(errno(fs::rename(other, dir.join(".checkpoints"))), Errno::EXIST);
     assert_eq!(fs::read(&file).unwrap(), b"content");
+}
+
+/// The superuser may open any file, and what is written to a shared mapping, or kept back by the
+/// kernel, would be lost without a word: it is refused where a program still looks at the answer.
+#[test]
+fn a_file_of_the_past_cannot_be_opened_for_writing() {
+    for writeback in [false, true] {
+        let past = Some(PastSettings::default());
+        let world = World::with_settings(Settings { past, writeback, ..Settings::default() });
+        let dir = world.directory("dir");
+        world.file("dir/file", "content");
+        let file = at(&dir, world.checkpoint()).join("file");
+        let open = |flags: OFlags| rustix::fs::open(&file, flags, rustix::fs::Mode::empty());
+        for flags in [
+            OFlags::WRONLY,
+            OFlags::RDWR,
+            OFlags::WRONLY | OFlags::APPEND,
+            OFlags::WRONLY | OFlags::TRUNC,
+            OFlags::RDONLY | OFlags::TRUNC,
+            OFlags::RDWR | OFlags::CREATE,
+        ] {
+            assert_eq!(open(flags).err(), Some(Errno::ROFS), "{flags:?}, writeback {writeback}");
+        }
+        let reader = open(OFlags::RDONLY | OFlags::CREATE).unwrap();
+        let (protection, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: the kernel chooses the address, and nothing is mapped, because that is refused.
+        let mapped =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), 7, protection, shared, &reader, 0) };
+        assert_eq!(mapped.err(), Some(Errno::ACCESS));
+        assert_eq!(fs::read(&file).unwrap(), b"content");
+        // The present is opened as ever.
+        fs::write(dir.join("file"), "other").unwrap();
+    }
+}
+
+/// Programs that look for their place by inode numbers, and those that read a directory in small
+/// pieces.
+#[test]
+fn doors_have_a_place_in_the_tree_of_directories() {
+    let world = world();
+    let dir = world.directory("dir");
+    world.directory("dir/below");
+    let first = world.checkpoint();
+    world.checkpoint();
+    let past = at(&dir, first);
+    let (door, gmt) = (dir.join(".checkpoints"), dir.join(".checkpoints/gmt"));
+    let of_samba = gmt.join(&names(&gmt)[0]);
+    for place in [&past.join("below"), &past, &door, &of_samba, &gmt] {
+        let seen = Command::new("pwd").arg("-P").current_dir(place).output().unwrap();
+        assert_eq!(String::from_utf8(seen.stdout).unwrap().trim(), place.to_str().unwrap());
+        let above = fs::metadata(place.join("..")).unwrap();
+        let parent = fs::metadata(place.parent().unwrap()).unwrap();
+        assert_eq!(above.ino(), parent.ino(), "{}", place.display());
+    }
+    for place in [&past, &door, &gmt, &of_samba] {
+        let directory = File::open(place).unwrap();
+        // Room for one entry at a time.
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 64];
+        let mut entries = RawDir::new(&directory, &mut buffer);
+        let mut seen = Vec::new();
+        while let Some(entry) = entries.next() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().to_str().unwrap().to_owned();
+            let found = fs::symlink_metadata(place.join(&name)).unwrap();
+            assert_eq!(entry.ino(), found.ino(), "{name} in {}", place.display());
+            seen.push(name);
+        }
+        seen.sort();
+        let mut expected = [vec![".".to_owned(), "..".to_owned()], names(place)].concat();
+        expected.sort();
+        assert_eq!(seen, expected);
+    }
+}
+
+#[test]
+fn samba_finds_the_newest_checkpoint_of_each_second() {
+    let world = world();
+    let dir = world.directory("dir");
+    let file = world.file("dir/file", "first");
+    let cnos = [world.checkpoint(), {
+        fs::write(&file, "second").unwrap();
+        world.checkpoint()
+    }];
+    let gmt = dir.join(".checkpoints/gmt");
+    // The two are of one second, unless that ended between them.
+    let mut expected: Vec<String> = cnos
+        .map(|cno| {
+            let canonical = at(&dir, cno);
+            let name = canonical.file_name().unwrap().to_str().unwrap();
+            let time = name.split('Z').next().unwrap();
+            format!("@GMT-{}", time.replace('T', "-").replacen('-', ".", 2))
+        })
+        .into();
+    expected.dedup();
+    assert_eq!(names(&gmt), expected);
+    let newest = gmt.join(expected.last().unwrap());
+    assert_eq!(fs::read(newest.join("file")).unwrap(), b"second");
+    assert!(fs::symlink_metadata(&newest).unwrap().is_dir(), "Samba lists no symbolic links");
+    for name in ["@GMT-2001.01.01-00.00.00", "@GMT-", "@GMT-2026.13.01-00.00.00", "now"] {
+        assert_eq!(errno(fs::metadata(gmt.join(name))), Errno::NOENT, "{name}");
+    }
+}
+
+/// A directory that stays open, and a look at it that the kernel does not answer by itself.
+struct Watched(File);
+
+impl Watched {
+    fn new(dir: &Path) -> Self {
+        Self(File::open(dir).unwrap())
+    }
+
+    fn look(&self) -> Result<(), Errno> {
+        rustix::fs::fsync(&self.0)
+    }
+
+    /// What a look says when nothing is kept for it any more.
+    fn look_until_it_fails(&self) -> Errno {
+        let started = Instant::now();
+        loop {
+            match self.look() {
+                Err(errno) => return errno,
+                Ok(()) => assert!(started.elapsed() < PATIENCE, "it is still there"),
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_is_kept_while_somebody_looks_at_it_and_for_a_while_after() {
+    let world = world();
+    let dir = world.directory("dir");
+    let first = world.checkpoint();
+    let watched = Watched::new(&at(&dir, first));
+    world.checkpoint();
+    world.delete_checkpoint(first);
+    assert_eq!(watched.look(), Ok(()));
+    let end = format!("+cp{first}");
+    assert!(names(&dir.join(".checkpoints")).iter().all(|name| !name.ends_with(&end)));
+
+    let short = PastSettings { hold: Duration::ZERO, ..PastSettings::default() };
+    let world = world_with(short);
+    let dir = world.directory("dir");
+    let first = world.checkpoint();
+    let watched = Watched::new(&at(&dir, first));
+    for _ in 0..100 {
+        assert_eq!(watched.look(), Ok(()), "it is not kept, but it is there");
+    }
+    world.checkpoint();
+    world.delete_checkpoint(first);
+    assert_eq!(watched.look_until_it_fails(), Errno::STALE);
+}
+
+/// The checkpoint that somebody has looked at last would otherwise keep a volume full for as long as
+/// the kernel remembers it.
+#[test]
+fn a_writer_without_room_gets_what_is_only_kept_to_be_looked_at() {
+    let world = world();
+    let dir = world.directory("dir");
+    let most = vec![7; crate::support::SIZE as usize / 5 * 3];
+    world.file("dir/old", &most);
+    let watched = Watched::new(&at(&dir, world.checkpoint()));
+    fs::remove_file(dir.join("old")).unwrap();
+    for _ in 0..3 {
+        let file = world.file("new", &most);
+        File::open(&file).unwrap().sync_all().unwrap();
+        assert_eq!(fs::read(&file).unwrap(), most);
+        fs::remove_file(&file).unwrap();
+    }
+    assert_eq!(watched.look(), Err(Errno::STALE));
+    // By its name it can be looked at again, or it is gone.
+    assert!(names(&dir.join(".checkpoints")).len() > 1);
+}
+
+/// The kernel remembers what is in a directory for as long as its modification time stays, and that of
+/// the door was that of the directory.
+#[test]
+fn a_door_lists_what_is_there_now() {
+    let world = world();
+    let (dir, other) = (world.directory("dir"), world.directory("other"));
+    let listed = || names(&dir.join(".checkpoints")).len();
+    let first = world.checkpoint();
+    assert_eq!(listed(), 1);
+    fs::create_dir(other.join("new")).unwrap();
+    world.checkpoint();
+    assert_eq!(listed(), 2);
+    world.delete_checkpoint(first);
+    assert_eq!(listed(), 1);
+}
+
+/// All that was ever looked at stayed in memory, and was kept on the volume, until the kernel forgot
+/// it by itself.
+#[test]
+fn only_the_checkpoints_that_were_used_last_are_kept() {
+    const MOST: u64 = 4096;
+    let world = world();
+    let dir = world.directory("dir");
+    let first = world.checkpoint();
+    let oldest = Watched::new(&at(&dir, first));
+    let mut last = first;
+    for nth in 0..=MOST {
+        world.file("dir/file", nth.to_string());
+        last = world.checkpoint();
+    }
+    let walked = Command::new("find").arg(dir.join(".checkpoints")).output().unwrap();
+    assert!(walked.status.success(), "{walked:?}");
+    let lines = walked.stdout.iter().filter(|byte| **byte == b'\n').count() as u64;
+    // The volume makes checkpoints of its own besides.
+    assert!(
+        lines >= 2 * MOST + 4,
+        "the door, its entries, and a file in all but the first: {lines}"
+    );
+    let newest = Watched::new(&at(&dir, last));
+    world.checkpoint();
+    world.delete_checkpoint(first);
+    world.delete_checkpoint(last);
+    assert_eq!(oldest.look_until_it_fails(), Errno::STALE);
+    assert_eq!(newest.look(), Ok(()));
 }
 
 #[test]

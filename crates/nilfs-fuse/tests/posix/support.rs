@@ -118,6 +118,13 @@ impl World {
         fs.checkpoint_now().unwrap().0
     }
 
+    /// Deletes a checkpoint. What the kernel is shown of it stays for as long as it is kept.
+    pub fn delete_checkpoint(&self, cno: u64) {
+        let (fs, _) = self.mounted.as_ref().unwrap().writer.as_ref().unwrap();
+        let cno = nilfs_engine::Cno(cno);
+        assert_eq!(fs.delete_checkpoints(cno..=cno).unwrap().deleted, 1);
+    }
+
     /// The volume as it would be found if the power failed now.
     pub fn after_power_cut(&self) -> Tree {
         let device = Arc::new(MemoryDevice::from(self.device.snapshot()));

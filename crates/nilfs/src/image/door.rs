@@ -1,8 +1,8 @@
 //! The files of a checkpoint of a volume that is mounted, as its mount shows them in
 //! `.checkpoints`.
 //!
-//! The process that serves the mount keeps the checkpoint for as long as its root directory is open
-//! here. Files are reopened by their paths, which do not change in the past. The process strips files
+//! The process that serves the mount keeps the checkpoint for a while after each request. Files are
+//! reopened by their paths, which do not change in the past. The process strips files
 //! of the past of what would give them power (set-id bits, device numbers); those who may administer
 //! the mount are told by a request, and others see files as the mount shows them.
 
@@ -90,6 +90,13 @@ impl Door {
     /// The checkpoint.
     pub fn cno(&self) -> Cno {
         self.cno
+    }
+
+    /// Makes a request, because the process that serves the mount keeps the checkpoint only for a while
+    /// after the last one.
+    pub fn stay(&self) {
+        // If this fails, the checkpoint is gone, and whoever reads it hears that.
+        let _ = rustix::fs::fstatvfs(&self.top);
     }
 
     /// The process that serves the mount.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nilfs_fuse::{Farewell, Mount, MountError, OperationCounts};
@@ -17,6 +17,9 @@ use crate::{exit, memory, threads};
 
 /// How often a mount looks whether it is idle.
 const IDLE: Duration = Duration::from_secs(2);
+
+/// How often a mount says that what it shows is in use.
+const IN_USE: Duration = Duration::from_secs(20);
 
 /// What a mount waits for.
 pub enum Event {
@@ -62,6 +65,9 @@ pub trait Attended {
 
     /// Reads the cleaner's settings again.
     fn reload(&self);
+
+    /// Lets others know that what it shows is in use.
+    fn stay(&self) {}
 }
 
 /// Waits for the end, and attends to the mount until then. The kernel may wait for what this
@@ -72,9 +78,14 @@ pub fn wait(
     attended: &dyn Attended,
 ) -> anyhow::Result<Option<Farewell>> {
     let (mut last, mut rested) = (None, None);
+    let mut said = Instant::now();
     loop {
         match events.recv_timeout(IDLE) {
             Err(RecvTimeoutError::Timeout) => {
+                if said.elapsed() >= IN_USE {
+                    said = Instant::now();
+                    attended.stay();
+                }
                 let now = Some(attended.activity());
                 if now == last && now != rested {
                     rested = now;

@@ -6,6 +6,7 @@ mod definitions;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nilfs_engine::{CleanerOptions, Cno, MountOptions, ReadOnlyOptions};
 use nilfs_fuse::{KernelOptions, PastAccess, PastSettings, When};
@@ -43,6 +44,7 @@ pub struct Options {
     /// Who may look into the past of directories.
     past: Option<PastAccess>,
     past_name: String,
+    past_hold: Duration,
     /// The directory may have content.
     pub nonempty: bool,
     /// Where metrics are offered.
@@ -108,6 +110,7 @@ impl Options {
             writeback: false,
             past: Some(PastAccess::Owner),
             past_name: PastSettings::default().name,
+            past_hold: PastSettings::default().hold,
             nonempty: false,
             metrics: None,
             cleaner: CleanerSource::default(),
@@ -126,7 +129,7 @@ impl Options {
     /// How directories show their past, if they do.
     pub fn past(&self) -> Option<PastSettings> {
         let name = self.past_name.clone();
-        self.past.map(|access| PastSettings { name, access })
+        self.past.map(|access| PastSettings { name, access, hold: self.past_hold })
     }
 
     /// For the engine, if the mount cannot be written. `checkpoint` is the one to show.
@@ -336,6 +339,8 @@ mod tests {
         assert_eq!(refused("pp=soon"), "option pp=soon: expected seconds, or a time such as 1h30m");
         assert!(refused("ro,cp=0xg").starts_with("option cp=0xg: expected a checkpoint number"));
         assert_eq!(refused("past-name=a/b"), "option past-name=a/b: expected a name of a file");
+        let expected = "option past-hold=long: expected seconds, or a time such as 1h30m";
+        assert_eq!(refused("past-hold=long"), expected);
     }
 
     #[test]

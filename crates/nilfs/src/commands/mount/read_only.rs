@@ -24,14 +24,17 @@ use crate::metrics::{Endpoint, Gatherer, Metrics};
 use crate::past::{self, Change, KnownParents, Name, Version};
 use crate::threads;
 
-/// Threads besides those that answer the kernel: for signals, for the end and for metrics. And
-/// unmounting may take a process, fusermount3.
-const OTHER_THREADS: usize = 4;
+/// Threads besides those that answer the kernel: for signals, for the end, for metrics and for the
+/// past. And unmounting may take a process, fusermount3.
+const OTHER_THREADS: usize = 5;
 
 /// What such a mount shows.
 pub trait Shown: ReadOnly + Send + Sync + 'static {
     /// Its files.
     fn content(self: Arc<Self>) -> Content;
+
+    /// Lets others know that it is in use.
+    fn stay(&self) {}
 
     /// What the mount does not show of a file of the past.
     fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal>;
@@ -91,6 +94,10 @@ impl ReadOnly for Door {
 impl Shown for Door {
     fn content(self: Arc<Self>) -> Content {
         Content::files(self)
+    }
+
+    fn stay(&self) {
+        self.stay();
     }
 
     fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {
@@ -206,6 +213,10 @@ impl<S: Shown> Attended for Service<S> {
     fn rest(&self) {}
 
     fn reload(&self) {}
+
+    fn stay(&self) {
+        self.shown.stay();
+    }
 }
 
 impl<S: Shown> Served for Service<S> {

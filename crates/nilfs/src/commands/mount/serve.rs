@@ -24,8 +24,8 @@ use crate::past::{self, Change, KnownParents, Name, Version};
 use crate::threads;
 
 /// Threads besides those that answer the kernel: for signals, for the end, for metrics, for
-/// checkpoints and for the cleaner. And unmounting may take a process, fusermount3.
-const OTHER_THREADS: usize = 6;
+/// checkpoints, for the cleaner and for the past. And unmounting may take a process, fusermount3.
+const OTHER_THREADS: usize = 7;
 
 /// Serves the volume on `device` in `dir`, until it is unmounted or a signal says so. Calls
 /// `ready` when it can be used. Whatever can fail without touching the volume comes first.

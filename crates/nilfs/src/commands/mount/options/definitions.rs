@@ -11,6 +11,7 @@ use nilfs_ondisk::dirent::NAME_MAX;
 use nilfs_ondisk::{ByteCount, Cno};
 
 use super::Options;
+use crate::config;
 use crate::definition::{self, Definition, flag, one_of, text};
 
 /// An option, or several of which the last counts.
@@ -211,6 +212,16 @@ pub const OPTIONS: &[MountOption] = &[
         "call it NAME instead of `.checkpoints`",
     )
     .default("`.checkpoints`"),
+    MountOption::new(
+        &[text("past-hold", "PERIOD", |it, value| {
+            it.past_hold = config::interval(value)?;
+            Ok(())
+        })],
+        "how long a checkpoint is kept after somebody has looked at it there, in seconds or with units, \
+         such as `90m`",
+    )
+    .default("`10m`")
+    .more("[the past of a directory](checkpoints.md#the-past-of-a-directory)"),
     MountOption::new(
         &[
             flag("allow_other", |it| it.kernel.allow_other = true),
