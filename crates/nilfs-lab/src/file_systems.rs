@@ -25,6 +25,9 @@ pub struct Program {
 /// What every user of a [`FileSystem`] may say of its mount, after a colon.
 pub const OPTIONS: [&str; 5] = ["noatime", "relatime", "strictatime", "discard", "nodiscard"];
 
+/// What may be said of the mount of ours alone.
+pub const OUR_OPTIONS: [&str; 1] = ["flash-page=4K"];
+
 /// What never changes about a file system.
 #[derive(Debug)]
 struct Base {
@@ -236,8 +239,10 @@ pub fn find(name: &str, nilfs: &Path) -> Result<FileSystem> {
     };
     let mut options = Vec::new();
     for word in words {
-        let Some(option) = OPTIONS.iter().find(|option| **option == word) else {
-            bail!("{name}: {}", unknown("option", word, &OPTIONS));
+        let ours: &[&str] = if base.name == OURS { &OUR_OPTIONS } else { &[] };
+        let known = [&OPTIONS, ours].concat();
+        let Some(option) = known.iter().find(|option| **option == word) else {
+            bail!("{name}: {}", unknown("option", word, &known));
         };
         options.push(*option);
     }

@@ -31,6 +31,7 @@ pub fn list(args: &ListArgs) -> Result<ExitCode> {
     let systems = file_systems::all(Path::new("nilfs"));
     section("File systems (--fs)", systems.iter().map(|system| (&*system.name, system.about)))?;
     show(&format!("  with options after a colon: {}\n", file_systems::OPTIONS.join(", ")))?;
+    show(&format!("  nilfs also with {}\n", file_systems::OUR_OPTIONS.join(", ")))?;
     let workloads = workloads::all();
     section("Workloads (--workload)", workloads.iter().map(|all| (all.name, all.stands_for)))?;
     section("Suites (--suite)", SUITES.iter().map(|suite| (suite.name, suite.about)))?;
@@ -102,6 +103,7 @@ fn all() -> Value {
         .collect();
     json!({
         "devices": devices, "file_systems": systems, "options": file_systems::OPTIONS,
+        "nilfs_options": file_systems::OUR_OPTIONS,
         "workloads": workloads, "suites": suites,
     })
 }

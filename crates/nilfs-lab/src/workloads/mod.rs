@@ -21,6 +21,7 @@ mod mail_spool;
 mod mount_time;
 mod packages;
 mod postmark;
+mod small_fsyncs;
 pub mod sources;
 mod sqlite;
 mod steady_overwrite;
@@ -323,6 +324,7 @@ const ALL: &[&Workload] = &[
     &postmark::POSTMARK,
     &trees::KERNEL_TREE,
     &sqlite::SQLITE,
+    &small_fsyncs::SMALL_FSYNCS,
     &mail_spool::MAIL_SPOOL,
     &packages::PACKAGES,
     &fsync_beside_writer::FSYNC_BESIDE_WRITER,
