@@ -70,4 +70,4 @@ pub use mounts::Mounted;
 pub use operations::Caller;
 pub use past::{PastAccess, PastSettings, ino_of_past, is_of_past};
 pub use transport::{Content, Farewell, Session, Settings};
-pub use when::{NotAMoment, When, WhenError};
+pub use when::{NotAMoment, UnfitName, When, WhenError, new_name};

@@ -15,9 +15,9 @@ use std::str::FromStr;
 use jiff::civil::{Date, DateTime, Time, Weekday};
 use jiff::tz::TimeZone;
 use jiff::{Span, SpanFieldwise, Timestamp, Zoned};
-use nilfs_engine::Cno;
+use nilfs_engine::{Cno, SnapshotName};
 
-pub use self::error::{NotAMoment, WhenError};
+pub use self::error::{NotAMoment, UnfitName, WhenError};
 
 /// A moment of the past, as it was named.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +33,8 @@ enum Meaning {
     Number(Cno),
     /// A checkpoint by the name that it has in a door.
     Canonical(Cno),
+    /// A snapshot by the name that somebody gave to it.
+    Name(SnapshotName),
     Now,
     Ago(SpanFieldwise),
     /// A time that is the same everywhere, in seconds since 1970, and how long it is.
@@ -96,9 +98,45 @@ impl FromStr for When {
 
     fn from_str(words: &str) -> Result<Self, NotAMoment> {
         let words = words.trim();
-        let meaning = Meaning::parse(words).ok_or(NotAMoment)?;
+        // What has another meaning can be nobody's name.
+        let name = || words.parse().ok().filter(|_| !is_reserved(words)).map(Meaning::Name);
+        let meaning = Meaning::parse(words).or_else(name).ok_or(NotAMoment)?;
         Ok(Self { words: words.to_owned(), meaning })
     }
+}
+
+impl When {
+    /// The snapshot that is meant, if it is meant by its name.
+    #[must_use]
+    pub fn name(&self) -> Option<&SnapshotName> {
+        match &self.meaning {
+            Meaning::Name(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Whether one checkpoint is meant, whatever the time and whatever other checkpoints there are.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        matches!(self.meaning, Meaning::Number(_) | Meaning::Canonical(_) | Meaning::Name(_))
+    }
+}
+
+/// Whether words mean something in a door that is no moment, or look like the number of a checkpoint.
+fn is_reserved(words: &str) -> bool {
+    let number = words.get(..2).filter(|start| start.eq_ignore_ascii_case("cp"));
+    let is_number = number.is_some() && words[2..].bytes().all(|byte| byte.is_ascii_digit());
+    is_number || words == "gmt"
+}
+
+/// The name of a snapshot, if it can be one: what names another moment cannot.
+///
+/// # Errors
+/// See [`UnfitName`].
+pub fn new_name(words: &str) -> Result<SnapshotName, UnfitName> {
+    let name: SnapshotName = words.parse()?;
+    let has_a_meaning = Meaning::parse(words).is_some() || is_reserved(words);
+    if has_a_meaning { Err(UnfitName::Meaning(name)) } else { Ok(name) }
 }
 
 impl From<Cno> for When {

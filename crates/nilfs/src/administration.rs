@@ -10,10 +10,12 @@ mod target;
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use jiff::Zoned;
 use nilfs_engine::{
     CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error, Filesystem, Ino,
-    ResizeProgress, Status, Usage,
+    Note, ResizeProgress, SnapshotChange, Status, Usage,
 };
+use nilfs_fuse::When;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -34,8 +36,16 @@ pub trait Administration {
     /// The checkpoints from `from` on, ascending, at most `limit`; or fewer, but at least one.
     fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal>;
 
+    /// What is noted about snapshots, by ascending number.
+    fn notes(&self) -> Result<Vec<Note>, Refusal>;
+
+    /// Makes all of these changes, or none.
+    fn change_snapshots(&self, changes: &[SnapshotChange]) -> Result<(), Refusal>;
+
     /// Makes a snapshot of a checkpoint, or an ordinary checkpoint of a snapshot.
-    fn set_snapshot(&self, cno: Cno, snapshot: bool) -> Result<(), Refusal>;
+    fn set_snapshot(&self, cno: Cno, snapshot: bool) -> Result<(), Refusal> {
+        self.change_snapshots(&[SnapshotChange::plain(cno, snapshot)])
+    }
 
     /// Deletes the checkpoints of a range, except snapshots and the newest.
     fn delete_checkpoints(&self, range: RangeInclusive<Cno>)
@@ -73,8 +83,12 @@ impl Administration for Filesystem {
         Ok(self.checkpoints(from, limit)?)
     }
 
-    fn set_snapshot(&self, cno: Cno, snapshot: bool) -> Result<(), Refusal> {
-        Ok(self.set_snapshot(cno, snapshot)?)
+    fn notes(&self) -> Result<Vec<Note>, Refusal> {
+        Ok(self.notes()?)
+    }
+
+    fn change_snapshots(&self, changes: &[SnapshotChange]) -> Result<(), Refusal> {
+        Ok(self.change_snapshots(changes)?)
     }
 
     fn delete_checkpoints(
@@ -103,6 +117,16 @@ impl Administration for Filesystem {
     fn defragment(&self, ino: Ino, budget: u64) -> Result<Defragmented, Refusal> {
         Ok(self.defragment(&self.inode(ino)?.inode, budget)?)
     }
+}
+
+/// The checkpoint that is meant by a moment.
+///
+/// # Errors
+/// There is none, with the nearest ones; or they cannot be read.
+pub fn find(volume: &dyn Administration, when: &When) -> anyhow::Result<CheckpointInfo> {
+    let list = |from, limit| volume.checkpoints(from, limit);
+    let newest = volume.status()?.cno;
+    Ok(when.find(&Zoned::now(), newest, &list, &|| volume.notes())?)
 }
 
 /// Why something was not done: an error of the engine, in a form that can be sent.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use nilfs_device::{Access, FileDevice};
-use nilfs_engine::{Files, Volume};
+use nilfs_engine::{Files, SnapshotName, Volume};
 use nilfs_fuse::{Mounted, When};
 use nilfs_ondisk::Cno;
 
@@ -71,8 +71,7 @@ impl ImageArgs {
     /// # Errors
     /// The volume cannot be opened; there is no such moment.
     pub fn open_or_root(&self, paths: &[OsString]) -> anyhow::Result<(Asked, Vec<Asked>)> {
-        let place =
-            Named::new(self.place.as_os_str(), |place| std::fs::symlink_metadata(place).is_ok());
+        let place = Named::on_mount(self.place.as_os_str());
         let top = Path::new(&place.path);
         let device = Located::find(top, &[])?.device;
         let is_there = |path: &OsStr| match std::fs::symlink_metadata(path) {
@@ -83,7 +82,9 @@ impl ImageArgs {
                 now.is_ok_and(|now| find(&now, path.as_bytes(), LastLink::Keep).is_ok())
             }
         };
-        let paths: Vec<Named> = paths.iter().map(|path| Named::new(path, is_there)).collect();
+        let is_name = |_: &OsStr, name: &SnapshotName| has_snapshot(&device, name);
+        let named = |path: &OsString| Named::new(path, is_there, is_name);
+        let paths: Vec<Named> = paths.iter().map(named).collect();
         let plain: Vec<OsString> = paths.iter().map(|path| path.path.clone()).collect();
         let located = Located::find(top, &plain)?;
         let mut moments = Moments { located: &located, opened: Vec::new() };
@@ -113,22 +114,44 @@ pub struct Named {
 }
 
 impl Named {
-    /// Takes `path@when` apart, unless there is a file of that name.
-    pub fn new(operand: &OsStr, is_there: impl Fn(&OsStr) -> bool) -> Self {
+    /// Takes `path@when` apart, where the path is one of this machine.
+    pub fn on_mount(operand: &OsStr) -> Self {
+        let is_there = |path: &OsStr| std::fs::symlink_metadata(path).is_ok();
+        Self::new(operand, is_there, |path, name| {
+            let located = Located::find(Path::new(path), &[]);
+            located.is_ok_and(|located| has_snapshot(&located.device, name))
+        })
+    }
+
+    /// Takes `path@when` apart, unless there is a file of that name. Nearly everything after a `@`
+    /// could be the name of a snapshot, so it is one only if `is_name` says so of the path and the
+    /// name.
+    fn new(
+        operand: &OsStr,
+        is_there: impl Fn(&OsStr) -> bool,
+        is_name: impl Fn(&OsStr, &SnapshotName) -> bool,
+    ) -> Self {
         let bytes = operand.as_bytes();
         let parts = bytes.iter().rposition(|byte| *byte == b'@').and_then(|at| {
             // `@1795203662` is a moment, too.
             let at = if at > 0 && bytes[at - 1] == b'@' { at - 1 } else { at };
-            let when = std::str::from_utf8(&bytes[at + 1..]).ok()?.parse().ok()?;
+            let when: When = std::str::from_utf8(&bytes[at + 1..]).ok()?.parse().ok()?;
             (at > 0).then_some((OsStr::from_bytes(&bytes[..at]), when))
         });
+        let is_moment = |path, when: &When| when.name().is_none_or(|name| is_name(path, name));
         match parts {
-            Some((path, when)) if !is_there(operand) => {
+            Some((path, when)) if !is_there(operand) && is_moment(path, &when) => {
                 Self { path: path.to_owned(), when: Some(when) }
             }
             _ => Self { path: operand.to_owned(), when: None },
         }
     }
+}
+
+/// Whether a snapshot of the volume on a device has this name, as far as that can be told.
+fn has_snapshot(device: &Path, name: &SnapshotName) -> bool {
+    let notes = Checkpoints::of(device).ok().and_then(|checkpoints| checkpoints.notes().ok());
+    notes.is_some_and(|notes| notes.iter().any(|note| note.name.as_ref() == Some(name)))
 }
 
 /// The files of a volume at several moments.

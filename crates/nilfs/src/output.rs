@@ -112,7 +112,7 @@ impl Rows {
     }
 
     /// Adds a row.
-    pub fn push<const N: usize>(&mut self, cells: [String; N]) {
+    pub fn push(&mut self, cells: impl IntoIterator<Item = String>) {
         self.table.add_row(cells);
     }
 

@@ -130,7 +130,9 @@ impl Past {
         let words = str::from_utf8(name).map_err(|_| Error::NotFound)?;
         let when: When = words.parse().map_err(|_| Error::NotFound)?;
         let list = |from, limit| self.checkpoints.checkpoints(from, limit);
-        when.find(&Zoned::now(), self.checkpoints.newest(), &list).map_err(|error| match error {
+        let notes = || self.checkpoints.notes();
+        let found = when.find(&Zoned::now(), self.checkpoints.newest(), &list, &notes);
+        found.map_err(|error| match error {
             WhenError::Unreadable(error) => error,
             _ => Error::NotFound,
         })

@@ -3,17 +3,29 @@
 use std::fmt;
 
 use jiff::tz::TimeZone;
-use nilfs_engine::{CheckpointInfo, Cno};
+use nilfs_engine::{CheckpointInfo, Cno, SnapshotName};
+use nilfs_ondisk::notes::NotAName;
 
 use super::time_of;
 
 /// These words name no moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "expected a checkpoint number or a time, such as 17, 2026-11-20, \"2026-11-20 17:00\", \
-     \"yesterday 17:00\", monday, \"10 minutes ago\" or now"
+    "expected a checkpoint number, the name of a snapshot, or a time, such as 17, 2026-11-20, \
+     \"2026-11-20 17:00\", \"yesterday 17:00\", monday, \"10 minutes ago\" or now"
 )]
 pub struct NotAMoment;
+
+/// Why a snapshot cannot be called so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnfitName {
+    /// No snapshot can.
+    #[error(transparent)]
+    NotAName(#[from] NotAName),
+    /// It would not be found by this name.
+    #[error("{0} means something else where a moment is named, so no snapshot can be called that")]
+    Meaning(SnapshotName),
+}
 
 /// Why no checkpoint was found; `E` is why checkpoints cannot be listed.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +38,15 @@ pub enum WhenError<E: std::error::Error + 'static> {
         words: String,
         /// What there is instead.
         near: Nearest,
+    },
+    /// No snapshot has this name.
+    #[error(
+        "there is no snapshot called {words}, nor is that a number or a time, such as 17, \
+         2026-11-20, \"yesterday 17:00\" or \"10 minutes ago\""
+    )]
+    NoSnapshot {
+        /// What was asked for.
+        words: String,
     },
     /// Every checkpoint is later.
     #[error("no checkpoint is as old as {words}; the oldest is {oldest}")]

@@ -9,13 +9,16 @@ use std::error::Error;
 use jiff::Zoned;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::AmbiguousOffset;
-use nilfs_engine::{CheckpointInfo, Cno, newest_below};
+use nilfs_engine::{CheckpointInfo, Cno, Note, newest_below};
 
 use super::error::{Named, Nearest};
 use super::{Day, Length, Meaning, When, WhenError, canonical_name};
 
 /// Returns the checkpoints from a number on, ascending, at most as many as it is told.
 pub type List<'a, E> = &'a dyn Fn(Cno, usize) -> Result<Vec<CheckpointInfo>, E>;
+
+/// Returns what is noted about snapshots.
+pub type Notes<'a, E> = &'a dyn Fn() -> Result<Vec<Note>, E>;
 
 /// The seconds of a moment, since 1970: the first and the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +30,7 @@ struct Seconds {
 impl When {
     /// The checkpoint that is meant by one who asks at `now`, in the time zone of that. `newest` is the
     /// number of the newest checkpoint. `list` is asked for the newest first, and for about as many as
-    /// are later than the one that is found.
+    /// are later than the one that is found; `notes`, only if a snapshot is meant by its name.
     ///
     /// # Errors
     /// See [`WhenError`].
@@ -36,11 +39,18 @@ impl When {
         now: &Zoned,
         newest: Cno,
         list: List<'_, E>,
+        notes: Notes<'_, E>,
     ) -> Result<CheckpointInfo, WhenError<E>> {
         let past = Past { newest, list };
-        match self.meaning {
-            Meaning::Number(cno) => self.by_number(cno, &past, |_| true),
-            Meaning::Canonical(cno) => self.by_number(cno, &past, |found| {
+        match &self.meaning {
+            Meaning::Number(cno) => self.by_number(*cno, &past, |_| true),
+            Meaning::Name(name) => {
+                let notes = notes().map_err(WhenError::Unreadable)?;
+                let note = notes.iter().find(|note| note.name.as_ref() == Some(name));
+                let missing = || WhenError::NoSnapshot { words: self.words.clone() };
+                self.by_number(note.ok_or_else(missing)?.cno, &past, |_| true)
+            }
+            Meaning::Canonical(cno) => self.by_number(*cno, &past, |found| {
                 canonical_name(found.cno, found.created) == self.words
             }),
             Meaning::Now => self.by_number(newest, &past, |_| true),
@@ -89,7 +99,7 @@ impl When {
     /// The moment itself.
     fn seconds<E: Error + 'static>(&self, now: &Zoned) -> Result<Seconds, WhenError<E>> {
         Ok(match self.meaning {
-            Meaning::Number(_) | Meaning::Canonical(_) | Meaning::Now => {
+            Meaning::Number(_) | Meaning::Canonical(_) | Meaning::Name(_) | Meaning::Now => {
                 Seconds::of(now, Length::Second)
             }
             Meaning::Ago(span) => {

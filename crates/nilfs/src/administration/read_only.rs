@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use nilfs_engine::{
     CheckpointInfo, Checkpoints, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error, Ino,
-    ReadOnlyVolume, ResizeProgress, Status, Usage,
+    Note, ReadOnlyVolume, ResizeProgress, SnapshotChange, Status, Usage,
 };
 
 use super::{Administration, Refusal};
@@ -22,6 +22,9 @@ pub trait ReadOnly {
 
     /// The checkpoints from `from` on, as [`Administration::checkpoints`] lists them.
     fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal>;
+
+    /// What is noted about snapshots, as [`Administration::notes`] lists it.
+    fn notes(&self) -> Result<Vec<Note>, Refusal>;
 
     /// The answer to whatever would change something.
     fn refuse<T>(&self) -> Result<T, Refusal> {
@@ -43,6 +46,10 @@ impl ReadOnly for ReadOnlyVolume {
     fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal> {
         Ok(Checkpoints::checkpoints(self, from, limit)?)
     }
+
+    fn notes(&self) -> Result<Vec<Note>, Refusal> {
+        Ok(Checkpoints::notes(self)?)
+    }
 }
 
 impl<V: ReadOnly> Administration for V {
@@ -58,7 +65,11 @@ impl<V: ReadOnly> Administration for V {
         ReadOnly::checkpoints(self, from, limit)
     }
 
-    fn set_snapshot(&self, _: Cno, _: bool) -> Result<(), Refusal> {
+    fn notes(&self) -> Result<Vec<Note>, Refusal> {
+        ReadOnly::notes(self)
+    }
+
+    fn change_snapshots(&self, _: &[SnapshotChange]) -> Result<(), Refusal> {
         self.refuse()
     }
 

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use clap::Subcommand;
-use nilfs_engine::CheckpointInfo;
+use nilfs_engine::{CheckpointInfo, MadeBy, Note};
 use nilfs_ondisk::Cno;
 use serde::Serialize;
 
 use crate::administration::{Administration, Purpose, Reason, Target, on};
 use crate::exit::{Failure, Status};
 use crate::image::Checkpoints;
-use crate::output::{self, Column, Rows, counted, exact_time, local_time};
+use crate::output::{self, Column, Rows, counted, exact_time, local_time, say};
 
 /// List the checkpoints of a volume, oldest first, or delete some
 #[derive(Debug, clap::Args)]
@@ -79,6 +79,12 @@ struct Record {
     blocks: u64,
     inodes: u64,
     increment: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    made_by: Option<MadeBy>,
 }
 
 #[derive(Serialize)]
@@ -100,34 +106,58 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 fn list(args: &ListArgs) -> anyhow::Result<()> {
     let checkpoints = Checkpoints::of(Target::find(&args.path)?.device())?;
     let list = checkpoints.list(Cno(args.from), args.limit.unwrap_or(usize::MAX))?;
-    print(&list, args.json)
+    print(&list, &known_notes(&checkpoints), args.json)
 }
 
-/// Prints them.
-pub fn print(list: &[CheckpointInfo], json: bool) -> anyhow::Result<()> {
+/// What is noted about snapshots. If it cannot be read, that is said, and the checkpoints are listed
+/// all the same.
+pub fn known_notes(checkpoints: &Checkpoints) -> Vec<Note> {
+    checkpoints.notes().unwrap_or_else(|refusal| {
+        say!("nilfs: the names of snapshots cannot be read: {refusal}");
+        Vec::new()
+    })
+}
+
+/// Prints them. There are columns for names and notes if there are any.
+pub fn print(list: &[CheckpointInfo], notes: &[Note], json: bool) -> anyhow::Result<()> {
+    let note_of =
+        |cno: Cno| notes.binary_search_by_key(&cno, |note| note.cno).ok().map(|nth| &notes[nth]);
     if json {
+        let record = |it| record(it, note_of(it.cno));
         return output::json(&list.iter().map(record).collect::<Vec<_>>());
     }
-    let mut rows = Rows::new(&[
+    let noted = || list.iter().filter_map(|it| note_of(it.cno));
+    let has_names = noted().any(|note| note.name.is_some());
+    let has_texts = noted().any(|note| !note.text.is_empty());
+    let mut columns = vec![
         Column::Number("CHECKPOINT"),
         Column::Text("CREATED"),
         Column::Text("KIND"),
         Column::Number("BLOCKS"),
         Column::Number("INODES"),
-    ]);
+    ];
+    columns.extend(has_names.then_some(Column::Text("NAME")));
+    columns.extend(has_texts.then_some(Column::Text("NOTE")));
+    let mut rows = Rows::new(&columns);
     for checkpoint in list {
         let kind = match (checkpoint.snapshot, checkpoint.minor) {
             (true, _) => "snapshot",
             (false, true) => "minor",
             (false, false) => "checkpoint",
         };
-        rows.push([
+        let note = note_of(checkpoint.cno);
+        let name = note.and_then(|note| note.name.as_ref()).map(ToString::to_string);
+        let text = note.map(|note| note.text.to_string());
+        let cells = [
             checkpoint.cno.to_string(),
             local_time(checkpoint.created as i64),
             kind.to_owned(),
             checkpoint.blocks.to_string(),
             checkpoint.inodes.to_string(),
-        ]);
+        ];
+        let name = has_names.then(|| name.unwrap_or_default());
+        let text = has_texts.then(|| text.unwrap_or_default());
+        rows.push(cells.into_iter().chain(name).chain(text));
     }
     rows.print()
 }
@@ -207,8 +237,12 @@ fn show(range: &RangeInclusive<Cno>) -> String {
     }
 }
 
-fn record(checkpoint: &CheckpointInfo) -> Record {
+fn record(checkpoint: &CheckpointInfo, note: Option<&Note>) -> Record {
+    let text = note.map(|note| note.text.to_string());
     Record {
+        name: note.and_then(|note| note.name.as_ref()).map(ToString::to_string),
+        note: text.filter(|text| !text.is_empty()),
+        made_by: checkpoint.snapshot.then(|| note.map_or(MadeBy::User, |note| note.made_by)),
         checkpoint: checkpoint.cno.0,
         created: exact_time(checkpoint.created as i64, 0),
         snapshot: checkpoint.snapshot,

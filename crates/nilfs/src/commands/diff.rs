@@ -116,7 +116,7 @@ struct Difference {
 /// Compares them.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let mut operands = args.operands.iter().map(OsString::as_os_str).peekable();
-    let to: Option<When> = operands.peek().and_then(|word| word.to_str()?.parse().ok());
+    let to = operands.peek().and_then(|word| second_moment(word));
     if to.is_some() {
         operands.next();
     }
@@ -152,6 +152,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         return print_lines(&changes, &old?, &new?);
     }
     print(&changes)
+}
+
+/// The moment that a word names, unless it is the path of a file that could be a name as well.
+fn second_moment(word: &OsStr) -> Option<When> {
+    let when: When = word.to_str()?.parse().ok()?;
+    let is_path = when.name().is_some() && std::fs::symlink_metadata(word).is_ok();
+    (!is_path).then_some(when)
 }
 
 /// Whether a change is of one of these files, or below it.

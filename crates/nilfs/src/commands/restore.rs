@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 impl Job {
     fn new(operand: &OsStr, args: &Args) -> anyhow::Result<Self> {
         let shown = || printable(operand.as_bytes());
-        let Named { path, when } = Named::new(operand, |path| fs::symlink_metadata(path).is_ok());
+        let Named { path, when } = Named::on_mount(operand);
         let Some(when) = when.as_ref().or(args.at.as_ref()) else {
             let message = format!("{}: at which moment? say PATH@WHEN, or --at WHEN", shown());
             return Err(Failure::new(Status::Usage, message).into());

@@ -1,33 +1,41 @@
-//! `nilfs snapshot`: checkpoints that are kept until somebody lets go of them.
+//! `nilfs snapshot`: checkpoints that are kept until somebody lets go of them, with names and notes.
 
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::Subcommand;
-use nilfs_engine::Cno;
+use nilfs_engine::{CheckpointInfo, Cno, MadeBy, NoteText, SnapshotChange, SnapshotName};
+use nilfs_fuse::{When, new_name};
 use serde::Serialize;
 
 use super::checkpoints;
-use crate::administration::{Administration, Purpose, Target, on};
+use crate::administration::{self, Administration, Purpose, Target, on};
 use crate::image::Checkpoints;
 use crate::output;
 
-/// Keep checkpoints until further notice, and let go of them
+/// Keep checkpoints until further notice, name them, and let go of them
 ///
 /// A snapshot is a checkpoint that the cleaner leaves alone. What is a snapshot here is one for
-/// Linux too.
+/// Linux too, which knows no names.
 #[derive(Debug, clap::Args)]
 #[command(
     subcommand_required = true,
     arg_required_else_help = true,
     after_help = "\
 Examples:
-  nilfs snapshot create /mnt       keep the present; prints its number
-  nilfs snapshot create /mnt 17    keep checkpoint 17
+  nilfs snapshot create /mnt                     keep the present; prints its number
+  nilfs snapshot create -m before-upgrade /mnt   and give it a name
+  nilfs snapshot create /mnt 17 yesterday        keep these checkpoints
+  nilfs snapshot rename /mnt 17 v1.0             17 is called v1.0 from now on
+  nilfs snapshot note /mnt v1.0 'as released'
   nilfs snapshot list /mnt
-  nilfs snapshot delete /mnt 17    let the cleaner have it once it is old enough
-  mount -t fuse.nilfs -o ro,cp=17 /dev/sdb1 /old"
+  nilfs snapshot delete /mnt v1.0                let the cleaner have it once it is old enough
+  nilfs ls --at before-upgrade /mnt
+  mount -t fuse.nilfs -o ro,cp=17 /dev/sdb1 /old
+
+A name begins with a letter, and goes on with letters, digits, '-', '_' and '.'. It can stand wherever
+a moment is named."
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -36,26 +44,56 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Make snapshots of checkpoints; without a number, of the present
+    /// Make snapshots of checkpoints; of the present, if none is named
     Create {
+        /// Call it NAME from now on
+        #[arg(short = 'm', long, value_name = "NAME", value_parser = new_name)]
+        name: Option<SnapshotName>,
+        /// Note a line of TEXT with it
+        #[arg(long, value_name = "TEXT")]
+        note: Option<NoteText>,
         /// Print JSON
         #[arg(long)]
         json: bool,
         /// Any file or directory of the mount, or the device or image
         #[arg(value_name = "DIR|DEVICE")]
         path: PathBuf,
-        /// The checkpoints
-        #[arg(value_name = "CNO", value_parser = checkpoints::number)]
-        checkpoints: Vec<Cno>,
+        /// The checkpoints: a number, or any moment, which means the newest that is not later
+        #[arg(value_name = "WHEN")]
+        checkpoints: Vec<When>,
     },
-    /// Make snapshots ordinary checkpoints again
+    /// Make snapshots ordinary checkpoints again, without name and note
     Delete {
         /// Any file or directory of the mount, or the device or image
         #[arg(value_name = "DIR|DEVICE")]
         path: PathBuf,
-        /// The snapshots
-        #[arg(value_name = "CNO", value_parser = checkpoints::number, required = true)]
-        snapshots: Vec<Cno>,
+        /// The snapshots, by number or name
+        #[arg(value_name = "SNAPSHOT", value_parser = one, required = true)]
+        snapshots: Vec<When>,
+    },
+    /// Give a snapshot a name, or another one
+    Rename {
+        /// Any file or directory of the mount, or the device or image
+        #[arg(value_name = "DIR|DEVICE")]
+        path: PathBuf,
+        /// The snapshot, by number or name
+        #[arg(value_name = "SNAPSHOT", value_parser = one)]
+        snapshot: When,
+        /// How it is called from now on
+        #[arg(value_name = "NAME", value_parser = new_name)]
+        name: SnapshotName,
+    },
+    /// Note a line of text with a snapshot, instead of what was noted before
+    Note {
+        /// Any file or directory of the mount, or the device or image
+        #[arg(value_name = "DIR|DEVICE")]
+        path: PathBuf,
+        /// The snapshot, by number or name
+        #[arg(value_name = "SNAPSHOT", value_parser = one)]
+        snapshot: When,
+        /// The text; '' removes what was noted
+        #[arg(value_name = "TEXT")]
+        text: NoteText,
     },
     /// List the snapshots, oldest first
     List {
@@ -77,36 +115,88 @@ struct Record {
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.action {
-        Action::Create { json, path, checkpoints } => {
-            let made = on(&path, Purpose::Change, |volume| create(volume, checkpoints))?;
+        Action::Create { name, note, json, path, checkpoints } => {
+            ensure!(
+                name.is_none() || checkpoints.len() <= 1,
+                "a name belongs to one snapshot, not to {}",
+                checkpoints.len()
+            );
+            let made =
+                on(&path, Purpose::Change, |volume| create(volume, &checkpoints, name, note))?;
             print(&made, json)
                 .with_context(|| format!("made {}, but cannot print that", named(&made)))
         }
-        Action::Delete { path, snapshots } => on(&path, Purpose::Change, |volume| {
-            snapshots.iter().try_for_each(|cno| Ok(volume.set_snapshot(*cno, false)?))
-        }),
+        Action::Delete { path, snapshots } => {
+            on(&path, Purpose::Change, |volume| delete(volume, &snapshots))
+        }
+        Action::Rename { path, snapshot, name } => {
+            on(&path, Purpose::Change, |volume| note(volume, &snapshot, Some(name), None))
+        }
+        Action::Note { path, snapshot, text } => {
+            on(&path, Purpose::Change, |volume| note(volume, &snapshot, None, Some(text)))
+        }
         Action::List { json, path } => {
             let checkpoints = Checkpoints::of(Target::find(&path)?.device())?;
             let mut list = checkpoints.list(Cno::MIN, usize::MAX)?;
             list.retain(|checkpoint| checkpoint.snapshot);
-            checkpoints::print(&list, json)
+            checkpoints::print(&list, &checkpoints::known_notes(&checkpoints), json)
         }
     }
 }
 
-/// Makes them, and returns their numbers.
-fn create(volume: &dyn Administration, mut wanted: Vec<Cno>) -> anyhow::Result<Vec<Cno>> {
-    if wanted.is_empty() {
-        wanted.push(volume.checkpoint(true)?);
+/// The number or the name of a checkpoint.
+fn one(words: &str) -> Result<When, String> {
+    let when = words.parse().ok().filter(When::is_exact);
+    when.ok_or_else(|| "expected the number or the name of a snapshot".to_owned())
+}
+
+/// Makes them, all or none, and returns their numbers.
+fn create(
+    volume: &dyn Administration,
+    wanted: &[When],
+    name: Option<SnapshotName>,
+    text: Option<NoteText>,
+) -> anyhow::Result<Vec<Cno>> {
+    let found = wanted.iter().map(|when| Ok(administration::find(volume, when)?.cno));
+    let mut made = found.collect::<anyhow::Result<Vec<Cno>>>()?;
+    if made.is_empty() {
+        made.push(volume.checkpoint(true)?);
     }
-    for (nth, cno) in wanted.iter().enumerate() {
-        let made = volume.set_snapshot(*cno, true);
-        match &wanted[..nth] {
-            [] => made?,
-            before => made.with_context(|| format!("made {}, but no more", named(before)))?,
-        }
-    }
-    Ok(wanted)
+    let keep = |cno: &Cno| SnapshotChange::Keep {
+        cno: *cno,
+        made_by: MadeBy::User,
+        name: name.clone(),
+        text: text.clone(),
+    };
+    volume.change_snapshots(&made.iter().map(keep).collect::<Vec<_>>())?;
+    Ok(made)
+}
+
+/// Lets go of them, of all or of none.
+fn delete(volume: &dyn Administration, snapshots: &[When]) -> anyhow::Result<()> {
+    let release = |when| Ok(SnapshotChange::plain(snapshot(volume, when)?.cno, false));
+    let changes = snapshots.iter().map(release).collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(volume.change_snapshots(&changes)?)
+}
+
+/// Gives a snapshot a name or a note.
+fn note(
+    volume: &dyn Administration,
+    when: &When,
+    name: Option<SnapshotName>,
+    text: Option<NoteText>,
+) -> anyhow::Result<()> {
+    let cno = snapshot(volume, when)?.cno;
+    let change = SnapshotChange::Keep { cno, made_by: MadeBy::User, name, text };
+    Ok(volume.change_snapshots(&[change])?)
+}
+
+/// The snapshot that is meant.
+fn snapshot(volume: &dyn Administration, when: &When) -> anyhow::Result<CheckpointInfo> {
+    let found = administration::find(volume, when)?;
+    let cno = found.cno;
+    ensure!(found.snapshot, "checkpoint {cno} is not a snapshot; see nilfs snapshot create");
+    Ok(found)
 }
 
 fn print(made: &[Cno], json: bool) -> anyhow::Result<()> {

@@ -8,16 +8,16 @@ use std::thread;
 use std::time::Duration;
 
 use nilfs_engine::{
-    CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, ResizeProgress,
-    Status, Usage,
+    CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, Note, ResizeProgress,
+    SnapshotChange, Status, Usage,
 };
 use rustix::io::Errno;
 
 use super::requests::{
-    AdminRequest, Commit, Defragment, DeleteCheckpoints, GetChanges, GetMetrics, GetPowers,
-    GetProcess, GetResize, GetStatus, GetUsage, GetVersions, ListCheckpoints, MakeCheckpoint,
-    OrderCleaner, Powers, Process, ReloadSettings, Remount, Resizing, SetSnapshot, StartResize,
-    Trim,
+    AdminRequest, ChangeSnapshots, Commit, Defragment, DeleteCheckpoints, GetChanges, GetMetrics,
+    GetNotes, GetPowers, GetProcess, GetResize, GetStatus, GetUsage, GetVersions, ListCheckpoints,
+    MakeCheckpoint, OrderCleaner, Powers, Process, ReloadSettings, Remount, Resizing, SetSnapshot,
+    StartResize, Trim,
 };
 use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
@@ -122,6 +122,15 @@ impl Administration for Client {
         self.ask(&ListCheckpoints { from, limit })
     }
 
+    fn notes(&self) -> Result<Vec<Note>, Refusal> {
+        self.ask(&GetNotes {})
+    }
+
+    fn change_snapshots(&self, changes: &[SnapshotChange]) -> Result<(), Refusal> {
+        self.ask(&ChangeSnapshots { changes: changes.to_vec() }).map(drop)
+    }
+
+    /// So it is asked of a process that is older, too.
     fn set_snapshot(&self, cno: Cno, snapshot: bool) -> Result<(), Refusal> {
         self.ask(&SetSnapshot { cno, snapshot }).map(drop)
     }

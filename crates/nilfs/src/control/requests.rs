@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use nilfs_engine::{
     Attr, CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, DeviceCode, Ino,
-    ResizeProgress, Status, Usage,
+    Note, ResizeProgress, SnapshotChange, Status, Usage,
 };
 use nilfs_fuse::PastSettings;
 use serde::de::DeserializeOwned;
@@ -56,6 +56,8 @@ pub(super) const ALL: &[Known] = &[
     Known::new::<ListCheckpoints>(),
     Known::new::<GetChanges>(),
     Known::new::<GetVersions>(),
+    Known::new::<GetNotes>(),
+    Known::new::<ChangeSnapshots>(),
 ];
 
 /// The reply if there is nothing to be said but that it was done.
@@ -117,6 +119,36 @@ impl AdminRequest for SetSnapshot {
 
     fn serve(self, server: &Server) -> Result<Nothing, Refusal> {
         server.volume.set_snapshot(self.cno, self.snapshot)?;
+        Ok(Nothing {})
+    }
+}
+
+/// What is noted about snapshots, by ascending number.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetNotes {}
+
+impl AdminRequest for GetNotes {
+    const NAME: &'static str = "notes";
+    const IS_HARMLESS: bool = true;
+    type Reply = Vec<Note>;
+
+    fn serve(self, server: &Server) -> Result<Vec<Note>, Refusal> {
+        server.volume.notes()
+    }
+}
+
+/// Makes all of these changes of snapshots, or none.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ChangeSnapshots {
+    pub changes: Vec<SnapshotChange>,
+}
+
+impl AdminRequest for ChangeSnapshots {
+    const NAME: &'static str = "change-snapshots";
+    type Reply = Nothing;
+
+    fn serve(self, server: &Server) -> Result<Nothing, Refusal> {
+        server.volume.change_snapshots(&self.changes)?;
         Ok(Nothing {})
     }
 }

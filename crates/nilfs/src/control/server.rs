@@ -171,7 +171,8 @@ mod tests {
     use std::thread;
 
     use nilfs_engine::{
-        CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, Status, Usage,
+        CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, Note,
+        SnapshotChange, Status, Usage,
     };
 
     use super::*;
@@ -200,7 +201,11 @@ mod tests {
             nothing()
         }
 
-        fn set_snapshot(&self, _: Cno, _: bool) -> Result<(), Refusal> {
+        fn notes(&self) -> Result<Vec<Note>, Refusal> {
+            nothing()
+        }
+
+        fn change_snapshots(&self, _: &[SnapshotChange]) -> Result<(), Refusal> {
             nothing()
         }
 

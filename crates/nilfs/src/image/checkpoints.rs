@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Zoned;
-use nilfs_engine::{CheckpointInfo, Cno, Volume};
+use nilfs_engine::{CheckpointInfo, Cno, Note, Volume};
 use nilfs_fuse::When;
 
 use super::open_volume;
@@ -127,6 +127,17 @@ impl Checkpoints {
     /// There is none, with the nearest ones; or they cannot be read.
     pub fn find(&self, when: &When) -> anyhow::Result<CheckpointInfo> {
         let list = |from, limit| self.list(from, limit);
-        Ok(when.find(&Zoned::now(), self.newest(), &list)?)
+        Ok(when.find(&Zoned::now(), self.newest(), &list, &|| self.notes())?)
+    }
+
+    /// What is noted about snapshots, by ascending number.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn notes(&self) -> Result<Vec<Note>, Refusal> {
+        match self {
+            Self::OnDevice(volume) => Ok(volume.notes()?),
+            Self::Served { client, .. } => client.notes(),
+        }
     }
 }
