@@ -24,6 +24,9 @@ pub use target::{
     Place, Purpose, Target, is_believable, mount_around, mount_of, mounts_of, on, source_of,
 };
 
+/// Checkpoints that are listed at a time.
+const CHECKPOINTS_AT_ONCE: usize = 1024;
+
 /// A volume as an administrator sees it. The methods mean what those of [`Filesystem`] with the
 /// same names mean.
 pub trait Administration {
@@ -127,6 +130,20 @@ pub fn find(volume: &dyn Administration, when: &When) -> anyhow::Result<Checkpoi
     let list = |from, limit| volume.checkpoints(from, limit);
     let newest = volume.status()?.cno;
     Ok(when.find(&Zoned::now(), newest, &list, &|| volume.notes())?)
+}
+
+/// All checkpoints, ascending.
+///
+/// # Errors
+/// They cannot be read.
+pub fn all_checkpoints(volume: &dyn Administration) -> Result<Vec<CheckpointInfo>, Refusal> {
+    let (mut from, mut all) = (Cno::MIN, Vec::new());
+    loop {
+        let some = volume.checkpoints(from, CHECKPOINTS_AT_ONCE)?;
+        let Some(last) = some.last() else { return Ok(all) };
+        from = Cno(last.cno.0.saturating_add(1));
+        all.extend(some);
+    }
 }
 
 /// Why something was not done: an error of the engine, in a form that can be sent.

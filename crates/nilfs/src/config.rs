@@ -1,4 +1,5 @@
-//! The cleaner's settings from files: nilfs_cleanerd's own, and ours, which wins.
+//! Settings from files, those of the cleaner and of retention: nilfs_cleanerd's own file, and ours,
+//! which wins.
 //!
 //! Nothing in a file can keep a volume from being mounted: what is wrong with it is a warning, and
 //! the setting stays as it was. Only a file that somebody has asked for must be there.
@@ -14,7 +15,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use nilfs_engine::CleanerOptions;
 
+use crate::retention::Retention;
 pub use cleanerd::HELP as CLEANERD_HELP;
+
 pub use settings::{SETTINGS, VALUES_HELP, amount, interval, set};
 
 /// The settings of nilfs-utils' cleaner (docs/cleaning.md).
@@ -28,6 +31,8 @@ const OURS: &str = "/etc/nilfs.toml";
 pub struct Loaded {
     /// The settings, with defaults for all that no file names.
     pub cleaner: CleanerOptions,
+    /// Which checkpoints are kept as snapshots.
+    pub keep: Retention,
     /// What was wrong.
     pub warnings: Vec<Warning>,
 }
@@ -57,7 +62,7 @@ impl Loaded {
             self.warnings.push(Warning { file: file.to_owned(), line, problem });
         };
         match file.extension().is_some_and(|extension| extension == "toml") {
-            true => ours::read(text, &mut self.cleaner, &mut warn),
+            true => ours::read(text, &mut self.cleaner, &mut self.keep, &mut warn),
             false => cleanerd::read(text, &mut self.cleaner, &mut warn),
         }
     }

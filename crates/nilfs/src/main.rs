@@ -26,6 +26,7 @@ mod output;
 mod past;
 mod progress;
 mod record;
+mod retention;
 mod roll_forward;
 mod signature;
 mod size;

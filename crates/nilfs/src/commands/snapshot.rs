@@ -11,8 +11,10 @@ use serde::Serialize;
 
 use super::checkpoints;
 use crate::administration::{self, Administration, Purpose, Target, on};
+use crate::exit::{Failure, Status};
 use crate::image::Checkpoints;
-use crate::output;
+use crate::output::{self, local_time};
+use crate::retention::{Plan, Retention};
 
 /// Keep checkpoints until further notice, name them, and let go of them
 ///
@@ -30,6 +32,7 @@ Examples:
   nilfs snapshot rename /mnt 17 v1.0             17 is called v1.0 from now on
   nilfs snapshot note /mnt v1.0 'as released'
   nilfs snapshot list /mnt
+  nilfs snapshot keep --hourly 24 --daily 14 --weekly 8 --monthly 12 /mnt
   nilfs snapshot delete /mnt v1.0                let the cleaner have it once it is old enough
   nilfs ls --at before-upgrade /mnt
   mount -t fuse.nilfs -o ro,cp=17 /dev/sdb1 /old
@@ -95,6 +98,34 @@ enum Action {
         #[arg(value_name = "TEXT")]
         text: NoteText,
     },
+    /// Keep the newest checkpoint of each of the last hours, days, weeks and months
+    ///
+    /// Makes snapshots of them, and lets go of those that an earlier call, or the mount option keep,
+    /// has made and that are not among them any more. Other snapshots stay. Only hours, days, weeks and
+    /// months count in which something was written.
+    Keep {
+        /// In each of the last N hours
+        #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+        hourly: u32,
+        /// In each of the last N days
+        #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+        daily: u32,
+        /// In each of the last N weeks, which begin on Monday
+        #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+        weekly: u32,
+        /// In each of the last N months
+        #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+        monthly: u32,
+        /// Only say what would be done
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Any file or directory of the mount, or the device or image
+        #[arg(value_name = "DIR|DEVICE")]
+        path: PathBuf,
+    },
     /// List the snapshots, oldest first
     List {
         /// Print JSON
@@ -135,6 +166,18 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Action::Note { path, snapshot, text } => {
             on(&path, Purpose::Change, |volume| note(volume, &snapshot, None, Some(text)))
         }
+        Action::Keep { hourly, daily, weekly, monthly, dry_run, json, path } => {
+            let rule = Retention::new(hourly, daily, weekly, monthly);
+            if rule.is_none() {
+                let message = "keep what? say --hourly, --daily, --weekly or --monthly";
+                return Err(Failure::new(Status::Usage, message).into());
+            }
+            let plan = match dry_run {
+                true => on(&path, Purpose::Inspect, |volume| Ok(rule.look(volume)?))?,
+                false => on(&path, Purpose::Change, |volume| Ok(rule.follow(volume)?))?,
+            };
+            print_plan(&plan, json)
+        }
         Action::List { json, path } => {
             let checkpoints = Checkpoints::of(Target::find(&path)?.device())?;
             let mut list = checkpoints.list(Cno::MIN, usize::MAX)?;
@@ -142,6 +185,29 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             checkpoints::print(&list, &checkpoints::known_notes(&checkpoints), json)
         }
     }
+}
+
+/// Checkpoints that a rule of retention keeps now, and those that it does not any more.
+#[derive(Serialize)]
+struct KeepRecord {
+    kept: Vec<u64>,
+    released: Vec<u64>,
+}
+
+fn print_plan(plan: &Plan, json: bool) -> anyhow::Result<()> {
+    if json {
+        let numbers = |list: &[CheckpointInfo]| list.iter().map(|it| it.cno.0).collect();
+        let (kept, released) = (numbers(&plan.keep), numbers(&plan.release));
+        return output::json(&KeepRecord { kept, released });
+    }
+    let mut out = output::out();
+    for (word, list) in [("keep", &plan.keep), ("let go of", &plan.release)] {
+        for checkpoint in list {
+            let created = local_time(checkpoint.created as i64);
+            writeln!(out, "{word} {} of {created}", checkpoint.cno)?;
+        }
+    }
+    Ok(out.flush()?)
 }
 
 /// The number or the name of a checkpoint.

@@ -1,5 +1,5 @@
 //! Our own file, in TOML: the table `[cleaner]` with the words of nilfs_cleanerd.conf and a few
-//! more.
+//! more, and the table `[snapshots]`.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,31 @@ use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use super::settings;
+use crate::retention::Retention;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct File {
     cleaner: BTreeMap<String, Spanned<Value>>,
+    snapshots: Snapshots,
 }
 
-/// Reads a file into `options`. If anything is wrong with it, `warn` hears what, and nothing of it
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Snapshots {
+    keep: Option<Spanned<String>>,
+}
+
+/// Reads a file into settings. If anything is wrong with it, `warn` hears what, and nothing of it
 /// counts.
-pub fn read(text: &str, options: &mut CleanerOptions, warn: &mut dyn FnMut(Option<usize>, String)) {
-    match parse(text, *options) {
-        Ok(changed) => *options = changed,
+pub fn read(
+    text: &str,
+    options: &mut CleanerOptions,
+    keep: &mut Retention,
+    warn: &mut dyn FnMut(Option<usize>, String),
+) {
+    match parse(text, *options, *keep) {
+        Ok(changed) => (*options, *keep) = changed,
         Err(Problem { at, what }) => {
             let line = at.map(|at| text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count());
             let (line, source) = match line {
@@ -37,7 +50,11 @@ struct Problem {
     what: String,
 }
 
-fn parse(text: &str, mut options: CleanerOptions) -> Result<CleanerOptions, Problem> {
+fn parse(
+    text: &str,
+    mut options: CleanerOptions,
+    mut keep: Retention,
+) -> Result<(CleanerOptions, Retention), Problem> {
     let file: File = toml::from_str(text).map_err(|error| Problem {
         at: error.span().map(|span| span.start.min(text.len())),
         what: error.message().replace('\n', " "),
@@ -50,7 +67,13 @@ fn parse(text: &str, mut options: CleanerOptions) -> Result<CleanerOptions, Prob
             .and_then(|word| settings::set(&mut options, name, &word));
         set.map_err(|what| Problem { at: Some(value.span().start), what })?;
     }
-    Ok(options)
+    if let Some(rule) = file.snapshots.keep {
+        keep = rule.get_ref().parse().map_err(|what| Problem {
+            at: Some(rule.span().start),
+            what: format!("keep: {what}"),
+        })?;
+    }
+    Ok((options, keep))
 }
 
 /// A value as a word: in a file with types, what is a word elsewhere may be a number.
@@ -75,7 +98,8 @@ mod tests {
     fn read(text: &str) -> Result<CleanerOptions, String> {
         let mut warning = None;
         let mut options = CleanerOptions::default();
-        super::read(text, &mut options, &mut |line, problem| {
+        let mut keep = Retention::default();
+        super::read(text, &mut options, &mut keep, &mut |line, problem| {
             warning = Some(format!("{}: {problem}", line.unwrap_or_default()));
         });
         match warning {
@@ -136,6 +160,8 @@ mod tests {
             ("[cleaner]\nenabled = 'yes'\n", "2: ", "enabled: expected true or false"),
             ("[cleaner]\npolicy = 'greedy'\npolcy = 'greedy'\n", "3: ", "did you mean policy?"),
             ("[cleaner]\npolicy = [1]\n", "2: ", "expected a number or a word in quotes"),
+            ("[snapshots]\nkeep = 'hourly'\n", "2: ", "keep: expected, for example, hourly:24"),
+            ("[snapshots]\nkeep = 5\n", "2: ", "string"),
             ("[sweeper]\n", "1: ", "sweeper"),
             ("[cleaner\n", "1: ", "[cleaner"),
         ] {

@@ -11,10 +11,11 @@ use std::time::Duration;
 use nilfs_engine::{CleanerOptions, Cno, MountOptions, ReadOnlyOptions};
 use nilfs_fuse::{KernelOptions, PastAccess, PastSettings, When};
 
-use crate::config;
+use crate::config::{self, Loaded};
 use crate::definition::{self, Problem};
 use crate::exit::{Failure, Status};
 use crate::memory;
+use crate::retention::Retention;
 
 pub use complete::complete;
 use definitions::{OPTIONS, is_from_kernel, is_ignored};
@@ -49,17 +50,22 @@ pub struct Options {
     pub nonempty: bool,
     /// Where metrics are offered.
     pub metrics: Option<SocketAddr>,
-    /// Where the cleaner's settings come from.
+    /// Which checkpoints are kept as snapshots.
+    pub keep: Retention,
+    /// Where the settings of the cleaner and of retention come from.
     pub cleaner: CleanerSource,
     /// Whether the superuser mounts.
     superuser: bool,
 }
 
-/// Where the cleaner's settings come from: files, which can be read again, and words, which win.
+/// Where the settings of the cleaner and of retention come from: files, which can be read again, and
+/// words, which win.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CleanerSource {
     /// Settings that words name, with their values.
     words: BTreeMap<&'static str, String>,
+    /// The rule of retention that a word names.
+    keep: Option<Retention>,
     /// The file to be read instead of the system's.
     file: Option<PathBuf>,
 }
@@ -70,15 +76,19 @@ impl CleanerSource {
     ///
     /// # Errors
     /// The file that was named cannot be read.
-    pub fn load(
-        &self,
-        file: Option<&Path>,
-    ) -> anyhow::Result<(CleanerOptions, Vec<config::Warning>)> {
+    pub fn load(&self, file: Option<&Path>) -> anyhow::Result<Loaded> {
         let mut loaded = config::load(file.or(self.file.as_deref()))?;
         for (name, value) in &self.words {
             config::set(&mut loaded.cleaner, name, value).map_err(anyhow::Error::msg)?;
         }
-        Ok((loaded.cleaner, loaded.warnings))
+        loaded.keep = self.keep.unwrap_or(loaded.keep);
+        Ok(loaded)
+    }
+
+    /// Takes the rule of retention from a word. An error says what was expected.
+    fn keep(&mut self, value: &str) -> Result<(), String> {
+        self.keep = Some(value.parse()?);
+        Ok(())
     }
 
     /// Takes a setting from a word. An error says what was expected.
@@ -113,6 +123,7 @@ impl Options {
             past_hold: PastSettings::default().hold,
             nonempty: false,
             metrics: None,
+            keep: Retention::default(),
             cleaner: CleanerSource::default(),
             superuser,
         };
@@ -148,15 +159,15 @@ impl Options {
         self.fuseblk == Some(true)
     }
 
-    /// Takes over the cleaner's settings from files, where the words say nothing. Returns what was
+    /// Takes over the settings of the cleaner and of retention from files, where the words say nothing. Returns what was
     /// wrong with the files.
     ///
     /// # Errors
     /// The file that was named cannot be read.
     pub fn read_config(&mut self) -> anyhow::Result<Vec<config::Warning>> {
-        let (options, warnings) = self.cleaner.load(None)?;
-        self.engine.cleaner = options;
-        Ok(warnings)
+        let loaded = self.cleaner.load(None)?;
+        (self.engine.cleaner, self.keep) = (loaded.cleaner, loaded.keep);
+        Ok(loaded.warnings)
     }
 
     /// Whether a remount with these words makes the mount read-only; `None` if they leave that as
@@ -310,7 +321,7 @@ mod tests {
         let cleaner = options.engine.cleaner;
         assert_eq!((cleaner.enabled, cleaner.protection.as_secs()), (false, 60));
         assert!(cleaner.hard_protection);
-        let (cleaner_of_pp, _) = parse("pp=1h30m").unwrap().cleaner.load(None).unwrap();
+        let cleaner_of_pp = parse("pp=1h30m").unwrap().cleaner.load(None).unwrap().cleaner;
         assert_eq!(cleaner_of_pp.protection.as_secs(), 5400);
         assert_eq!((cleaner.policy, cleaner.segments_per_step), (Policy::Greedy, 7));
     }

@@ -17,15 +17,18 @@ use super::attend::{Activity, Attended, Event, Hangup, listen, log_end, take_awa
 use super::open::open;
 use super::options::Options;
 use crate::administration::{Reason, Refusal};
+use crate::config::Loaded;
 use crate::control::{self, Powers, Served};
 use crate::exit::{self, Failure};
 use crate::metrics::{self, Endpoint, Metrics};
 use crate::past::{self, Change, KnownParents, Name, Version};
+use crate::retention::Keeper;
 use crate::threads;
 
 /// Threads besides those that answer the kernel: for signals, for the end, for metrics, for
-/// checkpoints, for the cleaner and for the past. And unmounting may take a process, fusermount3.
-const OTHER_THREADS: usize = 7;
+/// checkpoints, for the cleaner, for the past and for retention. And unmounting may take a process,
+/// fusermount3.
+const OTHER_THREADS: usize = 8;
 
 /// Serves the volume on `device` in `dir`, until it is unmounted or a signal says so. Calls
 /// `ready` when it can be used. Whatever can fail without touching the volume comes first.
@@ -57,7 +60,9 @@ pub fn serve(
             .with_context(|| device.display().to_string())?;
         let requests = Arc::<nilfs_fuse::Metrics>::default();
         let metrics = gatherer(Arc::clone(&fs), Arc::clone(&requests));
-        let service = Arc::new(Service::new(Arc::clone(&fs), Arc::clone(&requests), options));
+        let keeper = Keeper::start(Arc::clone(&fs), options.keep)?;
+        let service = Service::new(Arc::clone(&fs), Arc::clone(&requests), options, keeper);
+        let service = Arc::new(service);
         let control = control::handler(fs.clone(), service.clone(), Arc::clone(&metrics));
         let settings =
             Settings { writeback, past: shown_past, control: Some(control), metrics: requests };
@@ -76,6 +81,7 @@ pub fn serve(
     if let Err(error) = opened.announce_end() {
         tracing::debug!("nobody is told that {} is about to be free: {error}", source.display());
     }
+    service.keeper.stop();
     drop(background);
     let closed = service.fs.unmount();
     if let Err(error) = opened.release() {
@@ -124,20 +130,27 @@ struct Service {
     requests: Arc<nilfs_fuse::Metrics>,
     options: Options,
     parents: KnownParents,
+    keeper: Keeper,
 }
 
 impl Service {
-    fn new(fs: Arc<Filesystem>, requests: Arc<nilfs_fuse::Metrics>, options: Options) -> Self {
-        Self { fs, requests, options, parents: KnownParents::default() }
+    fn new(
+        fs: Arc<Filesystem>,
+        requests: Arc<nilfs_fuse::Metrics>,
+        options: Options,
+        keeper: Keeper,
+    ) -> Self {
+        Self { fs, requests, options, parents: KnownParents::default(), keeper }
     }
 
-    /// Lets the cleaner have the settings that `file` has now, or the mount's own files. Returns what
-    /// was wrong with them.
+    /// Lets the cleaner and retention have the settings that `file` has now, or the mount's own files.
+    /// Returns what was wrong with them.
     fn reload(&self, file: Option<&Path>) -> anyhow::Result<Vec<String>> {
-        let (options, warnings) = self.options.cleaner.load(file)?;
+        let Loaded { cleaner, keep, warnings } = self.options.cleaner.load(file)?;
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        self.fs.order_cleaner(CleanerOrder::Configure(options))?;
-        tracing::info!("the cleaner's settings were read again");
+        self.fs.order_cleaner(CleanerOrder::Configure(cleaner))?;
+        self.keeper.change(keep);
+        tracing::info!("the settings were read again");
         Ok(warnings.iter().map(ToString::to_string).collect())
     }
 }

@@ -176,6 +176,13 @@ pub const OPTIONS: &[MountOption] = &[
     )
     .more("[cleaning](cleaning.md#settings)"),
     MountOption::new(
+        &[text("keep", "RULE", |it, value| it.cleaner.keep(value))],
+        "make snapshots by itself, at each full hour, and let go of them: of the newest checkpoint of \
+         each of so many hours, days, weeks and months, such as \
+         `hourly:24+daily:14+weekly:8+monthly:12`",
+    )
+    .more("[keeping by a rule](checkpoints.md#keeping-by-a-rule)"),
+    MountOption::new(
         &[text("metrics", "ADDRESS:PORT", |it, value| {
             it.metrics = Some(loopback(value)?);
             Ok(())
