@@ -25,6 +25,7 @@ mod names;
 mod output;
 mod past;
 mod progress;
+mod reach;
 mod record;
 mod retention;
 mod roll_forward;

@@ -38,7 +38,7 @@ use self::step::StepState;
 use crate::commit::{Effects, MetadataChanges, MetadataOutcome};
 use crate::error::Result;
 use crate::fs::space::Space;
-use crate::host::atomic::AtomicBool;
+use crate::host::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::host::{Condvar, Mutex, MutexGuard, Rank};
 use crate::log::segment_writer::SegmentWriter;
 use crate::store::Store;
@@ -119,7 +119,12 @@ pub(crate) struct Cleaner {
     live_blocks: Mutex<Tracking>,
     /// The last step was not done, because another process was reading.
     held_up: AtomicBool,
+    /// When somebody was last told that history has become shorter than was promised (s).
+    warned: AtomicU64,
 }
+
+/// Seconds in which nobody is told again that history is short.
+const WARNING_INTERVAL: u64 = 3600;
 
 /// The cleaner together with the volume that it cleans.
 #[derive(Clone, Copy)]
@@ -144,7 +149,24 @@ impl Cleaner {
             gathering: Mutex::new(Rank::CleanerGathering, ()),
             live_blocks: Mutex::new(Rank::LiveBlocks, Tracking::default()),
             held_up: AtomicBool::new(false),
+            warned: AtomicU64::new(0),
         }
+    }
+
+    /// Says that checkpoints are given up although they are protected, unless that was said lately.
+    /// `left` is the age of the oldest that is kept (s), if any is.
+    fn warn_of_short_history(&self, left: Option<u64>, now: u64) {
+        let last = self.warned.load(Ordering::Relaxed);
+        if last != 0 && now.abs_diff(last) < WARNING_INTERVAL {
+            return;
+        }
+        self.warned.store(now, Ordering::Relaxed);
+        let period = self.options().protection.as_secs();
+        let left = left.unwrap_or_default();
+        tracing::warn!(
+            "the volume is full, so checkpoints are given up inside the protection period: of the \
+             last {period} s, every checkpoint of {left} s is left"
+        );
     }
 
     /// The cleaner at work on its volume.

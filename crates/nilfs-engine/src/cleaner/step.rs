@@ -288,6 +288,11 @@ impl Cleaning<'_> {
             if from > protection.from && !shortage.give_up {
                 return Ok(None);
             }
+            if from > protection.from {
+                let now = self.volume.seconds();
+                let oldest = known.time_of(from).map(|time| now.saturating_sub(time));
+                self.cleaner.warn_of_short_history(oldest, now);
+            }
             protection.from = from;
             for candidate in &mut candidates {
                 candidate.live = known.table.live(candidate.segment, &protection);

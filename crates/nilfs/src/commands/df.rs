@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::administration::{Purpose, on};
 use crate::output::{self, Column, Rows, exact_time, local_time};
 use crate::progress;
+use crate::reach::{HistoryRecord, Reach};
 
 /// Show where the space of a volume is
 ///
@@ -36,6 +37,7 @@ struct Record {
     protected_until: Option<String>,
     hard_protection: bool,
     snapshots: Vec<Exclusive>,
+    history: Option<HistoryRecord>,
 }
 
 #[derive(Serialize)]
@@ -66,15 +68,24 @@ struct Exclusive {
 
 /// Prints it.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let usage = {
+    let (usage, reach) = {
         let _spinner = progress::spinner("looking for what is in use");
-        on(&args.path, Purpose::Inspect, |volume| Ok(volume.usage()?))?
+        on(&args.path, Purpose::Inspect, |volume| Ok((volume.usage()?, Reach::of(volume)?)))?
     };
-    let record = record(&usage);
+    let record = record(&usage, reach.as_ref());
     match args.json {
         true => output::json(&record),
-        false => print(&usage, &record),
+        false => {
+            print(&usage, &record)?;
+            print_reach(reach.as_ref())
+        }
     }
+}
+
+/// Prints how far back the past goes, after what else there was to be said.
+pub fn print_reach(reach: Option<&Reach>) -> anyhow::Result<()> {
+    let Some(reach) = reach else { return Ok(()) };
+    Ok(writeln!(output::out(), "\nhistory: {reach}")?)
 }
 
 fn print(usage: &Usage, record: &Record) -> anyhow::Result<()> {
@@ -125,7 +136,7 @@ fn print(usage: &Usage, record: &Record) -> anyhow::Result<()> {
     rows.print()
 }
 
-fn record(usage: &Usage) -> Record {
+fn record(usage: &Usage, reach: Option<&Reach>) -> Record {
     let bytes = |blocks: u64| blocks.saturating_mul(usage.block_size);
     Record {
         bytes: Bytes {
@@ -140,6 +151,7 @@ fn record(usage: &Usage) -> Record {
         },
         protected_until: usage.protected_until.map(|time| exact_time(time as i64, 0)),
         hard_protection: usage.hard_protection,
+        history: reach.map(HistoryRecord::from),
         snapshots: usage
             .exclusive
             .iter()

@@ -6,17 +6,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use nilfs_engine::FileType;
 use nilfs_engine::tree::Cause;
+use nilfs_engine::{Cno, FileType};
 use nilfs_fuse::When;
 use nilfs_ondisk::ByteCount;
 use serde::Serialize;
 
+use super::checkpoints::known_notes;
+use super::df::print_reach;
 use super::diff::text::{self, Side};
 use crate::exit::{Failure, Status};
 use crate::image::{Checkpoints, Located, open_files};
 use crate::output::{self, Column, Rows, exact_time, local_time, printable};
 use crate::past::Version;
+use crate::reach::Reach;
 
 /// Show the versions of a file or directory, newest first
 ///
@@ -119,7 +122,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if args.patch {
         return print_lines(&located, &versions, wanted.len());
     }
-    print(wanted)
+    print(wanted)?;
+    let all = checkpoints.list(Cno::MIN, usize::MAX)?;
+    print_reach(Reach::new(&all, &known_notes(&checkpoints)).as_ref())
 }
 
 fn word(cause: Cause) -> &'static str {

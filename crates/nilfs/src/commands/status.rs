@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::administration::{Administration, Target};
 use crate::exit::without_error_numbers;
 use crate::output::{self, Rows, exact_time, local_time};
+use crate::reach::{HistoryRecord, Reach};
 
 /// Show how a mounted volume and its cleaner are doing
 #[derive(Debug, clap::Args)]
@@ -53,6 +54,7 @@ struct Record {
     lifetime: LifetimeRecord,
     full_in_seconds: Option<u64>,
     cleaner: CleanerRecord,
+    history: Option<HistoryRecord>,
 }
 
 /// What is not on the device after an error, at most.
@@ -106,16 +108,21 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         return watch::watch(&args.path, take);
     }
     let status = take()?;
+    // A process that is older may not know the names of snapshots; how it is can be told all the same.
+    let reach = Reach::of(&client).ok().flatten();
     match args.json {
-        true => output::json(&record(&status)),
-        false => print(&status),
+        true => output::json(&record(&status, reach.as_ref())),
+        false => print(&status, reach.as_ref()),
     }
 }
 
-fn print(status: &Status) -> anyhow::Result<()> {
+fn print(status: &Status, reach: Option<&Reach>) -> anyhow::Result<()> {
     let mut rows = Rows::properties();
     for (name, value) in lines(status) {
         rows.push([name.to_owned(), value]);
+    }
+    if let Some(reach) = reach {
+        rows.push(["history".to_owned(), reach.to_string()]);
     }
     rows.print()
 }
@@ -232,7 +239,7 @@ fn policy(policy: Policy) -> &'static str {
     }
 }
 
-fn record(status: &Status) -> Record {
+fn record(status: &Status, reach: Option<&Reach>) -> Record {
     let cleaner = &status.cleaner;
     Record {
         newest_checkpoint: status.cno.0,
@@ -269,5 +276,6 @@ fn record(status: &Status) -> Record {
             checkpoints_deleted: cleaner.checkpoints_deleted,
             segments_skipped: cleaner.segments_skipped,
         },
+        history: reach.map(HistoryRecord::from),
     }
 }
