@@ -16,7 +16,7 @@ mod metadata_changes;
 mod moved;
 mod sync_log;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nilfs_ondisk::bmap::{Root, encode_node};
@@ -223,12 +223,13 @@ struct Decided {
     nongc_ctime: u64,
 }
 
-/// The map of a file before the commit, and what becomes a hole.
+/// The map of a file before the commit, and what becomes of blocks that are not new.
 struct OldMap<'a> {
     root: &'a Root,
-    /// Everything from here on.
+    /// Everything from here on becomes a hole.
     cut: Option<FileBlock>,
-    holes: &'a BTreeSet<FileBlock>,
+    /// These become holes, or are blocks that are there already.
+    others: Vec<Update>,
 }
 
 struct Build<'a> {
@@ -296,12 +297,17 @@ impl Build<'_> {
         let unborn = frozen.deleted.then(|| overlay.pages.values().filter_map(|page| page.placed));
         let unborn = overlay.superseded.iter().copied().chain(unborn.into_iter().flatten());
         self.unborn(unborn)?;
-        if has_map(&inode) && (frozen.deleted || !overlay.is_empty()) {
+        let again = frozen.rolled_back.as_deref().unwrap_or_default();
+        if has_map(&inode) && (frozen.deleted || !overlay.is_empty() || !again.is_empty()) {
             let root = parse_root("inode", &inode)?;
             let cut = if frozen.deleted { Some(FileBlock(0)) } else { overlay.cut };
             let pages = overlay.pages.iter().filter(|_| !frozen.deleted);
             let pages = pages.map(|(key, page)| (*key, page.clone()));
-            let old = OldMap { root: &root, cut, holes: &BTreeSet::new() };
+            let again = again.iter().map(|(key, vblocknr)| (*key, vblocknr.map(|it| it.0)));
+            let old = OldMap { root: &root, cut, others: again.collect() };
+            for vblocknr in frozen.rolled_back.iter().flatten().filter_map(|(_, it)| *it) {
+                self.dat.revive(self.store, vblocknr)?;
+            }
             let (root, delta) =
                 self.virtual_file(frozen.ino, self.cno, Some(self.cno), old, pages)?;
             self.block_delta += delta;
@@ -368,7 +374,8 @@ impl Build<'_> {
             .dirty()
             .iter()
             .map(|(key, data)| (*key, Page { data: Some(Block::clone(data)), placed: None }));
-        let old = OldMap { root: file.root(), cut: None, holes: file.removed() };
+        let others = file.removed().iter().map(|hole| (*hole, None)).collect();
+        let old = OldMap { root: file.root(), cut: None, others };
         let (root, delta) = self.virtual_file(ino, fi_cno, history, old, pages)?;
         set_map(inode, &root, delta, self.store)?;
         Ok(delta)
@@ -403,8 +410,8 @@ impl Build<'_> {
             };
             updates.push((offset, Some(vblocknr.0)));
         }
-        if !old.holes.is_empty() {
-            updates.extend(old.holes.iter().map(|hole| (*hole, None)));
+        if !old.others.is_empty() {
+            updates.extend(old.others);
             updates.sort_unstable_by_key(|update| update.0);
         }
         let mut map = rewrite(self.source(), old.root, old.cut, &updates)?;

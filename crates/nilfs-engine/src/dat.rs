@@ -328,6 +328,19 @@ impl DatEdit {
         Ok(())
     }
 
+    /// Takes back the end of a block's life: the next checkpoint contains it again, as it was. Between its
+    /// old end and now there are checkpoints that do not contain it, which its entry does not tell.
+    pub(crate) fn revive(&mut self, store: &Store, vblocknr: VBlockNr) -> Result<()> {
+        let slot = self.entry_mut(store, vblocknr)?;
+        let old = parse(vblocknr, slot)?;
+        let has_ended = old.block.0 != 0 && old.start < old.end && old.end != Cno::MAX;
+        assert!(has_ended, "virtual block {vblocknr} is brought back, but has not ended");
+        let entry = DatEntry { end: Cno::MAX, ..old };
+        entry.encode(slot);
+        self.events.extend([LifeEvent::Remove(old), LifeEvent::Add(entry)]);
+        Ok(())
+    }
+
     /// Notes that blocks lie elsewhere now; those that are not where they were thought to be are
     /// left alone. Neighbouring numbers should follow each other.
     pub(crate) fn relocate(&mut self, store: &Store, moved: &[Moved]) -> Result<()> {

@@ -46,6 +46,26 @@ pub enum Error {
         /// Segments that are missing.
         segments: u64,
     },
+    /// A rollback would have to write more than there is room for.
+    #[error(
+        "a rollback needs up to {needed} bytes of free space, and there are {free}; delete snapshots or \
+         files that are not needed, and clean"
+    )]
+    NoRoomToRollBack {
+        /// Bytes that it writes at most.
+        needed: u64,
+        /// Bytes that can be written.
+        free: u64,
+    },
+    /// A rollback of a path that the checkpoint does not have.
+    #[error("checkpoint {0} has no such file or directory")]
+    NotInCheckpoint(Cno),
+    /// A rollback of a path whose directory is gone.
+    #[error("the directory in which it was is not there any more; roll back a directory above it")]
+    NoDirectoryNow,
+    /// Something else is changing the whole volume.
+    #[error("the volume is being resized or rolled back; try again when that is done")]
+    Busy,
     /// The volume cannot be written.
     #[error("the volume is read-only: {reason}")]
     ReadOnly {

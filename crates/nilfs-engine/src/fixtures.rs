@@ -110,7 +110,7 @@ pub(crate) fn overwritten(
         overlay.insert(FileBlock(key), Page { data: Some(block(byte)), placed: None });
     }
     let inode = volume.view(volume.found.cno).unwrap().inode(ino).unwrap();
-    let frozen = FrozenInode { ino, inode, overlay, deleted: false };
+    let frozen = FrozenInode { ino, inode, overlay, deleted: false, rolled_back: None };
     Frozen { inodes: vec![Arc::new(frozen)], ..Frozen::default() }
 }
 

@@ -42,6 +42,7 @@ pub use files::{Checkpoints, Files, newest_below};
 pub use fs::admin::DeletedCheckpoints;
 pub use fs::defragment::Defragmented;
 pub use fs::resize::ResizeProgress;
+pub use fs::rollback::{RollbackProgress, RolledBack, Stale};
 pub use fs::snapshots::SnapshotChange;
 pub use fs::{
     Attr, Background, DirEntry, Entry, Filesystem, FsyncBy, Inode, InodeRef, MountOptions,

@@ -129,4 +129,10 @@ pub(crate) struct FrozenInode {
     pub(crate) overlay: Overlay,
     /// The inode is to be deleted.
     pub(crate) deleted: bool,
+    /// What a rollback makes of it; then all that is in memory of the inode is out of date.
+    pub(crate) rolled_back: Option<RolledBack>,
 }
+
+/// The blocks of a file that a rollback changes besides those of the overlay, ascending: they are again
+/// what they were in an earlier checkpoint, or holes.
+pub(crate) type RolledBack = Vec<(FileBlock, Option<VBlockNr>)>;

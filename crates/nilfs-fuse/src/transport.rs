@@ -28,7 +28,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use nilfs_engine::{Checkpoints, Files, Filesystem, ReadOnlyVolume};
+use nilfs_engine::{Checkpoints, Files, Filesystem, ReadOnlyVolume, Stale};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
@@ -38,6 +38,7 @@ use self::front::Front;
 use self::request::{Call, Request};
 use crate::control::Handler;
 use crate::metrics::Metrics;
+use crate::nodes::NodeId;
 use crate::operations::{Operations, StillHas};
 use crate::past::{Past, PastSettings, TellToForget};
 
@@ -173,6 +174,10 @@ impl Session {
                 Some(past)
             }
         };
+        if let Some(writer) = &writer {
+            let channel = channel.clone();
+            writer.tell_of_rollbacks(move |stale| forget(&channel, stale));
+        }
         let metrics = Arc::clone(&settings.metrics);
         let still_has = still_has(channel.clone());
         let operations = Operations::new(Arc::clone(&files), writer, past, metrics, still_has);
@@ -277,6 +282,15 @@ fn still_has(channel: Channel) -> StillHas {
 /// Tells the kernel to forget names.
 fn tell_to_forget(channel: Channel) -> TellToForget {
     Box::new(move |parent, name| channel.invalidate_entry(parent, name))
+}
+
+/// Lets the kernel forget what a rollback has changed.
+fn forget(channel: &Channel, stale: &Stale) {
+    // Names first: a file that nobody finds any more, and has not open, goes with its last one.
+    for (dir, name) in &stale.names {
+        channel.invalidate_entry(NodeId::from(*dir), name);
+    }
+    stale.inodes.iter().for_each(|ino| channel.invalidate_content(NodeId::from(*ino)));
 }
 
 /// Answers requests until no more come.

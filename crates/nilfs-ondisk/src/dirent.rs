@@ -137,8 +137,13 @@ pub fn write_record(
 
 /// Lets the record at `offset` name another file, in place.
 pub fn set_target(block: &mut [u8], offset: usize, ino: Ino, file_type: FileType) {
-    block[offset..offset + 8].copy_from_slice(&ino.0.to_le_bytes());
+    set_ino(block, offset, ino);
     block[offset + 11] = file_type.dirent_code();
+}
+
+/// Lets the record at `offset` name another file of the same type, in place.
+pub fn set_ino(block: &mut [u8], offset: usize, ino: Ino) {
+    block[offset..offset + 8].copy_from_slice(&ino.0.to_le_bytes());
 }
 
 /// Changes the length of the record at `offset`.

@@ -13,11 +13,13 @@ use std::ops::RangeInclusive;
 use jiff::Zoned;
 use nilfs_engine::{
     CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error, Filesystem, Ino,
-    Note, ResizeProgress, SnapshotChange, Status, Usage,
+    Note, ResizeProgress, RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
 };
 use nilfs_fuse::When;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+
+use crate::past::Name;
 
 pub use read_only::ReadOnly;
 pub use target::{
@@ -69,6 +71,15 @@ pub trait Administration {
     /// done.
     fn resize(&self, bytes: u64, progress: &mut dyn FnMut(ResizeProgress)) -> Result<(), Refusal>;
 
+    /// Makes everything, or what is at a path and below it, what it was in a checkpoint. Calls
+    /// `progress` now and then, and returns when it is done.
+    fn roll_back(
+        &self,
+        to: Cno,
+        path: &Name,
+        progress: &mut dyn FnMut(RollbackProgress),
+    ) -> Result<RolledBack, Refusal>;
+
     /// Makes a file contiguous, if its blocks are at most `budget`.
     fn defragment(&self, ino: Ino, budget: u64) -> Result<Defragmented, Refusal>;
 }
@@ -115,6 +126,15 @@ impl Administration for Filesystem {
 
     fn resize(&self, bytes: u64, progress: &mut dyn FnMut(ResizeProgress)) -> Result<(), Refusal> {
         Ok(self.resize(bytes, progress)?)
+    }
+
+    fn roll_back(
+        &self,
+        to: Cno,
+        path: &Name,
+        progress: &mut dyn FnMut(RollbackProgress),
+    ) -> Result<RolledBack, Refusal> {
+        Ok(self.roll_back(to, path.as_bytes(), progress)?)
     }
 
     fn defragment(&self, ino: Ino, budget: u64) -> Result<Defragmented, Refusal> {
@@ -208,7 +228,7 @@ impl From<Error> for Refusal {
         let reason = match &error {
             Error::NoCheckpoint(_) => Reason::NoCheckpoint,
             Error::ReadOnly { .. } => Reason::ReadOnly,
-            Error::NoSpace => Reason::NoSpace,
+            Error::NoSpace | Error::NoRoomToRollBack { .. } => Reason::NoSpace,
             Error::NoRoomToShrink { segments } => Reason::NoRoomToShrink { segments: *segments },
             Error::NotPermitted(_) => Reason::NotPermitted,
             Error::Corrupt { .. } | Error::Inconsistent(_) | Error::RollForward(_) => {

@@ -123,8 +123,8 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::sync`]; and the volume is just being resized.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
-        let Some(_no_resize) = self.resizing.try_lock() else {
-            return Err(Error::Invalid("the volume is being resized"));
+        let Some(_alone) = self.remaking.try_lock() else {
+            return Err(Error::Invalid("the volume is being resized or rolled back"));
         };
         let _between_steps = self.cleaner.pause();
         match read_only {

@@ -348,6 +348,18 @@ impl Inode {
         Ok(())
     }
 
+    /// Takes over what a rollback has made of the inode, but for its blocks.
+    pub(super) fn rolled_back(&self, state: &mut State, raw: RawInode) {
+        let file = &mut state.file;
+        let (map, blocks) = (file.raw.i_bmap, file.raw.i_blocks);
+        file.raw = raw;
+        if self.file_type.has_blocks() {
+            (file.raw.i_bmap, file.raw.i_blocks) = (map, blocks);
+        }
+        state.end_below = FileBlock(u64::MAX);
+        state.names = Names::default();
+    }
+
     /// Takes over what a commit has made of the inode.
     pub(super) fn committed(&self, state: &mut State, map: Option<(Root, u64)>) {
         state.frozen = None;

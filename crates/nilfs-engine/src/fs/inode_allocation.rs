@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::tree::View;
 
 /// Which inode numbers are in use, with everything that is not committed yet.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct InodeNumbers {
     /// The bitmaps of groups that were looked at.
     bitmaps: HashMap<u64, Vec<u8>>,

@@ -5,7 +5,7 @@
 //! go when there are too many, and come back from the ifile when somebody asks. Of a file that a
 //! front end knows by its number, nothing else need be in memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use indexmap::IndexMap;
@@ -34,6 +34,9 @@ pub(super) struct Table {
     /// Without a name, with the blocks that they have in the newest checkpoint; deleted by the
     /// first freeze that finds nobody referring to them.
     pub(super) orphans: BTreeMap<Ino, u64>,
+    /// Files of which a rollback that is under way takes the numbers away. Nobody refers to them, and
+    /// until that is over, nobody gets a reference.
+    leaving: BTreeSet<Ino>,
 }
 
 impl Table {
@@ -48,6 +51,7 @@ impl Table {
             owed: HashMap::new(),
             dirty: BTreeMap::new(),
             orphans: BTreeMap::new(),
+            leaving: BTreeSet::new(),
         }
     }
 
@@ -203,6 +207,30 @@ impl Table {
     fn abandoned(&self) -> impl Iterator<Item = (&InodeRef, u64)> {
         let known = |(ino, blocks): (&Ino, &u64)| Some((self.inodes.get(ino)?, *blocks));
         self.orphans.iter().filter_map(known).filter(|(inode, _)| self.is_abandoned(inode))
+    }
+
+    /// Lets nobody have this file any more, until [`Table::end_leaving`], unless somebody refers to it.
+    /// Returns whether nobody does.
+    pub(super) fn leave(&mut self, ino: Ino) -> bool {
+        let is_used = match self.inodes.get(&ino) {
+            Some(inode) => !self.is_abandoned(inode),
+            None => self.held.contains_key(&ino),
+        };
+        if !is_used && !self.orphans.contains_key(&ino) {
+            self.remove(ino);
+            return self.leaving.insert(ino);
+        }
+        false
+    }
+
+    /// Whether a file [leaves](Table::leave).
+    pub(super) fn is_leaving(&self, ino: Ino) -> bool {
+        self.leaving.contains(&ino)
+    }
+
+    /// Everybody can have again what has the numbers now.
+    pub(super) fn end_leaving(&mut self) {
+        self.leaving.clear();
     }
 
     /// Whether only the table refers to an inode.

@@ -16,6 +16,7 @@ mod journal;
 mod names;
 pub(crate) mod replay;
 pub(crate) mod resize;
+pub(crate) mod rollback;
 pub(crate) mod snapshots;
 pub(crate) mod space;
 mod sync;
@@ -24,7 +25,7 @@ mod write_ahead;
 
 use std::fmt;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use nilfs_device::Device;
 use nilfs_ondisk::lifetime::Lifetime;
@@ -45,6 +46,7 @@ use self::inode_allocation::InodeNumbers;
 use self::inode_table::Table;
 use self::journal::Journal;
 use self::replay::replay;
+use self::rollback::Witness;
 pub(crate) use self::space::total as total_blocks;
 use self::space::{Claim, Cost, Effect, Space};
 use self::sync::Exposed;
@@ -140,7 +142,8 @@ pub struct Filesystem {
     stopped: RwLock<Option<Stopped>>,
     wakeup: Wakeup,
     cleaner: Cleaner,
-    resizing: Mutex<()>,
+    /// Locked while the volume becomes larger, smaller, or what it was.
+    remaking: Mutex<()>,
     /// Changes so far: tells whether the volume is idle.
     changes: AtomicU64,
     /// How often somebody has asked for durability.
@@ -156,6 +159,8 @@ pub struct Filesystem {
     mounted: Instant,
     /// The volume was not closed cleanly, so there may be files without a name.
     may_have_orphans: bool,
+    /// Who is told what a rollback has changed.
+    witness: OnceLock<Witness>,
     /// The last freeze has left a part of what is to be deleted to the next.
     deleting: AtomicBool,
 }
@@ -203,7 +208,7 @@ impl Filesystem {
             stopped: RwLock::new(Rank::Stopped, None),
             wakeup: Wakeup::default(),
             cleaner: Cleaner::new(options.cleaner),
-            resizing: Mutex::new(Rank::Resize, ()),
+            remaking: Mutex::new(Rank::Remaking, ()),
             changes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             syncs_before: AtomicU64::new(0),
@@ -212,6 +217,7 @@ impl Filesystem {
             written: Written { before: volume.lifetime, ..Written::default() },
             mounted: Instant::now(),
             may_have_orphans: !volume.is_clean(),
+            witness: OnceLock::new(),
             deleting: AtomicBool::new(false),
             options,
         });
@@ -448,6 +454,9 @@ impl Filesystem {
             let mut table = self.table.lock();
             if let Some(other) = table.get(ino) {
                 return Ok(other);
+            }
+            if table.is_leaving(ino) {
+                return Err(Error::Stale);
             }
             // A commit in between may have changed the inode: what was read would be stale.
             if Arc::ptr_eq(&view.tree, &self.view().tree) {

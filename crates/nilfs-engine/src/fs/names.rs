@@ -53,20 +53,31 @@ impl Filesystem {
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NameTooLong`], damage.
     pub fn lookup(&self, dir: &InodeRef, name: &[u8]) -> Result<Entry> {
         names::check(name)?;
-        let inode = self.noting(self.find(dir, name))?.ok_or(Error::NotFound)?;
-        self.entry(inode)
+        let found = match self.find_now(dir, name) {
+            // A rollback takes the name away, or the file: it is one transaction.
+            Err(Error::Stale) => {
+                let _transaction = self.transactions.read();
+                self.find(dir, name)
+            }
+            found => found,
+        };
+        self.entry(self.noting(found)?.ok_or(Error::NotFound)?)
+    }
+
+    /// The file that a name leads to, for a transaction.
+    fn find(&self, dir: &InodeRef, name: &[u8]) -> Result<Option<InodeRef>> {
+        self.find_now(dir, name).map_err(|error| match error {
+            Error::Stale => Error::missing(format_args!("a file of directory {}", dir.ino())),
+            other => other,
+        })
     }
 
     /// The file that a name leads to. The directory stays locked until the file is in hand: a name
-    /// that exists keeps its file from being deleted.
-    fn find(&self, dir: &InodeRef, name: &[u8]) -> Result<Option<InodeRef>> {
+    /// that exists keeps its file from being deleted. [`Error::Stale`] if there is no such file, which
+    /// can only be while a rollback is under way.
+    fn find_now(&self, dir: &InodeRef, name: &[u8]) -> Result<Option<InodeRef>> {
         dir.require_directory()?;
-        let get = |ino: Option<Ino>| {
-            ino.map(|ino| self.get(ino)).transpose().map_err(|error| match error {
-                Error::Stale => Error::missing(format_args!("a file of directory {}", dir.ino())),
-                other => other,
-            })
-        };
+        let get = |ino: Option<Ino>| ino.map(|ino| self.get(ino)).transpose();
         {
             let state = dir.state.read();
             let view = self.view();

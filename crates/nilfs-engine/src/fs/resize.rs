@@ -35,7 +35,7 @@ impl Filesystem {
     /// [`Error::Invalid`] if the size is out of range, [`Error::NoRoomToShrink`],
     /// [`Error::ReadOnly`], damage, a device error.
     pub fn resize(&self, bytes: u64, progress: &mut dyn FnMut(ResizeProgress)) -> Result<()> {
-        let _one_at_a_time = self.resizing.lock();
+        let _one_at_a_time = self.remaking.lock();
         self.check_writable()?;
         self.grow_device(bytes)?;
         let geometry = self.store.geometry();

@@ -464,6 +464,13 @@ impl Space {
         (unused * 16 / 17).saturating_sub(2)
     }
 
+    /// Blocks that have to be free for an operation, and those that are.
+    pub(crate) fn needed_and_free(&self, cost: Cost) -> (u64, u64) {
+        let account = self.0.lock();
+        let needed = account.needed(Some(cost)) + account.device.layers.of(cost.effect);
+        (needed, account.device.free)
+    }
+
     /// Whether there is space for an operation; if it deletes, for a batch of others like it as
     /// well.
     pub(crate) fn fits(&self, cost: Cost) -> bool {

@@ -14,14 +14,17 @@ use super::{Filesystem, Stopped};
 use crate::checkpoints;
 use crate::commit::{self, Effects, Frozen, MetadataChanges, MetadataOutcome};
 use crate::error::Result;
-use crate::host::MutexGuard;
 use crate::host::atomic::{AtomicU64, Ordering};
+use crate::host::{MutexGuard, RwLockWriteGuard};
 use crate::log::segment_writer::{SegmentWriter, Stamp, Written};
 use crate::overlay::{FrozenInode, Overlay};
 use crate::recovery::SyncLog;
 
 /// Inodes that are looked at, for those that can go, while the table is locked.
 const EVICTED_AT_ONCE: usize = 1024;
+
+/// The right to freeze: no transaction is open, and none can be.
+pub(super) type Alone<'a> = RwLockWriteGuard<'a, ()>;
 
 /// What has been taken from memory and is not durable yet, or never will be.
 #[derive(Debug, Default)]
@@ -190,22 +193,35 @@ impl Filesystem {
         changes: &MetadataChanges,
     ) -> Result<MetadataOutcome> {
         self.release_freed(log);
+        let (frozen, freeze) = {
+            let alone = self.transactions.write();
+            self.freeze(&alone)
+        };
+        self.commit_frozen(log, frozen, freeze, changes)
+    }
+
+    /// As [`Filesystem::commit_locked`], while no transaction is open, and none can be.
+    pub(super) fn commit_alone(&self, log: &mut SegmentWriter, alone: &Alone<'_>) -> Result<()> {
+        self.release_freed(log);
+        let (frozen, freeze) = self.freeze(alone);
+        self.commit_frozen(log, frozen, freeze, &MetadataChanges::default()).map(drop)
+    }
+
+    fn commit_frozen(
+        &self,
+        log: &mut SegmentWriter,
+        frozen: Frozen,
+        freeze: u64,
+        changes: &MetadataChanges,
+    ) -> Result<MetadataOutcome> {
         let now = self.now().seconds as u64;
-        let (frozen, freeze) = self.freeze();
         if frozen.is_empty() && changes.is_empty() && !log.is_recovering() {
             self.space.thaw();
             self.set_committed(freeze, now);
             return Ok(MetadataOutcome::default());
         }
-        let flushes = log.flushes();
-        let written = log.write_checkpoint(&frozen, changes, &self.stamp());
-        if log.flushes() != flushes {
-            self.exposed.flushed();
-        }
-        let done = self
-            .or_stop(log, written)
-            .map(|written| self.publish(log, &frozen, changes, written, now));
-        self.exposed.add(&frozen);
+        let done =
+            self.write_and_publish(log, &frozen, changes, now, SegmentWriter::write_checkpoint);
         // What was frozen stays in memory after a failure, and can still be read.
         let done = done?;
         // Nobody but this function refers to what was frozen any more.
@@ -218,6 +234,27 @@ impl Filesystem {
             self.write_superblock(log)?;
         }
         Ok(done)
+    }
+
+    /// Makes a checkpoint of what was frozen, and puts it in the place of the one before.
+    pub(super) fn write_and_publish(
+        &self,
+        log: &mut SegmentWriter,
+        frozen: &Frozen,
+        changes: &MetadataChanges,
+        now: u64,
+        write: impl FnOnce(&mut SegmentWriter, &Frozen, &MetadataChanges, &Stamp) -> Result<Written>,
+    ) -> Result<MetadataOutcome> {
+        let flushes = log.flushes();
+        let written = write(log, frozen, changes, &self.stamp());
+        if log.flushes() != flushes {
+            self.exposed.flushed();
+        }
+        let done = self
+            .or_stop(log, written)
+            .map(|written| self.publish(log, frozen, changes, written, now));
+        self.exposed.add(frozen);
+        done
     }
 
     /// Makes a checkpoint of changes of metadata alone: what programs have changed stays for the next.
@@ -249,8 +286,7 @@ impl Filesystem {
     }
 
     /// Moves everything that has changed aside; writers go on in fresh overlays.
-    fn freeze(&self) -> (Frozen, u64) {
-        let _transaction = self.transactions.write();
+    fn freeze(&self, _alone: &Alone<'_>) -> (Frozen, u64) {
         let most = self.most_freed();
         let (mut blocks, mut waiting) = (0, false);
         let fits = |inode: &Inode| {
@@ -324,7 +360,11 @@ impl Filesystem {
         for inode in &frozen.inodes {
             let known = self.table.lock().get(inode.ino);
             if let Some(known) = known.filter(|_| !inode.deleted) {
-                known.committed(&mut known.state.write(), maps.remove(&inode.ino));
+                let (mut state, map) = (known.state.write(), maps.remove(&inode.ino));
+                if inode.rolled_back.is_some() {
+                    known.rolled_back(&mut state, inode.inode);
+                }
+                known.committed(&mut state, map);
             }
         }
         let (clean, needed) = (log.writable_segments(), self.needed_blocks(log));
@@ -415,8 +455,14 @@ impl Filesystem {
 fn freeze_inode(inode: &InodeRef, deleted: bool, block_size: BlockSize) -> Arc<FrozenInode> {
     let mut state = inode.state.write();
     let overlay: Overlay = std::mem::take(&mut state.overlay);
-    let frozen =
-        Arc::new(FrozenInode { ino: inode.ino(), inode: state.file.raw, overlay, deleted });
+    let frozen = FrozenInode {
+        ino: inode.ino(),
+        inode: state.file.raw,
+        overlay,
+        deleted,
+        rolled_back: None,
+    };
+    let frozen = Arc::new(frozen);
     state.frozen = Some(Arc::clone(&frozen));
     state.end_below = FileBlock(block_size.blocks_for(state.size()));
     state.dirty = false;

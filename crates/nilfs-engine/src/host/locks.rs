@@ -33,6 +33,9 @@ pub(crate) struct Guard<G> {
     held: Held,
 }
 
+/// What is in an [`RwLock`], while one thread may change it.
+pub(crate) type RwLockWriteGuard<'a, T> = Guard<machine::RwLockWriteGuard<'a, T>>;
+
 impl<T> Mutex<T> {
     pub(crate) fn new(rank: Rank, value: T) -> Self {
         Self { ranked: Ranked::new(rank), lock: machine::Mutex::new(value) }
@@ -74,7 +77,7 @@ impl<T> RwLock<T> {
     }
 
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn write(&self) -> Guard<machine::RwLockWriteGuard<'_, T>> {
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.ranked.before_waiting();
         let guard = self.lock.write();
         Guard { guard, held: self.ranked.locked() }

@@ -25,7 +25,7 @@ use self::real as machine;
 use self::simulated as machine;
 
 pub use self::clock::{Clock, SystemClock, Timestamp};
-pub(crate) use self::locks::{Condvar, Mutex, MutexGuard, RwLock};
+pub(crate) use self::locks::{Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 pub(crate) use self::machine::{CacheHashBuilder, Instant, JoinHandle, RandomState, atomic, spawn};
 pub(crate) use self::rank::Rank;
 #[cfg(not(feature = "shuttle"))]

@@ -10,8 +10,8 @@
 /// most one of each rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    /// One change of the volume's size, or of whether it can be written, at a time.
-    Resize,
+    /// One change of the volume's size, of all its files, or of whether it can be written, at a time.
+    Remaking,
     /// What one step of the cleaner leaves to the next; held during a step.
     CleanerStep,
     /// Held by the thread that gathers what the cleaner knows of the blocks.

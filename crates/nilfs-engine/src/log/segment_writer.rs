@@ -302,6 +302,37 @@ impl SegmentWriter {
             }
             built => (built?, changes, None),
         };
+        let effects = Some(self.write_commit(commit, changes, stamp)?);
+        Ok(Written { effects, refused })
+    }
+
+    /// Writes a checkpoint of what was frozen and of changes of metadata, both or nothing.
+    ///
+    /// # Errors
+    /// As [`SegmentWriter::write_checkpoint`].
+    pub(crate) fn write_together(
+        &mut self,
+        frozen: &Frozen,
+        changes: &MetadataChanges,
+        stamp: &Stamp,
+    ) -> Result<Written> {
+        match self.build(frozen, changes, stamp) {
+            Err(error @ (Error::NoSpace | Error::Device { .. })) => {
+                Ok(Written { effects: None, refused: Some(error) })
+            }
+            built => {
+                let effects = Some(self.write_commit(built?, changes, stamp)?);
+                Ok(Written { effects, refused: None })
+            }
+        }
+    }
+
+    fn write_commit(
+        &mut self,
+        commit: commit::Commit,
+        changes: &MetadataChanges,
+        stamp: &Stamp,
+    ) -> Result<Effects> {
         let last = commit.logs.last().map(|log| log.segment);
         let set_aside = [self.base.position.segment, self.base.position.next];
         for segment in &changes.cleaned {
@@ -320,7 +351,7 @@ impl SegmentWriter {
             self.store.remember(address, block);
         }
         self.take_over(commit.base, changes);
-        Ok(Written { effects: Some(commit.effects), refused })
+        Ok(commit.effects)
     }
 
     /// Writes a checkpoint of changes of metadata alone: what programs have changed is left to the

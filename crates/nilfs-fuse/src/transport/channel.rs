@@ -72,6 +72,13 @@ impl Channel {
         sent != Err(Errno::NOENT)
     }
 
+    /// Tells the kernel that what it keeps of an inode is out of date: the attributes and the content.
+    pub fn invalidate_content(&self, node: NodeId) {
+        let notice = InvalidInode { node: node.0, offset: 0, length: 0 };
+        // If it does not have the inode, it keeps nothing of it.
+        let _ = self.send(NOTICE_INVALID_INODE, 0, [notice.as_bytes(), &[]]);
+    }
+
     /// Tells the kernel that a name does not lead where it did, and waits until it has forgotten what
     /// was below it, as far as nobody uses that. It waits for requests about the directory, so this is
     /// nothing for a thread that answers them.

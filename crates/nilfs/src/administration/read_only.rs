@@ -4,10 +4,12 @@ use std::ops::RangeInclusive;
 
 use nilfs_engine::{
     CheckpointInfo, Checkpoints, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error, Ino,
-    Note, ReadOnlyVolume, ResizeProgress, SnapshotChange, Status, Usage,
+    Note, ReadOnlyVolume, ResizeProgress, RollbackProgress, RolledBack, SnapshotChange, Status,
+    Usage,
 };
 
 use super::{Administration, Refusal};
+use crate::past::Name;
 
 /// A volume, or what is shown of one, that can only be looked at.
 pub trait ReadOnly {
@@ -90,6 +92,15 @@ impl<V: ReadOnly> Administration for V {
     }
 
     fn resize(&self, _: u64, _: &mut dyn FnMut(ResizeProgress)) -> Result<(), Refusal> {
+        self.refuse()
+    }
+
+    fn roll_back(
+        &self,
+        _: Cno,
+        _: &Name,
+        _: &mut dyn FnMut(RollbackProgress),
+    ) -> Result<RolledBack, Refusal> {
         self.refuse()
     }
 

@@ -93,8 +93,9 @@ impl Kind {
     }
 }
 
+/// A change, for programs.
 #[derive(Serialize)]
-struct Record {
+pub struct Record {
     change: Kind,
     path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -162,7 +163,7 @@ fn second_moment(word: &OsStr) -> Option<When> {
 }
 
 /// Whether a change is of one of these files, or below it.
-fn is_wanted(change: &Change, paths: &[OsString]) -> bool {
+pub fn is_wanted(change: &Change, paths: &[OsString]) -> bool {
     let versions = [&change.before, &change.after];
     let is_below = |path: &OsString| {
         let top = path.as_bytes();
@@ -187,7 +188,8 @@ fn shown(version: &FileAt) -> String {
 }
 
 impl Record {
-    fn of(change: &Change) -> Self {
+    /// Describes a change.
+    pub fn of(change: &Change) -> Self {
         let kind = Kind::of(change);
         let path = |version: &FileAt| version.path.to_text();
         let size = |version: &Option<FileAt>| version.as_ref().map(|version| version.size);
@@ -204,7 +206,8 @@ impl Record {
     }
 }
 
-fn print(changes: &[Change]) -> anyhow::Result<()> {
+/// Prints changes as a table.
+pub fn print(changes: &[Change]) -> anyhow::Result<()> {
     if changes.is_empty() {
         return Ok(());
     }

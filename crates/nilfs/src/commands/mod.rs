@@ -21,6 +21,7 @@ pub mod mount;
 pub mod recover;
 pub mod resize;
 pub mod restore;
+pub mod rollback;
 pub mod segments;
 pub mod snapshot;
 pub mod stat;

@@ -9,22 +9,22 @@ use std::time::Duration;
 
 use nilfs_engine::{
     CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, Note, ResizeProgress,
-    SnapshotChange, Status, Usage,
+    RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
 };
 use rustix::io::Errno;
 
 use super::requests::{
     AdminRequest, ChangeSnapshots, Commit, Defragment, DeleteCheckpoints, GetChanges, GetMetrics,
-    GetNotes, GetPowers, GetProcess, GetResize, GetStatus, GetUsage, GetVersions, ListCheckpoints,
-    MakeCheckpoint, OrderCleaner, Powers, Process, ReloadSettings, Remount, Resizing, SetSnapshot,
-    StartResize, Trim,
+    GetNotes, GetPowers, GetProcess, GetResize, GetRollback, GetStatus, GetUsage, GetVersions,
+    ListCheckpoints, MakeCheckpoint, OrderCleaner, Powers, Process, ReloadSettings, Remount,
+    SetSnapshot, StartResize, StartRollback, Trim, Work,
 };
 use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
 use crate::metrics::Metrics;
 use crate::past::{Change, Name, Version};
 
-/// How often a resize is asked how far it is.
+/// How often it is asked how far something is.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// Asks the process that serves a mount.
@@ -85,6 +85,25 @@ impl Client {
         let question = messages::question(request)?;
         let answer = self.exchange(&question).map_err(|error| unreachable_because(&error))?;
         messages::reply::<R>(&answer)
+    }
+
+    /// Waits for the end of what was begun, and asks now and then how it is going.
+    fn wait<R, Progress, Done>(
+        &self,
+        question: &R,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Done, Refusal>
+    where
+        R: AdminRequest<Reply = Work<Progress, Done>>,
+    {
+        loop {
+            match self.ask(question)? {
+                Work::Running(so_far) => progress(so_far),
+                Work::Done(done) => return Ok(done),
+                Work::Failed(refusal) => return Err(refusal),
+            }
+            thread::sleep(GLANCE);
+        }
     }
 
     fn exchange(&self, request: &[u8]) -> io::Result<Vec<u8>> {
@@ -158,17 +177,19 @@ impl Administration for Client {
 
     fn resize(&self, bytes: u64, progress: &mut dyn FnMut(ResizeProgress)) -> Result<(), Refusal> {
         self.ask(&StartResize { bytes })?;
-        loop {
-            match self.ask(&GetResize {})? {
-                Resizing::Running(so_far) => progress(so_far),
-                Resizing::Done(at_the_end) => {
-                    progress(at_the_end);
-                    return Ok(());
-                }
-                Resizing::Failed(refusal) => return Err(refusal),
-            }
-            thread::sleep(GLANCE);
-        }
+        let at_the_end = self.wait(&GetResize {}, progress)?;
+        progress(at_the_end);
+        Ok(())
+    }
+
+    fn roll_back(
+        &self,
+        to: Cno,
+        path: &Name,
+        progress: &mut dyn FnMut(RollbackProgress),
+    ) -> Result<RolledBack, Refusal> {
+        self.ask(&StartRollback { to, path: path.clone() })?;
+        self.wait(&GetRollback {}, progress)
     }
 
     fn defragment(&self, ino: Ino, budget: u64) -> Result<Defragmented, Refusal> {

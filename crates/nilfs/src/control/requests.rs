@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use nilfs_engine::{
     Attr, CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, DeviceCode, Ino,
-    Note, ResizeProgress, SnapshotChange, Status, Usage,
+    Note, ResizeProgress, RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
 };
 use nilfs_fuse::PastSettings;
 use serde::de::DeserializeOwned;
@@ -50,6 +50,8 @@ pub(super) const ALL: &[Known] = &[
     Known::new::<Trim>(),
     Known::new::<StartResize>(),
     Known::new::<GetResize>(),
+    Known::new::<StartRollback>(),
+    Known::new::<GetRollback>(),
     Known::new::<Defragment>(),
     Known::new::<GetPowers>(),
     Known::new::<GetProcess>(),
@@ -302,21 +304,24 @@ impl AdminRequest for StartResize {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct GetResize {}
 
-/// How a resize is going.
+/// How something is going that is not waited for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Resizing {
-    Running(ResizeProgress),
+pub enum Work<Progress, Done> {
+    Running(Progress),
     /// It is over, or there was none.
-    Done(ResizeProgress),
+    Done(Done),
     Failed(Refusal),
 }
 
-impl Default for Resizing {
+impl<Progress, Done: Default> Default for Work<Progress, Done> {
     fn default() -> Self {
-        Self::Done(ResizeProgress::default())
+        Self::Done(Done::default())
     }
 }
+
+/// How a resize is going.
+pub type Resizing = Work<ResizeProgress, ResizeProgress>;
 
 impl AdminRequest for GetResize {
     const NAME: &'static str = "resizing";
@@ -325,6 +330,41 @@ impl AdminRequest for GetResize {
 
     fn serve(self, server: &Server) -> Result<Resizing, Refusal> {
         Ok(server.resizing())
+    }
+}
+
+/// Begins to make everything what it was in a checkpoint, or what is at a path and below it. The path
+/// begins at the root of the volume. It can take minutes, so it is not waited for.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StartRollback {
+    pub to: Cno,
+    pub path: Name,
+}
+
+impl AdminRequest for StartRollback {
+    const NAME: &'static str = "start-rollback";
+    type Reply = Nothing;
+
+    fn serve(self, server: &Server) -> Result<Nothing, Refusal> {
+        server.start_rollback(self.to, self.path)?;
+        Ok(Nothing {})
+    }
+}
+
+/// How the rollback is going that was begun last.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetRollback {}
+
+/// How a rollback is going.
+pub type RollingBack = Work<RollbackProgress, RolledBack>;
+
+impl AdminRequest for GetRollback {
+    const NAME: &'static str = "rolling-back";
+    const IS_HARMLESS: bool = true;
+    type Reply = RollingBack;
+
+    fn serve(self, server: &Server) -> Result<RollingBack, Refusal> {
+        Ok(server.rolling_back())
     }
 }
 

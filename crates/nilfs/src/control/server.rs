@@ -4,14 +4,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use nilfs_engine::{Cno, Ino, ResizeProgress};
+use nilfs_engine::{Cno, Ino, ResizeProgress, RollbackProgress};
 use nilfs_fuse::{Caller, Handler};
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::messages::{self, Question, RequestOutcome};
 use super::pages::{Message, Pages};
-use super::requests::{ALL, AdminRequest, Powers, Resizing};
+use super::requests::{ALL, AdminRequest, Powers, Resizing, RollingBack, Work};
 use crate::administration::{Administration, Reason, Refusal};
 use crate::exit;
 use crate::metrics::Gatherer;
@@ -50,6 +50,7 @@ pub struct Server {
     /// The user who started the process.
     owner: u32,
     resizing: Arc<Mutex<Resizing>>,
+    rolling_back: Arc<Mutex<RollingBack>>,
 }
 
 /// A request by its name.
@@ -100,7 +101,8 @@ pub fn handler(
     metrics: Gatherer,
 ) -> Handler {
     let owner = rustix::process::geteuid().as_raw();
-    let server = Server { volume, mount, metrics, owner, resizing: Arc::default() };
+    let (resizing, rolling_back) = Default::default();
+    let server = Server { volume, mount, metrics, owner, resizing, rolling_back };
     let pages = Mutex::new(Pages::default());
     Arc::new(move |caller, bytes| {
         let Some(message) = Message::parse(bytes) else { return Vec::new() };
@@ -141,27 +143,56 @@ impl Server {
         self.resizing.lock().clone()
     }
 
+    /// How the rollback is going that was begun last.
+    pub(super) fn rolling_back(&self) -> RollingBack {
+        self.rolling_back.lock().clone()
+    }
+
     /// Resizes the volume in a thread of its own.
     pub(super) fn start_resize(&self, bytes: u64) -> Result<(), Refusal> {
-        let mut resizing = self.resizing.lock();
-        if let Resizing::Running(_) = *resizing {
-            return Err(Refusal::new(Reason::Failed, "the volume is being resized already"));
-        }
-        let (volume, state) = (Arc::clone(&self.volume), Arc::clone(&self.resizing));
-        let work = move || {
+        let volume = Arc::clone(&self.volume);
+        start("resize", &self.resizing, ResizeProgress::default(), move |note| {
             let mut last = ResizeProgress::default();
             let done = volume.resize(bytes, &mut |progress| {
                 last = progress;
-                *state.lock() = Resizing::Running(progress);
+                note(progress);
             });
-            *state.lock() = done.map_or_else(Resizing::Failed, |()| Resizing::Done(last));
-        };
-        // It can note nothing before the lock is let go of.
-        threads::start("resize", work)
-            .map_err(|error| Refusal::new(Reason::Failed, exit::sentence(&error)))?;
-        *resizing = Resizing::Running(ResizeProgress::default());
-        Ok(())
+            done.map(|()| last)
+        })
     }
+
+    /// Rolls the volume back in a thread of its own.
+    pub(super) fn start_rollback(&self, to: Cno, path: Name) -> Result<(), Refusal> {
+        let volume = Arc::clone(&self.volume);
+        start("rollback", &self.rolling_back, RollbackProgress::default(), move |note| {
+            volume.roll_back(to, &path, note)
+        })
+    }
+}
+
+/// Does something in a thread of its own, one at a time, with `state` saying how it is going. `work`
+/// calls what it is given with its progress.
+fn start<Progress: Send + 'static, Done: Send + 'static>(
+    name: &'static str,
+    state: &Arc<Mutex<Work<Progress, Done>>>,
+    begin: Progress,
+    work: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<Done, Refusal> + Send + 'static,
+) -> Result<(), Refusal> {
+    let mut now = state.lock();
+    if let Work::Running(_) = *now {
+        let message = format!("a {name} of the volume is under way already");
+        return Err(Refusal::new(Reason::Failed, message));
+    }
+    let state = Arc::clone(state);
+    let work = move || {
+        let done = work(&mut |progress| *state.lock() = Work::Running(progress));
+        *state.lock() = done.map_or_else(Work::Failed, Work::Done);
+    };
+    // It can note nothing before the lock is let go of.
+    threads::start(name, work)
+        .map_err(|error| Refusal::new(Reason::Failed, exit::sentence(&error)))?;
+    *now = Work::Running(begin);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -171,7 +202,7 @@ mod tests {
     use std::thread;
 
     use nilfs_engine::{
-        CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, Note,
+        CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, Note, RolledBack,
         SnapshotChange, Status, Usage,
     };
 
@@ -235,6 +266,15 @@ mod tests {
         ) -> Result<(), Refusal> {
             progress(ResizeProgress { emptied: 1, to_empty: bytes });
             self.0.lock().recv().unwrap()
+        }
+
+        fn roll_back(
+            &self,
+            _: Cno,
+            _: &Name,
+            _: &mut dyn FnMut(RollbackProgress),
+        ) -> Result<RolledBack, Refusal> {
+            nothing()
         }
 
         fn defragment(&self, _: Ino, _: u64) -> Result<Defragmented, Refusal> {

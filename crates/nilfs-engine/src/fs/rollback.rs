@@ -1,0 +1,426 @@
+//! Making the present what it was: one checkpoint in which all files, or those below a path, are again as
+//! in an earlier one.
+//!
+//! Blocks of files that have ended since then live on: the end of their lives is taken back, so nothing
+//! is read or written but metadata, and a full volume can be rolled back. A number stays the number of
+//! one block, of the same file at the same place. What tells since when things are so is made anew: the
+//! inode file, the blocks of directories, and the nodes of maps. So are the blocks of files that cannot
+//! have their number again.
+//!
+//! The state before becomes a snapshot by the same checkpoint. Other operations wait from the moment in
+//! which that state is fixed until it is replaced, so there is nothing between the two.
+
+mod plan;
+mod scope;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nilfs_ondisk::bmap::Root;
+use nilfs_ondisk::inode::{FileType, RawInode};
+use nilfs_ondisk::{Cno, FileBlock, Ino, dirent};
+use serde::{Deserialize, Serialize};
+use zerocopy::little_endian::{U16, U32, U64};
+
+use self::plan::{Leaving, Plan, Restored, plan};
+use self::scope::{Scope, Subtree};
+use super::Filesystem;
+use super::directory;
+use super::inode::{Inode, InodeRef};
+use super::space::{Cost, Effect};
+use crate::block::{Block, bytes_mut};
+use crate::commit::{Frozen, MetadataChanges, SyncedFile, root_of};
+use crate::error::{Error, Result};
+use crate::host::Timestamp;
+use crate::host::atomic::Ordering;
+use crate::log::segment_writer::SegmentWriter;
+use crate::overlay::{FrozenInode, Overlay, Page, Placed};
+use crate::tree::Tree;
+use crate::tree::content::Content;
+use crate::tree::names::damaged;
+
+/// Blocks that are copied in memory; more are written before the checkpoint.
+const COPIED_IN_MEMORY: usize = 1024;
+
+/// How often room is looked for in vain.
+const ATTEMPTS: u32 = 3;
+
+/// What a rollback has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RolledBack {
+    /// The state before, which is a snapshot now.
+    pub before: Cno,
+    /// The checkpoint in which everything is as it was; `None` if it was so already, and nothing was
+    /// done.
+    pub checkpoint: Option<Cno>,
+    /// Files that are as they were.
+    pub files: u64,
+    /// Files that are gone, or have fewer names.
+    pub removed: u64,
+    /// Blocks that live on.
+    pub revived_blocks: u64,
+    /// Blocks that were written anew.
+    pub copied_blocks: u64,
+}
+
+/// How far a rollback has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RollbackProgress {
+    /// Files that are ready for the checkpoint.
+    pub files: u64,
+    /// All that have changed.
+    pub of: u64,
+}
+
+/// What a rollback has changed under the eyes of those who remember what they have seen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stale {
+    /// Files with another content or other attributes.
+    pub inodes: Vec<Ino>,
+    /// Names, and the directories that have or had them, that may lead to something else, or nothing.
+    pub names: BTreeSet<(Ino, Vec<u8>)>,
+}
+
+/// Is told what a rollback has changed, when nothing is locked.
+pub(super) type Witness = Box<dyn Fn(&Stale) + Send + Sync>;
+
+/// How an attempt has ended.
+enum Attempt {
+    Done(RolledBack, Stale),
+    NoRoom(Cost),
+}
+
+impl Filesystem {
+    /// Has `witness` told what each rollback has changed. Only the first call counts.
+    pub fn tell_of_rollbacks(&self, witness: impl Fn(&Stale) + Send + Sync + 'static) {
+        // A volume has one front end.
+        let _ = self.witness.set(Box::new(witness));
+    }
+
+    /// Makes all files, or those at a path and below it, what they were in a checkpoint, by a new one
+    /// which is durable on return. The state before becomes a snapshot. The path begins at the root of
+    /// the volume, symbolic links in it are not followed, and an empty one stands for everything.
+    ///
+    /// What has changed since then has the present for the time of its last change. Files that are open
+    /// stay the files that they are, even if they lose their names. Calls `progress` now and then.
+    ///
+    /// # Errors
+    /// [`Error::NoCheckpoint`], [`Error::NotInCheckpoint`], [`Error::NoDirectoryNow`],
+    /// [`Error::NoRoomToRollBack`], [`Error::Busy`], [`Error::ReadOnly`], damage, a device error.
+    pub fn roll_back(
+        &self,
+        to: Cno,
+        path: &[u8],
+        progress: &mut dyn FnMut(RollbackProgress),
+    ) -> Result<RolledBack> {
+        let Some(_alone) = self.remaking.try_lock() else { return Err(Error::Busy) };
+        self.check_writable()?;
+        let then = self.tree(Some(to))?;
+        for attempt in 0.. {
+            match self.attempt(&then, path, progress)? {
+                Attempt::Done(done, stale) => {
+                    if let Some(witness) = self.witness.get().filter(|_| done.checkpoint.is_some())
+                    {
+                        witness(&stale);
+                    }
+                    return Ok(done);
+                }
+                Attempt::NoRoom(cost) => {
+                    let again = attempt < ATTEMPTS && self.make_room(cost, true)?;
+                    if !again {
+                        return Err(self.no_room(cost));
+                    }
+                }
+            }
+        }
+        unreachable!("an attempt succeeds, or the last one fails")
+    }
+
+    fn no_room(&self, cost: Cost) -> Error {
+        let (needed, free) = self.space.needed_and_free(cost);
+        let block = self.store.block_size().bytes64();
+        Error::NoRoomToRollBack { needed: needed * block, free: free * block }
+    }
+
+    fn attempt(
+        &self,
+        then: &Tree,
+        path: &[u8],
+        progress: &mut dyn FnMut(RollbackProgress),
+    ) -> Result<Attempt> {
+        // A step that is under way may be about to give the numbers of dead blocks away.
+        let _between_steps = self.cleaner.pause();
+        let mut log = self.writable_log()?;
+        let alone = self.transactions.write();
+        self.commit_alone(&mut log, &alone)?;
+        let cpfile = root_of(&log.base().super_root.cpfile)?;
+        let now = self.trees.open(log.source(), &cpfile, log.cno())?;
+        let numbers = self.numbers.lock().clone();
+        let done = plan(self, &now, then, path).and_then(|plan| match self.cost(&log, &plan) {
+            _ if plan.is_empty() => Ok(Attempt::Done(
+                RolledBack { before: now.cno(), ..RolledBack::default() },
+                Stale::default(),
+            )),
+            cost if !self.space.fits(cost) => Ok(Attempt::NoRoom(cost)),
+            _ => self.carry_out(&mut log, plan, &now, then, progress),
+        });
+        if !matches!(&done, Ok(Attempt::Done(done, _)) if done.checkpoint.is_some()) {
+            *self.numbers.lock() = numbers;
+        }
+        self.table.lock().end_leaving();
+        done
+    }
+
+    /// What a plan may change, at most.
+    fn cost(&self, log: &SegmentWriter, plan: &Plan) -> Cost {
+        let geometry = self.store.geometry();
+        let sectors = geometry.block_size.sectors();
+        // The smallest node that is made anew has a quarter of the entries that fit.
+        let fewest = (geometry.block_size.bytes64() / 16 / 4).max(1);
+        let nodes = |file: &Restored| {
+            let blocks = file.then.raw.i_blocks.get() / sectors;
+            (file.blocks.len() as u64).min(blocks / fewest + 3)
+        };
+        let nodes: u64 = plan.restored.iter().map(nodes).sum();
+        let dat = log.base().super_root.dat.i_blocks.get() / sectors;
+        let lives: u64 = plan.restored.iter().map(|file| file.blocks.len() as u64).sum();
+        let layout = self.ifile_layout();
+        let numbers = plan.restored.iter().map(|file| file.ino);
+        let numbers = numbers.chain(plan.leaving.iter().map(|file| file.ino));
+        let inodes: BTreeSet<FileBlock> = numbers.map(|ino| layout.entry(ino.0).block).collect();
+        // A page counts for two blocks, and one of the DAT.
+        let pages = plan.copied_blocks() + nodes.div_ceil(2) + lives.min(dat).div_ceil(2);
+        Cost { pages, inodes: 2 + inodes.len() as u64, effect: Effect::Changes }
+    }
+
+    fn carry_out(
+        &self,
+        log: &mut SegmentWriter,
+        plan: Plan,
+        now: &Tree,
+        then: &Tree,
+        progress: &mut dyn FnMut(RollbackProgress),
+    ) -> Result<Attempt> {
+        let time = self.now();
+        let (files, removed) = (plan.restored.len() as u64, plan.leaving.len() as u64);
+        let (revived_blocks, copied_blocks) = (plan.revived_blocks(), plan.copied_blocks());
+        let of = files + removed;
+        let mut making = Making { fs: self, plan: &plan, then, time, ahead: Vec::new(), pages: 0 };
+        let mut inodes = Vec::new();
+        let made = plan.restored.iter().zip(1..).try_for_each(|(file, nth)| {
+            inodes.push(making.restored(log, file)?);
+            progress(RollbackProgress { files: nth, of });
+            Ok(())
+        });
+        let ahead = making.ahead;
+        if let Err(error) = made {
+            return self.give_up(log, ahead, error);
+        }
+        // They stay in memory until the checkpoint says that they have no name.
+        let mut known: Vec<InodeRef> = Vec::new();
+        for file in &plan.leaving {
+            inodes.push(leaving(file, time));
+            if file.links == 0 && !file.is_unknown {
+                known.push(self.get(file.ino)?);
+            }
+        }
+        if let Some(subtree) = plan.scope.subtree() {
+            inodes.extend(self.renamed(subtree, &plan, now, time)?);
+        }
+        inodes.sort_by_key(|frozen| frozen.ino);
+        let numbers = self.numbers.lock().freeze();
+        let inodes = inodes.into_iter().map(Arc::new).collect();
+        let frozen = Frozen { inodes, numbers, unborn: Vec::new() };
+        let outcome = self.write_and_publish(
+            log,
+            &frozen,
+            &snapshot_of(now.cno()),
+            time.seconds as u64,
+            SegmentWriter::write_together,
+        )?;
+        if let Some(error) = outcome.refused {
+            return self.give_up(log, ahead, error);
+        }
+        {
+            let mut table = self.table.lock();
+            let per_block = self.store.block_size().sectors();
+            for inode in known {
+                let blocks = plan.leaving.iter().find(|file| file.ino == inode.ino());
+                let blocks = blocks.map_or(0, |file| file.raw.i_blocks.get() / per_block);
+                table.orphans.insert(inode.ino(), blocks);
+            }
+            plan.restored.iter().for_each(|file| _ = table.orphans.remove(&file.ino));
+        }
+        self.flush_locked(log)?;
+        let checkpoint = Some(log.cno());
+        let before = now.cno();
+        let done = RolledBack { before, checkpoint, files, removed, revived_blocks, copied_blocks };
+        Ok(Attempt::Done(done, plan.stale))
+    }
+
+    /// Lets go of blocks that were written ahead.
+    fn give_up(
+        &self,
+        log: &mut SegmentWriter,
+        ahead: Vec<Placed>,
+        error: Error,
+    ) -> Result<Attempt> {
+        if !ahead.is_empty() {
+            let frozen = Frozen { unborn: ahead, ..Frozen::default() };
+            let seconds = self.now().seconds as u64;
+            let nothing = MetadataChanges::default();
+            let write = SegmentWriter::write_checkpoint;
+            self.write_and_publish(log, &frozen, &nothing, seconds, write)?;
+        }
+        Err(match error {
+            Error::NoSpace => self.no_room(Cost { pages: 0, inodes: 2, effect: Effect::Changes }),
+            error => error,
+        })
+    }
+
+    /// The directory that has the name of what is rolled back, if the name is new or leads to another
+    /// file.
+    fn renamed(
+        &self,
+        subtree: &Subtree,
+        plan: &Plan,
+        now: &Tree,
+        time: Timestamp,
+    ) -> Result<Option<FrozenInode>> {
+        let top = &subtree.past;
+        let ino = plan.numbers.get(&top.ino()).copied().unwrap_or(top.ino());
+        let is_directory = |file: &crate::tree::File| file.file_type() == FileType::Directory;
+        let known = subtree.present.as_ref();
+        let leads_there =
+            known.is_some_and(|known| known.ino() == ino && known.file_type() == top.file_type());
+        if leads_there {
+            return Ok(None);
+        }
+        let context = super::inode::Context { view: now.view(), ..self.context() };
+        let inode = Inode::new(subtree.directory.ino(), subtree.directory.raw, false)?;
+        let mut state = inode.unshared();
+        let (name, file_type) = (&subtree.name[..], top.file_type());
+        match known {
+            Some(_) => directory::replace(&inode, &mut state, &context, name, ino, file_type)?,
+            None => directory::insert(&inode, &mut state, &context, name, ino, file_type)?,
+        }
+        let links = state.links() - u16::from(known.is_some_and(is_directory))
+            + u16::from(is_directory(top));
+        state.set_links(links);
+        state.file.set_mtime(time);
+        state.file.set_ctime(time);
+        let overlay = std::mem::take(&mut state.overlay);
+        let (ino, raw) = (inode.ino(), state.file.raw);
+        let rolled_back = Some(Vec::new());
+        Ok(Some(FrozenInode { ino, inode: raw, overlay, deleted: false, rolled_back }))
+    }
+}
+
+/// The one place where the state before a rollback becomes a snapshot.
+fn snapshot_of(cno: Cno) -> MetadataChanges {
+    MetadataChanges { snapshots: vec![(cno, true)], ..MetadataChanges::default() }
+}
+
+/// A file that loses names.
+fn leaving(file: &Leaving, time: Timestamp) -> FrozenInode {
+    let mut inode = file.raw;
+    inode.i_links_count = U16::new(file.links);
+    set_ctime(&mut inode, time);
+    let (deleted, rolled_back) = (file.is_unknown, Some(Vec::new()));
+    FrozenInode { ino: file.ino, inode, overlay: Overlay::default(), deleted, rolled_back }
+}
+
+fn set_ctime(inode: &mut RawInode, time: Timestamp) {
+    inode.i_ctime = U64::new(time.seconds as u64);
+    inode.i_ctime_nsec = U32::new(time.nanoseconds);
+}
+
+/// Makes what a commit takes of a plan.
+struct Making<'a> {
+    fs: &'a Filesystem,
+    plan: &'a Plan,
+    then: &'a Tree,
+    time: Timestamp,
+    /// Blocks that were written already.
+    ahead: Vec<Placed>,
+    /// Blocks in memory.
+    pages: usize,
+}
+
+impl Making<'_> {
+    fn restored(&mut self, log: &mut SegmentWriter, file: &Restored) -> Result<FrozenInode> {
+        let mut inode = file.then.raw;
+        inode.i_links_count = U16::new(file.links);
+        // Programs that look for changes must see that there was one.
+        set_ctime(&mut inode, self.time);
+        if file.ino != file.then.ino() {
+            let generation = self.fs.generation.fetch_add(1, Ordering::Relaxed);
+            inode.i_generation = U32::new(generation);
+        }
+        if file.then.file_type().has_blocks() {
+            let has_blocks = |raw: &RawInode| raw.file_type().is_ok_and(FileType::has_blocks);
+            let base = file.base.filter(has_blocks);
+            inode.i_bmap = base.map_or_else(|| Root::default().encode(), |base| base.i_bmap);
+            inode.i_blocks = base.map_or(U64::ZERO, |base| base.i_blocks);
+        }
+        let mut overlay = Overlay { cut: file.cut, ..Overlay::default() };
+        for keys in file.copied.chunks(self.at_once()) {
+            let pages = keys.iter().map(|key| Ok((*key, self.block(file, *key)?)));
+            let pages = pages.collect::<Result<Vec<_>>>()?;
+            self.pages += pages.len();
+            if self.pages <= COPIED_IN_MEMORY {
+                let page = |data| Page { data: Some(data), placed: None };
+                overlay.pages.extend(pages.into_iter().map(|(key, data)| (key, page(data))));
+                continue;
+            }
+            let written = [SyncedFile { ino: file.ino, pages }];
+            let placed = log.write_ahead(&written, &self.fs.stamp());
+            let placed = self.fs.or_stop(log, placed)?.ok_or(Error::NoSpace)?.placed;
+            let placed: Vec<Placed> = placed.into_iter().flatten().collect();
+            self.ahead.extend(&placed);
+            let page = |placed| Page { data: None, placed: Some(placed) };
+            let pages = keys.iter().zip(placed).map(|(key, placed)| (*key, page(placed)));
+            overlay.pages.extend(pages);
+        }
+        let rolled_back = Some(file.blocks.clone());
+        Ok(FrozenInode { ino: file.ino, inode, overlay, deleted: false, rolled_back })
+    }
+
+    /// Blocks that are copied together, a part of a segment.
+    fn at_once(&self) -> usize {
+        (self.fs.store.geometry().blocks_per_segment as usize / 8).clamp(1, 64)
+    }
+
+    /// A block of the past as it is to be written: a directory's has the numbers that files have now.
+    fn block(&self, file: &Restored, key: FileBlock) -> Result<Block> {
+        let view = self.then.view();
+        let missing = || Error::missing(format_args!("block {key} of inode {}", file.then.ino()));
+        let mut block = file.then.block(&view, key)?.ok_or_else(missing)?;
+        if file.then.file_type() != FileType::Directory {
+            return Ok(block);
+        }
+        let mut targets = Vec::new();
+        for record in dirent::records(&block) {
+            let record = record.map_err(damaged(file.then.ino(), key))?;
+            if let Some(ino) = self.number_now(file, record.ino).filter(|_| record.is_used()) {
+                targets.push((record.offset, ino));
+            }
+        }
+        for (offset, ino) in targets {
+            dirent::set_ino(bytes_mut(&mut block), offset, ino);
+        }
+        Ok(block)
+    }
+
+    /// The number that a file has now, if that is another one than a directory had for it.
+    fn number_now(&self, directory: &Restored, ino: Ino) -> Option<Ino> {
+        if let Scope::Below(subtree) = &self.plan.scope
+            && directory.then.ino() == subtree.past.ino()
+            && ino == subtree.past_directory
+        {
+            return Some(subtree.directory.ino());
+        }
+        self.plan.numbers.get(&ino).copied()
+    }
+}
