@@ -11,8 +11,8 @@ use common::{check, content, make, mount, new, parameters, pattern, volume};
 use nilfs_device::MemoryDevice;
 use nilfs_engine::mkfs::format;
 use nilfs_engine::{
-    Amount, CleanerOptions, Cno, Error, FileType, Filesystem, InodeRef, ManualRun, MountOptions,
-    RenameMode, RolledBack, SetAttr, Tree, Volume,
+    CleanerOptions, Cno, Error, FileType, Filesystem, InodeRef, ManualRun, MountOptions,
+    RenameMode, RolledBack, SetAttr, Tree,
 };
 use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
 use rand::rngs::StdRng;
@@ -20,7 +20,7 @@ use rand::{Rng, SeedableRng};
 
 const BLOCK: usize = 4096;
 
-/// What is at a path: the first path of the same file, mode, owner, and content.
+/// What is at a path, with the first of all paths that lead to the same file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     first: String,
@@ -58,7 +58,7 @@ fn picture(tree: &Tree) -> Picture {
             _ => {}
         }
         let attr = file.attr();
-        let first: &mut String = firsts.entry(file.ino()).or_insert_with(|| path.clone());
+        let first: &String = firsts.entry(file.ino()).or_insert_with(|| path.clone());
         let seen_here = Seen {
             first: first.clone(),
             mode: attr.mode,
@@ -67,21 +67,14 @@ fn picture(tree: &Tree) -> Picture {
             mtime: (attr.mtime.seconds, attr.mtime.nanoseconds),
             content: bytes,
         };
-        if path < *first {
-            first.clone_from(&path);
-        }
         seen.insert(path, seen_here);
     }
-    // The first path of a file may have been found after others.
-    let firsts: BTreeMap<String, String> =
-        seen.iter().map(|(path, it)| (path.clone(), it.first.clone())).collect();
-    let mut groups: BTreeMap<String, String> = BTreeMap::new();
-    for (path, first) in &firsts {
-        groups.entry(first.clone()).or_insert_with(|| path.clone());
+    // A file may have been found under another path first.
+    let mut least: BTreeMap<String, String> = BTreeMap::new();
+    for (path, it) in &seen {
+        least.entry(it.first.clone()).or_insert_with(|| path.clone());
     }
-    for it in seen.values_mut() {
-        it.first = groups[&it.first].clone();
-    }
+    seen.values_mut().for_each(|it| it.first.clone_from(&least[&it.first]));
     seen
 }
 
@@ -153,4 +146,280 @@ fn everything_is_as_it_was_in_one_checkpoint_and_the_state_before_is_a_snapshot(
     fs.write(&found, 0, b"written again").unwrap();
     fs.unmount().unwrap();
     check(&*device);
+}
+
+/// Everything at a path and below it, as if nothing else were there.
+fn below(all: &Picture, top: &str) -> Picture {
+    let is_below = |path: &str| path == top || path.starts_with(&format!("{top}/"));
+    let mut part: Picture = all
+        .iter()
+        .filter(|(path, _)| is_below(path))
+        .map(|(path, it)| (path.clone(), it.clone()))
+        .collect();
+    let mut least: BTreeMap<String, String> = BTreeMap::new();
+    for (path, it) in &part {
+        least.entry(it.first.clone()).or_insert_with(|| path.clone());
+    }
+    for it in part.values_mut() {
+        it.first.clone_from(&least[&it.first]);
+        // Other names may be elsewhere.
+        it.links = 0;
+    }
+    part
+}
+
+/// Everything else, but for what the directory of the path says of itself.
+fn outside(all: &Picture, top: &str) -> Picture {
+    let above = top.rsplit_once('/').map_or("", |(above, _)| above);
+    let is_below = |path: &str| path == top || path.starts_with(&format!("{top}/"));
+    let mut part: Picture = all
+        .iter()
+        .filter(|(path, _)| !is_below(path))
+        .map(|(path, it)| (path.clone(), it.clone()))
+        .collect();
+    let mut least: BTreeMap<String, String> = BTreeMap::new();
+    for (path, it) in &part {
+        least.entry(it.first.clone()).or_insert_with(|| path.clone());
+    }
+    for (path, it) in &mut part {
+        it.first.clone_from(&least[&it.first]);
+        it.links = 0;
+        if path == above {
+            it.mtime = (0, 0);
+        }
+    }
+    part
+}
+
+/// Files that are written, renamed, linked and deleted at random, some of them open, while checkpoints are
+/// made, cleaned away, and gone back to.
+struct World {
+    device: Arc<MemoryDevice>,
+    fs: Arc<Filesystem>,
+    random: StdRng,
+    then: BTreeMap<Cno, Picture>,
+    /// Files that somebody has open.
+    open: Vec<InodeRef>,
+    rollbacks: u32,
+    revived: u64,
+    renumbered: u64,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let device = Arc::new(MemoryDevice::new(24 << 20));
+        format(&*device, &parameters(1024)).unwrap();
+        let fs = mounted(&device);
+        let random = StdRng::seed_from_u64(seed);
+        let (then, open) = (BTreeMap::new(), Vec::new());
+        Self { device, fs, random, then, open, rollbacks: 0, revived: 0, renumbered: 0 }
+    }
+
+    fn paths(&self) -> Vec<(String, bool)> {
+        let tree = self.fs.tree(None).unwrap();
+        let all = picture(&tree);
+        all.iter().map(|(path, it)| (path.clone(), it.mode & 0o111 != 0)).collect()
+    }
+
+    fn find(&self, path: &str) -> InodeRef {
+        path.split('/')
+            .filter(|name| !name.is_empty())
+            .fold(root(&self.fs), |dir, name| self.fs.lookup(&dir, name.as_bytes()).unwrap().inode)
+    }
+
+    fn pick(&mut self, directory: bool) -> Option<String> {
+        self.fs.commit().unwrap();
+        let paths = self.paths();
+        let fitting: Vec<&String> =
+            paths.iter().filter(|(_, is_dir)| *is_dir == directory).map(|(path, _)| path).collect();
+        (!fitting.is_empty()).then(|| fitting[self.random.random_range(0..fitting.len())].clone())
+    }
+
+    fn name(&mut self) -> String {
+        format!("n{}", self.random.random_range(0..12))
+    }
+
+    fn change(&mut self) {
+        let dir = self.pick(true).unwrap();
+        let (dir, name) = (self.find(&dir), self.name());
+        let seed = self.random.random_range(0..1000);
+        let file = self.pick(false);
+        // What cannot be done is not done.
+        match self.random.random_range(0..10) {
+            0..3 => {
+                if let Ok(made) = self.fs.create(&dir, name.as_bytes(), &new(S_IFREG | 0o644)) {
+                    let length = self.random.random_range(0..60_000);
+                    self.fs.write(&made.inode, 0, &pattern(seed, length)).unwrap();
+                    if self.random.random_bool(0.2) {
+                        self.open.push(made.inode);
+                    }
+                }
+            }
+            3 => _ = self.fs.create(&dir, name.as_bytes(), &new(S_IFDIR | 0o755)),
+            4 => {
+                let Some(file) = file else { return };
+                let at = self.random.random_range(0..40_000);
+                let length = self.random.random_range(1..5000);
+                self.fs.write(&self.find(&file), at, &pattern(seed, length)).unwrap();
+            }
+            5 => {
+                let Some(file) = file else { return };
+                let size = Some(self.random.random_range(0..30_000));
+                let changes = SetAttr { size, ..SetAttr::default() };
+                self.fs.set_attr(&self.find(&file), &changes).unwrap();
+            }
+            6 => {
+                let Some(file) = file else { return };
+                _ = self.fs.link(&self.find(&file), &dir, name.as_bytes());
+            }
+            7 => {
+                let is_dir = self.random.random_bool(0.5);
+                let Some(from) = self.pick(is_dir).filter(|from| !from.is_empty()) else { return };
+                let (above, old) = from.rsplit_once('/').unwrap();
+                let above = self.find(above);
+                let mode = RenameMode::Replace;
+                _ = self.fs.rename(&above, old.as_bytes(), &dir, name.as_bytes(), mode);
+            }
+            8 => {
+                let Some(file) = file else { return };
+                let (above, name) = file.rsplit_once('/').unwrap();
+                self.fs.unlink(&self.find(above), name.as_bytes()).unwrap();
+            }
+            _ => _ = self.fs.rmdir(&dir, name.as_bytes()),
+        }
+    }
+
+    fn checkpoint(&mut self) {
+        let cno = self.fs.checkpoint_now().unwrap();
+        self.then.insert(cno, of(&self.fs, cno));
+    }
+
+    /// Every checkpoint that is still there shows what it showed.
+    fn look_back(&mut self) {
+        let listed = self.fs.checkpoints(Cno::MIN, 10_000).unwrap();
+        self.then.retain(|cno, _| listed.iter().any(|it| it.cno == *cno));
+        for (cno, then) in &self.then {
+            assert!(of(&self.fs, *cno) == *then, "checkpoint {cno} shows something else");
+        }
+    }
+
+    fn roll_back(&mut self) {
+        self.look_back();
+        let known: Vec<Cno> = self.then.keys().copied().collect();
+        let Some(nth) = self.random.random_range(0..8_usize).checked_rem(known.len()) else {
+            return;
+        };
+        let to = known[nth];
+        let then = self.then[&to].clone();
+        let paths: Vec<&String> = then.keys().collect();
+        let path = match self.random.random_bool(0.5) {
+            true => String::new(),
+            false => paths[self.random.random_range(0..paths.len())].clone(),
+        };
+        let before = now(&self.fs);
+        let open: Vec<_> = self.open.iter().map(|file| content_of(&self.fs, file)).collect();
+        let done = match self.fs.roll_back(to, path.as_bytes(), &mut |_| {}) {
+            Err(Error::NoDirectoryNow) => return,
+            done => done.unwrap(),
+        };
+        self.rollbacks += 1;
+        self.revived += done.revived_blocks;
+        let after = of(&self.fs, done.checkpoint.unwrap_or(done.before));
+        let what = format!("rollback {} to {to} of {path:?}: {done:?}", self.rollbacks);
+        assert_eq!(of(&self.fs, done.before), before, "{what}");
+        match path.as_str() {
+            "" => {
+                let inodes = |all: &Picture| all.len();
+                assert_eq!(inodes(&after), inodes(&then));
+                assert_eq!(after, then, "{what}");
+            }
+            path => {
+                assert_eq!(below(&after, path), below(&then, path), "{what}");
+                assert_eq!(outside(&after, path), outside(&before, path), "{what}");
+            }
+        }
+        self.then.insert(done.before, before.clone());
+        check(&*self.device);
+        // Whatever is open has the content of then, or what it had; and can be written.
+        for (file, before) in self.open.iter().zip(open) {
+            let links = self.fs.attr(file).unwrap().nlink;
+            let after = content_of(&self.fs, file);
+            let known = then.values().any(|it| it.content == after);
+            assert!(
+                after == before || links > 0 && known,
+                "{what}: an open file has other content"
+            );
+            self.fs.write(file, 0, b"written while it is open").unwrap();
+            self.renumbered += u64::from(links == 0);
+        }
+    }
+
+    fn live(&mut self, steps: usize) {
+        for _ in 0..steps {
+            match self.random.random_range(0..100) {
+                0..8 => self.checkpoint(),
+                8..14 => self.roll_back(),
+                14..16 => {
+                    let nth = self.random.random_range(0..10_usize).checked_rem(self.open.len());
+                    nth.map(|nth| self.open.swap_remove(nth));
+                }
+                16 => {
+                    let run =
+                        ManualRun { protection: Some(Duration::ZERO), ..ManualRun::default() };
+                    self.fs.clean(&run).unwrap();
+                    self.look_back();
+                    check(&*self.device);
+                }
+                17 => {
+                    let snapshots = self.fs.checkpoints(Cno::MIN, 10_000).unwrap();
+                    let snapshots: Vec<Cno> =
+                        snapshots.iter().filter(|it| it.snapshot).map(|it| it.cno).collect();
+                    if snapshots.len() > 3 {
+                        self.fs.set_snapshot(snapshots[0], false).unwrap();
+                    }
+                }
+                18 => {
+                    self.open.clear();
+                    self.fs.unmount().unwrap();
+                    check(&*self.device);
+                    self.fs = mounted(&self.device);
+                }
+                _ => self.change(),
+            }
+        }
+    }
+}
+
+fn mounted(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
+    let cleaner =
+        CleanerOptions { protection: Duration::from_secs(3600), ..CleanerOptions::default() };
+    let options = MountOptions { cleaner, ..MountOptions::default() };
+    Filesystem::mount(Arc::clone(device) as _, options).unwrap()
+}
+
+fn content_of(fs: &Filesystem, file: &InodeRef) -> Vec<u8> {
+    match file.file_type() {
+        FileType::Regular => content(fs, file),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn whatever_has_happened_it_can_be_gone_back_to() {
+    let (mut rollbacks, mut revived, mut renumbered) = (0, 0, 0);
+    for seed in 0..12 {
+        let mut world = World::new(seed);
+        world.live(400);
+        world.look_back();
+        world.open.clear();
+        world.fs.unmount().unwrap();
+        check(&*world.device);
+        rollbacks += world.rollbacks;
+        revived += world.revived;
+        renumbered += world.renumbered;
+    }
+    assert!(
+        rollbacks > 100 && revived > 1000 && renumbered > 10,
+        "{rollbacks} {revived} {renumbered}"
+    );
 }

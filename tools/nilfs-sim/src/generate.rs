@@ -517,7 +517,8 @@ impl Generator {
             0..3 => Op::Checkpoint,
             3..8 => Op::SetSnapshot { nth: self.random.random(), snapshot: true },
             8..11 => Op::SetSnapshot { nth: self.random.random(), snapshot: false },
-            11..14 => Op::DeleteCheckpoints {
+            11..13 => Op::RollBack { nth: self.random.random_range(0..8) },
+            13..16 => Op::DeleteCheckpoints {
                 first: self.random.random(),
                 further: self.random.random_range(0..8),
             },

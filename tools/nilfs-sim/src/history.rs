@@ -69,7 +69,9 @@ impl Promise {
             return Self::Nothing;
         }
         let (target, one): (&Target, fn(NodeId) -> Self) = match op {
-            Op::Sync | Op::Remount | Op::Checkpoint => return Self::Everything,
+            Op::Sync | Op::Remount | Op::Checkpoint | Op::RollBack { .. } => {
+                return Self::Everything;
+            }
             Op::Fsync(target) => (target, Self::File),
             Op::Fdatasync(target) => (target, Self::Data),
             _ => return Self::Nothing,

@@ -122,6 +122,8 @@ impl Model {
             | Op::Checkpoint
             | Op::SetSnapshot { .. }
             | Op::DeleteCheckpoints { .. }
+            // It takes to know what the checkpoint shows.
+            | Op::RollBack { .. }
             | Op::Clean { .. }
             | Op::Resize { .. }
             | Op::Trim => Ok(Outcome::Done),
@@ -130,6 +132,32 @@ impl Model {
                 Ok(Outcome::Done)
             }
         }
+    }
+
+    /// Makes everything what it was `then`. What has changed since has `now` for the time of its last
+    /// change; files that are open stay, even without a name.
+    pub fn roll_back(&mut self, then: &Self, now: Timestamp) {
+        for (id, node) in &then.nodes {
+            let known = self.nodes.get(id);
+            let is_as_it_was = known
+                .is_some_and(|known| Node { ctime: node.ctime, ..Node::clone(known) } == **node);
+            if node.nlink > 0 && !is_as_it_was {
+                self.nodes.insert(*id, Arc::new(Node { ctime: now, ..Node::clone(node) }));
+            }
+        }
+        let has_name = |id: &NodeId| then.nodes.get(id).is_some_and(|node| node.nlink > 0);
+        let gone: Vec<NodeId> = self.nodes.keys().filter(|id| !has_name(id)).copied().collect();
+        for id in gone {
+            let node = self.change(id);
+            if node.nlink > 0 {
+                (node.nlink, node.ctime) = (0, now);
+                if let Body::Directory { entries, .. } = &mut node.body {
+                    entries.clear();
+                }
+            }
+            self.forget_if_unused(id);
+        }
+        self.next = self.next.max(then.next);
     }
 
     /// Lets all open files go, as a crash or an unmount does.

@@ -147,6 +147,11 @@ pub enum Op {
         /// How many further ones.
         further: u16,
     },
+    /// Makes everything what it was in a checkpoint.
+    RollBack {
+        /// Which of the checkpoints of which it is known what they show, newest first, counted around.
+        nth: u16,
+    },
     /// Cleans all there is to clean.
     Clean {
         /// Checkpoints younger than this many seconds are kept.
@@ -226,6 +231,7 @@ impl Op {
                 | Self::Checkpoint
                 | Self::SetSnapshot { .. }
                 | Self::DeleteCheckpoints { .. }
+                | Self::RollBack { .. }
                 | Self::Resize { .. }
         )
     }
@@ -326,6 +332,7 @@ impl fmt::Display for Op {
             Self::DeleteCheckpoints { first, further } => {
                 write!(f, "delete checkpoint {first} and {further} more")
             }
+            Self::RollBack { nth } => write!(f, "roll back to checkpoint {nth}"),
             Self::Clean { protection, faults: None } => {
                 write!(f, "clean, protecting {protection} s")
             }

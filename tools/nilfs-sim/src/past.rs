@@ -182,6 +182,22 @@ impl Past {
         }
     }
 
+    /// The checkpoints of which it is known what they show, with that, ascending.
+    pub fn known(&self) -> impl Iterator<Item = (Cno, &Model)> {
+        self.checkpoints.iter().filter_map(|(cno, known)| match &known.states[..] {
+            [state] => Some((*cno, state)),
+            _ => None,
+        })
+    }
+
+    /// A rollback has made a snapshot of the state before it.
+    pub fn kept(&mut self, cno: Cno, state: &Model) {
+        if let Some(known) = self.checkpoints.get_mut(&cno) {
+            known.snapshot = true;
+            known.states = Arc::new(vec![state.clone()]);
+        }
+    }
+
     /// Compares with the volume on `device`, which may be mounted.
     ///
     /// # Errors

@@ -276,8 +276,20 @@ impl Subject {
         }
     }
 
-    /// Does `op`; [`Op::Remount`] and [`Op::Resize`] are not for a subject, since they need to know
-    /// the device.
+    /// Makes everything what it was in a checkpoint. Returns the snapshot of the state before, too, if
+    /// anything has changed.
+    pub fn roll_back(&mut self, to: Cno) -> (Outcome, Option<Cno>) {
+        self.settled = false;
+        let done = catch_unwind(AssertUnwindSafe(|| self.fs.roll_back(to, b"", &mut |_| {})));
+        match done {
+            Ok(Ok(done)) => (Outcome::Done, done.checkpoint.map(|_| done.before)),
+            Ok(Err(error)) => (Outcome::Refused(error.into()), None),
+            Err(_) => (Outcome::Refused(Refusal::Broken("the engine panicked".into())), None),
+        }
+    }
+
+    /// Does `op`; [`Op::Remount`], [`Op::Resize`] and [`Op::RollBack`] are not for a subject, since they
+    /// need to know the device or the past.
     pub fn apply(&mut self, op: &Op) -> Outcome {
         self.settled &= op.only_looks();
         let done = catch_unwind(AssertUnwindSafe(|| self.try_apply(op)));
@@ -353,8 +365,8 @@ impl Subject {
             Op::Fdatasync(target) => done(fs.sync_file(&self.find(target)?)),
             Op::Sync => done(fs.sync()),
             Op::Commit => done(fs.commit().map(|_| ())),
-            Op::Remount | Op::Resize { .. } => {
-                Err(Refusal::Broken("a subject does not know its device".into()))
+            Op::Remount | Op::Resize { .. } | Op::RollBack { .. } => {
+                Err(Refusal::Broken("a subject knows neither its device nor its past".into()))
             }
             Op::Checkpoint => done(fs.checkpoint_now().map(|_| ())),
             Op::SetSnapshot { snapshot, .. } => match op.checkpoints(&self.listed()?) {
@@ -501,7 +513,7 @@ impl From<Error> for Refusal {
             Error::NotDirectory => Self::NotDirectory,
             Error::IsDirectory => Self::IsDirectory,
             Error::NotEmpty => Self::NotEmpty,
-            Error::NoSpace => Self::NoSpace,
+            Error::NoSpace | Error::NoRoomToRollBack { .. } => Self::NoSpace,
             Error::NoRoomToShrink { .. } => Self::NoRoom,
             Error::ReadOnly { .. } => Self::ReadOnly,
             Error::TooManyLinks => Self::TooManyLinks,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::Usage;
+use nilfs_engine::{Cno, Usage};
 
 use crate::clock::{EPOCH, ThreadClock};
 use crate::generate::{Generator, LARGEST, Profile};
@@ -165,7 +165,20 @@ impl World {
             }
             _ => None,
         };
+        let then = match op {
+            Op::RollBack { nth } => self.known_checkpoint(*nth)?,
+            _ => None,
+        };
+        let mut kept = None;
         let found = match op {
+            Op::RollBack { .. } => match &then {
+                Some((cno, _)) => {
+                    let (found, before) = self.subject()?.roll_back(*cno);
+                    kept = before;
+                    found
+                }
+                None => Outcome::Done,
+            },
             Op::Remount => self.remount()?,
             Op::Resize { percent } => {
                 let bytes = self.settings.shape.device_size() / 100 * u64::from(*percent);
@@ -178,6 +191,9 @@ impl World {
             self.refused_for_space += 1;
         } else {
             let expected = self.model.apply(op, now);
+            if let Some((_, then)) = &then {
+                self.model.roll_back(then, now);
+            }
             if let Some(what) = difference(&expected, &found) {
                 return Err(format!("step {nth}, {op}: {what}"));
             }
@@ -186,6 +202,9 @@ impl World {
             self.past.apply(op, about, &found);
         }
         self.follow_checkpoints(op, &before, had_room, now.seconds as u64)?;
+        if let Some(cno) = kept {
+            self.past.kept(cno, &before);
+        }
         if let Some(content) = crowded {
             let judged = self.judge_given_up(op, content, segments, now.seconds as u64);
             judged.map_err(|what| format!("step {nth}, {op}: {what}"))?;
@@ -196,6 +215,7 @@ impl World {
         let look = match op {
             Op::Remount => self.look().and_then(|()| self.count_inodes()),
             Op::Commit | Op::Sync => check(&*self.device),
+            Op::RollBack { .. } => self.look().and_then(|()| check(&*self.device)),
             Op::Clean { .. } | Op::Checkpoint | Op::Resize { .. } | Op::Trim => self
                 .look_back(Thoroughness::Some { from: nth, step: 5 })
                 .and_then(|()| self.compare_usage(now.seconds as u64)),
@@ -219,7 +239,10 @@ impl World {
         let mounting = self.settings.mounting;
         let protection = if has_room || mounting.hard_protection { mounting.protection } else { 0 };
         let Self { past, model, .. } = self;
-        let exact = matches!(op, Op::Commit | Op::Sync | Op::Checkpoint | Op::Remount);
+        let exact = matches!(
+            op,
+            Op::Commit | Op::Sync | Op::Checkpoint | Op::Remount | Op::RollBack { .. }
+        );
         past.add(newest, &[before, model], now, exact);
         match op {
             Op::Clean { protection, .. } => past.cleaned(now, *protection),
@@ -298,6 +321,16 @@ impl World {
             return Err(format!("{used} inodes are in use, expected {expected}"));
         }
         Ok(())
+    }
+
+    /// One of the checkpoints that are there and of which it is known what they show.
+    fn known_checkpoint(&mut self, nth: u16) -> Result<Option<(Cno, Model)>, String> {
+        let listed = self.subject()?.checkpoints()?;
+        let is_listed = |cno: &Cno| listed.binary_search_by_key(cno, |it| it.cno).is_ok();
+        let known: Vec<_> = self.past.known().filter(|(cno, _)| is_listed(cno)).collect();
+        let chosen = usize::from(nth).checked_rem(known.len());
+        let chosen = chosen.and_then(|nth| known.get(known.len() - 1 - nth));
+        Ok(chosen.map(|(cno, state)| (*cno, Model::clone(state))))
     }
 
     /// Whether `found` is an honest "no space". What frees space must work for as long as there is

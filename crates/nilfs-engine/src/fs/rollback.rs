@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::inode::{FileType, RawInode};
-use nilfs_ondisk::{Cno, FileBlock, Ino, dirent};
+use nilfs_ondisk::{BlockSize, Cno, FileBlock, Ino, dirent};
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -28,7 +28,7 @@ use super::Filesystem;
 use super::directory;
 use super::inode::{Inode, InodeRef};
 use super::space::{Cost, Effect};
-use crate::block::{Block, bytes_mut};
+use crate::block::{Block, bytes_mut, zeroed};
 use crate::commit::{Frozen, MetadataChanges, SyncedFile, root_of};
 use crate::error::{Error, Result};
 use crate::host::Timestamp;
@@ -220,7 +220,7 @@ impl Filesystem {
         // They stay in memory until the checkpoint says that they have no name.
         let mut known: Vec<InodeRef> = Vec::new();
         for file in &plan.leaving {
-            inodes.push(leaving(file, time));
+            inodes.push(leaving(file, time, self.store.block_size()));
             if file.links == 0 && !file.is_unknown {
                 known.push(self.get(file.ino)?);
             }
@@ -322,13 +322,22 @@ fn snapshot_of(cno: Cno) -> MetadataChanges {
     MetadataChanges { snapshots: vec![(cno, true)], ..MetadataChanges::default() }
 }
 
-/// A file that loses names.
-fn leaving(file: &Leaving, time: Timestamp) -> FrozenInode {
+/// A file that loses names. A directory that somebody still has open is empty, as any is that was
+/// removed: what it had does not exist any more.
+fn leaving(file: &Leaving, time: Timestamp, block_size: BlockSize) -> FrozenInode {
     let mut inode = file.raw;
     inode.i_links_count = U16::new(file.links);
     set_ctime(&mut inode, time);
+    let mut overlay = Overlay::default();
+    if inode.file_type() == Ok(FileType::Directory) && !file.is_unknown {
+        let mut block = zeroed(block_size);
+        dirent::format_first(bytes_mut(&mut block), file.ino, Ino::ROOT);
+        overlay.insert(FileBlock(0), Page { data: Some(block), placed: None });
+        overlay.cut = Some(FileBlock(1));
+        inode.i_size = U64::new(block_size.bytes64());
+    }
     let (deleted, rolled_back) = (file.is_unknown, Some(Vec::new()));
-    FrozenInode { ino: file.ino, inode, overlay: Overlay::default(), deleted, rolled_back }
+    FrozenInode { ino: file.ino, inode, overlay, deleted, rolled_back }
 }
 
 fn set_ctime(inode: &mut RawInode, time: Timestamp) {

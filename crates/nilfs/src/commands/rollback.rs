@@ -82,10 +82,17 @@ struct Preview {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let paths: Vec<OsString> = args.path.iter().cloned().collect();
     let located = Located::find(&args.place, &paths)?;
-    let [path] = located.paths.as_slice() else {
-        return on_volume(args, &located, OsStr::new(""));
-    };
-    on_volume(args, &located, path)
+    match &located.paths[..] {
+        [] => on_volume(args, &located, OsStr::new("")),
+        [path] => on_volume(args, &located, path),
+        [..] => {
+            let message = format!(
+                "{} is no volume, so no path can follow; one file or directory is rolled back at a time",
+                args.place.display()
+            );
+            Err(Failure::new(Status::Usage, message).into())
+        }
+    }
 }
 
 /// Rolls back what is at a path of a volume; an empty one stands for everything.
