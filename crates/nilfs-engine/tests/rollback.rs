@@ -423,3 +423,111 @@ fn whatever_has_happened_it_can_be_gone_back_to() {
         "{rollbacks} {revived} {renumbered}"
     );
 }
+
+/// Writes a file until there is no room for more.
+fn fill(fs: &Filesystem, name: &str) -> InodeRef {
+    let file = make(fs, &root(fs), name);
+    let piece = pattern(5, 64 * BLOCK);
+    let mut at = 0;
+    loop {
+        match fs.write_some(&file, at, &piece) {
+            Ok(written) => at += written as u64,
+            Err(Error::NoSpace) => return file,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_full_volume_can_be_rolled_back_because_nothing_is_copied() {
+    let device = volume(BLOCK as u64, 64);
+    let fs = mount(&device);
+    let file = write(&fs, &root(&fs), "large", 1, 5000 * BLOCK);
+    let then = fs.checkpoint_now().unwrap();
+    fs.set_snapshot(then, true).unwrap();
+    fs.write(&file, 0, &pattern(2, 100 * BLOCK)).unwrap();
+    drop(file);
+    fs.unlink(&root(&fs), b"large").unwrap();
+    drop(fill(&fs, "filling"));
+    let before = now(&fs);
+    let done = roll_back(&fs, then, "");
+    assert_eq!(done.revived_blocks, 5000);
+    assert_eq!(now(&fs), of(&fs, then));
+    assert_eq!(of(&fs, done.before), before);
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
+#[test]
+fn without_room_for_a_copy_nothing_is_done() {
+    let device = volume(BLOCK as u64, 64);
+    let fs = mount(&device);
+    let (from, to) = (dir(&fs, &root(&fs), "from"), dir(&fs, &root(&fs), "to"));
+    drop(write(&fs, &from, "large", 1, 5000 * BLOCK));
+    let then = fs.checkpoint_now().unwrap();
+    // The file lives on elsewhere, so it can only be copied.
+    fs.rename(&from, b"large", &to, b"large", RenameMode::Replace).unwrap();
+    drop(fill(&fs, "filling"));
+    let before = now(&fs);
+    match fs.roll_back(then, b"from", &mut |_| {}) {
+        Err(Error::NoRoomToRollBack { needed, free }) => {
+            assert!(needed > 5000 * BLOCK as u64 && free < needed, "{needed} and {free}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(now(&fs), before);
+    fs.unlink(&root(&fs), b"filling").unwrap();
+    let done = roll_back(&fs, then, "from");
+    assert_eq!(done.copied_blocks, 5000 + 1);
+    assert_eq!(below(&now(&fs), "/from"), below(&of(&fs, then), "/from"));
+    assert_eq!(below(&now(&fs), "/to"), below(&before, "/to"));
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
+#[test]
+fn one_rollback_at_a_time() {
+    let device = volume(BLOCK as u64, 64);
+    let fs = mount(&device);
+    drop(write(&fs, &root(&fs), "file", 1, 10));
+    let then = fs.checkpoint_now().unwrap();
+    fs.unlink(&root(&fs), b"file").unwrap();
+    let mut asked = 0;
+    fs.roll_back(then, b"", &mut |_| {
+        let second = std::thread::scope(|scope| {
+            scope.spawn(|| fs.roll_back(then, b"", &mut |_| {})).join().unwrap()
+        });
+        assert!(matches!(second, Err(Error::Busy)), "{second:?}");
+        assert!(fs.set_read_only(true).is_err());
+        asked += 1;
+    })
+    .unwrap();
+    assert!(asked > 0);
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
+#[test]
+fn what_cannot_be_rolled_back_is_refused_and_nothing_happens() {
+    let device = volume(BLOCK as u64, 64);
+    let fs = mount(&device);
+    let top = dir(&fs, &root(&fs), "dir");
+    drop(write(&fs, &top, "file", 1, 10));
+    drop(top);
+    let then = fs.checkpoint_now().unwrap();
+    let top = root(&fs);
+    let dir = fs.lookup(&top, b"dir").unwrap().inode;
+    fs.unlink(&dir, b"file").unwrap();
+    fs.rmdir(&top, b"dir").unwrap();
+    drop((top, dir));
+    let newest = fs.checkpoint_now().unwrap();
+    let refused = |to, path: &str| fs.roll_back(to, path.as_bytes(), &mut |_| {}).unwrap_err();
+    assert!(matches!(refused(Cno(99), ""), Error::NoCheckpoint(Cno(99))));
+    assert!(matches!(refused(then, "dir/nothing"), Error::NotInCheckpoint(cno) if cno == then));
+    assert!(matches!(refused(then, "dir/file/below"), Error::NotInCheckpoint(_)));
+    assert!(matches!(refused(then, "dir/../dir"), Error::NotInCheckpoint(_)));
+    assert!(matches!(refused(then, "dir/file"), Error::NoDirectoryNow));
+    assert_eq!(fs.status().cno, newest, "no checkpoint was made");
+    fs.set_read_only(true).unwrap();
+    assert!(matches!(refused(then, ""), Error::ReadOnly { .. }));
+}
