@@ -39,6 +39,9 @@ const SNAPSHOTS: usize = 5;
 /// Bytes that are written at a time to fill a volume.
 const FILLING: u64 = 20_000;
 
+/// After as many operations a thread goes back to some checkpoint.
+const ROLL_BACK_EVERY: u64 = 7;
+
 /// The device's record, gathered by all threads.
 struct Tape {
     device: Arc<Medium>,
@@ -176,7 +179,8 @@ pub fn farewell(settings: Settings, seed: u64, threads: u16, count: usize) -> Re
 }
 
 /// Lets `threads` threads do `count` random operations of a profile each, all in the same tree, which
-/// fills the volume at the start if it may. Nobody can say what each of them should answer, but
+/// fills the volume at the start if it may; with `rollbacks`, each goes back to some checkpoint now and
+/// then. Nobody can say what each of them should answer, but
 /// nothing may break, and in the end the tree must be consistent and must be the same after a remount.
 ///
 /// # Errors
@@ -187,6 +191,7 @@ pub fn riot(
     seed: u64,
     threads: u64,
     count: usize,
+    rollbacks: bool,
 ) -> Result<(), String> {
     let device = Arc::new(MemoryDevice::from(settings.shape.format()));
     let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
@@ -204,7 +209,8 @@ pub fn riot(
             let running: Vec<_> = (0..threads)
                 .map(|nth| {
                     let (subject, model) = (root.another(), model.clone());
-                    scope.spawn(move || rage(subject, model, profile, seed ^ nth << 32, count))
+                    let seed = seed ^ nth << 32;
+                    scope.spawn(move || rage(subject, model, profile, seed, count, rollbacks))
                 })
                 .collect();
             running.into_iter().try_for_each(joined)
@@ -244,6 +250,7 @@ fn rage(
     profile: Profile,
     seed: u64,
     count: usize,
+    rollbacks: bool,
 ) -> Result<(), String> {
     let profile = Profile { remounts: 0, administration: 0, ..profile };
     let mut generator = Generator::new(seed, profile);
@@ -255,6 +262,12 @@ fn rage(
         model.apply(&op, now);
         if let Outcome::Refused(Refusal::Broken(what)) = subject.apply(&op) {
             return Err(format!("step {nth}, {op}: {what}"));
+        }
+        if rollbacks && (nth as u64 + seed).is_multiple_of(ROLL_BACK_EVERY) {
+            let to = Cno(1 + seed % subject.newest().0);
+            if let (Outcome::Refused(Refusal::Broken(what)), _) = subject.roll_back(to) {
+                return Err(format!("step {nth}, roll back to checkpoint {to}: {what}"));
+            }
         }
     }
     Ok(())

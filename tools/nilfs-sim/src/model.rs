@@ -160,6 +160,17 @@ impl Model {
         self.next = self.next.max(then.next);
     }
 
+    /// Takes over which files have changed `now` according to `found`, after a rollback: a file that has
+    /// come back under another number is another one for the volume, even if all else is the same.
+    pub fn take_changed(&mut self, found: &Tree, now: Timestamp) {
+        let mut changed = Vec::new();
+        self.visit(Self::ROOT, &Path::root(), &mut |path, id, _| {
+            let file = found.files.get(&path.bytes());
+            changed.extend(file.filter(|file| file.facts.ctime == now).map(|_| id));
+        });
+        changed.into_iter().for_each(|id| self.change(id).ctime = now);
+    }
+
     /// Lets all open files go, as a crash or an unmount does.
     pub fn close_all(&mut self) {
         let handles: Vec<Handle> = self.handles.keys().copied().collect();

@@ -55,6 +55,8 @@ pub enum Refusal {
     NotOpen,
     /// The checkpoint is not there any more.
     NoCheckpoint,
+    /// Another thread is changing the whole volume.
+    Busy,
     /// The device failed, in the engine's words.
     Device(String),
     /// What no healthy file system answers, in the engine's words.

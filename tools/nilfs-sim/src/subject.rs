@@ -522,6 +522,7 @@ impl From<Error> for Refusal {
             Error::FileTooLarge => Self::FileTooLarge,
             Error::NotPermitted(_) => Self::NotPermitted,
             Error::NoCheckpoint(_) => Self::NoCheckpoint,
+            Error::Busy => Self::Busy,
             Error::Device { .. } => Self::Device(error.to_string()),
             other => Self::Broken(other.to_string()),
         }

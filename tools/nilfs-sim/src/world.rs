@@ -193,6 +193,8 @@ impl World {
             let expected = self.model.apply(op, now);
             if let Some((_, then)) = &then {
                 self.model.roll_back(then, now);
+                let found = self.subject()?.tree()?;
+                self.model.take_changed(&found, now);
             }
             if let Some(what) = difference(&expected, &found) {
                 return Err(format!("step {nth}, {op}: {what}"));

@@ -274,7 +274,8 @@ impl SegmentTable {
         census
     }
 
-    /// Forgets lives that nothing needs, and whose end nothing can postpone.
+    /// Forgets lives that nothing needs. Only a rollback can postpone the end of one, and that of a
+    /// checkpoint that is kept.
     pub(crate) fn forget_dead(&mut self, protection: &Protection) {
         for segment in &mut self.segments {
             let keeps = |(start, end): &(Cno, Cno)| protection.keeps(*start, *end);

@@ -26,8 +26,8 @@ use self::plan::{Leaving, Plan, Restored, plan};
 use self::scope::{Scope, Subtree};
 use super::Filesystem;
 use super::directory;
-use super::inode::{Inode, InodeRef};
-use super::space::{Cost, Effect};
+use super::inode::{Context, Inode, InodeRef};
+use super::space::{Cost, Effect, Space};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::commit::{Frozen, MetadataChanges, SyncedFile, root_of};
 use crate::error::{Error, Result};
@@ -35,15 +35,12 @@ use crate::host::Timestamp;
 use crate::host::atomic::Ordering;
 use crate::log::segment_writer::SegmentWriter;
 use crate::overlay::{FrozenInode, Overlay, Page, Placed};
-use crate::tree::Tree;
 use crate::tree::content::Content;
 use crate::tree::names::damaged;
+use crate::tree::{File, Tree};
 
 /// Blocks that are copied in memory; more are written before the checkpoint.
 const COPIED_IN_MEMORY: usize = 1024;
-
-/// How often room is looked for in vain.
-const ATTEMPTS: u32 = 3;
 
 /// What a rollback has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,7 +114,7 @@ impl Filesystem {
         let Some(_alone) = self.remaking.try_lock() else { return Err(Error::Busy) };
         self.check_writable()?;
         let then = self.tree(Some(to))?;
-        for attempt in 0.. {
+        loop {
             match self.attempt(&then, path, progress)? {
                 Attempt::Done(done, stale) => {
                     if let Some(witness) = self.witness.get().filter(|_| done.checkpoint.is_some())
@@ -127,14 +124,14 @@ impl Filesystem {
                     return Ok(done);
                 }
                 Attempt::NoRoom(cost) => {
-                    let again = attempt < ATTEMPTS && self.make_room(cost, true)?;
-                    if !again {
-                        return Err(self.no_room(cost));
+                    while !self.space.fits(cost) {
+                        if !self.make_room(cost, true)? {
+                            return Err(self.no_room(cost));
+                        }
                     }
                 }
             }
         }
-        unreachable!("an attempt succeeds, or the last one fails")
     }
 
     fn no_room(&self, cost: Cost) -> Error {
@@ -157,13 +154,16 @@ impl Filesystem {
         let cpfile = root_of(&log.base().super_root.cpfile)?;
         let now = self.trees.open(log.source(), &cpfile, log.cno())?;
         let numbers = self.numbers.lock().clone();
-        let done = plan(self, &now, then, path).and_then(|plan| match self.cost(&log, &plan) {
-            _ if plan.is_empty() => Ok(Attempt::Done(
-                RolledBack { before: now.cno(), ..RolledBack::default() },
-                Stale::default(),
-            )),
-            cost if !self.space.fits(cost) => Ok(Attempt::NoRoom(cost)),
-            _ => self.carry_out(&mut log, plan, &now, then, progress),
+        let done = plan(self, &now, then, path).and_then(|plan| {
+            let cost = self.cost(&log, &plan);
+            if plan.is_empty() {
+                let nothing = RolledBack { before: now.cno(), ..RolledBack::default() };
+                Ok(Attempt::Done(nothing, Stale::default()))
+            } else if self.space.fits(cost) {
+                self.carry_out(&mut log, plan, &now, then, progress)
+            } else {
+                Ok(Attempt::NoRoom(cost))
+            }
         });
         if !matches!(&done, Ok(Attempt::Done(done, _)) if done.checkpoint.is_some()) {
             *self.numbers.lock() = numbers;
@@ -193,7 +193,9 @@ impl Filesystem {
         // A page counts for two blocks: itself, and the node above it, which is known here.
         let blocks = plan.copied_blocks() + nodes + lives.min(dat);
         let pages = blocks.div_ceil(2);
-        Cost { pages, inodes: 2 + inodes.len() as u64, effect: Effect::Changes }
+        let copies = plan.restored.iter().any(|file| file.is_copied());
+        let effect = if copies { Effect::Grows } else { Effect::Changes };
+        Cost { pages, inodes: 2 + inodes.len() as u64, effect }
     }
 
     fn carry_out(
@@ -204,36 +206,14 @@ impl Filesystem {
         then: &Tree,
         progress: &mut dyn FnMut(RollbackProgress),
     ) -> Result<Attempt> {
-        let time = self.now();
-        let (files, removed) = (plan.restored.len() as u64, plan.leaving.len() as u64);
-        let (revived_blocks, copied_blocks) = (plan.revived_blocks(), plan.copied_blocks());
-        let of = files + removed;
-        let mut making = Making { fs: self, plan: &plan, then, time, ahead: Vec::new(), pages: 0 };
-        let mut inodes = Vec::new();
-        let made = plan.restored.iter().zip(1..).try_for_each(|(file, nth)| {
-            inodes.push(making.restored(log, file)?);
-            progress(RollbackProgress { files: nth, of });
-            Ok(())
-        });
-        let ahead = making.ahead;
-        if let Err(error) = made {
-            return self.give_up(log, ahead, error);
-        }
-        // They stay in memory until the checkpoint says that they have no name.
-        let mut known: Vec<InodeRef> = Vec::new();
-        for file in &plan.leaving {
-            inodes.push(leaving(file, time, self.store.block_size()));
-            if file.links == 0 && !file.is_unknown {
-                known.push(self.get(file.ino)?);
-            }
-        }
-        if let Some(subtree) = plan.scope.subtree() {
-            inodes.extend(self.renamed(subtree, &plan, now, time)?);
-        }
-        inodes.sort_by_key(|frozen| frozen.ino);
-        let numbers = self.numbers.lock().freeze();
-        let inodes = inodes.into_iter().map(Arc::new).collect();
-        let frozen = Frozen { inodes, numbers, unborn: Vec::new() };
+        let cost = self.cost(log, &plan);
+        let mut making = Making::new(self, &plan, then);
+        let made = making.frozen(log, now, progress);
+        let Making { ahead, orphans, time, .. } = making;
+        let frozen = match made {
+            Ok(frozen) => frozen,
+            Err(error) => return self.give_up(log, ahead, error, cost),
+        };
         let outcome = self.write_and_publish(
             log,
             &frozen,
@@ -242,23 +222,34 @@ impl Filesystem {
             SegmentWriter::write_together,
         )?;
         if let Some(error) = outcome.refused {
-            return self.give_up(log, ahead, error);
+            return self.give_up(log, ahead, error, cost);
         }
-        {
-            let mut table = self.table.lock();
-            let per_block = self.store.block_size().sectors();
-            for inode in known {
-                let blocks = plan.leaving.iter().find(|file| file.ino == inode.ino());
-                let blocks = blocks.map_or(0, |file| file.raw.i_blocks.get() / per_block);
-                table.orphans.insert(inode.ino(), blocks);
-            }
-            plan.restored.iter().for_each(|file| _ = table.orphans.remove(&file.ino));
-        }
+        self.note_orphans(&plan, orphans);
         self.flush_locked(log)?;
-        let checkpoint = Some(log.cno());
-        let before = now.cno();
-        let done = RolledBack { before, checkpoint, files, removed, revived_blocks, copied_blocks };
+        let done = RolledBack {
+            before: now.cno(),
+            checkpoint: Some(log.cno()),
+            files: plan.restored.len() as u64,
+            removed: plan.leaving.len() as u64,
+            revived_blocks: plan.revived_blocks(),
+            copied_blocks: plan.copied_blocks(),
+        };
         Ok(Attempt::Done(done, plan.stale))
+    }
+
+    /// Takes note of files that have no name any more, or have one again.
+    fn note_orphans(&self, plan: &Plan, orphans: Vec<(InodeRef, u64)>) {
+        let mut table = self.table.lock();
+        if !orphans.is_empty() {
+            // A checkpoint deletes them when nobody has them open any more.
+            self.wakeup.changed();
+        }
+        for (inode, blocks) in orphans {
+            table.orphans.insert(inode.ino(), blocks);
+        }
+        for file in &plan.restored {
+            table.orphans.remove(&file.ino);
+        }
     }
 
     /// Lets go of blocks that were written ahead.
@@ -267,6 +258,7 @@ impl Filesystem {
         log: &mut SegmentWriter,
         ahead: Vec<Placed>,
         error: Error,
+        cost: Cost,
     ) -> Result<Attempt> {
         if !ahead.is_empty() {
             let frozen = Frozen { unborn: ahead, ..Frozen::default() };
@@ -276,46 +268,9 @@ impl Filesystem {
             self.write_and_publish(log, &frozen, &nothing, seconds, write)?;
         }
         Err(match error {
-            Error::NoSpace => self.no_room(Cost { pages: 0, inodes: 2, effect: Effect::Changes }),
+            Error::NoSpace => self.no_room(cost),
             error => error,
         })
-    }
-
-    /// The directory that has the name of what is rolled back, if the name is new or leads to another
-    /// file.
-    fn renamed(
-        &self,
-        subtree: &Subtree,
-        plan: &Plan,
-        now: &Tree,
-        time: Timestamp,
-    ) -> Result<Option<FrozenInode>> {
-        let top = &subtree.past;
-        let ino = plan.numbers.get(&top.ino()).copied().unwrap_or(top.ino());
-        let is_directory = |file: &crate::tree::File| file.file_type() == FileType::Directory;
-        let known = subtree.present.as_ref();
-        let leads_there =
-            known.is_some_and(|known| known.ino() == ino && known.file_type() == top.file_type());
-        if leads_there {
-            return Ok(None);
-        }
-        let context = super::inode::Context { view: now.view(), ..self.context() };
-        let inode = Inode::new(subtree.directory.ino(), subtree.directory.raw, false)?;
-        let mut state = inode.unshared();
-        let (name, file_type) = (&subtree.name[..], top.file_type());
-        match known {
-            Some(_) => directory::replace(&inode, &mut state, &context, name, ino, file_type)?,
-            None => directory::insert(&inode, &mut state, &context, name, ino, file_type)?,
-        }
-        let links = state.links() - u16::from(known.is_some_and(is_directory))
-            + u16::from(is_directory(top));
-        state.set_links(links);
-        state.file.set_mtime(time);
-        state.file.set_ctime(time);
-        let overlay = std::mem::take(&mut state.overlay);
-        let (ino, raw) = (inode.ino(), state.file.raw);
-        let rolled_back = Some(Vec::new());
-        Ok(Some(FrozenInode { ino, inode: raw, overlay, deleted: false, rolled_back }))
     }
 }
 
@@ -357,9 +312,80 @@ struct Making<'a> {
     ahead: Vec<Placed>,
     /// Blocks in memory.
     pages: usize,
+    /// Files that somebody knows and that lose their last name, with their blocks. They stay in memory
+    /// until the checkpoint says so.
+    orphans: Vec<(InodeRef, u64)>,
 }
 
-impl Making<'_> {
+impl<'a> Making<'a> {
+    fn new(fs: &'a Filesystem, plan: &'a Plan, then: &'a Tree) -> Self {
+        let (ahead, orphans) = (Vec::new(), Vec::new());
+        Self { fs, plan, then, time: fs.now(), ahead, pages: 0, orphans }
+    }
+
+    fn frozen(
+        &mut self,
+        log: &mut SegmentWriter,
+        now: &Tree,
+        progress: &mut dyn FnMut(RollbackProgress),
+    ) -> Result<Frozen> {
+        let plan = self.plan;
+        let of = (plan.restored.len() + plan.leaving.len()) as u64;
+        let mut inodes = Vec::new();
+        for (file, files) in plan.restored.iter().zip(1..) {
+            inodes.push(self.restored(log, file)?);
+            progress(RollbackProgress { files, of });
+        }
+        let block_size = self.fs.store.block_size();
+        for file in &plan.leaving {
+            inodes.push(leaving(file, self.time, block_size));
+            if file.links == 0 && !file.is_unknown {
+                let blocks = file.raw.i_blocks.get() / block_size.sectors();
+                self.orphans.push((self.fs.get(file.ino)?, blocks));
+            }
+        }
+        if let Some(subtree) = plan.scope.subtree() {
+            inodes.extend(self.renamed(subtree, now)?);
+        }
+        inodes.sort_by_key(|frozen| frozen.ino);
+        let inodes = inodes.into_iter().map(Arc::new).collect();
+        let numbers = self.fs.numbers.lock().freeze();
+        Ok(Frozen { inodes, numbers, unborn: Vec::new() })
+    }
+
+    /// The directory that has the name of what is rolled back, if the name is new or leads to another
+    /// file.
+    fn renamed(&self, subtree: &Subtree, now: &Tree) -> Result<Option<FrozenInode>> {
+        let top = &subtree.past;
+        let ino = self.plan.numbers.get(&top.ino()).copied().unwrap_or(top.ino());
+        let is_directory = |file: &File| file.file_type() == FileType::Directory;
+        let known = subtree.present.as_ref();
+        let leads_there =
+            known.is_some_and(|known| known.ino() == ino && known.file_type() == top.file_type());
+        if leads_there {
+            return Ok(None);
+        }
+        // What is changed here is part of no account.
+        let space = Space::default();
+        let context = Context { view: now.view(), space: &space, ..self.fs.context() };
+        let inode = Inode::new(subtree.directory.ino(), subtree.directory.raw, false)?;
+        let mut state = inode.unshared();
+        let (name, file_type) = (&subtree.name[..], top.file_type());
+        match known {
+            Some(_) => directory::replace(&inode, &mut state, &context, name, ino, file_type)?,
+            None => directory::insert(&inode, &mut state, &context, name, ino, file_type)?,
+        }
+        let links = state.links() - u16::from(known.is_some_and(is_directory))
+            + u16::from(is_directory(top));
+        state.set_links(links);
+        state.file.set_mtime(self.time);
+        state.file.set_ctime(self.time);
+        let overlay = std::mem::take(&mut state.overlay);
+        let (ino, raw) = (inode.ino(), state.file.raw);
+        let rolled_back = Some(Vec::new());
+        Ok(Some(FrozenInode { ino, inode: raw, overlay, deleted: false, rolled_back }))
+    }
+
     fn restored(&mut self, log: &mut SegmentWriter, file: &Restored) -> Result<FrozenInode> {
         let mut inode = file.then.raw;
         inode.i_links_count = U16::new(file.links);

@@ -464,11 +464,14 @@ impl Space {
         (unused * 16 / 17).saturating_sub(2)
     }
 
-    /// Blocks that have to be free for an operation, and those that are.
+    /// Blocks that have to be free for an operation, and those that are: clean, or else unused.
     pub(crate) fn needed_and_free(&self, cost: Cost) -> (u64, u64) {
         let account = self.0.lock();
-        let needed = account.needed(Some(cost)) + account.device.layers.of(cost.effect);
-        (needed, account.device.free)
+        let device = &account.device;
+        match account.leaves_reserve(cost) {
+            true => (account.needed(Some(cost)) + device.layers.of(cost.effect), device.free),
+            false => (account.changes(Some(cost)).growth() + device.reserved, device.unused()),
+        }
     }
 
     /// Whether there is space for an operation; if it deletes, for a batch of others like it as

@@ -7,7 +7,7 @@
 //!
 //! An inode has neighbours in its block, and one of them may change all the time. But if an inode is the
 //! same in two checkpoints, to the last bit of the time of its last change, then it is in all between
-//! them. So the first of these is searched for by halves.
+//! them: a rollback, too, gives what it changes another time. So the first of these is searched for by halves.
 //!
 //! What a path leads to comes first, then the file: if the path led to another file before, that one is
 //! an older version, as with editors that write a new file and put it in the place of the old one. Only

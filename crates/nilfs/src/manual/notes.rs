@@ -193,6 +193,14 @@ const NOTES: &[(&str, Notes)] = &[
         },
     ),
     (
+        "nilfs-rollback(1)",
+        Notes {
+            environment: &[TZ],
+            see_also: &["nilfs(1)", "nilfs-diff(1)", "nilfs-restore(1)", "nilfs-snapshot(1)"],
+            ..NOTHING
+        },
+    ),
+    (
         "nilfs-undelete(1)",
         Notes {
             environment: &[TZ],

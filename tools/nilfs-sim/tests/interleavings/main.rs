@@ -53,7 +53,15 @@ fn each_thread_has_its_own_way() {
 #[test]
 fn threads_in_the_same_tree_break_nothing() {
     explore("threads_in_the_same_tree_break_nothing", 100, |seed| {
-        riot(settings(seed), Profile::SYNCS, seed, 3, 30)
+        riot(settings(seed), Profile::SYNCS, seed, 3, 30, false)
+    });
+}
+
+/// Files come, go and change their numbers while others have them open, or look for them.
+#[test]
+fn threads_that_roll_each_other_back_break_nothing() {
+    explore("threads_that_roll_each_other_back_break_nothing", 100, |seed| {
+        riot(settings(seed), Profile::SYNCS, seed, 3, 30, true)
     });
 }
 
@@ -63,7 +71,7 @@ fn threads_on_a_full_volume_break_nothing() {
     explore("threads_on_a_full_volume_break_nothing", 40, |seed| {
         let shape = Shape { segments: 24, ..Shape::SMALL };
         let settings = Settings { shape, may_fill: true, ..settings(seed) };
-        riot(settings, Profile::GREEDY, seed, 3, 20)
+        riot(settings, Profile::GREEDY, seed, 3, 20, false)
     });
 }
 

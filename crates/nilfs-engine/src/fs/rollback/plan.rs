@@ -79,6 +79,13 @@ enum Number {
     New,
 }
 
+impl Restored {
+    /// Whether content is written anew that the volume has already, so that it has more to keep.
+    pub(super) fn is_copied(&self) -> bool {
+        !self.copied.is_empty() && self.then.file_type() != FileType::Directory
+    }
+}
+
 impl Plan {
     pub(super) fn is_empty(&self) -> bool {
         self.restored.is_empty() && self.leaving.is_empty()
