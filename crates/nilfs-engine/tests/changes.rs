@@ -1,6 +1,6 @@
 //! What has changed between two checkpoints, and the versions of a file, as users are told: judged by a
 //! model that keeps a copy of all files at each checkpoint, while files are written, renamed, linked and
-//! deleted at random, and checkpoints vanish.
+//! deleted at random, checkpoints vanish, and the present becomes again what it was.
 
 mod common;
 
@@ -35,7 +35,7 @@ struct Node {
     is_dir: bool,
     content: Vec<u8>,
     mode: u16,
-    /// How often its content was written.
+    /// Which of all writes was the last of its content.
     writes: u64,
 }
 
@@ -108,6 +108,7 @@ struct World {
     rng: StdRng,
     now: Model,
     next: Id,
+    writes: u64,
     /// The files at each checkpoint.
     then: BTreeMap<Cno, Model>,
 }
@@ -119,7 +120,7 @@ impl World {
         let fs = Filesystem::mount(volume(BLOCK as u64, 32), options).unwrap();
         let rng = StdRng::seed_from_u64(seed);
         let then = BTreeMap::from([(Cno(1), Model::new())]);
-        Self { fs, rng, now: Model::new(), next: 1, then }
+        Self { fs, rng, now: Model::new(), next: 1, writes: 0, then }
     }
 
     fn inode(&self, id: Id) -> InodeRef {
@@ -169,7 +170,8 @@ impl World {
             node.content.resize(at + bytes.len(), 0);
         }
         node.content[at..at + bytes.len()].copy_from_slice(&bytes);
-        node.writes += 1;
+        self.writes += 1;
+        node.writes = self.writes;
     }
 
     fn chmod(&mut self) {
@@ -229,7 +231,20 @@ impl World {
         self.fs.rmdir(&dir, name).unwrap();
     }
 
+    /// Makes everything what it was in one of the checkpoints that are left.
+    fn roll_back(&mut self) {
+        let nth = self.rng.random_range(0..self.left().len().min(20));
+        let (to, then) = self.left()[nth];
+        let then = then.clone();
+        let done = self.fs.roll_back(to, b"", &mut |_| {}).unwrap();
+        self.then.insert(done.before, std::mem::replace(&mut self.now, then));
+        self.then.extend(done.checkpoint.map(|cno| (cno, self.now.clone())));
+    }
+
     fn step(&mut self) {
+        if self.rng.random_range(0..10) == 0 && self.then.len() > 5 {
+            self.roll_back();
+        }
         for _ in 0..self.rng.random_range(0..5) {
             match self.rng.random_range(0..14) {
                 0..4 => self.write(),

@@ -180,8 +180,7 @@ impl Filesystem {
         let fewest = (geometry.block_size.bytes64() / 16 / 4).max(1);
         let nodes = |file: &Restored| {
             let blocks = file.then.raw.i_blocks.get() / sectors;
-            let changed = file.blocks.len() + file.copied.len();
-            (changed as u64).min(blocks / fewest + 3)
+            (file.blocks.len() as u64).min(blocks / fewest + 3)
         };
         let nodes: u64 = plan.restored.iter().map(nodes).sum();
         let dat = log.base().super_root.dat.i_blocks.get() / sectors;
@@ -190,9 +189,8 @@ impl Filesystem {
         let numbers = plan.restored.iter().map(|file| file.ino);
         let numbers = numbers.chain(plan.leaving.iter().map(|file| file.ino));
         let inodes: BTreeSet<FileBlock> = numbers.map(|ino| layout.entry(ino.0).block).collect();
-        // A page counts for two blocks: itself, and the node above it, which is known here.
-        let blocks = plan.copied_blocks() + nodes + lives.min(dat);
-        let pages = blocks.div_ceil(2);
+        // A page counts for two blocks: itself, and the node above it.
+        let pages = plan.copied_blocks() + (nodes + lives.min(dat)).div_ceil(2);
         let copies = plan.restored.iter().any(|file| file.is_copied());
         let effect = if copies { Effect::Grows } else { Effect::Changes };
         Cost { pages, inodes: 2 + inodes.len() as u64, effect }
