@@ -5,6 +5,7 @@
 
 mod checkpoints;
 mod door;
+mod seen;
 mod walk;
 
 use std::ffi::{OsStr, OsString};

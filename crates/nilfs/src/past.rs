@@ -19,8 +19,9 @@ pub struct Change {
     pub before: Option<FileAt>,
     /// In the newer one.
     pub after: Option<FileAt>,
-    /// Bytes that the two do not share.
-    pub changed_bytes: u64,
+    /// Bytes that the two do not share; `None` if only the process that serves the mount knows, and
+    /// does not tell.
+    pub changed_bytes: Option<u64>,
 }
 
 /// A file as a checkpoint has it.
@@ -51,8 +52,8 @@ pub struct Version {
     pub last: Cno,
     /// The file; if it is gone, as it was before.
     pub file: FileAt,
-    /// Bytes that it does not share with the version before.
-    pub changed_bytes: u64,
+    /// Bytes that it does not share with the version before; `None` as in [`Change`].
+    pub changed_bytes: Option<u64>,
 }
 
 /// A path or name, which need not be text.
@@ -87,7 +88,8 @@ impl Name {
 }
 
 impl FileAt {
-    fn new(path: Vec<u8>, attr: &Attr) -> Self {
+    /// A file under a path from the root of the volume.
+    pub fn new(path: Vec<u8>, attr: &Attr) -> Self {
         Self {
             path: path.into(),
             mode: attr.file_type.mode_bits() | attr.mode,
@@ -110,7 +112,7 @@ impl From<tree::Change> for Change {
         Self {
             before: change.before.map(file),
             after: change.after.map(file),
-            changed_bytes: change.changed_bytes,
+            changed_bytes: Some(change.changed_bytes),
         }
     }
 }
@@ -174,7 +176,7 @@ pub fn versions(
             first: version.first,
             last: version.last,
             file: FileAt::new(version.path, &version.attr),
-            changed_bytes: version.changed_bytes,
+            changed_bytes: Some(version.changed_bytes),
         });
         if found.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });

@@ -208,7 +208,9 @@ fn others_are_told_nothing_that_they_may_not_see() {
             return;
         };
         let refused = CommandOutput::of(&output);
-        assert!(refused.sentence(4).contains("Permission denied"), "{words:?}");
+        let sentence = refused.sentence(4);
+        assert!(sentence.contains("mounted with past=all"), "{words:?}: {sentence}");
+        assert!(sentence.contains("Permission denied"), "{words:?}: {sentence}");
     }
 }
 
@@ -246,6 +248,85 @@ fn others_see_the_past_that_is_for_all_through_the_mount() {
     assert_eq!(open.output(), "content\n");
     let sentence = cat("closed").unwrap().sentence(1);
     assert!(sentence.contains("Permission denied"), "{sentence}");
+}
+
+/// What they may see of what has changed is the same that the superuser sees, but for how many bytes
+/// were written and for what is closed to them.
+#[test]
+fn others_are_told_what_has_changed_in_the_past_that_is_for_all() {
+    const NOBODY: u32 = 65534;
+    let mounted = Mounted::with("past=all");
+    let set = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set(mounted.volume.directory.path(), 0o755);
+    set(&mounted.volume.image, 0o600);
+    set(&mounted.path("directory"), 0o755);
+    for dir in ["tree", "tree/moved", "tree/stays", "closed"] {
+        fs::create_dir(mounted.path(dir)).unwrap();
+    }
+    for file in ["moved/file", "moved/written", "stays/file", "written", "replaced", "mode", "gone"]
+    {
+        fs::write(mounted.path("tree").join(file), file).unwrap();
+    }
+    fs::hard_link(mounted.path("tree/written"), mounted.path("tree/linked")).unwrap();
+    mounted.sync();
+    let before = mounted.newest();
+    fs::write(mounted.path("closed/secret"), "content").unwrap();
+    fs::write(mounted.path("tree/written"), "more than before").unwrap();
+    fs::write(mounted.path("tree/moved/written"), "more than before").unwrap();
+    fs::write(mounted.path("tree/new~"), "another").unwrap();
+    fs::rename(mounted.path("tree/new~"), mounted.path("tree/replaced")).unwrap();
+    fs::rename(mounted.path("tree/stays/file"), mounted.path("tree/stays/renamed")).unwrap();
+    fs::rename(mounted.path("tree/moved"), mounted.path("tree/elsewhere")).unwrap();
+    set(&mounted.path("tree/mode"), 0o600);
+    fs::remove_file(mounted.path("tree/gone")).unwrap();
+    fs::create_dir(mounted.path("tree/new")).unwrap();
+    fs::write(mounted.path("tree/new/file"), "content").unwrap();
+    set(&mounted.path("closed"), 0o700);
+    mounted.sync();
+    let after = mounted.newest();
+    let asked = |line: &str| {
+        let dir = mounted.dir.to_str().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nilfs"));
+        command.args(line.split(' ').map(|word| word.replace("MNT", dir)));
+        command.stdin(Stdio::null()).uid(NOBODY).gid(NOBODY).output()
+    };
+    let diff = format!("diff --json {before} {after} MNT");
+    let Ok(seen) = asked(&diff) else {
+        eprintln!("not tested: the program cannot be run by others");
+        return;
+    };
+    let said = String::from_utf8(seen.stderr).unwrap();
+    assert_eq!(said, "nilfs: left out, because you may not look into it: closed\n");
+    let changes = |json: &[u8]| -> Vec<Value> {
+        let mut read: Value = serde_json::from_slice(json).unwrap();
+        let mut changes = read["changes"].take();
+        for change in changes.as_array_mut().unwrap() {
+            change.as_object_mut().unwrap().remove("changed_bytes");
+        }
+        serde_json::from_value(changes).unwrap()
+    };
+    let mut expected = changes(mounted.nilfs(&diff).output().as_bytes());
+    expected.retain(|change| !change["path"].as_str().unwrap().starts_with("closed/"));
+    // That it is the same file only the process can tell, because it has another content as well.
+    let is_moved = |change: &Value| change["path"] == "tree/elsewhere/written";
+    expected.retain(|change| !is_moved(change));
+    let mut told = changes(&seen.stdout);
+    told.retain(|change| !is_moved(change) && change["path"] != "tree/moved/written");
+    assert_eq!(told, expected);
+    assert!(told.len() > 7, "{told:#?}");
+    for path in ["tree/written", "tree/replaced", "tree/mode", "tree/gone"] {
+        let log = format!("log --json MNT/{path}");
+        let causes = |json: &[u8]| -> Vec<Value> {
+            let read: Vec<Value> = serde_json::from_slice(json).unwrap();
+            read.iter().map(|it| json!([it["cause"], it["checkpoint"], it["path"]])).collect()
+        };
+        let expected = causes(mounted.nilfs(&log).output().as_bytes());
+        assert_eq!(causes(&asked(&log).unwrap().stdout), expected, "{path}");
+    }
+    let refused = CommandOutput::of(&asked("log MNT/closed/secret").unwrap()).sentence(1);
+    assert!(refused.contains("Permission denied"), "{refused}");
 }
 
 #[test]

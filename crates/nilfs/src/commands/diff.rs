@@ -104,7 +104,7 @@ pub struct Record {
     file_type: Option<&'static str>,
     size_before_bytes: Option<u64>,
     size_after_bytes: Option<u64>,
-    changed_bytes: u64,
+    changed_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -233,7 +233,7 @@ pub fn print(changes: &[Change]) -> anyhow::Result<()> {
             kind.word().to_owned(),
             size(&change.before),
             size(&change.after),
-            ByteCount(change.changed_bytes).to_string(),
+            change.changed_bytes.map_or("-".to_owned(), |bytes| ByteCount(bytes).to_string()),
             path,
         ]);
     }
@@ -267,7 +267,7 @@ fn print_totals(changes: &[Change]) -> anyhow::Result<()> {
     for kind in [Kind::Added, Kind::Removed, Kind::Modified, Kind::Renamed] {
         let of_kind = changes.iter().filter(|change| Kind::of(change) == kind);
         let (count, bytes) = of_kind.fold((0, 0_u64), |(count, bytes), change| {
-            (count + 1, bytes.saturating_add(change.changed_bytes))
+            (count + 1, bytes.saturating_add(change.changed_bytes.unwrap_or(0)))
         });
         if count > 0 {
             writeln!(out, "{} {}, {}", counted(count, "file"), kind.word(), ByteCount(bytes))?;

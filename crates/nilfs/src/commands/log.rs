@@ -71,7 +71,7 @@ struct Record {
     path: String,
     size_bytes: u64,
     modified: String,
-    changed_bytes: u64,
+    changed_bytes: Option<u64>,
 }
 
 impl From<&Version> for Record {
@@ -150,9 +150,9 @@ fn print(versions: &[Version]) -> anyhow::Result<()> {
         Column::Text("PATH"),
     ]);
     for version in versions {
-        let bytes = |bytes, is_known| match is_known {
-            true => ByteCount(bytes).to_string(),
-            false => "-".to_owned(),
+        let bytes = |bytes: Option<u64>, is_told: bool| match bytes.filter(|_| is_told) {
+            Some(bytes) => ByteCount(bytes).to_string(),
+            None => "-".to_owned(),
         };
         let is_file = version.file.file_type() != Some(FileType::Directory);
         let is_there = version.cause != Cause::Deleted;
@@ -162,7 +162,7 @@ fn print(versions: &[Version]) -> anyhow::Result<()> {
             version.first.cno.to_string(),
             local_time(version.first.created as i64),
             word(version.cause).to_owned(),
-            bytes(version.file.size, is_file && is_there),
+            bytes(Some(version.file.size), is_file && is_there),
             bytes(version.changed_bytes, is_file && is_compared),
             printable(version.file.path.as_bytes()),
         ]);

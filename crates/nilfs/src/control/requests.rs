@@ -404,11 +404,6 @@ pub struct Powers {
 }
 
 impl Powers {
-    /// Those of a file of which nothing but its mode is known.
-    pub fn none(mode: u16) -> Self {
-        Self { mode: mode & 0o7777, rdev: 0, flags: 0, generation: 0 }
-    }
-
     /// The device that a device node stands for.
     pub fn device(&self) -> DeviceCode {
         DeviceCode::decode(self.rdev)

@@ -1,16 +1,20 @@
 //! The checkpoints of a volume, as the process tells them that serves it, or from the device.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use jiff::Zoned;
 use nilfs_engine::{CheckpointInfo, Cno, Note, Volume};
 use nilfs_fuse::When;
 
-use super::open_volume;
+use super::seen::{self, SeenChanges};
+use super::{Door, door, open_volume};
 use crate::administration::{Administration, Reason, Refusal, is_believable, mount_of};
 use crate::control::Client;
+use crate::output::{printable, say};
 use crate::past::{self, Change, KnownParents, Name, Version};
 
 /// The checkpoints of a volume.
@@ -23,6 +27,8 @@ pub enum Checkpoints {
         newest: Cno,
         /// Its device.
         device: PathBuf,
+        /// Whether the user was told that there is more than may be seen.
+        has_said: Cell<bool>,
     },
     /// Of one that is not, or whose process cannot tell.
     OnDevice(Box<Volume>),
@@ -45,7 +51,8 @@ impl Checkpoints {
                 && client.checkpoints(Cno::MIN, 1).is_ok()
             {
                 let device = device.to_owned();
-                return Ok(Self::Served { client, newest: status.cno, device });
+                let has_said = Cell::new(false);
+                return Ok(Self::Served { client, newest: status.cno, device, has_said });
             }
         }
         Ok(Self::OnDevice(Box::new(open_volume(device)?)))
@@ -85,7 +92,28 @@ impl Checkpoints {
     pub fn changes(&self, from: Cno, to: Cno) -> anyhow::Result<Vec<Change>> {
         let on_device =
             |volume: &Volume| Ok(past::changes(volume, &KnownParents::default(), from, to)?);
-        self.ask(|client| client.changes(from, to), on_device)
+        let through_door = |device: &Path| self.seen_changes(device, from, to);
+        self.ask(|client| client.changes(from, to), on_device, through_door)
+    }
+
+    /// What the user may see of that.
+    fn seen_changes(
+        &self,
+        device: &Path,
+        from: Cno,
+        to: Cno,
+    ) -> anyhow::Result<Option<Vec<Change>>> {
+        let (before, after) = (Door::of(device, Some(from))?, Door::of(device, Some(to))?);
+        let Some((before, after)) = before.zip(after) else { return Ok(None) };
+        let SeenChanges { changes, hidden } = seen::changes(before, after)?;
+        if let (Self::Served { has_said, .. }, Some(first)) = (self, hidden.first())
+            && !has_said.replace(true)
+        {
+            let others = if hidden.len() > 1 { " and other directories" } else { "" };
+            let first = printable(first);
+            say!("nilfs: left out, because you may not look into it: {first}{others}");
+        }
+        Ok(Some(changes))
     }
 
     /// The versions of a file, as [`past::versions`] returns them.
@@ -100,24 +128,55 @@ impl Checkpoints {
     ) -> anyhow::Result<Vec<Version>> {
         let name = Name::from(path.as_bytes().to_vec());
         let on_device = |volume: &Volume| Ok(past::versions(volume, &name, at, limit)?);
-        self.ask(|client| client.versions(&name, at, limit), on_device)
+        let through_door = |device: &Path| self.seen_versions(device, path, at, limit);
+        self.ask(|client| client.versions(&name, at, limit), on_device, through_door)
     }
 
-    /// Asks the process that serves the volume. If it will not tell this user, or is too old to know,
-    /// the device is opened, with the user's own permissions.
+    /// Those that the user may see.
+    fn seen_versions(
+        &self,
+        device: &Path,
+        path: &OsStr,
+        at: Option<Cno>,
+        limit: usize,
+    ) -> anyhow::Result<Option<Vec<Version>>> {
+        let newest = self.newest();
+        let door = Door::path_on(device)?;
+        let is_open = |door: &PathBuf| door::look(door, newest, Path::new("")).is_ok();
+        let Some(door) = door.filter(is_open) else { return Ok(None) };
+        let end = Cno(at.unwrap_or(newest).0.saturating_add(1));
+        let mut all = self.list(Cno::MIN, usize::MAX)?;
+        all.retain(|it| it.cno < end && !it.minor);
+        let look = |cno, path: &Path| door::look(&door, cno, path);
+        seen::versions(path, all.into_iter().rev(), limit, look).map(Some)
+    }
+
+    /// Asks the process that serves the volume. If it will not tell this user, there is what the user
+    /// may see through the door. If that is closed, or the process is too old to know, the device is
+    /// opened, with the user's own permissions.
     fn ask<T>(
         &self,
         served: impl FnOnce(&Client) -> Result<T, Refusal>,
         on_device: impl FnOnce(&Volume) -> anyhow::Result<T>,
+        through_door: impl FnOnce(&Path) -> anyhow::Result<Option<T>>,
     ) -> anyhow::Result<T> {
-        match self {
-            Self::OnDevice(volume) => on_device(volume),
-            Self::Served { client, device, .. } => match served(client) {
-                Err(Refusal { reason: Reason::NotPermitted | Reason::Unsupported, .. }) => {
-                    on_device(&open_volume(device)?)
+        let (client, device) = match self {
+            Self::OnDevice(volume) => return on_device(volume),
+            Self::Served { client, device, .. } => (client, device),
+        };
+        match served(client) {
+            Err(Refusal { reason: Reason::NotPermitted, .. }) => {
+                if let Some(seen) = through_door(device)? {
+                    return Ok(seen);
                 }
-                told => Ok(told?),
-            },
+                let volume = open_volume(device).context(
+                    "only the superuser and the owner of the mount may look into its past, unless \
+                     it is mounted with past=all",
+                );
+                on_device(&volume?)
+            }
+            Err(Refusal { reason: Reason::Unsupported, .. }) => on_device(&open_volume(device)?),
+            told => Ok(told?),
         }
     }
 

@@ -14,18 +14,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use nilfs_engine::{
-    Attr, Cno, DirEntry, Error, FileType, Files, Ino, Result, Seek, StatFs, Timestamp,
+    Attr, Cno, DeviceCode, DirEntry, Error, FileType, Files, Ino, Result, Seek, StatFs, Timestamp,
 };
 use nilfs_fuse::{ino_of_past, is_of_past};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use crate::administration::{Administration, Reason, Refusal, is_believable, mount_of};
 use crate::control::{Client, Powers};
+use crate::output::printable;
 
 /// Bytes of the longest path that the kernel takes at once, with the zero at its end.
 const PATH_MAX: usize = 4096;
@@ -35,6 +37,8 @@ pub struct Door {
     client: Client,
     cno: Cno,
     top: OwnedFd,
+    /// The process does not tell this user what the mount does not show.
+    is_told_nothing: AtomicBool,
     held: Mutex<HashMap<Ino, Held>>,
 }
 
@@ -59,16 +63,26 @@ impl Door {
         mounted.filter(is_believable).map_or(Ok(None), |it| Self::open(&it.dir, at))
     }
 
+    /// The door of the root directory of the volume on a device, if there is one.
+    ///
+    /// # Errors
+    /// As [`Door::of`].
+    pub fn path_on(device: &Path) -> anyhow::Result<Option<PathBuf>> {
+        let mounted = mount_of(device)?;
+        let mounted = mounted.filter(|it| it.is_nilfs() && it.root == Path::new("/"));
+        let mounted = mounted.filter(is_believable);
+        Ok(mounted.and_then(|it| Self::path_in(&it.dir, &Client::new(&it.dir))))
+    }
+
+    fn path_in(dir: &Path, client: &Client) -> Option<PathBuf> {
+        let door = dir.join(client.process().ok()?.door?);
+        // A file of the user's comes before the door.
+        fs::symlink_metadata(&door).is_ok_and(|found| is_of_past(found.ino())).then_some(door)
+    }
+
     fn open(dir: &Path, at: Option<Cno>) -> anyhow::Result<Option<Self>> {
         let client = Client::new(dir);
-        let Some(name) = client.process().ok().and_then(|process| process.door) else {
-            return Ok(None);
-        };
-        let door = dir.join(name);
-        // A file of the user's comes before the door.
-        if !fs::symlink_metadata(&door).is_ok_and(|found| is_of_past(found.ino())) {
-            return Ok(None);
-        }
+        let Some(door) = Self::path_in(dir, &client) else { return Ok(None) };
         let cno = match at {
             Some(cno) => cno,
             None => {
@@ -77,12 +91,9 @@ impl Door {
                 client.status()?.cno
             }
         };
-        let top = match openat(CWD, &door.join(format!("cp{cno}/.")), OFlags::PATH) {
-            Err(Errno::NOENT) => return Err(Error::NoCheckpoint(cno).into()),
-            Err(Errno::ACCESS) => return Ok(None),
-            top => top.with_context(|| format!("cannot open {} in {}", cno, door.display()))?,
-        };
-        let files = Self { client, cno, top, held: Mutex::default() };
+        let Some(top) = open_checkpoint(&door, cno)? else { return Ok(None) };
+        let is_told_nothing = AtomicBool::new(false);
+        let files = Self { client, cno, top, is_told_nothing, held: Mutex::default() };
         files.add(PathBuf::new())?;
         Ok(Some(files))
     }
@@ -113,34 +124,19 @@ impl Door {
     }
 
     fn attr_of(&self, file: &OwnedFd) -> Result<Attr> {
-        let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
-        let stat = rustix::fs::statx(file, c"", flags, StatxFlags::BASIC_STATS).map_err(failed)?;
-        let file_type =
-            FileType::from_mode(stat.stx_mode).ok_or(Error::Invalid("no such file type"))?;
-        let ino = ino_of_past(stat.stx_ino);
-        let powers = match self.client.powers(self.cno, ino) {
-            Err(Refusal { reason: Reason::NotPermitted, .. }) => Powers::none(stat.stx_mode),
+        let attr = shown_attr(file)?;
+        if self.is_told_nothing.load(Ordering::Relaxed) {
+            return Ok(attr);
+        }
+        let powers = match self.client.powers(self.cno, attr.ino) {
+            Err(Refusal { reason: Reason::NotPermitted, .. }) => {
+                self.is_told_nothing.store(true, Ordering::Relaxed);
+                return Ok(attr);
+            }
             powers => powers.map_err(refused)?,
         };
-        let time = |time: rustix::fs::StatxTimestamp| Timestamp {
-            seconds: time.tv_sec,
-            nanoseconds: time.tv_nsec,
-        };
-        Ok(Attr {
-            ino,
-            file_type,
-            mode: powers.mode,
-            nlink: stat.stx_nlink,
-            uid: stat.stx_uid,
-            gid: stat.stx_gid,
-            rdev: powers.device(),
-            size: stat.stx_size,
-            blocks: stat.stx_blocks,
-            mtime: time(stat.stx_mtime),
-            ctime: time(stat.stx_ctime),
-            flags: powers.flags,
-            generation: powers.generation,
-        })
+        let Powers { mode, flags, generation, .. } = powers;
+        Ok(Attr { mode, flags, generation, rdev: powers.device(), ..attr })
     }
 
     fn path_of(&self, ino: Ino) -> Result<PathBuf> {
@@ -269,6 +265,63 @@ impl Files for Door {
             name_max: stat.f_namemax as u32,
         })
     }
+}
+
+/// The root directory of a checkpoint in a door; `None` if this user may not look there.
+fn open_checkpoint(door: &Path, cno: Cno) -> anyhow::Result<Option<OwnedFd>> {
+    match openat(CWD, &door.join(format!("cp{cno}/.")), OFlags::PATH) {
+        Err(Errno::NOENT) => Err(Error::NoCheckpoint(cno).into()),
+        Err(Errno::ACCESS) => Ok(None),
+        top => Ok(Some(top.with_context(|| format!("cannot open {cno} in {}", door.display()))?)),
+    }
+}
+
+/// What a path leads to in a checkpoint, as the door of the root directory shows it. Symbolic links
+/// are not followed.
+///
+/// # Errors
+/// [`Error::NoCheckpoint`]; the user may not look there.
+pub fn look(door: &Path, cno: Cno, path: &Path) -> anyhow::Result<Option<Attr>> {
+    let forbidden = || {
+        let path = printable(path.as_os_str().as_bytes());
+        format!("cannot look for {path} in checkpoint {cno}")
+    };
+    let top = open_checkpoint(door, cno)?.ok_or(Errno::ACCESS).with_context(forbidden)?;
+    let path = path.strip_prefix("/").unwrap_or(path);
+    let path = if path == Path::new("") { Path::new(".") } else { path };
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    match rustix::fs::openat2(&top, path, flags, Mode::empty(), resolve) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        file => Ok(Some(shown_attr(&file.with_context(forbidden)?)?)),
+    }
+}
+
+/// What a mount shows of a file of the past.
+fn shown_attr(file: &OwnedFd) -> Result<Attr> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+    let stat = rustix::fs::statx(file, c"", flags, StatxFlags::BASIC_STATS).map_err(failed)?;
+    let file_type =
+        FileType::from_mode(stat.stx_mode).ok_or(Error::Invalid("no such file type"))?;
+    let time = |time: rustix::fs::StatxTimestamp| Timestamp {
+        seconds: time.tv_sec,
+        nanoseconds: time.tv_nsec,
+    };
+    Ok(Attr {
+        ino: ino_of_past(stat.stx_ino),
+        file_type,
+        mode: stat.stx_mode & 0o7777,
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        rdev: DeviceCode::default(),
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        mtime: time(stat.stx_mtime),
+        ctime: time(stat.stx_ctime),
+        flags: 0,
+        generation: 0,
+    })
 }
 
 fn openat(dir: impl AsFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {

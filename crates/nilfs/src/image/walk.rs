@@ -36,11 +36,11 @@ impl Drop for Entry {
 }
 
 impl Entry {
-    fn root(files: &Arc<dyn Files>) -> anyhow::Result<Self> {
+    pub(super) fn root(files: &Arc<dyn Files>) -> anyhow::Result<Self> {
         Ok(Self { files: Arc::clone(files), attr: files.hold(Ino::ROOT)? })
     }
 
-    fn lookup(&self, name: &[u8]) -> anyhow::Result<Self> {
+    pub(super) fn lookup(&self, name: &[u8]) -> anyhow::Result<Self> {
         let attr = self.files.lookup(self.attr.ino, name)?;
         Ok(Self { files: Arc::clone(&self.files), attr })
     }
@@ -61,7 +61,7 @@ impl Entry {
     }
 
     /// The names in a directory but "." and "..", sorted.
-    fn names(&self) -> anyhow::Result<Vec<Vec<u8>>> {
+    pub(super) fn names(&self) -> anyhow::Result<Vec<Vec<u8>>> {
         let mut names = Vec::new();
         self.files.read_dir(self.attr.ino, 0, &mut |entry| {
             if !matches!(entry.name, b"." | b"..") {
