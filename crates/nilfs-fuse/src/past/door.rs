@@ -131,7 +131,7 @@ impl Past {
         let when: When = words.parse().map_err(|_| Error::NotFound)?;
         let list = |from, limit| self.checkpoints.checkpoints(from, limit);
         let notes = || self.checkpoints.notes();
-        let found = when.find(&Zoned::now(), self.checkpoints.newest(), &list, &notes);
+        let found = when.find(&Zoned::now, self.checkpoints.newest(), &list, &notes);
         found.map_err(|error| match error {
             WhenError::Unreadable(error) => error,
             _ => Error::NotFound,

@@ -28,7 +28,8 @@ struct Seconds {
 }
 
 impl When {
-    /// The checkpoint that is meant by one who asks at `now`, in the time zone of that. `newest` is the
+    /// The checkpoint that is meant by one who asks at `now`, in the time zone of that. The clock is
+    /// asked only for words that need it, because time zones take a while to be looked up. `newest` is the
     /// number of the newest checkpoint. `list` is asked for the newest first, and for about as many as
     /// are later than the one that is found; `notes`, only if a snapshot is meant by its name.
     ///
@@ -36,7 +37,7 @@ impl When {
     /// See [`WhenError`].
     pub fn find<E: Error + 'static>(
         &self,
-        now: &Zoned,
+        now: &dyn Fn() -> Zoned,
         newest: Cno,
         list: List<'_, E>,
         notes: Notes<'_, E>,
@@ -54,7 +55,10 @@ impl When {
                 canonical_name(found.cno, found.created) == self.words
             }),
             Meaning::Now => self.by_number(newest, &past, |_| true),
-            _ => self.by_time(self.seconds(now)?, now, &past),
+            _ => {
+                let now = now();
+                self.by_time(self.seconds(&now)?, &now, &past)
+            }
         }
     }
 

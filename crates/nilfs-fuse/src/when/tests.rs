@@ -38,7 +38,7 @@ fn find_in(all: &[CheckpointInfo], words: &str) -> Result<u64, String> {
     let newest = all.last().map_or(Cno(0), |it| it.cno);
     let list = |from, limit| Ok::<_, Infallible>(list(all, from, limit));
     let found =
-        when.find(&now(), newest, &list, &|| Ok(notes())).map_err(|error| error.to_string())?;
+        when.find(&now, newest, &list, &|| Ok(notes())).map_err(|error| error.to_string())?;
     Ok(found.cno.0)
 }
 
@@ -245,7 +245,7 @@ fn the_newest_checkpoints_are_looked_at_first() {
     };
     let when: When = "10 minutes ago".parse().unwrap();
     assert_eq!(
-        when.find(&now, newest.cno, &counting, &|| unreachable!()).unwrap().cno.0,
+        when.find(&|| now.clone(), newest.cno, &counting, &|| unreachable!()).unwrap().cno.0,
         100_000 - 86
     );
     assert!(looked_at.get() < 1000, "{}", looked_at.get());
@@ -257,6 +257,9 @@ fn the_newest_checkpoints_are_looked_at_first() {
         Ok::<_, Infallible>(list(&few, from, limit))
     };
     let when: When = "2026-11-02".parse().unwrap();
-    assert_eq!(when.find(&now, Cno(1 << 62), &counting, &|| unreachable!()).unwrap().cno.0, 1);
+    assert_eq!(
+        when.find(&|| now.clone(), Cno(1 << 62), &counting, &|| unreachable!()).unwrap().cno.0,
+        1
+    );
     assert!(asked.get() < 200, "{}", asked.get());
 }

@@ -186,7 +186,7 @@ impl Checkpoints {
     /// There is none, with the nearest ones; or they cannot be read.
     pub fn find(&self, when: &When) -> anyhow::Result<CheckpointInfo> {
         let list = |from, limit| self.list(from, limit);
-        Ok(when.find(&Zoned::now(), self.newest(), &list, &|| self.notes())?)
+        Ok(when.find(&Zoned::now, self.newest(), &list, &|| self.notes())?)
     }
 
     /// What is noted about snapshots, by ascending number.
