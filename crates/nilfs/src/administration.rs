@@ -149,7 +149,7 @@ impl Administration for Filesystem {
 pub fn find(volume: &dyn Administration, when: &When) -> anyhow::Result<CheckpointInfo> {
     let list = |from, limit| volume.checkpoints(from, limit);
     let newest = volume.status()?.cno;
-    Ok(when.find(&Zoned::now(), newest, &list, &|| volume.notes())?)
+    Ok(when.find(&Zoned::now, newest, &list, &|| volume.notes())?)
 }
 
 /// All checkpoints, ascending.

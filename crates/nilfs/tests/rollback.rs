@@ -62,6 +62,10 @@ fn what_the_kernel_remembers_is_forgotten() {
     fs::write(path("dir/removed"), "then").unwrap();
     fs::write(path("dir/below/moved"), "then").unwrap();
     let to = snapshot(&mounted);
+    said(&run(
+        &["snapshot", "rename", mounted.root().to_str().unwrap(), &to],
+        "milestone".as_ref(),
+    ));
     let then = mounted.manifest("");
     fs::write(path("dir/written"), "something longer").unwrap();
     fs::remove_file(path("dir/removed")).unwrap();
@@ -80,9 +84,14 @@ fn what_the_kernel_remembers_is_forgotten() {
     // And it can be undone.
     let listed: Vec<Value> =
         serde_json::from_str(&said(&run(&["snapshot", "list", "--json"], mounted.root()))).unwrap();
-    let undo = listed.last().unwrap()["checkpoint"].to_string();
+    let undo = listed.last().unwrap();
+    assert_eq!(undo["note"], format!("before the rollback to checkpoint {to}"), "{undo}");
+    let undo = undo["checkpoint"].to_string();
     roll_back(&undo, mounted.root());
     assert_eq!(Manifest::diff(&before, &mounted.manifest("")), [""; 0]);
+    // The names of snapshots are not rolled back.
+    roll_back("milestone", mounted.root());
+    assert_eq!(Manifest::diff(&then, &mounted.manifest("")), [""; 0]);
     mounted.unmount();
     image.check();
 }

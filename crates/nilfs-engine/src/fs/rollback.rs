@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::inode::{FileType, RawInode};
+use nilfs_ondisk::notes::MadeBy;
 use nilfs_ondisk::{BlockSize, Cno, FileBlock, Ino, dirent};
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -27,6 +28,7 @@ use self::scope::{Scope, Subtree};
 use super::Filesystem;
 use super::directory;
 use super::inode::{Context, Inode, InodeRef};
+use super::snapshots::SnapshotChange;
 use super::space::{Cost, Effect, Space};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::commit::{Frozen, MetadataChanges, SyncedFile, root_of};
@@ -38,6 +40,7 @@ use crate::overlay::{FrozenInode, Overlay, Page, Placed};
 use crate::tree::content::Content;
 use crate::tree::names::damaged;
 use crate::tree::{File, Tree};
+use crate::xattr_file;
 
 /// Blocks that are copied in memory; more are written before the checkpoint.
 const COPIED_IN_MEMORY: usize = 1024;
@@ -190,7 +193,8 @@ impl Filesystem {
         let numbers = numbers.chain(plan.leaving.iter().map(|file| file.ino));
         let inodes: BTreeSet<FileBlock> = numbers.map(|ino| layout.entry(ino.0).block).collect();
         // A page counts for two blocks: itself, and the node above it.
-        let pages = plan.copied_blocks() + (nodes + lives.min(dat)).div_ceil(2);
+        let notes = xattr_file::blocks(&log.view());
+        let pages = plan.copied_blocks() + (nodes + lives.min(dat) + notes).div_ceil(2);
         let copies = plan.restored.iter().any(|file| file.is_copied());
         let effect = if copies { Effect::Grows } else { Effect::Changes };
         Cost { pages, inodes: 2 + inodes.len() as u64, effect }
@@ -205,6 +209,7 @@ impl Filesystem {
         progress: &mut dyn FnMut(RollbackProgress),
     ) -> Result<Attempt> {
         let cost = self.cost(log, &plan);
+        let changes = self.snapshot_before(log, now.cno(), then.cno())?;
         let mut making = Making::new(self, &plan, then);
         let made = making.frozen(log, now, progress);
         let Making { ahead, orphans, time, .. } = making;
@@ -215,7 +220,7 @@ impl Filesystem {
         let outcome = self.write_and_publish(
             log,
             &frozen,
-            &snapshot_of(now.cno()),
+            &changes,
             time.seconds as u64,
             SegmentWriter::write_together,
         )?;
@@ -233,6 +238,20 @@ impl Filesystem {
             copied_blocks: plan.copied_blocks(),
         };
         Ok(Attempt::Done(done, plan.stale))
+    }
+
+    /// The state before a rollback becomes a snapshot, with a note that says so. Where notes cannot
+    /// be written, because a later version has made them, it is a snapshot without one.
+    fn snapshot_before(
+        &self,
+        log: &SegmentWriter,
+        before: Cno,
+        then: Cno,
+    ) -> Result<MetadataChanges> {
+        let text = format!("before the rollback to checkpoint {then}").parse().ok();
+        let noted = SnapshotChange::Keep { cno: before, made_by: MadeBy::User, name: None, text };
+        self.changes_of_metadata(log, &[noted])
+            .or_else(|_| self.changes_of_metadata(log, &[SnapshotChange::plain(before, true)]))
     }
 
     /// Takes note of files that have no name any more, or have one again.
@@ -270,11 +289,6 @@ impl Filesystem {
             error => error,
         })
     }
-}
-
-/// The one place where the state before a rollback becomes a snapshot.
-fn snapshot_of(cno: Cno) -> MetadataChanges {
-    MetadataChanges { snapshots: vec![(cno, true)], ..MetadataChanges::default() }
 }
 
 /// A file that loses names. A directory that somebody still has open is empty, as any is that was

@@ -132,7 +132,7 @@ impl Filesystem {
     }
 
     /// What changes in the cpfile and in the notes.
-    fn changes_of_metadata(
+    pub(super) fn changes_of_metadata(
         &self,
         log: &SegmentWriter,
         wanted: &[SnapshotChange],
