@@ -221,10 +221,10 @@ mod tests {
                  see nilfs info --help",
             ),
             (
-                "nilfs ls --at x y",
-                "invalid value 'x' for '--at <WHEN>': expected a checkpoint number or a time, such as \
-                 17, 2026-11-20, \"2026-11-20 17:00\", \"yesterday 17:00\", monday, \"10 minutes ago\" \
-                 or now; see nilfs ls --help",
+                "nilfs ls --at 5x y",
+                "invalid value '5x' for '--at <WHEN>': expected a checkpoint number, the name of a \
+                 snapshot, or a time, such as 17, 2026-11-20, \"2026-11-20 17:00\", \
+                 \"yesterday 17:00\", monday, \"10 minutes ago\" or now; see nilfs ls --help",
             ),
             (
                 "nilfs mout x y",

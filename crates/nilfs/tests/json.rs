@@ -137,7 +137,9 @@ fn all_listings_keep_to_the_page() {
     fs::write(mounted.join("directory/gone"), "deleted later").unwrap();
     let root = mounted.root();
     the_list_has(root, "rw", None);
-    keeps_to_the_page("snapshot create", &["snapshot", "create"], root, &[]);
+    let named = ["snapshot", "create", "-m", "first", "--note", "a line"];
+    keeps_to_the_page("snapshot create", &named, root, &[]);
+    keeps_to_the_page("snapshot keep", &["snapshot", "keep", "--daily", "1", "-n"], root, &[]);
     fs::write(mounted.join("directory/file"), vec![8; 300_000]).unwrap();
     mounted.checkpoint();
     fs::remove_file(mounted.join("directory/gone")).unwrap();
