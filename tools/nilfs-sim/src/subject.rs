@@ -11,7 +11,8 @@ use std::time::Duration;
 use nilfs_device::Device;
 use nilfs_engine::{
     Amount, Attr, Background, CheckpointInfo, CleanerOptions, Entry, Error, Filesystem, FsyncBy,
-    InodeRef, ManualRun, MountOptions, NewInode, Order, Policy, Result, Seek, Usage, Volume,
+    InodeRef, MadeBy, ManualRun, MountOptions, NewInode, Note, Order, Policy, Result, Seek,
+    SnapshotChange, SnapshotName, Usage, Volume,
 };
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{ByteCount, Cno};
@@ -247,7 +248,7 @@ impl Subject {
     pub fn take_snapshot(&self) -> Result<Option<Cno>, String> {
         let taken = guarded(|| {
             let taken = self.fs.checkpoint_now().and_then(|cno| {
-                self.fs.set_snapshot(cno, true)?;
+                self.fs.change_snapshots(&[set_snapshot(cno, true)])?;
                 Ok(Some(cno))
             });
             match taken {
@@ -263,7 +264,7 @@ impl Subject {
     /// # Errors
     /// The engine's, in words.
     pub fn give_up_snapshot(&self, cno: Cno) -> Result<(), String> {
-        let given_up = guarded(|| self.fs.set_snapshot(cno, false));
+        let given_up = guarded(|| self.fs.change_snapshots(&[set_snapshot(cno, false)]));
         given_up.map_err(|error| format!("give up snapshot {cno}: {error}"))
     }
 
@@ -370,7 +371,7 @@ impl Subject {
             }
             Op::Checkpoint => done(fs.checkpoint_now().map(|_| ())),
             Op::SetSnapshot { snapshot, .. } => match op.checkpoints(&self.listed()?) {
-                Some((cno, _)) => done(fs.set_snapshot(cno, *snapshot)),
+                Some((cno, _)) => done(fs.change_snapshots(&[set_snapshot(cno, *snapshot)])),
                 None => Ok(Outcome::Done),
             },
             Op::DeleteCheckpoints { .. } => match op.checkpoints(&self.listed()?) {
@@ -466,17 +467,48 @@ impl Subject {
 /// All checkpoints on a device, ascending, whether it is mounted or not.
 ///
 /// # Errors
-/// The engine's, in words.
+/// The engine's, in words; a snapshot that has not the name that it was given with it, or a name
+/// that is left of one.
 pub fn list(device: &Arc<dyn Device>) -> Result<Vec<Listed>, String> {
     let listed = guarded(|| list_checkpoints(device));
     listed.map_err(|error| format!("list the checkpoints: {error}"))
 }
 
 fn list_checkpoints(device: &Arc<dyn Device>) -> Result<Vec<Listed>> {
-    let found = Volume::open(Arc::clone(device))?.checkpoints(Cno::MIN, usize::MAX)?;
+    let volume = Volume::open(Arc::clone(device))?;
+    let found = volume.checkpoints(Cno::MIN, usize::MAX)?;
+    let snapshots: Vec<Cno> = found.iter().filter(|it| it.snapshot).map(|it| it.cno).collect();
+    let notes = volume.notes()?;
+    let is_own = |note: &Note| note.name == name_of(note.cno) && note.made_by == maker_of(note.cno);
+    let named: Vec<Cno> = notes.iter().filter(|note| is_own(note)).map(|note| note.cno).collect();
+    if snapshots != named || notes.len() != named.len() {
+        return Err(Error::Inconsistent(format!(
+            "the names of snapshots {snapshots:?}: {notes:?}"
+        )));
+    }
     let listed =
         |it: &CheckpointInfo| Listed { cno: it.cno, time: it.created, snapshot: it.snapshot };
     Ok(found.iter().map(listed).collect())
+}
+
+/// Makes a snapshot of a checkpoint, with a name, or an ordinary checkpoint of it again. It is
+/// somebody's, or one that retention makes.
+fn set_snapshot(cno: Cno, snapshot: bool) -> SnapshotChange {
+    let (made_by, name) = (maker_of(cno), name_of(cno));
+    match snapshot {
+        true => SnapshotChange::Keep { cno, made_by, name, text: None },
+        false => SnapshotChange::Release { cno, made_by },
+    }
+}
+
+/// The name that the snapshot of a checkpoint has in every simulation.
+fn name_of(cno: Cno) -> Option<SnapshotName> {
+    format!("number-{cno}").parse().ok()
+}
+
+/// Who makes it.
+fn maker_of(cno: Cno) -> MadeBy {
+    if cno.0.is_multiple_of(2) { MadeBy::User } else { MadeBy::Retention }
 }
 
 /// Cleans all there is to clean, and protects what is younger than this many seconds.
