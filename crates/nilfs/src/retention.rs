@@ -19,6 +19,7 @@ use nilfs_engine::{CheckpointInfo, Cno, Filesystem, MadeBy, Note, SnapshotChange
 use parking_lot::Mutex;
 
 use crate::administration::{Administration, Reason, Refusal, all_checkpoints};
+use crate::output::counted;
 use crate::threads;
 
 /// How often a plan is made anew because a checkpoint that it wanted to keep is gone.
@@ -255,8 +256,8 @@ fn follow(fs: &Filesystem, rule: Retention) {
     match rule.follow(fs) {
         Ok(plan) if plan == Plan::default() => {}
         Ok(Plan { keep, release }) => {
-            let (kept, gone) = (keep.len(), release.len());
-            tracing::info!("keep={rule}: {kept} snapshots made, {gone} let go of");
+            let (kept, gone) = (counted(keep.len() as u64, "snapshot"), release.len());
+            tracing::info!("keep={rule}: {kept} made, {gone} let go of");
         }
         Err(refusal) => tracing::warn!("keep={rule}: no snapshots made this time: {refusal}"),
     }

@@ -164,8 +164,8 @@ impl Cleaner {
         let period = self.options().protection.as_secs();
         let left = left.unwrap_or_default();
         tracing::warn!(
-            "the volume is full, so checkpoints are given up inside the protection period: of the \
-             last {period} s, every checkpoint of {left} s is left"
+            "the volume is full, so checkpoints are given up inside the protection period: all of \
+             them are there for the last {left} s only, instead of {period} s"
         );
     }
 

@@ -3,6 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use nilfs_engine::Cno;
 use nilfs_fuse::Mounted;
 use serde::Serialize;
 
@@ -17,8 +18,9 @@ Examples:
   nilfs list
   nilfs list --json | jq -r '.[].directory'
 
-ACCESS is ro or rw. CHECKPOINT is the one that a read-only mount shows, USER the user who serves the
-mount. Of the mounts of other users only the superuser's are asked for their checkpoint.")]
+ACCESS is ro or rw. CHECKPOINT is the one that a read-only mount shows, with its name if it has one,
+USER the user who serves the mount. Of the mounts of other users only the superuser's are asked for
+their checkpoint.")]
 pub struct Args {
     /// Print JSON
     #[arg(long)]
@@ -32,6 +34,9 @@ struct Record {
     access: &'static str,
     /// What a read-only mount shows, if it answers.
     checkpoint: Option<u64>,
+    /// The name of that, if it is a snapshot that has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
     uid: Option<u32>,
 }
 
@@ -45,22 +50,31 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 impl Record {
     fn of(mounted: &Mounted) -> Self {
         let name = |path: &Path| printable(path.as_os_str().as_bytes());
+        let checkpoint = shown(mounted);
         Self {
             device: name(&mounted.source),
             directory: name(&mounted.dir),
             access: if mounted.is_read_only() { "ro" } else { "rw" },
-            checkpoint: shown(mounted),
+            checkpoint: checkpoint.map(|cno| cno.0),
+            name: checkpoint.and_then(|cno| name_of(mounted, cno)),
             uid: mounted.owner(),
         }
     }
 }
 
 /// The checkpoint that a read-only mount shows. A process of somebody else could leave us waiting.
-fn shown(mounted: &Mounted) -> Option<u64> {
+fn shown(mounted: &Mounted) -> Option<Cno> {
     if !mounted.is_read_only() || !is_believable(mounted) {
         return None;
     }
-    Client::new(&mounted.dir).status().ok().map(|status| status.cno.0)
+    Client::new(&mounted.dir).status().ok().map(|status| status.cno)
+}
+
+/// The name of a snapshot, if the process that serves the mount knows one.
+fn name_of(mounted: &Mounted, cno: Cno) -> Option<String> {
+    let notes = Client::new(&mounted.dir).notes().ok()?;
+    let note = notes.into_iter().find(|note| note.cno == cno)?;
+    note.name.map(String::from)
 }
 
 fn print(records: &[Record]) -> anyhow::Result<()> {
@@ -77,7 +91,10 @@ fn print(records: &[Record]) -> anyhow::Result<()> {
             record.device.clone(),
             record.directory.clone(),
             record.access.to_owned(),
-            or_dash(record.checkpoint.map(|cno| cno.to_string())),
+            or_dash(record.checkpoint.map(|cno| match &record.name {
+                Some(name) => format!("{cno} {name}"),
+                None => cno.to_string(),
+            })),
             or_dash(record.uid.map(|uid| uid.to_string())),
         ]);
     }

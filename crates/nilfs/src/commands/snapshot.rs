@@ -37,8 +37,8 @@ Examples:
   nilfs ls --at before-upgrade /mnt
   mount -t fuse.nilfs -o ro,cp=17 /dev/sdb1 /old
 
-A name begins with a letter, and goes on with letters, digits, '-', '_' and '.'. It can stand wherever
-a moment is named."
+A name begins with a letter, and goes on with letters, digits, '-', '_' and '.'. It can stand
+wherever a moment is named."
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -104,16 +104,16 @@ enum Action {
     /// has made and that are not among them any more. Other snapshots stay. Only hours, days, weeks and
     /// months count in which something was written.
     Keep {
-        /// In each of the last N hours
+        /// Of each of the last N hours
         #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
         hourly: u32,
-        /// In each of the last N days
+        /// Of each of the last N days
         #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
         daily: u32,
-        /// In each of the last N weeks, which begin on Monday
+        /// Of each of the last N weeks, which begin on Monday
         #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
         weekly: u32,
-        /// In each of the last N months
+        /// Of each of the last N months
         #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
         monthly: u32,
         /// Only say what would be done
