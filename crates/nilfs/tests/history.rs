@@ -75,7 +75,8 @@ fn what_cannot_be_compared_is_said() {
     for (line, expected, code) in [
         ("diff 99 IMAGE", "there is no checkpoint 99", 1),
         ("diff 1 99 IMAGE", "there is no checkpoint 99", 1),
-        ("diff tomorrow IMAGE", "invalid value 'tomorrow' for '<WHEN>'", 2),
+        ("diff 5x IMAGE", "invalid value '5x' for '<WHEN>'", 2),
+        ("diff tomorrow IMAGE", "there is no snapshot called tomorrow", 1),
         ("diff -z 1 IMAGE", "--name-only", 2),
         ("diff 1 /no/such", "/no/such", 4),
         ("log IMAGE", "the path of a file on the volume is missing", 2),
