@@ -12,8 +12,9 @@ use std::ops::RangeInclusive;
 
 use jiff::Zoned;
 use nilfs_engine::{
-    CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error, Filesystem, Ino,
-    Note, ResizeProgress, RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
+    CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error, Filesystem,
+    Holders, Ino, Note, PurgeOptions, PurgeProgress, Purged, ResizeProgress, RollbackProgress,
+    RolledBack, SnapshotChange, Status, Usage,
 };
 use nilfs_fuse::When;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -80,6 +81,18 @@ pub trait Administration {
         progress: &mut dyn FnMut(RollbackProgress),
     ) -> Result<RolledBack, Refusal>;
 
+    /// What has blocks of the file at a path, which need not be there any more.
+    fn holders(&self, path: &Name) -> Result<Holders, Refusal>;
+
+    /// Takes away all that the past has of the file at a path; without a path, completes that. Calls
+    /// `progress` now and then, and returns when it is done.
+    fn purge(
+        &self,
+        path: Option<&Name>,
+        options: PurgeOptions,
+        progress: &mut dyn FnMut(PurgeProgress),
+    ) -> Result<Purged, Refusal>;
+
     /// Makes a file contiguous, if its blocks are at most `budget`.
     fn defragment(&self, ino: Ino, budget: u64) -> Result<Defragmented, Refusal>;
 }
@@ -135,6 +148,19 @@ impl Administration for Filesystem {
         progress: &mut dyn FnMut(RollbackProgress),
     ) -> Result<RolledBack, Refusal> {
         Ok(self.roll_back(to, path.as_bytes(), progress)?)
+    }
+
+    fn holders(&self, path: &Name) -> Result<Holders, Refusal> {
+        Ok(self.holders(path.as_bytes())?)
+    }
+
+    fn purge(
+        &self,
+        path: Option<&Name>,
+        options: PurgeOptions,
+        progress: &mut dyn FnMut(PurgeProgress),
+    ) -> Result<Purged, Refusal> {
+        Ok(self.purge(path.map(Name::as_bytes), options, progress)?)
     }
 
     fn defragment(&self, ino: Ino, budget: u64) -> Result<Defragmented, Refusal> {

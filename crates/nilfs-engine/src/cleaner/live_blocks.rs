@@ -178,6 +178,13 @@ impl LiveBlocks {
         Protection { from, kept: self.snapshots.clone() }
     }
 
+    /// What is to be kept so that every checkpoint that is there can be read.
+    pub(crate) fn protection_of_existing(&self) -> Protection {
+        let mut kept = self.snapshots.clone();
+        kept.extend(self.times.iter().map(|(cno, _)| *cno));
+        Protection { from: Cno::MAX, kept }
+    }
+
     /// Blocks that must be kept, as of the last [`SegmentTable::count`], and those of segments that
     /// cannot be written.
     pub(crate) fn needed(&self) -> u64 {

@@ -34,6 +34,7 @@ use self::live_blocks::Tracking;
 use self::options::{CleanerOptions, CleanerTotals};
 use self::protection::Protection;
 use self::schedule::Control;
+pub(crate) use self::step::Evacuated;
 use self::step::StepState;
 use crate::commit::{Effects, MetadataChanges, MetadataOutcome};
 use crate::error::Result;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::options::{
     Amount, CleanerOptions, CleanerOrder, CleanerState, ManualRun, Policy, RunProgress,
 };
-use super::step::{ReclaimParams, Shortage, Step};
+use super::step::{Keep, ReclaimParams, Shortage, Step};
 use super::{Cleaner, Cleaning};
 use crate::error::{Error, Result};
 use crate::fs::space::{Cost, Effect};
@@ -59,7 +59,7 @@ pub(crate) struct Activity {
 enum Task {
     Wait(Duration),
     CountReclaimable,
-    Step { params: ReclaimParams, pause: Pause, manual: bool },
+    Step { params: ReclaimParams<'static>, pause: Pause, manual: bool },
     Stop,
 }
 
@@ -71,7 +71,7 @@ struct Pause {
     share: f64,
 }
 
-impl ReclaimParams {
+impl ReclaimParams<'static> {
     fn of(run: &ManualRun, options: &CleanerOptions) -> Self {
         let victims = run.speed.map_or(options.segments_per_step, |speed| speed.segments);
         Self {
@@ -79,7 +79,7 @@ impl ReclaimParams {
             // A run that was asked for is to give room now, however long that lasts.
             policy: Policy::Greedy,
             min_reclaimable: run.min_reclaimable.unwrap_or(options.min_reclaimable),
-            protection: Some(run.protection.unwrap_or(options.protection)),
+            keep: Keep::Younger(run.protection.unwrap_or(options.protection)),
             evacuate: None,
             shortage: None,
         }
@@ -260,7 +260,7 @@ impl Cleaning<'_> {
             victims: victims as usize,
             policy: options.policy,
             min_reclaimable,
-            protection: Some(options.protection),
+            keep: Keep::Younger(options.protection),
             evacuate: None,
             // It is better to give the past up now than to let a writer wait for that.
             shortage: (self.volume.space().shortage() > 0.0)
@@ -278,7 +278,7 @@ impl Cleaning<'_> {
     }
 
     /// A step, with everything that people want to know about it.
-    fn noted_step(&self, params: &ReclaimParams) -> Result<Step> {
+    fn noted_step(&self, params: &ReclaimParams<'_>) -> Result<Step> {
         self.cleaner.control.lock().working = true;
         let step = self.clean_step(params);
         let mut control = self.cleaner.control.lock();
@@ -357,7 +357,7 @@ impl Cleaning<'_> {
                 victims: options.urgent_segments_per_step as usize,
                 policy: options.policy,
                 min_reclaimable: options.min_reclaimable,
-                protection: Some(options.protection),
+                keep: Keep::Younger(options.protection),
                 evacuate: None,
                 shortage: Some(Shortage { missing: missing + extra, give_up: thorough }),
             };

@@ -44,18 +44,46 @@ pub(super) struct StepState {
 
 /// What a step of the cleaner is to do.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ReclaimParams {
+pub(super) struct ReclaimParams<'a> {
     /// Victims at most, and which of them first.
     pub(super) victims: usize,
     pub(super) policy: Policy,
     /// Reclaimable blocks that a victim must have.
     pub(super) min_reclaimable: Amount,
-    /// Checkpoints that are younger are kept; `None`: all checkpoints.
-    pub(super) protection: Option<Duration>,
-    /// Only segments from here on, whatever there is to be gained: they have to go.
-    pub(super) evacuate: Option<SegNum>,
+    pub(super) keep: Keep,
+    /// Only these segments, whatever there is to be gained: they have to go.
+    pub(super) evacuate: Option<Evacuated<'a>>,
     /// What a writer lacks.
     pub(super) shortage: Option<Shortage>,
+}
+
+/// Which checkpoints a step keeps, besides snapshots and what somebody reads.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Keep {
+    /// Those that are not older.
+    Younger(Duration),
+    /// All that there have been: nothing is given up.
+    Everything,
+    /// All that there are.
+    Existing,
+}
+
+/// Segments that have to be emptied.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Evacuated<'a> {
+    /// All from here on.
+    From(SegNum),
+    /// These, of whose blocks only what a checkpoint has is kept.
+    These(&'a BTreeSet<SegNum>),
+}
+
+impl Evacuated<'_> {
+    fn has(&self, segment: SegNum) -> bool {
+        match self {
+            Self::From(first) => segment >= *first,
+            Self::These(segments) => segments.contains(&segment),
+        }
+    }
 }
 
 /// What a writer lacks.
@@ -140,19 +168,22 @@ impl StepState {
 }
 
 impl Cleaning<'_> {
-    /// Empties a few of the segments from `end` on, whatever there is to be gained. Returns how
+    /// Empties a few of the segments that have to go, whatever there is to be gained. Returns how
     /// many are clean now.
     ///
     /// # Errors
     /// Damage of the volume, a device error; [`Error::NoSpace`] if there is no room for what must
     /// be moved.
-    pub(crate) fn evacuate(&self, end: SegNum) -> Result<u64> {
+    pub(crate) fn evacuate(&self, segments: Evacuated<'_>) -> Result<u64> {
         let params = ReclaimParams {
             victims: EVACUATED_AT_ONCE,
             policy: Policy::Greedy,
             min_reclaimable: Amount::Count(0),
-            protection: None,
-            evacuate: Some(end),
+            keep: match segments {
+                Evacuated::From(_) => Keep::Everything,
+                Evacuated::These(_) => Keep::Existing,
+            },
+            evacuate: Some(segments),
             shortage: None,
         };
         Ok(self.clean_step(&params)?.freed)
@@ -162,7 +193,7 @@ impl Cleaning<'_> {
     ///
     /// # Errors
     /// Damage of the volume, a device error.
-    pub(super) fn clean_step(&self, params: &ReclaimParams) -> Result<Step> {
+    pub(super) fn clean_step(&self, params: &ReclaimParams<'_>) -> Result<Step> {
         let mut work = self.cleaner.work.lock();
         // Nothing can be freed while they read: moving would only take room.
         if !self.other_readers_leave() {
@@ -225,17 +256,17 @@ impl Cleaning<'_> {
         known.table.count(protection);
     }
 
-    /// Looks at all segments that could be cleaned if checkpoints younger than `period` are kept;
-    /// `None`: all checkpoints.
-    fn survey(&self, work: &StepState, period: Option<Duration>) -> Result<Option<Survey<'_>>> {
+    /// Looks at all segments that could be cleaned.
+    fn survey(&self, work: &StepState, keep: Keep) -> Result<Option<Survey<'_>>> {
         let log = self.volume.writable_log()?;
         let now = self.volume.seconds();
         let usages = log.segment_usages()?;
         let mut state = self.cleaner.live_blocks();
         let Some(known) = state.ready() else { return Ok(None) };
-        let mut protection = match period {
-            Some(period) => known.protection(period, now),
-            None => Protection::of_everything(),
+        let mut protection = match keep {
+            Keep::Younger(period) => known.protection(period, now),
+            Keep::Everything => Protection::of_everything(),
+            Keep::Existing => known.protection_of_existing(),
         };
         protection.kept.extend(self.volume.kept_checkpoints());
         if !known.covers(&protection) {
@@ -243,9 +274,9 @@ impl Cleaning<'_> {
             drop(state);
             drop(log);
             self.gather_live_blocks()?;
-            return self.survey(work, period);
+            return self.survey(work, keep);
         }
-        if period.is_some() {
+        if let Keep::Younger(_) = keep {
             known.forget(&protection);
         }
         let candidates: Vec<Candidate> = usages
@@ -277,8 +308,8 @@ impl Cleaning<'_> {
         Ok(())
     }
 
-    fn choose(&self, work: &StepState, params: &ReclaimParams) -> Result<Option<Selection>> {
-        let Some(survey) = self.survey(work, params.protection)? else { return Ok(None) };
+    fn choose(&self, work: &StepState, params: &ReclaimParams<'_>) -> Result<Option<Selection>> {
+        let Some(survey) = self.survey(work, params.keep)? else { return Ok(None) };
         let Survey { log, mut protection, mut candidates } = survey;
         if let Some(shortage) = params.shortage
             && !self.cleaner.options().hard_protection
@@ -304,7 +335,7 @@ impl Cleaning<'_> {
         let room = self.room_for_moving(work).min(in_memory.max(per_segment));
         let least = params.min_reclaimable.of(per_segment, block).max(1);
         candidates.retain(|candidate| match params.evacuate {
-            Some(first) => candidate.segment >= first,
+            Some(segments) => segments.has(candidate.segment),
             None => candidate.gain(per_segment) >= least,
         });
         if candidates.is_empty() {

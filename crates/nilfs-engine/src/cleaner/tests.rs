@@ -193,7 +193,7 @@ fn segments_that_have_to_go_are_emptied_whatever_lives_in_them() {
     let clean = SEGMENTS - end.0 - in_use as u64;
     unused.log.lock().set_end(Some(NewEnd { segment: end, clean }));
     unused.cleaner.leave_segments_from(end);
-    assert_eq!(cleaning.evacuate(end).unwrap(), in_use as u64);
+    assert_eq!(cleaning.evacuate(Evacuated::From(end)).unwrap(), in_use as u64);
     assert_eq!(in_use_beyond(), 0);
     unused.close();
     check(&device);

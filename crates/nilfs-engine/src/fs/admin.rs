@@ -92,6 +92,13 @@ impl Filesystem {
         Ok(DeletedCheckpoints { deleted, snapshots })
     }
 
+    /// Changes checkpoints. Returns the number of those that were deleted. Durable on return.
+    pub(super) fn change_checkpoints(&self, changes: &MetadataChanges) -> Result<u64> {
+        self.admit_metadata_change(Effect::Frees, 0)?;
+        let mut log = self.writable_log()?;
+        self.change_metadata(&mut log, changes)
+    }
+
     /// Makes everything durable in a checkpoint even if nothing has changed, and returns its
     /// number.
     ///

@@ -14,6 +14,7 @@ mod inode_allocation;
 mod inode_table;
 mod journal;
 mod names;
+pub(crate) mod purge;
 pub(crate) mod replay;
 pub(crate) mod resize;
 pub(crate) mod rollback;

@@ -8,6 +8,7 @@ use nilfs_ondisk::geometry::secondary_superblock;
 use serde::{Deserialize, Serialize};
 
 use super::Filesystem;
+use crate::cleaner::Evacuated;
 use crate::commit::MetadataChanges;
 use crate::error::{Error, Result};
 use crate::log::segment_writer::SegmentWriter;
@@ -105,7 +106,7 @@ impl Filesystem {
             if left == 0 {
                 break;
             }
-            let freed = match self.cleaning().evacuate(end) {
+            let freed = match self.cleaning().evacuate(Evacuated::From(end)) {
                 Err(Error::NoSpace) => 0,
                 freed => freed?,
             };

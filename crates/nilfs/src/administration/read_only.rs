@@ -3,9 +3,9 @@
 use std::ops::RangeInclusive;
 
 use nilfs_engine::{
-    CheckpointInfo, Checkpoints, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error, Ino,
-    Note, ReadOnlyVolume, ResizeProgress, RollbackProgress, RolledBack, SnapshotChange, Status,
-    Usage,
+    CheckpointInfo, Checkpoints, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error,
+    Holders, Ino, Note, PurgeOptions, PurgeProgress, Purged, ReadOnlyVolume, ResizeProgress,
+    RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
 };
 
 use super::{Administration, Refusal};
@@ -92,6 +92,19 @@ impl<V: ReadOnly> Administration for V {
     }
 
     fn resize(&self, _: u64, _: &mut dyn FnMut(ResizeProgress)) -> Result<(), Refusal> {
+        self.refuse()
+    }
+
+    fn holders(&self, _: &Name) -> Result<Holders, Refusal> {
+        self.refuse()
+    }
+
+    fn purge(
+        &self,
+        _: Option<&Name>,
+        _: PurgeOptions,
+        _: &mut dyn FnMut(PurgeProgress),
+    ) -> Result<Purged, Refusal> {
         self.refuse()
     }
 

@@ -18,6 +18,7 @@ pub mod ls;
 pub mod metrics;
 pub mod mkfs;
 pub mod mount;
+pub mod purge;
 pub mod recover;
 pub mod resize;
 pub mod restore;

@@ -8,16 +8,17 @@ use std::thread;
 use std::time::Duration;
 
 use nilfs_engine::{
-    CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, Note, ResizeProgress,
-    RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
+    CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Holders, Ino, Note,
+    PurgeOptions, PurgeProgress, Purged, ResizeProgress, RollbackProgress, RolledBack,
+    SnapshotChange, Status, Usage,
 };
 use rustix::io::Errno;
 
 use super::requests::{
-    AdminRequest, ChangeSnapshots, Commit, Defragment, DeleteCheckpoints, GetChanges, GetMetrics,
-    GetNotes, GetPowers, GetProcess, GetResize, GetRollback, GetStatus, GetUsage, GetVersions,
-    ListCheckpoints, MakeCheckpoint, OrderCleaner, Powers, Process, ReloadSettings, Remount,
-    SetSnapshot, StartResize, StartRollback, Trim, Work,
+    AdminRequest, ChangeSnapshots, Commit, Defragment, DeleteCheckpoints, GetChanges, GetHolders,
+    GetMetrics, GetNotes, GetPowers, GetProcess, GetPurge, GetResize, GetRollback, GetStatus,
+    GetUsage, GetVersions, ListCheckpoints, MakeCheckpoint, OrderCleaner, Powers, Process,
+    ReloadSettings, Remount, SetSnapshot, StartPurge, StartResize, StartRollback, Trim, Work,
 };
 use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
@@ -190,6 +191,20 @@ impl Administration for Client {
     ) -> Result<RolledBack, Refusal> {
         self.ask(&StartRollback { to, path: path.clone() })?;
         self.wait(&GetRollback {}, progress)
+    }
+
+    fn holders(&self, path: &Name) -> Result<Holders, Refusal> {
+        self.ask(&GetHolders { path: path.clone() })
+    }
+
+    fn purge(
+        &self,
+        path: Option<&Name>,
+        options: PurgeOptions,
+        progress: &mut dyn FnMut(PurgeProgress),
+    ) -> Result<Purged, Refusal> {
+        self.ask(&StartPurge { path: path.cloned(), options })?;
+        self.wait(&GetPurge {}, progress)
     }
 
     fn defragment(&self, ino: Ino, budget: u64) -> Result<Defragmented, Refusal> {

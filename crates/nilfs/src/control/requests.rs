@@ -10,8 +10,9 @@
 use std::path::PathBuf;
 
 use nilfs_engine::{
-    Attr, CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, DeviceCode, Ino,
-    Note, ResizeProgress, RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
+    Attr, CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, DeviceCode, Holders,
+    Ino, Note, PurgeOptions, PurgeProgress, Purged, ResizeProgress, RollbackProgress, RolledBack,
+    SnapshotChange, Status, Usage,
 };
 use nilfs_fuse::PastSettings;
 use serde::de::DeserializeOwned;
@@ -52,6 +53,9 @@ pub(super) const ALL: &[Known] = &[
     Known::new::<GetResize>(),
     Known::new::<StartRollback>(),
     Known::new::<GetRollback>(),
+    Known::new::<GetHolders>(),
+    Known::new::<StartPurge>(),
+    Known::new::<GetPurge>(),
     Known::new::<Defragment>(),
     Known::new::<GetPowers>(),
     Known::new::<GetProcess>(),
@@ -365,6 +369,57 @@ impl AdminRequest for GetRollback {
 
     fn serve(self, server: &Server) -> Result<RollingBack, Refusal> {
         Ok(server.rolling_back())
+    }
+}
+
+/// Tells what has blocks of a file. The path begins at the root of the volume, and nothing is opened by
+/// it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetHolders {
+    pub path: Name,
+}
+
+impl AdminRequest for GetHolders {
+    const NAME: &'static str = "holders";
+    type Reply = Holders;
+
+    fn serve(self, server: &Server) -> Result<Holders, Refusal> {
+        server.volume.holders(&self.path)
+    }
+}
+
+/// Begins to take away all that the past has of a file; without a path, to complete that. It can take
+/// hours, so it is not waited for.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StartPurge {
+    pub path: Option<Name>,
+    pub options: PurgeOptions,
+}
+
+impl AdminRequest for StartPurge {
+    const NAME: &'static str = "start-purge";
+    type Reply = Nothing;
+
+    fn serve(self, server: &Server) -> Result<Nothing, Refusal> {
+        server.start_purge(self.path, self.options)?;
+        Ok(Nothing {})
+    }
+}
+
+/// How the purge is going that was begun last.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetPurge {}
+
+/// How a purge is going.
+pub type Purging = Work<PurgeProgress, Purged>;
+
+impl AdminRequest for GetPurge {
+    const NAME: &'static str = "purging";
+    const IS_HARMLESS: bool = true;
+    type Reply = Purging;
+
+    fn serve(self, server: &Server) -> Result<Purging, Refusal> {
+        Ok(server.purging())
     }
 }
 

@@ -4,14 +4,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use nilfs_engine::{Cno, Ino, ResizeProgress, RollbackProgress};
+use nilfs_engine::{Cno, Ino, PurgeOptions, PurgeProgress, ResizeProgress, RollbackProgress};
 use nilfs_fuse::{Caller, Handler};
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::messages::{self, Question, RequestOutcome};
 use super::pages::{Message, Pages};
-use super::requests::{ALL, AdminRequest, Powers, Resizing, RollingBack, Work};
+use super::requests::{ALL, AdminRequest, Powers, Purging, Resizing, RollingBack, Work};
 use crate::administration::{Administration, Reason, Refusal};
 use crate::exit;
 use crate::metrics::Gatherer;
@@ -51,6 +51,7 @@ pub struct Server {
     owner: u32,
     resizing: Arc<Mutex<Resizing>>,
     rolling_back: Arc<Mutex<RollingBack>>,
+    purging: Arc<Mutex<Purging>>,
 }
 
 /// A request by its name.
@@ -101,8 +102,8 @@ pub fn handler(
     metrics: Gatherer,
 ) -> Handler {
     let owner = rustix::process::geteuid().as_raw();
-    let (resizing, rolling_back) = Default::default();
-    let server = Server { volume, mount, metrics, owner, resizing, rolling_back };
+    let (resizing, rolling_back, purging) = Default::default();
+    let server = Server { volume, mount, metrics, owner, resizing, rolling_back, purging };
     let pages = Mutex::new(Pages::default());
     Arc::new(move |caller, bytes| {
         let Some(message) = Message::parse(bytes) else { return Vec::new() };
@@ -168,6 +169,23 @@ impl Server {
             volume.roll_back(to, &path, note)
         })
     }
+
+    /// How the purge is going that was begun last.
+    pub(super) fn purging(&self) -> Purging {
+        self.purging.lock().clone()
+    }
+
+    /// Purges a file in a thread of its own.
+    pub(super) fn start_purge(
+        &self,
+        path: Option<Name>,
+        options: PurgeOptions,
+    ) -> Result<(), Refusal> {
+        let volume = Arc::clone(&self.volume);
+        start("purge", &self.purging, PurgeProgress::default(), move |note| {
+            volume.purge(path.as_ref(), options, note)
+        })
+    }
 }
 
 /// Does something in a thread of its own, one at a time, with `state` saying how it is going. `work`
@@ -202,8 +220,8 @@ mod tests {
     use std::thread;
 
     use nilfs_engine::{
-        CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Ino, Note, RolledBack,
-        SnapshotChange, Status, Usage,
+        CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Holders, Ino, Note,
+        Purged, RolledBack, SnapshotChange, Status, Usage,
     };
 
     use super::*;
@@ -274,6 +292,19 @@ mod tests {
             _: &Name,
             _: &mut dyn FnMut(RollbackProgress),
         ) -> Result<RolledBack, Refusal> {
+            nothing()
+        }
+
+        fn holders(&self, _: &Name) -> Result<Holders, Refusal> {
+            nothing()
+        }
+
+        fn purge(
+            &self,
+            _: Option<&Name>,
+            _: PurgeOptions,
+            _: &mut dyn FnMut(PurgeProgress),
+        ) -> Result<Purged, Refusal> {
             nothing()
         }
 

@@ -21,6 +21,13 @@ impl SegmentWriter {
         segments::usages(self.source(), &sufile, SegNum(0)).collect()
     }
 
+    /// What the newest checkpoint says of one segment.
+    pub(crate) fn segment_usage(&self, segment: SegNum) -> Result<Option<RawSegmentUsage>> {
+        let sufile = commit::root_of(&self.base.super_root.sufile)?;
+        let usage = segments::usages(self.source(), &sufile, segment).next().transpose()?;
+        Ok(usage.filter(|(found, _)| *found == segment).map(|(_, usage)| usage))
+    }
+
     /// Whether the log is in a segment, will be there next, or has been there since the checkpoint:
     /// what [`SegmentWriter::segment_usages`] says of it is out of date.
     pub(crate) fn is_busy(&self, segment: SegNum) -> bool {

@@ -1,0 +1,391 @@
+//! The opposite of keeping the past: taking away all that the past has of a file, down to the bytes on
+//! the device.
+//!
+//! 1. The checkpoints that have a block of any version of the file are deleted, all but the newest.
+//! 2. Every segment into which a block of the file was ever written, as its summaries say, is emptied:
+//!    what checkpoints still have is moved. That takes along what sync logs have, and what was written
+//!    and replaced between two checkpoints.
+//! 3. Whatever is unused is wiped, not only these segments: blocks that the cleaner has moved long ago
+//!    may still lie in what has been clean since, and beyond the last log of a segment.
+//!
+//! Each of these is whole or can be done again, and takes nothing that anybody needs.
+
+use std::collections::BTreeSet;
+use std::io::{ErrorKind, IoSlice};
+use std::ops::{ControlFlow, Range};
+
+use nilfs_ondisk::inode::FileType;
+use nilfs_ondisk::roll_forward::Record;
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
+use serde::{Deserialize, Serialize};
+
+use super::Filesystem;
+use crate::cleaner::Evacuated;
+use crate::cleaner::victim::merged;
+use crate::commit::MetadataChanges;
+use crate::error::{Error, Result};
+use crate::log::reader;
+use crate::log::segment_writer::SegmentWriter;
+use crate::tree::{Cause, versions};
+use crate::volume::CheckpointInfo;
+
+/// How often a segment that does not come free is tried.
+const ATTEMPTS: u32 = 4;
+
+/// Bytes that are wiped at a time.
+const WIPED_AT_ONCE: u64 = 1 << 20;
+
+/// What has blocks of a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Holders {
+    /// The checkpoints, ascending, without the newest.
+    pub checkpoints: Vec<CheckpointInfo>,
+    /// Versions of the file that were found.
+    pub versions: u64,
+    /// Bytes of the file that the present has, under this name or another: a purge leaves them.
+    pub present_bytes: u64,
+}
+
+/// How bytes are taken away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wiping {
+    /// They are discarded, and overwritten where the device does not do that, or still returns them.
+    Discard,
+    /// They are overwritten with zeros.
+    Overwrite,
+}
+
+/// What a purge may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PurgeOptions {
+    /// Snapshots stay, with what they have of the file.
+    pub keep_snapshots: bool,
+    /// How bytes are taken away.
+    pub wiping: Wiping,
+}
+
+/// How far a purge has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PurgeProgress {
+    /// Segments that are done, of those to be emptied, or to be wiped.
+    pub done: u64,
+    /// All of them.
+    pub of: u64,
+}
+
+/// What a purge has done, and what it could not reach.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Purged {
+    /// Checkpoints that were deleted.
+    pub deleted: u64,
+    /// Snapshots that still have the file.
+    pub snapshots: Vec<Cno>,
+    /// Checkpoints that somebody is reading: they are deleted, but what they have is kept until then.
+    pub read: Vec<Cno>,
+    /// Segments that were emptied.
+    pub emptied: u64,
+    /// Segments that could not be emptied or wiped, because they are damaged, somebody reads what was in
+    /// them, or there was no room.
+    pub left: u64,
+    /// Bytes that were discarded.
+    pub discarded_bytes: u64,
+    /// Bytes that were overwritten.
+    pub overwritten_bytes: u64,
+    /// Bytes of the file that the present has.
+    pub present_bytes: u64,
+}
+
+/// What is known of a file that is to be purged.
+struct Traces {
+    files: BTreeSet<Ino>,
+    holders: Holders,
+}
+
+impl Filesystem {
+    /// What has blocks of the file at a path, which need not be there any more: of all versions of it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if no checkpoint has the path, [`Error::IsDirectory`], damage, a device error.
+    pub fn holders(&self, path: &[u8]) -> Result<Holders> {
+        self.commit()?;
+        Ok(self.traces(path)?.holders)
+    }
+
+    /// Takes away all that the past has of the file at a path; without a path, completes what an earlier
+    /// call has begun, by cleaning all that can be cleaned. Calls `progress` now and then.
+    ///
+    /// # Errors
+    /// As [`Filesystem::holders`]; [`Error::Busy`], [`Error::ReadOnly`]. What was done stays done, and
+    /// can be completed.
+    pub fn purge(
+        &self,
+        path: Option<&[u8]>,
+        options: PurgeOptions,
+        progress: &mut dyn FnMut(PurgeProgress),
+    ) -> Result<Purged> {
+        let Some(_alone) = self.remaking.try_lock() else { return Err(Error::Busy) };
+        self.sync()?;
+        let mut purged = Purged::default();
+        let traces = path.map(|path| self.traces(path)).transpose()?;
+        if let Some(traces) = &traces {
+            purged.present_bytes = traces.holders.present_bytes;
+            self.delete_holders(&traces.holders, options, &mut purged)?;
+        }
+        let segments = self.segments_of(traces.as_ref().map(|traces| &traces.files))?;
+        let mut left = self.empty(segments.clone(), &mut purged, progress)?;
+        // What somebody reads is not wiped, though it is clean.
+        let kept = self.wipe_unused(options.wiping, &mut purged, progress)?;
+        left.extend(kept.intersection(&segments));
+        purged.left = left.len() as u64;
+        Ok(purged)
+    }
+
+    fn traces(&self, path: &[u8]) -> Result<Traces> {
+        let mut found = Vec::new();
+        versions(self, path, None, &mut |version| {
+            if version.cause != Cause::Deleted {
+                found.push((version.first.cno, version.attr));
+            }
+            ControlFlow::Continue(())
+        })?;
+        let (mut files, mut lives) = (BTreeSet::new(), Vec::new());
+        let mut present = BTreeSet::new();
+        let mut versions = 0;
+        for (cno, attr) in found {
+            if attr.file_type == FileType::Directory {
+                return Err(Error::IsDirectory);
+            }
+            versions += 1;
+            files.insert(attr.ino);
+            let tree = self.tree(Some(cno))?;
+            let (file, view) = (tree.file(attr.ino)?, tree.view());
+            let mut translator = view.dat.translator(&view.store);
+            view.source().scan(&file.map, FileBlock(0), &mut |_, pointer| {
+                let entry = translator.entry(VBlockNr(pointer))?;
+                if entry.end == Cno::MAX {
+                    present.insert(pointer);
+                }
+                lives.push(entry.start..entry.end);
+                Ok(ControlFlow::Continue(()))
+            })?;
+            lives.push(cno..cno.plus(1));
+        }
+        let lives: Vec<Range<Cno>> = merged(lives);
+        let newest = self.view().tree.cno;
+        let has = |cno: Cno| lives.iter().any(|life| life.contains(&cno));
+        let mut checkpoints = self.checkpoints(Cno::MIN, usize::MAX)?;
+        checkpoints.retain(|it| it.cno < newest && has(it.cno));
+        let present_bytes = present.len() as u64 * self.store.block_size().bytes64();
+        Ok(Traces { files, holders: Holders { checkpoints, versions, present_bytes } })
+    }
+
+    /// Deletes the checkpoints, as one change.
+    fn delete_holders(
+        &self,
+        holders: &Holders,
+        options: PurgeOptions,
+        purged: &mut Purged,
+    ) -> Result<()> {
+        let kept = |it: &&CheckpointInfo| it.snapshot && options.keep_snapshots;
+        purged.snapshots = holders.checkpoints.iter().filter(kept).map(|it| it.cno).collect();
+        let doomed: Vec<_> = holders.checkpoints.iter().filter(|it| !kept(it)).collect();
+        if doomed.is_empty() {
+            return Ok(());
+        }
+        let snapshots = doomed.iter().filter(|it| it.snapshot).map(|it| (it.cno, false)).collect();
+        let delete = merged(doomed.iter().map(|it| it.cno..it.cno.plus(1)).collect());
+        let changes = MetadataChanges { snapshots, delete, ..MetadataChanges::default() };
+        purged.deleted = self.change_checkpoints(&changes)?;
+        purged.read = self.trees.kept();
+        purged.read.retain(|cno| doomed.iter().any(|it| it.cno == *cno));
+        Ok(())
+    }
+
+    /// The segments in use into which one of these files was ever written; without files, all.
+    fn segments_of(&self, files: Option<&BTreeSet<Ino>>) -> Result<BTreeSet<SegNum>> {
+        let (usages, _view) = {
+            let log = self.writable_log()?;
+            // No segment that is looked at may be written anew meanwhile.
+            (log.segment_usages()?, log.view())
+        };
+        let mut segments = BTreeSet::new();
+        for (segment, usage) in usages {
+            let is_wanted = match files {
+                Some(files) if usage.is_dirty() => self.has_traces(segment, files)?,
+                Some(_) => false,
+                None => usage.is_dirty(),
+            };
+            segments.extend(is_wanted.then_some(segment));
+        }
+        Ok(segments)
+    }
+
+    fn has_traces(&self, segment: SegNum, files: &BTreeSet<Ino>) -> Result<bool> {
+        for log in reader::logs_of(&self.store, segment)? {
+            let has_blocks = log.files.iter().any(|file| files.contains(&file.ino));
+            let is_of_file = |record: &Record| matches!(record, Record::Bytes(record) if files.contains(&record.ino));
+            // Records that nobody can read may be anything.
+            let has_bytes = match log.records() {
+                Ok(records) => {
+                    records.is_some_and(|records| records.records.iter().any(is_of_file))
+                }
+                Err(_) => true,
+            };
+            if has_blocks || has_bytes {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Empties segments, as far as they can be. Returns those that are not empty.
+    fn empty(
+        &self,
+        segments: BTreeSet<SegNum>,
+        purged: &mut Purged,
+        progress: &mut dyn FnMut(PurgeProgress),
+    ) -> Result<BTreeSet<SegNum>> {
+        self.leave(&segments)?;
+        let of = segments.len() as u64;
+        let (mut left, mut failures) = (segments, 0);
+        loop {
+            self.retain_used(&mut left)?;
+            purged.emptied = of - left.len() as u64;
+            progress(PurgeProgress { done: purged.emptied, of });
+            if left.is_empty() || failures == ATTEMPTS {
+                return Ok(left);
+            }
+            let freed = match self.cleaning().evacuate(Evacuated::These(&left)) {
+                Err(Error::NoSpace) => 0,
+                freed => freed?,
+            };
+            failures = if freed == 0 { failures + 1 } else { 0 };
+            if freed == 0 {
+                // The superblocks may still need a segment.
+                self.sync()?;
+            }
+        }
+    }
+
+    /// Lets the log, and what the cleaner moves, go on elsewhere.
+    fn leave(&self, segments: &BTreeSet<SegNum>) -> Result<()> {
+        self.cleaner.leave_segments_from(SegNum(0));
+        let mut log = self.writable_log()?;
+        let in_the_way = |log: &SegmentWriter| segments.iter().any(|it| log.is_busy(*it));
+        // The segment that is set aside is entered, and left again, only if it is one of them.
+        for _ in 0..2 {
+            if in_the_way(&log) {
+                log.skip_rest_of_segment();
+                let changes = MetadataChanges { checkpoint: true, ..MetadataChanges::default() };
+                self.commit_locked(&mut log, &changes)?;
+            }
+        }
+        self.flush_locked(&mut log)?;
+        self.write_superblocks(&mut log)
+    }
+
+    fn retain_used(&self, segments: &mut BTreeSet<SegNum>) -> Result<()> {
+        let usages = self.writable_log()?.segment_usages()?;
+        let clean = usages.iter().filter(|(_, usage)| usage.is_clean());
+        clean.for_each(|(segment, _)| _ = segments.remove(segment));
+        Ok(())
+    }
+
+    /// Wipes clean segments, and what lies in others beyond their last log. Returns those that could not
+    /// be wiped, because somebody may be reading them.
+    fn wipe_unused(
+        &self,
+        wiping: Wiping,
+        purged: &mut Purged,
+        progress: &mut dyn FnMut(PurgeProgress),
+    ) -> Result<BTreeSet<SegNum>> {
+        let _between_steps = self.cleaner.pause();
+        let mut kept = BTreeSet::new();
+        let of = self.store.geometry().nsegments;
+        for nth in 0..of {
+            // An fsync waits for one segment at most.
+            let mut log = self.writable_log()?;
+            if nth == 0 {
+                // Nothing that the log could fall back to is given up.
+                self.flush_locked(&mut log)?;
+                self.write_superblocks(&mut log)?;
+            }
+            self.release_freed(&mut log);
+            let segment = SegNum(nth);
+            if log.is_withheld(segment) {
+                kept.insert(segment);
+                continue;
+            }
+            let unused = self.unused_blocks(&log, segment)?;
+            let wiped = self.wipe(unused, wiping, purged);
+            self.or_stop(&mut log, wiped)?;
+            progress(PurgeProgress { done: nth + 1, of });
+        }
+        self.store.flush()?;
+        Ok(kept)
+    }
+
+    /// The blocks of a segment that nobody needs, at its end.
+    fn unused_blocks(&self, log: &SegmentWriter, segment: SegNum) -> Result<Range<BlockNr>> {
+        let geometry = self.store.geometry();
+        let (start, end) = (geometry.segment_start(segment), geometry.segment_end(segment));
+        let position = log.base().position;
+        if segment == position.segment {
+            return Ok(position.block..end);
+        }
+        if segment == position.next {
+            return Ok(start..end);
+        }
+        let usage = log.segment_usage(segment)?;
+        Ok(match usage {
+            Some(usage) if usage.is_clean() => start..end,
+            Some(usage) if usage.is_dirty() && !usage.is_bad() && !log.is_busy(segment) => {
+                BlockNr(start.0.saturating_add(usage.su_nblocks.get().into()).min(end.0))..end
+            }
+            _ => end..end,
+        })
+    }
+
+    fn wipe(&self, unused: Range<BlockNr>, wiping: Wiping, purged: &mut Purged) -> Result<()> {
+        let block = self.store.block_size().bytes64();
+        let bytes = (unused.end.0 - unused.start.0) * block;
+        if bytes == 0 {
+            return Ok(());
+        }
+        if wiping == Wiping::Discard {
+            match self.store.discard(unused.start.0 * block, bytes) {
+                Err(Error::Device { source, .. })
+                    if matches!(
+                        source.kind(),
+                        ErrorKind::Unsupported | ErrorKind::InvalidInput
+                    ) => {}
+                discarded => discarded?,
+            }
+        }
+        let at_once = (WIPED_AT_ONCE / block).max(1);
+        let zeros = vec![0; (at_once * block) as usize];
+        let mut found = zeros.clone();
+        let mut at = unused.start;
+        while at < unused.end {
+            let count = at_once.min(unused.end.0 - at.0);
+            let length = (count * block) as usize;
+            // A device may ignore a discard, or return what was there all the same.
+            let is_gone = wiping == Wiping::Discard && {
+                self.store.read_run(at, &mut found[..length])?;
+                found[..length].iter().all(|byte| *byte == 0)
+            };
+            match is_gone {
+                true => purged.discarded_bytes += length as u64,
+                false => {
+                    self.store.write_run(at, &[IoSlice::new(&zeros[..length])])?;
+                    purged.overwritten_bytes += length as u64;
+                }
+            }
+            at = at.plus(count);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,212 @@
+//! `nilfs purge`: what the past has of a file goes, for good.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use nilfs_engine::{CheckpointInfo, Cno, Holders, Note, PurgeOptions, Purged, Wiping};
+use nilfs_ondisk::ByteCount;
+use serde::Serialize;
+
+use super::checkpoints;
+use crate::administration::{Administration, Purpose, on};
+use crate::exit::{Failure, Status};
+use crate::image::Located;
+use crate::output::{self, counted, printable, utter};
+use crate::past::Name;
+use crate::progress::Progress;
+
+/// Take away all that the past has of a file, down to the bytes on the device
+///
+/// For secrets that must not be found again. The checkpoints that have any version of the file are
+/// deleted, snapshots too; the segments into which it was ever written are emptied; and all unused space
+/// is wiped. The checkpoints are listed first, and asked about. What the present has of the file stays:
+/// delete it first.
+///
+/// Not reached are copies under other names that are files of their own, the names of files, and what
+/// the device keeps for itself: cards and disks have spare blocks that nobody can address.
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "nilfs purge [OPTIONS] <DEVICE|PATH> [PATH]")]
+#[command(after_help = "\
+Examples:
+  rm /mnt/secret && nilfs purge /mnt/secret
+  nilfs purge -n /mnt/secret               which checkpoints have it?
+  nilfs purge -y disk.img etc/secret       a volume that is not mounted
+  nilfs purge --finish /mnt                complete a purge that was interrupted")]
+pub struct Args {
+    /// Only list the checkpoints that would be deleted
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Do it without asking
+    #[arg(short, long)]
+    yes: bool,
+    /// Leave snapshots alone, with what they have of the file
+    #[arg(long)]
+    keep_snapshots: bool,
+    /// Overwrite with zeros instead of discarding; where a discard does not work, that is done anyway
+    #[arg(long)]
+    overwrite: bool,
+    /// Clean all that can be cleaned, and wipe all unused space, whatever it was
+    #[arg(long, conflicts_with = "dry_run")]
+    finish: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The file, by a path on a mount, where it need not be any more; or the device or image
+    #[arg(value_name = "DEVICE|PATH")]
+    place: PathBuf,
+    /// The file, by its path on that volume
+    #[arg(value_name = "PATH", conflicts_with = "finish")]
+    path: Option<OsString>,
+}
+
+/// What has the file.
+#[derive(Serialize)]
+struct Preview {
+    versions: u64,
+    present_bytes: u64,
+    checkpoints: Vec<Holder>,
+}
+
+#[derive(Serialize)]
+struct Holder {
+    checkpoint: u64,
+    snapshot: bool,
+}
+
+/// Does it.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let paths: Vec<OsString> = args.path.iter().cloned().collect();
+    let located = Located::find(&args.place, &paths)?;
+    let options = PurgeOptions {
+        keep_snapshots: args.keep_snapshots,
+        wiping: if args.overwrite { Wiping::Overwrite } else { Wiping::Discard },
+    };
+    if args.finish {
+        let done = on(&located.device, Purpose::Change, |volume| purge(volume, None, options))?;
+        return report(args, &done);
+    }
+    let [path] = &located.paths[..] else {
+        let message = format!("{}: the path of a file is missing", args.place.display());
+        return Err(Failure::new(Status::Usage, message).into());
+    };
+    let name = Name::from(path.as_bytes().to_vec());
+    let done = on(&located.device, Purpose::Change, |volume| {
+        let holders = volume.holders(&name).with_context(|| printable(path.as_bytes()))?;
+        if args.dry_run {
+            list(args, &holders, &volume.notes().unwrap_or_default())?;
+            return Ok(None);
+        }
+        if !args.yes {
+            confirm(&holders, args.keep_snapshots)?;
+        }
+        purge(volume, Some(&name), options).map(Some)
+    })?;
+    done.map_or(Ok(()), |done| report(args, &done))
+}
+
+fn purge(
+    volume: &dyn Administration,
+    path: Option<&Name>,
+    options: PurgeOptions,
+) -> anyhow::Result<Purged> {
+    let bar = Progress::count("purging", "segments");
+    let done = volume.purge(path, options, &mut |progress| bar.set(progress.done, progress.of));
+    drop(bar);
+    Ok(done?)
+}
+
+fn list(args: &Args, holders: &Holders, notes: &[Note]) -> anyhow::Result<()> {
+    if args.json {
+        let holder = |it: &CheckpointInfo| Holder { checkpoint: it.cno.0, snapshot: it.snapshot };
+        return output::json(&Preview {
+            versions: holders.versions,
+            present_bytes: holders.present_bytes,
+            checkpoints: holders.checkpoints.iter().map(holder).collect(),
+        });
+    }
+    checkpoints::print(&holders.checkpoints, notes, false)
+}
+
+/// Asks whether the checkpoints may be deleted; where nobody can be asked, they may not.
+fn confirm(holders: &Holders, keep_snapshots: bool) -> anyhow::Result<()> {
+    let kept = |it: &&CheckpointInfo| it.snapshot && keep_snapshots;
+    let doomed: Vec<_> = holders.checkpoints.iter().filter(|it| !kept(it)).collect();
+    let snapshots = doomed.iter().filter(|it| it.snapshot).count() as u64;
+    let what = match snapshots {
+        0 => counted(doomed.len() as u64, "checkpoint"),
+        _ => format!(
+            "{}, {} of them a snapshot",
+            counted(doomed.len() as u64, "checkpoint"),
+            snapshots
+        ),
+    };
+    if doomed.is_empty() {
+        return Ok(());
+    }
+    if io::stdin().is_terminal() {
+        for it in &doomed {
+            let kind = if it.snapshot { " (snapshot)" } else { "" };
+            let time = output::local_time(it.created as i64);
+            utter(format_args!("{} of {time}{kind}\n", it.cno));
+        }
+        utter(format_args!("Delete {what}, for good? [y/N] "));
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer)?;
+        if matches!(answer.trim(), "y" | "Y" | "yes") {
+            return Ok(());
+        }
+    }
+    let message =
+        format!("{what} would be deleted for good; see them with -n, and use -y to do it");
+    Err(Failure::new(Status::Refused, message).into())
+}
+
+fn report(args: &Args, done: &Purged) -> anyhow::Result<()> {
+    if args.json {
+        return output::json(done);
+    }
+    let mut out = output::out();
+    writeln!(
+        out,
+        "{} deleted, {} emptied; {} discarded, {} overwritten",
+        counted(done.deleted, "checkpoint"),
+        counted(done.emptied, "segment"),
+        ByteCount(done.discarded_bytes),
+        ByteCount(done.overwritten_bytes)
+    )?;
+    if !done.snapshots.is_empty() {
+        writeln!(out, "not reached: what is in snapshots {}", numbers(&done.snapshots))?;
+    }
+    if !done.read.is_empty() {
+        writeln!(
+            out,
+            "not reached: what was in checkpoints {}, which somebody reads; when that is over, use \
+             --finish",
+            numbers(&done.read)
+        )?;
+    }
+    if done.present_bytes > 0 {
+        let present = ByteCount(done.present_bytes);
+        writeln!(
+            out,
+            "not reached: {present} that the present has; delete the file and try again"
+        )?;
+    }
+    if done.left > 0 {
+        let left = counted(done.left, "segment");
+        writeln!(
+            out,
+            "not reached: what is in {left}; use --finish later, or see nilfs status and the log"
+        )?;
+    }
+    writeln!(out, "nobody can tell what the device itself has kept of it")?;
+    Ok(())
+}
+
+fn numbers(checkpoints: &[Cno]) -> String {
+    let numbers: Vec<_> = checkpoints.iter().map(ToString::to_string).collect();
+    numbers.join(", ")
+}
