@@ -116,7 +116,20 @@ fn rolled_back(block_size: u32) {
     let shown = agreed("it was rolled back again, and Linux has cleaned", &image, &shown);
     assert_same("the state before all", &before, newest(&shown));
     work_of_ours(&image, fill(2), "wide", "more");
-    agreed("we have worked on it", &image, &shown);
+    let shown = agreed("we have worked on it", &image, &shown);
+
+    let mounted = image.mount("rw");
+    fs::remove_file(mounted.join("tree/new")).unwrap();
+    let present = mounted.manifest("tree");
+    mounted.unmount();
+    let mut nilfs = Command::new(env!("CARGO_BIN_EXE_nilfs"));
+    nilfs.args(["purge", "-y", "--json"]).arg(image.path()).arg("tree/new");
+    let output = nilfs.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(said["left"], 0, "{said}");
+    let shown = agreed("a file was purged", &image, &shown);
+    assert_same("purged", &present, newest(&shown));
 }
 
 #[test]

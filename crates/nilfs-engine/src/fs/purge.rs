@@ -302,11 +302,12 @@ impl Filesystem {
         purged: &mut Purged,
         progress: &mut dyn FnMut(PurgeProgress),
     ) -> Result<BTreeSet<SegNum>> {
-        let _between_steps = self.cleaner.pause();
         let mut kept = BTreeSet::new();
         let of = self.store.geometry().nsegments;
         for nth in 0..of {
-            // An fsync waits for one segment at most.
+            // An fsync waits for one segment at most, and so does a writer that has to clean. What a step
+            // of the cleaner moves is written without the log.
+            let _between_steps = self.cleaner.pause();
             let mut log = self.writable_log()?;
             if nth == 0 {
                 // Nothing that the log could fall back to is given up.

@@ -193,6 +193,14 @@ const NOTES: &[(&str, Notes)] = &[
         },
     ),
     (
+        "nilfs-purge(1)",
+        Notes {
+            environment: &[TZ],
+            see_also: &["nilfs(1)", "nilfs-log(1)", "nilfs-checkpoints(1)", "nilfs-trim(1)"],
+            ..NOTHING
+        },
+    ),
+    (
         "nilfs-rollback(1)",
         Notes {
             environment: &[TZ],

@@ -1,0 +1,79 @@
+//! Purging a file by the command, mounted or not: what is asked, done, and said. The superuser and
+//! `/dev/fuse` are needed.
+
+mod common {
+    pub mod ours;
+}
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use common::ours::Image;
+use serde_json::Value;
+
+const SECRET: &[u8] = b"the secret that nobody may ever find again";
+
+fn run(words: &[&str], operands: &[&Path]) -> Output {
+    let mut nilfs = Command::new(env!("CARGO_BIN_EXE_nilfs"));
+    nilfs.args(words).args(operands).stdin(Stdio::null()).output().unwrap()
+}
+
+#[track_caller]
+fn said(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn is_on(image: &Image) -> bool {
+    let bytes = fs::read(image.path()).unwrap();
+    bytes.windows(SECRET.len()).any(|window| window == SECRET)
+}
+
+#[test]
+fn a_secret_goes_from_the_past_when_that_was_agreed_to() {
+    let image = Image::ours("--size 256M");
+    let mounted = image.mount("rw");
+    let secret = mounted.join("secret");
+    fs::write(mounted.join("other"), "other").unwrap();
+    for round in 1..4 {
+        fs::write(&secret, SECRET.repeat(round * 100)).unwrap();
+        File::open(&secret).unwrap().sync_all().unwrap();
+        assert!(run(&["snapshot", "create"], &[mounted.root()]).status.success());
+    }
+    fs::remove_file(&secret).unwrap();
+    let listed = said(&run(&["purge", "-n", "--json"], &[&secret]));
+    let snapshots = listed["checkpoints"].as_array().unwrap().iter();
+    assert_eq!(snapshots.filter(|it| it["snapshot"] == true).count(), 3, "{listed}");
+
+    // Nobody can be asked.
+    let refused = run(&["purge"], &[&secret]);
+    assert_eq!(refused.status.code(), Some(6));
+    let sentence = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(sentence.contains("3 of them") && sentence.contains("use -y"), "{sentence}");
+    assert!(is_on(&image), "nothing was done");
+
+    let part = said(&run(&["purge", "-y", "--json", "--keep-snapshots"], &[&secret]));
+    assert_eq!(part["snapshots"].as_array().unwrap().len(), 3, "{part}");
+    assert!(is_on(&image), "snapshots have it");
+    let done = said(&run(&["purge", "-y", "--json"], &[&secret]));
+    assert_eq!((&done["left"], &done["present_bytes"]), (&0.into(), &0.into()), "{done}");
+    assert!(!is_on(&image), "{done}");
+    assert_eq!(fs::read(mounted.join("other")).unwrap(), b"other");
+    let gone = run(&["purge", "-y"], &[&secret]);
+    assert_eq!(gone.status.code(), Some(1), "it is nowhere any more");
+
+    // By the image, too.
+    fs::write(&secret, SECRET).unwrap();
+    mounted.unmount();
+    assert!(is_on(&image));
+    let place = image.path();
+    let present = said(&run(&["purge", "-y", "--json"], &[&place, Path::new("secret")]));
+    assert!(present["present_bytes"].as_u64().unwrap() > 0, "{present}");
+    let mounted = image.mount("rw");
+    fs::remove_file(mounted.join("secret")).unwrap();
+    mounted.unmount();
+    said(&run(&["purge", "-y", "--json", "--overwrite"], &[&place, Path::new("secret")]));
+    assert!(!is_on(&image));
+    image.check();
+}

@@ -1,0 +1,88 @@
+//! A purge that the power cuts off loses nothing but what is purged, and another one completes it.
+
+use std::sync::Arc;
+
+use nilfs_device::{Device, Event, MemoryDevice};
+use nilfs_engine::{Filesystem, InodeRef, MountOptions, NewInode, PurgeOptions, Wiping};
+use nilfs_ondisk::inode::{DeviceCode, S_IFREG};
+use nilfs_sim::medium::medium;
+use nilfs_sim::power::{Disk, Survivors};
+use nilfs_sim::volume::Shape;
+
+const SECRET: &[u8] = b"the secret that nobody may ever find again";
+const ALL: PurgeOptions = PurgeOptions { keep_snapshots: false, wiping: Wiping::Discard };
+const OTHER_BYTES: usize = 150_000;
+
+fn traces(content: &[u8]) -> usize {
+    content.windows(SECRET.len()).filter(|window| *window == SECRET).count()
+}
+
+fn make(fs: &Filesystem, name: &[u8]) -> InodeRef {
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: DeviceCode::default() };
+    fs.create(&fs.root().unwrap().inode, name, &new).unwrap().inode
+}
+
+fn mount(device: Arc<dyn Device>) -> Arc<Filesystem> {
+    Filesystem::mount(device, MountOptions::default()).unwrap()
+}
+
+/// The content of the other file, round by round, so that every moment of it can be told.
+fn other(round: u8) -> Vec<u8> {
+    (0..OTHER_BYTES).map(|at| (at / 100) as u8 ^ round).collect()
+}
+
+/// A volume on which a secret was deleted, and what purging it does to the device.
+fn purge() -> (Disk, Vec<Event>) {
+    let device = Arc::new(medium(Shape::SMALL.format()));
+    let fs = mount(device.clone());
+    let (secret, file) = (make(&fs, b"secret"), make(&fs, b"other"));
+    for round in 0..4 {
+        fs.write(&file, 0, &other(round)).unwrap();
+        fs.write(&secret, u64::from(round) * 999, &SECRET.repeat(50)).unwrap();
+        fs.sync_file(&secret).unwrap();
+        fs.checkpoint_now().unwrap();
+    }
+    drop((secret, file));
+    fs.unlink(&fs.root().unwrap().inode, b"secret").unwrap();
+    fs.sync().unwrap();
+    let before = Disk::new(device.below().snapshot());
+    let _ = device.take_events();
+    fs.purge(Some(b"secret"), ALL, &mut |_| {}).unwrap();
+    assert_eq!(traces(&device.below().snapshot()), 0);
+    (before, device.take_events())
+}
+
+#[test]
+fn nothing_else_is_lost_and_another_one_completes_it() {
+    let (mut disk, events) = purge();
+    let (mut unfinished, mut judged) = (0, 0);
+    for (nth, event) in events.iter().enumerate() {
+        disk.play(event);
+        // Most of it is wiping, one segment after the other.
+        let survivors = Survivors::CORNERS[nth % Survivors::CORNERS.len()];
+        if nth > 60 && nth % 7 > 0 {
+            continue;
+        }
+        let what = format!("a cut at event {nth} of {}, {survivors:?}", events.len());
+        let left = Arc::new(MemoryDevice::from(disk.after_cut(survivors)));
+        let report = nilfs_check::check(&*left, &nilfs_check::Options::default()).unwrap();
+        assert!(report.is_consistent(), "{what}: {report}");
+        unfinished += usize::from(traces(&left.snapshot()) > 0);
+        judged += 1;
+        let fs = mount(left.clone());
+        let file = fs.lookup(&fs.root().unwrap().inode, b"other").unwrap().inode;
+        let mut content = vec![0; OTHER_BYTES];
+        assert_eq!(fs.read(&file, 0, &mut content).unwrap(), OTHER_BYTES, "{what}");
+        assert!(content == other(3), "{what}: another file has changed");
+        let again = match fs.holders(b"secret") {
+            Ok(_) => fs.purge(Some(b"secret"), ALL, &mut |_| {}),
+            Err(_) => fs.purge(None, ALL, &mut |_| {}),
+        };
+        assert_eq!(again.unwrap().left, 0, "{what}");
+        fs.unmount().unwrap();
+        assert_eq!(traces(&left.snapshot()), 0, "{what}");
+        let report = nilfs_check::check(&*left, &nilfs_check::Options::default()).unwrap();
+        assert!(report.is_consistent(), "{what}: {report}");
+    }
+    assert!(unfinished > 10 && judged > unfinished, "{unfinished} of {judged} were not complete");
+}
