@@ -147,3 +147,37 @@ fn a_directory_is_refused_and_so_is_what_never_was() {
     assert!(matches!(fs.holders(b"dir"), Err(Error::IsDirectory)));
     assert!(matches!(fs.purge(Some(b"never"), ALL, &mut |_| {}), Err(Error::NotFound)));
 }
+
+/// The log goes on in segments that were clean, but not wiped, and leaves some before their end.
+#[test]
+fn what_was_cleaned_long_ago_is_wiped_also_where_the_log_goes_on() {
+    let device = volume(1024, 32);
+    let fs = mounted(&device);
+    let root = fs.root().unwrap().inode;
+    let other = make(&fs, &root, "other");
+    fs.write(&other, 0, &pattern(1, 100_000)).unwrap();
+    let secret = make(&fs, &root, "secret");
+    let text = SECRET.repeat(20_000_000 / SECRET.len());
+    text.chunks(1 << 20).zip(0..).for_each(|(part, nth)| {
+        fs.write(&secret, nth << 20, part).unwrap();
+    });
+    let last = fs.checkpoint_now().unwrap();
+    drop(secret);
+    fs.unlink(&root, b"secret").unwrap();
+    fs.checkpoint_now().unwrap();
+    fs.delete_checkpoints(Cno::MIN..=last).unwrap();
+    let run = ManualRun {
+        protection: Some(Duration::ZERO),
+        min_reclaimable: Some(Amount::Count(1)),
+        ..ManualRun::default()
+    };
+    fs.clean(&run).unwrap();
+    let left = traces(&device);
+    assert!(left > 10_000, "{left}: what is clean still has it");
+    let purged = fs.purge(None, ALL, &mut |_| {}).unwrap();
+    assert_eq!((purged.left, traces(&device)), (0, 0), "{purged:?}");
+    assert_eq!(content(&fs, &other), pattern(1, 100_000));
+    drop((root, other));
+    fs.unmount().unwrap();
+    check(&*device);
+}
