@@ -515,7 +515,8 @@ impl Generator {
     fn administer(&mut self, _: &Model) -> Op {
         match self.random.random_range(0..20) {
             0..3 => Op::Checkpoint,
-            3..8 => Op::SetSnapshot { nth: self.random.random(), snapshot: true },
+            3..6 => Op::SetSnapshot { nth: self.random.random(), snapshot: true },
+            6..8 => Op::FollowRule,
             8..11 => Op::SetSnapshot { nth: self.random.random(), snapshot: false },
             11..13 => Op::RollBack { nth: self.random.random_range(0..8) },
             13..16 => Op::DeleteCheckpoints {

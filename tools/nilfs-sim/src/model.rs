@@ -121,6 +121,7 @@ impl Model {
             | Op::Commit
             | Op::Checkpoint
             | Op::SetSnapshot { .. }
+            | Op::FollowRule
             | Op::DeleteCheckpoints { .. }
             // It takes to know what the checkpoint shows.
             | Op::RollBack { .. }

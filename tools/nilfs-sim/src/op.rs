@@ -140,6 +140,9 @@ pub enum Op {
         /// What is wanted.
         snapshot: bool,
     },
+    /// Follows a rule of retention: the newest of the checkpoints that are [a rule's](is_of_rule)
+    /// becomes a snapshot, all others of them stop being one.
+    FollowRule,
     /// Deletes checkpoints that follow each other.
     DeleteCheckpoints {
         /// The first of them: which of all but the newest, oldest first, counted around.
@@ -179,6 +182,12 @@ pub struct Listed {
     pub snapshot: bool,
 }
 
+/// Whether snapshots of a checkpoint are made by a rule of retention; all others by somebody.
+#[must_use]
+pub fn is_of_rule(cno: Cno) -> bool {
+    !cno.0.is_multiple_of(2)
+}
+
 impl Op {
     /// The first and the last checkpoint that the operation is about, out of those that exist.
     #[must_use]
@@ -189,6 +198,10 @@ impl Op {
                 let others: Vec<_> = all.iter().rev().filter(wanted).collect();
                 let cno = others.get(usize::from(nth).checked_rem(others.len())?)?.cno;
                 Some((cno, cno))
+            }
+            Self::FollowRule => {
+                let newest = all.iter().rfind(|it| is_of_rule(it.cno))?.cno;
+                Some((newest, newest))
             }
             Self::DeleteCheckpoints { first, further } => {
                 let (_, others) = all.split_last()?;
@@ -230,6 +243,7 @@ impl Op {
                 | Self::SetFlags { .. }
                 | Self::Checkpoint
                 | Self::SetSnapshot { .. }
+                | Self::FollowRule
                 | Self::DeleteCheckpoints { .. }
                 | Self::RollBack { .. }
                 | Self::Resize { .. }
@@ -327,6 +341,7 @@ impl fmt::Display for Op {
             Self::Commit => f.write_str("commit"),
             Self::Remount => f.write_str("remount"),
             Self::Checkpoint => f.write_str("checkpoint"),
+            Self::FollowRule => write!(f, "follow the rule of retention"),
             Self::SetSnapshot { nth, snapshot: true } => write!(f, "make snapshot {nth}"),
             Self::SetSnapshot { nth, snapshot: false } => write!(f, "give up snapshot {nth}"),
             Self::DeleteCheckpoints { first, further } => {

@@ -8,7 +8,7 @@ use nilfs_device::{Device, MemoryDevice};
 use nilfs_ondisk::Cno;
 
 use crate::model::Model;
-use crate::op::{Listed, Op};
+use crate::op::{Listed, Op, is_of_rule};
 use crate::outcome::Outcome;
 use crate::subject::{ReadOnlySubject, list};
 
@@ -171,6 +171,12 @@ impl Past {
             Op::SetSnapshot { snapshot, .. } if *outcome == Outcome::Done => {
                 if let Some(known) = self.checkpoints.get_mut(&first) {
                     known.snapshot = *snapshot;
+                }
+            }
+            Op::FollowRule if *outcome == Outcome::Done => {
+                for (cno, known) in self.checkpoints.iter_mut().filter(|(cno, _)| is_of_rule(**cno))
+                {
+                    known.snapshot = *cno == first;
                 }
             }
             Op::DeleteCheckpoints { .. } if *outcome == Outcome::Done => {

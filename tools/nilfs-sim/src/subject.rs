@@ -21,7 +21,7 @@ pub use self::read_only::ReadOnlySubject;
 use self::tree_reader::TreeReader;
 use crate::clock::ThreadClock;
 use crate::name::{Name, Path};
-use crate::op::{Handle, Listed, Op, Target, link_text, pattern};
+use crate::op::{Handle, Listed, Op, Target, is_of_rule, link_text, pattern};
 use crate::outcome::{Facts, Outcome, Refusal};
 use crate::threads::taking_time;
 use crate::tree::Tree;
@@ -374,6 +374,16 @@ impl Subject {
                 Some((cno, _)) => done(fs.change_snapshots(&[set_snapshot(cno, *snapshot)])),
                 None => Ok(Outcome::Done),
             },
+            Op::FollowRule => {
+                let listed = self.listed()?;
+                let Some((newest, _)) = op.checkpoints(&listed) else { return Ok(Outcome::Done) };
+                let of_rule = |it: &&Listed| it.snapshot && is_of_rule(it.cno) && it.cno != newest;
+                let released = listed.iter().filter(of_rule);
+                let changes: Vec<_> = std::iter::once(set_snapshot(newest, true))
+                    .chain(released.map(|it| set_snapshot(it.cno, false)))
+                    .collect();
+                done(fs.change_snapshots(&changes))
+            }
             Op::DeleteCheckpoints { .. } => match op.checkpoints(&self.listed()?) {
                 Some((first, last)) => done(fs.delete_checkpoints(first..=last).map(|_| ())),
                 None => Ok(Outcome::Done),
@@ -508,7 +518,7 @@ fn name_of(cno: Cno) -> Option<SnapshotName> {
 
 /// Who makes it.
 fn maker_of(cno: Cno) -> MadeBy {
-    if cno.0.is_multiple_of(2) { MadeBy::User } else { MadeBy::Retention }
+    if is_of_rule(cno) { MadeBy::Retention } else { MadeBy::User }
 }
 
 /// Cleans all there is to clean, and protects what is younger than this many seconds.

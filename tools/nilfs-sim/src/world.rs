@@ -160,7 +160,7 @@ impl World {
         let crowded = !had_room && !self.settings.mounting.hard_protection;
         let crowded = crowded.then(|| self.device.below().snapshot());
         let about = match op {
-            Op::SetSnapshot { .. } | Op::DeleteCheckpoints { .. } => {
+            Op::SetSnapshot { .. } | Op::FollowRule | Op::DeleteCheckpoints { .. } => {
                 op.checkpoints(&self.subject()?.checkpoints()?)
             }
             _ => None,
