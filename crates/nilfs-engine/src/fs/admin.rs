@@ -295,8 +295,8 @@ impl Filesystem {
         Ok(trimmed)
     }
 
-    /// Sees to it that there is room for a checkpoint with changes of metadata, and of so many
-    /// blocks of the xattr file.
+    /// Sees to it that there is room for a checkpoint with changes of metadata, and of this many
+    /// `pages` of the xattr file.
     pub(super) fn admit_metadata_change(&self, effect: Effect, pages: u64) -> Result<()> {
         self.check_writable()?;
         self.admitted(Cost { pages, inodes: METADATA_CHANGE_INODES, effect }, || Ok(()))

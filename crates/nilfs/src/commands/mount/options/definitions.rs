@@ -177,9 +177,9 @@ pub const OPTIONS: &[MountOption] = &[
     .more("[cleaning](cleaning.md#settings)"),
     MountOption::new(
         &[text("keep", "RULE", |it, value| it.cleaner.keep(value))],
-        "make snapshots by itself, at each full hour, and let go of them: of the newest checkpoint of \
-         each of so many hours, days, weeks and months, such as \
-         `hourly:24+daily:14+weekly:8+monthly:12`",
+        "make snapshots of the newest checkpoint of each of the last hours, days, weeks and months, as \
+         many as RULE says, such as `hourly:24+daily:14+weekly:8+monthly:12`, and let go of them \
+         again; at each full hour",
     )
     .more("[keeping by a rule](checkpoints.md#keeping-by-a-rule)"),
     MountOption::new(
