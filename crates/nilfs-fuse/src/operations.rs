@@ -43,6 +43,8 @@ pub(crate) enum Validity {
     Always,
     /// It has to be asked for again each time.
     Never,
+    /// For a moment, or until [`Operations::renew_doors`].
+    Shortly,
 }
 
 impl Given {
@@ -86,6 +88,9 @@ const LISTED_AT_ONCE: usize = 64;
 /// Asks the kernel whether it still has an inode.
 pub(crate) type StillHas = Box<dyn Fn(NodeId) -> bool + Send + Sync>;
 
+/// Tells the kernel that what it knows of an inode is not so any more.
+pub(crate) type Outdate = Box<dyn Fn(NodeId) + Send + Sync>;
+
 /// The file system as the kernel sees it.
 pub(crate) struct Operations {
     /// What is read.
@@ -96,6 +101,7 @@ pub(crate) struct Operations {
     faults: Faults,
     metrics: Arc<Metrics>,
     still_has: StillHas,
+    outdate: Outdate,
 }
 
 impl Operations {
@@ -105,8 +111,16 @@ impl Operations {
         past: Option<Arc<Past>>,
         metrics: Arc<Metrics>,
         still_has: StillHas,
+        outdate: Outdate,
     ) -> Self {
-        Self { files, writer, past, faults: Faults::default(), metrics, still_has }
+        Self { files, writer, past, faults: Faults::default(), metrics, still_has, outdate }
+    }
+
+    /// Lets the kernel ask for doors again, if there is another checkpoint than when it was told of
+    /// them. To be done before somebody is told that a checkpoint was made or deleted.
+    pub fn renew_doors(&self) {
+        let Some(past) = &self.past else { return };
+        past.take_outdated().into_iter().for_each(|node| (self.outdate)(node));
     }
 
     /// Runs an operation and notes how it went. If there is no room for it, it is tried again when
@@ -463,7 +477,7 @@ impl Operations {
     /// Hands a listed entry to the kernel.
     pub fn give_listed(&self, dir: NodeId, listed: &Listed) -> Answer<Given> {
         match dir.is_past() {
-            true => self.answer(self.past()?.lookup(dir, &listed.name)),
+            true => self.answer(self.past()?.give_listed(dir, listed)),
             false => self.answer(self.files.hold(listed.ino)).map(Given::present),
         }
     }

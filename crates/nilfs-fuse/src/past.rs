@@ -32,6 +32,7 @@ mod door;
 mod entries;
 mod numbers;
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
@@ -95,8 +96,19 @@ pub(crate) struct Past {
     /// Whether anybody was told of a file that hides a door.
     warned: AtomicBool,
     entries: Mutex<Entries>,
+    told: Mutex<ToldOfDoors>,
     keeper: mpsc::Sender<Message>,
 }
+
+/// Doors of which the kernel was told since there was this newest checkpoint.
+#[derive(Default)]
+struct ToldOfDoors {
+    newest: Cno,
+    nodes: HashSet<NodeId>,
+}
+
+/// Doors that are remembered that way, at most. The kernel has to ask for others each time.
+const MOST_DOORS: usize = 1024;
 
 /// What the thread is told that lets the kernel forget.
 enum Message {
@@ -155,8 +167,16 @@ impl Past {
         owner: u32,
     ) -> (Arc<Self>, Keeper) {
         let (keeper, messages) = mpsc::channel();
-        let (warned, entries) = (AtomicBool::new(false), Mutex::default());
-        let past = Arc::new(Self { files, checkpoints, settings, owner, warned, entries, keeper });
+        let past = Arc::new(Self {
+            files,
+            checkpoints,
+            settings,
+            owner,
+            warned: AtomicBool::new(false),
+            entries: Mutex::default(),
+            told: Mutex::default(),
+            keeper,
+        });
         let keeper = Keeper { past: Arc::downgrade(&past), messages };
         (past, keeper)
     }
@@ -199,6 +219,36 @@ impl Past {
                 self.give(entry, tree, &file, Validity::Always)
             }
         }
+    }
+
+    /// Hands a file to the kernel that was listed in a directory.
+    pub fn give_listed(&self, dir: NodeId, listed: &Listed) -> Result<Given> {
+        let Place::File(nr, _) = Place::from(dir) else { return self.lookup(dir, &listed.name) };
+        let (entry, tree) = self.tree(nr)?;
+        let file = tree.file(ino_of_past(listed.ino.0))?;
+        self.give(entry, tree, &file, Validity::Always)
+    }
+
+    /// How long the kernel may keep a door, of which it is about to be told what was so while there was
+    /// this newest checkpoint.
+    fn note_told(&self, door: NodeId, newest: Cno) -> Validity {
+        let mut told = self.told.lock();
+        if told.nodes.is_empty() {
+            told.newest = newest;
+        }
+        told.newest = told.newest.min(newest);
+        if told.nodes.contains(&door) || told.nodes.len() < MOST_DOORS {
+            told.nodes.insert(door);
+            return Validity::Shortly;
+        }
+        Validity::Never
+    }
+
+    /// The doors of which the kernel was told before the newest checkpoint was made.
+    pub fn take_outdated(&self) -> HashSet<NodeId> {
+        let newest = self.checkpoints.newest();
+        let mut told = self.told.lock();
+        if told.newest == newest { HashSet::new() } else { std::mem::take(&mut told.nodes) }
     }
 
     /// Hands a file below an entry, or the entry itself, to the kernel.
@@ -282,8 +332,8 @@ impl Past {
 
     pub fn attr(&self, node: NodeId) -> Result<Given> {
         let (attr, validity) = match Place::from(node) {
-            Place::Door(dir) => (self.door_attr(dir)?, Validity::Never),
-            Place::Gmt(dir) => (self.gmt_attr(dir)?, Validity::Never),
+            Place::Door(dir) => return self.door(dir),
+            Place::Gmt(dir) => return self.gmt(dir),
             Place::Alias(nr) => {
                 let (entry, tree) = self.tree(nr)?;
                 (self.alias_attr(entry, &tree)?, Validity::Never)

@@ -39,7 +39,7 @@ use self::request::{Call, Request};
 use crate::control::Handler;
 use crate::metrics::Metrics;
 use crate::nodes::NodeId;
-use crate::operations::{Operations, StillHas};
+use crate::operations::{Operations, Outdate, StillHas};
 use crate::past::{Past, PastSettings, TellToForget};
 
 /// Bytes in the largest request; `fs.fuse.max_pages_limit` allows no more.
@@ -179,8 +179,9 @@ impl Session {
             writer.tell_of_rollbacks(move |stale| forget(&channel, stale));
         }
         let metrics = Arc::clone(&settings.metrics);
-        let still_has = still_has(channel.clone());
-        let operations = Operations::new(Arc::clone(&files), writer, past, metrics, still_has);
+        let (still_has, outdate) = (still_has(channel.clone()), outdate(channel.clone()));
+        let operations =
+            Operations::new(Arc::clone(&files), writer, past, metrics, still_has, outdate);
         let front = Arc::new(Front::new(operations, settings, count));
         let (ended, readers) = mpsc::channel();
         for nth in 0..count {
@@ -277,6 +278,11 @@ fn still_has(channel: Channel) -> StillHas {
         let Some(_alone) = asking.try_lock() else { return true };
         channel.invalidate_attributes(node)
     })
+}
+
+/// Tells the kernel that attributes are out of date.
+fn outdate(channel: Channel) -> Outdate {
+    Box::new(move |node| _ = channel.invalidate_attributes(node))
 }
 
 /// Tells the kernel to forget names.

@@ -3,8 +3,6 @@
 //! In both, a cookie is the number of the checkpoint that was listed last, so a listing goes on where
 //! it was however many checkpoints come and go.
 
-use std::collections::HashSet;
-
 use jiff::Zoned;
 use nilfs_engine::{Timestamp, newest_below};
 
@@ -31,8 +29,10 @@ const COUNT_SHIFT: u32 = 48;
 impl Past {
     /// The door of a directory of the present.
     pub fn door(&self, dir: Ino) -> Result<Given> {
+        let newest = self.checkpoints.newest();
         let node = NodeId::past(DOOR, numbers::short(dir)?);
-        Ok(Given { node, attr: self.door_attr(dir)?, validity: Validity::Never })
+        let attr = self.door_attr(dir)?;
+        Ok(Given { node, attr, validity: self.note_told(node, newest) })
     }
 
     /// A door is like its directory, but cannot be written to, and not everybody may enter: what others
@@ -60,8 +60,10 @@ impl Past {
     }
 
     pub(super) fn gmt(&self, dir: Ino) -> Result<Given> {
+        let newest = self.checkpoints.newest();
         let node = NodeId::past(GMT, numbers::short(dir)?);
-        Ok(Given { node, attr: self.gmt_attr(dir)?, validity: Validity::Never })
+        let attr = self.gmt_attr(dir)?;
+        Ok(Given { node, attr, validity: self.note_told(node, newest) })
     }
 
     pub(super) fn gmt_attr(&self, dir: Ino) -> Result<Attr> {

@@ -31,6 +31,11 @@ const NAMES_KEPT: Duration = Duration::from_secs(24 * 3600);
 /// blocks when delayed blocks get their place.
 const ATTRIBUTES_KEPT: Duration = Duration::from_secs(60);
 
+/// How long the kernel may keep doors: long enough for those who look at many files by paths that
+/// lead through one, and short enough that nobody can tell when a checkpoint was made that nobody
+/// asked for.
+const DOORS_KEPT: Duration = Duration::from_millis(50);
+
 /// Threads that wait for the device, besides the readers.
 const WAITING_BESIDE: usize = 32;
 
@@ -133,10 +138,18 @@ impl Front {
                 });
             }
             Some(Call::Fsync) => {
-                self.patiently(move |operations| send_done(operations.sync(node), reply));
+                self.patiently(move |operations| {
+                    let synced = operations.sync(node);
+                    operations.renew_doors();
+                    send_done(synced, reply);
+                });
             }
             Some(Call::SyncFs) => {
-                self.patiently(move |operations| send_done(operations.sync_fs(), reply));
+                self.patiently(move |operations| {
+                    let synced = operations.sync_fs();
+                    operations.renew_doors();
+                    send_done(synced, reply);
+                });
             }
             Some(Call::ReadDir { cookie, size }) => {
                 self.read_dir(node, cookie, size as usize, reply, Self::listed);
@@ -205,8 +218,9 @@ impl Front {
             return reply.error(Errno::NOTTY);
         };
         let message = message.to_vec();
-        self.patiently(move |_| {
+        self.patiently(move |operations| {
             let answer = control::frame(&handler(caller, &message));
+            operations.renew_doors();
             match answer.filter(|answer| answer.len() <= room) {
                 Some(answer) => reply.value_and_bytes(&DONE, &answer),
                 None => reply.error(Errno::MSGSIZE),
@@ -318,7 +332,7 @@ fn send_attr(answer: Answer<Given>, reply: Reply) {
     send(answer, reply, |reply, given| {
         reply.value(&AttrOut {
             valid: kept(given.validity).attributes.as_secs(),
-            valid_ns: 0,
+            valid_ns: kept(given.validity).attributes.subsec_nanos(),
             padding: 0,
             attr: attr_out(&given.attr),
         });
@@ -336,6 +350,7 @@ fn kept(validity: Validity) -> Keeping {
         Validity::Present => Keeping { name: NAMES_KEPT, attributes: ATTRIBUTES_KEPT },
         Validity::Always => Keeping { name: NAMES_KEPT, attributes: NAMES_KEPT },
         Validity::Never => Keeping { name: Duration::ZERO, attributes: Duration::ZERO },
+        Validity::Shortly => Keeping { name: DOORS_KEPT, attributes: DOORS_KEPT },
     }
 }
 
@@ -347,8 +362,8 @@ fn entry_out(given: &Given) -> EntryOut {
         generation: u64::from(given.attr.generation),
         entry_valid: kept.name.as_secs(),
         attr_valid: kept.attributes.as_secs(),
-        entry_valid_ns: 0,
-        attr_valid_ns: 0,
+        entry_valid_ns: kept.name.subsec_nanos(),
+        attr_valid_ns: kept.attributes.subsec_nanos(),
         attr: attr_out(&given.attr),
     }
 }

@@ -115,7 +115,14 @@ impl World {
     /// Makes a checkpoint and returns its number.
     pub fn checkpoint(&self) -> u64 {
         let (fs, _) = self.mounted.as_ref().unwrap().writer.as_ref().unwrap();
-        fs.checkpoint_now().unwrap().0
+        let cno = fs.checkpoint_now().unwrap().0;
+        self.renew_doors();
+        cno
+    }
+
+    /// Lets the kernel hear of checkpoints that were made or deleted without a request of its own.
+    fn renew_doors(&self) {
+        File::open(self.dir.path()).unwrap().sync_all().unwrap();
     }
 
     /// Deletes a checkpoint. What the kernel is shown of it stays for as long as it is kept.
@@ -123,6 +130,7 @@ impl World {
         let (fs, _) = self.mounted.as_ref().unwrap().writer.as_ref().unwrap();
         let cno = nilfs_engine::Cno(cno);
         assert_eq!(fs.delete_checkpoints(cno..=cno).unwrap().deleted, 1);
+        self.renew_doors();
     }
 
     /// The volume as it would be found if the power failed now.
