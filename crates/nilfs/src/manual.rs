@@ -41,6 +41,7 @@ mod tests {
             "mount(8)",
             "nilfs(4)",
             "patch(1)",
+            "sync(1)",
             "umount(8)",
         ];
         let pages = pages();

@@ -241,6 +241,8 @@ fn others_may_look_but_not_touch() {
         (&status["newest_checkpoint"], &status["cleaner"]["state"]),
         (&1.into(), &"off".into())
     );
+    // A sync is for everybody.
+    assert_eq!(as_nobody(&["sync"], &[]), (Some(0), String::new()));
     mounted.unmount();
 }
 
@@ -320,6 +322,23 @@ fn a_process_that_was_killed_is_named_as_the_cause() {
 fn json_if_any(dir: &Path) -> Option<Value> {
     let (_, printed, _) = nilfs(&["status", "--json"], dir, &[]);
     serde_json::from_str(&printed).ok()
+}
+
+/// sync(1) does not reach every mount, and an fsync makes no checkpoint.
+#[test]
+fn a_sync_makes_a_checkpoint_of_what_was_written() {
+    let image = image();
+    let mounted = image.mount(MOUNT);
+    let sync = || works(&["sync"], mounted.root(), &[]).trim().to_owned();
+    write(&mounted, "file", b'1');
+    let before = sync();
+    assert_eq!(sync(), before, "nothing has changed");
+    write(&mounted, "file", b'2');
+    let after = sync();
+    assert_ne!(after, before);
+    let at = |cno: &str| works(&["cat", "--at", cno], mounted.root(), &["file"]).into_bytes()[0];
+    assert_eq!((at(&before), at(&after)), (b'1', b'2'));
+    mounted.unmount();
 }
 
 /// A port that nobody has, as far as one can know.

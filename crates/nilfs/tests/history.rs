@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -124,7 +124,7 @@ impl Mounted {
     }
 
     fn sync(&self) {
-        File::open(&self.dir).unwrap().sync_all().unwrap();
+        self.nilfs("sync MNT").output();
     }
 }
 

@@ -43,7 +43,7 @@ fn linux_leaves_alone_what_only_we_can_recover_until_we_have() {
         let mounted = image.mount("rw,nogc");
         fs::create_dir(mounted.join("tree")).unwrap();
         write_and_sync(&mounted.join("tree/old"), b"in the checkpoint");
-        sync(mounted.root());
+        mounted.checkpoint();
         write_and_sync(&mounted.join("tree/new"), &[7; 10_000]);
         fs::rename(mounted.join("tree/old"), mounted.join("tree/renamed")).unwrap();
         sync(&mounted.join("tree"));
@@ -111,7 +111,7 @@ fn linux_rolls_forward_holes_that_were_filled() {
         let file = File::options().write(true).open(&path).unwrap();
         // Far enough for a tree of two levels.
         file.set_len(4_000_000).unwrap();
-        sync(mounted.root());
+        mounted.checkpoint();
         let before = image.nilfs(&["checkpoints", "--json"]);
         for nth in 0..30_u8 {
             file.write_all_at(&[b'a' + nth % 26; 5000], 20_000 + u64::from(nth) * 100_000).unwrap();
@@ -149,7 +149,7 @@ fn linux_and_its_tools_step_over_logs_with_records() {
                 write_and_sync(&mounted.join(&format!("tree/{round}-{nth}")), b"small");
             }
             write_and_sync(&mounted.join("large"), &vec![round; 1_500_000]);
-            sync(mounted.root());
+            mounted.checkpoint();
             fs::remove_file(mounted.join("large")).unwrap();
         }
         let expected = mounted.manifest("tree");

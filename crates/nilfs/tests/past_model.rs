@@ -5,7 +5,7 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -104,7 +104,7 @@ impl World {
 
     /// Makes a checkpoint and notes what it has.
     fn checkpoint(&mut self) {
-        File::open(&self.dir).unwrap().sync_all().unwrap();
+        self.nilfs("sync MNT").output();
         let newest = *self.listed().last().unwrap();
         self.then.insert(newest, self.now.clone());
     }

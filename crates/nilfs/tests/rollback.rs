@@ -107,9 +107,8 @@ fn open_files_stay_the_files_that_they_are() {
     fs::write(path("kept"), "now, and longer").unwrap();
     fs::remove_file(path("gone")).unwrap();
     // A file of the present gets the number of one that comes back, and stays open.
-    let sync = || File::open(mounted.root()).unwrap().sync_all().unwrap();
     let mut open = loop {
-        sync();
+        mounted.checkpoint();
         let made =
             File::options().read(true).write(true).create_new(true).open(path("new")).unwrap();
         if made.metadata().unwrap().ino() == number {

@@ -72,7 +72,7 @@ impl Share {
 
     /// Makes a checkpoint, and returns its name in `gmt` of the root directory.
     fn checkpoint(&self) -> String {
-        File::open(&self.dir).unwrap().sync_all().unwrap();
+        nilfs(["sync".as_ref(), self.dir.as_os_str()]).output();
         let gmt = fs::read_dir(self.dir.join(".checkpoints/gmt")).unwrap();
         let names = gmt.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.max().unwrap()

@@ -32,7 +32,7 @@ fn snapshots(path: &Path) -> Vec<(u64, String, String)> {
 /// Makes a file, and a checkpoint that has it.
 fn write(mounted: &Mounted, content: &str) {
     fs::write(mounted.join("file"), content).unwrap();
-    fs::File::open(mounted.root()).unwrap().sync_all().unwrap();
+    mounted.checkpoint();
 }
 
 #[test]

@@ -27,6 +27,7 @@ pub mod segments;
 pub mod snapshot;
 pub mod stat;
 pub mod status;
+pub mod sync;
 pub mod trim;
 pub mod tune;
 pub mod undelete;

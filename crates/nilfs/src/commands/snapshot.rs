@@ -37,7 +37,7 @@ Examples:
   nilfs ls --at before-upgrade /mnt
   mount -t fuse.nilfs -o ro,cp=17 /dev/sdb1 /old
 
-A name begins with a letter, and goes on with letters, digits, '-', '_' and '.'. It can stand
+A name begins with a letter; after that there can be digits, '-', '_' and '.', too. It can stand
 wherever a moment is named."
 )]
 pub struct Args {

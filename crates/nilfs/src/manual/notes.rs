@@ -264,6 +264,7 @@ const NOTES: &[(&str, Notes)] = &[
             ..NOTHING
         },
     ),
+    ("nilfs-sync(1)", Notes { see_also: &["nilfs(1)", "nilfs-snapshot(1)", "sync(1)"], ..NOTHING }),
     (
         "nilfs-trim(1)",
         Notes { files: SETTINGS, see_also: &["nilfs(1)", "nilfs-mount(1)"], ..NOTHING },

@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -170,7 +169,7 @@ impl Mounted {
     /// Makes a checkpoint of what has changed.
     #[track_caller]
     pub fn checkpoint(&self) {
-        let made = nilfs().arg0("mkcp").arg("-p").arg(self.root()).output().unwrap();
+        let made = nilfs().arg("sync").arg(self.root()).output().unwrap();
         assert!(made.status.success(), "{made:?}");
     }
 
