@@ -489,7 +489,14 @@ fn list_checkpoints(device: &Arc<dyn Device>) -> Result<Vec<Listed>> {
     let found = volume.checkpoints(Cno::MIN, usize::MAX)?;
     let snapshots: Vec<Cno> = found.iter().filter(|it| it.snapshot).map(|it| it.cno).collect();
     let notes = volume.notes()?;
-    let is_own = |note: &Note| note.name == name_of(note.cno) && note.made_by == maker_of(note.cno);
+    let is_named =
+        |note: &Note| note.name == name_of(note.cno) && note.made_by == maker_of(note.cno);
+    // A rollback makes one without a name, or says so of one that has a name already.
+    let is_of_rollback = |note: &Note| {
+        note.text.as_str().starts_with("before the rollback to checkpoint ")
+            && (note.name.is_none() || note.name == name_of(note.cno))
+    };
+    let is_own = |note: &Note| is_named(note) || is_of_rollback(note);
     let named: Vec<Cno> = notes.iter().filter(|note| is_own(note)).map(|note| note.cno).collect();
     if snapshots != named || notes.len() != named.len() {
         return Err(Error::Inconsistent(format!(
@@ -502,12 +509,13 @@ fn list_checkpoints(device: &Arc<dyn Device>) -> Result<Vec<Listed>> {
 }
 
 /// Makes a snapshot of a checkpoint, with a name, or an ordinary checkpoint of it again. It is
-/// somebody's, or one that retention makes.
+/// somebody's, or one that retention makes. It is given up by somebody, because a rollback may have
+/// made it, and retention would let it be.
 fn set_snapshot(cno: Cno, snapshot: bool) -> SnapshotChange {
     let (made_by, name) = (maker_of(cno), name_of(cno));
     match snapshot {
         true => SnapshotChange::Keep { cno, made_by, name, text: None },
-        false => SnapshotChange::Release { cno, made_by },
+        false => SnapshotChange::Release { cno, made_by: MadeBy::User },
     }
 }
 
