@@ -2,8 +2,8 @@
 //! then has little more to write than metadata, and an fsync of a small file waits for one piece at
 //! most, not for what a large writer has changed.
 //!
-//! A file that takes the place of another is written as soon as it does: who replaces files in this way
-//! means them to be durable, and often does not ask for it.
+//! A file that takes the place of another is written as soon as it does: a program that replaces files
+//! in this way means them to be durable, and often does not ask for it.
 //!
 //! What is written this way is not durable for anybody yet: a recovery looks at it only if a sync log
 //! or the checkpoint refers to it.

@@ -139,7 +139,7 @@ impl Entries {
         self.held > 0
     }
 
-    /// Notes that the kernel has forgotten what it was given below an entry, so many times.
+    /// Notes that the kernel has forgotten what it was given below an entry, this many times.
     pub fn forget(&mut self, nr: PastNr, lookups: u64) {
         let Some(known) = self.known.get_mut(&nr) else { return };
         known.lookups = known.lookups.saturating_sub(lookups);

@@ -23,7 +23,7 @@ const CNO: u64 = (1 << 30) - 1;
 /// An inode number as it is part of others.
 ///
 /// # Errors
-/// It has more than 32 bits. A volume with so many inodes has terabytes of them alone.
+/// It has more than 32 bits. The inodes alone of a volume with that many take terabytes.
 pub(super) fn short(ino: Ino) -> Result<u32> {
     u32::try_from(ino.0).map_err(|_| Error::Invalid("an inode number of more than 32 bits"))
 }

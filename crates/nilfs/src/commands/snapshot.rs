@@ -245,7 +245,7 @@ fn delete(volume: &dyn Administration, snapshots: &[When]) -> anyhow::Result<()>
     Ok(volume.change_snapshots(&changes)?)
 }
 
-/// Gives a snapshot a name or a note.
+/// Changes the name of a snapshot, or its note.
 fn note(
     volume: &dyn Administration,
     when: &When,
