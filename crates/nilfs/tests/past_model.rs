@@ -122,9 +122,12 @@ impl World {
         self.listed().into_iter().filter(|cno| self.then.contains_key(cno)).collect()
     }
 
-    /// Whether a checkpoint has vanished.
+    /// Whether a checkpoint has vanished. The serving process is asked: the kernel may remember for
+    /// a moment what a door had.
     fn is_gone(&self, cno: u64) -> bool {
-        !self.listed().contains(&cno)
+        let output = self.nilfs("checkpoints --json MNT");
+        let told: Vec<Value> = serde_json::from_str(&output.stdout).unwrap();
+        !told.iter().any(|checkpoint| checkpoint["checkpoint"] == cno)
     }
 
     /// Every door entry has what the model had.
