@@ -94,6 +94,29 @@ fn what_a_tree_shows_stays_while_everything_is_written_anew_and_cleaned() {
     check(&*device);
 }
 
+/// It could not: a mount of a checkpoint that was deleted showed only the files that somebody had seen
+/// before, because what it asks about others opens the tree anew.
+#[test]
+fn a_tree_that_is_held_can_be_opened_again_after_its_checkpoint_was_deleted() {
+    let device = volume(BLOCK as u64, 24);
+    let fs = without_protection(Arc::clone(&device));
+    let root = fs.root().unwrap().inode;
+    let content = pattern(1, 30 * BLOCK);
+    fs.write(&make(&fs, &root, "file"), 0, &content).unwrap();
+    let cno = fs.checkpoint_now().unwrap();
+    let held = fs.tree(Some(cno)).unwrap();
+    fs.unlink(&root, b"file").unwrap();
+    fs.checkpoint_now().unwrap();
+    fs.delete_checkpoints(cno..=cno).unwrap();
+    fs.clean(&everything()).unwrap();
+    let again = fs.tree(Some(cno)).unwrap();
+    assert_eq!(files_of(&again), BTreeMap::from([(b"file".to_vec(), content)]));
+    drop((held, again));
+    assert!(matches!(fs.tree(Some(cno)), Err(Error::NoCheckpoint(_))));
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
 #[test]
 fn a_full_volume_is_cleaned_for_its_writer_while_a_past_checkpoint_is_read() {
     let device = volume(BLOCK as u64, 16);

@@ -156,6 +156,17 @@ fn a_mount_of_the_past_shows_the_past_by_every_path() {
 }
 
 #[test]
+fn a_mount_of_the_past_outlives_the_deletion_of_its_checkpoint() {
+    let mut mounted = Mounted::new("rw,pp=0");
+    let at = mounted.volume.before_deletion;
+    mounted.mount("past", &format!("ro,cp={at}"));
+    mounted.nilfs(&format!("checkpoints delete MNT {at}")).output();
+    mounted.nilfs("clean -p 0 MNT").output();
+    let past = &mounted.dirs[1];
+    assert_eq!(fs::read(past.join("gone")).unwrap(), b"it was here\n");
+}
+
+#[test]
 fn an_image_on_a_mount_is_a_volume_and_other_mounts_are_not_mixed_up() {
     let outer = Mounted::new("rw");
     let inner = common::volume();

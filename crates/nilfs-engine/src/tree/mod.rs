@@ -76,8 +76,8 @@ impl std::fmt::Debug for Tree {
 
 impl Tree {
     /// The tree of a checkpoint that `kept` keeps.
-    pub(crate) fn new(shared: &Arc<Shared>, root: TreeRoot, kept: Kept) -> Result<Self> {
-        let (shared, root) = (Arc::clone(shared), Arc::new(root));
+    pub(crate) fn new(shared: &Arc<Shared>, root: Arc<TreeRoot>, kept: Kept) -> Result<Self> {
+        let shared = Arc::clone(shared);
         let tree = Self { shared, root, recovered: Arc::default(), _kept: Arc::new(kept) };
         tree.view().check_root()?;
         Ok(tree)

@@ -28,12 +28,21 @@ const DIRECTORIES: usize = 1024;
 pub(crate) struct Shared {
     /// The newest checkpoint, and the DAT through which every tree finds its blocks.
     newest: RwLock<View>,
-    /// Checkpoints that are looked at, and by how many.
-    kept: Mutex<BTreeMap<Cno, usize>>,
+    /// Checkpoints that are looked at.
+    kept: Mutex<BTreeMap<Cno, Looked>>,
     /// Where the names of large directories are.
     names: Cache<(Cno, Ino), Arc<Positions>, Bytes, CacheHashBuilder>,
     /// Bytes that the names of one directory may take.
     most: usize,
+}
+
+/// A checkpoint that is looked at.
+#[derive(Default)]
+struct Looked {
+    /// By how many.
+    holders: usize,
+    /// Where its tree begins, once somebody has opened it.
+    root: Option<Arc<TreeRoot>>,
 }
 
 /// Counts the memory of what is cached.
@@ -75,21 +84,29 @@ impl Shared {
         std::mem::replace(&mut *self.newest.write(), newest)
     }
 
-    /// Opens the tree of a checkpoint.
+    /// Opens the tree of a checkpoint. While somebody holds the tree, this works even if the checkpoint
+    /// was deleted: a mount of the past asks for the same moment in more ways than one.
     pub(crate) fn open(
         self: &Arc<Self>,
         source: Source<'_>,
         cpfile: &Root,
         cno: Cno,
     ) -> Result<Tree> {
-        let entry = checkpoints::checkpoint(source, cpfile, cno)?;
-        Tree::new(self, TreeRoot::new(&entry)?, self.keep(cno))
+        let kept = self.keep(cno);
+        let held = self.kept.lock().get(&cno).and_then(|looked| looked.root.clone());
+        if let Some(root) = held {
+            return Tree::new(self, root, kept);
+        }
+        let root = Arc::new(TreeRoot::new(&checkpoints::checkpoint(source, cpfile, cno)?)?);
+        let tree = Tree::new(self, Arc::clone(&root), kept)?;
+        self.kept.lock().entry(cno).or_default().root = Some(root);
+        Ok(tree)
     }
 
     /// Keeps what a checkpoint needs from being cleaned away by steps that choose their victims
     /// from now on, until the value is dropped.
     pub(crate) fn keep(self: &Arc<Self>, cno: Cno) -> Kept {
-        *self.kept.lock().entry(cno).or_default() += 1;
+        self.kept.lock().entry(cno).or_default().holders += 1;
         Kept { shared: Arc::clone(self), cno }
     }
 
@@ -126,9 +143,9 @@ pub(crate) struct Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         let mut kept = self.shared.kept.lock();
-        if let Some(count) = kept.get_mut(&self.cno) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(looked) = kept.get_mut(&self.cno) {
+            looked.holders -= 1;
+            if looked.holders == 0 {
                 kept.remove(&self.cno);
             }
         }
