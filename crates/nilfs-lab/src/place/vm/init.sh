@@ -38,9 +38,17 @@ echo 0 >/sys/block/vda/queue/rotational
 for port in /sys/class/virtio-ports/*; do
     [ "$(cat "$port/name")" = agent ] && exec 3<>"/dev/${port##*/}"
 done
+# $1: the bytes of the script.
 run_script() {
-    chroot /root /bin/sh -e /lab/script </dev/null >/memory/stdout 2>/memory/stderr 3>&-
-    status=$?
+    if [ "$(stat -c %s /root/lab/script)" = "$1" ]; then
+        chroot /root /bin/sh -e /lab/script </dev/null >/memory/stdout 2>/memory/stderr 3>&-
+        status=$?
+    else
+        # Part of a script may be a script that succeeds.
+        : >/memory/stdout
+        echo 'the script has not arrived whole in the virtual machine' >/memory/stderr
+        status=1
+    fi
     echo "$status $(stat -c %s /memory/stdout) $(stat -c %s /memory/stderr)" >&3
     cat /memory/stdout /memory/stderr >&3
 }
@@ -50,7 +58,7 @@ serve() {
     while read -r bytes <&3; do
         dd bs="$bytes" count=1 iflag=fullblock <&3 >/root/lab/script 2>/dev/null
         # While it works the next line is read, which ends when nobody is at the other end any more.
-        run_script &
+        run_script "$bytes" &
     done
 }
 
