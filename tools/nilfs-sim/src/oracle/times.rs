@@ -103,6 +103,8 @@ impl Change {
     fn of(op: Option<&Op>) -> Self {
         match op {
             Some(Op::Write { .. }) => Self { writes: true, attributes: false, mtime: true },
+            // One checkpoint brings everything back.
+            Some(Op::RollBack { .. }) => Self { writes: true, attributes: true, mtime: true },
             // With a ctime, the times are from the kernel's cache, which says when programs wrote.
             Some(Op::SetAttr { changes, .. }) => Self {
                 writes: changes.size.is_some() || changes.ctime.is_some(),
