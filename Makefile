@@ -1,4 +1,4 @@
-# make run | stop | check | test | bench | lab | install | deb | static | lint | fuzz    (make help explains)
+# make run | stop | check | test | torture | bench | lab | install | deb | static | lint | fuzz    (make help explains)
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -28,6 +28,10 @@ QUICK_TESTS := bad_input config control copies defrag drop_ins handles host_full
 # For make fuzz: seconds for each target.
 FUZZ_SECONDS ?= 10
 
+# For make torture: how long, and other options of nilfs-torture.
+TORTURE_MINUTES ?= 10
+TORTURE_OPTIONS ?=
+
 # For make lab.
 LAB_DIR ?= lab-results
 LAB_OPTIONS ?=
@@ -36,7 +40,7 @@ LAB_OPTIONS ?=
 STATIC_TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 STATIC_NILFS = $(or $(CARGO_TARGET_DIR),target)/$(STATIC_TARGET)/release/nilfs
 
-.PHONY: build help run stop check test bench lab lint fuzz install uninstall deb static clean
+.PHONY: build help run stop check test torture bench lab lint fuzz install uninstall deb static clean
 
 build:
 	$(CARGO) build --release -p nilfs
@@ -47,6 +51,7 @@ help:
 	@echo 'make stop       unmount it'
 	@echo 'make check      format, clippy, unit tests and quick integration tests: before each commit'
 	@echo 'make test       install what the tests need (as root) and run all of them'
+	@echo 'make torture    cut the power of volumes for TORTURE_MINUTES=$(TORTURE_MINUTES), and count the states judged'
 	@echo 'make bench      compare speed with other file systems, in one table of ratios'
 	@echo 'make lab        file systems side by side on modelled flash: the quick suite, into $(LAB_DIR)'
 	@echo 'make lint       format, clippy and rustdoc, warnings as errors'
@@ -76,6 +81,9 @@ test:
 	@scripts/need test
 	$(CARGO) test --workspace
 	$(CARGO) test -p nilfs-sim --features shuttle --test interleavings
+
+torture:
+	$(CARGO) run --quiet -p nilfs-sim --bin nilfs-torture -- --minutes $(TORTURE_MINUTES) $(TORTURE_OPTIONS)
 
 bench:
 	@scripts/need bench

@@ -45,14 +45,16 @@ pub struct Cuts {
 
 impl Cuts {
     /// Cuts the power at every event of `history` after the first `from`, in several ways each.
+    /// Returns how many states of the device were judged.
     ///
     /// # Errors
     /// Where a cut was made and what was wrong afterwards.
-    pub fn everywhere(&self, history: &History, from: usize, seed: u64) -> Result<(), String> {
+    pub fn everywhere(&self, history: &History, from: usize, seed: u64) -> Result<u64, String> {
         self.between(history, from..=history.events.len(), seed)
     }
 
-    /// Cuts the power at every event of `history` in a range, in several ways each.
+    /// Cuts the power at every event of `history` in a range, in several ways each. Returns how many
+    /// states of the device were judged.
     ///
     /// # Errors
     /// As [`Cuts::everywhere`].
@@ -61,10 +63,11 @@ impl Cuts {
         history: &History,
         events: RangeInclusive<usize>,
         seed: u64,
-    ) -> Result<(), String> {
+    ) -> Result<u64, String> {
         let mut random = StdRng::seed_from_u64(seed);
         let mut disk = Disk::new(history.start.clone());
         history.events[..*events.start()].iter().for_each(|event| disk.play(event));
+        let mut judged = 0;
         for at in events {
             let ways = [Survivors::Random(random.random()), Survivors::Random(random.random())];
             // Where little waits to be flushed, different ways come to the same.
@@ -73,20 +76,22 @@ impl Cuts {
                 let content = disk.after_cut(survivors);
                 if seen.insert(content.clone()) {
                     self.cut(history, at, survivors, content, random.random())?;
+                    judged += 1;
                 }
             }
             if let Some(event) = history.events.get(at) {
                 disk.play(event);
             }
         }
-        Ok(())
+        Ok(judged)
     }
 
-    /// Cuts the power at `count` random events of `history`, in one random way each.
+    /// Cuts the power at `count` random events of `history`, in one random way each. Returns how many
+    /// that were.
     ///
     /// # Errors
     /// As [`Cuts::everywhere`].
-    pub fn somewhere(&self, history: &History, count: usize, seed: u64) -> Result<(), String> {
+    pub fn somewhere(&self, history: &History, count: usize, seed: u64) -> Result<u64, String> {
         let mut random = StdRng::seed_from_u64(seed);
         let mut places: Vec<usize> =
             (0..count).map(|_| random.random_range(0..=history.events.len())).collect();
@@ -101,11 +106,11 @@ impl Cuts {
             let survivors = Survivors::CORNERS.get(corner).copied().unwrap_or(chance);
             self.cut(history, at, survivors, disk.after_cut(survivors), random.random())?;
         }
-        Ok(())
+        Ok(count as u64)
     }
 
     /// Cuts the power of a volume with this history `times` times in a row: each time it recovers and
-    /// lives on for a few operations.
+    /// lives on for a few operations. Returns that number.
     ///
     /// # Errors
     /// As [`Cuts::everywhere`].
@@ -115,7 +120,7 @@ impl Cuts {
         times: u64,
         moment: Moment,
         seed: u64,
-    ) -> Result<(), String> {
+    ) -> Result<u64, String> {
         let mut random = StdRng::seed_from_u64(seed);
         let mut history = history.clone();
         for nth in 1..=times {
@@ -139,7 +144,7 @@ impl Cuts {
                 .map_err(|failure| in_words(failure.to_string()))?;
             history = world.history().clone();
         }
-        Ok(())
+        Ok(times)
     }
 
     /// What a read-only mount shows after a cut, if it may show that, and the state and the past that

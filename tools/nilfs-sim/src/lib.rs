@@ -22,6 +22,7 @@ pub mod generate;
 pub mod history;
 #[cfg(feature = "shuttle")]
 pub mod interleaving;
+pub mod lives;
 pub mod medium;
 pub mod model;
 pub mod name;
@@ -36,4 +37,5 @@ pub mod subject;
 mod threads;
 pub mod tree;
 pub mod volume;
+pub mod workloads;
 pub mod world;

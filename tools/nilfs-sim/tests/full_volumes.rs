@@ -49,7 +49,7 @@ fn fill(settings: Settings, seed: u64) -> Result<World, Failure> {
     Ok(world)
 }
 
-fn end(settings: Settings, seed: u64, world: World) -> Result<(), String> {
+fn end(settings: Settings, seed: u64, world: World) -> Result<u64, String> {
     let cuts = Cuts { settings, ops_afterwards: 3 };
     cuts.in_a_row(world.history(), CUTS_IN_A_ROW, Moment::End, seed)?;
     let history = world.end()?;

@@ -1,0 +1,230 @@
+//! `nilfs-torture`: power cuts for as long as there is time, and figures of what was tried.
+//!
+//! The test suite has all workloads of one operation and some of two. Here, all of two are tried with
+//! every way of syncing, as many of three as there is time for, and long lives with cleaning,
+//! snapshots, rollbacks and other sizes; each on all processors.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use nilfs_sim::cuts::Cuts;
+use nilfs_sim::generate::Profile;
+use nilfs_sim::lives::{live_and_cut, settings, settings_of_turmoil};
+use nilfs_sim::op::Op;
+use nilfs_sim::workloads::{Workload, of_one, of_two, operations};
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::seq::{IndexedRandom, SliceRandom};
+use rand::{Rng, SeedableRng};
+
+/// Cuts the power of file systems in memory, at every write, and judges what is left.
+#[derive(Parser)]
+#[command(
+    version,
+    about,
+    after_help = "Examples:\n  \
+    nilfs-torture --minutes 60\n  \
+    nilfs-torture --seed 7      the same again: the same workloads in the same order"
+)]
+struct Arguments {
+    /// How long it goes on, besides all workloads of one operation, which are always tried
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    minutes: u64,
+
+    /// What chance begins with [default: another one each time]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+/// A kind of workload.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    One,
+    Two,
+    Three,
+    Administration,
+    Turmoil,
+}
+
+const KINDS: [(Kind, &str); 5] = [
+    (Kind::One, "one operation, every sync"),
+    (Kind::Two, "two operations, every sync"),
+    (Kind::Three, "three operations, some syncs"),
+    (Kind::Administration, "200 operations with cleaning, snapshots, rollbacks"),
+    (Kind::Turmoil, "150 operations of all kinds, sizes and trims, full at times"),
+];
+
+/// Cuts of a long life.
+const CUTS_OF_A_LIFE: usize = 40;
+
+/// Workloads of three operations that are tried together.
+const SAMPLE: usize = 20;
+
+/// What was tried of one kind.
+#[derive(Default)]
+struct Tried {
+    workloads: AtomicU64,
+    states: AtomicU64,
+    /// Processor time, about, in milliseconds: what was tried was tried by one thread.
+    milliseconds: AtomicU64,
+}
+
+/// Something for a thread to try.
+enum Work {
+    /// All workloads of one operation.
+    One(Op),
+    /// All workloads of two operations.
+    Two(Op, Op),
+    /// Some of three, from this seed.
+    Three(u64),
+    /// A life from this seed.
+    Life(Kind, u64),
+}
+
+impl Work {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::One(_) => Kind::One,
+            Self::Two(..) => Kind::Two,
+            Self::Three(_) => Kind::Three,
+            Self::Life(kind, _) => *kind,
+        }
+    }
+
+    /// Returns the number of workloads, and of states of the device that were judged.
+    fn run(&self) -> Result<(u64, u64), String> {
+        match self {
+            Self::One(operation) => cut_all(of_one(operation)),
+            Self::Two(first, second) => cut_all(of_two(first, second)),
+            Self::Three(seed) => {
+                let mut random = StdRng::seed_from_u64(*seed);
+                let operations = operations();
+                let mut any = || operations.choose(&mut random).cloned();
+                let threes: Vec<Op> = (0..3 * SAMPLE).filter_map(|_| any()).collect();
+                let workloads = threes.chunks(3).map(|ops| Workload::by_chance(ops, &mut random));
+                cut_all(workloads.collect())
+            }
+            Self::Life(kind, seed) => {
+                let turmoil = *kind == Kind::Turmoil;
+                let settings = if turmoil { settings_of_turmoil(*seed) } else { settings(*seed) };
+                let life =
+                    if turmoil { (Profile::TURMOIL, 150) } else { (Profile::ADMINISTRATION, 200) };
+                let cuts = Cuts { settings, ops_afterwards: 20 };
+                let cut = |history: &_| cuts.somewhere(history, CUTS_OF_A_LIFE, *seed);
+                Ok((1, live_and_cut(settings, *seed, life, cut)?))
+            }
+        }
+    }
+}
+
+fn cut_all(workloads: Vec<Workload>) -> Result<(u64, u64), String> {
+    let mut states = 0;
+    for workload in &workloads {
+        states += workload.cut()?;
+    }
+    Ok((workloads.len() as u64, states))
+}
+
+/// What is tried, in its order: without end.
+fn works(seed: u64) -> impl Iterator<Item = Work> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let operations = operations();
+    let mut pairs: Vec<(Op, Op)> = operations
+        .iter()
+        .flat_map(|first| operations.iter().map(|second| (first.clone(), second.clone())))
+        .collect();
+    pairs.shuffle(&mut random);
+    let ones = operations.into_iter().map(Work::One);
+    let further = (0_usize..).map(move |nth| match nth % 4 {
+        0 => pairs.pop().map_or_else(
+            || Work::Three(random.random()),
+            |(first, second)| Work::Two(first, second),
+        ),
+        1 => Work::Three(random.random()),
+        2 => Work::Life(Kind::Administration, random.random()),
+        _ => Work::Life(Kind::Turmoil, random.random()),
+    });
+    ones.chain(further)
+}
+
+fn main() -> ExitCode {
+    let Arguments { minutes, seed } = Arguments::parse();
+    let seed = seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+    println!("seed {seed} (again with --seed {seed})");
+    let began = Instant::now();
+    let end = began + Duration::from_secs(60 * minutes);
+    let tried: [Tried; KINDS.len()] = Default::default();
+    let (works, failure) = (Mutex::new(works(seed)), Mutex::new(None::<String>));
+    let progress = progress(minutes);
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while failure.lock().is_none() {
+                    let Some(work) = works.lock().next() else { return };
+                    if work.kind() != Kind::One && Instant::now() >= end {
+                        return;
+                    }
+                    if let Err(what) = try_one(&work, &tried) {
+                        failure.lock().get_or_insert(what);
+                    }
+                    progress.set_position(began.elapsed().as_secs());
+                    progress.set_message(format!("{} states judged", states(&tried)));
+                }
+            });
+        }
+    });
+    progress.finish_and_clear();
+    print!("{}", table(&tried));
+    println!(
+        "{} states of the device judged in {} s with {threads} threads",
+        states(&tried),
+        began.elapsed().as_secs()
+    );
+    match failure.into_inner() {
+        None => ExitCode::SUCCESS,
+        Some(what) => {
+            eprintln!("nilfs-torture: seed {seed}: {what}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn progress(minutes: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{wide_bar} {elapsed} of {duration}, {msg}");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(60 * minutes).with_style(style)
+}
+
+fn try_one(work: &Work, tried: &[Tried]) -> Result<(), String> {
+    let began = Instant::now();
+    let (workloads, states) = work.run()?;
+    let took = began.elapsed().as_millis() as u64;
+    for (it, _) in tried.iter().zip(KINDS).filter(|(_, (kind, _))| *kind == work.kind()) {
+        it.workloads.fetch_add(workloads, Ordering::Relaxed);
+        it.states.fetch_add(states, Ordering::Relaxed);
+        it.milliseconds.fetch_add(took, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+fn states(tried: &[Tried]) -> u64 {
+    tried.iter().map(|it| it.states.load(Ordering::Relaxed)).sum()
+}
+
+fn table(tried: &[Tried]) -> String {
+    let width = KINDS.iter().map(|(_, name)| name.len()).max().unwrap_or(0);
+    let mut table =
+        format!("{:width$}  {:>9}  {:>12}  {:>8}\n", "", "workloads", "crash states", "CPU");
+    for ((_, name), it) in KINDS.iter().zip(tried) {
+        let [workloads, states, milliseconds] =
+            [&it.workloads, &it.states, &it.milliseconds].map(|it| it.load(Ordering::Relaxed));
+        let seconds = format!("{} s", milliseconds / 1000);
+        table += &format!("{name:width$}  {workloads:>9}  {states:>12}  {seconds:>8}\n");
+    }
+    table
+}
