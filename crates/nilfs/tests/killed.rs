@@ -1,0 +1,171 @@
+//! A volume whose process is killed again and again under load: each time it is mounted again, and
+//! every file is what somebody has written, not older than its last fsync. The superuser and
+//! `/dev/fuse` are needed. `NILFS_KILLS=1000` kills it that often, `NILFS_SEED=n` replays what is
+//! written and after how many steps the process dies.
+
+mod common {
+    pub mod ours;
+}
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use common::ours::{GLANCE, Image, Mounted};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// Programs that write at the same time, each in a directory of its own.
+const WRITERS: usize = 3;
+
+/// Files of each.
+const FILES: usize = 6;
+
+/// Bytes of a file, at most. The kernel passes on as much in one request.
+const MOST_BYTES: usize = 60_000;
+
+/// Steps of all writers before a kill, at most.
+const MOST_STEPS: u64 = 60;
+
+/// What may be found in a file.
+#[derive(Default)]
+struct Known {
+    /// The version that an fsync has made durable, or that was found after a kill; none if empty.
+    durable: Option<u64>,
+    /// Those that were written since.
+    later: Vec<u64>,
+    /// It was made empty since, before something was written.
+    emptied: bool,
+}
+
+/// A program, and its files by their names.
+struct Writer {
+    rng: StdRng,
+    versions: u64,
+    files: BTreeMap<String, Known>,
+}
+
+/// Every version of a file is different, and of one piece: it says its number all over.
+fn content(version: u64, length: usize) -> Vec<u8> {
+    version.to_le_bytes().into_iter().cycle().take(8 + length / 8 * 8).collect()
+}
+
+/// The version that a file has; none if it is empty.
+fn version_in(bytes: &[u8]) -> Option<u64> {
+    let first: [u8; 8] = bytes.get(..8)?.try_into().ok()?;
+    let same = bytes.chunks(8).all(|word| word == first);
+    assert!(same, "a mixture of versions, {} bytes", bytes.len());
+    Some(u64::from_le_bytes(first))
+}
+
+impl Writer {
+    fn new(seed: u64) -> Self {
+        Self { rng: StdRng::seed_from_u64(seed), versions: 0, files: BTreeMap::new() }
+    }
+
+    /// Works until the file system is gone. Counts its `steps`.
+    fn work(&mut self, dir: &Path, steps: &AtomicU64) {
+        while self.step(dir).is_ok() {
+            steps.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes a file anew, in one of three ways, of which one is without an fsync.
+    fn step(&mut self, dir: &Path) -> io::Result<()> {
+        self.versions += 1;
+        let (version, length) = (self.versions, self.rng.random_range(0..MOST_BYTES));
+        let bytes = content(version, length);
+        let name = format!("file{}", self.rng.random_range(0..FILES));
+        let (path, way) = (dir.join(&name), self.rng.random_range(0..3));
+        let known = self.files.entry(name).or_default();
+        known.later.push(version);
+        if way == 0 {
+            let aside = dir.join("aside");
+            let mut file = File::create(&aside)?;
+            file.write_all(&bytes)?;
+            file.sync_all()?;
+            fs::rename(aside, path)?;
+            File::open(dir)?.sync_all()?;
+        } else {
+            known.emptied = true;
+            let mut file = File::create(path)?;
+            file.write_all(&bytes)?;
+            if way == 2 {
+                return Ok(());
+            }
+            file.sync_all()?;
+        }
+        *known = Known { durable: Some(version), ..Known::default() };
+        Ok(())
+    }
+
+    /// Looks at what is left, and goes on from there.
+    fn look(&mut self, dir: &Path) {
+        for (name, known) in &mut self.files {
+            let bytes = match fs::read(dir.join(name)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    assert_eq!(known.durable, None, "{name} is gone");
+                    Vec::new()
+                }
+                bytes => bytes.unwrap(),
+            };
+            let found = version_in(&bytes);
+            let fits = match found {
+                None => known.emptied || known.durable.is_none(),
+                Some(version) => found == known.durable || known.later.contains(&version),
+            };
+            let (durable, later) = (known.durable, &known.later);
+            assert!(fits, "{name} has {found:?}, expected {durable:?} or one of {later:?}");
+            *known = Known { durable: found, ..Known::default() };
+        }
+    }
+}
+
+fn dir(mounted: &Mounted, nth: usize) -> std::path::PathBuf {
+    mounted.join(&format!("writer{nth}"))
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().unwrap())
+}
+
+#[test]
+fn nothing_that_was_synced_is_lost_however_often_the_process_is_killed() {
+    let (kills, seed) = (number("NILFS_KILLS", 25), number("NILFS_SEED", 1));
+    println!("seed {seed} (replay with NILFS_SEED={seed})");
+    let image = Image::ours("--size 48M -B 128");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut writers: Vec<Writer> = (0..WRITERS).map(|_| Writer::new(rng.random())).collect();
+    for nth in 0..kills {
+        // Nothing is protected, so the cleaner has something to do.
+        let mounted = image.mount("rw,pp=0");
+        for (nth, writer) in writers.iter_mut().enumerate() {
+            fs::create_dir_all(dir(&mounted, nth)).unwrap();
+            writer.look(&dir(&mounted, nth));
+        }
+        File::open(mounted.root()).unwrap().sync_all().unwrap();
+        let (steps, enough) = (AtomicU64::new(0), rng.random_range(0..MOST_STEPS));
+        thread::scope(|scope| {
+            for (nth, writer) in writers.iter_mut().enumerate() {
+                let (dir, steps) = (dir(&mounted, nth), &steps);
+                scope.spawn(move || writer.work(&dir, steps));
+            }
+            while steps.load(Ordering::Relaxed) < enough {
+                thread::sleep(GLANCE);
+            }
+            mounted.kill();
+        });
+        if nth % 5 == 0 {
+            image.check();
+        }
+    }
+    let mounted = image.mount("rw");
+    for (nth, writer) in writers.iter_mut().enumerate() {
+        writer.look(&dir(&mounted, nth));
+    }
+    mounted.unmount();
+    image.check();
+}
