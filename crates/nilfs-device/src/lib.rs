@@ -2,8 +2,9 @@
 //!
 //! [`Device`] is all that the engine and the checker know of hardware. [`FileDevice`] is a block
 //! device or an image file, [`MemoryDevice`] a buffer, [`RecordingDevice`] a wrapper that
-//! remembers writes and flushes so that a power cut can be played at any of them, and
-//! [`FaultyDevice`] one whose requests fail on demand.
+//! remembers writes and flushes so that a power cut can be played at any of them,
+//! [`FaultyDevice`] one whose requests fail on demand, and [`MaskedDevice`] one of which some parts
+//! are not to be read.
 //!
 //! This crate knows nothing of NILFS2.
 
@@ -13,6 +14,7 @@ mod file;
 mod holder;
 mod kernel;
 mod loops;
+mod masked;
 mod memory;
 mod recording;
 
@@ -22,6 +24,7 @@ pub use claims::{Claim, is_ending, is_read, is_written, wait_for_end};
 pub use faulty::{Faults, FaultyDevice};
 pub use file::{Access, FileDevice, OpenError};
 pub use holder::Holder;
+pub use masked::MaskedDevice;
 pub use memory::MemoryDevice;
 pub use recording::{Event, RecordingDevice};
 

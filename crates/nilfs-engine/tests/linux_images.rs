@@ -1,22 +1,9 @@
-//! Volumes that a real Linux has made are read, written and left in order. The images, and the
-//! scripts that made them, are the checker's (`nilfs-check/tests/images`).
+//! Volumes that a real Linux has made are read, written and left in order.
 
 mod common;
 
-use std::path::Path;
-use std::process::Command;
-use std::sync::Arc;
-
-use common::{check, make, mount, pattern};
-use nilfs_device::MemoryDevice;
+use common::{LINUX_IMAGES, check, linux_image, make, mount, pattern};
 use nilfs_engine::{FileType, Filesystem, InodeRef};
-
-fn image(name: &str) -> Arc<MemoryDevice> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nilfs-check/tests/images").join(name);
-    let output = Command::new("gzip").arg("-dc").arg(&path).output().unwrap();
-    assert!(output.status.success(), "gzip cannot read {}", path.display());
-    Arc::new(MemoryDevice::from(output.stdout))
-}
 
 /// Reads every file below a directory; returns their number.
 fn read_all(fs: &Filesystem, dir: &InodeRef) -> usize {
@@ -46,10 +33,8 @@ fn read_all(fs: &Filesystem, dir: &InodeRef) -> usize {
 
 #[test]
 fn volumes_of_linux_are_read_and_written() {
-    for name in
-        ["linux-1024.img.gz", "linux-2048.img.gz", "linux-4096.img.gz", "last-group-1024.img.gz"]
-    {
-        let device = image(name);
+    for name in LINUX_IMAGES {
+        let device = linux_image(name);
         let fs = mount(&device);
         let root = fs.root().unwrap().inode;
         let before = read_all(&fs, &root);

@@ -36,9 +36,32 @@ pub fn crc32_le(seed: u32, bytes: &[u8]) -> u32 {
     crc.value()
 }
 
+/// The seed under which the checksum of `bytes` is `value`. Each step of the register can be undone,
+/// so there is always exactly one: what is found means nothing until another checksum agrees.
+#[must_use]
+pub fn seed_of(bytes: &[u8], value: u32) -> u32 {
+    const POLYNOMIAL: u32 = 0xEDB8_8320;
+    let undo_bit = |register: u32| match register >> 31 {
+        0 => register << 1,
+        _ => ((register ^ POLYNOMIAL) << 1) | 1,
+    };
+    let undo_byte =
+        |register: u32, byte: &u8| (0..8).fold(register, |it, _| undo_bit(it)) ^ u32::from(*byte);
+    bytes.iter().rfold(value, undo_byte)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::crc32_le;
+    use super::{crc32_le, seed_of};
+
+    #[test]
+    fn a_seed_follows_from_a_checksum() {
+        let bytes = b"NILFS2 is a log-structured file system";
+        for seed in [0, 1, 0x1234_5678, 0x90ba_9212, u32::MAX] {
+            assert_eq!(seed_of(bytes, crc32_le(seed, bytes)), seed);
+        }
+        assert_eq!(seed_of(b"", 7), 7);
+    }
 
     /// The vectors of docs/format.md §1.1.
     #[test]

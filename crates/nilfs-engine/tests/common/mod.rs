@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use nilfs_check::Options;
@@ -27,6 +29,18 @@ pub fn volume(block_size: u64, megabytes: u64) -> Arc<MemoryDevice> {
 pub fn mount<D: Device + 'static>(device: &Arc<D>) -> Arc<Filesystem> {
     let device: Arc<dyn Device> = Arc::clone(device) as _;
     Filesystem::mount(device, MountOptions::default()).unwrap()
+}
+
+/// Volumes that a real Linux has made.
+pub const LINUX_IMAGES: [&str; 4] = ["linux-1024", "linux-2048", "linux-4096", "last-group-1024"];
+
+/// One of them. They, and the scripts that made them, are the checker's (`nilfs-check/tests/images`).
+pub fn linux_image(name: &str) -> Arc<MemoryDevice> {
+    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nilfs-check/tests/images");
+    let path = images.join(format!("{name}.img.gz"));
+    let output = Command::new("gzip").arg("-dc").arg(&path).output().unwrap();
+    assert!(output.status.success(), "gzip cannot read {}", path.display());
+    Arc::new(MemoryDevice::from(output.stdout))
 }
 
 pub fn check(device: &dyn Device) {
