@@ -26,6 +26,7 @@ mod overlay;
 mod palloc;
 mod read_only;
 mod recovery;
+pub mod rescue;
 pub mod scan;
 mod segments;
 mod store;

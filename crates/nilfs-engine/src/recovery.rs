@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::log::chain::{Chain, ChainedLog};
 use crate::log::reader::{self, Log};
 use crate::overlay::Placed;
+use crate::scan::SuperRootLog;
 use crate::store::Store;
 use crate::superblocks::Superblocks;
 
@@ -71,6 +72,18 @@ fn scan_from(
     // A super root is loaded with its own checksum; a log without a good one is no checkpoint.
     crate::volume::super_root(&store, &found.newest)?;
     Ok((store, found))
+}
+
+/// What there is from a log with a super root on. If the log itself is not whole, it is all there is.
+pub(crate) fn at(store: &Store, log: &SuperRootLog) -> LogScan {
+    let geometry = store.geometry();
+    let next = Some(geometry.segment_of(log.header.next)).filter(|it| geometry.has_segment(*it));
+    let (start, header) = (log.cursor.block, log.header);
+    let segment = geometry.segment_of(start);
+    let newest = ChainedLog { start, header, segment, next };
+    let alone =
+        LogScan { newest, cno: log.cursor.cno, last_valid: newest, clean: false, replay: None };
+    scan(store, log.cursor, false).ok().filter(|found| found.newest.start == start).unwrap_or(alone)
 }
 
 /// Follows the chain of logs from `start`, which must have a super root. In a volume that was

@@ -93,7 +93,8 @@ pub struct SuperRootLog {
 }
 
 impl Scan {
-    /// Scans a device. `progress` is told how many bytes have been gone through.
+    /// Scans a device. `progress` is told how many bytes have been gone through; all of them at the
+    /// end, after which it may begin again with another layout.
     ///
     /// # Errors
     /// [`Error::NotAVolume`] if there is no log with a super root.
@@ -339,6 +340,7 @@ impl Found {
             found.add(device, at, byte, header);
             at = at.plus(header.nblocks.into());
         }
+        progress(device.size());
         found.super_roots.sort_by_key(|log| std::cmp::Reverse((log.cursor.seq, log.cursor.block)));
         found
     }

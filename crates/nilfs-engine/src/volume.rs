@@ -20,6 +20,7 @@ use crate::fs::replay::{replayed_files, without_contradictions};
 use crate::log::chain::ChainedLog;
 use crate::log::reader::{self, Log};
 use crate::recovery::{self, LogScan, RecoveryPlan, RollForward};
+use crate::scan::{Scan, SuperRootLog};
 use crate::store::Store;
 use crate::superblocks::{self, Superblocks};
 use crate::tree::{Era, Recovered, Shared, Tree, TreeRoot, View};
@@ -117,6 +118,29 @@ impl Volume {
         superblocks.best.refuse_unknown_features(false).map_err(Error::Feature)?;
         let (superblock, store, found) = recovery::find(&device, &superblocks)?;
         let super_root = super_root(&store, &found.newest)?;
+        Self::new(&superblocks, superblock, store, found, super_root)
+    }
+
+    /// Opens the volume on a device by one of the super roots that a scan has found, with what was
+    /// synced after it if no other follows.
+    ///
+    /// # Errors
+    /// The layout or the DAT is damaged.
+    pub(crate) fn at(device: Arc<dyn Device>, scan: &Scan, log: &SuperRootLog) -> Result<Self> {
+        let superblock = scan.superblock_for(log)?;
+        let store = Store::new(device, scan.geometry, scan.crc_seed);
+        let found = recovery::at(&store, log);
+        let superblocks = Superblocks { best: superblock, other: None };
+        Self::new(&superblocks, superblock, store, found, log.super_root)
+    }
+
+    fn new(
+        superblocks: &Superblocks,
+        superblock: Superblock,
+        store: Store,
+        found: LogScan,
+        super_root: SuperRoot,
+    ) -> Result<Self> {
         let bad = |source: FormatError| Error::Corrupt {
             what: "super root".into(),
             block: Some(found.newest.start),
@@ -272,7 +296,10 @@ impl Volume {
         let shared = match self.shared.get() {
             Some(shared) => Arc::clone(shared),
             None => {
-                let shared = Shared::new(self.view(self.found.cno)?, self.names_limit);
+                // Every tree brings its own root. So an old one can be looked at although the
+                // newest is damaged.
+                let shown = cno.unwrap_or(self.found.cno);
+                let shared = Shared::new(self.view(shown)?, self.names_limit);
                 Arc::clone(self.shared.get_or_init(|| shared))
             }
         };
@@ -320,6 +347,7 @@ impl Volume {
             dat: Arc::clone(&self.dat),
             tree: Arc::new(TreeRoot::new(&entry)?),
             era: Arc::new(Era(0)),
+            around_damage: false,
         };
         view.check_root()?;
         Ok(view)

@@ -121,6 +121,7 @@ pub enum Command {
     Dump(commands::dump::Args),
     Check(commands::check::Args),
     Recover(commands::recover::Args),
+    Salvage(commands::salvage::Args),
     Help(commands::help::Args),
     Generate(commands::generate::Args),
 }
@@ -159,6 +160,7 @@ impl Command {
             Self::Dump(args) => commands::dump::run(args),
             Self::Check(args) => commands::check::run(args),
             Self::Recover(args) => commands::recover::run(args),
+            Self::Salvage(args) => commands::salvage::run(&args),
             // `main` has answered this already.
             Self::Help(_) => Ok(()),
             Self::Generate(args) => commands::generate::run(args),

@@ -161,6 +161,9 @@ fn all_listings_keep_to_the_page() {
     for command in ["info", "tune", "segments", "check", "df"] {
         keeps_to_the_page(command, &[command], &image.path(), &[]);
     }
+    let to = tempfile::tempdir().unwrap();
+    let salvage = ["salvage", "--all", "--to", to.path().to_str().unwrap()];
+    keeps_to_the_page("salvage", &salvage, &image.path(), &[]);
     keeps_to_the_page("ls", &["ls", "-R"], &image.path(), &[]);
     keeps_to_the_page("stat", &["stat"], &image.path(), &["/", "directory/link"]);
     let mounted = image.mount("nogc,cleaner-config=/dev/null");

@@ -8,7 +8,7 @@ pub(crate) mod edit;
 #[cfg(test)]
 mod tests;
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use nilfs_ondisk::bmap::{Entry, Node, Root};
 use nilfs_ondisk::{BlockNr, FileBlock, VBlockNr};
@@ -26,6 +26,9 @@ pub(crate) enum Pointers<'a> {
     /// Virtual block numbers, to be translated by this DAT.
     Virtual(&'a Dat),
 }
+
+/// Is told which keys lie below a node that cannot be read, and why.
+pub(crate) type Lost<'a> = dyn FnMut(Range<u64>, Error) -> Result<()> + 'a;
 
 /// Where a map's nodes and data come from.
 #[derive(Clone, Copy)]
@@ -105,6 +108,17 @@ impl Source<'_> {
         from: FileBlock,
         visit: &mut dyn FnMut(FileBlock, u64) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
+        self.scan_around(root, from, visit, &mut |_, error| Err(error))
+    }
+
+    /// As [`Source::scan`]; what lies below a node that cannot be read is left to `lost`.
+    pub(crate) fn scan_around(
+        &self,
+        root: &Root,
+        from: FileBlock,
+        visit: &mut dyn FnMut(FileBlock, u64) -> Result<ControlFlow<()>>,
+        lost: &mut Lost<'_>,
+    ) -> Result<()> {
         match root {
             Root::Direct(pointers) => {
                 for (nth, &pointer) in pointers.iter().enumerate() {
@@ -116,12 +130,13 @@ impl Source<'_> {
                 Ok(())
             }
             Root::Tree { level, entries } => {
-                self.scan_entries(*level, entries.iter().copied(), from, None, visit).map(|_| ())
+                let entries = entries.iter().copied();
+                self.scan_entries(*level, entries, from, None, visit, lost).map(|_| ())
             }
         }
     }
 
-    /// As [`Source::scan`], for the entries of one node; all keys are below `end`.
+    /// As [`Source::scan_around`], for the entries of one node; all keys are below `end`.
     fn scan_entries(
         &self,
         level: u8,
@@ -129,6 +144,7 @@ impl Source<'_> {
         from: FileBlock,
         end: Option<u64>,
         visit: &mut dyn FnMut(FileBlock, u64) -> Result<ControlFlow<()>>,
+        lost: &mut Lost<'_>,
     ) -> Result<ControlFlow<()>> {
         let mut entries = entries.peekable();
         while let Some(entry) = entries.next() {
@@ -143,10 +159,16 @@ impl Source<'_> {
                     continue;
                 }
                 let end = entries.peek().map(|next| next.0).or(end);
-                let block = self.node(entry, level - 1, end)?;
+                let block = match self.node(entry, level - 1, end) {
+                    Ok(block) => block,
+                    Err(error) => {
+                        lost(entry.0.max(from.0)..end.unwrap_or(u64::MAX), error)?;
+                        continue;
+                    }
+                };
                 let node = parse(&block, level - 1)?;
                 let skip = node.rank(from.0).saturating_sub(1);
-                self.scan_entries(level - 1, node.entries().skip(skip), from, end, visit)?
+                self.scan_entries(level - 1, node.entries().skip(skip), from, end, visit, lost)?
             };
             if flow.is_break() {
                 return Ok(flow);

@@ -220,6 +220,7 @@ impl SegmentWriter {
             dat: Arc::clone(&self.base.dat),
             tree: Arc::clone(&self.base.tree),
             era: Arc::clone(&self.era),
+            around_damage: false,
         }
     }
 

@@ -35,6 +35,15 @@ impl Extent {
     }
 }
 
+/// What the map of a damaged file tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// Parts with data, ascending.
+    pub data: Vec<Extent>,
+    /// Parts of which it cannot be told whether there are data, ascending.
+    pub unknown: Vec<Extent>,
+}
+
 /// Where the content of a block is.
 pub(crate) enum Place<'a> {
     Memory(&'a Block),
@@ -196,6 +205,29 @@ pub(crate) trait Content {
         Ok(extents)
     }
 
+    /// What the map tells although parts of it are damaged.
+    fn survey(&self, view: &View) -> Result<Survey> {
+        let InMemory { blocks, end_below } = self.all_in_memory(FileBlock(0));
+        let end = end_below.map_or(u64::MAX, |end| end.0);
+        let (mut data, mut unknown) = (Runs::default(), Runs::default());
+        let mut visit = |key: FileBlock, _| {
+            data.add(key.0..key.0.saturating_add(1).min(end));
+            Ok(if key.0 < end { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+        };
+        let mut lost = |keys: Range<u64>, error| {
+            tracing::debug!("passed over: {error}");
+            unknown.add(keys.start..keys.end.min(end));
+            Ok(())
+        };
+        view.source().scan_around(&self.file().map, FileBlock(0), &mut visit, &mut lost)?;
+        blocks.iter().for_each(|key| data.add(key.0..key.0.saturating_add(1)));
+        let (size, block_size) = (self.file().size(), view.store.block_size().bytes64());
+        Ok(Survey {
+            data: data.extents(block_size, size),
+            unknown: unknown.extents(block_size, size),
+        })
+    }
+
     /// The target of a symbolic link.
     fn link_target(&self, view: &View) -> Result<Vec<u8>> {
         if self.file().file_type() != FileType::Symlink {
@@ -207,6 +239,37 @@ pub(crate) trait Content {
         target.ok_or_else(|| {
             Error::missing(format_args!("the target of symbolic link {}", self.file().ino()))
         })
+    }
+}
+
+/// Blocks that follow each other, taken together.
+#[derive(Default)]
+struct Runs(Vec<Range<u64>>);
+
+impl Runs {
+    fn add(&mut self, keys: Range<u64>) {
+        match self.0.last_mut() {
+            Some(last) if last.end == keys.start => last.end = keys.end,
+            _ => self.0.push(keys),
+        }
+    }
+
+    /// In bytes, ascending, and only within the file.
+    fn extents(mut self, block_size: u64, size: u64) -> Vec<Extent> {
+        self.0.sort_unstable_by_key(|keys| keys.start);
+        let byte = |key: u64| key.saturating_mul(block_size).min(size);
+        let mut extents: Vec<Extent> = Vec::new();
+        for keys in self.0 {
+            let (start, end) = (byte(keys.start), byte(keys.end));
+            match extents.last_mut() {
+                Some(last) if start <= last.end() => {
+                    last.length = last.length.max(end.saturating_sub(last.offset));
+                }
+                _ if start < end => extents.push(Extent { offset: start, length: end - start }),
+                _ => {}
+            }
+        }
+        extents
     }
 }
 

@@ -60,14 +60,29 @@ impl File {
     }
 
     /// Whether this is the same file as one of another tree, at another moment.
+    #[must_use]
+    pub fn is_same_file(&self, other: &Self) -> bool {
+        self.is_same_as(Some(other))
+    }
+
+    /// Whether this is the same file as one of another tree, at another moment, if that has it.
     pub(super) fn is_same_as(&self, other: Option<&Self>) -> bool {
         let identity = |file: &Self| (file.ino, file.raw.i_generation, file.file_type);
         other.is_some_and(|other| identity(self) == identity(other))
     }
 
     /// Whether all that the inode says is the same.
-    pub(super) fn has_same_inode(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn has_same_inode(&self, other: &Self) -> bool {
         self.ino == other.ino && self.raw.as_bytes() == other.raw.as_bytes()
+    }
+
+    /// Whether this has the content that the same file has in another tree, as far as its
+    /// attributes tell: the times of all changes and the size are the same.
+    #[must_use]
+    pub fn has_same_version(&self, other: &Self) -> bool {
+        let version = |file: &Self| (file.modified(), file.changed(), file.size());
+        version(self) == version(other)
     }
 
     /// Sets the time of the last change of the content.

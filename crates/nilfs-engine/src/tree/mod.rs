@@ -35,10 +35,10 @@ use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::checkpoint::RawCheckpoint;
 use nilfs_ondisk::inode::{FileType, RawInode, S_IFDIR, S_IFMT};
 use nilfs_ondisk::palloc::{Palloc, test_bit};
-use nilfs_ondisk::{Cno, Ino};
+use nilfs_ondisk::{BlockSize, Cno, Ino};
 
 pub use self::changes::{Change, FileAt};
-pub use self::content::Extent;
+pub use self::content::{Extent, Survey};
 pub use self::difference::ChangedFile;
 pub use self::file::File;
 pub use self::history::{Cause, Version, versions};
@@ -65,6 +65,8 @@ pub struct Tree {
     root: Arc<TreeRoot>,
     /// What was synced after the checkpoint.
     recovered: Arc<Recovered>,
+    /// Whether it shows what can be read of damaged structures.
+    around_damage: bool,
     _kept: Arc<Kept>,
 }
 
@@ -77,8 +79,8 @@ impl std::fmt::Debug for Tree {
 impl Tree {
     /// The tree of a checkpoint that `kept` keeps.
     pub(crate) fn new(shared: &Arc<Shared>, root: Arc<TreeRoot>, kept: Kept) -> Result<Self> {
-        let shared = Arc::clone(shared);
-        let tree = Self { shared, root, recovered: Arc::default(), _kept: Arc::new(kept) };
+        let (shared, recovered) = (Arc::clone(shared), Arc::default());
+        let tree = Self { shared, root, recovered, around_damage: false, _kept: Arc::new(kept) };
         tree.view().check_root()?;
         Ok(tree)
     }
@@ -88,9 +90,16 @@ impl Tree {
         Self { recovered: Arc::new(recovered), ..self }
     }
 
+    /// The same files as far as they can be read: directories without their damaged blocks, and
+    /// files although it cannot be read whether their numbers are in use.
+    pub(crate) fn around_damage(self) -> Self {
+        Self { around_damage: true, ..self }
+    }
+
     /// What it takes to read the tree, for the time of one call: blocks may move between two.
     pub(crate) fn view(&self) -> View {
-        View { tree: Arc::clone(&self.root), ..self.shared.newest() }
+        let (tree, around_damage) = (Arc::clone(&self.root), self.around_damage);
+        View { tree, around_damage, ..self.shared.newest() }
     }
 
     /// The number of the checkpoint.
@@ -196,6 +205,31 @@ impl Tree {
         file.seek(&self.view(), offset, what)
     }
 
+    /// What of a file is data and what cannot be told, as far as its map says so. Data may still be
+    /// unreadable.
+    ///
+    /// # Errors
+    /// None that comes from damage.
+    pub fn survey(&self, file: &File) -> Result<Survey> {
+        file.survey(&self.view())
+    }
+
+    /// Fails unless all of a directory can be read.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`], damage, a device error.
+    pub fn check_directory(&self, dir: &File) -> Result<()> {
+        dir.require_directory()?;
+        let view = View { around_damage: false, ..self.view() };
+        names::read(dir, &view, 0, &mut |_| true)
+    }
+
+    /// Bytes of a block.
+    #[must_use]
+    pub fn block_size(&self) -> BlockSize {
+        self.view().store.block_size()
+    }
+
     /// The parts of a file that are data, from the one at or after `offset` on; between them are
     /// holes. At most `limit` of them.
     ///
@@ -243,6 +277,8 @@ pub(crate) struct View {
     /// Shared by all views between two moments at which the cleaner moved blocks. While somebody
     /// holds one, the places where the blocks were must not be written.
     pub(crate) era: Arc<Era>,
+    /// Whether damaged structures are passed over as far as possible.
+    pub(crate) around_damage: bool,
 }
 
 /// The time between two moments at which the cleaner moved blocks.
@@ -264,8 +300,11 @@ impl View {
     /// Whether the ifile has an inode with this number (docs/format.md §10).
     pub(crate) fn has_inode(&self, ino: Ino) -> Result<bool> {
         let bit = self.ifile_layout().bit(ino.0);
-        let bitmap = self.source().block(&self.tree.ifile, bit.block)?;
-        Ok(bitmap.is_some_and(|bitmap| test_bit(&bitmap, bit.bit)))
+        match self.source().block(&self.tree.ifile, bit.block) {
+            // A file that was deleted has no links, so the inode alone tells most of it.
+            Err(_) if self.around_damage => Ok(true),
+            bitmap => Ok(bitmap?.is_some_and(|bitmap| test_bit(&bitmap, bit.bit))),
+        }
     }
 
     /// An inode as it lies on disk, whatever its state.

@@ -143,15 +143,31 @@ pub(crate) fn records(
     visit: &mut dyn FnMut(FileBlock, Record<'_>) -> ControlFlow<()>,
 ) -> Result<()> {
     for key in blocks(dir, view, from)? {
-        let block = block_of(dir, view, key)?;
-        for record in dirent::records(&block) {
-            let record = record.map_err(damaged(dir.file().ino(), key))?;
-            if visit(key, record).is_break() {
-                return Ok(());
-            }
+        match records_of(dir, view, key, visit) {
+            Ok(ControlFlow::Continue(())) => {}
+            Ok(ControlFlow::Break(())) => return Ok(()),
+            Err(error) if view.around_damage => tracing::debug!("passed over: {error}"),
+            Err(error) => return Err(error),
         }
     }
     Ok(())
+}
+
+/// Calls `visit` with every record of one block, until it breaks.
+fn records_of(
+    dir: &impl Content,
+    view: &View,
+    key: FileBlock,
+    visit: &mut dyn FnMut(FileBlock, Record<'_>) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>> {
+    let block = block_of(dir, view, key)?;
+    for record in dirent::records(&block) {
+        let record = record.map_err(damaged(dir.file().ino(), key))?;
+        if visit(key, record).is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
 }
 
 /// Whether a directory has a block.

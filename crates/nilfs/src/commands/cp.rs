@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
+use nilfs_engine::tree::Extent;
 use nilfs_engine::{Attr, Files, Seek};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::FileType;
@@ -92,10 +93,12 @@ pub enum Existing {
 pub struct Copier {
     preserve: bool,
     existing: Existing,
+    /// The files of checkpoints: a number may be another file in another one.
+    sources: Vec<Arc<dyn Files>>,
+    /// Which of them is being copied from.
+    source: usize,
     /// Where the first name of a file with several names was copied to.
-    links: HashMap<Ino, PathBuf>,
-    /// The files among which these are.
-    links_of: Option<Arc<dyn Files>>,
+    links: HashMap<(usize, Ino), PathBuf>,
     /// Directories whose times are to be set when everything is in them.
     directories: Vec<(PathBuf, Attr)>,
     /// Files whose flags are to be set at the very end: they may forbid changes.
@@ -113,8 +116,9 @@ impl Copier {
         Ok(Self {
             preserve,
             existing,
+            sources: Vec::new(),
+            source: 0,
             links: HashMap::new(),
-            links_of: None,
             directories: Vec::new(),
             flagged: Vec::new(),
             failed: 0,
@@ -124,13 +128,25 @@ impl Copier {
         })
     }
 
-    /// Gets ready for files of a checkpoint, in which a number may be another file than in the one
-    /// before.
+    /// Gets ready for files of a checkpoint.
     pub fn begin(&mut self, files: &Arc<dyn Files>) {
-        if !self.links_of.as_ref().is_some_and(|known| Arc::ptr_eq(known, files)) {
-            self.links.clear();
-            self.links_of = Some(Arc::clone(files));
-        }
+        let known = self.sources.iter().position(|known| Arc::ptr_eq(known, files));
+        self.source = known.unwrap_or_else(|| {
+            self.sources.push(Arc::clone(files));
+            self.sources.len() - 1
+        });
+    }
+
+    /// Whether somebody has asked to end.
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupt.came()
+    }
+
+    /// Says that something could not be copied, and counts it.
+    pub fn fail(&mut self, path: &Path, error: &anyhow::Error) {
+        self.failed += 1;
+        let path = printable(path.as_os_str().as_bytes());
+        self.progress.warn(&format!("nilfs: {path}: {}", sentence(error)));
     }
 
     /// Copies a file, or a directory with everything in it.
@@ -166,20 +182,21 @@ impl Copier {
 
     /// Copies one file, or makes one directory. No symbolic link at the destination is followed:
     /// the volume might have put it there.
-    fn copy(&mut self, entry: &Entry, to: &Path) -> anyhow::Result<()> {
+    pub fn copy(&mut self, entry: &Entry, to: &Path) -> anyhow::Result<()> {
         let attr = entry.attr;
         if attr.file_type == FileType::Directory {
             return self.make_directory(attr, to);
         }
         if attr.nlink > 1 {
-            if let Some(first) = self.links.get(&attr.ino) {
+            let file = (self.source, attr.ino);
+            if let Some(first) = self.links.get(&file) {
                 // Renaming a name of a file to another name of it would do nothing.
                 return match is_one_file(first, to) {
                     true => Ok(()),
                     false => self.place(to, |to| fs::hard_link(first, to)),
                 };
             }
-            self.links.insert(attr.ino, to.to_owned());
+            self.links.insert(file, to.to_owned());
         }
         if self.existing == Existing::Replace {
             if fs::symlink_metadata(to).is_ok_and(|now| is_as(&attr, &now)) {
@@ -190,7 +207,9 @@ impl Copier {
             }
         }
         match attr.file_type {
-            FileType::Regular => return self.copy_file(entry, to),
+            FileType::Regular => {
+                return self.copy_file(entry, to, |copier, copy| copier.copy_content(entry, copy));
+            }
             FileType::Symlink => {
                 let target = entry.read_link()?;
                 let target = OsStr::from_bytes(&target);
@@ -226,8 +245,35 @@ impl Copier {
         Ok(())
     }
 
-    /// Copies a regular file under a name of its own, which goes away if that fails.
-    fn copy_file(&mut self, entry: &Entry, to: &Path) -> anyhow::Result<()> {
+    /// Copies what can be read of a regular file, of which `data` are the parts that are no holes.
+    /// Returns the parts that cannot be read; they are holes in the copy.
+    pub fn copy_readable(
+        &mut self,
+        entry: &Entry,
+        to: &Path,
+        data: &[Extent],
+        block_bytes: u64,
+    ) -> anyhow::Result<Vec<Extent>> {
+        let mut missing = Vec::new();
+        self.copy_file(entry, to, |copier, copy| {
+            for extent in data {
+                copier.copy_readable_range(entry, copy, extent, block_bytes, &mut missing)?;
+            }
+            Ok(copy.set_len(entry.attr.size)?)
+        })?;
+        if entry.attr.nlink > 1 {
+            self.links.insert((self.source, entry.attr.ino), to.to_owned());
+        }
+        Ok(missing)
+    }
+
+    /// Copies a regular file under a name of its own, which goes away if `content` fails.
+    fn copy_file(
+        &mut self,
+        entry: &Entry,
+        to: &Path,
+        content: impl FnOnce(&mut Self, &File) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         match fs::symlink_metadata(to) {
             Ok(existing) if existing.is_file() => {}
             Ok(existing) if self.existing == Existing::Replace && !existing.is_dir() => {}
@@ -240,7 +286,7 @@ impl Copier {
             |path: &Path| File::options().write(true).create_new(true).mode(mode).open(path);
         // Unlike `tempfile_in`, this leaves the name out of errors, since it means nothing to the user.
         let copy = tempfile::Builder::new().prefix(PREFIX).make_in(directory_of(to), create)?;
-        self.copy_content(entry, copy.as_file())?;
+        content(self, copy.as_file())?;
         if self.preserve {
             preserve(&entry.attr, copy.path())?;
         }
@@ -281,15 +327,49 @@ impl Copier {
         Ok(())
     }
 
+    /// Copies a range as far as it can be read: all at once, or block by block.
+    fn copy_readable_range(
+        &mut self,
+        entry: &Entry,
+        copy: &File,
+        range: &Extent,
+        block_bytes: u64,
+        missing: &mut Vec<Extent>,
+    ) -> anyhow::Result<()> {
+        let mut offset = range.offset;
+        while offset < range.end() {
+            let end = range.end().min(offset.saturating_add(COPY_BYTES as u64));
+            if let Err(error) = self.copy_range(entry, copy, offset, end) {
+                let length = end - offset;
+                match is_damage(&error) {
+                    false => return Err(error),
+                    true if length > block_bytes => {
+                        let mut at = offset;
+                        while at < end {
+                            let next = (at + block_bytes).min(end);
+                            let block = Extent { offset: at, length: next - at };
+                            self.copy_readable_range(entry, copy, &block, block_bytes, missing)?;
+                            at = next;
+                        }
+                    }
+                    true => match missing.last_mut() {
+                        Some(last) if last.end() == offset => last.length += length,
+                        _ => missing.push(Extent { offset, length }),
+                    },
+                }
+            }
+            offset = end;
+        }
+        Ok(())
+    }
+
     /// Completes directories. Fails if something could not be copied, or somebody has interrupted it.
     pub fn finish(mut self) -> anyhow::Result<()> {
         if self.preserve {
             // Innermost first: setting a directory's attributes changes nothing above it.
             for (path, attr) in std::mem::take(&mut self.directories).iter().rev() {
                 if let Err(error) = preserve(attr, path) {
-                    self.failed += 1;
-                    let path = printable(path.as_os_str().as_bytes());
-                    self.progress.warn(&format!("nilfs: {path}: {}", sentence(&error)));
+                    self.fail(path, &error);
                 }
             }
         }
@@ -312,6 +392,14 @@ impl Copier {
             }
         }
     }
+}
+
+/// Whether something could not be copied because the volume is damaged, or its device.
+pub fn is_damage(error: &anyhow::Error) -> bool {
+    let of_volume = |cause: &nilfs_engine::Error| {
+        cause.is_fault() || matches!(cause, nilfs_engine::Error::Stale)
+    };
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(of_volume))
 }
 
 /// The next run of data at or after `offset`.

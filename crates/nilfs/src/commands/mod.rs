@@ -23,6 +23,7 @@ pub mod recover;
 pub mod resize;
 pub mod restore;
 pub mod rollback;
+pub mod salvage;
 pub mod segments;
 pub mod snapshot;
 pub mod stat;

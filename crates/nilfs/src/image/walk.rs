@@ -37,7 +37,12 @@ impl Drop for Entry {
 
 impl Entry {
     pub(super) fn root(files: &Arc<dyn Files>) -> anyhow::Result<Self> {
-        Ok(Self { files: Arc::clone(files), attr: files.hold(Ino::ROOT)? })
+        Ok(Self::hold(files, Ino::ROOT)?)
+    }
+
+    /// A file by its number.
+    pub fn hold(files: &Arc<dyn Files>, ino: Ino) -> nilfs_engine::Result<Self> {
+        Ok(Self { files: Arc::clone(files), attr: files.hold(ino)? })
     }
 
     pub(super) fn lookup(&self, name: &[u8]) -> anyhow::Result<Self> {

@@ -209,6 +209,14 @@ const NOTES: &[(&str, Notes)] = &[
         },
     ),
     (
+        "nilfs-salvage(1)",
+        Notes {
+            environment: &[TZ],
+            see_also: &["nilfs(1)", "nilfs-check(1)", "nilfs-cp(1)", "nilfs-recover(1)"],
+            ..NOTHING
+        },
+    ),
+    (
         "nilfs-undelete(1)",
         Notes {
             environment: &[TZ],

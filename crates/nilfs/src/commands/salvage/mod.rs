@@ -1,0 +1,137 @@
+//! `nilfs salvage`: files out of a volume that is broken.
+
+mod map;
+mod report;
+mod walk;
+
+use std::cell::RefCell;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use nilfs_device::{Access, Device, MaskedDevice};
+use nilfs_engine::rescue::Rescue;
+
+use self::report::Base;
+use self::walk::Salvager;
+use super::cp::{Copier, Existing};
+use crate::administration::mounts_of;
+use crate::device;
+use crate::exit::{Failure, Status};
+use crate::output::{self, counted};
+use crate::progress::Progress;
+
+/// Copy out what can be read of a broken volume
+///
+/// Works where nothing mounts: if no superblock leads to a checkpoint, the device is scanned for the
+/// logs of checkpoints. Nothing is written to it. Files come from the newest checkpoint that can be
+/// used. One that is damaged there comes from the newest older checkpoint that has a whole version of
+/// it; if there is none, what can be read is copied, and the rest is a hole. Owners, permissions,
+/// times, links and holes are kept. Each file that is not whole is listed; the exit code is 1 then.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nilfs salvage disk.img --to saved
+  nilfs salvage --map disk.map disk.img --to saved     after ddrescue /dev/sdb1 disk.img disk.map
+  nilfs salvage --json /dev/sdb1 --to saved | jq '.files[] | select(.state == \"lost\")'")]
+pub struct Args {
+    /// A new or empty directory, on another device
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+    /// The map file of ddrescue: what it does not call finished counts as unreadable
+    #[arg(long, value_name = "FILE")]
+    map: Option<PathBuf>,
+    /// List the files that are whole, too
+    #[arg(short, long)]
+    all: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The device or image
+    #[arg(value_name = "DEVICE")]
+    device: PathBuf,
+}
+
+/// Copies it out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let path = args.device.display();
+    let device = open(args)?;
+    check_destination(&args.to, &args.device)?;
+    let scanned = scan_progress(device.size());
+    let mut rescue = Rescue::open(device, scanned).with_context(|| path.to_string())?;
+    let newest = rescue.tree(0).context("it has no checkpoint that can be used")?.tree;
+    let base = Base { newest, known: rescue.newest_known(), by_scan: rescue.by_scan().is_some() };
+    let copier = Copier::new("salvaging", true, Existing::InTheWay)?;
+    let (report, finished) = Salvager::new(rescue, copier, args.to.clone()).run()?;
+    let printed = match args.json {
+        true => output::json(&report.record(args.all, &base)),
+        false => report.print(args.all, &base),
+    };
+    finished?;
+    match report.damaged() {
+        0 if base.is_newest() => printed,
+        0 => {
+            let message =
+                format!("{path}: what was written after checkpoint {} is lost", base.cno());
+            Err(Failure::new(Status::Failed, message).into())
+        }
+        count => {
+            let verb = if count == 1 { "is" } else { "are" };
+            let message = format!("{path}: {} {verb} not whole", counted(count, "file"));
+            Err(Failure::new(Status::Failed, message).into())
+        }
+    }
+}
+
+/// Shows how much of a device has been scanned, while it is.
+fn scan_progress(size: u64) -> Box<dyn Fn(u64)> {
+    let shown = RefCell::new(None);
+    Box::new(move |done| {
+        let mut shown = shown.borrow_mut();
+        if done >= size {
+            *shown = None;
+            return;
+        }
+        let bar = shown.get_or_insert_with(|| Progress::count("scanning the device", "MiB"));
+        bar.set(done >> 20, size >> 20);
+    })
+}
+
+fn open(args: &Args) -> anyhow::Result<Arc<dyn Device>> {
+    let device = Arc::new(device::open(&args.device, Access::ReadOnly)?);
+    let Some(path) = &args.map else { return Ok(device) };
+    let name = || path.display().to_string();
+    let text = fs::read_to_string(path).with_context(name)?;
+    let unread = map::unread(&text).with_context(name)?;
+    Ok(Arc::new(MaskedDevice::new(device, unread)))
+}
+
+/// Fails unless the directory is empty or can be made, and on another device.
+fn check_destination(to: &Path, device: &Path) -> anyhow::Result<()> {
+    let refused = |why: &str| {
+        let message = format!("{} {why}", to.display());
+        anyhow::Error::from(Failure::new(Status::Refused, message))
+    };
+    let place = match fs::read_dir(to) {
+        Ok(mut entries) => match entries.next() {
+            None => fs::metadata(to),
+            Some(_) => return Err(refused("is not empty; name a new directory")),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = to.parent().filter(|parent| *parent != Path::new(""));
+            fs::metadata(parent.unwrap_or(Path::new(".")))
+        }
+        Err(error) => Err(error),
+    };
+    let place = place.with_context(|| to.display().to_string())?.dev();
+    let source = fs::metadata(device).with_context(|| device.display().to_string())?;
+    let is_source = source.file_type().is_block_device() && source.rdev() == place;
+    let is_on = |dir: &Path| fs::metadata(dir).is_ok_and(|found| found.dev() == place);
+    if is_source || mounts_of(device)?.iter().any(|mounted| is_on(&mounted.dir)) {
+        return Err(refused("lies on the volume that is to be salvaged; name another place"));
+    }
+    Ok(())
+}

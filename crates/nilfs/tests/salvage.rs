@@ -1,0 +1,436 @@
+//! Files come out of volumes that are broken in ways in which volumes break, and the report says of
+//! each file what has come out. What the report calls whole is compared with what was written.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use common::nilfs;
+use nilfs_device::MemoryDevice;
+use nilfs_engine::mkfs::{Parameters, format};
+use nilfs_engine::{Filesystem, Ino, InodeRef, Log, MountOptions, NewInode, SegNum};
+use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
+use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
+use nilfs_ondisk::summary::BlockInfo;
+use nilfs_ondisk::superblock::{LogCursor, Superblock};
+use nilfs_ondisk::{BlockNr, BlockSize, Seq};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const BLOCK: usize = 1024;
+/// Blocks of each large file: more than a B-tree of one level can have.
+const LARGE: usize = 400;
+/// Files in each directory: their names fill several blocks.
+const FILES: usize = 40;
+
+/// A broken volume, and what was written to it.
+struct Broken {
+    directory: TempDir,
+    bytes: Vec<u8>,
+    /// The versions of each file, the newest last.
+    versions: BTreeMap<String, Vec<Vec<u8>>>,
+    inodes: BTreeMap<String, Ino>,
+}
+
+/// What came out.
+struct Salvaged {
+    to: PathBuf,
+    report: Value,
+    code: Option<i32>,
+}
+
+fn new(mode: u16) -> NewInode {
+    NewInode { mode, uid: 1000, gid: 100, rdev: Default::default() }
+}
+
+/// Each version of each file has a content of its own.
+fn content(name: &str, version: usize, blocks: usize) -> Vec<u8> {
+    let seed: usize = name.bytes().map(usize::from).sum::<usize>() + 1000 * version;
+    (0..blocks * BLOCK + 100).map(|at| (at * 31 + seed * 7 + at / 251) as u8).collect()
+}
+
+impl Broken {
+    /// A volume with large files and directories of small ones, each of which has an older version.
+    /// It is not broken yet.
+    fn new() -> Self {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        let parameters = Parameters {
+            block_size: BlockSize::from_bytes(BLOCK as u64).unwrap(),
+            blocks_per_segment: 256,
+            ..Parameters::new([7; 16], 0x1234_5678, 1_700_000_000)
+        };
+        format(&*device, &parameters).unwrap();
+        let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+        let root = fs.root().unwrap().inode;
+        let (mut versions, mut inodes) = (BTreeMap::new(), BTreeMap::new());
+        for directory in ["one", "two"] {
+            let dir = fs.create(&root, directory.as_bytes(), &new(S_IFDIR | 0o750)).unwrap().inode;
+            inodes.insert(directory.to_owned(), dir.ino());
+            let names = (0..FILES).map(|nth| format!("a file with number {nth}"));
+            for name in names.chain(["large".to_owned()]) {
+                let file = fs.create(&dir, name.as_bytes(), &new(S_IFREG | 0o640)).unwrap().inode;
+                let path = format!("{directory}/{name}");
+                inodes.insert(path.clone(), file.ino());
+                versions.insert(path, Vec::new());
+            }
+        }
+        for version in 0..3 {
+            for (path, written) in &mut versions {
+                let file = find(&fs, path);
+                let blocks = if path.ends_with("large") { LARGE } else { 2 };
+                let bytes = content(path, version, blocks);
+                fs.write(&file, 0, &bytes).unwrap();
+                written.push(bytes);
+            }
+            fs.commit().unwrap();
+        }
+        fs.unmount().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        Self { directory, bytes: device.snapshot(), versions, inodes }
+    }
+
+    fn superblock(&self) -> Superblock {
+        let at = PRIMARY_SUPERBLOCK as usize;
+        Superblock::parse(&self.bytes[at..], self.bytes.len() as u64).unwrap()
+    }
+
+    fn overwrite_superblocks(&mut self, copy: &[u8]) {
+        for at in [PRIMARY_SUPERBLOCK, secondary_superblock(self.bytes.len() as u64).unwrap()] {
+            self.bytes[at as usize..][..copy.len()].copy_from_slice(copy);
+        }
+    }
+
+    /// The places of all blocks of a file that fit, the oldest first.
+    fn blocks(&self, ino: Ino, fits: impl Fn(&BlockInfo) -> bool) -> Vec<usize> {
+        let device = Arc::new(MemoryDevice::from(self.bytes.clone()));
+        let volume = nilfs_engine::Volume::open(device).unwrap();
+        let segments = (0..volume.geometry().nsegments).map(SegNum);
+        let mut logs: Vec<Log> = segments.flat_map(|it| volume.logs(it).unwrap()).collect();
+        logs.sort_by_key(|log| (log.header.seq, log.start));
+        let mut found = Vec::new();
+        for log in logs {
+            let summary = log.header.summary_blocks(volume.geometry().block_size);
+            let BlockNr(mut at) = log.start.plus(summary);
+            for file in &log.files {
+                for info in &file.blocks {
+                    if file.ino == ino && fits(info) {
+                        found.push(at as usize * BLOCK);
+                    }
+                    at += 1;
+                }
+            }
+        }
+        found
+    }
+
+    fn newest(&self, ino: Ino, fits: impl Fn(&BlockInfo) -> bool) -> usize {
+        *self.blocks(ino, fits).last().expect("the file has such a block")
+    }
+
+    /// Puts garbage in the place of a block.
+    fn damage(&mut self, at: usize) {
+        self.bytes[at..at + BLOCK].fill(0xa5);
+    }
+
+    fn image(&self) -> PathBuf {
+        self.directory.path().join("broken.img")
+    }
+
+    /// Salvages it with more words on the command line, and compares what has come out with the
+    /// report.
+    #[track_caller]
+    fn salvage(&self, words: &[&str]) -> Salvaged {
+        fs::write(self.image(), &self.bytes).unwrap();
+        let to = tempfile::tempdir_in(self.directory.path()).unwrap().keep();
+        let (image, directory) = (self.image(), to.clone());
+        let mut line = vec!["salvage", "--json", "--all", "--to", directory.to_str().unwrap()];
+        line.extend(words);
+        line.push(image.to_str().unwrap());
+        let output = nilfs(line);
+        assert!(matches!(output.code, Some(0 | 1)), "{output:?}");
+        assert_eq!(fs::read(self.image()).unwrap(), self.bytes, "nothing is written to the volume");
+        let report: Value = serde_json::from_str(&output.stdout).unwrap();
+        let salvaged = Salvaged { to, report, code: output.code };
+        salvaged.compare(&self.versions);
+        salvaged
+    }
+}
+
+fn find(fs: &Filesystem, path: &str) -> InodeRef {
+    let (directory, name) = path.split_once('/').unwrap();
+    let root = fs.root().unwrap().inode;
+    let directory = fs.lookup(&root, directory.as_bytes()).unwrap().inode;
+    fs.lookup(&directory, name.as_bytes()).unwrap().inode
+}
+
+impl Salvaged {
+    fn states(&self) -> BTreeMap<&str, &str> {
+        let files = self.report["files"].as_array().unwrap().iter();
+        let text = |value: &'_ Value| value.as_str().unwrap().len();
+        files.clone().for_each(|file| assert!(text(&file["state"]) > 0));
+        files.map(|it| (it["path"].as_str().unwrap(), it["state"].as_str().unwrap())).collect()
+    }
+
+    /// The paths of files that are not whole.
+    fn not_whole(&self) -> Vec<(&str, &str)> {
+        self.states().into_iter().filter(|(_, state)| *state != "whole").collect()
+    }
+
+    fn file(&self, path: &str) -> Vec<u8> {
+        fs::read(self.to.join(path)).unwrap()
+    }
+
+    fn missing(&self, path: &str) -> Vec<(usize, usize)> {
+        let files = self.report["files"].as_array().unwrap();
+        let file = files.iter().find(|file| file["path"] == path).unwrap();
+        let number = |value: &Value| value.as_u64().unwrap() as usize;
+        let part = |it: &Value| (number(&it["offset_bytes"]), number(&it["length_bytes"]));
+        file["missing"].as_array().map_or(Vec::new(), |parts| parts.iter().map(part).collect())
+    }
+
+    /// Every file is what the report says of it.
+    #[track_caller]
+    fn compare(&self, versions: &BTreeMap<String, Vec<Vec<u8>>>) {
+        for (path, state) in self.states() {
+            let Some(written) = versions.get(path) else { continue };
+            // Where the newest checkpoint is lost, whole is what an older one has.
+            let is_newest = self.report["checkpoint"] == self.report["newest_known_checkpoint"];
+            let (newest, older) = written.split_last().unwrap();
+            match state {
+                "whole" if is_newest => assert!(self.file(path) == *newest, "{path} is whole"),
+                "whole" | "older" => {
+                    assert!(written.contains(&self.file(path)), "{path} is a version")
+                }
+                "partial" => {
+                    let mut found = self.file(path);
+                    for (offset, length) in self.missing(path) {
+                        let hole = &mut found[offset..offset + length];
+                        assert!(hole.iter().all(|byte| *byte == 0), "{path} has holes");
+                        hole.copy_from_slice(&newest[offset..offset + length]);
+                    }
+                    let is_version = |it: &Vec<u8>| *it == found || older.is_empty();
+                    assert!(
+                        found == *newest || older.iter().any(is_version),
+                        "{path} has the rest"
+                    );
+                }
+                state => assert_eq!(state, "lost"),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn is_whole(&self, count: usize) {
+        assert_eq!(self.not_whole(), []);
+        assert_eq!((self.code, self.states().len()), (Some(0), count));
+    }
+}
+
+/// All files and directories of the volume.
+const ALL: usize = 2 * (FILES + 2);
+
+#[test]
+fn everything_comes_out_of_a_volume_that_is_not_broken() {
+    let volume = Broken::new();
+    let salvaged = volume.salvage(&[]);
+    salvaged.is_whole(ALL);
+    assert_eq!(salvaged.report["found_by"], "superblock");
+    let copy = fs::metadata(salvaged.to.join("one/large")).unwrap();
+    assert_eq!((copy.uid(), copy.gid(), copy.mode() & 0o7777), (1000, 100, 0o640));
+    assert_eq!(fs::metadata(salvaged.to.join("two")).unwrap().mode() & 0o7777, 0o750);
+}
+
+#[test]
+fn everything_comes_out_without_superblocks() {
+    let mut volume = Broken::new();
+    let nowhere = |volume: &Broken| {
+        let mut copy = volume.superblock();
+        let cursor = copy.last_log();
+        copy.set_last_log(LogCursor { block: BlockNr(700), seq: Seq(900), ..cursor });
+        copy.encode()
+    };
+    for copy in [nowhere(&volume), [0; 1024]] {
+        volume.overwrite_superblocks(&copy);
+        let salvaged = volume.salvage(&[]);
+        salvaged.is_whole(ALL);
+        assert_eq!(salvaged.report["found_by"], "scan");
+    }
+}
+
+#[test]
+fn damage_of_the_newest_log_costs_only_what_is_in_it() {
+    let mut volume = Broken::new();
+    let newest = volume.superblock().last_log();
+    volume.damage(newest.block.0 as usize * BLOCK);
+    let salvaged = volume.salvage(&[]);
+    assert_eq!(salvaged.report["found_by"], "scan");
+    assert_eq!(salvaged.report["newest_known_checkpoint"], newest.cno.0);
+    assert_eq!(salvaged.report["checkpoint"], newest.cno.0 - 1);
+    assert_eq!((salvaged.not_whole(), salvaged.states().len()), (vec![], ALL));
+    assert_eq!(salvaged.code, Some(1));
+}
+
+/// Blocks of metadata, of which older versions are elsewhere.
+#[test]
+fn damaged_metadata_costs_at_most_the_newest_version() {
+    let any = |_: &BlockInfo| true;
+    for ino in [Ino::DAT, Ino::CPFILE, Ino::IFILE, Ino::SUFILE] {
+        let mut volume = Broken::new();
+        let newest = volume.newest(ino, any);
+        volume.damage(newest);
+        let salvaged = volume.salvage(&[]);
+        let count = salvaged.states().len();
+        assert!((ALL..=ALL + 1).contains(&count), "{ino}");
+        assert!(!salvaged.states().values().any(|state| *state == "lost"), "{ino}");
+        if ino == Ino::SUFILE {
+            salvaged.is_whole(ALL);
+        }
+    }
+}
+
+#[test]
+fn a_broken_map_costs_what_it_leads_to() {
+    let mut volume = Broken::new();
+    let large = volume.inodes["one/large"];
+    let nodes = volume.blocks(large, BlockInfo::is_node);
+    volume.damage(*nodes.last().unwrap());
+    let salvaged = volume.salvage(&[]);
+    assert_eq!(salvaged.not_whole(), [("one/large", "older")]);
+    assert_eq!(salvaged.file("one/large"), volume.versions["one/large"][1]);
+    assert_eq!(salvaged.code, Some(1));
+    // With no whole version left, what can be read of the newest one comes out.
+    for node in nodes {
+        volume.damage(node);
+    }
+    let salvaged = volume.salvage(&[]);
+    assert_eq!(salvaged.not_whole(), [("one/large", "partial")]);
+    assert!(!salvaged.missing("one/large").is_empty());
+}
+
+#[test]
+fn names_come_from_an_older_directory_but_not_those_that_were_deleted() {
+    let mut volume = Broken::new();
+    let one = volume.inodes["one"];
+    let device = Arc::new(MemoryDevice::from(volume.bytes.clone()));
+    let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+    let dir = fs.lookup(&fs.root().unwrap().inode, b"one").unwrap().inode;
+    for nth in [3, 30] {
+        fs.unlink(&dir, format!("a file with number {nth}").as_bytes()).unwrap();
+    }
+    fs.unmount().unwrap();
+    volume.bytes = device.snapshot();
+    let newest = volume.newest(one, |info| matches!(info, BlockInfo::Data { .. }));
+    volume.damage(newest);
+    let salvaged = volume.salvage(&[]);
+    assert_eq!(salvaged.not_whole(), [("one", "older")]);
+    assert_eq!(salvaged.states().len(), ALL - 2);
+    assert!(!salvaged.to.join("one/a file with number 3").exists());
+}
+
+#[test]
+fn a_map_of_ddrescue_says_what_cannot_be_read() {
+    let volume = Broken::new();
+    let large = volume.inodes["two/large"];
+    let bad: Vec<usize> = volume.blocks(large, |info| matches!(info, BlockInfo::Data { .. }));
+    let third = |blocks: &[usize], nth: usize| blocks[blocks.len() - LARGE - 1 + nth];
+    // The same block of all versions.
+    let blocks: Vec<usize> =
+        (0..3).map(|version| third(&bad[..bad.len() - version * (LARGE + 1)], 5)).collect();
+    let mut sorted = blocks.clone();
+    sorted.sort_unstable();
+    let (mut map, mut at) = ("# by hand\n0x0 + 1\n".to_owned(), 0);
+    for block in sorted {
+        map += &format!("{at:#x} {:#x} +\n{block:#x} {:#x} -\n", block - at, BLOCK / 2);
+        at = block + BLOCK / 2;
+    }
+    map += &format!("{at:#x} {:#x} +\n", volume.bytes.len() - at);
+    let path = volume.directory.path().join("map");
+    fs::write(&path, map).unwrap();
+    let salvaged = volume.salvage(&["--map", path.to_str().unwrap()]);
+    assert_eq!(salvaged.not_whole(), [("two/large", "partial")]);
+    assert_eq!(salvaged.missing("two/large"), [(5 * BLOCK, BLOCK)]);
+}
+
+#[test]
+fn an_image_that_was_cut_short_has_what_lies_before_the_cut() {
+    let mut volume = Broken::new();
+    let newest = volume.superblock().last_log().block.0 as usize * BLOCK;
+    volume.bytes.truncate(newest + BLOCK);
+    let salvaged = volume.salvage(&[]);
+    assert_eq!(salvaged.report["found_by"], "scan");
+    assert_eq!(salvaged.states().len(), ALL);
+    assert!(!salvaged.states().values().any(|state| *state == "lost"));
+}
+
+/// Whatever is broken, the command ends, writes nothing to the volume, and what it calls whole is.
+#[test]
+fn no_damage_of_metadata_makes_it_lie() {
+    let whole = Broken::new();
+    let mut metadata = Vec::new();
+    for ino in [Ino::DAT, Ino::CPFILE, Ino::IFILE, Ino::SUFILE, Ino::ROOT] {
+        metadata.extend(whole.blocks(ino, |_| true));
+    }
+    for (path, ino) in &whole.inodes {
+        let is_directory = !whole.versions.contains_key(path);
+        metadata.extend(whole.blocks(*ino, |info| is_directory || info.is_node()));
+    }
+    for seed in 0..24 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut volume = Broken { directory: tempfile::tempdir().unwrap(), ..clone(&whole) };
+        for _ in 0..random.random_range(1..40) {
+            let at = metadata[random.random_range(0..metadata.len())];
+            match random.random_range(0..3) {
+                0 => volume.damage(at),
+                1 => volume.bytes[at..at + BLOCK].fill(0),
+                _ => {
+                    let byte = at + random.random_range(0..BLOCK);
+                    volume.bytes[byte] ^= 1 << random.random_range(0..8);
+                }
+            }
+        }
+        if seed % 3 == 0 {
+            volume.overwrite_superblocks(&[0; 1024]);
+        }
+        fs::write(volume.image(), &volume.bytes).unwrap();
+        let to = volume.directory.path().join("out");
+        let arguments = ["salvage".as_ref(), "--to".as_ref(), to.as_os_str()];
+        let output = nilfs(arguments.into_iter().chain([volume.image().as_os_str()]));
+        assert!(matches!(output.code, Some(0 | 1 | 3)), "seed {seed}: {output:?}");
+        assert!(!output.stderr.contains("panicked"), "seed {seed}: {output:?}");
+    }
+}
+
+fn clone(broken: &Broken) -> Broken {
+    Broken {
+        directory: tempfile::tempdir().unwrap(),
+        bytes: broken.bytes.clone(),
+        versions: broken.versions.clone(),
+        inodes: broken.inodes.clone(),
+    }
+}
+
+#[test]
+fn what_cannot_be_salvaged_or_written_is_said() {
+    let volume = Broken::new();
+    fs::write(volume.image(), &volume.bytes).unwrap();
+    let image = volume.image();
+    let place = |name: &str| volume.directory.path().join(name);
+    let salvage = |image: &Path, to: &Path| {
+        nilfs(["salvage".as_ref(), image.as_os_str(), "--to".as_ref(), to.as_os_str()])
+    };
+    let full = salvage(&image, volume.directory.path()).sentence(6);
+    assert!(full.ends_with("is not empty; name a new directory"), "{full}");
+    let nowhere = salvage(&image, &place("not/there")).sentence(1);
+    assert!(nowhere.ends_with("No such file or directory"), "{nowhere}");
+    fs::write(place("zeros"), vec![0; 1 << 20]).unwrap();
+    let nothing = salvage(&place("zeros"), &place("out")).sentence(3);
+    assert!(nothing.contains("no superblock and no checkpoint was found on it"), "{nothing}");
+    assert!(!place("out").exists());
+    salvage(&place("missing"), &place("out")).sentence(4);
+}
