@@ -15,6 +15,7 @@ use crate::files::{Checkpoints, Files};
 use crate::fs::space;
 use crate::fs::{Attr, DirEntry, MountOptions, Seek, StatFs};
 use crate::host::{Clock, Instant};
+use crate::rescue::Rescue;
 use crate::tree::Tree;
 use crate::volume::{CheckpointInfo, Volume};
 
@@ -27,6 +28,8 @@ pub struct ReadOnlyOptions {
     /// With the newest checkpoint, show also what was synced after it, if the volume was not closed
     /// cleanly.
     pub recovery: bool,
+    /// Open the volume however broken it is, and show what can be read of it.
+    pub rescue: bool,
     /// Memory for what can be read again, in bytes: blocks of metadata, and where the names of
     /// directories are.
     pub cache_limit: u64,
@@ -39,7 +42,7 @@ pub struct ReadOnlyOptions {
 impl Default for ReadOnlyOptions {
     fn default() -> Self {
         let MountOptions { cache_limit, cleaner, clock, .. } = MountOptions::default();
-        Self { checkpoint: None, recovery: true, cache_limit, cleaner, clock }
+        Self { checkpoint: None, recovery: true, rescue: false, cache_limit, cleaner, clock }
     }
 }
 
@@ -64,15 +67,30 @@ impl ReadOnlyVolume {
     /// # Errors
     /// Not a volume, unknown features, [`Error::NoCheckpoint`](crate::Error::NoCheckpoint), damage, a device error.
     pub fn mount(device: Arc<dyn Device>, options: ReadOnlyOptions) -> Result<Self> {
+        let (mut volume, shown) = match options.rescue {
+            true => {
+                let progress = |bytes| tracing::trace!("scanned {bytes} bytes");
+                Rescue::open(device, Box::new(progress))?.into_volume(options.checkpoint)?
+            }
+            false => Self::open(device, &options)?,
+        };
+        volume.set_cache_limit(options.cache_limit);
+        let clean_segments = match volume.clean_segments() {
+            Err(_) if options.rescue => 0,
+            count => count?,
+        };
+        volume.store.let_go();
+        Ok(Self { volume, shown, options, clean_segments, mounted: Instant::now() })
+    }
+
+    fn open(device: Arc<dyn Device>, options: &ReadOnlyOptions) -> Result<(Volume, Tree)> {
         let mut volume = Volume::open(device)?;
         volume.set_cache_limit(options.cache_limit);
         let shown = match options.checkpoint {
             None if options.recovery => volume.recovered_tree()?,
             checkpoint => volume.tree(checkpoint)?,
         };
-        let clean_segments = volume.clean_segments()?;
-        volume.store.let_go();
-        Ok(Self { volume, shown, options, clean_segments, mounted: Instant::now() })
+        Ok((volume, shown))
     }
 
     /// The files that the mount shows.
@@ -147,7 +165,8 @@ impl Checkpoints for ReadOnlyVolume {
     }
 
     fn tree(&self, cno: Option<Cno>) -> Result<Tree> {
-        self.volume.tree(cno)
+        let tree = self.volume.tree(cno)?;
+        Ok(if self.options.rescue { tree.around_damage() } else { tree })
     }
 
     fn notes(&self) -> Result<Vec<Note>> {

@@ -117,6 +117,22 @@ impl Rescue {
         self.views.get(nth).cloned()
     }
 
+    /// The volume by the newest checkpoint that can be used, or by the newest that shows `cno`, and the
+    /// files of that checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::NoCheckpoint`] if it cannot be used.
+    pub(crate) fn into_volume(mut self, cno: Option<Cno>) -> Result<(Volume, Tree)> {
+        let mut nth = 0;
+        while let Some(RescuedTree { tree, volume, .. }) = self.tree(nth) {
+            if cno.is_none_or(|cno| tree.cno() == cno) {
+                return Ok((self.volumes.swap_remove(volume), tree));
+            }
+            nth += 1;
+        }
+        Err(Error::NoCheckpoint(cno.unwrap_or_default()))
+    }
+
     fn scan(&mut self) {
         let scan = Scan::run(&*self.device, &self.progress);
         let count = scan.as_ref().map_or(0, |scan| scan.super_roots.len());

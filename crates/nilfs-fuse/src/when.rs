@@ -115,6 +115,15 @@ impl When {
         }
     }
 
+    /// The checkpoint that is meant, if it is meant by its number alone.
+    #[must_use]
+    pub fn number(&self) -> Option<Cno> {
+        match self.meaning {
+            Meaning::Number(cno) => Some(cno),
+            _ => None,
+        }
+    }
+
     /// Whether one checkpoint is meant, whatever the time and whatever other checkpoints there are.
     #[must_use]
     pub fn is_exact(&self) -> bool {

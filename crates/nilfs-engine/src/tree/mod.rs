@@ -29,13 +29,14 @@ mod parents;
 mod recovered;
 mod shared;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::checkpoint::RawCheckpoint;
 use nilfs_ondisk::inode::{FileType, RawInode, S_IFDIR, S_IFMT};
-use nilfs_ondisk::palloc::{Palloc, test_bit};
-use nilfs_ondisk::{BlockSize, Cno, Ino};
+use nilfs_ondisk::palloc::{BlockRole, Palloc, test_bit};
+use nilfs_ondisk::{BlockSize, Cno, FileBlock, Ino};
 
 pub use self::changes::{Change, FileAt};
 pub use self::content::{Extent, Survey};
@@ -212,6 +213,25 @@ impl Tree {
     /// None that comes from damage.
     pub fn survey(&self, file: &File) -> Result<Survey> {
         file.survey(&self.view())
+    }
+
+    /// Calls `visit` with the number of every file that can be found without names, but for the root
+    /// directory, ascending.
+    ///
+    /// # Errors
+    /// None that comes from damage.
+    pub fn files_by_number(&self, visit: &mut dyn FnMut(Ino)) -> Result<()> {
+        let view = self.view();
+        let layout = view.ifile_layout();
+        let mut of_block = |block: FileBlock, _| {
+            if let BlockRole::Entries { first_entry } = layout.role_of(block) {
+                let entries = layout.entries_of_block(layout.nth_entry_block(first_entry));
+                let numbers = entries.map(Ino).filter(|ino| *ino >= Ino::FIRST_USER);
+                numbers.filter(|ino| self.file(*ino).is_ok()).for_each(&mut *visit);
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        view.source().scan_around(&view.tree.ifile, FileBlock(0), &mut of_block, &mut |_, _| Ok(()))
     }
 
     /// Fails unless all of a directory can be read.

@@ -36,6 +36,8 @@ pub struct Options {
     pub checkpoint: Option<When>,
     /// Whether what was synced after the newest checkpoint is looked for.
     recovery: bool,
+    /// Whether the volume may be broken.
+    pub rescue: bool,
     /// For the kernel.
     pub kernel: KernelOptions,
     /// Whether it is to be a mount of the type `fuseblk`, if anybody has said so.
@@ -115,6 +117,7 @@ impl Options {
             engine: default_memory(memory::available()),
             checkpoint: None,
             recovery: true,
+            rescue: false,
             kernel: KernelOptions { allow_other: superuser, ..KernelOptions::default() },
             fuseblk: None,
             writeback: false,
@@ -148,6 +151,7 @@ impl Options {
         ReadOnlyOptions {
             checkpoint,
             recovery: self.recovery,
+            rescue: self.rescue,
             cache_limit: self.engine.cache_limit,
             cleaner: self.engine.cleaner,
             ..ReadOnlyOptions::default()

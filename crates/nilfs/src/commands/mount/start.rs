@@ -114,12 +114,17 @@ fn serve_volume(
         std::fs::canonicalize(device).with_context(|| format!("cannot find {}", device.display()))
     };
     let checkpoint = match &options.checkpoint {
+        // A broken volume may not know the times of its checkpoints.
+        Some(when) if options.rescue => Some(when.number().ok_or_else(|| {
+            let message = "with rescue, cp= takes the number of a checkpoint";
+            Failure::new(Status::Usage, message)
+        })?),
         Some(when) => Some(Checkpoints::of(device)?.find(when)?.cno),
         None => None,
     };
     let door = match checkpoint {
-        Some(cno) => Door::of(device, Some(cno))?,
-        None => None,
+        Some(cno) if !options.rescue => Door::of(device, Some(cno))?,
+        _ => None,
     };
     if let Some(door) = door {
         return read_only::serve(|_| Ok(door), &source()?, dir, checkpoint, options, hangup, ready);

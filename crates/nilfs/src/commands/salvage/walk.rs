@@ -2,10 +2,12 @@
 //!
 //! The newest usable checkpoint comes first. What it cannot show is looked for in the older ones, by
 //! the number of the file; a name that can be read in an older version of a damaged directory
-//! counts unless its file has been deleted since.
+//! counts unless its file has been deleted since. Where names are lost, files that no name leads to
+//! are found by their numbers.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +20,9 @@ use crate::commands::cp::{Copier, is_damage};
 use crate::exit::sentence;
 use crate::image::Entry;
 
+/// The directory of files without names.
+const LOST_AND_FOUND: &str = "lost+found";
+
 /// Copies what can be read.
 pub struct Salvager {
     rescue: Rescue,
@@ -28,6 +33,10 @@ pub struct Salvager {
     linked: HashMap<(usize, Ino), (Fate, usize)>,
     /// Directories entered so far: none can have two names, unless the volume is damaged.
     entered: HashSet<Ino>,
+    /// Files to which a name has led.
+    named: HashSet<Ino>,
+    /// Names are lost.
+    lost_names: bool,
 }
 
 /// A file of one of the checkpoints.
@@ -48,23 +57,68 @@ struct Origin {
 impl Salvager {
     /// Copies to a directory, which need not be there yet.
     pub fn new(rescue: Rescue, copier: Copier, to: PathBuf) -> Self {
-        let (linked, entered) = (HashMap::new(), HashSet::new());
-        Self { rescue, copier, to, report: Report::default(), linked, entered }
+        let (linked, entered, named) = Default::default();
+        let report = Report::default();
+        Self { rescue, copier, to, report, linked, entered, named, lost_names: false }
     }
 
     /// Copies everything. Fails if something could not be written; what could not be read is in the
     /// report.
     pub fn run(mut self) -> anyhow::Result<(Report, anyhow::Result<()>)> {
         let root = self.found(0, Ino::ROOT)?;
-        let mut left = vec![(Vec::new(), root)];
+        self.tree(Vec::new(), root);
+        if self.lost_names {
+            self.without_names()?;
+        }
+        self.report.sort();
+        Ok((self.report, self.copier.finish()))
+    }
+
+    /// Copies a directory with everything below it.
+    fn tree(&mut self, path: Vec<u8>, top: Found) {
+        let mut left = vec![(path, top)];
         while let Some((path, directory)) = left.pop() {
             if self.copier.is_interrupted() {
                 break;
             }
             left.extend(self.directory(&path, &directory));
         }
-        self.report.sort();
-        Ok((self.report, self.copier.finish()))
+    }
+
+    /// Copies the files of the newest checkpoint to which no name has led.
+    fn without_names(&mut self) -> anyhow::Result<()> {
+        let Some(source) = self.rescue.tree(0) else { return Ok(()) };
+        let mut found = Vec::new();
+        source.tree.files_by_number(&mut |ino| found.push(ino))?;
+        found.retain(|ino| !self.named.contains(ino));
+        // What has a name in one of these directories comes with it.
+        let mut inner = HashSet::new();
+        for ino in &found {
+            if let Ok(directory) = self.found(0, *ino) {
+                let mut names = BTreeMap::new();
+                list(&directory, &mut names);
+                inner.extend(names.values().map(|origin| origin.ino).filter(|child| child != ino));
+            }
+        }
+        let (inner, tops): (Vec<Ino>, Vec<Ino>) = found.iter().partition(|ino| inner.contains(ino));
+        let mut is_made = false;
+        for ino in tops.into_iter().chain(inner) {
+            if self.copier.is_interrupted() || self.named.contains(&ino) {
+                continue;
+            }
+            let Ok(found) = self.found(0, ino) else { continue };
+            if !is_made {
+                fs::create_dir_all(self.to.join(LOST_AND_FOUND))?;
+                is_made = true;
+            }
+            self.named.insert(ino);
+            let path = format!("{LOST_AND_FOUND}/#{ino}").into_bytes();
+            match found.file.file_type() {
+                FileType::Directory => self.tree(path, found),
+                _ => self.file(&path, &found),
+            }
+        }
+        Ok(())
     }
 
     fn found(&mut self, nth: usize, ino: Ino) -> Result<Found, Error> {
@@ -86,6 +140,7 @@ impl Salvager {
             return Vec::new();
         }
         let (names, fate) = self.names(directory);
+        self.lost_names |= matches!(fate, Fate::Partial { .. });
         if !path.is_empty() || fate != Fate::Whole {
             self.report.add(path, fate);
         }
@@ -100,13 +155,17 @@ impl Salvager {
             }
             path.extend(&name);
             match self.find(origin, directory.file.ino(), &name) {
-                Ok(None) => {}
+                Ok(None) => continue,
                 Ok(Some(found)) if found.file.file_type() == FileType::Directory => {
                     directories.push((path, found));
                 }
                 Ok(Some(found)) => self.file(&path, &found),
-                Err(error) => self.report.add(&path, Fate::Lost { why: error.to_string() }),
+                Err(error) => {
+                    self.lost_names = true;
+                    self.report.add(&path, Fate::Lost { why: error.to_string() });
+                }
             }
+            self.named.insert(origin.ino);
         }
         directories
     }

@@ -55,6 +55,17 @@ pub const OPTIONS: &[MountOption] = &[
         "without recovery nothing can be written",
     ),
     MountOption::new(
+        &[flag("rescue", |it| it.rescue = true)],
+        "mount a broken volume: by its logs if no superblock leads to a checkpoint, and around what is \
+         damaged; with `cp=`, by the number of a checkpoint",
+    )
+    .needs(
+        "`ro`",
+        |it| !it.rescue || it.kernel.read_only,
+        "a broken volume cannot be changed",
+    )
+    .more("[broken volumes](broken-volumes.md#mounting-it)"),
+    MountOption::new(
         &[one_of(
             "order",
             &[
