@@ -20,6 +20,7 @@ mod fixtures;
 pub mod fs;
 mod host;
 mod log;
+pub mod metadata_image;
 mod metafile;
 pub mod mkfs;
 mod overlay;

@@ -122,6 +122,7 @@ pub enum Command {
     Check(commands::check::Args),
     Recover(commands::recover::Args),
     Salvage(commands::salvage::Args),
+    Image(commands::image::Args),
     Help(commands::help::Args),
     Generate(commands::generate::Args),
 }
@@ -161,6 +162,7 @@ impl Command {
             Self::Check(args) => commands::check::run(args),
             Self::Recover(args) => commands::recover::run(args),
             Self::Salvage(args) => commands::salvage::run(&args),
+            Self::Image(args) => commands::image::run(&args),
             // `main` has answered this already.
             Self::Help(_) => Ok(()),
             Self::Generate(args) => commands::generate::run(args),

@@ -1,5 +1,6 @@
 //! A sign of life on the terminal while something takes longer than a moment.
 
+use std::cell::RefCell;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,6 +39,20 @@ impl Drop for Spinner {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// Shows how much of a device of this size has been gone through, while it is. `what` is being done.
+pub fn scan_progress(what: &'static str, size: u64) -> Box<dyn Fn(u64)> {
+    let shown = RefCell::new(None);
+    Box::new(move |done| {
+        let mut shown = shown.borrow_mut();
+        if done >= size {
+            *shown = None;
+            return;
+        }
+        let bar = shown.get_or_insert_with(|| Progress::count(what, "MiB"));
+        bar.set(done >> 20, size >> 20);
+    })
 }
 
 /// Counts what has been copied. Silent for the first second, and if stderr is no terminal.

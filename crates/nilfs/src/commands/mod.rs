@@ -11,6 +11,7 @@ pub mod diff;
 pub mod dump;
 pub mod generate;
 pub mod help;
+pub mod image;
 pub mod info;
 pub mod list;
 pub mod log;

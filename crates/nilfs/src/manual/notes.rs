@@ -209,6 +209,10 @@ const NOTES: &[(&str, Notes)] = &[
         },
     ),
     (
+        "nilfs-image(1)",
+        Notes { see_also: &["nilfs(1)", "nilfs-check(1)", "nilfs-salvage(1)"], ..NOTHING },
+    ),
+    (
         "nilfs-salvage(1)",
         Notes {
             environment: &[TZ],

@@ -4,7 +4,6 @@ mod map;
 mod report;
 mod walk;
 
-use std::cell::RefCell;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -22,7 +21,7 @@ use crate::administration::mounts_of;
 use crate::device;
 use crate::exit::{Failure, Status};
 use crate::output::{self, counted};
-use crate::progress::Progress;
+use crate::progress::scan_progress;
 
 /// Copy out what can be read of a broken volume
 ///
@@ -60,7 +59,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = args.device.display();
     let device = open(args)?;
     check_destination(&args.to, &args.device)?;
-    let scanned = scan_progress(device.size());
+    let scanned = scan_progress("scanning the device", device.size());
     let mut rescue = Rescue::open(device, scanned).with_context(|| path.to_string())?;
     let newest = rescue.tree(0).context("it has no checkpoint that can be used")?.tree;
     let base = Base { newest, known: rescue.newest_known(), by_scan: rescue.by_scan().is_some() };
@@ -84,20 +83,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Err(Failure::new(Status::Failed, message).into())
         }
     }
-}
-
-/// Shows how much of a device has been scanned, while it is.
-fn scan_progress(size: u64) -> Box<dyn Fn(u64)> {
-    let shown = RefCell::new(None);
-    Box::new(move |done| {
-        let mut shown = shown.borrow_mut();
-        if done >= size {
-            *shown = None;
-            return;
-        }
-        let bar = shown.get_or_insert_with(|| Progress::count("scanning the device", "MiB"));
-        bar.set(done >> 20, size >> 20);
-    })
 }
 
 fn open(args: &Args) -> anyhow::Result<Arc<dyn Device>> {
@@ -127,11 +112,21 @@ fn check_destination(to: &Path, device: &Path) -> anyhow::Result<()> {
         Err(error) => Err(error),
     };
     let place = place.with_context(|| to.display().to_string())?.dev();
+    match is_of(place, device)? {
+        true => Err(refused("lies on the volume that is to be salvaged; name another place")),
+        false => Ok(()),
+    }
+}
+
+/// Whether a directory lies on the volume on a device.
+pub fn lies_on(dir: &Path, device: &Path) -> anyhow::Result<bool> {
+    is_of(fs::metadata(dir).with_context(|| dir.display().to_string())?.dev(), device)
+}
+
+/// Whether files with this device number lie on the volume on a device.
+fn is_of(place: u64, device: &Path) -> anyhow::Result<bool> {
     let source = fs::metadata(device).with_context(|| device.display().to_string())?;
     let is_source = source.file_type().is_block_device() && source.rdev() == place;
     let is_on = |dir: &Path| fs::metadata(dir).is_ok_and(|found| found.dev() == place);
-    if is_source || mounts_of(device)?.iter().any(|mounted| is_on(&mounted.dir)) {
-        return Err(refused("lies on the volume that is to be salvaged; name another place"));
-    }
-    Ok(())
+    Ok(is_source || mounts_of(device)?.iter().any(|mounted| is_on(&mounted.dir)))
 }

@@ -1,0 +1,207 @@
+//! A copy of a volume without the content of files, for somebody who is to find out what is wrong
+//! with it.
+//!
+//! Logs are copied one by one, as a scan finds them, with the damage that they have. Of their blocks,
+//! those of metadata files stay, and all nodes of block maps. A data block of any other file stays only
+//! if a checkpoint proves that the file is a directory or a symbolic link: in doubt it goes. So does
+//! what fsync has recorded in a summary, because bytes of files may be in it. What goes is zeros in
+//! the copy, and the checksums of a log are made right again if they were right before.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use nilfs_device::Device;
+use nilfs_ondisk::crc::{Crc, crc32_le};
+use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
+use nilfs_ondisk::inode::FileType;
+use nilfs_ondisk::summary::{BlockInfo, Items, LogHeader, parse_items};
+use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
+use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
+
+use crate::error::{Error, Result};
+use crate::rescue::Rescue;
+use crate::scan::{LogExtent, Scan};
+use crate::tree::Tree;
+use crate::volume::Volume;
+
+/// Checkpoints that are kept open.
+const OPEN_TREES: usize = 64;
+
+/// Where the copy goes: it is given bytes and where they belong. What it is not given is zeros.
+pub type Write<'a> = dyn FnMut(u64, &[u8]) -> io::Result<()> + 'a;
+
+/// What a copy has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Bytes of metadata.
+    pub kept: u64,
+    /// Bytes of content that were left out.
+    pub dropped: u64,
+}
+
+/// Copies the metadata of the volume on a device. `progress` is told how many bytes of the device
+/// have been gone through: once for finding the logs, and once more for copying them.
+///
+/// # Errors
+/// [`Error::NotAVolume`], or the copy cannot be written ([`Error::Device`]).
+pub fn copy(
+    device: &Arc<dyn Device>,
+    write: &mut Write<'_>,
+    progress: &dyn Fn(u64),
+) -> Result<Copied> {
+    let scan = Scan::run(&**device, progress)?;
+    let owners = Rescue::open(Arc::clone(device), Box::new(|_| {}));
+    let owners = owners.and_then(|rescue| rescue.into_volume(None)).ok();
+    let owners = owners.map(|(volume, newest)| Owners::new(volume, newest));
+    let mut copier =
+        Copier { device: &**device, scan: &scan, owners, write, copied: Copied::default() };
+    copier.superblocks()?;
+    for log in &scan.logs {
+        progress(log.start.0 * scan.geometry.block_size.bytes64());
+        copier.log(log)?;
+    }
+    progress(device.size());
+    Ok(copier.copied)
+}
+
+/// Knows which blocks belong to directories and symbolic links.
+struct Owners {
+    volume: Volume,
+    newest: Cno,
+    checkpoints: Vec<Cno>,
+    trees: HashMap<Cno, Option<Tree>>,
+}
+
+impl Owners {
+    fn new(volume: Volume, newest: Tree) -> Self {
+        let all = volume.checkpoints(Cno::MIN, usize::MAX).unwrap_or_default();
+        let checkpoints = all.iter().map(|it| it.cno).collect();
+        let cno = newest.cno();
+        Self { volume, newest: cno, checkpoints, trees: HashMap::from([(cno, Some(newest))]) }
+    }
+
+    /// Whether a block holds no content: a checkpoint has it, in a file that is no regular one.
+    fn is_without_content(&mut self, ino: Ino, vblocknr: VBlockNr, at: BlockNr) -> bool {
+        let life = self.volume.dat.life(&self.volume.store, vblocknr);
+        let Ok(Some(entry)) = life else { return false };
+        let first = self.checkpoints.partition_point(|cno| *cno < entry.start);
+        let living = match entry.contains(self.newest) {
+            true => Some(self.newest),
+            false => self.checkpoints.get(first).copied().filter(|cno| entry.contains(*cno)),
+        };
+        let Some(cno) = living.filter(|_| entry.block == at) else { return false };
+        if self.trees.len() >= OPEN_TREES {
+            self.trees.retain(|open, _| *open == self.newest || *open == cno);
+        }
+        let volume = &self.volume;
+        let tree = self.trees.entry(cno).or_insert_with(|| volume.tree(Some(cno)).ok());
+        let file = tree.as_ref().and_then(|tree| tree.file(ino).ok());
+        file.is_some_and(|file| matches!(file.file_type(), FileType::Directory | FileType::Symlink))
+    }
+}
+
+struct Copier<'a, 'w> {
+    device: &'a dyn Device,
+    scan: &'a Scan,
+    owners: Option<Owners>,
+    write: &'a mut Write<'w>,
+    copied: Copied,
+}
+
+impl Copier<'_, '_> {
+    /// Both places of the superblock, whatever is there.
+    fn superblocks(&mut self) -> Result<()> {
+        let secondary = secondary_superblock(self.device.size());
+        for place in std::iter::once(PRIMARY_SUPERBLOCK).chain(secondary) {
+            let mut bytes = [0; SUPERBLOCK_SIZE];
+            if self.device.read_at(place, &mut bytes).is_ok() {
+                self.put(place, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn log(&mut self, log: &LogExtent) -> Result<()> {
+        let block_size = self.scan.geometry.block_size;
+        let start = log.start.0 * block_size.bytes64();
+        let mut first = vec![0; block_size.bytes()];
+        let header = match self.device.read_at(start, &mut first) {
+            Ok(()) => LogHeader::parse(&first, block_size, log.blocks).ok(),
+            Err(_) => None,
+        };
+        let Some(header) = header else { return Ok(()) };
+        let summary_blocks = header.summary_blocks(block_size);
+        let mut summary = vec![0; summary_blocks as usize * block_size.bytes()];
+        if self.device.read_at(start, &mut summary).is_err() {
+            return Ok(());
+        }
+        let mut was = Crc::new(self.scan.crc_seed);
+        was.update(&summary[4..]);
+        let items = parse_items(&header, &summary, block_size).ok();
+        self.without_records(&mut summary, &header, items.as_ref());
+        let mut is = Crc::new(self.scan.crc_seed);
+        is.update(&summary[4..]);
+        let kept = self.kept(log, &header, items.as_ref());
+        let mut is_readable = true;
+        let mut block = vec![0; block_size.bytes()];
+        for nth in summary_blocks..log.blocks.into() {
+            let place = start + nth * block_size.bytes64();
+            if self.device.read_at(place, &mut block).is_err() {
+                is_readable = false;
+                continue;
+            }
+            was.update(&block);
+            if kept.get((nth - summary_blocks) as usize).copied().unwrap_or_default() {
+                self.put(place, &block)?;
+            } else {
+                self.copied.dropped += block.len() as u64;
+                block.fill(0);
+            }
+            is.update(&block);
+        }
+        if is_readable && was.value() == header.datasum {
+            summary[..4].copy_from_slice(&is.value().to_le_bytes());
+        }
+        self.put(start, &summary)
+    }
+
+    /// Takes away what comes after the items of a summary.
+    fn without_records(&self, summary: &mut [u8], header: &LogHeader, items: Option<&Items>) {
+        let end = items.map_or(header.sumbytes as usize, |items| items.end);
+        if let Some(rest) = summary.get_mut(end..) {
+            rest.fill(0);
+        }
+        let sum = crc32_le(self.scan.crc_seed, &summary[8..header.sumbytes as usize]);
+        summary[4..8].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    /// Which of the blocks after the summary stay.
+    fn kept(&mut self, log: &LogExtent, header: &LogHeader, items: Option<&Items>) -> Vec<bool> {
+        let mut kept = Vec::new();
+        let first = log.start.plus(header.summary_blocks(self.scan.geometry.block_size));
+        for file in items.into_iter().flat_map(|items| &items.files) {
+            for info in &file.blocks {
+                let at = first.plus(kept.len() as u64);
+                kept.push(match *info {
+                    _ if file.ino < Ino::FIRST_USER => true,
+                    BlockInfo::Data { vblocknr, .. } => {
+                        let owners = self.owners.as_mut();
+                        owners.is_some_and(|it| it.is_without_content(file.ino, vblocknr, at))
+                    }
+                    _ => true,
+                });
+            }
+        }
+        if header.has(nilfs_ondisk::summary::SR) {
+            kept.push(true);
+        }
+        kept
+    }
+
+    fn put(&mut self, place: u64, bytes: &[u8]) -> Result<()> {
+        self.copied.kept += bytes.len() as u64;
+        (self.write)(place, bytes)
+            .map_err(|source| Error::Device { what: "take the copy".into(), source })
+    }
+}
