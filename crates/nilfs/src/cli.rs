@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{commands, exit, output};
 
@@ -48,7 +48,7 @@ pub struct Cli {
 /// Does what a command line says, the program's name included.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    match Cli::try_parse_from(&arguments) {
+    match parse(&arguments) {
         Ok(Cli { command: Command::Help(args) }) => main(args.asked()),
         Ok(cli) => {
             let done = cli.command.run().and_then(|()| Ok(output::flush()?));
@@ -59,6 +59,25 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             exit::report_usage(&error, &subcommand(&arguments))
         }
     }
+}
+
+/// The definition of the whole command line.
+pub fn definition() -> clap::Command {
+    let mut command = Cli::command();
+    command.build();
+    command
+}
+
+/// Reads a command line.
+pub fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    // To define every subcommand would take longer than most of them do, so one that is named is
+    // defined alone. Help is about all of them.
+    if arguments.get(1).is_none_or(|word| command.find_subcommand(word).is_none()) {
+        command.build();
+    }
+    let matches = command.try_get_matches_from_mut(arguments)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 /// What is wrong with a word that was taken for a value because a sign may come first there
@@ -72,13 +91,13 @@ pub fn without_signs(arguments: &[OsString], error: &clap::Error) -> Option<clap
         return None;
     }
     let unsigned = |arg: clap::Arg| arg.allow_hyphen_values(false);
-    let command = Cli::command().mut_subcommands(|it| it.mut_args(unsigned));
+    let command = definition().mut_subcommands(|it| it.mut_args(unsigned));
     command.try_get_matches_from(arguments).err()
 }
 
 /// The command that a command line is for, as far as there is one: `nilfs snapshot create`.
 pub fn subcommand(arguments: &[OsString]) -> String {
-    let mut command = Cli::command();
+    let mut command = definition();
     let mut name = command.get_name().to_owned();
     for word in arguments.iter().skip(1) {
         let Some(subcommand) = command.find_subcommand(word).cloned() else { break };
@@ -88,8 +107,9 @@ pub fn subcommand(arguments: &[OsString]) -> String {
     name
 }
 
-/// The subcommands.
+/// The subcommands. Each is defined when it is needed.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum Command {
     Mkfs(commands::mkfs::Args),
     Tune(commands::tune::Args),

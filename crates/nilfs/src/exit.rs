@@ -201,10 +201,9 @@ mod tests {
 
     #[test]
     fn a_mistake_on_the_command_line_is_one_sentence() {
-        use clap::Parser;
         let mistake = |line: &str| {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            let error = crate::cli::Cli::try_parse_from(&words).unwrap_err();
+            let error = crate::cli::parse(&words).unwrap_err();
             let error = crate::cli::without_signs(&words, &error).unwrap_or(error);
             usage_sentence(&error, &crate::cli::subcommand(&words))
         };

@@ -2,10 +2,9 @@
 
 use std::ffi::{OsStr, OsString};
 
-use clap::CommandFactory;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 
-use crate::cli::Cli;
+use crate::cli;
 
 /// Print the help of nilfs, or of a subcommand
 #[derive(Debug, clap::Args)]
@@ -32,7 +31,7 @@ impl Args {
 
 fn subcommands(start: &OsStr) -> Vec<CompletionCandidate> {
     let start = start.to_string_lossy();
-    let command = Cli::command();
+    let command = cli::definition();
     let visible = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
     let names = visible.map(clap::Command::get_name).filter(|name| name.starts_with(&*start));
     names.map(CompletionCandidate::new).collect()
