@@ -264,8 +264,15 @@ impl Build<'_> {
         for frozen in &frozen.inodes {
             let inode = self.user_file(frozen)?;
             let slot = palloc::entry_mut(&mut ifile, self.source(), &layout, frozen.ino.0)?;
+            let generation = |slot: &[u8]| RawInode::parse(slot).map(|it| it.i_generation);
+            let is_replaced = generation(slot).ok() != Some(inode.i_generation);
             slot[..INODE_SIZE].copy_from_slice(inode.as_bytes());
             slot[INODE_SIZE..geometry.inode_size].fill(0);
+            if is_replaced {
+                // The life of this block says for how long the number belongs to one file, also if it
+                // was given back and taken again.
+                ifile.get_mut(self.source(), layout.bit(frozen.ino.0).block, |_| {})?;
+            }
             if !frozen.deleted && has_map(&inode) {
                 let root = parse_root("inode", &inode)?;
                 let blocks = inode.i_blocks.get();

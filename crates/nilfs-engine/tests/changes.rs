@@ -14,8 +14,8 @@ use nilfs_device::{MemoryDevice, RecordingDevice};
 use nilfs_engine::mkfs::format;
 use nilfs_engine::tree::{Cause, Parents, Version, versions};
 use nilfs_engine::{
-    Amount, CleanerOptions, Cno, Error, FileType, Filesystem, InodeRef, ManualRun, MountOptions,
-    RenameMode, SetAttr, Tree, Volume,
+    Amount, CleanerOptions, Cno, Error, FileType, Filesystem, Ino, InodeRef, ManualRun,
+    MountOptions, RenameMode, SetAttr, Tree, Volume,
 };
 use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
 use rand::rngs::StdRng;
@@ -496,6 +496,41 @@ fn the_versions_of_a_file_are_those_that_the_model_had() {
         }
         assert!(matches!(history(&world.fs, "no such name"), Err(Error::NotFound)));
         drop(left);
+        world.fs.unmount().unwrap();
+    }
+}
+
+/// What a door shows of an old directory is found without looking into every checkpoint.
+#[test]
+fn a_number_leads_to_one_file_for_as_long_as_blocks_say_so() {
+    for seed in 200..212 {
+        let mut world = World::new(seed);
+        for round in 0..150 {
+            world.step();
+            if round % 16 == 15 {
+                world.forget();
+            }
+        }
+        let trees = world.left().into_iter().map(|(cno, _)| world.fs.tree(Some(cno)).unwrap());
+        let trees: Vec<Tree> = trees.collect();
+        let file = |tree: &Tree, ino| match tree.file(ino) {
+            Ok(file) => Some((file.attr().generation, file.attr().file_type)),
+            Err(Error::Stale) => None,
+            Err(error) => panic!("seed {seed}, inode {ino}: {error}"),
+        };
+        let mut agreed = 0;
+        for (ino, tree) in (2..100).flat_map(|ino| trees.iter().map(move |tree| (Ino(ino), tree))) {
+            let during = tree.same_file_during(ino).unwrap();
+            assert!(during.contains(&tree.cno()), "seed {seed}");
+            for other in trees.iter().filter(|other| during.contains(&other.cno())) {
+                let (one, other_cno) = (tree.cno(), other.cno());
+                let what = format!("seed {seed}, inode {ino} in {one} and {other_cno}");
+                assert_eq!(file(tree, ino), file(other, ino), "{what}");
+                agreed += usize::from(one != other_cno);
+            }
+        }
+        assert!(agreed > 0, "seed {seed}");
+        drop(trees);
         world.fs.unmount().unwrap();
     }
 }

@@ -31,6 +31,8 @@
 mod door;
 mod entries;
 mod numbers;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -13,15 +13,16 @@
 //! an older version, as with editors that write a new file and put it in the place of the old one. Only
 //! if it led to nothing is the file looked for under another name.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use nilfs_ondisk::bmap::Root;
+use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{Cno, FileBlock, Ino, VBlockNr};
 use serde::{Deserialize, Serialize};
 
 use super::parents::{DirectoryPaths, changed_names};
-use super::{File, Tree, names};
+use super::{File, Tree, View, names};
 use crate::error::{Error, Result};
 use crate::files::Checkpoints;
 use crate::fs::Attr;
@@ -450,12 +451,41 @@ impl Tree {
         self.there_since(&view.tree.ifile, slot.block)
     }
 
+    /// Checkpoints that have the same file under an inode number, or none, as this one, which is among
+    /// them; of the file, anything may have changed. All checkpoints between are meant, as far as they
+    /// are there, and there may be more.
+    ///
+    /// Whether a number is taken is told by a block of the ifile of its own, which is written anew when
+    /// another file takes the number. So that holds for as long as this block lives, and for as long as
+    /// that of the inode does.
+    ///
+    /// # Errors
+    /// Damage, a device error.
+    pub fn same_file_during(&self, ino: Ino) -> Result<Range<Cno>> {
+        let view = self.view();
+        let layout = view.ifile_layout();
+        let ifile = &view.tree.ifile;
+        let mut during = self.cno()..self.cno().plus(1);
+        for key in [layout.bit(ino.0).block, layout.entry(ino.0).block] {
+            if let Some(block) = view.source().lookup(ifile, key)? {
+                let life = self.life(&view, VBlockNr(block))?;
+                during = during.start.min(life.start)..during.end.max(life.end);
+            }
+        }
+        Ok(during)
+    }
+
     /// The first checkpoint since which a block of a map of this tree is there. Reads the way to the
     /// block and not the block.
     fn there_since(&self, map: &Root, key: FileBlock) -> Result<Cno> {
         let view = self.view();
         let missing = || Error::missing(format_args!("block {key} of a file"));
         let block = VBlockNr(view.source().lookup(map, key)?.ok_or_else(missing)?);
+        Ok(self.life(&view, block)?.start)
+    }
+
+    /// The life of a block that this tree has.
+    fn life(&self, view: &View, block: VBlockNr) -> Result<DatEntry> {
         let unborn =
             || Error::Inconsistent(format!("virtual block {block} is in use, but has no life"));
         let life = view.dat.life(&view.store, block)?.ok_or_else(unborn)?;
@@ -467,6 +497,6 @@ impl Tree {
                 life.end
             )));
         }
-        Ok(life.start)
+        Ok(life)
     }
 }

@@ -3,6 +3,8 @@
 //! In both, a cookie is the number of the checkpoint that was listed last, so a listing goes on where
 //! it was however many checkpoints come and go.
 
+use std::ops::Range;
+
 use jiff::Zoned;
 use nilfs_engine::{Timestamp, newest_below};
 
@@ -127,6 +129,26 @@ impl Past {
         }
     }
 
+    /// Whether a checkpoint has the directory. `known` remembers for which others that is so as well,
+    /// so that most of them are not looked into.
+    fn has_directory(&self, entry: Entry, known: &mut Option<(Range<Cno>, bool)>) -> Result<bool> {
+        if entry.dir == Ino::ROOT {
+            return Ok(true);
+        }
+        if let Some((during, is_there)) = known
+            && during.contains(&entry.cno)
+        {
+            return Ok(*is_there);
+        }
+        let tree = match self.checkpoints.tree(Some(entry.cno)) {
+            Err(Error::NoCheckpoint(_)) => return Ok(false),
+            tree => tree?,
+        };
+        let is_there = self.directory_in(&tree, entry.dir)?.is_some();
+        *known = Some((tree.same_file_during(entry.dir)?, is_there));
+        Ok(is_there)
+    }
+
     /// The checkpoint that a name in a door means.
     fn checkpoint_at(&self, name: &[u8]) -> Result<CheckpointInfo> {
         let words = str::from_utf8(name).map_err(|_| Error::NotFound)?;
@@ -188,13 +210,14 @@ impl Past {
     pub(super) fn list_door(&self, dir: Ino, cookie: u64, limit: usize) -> Result<Vec<Listed>> {
         let mut listed = Vec::new();
         let mut last = Self::list_dots(&mut listed, cookie, numbers::of_door(dir), dir);
+        let mut known = None;
         while listed.len() < limit {
             let checkpoints = self.checkpoints.checkpoints(Cno(last.saturating_add(1)), AT_ONCE)?;
             let Some(newest) = checkpoints.last() else { break };
             last = newest.cno.0;
             for checkpoint in checkpoints.iter().filter(|checkpoint| !checkpoint.minor) {
                 let cno = checkpoint.cno;
-                if self.entry(Entry { dir, list: List::Door, cno })?.is_some() {
+                if self.has_directory(Entry { dir, list: List::Door, cno }, &mut known)? {
                     listed.push(Listed {
                         ino: numbers::of_file(cno, dir),
                         name: canonical_name(cno, checkpoint.created).into_bytes(),
@@ -215,6 +238,7 @@ impl Past {
         let mut count = cookie >> COUNT_SHIFT;
         let from = Cno(cookie & ((1 << COUNT_SHIFT) - 1));
         let (mut end, mut seconds) = (Cno::MAX, HashSet::new());
+        let mut known = None;
         while listed.len() < limit && count < MOST_IN_GMT {
             let fits = |found: &CheckpointInfo| !found.minor && !seconds.contains(&found.created);
             let Some(checkpoint) = self.newest_below(end, &fits)? else { break };
@@ -224,7 +248,7 @@ impl Past {
             if cookie != 0 && cno >= from {
                 continue;
             }
-            if self.entry(Entry { dir, list: List::Gmt, cno })?.is_some() {
+            if self.has_directory(Entry { dir, list: List::Gmt, cno }, &mut known)? {
                 count += 1;
                 listed.push(Listed {
                     ino: numbers::of_file(cno, dir),
