@@ -13,13 +13,23 @@ use zerocopy::little_endian::{U32, U64};
 use crate::bmap::Source;
 use crate::error::{Error, Result};
 use crate::metafile::FileEdit;
-use crate::volume::CheckpointInfo;
+use crate::volume::{CheckpointInfo, CheckpointTotals};
 
 const HEADER_BLOCK: FileBlock = FileBlock(0);
 
 /// The counters of the cpfile.
 pub(crate) fn header(source: Source<'_>, root: &Root) -> Result<RawCpfileHeader> {
     header_of(&FileEdit::new(root.clone()), source)
+}
+
+/// How many checkpoints there are, of which `newest` is the newest.
+pub(crate) fn totals(source: Source<'_>, root: &Root, newest: Cno) -> Result<CheckpointTotals> {
+    let header = header(source, root)?;
+    Ok(CheckpointTotals {
+        newest,
+        checkpoints: header.ch_ncheckpoints.get(),
+        snapshots: header.ch_nsnapshots.get(),
+    })
 }
 
 fn header_of(file: &FileEdit, source: Source<'_>) -> Result<RawCpfileHeader> {

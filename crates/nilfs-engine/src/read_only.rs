@@ -17,7 +17,7 @@ use crate::fs::{Attr, DirEntry, MountOptions, Seek, StatFs};
 use crate::host::{Clock, Instant};
 use crate::rescue::Rescue;
 use crate::tree::Tree;
-use crate::volume::{CheckpointInfo, Volume};
+use crate::volume::{CheckpointInfo, CheckpointTotals, Volume};
 
 /// How a volume is mounted to be read. There will be more fields: take those that you do not name from
 /// `ReadOnlyOptions::default()`.
@@ -129,6 +129,14 @@ impl ReadOnlyVolume {
             stopped: None,
             of_the_past: self.options.checkpoint.is_some(),
         }
+    }
+
+    /// How many checkpoints the volume has, as the cpfile counts them.
+    ///
+    /// # Errors
+    /// The cpfile cannot be read.
+    pub fn checkpoint_totals(&self) -> Result<CheckpointTotals> {
+        self.volume.checkpoint_totals()
     }
 
     /// Where the space is. Reads the DAT.

@@ -67,9 +67,11 @@ pub struct CheckpointInfo {
 }
 
 /// How many checkpoints a volume has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CheckpointTotals {
+    /// The newest one.
+    pub newest: Cno,
     /// All of them, snapshots included.
     pub checkpoints: u64,
     /// Those that are snapshots.
@@ -200,11 +202,7 @@ impl Volume {
     /// # Errors
     /// The cpfile cannot be read.
     pub fn checkpoint_totals(&self) -> Result<CheckpointTotals> {
-        let header = checkpoints::header(self.source(), &self.cpfile()?)?;
-        Ok(CheckpointTotals {
-            checkpoints: header.ch_ncheckpoints.get(),
-            snapshots: header.ch_nsnapshots.get(),
-        })
+        checkpoints::totals(self.source(), &self.cpfile()?, self.found.cno)
     }
 
     /// The checkpoints from `from` on, ascending, at most `limit`.

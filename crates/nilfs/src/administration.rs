@@ -12,9 +12,9 @@ use std::ops::RangeInclusive;
 
 use jiff::Zoned;
 use nilfs_engine::{
-    CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error, Filesystem,
-    Holders, Ino, Note, PurgeOptions, PurgeProgress, Purged, ResizeProgress, RollbackProgress,
-    RolledBack, SnapshotChange, Status, Usage,
+    CheckpointInfo, CheckpointTotals, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error,
+    Filesystem, Holders, Ino, Note, PurgeOptions, PurgeProgress, Purged, ResizeProgress,
+    RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
 };
 use nilfs_fuse::When;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -41,6 +41,9 @@ pub trait Administration {
 
     /// The checkpoints from `from` on, ascending, at most `limit`; or fewer, but at least one.
     fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal>;
+
+    /// How many checkpoints there are.
+    fn checkpoint_totals(&self) -> Result<CheckpointTotals, Refusal>;
 
     /// What is noted about snapshots, by ascending number.
     fn notes(&self) -> Result<Vec<Note>, Refusal>;
@@ -108,6 +111,10 @@ impl Administration for Filesystem {
 
     fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal> {
         Ok(self.checkpoints(from, limit)?)
+    }
+
+    fn checkpoint_totals(&self) -> Result<CheckpointTotals, Refusal> {
+        Ok(self.checkpoint_totals()?)
     }
 
     fn notes(&self) -> Result<Vec<Note>, Refusal> {

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::host::atomic::Ordering;
 use crate::log::segment_writer::SegmentWriter;
 use crate::tree::Tree;
-use crate::volume::CheckpointInfo;
+use crate::volume::{CheckpointInfo, CheckpointTotals};
 
 /// As many changed inodes cost at least what changes of metadata cost: blocks of the cpfile and
 /// their like.
@@ -61,6 +61,16 @@ impl Filesystem {
             (self.view(), root_of(&log.base().super_root.cpfile)?)
         };
         checkpoints::list(view.source(), &cpfile, from, limit)
+    }
+
+    /// How many checkpoints there are, as the cpfile counts them.
+    ///
+    /// # Errors
+    /// The cpfile cannot be read.
+    pub fn checkpoint_totals(&self) -> Result<CheckpointTotals> {
+        let log = self.log.lock();
+        let cpfile = root_of(&log.base().super_root.cpfile)?;
+        checkpoints::totals(log.source(), &cpfile, log.cno())
     }
 
     /// Deletes the checkpoints of a range, except snapshots and the newest. Durable on return.

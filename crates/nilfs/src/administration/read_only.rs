@@ -3,9 +3,9 @@
 use std::ops::RangeInclusive;
 
 use nilfs_engine::{
-    CheckpointInfo, Checkpoints, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error,
-    Holders, Ino, Note, PurgeOptions, PurgeProgress, Purged, ReadOnlyVolume, ResizeProgress,
-    RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
+    CheckpointInfo, CheckpointTotals, Checkpoints, CleanerOrder, Cno, Defragmented,
+    DeletedCheckpoints, Error, Holders, Ino, Note, PurgeOptions, PurgeProgress, Purged,
+    ReadOnlyVolume, ResizeProgress, RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
 };
 
 use super::{Administration, Refusal};
@@ -24,6 +24,9 @@ pub trait ReadOnly {
 
     /// The checkpoints from `from` on, as [`Administration::checkpoints`] lists them.
     fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal>;
+
+    /// How many checkpoints the volume has.
+    fn checkpoint_totals(&self) -> Result<CheckpointTotals, Refusal>;
 
     /// What is noted about snapshots, as [`Administration::notes`] lists it.
     fn notes(&self) -> Result<Vec<Note>, Refusal>;
@@ -49,6 +52,10 @@ impl ReadOnly for ReadOnlyVolume {
         Ok(Checkpoints::checkpoints(self, from, limit)?)
     }
 
+    fn checkpoint_totals(&self) -> Result<CheckpointTotals, Refusal> {
+        Ok(self.checkpoint_totals()?)
+    }
+
     fn notes(&self) -> Result<Vec<Note>, Refusal> {
         Ok(Checkpoints::notes(self)?)
     }
@@ -65,6 +72,10 @@ impl<V: ReadOnly> Administration for V {
 
     fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal> {
         ReadOnly::checkpoints(self, from, limit)
+    }
+
+    fn checkpoint_totals(&self) -> Result<CheckpointTotals, Refusal> {
+        ReadOnly::checkpoint_totals(self)
     }
 
     fn notes(&self) -> Result<Vec<Note>, Refusal> {

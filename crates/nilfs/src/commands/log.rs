@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use nilfs_engine::FileType;
 use nilfs_engine::tree::Cause;
-use nilfs_engine::{Cno, FileType};
 use nilfs_fuse::When;
 use nilfs_ondisk::ByteCount;
 use serde::Serialize;
@@ -19,7 +19,6 @@ use crate::exit::{Failure, Status};
 use crate::image::{Checkpoints, Located, open_files};
 use crate::output::{self, Column, Rows, exact_time, local_time, printable};
 use crate::past::Version;
-use crate::reach::Reach;
 
 /// Show the versions of a file or directory, newest first
 ///
@@ -123,8 +122,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         return print_lines(&located, &versions, wanted.len());
     }
     print(wanted)?;
-    let all = checkpoints.list(Cno::MIN, usize::MAX)?;
-    print_reach(Reach::new(&all, &known_notes(&checkpoints)).as_ref())
+    print_reach(checkpoints.reach(&known_notes(&checkpoints))?.as_ref())
 }
 
 fn word(cause: Cause) -> &'static str {

@@ -8,17 +8,18 @@ use std::thread;
 use std::time::Duration;
 
 use nilfs_engine::{
-    CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Holders, Ino, Note,
-    PurgeOptions, PurgeProgress, Purged, ResizeProgress, RollbackProgress, RolledBack,
+    CheckpointInfo, CheckpointTotals, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Holders,
+    Ino, Note, PurgeOptions, PurgeProgress, Purged, ResizeProgress, RollbackProgress, RolledBack,
     SnapshotChange, Status, Usage,
 };
 use rustix::io::Errno;
 
 use super::requests::{
-    AdminRequest, ChangeSnapshots, Commit, Defragment, DeleteCheckpoints, GetChanges, GetHolders,
-    GetMetrics, GetNotes, GetPowers, GetProcess, GetPurge, GetResize, GetRollback, GetStatus,
-    GetUsage, GetVersions, ListCheckpoints, MakeCheckpoint, OrderCleaner, Powers, Process,
-    ReloadSettings, Remount, SetSnapshot, StartPurge, StartResize, StartRollback, Trim, Work,
+    AdminRequest, ChangeSnapshots, Commit, Defragment, DeleteCheckpoints, GetChanges,
+    GetCheckpointTotals, GetHolders, GetMetrics, GetNotes, GetPowers, GetProcess, GetPurge,
+    GetResize, GetRollback, GetStatus, GetUsage, GetVersions, ListCheckpoints, MakeCheckpoint,
+    OrderCleaner, Powers, Process, ReloadSettings, Remount, SetSnapshot, StartPurge, StartResize,
+    StartRollback, Trim, Work,
 };
 use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
@@ -140,6 +141,10 @@ impl Administration for Client {
 
     fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal> {
         self.ask(&ListCheckpoints { from, limit })
+    }
+
+    fn checkpoint_totals(&self) -> Result<CheckpointTotals, Refusal> {
+        self.ask(&GetCheckpointTotals {})
     }
 
     fn notes(&self) -> Result<Vec<Note>, Refusal> {

@@ -10,9 +10,9 @@
 use std::path::PathBuf;
 
 use nilfs_engine::{
-    Attr, CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, DeviceCode, Holders,
-    Ino, Note, PurgeOptions, PurgeProgress, Purged, ResizeProgress, RollbackProgress, RolledBack,
-    SnapshotChange, Status, Usage,
+    Attr, CheckpointInfo, CheckpointTotals, CleanerOrder, Cno, Defragmented, DeletedCheckpoints,
+    DeviceCode, Holders, Ino, Note, PurgeOptions, PurgeProgress, Purged, ResizeProgress,
+    RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
 };
 use nilfs_fuse::PastSettings;
 use serde::de::DeserializeOwned;
@@ -60,6 +60,7 @@ pub(super) const ALL: &[Known] = &[
     Known::new::<GetPowers>(),
     Known::new::<GetProcess>(),
     Known::new::<ListCheckpoints>(),
+    Known::new::<GetCheckpointTotals>(),
     Known::new::<GetChanges>(),
     Known::new::<GetVersions>(),
     Known::new::<GetNotes>(),
@@ -563,5 +564,19 @@ impl AdminRequest for ListCheckpoints {
 
     fn serve(self, server: &Server) -> Result<Vec<CheckpointInfo>, Refusal> {
         server.volume.checkpoints(self.from, self.limit.min(CHECKPOINTS_AT_ONCE))
+    }
+}
+
+/// Tells how many checkpoints there are.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetCheckpointTotals {}
+
+impl AdminRequest for GetCheckpointTotals {
+    const NAME: &'static str = "checkpoint-totals";
+    const IS_HARMLESS: bool = true;
+    type Reply = CheckpointTotals;
+
+    fn serve(self, server: &Server) -> Result<CheckpointTotals, Refusal> {
+        server.volume.checkpoint_totals()
     }
 }

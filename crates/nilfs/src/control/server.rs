@@ -220,8 +220,8 @@ mod tests {
     use std::thread;
 
     use nilfs_engine::{
-        CheckpointInfo, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Holders, Ino, Note,
-        Purged, RolledBack, SnapshotChange, Status, Usage,
+        CheckpointInfo, CheckpointTotals, CleanerOrder, Cno, Defragmented, DeletedCheckpoints,
+        Holders, Ino, Note, Purged, RolledBack, SnapshotChange, Status, Usage,
     };
 
     use super::*;
@@ -247,6 +247,10 @@ mod tests {
         }
 
         fn checkpoints(&self, _: Cno, _: usize) -> Result<Vec<CheckpointInfo>, Refusal> {
+            nothing()
+        }
+
+        fn checkpoint_totals(&self) -> Result<CheckpointTotals, Refusal> {
             nothing()
         }
 

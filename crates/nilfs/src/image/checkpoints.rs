@@ -16,6 +16,7 @@ use crate::administration::{Administration, Reason, Refusal, is_believable, moun
 use crate::control::Client;
 use crate::output::{printable, say};
 use crate::past::{self, Change, KnownParents, Name, Version};
+use crate::reach::Reach;
 
 /// The checkpoints of a volume.
 pub enum Checkpoints {
@@ -83,6 +84,18 @@ impl Checkpoints {
             all.extend(some);
         }
         Ok(all)
+    }
+
+    /// How far back they go; `notes` are what is noted about snapshots. `None` if there are none.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn reach(&self, notes: &[Note]) -> Result<Option<Reach>, Refusal> {
+        let totals = || match self {
+            Self::OnDevice(volume) => volume.checkpoint_totals().ok(),
+            Self::Served { client, .. } => client.checkpoint_totals().ok(),
+        };
+        Reach::find(&totals, &|from, limit| self.list(from, limit), notes)
     }
 
     /// What two of them differ in.

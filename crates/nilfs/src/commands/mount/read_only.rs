@@ -8,7 +8,8 @@ use std::sync::{Arc, mpsc};
 
 use anyhow::Context;
 use nilfs_engine::{
-    CheckpointInfo, Checkpoints, CleanerState, Cno, Error, Ino, Note, ReadOnlyVolume, Status, Usage,
+    CheckpointInfo, CheckpointTotals, Checkpoints, CleanerState, Cno, Error, Ino, Note,
+    ReadOnlyVolume, Status, Usage,
 };
 use nilfs_fuse::{Content, KernelOptions, Mountpoint, PastSettings, Session, Settings};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -88,6 +89,10 @@ impl ReadOnly for Door {
 
     fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>, Refusal> {
         self.client().checkpoints(from, limit)
+    }
+
+    fn checkpoint_totals(&self) -> Result<CheckpointTotals, Refusal> {
+        self.client().checkpoint_totals()
     }
 
     fn notes(&self) -> Result<Vec<Note>, Refusal> {
