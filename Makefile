@@ -89,6 +89,7 @@ bench:
 	@scripts/need bench
 	$(CARGO) build --release -p nilfs -p nilfs-bench
 	$(RELEASE)/nilfs-bench --nilfs $(NILFS)
+	$(RELEASE)/nilfs-bench past --nilfs $(NILFS)
 	$(RELEASE)/nilfs-bench cleaning-latency
 	$(RELEASE)/nilfs-bench write-amplification --policy cost-benefit
 

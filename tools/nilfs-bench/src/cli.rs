@@ -11,6 +11,7 @@ use crate::cleaning_latency;
 use crate::file_systems::{self, FileSystem, OURS};
 use crate::machine::Machine;
 use crate::null_fs;
+use crate::past;
 use crate::report::Report;
 use crate::schedule::{Plan, execute};
 use crate::sizes::Sizes;
@@ -40,6 +41,8 @@ enum Mode {
     NullFs(null_fs::Options),
     /// Count what cleaning costs in the long run. Needs no root.
     WriteAmplification(write_amplification::Options),
+    /// Time looking into the past, and the present with a door to it.
+    Past(past::Options),
     /// Time an fsync while the cleaner is busy. Needs no root.
     CleaningLatency(cleaning_latency::Options),
 }
@@ -84,6 +87,10 @@ pub fn run() -> Result<ExitCode> {
     match cli.command {
         Some(Mode::NullFs(options)) => {
             null_fs::serve(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Mode::Past(options)) => {
+            past::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
         Some(Mode::CleaningLatency(options)) => {

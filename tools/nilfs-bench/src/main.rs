@@ -7,6 +7,7 @@
 //! The way through the source: [`workloads`] is the table of what is measured, [`file_systems`]
 //! the table of whom, [`stage`] what a workload is handed, [`schedule`] the order of it all,
 //! [`report`] what is printed. [`null_fs`] is the limit: a FUSE file system that does nothing.
+//! [`past`] has a table of its own, of looking into the past.
 
 mod cleaning_latency;
 mod cli;
@@ -16,6 +17,7 @@ mod fixtures;
 mod machine;
 mod mount;
 mod null_fs;
+mod past;
 mod report;
 mod schedule;
 mod sizes;

@@ -185,7 +185,8 @@ pub fn forget(image: &Path) -> Result<()> {
     forget().with_context(|| format!("cannot empty the cache of {}", image.display()))
 }
 
-fn drop_caches() -> Result<()> {
+/// Makes the kernel forget all that it could read again.
+pub fn drop_caches() -> Result<()> {
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3")
         .context("cannot drop the kernel's caches (root can), so nothing can be measured cold")

@@ -15,6 +15,8 @@ use std::fmt;
 
 use anyhow::Result;
 
+pub use self::tree::generate as make_tree;
+
 use crate::file_systems::OURS;
 use crate::stage::{Sample, Stage};
 

@@ -50,7 +50,7 @@ fn copy_tree(tree: &Path, root: &Path) -> Result<()> {
 
 /// Makes a tree of `dir_count` directories, its root included, and `file_count` files. Each
 /// directory hangs below a random earlier one, each file lies in a random directory.
-fn generate(root: &Path, dir_count: u64, file_count: u64) -> Result<()> {
+pub fn generate(root: &Path, dir_count: u64, file_count: u64) -> Result<()> {
     let mut random = StdRng::seed_from_u64(SEED);
     let mut dirs = vec![root.to_owned()];
     for number in 1..dir_count {
