@@ -1,8 +1,8 @@
 //! Volumes that are broken: every checkpoint of them that can still be looked at, the newest first.
 //!
 //! The superblocks are asked first. Where they lead to nothing, and where what they lead to is not
-//! enough, the device is scanned for super roots. The newest one is as good as what a superblock
-//! names. An older one shows the volume as it was then, with the DAT of then, so it may lead to
+//! enough, the device is scanned for super roots. One after which no other checkpoint was made is as
+//! good as what a superblock names. An older one shows the volume as it was then, with the DAT of then, so it may lead to
 //! what a damaged DAT does not. But it may also lead to what has been overwritten since. Therefore,
 //! under such a super root only blocks can be read that lie in logs of its time, as the scan has
 //! found them: everything else counts as unreadable.
@@ -174,9 +174,9 @@ impl Rescue {
         if self.volumes.iter().any(is_known) {
             return Ok(());
         }
-        let device = match nth {
-            0 => Arc::clone(&self.device),
-            _ => {
+        let device = match is_up_to_date(scan, log.cursor.cno) {
+            true => Arc::clone(&self.device),
+            false => {
                 let masked = scan.not_written_by(log.cursor.cno);
                 Arc::new(MaskedDevice::new(Arc::clone(&self.device), masked))
             }
@@ -202,4 +202,10 @@ impl Rescue {
             self.to_try.push_front(Candidate::Checkpoint { volume: nth, cno: Some(cno) });
         }
     }
+}
+
+/// Whether nothing has been written over that a checkpoint needs. The checkpoint after it goes into
+/// segments that are clean, and so do sync logs; only those that come then may use what it has freed.
+fn is_up_to_date(scan: &Scan, cno: Cno) -> bool {
+    scan.logs.iter().all(|log| log.cno <= cno.plus(1))
 }
