@@ -3,12 +3,13 @@
 //! [`Device`] is all that the engine and the checker know of hardware. [`FileDevice`] is a block
 //! device or an image file, [`MemoryDevice`] a buffer, [`RecordingDevice`] a wrapper that
 //! remembers writes and flushes so that a power cut can be played at any of them,
-//! [`FaultyDevice`] one whose requests fail on demand, and [`MaskedDevice`] one of which some parts
-//! are not to be read.
+//! [`FaultyDevice`] one whose requests fail on demand, [`MaskedDevice`] one of which some parts are
+//! not to be read, and [`CopyOnWriteDevice`] one that keeps writes in memory.
 //!
 //! This crate knows nothing of NILFS2.
 
 mod claims;
+mod copy_on_write;
 mod faulty;
 mod file;
 mod holder;
@@ -21,6 +22,7 @@ mod recording;
 use std::io;
 
 pub use claims::{Claim, is_ending, is_read, is_written, wait_for_end};
+pub use copy_on_write::CopyOnWriteDevice;
 pub use faulty::{Faults, FaultyDevice};
 pub use file::{Access, FileDevice, OpenError};
 pub use holder::Holder;

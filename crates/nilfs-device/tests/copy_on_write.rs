@@ -1,0 +1,61 @@
+//! What is written to a view is read from it, and does not reach the device below.
+
+use std::sync::Arc;
+
+use nilfs_device::{CopyOnWriteDevice, Device, FaultyDevice, IoSlice, MemoryDevice};
+
+/// Not a multiple of the pages in which a view keeps what is written.
+const SIZE: usize = 3 * 4096 + 1000;
+
+fn pattern() -> Vec<u8> {
+    (0..SIZE).map(|at| (at % 251) as u8).collect()
+}
+
+#[test]
+fn a_view_has_what_was_written_and_the_device_has_not() {
+    let below = Arc::new(MemoryDevice::from(pattern()));
+    let view = CopyOnWriteDevice::new(Arc::clone(&below) as Arc<dyn Device>);
+    let mut expected = pattern();
+    for (offset, pieces) in [
+        (0, vec![vec![1; 3]]),
+        (4090, vec![vec![2; 4], vec![3; 9]]),
+        (4096, vec![vec![4; 4096]]),
+        (SIZE - 5, vec![vec![5; 5]]),
+    ] {
+        let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        view.write_at(offset as u64, &slices).unwrap();
+        let bytes = pieces.concat();
+        expected[offset..offset + bytes.len()].copy_from_slice(&bytes);
+    }
+    let mut read = vec![0; SIZE];
+    view.read_at(0, &mut read).unwrap();
+    assert!(read == expected);
+    for (offset, length) in [(4089, 20), (1, 0), (8000, 300), (SIZE - 6, 6)] {
+        let mut part = vec![0; length];
+        view.read_at(offset as u64, &mut part).unwrap();
+        assert_eq!(part, expected[offset..offset + length]);
+    }
+    assert!(below.snapshot() == pattern());
+}
+
+#[test]
+fn beyond_the_end_there_is_nothing() {
+    let view = CopyOnWriteDevice::new(Arc::new(MemoryDevice::from(pattern())));
+    let end = SIZE as u64;
+    assert!(view.write_at(end - 1, &[IoSlice::new(&[0; 2])]).is_err());
+    assert!(view.read_at(end - 1, &mut [0; 2]).is_err());
+    assert!(view.read_at(u64::MAX, &mut [0; 2]).is_err());
+}
+
+/// So that what replaces a bad sector can be read.
+#[test]
+fn a_page_that_was_written_is_not_read_from_the_device() {
+    let (below, faults) = FaultyDevice::new(MemoryDevice::from(pattern()));
+    let view = CopyOnWriteDevice::new(Arc::new(below));
+    view.write_at(4096, &[IoSlice::new(&[7; 4096])]).unwrap();
+    faults.reads.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut page = [0; 4096];
+    view.read_at(4096, &mut page).unwrap();
+    assert_eq!(page, [7; 4096]);
+    assert!(view.read_at(0, &mut page).is_err());
+}
