@@ -14,7 +14,7 @@ use crate::dat::Dat;
 use crate::ifile::InodeBlock;
 use crate::owners::{Owner, Owners, Ownership};
 use crate::recovery::Newest;
-use crate::report::{Counts, Findings, Location, Report, Rule, Severity, counted};
+use crate::report::{Added, Counts, Findings, Location, Report, Rule, Severity, counted};
 use crate::volume::Volume;
 
 /// Everything that is known while a volume is checked. Each phase is an `impl` block in the module
@@ -85,12 +85,17 @@ impl<'v, 'd> Checker<'v, 'd> {
             self.check_checkpoint(*cno, entry);
         }
         self.check_dat_entries(&checkpoints, options);
-        self.findings.into_report(self.newest.cno, self.counts)
+        self.findings.into_report(self.newest.cursor(), self.counts)
     }
 
     /// Reports a broken rule.
-    pub(crate) fn error(&mut self, rule: Rule, place: Location, message: impl FnOnce() -> String) {
-        self.findings.add(Severity::Error, rule, place, message);
+    pub(crate) fn error(
+        &mut self,
+        rule: Rule,
+        place: Location,
+        message: impl FnOnce() -> String,
+    ) -> Added<'_> {
+        self.findings.add(Severity::Error, rule, place, message)
     }
 
     /// Reports something unusual.
@@ -99,8 +104,8 @@ impl<'v, 'd> Checker<'v, 'd> {
         rule: Rule,
         place: Location,
         message: impl FnOnce() -> String,
-    ) {
-        self.findings.add(Severity::Warning, rule, place, message);
+    ) -> Added<'_> {
+        self.findings.add(Severity::Warning, rule, place, message)
     }
 
     /// Reports something worth knowing.

@@ -103,7 +103,9 @@ impl Checker<'_, '_> {
         match header {
             Some(header) if whole => self.check_cpfile_header(&header, &table),
             Some(_) => {}
-            None => self.error(Rule::Checkpoint, file.place(), || "no header".into()),
+            None => {
+                self.error(Rule::Checkpoint, file.place(), || "no header".into());
+            }
         }
         if !table.entries.contains_key(&self.newest.cno) {
             self.present_is_whole = false;

@@ -20,6 +20,7 @@ mod allocation;
 mod block_map;
 mod checker;
 mod checkpoints;
+mod correction;
 mod dat;
 mod directory;
 mod ifile;
@@ -46,6 +47,7 @@ use crate::checker::Checker;
 use crate::report::Findings;
 use crate::volume::Volume;
 
+pub use correction::{Correction, Position};
 pub use report::{Counts, Finding, Location, Report, Rule, Severity};
 
 /// Which checkpoints are walked. The newest always is, and the entries of all are checked.

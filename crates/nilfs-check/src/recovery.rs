@@ -10,6 +10,7 @@ use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, Seq};
 
 use crate::CheckError;
+use crate::correction::Correction;
 use crate::log::{LogFault, LogReader};
 use crate::report::{Findings, Location, Rule, counted};
 use crate::roll_forward::{SyncLog, Synced};
@@ -25,6 +26,13 @@ pub(crate) struct Newest {
     pub(crate) super_root: SuperRoot,
     /// What a mount would roll forward.
     pub(crate) synced: Synced,
+}
+
+impl Newest {
+    /// As a superblock names it.
+    pub(crate) fn cursor(&self) -> LogCursor {
+        LogCursor { block: self.log, seq: self.header.seq, cno: self.cno }
+    }
 }
 
 /// Finds the newest super root as a mount would, and checks the ways that lead to it.
@@ -47,7 +55,8 @@ pub(crate) fn find_newest(
             let place = Location::VOLUME.log(winner.last_log().block);
             findings.error(Rule::SuperRoot, place, || {
                 format!("the log that the superblock names cannot be used: {fault}")
-            });
+            })
+            .corrected_by([Correction::Superblocks]);
             fallen_back = true;
             Scan::run(volume, &mut reader, other.last_log(), false)
                 .and_then(|scan| scan.with_super_root(volume, &mut reader))
@@ -105,7 +114,7 @@ fn check_superblocks<'v, 'd>(
     let found = Scan::run(volume, reader, other.last_log(), false);
     let place = Location::VOLUME.log(other.last_log().block);
     match found {
-        Ok(scan) if scan.best.log == newest => {}
+        Ok(scan) if scan.best.log == newest => return,
         Ok(scan) => findings.warning(Rule::Superblock, place, || {
             format!(
                 "the log that the older superblock names leads to block {}, not to the newest \
@@ -117,6 +126,7 @@ fn check_superblocks<'v, 'd>(
             format!("the log that the older superblock names cannot be used: {fault}")
         }),
     }
+    .corrected_by([Correction::Superblocks]);
 }
 
 /// A log with a super root, as the scan finds it.

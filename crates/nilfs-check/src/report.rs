@@ -7,7 +7,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
+
+use crate::correction::Correction;
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -235,6 +238,9 @@ pub struct Finding {
     pub place: Location,
     /// What, in plain words: found and expected.
     pub message: String,
+    /// What would put it right, where that follows from the rest of the volume. With several, all
+    /// are needed.
+    pub corrections: Vec<Correction>,
 }
 
 impl fmt::Display for Finding {
@@ -276,6 +282,8 @@ pub struct Report {
     pub omitted: Vec<(Rule, u64)>,
     /// The newest checkpoint, at which the volume was checked.
     pub newest: Cno,
+    /// The log that completes it.
+    pub newest_log: LogCursor,
     /// What there is on the volume.
     pub counts: Counts,
 }
@@ -329,6 +337,19 @@ pub(crate) fn counted(count: u64, thing: &str) -> String {
     format!("{count} {thing}{ending}")
 }
 
+/// A finding that was just added, if it was kept.
+#[derive(Debug)]
+pub(crate) struct Added<'f>(Option<&'f mut Finding>);
+
+impl Added<'_> {
+    /// Says what would put it right.
+    pub(crate) fn corrected_by(self, corrections: impl IntoIterator<Item = Correction>) {
+        if let Some(finding) = self.0 {
+            finding.corrections.extend(corrections);
+        }
+    }
+}
+
 /// Collects findings while the volume is walked.
 #[derive(Debug)]
 pub(crate) struct Findings {
@@ -342,8 +363,13 @@ impl Findings {
         Self { per_rule: per_rule.max(1), kept: BTreeMap::new(), omitted: BTreeMap::new() }
     }
 
-    pub(crate) fn error(&mut self, rule: Rule, place: Location, message: impl FnOnce() -> String) {
-        self.add(Severity::Error, rule, place, message);
+    pub(crate) fn error(
+        &mut self,
+        rule: Rule,
+        place: Location,
+        message: impl FnOnce() -> String,
+    ) -> Added<'_> {
+        self.add(Severity::Error, rule, place, message)
     }
 
     pub(crate) fn warning(
@@ -351,8 +377,8 @@ impl Findings {
         rule: Rule,
         place: Location,
         message: impl FnOnce() -> String,
-    ) {
-        self.add(Severity::Warning, rule, place, message);
+    ) -> Added<'_> {
+        self.add(Severity::Warning, rule, place, message)
     }
 
     pub(crate) fn note(&mut self, rule: Rule, place: Location, message: impl FnOnce() -> String) {
@@ -367,11 +393,11 @@ impl Findings {
         rule: Rule,
         place: Location,
         message: impl FnOnce() -> String,
-    ) {
+    ) -> Added<'_> {
         let kept = self.kept.entry((severity, rule)).or_default();
         if kept.len() >= self.per_rule {
             *self.omitted.entry(rule).or_default() += 1;
-            return;
+            return Added(None);
         }
         let message = message();
         let anywhere = |place: Location| Location { checkpoint: None, ..place };
@@ -379,14 +405,22 @@ impl Findings {
         let again = kept.iter().any(|other| {
             shared && anywhere(other.place) == anywhere(place) && other.message == message
         });
-        if !again {
-            kept.push(Finding { severity, rule, place, message });
+        if again {
+            return Added(None);
         }
+        kept.push(Finding { severity, rule, place, message, corrections: Vec::new() });
+        Added(kept.last_mut())
     }
 
-    pub(crate) fn into_report(self, newest: Cno, counts: Counts) -> Report {
+    pub(crate) fn into_report(self, newest_log: LogCursor, counts: Counts) -> Report {
         let mut findings: Vec<Finding> = self.kept.into_values().flatten().collect();
         findings.sort_by_key(|finding| Reverse(finding.severity));
-        Report { findings, omitted: self.omitted.into_iter().collect(), newest, counts }
+        Report {
+            findings,
+            omitted: self.omitted.into_iter().collect(),
+            newest: newest_log.cno,
+            newest_log,
+            counts,
+        }
     }
 }

@@ -104,7 +104,9 @@ impl Checker<'_, '_> {
         // not have yet, or still have.
         let resizing = self.superblock.raw().s_state.get() & STATE_RESIZE != 0;
         match &table.header {
-            None => self.error(Rule::SegmentUsage, place, || "no header".into()),
+            None => {
+                self.error(Rule::SegmentUsage, place, || "no header".into());
+            }
             Some(header) => {
                 let dirty = table.in_use().count() as u64;
                 let clean = table.clean(nsegments);

@@ -6,6 +6,7 @@ use nilfs_ondisk::superblock::{STATE_ERROR, SUPERBLOCK_SIZE, Superblock};
 use nilfs_ondisk::{BlockNr, FormatError};
 
 use crate::CheckError;
+use crate::correction::Correction;
 use crate::report::{Findings, Location, Rule};
 
 /// The copies that can be used.
@@ -38,13 +39,15 @@ pub(crate) fn choose(
         (Ok(valid), Err(error)) => {
             findings.warning(Rule::Superblock, Location::VOLUME, || {
                 format!("the secondary copy cannot be used: {error}")
-            });
+            })
+            .corrected_by([Correction::Superblocks]);
             vec![valid]
         }
         (Err(error), Ok(valid)) => {
             findings.warning(Rule::Superblock, Location::VOLUME, || {
                 format!("the primary copy cannot be used: {error}")
-            });
+            })
+            .corrected_by([Correction::Superblocks]);
             vec![valid]
         }
         // What else is wrong follows from it.
@@ -71,14 +74,16 @@ pub(crate) fn choose(
     if winner.raw().s_state.get() & STATE_ERROR != 0 {
         findings.warning(Rule::Superblock, Location::VOLUME, || {
             "the volume is marked as having errors (s_state)".into()
-        });
+        })
+        .corrected_by([Correction::Superblocks]);
     }
     if let Some(other) = &other
         && other.geometry() != geometry
     {
         findings.warning(Rule::Superblock, Location::VOLUME, || {
             "the two copies differ in the geometry of the volume".into()
-        });
+        })
+        .corrected_by([Correction::Superblocks]);
     }
     Ok(Superblocks { winner, other })
 }

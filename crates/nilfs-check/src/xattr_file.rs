@@ -38,7 +38,9 @@ impl Checker<'_, '_> {
             Err(error) if file.present => {
                 self.error(Rule::XattrFile, place, || error.to_string());
             }
-            Err(error) => self.warning(Rule::XattrFile, place, || error.to_string()),
+            Err(error) => {
+                self.warning(Rule::XattrFile, place, || error.to_string());
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ mod cleaner;
 mod data;
 pub(crate) mod defragment;
 mod directory;
+mod evacuate;
 mod file_sync;
 mod inode;
 mod inode_allocation;

@@ -20,7 +20,6 @@ use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
 use serde::{Deserialize, Serialize};
 
 use super::Filesystem;
-use crate::cleaner::Evacuated;
 use crate::cleaner::victim::merged;
 use crate::commit::MetadataChanges;
 use crate::error::{Error, Result};
@@ -28,9 +27,6 @@ use crate::log::reader;
 use crate::log::segment_writer::SegmentWriter;
 use crate::tree::{Cause, versions};
 use crate::volume::CheckpointInfo;
-
-/// How often a segment that does not come free is tried.
-const ATTEMPTS: u32 = 4;
 
 /// Bytes that are wiped at a time.
 const WIPED_AT_ONCE: u64 = 1 << 20;
@@ -135,7 +131,11 @@ impl Filesystem {
             self.delete_holders(&traces.holders, options, &mut purged)?;
         }
         let segments = self.segments_of(traces.as_ref().map(|traces| &traces.files))?;
-        let mut left = self.empty(segments.clone(), &mut purged, progress)?;
+        let of = segments.len() as u64;
+        let mut left = self.evacuate(segments.clone(), &mut |left| {
+            purged.emptied = of - left;
+            progress(PurgeProgress { done: purged.emptied, of });
+        })?;
         // What somebody reads is not wiped, though it is clean.
         let kept = self.wipe_unused(options.wiping, &mut purged, progress)?;
         left.extend(kept.intersection(&segments));
@@ -239,59 +239,6 @@ impl Filesystem {
             }
         }
         Ok(false)
-    }
-
-    /// Empties segments, as far as they can be. Returns those that are not empty.
-    fn empty(
-        &self,
-        segments: BTreeSet<SegNum>,
-        purged: &mut Purged,
-        progress: &mut dyn FnMut(PurgeProgress),
-    ) -> Result<BTreeSet<SegNum>> {
-        self.leave(&segments)?;
-        let of = segments.len() as u64;
-        let (mut left, mut failures) = (segments, 0);
-        loop {
-            self.retain_used(&mut left)?;
-            purged.emptied = of - left.len() as u64;
-            progress(PurgeProgress { done: purged.emptied, of });
-            if left.is_empty() || failures == ATTEMPTS {
-                return Ok(left);
-            }
-            let freed = match self.cleaning().evacuate(Evacuated::These(&left)) {
-                Err(Error::NoSpace) => 0,
-                freed => freed?,
-            };
-            failures = if freed == 0 { failures + 1 } else { 0 };
-            if freed == 0 {
-                // The superblocks may still need a segment.
-                self.sync()?;
-            }
-        }
-    }
-
-    /// Lets the log, and what the cleaner moves, go on elsewhere.
-    fn leave(&self, segments: &BTreeSet<SegNum>) -> Result<()> {
-        self.cleaner.leave_segments_from(SegNum(0));
-        let mut log = self.writable_log()?;
-        let in_the_way = |log: &SegmentWriter| segments.iter().any(|it| log.is_busy(*it));
-        // The segment that is set aside is entered, and left again, only if it is one of them.
-        for _ in 0..2 {
-            if in_the_way(&log) {
-                log.skip_rest_of_segment();
-                let changes = MetadataChanges { checkpoint: true, ..MetadataChanges::default() };
-                self.commit_locked(&mut log, &changes)?;
-            }
-        }
-        self.flush_locked(&mut log)?;
-        self.write_superblocks(&mut log)
-    }
-
-    fn retain_used(&self, segments: &mut BTreeSet<SegNum>) -> Result<()> {
-        let usages = self.writable_log()?.segment_usages()?;
-        let clean = usages.iter().filter(|(_, usage)| usage.is_clean());
-        clean.for_each(|(segment, _)| _ = segments.remove(segment));
-        Ok(())
     }
 
     /// Wipes clean segments, and what lies in others beyond their last log. Returns those that could not

@@ -1,0 +1,71 @@
+//! Emptying segments that have to go, whatever there is to be gained: what was in them is to be wiped,
+//! or they are damaged.
+
+use std::collections::BTreeSet;
+
+use nilfs_ondisk::SegNum;
+
+use super::Filesystem;
+use crate::cleaner::Evacuated;
+use crate::commit::MetadataChanges;
+use crate::error::{Error, Result};
+use crate::log::segment_writer::SegmentWriter;
+
+/// How often a segment that does not come free is tried.
+const ATTEMPTS: u32 = 4;
+
+impl Filesystem {
+    /// Empties segments, as far as they can be: what checkpoints have there is moved. Calls `progress`
+    /// now and then with the number of those that are left, and returns them.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], damage, a device error. Lack of room is none: the segments are left.
+    pub fn evacuate(
+        &self,
+        segments: BTreeSet<SegNum>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<BTreeSet<SegNum>> {
+        self.leave(&segments)?;
+        let (mut left, mut failures) = (segments, 0);
+        loop {
+            self.retain_used(&mut left)?;
+            progress(left.len() as u64);
+            if left.is_empty() || failures == ATTEMPTS {
+                return Ok(left);
+            }
+            let freed = match self.cleaning().evacuate(Evacuated::These(&left)) {
+                Err(Error::NoSpace) => 0,
+                freed => freed?,
+            };
+            failures = if freed == 0 { failures + 1 } else { 0 };
+            if freed == 0 {
+                // The superblocks may still need a segment.
+                self.sync()?;
+            }
+        }
+    }
+
+    /// Lets the log, and what the cleaner moves, go on elsewhere.
+    fn leave(&self, segments: &BTreeSet<SegNum>) -> Result<()> {
+        self.cleaner.leave_segments_from(SegNum(0));
+        let mut log = self.writable_log()?;
+        let in_the_way = |log: &SegmentWriter| segments.iter().any(|it| log.is_busy(*it));
+        // The segment that is set aside is entered, and left again, only if it is one of them.
+        for _ in 0..2 {
+            if in_the_way(&log) {
+                log.skip_rest_of_segment();
+                let changes = MetadataChanges { checkpoint: true, ..MetadataChanges::default() };
+                self.commit_locked(&mut log, &changes)?;
+            }
+        }
+        self.flush_locked(&mut log)?;
+        self.write_superblocks(&mut log)
+    }
+
+    fn retain_used(&self, segments: &mut BTreeSet<SegNum>) -> Result<()> {
+        let usages = self.writable_log()?.segment_usages()?;
+        let clean = usages.iter().filter(|(_, usage)| usage.is_clean());
+        clean.for_each(|(segment, _)| _ = segments.remove(segment));
+        Ok(())
+    }
+}
