@@ -63,7 +63,8 @@ impl Image {
 
     /// A volume by its name in the README next to the images.
     pub fn stored(name: &str) -> Self {
-        let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/images");
+        // The tests of repairs use these images, too.
+        let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nilfs-check/tests/images");
         let path = images.join(format!("{name}.img.gz"));
         let output = Command::new("gzip").arg("-dc").arg(path).output().expect("gzip runs");
         assert!(output.status.success(), "the image is whole");

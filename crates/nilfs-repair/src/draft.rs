@@ -1,0 +1,171 @@
+//! The volume as it should be: the device with corrections laid over it in memory. Checksums of logs
+//! are made right again, so that the engine and the checker take what was corrected for written so.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use nilfs_check::{CheckError, Correction, Finding, Position, Report};
+use nilfs_device::{CopyOnWriteDevice, Device, IoSlice};
+use nilfs_ondisk::crc::crc32_le;
+use nilfs_ondisk::summary::{LogHeader, SR};
+use nilfs_ondisk::superblock::Superblock;
+use nilfs_ondisk::{BlockNr, Geometry};
+
+use crate::{Repair, RepairError, Risk, Segments, check_options, superblocks};
+
+/// A volume that is being corrected.
+pub(crate) struct Draft {
+    pub(crate) device: Arc<CopyOnWriteDevice>,
+    pub(crate) repairs: Vec<Repair>,
+    /// Where blocks were corrected. They are right in the draft alone, so they have to be written
+    /// elsewhere.
+    pub(crate) segments: Segments,
+    /// What is written to the device in place, before anything else: what must not be found by the
+    /// next mount.
+    pub(crate) given_up: Vec<(u64, Vec<u8>)>,
+    /// Whether the superblocks of the draft name another log than those of the device.
+    pub(crate) moved_cursor: bool,
+    pub(crate) uuid: [u8; 16],
+    /// What was corrected, and so.
+    made: HashMap<(Position, Option<u8>), Vec<u8>>,
+}
+
+impl Draft {
+    pub(crate) fn new(device: Arc<dyn Device>, uuid: [u8; 16]) -> Self {
+        Self {
+            device: Arc::new(CopyOnWriteDevice::new(device)),
+            repairs: Vec::new(),
+            segments: Segments::new(),
+            given_up: Vec::new(),
+            moved_cursor: false,
+            uuid,
+            made: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<Report, CheckError> {
+        nilfs_check::check(&*self.device, &check_options())
+    }
+
+    /// Makes the corrections of a report. Returns whether there were any.
+    pub(crate) fn apply(&mut self, report: &Report) -> Result<bool, RepairError> {
+        let superblock = superblocks::best(&*self.device)?;
+        let mut touched = Vec::new();
+        let mut anything = false;
+        for finding in &report.findings {
+            let mut made = false;
+            let mut action = String::new();
+            for correction in &finding.corrections {
+                if !self.make(correction, report, &mut touched)? {
+                    continue;
+                }
+                if !made {
+                    action = correction.to_string();
+                }
+                made = true;
+            }
+            if made {
+                anything = true;
+                self.repairs.push(repair_of(finding, action));
+            }
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        self.seal_logs(&superblock, &touched)?;
+        Ok(anything)
+    }
+
+    /// Makes one correction. `false` if it was made before, or if others say otherwise: then there
+    /// is no way to keep both rules, and the first one stays.
+    fn make(
+        &mut self,
+        correction: &Correction,
+        report: &Report,
+        touched: &mut Vec<BlockNr>,
+    ) -> io::Result<bool> {
+        let (at, bit, bytes) = match correction {
+            Correction::Superblocks => return superblocks::renew(self, report.newest_log),
+            Correction::Bytes { at, bytes } => (*at, None, bytes.clone()),
+            Correction::Bit { at, bit, set } => (*at, Some(*bit), vec![u8::from(*set)]),
+            _ => return Ok(false),
+        };
+        if self.made.contains_key(&(at, bit)) {
+            return Ok(false);
+        }
+        let size = self.block_size()?;
+        let offset = at.block.0 * size + at.offset as u64;
+        let mut found = vec![0; bytes.len()];
+        self.device.read_at(offset, &mut found)?;
+        let wanted = match bit {
+            None => bytes.clone(),
+            Some(bit) if bytes == [1] => vec![found[0] | 1 << bit],
+            Some(bit) => vec![found[0] & !(1 << bit)],
+        };
+        self.device.write_at(offset, &[IoSlice::new(&wanted)])?;
+        self.made.insert((at, bit), bytes);
+        touched.push(at.block);
+        Ok(true)
+    }
+
+    fn block_size(&self) -> io::Result<u64> {
+        let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
+        Ok(superblock.geometry().block_size.bytes64())
+    }
+
+    /// Makes the checksums right of the logs that have these blocks, given in order.
+    fn seal_logs(&mut self, superblock: &Superblock, blocks: &[BlockNr]) -> io::Result<()> {
+        let geometry = superblock.geometry();
+        let mut rest = blocks;
+        while let Some(first) = rest.first() {
+            let segment = geometry.segment_of(*first);
+            let here = rest.iter().take_while(|block| geometry.segment_of(**block) == segment);
+            let (these, others) = rest.split_at(here.count());
+            rest = others;
+            self.segments.insert(segment);
+            let mut at = geometry.segment_start(segment);
+            let end = geometry.segment_end(segment);
+            while at < end && let Some(header) = self.header(&geometry, at)? {
+                let next = at.plus(header.nblocks.into());
+                if these.iter().any(|block| (at..next).contains(block)) {
+                    self.seal(&geometry, superblock.crc_seed(), at, &header)?;
+                }
+                at = next;
+            }
+        }
+        Ok(())
+    }
+
+    fn header(&self, geometry: &Geometry, at: BlockNr) -> io::Result<Option<LogHeader>> {
+        let mut block = vec![0; geometry.block_size.bytes()];
+        self.device.read_at(at.0 * geometry.block_size.bytes64(), &mut block)?;
+        let header = LogHeader::parse(&block, geometry.block_size, geometry.blocks_per_segment);
+        let end = geometry.segment_end(geometry.segment_of(at));
+        Ok(header.ok().filter(|header| at.0 + u64::from(header.nblocks) <= end.0))
+    }
+
+    /// Makes the checksums of a log right: of its super root, its summary, and all of it.
+    fn seal(&self, geometry: &Geometry, seed: u32, at: BlockNr, header: &LogHeader) -> io::Result<()> {
+        let size = geometry.block_size.bytes();
+        let offset = at.0 * size as u64;
+        let mut log = vec![0; header.nblocks as usize * size];
+        self.device.read_at(offset, &mut log)?;
+        let root = log.len() - size;
+        if header.has(SR) {
+            let covered = usize::from(u16::from_le_bytes([log[root + 4], log[root + 5]]));
+            let sum = crc32_le(seed, &log[root + 4..root + covered.clamp(4, size)]);
+            log[root..root + 4].copy_from_slice(&sum.to_le_bytes());
+        }
+        let covered = (header.sumbytes as usize).clamp(8, log.len());
+        let sum = crc32_le(seed, &log[8..covered]);
+        log[4..8].copy_from_slice(&sum.to_le_bytes());
+        let sum = crc32_le(seed, &log[4..]);
+        log[..4].copy_from_slice(&sum.to_le_bytes());
+        self.device.write_at(offset, &[IoSlice::new(&log)])
+    }
+}
+
+fn repair_of(finding: &Finding, action: String) -> Repair {
+    let fault = format!("{}: {}", finding.place, finding.message);
+    Repair { fault, action, risk: Risk::Safe }
+}

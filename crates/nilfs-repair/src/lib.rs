@@ -1,0 +1,222 @@
+//! Repairing a volume. The checker says what is wrong and what it should be; this crate makes it so.
+//!
+//! Nothing is written in place but superblocks, because a power cut in the middle must leave
+//! something from which the next repair can go on. So a repair is made in memory first:
+//!
+//! ```text
+//! device ── check ──► corrections, laid over the device in memory ──► check, until nothing is left
+//!    │                                                                        │
+//!    │             the engine mounts this view, and empties the segments in which something was
+//!    │             corrected: the blocks are written to new places, right as they are in the view
+//!    │                                                                        │
+//!    └──► check what is on the device with these writes, and without the view ◄┘
+//! ```
+//!
+//! What the engine has written is kept as a list. It is the plan: how the volume will be is known
+//! before the first byte of it reaches the device. Applying the plan is playing the list.
+//!
+//! The crate has no rules of its own about what is sound, which are the checker's, and no code of
+//! its own that writes logs, which is the engine's.
+
+mod draft;
+mod logs;
+mod rescue;
+mod rewrite;
+mod superblocks;
+mod undo;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use nilfs_check::{CheckError, Checkpoints, Options, Report};
+use nilfs_device::{Device, Event, IoSlice};
+use nilfs_ondisk::Cno;
+use thiserror::Error;
+
+use crate::draft::Draft;
+
+pub use undo::{UndoDevice, UndoError, apply_undo};
+
+/// How often the corrected volume is checked and corrected again. Each round is for what the one
+/// before has uncovered.
+const ROUNDS: usize = 12;
+
+/// Findings of one rule that are corrected in one round.
+const FINDINGS_PER_RULE: usize = 100_000;
+
+/// Whether a repair takes something away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Risk {
+    /// It follows from the rest of the volume, and nothing is lost.
+    Safe,
+    /// Something is lost, or had to be guessed.
+    Loses,
+}
+
+/// Something that is put right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repair {
+    /// What is wrong, and where.
+    pub fault: String,
+    /// What is done.
+    pub action: String,
+    /// Whether something is lost by that.
+    pub risk: Risk,
+}
+
+impl fmt::Display for Repair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.fault, self.action)
+    }
+}
+
+/// What is wrong with a volume, and what would put it right.
+pub struct Plan {
+    /// What a check finds now.
+    pub before: Result<Report, CheckError>,
+    /// What is done, in this order.
+    pub repairs: Vec<Repair>,
+    /// What a check finds when all of it is done.
+    pub after: Option<Report>,
+    /// Why the repairs cannot be made, though they are known.
+    pub obstacle: Option<RepairError>,
+    /// The identity of the volume when all of it is done.
+    pub uuid: [u8; 16],
+    writes: Vec<Event>,
+}
+
+/// Why a volume cannot be repaired.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RepairError {
+    /// The device failed.
+    #[error("the device failed: {0}")]
+    Device(#[from] io::Error),
+    /// It cannot be checked, and nothing is known to do about that.
+    #[error(transparent)]
+    Check(CheckError),
+    /// Nothing on the device looks like a log of a volume.
+    #[error("there is no log of a NILFS2 volume on the device")]
+    NoLog,
+    /// No checkpoint can be used.
+    #[error("none of the {0} super roots on the device leads to a checkpoint that can be used")]
+    NoCheckpoint(usize),
+    /// The corrected volume cannot be written.
+    #[error("the corrected volume cannot be written: {0}")]
+    Engine(#[from] nilfs_engine::Error),
+    /// There is no room for what has to be moved.
+    #[error(
+        "there is no room to move what is in {0} segments with damage; delete files or snapshots, \
+         or make the device larger"
+    )]
+    NoRoom(usize),
+    /// Reading the volume needs a feature that is not known here.
+    #[error(transparent)]
+    Format(#[from] nilfs_ondisk::FormatError),
+}
+
+/// The options with which a volume is checked for a repair.
+fn check_options() -> Options {
+    Options {
+        checkpoints: Checkpoints::Sample(1000),
+        verify_logs: true,
+        findings_per_rule: FINDINGS_PER_RULE,
+        protected_from: Cno::MAX,
+    }
+}
+
+/// Checks a volume and finds out what would put it right. Nothing is written. `uuid` is the
+/// identity that the volume gets if its own is lost.
+///
+/// # Errors
+/// The volume is beyond repair, or the device fails.
+pub fn plan(device: &Arc<dyn Device>, uuid: [u8; 16]) -> Result<Plan, RepairError> {
+    let before = nilfs_check::check(&**device, &check_options());
+    let mut draft = Draft::new(Arc::clone(device), uuid);
+    correct(&mut draft)?;
+    let mut plan = Plan {
+        before,
+        repairs: draft.repairs.clone(),
+        after: None,
+        obstacle: None,
+        uuid: superblocks::best(&*draft.device)?.raw().s_uuid,
+        writes: Vec::new(),
+    };
+    if plan.repairs.is_empty() {
+        return Ok(plan);
+    }
+    match rewrite::writes(&draft) {
+        Ok(writes) => {
+            plan.after = Some(rewrite::preview(device, &writes)?);
+            plan.writes = writes;
+        }
+        Err(RepairError::Device(error)) => return Err(error.into()),
+        Err(obstacle) => plan.obstacle = Some(obstacle),
+    }
+    Ok(plan)
+}
+
+/// Corrects the draft until the checker has nothing more to correct.
+fn correct(draft: &mut Draft) -> Result<(), RepairError> {
+    let mut report = rescue::openable(draft)?;
+    for _ in 0..ROUNDS {
+        let corrected = draft.apply(&report)?;
+        if !corrected {
+            break;
+        }
+        report = draft.check().map_err(RepairError::Check)?;
+    }
+    Ok(())
+}
+
+impl Plan {
+    /// Whether there is something to write.
+    #[must_use]
+    pub fn can_be_applied(&self) -> bool {
+        !self.writes.is_empty()
+    }
+
+    /// The worst that a repair of the plan does.
+    #[must_use]
+    pub fn risk(&self) -> Risk {
+        self.repairs.iter().map(|repair| repair.risk).max().unwrap_or(Risk::Safe)
+    }
+
+    /// Bytes that are written.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let of_event = |event: &Event| match event {
+            Event::Write { bytes, .. } => bytes.len() as u64,
+            _ => 0,
+        };
+        self.writes.iter().map(of_event).sum()
+    }
+
+    /// Carries the plan out, on the device for which it was made. Calls `progress` with the bytes
+    /// that are written so far.
+    ///
+    /// Power may fail at any time: the next plan goes on from what is there then.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn apply(&self, device: &dyn Device, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
+        let mut written = 0;
+        for event in &self.writes {
+            match event {
+                Event::Write { offset, bytes } => {
+                    device.write_at(*offset, &[IoSlice::new(bytes)])?;
+                    written += bytes.len() as u64;
+                    progress(written);
+                }
+                Event::Flush => device.flush()?,
+                Event::Discard { .. } | Event::Resize { .. } => {}
+            }
+        }
+        device.flush()
+    }
+}
+
+/// The segments in which blocks lie that were corrected.
+type Segments = BTreeSet<nilfs_ondisk::SegNum>;

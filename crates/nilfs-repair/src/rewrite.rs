@@ -1,0 +1,64 @@
+//! From a draft to what has to be written: the engine works on the draft, and its writes are kept.
+
+use std::sync::Arc;
+
+use nilfs_check::Report;
+use nilfs_device::{CopyOnWriteDevice, Device, Event, IoSlice, RecordingDevice};
+use nilfs_engine::{CleanerOptions, Filesystem, MountOptions};
+use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
+
+use crate::draft::Draft;
+use crate::{RepairError, check_options, superblocks};
+
+/// What has to be written so that the device is as the draft.
+pub(crate) fn writes(draft: &Draft) -> Result<Vec<Event>, RepairError> {
+    let mut writes = Vec::new();
+    for (offset, bytes) in &draft.given_up {
+        writes.push(Event::Write { offset: *offset, bytes: bytes.clone() });
+    }
+    if !writes.is_empty() {
+        writes.push(Event::Flush);
+    }
+    if draft.segments.is_empty() && !draft.moved_cursor {
+        writes.extend(superblock_writes(draft)?);
+        return Ok(writes);
+    }
+    let below: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
+    let recording = Arc::new(RecordingDevice::new(CopyOnWriteDevice::new(below)));
+    let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
+    let options = MountOptions { cleaner, ..MountOptions::default() };
+    let fs = Filesystem::mount(Arc::clone(&recording) as Arc<dyn Device>, options)?;
+    let left = fs.evacuate(draft.segments.clone(), &mut |_| {})?;
+    fs.unmount()?;
+    if !left.is_empty() {
+        return Err(RepairError::NoRoom(left.len()));
+    }
+    writes.extend(recording.take_events());
+    Ok(writes)
+}
+
+/// Both superblocks, one after the other, so that one of them is whole at any time. The one that
+/// counts comes last.
+fn superblock_writes(draft: &Draft) -> Result<Vec<Event>, RepairError> {
+    let mut writes = Vec::new();
+    let mut offsets: Vec<_> = superblocks::offsets(&*draft.device).collect();
+    offsets.reverse();
+    for offset in offsets {
+        let mut bytes = vec![0; SUPERBLOCK_SIZE];
+        draft.device.read_at(offset, &mut bytes)?;
+        writes.push(Event::Write { offset, bytes });
+        writes.push(Event::Flush);
+    }
+    Ok(writes)
+}
+
+/// What a check finds on a device when these writes have been made.
+pub(crate) fn preview(device: &Arc<dyn Device>, writes: &[Event]) -> Result<Report, RepairError> {
+    let view = CopyOnWriteDevice::new(Arc::clone(device));
+    for event in writes {
+        if let Event::Write { offset, bytes } = event {
+            view.write_at(*offset, &[IoSlice::new(bytes)])?;
+        }
+    }
+    nilfs_check::check(&view, &check_options()).map_err(RepairError::Check)
+}

@@ -1,0 +1,151 @@
+//! A repair that is cut off leaves something from which the next one goes on, whatever write was the
+//! last and however much of it arrived; and an undo file takes back whatever part of it was made.
+
+mod support;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nilfs_device::{Device, Event, IoSlice, MemoryDevice, RecordingDevice};
+
+use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
+use nilfs_repair::{UndoDevice, UndoError, apply_undo};
+use support::{Image, Patient, UUID, content};
+
+/// Volumes with damage of which each needs another kind of repair.
+fn damaged() -> Vec<(&'static str, Image)> {
+    let mut no_superblocks = Image::by_linux(1024);
+    let secondary = secondary_superblock(no_superblocks.bytes.len() as u64).unwrap();
+    for at in [PRIMARY_SUPERBLOCK as usize, secondary as usize] {
+        no_superblocks.bytes[at..at + 1024].fill(0);
+    }
+    let mut cursor = Image::by_linux(1024);
+    cursor.edit_superblocks(|raw| raw.s_last_pseg.set(raw.s_last_pseg.get() + 1));
+    let mut one_copy = Image::by_linux(1024);
+    one_copy.bytes[PRIMARY_SUPERBLOCK as usize + 20] ^= 1;
+    vec![("no superblocks", no_superblocks), ("cursor", cursor), ("one copy", one_copy)]
+}
+
+/// What a repair writes, in order.
+fn writes(image: &Image) -> Vec<Event> {
+    let patient = Patient::new(image.clone());
+    let recording = RecordingDevice::new(MemoryDevice::from(image.bytes.clone()));
+    patient.plan().apply(&recording, &mut |_| {}).unwrap();
+    recording.take_events()
+}
+
+#[test]
+fn the_next_repair_goes_on_from_any_write() {
+    for (damage, image) in damaged() {
+        let whole = content(&Image::by_linux(image.block_size() as u64).bytes);
+        let writes = writes(&image);
+        let mut bytes = image.bytes.clone();
+        for (nth, event) in writes.iter().enumerate() {
+            let Event::Write { offset, bytes: written } = event else { continue };
+            let start = *offset as usize;
+            for arrived in [written.len() / 2 / 512 * 512, written.len()] {
+                bytes[start..start + arrived].copy_from_slice(&written[..arrived]);
+                let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(bytes.clone()));
+                let plan = nilfs_repair::plan(&device, UUID).unwrap();
+                plan.apply(&*device, &mut |_| {}).unwrap();
+                let mut after = vec![0; bytes.len()];
+                device.read_at(0, &mut after).unwrap();
+                let report = nilfs_check::check(&*device, &Default::default()).unwrap();
+                assert!(report.is_consistent(), "{damage}, write {nth}: {report}");
+                assert!(content(&after) == whole, "{damage}, write {nth}: every file is whole");
+            }
+        }
+    }
+}
+
+/// A device that fails after so many writes.
+struct Failing {
+    below: MemoryDevice,
+    left: AtomicUsize,
+}
+
+impl Device for Failing {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.below.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+        let enough = |left: usize| left.checked_sub(1);
+        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enough) {
+            Ok(_) => self.below.write_at(offset, pieces),
+            Err(_) => Err(io::Error::other("no more writes")),
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn undoing_restores_every_byte_after_any_part_of_a_repair() {
+    for (damage, image) in damaged() {
+        let plan = Patient::new(image.clone()).plan();
+        let count = writes(&image).iter().filter(|it| matches!(it, Event::Write { .. })).count();
+        for left in 0..=count {
+            let device = Failing {
+                below: MemoryDevice::from(image.bytes.clone()),
+                left: AtomicUsize::new(left),
+            };
+            let file = tempfile::tempfile().unwrap();
+            let undoing = UndoDevice::new(device, file.try_clone().unwrap(), plan.uuid).unwrap();
+            let done = plan.apply(&undoing, &mut |_| {});
+            assert_eq!(done.is_ok(), left == count);
+            let device = MemoryDevice::from(undoing.into_below().below.snapshot());
+            apply_undo(file, &device).unwrap();
+            assert!(device.snapshot() == image.bytes, "{damage}, after {left} of {count} writes");
+        }
+    }
+}
+
+#[test]
+fn an_undo_file_is_for_one_volume_and_checked_before_anything_is_written() {
+    let image = damaged().remove(1).1;
+    let plan = Patient::new(image.clone()).plan();
+    let file = tempfile::tempfile().unwrap();
+    let device = MemoryDevice::from(image.bytes.clone());
+    let undoing = UndoDevice::new(device, file.try_clone().unwrap(), plan.uuid).unwrap();
+    plan.apply(&undoing, &mut |_| {}).unwrap();
+    let repaired = undoing.into_below().snapshot();
+    let undo = |file: &std::fs::File, bytes: &[u8]| {
+        let device = MemoryDevice::from(bytes.to_vec());
+        let undone = apply_undo(file.try_clone().unwrap(), &device);
+        (undone, device.snapshot() == bytes)
+    };
+
+    let mut other = Image::from(repaired.clone());
+    other.edit_superblocks(|raw| raw.s_uuid[0] ^= 1);
+    let (undone, untouched) = undo(&file, &other.bytes);
+    assert!(matches!(undone, Err(UndoError::OtherVolume)) && untouched, "{undone:?}");
+
+    let (undone, untouched) = undo(&file, &repaired[..repaired.len() - 4096]);
+    assert!(matches!(undone, Err(UndoError::OtherSize { .. })) && untouched, "{undone:?}");
+
+    use std::os::unix::fs::FileExt;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 5000).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], 5000).unwrap();
+    let (undone, untouched) = undo(&file, &repaired);
+    assert!(matches!(undone, Err(UndoError::Damaged(_))) && untouched, "{undone:?}");
+
+    let (undone, untouched) = undo(&tempfile::tempfile().unwrap(), &repaired);
+    assert!(matches!(undone, Err(UndoError::NotAnUndoFile)) && untouched, "{undone:?}");
+}

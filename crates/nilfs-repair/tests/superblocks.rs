@@ -1,0 +1,60 @@
+//! Superblocks that are damaged, gone, or lead nowhere are written anew, from the other copy or from
+//! the logs, and every file is as it was.
+
+mod support;
+
+use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
+use nilfs_repair::Risk;
+use support::{BLOCK_SIZES, Image, Patient};
+
+fn copies(image: &Image) -> [usize; 2] {
+    let secondary = secondary_superblock(image.bytes.len() as u64).unwrap();
+    [PRIMARY_SUPERBLOCK as usize, secondary as usize]
+}
+
+#[test]
+fn a_copy_is_written_anew_from_the_other() {
+    for block_size in BLOCK_SIZES {
+        for nth in 0..2 {
+            let mut image = Image::by_linux(block_size);
+            let at = copies(&image)[nth];
+            image.bytes[at + 20] ^= 0x55;
+            Patient::new(image).is_healed(Risk::Safe);
+        }
+    }
+}
+
+#[test]
+fn an_error_mark_is_taken_off_a_sound_volume() {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        image.edit_superblocks(|raw| raw.s_state.set(raw.s_state.get() | 2));
+        let healed = Patient::new(image).is_healed(Risk::Safe);
+        assert_eq!(healed.superblock.raw().s_state.get(), 1, "clean, and without errors");
+    }
+}
+
+#[test]
+fn both_copies_are_made_of_what_the_logs_tell() {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        let before = image.superblock;
+        for at in copies(&image) {
+            image.bytes[at..at + 1024].fill(0);
+        }
+        let healed = Patient::new(image).is_healed(Risk::Loses);
+        assert_eq!(healed.superblock.geometry(), before.geometry());
+        assert_eq!(healed.superblock.crc_seed(), before.crc_seed());
+    }
+}
+
+#[test]
+fn a_cursor_at_no_log_is_moved_to_the_newest_super_root() {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        let newest = image.newest();
+        image.edit_superblocks(|raw| raw.s_last_pseg.set(raw.s_last_pseg.get() + 1));
+        let healed = Patient::new(image).is_healed(Risk::Safe);
+        assert!(healed.superblock.last_log().cno >= newest);
+    }
+}

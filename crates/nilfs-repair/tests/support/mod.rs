@@ -1,0 +1,107 @@
+//! Volumes with damage: what a repair must do to each of them.
+
+#![allow(dead_code, unused_imports, reason = "each test file uses its part")]
+
+#[path = "../../../nilfs-check/tests/support/mod.rs"]
+mod images;
+
+use std::collections::BTreeMap;
+
+use std::sync::Arc;
+
+pub use images::{BLOCK_SIZES, Image, LoggedBlock, add, read, vblock, write};
+use nilfs_device::{Device, MemoryDevice};
+use nilfs_engine::{Attr, FileType, Files, Ino, Tree, Volume};
+use nilfs_repair::{Plan, Risk};
+
+/// The identity that a volume gets if its own is lost.
+pub const UUID: [u8; 16] = [0x11; 16];
+
+/// What a file is: attributes and content, by path.
+pub type Content = BTreeMap<String, (FileType, u16, u64, Vec<u8>)>;
+
+/// A damaged volume.
+pub struct Patient {
+    pub device: Arc<dyn Device>,
+    memory: Arc<MemoryDevice>,
+}
+
+impl Patient {
+    pub fn new(image: Image) -> Self {
+        let memory = Arc::new(MemoryDevice::from(image.bytes));
+        Self { device: Arc::clone(&memory) as Arc<dyn Device>, memory }
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        self.memory.snapshot()
+    }
+
+    pub fn plan(&self) -> Plan {
+        nilfs_repair::plan(&self.device, UUID).expect("it can be repaired")
+    }
+
+    /// Repairs the volume, and demands that all of it is sound then and as the checker predicted.
+    #[track_caller]
+    pub fn heal(&self) -> Plan {
+        let before = self.bytes();
+        let plan = self.plan();
+        assert!(self.bytes() == before, "a plan writes nothing");
+        assert!(!plan.repairs.is_empty(), "something is to be repaired");
+        if let Some(obstacle) = &plan.obstacle {
+            panic!("{obstacle}; {:?}", plan.repairs);
+        }
+        plan.apply(&*self.device, &mut |_| {}).unwrap();
+        let report = nilfs_check::check(&*self.device, &nilfs_check::Options::default()).unwrap();
+        assert!(report.worst() < Some(nilfs_check::Severity::Warning), "{report}");
+        let again = self.plan();
+        assert!(again.repairs.is_empty(), "nothing is left to be repaired: {:?}", again.repairs);
+        plan
+    }
+
+    /// Repairs the volume and demands that no file of the undamaged volume is other than it was.
+    #[track_caller]
+    pub fn is_healed(&self, risk: Risk) -> Image {
+        let plan = self.heal();
+        assert_eq!(plan.risk(), risk, "{:?}", plan.repairs);
+        let healed = Image::from(self.bytes());
+        let whole = Image::by_linux(healed.block_size() as u64);
+        assert!(content(&healed.bytes) == content(&whole.bytes), "no file has changed");
+        healed
+    }
+}
+
+/// Everything in the newest checkpoint of a volume.
+pub fn content(bytes: &[u8]) -> Content {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(bytes.to_vec()));
+    let volume = Volume::open(device).expect("the volume can be opened");
+    let tree = volume.tree(None).expect("it has a newest checkpoint");
+    let mut found = Content::new();
+    walk(&tree, Ino::ROOT, "", &mut found);
+    found
+}
+
+fn walk(tree: &Tree, directory: Ino, path: &str, found: &mut Content) {
+    let mut entries = Vec::new();
+    let files: &dyn Files = tree;
+    files.read_dir(directory, 0, &mut |entry| {
+        entries.push((entry.name.to_vec(), entry.ino));
+        true
+    })
+    .expect("the directory can be read");
+    for (name, ino) in entries {
+        if matches!(&name[..], b"." | b"..") {
+            continue;
+        }
+        let path = format!("{path}/{}", String::from_utf8_lossy(&name));
+        let attr: Attr = files.attr(ino).expect("it has attributes");
+        let mut bytes = Vec::new();
+        if attr.file_type == FileType::Regular {
+            bytes = vec![0; attr.size.min(1 << 22) as usize];
+            files.read(ino, 0, &mut bytes).expect("it can be read");
+        }
+        found.insert(path.clone(), (attr.file_type, attr.nlink as u16, attr.size, bytes));
+        if attr.file_type == FileType::Directory {
+            walk(tree, ino, &path, found);
+        }
+    }
+}
