@@ -4,16 +4,19 @@
 use std::collections::BTreeMap;
 
 use nilfs_ondisk::palloc::{BlockRole, Palloc, count_set, test_bit};
-use nilfs_ondisk::{FileBlock, Ino, VBlockNr};
+use nilfs_ondisk::{BlockNr, FileBlock, Ino, VBlockNr};
 
 use crate::block_map::Leaf;
 use crate::checker::{Checker, FileAt};
+use crate::correction::{Correction, Position};
 use crate::report::Rule;
 
 /// What of a persistent object file is in use.
 pub(crate) struct Groups {
     layout: Palloc,
     bitmaps: BTreeMap<u64, Vec<u8>>,
+    /// Where the bitmaps are.
+    places: BTreeMap<u64, BlockNr>,
     /// The first entry of each entry block, ascending, and where the block is.
     pub(crate) entry_blocks: Vec<(u64, Leaf)>,
     /// Whether everything could be read.
@@ -37,6 +40,13 @@ impl Groups {
             .map(move |bit| first + (bit - in_group))
     }
 
+    /// What marks an entry as in use or free. The counter of its group follows when it is found to
+    /// be wrong.
+    pub(crate) fn set_allocated(&self, entry: u64, allocated: bool) -> Option<Correction> {
+        let bitmap = self.places.get(&self.layout.group_of(entry))?;
+        Some(Correction::bit(Position::new(*bitmap, 0), self.layout.bit(entry).bit, allocated))
+    }
+
     /// How many entries are in use.
     fn allocated_count(&self) -> u64 {
         self.bitmaps.values().map(|bitmap| count_set(bitmap)).sum()
@@ -55,15 +65,22 @@ impl Groups {
 }
 
 impl Checker<'_, '_> {
-    /// Reads descriptors and bitmaps of a persistent object file and checks that they agree.
+    /// Reads descriptors and bitmaps of a persistent object file and checks that they agree, if
+    /// `whole` of the file was found. Else what seems to be missing may be there.
     pub(crate) fn check_allocation(
         &mut self,
         file: FileAt,
         layout: Palloc,
         leaves: &[Leaf],
+        whole: bool,
     ) -> Groups {
-        let mut groups =
-            Groups { layout, bitmaps: BTreeMap::new(), entry_blocks: Vec::new(), whole: true };
+        let mut groups = Groups {
+            layout,
+            bitmaps: BTreeMap::new(),
+            places: BTreeMap::new(),
+            entry_blocks: Vec::new(),
+            whole,
+        };
         let mut descriptors = BTreeMap::new();
         // Beyond this block, numbers of entries would need more than 64 bits.
         let end = layout.bitmap(layout.max_groups());
@@ -83,12 +100,13 @@ impl Checker<'_, '_> {
                 BlockRole::Bitmap { group } => match self.read(leaf.block, place) {
                     Some(bitmap) => {
                         groups.bitmaps.insert(group, bitmap);
+                        groups.places.insert(group, leaf.block);
                     }
                     None => groups.whole = false,
                 },
                 BlockRole::Descriptor { first_group } => match self.read(leaf.block, place) {
                     Some(counters) => {
-                        descriptors.insert(first_group, counters);
+                        descriptors.insert(first_group, (leaf.block, counters));
                     }
                     None => groups.whole = false,
                 },
@@ -105,11 +123,11 @@ impl Checker<'_, '_> {
         &mut self,
         file: FileAt,
         groups: &Groups,
-        descriptors: &BTreeMap<u64, Vec<u8>>,
+        descriptors: &BTreeMap<u64, (BlockNr, Vec<u8>)>,
     ) {
         let layout = &groups.layout;
         let full = layout.entries_per_group;
-        for (first, counters) in descriptors {
+        for (first, (block, counters)) in descriptors {
             for (group, counter) in (*first..).zip(counters.chunks_exact(4)) {
                 let free = counter.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
                 let used = groups.bitmaps.get(&group).map_or(0, |bitmap| count_set(bitmap));
@@ -121,7 +139,11 @@ impl Checker<'_, '_> {
                              bitmap leaves {}",
                             full - used.min(full)
                         )
-                    });
+                    })
+                    .corrected_by([Correction::count_u32(
+                        Position::new(*block, layout.descriptor(group).offset),
+                        (full - used.min(full)) as u32,
+                    )]);
                 }
             }
         }
@@ -153,7 +175,8 @@ impl Checker<'_, '_> {
             };
             self.error(Rule::Allocation, place, || {
                 format!("entry {entry} is allocated, but its block does not exist")
-            });
+            })
+            .corrected_by(groups.set_allocated(entry, false));
         }
     }
 }

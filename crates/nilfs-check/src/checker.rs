@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::Superblock;
-use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
+use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, VBlockNr};
 
 use crate::Options;
 use crate::block_map::Subtree;
@@ -15,6 +15,7 @@ use crate::ifile::InodeBlock;
 use crate::owners::{Owner, Owners, Ownership};
 use crate::recovery::Newest;
 use crate::report::{Added, Counts, Findings, Location, Report, Rule, Severity, counted};
+use crate::segment_usage::UsageTable;
 use crate::volume::Volume;
 
 /// Everything that is known while a volume is checked. Each phase is an `impl` block in the module
@@ -27,6 +28,10 @@ pub(crate) struct Checker<'v, 'd> {
     pub(crate) counts: Counts,
     /// The DAT; empty until it is loaded.
     pub(crate) dat: Dat,
+    /// The segments in use; none until all logs are read.
+    pub(crate) usage: UsageTable,
+    /// How far segments are filled with logs that follow each other, where that was asked.
+    pub(crate) filled: HashMap<SegNum, u64>,
     /// Whose the blocks are, by the logs; `None` until all logs are read.
     pub(crate) owners: Option<Owners>,
     /// Blocks reached before the logs are read, to be compared with them then.
@@ -57,6 +62,8 @@ impl<'v, 'd> Checker<'v, 'd> {
             findings,
             counts: Counts::default(),
             dat: Dat::default(),
+            usage: UsageTable::default(),
+            filled: HashMap::new(),
             owners: None,
             unowned: Vec::new(),
             subtrees: HashMap::new(),
@@ -73,6 +80,7 @@ impl<'v, 'd> Checker<'v, 'd> {
         let usage = self.load_segment_usage();
         self.read_logs(&usage, options.verify_logs);
         self.check_segment_usage(&usage);
+        self.usage = usage;
         self.compare_unowned();
         let checkpoints = self.load_checkpoints();
         let Selection { walked, left_out } = checkpoints.select(self.newest.cno, options);
@@ -82,7 +90,7 @@ impl<'v, 'd> Checker<'v, 'd> {
             });
         }
         for (cno, entry) in &walked {
-            self.check_checkpoint(*cno, entry);
+            self.check_checkpoint(*cno, entry, &checkpoints);
         }
         self.check_dat_entries(&checkpoints, options);
         self.findings.into_report(self.newest.cursor(), self.counts)
@@ -136,9 +144,14 @@ impl<'v, 'd> Checker<'v, 'd> {
             // The log that describes the block is damaged, which is reported there.
             Ownership::Unknown => true,
             other => {
+                let corrections = match other {
+                    Ownership::Nobody(_) => self.in_use_up_to(block),
+                    _ => Vec::new(),
+                };
                 self.error(Rule::Owner, place.block(block), || {
                     format!("reached as {owner}, but {other}")
-                });
+                })
+                .corrected_by(corrections);
                 false
             }
         }

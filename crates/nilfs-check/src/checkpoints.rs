@@ -1,13 +1,16 @@
 //! The cpfile (docs/format.md §11): checkpoint entries, their counters, and the list of snapshots.
 
 use std::collections::BTreeMap;
+use std::mem::offset_of;
 
 use nilfs_ondisk::checkpoint::{
     CpfileLayout, INVALID, MINOR, RawCheckpoint, RawCpfileHeader, SNAPSHOT,
 };
-use nilfs_ondisk::{Cno, FileBlock, Ino};
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino};
 
+use crate::block_map::Leaf;
 use crate::checker::{Checker, FileAt};
+use crate::correction::{Correction, Position};
 use crate::report::{Location, Rule};
 use crate::{Checkpoints, Options};
 
@@ -17,6 +20,9 @@ const SKETCH: u32 = 4;
 /// The valid checkpoints, by number.
 pub(crate) struct CheckpointTable {
     entries: BTreeMap<Cno, RawCheckpoint>,
+    /// Where the blocks of the file are.
+    blocks: BTreeMap<FileBlock, BlockNr>,
+    layout: CpfileLayout,
 }
 
 /// The checkpoints whose trees are walked, newest first, and how many are not.
@@ -34,6 +40,12 @@ impl CheckpointTable {
     /// Whether a snapshot c with `start <= c < end` exists.
     pub(crate) fn any_snapshot_in(&self, start: Cno, end: Cno) -> bool {
         start < end && self.entries.range(start..end).any(|(_, entry)| entry.is_snapshot())
+    }
+
+    /// Where the entry of a checkpoint is, if its block is there.
+    pub(crate) fn position(&self, cno: Cno) -> Option<Position> {
+        let slot = self.layout.slot(cno);
+        Some(Position::new(*self.blocks.get(&slot.block)?, slot.offset))
     }
 
     fn snapshots(&self) -> impl Iterator<Item = (Cno, &RawCheckpoint)> {
@@ -78,7 +90,8 @@ impl Checker<'_, '_> {
         self.check_metadata_inode(file, &inode, &tree);
         let layout = CpfileLayout::new(&self.volume.geometry);
         let last = layout.slot(self.newest.cno).block;
-        let mut table = CheckpointTable { entries: BTreeMap::new() };
+        let mut table =
+            CheckpointTable { entries: BTreeMap::new(), blocks: BTreeMap::new(), layout };
         let mut header = None;
         let mut whole = tree.whole;
         for leaf in leaves {
@@ -96,7 +109,8 @@ impl Checker<'_, '_> {
             if leaf.key == 0 {
                 header = RawCpfileHeader::parse(&bytes).ok();
             }
-            self.load_checkpoint_block(leaf.key, &bytes, &layout, &mut table);
+            table.blocks.insert(FileBlock(leaf.key), leaf.block);
+            self.load_checkpoint_block(leaf, &bytes, &mut table);
         }
         self.counts.checkpoints = table.entries.len() as u64;
         self.counts.snapshots = table.snapshots().count() as u64;
@@ -109,23 +123,26 @@ impl Checker<'_, '_> {
         }
         if !table.entries.contains_key(&self.newest.cno) {
             self.present_is_whole = false;
-            self.error(Rule::Checkpoint, Location::checkpoint(self.newest.cno), || {
+            let cno = self.newest.cno;
+            self.error(Rule::Checkpoint, Location::checkpoint(cno), || {
                 "the newest checkpoint has no valid entry in the cpfile".into()
-            });
+            })
+            .corrected_by(
+                table
+                    .position(cno)
+                    .map(|at| Correction::u32(at.plus(offset_of!(RawCheckpoint, cp_flags)), 0)),
+            );
         }
         table
     }
 
-    fn load_checkpoint_block(
-        &mut self,
-        key: u64,
-        bytes: &[u8],
-        layout: &CpfileLayout,
-        table: &mut CheckpointTable,
-    ) {
+    fn load_checkpoint_block(&mut self, leaf: Leaf, bytes: &[u8], table: &mut CheckpointTable) {
+        let key = leaf.key;
+        let flags_at =
+            |offset| Position::new(leaf.block, offset).plus(offset_of!(RawCheckpoint, cp_flags));
         let mut valid = 0u32;
         let mut stored = None;
-        for (cno, offset) in layout.slots_of(FileBlock(key)) {
+        for (cno, offset) in table.layout.slots_of(FileBlock(key)) {
             let Ok(entry) = RawCheckpoint::parse(&bytes[offset..]) else {
                 continue;
             };
@@ -137,7 +154,8 @@ impl Checker<'_, '_> {
                 if flags & SNAPSHOT != 0 {
                     self.error(Rule::Checkpoint, Location::checkpoint(cno), || {
                         "the entry is a snapshot, but not valid".into()
-                    });
+                    })
+                    .corrected_by([Correction::u32(flags_at(offset), flags & !SNAPSHOT)]);
                 }
                 continue;
             }
@@ -146,12 +164,17 @@ impl Checker<'_, '_> {
             if entry.cp_cno.get() != cno.0 {
                 self.error(Rule::Checkpoint, place, || {
                     format!("cp_cno is {}, expected {cno}", entry.cp_cno)
-                });
+                })
+                .corrected_by([Correction::u64(
+                    Position::new(leaf.block, offset).plus(offset_of!(RawCheckpoint, cp_cno)),
+                    cno.0,
+                )]);
             }
             if cno > self.newest.cno {
                 self.error(Rule::Checkpoint, place, || {
                     format!("the entry is valid, but the newest checkpoint is {}", self.newest.cno)
-                });
+                })
+                .corrected_by([Correction::u32(flags_at(offset), INVALID)]);
                 continue;
             }
             if flags & !(SNAPSHOT | INVALID | SKETCH | MINOR) != 0 {
@@ -166,40 +189,67 @@ impl Checker<'_, '_> {
             let place = Location::file(Ino::CPFILE).file_block(key);
             self.error(Rule::Checkpoint, place, || {
                 format!("cp_checkpoints_count is {stored}, but the block has {valid} checkpoints")
-            });
+            })
+            .corrected_by([Correction::count_u32(
+                Position::new(leaf.block, offset_of!(RawCheckpoint, cp_checkpoints_count)),
+                valid,
+            )]);
         }
     }
 
     fn check_cpfile_header(&mut self, header: &RawCpfileHeader, table: &CheckpointTable) {
         let place = Location::file(Ino::CPFILE);
         let snapshots: Vec<Cno> = table.snapshots().map(|(cno, _)| cno).collect();
-        for (field, found, expected) in [
-            ("ch_ncheckpoints", header.ch_ncheckpoints.get(), table.entries.len() as u64),
-            ("ch_nsnapshots", header.ch_nsnapshots.get(), snapshots.len() as u64),
+        let header_at = table.blocks.get(&FileBlock(0)).map(|block| Position::new(*block, 0));
+        let in_header = |offset| header_at.map(|at| at.plus(offset));
+        for (field, offset, found, expected) in [
+            (
+                "ch_ncheckpoints",
+                offset_of!(RawCpfileHeader, ch_ncheckpoints),
+                header.ch_ncheckpoints.get(),
+                table.entries.len() as u64,
+            ),
+            (
+                "ch_nsnapshots",
+                offset_of!(RawCpfileHeader, ch_nsnapshots),
+                header.ch_nsnapshots.get(),
+                snapshots.len() as u64,
+            ),
         ] {
             if found != expected {
                 self.error(Rule::Checkpoint, place, || {
                     format!("{field} is {found}, but the entries give {expected}")
-                });
+                })
+                .corrected_by(in_header(offset).map(|at| Correction::count_u64(at, expected)));
             }
         }
         // The list is in order of numbers, so each of its links is known from the flags.
         let link = |at: Option<usize>| at.and_then(|at| snapshots.get(at)).map_or(0, |cno| cno.0);
-        let mut expect = |place: Location, field: &str, found: u64, expected: u64| {
-            if found != expected {
-                self.error(Rule::SnapshotList, place, || {
-                    format!("{field} is {found}, but by the flags it should be {expected}")
-                });
-            }
-        };
-        expect(place, "ch_snapshot_list.next", header.ch_snapshot_next.get(), link(Some(0)));
+        let mut expect =
+            |place: Location, (field, at): (&str, Option<Position>), found: u64, expected: u64| {
+                if found != expected {
+                    self.error(Rule::SnapshotList, place, || {
+                        format!("{field} is {found}, but by the flags it should be {expected}")
+                    })
+                    .corrected_by(at.map(|at| Correction::count_u64(at, expected)));
+                }
+            };
+        let next = in_header(offset_of!(RawCpfileHeader, ch_snapshot_next));
+        let field = ("ch_snapshot_list.next", next);
+        expect(place, field, header.ch_snapshot_next.get(), link(Some(0)));
+        let previous = in_header(offset_of!(RawCpfileHeader, ch_snapshot_prev));
+        let field = ("ch_snapshot_list.prev", previous);
         let last = snapshots.len().checked_sub(1);
-        expect(place, "ch_snapshot_list.prev", header.ch_snapshot_prev.get(), link(last));
+        expect(place, field, header.ch_snapshot_prev.get(), link(last));
         for (nth, (cno, entry)) in table.snapshots().enumerate() {
             let place = Location::checkpoint(cno);
-            expect(place, "ssl_next", entry.cp_snapshot_next.get(), link(Some(nth + 1)));
+            let in_entry = |offset| table.position(cno).map(|at| at.plus(offset));
+            let next = in_entry(offset_of!(RawCheckpoint, cp_snapshot_next));
+            let after = link(Some(nth + 1));
+            expect(place, ("ssl_next", next), entry.cp_snapshot_next.get(), after);
+            let previous = in_entry(offset_of!(RawCheckpoint, cp_snapshot_prev));
             let before = link(nth.checked_sub(1));
-            expect(place, "ssl_prev", entry.cp_snapshot_prev.get(), before);
+            expect(place, ("ssl_prev", previous), entry.cp_snapshot_prev.get(), before);
         }
     }
 }

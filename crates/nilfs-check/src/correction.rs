@@ -22,6 +22,14 @@ pub enum Correction {
         /// What they should be.
         bytes: Vec<u8>,
     },
+    /// A number that only counts what is said elsewhere is replaced. It is to be corrected after
+    /// what it counts.
+    Count {
+        /// Where it is.
+        at: Position,
+        /// What it should be, as it is stored.
+        bytes: Vec<u8>,
+    },
     /// A bit of a bitmap is set or cleared.
     Bit {
         /// The byte with the bit.
@@ -69,6 +77,16 @@ impl Correction {
         Self::Bytes { at, bytes: value.to_le_bytes().to_vec() }
     }
 
+    /// A count of four bytes should have this value.
+    pub(crate) fn count_u32(at: Position, value: u32) -> Self {
+        Self::Count { at, bytes: value.to_le_bytes().to_vec() }
+    }
+
+    /// A count of eight bytes should have this value.
+    pub(crate) fn count_u64(at: Position, value: u64) -> Self {
+        Self::Count { at, bytes: value.to_le_bytes().to_vec() }
+    }
+
     /// A bit of a bitmap that begins at a position should be set or not.
     pub(crate) fn bit(bitmap: Position, bit: usize, set: bool) -> Self {
         Self::Bit { at: bitmap.plus(bit / 8), bit: (bit % 8) as u8, set }
@@ -79,10 +97,11 @@ impl fmt::Display for Correction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Superblocks => f.write_str("write both superblocks anew"),
-            Self::Bytes { bytes, .. } => match bytes[..] {
+            Self::Bytes { bytes, .. } | Self::Count { bytes, .. } => match bytes[..] {
                 // Numbers of the format have these sizes.
                 [_, _] | [_, _, _, _] | [_, _, _, _, _, _, _, _] => {
-                    let number = bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+                    let number =
+                        bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
                     write!(f, "set it to {number}")
                 }
                 _ => write!(f, "replace {} bytes", bytes.len()),

@@ -2,14 +2,18 @@
 //! against the logs and against what was reached.
 
 use std::collections::{HashMap, HashSet};
+use std::mem::offset_of;
+use std::ops::Range;
 
-use nilfs_ondisk::dat::DatEntry;
+use nilfs_ondisk::dat::{DatEntry, RawDatEntry};
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
 
 use crate::Options;
+use crate::allocation::Groups;
 use crate::checker::{Checker, FileAt};
 use crate::checkpoints::CheckpointTable;
+use crate::correction::{Correction, Position};
 use crate::owners::Ownership;
 use crate::report::{Location, Rule};
 
@@ -18,7 +22,12 @@ use crate::report::{Location, Rule};
 pub(crate) struct Dat {
     /// Location in `slots` of the first entry of each entry block.
     blocks_of_entries: HashMap<VBlockNr, usize>,
+    /// Where each entry block is.
+    places: HashMap<VBlockNr, BlockNr>,
+    /// Which entries are allocated.
+    groups: Option<Groups>,
     layout: Option<Palloc>,
+    entry_size: usize,
     slots: Vec<Slot>,
     /// The DAT's own blocks.
     pub(crate) blocks: HashSet<BlockNr>,
@@ -33,18 +42,35 @@ struct Slot {
 }
 
 impl Dat {
-    fn position(&self, vblock: VBlockNr) -> Option<usize> {
+    /// The first entry of the block that has an entry, and which of the block it is.
+    fn block_of(&self, vblock: VBlockNr) -> Option<(VBlockNr, usize)> {
         let layout = self.layout.as_ref()?;
         let in_group = vblock.0 % layout.entries_per_group;
         let nth = in_group % layout.entries_per_block;
-        let first = self.blocks_of_entries.get(&VBlockNr(vblock.0 - nth))?;
-        let position = first + nth as usize;
+        Some((VBlockNr(vblock.0 - nth), nth as usize))
+    }
+
+    fn position(&self, vblock: VBlockNr) -> Option<usize> {
+        let (first, nth) = self.block_of(vblock)?;
+        let position = self.blocks_of_entries.get(&first)? + nth;
         self.slots.get(position).filter(|slot| slot.allocated).map(|_| position)
     }
 
     /// The entry of an allocated virtual block.
     fn entry(&self, vblock: VBlockNr) -> Option<DatEntry> {
         self.position(vblock).map(|at| self.slots[at].entry)
+    }
+
+    /// What gives a field of an entry another value.
+    fn set(&self, vblock: VBlockNr, field: usize, value: u64) -> Option<Correction> {
+        let (first, nth) = self.block_of(vblock)?;
+        let offset = nth * self.entry_size + field;
+        Some(Correction::u64(Position::new(*self.places.get(&first)?, offset), value))
+    }
+
+    /// What marks an entry as allocated or free.
+    fn set_allocated(&self, vblock: VBlockNr, allocated: bool) -> Option<Correction> {
+        self.groups.as_ref()?.set_allocated(vblock.0, allocated)
     }
 
     /// The first entry of every entry block in order, with its place in `slots`.
@@ -65,11 +91,12 @@ impl Checker<'_, '_> {
         self.check_metadata_inode(file, &inode, &tree);
         let geometry = &self.volume.geometry;
         let layout = Palloc::new(geometry.block_size, geometry.dat_entry_size);
-        let groups = self.check_allocation(file, layout, &leaves);
+        let groups = self.check_allocation(file, layout, &leaves, tree.whole);
         if !groups.is_allocated(0) {
             self.error(Rule::Allocation, file.place().vblock(VBlockNr(0)), || {
                 "the reserved virtual block 0 is not allocated".into()
-            });
+            })
+            .corrected_by(groups.set_allocated(0, true));
         }
         for (first, leaf) in &groups.entry_blocks {
             let Some(bytes) = self.read(leaf.block, file.place().file_block(leaf.key)) else {
@@ -78,6 +105,7 @@ impl Checker<'_, '_> {
             };
             let at = self.dat.slots.len();
             self.dat.blocks_of_entries.insert(VBlockNr(*first), at);
+            self.dat.places.insert(VBlockNr(*first), leaf.block);
             let size = self.volume.geometry.dat_entry_size;
             for (nth, bytes) in bytes.chunks_exact(size).enumerate() {
                 // The last block of a group can have room for more entries than the group.
@@ -91,6 +119,8 @@ impl Checker<'_, '_> {
             }
         }
         self.dat.layout = Some(layout);
+        self.dat.entry_size = self.volume.geometry.dat_entry_size;
+        self.dat.groups = Some(groups);
     }
 
     /// Where a virtual block is and when it lives. Reports a block that does not exist, is not
@@ -103,9 +133,11 @@ impl Checker<'_, '_> {
     ) -> Option<(BlockNr, Cno, Cno)> {
         let place = place.vblock(vblock);
         let Some(at) = self.dat.position(vblock) else {
+            let allocate = self.dat.set_allocated(vblock, true);
             self.error(Rule::Pointer, place, || {
                 "the virtual block is not allocated in the DAT".into()
-            });
+            })
+            .corrected_by(allocate);
             return None;
         };
         let slot = &mut self.dat.slots[at];
@@ -137,6 +169,11 @@ impl Checker<'_, '_> {
         let Some(entry) = self.dat.entry(vblock) else {
             return;
         };
+        // The present has it. What a checkpoint of the past has is not told by the end alone.
+        let alive = match file.present && entry.start <= file.cno {
+            true => self.dat.set(vblock, offset_of!(RawDatEntry, de_end), Cno::MAX.0),
+            false => None,
+        };
         self.error(Rule::Lifetime, file.place().vblock(vblock), || {
             let wanted = if file.present {
                 "the present".into()
@@ -148,7 +185,8 @@ impl Checker<'_, '_> {
                 entry.start,
                 end_in_words(entry.end)
             )
-        });
+        })
+        .corrected_by(alive);
     }
 
     /// Checks every allocated entry, and that nothing of the present was left unreached.
@@ -210,13 +248,16 @@ impl Checker<'_, '_> {
         let needed = entry.end == Cno::MAX || checkpoints.any_in(entry.start, entry.end);
         self.check_address(vblock, entry, needed, place);
         if entry.end == Cno::MAX && !slot.reached && self.present_is_whole {
+            // Older checkpoints may have it.
+            let ended = self.dat.set(vblock, offset_of!(RawDatEntry, de_end), newest.0);
             self.error(Rule::Leak, place, || {
                 let start = entry.start;
                 format!(
                     "the virtual block (from checkpoint {start} on) is counted as part of the \
                      present, but nothing uses it"
                 )
-            });
+            })
+            .corrected_by(ended);
         }
     }
 
@@ -228,7 +269,7 @@ impl Checker<'_, '_> {
         let (ownership, written) = owners.written(entry.block);
         let wrong = match ownership {
             Ownership::Of(owner) if owner.vblock() == Some(vblock) => {
-                self.check_written(owner.ino, written, entry, place);
+                self.check_written(vblock, (owner.ino, written), entry, place);
                 false
             }
             Ownership::Unknown => false,
@@ -241,6 +282,10 @@ impl Checker<'_, '_> {
             Ownership::Nobody(_) => false,
         };
         if wrong {
+            let corrections = match ownership {
+                Ownership::Nobody(_) if needed => self.in_use_up_to(entry.block),
+                _ => Vec::new(),
+            };
             self.error(Rule::DatEntry, place, || {
                 let need = if needed { "needed" } else { "dead, but allocated" };
                 format!(
@@ -249,19 +294,35 @@ impl Checker<'_, '_> {
                     entry.start,
                     end_in_words(entry.end)
                 )
-            });
+            })
+            .corrected_by(corrections);
         }
+    }
+
+    /// Whether a block of the DAT, or one that any checkpoint has, lies in a range.
+    pub(crate) fn has_blocks_in(&self, blocks: Range<BlockNr>) -> bool {
+        let used = |slot: &Slot| slot.allocated && slot.entry.start < slot.entry.end;
+        self.dat.slots.iter().any(|slot| used(slot) && blocks.contains(&slot.entry.block))
+            || self.dat.blocks.iter().any(|block| blocks.contains(block))
     }
 
     /// The cleaner tells by `fi_cno` whether a block was overwritten in the checkpoint that wrote
     /// it, so it must be the block's first; files without history may have 0.
-    fn check_written(&mut self, ino: Ino, written: Cno, entry: DatEntry, place: Location) {
+    fn check_written(
+        &mut self,
+        vblock: VBlockNr,
+        (ino, written): (Ino, Cno),
+        entry: DatEntry,
+        place: Location,
+    ) {
         let has_history = !matches!(ino, Ino::CPFILE | Ino::SUFILE);
         if written != entry.start && (has_history || written.0 != 0) {
+            let start = self.dat.set(vblock, offset_of!(RawDatEntry, de_start), written.0);
             self.error(Rule::DatEntry, place, || {
                 let start = entry.start;
                 format!("the block starts with checkpoint {start}, but its fi_cno is {written}")
-            });
+            })
+            .corrected_by(start);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One checkpoint: its ifile, all inodes in it, and its counts (docs/format.md §10, §11).
 
+use std::mem::offset_of;
 use std::rc::Rc;
 
 use nilfs_ondisk::checkpoint::RawCheckpoint;
@@ -10,6 +11,8 @@ use nilfs_ondisk::{Cno, Ino};
 
 use crate::block_map::Leaf;
 use crate::checker::{Checker, FileAt};
+use crate::checkpoints::CheckpointTable;
+use crate::correction::{Correction, Position};
 use crate::inode::InodeFacts;
 use crate::namespace::InodeTable;
 use crate::report::{Location, Rule, Severity};
@@ -19,7 +22,12 @@ pub(crate) type InodeBlock = Vec<Option<Rc<InodeFacts>>>;
 
 impl Checker<'_, '_> {
     /// Checks a checkpoint: every inode of it, every block below, and the names.
-    pub(crate) fn check_checkpoint(&mut self, cno: Cno, entry: &RawCheckpoint) {
+    pub(crate) fn check_checkpoint(
+        &mut self,
+        cno: Cno,
+        entry: &RawCheckpoint,
+        checkpoints: &CheckpointTable,
+    ) {
         let present = cno == self.newest.cno;
         let file = FileAt { ino: Ino::IFILE, cno, present };
         self.counts.checkpoints_walked += 1;
@@ -28,11 +36,12 @@ impl Checker<'_, '_> {
         self.check_metadata_inode(file, &inode, &tree);
         let geometry = &self.volume.geometry;
         let layout = Palloc::new(geometry.block_size, geometry.inode_size);
-        let groups = self.check_allocation(file, layout, &leaves);
+        let groups = self.check_allocation(file, layout, &leaves, tree.whole);
         for reserved in (0..Ino::FIRST_USER.0).filter(|ino| !groups.is_allocated(*ino)) {
             self.error(Rule::Allocation, file.place(), || {
                 format!("the reserved inode {reserved} is not allocated")
-            });
+            })
+            .corrected_by(groups.set_allocated(reserved, true));
         }
         let mut table = InodeTable::new(!(tree.whole && groups.whole));
         for (first, leaf) in &groups.entry_blocks {
@@ -55,7 +64,7 @@ impl Checker<'_, '_> {
             self.check_sync_logs(&table);
         }
         if whole {
-            self.check_counts(cno, entry, users + 1, blocks);
+            self.check_counts(cno, entry, checkpoints.position(cno), [users + 1, blocks]);
         }
         self.check_names(cno, &table);
     }
@@ -96,20 +105,40 @@ impl Checker<'_, '_> {
         self.inode_blocks.insert(leaf.vblock, known);
     }
 
-    fn check_counts(&mut self, cno: Cno, entry: &RawCheckpoint, inodes: u64, blocks: u64) {
+    fn check_counts(
+        &mut self,
+        cno: Cno,
+        entry: &RawCheckpoint,
+        at: Option<Position>,
+        [inodes, blocks]: [u64; 2],
+    ) {
         // Without the feature bit, an old writer may have left the counters wrong.
         let features = self.superblock.raw().s_feature_compat_ro.get();
         let severity =
             if features & FEATURE_BLOCK_COUNT != 0 { Severity::Error } else { Severity::Warning };
         let place = Location::checkpoint(cno);
-        for (field, found, expected) in [
-            ("cp_inodes_count", entry.cp_inodes_count.get(), inodes),
-            ("cp_blocks_count", entry.cp_blocks_count.get(), blocks),
+        for (field, offset, found, expected) in [
+            (
+                "cp_inodes_count",
+                offset_of!(RawCheckpoint, cp_inodes_count),
+                entry.cp_inodes_count.get(),
+                inodes,
+            ),
+            (
+                "cp_blocks_count",
+                offset_of!(RawCheckpoint, cp_blocks_count),
+                entry.cp_blocks_count.get(),
+                blocks,
+            ),
         ] {
             if found != expected {
-                self.findings.add(severity, Rule::CheckpointCounts, place, || {
-                    format!("{field} is {found}, but there are {expected}")
-                });
+                // What nobody may rely on is not worth a repair.
+                let wrong = at.filter(|_| severity == Severity::Error);
+                self.findings
+                    .add(severity, Rule::CheckpointCounts, place, || {
+                        format!("{field} is {found}, but there are {expected}")
+                    })
+                    .corrected_by(wrong.map(|at| Correction::count_u64(at.plus(offset), expected)));
             }
         }
     }

@@ -53,10 +53,11 @@ pub(crate) fn find_newest(
         }
         (Err(fault), Some(other)) => {
             let place = Location::VOLUME.log(winner.last_log().block);
-            findings.error(Rule::SuperRoot, place, || {
-                format!("the log that the superblock names cannot be used: {fault}")
-            })
-            .corrected_by([Correction::Superblocks]);
+            findings
+                .error(Rule::SuperRoot, place, || {
+                    format!("the log that the superblock names cannot be used: {fault}")
+                })
+                .corrected_by([Correction::Superblocks]);
             fallen_back = true;
             Scan::run(volume, &mut reader, other.last_log(), false)
                 .and_then(|scan| scan.with_super_root(volume, &mut reader))

@@ -1,12 +1,14 @@
 //! The sufile (docs/format.md §12): counters, flags, and the pair of active segments.
 
 use std::collections::BTreeMap;
+use std::mem::offset_of;
 
-use nilfs_ondisk::segment_usage::{RawSegmentUsage, RawSufileHeader, SufileLayout};
+use nilfs_ondisk::segment_usage::{DIRTY, RawSegmentUsage, RawSufileHeader, SufileLayout};
 use nilfs_ondisk::superblock::STATE_RESIZE;
-use nilfs_ondisk::{FileBlock, Ino, SegNum};
+use nilfs_ondisk::{BlockNr, FileBlock, Ino, SegNum};
 
 use crate::checker::{Checker, FileAt};
+use crate::correction::{Correction, Position};
 use crate::report::{Location, Rule, Severity};
 
 /// The entries of all segments that are not clean, and the header.
@@ -14,6 +16,9 @@ use crate::report::{Location, Rule, Severity};
 pub(crate) struct UsageTable {
     header: Option<RawSufileHeader>,
     used: BTreeMap<SegNum, RawSegmentUsage>,
+    /// Where the blocks of the file are.
+    blocks: BTreeMap<FileBlock, BlockNr>,
+    layout: Option<SufileLayout>,
     /// Whether every entry could be read.
     whole: bool,
 }
@@ -22,6 +27,32 @@ impl UsageTable {
     /// The segments with data in them, ascending.
     pub(crate) fn in_use(&self) -> impl Iterator<Item = (SegNum, RawSegmentUsage)> {
         self.used.iter().filter(|(_, entry)| entry.is_dirty()).map(|(segment, e)| (*segment, *e))
+    }
+
+    /// Where the entry of a segment is, if its block is there.
+    pub(crate) fn position(&self, segment: SegNum) -> Option<Position> {
+        let slot = self.layout.as_ref()?.slot(segment);
+        Some(Position::new(*self.blocks.get(&slot.block)?, slot.offset))
+    }
+
+    /// Where the header is.
+    fn header_position(&self) -> Option<Position> {
+        Some(Position::new(*self.blocks.get(&FileBlock(0))?, 0))
+    }
+
+    /// What makes a segment one that is in use, with that many blocks.
+    pub(crate) fn in_use_with(
+        &self,
+        segment: SegNum,
+        blocks: u32,
+    ) -> impl Iterator<Item = Correction> + use<> {
+        let at = self.position(segment);
+        at.into_iter().flat_map(move |at| {
+            [
+                Correction::u32(at.plus(offset_of!(RawSegmentUsage, su_nblocks)), blocks),
+                Correction::u32(at.plus(offset_of!(RawSegmentUsage, su_flags)), DIRTY),
+            ]
+        })
     }
 
     /// Segments of the volume without any flag.
@@ -39,7 +70,8 @@ impl Checker<'_, '_> {
         self.present_is_whole &= tree.whole;
         self.check_metadata_inode(file, &inode, &tree);
         let layout = SufileLayout::new(&self.volume.geometry);
-        let mut table = UsageTable { whole: tree.whole, ..UsageTable::default() };
+        let mut table =
+            UsageTable { whole: tree.whole, layout: Some(layout), ..UsageTable::default() };
         let nsegments = self.volume.geometry.nsegments;
         let last = layout.slot(SegNum(nsegments - 1)).block;
         for leaf in leaves {
@@ -54,6 +86,7 @@ impl Checker<'_, '_> {
                 table.whole = false;
                 continue;
             };
+            table.blocks.insert(FileBlock(leaf.key), leaf.block);
             if leaf.key == 0 {
                 table.header = RawSufileHeader::parse(&bytes).ok();
             }
@@ -61,7 +94,7 @@ impl Checker<'_, '_> {
                 if segment.0 < nsegments
                     && let Ok(entry) = RawSegmentUsage::parse(&bytes[offset..])
                 {
-                    self.check_usage_entry(segment, &entry);
+                    self.check_usage_entry(segment, &entry, Position::new(leaf.block, offset));
                     if !entry.is_clean() {
                         table.used.insert(segment, entry);
                     }
@@ -71,7 +104,7 @@ impl Checker<'_, '_> {
         table
     }
 
-    fn check_usage_entry(&mut self, segment: SegNum, entry: &RawSegmentUsage) {
+    fn check_usage_entry(&mut self, segment: SegNum, entry: &RawSegmentUsage, at: Position) {
         let most = self.volume.geometry.segment_blocks(segment);
         let nblocks = entry.su_nblocks.get();
         let place = Location::segment(segment).ino(Ino::SUFILE);
@@ -86,7 +119,11 @@ impl Checker<'_, '_> {
                     "the segment is clean, but su_nblocks is {nblocks} and su_lastmod {}",
                     entry.su_lastmod
                 )
-            });
+            })
+            .corrected_by([
+                Correction::u64(at.plus(offset_of!(RawSegmentUsage, su_lastmod)), 0),
+                Correction::u32(at.plus(offset_of!(RawSegmentUsage, su_nblocks)), 0),
+            ]);
         }
     }
 
@@ -110,27 +147,51 @@ impl Checker<'_, '_> {
             Some(header) => {
                 let dirty = table.in_use().count() as u64;
                 let clean = table.clean(nsegments);
-                for (field, found, expected) in [
-                    ("sh_ncleansegs", header.sh_ncleansegs.get(), clean),
-                    ("sh_ndirtysegs", header.sh_ndirtysegs.get(), dirty),
+                let at = table.header_position();
+                for (field, offset, found, expected) in [
+                    (
+                        "sh_ncleansegs",
+                        offset_of!(RawSufileHeader, sh_ncleansegs),
+                        header.sh_ncleansegs.get(),
+                        clean,
+                    ),
+                    (
+                        "sh_ndirtysegs",
+                        offset_of!(RawSufileHeader, sh_ndirtysegs),
+                        header.sh_ndirtysegs.get(),
+                        dirty,
+                    ),
                 ] {
                     if found == expected {
                         continue;
                     }
                     let severity = if resizing { Severity::Note } else { Severity::Error };
-                    self.findings.add(severity, Rule::SegmentUsage, place, || {
-                        let interrupted = match resizing {
-                            true => "; a resize was interrupted, and the next mount counts anew",
-                            false => "",
-                        };
-                        format!("{field} is {found}, but the entries give {expected}{interrupted}")
-                    });
+                    self.findings
+                        .add(severity, Rule::SegmentUsage, place, || {
+                            let interrupted = match resizing {
+                                true => {
+                                    "; a resize was interrupted, and the next mount counts anew"
+                                }
+                                false => "",
+                            };
+                            format!(
+                                "{field} is {found}, but the entries give {expected}{interrupted}"
+                            )
+                        })
+                        .corrected_by(
+                            // The next mount has more to do after a resize than that.
+                            at.filter(|_| !resizing)
+                                .map(|at| Correction::count_u64(at.plus(offset), expected)),
+                        );
                 }
                 let last = header.sh_last_alloc.get();
                 if last >= nsegments && !resizing {
                     self.warning(Rule::SegmentUsage, place, || {
                         format!("sh_last_alloc is {last}, but there are {nsegments} segments")
-                    });
+                    })
+                    .corrected_by(at.map(|at| {
+                        Correction::u64(at.plus(offset_of!(RawSufileHeader, sh_last_alloc)), 0)
+                    }));
                 }
             }
         }
@@ -151,14 +212,16 @@ impl Checker<'_, '_> {
             let Some(entry) = table.used.get(&segment).filter(|entry| entry.is_dirty()) else {
                 self.error(Rule::SegmentUsage, place, || {
                     format!("the segment {why}, but is not marked as in use (DIRTY)")
-                });
+                })
+                .corrected_by(table.in_use_with(segment, nblocks as u32));
                 continue;
             };
             let found = u64::from(entry.su_nblocks.get());
             if found != nblocks && current != next {
                 self.error(Rule::SegmentUsage, place, || {
                     format!("the segment {why}: su_nblocks is {found}, expected {nblocks}")
-                });
+                })
+                .corrected_by(table.in_use_with(segment, nblocks as u32));
             }
         }
         for (segment, _) in table

@@ -2,11 +2,13 @@
 //! they follow each other. What the logs say about their blocks becomes the map of owners.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use nilfs_ondisk::summary::{FileInfo, GC, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
 use nilfs_ondisk::{BlockNr, SegNum, Seq};
 
 use crate::checker::Checker;
+use crate::correction::Correction;
 use crate::log::{LogFault, LogReader};
 use crate::owners::{Owners, SegmentOwners};
 use crate::report::{Location, Rule};
@@ -28,7 +30,7 @@ impl Checker<'_, '_> {
             self.counts.segments += 1;
             let in_use =
                 u64::from(entry.su_nblocks.get()).min(self.volume.geometry.segment_blocks(segment));
-            let (described, head) = self.read_segment(&mut reader, segment, in_use, verify);
+            let (described, head) = self.read_segment(&mut reader, segment, in_use, usage, verify);
             owners.insert(segment, described);
             let Some((seq, next)) = head else {
                 continue;
@@ -49,6 +51,7 @@ impl Checker<'_, '_> {
         reader: &mut LogReader<'_, '_>,
         segment: SegNum,
         in_use: u64,
+        usage: &UsageTable,
         verify: bool,
     ) -> (SegmentOwners, Option<(Seq, BlockNr)>) {
         let start = self.volume.geometry.segment_start(segment);
@@ -61,17 +64,21 @@ impl Checker<'_, '_> {
             let (header, files) = match read_log(reader, at) {
                 Ok(log) => log,
                 Err(fault) => {
-                    self.error(Rule::Log, place, || fault.to_string());
+                    let corrections = self.in_use_before(segment, at..end, usage);
+                    self.error(Rule::Log, place, || fault.to_string()).corrected_by(corrections);
                     break;
                 }
             };
             if at.0 + u64::from(header.nblocks) > end.0 {
+                let filled = self.filled(segment);
+                let corrections = usage.in_use_with(segment, filled as u32);
                 self.error(Rule::Log, place, || {
                     format!(
                         "the log of {} blocks ends beyond the {in_use} blocks in use (su_nblocks)",
                         header.nblocks
                     )
-                });
+                })
+                .corrected_by(corrections);
                 break;
             }
             if verify && let Err(fault) = reader.verify(at, &header) {
@@ -88,6 +95,55 @@ impl Checker<'_, '_> {
         }
         let chained = previous.filter(|log| !log.is_off_chain());
         (owners, chained.map(|log| (log.seq, log.next)))
+    }
+
+    /// What makes a segment one that is in use as far as its logs reach, if the block is in one of
+    /// them.
+    pub(crate) fn in_use_up_to(&mut self, block: BlockNr) -> Vec<Correction> {
+        if !self.volume.geometry.has_block(block) {
+            return Vec::new();
+        }
+        let segment = self.volume.geometry.segment_of(block);
+        let filled = self.filled(segment);
+        let end = self.volume.geometry.segment_start(segment).plus(filled);
+        match block < end {
+            true => self.usage.in_use_with(segment, filled as u32).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// What makes a segment one that is in use up to a block where no log begins, if there is
+    /// nothing after it that anybody needs.
+    fn in_use_before(
+        &mut self,
+        segment: SegNum,
+        rest: Range<BlockNr>,
+        usage: &UsageTable,
+    ) -> Vec<Correction> {
+        let start = self.volume.geometry.segment_start(segment);
+        if rest.start == start || self.has_blocks_in(rest.clone()) {
+            return Vec::new();
+        }
+        usage.in_use_with(segment, (rest.start.0 - start.0) as u32).collect()
+    }
+
+    /// Blocks from the start of a segment on that are filled with logs of the same use of it.
+    fn filled(&mut self, segment: SegNum) -> u64 {
+        if let Some(known) = self.filled.get(&segment) {
+            return *known;
+        }
+        let mut reader = LogReader::new(self.volume);
+        let start = self.volume.geometry.segment_start(segment);
+        let end = self.volume.geometry.segment_end(segment);
+        let (mut at, mut seq) = (start, None);
+        while at < end
+            && let Ok((header, _)) = read_log(&mut reader, at)
+            && *seq.get_or_insert(header.seq) == header.seq
+        {
+            at = at.plus(header.nblocks.into());
+        }
+        self.filled.insert(segment, at.0 - start.0);
+        at.0 - start.0
     }
 
     /// Checks what a log says about itself, beyond what its parser demands.

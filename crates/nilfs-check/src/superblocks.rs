@@ -37,17 +37,19 @@ pub(crate) fn choose(
             }
         }
         (Ok(valid), Err(error)) => {
-            findings.warning(Rule::Superblock, Location::VOLUME, || {
-                format!("the secondary copy cannot be used: {error}")
-            })
-            .corrected_by([Correction::Superblocks]);
+            findings
+                .warning(Rule::Superblock, Location::VOLUME, || {
+                    format!("the secondary copy cannot be used: {error}")
+                })
+                .corrected_by([Correction::Superblocks]);
             vec![valid]
         }
         (Err(error), Ok(valid)) => {
-            findings.warning(Rule::Superblock, Location::VOLUME, || {
-                format!("the primary copy cannot be used: {error}")
-            })
-            .corrected_by([Correction::Superblocks]);
+            findings
+                .warning(Rule::Superblock, Location::VOLUME, || {
+                    format!("the primary copy cannot be used: {error}")
+                })
+                .corrected_by([Correction::Superblocks]);
             vec![valid]
         }
         // What else is wrong follows from it.
@@ -72,18 +74,20 @@ pub(crate) fn choose(
         });
     }
     if winner.raw().s_state.get() & STATE_ERROR != 0 {
-        findings.warning(Rule::Superblock, Location::VOLUME, || {
-            "the volume is marked as having errors (s_state)".into()
-        })
-        .corrected_by([Correction::Superblocks]);
+        findings
+            .warning(Rule::Superblock, Location::VOLUME, || {
+                "the volume is marked as having errors (s_state)".into()
+            })
+            .corrected_by([Correction::Superblocks]);
     }
     if let Some(other) = &other
         && other.geometry() != geometry
     {
-        findings.warning(Rule::Superblock, Location::VOLUME, || {
-            "the two copies differ in the geometry of the volume".into()
-        })
-        .corrected_by([Correction::Superblocks]);
+        findings
+            .warning(Rule::Superblock, Location::VOLUME, || {
+                "the two copies differ in the geometry of the volume".into()
+            })
+            .corrected_by([Correction::Superblocks]);
     }
     Ok(Superblocks { winner, other })
 }

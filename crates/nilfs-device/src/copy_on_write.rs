@@ -94,7 +94,11 @@ impl Device for CopyOnWriteDevice {
                     Entry::Occupied(kept) => kept.into_mut(),
                     Entry::Vacant(free) => {
                         let whole = count == PAGE;
-                        free.insert(if whole { Box::new([0; PAGE]) } else { self.page_below(page)? })
+                        free.insert(if whole {
+                            Box::new([0; PAGE])
+                        } else {
+                            self.page_below(page)?
+                        })
                     }
                 };
                 bytes[within..within + count].copy_from_slice(now);

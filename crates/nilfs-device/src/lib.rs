@@ -20,6 +20,7 @@ mod memory;
 mod recording;
 
 use std::io;
+use std::sync::Arc;
 
 pub use claims::{Claim, is_ending, is_read, is_written, wait_for_end};
 pub use copy_on_write::CopyOnWriteDevice;
@@ -89,6 +90,44 @@ pub trait Device: Send + Sync {
     /// device that no other process can open has no readers to keep out.
     fn keep_readers_out(&self) -> Option<Claim> {
         Some(Box::new(()))
+    }
+}
+
+impl<D: Device + ?Sized> Device for Arc<D> {
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        (**self).is_read_only()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+        (**self).write_at(offset, pieces)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        (**self).flush()
+    }
+
+    fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        (**self).discard(offset, bytes)
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        (**self).resize(bytes)
+    }
+
+    fn is_read(&self) -> bool {
+        (**self).is_read()
+    }
+
+    fn keep_readers_out(&self) -> Option<Claim> {
+        (**self).keep_readers_out()
     }
 }
 

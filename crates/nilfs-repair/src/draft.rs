@@ -5,17 +5,26 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use nilfs_check::{CheckError, Correction, Finding, Position, Report};
+use nilfs_check::{CheckError, Correction, Finding, Options, Position, Report};
 use nilfs_device::{CopyOnWriteDevice, Device, IoSlice};
 use nilfs_ondisk::crc::crc32_le;
 use nilfs_ondisk::summary::{LogHeader, SR};
 use nilfs_ondisk::superblock::Superblock;
 use nilfs_ondisk::{BlockNr, Geometry};
 
-use crate::{Repair, RepairError, Risk, Segments, check_options, superblocks};
+use crate::{Repair, RepairError, Risk, Segments, superblocks};
+
+/// How often the corrected volume is checked and corrected again. Each round is for what the one
+/// before has uncovered.
+const ROUNDS: usize = 16;
+
+/// How often the same is corrected, because something else has come to light.
+const MOST_TIMES: u8 = 3;
 
 /// A volume that is being corrected.
 pub(crate) struct Draft {
+    /// The device as it is.
+    below: Arc<dyn Device>,
     pub(crate) device: Arc<CopyOnWriteDevice>,
     pub(crate) repairs: Vec<Repair>,
     /// Where blocks were corrected. They are right in the draft alone, so they have to be written
@@ -26,37 +35,68 @@ pub(crate) struct Draft {
     pub(crate) given_up: Vec<(u64, Vec<u8>)>,
     /// Whether the superblocks of the draft name another log than those of the device.
     pub(crate) moved_cursor: bool,
+    /// How thoroughly it is checked.
+    pub(crate) options: Options,
     pub(crate) uuid: [u8; 16],
-    /// What was corrected, and so.
-    made: HashMap<(Position, Option<u8>), Vec<u8>>,
+    /// How often what was corrected.
+    made: HashMap<(Position, Option<u8>), u8>,
 }
 
 impl Draft {
-    pub(crate) fn new(device: Arc<dyn Device>, uuid: [u8; 16]) -> Self {
+    pub(crate) fn new(device: Arc<dyn Device>, options: Options, uuid: [u8; 16]) -> Self {
         Self {
-            device: Arc::new(CopyOnWriteDevice::new(device)),
+            device: Arc::new(CopyOnWriteDevice::new(Arc::clone(&device))),
+            below: device,
             repairs: Vec::new(),
             segments: Segments::new(),
             given_up: Vec::new(),
             moved_cursor: false,
+            options,
             uuid,
             made: HashMap::new(),
         }
     }
 
-    pub(crate) fn check(&self) -> Result<Report, CheckError> {
-        nilfs_check::check(&*self.device, &check_options())
+    /// A draft of the same device, without corrections.
+    pub(crate) fn afresh(&self) -> Self {
+        Self::new(Arc::clone(&self.below), self.options.clone(), self.uuid)
     }
 
-    /// Makes the corrections of a report. Returns whether there were any.
-    pub(crate) fn apply(&mut self, report: &Report) -> Result<bool, RepairError> {
+    pub(crate) fn check(&self) -> Result<Report, CheckError> {
+        nilfs_check::check(&*self.device, &self.options)
+    }
+
+    /// Corrects the draft until the checker has nothing more to correct. Returns what it says then.
+    pub(crate) fn correct(&mut self) -> Result<Report, RepairError> {
+        let mut report = self.check().map_err(RepairError::Check)?;
+        for _ in 0..ROUNDS {
+            if !self.apply(&report)? {
+                break;
+            }
+            report = self.check().map_err(RepairError::Check)?;
+        }
+        Ok(report)
+    }
+
+    /// Makes the corrections of a report: of what is counted before the counts. Returns whether
+    /// there were any.
+    fn apply(&mut self, report: &Report) -> Result<bool, RepairError> {
+        let is_count = |correction: &Correction| matches!(correction, Correction::Count { .. });
+        Ok(self.apply_those(report, &|it| !is_count(it))? || self.apply_those(report, &is_count)?)
+    }
+
+    fn apply_those(
+        &mut self,
+        report: &Report,
+        which: &dyn Fn(&Correction) -> bool,
+    ) -> Result<bool, RepairError> {
         let superblock = superblocks::best(&*self.device)?;
         let mut touched = Vec::new();
         let mut anything = false;
         for finding in &report.findings {
             let mut made = false;
             let mut action = String::new();
-            for correction in &finding.corrections {
+            for correction in finding.corrections.iter().filter(|it| which(it)) {
                 if !self.make(correction, report, &mut touched)? {
                     continue;
                 }
@@ -76,8 +116,8 @@ impl Draft {
         Ok(anything)
     }
 
-    /// Makes one correction. `false` if it was made before, or if others say otherwise: then there
-    /// is no way to keep both rules, and the first one stays.
+    /// Makes one correction. `false` if it was made too often: then others say otherwise, and there
+    /// is no way to keep all rules.
     fn make(
         &mut self,
         correction: &Correction,
@@ -86,13 +126,17 @@ impl Draft {
     ) -> io::Result<bool> {
         let (at, bit, bytes) = match correction {
             Correction::Superblocks => return superblocks::renew(self, report.newest_log),
-            Correction::Bytes { at, bytes } => (*at, None, bytes.clone()),
+            Correction::Bytes { at, bytes } | Correction::Count { at, bytes } => {
+                (*at, None, bytes.clone())
+            }
             Correction::Bit { at, bit, set } => (*at, Some(*bit), vec![u8::from(*set)]),
             _ => return Ok(false),
         };
-        if self.made.contains_key(&(at, bit)) {
+        let times = self.made.entry((at, bit)).or_default();
+        if *times == MOST_TIMES {
             return Ok(false);
         }
+        *times += 1;
         let size = self.block_size()?;
         let offset = at.block.0 * size + at.offset as u64;
         let mut found = vec![0; bytes.len()];
@@ -103,7 +147,6 @@ impl Draft {
             Some(bit) => vec![found[0] & !(1 << bit)],
         };
         self.device.write_at(offset, &[IoSlice::new(&wanted)])?;
-        self.made.insert((at, bit), bytes);
         touched.push(at.block);
         Ok(true)
     }
@@ -125,7 +168,9 @@ impl Draft {
             self.segments.insert(segment);
             let mut at = geometry.segment_start(segment);
             let end = geometry.segment_end(segment);
-            while at < end && let Some(header) = self.header(&geometry, at)? {
+            while at < end
+                && let Some(header) = self.header(&geometry, at)?
+            {
                 let next = at.plus(header.nblocks.into());
                 if these.iter().any(|block| (at..next).contains(block)) {
                     self.seal(&geometry, superblock.crc_seed(), at, &header)?;
@@ -145,7 +190,13 @@ impl Draft {
     }
 
     /// Makes the checksums of a log right: of its super root, its summary, and all of it.
-    fn seal(&self, geometry: &Geometry, seed: u32, at: BlockNr, header: &LogHeader) -> io::Result<()> {
+    fn seal(
+        &self,
+        geometry: &Geometry,
+        seed: u32,
+        at: BlockNr,
+        header: &LogHeader,
+    ) -> io::Result<()> {
         let size = geometry.block_size.bytes();
         let offset = at.0 * size as u64;
         let mut log = vec![0; header.nblocks as usize * size];

@@ -39,10 +39,6 @@ use crate::draft::Draft;
 
 pub use undo::{UndoDevice, UndoError, apply_undo};
 
-/// How often the corrected volume is checked and corrected again. Each round is for what the one
-/// before has uncovered.
-const ROUNDS: usize = 12;
-
 /// Findings of one rule that are corrected in one round.
 const FINDINGS_PER_RULE: usize = 100_000;
 
@@ -112,30 +108,37 @@ pub enum RepairError {
          or make the device larger"
     )]
     NoRoom(usize),
+    /// More would be wrong than before.
+    #[error("a repair would leave more errors than there are")]
+    Worse,
     /// Reading the volume needs a feature that is not known here.
     #[error(transparent)]
     Format(#[from] nilfs_ondisk::FormatError),
 }
 
 /// The options with which a volume is checked for a repair.
-fn check_options() -> Options {
+fn check_options(checkpoints: &Checkpoints) -> Options {
     Options {
-        checkpoints: Checkpoints::Sample(1000),
+        checkpoints: checkpoints.clone(),
         verify_logs: true,
         findings_per_rule: FINDINGS_PER_RULE,
         protected_from: Cno::MAX,
     }
 }
 
-/// Checks a volume and finds out what would put it right. Nothing is written. `uuid` is the
-/// identity that the volume gets if its own is lost.
+/// Checks a volume, with the trees of these checkpoints, and finds out what would put it right.
+/// Nothing is written. `uuid` is the identity that the volume gets if its own is lost.
 ///
 /// # Errors
 /// The volume is beyond repair, or the device fails.
-pub fn plan(device: &Arc<dyn Device>, uuid: [u8; 16]) -> Result<Plan, RepairError> {
-    let before = nilfs_check::check(&**device, &check_options());
-    let mut draft = Draft::new(Arc::clone(device), uuid);
-    correct(&mut draft)?;
+pub fn plan(
+    device: &Arc<dyn Device>,
+    checkpoints: &Checkpoints,
+    uuid: [u8; 16],
+) -> Result<Plan, RepairError> {
+    let options = check_options(checkpoints);
+    let before = nilfs_check::check(&**device, &options);
+    let draft = rescue::usable(Draft::new(Arc::clone(device), options, uuid))?;
     let mut plan = Plan {
         before,
         repairs: draft.repairs.clone(),
@@ -149,26 +152,19 @@ pub fn plan(device: &Arc<dyn Device>, uuid: [u8; 16]) -> Result<Plan, RepairErro
     }
     match rewrite::writes(&draft) {
         Ok(writes) => {
-            plan.after = Some(rewrite::preview(device, &writes)?);
-            plan.writes = writes;
+            let after = rewrite::preview(&draft, device, &writes)?;
+            let errors = |report: &Report| report.errors().count();
+            if plan.before.as_ref().is_ok_and(|before| errors(before) < errors(&after)) {
+                plan.obstacle = Some(RepairError::Worse);
+            } else {
+                plan.writes = writes;
+            }
+            plan.after = Some(after);
         }
         Err(RepairError::Device(error)) => return Err(error.into()),
         Err(obstacle) => plan.obstacle = Some(obstacle),
     }
     Ok(plan)
-}
-
-/// Corrects the draft until the checker has nothing more to correct.
-fn correct(draft: &mut Draft) -> Result<(), RepairError> {
-    let mut report = rescue::openable(draft)?;
-    for _ in 0..ROUNDS {
-        let corrected = draft.apply(&report)?;
-        if !corrected {
-            break;
-        }
-        report = draft.check().map_err(RepairError::Check)?;
-    }
-    Ok(())
 }
 
 impl Plan {

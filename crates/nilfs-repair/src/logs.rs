@@ -75,7 +75,8 @@ fn next_magic(
         let count = ((CHUNK / size) as u64).min(end.0 - at.0);
         let mut blocks = vec![0; count as usize * size];
         if device.read_at(at.0 * size as u64, &mut blocks).is_ok() {
-            let nth = blocks.chunks_exact(size).position(|block| block[8..12] == MAGIC.to_le_bytes());
+            let nth =
+                blocks.chunks_exact(size).position(|block| block[8..12] == MAGIC.to_le_bytes());
             if let Some(nth) = nth {
                 return Ok(at.plus(nth as u64));
             }
@@ -132,7 +133,8 @@ pub(crate) fn super_root_at(
     superblock: &Superblock,
     cursor: LogCursor,
 ) -> Option<FoundLog> {
-    let log = log_at(device, &superblock.geometry(), superblock.crc_seed(), cursor.block).ok()??;
+    let log =
+        log_at(device, &superblock.geometry(), superblock.crc_seed(), cursor.block).ok()??;
     (log.header.seq == cursor.seq && log.has_super_root).then_some(log)
 }
 
@@ -224,7 +226,8 @@ fn witness(device: &dyn Device, at: u64) -> Option<(u32, u32, LogHeader)> {
 fn geometries(device_size: u64, block_size: BlockSize, logs: &[Witness]) -> Vec<Geometry> {
     let first_data_block = Geometry::first_data_block_for(block_size);
     let room = secondary_superblock(device_size).unwrap_or(0) / block_size.bytes64();
-    let exponents = MIN_BLOCKS_PER_SEGMENT.trailing_zeros()..=BLOCKS_PER_SEGMENT_MAX.trailing_zeros();
+    let exponents =
+        MIN_BLOCKS_PER_SEGMENT.trailing_zeros()..=BLOCKS_PER_SEGMENT_MAX.trailing_zeros();
     exponents
         .map(|exponent| Geometry {
             block_size,

@@ -3,48 +3,46 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
 
 use nilfs_check::{CheckError, Finding, Report, Rule};
-use nilfs_device::{CopyOnWriteDevice, Device, IoSlice};
+use nilfs_device::{Device, IoSlice};
 use nilfs_ondisk::superblock::{STATE_VALID, Superblock};
 use nilfs_ondisk::{Ino, SegNum};
 use zerocopy::little_endian::U16;
 
 use crate::draft::Draft;
 use crate::logs::{self, Discovered, FoundLog};
-use crate::{Repair, RepairError, Risk, check_options, superblocks};
+use crate::{Repair, RepairError, Risk, superblocks};
 
 /// Super roots that are tried, from the newest on.
 const MOST_TRIED: usize = 256;
 
-/// Makes a draft one that can be checked, with a newest checkpoint that can be used. Returns what a
-/// check of it says.
-pub(crate) fn openable(draft: &mut Draft) -> Result<Report, RepairError> {
+/// Corrects a draft. If its newest checkpoint cannot be used even so, it becomes one that goes on from
+/// the newest that can.
+pub(crate) fn usable(mut draft: Draft) -> Result<Draft, RepairError> {
     let fault = match draft.check() {
-        Ok(report) => match fatal(&report) {
-            None => return Ok(report),
-            Some(finding) => {
-                let fault = format!(
-                    "checkpoint {} cannot be used: {}: {}",
-                    report.newest, finding.place, finding.message
-                );
-                let superblock = superblocks::best(&*draft.device)?;
-                return match newest_usable(draft, &[superblock], &fault) {
-                    // An older one is no better.
-                    Err(RepairError::NoCheckpoint(_)) => Ok(report),
-                    found => found,
-                };
-            }
-        },
+        Ok(_) => {
+            let report = draft.correct()?;
+            let Some(finding) = fatal(&report) else { return Ok(draft) };
+            let fault = format!(
+                "checkpoint {} cannot be used: {}: {}",
+                report.newest, finding.place, finding.message
+            );
+            let superblock = superblocks::best(&*draft.device)?;
+            return match newest_usable(&draft, &[superblock], &fault) {
+                // An older one is no better.
+                Err(RepairError::NoCheckpoint(_)) => Ok(draft),
+                found => found,
+            };
+        }
         Err(error @ (CheckError::NoSuperblock { .. } | CheckError::NoSuperRoot { .. })) => error,
         Err(error) => return Err(RepairError::Check(error)),
     };
     let superblocks = match fault {
         CheckError::NoSuperRoot { .. } => vec![superblocks::best(&*draft.device)?],
-        _ => rebuilt(draft)?,
+        _ => rebuilt(&draft)?,
     };
-    newest_usable(draft, &superblocks, &fault.to_string())
+    newest_usable(&draft, &superblocks, &fault.to_string())
 }
 
 /// What keeps the newest checkpoint from being used, and is not corrected.
@@ -86,37 +84,36 @@ fn rebuilt(draft: &Draft) -> Result<Vec<Superblock>, RepairError> {
     Ok(superblocks)
 }
 
-/// Lets the superblocks of a draft name the newest checkpoint that can be used, with one of these
-/// superblocks. Later logs are given up.
+/// A draft that goes on from the newest checkpoint that can be used, with one of these superblocks.
+/// Later logs are given up.
 fn newest_usable(
-    draft: &mut Draft,
+    from: &Draft,
     superblocks: &[Superblock],
     fault: &str,
-) -> Result<Report, RepairError> {
+) -> Result<Draft, RepairError> {
     let mut tried = 0;
     for superblock in superblocks {
-        let logs = logs::all(&*draft.device, &superblock.geometry(), superblock.crc_seed())?;
+        let logs = logs::all(&*from.device, &superblock.geometry(), superblock.crc_seed())?;
         let roots = logs.iter().enumerate().rev().filter(|(_, log)| log.has_super_root);
         for (nth, root) in roots.take(MOST_TRIED) {
             tried += 1;
             let later: Vec<_> =
                 logs[nth + 1..].iter().filter(|log| !log.header.is_off_chain()).collect();
-            let trial = Trial::new(superblock, root, &later);
-            let view = CopyOnWriteDevice::new(Arc::clone(&draft.device) as Arc<dyn Device>);
-            trial.write(&view)?;
-            let Ok(report) = nilfs_check::check(&view, &check_options()) else { continue };
-            if fatal(&report).is_some() {
-                continue;
-            }
-            trial.adopt(draft)?;
-            let repair = repair(fault, root, &later, draft);
+            let mut draft = from.afresh();
+            go_on_from(&mut draft, superblock, root, &later)?;
+            let repair = repair(fault, root, &later, &draft);
             draft.repairs.push(repair);
-            return Ok(report);
+            match draft.correct() {
+                Ok(report) if fatal(&report).is_none() => return Ok(draft),
+                Ok(_) | Err(RepairError::Check(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     Err(RepairError::NoCheckpoint(tried))
 }
 
+/// What it means to go on from a log.
 fn repair(fault: &str, root: &FoundLog, later: &[&FoundLog], draft: &Draft) -> Repair {
     let scratch = superblocks::best(&*draft.device).is_ok_and(|it| it.raw().s_uuid == draft.uuid);
     let mut action = String::new();
@@ -141,40 +138,26 @@ fn repair(fault: &str, root: &FoundLog, later: &[&FoundLog], draft: &Draft) -> R
     Repair { fault: fault.to_owned(), action, risk }
 }
 
-/// What it takes to let a volume go on from a log.
-struct Trial {
-    superblock: Superblock,
-    /// The magic numbers of logs that must not be found any more: where they are, and what is there
-    /// instead.
-    given_up: Vec<(u64, Vec<u8>)>,
-}
-
-impl Trial {
-    fn new(superblock: &Superblock, root: &FoundLog, later: &[&FoundLog]) -> Self {
-        let mut superblock = *superblock;
-        superblock.set_last_log(root.cursor());
-        // So the chain is followed, and a mount recovers.
-        let state = superblock.raw().s_state.get();
-        superblock.raw_mut().s_state = U16::new(state & !STATE_VALID);
-        let size = superblock.geometry().block_size.bytes64();
-        let given_up = later.iter().map(|log| (log.block.0 * size, vec![0; 16])).collect();
-        Self { superblock, given_up }
+/// Lets the superblocks of a draft name a log, and makes sure that no later one is found.
+fn go_on_from(
+    draft: &mut Draft,
+    superblock: &Superblock,
+    root: &FoundLog,
+    later: &[&FoundLog],
+) -> io::Result<()> {
+    let mut superblock = *superblock;
+    superblock.set_last_log(root.cursor());
+    // So the chain is followed, and a mount recovers.
+    let state = superblock.raw().s_state.get();
+    superblock.raw_mut().s_state = U16::new(state & !STATE_VALID);
+    superblocks::write(draft, &superblock)?;
+    draft.moved_cursor = true;
+    let size = superblock.geometry().block_size.bytes64();
+    for log in later {
+        // Without its magic number it is no log.
+        let (offset, bytes) = (log.block.0 * size, vec![0; 16]);
+        draft.device.write_at(offset, &[IoSlice::new(&bytes)])?;
+        draft.given_up.push((offset, bytes));
     }
-
-    fn write(&self, device: &dyn Device) -> io::Result<()> {
-        for (offset, bytes) in &self.given_up {
-            device.write_at(*offset, &[IoSlice::new(bytes)])?;
-        }
-        for offset in superblocks::offsets(device) {
-            device.write_at(offset, &[IoSlice::new(&self.superblock.encode())])?;
-        }
-        Ok(())
-    }
-
-    fn adopt(self, draft: &mut Draft) -> io::Result<()> {
-        self.write(&*draft.device)?;
-        draft.moved_cursor = true;
-        draft.given_up.extend(self.given_up);
-        Ok(())
-    }
+    Ok(())
 }

@@ -8,7 +8,7 @@ use nilfs_engine::{CleanerOptions, Filesystem, MountOptions};
 use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
 
 use crate::draft::Draft;
-use crate::{RepairError, check_options, superblocks};
+use crate::{RepairError, superblocks};
 
 /// What has to be written so that the device is as the draft.
 pub(crate) fn writes(draft: &Draft) -> Result<Vec<Event>, RepairError> {
@@ -53,12 +53,16 @@ fn superblock_writes(draft: &Draft) -> Result<Vec<Event>, RepairError> {
 }
 
 /// What a check finds on a device when these writes have been made.
-pub(crate) fn preview(device: &Arc<dyn Device>, writes: &[Event]) -> Result<Report, RepairError> {
+pub(crate) fn preview(
+    draft: &Draft,
+    device: &Arc<dyn Device>,
+    writes: &[Event],
+) -> Result<Report, RepairError> {
     let view = CopyOnWriteDevice::new(Arc::clone(device));
     for event in writes {
         if let Event::Write { offset, bytes } = event {
             view.write_at(*offset, &[IoSlice::new(bytes)])?;
         }
     }
-    nilfs_check::check(&view, &check_options()).map_err(RepairError::Check)
+    nilfs_check::check(&view, &draft.options).map_err(RepairError::Check)
 }

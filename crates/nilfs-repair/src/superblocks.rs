@@ -67,8 +67,9 @@ pub(crate) fn renew(draft: &mut Draft, newest: LogCursor) -> io::Result<bool> {
         cleared |= STATE_VALID;
     }
     superblock.raw_mut().s_state = U16::new(state & !cleared);
-    let same = offsets(&*draft.device)
-        .all(|offset| read(&*draft.device, offset).is_ok_and(|it| it.encode() == superblock.encode()));
+    let same = offsets(&*draft.device).all(|offset| {
+        read(&*draft.device, offset).is_ok_and(|it| it.encode() == superblock.encode())
+    });
     if !same {
         write(draft, &superblock)?;
     }

@@ -7,11 +7,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use nilfs_check::Checkpoints;
 use nilfs_device::{Device, Event, IoSlice, MemoryDevice, RecordingDevice};
 
+use nilfs_ondisk::Ino;
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_repair::{UndoDevice, UndoError, apply_undo};
-use support::{Image, Patient, UUID, content};
+use support::{Image, Patient, UUID, add, content};
 
 /// Volumes with damage of which each needs another kind of repair.
 fn damaged() -> Vec<(&'static str, Image)> {
@@ -24,7 +26,15 @@ fn damaged() -> Vec<(&'static str, Image)> {
     cursor.edit_superblocks(|raw| raw.s_last_pseg.set(raw.s_last_pseg.get() + 1));
     let mut one_copy = Image::by_linux(1024);
     one_copy.bytes[PRIMARY_SUPERBLOCK as usize + 20] ^= 1;
-    vec![("no superblocks", no_superblocks), ("cursor", cursor), ("one copy", one_copy)]
+    let mut counter = Image::by_linux(1024);
+    let header = counter.data(Ino::SUFILE, 0);
+    counter.edit(header, |block| add(block, 0, 1));
+    vec![
+        ("no superblocks", no_superblocks),
+        ("cursor", cursor),
+        ("one copy", one_copy),
+        ("a counter of the sufile", counter),
+    ]
 }
 
 /// What a repair writes, in order.
@@ -47,7 +57,7 @@ fn the_next_repair_goes_on_from_any_write() {
             for arrived in [written.len() / 2 / 512 * 512, written.len()] {
                 bytes[start..start + arrived].copy_from_slice(&written[..arrived]);
                 let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(bytes.clone()));
-                let plan = nilfs_repair::plan(&device, UUID).unwrap();
+                let plan = nilfs_repair::plan(&device, &Checkpoints::All, UUID).unwrap();
                 plan.apply(&*device, &mut |_| {}).unwrap();
                 let mut after = vec![0; bytes.len()];
                 device.read_at(0, &mut after).unwrap();

@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use images::{BLOCK_SIZES, Image, LoggedBlock, add, read, vblock, write};
+use nilfs_check::Checkpoints;
 use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::{Attr, FileType, Files, Ino, Tree, Volume};
+use nilfs_engine::{Attr, Cno, FileType, Files, Ino, Tree, Volume};
 use nilfs_repair::{Plan, Risk};
 
 /// The identity that a volume gets if its own is lost.
@@ -37,7 +38,7 @@ impl Patient {
     }
 
     pub fn plan(&self) -> Plan {
-        nilfs_repair::plan(&self.device, UUID).expect("it can be repaired")
+        nilfs_repair::plan(&self.device, &Checkpoints::All, UUID).expect("it can be repaired")
     }
 
     /// Repairs the volume, and demands that all of it is sound then and as the checker predicted.
@@ -52,7 +53,11 @@ impl Patient {
         }
         plan.apply(&*self.device, &mut |_| {}).unwrap();
         let report = nilfs_check::check(&*self.device, &nilfs_check::Options::default()).unwrap();
-        assert!(report.worst() < Some(nilfs_check::Severity::Warning), "{report}");
+        assert!(
+            report.worst() < Some(nilfs_check::Severity::Warning),
+            "{report}after {:?}",
+            plan.repairs
+        );
         let again = self.plan();
         assert!(again.repairs.is_empty(), "nothing is left to be repaired: {:?}", again.repairs);
         plan
@@ -62,6 +67,7 @@ impl Patient {
     #[track_caller]
     pub fn is_healed(&self, risk: Risk) -> Image {
         let plan = self.heal();
+        assert!(content(&self.bytes()).keys().any(|path| path.starts_with("snapshot")));
         assert_eq!(plan.risk(), risk, "{:?}", plan.repairs);
         let healed = Image::from(self.bytes());
         let whole = Image::by_linux(healed.block_size() as u64);
@@ -70,24 +76,30 @@ impl Patient {
     }
 }
 
-/// Everything in the newest checkpoint of a volume.
+/// Everything in the newest checkpoint of a volume and in its snapshots.
 pub fn content(bytes: &[u8]) -> Content {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(bytes.to_vec()));
     let volume = Volume::open(device).expect("the volume can be opened");
     let tree = volume.tree(None).expect("it has a newest checkpoint");
     let mut found = Content::new();
     walk(&tree, Ino::ROOT, "", &mut found);
+    let all = volume.checkpoints(Cno(1), usize::MAX).expect("checkpoints are listed");
+    for snapshot in all.iter().filter(|it| it.snapshot) {
+        let tree = volume.tree(Some(snapshot.cno)).expect("the snapshot can be opened");
+        walk(&tree, Ino::ROOT, &format!("snapshot {}:", snapshot.cno), &mut found);
+    }
     found
 }
 
 fn walk(tree: &Tree, directory: Ino, path: &str, found: &mut Content) {
     let mut entries = Vec::new();
     let files: &dyn Files = tree;
-    files.read_dir(directory, 0, &mut |entry| {
-        entries.push((entry.name.to_vec(), entry.ino));
-        true
-    })
-    .expect("the directory can be read");
+    files
+        .read_dir(directory, 0, &mut |entry| {
+            entries.push((entry.name.to_vec(), entry.ino));
+            true
+        })
+        .expect("the directory can be read");
     for (name, ino) in entries {
         if matches!(&name[..], b"." | b"..") {
             continue;

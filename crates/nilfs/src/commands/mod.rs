@@ -9,6 +9,7 @@ pub mod defrag;
 pub mod df;
 pub mod diff;
 pub mod dump;
+pub mod fsck;
 pub mod generate;
 pub mod help;
 pub mod image;

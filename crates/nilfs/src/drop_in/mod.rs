@@ -7,6 +7,7 @@
 
 mod chcp;
 mod dumpseg;
+mod fsck;
 mod lscp;
 mod lssu;
 mod mkcp;
@@ -48,9 +49,10 @@ pub struct Tool {
 }
 
 /// All of them.
-pub const TOOLS: [&Tool; 17] = [
+pub const TOOLS: [&Tool; 18] = [
     &chcp::TOOL,
     &dumpseg::TOOL,
+    &fsck::TOOL,
     &lscp::TOOL,
     &lssu::TOOL,
     &mkcp::TOOL,

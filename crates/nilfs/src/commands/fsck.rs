@@ -1,0 +1,437 @@
+//! `nilfs fsck`: what is wrong with a volume, and what would put it right; and doing that.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use nilfs_check::{CheckError, Checkpoints, Finding, Report};
+use nilfs_device::{Access, Device, FileDevice};
+use nilfs_ondisk::ByteCount;
+use nilfs_repair::{Plan, Repair, RepairError, Risk, UndoDevice, apply_undo};
+use serde::Serialize;
+
+use super::tune::open_to_change;
+use crate::device;
+use crate::exit::{self, Failure, Status};
+use crate::image::device_of;
+use crate::names;
+use crate::output::{self, counted, printable, say, utter};
+use crate::progress::{Progress, spinner};
+use crate::signature;
+
+/// Check a volume, and repair what is wrong with it
+///
+/// First everything is checked, and every finding is shown, with what would put it right. Only then,
+/// and only if you say so, something is written: to places that are free, and to the superblocks. So a
+/// repair may be interrupted at any time, and begun again. Without an option that says what to do, you
+/// are asked on a terminal, and nothing is written elsewhere.
+///
+/// The volume must not be mounted. The exit code is 3 if errors are left.
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "nilfs fsck [OPTIONS] <DEVICE>\n       \
+    nilfs fsck --apply-undo FILE <DEVICE>")]
+#[command(after_help = "\
+Examples:
+  nilfs fsck /dev/sdb1                     show what is wrong, and ask
+  nilfs fsck -n disk.img                   only show it
+  nilfs fsck -y --undo before.undo disk.img
+  nilfs fsck --apply-undo before.undo disk.img
+  nilfs fsck -n --json disk.img | jq '.repairs[]'")]
+pub struct Args {
+    #[command(flatten)]
+    mode: ModeArgs,
+    /// Go through the files of every checkpoint, not of up to a thousand
+    #[arg(short = 'A', long)]
+    all: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Save in this new file what is overwritten
+    #[arg(long, value_name = "FILE", conflicts_with = "check")]
+    undo: Option<PathBuf>,
+    /// Take a repair back, with the file that it has made
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["undo", "mode", "json", "all"])]
+    apply_undo: Option<PathBuf>,
+    /// The device or image
+    #[arg(value_name = "DEVICE")]
+    device: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+#[group(id = "mode", multiple = false)]
+struct ModeArgs {
+    /// Only check; write nothing
+    #[arg(short = 'n', long)]
+    check: bool,
+    /// Repair if nothing is lost by that and nothing has to be guessed; else write nothing
+    #[arg(short = 'p', long)]
+    safe: bool,
+    /// Repair all that can be repaired, without asking
+    #[arg(short, long)]
+    yes: bool,
+    /// Show the plan, and ask
+    #[arg(short, long)]
+    interactive: bool,
+}
+
+/// What may be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing.
+    Check,
+    /// What loses nothing.
+    Safe,
+    /// Everything.
+    All,
+    /// What somebody agrees to.
+    Ask,
+}
+
+/// What to do to which volume.
+pub struct Order {
+    /// What may be written.
+    pub mode: Mode,
+    /// Whether the files of every checkpoint are looked at.
+    pub all: bool,
+    /// Whether the result is printed as JSON.
+    pub json: bool,
+    /// Where to save what is overwritten.
+    pub undo: Option<PathBuf>,
+    /// The device or image.
+    pub device: PathBuf,
+}
+
+/// What has become of a volume.
+#[derive(Debug)]
+pub enum Outcome {
+    /// There was nothing to be repaired.
+    Sound,
+    /// All of it is repaired.
+    Repaired,
+    /// Something was repaired, and this is left.
+    Partly(Failure),
+    /// Nothing was repaired, and this is wrong.
+    Damaged(Failure),
+}
+
+/// Does what the command line says.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    if let Some(file) = &args.apply_undo {
+        return undo(file, &args.device);
+    }
+    let ModeArgs { check, safe, yes, interactive } = args.mode;
+    let mode = match (check, safe, yes, interactive) {
+        (true, ..) => Mode::Check,
+        (_, true, ..) => Mode::Safe,
+        (_, _, true, _) => Mode::All,
+        (_, _, _, true) => Mode::Ask,
+        _ if io::stdin().is_terminal() && !args.json => Mode::Ask,
+        _ => Mode::Check,
+    };
+    let Args { all, json, undo, device, .. } = args;
+    end(check_and_repair(&Order { mode, all, json, undo, device })?)
+}
+
+/// How a subcommand ends after that.
+pub fn end(outcome: Outcome) -> anyhow::Result<()> {
+    match outcome {
+        Outcome::Sound | Outcome::Repaired => Ok(()),
+        Outcome::Partly(failure) | Outcome::Damaged(failure) => Err(failure.into()),
+    }
+}
+
+/// Checks a volume, prints what is wrong, and repairs what it may.
+pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
+    let path = match order.mode {
+        Mode::Check => device_of(&order.device)?,
+        _ => names::device(&order.device)?,
+    };
+    if let Some(undo) = &order.undo {
+        refuse_on_device(undo, &path)?;
+    }
+    let device: Arc<dyn Device> = Arc::new(match order.mode {
+        Mode::Check => device::open(&path, Access::ReadOnly)?,
+        _ => open_to_change(&path, false)?,
+    });
+    let plan = {
+        let _moving = spinner("checking");
+        let checkpoints = match order.all {
+            true => Checkpoints::All,
+            false => Checkpoints::Sample(1000),
+        };
+        let uuid = *names::new_uuid()?.as_bytes();
+        nilfs_repair::plan(&device, &checkpoints, uuid).map_err(|error| beyond(&path, error))?
+    };
+    let agreed = plan.can_be_applied()
+        && match order.mode {
+            Mode::Check => false,
+            Mode::Safe => plan.risk() == Risk::Safe,
+            Mode::All => true,
+            Mode::Ask => {
+                print(&plan)?;
+                output::flush()?;
+                ask(&plan)?
+            }
+        };
+    if agreed {
+        apply(&plan, &device, order).with_context(|| path.display().to_string())?;
+    }
+    let printed = match (order.json, order.mode) {
+        (true, _) => output::json(&record(&plan, agreed)),
+        (false, Mode::Ask) => Ok(()),
+        (false, _) => print(&plan),
+    };
+    let outcome = outcome(&plan, agreed, &path);
+    if let Outcome::Repaired = outcome
+        && !order.json
+    {
+        say!("{}: repaired", path.display());
+    }
+    // What is left on the volume is worse than a report that did not arrive.
+    match &outcome {
+        Outcome::Sound | Outcome::Repaired => printed.map(|()| outcome),
+        Outcome::Partly(_) | Outcome::Damaged(_) => Ok(outcome),
+    }
+}
+
+/// Why a volume can be neither checked nor repaired.
+fn beyond(path: &Path, error: RepairError) -> anyhow::Error {
+    let shown = path.display();
+    match error {
+        RepairError::Device(error) => anyhow::Error::new(error).context(shown.to_string()),
+        RepairError::Check(CheckError::Device(error)) => {
+            anyhow::Error::new(error).context(shown.to_string())
+        }
+        RepairError::NoLog => {
+            let other = signature::find(path).ok().flatten();
+            let holds =
+                other.map_or(String::new(), |it| format!(", which holds {}", it.description));
+            let message = format!(
+                "{shown}: there is neither a superblock nor a log of a NILFS2 volume on the device{holds}"
+            );
+            Failure::new(Status::NotAVolume, message).into()
+        }
+        other => Failure::new(Status::NotAVolume, format!("{shown}: {other}")).into(),
+    }
+}
+
+fn outcome(plan: &Plan, applied: bool, path: &Path) -> Outcome {
+    let path = path.display();
+    let errors_of = |report: &Report| report.errors().count() as u64;
+    if applied {
+        let left = plan.after.as_ref().map_or(0, errors_of);
+        if left == 0 {
+            return Outcome::Repaired;
+        }
+        let message = format!("{path}: repaired, but for {}", counted(left, "error"));
+        return Outcome::Partly(Failure::new(Status::NotAVolume, message));
+    }
+    let found = match &plan.before {
+        Ok(report) => match (errors_of(report), plan.repairs.len() as u64) {
+            (0, 0) => return Outcome::Sound,
+            (0, repairs) => format!("{} to be made", counted(repairs, "repair")),
+            (errors, _) => counted(errors, "error"),
+        },
+        Err(error) => error.to_string(),
+    };
+    let hint = match (&plan.obstacle, plan.can_be_applied(), plan.risk()) {
+        (Some(obstacle), ..) => format!("; {}", exit::without_error_numbers(&obstacle.to_string())),
+        (None, false, _) => "; nothing of that can be repaired".to_owned(),
+        (None, true, Risk::Safe) => "; nilfs fsck -p repairs".to_owned(),
+        (None, true, Risk::Loses) => "; nilfs fsck -y repairs, with losses".to_owned(),
+    };
+    Outcome::Damaged(Failure::new(Status::NotAVolume, format!("{path}: {found}{hint}")))
+}
+
+fn ask(plan: &Plan) -> io::Result<bool> {
+    let losses = match plan.risk() {
+        Risk::Safe => "nothing is lost",
+        Risk::Loses => "something is lost, see above",
+    };
+    let repairs = counted(plan.repairs.len() as u64, "repair");
+    let bytes = ByteCount(plan.bytes());
+    utter(format_args!("Make {repairs}? {bytes} are written, and {losses}. [y/N] "));
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn apply(plan: &Plan, device: &Arc<dyn Device>, order: &Order) -> anyhow::Result<()> {
+    let progress = Progress::count("repairing", "bytes");
+    let mut show = |written| progress.set(written, plan.bytes());
+    match &order.undo {
+        None => plan.apply(&**device, &mut show)?,
+        Some(path) => {
+            let shown = path.display();
+            let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+            let file = file.with_context(|| format!("cannot make {shown}"))?;
+            let undoing = UndoDevice::new(Arc::clone(device), file, plan.uuid);
+            let undoing = undoing.with_context(|| format!("cannot write {shown}"))?;
+            plan.apply(&undoing, &mut show)?;
+        }
+    }
+    Ok(())
+}
+
+/// An undo file on the device itself would be overwritten by the repair, or lost with it.
+fn refuse_on_device(undo: &Path, device: &Path) -> anyhow::Result<()> {
+    let directory = match undo.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let shown = directory.display();
+    let directory = std::fs::metadata(directory).with_context(|| format!("cannot open {shown}"))?;
+    let it =
+        std::fs::metadata(device).with_context(|| format!("cannot open {}", device.display()))?;
+    if it.file_type().is_block_device() && it.rdev() == directory.dev() {
+        let message =
+            format!("{} lies on the device that is to be repaired; name another", undo.display());
+        return Err(Failure::new(Status::Usage, message).into());
+    }
+    if undo.exists() {
+        let message = format!("{} exists already; name a new file", undo.display());
+        return Err(Failure::new(Status::Refused, message).into());
+    }
+    Ok(())
+}
+
+fn undo(file: &Path, path: &Path) -> anyhow::Result<()> {
+    let shown = file.display();
+    let saved = File::open(file).with_context(|| format!("cannot open {shown}"))?;
+    let path = names::device(path)?;
+    let device: FileDevice = open_to_change(&path, false)?;
+    let bytes = apply_undo(saved, &device).with_context(|| shown.to_string())?;
+    writeln!(output::out(), "{}: {} put back", path.display(), ByteCount(bytes))?;
+    Ok(())
+}
+
+fn print(plan: &Plan) -> anyhow::Result<()> {
+    let mut out = output::out();
+    let mut line = |line: String| writeln!(out, "{}", printable(line.as_bytes()));
+    let mut shown = Vec::new();
+    match &plan.before {
+        Ok(report) => {
+            for text in report.to_string().lines() {
+                let found = plan.repairs.iter().find(|it| text.ends_with(&it.fault));
+                line(text.to_owned())?;
+                if let Some(repair) = found {
+                    line(format!("  repair: {}", repair.action))?;
+                    shown.push(&repair.fault);
+                }
+            }
+        }
+        Err(error) => line(format!("error: volume: {error}"))?,
+    }
+    // What comes to light only when something else has been repaired.
+    for repair in plan.repairs.iter().filter(|repair| !shown.contains(&&repair.fault)) {
+        line(format!("repair: {repair}"))?;
+    }
+    if let Some(after) = &plan.after
+        && after.errors().next().is_some()
+    {
+        line("after these repairs, this is left:".to_owned())?;
+        after.errors().try_for_each(|finding| line(format!("  {finding}")))?;
+    }
+    Ok(())
+}
+
+/// The result for programs.
+#[derive(Serialize)]
+struct Record {
+    #[serde(flatten)]
+    found: ReportRecord,
+    /// Why it could not be checked as it is.
+    fault: Option<String>,
+    repairs: Vec<RepairRecord>,
+    /// Bytes that the repairs write.
+    repair_bytes: u64,
+    /// Why they cannot be made.
+    obstacle: Option<String>,
+    repaired: bool,
+    /// Errors that are left when they are made.
+    errors_left: u64,
+}
+
+#[derive(Serialize, Default)]
+struct ReportRecord {
+    consistent: bool,
+    newest_checkpoint: u64,
+    checkpoints: u64,
+    checkpoints_walked: u64,
+    snapshots: u64,
+    inodes: u64,
+    live_blocks: u64,
+    logs: u64,
+    segments: u64,
+    findings: Vec<FindingRecord>,
+    omitted: Vec<OmittedRecord>,
+}
+
+#[derive(Serialize)]
+struct FindingRecord {
+    severity: String,
+    rule: String,
+    place: String,
+    message: String,
+}
+
+/// Findings that are counted and not shown.
+#[derive(Serialize)]
+struct OmittedRecord {
+    rule: String,
+    findings: u64,
+}
+
+#[derive(Serialize)]
+struct RepairRecord {
+    fault: String,
+    action: String,
+    loses: bool,
+}
+
+fn record(plan: &Plan, repaired: bool) -> Record {
+    let repair = |repair: &Repair| RepairRecord {
+        fault: repair.fault.clone(),
+        action: repair.action.clone(),
+        loses: repair.risk == Risk::Loses,
+    };
+    let left = plan.after.as_ref().or(plan.before.as_ref().ok());
+    Record {
+        found: plan.before.as_ref().map(report_record).unwrap_or_default(),
+        fault: plan.before.as_ref().err().map(ToString::to_string),
+        repairs: plan.repairs.iter().map(repair).collect(),
+        repair_bytes: plan.bytes(),
+        obstacle: plan.obstacle.as_ref().map(ToString::to_string),
+        repaired,
+        errors_left: left.map_or(0, |report| report.errors().count() as u64),
+    }
+}
+
+fn report_record(report: &Report) -> ReportRecord {
+    let counts = &report.counts;
+    let finding = |finding: &Finding| FindingRecord {
+        severity: finding.severity.to_string(),
+        rule: finding.rule.to_string(),
+        place: finding.place.to_string(),
+        message: finding.message.clone(),
+    };
+    let omitted = report.omitted.iter();
+    ReportRecord {
+        consistent: report.is_consistent(),
+        newest_checkpoint: report.newest.0,
+        checkpoints: counts.checkpoints,
+        checkpoints_walked: counts.checkpoints_walked,
+        snapshots: counts.snapshots,
+        inodes: counts.inodes,
+        live_blocks: counts.live_blocks,
+        logs: counts.logs,
+        segments: counts.segments,
+        findings: report.findings.iter().map(finding).collect(),
+        omitted: omitted
+            .map(|(rule, count)| OmittedRecord { rule: rule.to_string(), findings: *count })
+            .collect(),
+    }
+}

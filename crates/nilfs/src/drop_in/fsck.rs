@@ -1,0 +1,124 @@
+//! `fsck.nilfs2`: what fsck(8) calls for a volume. nilfs-utils have no such program; options and exit
+//! codes are those that fsck(8) expects of all of its kind.
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use nilfs_device::{Access, FileDevice};
+use nilfs_engine::Volume;
+use nilfs_ondisk::superblock::STATE_ERROR;
+
+use super::words::{Word, Words};
+use super::{Ended, Tool};
+use crate::commands::fsck::{Mode, Order, Outcome, check_and_repair};
+use crate::exit;
+use crate::names;
+use crate::output::say;
+
+pub(super) const TOOL: Tool = Tool {
+    name: "fsck.nilfs2",
+    usage: "\
+Usage: fsck.nilfs2 [-afnprvy] [-C FD] DEVICE
+Check a NILFS2 volume, and repair it: what fsck(8) calls.
+
+  -a   as -p
+  -C   nothing: fsck(8) asks for its own progress bar with it
+  -f   check also what -p takes for sound by its superblocks
+  -h   this help
+  -n   write nothing
+  -p   repair what can be repaired without loss
+  -r   show what is to be done, and ask; this is so on a terminal
+  -v   nothing: every finding is shown anyway
+  -V   the version
+  -y   repair everything
+",
+    long: &[],
+    complaint: "fsck.nilfs2: ",
+    run,
+};
+
+/// Exit codes as in fsck(8), which combines them.
+const REPAIRED: u8 = 1;
+const ERRORS_LEFT: u8 = 4;
+const FAILED: u8 = 8;
+const USAGE: u8 = 16;
+
+fn run(mut words: Words) -> anyhow::Result<ExitCode> {
+    let Some((mode, force, device)) = read(&mut words)? else {
+        return Err(Ended(USAGE).into());
+    };
+    if mode == Mode::Safe && !force && seems_sound(&device) {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let order = Order { mode, all: false, json: false, undo: None, device };
+    let code = match check_and_repair(&order) {
+        Ok(Outcome::Sound) => 0,
+        Ok(Outcome::Repaired) => REPAIRED,
+        Ok(Outcome::Partly(left)) => {
+            words.tool().complain(left);
+            REPAIRED | ERRORS_LEFT
+        }
+        Ok(Outcome::Damaged(why)) => {
+            words.tool().complain(why);
+            ERRORS_LEFT
+        }
+        Err(error) => {
+            words.tool().complain(exit::sentence(&error));
+            FAILED
+        }
+    };
+    Ok(ExitCode::from(code))
+}
+
+/// What is asked for; `None` if it makes no sense, which has been said then.
+fn read(words: &mut Words) -> anyhow::Result<Option<(Mode, bool, PathBuf)>> {
+    let (mut modes, mut force, mut device) = (Vec::new(), false, None);
+    while let Some(word) = words.next()? {
+        match word {
+            Word::Option('a' | 'p') => modes.push(Mode::Safe),
+            Word::Option('n') => modes.push(Mode::Check),
+            Word::Option('r') => modes.push(Mode::Ask),
+            Word::Option('y') => modes.push(Mode::All),
+            Word::Option('f') => force = true,
+            Word::Option('v') => {}
+            Word::Option('C') => drop(words.value()?),
+            Word::Option(letter) => {
+                say!("{}: invalid option -- '{letter}'", words.tool().name());
+                return Ok(None);
+            }
+            Word::Operand(_) if device.is_some() => {
+                say!("{}: name one device", words.tool().name());
+                return Ok(None);
+            }
+            Word::Operand(operand) => device = Some(PathBuf::from(operand)),
+        }
+    }
+    modes.dedup();
+    let mode = match modes[..] {
+        [] if io::stdin().is_terminal() => Mode::Ask,
+        [] => Mode::Check,
+        [mode] => mode,
+        _ => {
+            say!("{}: only one of -a, -n, -p, -r and -y makes sense", words.tool().name());
+            return Ok(None);
+        }
+    };
+    let Some(device) = device else {
+        say!("{}: no device was named", words.tool().name());
+        return Ok(None);
+    };
+    Ok(Some((mode, force, device)))
+}
+
+/// Whether both superblocks are whole, without the mark of an error, and lead to a checkpoint: so a
+/// machine starts without reading all of its disks. After a crash, the mount recovers.
+fn seems_sound(device: &Path) -> bool {
+    let Ok(path) = names::device(device) else { return false };
+    let Ok(device) = FileDevice::open(&path, Access::Inspect) else { return false };
+    let Ok(superblocks) = Volume::superblocks(&device) else { return false };
+    let has_errors = superblocks.best.raw().s_state.get() & STATE_ERROR != 0;
+    superblocks.other.is_some()
+        && !has_errors
+        && Volume::open(std::sync::Arc::new(device)).and_then(|it| it.tree(None)).is_ok()
+}
