@@ -378,6 +378,29 @@ const NOTES: &[(&str, Notes)] = &[
         },
     ),
     (
+        "fsck.nilfs2(8)",
+        Notes {
+            summary: "check and repair a NILFS2 volume",
+            description: &[
+                "This is nilfs-fsck(1) with the options and exit codes that fsck(8) expects. With -a \
+                 or -p, a volume whose superblocks are whole and lead to a checkpoint is taken for \
+                 sound, unless -f is given.",
+                "The exit code is the sum of 1 (something was repaired), 4 (errors are left), 8 (it \
+                 failed) and 16 (the command line is wrong).",
+            ],
+            examples: &[
+                ("fsck.nilfs2 -n /dev/sdb1", "Check a volume, and write nothing."),
+                ("fsck -t nilfs2 -p /dev/sdb1", "Repair what can be repaired without loss."),
+            ],
+            see_also: &["nilfs(1)", "nilfs-fsck(1)", "fsck(8)"],
+            ..PROGRAM
+        },
+    ),
+    (
+        "nilfs-fsck(1)",
+        Notes { see_also: &["nilfs(1)", "nilfs-check(1)", "fsck.nilfs2(8)", "fsck(8)"], ..NOTHING },
+    ),
+    (
         "mount.nilfs2(8)",
         Notes {
             summary: "mount a NILFS2 volume through nilfs, as a helper of mount(8)",
