@@ -47,6 +47,14 @@ impl Groups {
         Some(Correction::bit(Position::new(*bitmap, 0), self.layout.bit(entry).bit, allocated))
     }
 
+    /// The block that has an entry, and which of the block it is.
+    pub(crate) fn entry_block(&self, entry: u64) -> Option<(BlockNr, usize)> {
+        let in_group = self.layout.bit(entry).bit as u64;
+        let nth = in_group % self.layout.entries_per_block;
+        let at = self.entry_blocks.binary_search_by_key(&(entry - nth), |(first, _)| *first).ok()?;
+        Some((self.entry_blocks[at].1.block, nth as usize))
+    }
+
     /// How many entries are in use.
     fn allocated_count(&self) -> u64 {
         self.bitmaps.values().map(|bitmap| count_set(bitmap)).sum()

@@ -62,9 +62,9 @@ impl Position {
 }
 
 impl Correction {
-    /// A field of two bytes should have this value.
-    pub(crate) fn u16(at: Position, value: u16) -> Self {
-        Self::Bytes { at, bytes: value.to_le_bytes().to_vec() }
+    /// A count of two bytes should have this value.
+    pub(crate) fn count_u16(at: Position, value: u16) -> Self {
+        Self::Count { at, bytes: value.to_le_bytes().to_vec() }
     }
 
     /// A field of four bytes should have this value.
@@ -99,7 +99,7 @@ impl fmt::Display for Correction {
             Self::Superblocks => f.write_str("write both superblocks anew"),
             Self::Bytes { bytes, .. } | Self::Count { bytes, .. } => match bytes[..] {
                 // Numbers of the format have these sizes.
-                [_, _] | [_, _, _, _] | [_, _, _, _, _, _, _, _] => {
+                [_] | [_, _] | [_, _, _, _] | [_, _, _, _, _, _, _, _] => {
                     let number =
                         bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
                     write!(f, "set it to {number}")

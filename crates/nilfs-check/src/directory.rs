@@ -2,14 +2,16 @@
 //! names lead is checked with all other names of the checkpoint.
 
 use std::collections::{BTreeMap, HashSet};
+use std::mem::offset_of;
 use std::rc::Rc;
 
-use nilfs_ondisk::Ino;
+use nilfs_ondisk::{BlockNr, Ino};
 use nilfs_ondisk::dirent::records;
 use nilfs_ondisk::inode::{FileType, RawInode};
 
 use crate::block_map::Leaf;
 use crate::checker::{Checker, FileAt};
+use crate::correction::{Correction, Position};
 use crate::report::Rule;
 
 /// A name in a directory.
@@ -18,17 +20,21 @@ pub(crate) struct Name<'a> {
     pub(crate) name: &'a [u8],
     pub(crate) ino: Ino,
     pub(crate) file_type: Option<FileType>,
+    /// Where its record is, if a block has it.
+    pub(crate) at: Option<Position>,
 }
 
 /// The content of a directory.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Directory {
     /// Its blocks, each well formed.
-    blocks: Vec<Rc<[u8]>>,
+    blocks: Vec<(BlockNr, Rc<[u8]>)>,
     /// Names that are not, or not only, as the blocks have them: where they lead, if anywhere.
     pub(crate) changed: BTreeMap<Vec<u8>, Option<(Ino, FileType)>>,
     /// What ".." names.
     pub(crate) parent: Option<Ino>,
+    /// Where ".." is.
+    pub(crate) parent_at: Option<Position>,
     /// Whether no block is missing or malformed.
     pub(crate) whole: bool,
 }
@@ -44,17 +50,18 @@ impl Directory {
         let in_blocks = self
             .blocks
             .iter()
-            .flat_map(|block| records(block).filter_map(Result::ok))
-            .filter(|record| record.is_used() && !matches!(record.name, b"." | b".."))
-            .filter(|record| !self.changed.contains_key(record.name))
-            .map(|record| Name {
+            .flat_map(|(nr, block)| records(block).filter_map(Result::ok).map(|it| (*nr, it)))
+            .filter(|(_, record)| record.is_used() && !matches!(record.name, b"." | b".."))
+            .filter(|(_, record)| !self.changed.contains_key(record.name))
+            .map(|(nr, record)| Name {
+                at: Some(Position::new(nr, record.offset)),
                 name: record.name,
                 ino: record.ino,
                 file_type: record.file_type(),
             });
         let changed = self.changed.iter().filter_map(|(name, target)| {
             let (ino, file_type) = (*target)?;
-            Some(Name { name, ino, file_type: Some(file_type) })
+            Some(Name { name, ino, file_type: Some(file_type), at: None })
         });
         in_blocks.chain(changed)
     }
@@ -64,7 +71,7 @@ impl Checker<'_, '_> {
     /// Checks the blocks of a directory, given in order.
     pub(crate) fn check_directory(
         &mut self,
-        file: FileAt,
+        (file, at): (FileAt, Position),
         inode: &RawInode,
         leaves: &[Leaf],
         whole: bool,
@@ -83,18 +90,22 @@ impl Checker<'_, '_> {
         let dense = gap.unwrap_or(leaves.len() as u64);
         if whole && (gap.is_some() || dense != expected) {
             directory.whole = false;
+            let size_at = at.plus(offset_of!(RawInode, i_size));
+            let fits = gap.is_none().then(|| Correction::u64(size_at, dense * block_size));
             self.error(Rule::Directory, place, || {
                 format!("i_size promises {expected} blocks, but only the first {dense} are there")
-            });
+            })
+            .corrected_by(fits);
         }
         for leaf in leaves {
             match self.directory_block(file, leaf) {
-                Some(block) => directory.blocks.push(block),
+                Some(block) => directory.blocks.push((leaf.block, block)),
                 None => directory.whole = false,
             }
         }
         if leaves.first().is_some_and(|leaf| leaf.key == 0) {
-            directory.parent = self.parent_of(file, directory.blocks.first().cloned());
+            let first = directory.blocks.first().cloned();
+            (directory.parent, directory.parent_at) = self.parent_of(file, first).unzip();
         }
         if file.present {
             self.find_duplicates(file, &directory);
@@ -134,23 +145,30 @@ impl Checker<'_, '_> {
     }
 
     /// Checks "." and ".."; returns what ".." names.
-    fn parent_of(&mut self, file: FileAt, first: Option<Rc<[u8]>>) -> Option<Ino> {
-        let first = first?;
+    fn parent_of(
+        &mut self,
+        file: FileAt,
+        first: Option<(BlockNr, Rc<[u8]>)>,
+    ) -> Option<(Ino, Position)> {
+        let (block, first) = first?;
         let mut start = records(&first).filter_map(Result::ok);
         let own = start.next().filter(|record| record.is_used() && record.name == b".");
         let parent = start.next().filter(|record| record.is_used() && record.name == b"..");
         if own.map(|record| record.ino) != Some(file.ino) {
+            let right =
+                own.map(|own| Correction::u64(Position::new(block, own.offset), file.ino.0));
             self.error(Rule::Directory, file.place(), || match own {
                 Some(record) => {
                     format!("\".\" names inode {}, expected {}", record.ino, file.ino)
                 }
                 None => "the first record is not \".\"".into(),
-            });
+            })
+            .corrected_by(right);
         }
         if parent.is_none() {
             self.error(Rule::Directory, file.place(), || "the second record is not \"..\"".into());
         }
-        parent.map(|record| record.ino)
+        parent.map(|record| (record.ino, Position::new(block, record.offset)))
     }
 
     fn find_duplicates(&mut self, file: FileAt, directory: &Directory) {

@@ -66,6 +66,7 @@ impl Checker<'_, '_> {
         if whole {
             self.check_counts(cno, entry, checkpoints.position(cno), [users + 1, blocks]);
         }
+        table.groups = Some(groups);
         self.check_names(cno, &table);
     }
 
@@ -91,10 +92,11 @@ impl Checker<'_, '_> {
                     bytes = self.read(leaf.block, ifile.place().file_block(leaf.key));
                 }
                 let start = slot * self.volume.geometry.inode_size;
+                let at = Position::new(leaf.block, start);
                 let entry = bytes.as_deref().and_then(|bytes| bytes.get(start..));
                 if let Some(inode) = entry.and_then(|entry| RawInode::parse(entry).ok()) {
                     let file = FileAt { ino, ..ifile };
-                    known[slot] = Some(Rc::new(self.check_inode(file, &inode)));
+                    known[slot] = Some(Rc::new(self.check_inode(file, &inode, at)));
                 }
             }
             match &known[slot] {

@@ -1,5 +1,6 @@
 //! One inode: its own fields and the blocks of its file (docs/format.md §6, §13).
 
+use std::mem::offset_of;
 use std::rc::Rc;
 
 use nilfs_ondisk::Ino;
@@ -7,6 +8,7 @@ use nilfs_ondisk::inode::{FileType, LINK_MAX, RawInode};
 
 use crate::block_map::{Life, Subtree};
 use crate::checker::{Checker, FileAt};
+use crate::correction::{Correction, Position};
 use crate::directory::Directory;
 use crate::report::Rule;
 
@@ -20,6 +22,8 @@ const MKFS_BLOCKS_MAX: u64 = 8;
 pub(crate) struct InodeFacts {
     pub(crate) file_type: Option<FileType>,
     pub(crate) links: u16,
+    /// Where in the ifile it is.
+    pub(crate) at: Option<Position>,
     /// Tells it from others that have had this number.
     pub(crate) generation: u32,
     /// `i_size`.
@@ -36,12 +40,18 @@ pub(crate) struct InodeFacts {
 
 impl Checker<'_, '_> {
     /// Checks an inode of a checkpoint and all blocks of its file.
-    pub(crate) fn check_inode(&mut self, file: FileAt, inode: &RawInode) -> InodeFacts {
+    pub(crate) fn check_inode(
+        &mut self,
+        file: FileAt,
+        inode: &RawInode,
+        at: Position,
+    ) -> InodeFacts {
         let place = file.place();
         let links = inode.i_links_count.get();
         let mut facts = InodeFacts {
             file_type: None,
             links,
+            at: Some(at),
             generation: inode.i_generation.get(),
             size: inode.i_size.get(),
             blocks: 0,
@@ -63,7 +73,7 @@ impl Checker<'_, '_> {
                 format!("it is of type {file_type:?}, expected a regular file")
             });
         }
-        self.check_fields(file, inode);
+        self.check_fields(file, inode, at);
         if !file_type.has_blocks() {
             return facts;
         }
@@ -72,7 +82,7 @@ impl Checker<'_, '_> {
                 let (tree, leaves) = self.walk_all(file, inode);
                 // A removed directory keeps its blocks, but not its size, until it is released.
                 if links > 0 {
-                    let directory = self.check_directory(file, inode, &leaves, tree.whole);
+                    let directory = self.check_directory((file, at), inode, &leaves, tree.whole);
                     facts.directory = Some(Rc::new(directory));
                 }
                 tree
@@ -86,9 +96,9 @@ impl Checker<'_, '_> {
         };
         (facts.blocks, facts.life, facts.whole) = (tree.blocks, tree.life, tree.whole);
         if tree.whole {
-            self.check_blocks_count(file, inode, &tree);
+            self.check_blocks_count(file, inode, &tree, Some(at));
             if file_type != FileType::Directory {
-                self.check_end(file, inode, &tree);
+                self.check_end(file, inode, &tree, at);
             }
             if file_type == FileType::Symlink {
                 self.check_symlink(file, inode, &tree);
@@ -97,7 +107,7 @@ impl Checker<'_, '_> {
         facts
     }
 
-    fn check_fields(&mut self, file: FileAt, inode: &RawInode) {
+    fn check_fields(&mut self, file: FileAt, inode: &RawInode, at: Position) {
         let place = file.place();
         let links = inode.i_links_count.get();
         if links == 0 && file.present {
@@ -115,13 +125,15 @@ impl Checker<'_, '_> {
                 format!("i_size is {}, more than {SIZE_MAX}", inode.i_size)
             });
         }
-        for (field, nsec) in
-            [("i_ctime_nsec", inode.i_ctime_nsec), ("i_mtime_nsec", inode.i_mtime_nsec)]
-        {
+        for (field, offset, nsec) in [
+            ("i_ctime_nsec", offset_of!(RawInode, i_ctime_nsec), inode.i_ctime_nsec),
+            ("i_mtime_nsec", offset_of!(RawInode, i_mtime_nsec), inode.i_mtime_nsec),
+        ] {
             if nsec.get() >= 1_000_000_000 {
                 self.warning(Rule::Inode, place, || {
                     format!("{field} is {nsec}, expected less than a second")
-                });
+                })
+                .corrected_by([Correction::u32(at.plus(offset), 0)]);
             }
         }
     }
@@ -137,11 +149,17 @@ impl Checker<'_, '_> {
             });
         }
         if tree.whole {
-            self.check_blocks_count(file, inode, tree);
+            self.check_blocks_count(file, inode, tree, None);
         }
     }
 
-    fn check_blocks_count(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
+    fn check_blocks_count(
+        &mut self,
+        file: FileAt,
+        inode: &RawInode,
+        tree: &Subtree,
+        at: Option<Position>,
+    ) {
         let found = inode.i_blocks.get();
         let sectors = self.volume.block_size().sectors();
         let expected = tree.blocks.saturating_mul(sectors);
@@ -155,11 +173,14 @@ impl Checker<'_, '_> {
         }
         self.error(Rule::InodeBlocks, file.place(), || {
             format!("i_blocks is {found}, but {} blocks give {expected}", tree.blocks)
-        });
+        })
+        .corrected_by(at.map(|at| {
+            Correction::count_u64(at.plus(offset_of!(RawInode, i_blocks)), expected)
+        }));
     }
 
     /// Nothing lies beyond the end of the file.
-    fn check_end(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
+    fn check_end(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree, at: Position) {
         let size = inode.i_size.get();
         let block_size = self.volume.block_size();
         let Some(last) = tree.last else {
@@ -167,9 +188,15 @@ impl Checker<'_, '_> {
         };
         let place = file.place().file_block(last.key);
         if last.key >= block_size.blocks_for(size) {
+            // The blocks are there; whether they were meant to be cut off nobody knows.
+            let end = last.key.saturating_add(1).saturating_mul(block_size.bytes64());
+            let regular = inode.file_type().is_ok_and(|it| it == FileType::Regular);
+            let longer = (regular && end <= SIZE_MAX)
+                .then(|| Correction::u64(at.plus(offset_of!(RawInode, i_size)), end));
             self.error(Rule::InodeSize, place, || {
                 format!("the block lies beyond the end of the file, i_size is {size}")
-            });
+            })
+            .corrected_by(longer);
             return;
         }
         let used = (size % block_size.bytes64()) as usize;

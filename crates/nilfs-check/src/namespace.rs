@@ -1,27 +1,35 @@
 //! The names of a checkpoint: from the root directory to every file, and back from every inode to
 //! its names.
 
+use std::mem::offset_of;
 use std::rc::Rc;
 
-use nilfs_ondisk::inode::FileType;
+use nilfs_ondisk::inode::{FileType, RawInode};
 use nilfs_ondisk::{Cno, Ino};
 
+use crate::allocation::Groups;
 use crate::checker::Checker;
+use crate::correction::Correction;
 use crate::directory::Name;
 use crate::inode::InodeFacts;
 use crate::report::{Location, Rule};
+
+/// Where in a directory's record the type of the file is.
+const TYPE_IN_RECORD: usize = 11;
 
 /// The inodes of a checkpoint by number.
 pub(crate) struct InodeTable {
     inodes: Vec<(Ino, Rc<InodeFacts>)>,
     /// Whether an inode that is in use is missing, because it cannot be read.
     pub(crate) incomplete: bool,
+    /// Which numbers are in use, once all inodes are there.
+    pub(crate) groups: Option<Groups>,
 }
 
 impl InodeTable {
     /// A table without inodes so far.
     pub(crate) fn new(incomplete: bool) -> Self {
-        Self { inodes: Vec::new(), incomplete }
+        Self { inodes: Vec::new(), incomplete, groups: None }
     }
 
     /// Adds the next inode; numbers ascend.
@@ -88,9 +96,11 @@ impl Checker<'_, '_> {
             };
             whole &= directory.whole;
             if let Some(found) = directory.parent.filter(|found| *found != parent) {
+                let right = directory.parent_at.map(|at| Correction::u64(at, parent.0));
                 self.error(Rule::Directory, Location::checkpoint(cno).ino(*ino), || {
                     format!("\"..\" names inode {found}, but the directory is in inode {parent}")
-                });
+                })
+                .corrected_by(right);
             }
             for name in directory.names() {
                 let Some(child) = self.check_name(cno, *ino, &name, table) else {
@@ -122,9 +132,11 @@ impl Checker<'_, '_> {
         let name = || String::from_utf8_lossy(entry.name).into_owned();
         let Some(at) = table.position(entry.ino) else {
             if !table.incomplete {
+                let corrections = self.found_or_forgotten(entry, table);
                 self.error(Rule::DirectoryEntry, place, || {
                     format!("{:?} names inode {}, which is not in use", name(), entry.ino)
-                });
+                })
+                .corrected_by(corrections);
             }
             return None;
         };
@@ -143,9 +155,31 @@ impl Checker<'_, '_> {
                     name(),
                     entry.ino
                 )
-            });
+            })
+            .corrected_by(entry.at.map(|at| Correction::Bytes {
+                at: at.plus(TYPE_IN_RECORD),
+                bytes: vec![found.dirent_code()],
+            }));
         }
         Some(at)
+    }
+
+    /// What makes a name right that leads to a number that is not in use: the number is in use, if
+    /// an inode is still there, with links; else the name goes.
+    fn found_or_forgotten(&mut self, entry: &Name<'_>, table: &InodeTable) -> Option<Correction> {
+        let ino = entry.ino;
+        if let Some(groups) = &table.groups
+            && ino >= Ino::FIRST_USER
+            && let Some((block, slot)) = groups.entry_block(ino.0)
+            && let Ok(bytes) = self.volume.block(block)
+            && let Some(bytes) = bytes.get(slot * self.volume.geometry.inode_size..)
+            && let Ok(inode) = RawInode::parse(bytes)
+            && inode.i_links_count.get() > 0
+            && inode.file_type().is_ok_and(|it| entry.file_type.is_none_or(|type_| type_ == it))
+        {
+            return groups.set_allocated(ino.0, true);
+        }
+        entry.at.map(|at| Correction::u64(at, 0))
     }
 
     /// Compares the links of all inodes with the names that were found.
@@ -159,7 +193,8 @@ impl Checker<'_, '_> {
                     format!("{} names lead to the directory", tally.names)
                 });
             }
-            if !is_root && (*ino < Ino::FIRST_USER || facts.links == 0) {
+            let is_orphan = facts.links == 0 && tally.names == 0;
+            if !is_root && (*ino < Ino::FIRST_USER || is_orphan) {
                 continue;
             }
             if !is_root && tally.names == 0 {
@@ -170,9 +205,14 @@ impl Checker<'_, '_> {
             }
             let expected = if is_directory { 2 + tally.subdirectories } else { tally.names };
             if u64::from(facts.links) != expected {
+                let links_at = facts.at.map(|at| at.plus(offset_of!(RawInode, i_links_count)));
+                let right = links_at
+                    .zip(u16::try_from(expected).ok())
+                    .map(|(at, expected)| Correction::count_u16(at, expected));
                 self.error(Rule::LinkCount, place, || {
                     format!("i_links_count is {}, but there are {expected} links", facts.links)
-                });
+                })
+                .corrected_by(right);
             }
         }
     }

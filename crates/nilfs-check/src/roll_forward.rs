@@ -196,6 +196,7 @@ impl After<'_> {
         let is_new = !self.changed.contains_key(&ino) && self.checkpoint.get(ino).is_none();
         if is_new {
             let made = InodeFacts {
+                at: None,
                 file_type,
                 links: 0,
                 generation: record.generation,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use nilfs_check::{CheckError, Correction, Finding, Options, Position, Report};
+use nilfs_check::{CheckError, Correction, Finding, Options, Position, Report, Rule};
 use nilfs_device::{CopyOnWriteDevice, Device, IoSlice};
 use nilfs_ondisk::crc::crc32_le;
 use nilfs_ondisk::summary::{LogHeader, SR};
@@ -35,6 +35,8 @@ pub(crate) struct Draft {
     pub(crate) given_up: Vec<(u64, Vec<u8>)>,
     /// Whether the superblocks of the draft name another log than those of the device.
     pub(crate) moved_cursor: bool,
+    /// Whether files, directories and inodes are corrected, too.
+    with_files: bool,
     /// How thoroughly it is checked.
     pub(crate) options: Options,
     pub(crate) uuid: [u8; 16],
@@ -51,6 +53,7 @@ impl Draft {
             segments: Segments::new(),
             given_up: Vec::new(),
             moved_cursor: false,
+            with_files: true,
             options,
             uuid,
             made: HashMap::new(),
@@ -59,7 +62,13 @@ impl Draft {
 
     /// A draft of the same device, without corrections.
     pub(crate) fn afresh(&self) -> Self {
-        Self::new(Arc::clone(&self.below), self.options.clone(), self.uuid)
+        let fresh = Self::new(Arc::clone(&self.below), self.options.clone(), self.uuid);
+        Self { with_files: self.with_files, ..fresh }
+    }
+
+    /// A draft of the same device in which no file, directory or inode will be corrected.
+    pub(crate) fn leaving_files_alone(&self) -> Self {
+        Self { with_files: false, ..self.afresh() }
     }
 
     pub(crate) fn check(&self) -> Result<Report, CheckError> {
@@ -93,7 +102,8 @@ impl Draft {
         let superblock = superblocks::best(&*self.device)?;
         let mut touched = Vec::new();
         let mut anything = false;
-        for finding in &report.findings {
+        let with_files = self.with_files;
+        for finding in report.findings.iter().filter(|it| with_files || !is_of_files(it)) {
             let mut made = false;
             let mut action = String::new();
             for correction in finding.corrections.iter().filter(|it| which(it)) {
@@ -214,6 +224,19 @@ impl Draft {
         log[..4].copy_from_slice(&sum.to_le_bytes());
         self.device.write_at(offset, &[IoSlice::new(&log)])
     }
+}
+
+/// Whether a finding is about what users see.
+fn is_of_files(finding: &Finding) -> bool {
+    matches!(
+        finding.rule,
+        Rule::Inode
+            | Rule::InodeSize
+            | Rule::InodeBlocks
+            | Rule::Directory
+            | Rule::DirectoryEntry
+            | Rule::LinkCount
+    )
 }
 
 fn repair_of(finding: &Finding, action: String) -> Repair {

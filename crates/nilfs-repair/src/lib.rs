@@ -25,7 +25,7 @@ mod rewrite;
 mod superblocks;
 mod undo;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -138,7 +138,24 @@ pub fn plan(
 ) -> Result<Plan, RepairError> {
     let options = check_options(checkpoints);
     let before = nilfs_check::check(&**device, &options);
-    let draft = rescue::usable(Draft::new(Arc::clone(device), options, uuid))?;
+    let draft = Draft::new(Arc::clone(device), options, uuid);
+    let all = plan_from(device, rescue::usable(draft.afresh())?, before)?;
+    match all.obstacle {
+        // What is right for the present may be wrong for a checkpoint that shares the block.
+        Some(RepairError::Worse) => {
+            let fewer = rescue::usable(draft.leaving_files_alone())?;
+            plan_from(device, fewer, all.before)
+        }
+        _ => Ok(all),
+    }
+}
+
+/// What it takes to make a device what a draft of it is.
+fn plan_from(
+    device: &Arc<dyn Device>,
+    draft: Draft,
+    before: Result<Report, CheckError>,
+) -> Result<Plan, RepairError> {
     let mut plan = Plan {
         before,
         repairs: draft.repairs.clone(),
@@ -153,8 +170,7 @@ pub fn plan(
     match rewrite::writes(&draft) {
         Ok(writes) => {
             let after = rewrite::preview(&draft, device, &writes)?;
-            let errors = |report: &Report| report.errors().count();
-            if plan.before.as_ref().is_ok_and(|before| errors(before) < errors(&after)) {
+            if plan.before.as_ref().is_ok_and(|before| is_worse(before, &after)) {
                 plan.obstacle = Some(RepairError::Worse);
             } else {
                 plan.writes = writes;
@@ -165,6 +181,21 @@ pub fn plan(
         Err(obstacle) => plan.obstacle = Some(obstacle),
     }
     Ok(plan)
+}
+
+/// Whether more is wrong with the volume as a whole, or with any checkpoint of the past.
+fn is_worse(before: &Report, after: &Report) -> bool {
+    let errors = |report: &Report| {
+        let mut errors = BTreeMap::new();
+        for finding in report.errors() {
+            // The newest checkpoint is another one afterwards.
+            let past = finding.place.checkpoint.filter(|cno| *cno < before.newest);
+            *errors.entry(past).or_insert(0) += 1;
+        }
+        errors
+    };
+    let (before, after) = (errors(before), errors(after));
+    after.iter().any(|(place, count)| before.get(place).unwrap_or(&0) < count)
 }
 
 impl Plan {

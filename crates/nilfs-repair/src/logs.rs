@@ -22,13 +22,15 @@ const WITNESSES: usize = 4096;
 /// Bytes that are read at a time.
 const CHUNK: usize = 1 << 20;
 
-/// A whole log.
+/// A log whose summary is whole.
 #[derive(Debug, Clone)]
 pub(crate) struct FoundLog {
     pub(crate) block: BlockNr,
     pub(crate) header: LogHeader,
     /// The users' files of which it has blocks.
     pub(crate) files: BTreeSet<Ino>,
+    /// Whether all of it is whole.
+    pub(crate) whole: bool,
     /// Whether it ends with a super root that can be read.
     pub(crate) has_super_root: bool,
 }
@@ -39,7 +41,7 @@ impl FoundLog {
     }
 }
 
-/// All whole logs of a volume, in the order in which they were written, those of earlier uses of a
+/// All logs of a volume, in the order in which they were written, those of earlier uses of a
 /// segment among them.
 pub(crate) fn all(
     device: &dyn Device,
@@ -86,7 +88,7 @@ fn next_magic(
     Ok(end)
 }
 
-/// The log that begins at a block, if there is a whole one.
+/// The log that begins at a block, if there is one.
 fn log_at(
     device: &dyn Device,
     geometry: &Geometry,
@@ -111,20 +113,19 @@ fn log_at(
         return Ok(None);
     }
     let summary = &bytes[..header.summary_blocks(block_size) as usize * size];
-    if header.verify_summary(summary, seed).is_err()
-        || header.verify_log([&bytes[..]], seed).is_err()
-    {
+    if header.verify_summary(summary, seed).is_err() {
         return Ok(None);
     }
+    let whole = header.verify_log([&bytes[..]], seed).is_ok();
     let files = parse_items(&header, summary, block_size).map_or_else(
         |_| BTreeSet::new(),
         |items| items.files.iter().map(|file| file.ino).collect(),
     );
     let is_users = |ino: &Ino| *ino == Ino::ROOT || *ino >= Ino::FIRST_USER;
     let root = &bytes[bytes.len() - size..];
-    let has_super_root = header.has(SR) && SuperRoot::parse(root, geometry, seed).is_ok();
+    let has_super_root = whole && header.has(SR) && SuperRoot::parse(root, geometry, seed).is_ok();
     let files = files.into_iter().filter(is_users).collect();
-    Ok(Some(FoundLog { block: at, header, files, has_super_root }))
+    Ok(Some(FoundLog { block: at, header, files, whole, has_super_root }))
 }
 
 /// The log that a cursor names, if it is whole and has a super root.

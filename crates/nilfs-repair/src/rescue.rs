@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use nilfs_check::{CheckError, Finding, Report, Rule};
+use nilfs_check::{CheckError, Correction, Finding, Report, Rule};
 use nilfs_device::{Device, IoSlice};
 use nilfs_ondisk::superblock::{STATE_VALID, Superblock};
 use nilfs_ondisk::{Ino, SegNum};
@@ -21,7 +21,12 @@ const MOST_TRIED: usize = 256;
 /// the newest that can.
 pub(crate) fn usable(mut draft: Draft) -> Result<Draft, RepairError> {
     let fault = match draft.check() {
-        Ok(_) => {
+        Ok(report) => {
+            if let Some(lost) = lost_cursor(&report) {
+                let fault = format!("{}: {}", lost.place, lost.message);
+                let superblock = superblocks::best(&*draft.device)?;
+                return newest_usable(&draft, &[superblock], &fault);
+            }
             let report = draft.correct()?;
             let Some(finding) = fatal(&report) else { return Ok(draft) };
             let fault = format!(
@@ -43,6 +48,13 @@ pub(crate) fn usable(mut draft: Draft) -> Result<Draft, RepairError> {
         _ => rebuilt(&draft)?,
     };
     newest_usable(&draft, &superblocks, &fault.to_string())
+}
+
+/// That the log which a superblock names cannot be used, though the other superblock leads somewhere:
+/// to an older checkpoint, so something may be lost.
+fn lost_cursor(report: &Report) -> Option<&Finding> {
+    let renewed = |finding: &&Finding| finding.corrections.contains(&Correction::Superblocks);
+    report.errors().find(|it| it.rule == Rule::SuperRoot && renewed(it))
 }
 
 /// What keeps the newest checkpoint from being used, and is not corrected.
@@ -153,7 +165,7 @@ fn go_on_from(
     superblocks::write(draft, &superblock)?;
     draft.moved_cursor = true;
     let size = superblock.geometry().block_size.bytes64();
-    for log in later {
+    for log in later.iter().filter(|log| log.whole) {
         // Without its magic number it is no log.
         let (offset, bytes) = (log.block.0 * size, vec![0; 16]);
         draft.device.write_at(offset, &[IoSlice::new(&bytes)])?;

@@ -80,14 +80,20 @@ impl Patient {
 pub fn content(bytes: &[u8]) -> Content {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(bytes.to_vec()));
     let volume = Volume::open(device).expect("the volume can be opened");
-    let tree = volume.tree(None).expect("it has a newest checkpoint");
-    let mut found = Content::new();
-    walk(&tree, Ino::ROOT, "", &mut found);
+    let mut found = content_of(&volume, None);
     let all = volume.checkpoints(Cno(1), usize::MAX).expect("checkpoints are listed");
     for snapshot in all.iter().filter(|it| it.snapshot) {
         let tree = volume.tree(Some(snapshot.cno)).expect("the snapshot can be opened");
         walk(&tree, Ino::ROOT, &format!("snapshot {}:", snapshot.cno), &mut found);
     }
+    found
+}
+
+/// Everything in a checkpoint of a volume; in the newest if none is named.
+pub fn content_of(volume: &Volume, cno: Option<Cno>) -> Content {
+    let tree = volume.tree(cno).expect("there is such a checkpoint");
+    let mut found = Content::new();
+    walk(&tree, Ino::ROOT, "", &mut found);
     found
 }
 

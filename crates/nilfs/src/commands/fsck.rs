@@ -323,7 +323,14 @@ fn print(plan: &Plan) -> anyhow::Result<()> {
                 }
             }
         }
-        Err(error) => line(format!("error: volume: {error}"))?,
+        Err(error) => {
+            let fault = error.to_string();
+            line(format!("error: {fault}"))?;
+            for repair in plan.repairs.iter().filter(|repair| repair.fault == fault) {
+                line(format!("  repair: {}", repair.action))?;
+                shown.push(&repair.fault);
+            }
+        }
     }
     // What comes to light only when something else has been repaired.
     for repair in plan.repairs.iter().filter(|repair| !shown.contains(&&repair.fault)) {

@@ -45,8 +45,14 @@ const FAILED: u8 = 8;
 const USAGE: u8 = 16;
 
 fn run(mut words: Words) -> anyhow::Result<ExitCode> {
-    let Some((mode, force, device)) = read(&mut words)? else {
-        return Err(Ended(USAGE).into());
+    let (mode, force, device) = match read(&mut words) {
+        Ok(Some(asked)) => asked,
+        Ok(None) => return Err(Ended(USAGE).into()),
+        // Help was asked for, or an option has no value, which has been said.
+        Err(error) => {
+            let helped = error.downcast_ref().is_some_and(|Ended(code)| *code == 0);
+            return Err(Ended(if helped { 0 } else { USAGE }).into());
+        }
     };
     if mode == Mode::Safe && !force && seems_sound(&device) {
         return Ok(ExitCode::SUCCESS);

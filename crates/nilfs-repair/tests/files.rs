@@ -1,0 +1,99 @@
+//! What directories and inodes say about each other can be wrong, and is put right.
+
+mod support;
+
+use nilfs_check::Rule;
+use nilfs_ondisk::Ino;
+use nilfs_repair::Risk;
+use support::{BLOCK_SIZES, Image, Patient, add, content, write};
+
+const I_BLOCKS: usize = 0;
+const I_SIZE: usize = 8;
+const I_LINKS: usize = 50;
+
+#[track_caller]
+fn heals(damage: impl Fn(&mut Image)) {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        damage(&mut image);
+        Patient::new(image).is_healed(Risk::Safe);
+    }
+}
+
+#[test]
+fn counts_of_links() {
+    for name in ["direct", "deep"] {
+        heals(|image| {
+            let ino = image.named(name);
+            image.edit_inode(ino, |inode| inode[I_LINKS] += 1);
+        });
+    }
+    heals(|image| {
+        let ino = image.named("direct");
+        image.edit_inode(ino, |inode| inode[I_LINKS..I_LINKS + 2].fill(0));
+    });
+}
+
+#[test]
+fn counts_of_blocks() {
+    heals(|image| {
+        let ino = image.named("tree");
+        image.edit_inode(ino, |inode| add(inode, I_BLOCKS, 8));
+    });
+}
+
+#[test]
+fn sizes_of_directories() {
+    heals(|image| {
+        let size = image.block_size() as u64;
+        let ino = image.named("many");
+        image.edit_inode(ino, |inode| add(inode, I_SIZE, size));
+    });
+}
+
+#[test]
+fn types_in_names() {
+    heals(|image| image.edit_record(Ino::ROOT, "direct", |record| record[11] = 2));
+}
+
+#[test]
+fn dots() {
+    for (at, wrong) in [(0, 2), (16, 77)] {
+        heals(|image| {
+            let ino = image.named("many");
+            let first = image.data(ino, 0);
+            image.edit(first, |block| write(block, at, wrong));
+        });
+    }
+}
+
+#[test]
+fn a_number_that_is_in_use_and_not_marked_so() {
+    heals(|image| {
+        let ino = image.named("direct");
+        let bitmap = image.data(Ino::IFILE, 1);
+        image.edit(bitmap, |block| block[ino.0 as usize / 8] &= !(1 << (ino.0 % 8)));
+    });
+}
+
+/// The name goes, which nothing can be done for, and everything else stays.
+#[test]
+fn a_name_that_leads_nowhere() {
+    for block_size in BLOCK_SIZES {
+        let whole = content(&Image::by_linux(block_size).bytes);
+        let mut image = Image::by_linux(block_size);
+        image.edit_record(Ino::ROOT, "fifo", |record| write(record, 0, 3000));
+        let patient = Patient::new(image);
+        let plan = patient.plan();
+        assert!(plan.can_be_applied(), "{:?}, {:?}", plan.obstacle, plan.repairs);
+        plan.apply(&*patient.device, &mut |_| {}).unwrap();
+        let mut expected = whole.clone();
+        expected.retain(|path, _| !path.ends_with("/fifo"));
+        let mut found = content(&patient.bytes());
+        found.retain(|path, _| !path.ends_with("/fifo"));
+        assert!(found == expected, "every other file is as it was");
+        let report = nilfs_check::check(&*patient.device, &nilfs_check::Options::default()).unwrap();
+        let names = report.errors().filter(|it| it.rule == Rule::DirectoryEntry).count();
+        assert_eq!(names, 0, "{report}");
+    }
+}

@@ -1,0 +1,56 @@
+//! A newest checkpoint that cannot be used costs what was written since the one before it, and nothing
+//! else. The plan says so.
+
+mod support;
+
+use std::sync::Arc;
+
+use nilfs_device::{Device, MemoryDevice};
+use nilfs_engine::Volume;
+use nilfs_repair::Risk;
+use support::{BLOCK_SIZES, Image, Patient, content_of};
+
+/// Where the inodes of the DAT and the cpfile are in a super root, and their block maps in these.
+const DAT_MAP: usize = 16 + 56;
+const CPFILE_MAP: usize = 16 + 128 + 56;
+
+/// Damages the volumes that Linux has filled, and demands that each shows its last checkpoint but one.
+#[track_caller]
+fn goes_back(damage: impl Fn(&mut Image)) {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(image.bytes.clone()));
+        let before = Volume::open(device).unwrap();
+        let newest = image.newest();
+        let all = before.checkpoints(nilfs_engine::Cno(1), usize::MAX).unwrap();
+        let last_but_one = all.iter().rev().find(|it| it.cno < newest).unwrap().cno;
+        let expected = content_of(&before, Some(last_but_one));
+        damage(&mut image);
+        let patient = Patient::new(image);
+        let plan = patient.heal();
+        assert_eq!(plan.risk(), Risk::Loses, "{:?}", plan.repairs);
+        let action = &plan.repairs[0].action;
+        assert!(action.starts_with(&format!("go on from checkpoint {last_but_one}, and give up")));
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(patient.bytes()));
+        let found = content_of(&Volume::open(device).unwrap(), None);
+        assert!(found == expected, "the files are those of checkpoint {last_but_one}");
+    }
+}
+
+#[test]
+fn a_super_root_that_is_damaged() {
+    goes_back(|image| {
+        let root = image.super_root().block.0 as usize * image.block_size();
+        image.bytes[root + 40] ^= 1;
+    });
+}
+
+#[test]
+fn a_dat_or_cpfile_that_leads_nowhere() {
+    for map in [DAT_MAP, CPFILE_MAP] {
+        goes_back(|image| {
+            let root = image.super_root();
+            image.edit(root, |block| block[map + 8..map + 56].fill(0x77));
+        });
+    }
+}

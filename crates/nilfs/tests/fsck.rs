@@ -1,0 +1,131 @@
+//! `nilfs fsck`: it shows what is wrong and what it would do, does that only if told to, and takes it
+//! back; and `fsck.nilfs2`, which ends as fsck(8) expects.
+
+mod common;
+
+use std::fs;
+
+use common::tool::{tool, tool_with_input};
+use common::{Volume, forge_superblocks, volume};
+use serde_json::Value;
+
+/// Where the state of the volume and the first byte of the UUID are in the superblock.
+const STATE: usize = 0x74;
+const UUID: usize = 0x98;
+/// The state: closed cleanly, with an error seen.
+const CLEAN_WITH_ERROR: [u8; 1] = [3];
+const PRIMARY: usize = 1024;
+
+/// A volume with a mark that an error was seen.
+fn marked() -> Volume {
+    let volume = volume();
+    forge_superblocks(&volume.image, STATE, &CLEAN_WITH_ERROR);
+    volume
+}
+
+/// A volume without superblocks.
+fn without_superblocks() -> Volume {
+    let volume = volume();
+    let mut bytes = fs::read(&volume.image).unwrap();
+    bytes[PRIMARY..PRIMARY + 1024].fill(0);
+    let second = bytes.len() / 4096 * 4096 - 4096;
+    bytes[second..second + 1024].fill(0);
+    fs::write(&volume.image, bytes).unwrap();
+    volume
+}
+
+fn fsck(volume: &Volume, options: &[&str], input: &str) -> common::CommandOutput {
+    let mut words = options.to_vec();
+    words.push(volume.image.to_str().unwrap());
+    tool_with_input("fsck.nilfs2", words, input)
+}
+
+#[test]
+fn nothing_is_written_unless_somebody_says_so() {
+    let volume = marked();
+    let before = fs::read(&volume.image).unwrap();
+    for line in ["fsck IMAGE", "fsck -n IMAGE", "fsck --json IMAGE", "check IMAGE"] {
+        let ended = volume.nilfs(line);
+        assert_eq!(ended.code, Some(3), "{line}: {ended:?}");
+        assert!(ended.stdout.contains("write both superblocks anew"), "{line}: {}", ended.stdout);
+        assert!(ended.stderr.ends_with("; nilfs fsck -p repairs\n"), "{line}: {}", ended.stderr);
+    }
+    for (option, input) in [("-r", "n\n"), ("-r", ""), ("-n", "y\n")] {
+        assert_eq!(fsck(&volume, &[option], input).code, Some(4));
+    }
+    assert!(fs::read(&volume.image).unwrap() == before);
+}
+
+#[test]
+fn what_is_safe_is_repaired_and_taken_back() {
+    let volume = marked();
+    let before = fs::read(&volume.image).unwrap();
+    let undo = volume.beside("undo");
+    let words = ["fsck", "-p", "--undo", undo.to_str().unwrap(), volume.image.to_str().unwrap()];
+    let ended = common::nilfs(words);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.ends_with(": repaired\n"), "{ended:?}");
+    assert!(!volume.nilfs("info IMAGE").output().contains("error"));
+    volume.nilfs("check IMAGE").output();
+    assert!(volume.nilfs("fsck -y IMAGE").output().contains("checkpoint"), "nothing is left to do");
+
+    let again = common::nilfs(words);
+    assert!(again.sentence(6).ends_with("exists already; name a new file"));
+    let words = ["fsck", "--apply-undo", undo.to_str().unwrap(), volume.image.to_str().unwrap()];
+    common::nilfs(words).output();
+    assert!(fs::read(&volume.image).unwrap() == before, "every byte is as it was");
+
+    forge_superblocks(&volume.image, UUID, &[0x77]);
+    let said = common::nilfs(words).sentence(1);
+    assert!(said.ends_with("it was made for another volume than the one on this device"), "{said}");
+}
+
+#[test]
+fn what_loses_something_is_repaired_only_with_yes() {
+    let volume = without_superblocks();
+    let ended = volume.nilfs("fsck -p IMAGE");
+    assert_eq!(ended.code, Some(3));
+    assert!(ended.stderr.ends_with("; nilfs fsck -y repairs, with losses\n"), "{}", ended.stderr);
+    let plan: Value = serde_json::from_str(&volume.nilfs("fsck -n --json IMAGE").stdout).unwrap();
+    assert_eq!(plan["repairs"][0]["loses"], true, "{plan}");
+    assert_eq!(plan["repaired"], false);
+    assert_eq!(plan["errors_left"], 0);
+    let said = volume.nilfs("fsck -y IMAGE");
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert!(said.stdout.contains("go on from checkpoint"), "{}", said.stdout);
+    volume.nilfs("check IMAGE").output();
+    let untouched = common::volume();
+    let list = |volume: &Volume| volume.nilfs("ls -lR IMAGE").output();
+    assert_eq!(list(&volume), list(&untouched));
+}
+
+#[test]
+fn what_is_no_volume_is_left_alone() {
+    let volume = volume();
+    let size = fs::metadata(&volume.image).unwrap().len() as usize;
+    fs::write(&volume.image, vec![0; size]).unwrap();
+    let said = volume.nilfs("fsck -y IMAGE").sentence(3);
+    let words = "there is neither a superblock nor a log of a NILFS2 volume on the device";
+    assert!(said.contains(words), "{said}");
+    let said = volume.nilfs("fsck --apply-undo IMAGE IMAGE").sentence(1);
+    assert!(said.ends_with("it is not an undo file of nilfs fsck"), "{said}");
+}
+
+#[test]
+fn exit_codes_are_those_that_fsck_expects() {
+    assert_eq!(fsck(&volume(), &["-n"], "").code, Some(0));
+    assert_eq!(fsck(&volume(), &["-a"], "").code, Some(0));
+    assert_eq!(fsck(&marked(), &["-a"], "").code, Some(1));
+    assert_eq!(fsck(&marked(), &["-r"], "y\n").code, Some(1));
+    let lost = without_superblocks();
+    assert_eq!(fsck(&lost, &["-p"], "").code, Some(4));
+    assert_eq!(fsck(&lost, &["-fvyC", "0"], "").code, Some(1));
+    assert_eq!(fsck(&lost, &["-f", "-y"], "").code, Some(0));
+    assert_eq!(tool("fsck.nilfs2", ["-n", "/nowhere"]).code, Some(8));
+    for wrong in [&["-Z"][..], &[], &["-n", "-y", "x"], &["x", "y"], &["-C"]] {
+        let ended = tool("fsck.nilfs2", wrong);
+        assert_eq!(ended.code, Some(16), "{wrong:?}");
+        assert!(ended.stderr.starts_with("fsck.nilfs2: "), "{ended:?}");
+    }
+    assert!(tool("fsck.nilfs2", ["-h"]).output().starts_with("Usage: fsck.nilfs2 "));
+}
