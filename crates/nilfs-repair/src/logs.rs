@@ -223,13 +223,15 @@ fn witness(device: &dyn Device, at: u64) -> Option<(u32, u32, LogHeader)> {
     None
 }
 
-/// The sizes of segments that no log contradicts, the smallest first.
+/// The sizes of segments that no log contradicts, the largest first: parts of what is a segment could
+/// be segments, too, as far as logs can tell.
 fn geometries(device_size: u64, block_size: BlockSize, logs: &[Witness]) -> Vec<Geometry> {
     let first_data_block = Geometry::first_data_block_for(block_size);
     let room = secondary_superblock(device_size).unwrap_or(0) / block_size.bytes64();
     let exponents =
         MIN_BLOCKS_PER_SEGMENT.trailing_zeros()..=BLOCKS_PER_SEGMENT_MAX.trailing_zeros();
     exponents
+        .rev()
         .map(|exponent| Geometry {
             block_size,
             blocks_per_segment: 1 << exponent,

@@ -96,14 +96,14 @@ fn rebuilt(draft: &Draft) -> Result<Vec<Superblock>, RepairError> {
     Ok(superblocks)
 }
 
-/// A draft that goes on from the newest checkpoint that can be used, with one of these superblocks.
-/// Later logs are given up.
+/// A draft that goes on from the newest checkpoint that can be used, with the one of these superblocks
+/// that leaves least to be corrected. Later logs are given up.
 fn newest_usable(
     from: &Draft,
     superblocks: &[Superblock],
     fault: &str,
 ) -> Result<Draft, RepairError> {
-    let mut tried = 0;
+    let (mut tried, mut best) = (0, None::<Draft>);
     for superblock in superblocks {
         let logs = logs::all(&*from.device, &superblock.geometry(), superblock.crc_seed())?;
         let roots = logs.iter().enumerate().rev().filter(|(_, log)| log.has_super_root);
@@ -116,13 +116,21 @@ fn newest_usable(
             let repair = repair(fault, root, &later, &draft);
             draft.repairs.push(repair);
             match draft.correct() {
-                Ok(report) if fatal(&report).is_none() => return Ok(draft),
+                Ok(report) if fatal(&report).is_none() => {
+                    if draft.repairs.len() == 1 || superblocks.len() == 1 {
+                        return Ok(draft);
+                    }
+                    if best.as_ref().is_none_or(|best| draft.repairs.len() < best.repairs.len()) {
+                        best = Some(draft);
+                    }
+                    break;
+                }
                 Ok(_) | Err(RepairError::Check(_)) => {}
                 Err(error) => return Err(error),
             }
         }
     }
-    Err(RepairError::NoCheckpoint(tried))
+    best.ok_or(RepairError::NoCheckpoint(tried))
 }
 
 /// What it means to go on from a log.

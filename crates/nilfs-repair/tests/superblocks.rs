@@ -48,6 +48,23 @@ fn both_copies_are_made_of_what_the_logs_tell() {
     }
 }
 
+/// One log is not much to tell the size of a segment from.
+#[test]
+fn both_copies_of_a_new_volume_are_made_of_its_only_log() {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_mkfs(block_size);
+        let before = image.superblock;
+        for at in copies(&image) {
+            image.bytes[at..at + 1024].fill(0);
+        }
+        let patient = Patient::new(image);
+        patient.heal();
+        let healed = Image::from(patient.bytes());
+        assert_eq!(healed.superblock.geometry(), before.geometry());
+        assert_eq!(healed.superblock.crc_seed(), before.crc_seed());
+    }
+}
+
 #[test]
 fn a_cursor_at_no_log_is_moved_to_the_newest_super_root() {
     for block_size in BLOCK_SIZES {
