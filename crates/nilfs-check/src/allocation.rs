@@ -51,7 +51,8 @@ impl Groups {
     pub(crate) fn entry_block(&self, entry: u64) -> Option<(BlockNr, usize)> {
         let in_group = self.layout.bit(entry).bit as u64;
         let nth = in_group % self.layout.entries_per_block;
-        let at = self.entry_blocks.binary_search_by_key(&(entry - nth), |(first, _)| *first).ok()?;
+        let at =
+            self.entry_blocks.binary_search_by_key(&(entry - nth), |(first, _)| *first).ok()?;
         Some((self.entry_blocks[at].1.block, nth as usize))
     }
 

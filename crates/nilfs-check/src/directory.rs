@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::mem::offset_of;
 use std::rc::Rc;
 
-use nilfs_ondisk::{BlockNr, Ino};
 use nilfs_ondisk::dirent::records;
 use nilfs_ondisk::inode::{FileType, RawInode};
+use nilfs_ondisk::{BlockNr, Ino};
 
 use crate::block_map::Leaf;
 use crate::checker::{Checker, FileAt};

@@ -174,9 +174,9 @@ impl Checker<'_, '_> {
         self.error(Rule::InodeBlocks, file.place(), || {
             format!("i_blocks is {found}, but {} blocks give {expected}", tree.blocks)
         })
-        .corrected_by(at.map(|at| {
-            Correction::count_u64(at.plus(offset_of!(RawInode, i_blocks)), expected)
-        }));
+        .corrected_by(
+            at.map(|at| Correction::count_u64(at.plus(offset_of!(RawInode, i_blocks)), expected)),
+        );
     }
 
     /// Nothing lies beyond the end of the file.

@@ -92,8 +92,30 @@ fn a_name_that_leads_nowhere() {
         let mut found = content(&patient.bytes());
         found.retain(|path, _| !path.ends_with("/fifo"));
         assert!(found == expected, "every other file is as it was");
-        let report = nilfs_check::check(&*patient.device, &nilfs_check::Options::default()).unwrap();
+        let report =
+            nilfs_check::check(&*patient.device, &nilfs_check::Options::default()).unwrap();
         let names = report.errors().filter(|it| it.rule == Rule::DirectoryEntry).count();
         assert_eq!(names, 0, "{report}");
+    }
+}
+
+/// What has become other on the device fails the checksum of its log as well. That is gone, too: the
+/// segment is emptied.
+#[test]
+fn bytes_that_have_become_others() {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        let root = image.data(Ino::ROOT, 0);
+        let at = nilfs_ondisk::dirent::records(image.block(root.block))
+            .map(Result::unwrap)
+            .find(|record| record.name == b"fifo")
+            .unwrap()
+            .offset;
+        if root.log == image.newest_log().block {
+            continue;
+        }
+        let byte = root.block.0 as usize * image.block_size() + at + 11;
+        image.bytes[byte] = 2;
+        Patient::new(image).is_healed(Risk::Safe);
     }
 }
