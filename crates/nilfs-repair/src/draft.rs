@@ -1,7 +1,7 @@
 //! The volume as it should be: the device with corrections laid over it in memory. Checksums of logs
 //! are made right again, so that the engine and the checker take what was corrected for written so.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
@@ -40,6 +40,8 @@ pub(crate) struct Draft {
     /// How thoroughly it is checked.
     pub(crate) options: Options,
     pub(crate) uuid: [u8; 16],
+    /// The logs that have corrected blocks: where they are on the device, and their bytes.
+    sealed: BTreeMap<u64, u64>,
     /// How often what was corrected.
     made: HashMap<(Position, Option<u8>), u8>,
 }
@@ -56,6 +58,7 @@ impl Draft {
             with_files: true,
             options,
             uuid,
+            sealed: BTreeMap::new(),
             made: HashMap::new(),
         }
     }
@@ -84,7 +87,41 @@ impl Draft {
             }
             report = self.check().map_err(RepairError::Check)?;
         }
+        self.note_other_damage()?;
         Ok(report)
+    }
+
+    /// Says which logs will be moved although more is wrong with them than was corrected: their
+    /// checksums were wrong, and are not right with the corrections either. Once they are moved,
+    /// nobody can tell any more.
+    fn note_other_damage(&mut self) -> io::Result<()> {
+        for (offset, length) in &self.sealed {
+            let log_of = |device: &dyn Device| -> io::Result<Vec<u8>> {
+                let mut log = vec![0; *length as usize];
+                device.read_at(*offset, &mut log)?;
+                Ok(log)
+            };
+            let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
+            let seed = superblock.crc_seed();
+            let (found, corrected) = (log_of(&*self.below)?, log_of(&*self.device)?);
+            let written = found[..4].to_vec();
+            let sum = |log: &[u8]| crc32_le(seed, &log[4..]).to_le_bytes().to_vec();
+            if sum(&found) != written && sum(&corrected) != written {
+                let block = offset / superblock.geometry().block_size.bytes64();
+                self.repairs.push(Repair {
+                    fault: format!(
+                        "log at block {block}: its checksum is wrong, and the corrections do not \
+                         explain that"
+                    ),
+                    action:
+                        "move what is in it as it is; what else of it is damaged cannot be told \
+                             any more"
+                            .to_owned(),
+                    risk: Risk::Loses,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Makes the corrections of a report: of what is counted before the counts. Returns whether
@@ -184,6 +221,8 @@ impl Draft {
                 let next = at.plus(header.nblocks.into());
                 if these.iter().any(|block| (at..next).contains(block)) {
                     self.seal(&geometry, superblock.crc_seed(), at, &header)?;
+                    let size = geometry.block_size.bytes64();
+                    self.sealed.insert(at.0 * size, u64::from(header.nblocks) * size);
                 }
                 at = next;
             }

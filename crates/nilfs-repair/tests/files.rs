@@ -119,3 +119,30 @@ fn bytes_that_have_become_others() {
         Patient::new(image).is_healed(Risk::Safe);
     }
 }
+
+/// Nobody must take damaged content for sound because it was moved along.
+#[test]
+fn other_damage_of_a_log_is_not_moved_along_silently() {
+    let mut image = Image::by_linux(1024);
+    let newest = image.newest_log().block;
+    let slots = nilfs_ondisk::palloc::Palloc::new(image.geometry().block_size, 128);
+    // An inode and content of any file in the same log.
+    let (slot, inode, content) = ["direct", "tree", "shrunk", "sparse", "many", "deep", "moved"]
+        .into_iter()
+        .map(|name| slots.entry(image.named(name).0))
+        .map(|slot| (slot, image.data(Ino::IFILE, slot.block.0)))
+        .filter(|(_, inode)| inode.log != newest)
+        .find_map(|(slot, inode)| {
+            let files = ["direct", "tree", "shrunk", "sparse"].map(|name| image.named(name));
+            let mut blocks = files.into_iter().flat_map(|ino| image.blocks_of(ino));
+            let content = blocks.find(|it| it.log == inode.log && !it.info.is_node())?;
+            Some((slot, inode, content))
+        })
+        .expect("there is such a log");
+    image.bytes[content.block.0 as usize * 1024] ^= 1;
+    let alone = Patient::new(image.clone()).plan();
+    assert!(alone.repairs.is_empty(), "nothing says what the content was: {:?}", alone.repairs);
+    image.bytes[inode.block.0 as usize * 1024 + slot.offset + I_LINKS] += 1;
+    let both = Patient::new(image).plan();
+    assert_eq!(both.risk(), Risk::Loses, "{:?}", both.repairs);
+}
