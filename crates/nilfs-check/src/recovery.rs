@@ -114,6 +114,7 @@ fn check_superblocks<'v, 'd>(
     };
     let found = Scan::run(volume, reader, other.last_log(), false);
     let place = Location::VOLUME.log(other.last_log().block);
+    // An older superblock is written again by the next mount.
     match found {
         Ok(scan) if scan.best.log == newest => return,
         Ok(scan) => findings.warning(Rule::Superblock, place, || {
@@ -126,8 +127,7 @@ fn check_superblocks<'v, 'd>(
         Err(fault) => findings.warning(Rule::Superblock, place, || {
             format!("the log that the older superblock names cannot be used: {fault}")
         }),
-    }
-    .corrected_by([Correction::Superblocks]);
+    };
 }
 
 /// A log with a super root, as the scan finds it.

@@ -41,9 +41,8 @@ pub(crate) fn writes(draft: &Draft) -> Result<Vec<Event>, RepairError> {
 /// counts comes last.
 fn superblock_writes(draft: &Draft) -> Result<Vec<Event>, RepairError> {
     let mut writes = Vec::new();
-    let mut offsets: Vec<_> = superblocks::offsets(&*draft.device).collect();
-    offsets.reverse();
-    for offset in offsets {
+    let superblock = superblocks::best(&*draft.device)?;
+    for offset in superblocks::places(&*draft.device, &superblock).into_iter().rev() {
         let mut bytes = vec![0; SUPERBLOCK_SIZE];
         draft.device.read_at(offset, &mut bytes)?;
         writes.push(Event::Write { offset, bytes });

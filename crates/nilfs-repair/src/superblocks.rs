@@ -8,7 +8,7 @@ use nilfs_ondisk::superblock::{
     CHECKED_BYTES, FEATURE_ROLL_FORWARD, LogCursor, MAGIC, RawSuperblock, STATE_ERROR, STATE_VALID,
     SUPERBLOCK_SIZE, Superblock,
 };
-use nilfs_ondisk::{FormatError, Geometry, Ino};
+use nilfs_ondisk::{BlockNr, FormatError, Geometry, Ino};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -17,6 +17,15 @@ use crate::draft::Draft;
 /// Where the copies are on a device.
 pub(crate) fn offsets(device: &dyn Device) -> impl Iterator<Item = u64> {
     std::iter::once(PRIMARY_SUPERBLOCK).chain(secondary_superblock(device.size()))
+}
+
+/// Where the copies of a volume belong on a device: not into a segment.
+pub(crate) fn places(device: &dyn Device, volume: &Superblock) -> Vec<u64> {
+    let geometry = volume.geometry();
+    let block = |offset: u64| BlockNr(offset / geometry.block_size.bytes64());
+    let is_free = |offset: &u64| !geometry.has_segment(geometry.segment_of(block(*offset)));
+    let secondary = secondary_superblock(device.size()).filter(is_free);
+    std::iter::once(PRIMARY_SUPERBLOCK).chain(secondary).collect()
 }
 
 /// The copy that a mount takes.
@@ -46,8 +55,7 @@ fn read(device: &dyn Device, offset: u64) -> Result<Superblock, FormatError> {
 
 /// Writes both copies of a draft.
 pub(crate) fn write(draft: &mut Draft, superblock: &Superblock) -> io::Result<()> {
-    let offsets: Vec<_> = offsets(&*draft.device).collect();
-    for offset in offsets {
+    for offset in places(&*draft.device, superblock) {
         draft.device.write_at(offset, &[IoSlice::new(&superblock.encode())])?;
     }
     Ok(())
@@ -67,7 +75,7 @@ pub(crate) fn renew(draft: &mut Draft, newest: LogCursor) -> io::Result<bool> {
         cleared |= STATE_VALID;
     }
     superblock.raw_mut().s_state = U16::new(state & !cleared);
-    let same = offsets(&*draft.device).all(|offset| {
+    let same = places(&*draft.device, &superblock).into_iter().all(|offset| {
         read(&*draft.device, offset).is_ok_and(|it| it.encode() == superblock.encode())
     });
     if !same {

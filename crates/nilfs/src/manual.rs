@@ -34,6 +34,7 @@ mod tests {
             "blkid(8)",
             "cp(1)",
             "diff(1)",
+            "fsck(8)",
             "fstab(5)",
             "fusermount3(1)",
             "jq(1)",

@@ -32,6 +32,7 @@ fn links_are_where_the_programs_of_nilfs_utils_are() {
     let links = [
         "usr/local/bin/lscp",
         "usr/local/bin/dumpseg",
+        "usr/sbin/fsck.nilfs2",
         "usr/sbin/mkfs.nilfs2",
         "usr/sbin/mount.nilfs2",
         "usr/sbin/mount.fuse.nilfs",

@@ -37,6 +37,7 @@ const COMPAT_PROGRAMS: &[&str] = &[
     "usr/bin/lssu",
     "usr/bin/mkcp",
     "usr/bin/rmcp",
+    "usr/sbin/fsck.nilfs2",
     "usr/sbin/mkfs.nilfs2",
     "usr/sbin/mount.nilfs2",
     "usr/sbin/nilfs-clean",

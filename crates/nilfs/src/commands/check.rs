@@ -8,7 +8,7 @@ use super::fsck::{Mode, Order, check_and_repair, end};
 ///
 /// The same as nilfs fsck -n. The volume must not be mounted for writing, and nothing is written.
 /// Without --all, the files of up to a thousand checkpoints are checked: of the newest, of all
-/// snapshots, and of others evenly spread. The exit code is 3 if something is to be repaired.
+/// snapshots, and of others evenly spread. The exit code is 3 if an error was found.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

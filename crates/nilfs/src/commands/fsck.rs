@@ -107,7 +107,7 @@ pub struct Order {
 /// What has become of a volume.
 #[derive(Debug)]
 pub enum Outcome {
-    /// There was nothing to be repaired.
+    /// There are no errors, and nothing was written.
     Sound,
     /// All of it is repaired.
     Repaired,
@@ -230,10 +230,10 @@ fn outcome(plan: &Plan, applied: bool, path: &Path) -> Outcome {
         return Outcome::Partly(Failure::new(Status::NotAVolume, message));
     }
     let found = match &plan.before {
-        Ok(report) => match (errors_of(report), plan.repairs.len() as u64) {
-            (0, 0) => return Outcome::Sound,
-            (0, repairs) => format!("{} to be made", counted(repairs, "repair")),
-            (errors, _) => counted(errors, "error"),
+        // What is untidy, such as a superblock that is missing, keeps nobody from using the volume.
+        Ok(report) => match errors_of(report) {
+            0 => return Outcome::Sound,
+            errors => counted(errors, "error"),
         },
         Err(error) => error.to_string(),
     };
