@@ -172,7 +172,10 @@ impl Draft {
         touched: &mut Vec<BlockNr>,
     ) -> io::Result<bool> {
         let (at, bit, bytes) = match correction {
-            Correction::Superblocks => return superblocks::renew(self, report.newest_log),
+            Correction::Superblocks => {
+                let sound = report.errors().next().is_none();
+                return superblocks::renew(self, report.newest_log, sound);
+            }
             Correction::Bytes { at, bytes } | Correction::Count { at, bytes } => {
                 (*at, None, bytes.clone())
             }

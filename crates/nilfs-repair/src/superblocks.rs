@@ -61,12 +61,12 @@ pub(crate) fn write(draft: &mut Draft, superblock: &Superblock) -> io::Result<()
     Ok(())
 }
 
-/// Writes both copies of a draft anew, with the newest log and without the mark of an error. `false`
-/// if both are like that already.
-pub(crate) fn renew(draft: &mut Draft, newest: LogCursor) -> io::Result<bool> {
+/// Writes both copies of a draft anew, with the newest log, and without the mark of an error if the
+/// volume is `sound`. `false` if both are like that already.
+pub(crate) fn renew(draft: &mut Draft, newest: LogCursor, sound: bool) -> io::Result<bool> {
     let mut superblock = best(&*draft.device).map_err(io::Error::other)?;
     let state = superblock.raw().s_state.get();
-    let mut cleared = STATE_ERROR;
+    let mut cleared = if sound { STATE_ERROR } else { 0 };
     let named = superblock.last_log();
     if named != newest && !is_super_root(draft, &superblock) {
         superblock.set_last_log(newest);

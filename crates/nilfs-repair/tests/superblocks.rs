@@ -48,6 +48,16 @@ fn both_copies_are_made_of_what_the_logs_tell() {
     }
 }
 
+#[test]
+fn an_error_mark_stays_while_there_are_errors() {
+    let mut image = Image::by_linux(1024);
+    let direct = image.data(image.named("direct"), 1);
+    image.bytes[direct.block.0 as usize * 1024] ^= 1;
+    image.edit_superblocks(|raw| raw.s_state.set(raw.s_state.get() | 2));
+    let plan = Patient::new(image).plan();
+    assert!(plan.repairs.is_empty(), "{:?}", plan.repairs);
+}
+
 /// One log is not much to tell the size of a segment from.
 #[test]
 fn both_copies_of_a_new_volume_are_made_of_its_only_log() {
