@@ -1,5 +1,5 @@
 //! What would put a fault right, where that follows from the rest of the volume. Nothing is
-//! written here: whoever repairs a volume decides which corrections are made, and how.
+//! written here, and nothing is known of how a volume is repaired.
 
 use std::fmt;
 

@@ -30,8 +30,9 @@ pub(crate) struct Draft {
     /// Where blocks were corrected. They are right in the draft alone, so they have to be written
     /// elsewhere.
     pub(crate) segments: Segments,
-    /// What is written to the device in place, before anything else: what must not be found by the
-    /// next mount.
+    /// What is written to the device in place, before anything else: the heads of logs that are given
+    /// up. Where few segments are clean, the log goes on right before them, and a later recovery must
+    /// not run into them.
     pub(crate) given_up: Vec<(u64, Vec<u8>)>,
     /// Whether the superblocks of the draft name another log than those of the device.
     pub(crate) moved_cursor: bool,
