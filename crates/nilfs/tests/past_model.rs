@@ -13,6 +13,7 @@ use std::thread;
 
 use common::{CommandOutput, Volume, nilfs};
 use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -151,14 +152,14 @@ impl World {
         seen
     }
 
-    fn any(&mut self, left: &[u64]) -> u64 {
-        left[self.rng.random_range(0..left.len())]
+    /// Any of the checkpoints of the model that are left; none, if there are only the cleaner's own.
+    fn any_left(&mut self) -> Option<u64> {
+        self.left().choose(&mut self.rng).copied()
     }
 
     /// Two checkpoints differ in what the model says.
     fn judge_difference(&mut self) {
-        let left = self.left();
-        let (from, to) = (self.any(&left), self.any(&left));
+        let (Some(from), Some(to)) = (self.any_left(), self.any_left()) else { return };
         let output = nilfs(
             ["diff", "--json", &from.to_string(), &to.to_string()]
                 .map(str::to_owned)
@@ -218,8 +219,7 @@ impl World {
 
     /// A file comes back as the model had it.
     fn judge_restoring(&mut self) {
-        let left = self.left();
-        let cno = self.any(&left);
+        let Some(cno) = self.any_left() else { return };
         let files: Vec<(String, Vec<u8>)> = self.then[&cno]
             .iter()
             .filter_map(|(path, content)| Some((path.clone(), content.clone()?)))
