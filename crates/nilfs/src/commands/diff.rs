@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::Context;
 use nilfs_engine::{FileType, Files};
 use nilfs_fuse::When;
 use nilfs_ondisk::ByteCount;
@@ -121,9 +122,15 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if to.is_some() {
         operands.next();
     }
-    let place = operands.next().unwrap_or(OsStr::new("."));
+    let place = operands.next();
     let paths: Vec<OsString> = operands.map(OsString::from).collect();
-    let located = Located::find(Path::new(place), &paths)?;
+    let located = Located::find(Path::new(place.unwrap_or(OsStr::new("."))), &paths);
+    let located = match to.as_ref().and_then(When::name).filter(|_| place.is_none()) {
+        None => located?,
+        Some(name) => located.with_context(|| {
+            format!("there is no file {name}, and no volume here that could have a snapshot of this name")
+        })?,
+    };
     // What was written until now has to be in a checkpoint first.
     let shown = if to.is_none() { located.shown()? } else { None };
     let checkpoints = Checkpoints::of(&located.device)?;
