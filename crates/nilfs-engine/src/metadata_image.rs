@@ -21,7 +21,7 @@ use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
 
 use crate::error::{Error, Result};
 use crate::rescue::Rescue;
-use crate::scan::{LogExtent, Scan};
+use crate::scan::{FoundLog, Scan};
 use crate::tree::Tree;
 use crate::volume::Volume;
 
@@ -122,15 +122,9 @@ impl Copier<'_, '_> {
         Ok(())
     }
 
-    fn log(&mut self, log: &LogExtent) -> Result<()> {
+    fn log(&mut self, log: &FoundLog) -> Result<()> {
         let block_size = self.scan.geometry.block_size;
-        let start = log.start.0 * block_size.bytes64();
-        let mut first = vec![0; block_size.bytes()];
-        let header = match self.device.read_at(start, &mut first) {
-            Ok(()) => LogHeader::parse(&first, block_size, log.blocks).ok(),
-            Err(_) => None,
-        };
-        let Some(header) = header else { return Ok(()) };
+        let (start, header) = (log.start.0 * block_size.bytes64(), &log.header);
         let summary_blocks = header.summary_blocks(block_size);
         let mut summary = vec![0; summary_blocks as usize * block_size.bytes()];
         if self.device.read_at(start, &mut summary).is_err() {
@@ -138,14 +132,14 @@ impl Copier<'_, '_> {
         }
         let mut was = Crc::new(self.scan.crc_seed);
         was.update(&summary[4..]);
-        let items = parse_items(&header, &summary, block_size).ok();
-        self.without_records(&mut summary, &header, items.as_ref());
+        let items = parse_items(header, &summary, block_size).ok();
+        self.without_records(&mut summary, header, items.as_ref());
         let mut is = Crc::new(self.scan.crc_seed);
         is.update(&summary[4..]);
-        let kept = self.kept(log, &header, items.as_ref());
+        let kept = self.kept(log, items.as_ref());
         let mut is_readable = true;
         let mut block = vec![0; block_size.bytes()];
-        for nth in summary_blocks..log.blocks.into() {
+        for nth in summary_blocks..header.nblocks.into() {
             let place = start + nth * block_size.bytes64();
             if self.device.read_at(place, &mut block).is_err() {
                 is_readable = false;
@@ -177,9 +171,9 @@ impl Copier<'_, '_> {
     }
 
     /// Which of the blocks after the summary stay.
-    fn kept(&mut self, log: &LogExtent, header: &LogHeader, items: Option<&Items>) -> Vec<bool> {
+    fn kept(&mut self, log: &FoundLog, items: Option<&Items>) -> Vec<bool> {
         let mut kept = Vec::new();
-        let first = log.start.plus(header.summary_blocks(self.scan.geometry.block_size));
+        let first = log.start.plus(log.header.summary_blocks(self.scan.geometry.block_size));
         for file in items.into_iter().flat_map(|items| &items.files) {
             for info in &file.blocks {
                 let at = first.plus(kept.len() as u64);
@@ -193,7 +187,7 @@ impl Copier<'_, '_> {
                 });
             }
         }
-        if header.has(nilfs_ondisk::summary::SR) {
+        if log.header.has(nilfs_ondisk::summary::SR) {
             kept.push(true);
         }
         kept

@@ -530,35 +530,19 @@ impl<'a> FirstLog<'a> {
             Generation::V2_3 => superblock::FEATURE_BLOCK_COUNT,
         };
         let mut raw = RawSuperblock {
-            s_rev_level: U32::new(2),
-            s_magic: U16::new(superblock::MAGIC),
-            s_bytes: U16::new(superblock::CHECKED_BYTES),
-            s_crc_seed: U32::new(parameters.crc_seed),
-            s_log_block_size: U32::new(geometry.block_size.exponent()),
-            s_nsegments: U64::new(geometry.nsegments),
             s_dev_size: U64::new(self.device_size),
-            s_first_data_block: U64::new(geometry.first_data_block.0),
-            s_blocks_per_segment: U32::new(geometry.blocks_per_segment),
-            s_r_segments_percentage: U32::new(geometry.reserved_percent),
             s_last_cno: U64::new(Cno::MIN.0),
             s_last_pseg: U64::new(self.start()),
             // mkfs.nilfs2 does not count segment 1, although the sufile calls it taken.
             s_free_blocks_count: U64::new((geometry.nsegments - 1) * bps),
             s_ctime: time,
             s_wtime: time,
-            s_max_mnt_count: U16::new(50),
             s_state: U16::new(superblock::STATE_VALID),
-            s_errors: U16::new(1),
             s_lastcheck: time,
             s_checkinterval: U32::new(CHECK_INTERVAL),
-            s_first_ino: U32::new(Ino::FIRST_USER.0 as u32),
-            s_inode_size: U16::new(geometry.inode_size as u16),
-            s_dat_entry_size: U16::new(geometry.dat_entry_size as u16),
-            s_checkpoint_size: U16::new(geometry.checkpoint_size as u16),
-            s_segment_usage_size: U16::new(geometry.segment_usage_size as u16),
             s_uuid: parameters.uuid,
             s_feature_compat_ro: U64::new(features),
-            ..RawSuperblock::new_zeroed()
+            ..RawSuperblock::of(geometry, parameters.crc_seed)
         };
         raw.s_volume_name[..parameters.label.len()].copy_from_slice(&parameters.label);
         Ok(Superblock::from_raw(raw, self.device_size)?)

@@ -207,5 +207,5 @@ impl Rescue {
 /// Whether nothing has been written over that a checkpoint needs. The checkpoint after it goes into
 /// segments that are clean, and so do sync logs; only those that come then may use what it has freed.
 fn is_up_to_date(scan: &Scan, cno: Cno) -> bool {
-    scan.logs.iter().all(|log| log.cno <= cno.plus(1))
+    scan.logs.iter().all(|log| log.header.cno <= cno.plus(1))
 }

@@ -9,7 +9,8 @@
 //! Where no superblock is valid, the layout comes from the logs: the seed of the checksums is
 //! computed backwards from one checksum of a log and proved by another, that of its super root,
 //! which also is where it should be for one block size only. Segments begin where logs say that the
-//! next one begins, and there are as many as the device has room for.
+//! next one begins, and there are as many as the device has room for. The image of a volume that
+//! lies in a file has logs as well, but not where they say.
 //!
 //! Nothing here follows the chain of logs: whether a log is the newest that a mount would come to
 //! is not known. The newest super root by number may follow a log that a power cut has torn.
@@ -19,15 +20,13 @@ use std::ops::Range;
 use nilfs_device::Device;
 use nilfs_ondisk::crc::{Crc, seed_of};
 use nilfs_ondisk::geometry::{MIN_BLOCKS_PER_SEGMENT, PRIMARY_SUPERBLOCK, secondary_superblock};
-use nilfs_ondisk::summary::{LogHeader, SR};
+use nilfs_ondisk::summary::{LogHeader, SR, parse_items};
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::{
-    CHECKED_BYTES, FEATURE_BLOCK_COUNT, LogCursor, MAGIC, RawSuperblock, SUPERBLOCK_SIZE,
-    Superblock,
+    FEATURE_ROLL_FORWARD, LogCursor, RawSuperblock, SUPERBLOCK_SIZE, Superblock,
 };
 use nilfs_ondisk::{BlockNr, BlockSize, Cno, Geometry, Ino, summary};
-use zerocopy::FromZeros;
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::U64;
 
 use crate::error::{Error, Result};
 
@@ -46,11 +45,18 @@ const BLOCK_SIZES: Range<u32> = 0..7;
 /// Percentage of the segments that is kept back, if nobody says otherwise.
 const RESERVED_PERCENT: u32 = 5;
 
+/// Layouts that are tried, if there is no superblock. Each of them takes a scan.
+const MOST_LAYOUTS: usize = 8;
+
 /// What a scan found.
 #[derive(Debug)]
 pub struct Scan {
-    /// The layout of the volume, which its logs agree with.
+    /// The layout of the volume, which its logs agree with. If they are all that is known, it is the
+    /// one with the largest segments.
     pub geometry: Geometry,
+    /// Other layouts that no log contradicts, with smaller segments, the largest first. There are
+    /// none if a superblock tells the layout.
+    pub alternatives: Vec<Geometry>,
     /// The seed of every checksum on the volume.
     pub crc_seed: u32,
     /// The copy of the superblock that says so; `None` if no copy is valid and true. It need not
@@ -59,25 +65,29 @@ pub struct Scan {
     /// The logs that complete a checkpoint, the newest first.
     pub super_roots: Vec<SuperRootLog>,
     /// All logs, by ascending address. None overlaps another.
-    pub logs: Vec<LogExtent>,
+    pub logs: Vec<FoundLog>,
 }
 
 /// A log whose summary is valid. Of its content, nothing is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogExtent {
+pub struct FoundLog {
     /// Its first block.
     pub start: BlockNr,
-    /// Its blocks.
-    pub blocks: u32,
-    /// The checkpoint under construction when it was written.
-    pub cno: Cno,
+    /// Its header.
+    pub header: LogHeader,
 }
 
-impl LogExtent {
+impl FoundLog {
     /// The block after the log.
     #[must_use]
     pub fn end(&self) -> BlockNr {
-        self.start.plus(self.blocks.into())
+        self.start.plus(self.header.nblocks.into())
+    }
+
+    /// Where it is, and its checkpoint.
+    #[must_use]
+    pub fn cursor(&self) -> LogCursor {
+        LogCursor { block: self.start, seq: self.header.seq, cno: self.header.cno }
     }
 }
 
@@ -92,6 +102,21 @@ pub struct SuperRootLog {
     pub super_root: SuperRoot,
 }
 
+impl SuperRootLog {
+    /// The log that a superblock names; `None` unless every byte of it is as it was written.
+    #[must_use]
+    pub fn named_by(device: &dyn Device, superblock: &Superblock) -> Option<Self> {
+        let layout = Layout::of(superblock);
+        let (named, geometry) = (superblock.last_log(), superblock.geometry());
+        let log = layout.log(device, named.block)?;
+        let last = log.end().0.checked_sub(1).map(BlockNr)?;
+        let is_named = log.header.seq == named.seq
+            && geometry.segment_of(log.start) == geometry.segment_of(last)
+            && layout.is_whole(device, &log);
+        layout.super_root_of(device, &log).filter(|_| is_named)
+    }
+}
+
 impl Scan {
     /// Scans a device. `progress` is told how many bytes have been gone through; all of them at the
     /// end, after which it may begin again with another layout.
@@ -100,85 +125,66 @@ impl Scan {
     /// [`Error::NotAVolume`] if there is no log with a super root.
     pub fn run(device: &dyn Device, progress: &dyn Fn(u64)) -> Result<Self> {
         for superblock in superblocks(device) {
-            let layout = Layout {
-                block_size: superblock.geometry().block_size,
-                seed: superblock.crc_seed(),
-                inode_size: superblock.geometry().inode_size,
-            };
-            let found = Found::scan(device, layout, progress);
+            let found = Found::scan(device, Layout::of(&superblock), progress);
             // A superblock may be nonsense although its checksum is right.
             if !found.super_roots.is_empty() && found.agrees_with(&superblock.geometry()) {
-                return Ok(found.into_scan(superblock.geometry(), Some(superblock)));
+                return Ok(found.into_scan(superblock.geometry(), Vec::new(), Some(superblock)));
             }
         }
         let nothing =
             || Error::NotAVolume("no superblock and no checkpoint was found on it".into());
-        let layout = Layout::find(device).ok_or_else(nothing)?;
-        let found = Found::scan(device, layout, progress);
-        let geometry = found.geometry(device.size()).ok_or_else(nothing)?;
-        Ok(found.into_scan(geometry, None))
+        let found = Found::without_superblock(device, progress).ok_or_else(nothing)?;
+        let mut geometries = found.geometries(device.size()).into_iter();
+        let geometry = geometries.next().ok_or_else(nothing)?;
+        Ok(found.into_scan(geometry, geometries.collect(), None))
     }
 
     /// A superblock for the volume that names the log of a super root: the copy that was found, or
-    /// one that is made from nothing. That has no UUID, no label and no times, and calls the volume
-    /// in use.
+    /// one that is made from nothing.
     ///
     /// # Errors
     /// The volume as it was found does not fit the format.
     pub fn superblock_for(&self, log: &SuperRootLog) -> Result<Superblock> {
+        let bad =
+            |source| Error::Corrupt { what: "layout of the volume".into(), block: None, source };
         let mut superblock = match self.superblock {
             Some(superblock) => superblock,
-            None => self.made_superblock(log.cursor.block)?,
+            None => {
+                Superblock::from_raw(self.made_superblock(&self.geometry), u64::MAX).map_err(bad)?
+            }
         };
         superblock.set_last_log(log.cursor);
         Ok(superblock)
     }
 
-    fn made_superblock(&self, log: BlockNr) -> Result<Superblock> {
-        let geometry = &self.geometry;
-        let bytes = geometry.nsegments.saturating_mul(geometry.segment_bytes());
-        let raw = RawSuperblock {
-            s_rev_level: U32::new(2),
-            s_magic: U16::new(MAGIC),
-            s_bytes: U16::new(CHECKED_BYTES),
-            s_crc_seed: U32::new(self.crc_seed),
-            s_log_block_size: U32::new(geometry.block_size.exponent()),
-            s_nsegments: U64::new(geometry.nsegments),
-            s_dev_size: U64::new(bytes),
-            s_first_data_block: U64::new(geometry.first_data_block.0),
-            s_blocks_per_segment: U32::new(geometry.blocks_per_segment),
-            s_r_segments_percentage: U32::new(geometry.reserved_percent),
-            s_last_pseg: U64::new(log.0),
-            s_first_ino: U32::new(Ino::FIRST_USER.0 as u32),
-            s_inode_size: U16::new(geometry.inode_size as u16),
-            s_dat_entry_size: U16::new(geometry.dat_entry_size as u16),
-            s_checkpoint_size: U16::new(geometry.checkpoint_size as u16),
-            s_segment_usage_size: U16::new(geometry.segment_usage_size as u16),
-            s_feature_compat_ro: U64::new(FEATURE_BLOCK_COUNT),
-            ..RawSuperblock::new_zeroed()
-        };
-        let bad =
-            |source| Error::Corrupt { what: "layout of the volume".into(), block: None, source };
-        Superblock::from_raw(raw, u64::MAX).map_err(bad)
+    /// A superblock for one of the layouts, made from nothing. It has no UUID, no label and no
+    /// times, names no log, and calls the volume in use.
+    #[must_use]
+    pub fn made_superblock(&self, geometry: &Geometry) -> RawSuperblock {
+        RawSuperblock {
+            // Whether fsync has left records is not known; the next mount finds out.
+            s_feature_compat_ro: U64::new(FEATURE_ROLL_FORWARD),
+            ..RawSuperblock::of(geometry, self.crc_seed)
+        }
     }
 
     /// Whether every byte of a log is as it was written.
     #[must_use]
     pub fn is_whole(&self, device: &dyn Device, log: &SuperRootLog) -> bool {
+        self.layout().is_whole(device, &FoundLog { start: log.cursor.block, header: log.header })
+    }
+
+    /// The files of which a log has blocks, as far as its summary can be read.
+    #[must_use]
+    pub fn files_in(&self, device: &dyn Device, log: &FoundLog) -> Vec<Ino> {
         let block_size = self.geometry.block_size;
-        let Some(start) = block_size.address_of(log.cursor.block) else { return false };
-        let end = start.saturating_add(u64::from(log.header.nblocks) * block_size.bytes64());
-        let (mut crc, mut at) = (Crc::new(self.crc_seed), start + 4);
-        let mut buffer = vec![0; READ_BYTES as usize];
-        while at < end {
-            let piece = &mut buffer[..(end - at).min(READ_BYTES) as usize];
-            if device.read_at(at, piece).is_err() {
-                return false;
-            }
-            crc.update(piece);
-            at += piece.len() as u64;
-        }
-        crc.value() == log.header.datasum
+        let items = || {
+            let blocks = log.header.summary_blocks(block_size) as usize;
+            let mut summary = vec![0; blocks * block_size.bytes()];
+            device.read_at(block_size.address_of(log.start)?, &mut summary).ok()?;
+            parse_items(&log.header, &summary, block_size).ok()
+        };
+        items().into_iter().flat_map(|items| items.files).map(|file| file.ino).collect()
     }
 
     /// The bytes of the device that no log covers which was written for this checkpoint or before:
@@ -188,12 +194,17 @@ impl Scan {
         let block_size = self.geometry.block_size.bytes64();
         let mut gaps = Vec::new();
         let mut end = 0;
-        for log in self.logs.iter().filter(|log| log.cno <= cno) {
+        for log in self.logs.iter().filter(|log| log.header.cno <= cno) {
             gaps.push(end..log.start.0 * block_size);
             end = log.end().0 * block_size;
         }
         gaps.push(end..u64::MAX);
         gaps
+    }
+
+    fn layout(&self) -> Layout {
+        let Geometry { block_size, inode_size, .. } = self.geometry;
+        Layout { block_size, seed: self.crc_seed, inode_size }
     }
 }
 
@@ -212,7 +223,7 @@ fn superblocks(device: &dyn Device) -> Vec<Superblock> {
 }
 
 /// What it takes to recognise logs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Layout {
     block_size: BlockSize,
     seed: u32,
@@ -220,18 +231,9 @@ struct Layout {
 }
 
 impl Layout {
-    /// Finds the first log whose super root proves what its summary suggests.
-    fn find(device: &dyn Device) -> Option<Self> {
-        let mut window = Window::new(device, SMALLEST_BLOCK);
-        let mut at = 0;
-        while at < device.size() {
-            let is_log = window.block(at).is_some_and(has_magic);
-            if is_log && let Some(found) = Self::of_log(device, at) {
-                return Some(found);
-            }
-            at += SMALLEST_BLOCK;
-        }
-        None
+    fn of(superblock: &Superblock) -> Self {
+        let Geometry { block_size, inode_size, .. } = superblock.geometry();
+        Self { block_size, seed: superblock.crc_seed(), inode_size }
     }
 
     /// The layout for which the log at a byte has a super root.
@@ -274,13 +276,78 @@ impl Layout {
         }
     }
 
-    /// The log at a byte, of which `block` is the first block.
-    fn log(&self, device: &dyn Device, at: u64, block: &[u8]) -> Option<LogHeader> {
+    /// The log that begins at a block.
+    fn log(&self, device: &dyn Device, start: BlockNr) -> Option<FoundLog> {
+        let mut block = vec![0; self.block_size.bytes()];
+        device.read_at(self.block_size.address_of(start)?, &mut block).ok()?;
+        self.log_of(device, start, &block)
+    }
+
+    /// The log that begins at a block with this content.
+    fn log_of(&self, device: &dyn Device, start: BlockNr, block: &[u8]) -> Option<FoundLog> {
+        let at = self.block_size.address_of(start)?;
         let header = LogHeader::parse(block, self.block_size, u32::MAX).ok()?;
         let end = at.checked_add(u64::from(header.nblocks) * self.block_size.bytes64())?;
         let summary = summary_bytes(device, at, &header).filter(|_| end <= device.size())?;
         header.verify_summary(&summary, self.seed).ok()?;
-        Some(header)
+        Some(FoundLog { start, header })
+    }
+
+    /// A log with its super root, if it has one.
+    fn super_root_of(&self, device: &dyn Device, log: &FoundLog) -> Option<SuperRootLog> {
+        let at = self.block_size.address_of(log.start).filter(|_| log.header.has(SR))?;
+        let block = last_block(device, at, &log.header, self.block_size)?;
+        let super_root = self.super_root(&block)?;
+        Some(SuperRootLog { cursor: log.cursor(), header: log.header, super_root })
+    }
+
+    fn is_whole(&self, device: &dyn Device, log: &FoundLog) -> bool {
+        let Some(start) = self.block_size.address_of(log.start) else { return false };
+        let end = start.saturating_add(u64::from(log.header.nblocks) * self.block_size.bytes64());
+        let (mut crc, mut at) = (Crc::new(self.seed), start + 4);
+        let mut buffer = vec![0; READ_BYTES as usize];
+        while at < end {
+            let piece = &mut buffer[..(end - at).min(READ_BYTES) as usize];
+            if device.read_at(at, piece).is_err() {
+                return false;
+            }
+            crc.update(piece);
+            at += piece.len() as u64;
+        }
+        crc.value() == log.header.datasum
+    }
+}
+
+/// The layouts that super roots prove, in the order in which they are on a device.
+struct Layouts<'a> {
+    device: &'a dyn Device,
+    window: Window<'a>,
+    at: u64,
+    seen: Vec<Layout>,
+}
+
+impl<'a> Layouts<'a> {
+    fn on(device: &'a dyn Device) -> Self {
+        Self { device, window: Window::new(device, SMALLEST_BLOCK), at: 0, seen: Vec::new() }
+    }
+}
+
+impl Iterator for Layouts<'_> {
+    type Item = Layout;
+
+    fn next(&mut self) -> Option<Layout> {
+        while self.at < self.device.size() {
+            let at = self.at;
+            self.at += SMALLEST_BLOCK;
+            if self.window.block(at).is_some_and(has_magic)
+                && let Some(layout) = Layout::of_log(self.device, at)
+                && !self.seen.contains(&layout)
+            {
+                self.seen.push(layout);
+                return Some(layout);
+            }
+        }
+        None
     }
 }
 
@@ -315,7 +382,7 @@ fn last_block(
 /// The logs of a device.
 struct Found {
     layout: Layout,
-    logs: Vec<LogExtent>,
+    logs: Vec<FoundLog>,
     super_roots: Vec<SuperRootLog>,
     /// Where logs say that the next segment begins, taken together: what all of these blocks are
     /// multiples of.
@@ -332,32 +399,47 @@ impl Found {
         while let Some(byte) = block_size.address_of(at).filter(|byte| *byte < device.size()) {
             progress(byte);
             let block = window.block(byte).filter(|block| has_magic(block));
-            let header = block.and_then(|block| layout.log(device, byte, block));
-            let Some(header) = header else {
+            let Some(log) = block.and_then(|block| layout.log_of(device, at, block)) else {
                 at = at.plus(1);
                 continue;
             };
-            found.add(device, at, byte, header);
-            at = at.plus(header.nblocks.into());
+            found.add(device, log);
+            at = log.end();
         }
         progress(device.size());
         found.super_roots.sort_by_key(|log| std::cmp::Reverse((log.cursor.seq, log.cursor.block)));
         found
     }
 
-    fn add(&mut self, device: &dyn Device, start: BlockNr, byte: u64, header: LogHeader) {
-        self.logs.push(LogExtent { start, blocks: header.nblocks, cno: header.cno });
+    /// The logs of the first volume that has them where they say; of the first volume at all if there
+    /// is no such.
+    fn without_superblock(device: &dyn Device, progress: &dyn Fn(u64)) -> Option<Self> {
+        let mut first = None;
+        for layout in Layouts::on(device).take(MOST_LAYOUTS) {
+            let found = Self::scan(device, layout, progress);
+            if found.is_in_place() {
+                return Some(found);
+            }
+            first = first.or(Some(found));
+        }
+        first
+    }
+
+    fn add(&mut self, device: &dyn Device, log: FoundLog) {
+        let next = log.header.next.0;
+        self.logs.push(log);
         // Segment 0 does not begin at a multiple.
-        if header.next.0 >= u64::from(MIN_BLOCKS_PER_SEGMENT) {
-            self.next = greatest_common_divisor(self.next, header.next.0);
+        if next >= u64::from(MIN_BLOCKS_PER_SEGMENT) {
+            self.next = greatest_common_divisor(self.next, next);
         }
-        if header.has(SR)
-            && let Some(block) = last_block(device, byte, &header, self.layout.block_size)
-            && let Some(super_root) = self.layout.super_root(&block)
-        {
-            let cursor = LogCursor { block: start, seq: header.seq, cno: header.cno };
-            self.super_roots.push(SuperRootLog { cursor, header, super_root });
-        }
+        self.super_roots.extend(self.layout.super_root_of(device, &log));
+    }
+
+    /// Whether a log begins where a segment does: the first, or one that a log names.
+    fn is_in_place(&self) -> bool {
+        let first = Geometry::first_data_block_for(self.layout.block_size);
+        let is_at = |block| self.logs.binary_search_by_key(&block, |log| log.start).is_ok();
+        is_at(first) || self.logs.iter().any(|log| is_at(log.header.next))
     }
 
     /// Whether segments may be as a superblock says.
@@ -365,22 +447,43 @@ impl Found {
         self.next.is_multiple_of(geometry.blocks_per_segment.into())
     }
 
-    /// The layout as far as logs tell. Segments have a power of two of blocks, as every mkfs makes
-    /// them.
-    fn geometry(&self, device_size: u64) -> Option<Geometry> {
-        let blocks_per_segment = 1_u64.checked_shl(self.next.trailing_zeros())?;
-        let blocks_per_segment = u32::try_from(blocks_per_segment).ok()?;
+    /// The layouts that are possible as far as logs tell, the one with the largest segments first.
+    /// Segments have a power of two of blocks, as every mkfs makes them.
+    fn geometries(&self, device_size: u64) -> Vec<Geometry> {
+        if self.next == 0 {
+            return Vec::new();
+        }
+        let largest = self.next.trailing_zeros().min(u32::BITS - 1);
+        (MIN_BLOCKS_PER_SEGMENT.trailing_zeros()..=largest)
+            .rev()
+            .map(|exponent| self.geometry(1 << exponent, device_size))
+            .filter(|geometry| geometry.validate().is_ok())
+            .filter(|it| it.blocks_per_segment == 1 << largest || self.is_within_segments(it))
+            .collect()
+    }
+
+    fn geometry(&self, blocks_per_segment: u32, device_size: u64) -> Geometry {
         let one = self.layout.geometry(blocks_per_segment, 1);
         let logs_end = self.logs.last().map_or(0, |log| log.end().0);
         let room = secondary_superblock(device_size).unwrap_or(0) / one.segment_bytes();
         let used = logs_end.div_ceil(blocks_per_segment.into());
-        let geometry = self.layout.geometry(blocks_per_segment, room.max(used));
-        geometry.validate().is_ok().then_some(geometry)
+        self.layout.geometry(blocks_per_segment, room.max(used))
     }
 
-    fn into_scan(self, geometry: Geometry, superblock: Option<Superblock>) -> Scan {
+    /// Whether no log goes beyond the end of its segment.
+    fn is_within_segments(&self, geometry: &Geometry) -> bool {
+        let segment = |block| geometry.segment_of(BlockNr(block));
+        self.logs.iter().all(|log| segment(log.start.0) == segment(log.end().0 - 1))
+    }
+
+    fn into_scan(
+        self,
+        geometry: Geometry,
+        alternatives: Vec<Geometry>,
+        superblock: Option<Superblock>,
+    ) -> Scan {
         let Self { layout, logs, super_roots, .. } = self;
-        Scan { geometry, crc_seed: layout.seed, superblock, super_roots, logs }
+        Scan { geometry, alternatives, crc_seed: layout.seed, superblock, super_roots, logs }
     }
 }
 

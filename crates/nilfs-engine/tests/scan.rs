@@ -4,8 +4,9 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{LINUX_IMAGES, linux_image, make, mount, pattern, volume};
+use common::{LINUX_IMAGES, linux_image, make, mount, parameters, pattern, volume};
 use nilfs_device::{Device, IoSlice, MaskedDevice, MemoryDevice};
+use nilfs_engine::mkfs::format;
 use nilfs_engine::scan::Scan;
 use nilfs_engine::{Cno, Error, Volume};
 use nilfs_ondisk::Geometry;
@@ -121,7 +122,7 @@ fn what_was_written_later_is_told_from_what_a_checkpoint_can_need() {
     for log in &found.logs {
         let bytes = log.start.0 * block..log.end().0 * block;
         let touches = gaps.iter().any(|gap| gap.start < bytes.end && bytes.start < gap.end);
-        assert_eq!(touches, log.cno > Cno(5), "{log:?}");
+        assert_eq!(touches, log.header.cno > Cno(5), "{log:?}");
     }
 }
 
@@ -130,4 +131,68 @@ fn what_is_no_volume_is_said_to_be_none() {
     for bytes in [vec![0; 1 << 20], pattern(3, 1 << 20), Vec::new(), vec![1; 1500]] {
         assert!(matches!(scan(&MemoryDevice::from(bytes)), Err(Error::NotAVolume(_))));
     }
+}
+
+/// Writes a file on a volume, and commits.
+fn fill(device: &Arc<MemoryDevice>, name: &str, bytes: &[u8]) {
+    let fs = mount(device);
+    let file = make(&fs, &fs.root().unwrap().inode, name);
+    fs.write(&file, 0, bytes).unwrap();
+    drop(file);
+    fs.unmount().unwrap();
+}
+
+/// Its logs come first on the device, once the head of the log is damaged in which the file lies.
+#[test]
+fn the_image_of_a_volume_in_a_file_is_not_taken_for_the_volume() {
+    let mut other = parameters(1024);
+    other.crc_seed = 99;
+    let image = Arc::new(MemoryDevice::new(8 << 20));
+    format(&*image, &other).unwrap();
+    fill(&image, "inner", &pattern(1, 100_000));
+    let device = volume(1024, 32);
+    let mkfs = superblock(&device).last_log().block;
+    fill(&device, "image", &image.snapshot());
+    let before = superblock(&device);
+    let image_log = scan(&*device).unwrap().logs.iter().map(|log| log.start).find(|at| *at > mkfs);
+    overwrite_superblocks(&device, &[0; 1024]);
+    for log in [mkfs, image_log.unwrap()] {
+        device.write_at(log.0 * 1024, &[IoSlice::new(&[0; 1024])]).unwrap();
+    }
+    let found = scan(&*device).unwrap();
+    assert_eq!(found.crc_seed, before.crc_seed());
+    assert_eq!(found.super_roots[0].cursor, before.last_log());
+}
+
+/// There are more logs of the volume that was there before.
+#[test]
+fn a_device_that_was_formatted_anew_has_its_newest_volume() {
+    let device = volume(1024, 32);
+    for nth in 0..20 {
+        fill(&device, &format!("file {nth}"), &pattern(nth, 300_000));
+    }
+    let mut parameters = parameters(1024);
+    parameters.crc_seed = 99;
+    format(&*device, &parameters).unwrap();
+    fill(&device, "file", &pattern(1, 1000));
+    let before = superblock(&device);
+    overwrite_superblocks(&device, &[0; 1024]);
+    let found = scan(&*device).unwrap();
+    assert_eq!(found.crc_seed, 99);
+    assert_eq!(found.super_roots[0].cursor, before.last_log());
+}
+
+/// A volume of one log says where one segment begins, but not that none begins before.
+#[test]
+fn layouts_that_few_logs_leave_open_are_all_named() {
+    let device = volume(1024, 32);
+    overwrite_superblocks(&device, &[0; 1024]);
+    let found = scan(&*device).unwrap();
+    assert_eq!(found.geometry.blocks_per_segment, 256);
+    let smaller: Vec<_> = found.alternatives.iter().map(|it| it.blocks_per_segment).collect();
+    assert_eq!(smaller, [128, 64, 32, 16]);
+    let device = volume(1024, 32);
+    fill(&device, "file", &pattern(1, 300_000));
+    overwrite_superblocks(&device, &[0; 1024]);
+    assert!(scan(&*device).unwrap().alternatives.is_empty(), "a full segment tells its size");
 }

@@ -4,10 +4,10 @@
 //! volume was closed cleanly.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::crc::Crc;
-use crate::{BlockNr, BlockSize, Cno, FormatError, Geometry, Seq};
+use crate::{BlockNr, BlockSize, Cno, FormatError, Geometry, Ino, Seq};
 
 /// Bytes of one copy.
 pub const SUPERBLOCK_SIZE: usize = 1024;
@@ -82,6 +82,36 @@ const _: () = assert!(size_of::<RawSuperblock>() == SUPERBLOCK_SIZE);
 const _: () = assert!(std::mem::offset_of!(RawSuperblock, s_sum) == 0x10);
 const _: () = assert!(std::mem::offset_of!(RawSuperblock, s_uuid) == 0x98);
 const _: () = assert!(std::mem::offset_of!(RawSuperblock, s_reserved) == CHECKED_BYTES as usize);
+
+impl RawSuperblock {
+    /// What follows from the layout of a volume and from its seed, and what every mkfs writes. The
+    /// volume has no identity and no times and is in use, and the log that is named is none.
+    #[must_use]
+    pub fn of(geometry: &Geometry, crc_seed: u32) -> Self {
+        let bytes = geometry.nsegments.saturating_mul(geometry.segment_bytes());
+        Self {
+            s_rev_level: U32::new(2),
+            s_magic: U16::new(MAGIC),
+            s_bytes: U16::new(CHECKED_BYTES),
+            s_crc_seed: U32::new(crc_seed),
+            s_log_block_size: U32::new(geometry.block_size.exponent()),
+            s_nsegments: U64::new(geometry.nsegments),
+            s_dev_size: U64::new(bytes),
+            s_first_data_block: U64::new(geometry.first_data_block.0),
+            s_blocks_per_segment: U32::new(geometry.blocks_per_segment),
+            s_r_segments_percentage: U32::new(geometry.reserved_percent),
+            s_last_pseg: U64::new(geometry.first_data_block.0),
+            s_max_mnt_count: U16::new(50),
+            s_errors: U16::new(1),
+            s_first_ino: U32::new(Ino::FIRST_USER.0 as u32),
+            s_inode_size: U16::new(geometry.inode_size as u16),
+            s_dat_entry_size: U16::new(geometry.dat_entry_size as u16),
+            s_checkpoint_size: U16::new(geometry.checkpoint_size as u16),
+            s_segment_usage_size: U16::new(geometry.segment_usage_size as u16),
+            ..Self::new_zeroed()
+        }
+    }
+}
 
 /// A valid copy of the superblock: magic, checksum and the ranges of its fields are right.
 #[derive(Debug, Clone, Copy)]

@@ -16,10 +16,9 @@
 //! before the first byte of it reaches the device. Applying the plan is playing the list.
 //!
 //! The crate has no rules of its own about what is sound, which are the checker's, and no code of
-//! its own that writes logs, which is the engine's.
+//! its own that finds or writes logs, which is the engine's.
 
 mod draft;
-mod logs;
 mod rescue;
 mod rewrite;
 mod superblocks;

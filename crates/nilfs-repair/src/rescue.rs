@@ -6,12 +6,13 @@ use std::io;
 
 use nilfs_check::{CheckError, Correction, Finding, Report, Rule};
 use nilfs_device::{Device, IoSlice};
-use nilfs_ondisk::superblock::{STATE_VALID, Superblock};
-use nilfs_ondisk::{Ino, SegNum};
-use zerocopy::little_endian::U16;
+use nilfs_engine::scan::{FoundLog, Scan};
+use nilfs_ondisk::geometry::secondary_superblock;
+use nilfs_ondisk::superblock::{LogCursor, RawSuperblock, STATE_VALID, Superblock};
+use nilfs_ondisk::{BlockNr, Geometry, Ino, Seq};
+use zerocopy::little_endian::{U16, U64};
 
 use crate::draft::Draft;
-use crate::logs::{self, Discovered, FoundLog};
 use crate::{Repair, RepairError, Risk, superblocks};
 
 /// Super roots that are tried, from the newest on.
@@ -20,12 +21,11 @@ const MOST_TRIED: usize = 256;
 /// Corrects a draft. If its newest checkpoint cannot be used even so, it becomes one that goes on from
 /// the newest that can.
 pub(crate) fn usable(mut draft: Draft) -> Result<Draft, RepairError> {
-    let fault = match draft.check() {
+    match draft.check() {
         Ok(report) => {
             if let Some(lost) = lost_cursor(&report) {
                 let fault = format!("{}: {}", lost.place, lost.message);
-                let superblock = superblocks::best(&*draft.device)?;
-                return newest_usable(&draft, &[superblock], &fault);
+                return newest_usable(&draft, &fault);
             }
             let report = draft.correct()?;
             let Some(finding) = fatal(&report) else { return Ok(draft) };
@@ -33,21 +33,17 @@ pub(crate) fn usable(mut draft: Draft) -> Result<Draft, RepairError> {
                 "checkpoint {} cannot be used: {}: {}",
                 report.newest, finding.place, finding.message
             );
-            let superblock = superblocks::best(&*draft.device)?;
-            return match newest_usable(&draft, &[superblock], &fault) {
+            match newest_usable(&draft, &fault) {
                 // An older one is no better.
                 Err(RepairError::NoCheckpoint(_)) => Ok(draft),
                 found => found,
-            };
+            }
         }
-        Err(error @ (CheckError::NoSuperblock { .. } | CheckError::NoSuperRoot { .. })) => error,
-        Err(error) => return Err(RepairError::Check(error)),
-    };
-    let superblocks = match fault {
-        CheckError::NoSuperRoot { .. } => vec![superblocks::best(&*draft.device)?],
-        _ => rebuilt(&draft)?,
-    };
-    newest_usable(&draft, &superblocks, &fault.to_string())
+        Err(error @ (CheckError::NoSuperblock { .. } | CheckError::NoSuperRoot { .. })) => {
+            newest_usable(&draft, &error.to_string())
+        }
+        Err(error) => Err(RepairError::Check(error)),
+    }
 }
 
 /// That the log which a superblock names cannot be used, though the other superblock leads somewhere:
@@ -77,46 +73,51 @@ fn fatal(report: &Report) -> Option<&Finding> {
     report.errors().filter(|finding| finding.corrections.is_empty()).find(breaks)
 }
 
-/// Superblocks made of what the logs tell, one for each size of segments that is possible.
-fn rebuilt(draft: &Draft) -> Result<Vec<Superblock>, RepairError> {
-    let device = &*draft.device;
-    let Discovered { seed, geometries } = logs::discover(device)?;
-    let mut superblocks = Vec::new();
-    for geometry in geometries {
-        // Any block will do until the newest log is known.
-        let somewhere = nilfs_ondisk::superblock::LogCursor {
-            block: geometry.segment_start(SegNum(0)),
-            seq: nilfs_ondisk::Seq(0),
-            cno: nilfs_ondisk::Cno::MIN,
-        };
-        let made =
-            superblocks::from_scratch(&geometry, seed, somewhere, draft.uuid, device.size())?;
-        superblocks.push(made);
+/// The superblock by which the logs of a scan can be used: the copy that the scan has found, or one
+/// for each layout that is possible.
+fn superblocks_for(scan: &Scan, draft: &Draft) -> Vec<Superblock> {
+    let size = draft.device.size();
+    // The scan takes a copy, too, if the device has been cut short.
+    let fits = |found: &Superblock| Superblock::parse(&found.encode(), size).is_ok();
+    if let Some(found) = scan.superblock.filter(fits) {
+        return vec![found];
     }
-    Ok(superblocks)
+    let made = |geometry: &Geometry| {
+        let room = secondary_superblock(size)? / geometry.segment_bytes();
+        let geometry = Geometry { nsegments: geometry.nsegments.min(room), ..*geometry };
+        let raw = RawSuperblock {
+            s_uuid: draft.uuid,
+            s_dev_size: U64::new(size),
+            ..scan.made_superblock(&geometry)
+        };
+        Superblock::from_raw(raw, size).ok()
+    };
+    std::iter::once(&scan.geometry).chain(&scan.alternatives).filter_map(made).collect()
 }
 
-/// A draft that goes on from the newest checkpoint that can be used, with the one of these superblocks
-/// that leaves least to be corrected. Later logs are given up.
-fn newest_usable(
-    from: &Draft,
-    superblocks: &[Superblock],
-    fault: &str,
-) -> Result<Draft, RepairError> {
+/// A draft that goes on from the newest checkpoint that can be used, with the layout that leaves
+/// least to be corrected. Later logs are given up.
+fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
+    let device = &*from.device;
+    let scan = Scan::run(device, &|_| {}).map_err(|_| RepairError::NoLog)?;
+    let superblocks = superblocks_for(&scan, from);
+    let mut logs = scan.logs.clone();
+    logs.sort_by_key(written);
     let (mut tried, mut best) = (0, None::<Draft>);
-    for superblock in superblocks {
-        let logs = logs::all(&*from.device, &superblock.geometry(), superblock.crc_seed())?;
-        let roots = logs.iter().enumerate().rev().filter(|(_, log)| log.has_super_root);
-        for (nth, root) in roots.take(MOST_TRIED) {
+    for superblock in &superblocks {
+        let roots = scan.super_roots.iter().filter(|root| scan.is_whole(device, root));
+        for root in roots.take(MOST_TRIED) {
             tried += 1;
+            let later =
+                logs.partition_point(|log| written(log) <= (root.cursor.seq, root.cursor.block));
             let later: Vec<_> =
-                logs[nth + 1..].iter().filter(|log| !log.header.is_off_chain()).collect();
+                logs[later..].iter().filter(|log| !log.header.is_off_chain()).copied().collect();
             let mut draft = from.afresh();
-            go_on_from(&mut draft, superblock, root, &later)?;
-            let repair = repair(fault, root, &later, &draft);
-            draft.repairs.push(repair);
+            go_on_from(&mut draft, superblock, root.cursor, &later)?;
             match draft.correct() {
                 Ok(report) if fatal(&report).is_none() => {
+                    let files = files_in(&scan, device, &later);
+                    draft.repairs.insert(0, repair(fault, root.cursor, &later, &files, &draft));
                     if draft.repairs.len() == 1 || superblocks.len() == 1 {
                         return Ok(draft);
                     }
@@ -133,8 +134,25 @@ fn newest_usable(
     best.ok_or(RepairError::NoCheckpoint(tried))
 }
 
+/// When a log was written, among others.
+fn written(log: &FoundLog) -> (Seq, BlockNr) {
+    (log.header.seq, log.start)
+}
+
+/// The users' files of which logs have blocks.
+fn files_in(scan: &Scan, device: &dyn Device, logs: &[FoundLog]) -> BTreeSet<Ino> {
+    let all = logs.iter().flat_map(|log| scan.files_in(device, log));
+    all.filter(|ino| *ino == Ino::ROOT || *ino >= Ino::FIRST_USER).collect()
+}
+
 /// What it means to go on from a log.
-fn repair(fault: &str, root: &FoundLog, later: &[&FoundLog], draft: &Draft) -> Repair {
+fn repair(
+    fault: &str,
+    root: LogCursor,
+    later: &[FoundLog],
+    files: &BTreeSet<Ino>,
+    draft: &Draft,
+) -> Repair {
     let scratch = superblocks::best(&*draft.device).is_ok_and(|it| it.raw().s_uuid == draft.uuid);
     let mut action = String::new();
     if scratch {
@@ -143,8 +161,7 @@ fn repair(fault: &str, root: &FoundLog, later: &[&FoundLog], draft: &Draft) -> R
              and the volume is taken to be as large as the device; ",
         );
     }
-    action.push_str(&format!("go on from checkpoint {}", root.header.cno));
-    let files: BTreeSet<Ino> = later.iter().flat_map(|log| log.files.iter().copied()).collect();
+    action.push_str(&format!("go on from checkpoint {}", root.cno));
     if let Some(last) = later.last() {
         action.push_str(&format!(
             ", and give up what was written after it: {} logs, up to checkpoint {}, with blocks of \
@@ -162,20 +179,20 @@ fn repair(fault: &str, root: &FoundLog, later: &[&FoundLog], draft: &Draft) -> R
 fn go_on_from(
     draft: &mut Draft,
     superblock: &Superblock,
-    root: &FoundLog,
-    later: &[&FoundLog],
+    root: LogCursor,
+    later: &[FoundLog],
 ) -> io::Result<()> {
     let mut superblock = *superblock;
-    superblock.set_last_log(root.cursor());
+    superblock.set_last_log(root);
     // So the chain is followed, and a mount recovers.
     let state = superblock.raw().s_state.get();
     superblock.raw_mut().s_state = U16::new(state & !STATE_VALID);
     superblocks::write(draft, &superblock)?;
     draft.moved_cursor = true;
     let size = superblock.geometry().block_size.bytes64();
-    for log in later.iter().filter(|log| log.whole) {
+    for log in later {
         // Without its magic number it is no log.
-        let (offset, bytes) = (log.block.0 * size, vec![0; 16]);
+        let (offset, bytes) = (log.start.0 * size, vec![0; 16]);
         draft.device.write_at(offset, &[IoSlice::new(&bytes)])?;
         draft.given_up.push((offset, bytes));
     }

@@ -1,16 +1,13 @@
-//! The superblocks of a draft: writing both anew, from what one of them or the logs say.
+//! The superblocks of a draft: which copy counts, where they belong, and writing both anew.
 
 use std::io;
 
 use nilfs_device::{Device, IoSlice};
+use nilfs_engine::scan::SuperRootLog;
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
-use nilfs_ondisk::superblock::{
-    CHECKED_BYTES, FEATURE_ROLL_FORWARD, LogCursor, MAGIC, RawSuperblock, STATE_ERROR, STATE_VALID,
-    SUPERBLOCK_SIZE, Superblock,
-};
-use nilfs_ondisk::{BlockNr, FormatError, Geometry, Ino};
-use zerocopy::FromZeros;
-use zerocopy::little_endian::{U16, U32, U64};
+use nilfs_ondisk::superblock::{LogCursor, STATE_ERROR, STATE_VALID, SUPERBLOCK_SIZE, Superblock};
+use nilfs_ondisk::{BlockNr, FormatError};
+use zerocopy::little_endian::U16;
 
 use crate::draft::Draft;
 
@@ -68,7 +65,7 @@ pub(crate) fn renew(draft: &mut Draft, newest: LogCursor, sound: bool) -> io::Re
     let state = superblock.raw().s_state.get();
     let mut cleared = if sound { STATE_ERROR } else { 0 };
     let named = superblock.last_log();
-    if named != newest && !is_super_root(draft, &superblock) {
+    if named != newest && SuperRootLog::named_by(&*draft.device, &superblock).is_none() {
         superblock.set_last_log(newest);
         draft.moved_cursor = true;
         // There may be logs to be rolled forward after it.
@@ -82,46 +79,4 @@ pub(crate) fn renew(draft: &mut Draft, newest: LogCursor, sound: bool) -> io::Re
         write(draft, &superblock)?;
     }
     Ok(!same)
-}
-
-/// Whether the log that a superblock names can be used.
-fn is_super_root(draft: &Draft, superblock: &Superblock) -> bool {
-    crate::logs::super_root_at(&*draft.device, superblock, superblock.last_log()).is_some()
-}
-
-/// A superblock of which nothing is left but what the logs tell.
-pub(crate) fn from_scratch(
-    geometry: &Geometry,
-    seed: u32,
-    newest: LogCursor,
-    uuid: [u8; 16],
-    device_size: u64,
-) -> Result<Superblock, FormatError> {
-    let raw = RawSuperblock {
-        s_rev_level: U32::new(2),
-        s_magic: U16::new(MAGIC),
-        s_bytes: U16::new(CHECKED_BYTES),
-        s_crc_seed: U32::new(seed),
-        s_log_block_size: U32::new(geometry.block_size.exponent()),
-        s_nsegments: U64::new(geometry.nsegments),
-        s_dev_size: U64::new(device_size),
-        s_first_data_block: U64::new(geometry.first_data_block.0),
-        s_blocks_per_segment: U32::new(geometry.blocks_per_segment),
-        s_r_segments_percentage: U32::new(geometry.reserved_percent),
-        s_last_cno: U64::new(newest.cno.0),
-        s_last_pseg: U64::new(newest.block.0),
-        s_last_seq: U64::new(newest.seq.0),
-        s_max_mnt_count: U16::new(50),
-        s_errors: U16::new(1),
-        s_first_ino: U32::new(Ino::FIRST_USER.0 as u32),
-        s_inode_size: U16::new(geometry.inode_size as u16),
-        s_dat_entry_size: U16::new(geometry.dat_entry_size as u16),
-        s_checkpoint_size: U16::new(geometry.checkpoint_size as u16),
-        s_segment_usage_size: U16::new(geometry.segment_usage_size as u16),
-        s_uuid: uuid,
-        // Whether there are records of fsyncs is not known; the next mount finds out.
-        s_feature_compat_ro: U64::new(FEATURE_ROLL_FORWARD),
-        ..RawSuperblock::new_zeroed()
-    };
-    Superblock::from_raw(raw, device_size)
 }
