@@ -79,9 +79,9 @@ impl Draft {
         nilfs_check::check(&*self.device, &self.options)
     }
 
-    /// Corrects the draft until the checker has nothing more to correct. Returns what it says then.
-    pub(crate) fn correct(&mut self) -> Result<Report, RepairError> {
-        let mut report = self.check().map_err(RepairError::Check)?;
+    /// Corrects the draft, of which a check has said this, until the checker has nothing more to
+    /// correct. Returns what it says then.
+    pub(crate) fn correct(&mut self, mut report: Report) -> Result<Report, RepairError> {
         for _ in 0..ROUNDS {
             if !self.apply(&report)? {
                 break;

@@ -136,13 +136,17 @@ pub fn plan(
     uuid: [u8; 16],
 ) -> Result<Plan, RepairError> {
     let options = check_options(checkpoints);
-    let before = nilfs_check::check(&**device, &options);
+    let before = match nilfs_check::check(&**device, &options) {
+        Err(error) if !rescue::is_curable(&error) => return Err(RepairError::Check(error)),
+        before => before,
+    };
     let draft = Draft::new(Arc::clone(device), options, uuid);
-    let all = plan_from(device, rescue::usable(draft.afresh())?, before)?;
+    let usable = rescue::usable(draft.afresh(), &before)?;
+    let all = plan_from(device, usable, before)?;
     match all.obstacle {
         // What is right for the present may be wrong for a checkpoint that shares the block.
         Some(RepairError::Worse) => {
-            let fewer = rescue::usable(draft.leaving_files_alone())?;
+            let fewer = rescue::usable(draft.leaving_files_alone(), &all.before)?;
             plan_from(device, fewer, all.before)
         }
         _ => Ok(all),

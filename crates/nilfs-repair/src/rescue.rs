@@ -18,16 +18,24 @@ use crate::{Repair, RepairError, Risk, superblocks};
 /// Super roots that are tried, from the newest on.
 const MOST_TRIED: usize = 256;
 
-/// Corrects a draft. If its newest checkpoint cannot be used even so, it becomes one that goes on from
-/// the newest that can.
-pub(crate) fn usable(mut draft: Draft) -> Result<Draft, RepairError> {
-    match draft.check() {
+/// Whether there may be a checkpoint that can be used, although none can be checked.
+pub(crate) fn is_curable(error: &CheckError) -> bool {
+    matches!(error, CheckError::NoSuperblock { .. } | CheckError::NoSuperRoot { .. })
+}
+
+/// Corrects a draft of which a check has found this. If its newest checkpoint cannot be used even
+/// so, it becomes one that goes on from the newest that can.
+pub(crate) fn usable(
+    mut draft: Draft,
+    found: &Result<Report, CheckError>,
+) -> Result<Draft, RepairError> {
+    match found {
         Ok(report) => {
-            if let Some(lost) = lost_cursor(&report) {
+            if let Some(lost) = lost_cursor(report) {
                 let fault = format!("{}: {}", lost.place, lost.message);
                 return newest_usable(&draft, &fault);
             }
-            let report = draft.correct()?;
+            let report = draft.correct(report.clone())?;
             let Some(finding) = fatal(&report) else { return Ok(draft) };
             let fault = format!(
                 "checkpoint {} cannot be used: {}: {}",
@@ -39,10 +47,7 @@ pub(crate) fn usable(mut draft: Draft) -> Result<Draft, RepairError> {
                 found => found,
             }
         }
-        Err(error @ (CheckError::NoSuperblock { .. } | CheckError::NoSuperRoot { .. })) => {
-            newest_usable(&draft, &error.to_string())
-        }
-        Err(error) => Err(RepairError::Check(error)),
+        Err(error) => newest_usable(&draft, &error.to_string()),
     }
 }
 
@@ -114,7 +119,9 @@ fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
                 logs[later..].iter().filter(|log| !log.header.is_off_chain()).copied().collect();
             let mut draft = from.afresh();
             go_on_from(&mut draft, superblock, root.cursor, &later)?;
-            match draft.correct() {
+            let corrected =
+                draft.check().map_err(RepairError::Check).and_then(|report| draft.correct(report));
+            match corrected {
                 Ok(report) if fatal(&report).is_none() => {
                     let files = files_in(&scan, device, &later);
                     draft.repairs.insert(0, repair(fault, root.cursor, &later, &files, &draft));
