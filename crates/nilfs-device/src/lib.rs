@@ -80,6 +80,10 @@ pub trait Device: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Lets go of what the system has in memory of a range, so that the next read comes from the
+    /// device. What has not reached the device yet stays. Only advice: nothing may depend on it.
+    fn forget_cached(&self, _offset: u64, _bytes: u64) {}
+
     /// Whether there are readers: other processes, or devices of this process that are open on
     /// the same file.
     fn is_read(&self) -> bool {
@@ -120,6 +124,10 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn resize(&self, bytes: u64) -> io::Result<()> {
         (**self).resize(bytes)
+    }
+
+    fn forget_cached(&self, offset: u64, bytes: u64) {
+        (**self).forget_cached(offset, bytes);
     }
 
     fn is_read(&self) -> bool {

@@ -29,6 +29,7 @@ mod read_only;
 mod recovery;
 pub mod rescue;
 pub mod scan;
+pub mod scrub;
 mod segments;
 mod store;
 mod superblocks;

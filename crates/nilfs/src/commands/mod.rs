@@ -26,6 +26,7 @@ pub mod resize;
 pub mod restore;
 pub mod rollback;
 pub mod salvage;
+pub mod scrub;
 pub mod segments;
 pub mod snapshot;
 pub mod stat;

@@ -221,6 +221,10 @@ const NOTES: &[(&str, Notes)] = &[
         },
     ),
     (
+        "nilfs-scrub(1)",
+        Notes { see_also: &["nilfs(1)", "nilfs-fsck(1)", "nilfs-salvage(1)"], ..NOTHING },
+    ),
+    (
         "nilfs-undelete(1)",
         Notes {
             environment: &[TZ],
