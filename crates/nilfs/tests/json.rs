@@ -158,7 +158,7 @@ fn all_listings_keep_to_the_page() {
     let past = image.mount(&format!("ro,cp={newest}"));
     the_list_has(past.root(), "ro", Some(newest));
     past.unmount();
-    for command in ["info", "tune", "segments", "check", "df"] {
+    for command in ["info", "tune", "segments", "check", "scrub", "df"] {
         keeps_to_the_page(command, &[command], &image.path(), &[]);
     }
     let to = tempfile::tempdir().unwrap();
