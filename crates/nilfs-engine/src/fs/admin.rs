@@ -51,6 +51,15 @@ impl Filesystem {
         self.trees.open(log.source(), &cpfile, cno)
     }
 
+    /// As [`Filesystem::tree`], but while somebody holds the tree of the checkpoint, this works even if
+    /// the checkpoint was deleted: a mount of the past asks about its files in more ways than one.
+    ///
+    /// # Errors
+    /// As [`Filesystem::tree`].
+    pub fn tree_of_past(&self, cno: Cno) -> Result<Tree> {
+        self.trees.held(cno).unwrap_or_else(|| self.tree(Some(cno)))
+    }
+
     /// The checkpoints from `from` on, ascending, at most `limit`.
     ///
     /// # Errors

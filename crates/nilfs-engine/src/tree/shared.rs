@@ -84,8 +84,7 @@ impl Shared {
         std::mem::replace(&mut *self.newest.write(), newest)
     }
 
-    /// Opens the tree of a checkpoint. While somebody holds the tree, this works even if the checkpoint
-    /// was deleted: a mount of the past asks for the same moment in more ways than one.
+    /// Opens the tree of a checkpoint.
     pub(crate) fn open(
         self: &Arc<Self>,
         source: Source<'_>,
@@ -93,14 +92,18 @@ impl Shared {
         cno: Cno,
     ) -> Result<Tree> {
         let kept = self.keep(cno);
-        let held = self.kept.lock().get(&cno).and_then(|looked| looked.root.clone());
-        if let Some(root) = held {
-            return Tree::new(self, root, kept);
-        }
         let root = Arc::new(TreeRoot::new(&checkpoints::checkpoint(source, cpfile, cno)?)?);
         let tree = Tree::new(self, Arc::clone(&root), kept)?;
         self.kept.lock().entry(cno).or_default().root = Some(root);
         Ok(tree)
+    }
+
+    /// The tree of a checkpoint that somebody has opened and holds, whether or not the checkpoint was
+    /// deleted since.
+    pub(crate) fn held(self: &Arc<Self>, cno: Cno) -> Option<Result<Tree>> {
+        let kept = self.keep(cno);
+        let root = self.kept.lock().get(&cno).and_then(|looked| looked.root.clone())?;
+        Some(Tree::new(self, root, kept))
     }
 
     /// Keeps what a checkpoint needs from being cleaned away by steps that choose their victims

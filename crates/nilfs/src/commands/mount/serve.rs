@@ -187,7 +187,7 @@ impl Served for Service {
     }
 
     fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {
-        Ok(self.fs.tree(Some(cno))?.file(ino)?.attr().into())
+        Ok(self.fs.tree_of_past(cno)?.file(ino)?.attr().into())
     }
 
     fn door(&self) -> Option<String> {
