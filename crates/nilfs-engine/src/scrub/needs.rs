@@ -13,7 +13,7 @@ use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
 
 use super::{Damage, Need, Suspect};
 use crate::bmap::{Pointers, Source};
-use crate::error::Result;
+use crate::fs::DirEntry;
 use crate::log::reader::Log;
 use crate::tree::{Extent, Tree};
 use crate::volume::Volume;
@@ -218,20 +218,18 @@ fn names(tree: &Tree, mut files: BTreeSet<Ino>) -> BTreeMap<Ino, Vec<u8>> {
     let mut directories = vec![(Ino::ROOT, Vec::new())];
     let mut entered = BTreeSet::from([Ino::ROOT]);
     while let Some((dir, path)) = directories.pop().filter(|_| !files.is_empty()) {
-        let list = || -> Result<Vec<(Ino, Option<FileType>, Vec<u8>)>> {
-            let mut entries = Vec::new();
-            tree.read_dir(&tree.file(dir)?, 0, &mut |entry| {
-                if !matches!(entry.name, b"." | b"..") {
-                    let below =
-                        if path.is_empty() { Vec::new() } else { [&path[..], b"/"].concat() };
-                    let path = [&below[..], entry.name].concat();
-                    entries.push((entry.ino, entry.file_type, path));
-                }
-                true
-            })?;
-            Ok(entries)
+        let mut entries = Vec::new();
+        let mut add = |entry: DirEntry<'_>| {
+            if !matches!(entry.name, b"." | b"..") {
+                let below = if path.is_empty() { Vec::new() } else { [&path[..], b"/"].concat() };
+                let path = [&below[..], entry.name].concat();
+                entries.push((entry.ino, entry.file_type, path));
+            }
+            true
         };
-        for (ino, file_type, path) in list().unwrap_or_default() {
+        // As far as it can be read.
+        let _ = tree.file(dir).and_then(|dir| tree.read_dir(&dir, 0, &mut add));
+        for (ino, file_type, path) in entries {
             if files.remove(&ino) {
                 paths.insert(ino, path.clone());
             }
