@@ -107,3 +107,24 @@ fn what_cannot_be_scrubbed_is_refused() {
     fs::write(&volume.image, vec![0; 1 << 20]).unwrap();
     volume.nilfs("scrub IMAGE").sentence(3);
 }
+
+/// A damaged log looks like the end of all logs. A scrub of a mount has said "no damage", of an older
+/// checkpoint.
+#[test]
+fn damage_after_the_checkpoint_that_a_superblock_names_is_no_end_of_the_log() {
+    let image = Image::ours("--size 32M -B 64");
+    // No superblock is written in between.
+    let mounted = image.mount("cleaner-config=/dev/null");
+    fs::write(mounted.join("file"), "content that will be spoiled, and more").unwrap();
+    mounted.checkpoint();
+    fs::write(mounted.join("other"), "other").unwrap();
+    mounted.checkpoint();
+    spoil(&image.path(), b"content that will be spoiled");
+    let ended = nilfs(["scrub".as_ref(), mounted.root().as_os_str()]);
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.stderr.contains("nothing after it was read"), "{}", ended.stderr);
+    mounted.unmount();
+    let said = nilfs(["scrub".as_ref(), image.path().as_os_str()]);
+    assert_eq!(said.code, Some(3), "{said:?}");
+    assert!(said.stdout.contains("may be damaged: file:"), "{}", said.stdout);
+}

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,9 +12,11 @@ use nilfs_device::{Access, Device, FileDevice};
 use nilfs_engine::Ino;
 use nilfs_engine::scrub::{self, Damage, Fault, Need, Scrubbed};
 use nilfs_engine::tree::Extent;
-use nilfs_ondisk::ByteCount;
+use nilfs_ondisk::{ByteCount, Cno};
 use serde::Serialize;
 
+use crate::administration::{Administration, is_believable, mount_of};
+use crate::control::Client;
 use crate::exit::{Failure, Status};
 use crate::image::device_of;
 use crate::interrupt::Interrupt;
@@ -67,6 +69,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = device_of(&args.device)?;
     let shown = path.display();
     let device: Arc<dyn Device> = Arc::new(FileDevice::open(&path, Access::Inspect)?);
+    let known = newest_of_mount(&path)?;
     let interrupt = Interrupt::listen()?;
     let progress = Progress::count("scrubbing", "MiB");
     let started = Instant::now();
@@ -93,11 +96,27 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let message = format!("{shown}: damaged in {places}");
         return Err(Failure::new(Status::NotAVolume, message).into());
     }
+    if let Some(known) = known.filter(|known| *known > found.checkpoint) {
+        let message = format!(
+            "{shown}: a log of the last checkpoints is damaged: the mount has checkpoint {known}, but \
+             the device leads only to {}, and nothing after it was read; unmount the volume, and scrub \
+             it again",
+            found.checkpoint
+        );
+        return Err(Failure::new(Status::NotAVolume, message).into());
+    }
     if found.interrupted {
         let message = format!("{shown}: interrupted before everything was read");
         return Err(Failure::new(Status::Failed, message).into());
     }
     printed
+}
+
+/// The newest checkpoint of the mount of a volume, if a process of ours serves one. What the device
+/// leads to may be older: a damaged log looks like the end of all logs.
+fn newest_of_mount(path: &Path) -> anyhow::Result<Option<Cno>> {
+    let mounted = mount_of(path)?.filter(|mounted| mounted.is_nilfs() && is_believable(mounted));
+    Ok(mounted.and_then(|mounted| Client::new(&mounted.dir).status().ok()).map(|status| status.cno))
 }
 
 fn print(found: &Scrubbed) -> anyhow::Result<()> {
