@@ -599,7 +599,8 @@ fn a_mounted_volume_is_administered_through_any_file_on_it() {
     let said = complaint(tool("nilfs-tune", ["-L", "x", image]), 1);
     assert!(said.starts_with(&format!("ERROR: {image} is currently mounted.")), "{said}");
     let said = complaint(tool("nilfs-tune", ["-fL", "x", image]), 1);
-    assert!(said.contains("is in use by process"), "{said}");
+    // Which process it is cannot be told while another test starts a program.
+    assert!(said.contains("is in use by "), "{said}");
     let said = complaint(tool("mkfs.nilfs2", ["-f", image]), 1);
     assert!(said.contains(&format!("{image} is currently mounted.")), "{said}");
 
