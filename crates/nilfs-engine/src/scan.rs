@@ -351,6 +351,13 @@ impl Iterator for Layouts<'_> {
     }
 }
 
+/// Whether there are logs in the first part of a device, so that it was a volume once. Little is read.
+pub(crate) fn begins_with_logs(device: &dyn Device) -> bool {
+    let mut window = Window::new(device, SMALLEST_BLOCK);
+    let mut places = (0..READ_BYTES.min(device.size())).step_by(SMALLEST_BLOCK as usize);
+    places.any(|at| window.block(at).is_some_and(has_magic) && Layout::of_log(device, at).is_some())
+}
+
 /// Whether a block begins as a summary does.
 fn has_magic(block: &[u8]) -> bool {
     block.get(8..12) == Some(&summary::MAGIC.to_le_bytes())

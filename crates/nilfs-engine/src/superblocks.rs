@@ -11,6 +11,7 @@ use nilfs_ondisk::{BlockNr, ByteCount, FormatError, Seq};
 use zerocopy::little_endian::{U16, U64};
 
 use crate::error::{Error, Result};
+use crate::scan;
 
 /// The valid copies. There is at least one.
 #[derive(Debug, Clone)]
@@ -50,6 +51,12 @@ pub(crate) fn load(device: &dyn Device) -> Result<Superblocks> {
             Ok(Superblocks { best, other: Some(other) })
         }
         (Ok(best), Err(_)) | (Err(_), Ok(best)) => Ok(Superblocks { best, other: None }),
+        (Err(Error::NotAVolume(why)), Err(_)) if scan::begins_with_logs(device) => {
+            Err(Error::NotAVolume(format!(
+                "{why}, but there are logs of one: nilfs fsck makes superblocks from them, and \
+                 nilfs salvage copies the files out"
+            )))
+        }
         (Err(first), Err(_)) => Err(first),
     }
 }

@@ -66,6 +66,7 @@ fn garbage_in_both_superblocks_is_named() {
         file.write_all_at(&[0xff; 8], at + 0x40).unwrap();
     }
     refused_by(&WAYS, &volume.image, 3, "checksum s_sum");
+    refused_by(&["mount IMAGE DIR"], &volume.image, 3, "nilfs salvage copies the files out");
 }
 
 #[test]
