@@ -75,7 +75,7 @@ fn what_cannot_be_compared_is_said() {
     for (line, expected, code) in [
         ("diff 99 IMAGE", "there is no checkpoint 99", 1),
         ("diff 1 99 IMAGE", "there is no checkpoint 99", 1),
-        ("diff 1 mistyped.img", "there is no file mistyped.img", 1),
+        ("diff 1 mistyped.img", "there is no file mistyped.img", 4),
         ("diff 5x IMAGE", "invalid value '5x' for '<WHEN>'", 2),
         ("diff tomorrow IMAGE", "there is no snapshot called tomorrow", 1),
         ("diff -z 1 IMAGE", "--name-only", 2),

@@ -124,16 +124,16 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     let place = operands.next();
     let paths: Vec<OsString> = operands.map(OsString::from).collect();
-    let located = Located::find(Path::new(place.unwrap_or(OsStr::new("."))), &paths);
-    let located = match to.as_ref().and_then(When::name).filter(|_| place.is_none()) {
-        None => located?,
-        Some(name) => located.with_context(|| {
-            format!("there is no file {name}, and no volume here that could have a snapshot of this name")
-        })?,
-    };
+    let located = Located::find(Path::new(place.unwrap_or(OsStr::new("."))), &paths)?;
     // What was written until now has to be in a checkpoint first.
     let shown = if to.is_none() { located.shown()? } else { None };
-    let checkpoints = Checkpoints::of(&located.device)?;
+    let checkpoints = Checkpoints::of(&located.device);
+    let checkpoints = match to.as_ref().and_then(When::name).filter(|_| place.is_none()) {
+        None => checkpoints?,
+        Some(name) => checkpoints.with_context(|| {
+            format!("there is no file {name}, and no volume here that could have such a snapshot")
+        })?,
+    };
     let before = checkpoints.find(&args.from)?.cno;
     let after = match &to {
         Some(when) => checkpoints.find(when)?.cno,
