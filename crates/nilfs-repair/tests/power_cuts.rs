@@ -69,7 +69,7 @@ fn the_next_repair_goes_on_from_any_write() {
     }
 }
 
-/// A device that fails after so many writes.
+/// A device that fails after a given number of writes.
 struct Failing {
     below: MemoryDevice,
     left: AtomicUsize,

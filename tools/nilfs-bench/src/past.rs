@@ -129,7 +129,7 @@ impl Site {
         number.trim().parse().context("the number of a checkpoint")
     }
 
-    /// Metadata blocks that the process behind a mount has read so far.
+    /// Metadata blocks that the process that serves a mount has read so far.
     fn blocks_read(&self, dir: &Path) -> Result<u64> {
         let metrics = self.ask(&["metrics".as_ref(), dir.as_os_str()])?;
         let line = metrics.lines().find_map(|line| line.strip_prefix("nilfs_cache_misses_total "));

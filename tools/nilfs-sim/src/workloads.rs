@@ -46,7 +46,7 @@ fn link(from: &str, to: &str) -> Op {
     Op::Link { target: file(from), to: path(to) }
 }
 
-/// Gives a file another size.
+/// Changes the size of a file.
 pub fn truncate(text: &str, size: u64) -> Op {
     let changes = SetAttr { size: Some(size), ..SetAttr::default() };
     Op::SetAttr { target: file(text), changes }
