@@ -50,6 +50,10 @@ use crate::segments::SufileEdit;
 use crate::store::Store;
 use crate::tree::TreeRoot;
 
+/// Bytes in the logs of a checkpoint before its last from which on these are made durable first. A
+/// mount after a crash would read them for longer than most devices need for the flush.
+const BYTES_WORTH_A_FLUSH: u64 = 512 << 10;
+
 /// The newest checkpoint, and where and how the log goes on after it.
 #[derive(Clone)]
 pub(crate) struct Base {
@@ -83,6 +87,8 @@ pub(crate) struct CommitInput<'a> {
     pub(crate) changes: &'a MetadataChanges,
     /// Clean segments that it may not take.
     pub(crate) withheld: &'a Withheld,
+    /// Blocks of logs before it that may not be durable; none if nothing is ever made durable.
+    pub(crate) unflushed: Option<u64>,
     /// Time of the checkpoint (s).
     pub(crate) now: u64,
 }
@@ -145,7 +151,7 @@ pub(crate) fn root_of(inode: &RawInode) -> Result<Root> {
 
 /// Builds the logs of a checkpoint.
 pub(crate) fn build(store: &Store, base: &Base, request: &CommitInput<'_>) -> Result<Commit> {
-    let CommitInput { frozen, changes, withheld, now } = *request;
+    let CommitInput { frozen, changes, withheld, unflushed, now } = *request;
     let cno = base.tree.cno.plus(1);
     if cno == Cno::MAX {
         return Err(Error::Inconsistent("the checkpoint numbers are used up".into()));
@@ -200,6 +206,7 @@ pub(crate) fn build(store: &Store, base: &Base, request: &CommitInput<'_>) -> Re
         inodes,
         deleted_checkpoints: deleted,
         user_blocks,
+        unflushed,
         nongc_ctime: if only_cleaning { base.super_root.nongc_ctime } else { now },
     };
     laid_out.finish(store, base, build.payload, decided, now)
@@ -219,6 +226,8 @@ struct Decided {
     inodes: Vec<CommittedInode>,
     deleted_checkpoints: u64,
     user_blocks: u64,
+    /// Blocks of logs before this commit that may not be durable.
+    unflushed: Option<u64>,
     /// When something else than the cleaner last made a checkpoint (s).
     nongc_ctime: u64,
 }
@@ -568,6 +577,7 @@ impl LaidOut {
         set_map(&mut dat_inode, &self.dat_map.root, self.dat_map.block_delta, store)?;
         let super_root = SuperRoot {
             nongc_ctime: decided.nongc_ctime,
+            durable_before: self.is_worth_a_flush(store, decided.unflushed),
             dat: dat_inode,
             cpfile: decided.cpfile,
             sufile: self.sufile_inode,
@@ -600,6 +610,16 @@ impl LaidOut {
             user_blocks: decided.user_blocks,
         };
         Ok(Commit { logs, base, metadata, effects })
+    }
+
+    /// Whether so much is written before the last log that it is made durable first: a mount after a
+    /// crash then does not have to read it.
+    fn is_worth_a_flush(&self, store: &Store, unflushed: Option<u64>) -> bool {
+        let Some((_, earlier)) = self.plan.logs.split_last() else { return false };
+        let own: u64 = earlier.iter().map(|log| log.end().0 - log.start.0).sum();
+        unflushed.is_some_and(|others| {
+            (others + own) * store.block_size().bytes() as u64 >= BYTES_WORTH_A_FLUSH
+        })
     }
 
     /// What has become of blocks: those with virtual numbers, and the DAT's own.

@@ -492,6 +492,7 @@ impl<'a> FirstLog<'a> {
         let mut block = self.empty_blocks(1);
         let super_root = SuperRoot {
             nongc_ctime: time,
+            durable_before: false,
             dat: self.dat.inode(S_IFREG, 1, time),
             cpfile: self.cpfile.inode(S_IFREG, 1, time),
             sufile: self.sufile.inode(S_IFREG, 1, time),

@@ -80,7 +80,7 @@ pub(crate) fn at(store: &Store, log: &SuperRootLog) -> LogScan {
     let next = Some(geometry.segment_of(log.header.next)).filter(|it| geometry.has_segment(*it));
     let (start, header) = (log.cursor.block, log.header);
     let segment = geometry.segment_of(start);
-    let newest = ChainedLog { start, header, segment, next };
+    let newest = ChainedLog { start, header, segment, next, checked: true };
     let alone =
         LogScan { newest, cno: log.cursor.cno, last_valid: newest, clean: false, replay: None };
     scan(store, log.cursor, false).ok().filter(|found| found.newest.start == start).unwrap_or(alone)
@@ -88,8 +88,24 @@ pub(crate) fn at(store: &Store, log: &SuperRootLog) -> LogScan {
 
 /// Follows the chain of logs from `start`, which must have a super root. In a volume that was
 /// closed cleanly that is the newest log.
+///
+/// The content of files makes up most of the logs. It is not read up to a super root before which
+/// everything was durable, nor where nothing depends on it.
 fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<LogScan> {
-    let mut chain = Chain::from(store, start.block, start.seq);
+    let chain = |from: LogCursor| Chain::from(store, from.block, from.seq);
+    let (found, whole) = follow(store, chain(start).skimming(), start, clean)?;
+    let Some(whole) = whole else { return Ok(found) };
+    Ok(follow(store, chain(whole), whole, clean)?.0)
+}
+
+/// What a chain of logs from `start` on says. If that depends on logs whose content was not checked:
+/// also the newest super root that does not.
+fn follow(
+    store: &Store,
+    mut chain: Chain<'_>,
+    start: LogCursor,
+    clean: bool,
+) -> Result<(LogScan, Option<LogCursor>)> {
     let newest = match chain.next()? {
         Some(log) if log.header.has(SR) => log,
         _ => {
@@ -102,23 +118,35 @@ fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<LogScan> {
     };
     let mut found = LogScan { newest, cno: start.cno, last_valid: newest, clean, replay: None };
     if clean {
-        return Ok(found);
+        return Ok((found, None));
     }
     let (mut first, mut last) = (None, None);
+    let (mut whole, mut passed_over) = (start, false);
     while let Some(log) = chain.next()? {
         found.last_valid = log;
         if log.header.has(SR) {
             (found.newest, found.cno) = (log, found.cno.plus(1));
             (first, last) = (None, None);
+            if !passed_over || is_all_durable_before(store, &log) {
+                whole = LogCursor { block: log.start, seq: log.header.seq, cno: found.cno };
+                passed_over = false;
+            }
             continue;
         }
         first = first.or(Some(log));
-        if log.header.has(LOGEND) {
+        if log.checked && log.header.has(LOGEND) {
             last = Some(log);
         }
+        passed_over |= !log.checked;
     }
     found.replay = first.zip(last);
-    Ok(found)
+    let depends = found.newest.start != whole.block || found.replay.is_some();
+    Ok((found, (passed_over && depends).then_some(whole)))
+}
+
+/// Whether its super root says that the logs before this one were durable before it was written.
+fn is_all_durable_before(store: &Store, log: &ChainedLog) -> bool {
+    crate::volume::super_root(store, log).is_ok_and(|super_root| super_root.durable_before)
 }
 
 /// What fsyncs have made durable after the newest checkpoint, as far as it can be rolled forward.

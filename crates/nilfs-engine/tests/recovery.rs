@@ -191,3 +191,39 @@ fn in_strict_order_a_sync_of_one_file_is_a_sync_of_all_before() {
         assert!(older.is_ok(), "changed: {changed}, data only: {data_only}");
     }
 }
+
+/// A mount believes a super root that says that everything before it was durable. Of what was not
+/// flushed, the device may have half, and all of what was written last.
+#[test]
+fn a_large_checkpoint_is_there_as_a_whole_or_not_at_all() {
+    let memory = volume(4096, 64);
+    let start = memory.snapshot();
+    let device = Arc::new(RecordingDevice::new(MemoryDevice::from(start.clone())));
+    let fs = mount(&device);
+    let large = make(&fs, &fs.root().unwrap().inode, "large");
+    for nth in 0..2 {
+        fs.write(&large, 0, &pattern(nth, 3 << 20)).unwrap();
+        fs.sync().unwrap();
+    }
+    let events = device.take_events();
+    for at in 1..=events.len() {
+        let durable = events[..at].iter().rposition(|event| *event == Event::Flush).unwrap_or(0);
+        let left = MemoryDevice::from(start.clone());
+        for (nth, event) in events[..at].iter().enumerate() {
+            if let Event::Write { offset, bytes } = event {
+                let whole = nth < durable || nth + 1 == at;
+                let arrived = if whole { bytes.len() } else { bytes.len() / 2 };
+                left.write_at(*offset, &[IoSlice::new(&bytes[..arrived])]).unwrap();
+            }
+        }
+        let left = Arc::new(left);
+        let fs = mount(&left);
+        if let Ok(found) = fs.lookup(&fs.root().unwrap().inode, b"large") {
+            let content = content(&fs, &found.inode);
+            assert!((0..2).any(|nth| content == pattern(nth, 3 << 20)), "after event {at}");
+        }
+        fs.unmount().unwrap();
+        check(&*left);
+    }
+    fs.unmount().unwrap();
+}

@@ -13,11 +13,17 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const STRUCTURE: &str = "super root";
 
+/// Of `sr_flags`: see [`SuperRoot::durable_before`]. Linux leaves all of them zero and looks at none.
+const DURABLE_BEFORE: u16 = 1 << 15;
+
 /// The checked content of a super root.
 #[derive(Debug, Clone, Copy)]
 pub struct SuperRoot {
     /// Time (s) of the last log that the cleaner did not write.
     pub nongc_ctime: u64,
+    /// Whether all logs before this one were durable before it was written. A mount after a crash then
+    /// need not read them to know that they are whole.
+    pub durable_before: bool,
     /// Inode of the DAT.
     pub dat: RawInode,
     /// Inode of the cpfile.
@@ -58,10 +64,12 @@ impl SuperRoot {
             inode.validate_metadata_file(name)?;
             Ok(inode)
         };
+        let flags = u16::from_le_bytes([block[6], block[7]]);
         let mut time = [0; 8];
         time.copy_from_slice(&block[8..16]);
         Ok(Self {
             nongc_ctime: u64::from_le_bytes(time),
+            durable_before: flags & DURABLE_BEFORE != 0,
             dat: inode(0, "DAT inode")?,
             cpfile: inode(1, "cpfile inode")?,
             sufile: inode(2, "sufile inode")?,
@@ -72,6 +80,8 @@ impl SuperRoot {
     pub fn encode(&self, block: &mut [u8], geometry: &Geometry, seed: u32) {
         let size = Self::size(geometry);
         block[4..6].copy_from_slice(&(size as u16).to_le_bytes());
+        let flags = if self.durable_before { DURABLE_BEFORE } else { 0 };
+        block[6..8].copy_from_slice(&flags.to_le_bytes());
         block[8..16].copy_from_slice(&self.nongc_ctime.to_le_bytes());
         for (nth, inode) in [&self.dat, &self.cpfile, &self.sufile].into_iter().enumerate() {
             let at = 16 + nth * geometry.inode_size;

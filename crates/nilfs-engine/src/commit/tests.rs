@@ -23,7 +23,8 @@ fn commit(
     changes: &MetadataChanges,
     withheld: &Withheld,
 ) -> Result<Commit, Error> {
-    let request = CommitInput { frozen, changes, withheld, now: NOW.seconds as u64 };
+    let request =
+        CommitInput { frozen, changes, withheld, unflushed: None, now: NOW.seconds as u64 };
     build(&volume.store, writer(volume).base(), &request)
 }
 

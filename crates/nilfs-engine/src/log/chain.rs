@@ -16,6 +16,8 @@ pub(crate) struct ChainedLog {
     pub(crate) segment: SegNum,
     /// The segment set aside for when this one is full; none if the log names a bad one.
     pub(crate) next: Option<SegNum>,
+    /// Whether every byte of it has been checked, and not only its summary.
+    pub(crate) checked: bool,
 }
 
 impl ChainedLog {
@@ -36,6 +38,8 @@ pub(crate) struct Chain<'a> {
     next: Option<SegNum>,
     /// No log has been found in the segment yet.
     just_entered: bool,
+    /// Only the summaries are checked of logs that mean nothing without those after them.
+    skims: bool,
 }
 
 impl<'a> Chain<'a> {
@@ -48,6 +52,20 @@ impl<'a> Chain<'a> {
             segment: store.geometry().segment_of(start),
             next: None,
             just_entered: true,
+            skims: false,
+        }
+    }
+
+    /// The same chain, but only the summaries are read of logs that neither complete a checkpoint nor
+    /// are sync logs. It can go on after one of these that is torn.
+    pub(crate) fn skimming(self) -> Self {
+        Self { skims: true, ..self }
+    }
+
+    fn read(&self) -> Result<Option<(LogHeader, bool)>> {
+        match self.skims {
+            true => reader::skimmed(self.store, self.at, self.seq),
+            false => Ok(reader::verified(self.store, self.at, self.seq)?.map(|it| (it, true))),
         }
     }
 
@@ -56,12 +74,12 @@ impl<'a> Chain<'a> {
         loop {
             let geometry = self.store.geometry();
             let has_room = self.at.plus(1) < geometry.segment_end(self.segment);
-            if has_room && let Some(header) = reader::verified(self.store, self.at, self.seq)? {
+            if has_room && let Some((header, checked)) = self.read()? {
                 let next = Some(geometry.segment_of(header.next));
                 self.next = next.filter(|next| geometry.has_segment(*next));
                 self.just_entered = false;
-                let log =
-                    ChainedLog { start: self.at, header, segment: self.segment, next: self.next };
+                let (start, segment, next) = (self.at, self.segment, self.next);
+                let log = ChainedLog { start, header, segment, next, checked };
                 self.at = log.end();
                 return Ok(Some(log));
             }

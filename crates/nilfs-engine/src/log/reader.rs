@@ -2,7 +2,7 @@
 
 use nilfs_ondisk::crc::Crc;
 use nilfs_ondisk::roll_forward::Records;
-use nilfs_ondisk::summary::{FileInfo, Items, LogHeader, SR, parse_items};
+use nilfs_ondisk::summary::{FileInfo, Items, LogHeader, SR, SYNDT, parse_items};
 use nilfs_ondisk::{BlockNr, SegNum, Seq};
 
 use crate::error::{Error, Locate, Result};
@@ -74,6 +74,28 @@ pub(crate) fn verified(store: &Store, start: BlockNr, seq: Seq) -> Result<Option
         store.hold(start, buffer);
     }
     Ok(Some(header))
+}
+
+/// The header of the log at `start` if it belongs to the given use of the segment, and whether every
+/// byte of the log has been checked. Of one that neither completes a checkpoint nor is a sync log, it
+/// is only the summary: what it means depends on logs after it.
+pub(crate) fn skimmed(
+    store: &Store,
+    start: BlockNr,
+    seq: Seq,
+) -> Result<Option<(LogHeader, bool)>> {
+    let Some(header) = header(store, start)?.filter(|header| header.seq == seq) else {
+        return Ok(None);
+    };
+    if !header.has(SR) && !header.has(SYNDT) {
+        match read(store, start, header) {
+            Ok(log) if matches!(log.records(), Ok(None)) => return Ok(Some((header, false))),
+            Ok(_) => {}
+            Err(Error::Corrupt { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(verified(store, start, seq)?.map(|header| (header, true)))
 }
 
 /// What the blocks of a log are. Checks the summary on the way.

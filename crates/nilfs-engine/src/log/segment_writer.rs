@@ -119,6 +119,8 @@ pub(crate) struct SegmentWriter {
     withheld: Withheld,
     /// The segment of the oldest log that may not be durable.
     unflushed: Option<SegNum>,
+    /// Blocks of logs that may not be durable.
+    unflushed_blocks: u64,
     /// How often everything that was written has become durable.
     flushes: u64,
     /// Segment and time (s) of the last superblock.
@@ -180,6 +182,7 @@ impl SegmentWriter {
             superblocks,
             withheld: Withheld::default(),
             unflushed: None,
+            unflushed_blocks: 0,
             flushes: 0,
             superblock_seq: newest.header.seq,
             superblock_time: 0,
@@ -339,11 +342,13 @@ impl SegmentWriter {
         for segment in &changes.cleaned {
             assert!(!set_aside.contains(segment), "the log is in segment {segment}, not free");
         }
-        for log in &commit.logs {
+        for (nth, log) in commit.logs.iter().enumerate() {
             let may_be_taken = set_aside.contains(&log.segment) || !self.is_withheld(log.segment);
             assert!(may_be_taken, "segment {} was taken while it waited", log.segment);
             let crosses = self.unflushed.is_some_and(|segment| segment != log.segment);
-            if crosses && Some(log.segment) == last {
+            let completes = nth + 1 == commit.logs.len();
+            let promised = completes && commit.base.super_root.durable_before;
+            if crosses && Some(log.segment) == last || promised {
                 self.flush()?;
             }
             self.write_log(log, stamp)?;
@@ -376,7 +381,8 @@ impl SegmentWriter {
         stamp: &Stamp,
     ) -> Result<commit::Commit> {
         let now = stamp.unsigned_seconds();
-        let request = CommitInput { frozen, changes, withheld: &self.withheld, now };
+        let unflushed = self.barrier.then_some(self.unflushed_blocks);
+        let request = CommitInput { frozen, changes, withheld: &self.withheld, unflushed, now };
         commit::build(&self.store, &self.base, &request)
     }
 
@@ -473,6 +479,7 @@ impl SegmentWriter {
         log.addresses().for_each(|block| self.store.forget(block));
         self.store.write_run(log.start, &log.pieces())?;
         self.unflushed.get_or_insert(log.segment);
+        self.unflushed_blocks += log.len();
         Ok(())
     }
 
@@ -485,6 +492,7 @@ impl SegmentWriter {
             self.store.flush()?;
         }
         self.unflushed = None;
+        self.unflushed_blocks = 0;
         self.flushes += 1;
         self.withheld.durable(self.withheld.frees());
         Ok(())
