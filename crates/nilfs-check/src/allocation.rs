@@ -1,7 +1,7 @@
 //! Persistent object files (docs/format.md §9): descriptors against bitmaps against entry blocks,
 //! for the DAT and for the ifile of each checkpoint.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nilfs_ondisk::palloc::{BlockRole, Palloc, count_set, test_bit};
 use nilfs_ondisk::{BlockNr, FileBlock, Ino, VBlockNr};
@@ -14,63 +14,114 @@ use crate::report::Rule;
 /// What of a persistent object file is in use.
 pub(crate) struct Groups {
     layout: Palloc,
-    bitmaps: BTreeMap<u64, Vec<u8>>,
-    /// Where the bitmaps are.
-    places: BTreeMap<u64, BlockNr>,
-    /// The first entry of each entry block, ascending, and where the block is.
-    pub(crate) entry_blocks: Vec<(u64, Leaf)>,
-    /// Whether everything could be read.
-    pub(crate) whole: bool,
+    bitmaps: BTreeMap<u64, Bitmap>,
+    /// The counters, by the first group that they count.
+    descriptors: BTreeMap<u64, (BlockNr, Vec<u8>)>,
+    /// The first entry of each entry block, and where the block is.
+    pub(crate) entry_blocks: BTreeMap<u64, Leaf>,
+    /// Blocks of the file that cannot be used.
+    unusable: BTreeSet<u64>,
+    /// Whether the block map could be followed to its end.
+    mapped: bool,
+}
+
+/// Which entries of a group are in use.
+struct Bitmap {
+    block: BlockNr,
+    bits: Vec<u8>,
+    used: u64,
+}
+
+/// How a persistent object file differs from what it was before.
+#[derive(Default)]
+pub(crate) struct AllocationChanges {
+    /// The bitmaps that were there before, of groups in which something has changed. Empty where
+    /// there was none.
+    pub(crate) bitmaps: BTreeMap<u64, Vec<u8>>,
+    /// The entry blocks that were there before, where another one is now or none.
+    pub(crate) entry_blocks: BTreeMap<u64, Option<Leaf>>,
+    descriptors: BTreeSet<u64>,
 }
 
 impl Groups {
+    /// Those of a file without blocks.
+    pub(crate) fn new(layout: Palloc) -> Self {
+        Self {
+            layout,
+            bitmaps: BTreeMap::new(),
+            descriptors: BTreeMap::new(),
+            entry_blocks: BTreeMap::new(),
+            unusable: BTreeSet::new(),
+            mapped: true,
+        }
+    }
+
+    /// Whether everything could be read.
+    pub(crate) fn whole(&self) -> bool {
+        self.mapped && self.unusable.is_empty()
+    }
+
     /// Whether an entry is in use.
     pub(crate) fn is_allocated(&self, entry: u64) -> bool {
         let bit = self.layout.bit(entry).bit;
-        self.bitmaps.get(&self.layout.group_of(entry)).is_some_and(|bitmap| test_bit(bitmap, bit))
+        let bitmap = self.bitmaps.get(&self.layout.group_of(entry));
+        bitmap.is_some_and(|bitmap| test_bit(&bitmap.bits, bit))
     }
 
-    /// The entries in use whose block begins with entry `first`, ascending.
-    pub(crate) fn allocated_from(&self, first: u64) -> impl Iterator<Item = u64> {
-        let in_group = self.layout.bit(first).bit as u64;
-        let end = (in_group + self.layout.entries_per_block).min(self.layout.entries_per_group);
-        let bitmap = self.bitmaps.get(&self.layout.group_of(first));
-        (in_group..end)
-            .filter(move |bit| bitmap.is_some_and(|bitmap| test_bit(bitmap, *bit as usize)))
-            .map(move |bit| first + (bit - in_group))
+    /// The bits of a group; none if it has no bitmap.
+    pub(crate) fn bits(&self, group: u64) -> &[u8] {
+        self.bitmaps.get(&group).map_or(&[], |bitmap| &bitmap.bits)
     }
 
     /// What marks an entry as in use or free. The counter of its group follows when it is found to
     /// be wrong.
     pub(crate) fn set_allocated(&self, entry: u64, allocated: bool) -> Option<Correction> {
-        let bitmap = self.places.get(&self.layout.group_of(entry))?;
-        Some(Correction::bit(Position::new(*bitmap, 0), self.layout.bit(entry).bit, allocated))
+        let bitmap = self.bitmaps.get(&self.layout.group_of(entry))?;
+        let at = Position::new(bitmap.block, 0);
+        Some(Correction::bit(at, self.layout.bit(entry).bit, allocated))
     }
 
     /// The block that has an entry, and which of the block it is.
     pub(crate) fn entry_block(&self, entry: u64) -> Option<(BlockNr, usize)> {
         let in_group = self.layout.bit(entry).bit as u64;
         let nth = in_group % self.layout.entries_per_block;
-        let at =
-            self.entry_blocks.binary_search_by_key(&(entry - nth), |(first, _)| *first).ok()?;
-        Some((self.entry_blocks[at].1.block, nth as usize))
+        Some((self.entry_blocks.get(&(entry - nth))?.block, nth as usize))
     }
 
-    /// How many entries are in use.
-    fn allocated_count(&self) -> u64 {
-        self.bitmaps.values().map(|bitmap| count_set(bitmap)).sum()
+    /// Takes a block out; notes what that changes.
+    fn remove(&mut self, leaf: &Leaf, changes: &mut AllocationChanges) {
+        self.unusable.remove(&leaf.key);
+        match self.layout.role_of(FileBlock(leaf.key)) {
+            BlockRole::Entries { first_entry } => {
+                let old = self.entry_blocks.remove(&first_entry);
+                changes.entry_blocks.entry(first_entry).or_insert(old);
+            }
+            BlockRole::Bitmap { group } => {
+                let old = self.bitmaps.remove(&group).map_or(Vec::new(), |bitmap| bitmap.bits);
+                changes.bitmaps.entry(group).or_insert(old);
+            }
+            BlockRole::Descriptor { first_group } => {
+                self.descriptors.remove(&first_group);
+                changes.descriptors.insert(first_group);
+            }
+        }
     }
+}
 
-    /// Entries in use whose block does not exist.
-    fn without_block(&self) -> impl Iterator<Item = u64> {
-        let layout = &self.layout;
-        let blocks = (0..layout.entries_per_group).step_by(layout.entries_per_block as usize);
-        self.bitmaps
-            .keys()
-            .flat_map(move |group| blocks.clone().map(|nth| layout.first_of_group(*group) + nth))
-            .filter(|first| self.entry_blocks.binary_search_by_key(first, |(f, _)| *f).is_err())
-            .flat_map(|first| self.allocated_from(first))
-    }
+/// The entries of a bitmap that are in use and whose block begins with entry `first`, ascending.
+pub(crate) fn allocated_from(
+    layout: &Palloc,
+    bits: &[u8],
+    first: u64,
+) -> impl Iterator<Item = u64> {
+    let in_group = layout.bit(first).bit as u64;
+    let end = (in_group + layout.entries_per_block).min(layout.entries_per_group);
+    // Most blocks of a group of which little is in use have nothing.
+    let bytes = bits.get((in_group / 8) as usize..end.div_ceil(8) as usize);
+    let any = bytes.is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0));
+    (in_group..if any { end } else { in_group })
+        .filter(move |bit| test_bit(bits, *bit as usize))
+        .map(move |bit| first + (bit - in_group))
 }
 
 impl Checker<'_, '_> {
@@ -83,63 +134,85 @@ impl Checker<'_, '_> {
         leaves: &[Leaf],
         whole: bool,
     ) -> Groups {
-        let mut groups = Groups {
-            layout,
-            bitmaps: BTreeMap::new(),
-            places: BTreeMap::new(),
-            entry_blocks: Vec::new(),
-            whole,
-        };
-        let mut descriptors = BTreeMap::new();
-        // Beyond this block, numbers of entries would need more than 64 bits.
-        let end = layout.bitmap(layout.max_groups());
-        for leaf in leaves {
-            let place = file.place().file_block(leaf.key);
-            if leaf.key >= end.0 {
-                self.error(Rule::Allocation, place, || {
-                    "the block lies after the last possible group".into()
-                });
-                groups.whole = false;
-                continue;
-            }
-            match layout.role_of(FileBlock(leaf.key)) {
-                BlockRole::Entries { first_entry } => {
-                    groups.entry_blocks.push((first_entry, *leaf));
-                }
-                BlockRole::Bitmap { group } => match self.read(leaf.block, place) {
-                    Some(bitmap) => {
-                        groups.bitmaps.insert(group, bitmap);
-                        groups.places.insert(group, leaf.block);
-                    }
-                    None => groups.whole = false,
-                },
-                BlockRole::Descriptor { first_group } => match self.read(leaf.block, place) {
-                    Some(counters) => {
-                        descriptors.insert(first_group, (leaf.block, counters));
-                    }
-                    None => groups.whole = false,
-                },
-            }
-        }
-        if groups.whole {
-            self.compare_counters(file, &groups, &descriptors);
-            self.find_missing_entries(file, &groups);
-        }
+        let mut groups = Groups::new(layout);
+        self.change_allocation(file, &mut groups, (&[], leaves), whole);
         groups
     }
 
-    fn compare_counters(
+    /// Goes on to a version of the file with some blocks less and others more, and checks what is
+    /// other there.
+    pub(crate) fn change_allocation(
         &mut self,
         file: FileAt,
-        groups: &Groups,
-        descriptors: &BTreeMap<u64, (BlockNr, Vec<u8>)>,
-    ) {
+        groups: &mut Groups,
+        (removed, added): (&[Leaf], &[Leaf]),
+        mapped: bool,
+    ) -> AllocationChanges {
+        let mut changes = AllocationChanges::default();
+        groups.mapped = mapped;
+        for leaf in removed {
+            groups.remove(leaf, &mut changes);
+        }
+        for leaf in added {
+            if !self.add_block(file, groups, leaf, &mut changes) {
+                groups.unusable.insert(leaf.key);
+            }
+        }
+        if groups.whole() {
+            self.compare_counters(file, groups, &changes);
+            self.find_missing_entries(file, groups, &changes);
+        }
+        changes
+    }
+
+    /// Adds a block of the file. `false` if it cannot be used.
+    fn add_block(
+        &mut self,
+        file: FileAt,
+        groups: &mut Groups,
+        leaf: &Leaf,
+        changes: &mut AllocationChanges,
+    ) -> bool {
+        let layout = groups.layout;
+        let place = file.place().file_block(leaf.key);
+        // Beyond this block, numbers of entries would need more than 64 bits.
+        if leaf.key >= layout.bitmap(layout.max_groups()).0 {
+            self.error(Rule::Allocation, place, || {
+                "the block lies after the last possible group".into()
+            });
+            return false;
+        }
+        match layout.role_of(FileBlock(leaf.key)) {
+            BlockRole::Entries { first_entry } => {
+                groups.entry_blocks.insert(first_entry, *leaf);
+                changes.entry_blocks.entry(first_entry).or_insert(None);
+            }
+            BlockRole::Bitmap { group } => {
+                let Some(bits) = self.read(leaf.block, place) else { return false };
+                changes.bitmaps.entry(group).or_default();
+                let used = count_set(&bits);
+                groups.bitmaps.insert(group, Bitmap { block: leaf.block, bits, used });
+            }
+            BlockRole::Descriptor { first_group } => {
+                let Some(counters) = self.read(leaf.block, place) else { return false };
+                changes.descriptors.insert(first_group);
+                groups.descriptors.insert(first_group, (leaf.block, counters));
+            }
+        }
+        true
+    }
+
+    fn compare_counters(&mut self, file: FileAt, groups: &Groups, changes: &AllocationChanges) {
         let layout = &groups.layout;
+        let first_of = |group: &u64| group - group % layout.groups_per_descriptor;
+        let mut concerned = changes.descriptors.clone();
+        concerned.extend(changes.bitmaps.keys().map(first_of));
         let full = layout.entries_per_group;
-        for (first, (block, counters)) in descriptors {
-            for (group, counter) in (*first..).zip(counters.chunks_exact(4)) {
+        for first in concerned {
+            let Some((block, counters)) = groups.descriptors.get(&first) else { continue };
+            for (group, counter) in (first..).zip(counters.chunks_exact(4)) {
                 let free = counter.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-                let used = groups.bitmaps.get(&group).map_or(0, |bitmap| count_set(bitmap));
+                let used = groups.bitmaps.get(&group).map_or(0, |bitmap| bitmap.used);
                 if free != full - used.min(full) {
                     let place = file.place().file_block(layout.descriptor(group).block.0);
                     self.error(Rule::Allocation, place, || {
@@ -156,9 +229,11 @@ impl Checker<'_, '_> {
                 }
             }
         }
-        for group in groups.bitmaps.keys() {
-            let first = group - group % layout.groups_per_descriptor;
-            if !descriptors.contains_key(&first) {
+        for (group, _) in &groups.bitmaps {
+            let first = first_of(group);
+            let concerned =
+                changes.bitmaps.contains_key(group) || changes.descriptors.contains(&first);
+            if concerned && !groups.descriptors.contains_key(&first) {
                 let place = file.place().file_block(layout.bitmap(*group).0);
                 self.error(Rule::Allocation, place, || {
                     format!("group {group} has a bitmap, but no descriptor block")
@@ -167,25 +242,31 @@ impl Checker<'_, '_> {
         }
     }
 
-    fn find_missing_entries(&mut self, file: FileAt, groups: &Groups) {
-        let found: usize = groups
-            .entry_blocks
-            .iter()
-            .map(|(first, _)| groups.allocated_from(*first).count())
-            .sum();
-        if found as u64 == groups.allocated_count() {
-            return;
-        }
-        for entry in groups.without_block() {
-            let place = if file.ino == Ino::DAT {
-                file.place().vblock(VBlockNr(entry))
-            } else {
-                file.place()
-            };
-            self.error(Rule::Allocation, place, || {
-                format!("entry {entry} is allocated, but its block does not exist")
-            })
-            .corrected_by(groups.set_allocated(entry, false));
+    /// Reports entries in use whose block does not exist.
+    fn find_missing_entries(&mut self, file: FileAt, groups: &Groups, changes: &AllocationChanges) {
+        let layout = &groups.layout;
+        let of_bitmaps = changes.bitmaps.keys().flat_map(|group| {
+            let blocks = (0..layout.entries_per_group).step_by(layout.entries_per_block as usize);
+            blocks.map(|nth| layout.first_of_group(*group) + nth)
+        });
+        let mut firsts: Vec<u64> = of_bitmaps.chain(changes.entry_blocks.keys().copied()).collect();
+        firsts.sort_unstable();
+        firsts.dedup();
+        for first in firsts {
+            if groups.entry_blocks.contains_key(&first) {
+                continue;
+            }
+            for entry in allocated_from(layout, groups.bits(layout.group_of(first)), first) {
+                let place = if file.ino == Ino::DAT {
+                    file.place().vblock(VBlockNr(entry))
+                } else {
+                    file.place()
+                };
+                self.error(Rule::Allocation, place, || {
+                    format!("entry {entry} is allocated, but its block does not exist")
+                })
+                .corrected_by(groups.set_allocated(entry, false));
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::report::Rule;
 /// The checkpoints in which all blocks of a tree live, and the blocks that set the limits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Life {
-    start: (Cno, VBlockNr),
+    pub(crate) start: (Cno, VBlockNr),
     end: (Cno, VBlockNr),
 }
 
@@ -53,23 +53,32 @@ pub(crate) struct Leaf {
 pub(crate) struct Subtree {
     /// Data blocks and nodes.
     pub(crate) blocks: u64,
+    /// Data blocks.
+    pub(crate) data_blocks: u64,
     pub(crate) life: Life,
     /// The data block with the greatest key.
     pub(crate) last: Option<Leaf>,
     /// Whether every pointer could be followed.
     pub(crate) whole: bool,
     /// File, level and first key of the node, by which another reference is compared.
-    node: (Ino, u8, u64),
+    pub(crate) node: (Ino, u8, u64),
 }
 
 impl Subtree {
-    const NOTHING: Subtree =
-        Subtree { blocks: 0, life: Life::ALWAYS, last: None, whole: true, node: (Ino(0), 0, 0) };
+    const NOTHING: Subtree = Subtree {
+        blocks: 0,
+        data_blocks: 0,
+        life: Life::ALWAYS,
+        last: None,
+        whole: true,
+        node: (Ino(0), 0, 0),
+    };
 
     const BROKEN: Subtree = Subtree { whole: false, ..Self::NOTHING };
 
     fn add(&mut self, other: Self) {
         self.blocks = self.blocks.saturating_add(other.blocks);
+        self.data_blocks = self.data_blocks.saturating_add(other.data_blocks);
         self.life = self.life.shared_with(other.life);
         self.last = other.last.or(self.last);
         self.whole &= other.whole;
@@ -145,14 +154,15 @@ impl Walk<'_, '_, '_> {
         if let Some(leaves) = &mut self.leaves {
             leaves.push(leaf);
         }
-        Subtree { blocks: 1, life, last: Some(leaf), ..Subtree::NOTHING }
+        Subtree { blocks: 1, data_blocks: 1, life, last: Some(leaf), ..Subtree::NOTHING }
     }
 
     fn node(&mut self, key: u64, pointer: u64, level: u8, limit: Option<u64>) -> Subtree {
         let vblock = self.vblock(pointer);
         let place = self.file.place().file_block(key);
-        let remembers = self.leaves.is_none();
-        if remembers && let Some(known) = self.checker.subtrees.get(&vblock).copied() {
+        if self.leaves.is_none()
+            && let Some(known) = self.checker.subtrees.get(&vblock).copied()
+        {
             return self.known(known, key, vblock, level, limit);
         }
         let Some((block, life)) = self.locate(key, pointer, level) else {
@@ -183,7 +193,8 @@ impl Walk<'_, '_, '_> {
         let mut sum = Subtree { blocks: 1, life, ..Subtree::NOTHING };
         sum.add(self.children(node.entries(), level - 1, limit));
         sum.node = (self.file.ino, level, key);
-        if remembers {
+        // Nodes of the DAT have no virtual blocks, and are of one version only.
+        if vblock.0 != 0 {
             self.checker.subtrees.insert(vblock, sum);
         }
         sum

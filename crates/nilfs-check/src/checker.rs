@@ -1,8 +1,8 @@
 //! The checker: what is known of the volume so far, and the order in which more becomes known.
 
 use std::collections::{HashMap, HashSet};
-use std::rc::Rc;
 
+use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::Superblock;
 use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, VBlockNr};
@@ -11,7 +11,7 @@ use crate::Options;
 use crate::block_map::Subtree;
 use crate::checkpoints::Selection;
 use crate::dat::Dat;
-use crate::ifile::InodeBlock;
+use crate::files::Files;
 use crate::owners::{Owner, Owners, Ownership};
 use crate::recovery::Newest;
 use crate::report::{Added, Counts, Findings, Location, Report, Rule, Severity, counted};
@@ -38,10 +38,8 @@ pub(crate) struct Checker<'v, 'd> {
     pub(crate) unowned: Vec<(BlockNr, Owner, Location)>,
     /// What is below the nodes of regular files, by virtual block.
     pub(crate) subtrees: HashMap<VBlockNr, Subtree>,
-    /// Inodes by the virtual block of the ifile that holds them.
-    pub(crate) inode_blocks: HashMap<VBlockNr, InodeBlock>,
-    /// Checked directory blocks, by virtual block.
-    pub(crate) directory_blocks: HashMap<VBlockNr, Option<Rc<[u8]>>>,
+    /// Blocks of directories that cannot be read or are malformed.
+    pub(crate) unsound_directory_blocks: HashSet<VBlockNr>,
     /// Last blocks of files that were looked at beyond the end of the file.
     pub(crate) tails: HashSet<VBlockNr>,
     /// Whether all of the present was reached, so that what was not reached is leaked.
@@ -67,8 +65,7 @@ impl<'v, 'd> Checker<'v, 'd> {
             owners: None,
             unowned: Vec::new(),
             subtrees: HashMap::new(),
-            inode_blocks: HashMap::new(),
-            directory_blocks: HashMap::new(),
+            unsound_directory_blocks: HashSet::new(),
             tails: HashSet::new(),
             present_is_whole: true,
         }
@@ -89,8 +86,10 @@ impl<'v, 'd> Checker<'v, 'd> {
                 format!("not walked: the trees of {}", counted(left_out, "checkpoint"))
             });
         }
+        let geometry = &self.volume.geometry;
+        let mut files = Files::new(Palloc::new(geometry.block_size, geometry.inode_size));
         for (cno, entry) in &walked {
-            self.check_checkpoint(*cno, entry, &checkpoints);
+            self.check_checkpoint(&mut files, *cno, entry, &checkpoints);
         }
         self.check_dat_entries(&checkpoints, options);
         self.findings.into_report(self.newest.cursor(), self.counts)

@@ -54,29 +54,13 @@ impl CheckpointTable {
 
     /// Picks the checkpoints to walk.
     pub(crate) fn select(&self, newest: Cno, options: &Options) -> Selection {
-        let mut picked: BTreeMap<Cno, RawCheckpoint> = BTreeMap::new();
-        let mut pick = |cno: Cno, most: usize| {
-            if picked.len() < most
-                && let Some(entry) = self.entries.get(&cno)
-            {
-                picked.insert(cno, *entry);
-            }
+        let is_picked = |cno: &Cno| match &options.checkpoints {
+            Checkpoints::All => true,
+            Checkpoints::List(list) => *cno == newest || list.contains(cno),
         };
-        pick(newest, 1);
-        match &options.checkpoints {
-            Checkpoints::Newest => {}
-            Checkpoints::All => self.entries.keys().for_each(|cno| pick(*cno, usize::MAX)),
-            Checkpoints::List(list) => list.iter().for_each(|cno| pick(*cno, usize::MAX)),
-            Checkpoints::Sample(most) => {
-                self.snapshots().for_each(|(cno, _)| pick(cno, *most));
-                let step = self.entries.len().div_ceil((*most).max(1)).max(1);
-                self.entries.keys().rev().step_by(step).for_each(|cno| pick(*cno, *most));
-            }
-        }
-        Selection {
-            left_out: (self.entries.len() - picked.len()) as u64,
-            walked: picked.into_iter().rev().collect(),
-        }
+        let picked = self.entries.iter().rev().filter(|(cno, _)| is_picked(cno));
+        let walked: Vec<_> = picked.map(|(cno, entry)| (*cno, *entry)).collect();
+        Selection { left_out: (self.entries.len() - walked.len()) as u64, walked }
     }
 }
 

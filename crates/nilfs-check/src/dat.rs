@@ -57,7 +57,7 @@ impl Dat {
     }
 
     /// The entry of an allocated virtual block.
-    fn entry(&self, vblock: VBlockNr) -> Option<DatEntry> {
+    pub(crate) fn entry(&self, vblock: VBlockNr) -> Option<DatEntry> {
         self.position(vblock).map(|at| self.slots[at].entry)
     }
 

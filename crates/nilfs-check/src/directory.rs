@@ -1,17 +1,17 @@
-//! One directory: that its blocks are all there and well formed (docs/format.md §13). Where its
-//! names lead is checked with all other names of the checkpoint.
+//! One directory: that its blocks are all there and well formed (docs/format.md §13), and which names
+//! are in them. Where these lead is checked with all other names of the checkpoint.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::mem::offset_of;
-use std::rc::Rc;
 
 use nilfs_ondisk::dirent::records;
 use nilfs_ondisk::inode::{FileType, RawInode};
 use nilfs_ondisk::{BlockNr, Ino};
 
-use crate::block_map::Leaf;
+use crate::block_map::{Leaf, Subtree};
 use crate::checker::{Checker, FileAt};
 use crate::correction::{Correction, Position};
+use crate::files::{ChangedInode, Files, Slot};
 use crate::report::Rule;
 
 /// A name in a directory.
@@ -24,57 +24,77 @@ pub(crate) struct Name<'a> {
     pub(crate) at: Option<Position>,
 }
 
-/// The content of a directory.
+/// What is known of a directory besides its names.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Directory {
-    /// Its blocks, each well formed.
-    blocks: Vec<(BlockNr, Rc<[u8]>)>,
-    /// Names that are not, or not only, as the blocks have them: where they lead, if anywhere.
-    pub(crate) changed: BTreeMap<Vec<u8>, Option<(Ino, FileType)>>,
     /// What ".." names.
     pub(crate) parent: Option<Ino>,
     /// Where ".." is.
     pub(crate) parent_at: Option<Position>,
-    /// Whether no block is missing or malformed.
-    pub(crate) whole: bool,
+    /// Blocks that are there, but cannot be used.
+    pub(crate) unsound_blocks: u32,
+    /// Whether no block is missing.
+    is_complete: bool,
+}
+
+/// How the blocks of a directory differ from those of the version that was looked at before.
+#[derive(Debug, Default)]
+pub(crate) struct DirectoryChange {
+    /// The directory as it was, if it was there.
+    before: Option<Directory>,
+    /// The blocks with new names.
+    added: Vec<Leaf>,
+    /// How many of all blocks but these cannot be used.
+    unsound_blocks: u32,
 }
 
 impl Directory {
-    /// A directory that was just made.
-    pub(crate) fn empty() -> Self {
-        Self { whole: true, ..Self::default() }
+    /// Whether all of its names are known.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_complete && self.unsound_blocks == 0
     }
 
-    /// The names in the directory but "." and "..".
-    pub(crate) fn names(&self) -> impl Iterator<Item = Name<'_>> {
-        let in_blocks = self
-            .blocks
-            .iter()
-            .flat_map(|(nr, block)| records(block).filter_map(Result::ok).map(|it| (*nr, it)))
-            .filter(|(_, record)| record.is_used() && !matches!(record.name, b"." | b".."))
-            .filter(|(_, record)| !self.changed.contains_key(record.name))
-            .map(|(nr, record)| Name {
-                at: Some(Position::new(nr, record.offset)),
-                name: record.name,
-                ino: record.ino,
-                file_type: record.file_type(),
-            });
-        let changed = self.changed.iter().filter_map(|(name, target)| {
-            let (ino, file_type) = (*target)?;
-            Some(Name { name, ino, file_type: Some(file_type), at: None })
-        });
-        in_blocks.chain(changed)
+    /// A directory that was just made.
+    pub(crate) fn empty(parent: Ino) -> Self {
+        Self { is_complete: true, parent: Some(parent), ..Self::default() }
     }
 }
 
+/// The names in a block but "." and "..".
+fn names_in(nr: BlockNr, block: &[u8]) -> impl Iterator<Item = Name<'_>> {
+    records(block)
+        .filter_map(Result::ok)
+        .filter(|record| record.is_used() && !matches!(record.name, b"." | b".."))
+        .map(move |record| Name {
+            at: Some(Position::new(nr, record.offset)),
+            name: record.name,
+            ino: record.ino,
+            file_type: record.file_type(),
+        })
+}
+
 impl Checker<'_, '_> {
-    /// Checks the blocks of a directory, given in order.
+    /// Walks a directory; of one that was not there before, all blocks are new.
+    pub(crate) fn walk_directory(
+        &mut self,
+        file: FileAt,
+        inode: &RawInode,
+        change: DirectoryChange,
+    ) -> (Subtree, DirectoryChange) {
+        if change.before.is_some() {
+            return (self.walk_shared(file, inode), change);
+        }
+        let (tree, added) = self.walk_all(file, inode);
+        (tree, DirectoryChange { added, ..change })
+    }
+
+    /// Checks the form of a directory.
     pub(crate) fn check_directory(
         &mut self,
         (file, at): (FileAt, Position),
         inode: &RawInode,
-        leaves: &[Leaf],
-        whole: bool,
+        tree: &Subtree,
+        change: &DirectoryChange,
     ) -> Directory {
         let place = file.place();
         let size = inode.i_size.get();
@@ -84,74 +104,66 @@ impl Checker<'_, '_> {
                 format!("i_size is {size}, expected a multiple of {block_size}")
             });
         }
-        let mut directory = Directory { whole, ..Directory::default() };
-        let gap = (0..).zip(leaves).find(|(nth, leaf)| *nth != leaf.key).map(|(nth, _)| nth);
+        let before = change.before.as_ref();
+        let mut directory = Directory { is_complete: tree.whole, ..Directory::default() };
+        let end = tree.last.map_or(0, |last| last.key.saturating_add(1));
         let expected = size / block_size;
-        let dense = gap.unwrap_or(leaves.len() as u64);
-        if whole && (gap.is_some() || dense != expected) {
-            directory.whole = false;
+        let is_dense = end == tree.data_blocks;
+        if tree.whole && (!is_dense || end != expected) {
+            directory.is_complete = false;
             let size_at = at.plus(offset_of!(RawInode, i_size));
-            let fits = gap.is_none().then(|| Correction::u64(size_at, dense * block_size));
+            let fits = is_dense.then(|| Correction::u64(size_at, end * block_size));
+            let leaves = self.leaves(file.ino, inode);
+            let dense = (0..).zip(&leaves).take_while(|(nth, leaf)| *nth == leaf.key).count();
             self.error(Rule::Directory, place, || {
                 format!("i_size promises {expected} blocks, but only the first {dense} are there")
             })
             .corrected_by(fits);
         }
-        for leaf in leaves {
-            match self.directory_block(file, leaf) {
-                Some(block) => directory.blocks.push((leaf.block, block)),
-                None => directory.whole = false,
+        match change.added.first() {
+            Some(first) if first.key == 0 => {
+                let block = self.directory_block(file, first);
+                let parent = block.and_then(|bytes| self.parent_of(file, first.block, &bytes));
+                (directory.parent, directory.parent_at) = parent.unzip();
             }
-        }
-        if leaves.first().is_some_and(|leaf| leaf.key == 0) {
-            let first = directory.blocks.first().cloned();
-            (directory.parent, directory.parent_at) = self.parent_of(file, first).unzip();
-        }
-        if file.present {
-            self.find_duplicates(file, &directory);
+            _ => {
+                directory.parent = before.and_then(|before| before.parent);
+                directory.parent_at = before.and_then(|before| before.parent_at);
+            }
         }
         directory
     }
 
-    /// A block of a directory if it is well formed; checked once.
-    fn directory_block(&mut self, file: FileAt, leaf: &Leaf) -> Option<Rc<[u8]>> {
-        if let Some(known) = self.directory_blocks.get(&leaf.vblock) {
-            return known.clone();
+    /// A block of a directory if it is well formed.
+    fn directory_block(&mut self, file: FileAt, leaf: &Leaf) -> Option<Vec<u8>> {
+        if self.unsound_directory_blocks.contains(&leaf.vblock) {
+            return None;
         }
         let place = file.place().file_block(leaf.key);
-        let bytes: Option<Rc<[u8]>> = self.read(leaf.block, place).map(Into::into);
-        let mut sound = None;
-        if let Some(bytes) = bytes {
-            let fault = records(&bytes).zip(0..).find_map(|(record, nth)| match record {
-                Err(error) => Some(error.to_string()),
-                Ok(record) => {
-                    let dots = matches!(record.name, b"." | b"..");
-                    let at_start = leaf.key == 0 && nth < 2;
-                    (record.is_used() && dots && !at_start).then(|| {
-                        let name = String::from_utf8_lossy(record.name);
-                        format!("\"{name}\" stands at byte {} of the block", record.offset)
-                    })
-                }
-            });
-            match fault {
-                None => sound = Some(bytes),
-                Some(fault) => {
-                    self.error(Rule::Directory, place.block(leaf.block), || fault);
-                }
+        let Some(bytes) = self.read(leaf.block, place) else {
+            self.unsound_directory_blocks.insert(leaf.vblock);
+            return None;
+        };
+        let fault = records(&bytes).zip(0..).find_map(|(record, nth)| match record {
+            Err(error) => Some(error.to_string()),
+            Ok(record) => {
+                let dots = matches!(record.name, b"." | b"..");
+                let at_start = leaf.key == 0 && nth < 2;
+                (record.is_used() && dots && !at_start).then(|| {
+                    let name = String::from_utf8_lossy(record.name);
+                    format!("\"{name}\" stands at byte {} of the block", record.offset)
+                })
             }
-        }
-        self.directory_blocks.insert(leaf.vblock, sound.clone());
-        sound
+        });
+        let Some(fault) = fault else { return Some(bytes) };
+        self.unsound_directory_blocks.insert(leaf.vblock);
+        self.error(Rule::Directory, place.block(leaf.block), || fault);
+        None
     }
 
     /// Checks "." and ".."; returns what ".." names.
-    fn parent_of(
-        &mut self,
-        file: FileAt,
-        first: Option<(BlockNr, Rc<[u8]>)>,
-    ) -> Option<(Ino, Position)> {
-        let (block, first) = first?;
-        let mut start = records(&first).filter_map(Result::ok);
+    fn parent_of(&mut self, file: FileAt, block: BlockNr, first: &[u8]) -> Option<(Ino, Position)> {
+        let mut start = records(first).filter_map(Result::ok);
         let own = start.next().filter(|record| record.is_used() && record.name == b".");
         let parent = start.next().filter(|record| record.is_used() && record.name == b"..");
         if own.map(|record| record.ino) != Some(file.ino) {
@@ -171,9 +183,70 @@ impl Checker<'_, '_> {
         parent.map(|record| (record.ino, Position::new(block, record.offset)))
     }
 
-    fn find_duplicates(&mut self, file: FileAt, directory: &Directory) {
+    /// Takes out the names that a directory has no more. `None` if there was none. Every inode that
+    /// loses a name is noted in `touched`.
+    pub(crate) fn forget_names(
+        &mut self,
+        files: &mut Files,
+        ifile: FileAt,
+        changed: &ChangedInode,
+        touched: &mut Vec<Ino>,
+    ) -> Option<DirectoryChange> {
+        let Slot::Inode(old, _) = &changed.old else { return None };
+        let facts = files.inode(changed.ino).facts.as_ref();
+        let before = Directory::clone(facts?.directory.as_ref()?);
+        let file = FileAt { ino: changed.ino, ..ifile };
+        let (removed, added) = match &changed.new {
+            Slot::Inode(new, _) if has_names(new) => {
+                self.walk_shared(file, new);
+                self.difference(file.ino, Some(old), Some(new))
+            }
+            _ => (self.leaves(file.ino, old), Vec::new()),
+        };
+        let mut unsound_blocks = before.unsound_blocks;
+        for leaf in &removed {
+            let Some(block) = self.directory_block(file, leaf) else {
+                unsound_blocks = unsound_blocks.saturating_sub(1);
+                continue;
+            };
+            for name in names_in(leaf.block, &block) {
+                files.remove_name(file.ino, &name);
+                touched.push(name.ino);
+            }
+        }
+        Some(DirectoryChange { before: Some(before), added, unsound_blocks })
+    }
+
+    /// Adds the names that a directory has gained.
+    pub(crate) fn learn_names(
+        &mut self,
+        files: &mut Files,
+        file: FileAt,
+        change: &DirectoryChange,
+        touched: &mut Vec<Ino>,
+    ) {
+        let mut unsound_blocks = change.unsound_blocks;
+        let mut blocks = Vec::new();
+        for leaf in &change.added {
+            let Some(block) = self.directory_block(file, leaf) else {
+                unsound_blocks = unsound_blocks.saturating_add(1);
+                continue;
+            };
+            for name in names_in(leaf.block, &block) {
+                files.add_name(file.ino, &name);
+                touched.push(name.ino);
+            }
+            if file.present {
+                blocks.push((leaf.block, block));
+            }
+        }
+        files.set_unsound_blocks(file.ino, unsound_blocks);
+        self.find_duplicates(file, &blocks);
+    }
+
+    fn find_duplicates(&mut self, file: FileAt, blocks: &[(BlockNr, Vec<u8>)]) {
         let mut names = HashSet::new();
-        for record in directory.names() {
+        for record in blocks.iter().flat_map(|(nr, block)| names_in(*nr, block)) {
             if !names.insert(record.name) {
                 self.error(Rule::Directory, file.place(), || {
                     format!("the name {:?} stands twice", String::from_utf8_lossy(record.name))
@@ -181,4 +254,35 @@ impl Checker<'_, '_> {
             }
         }
     }
+
+    /// Calls back with each name in a directory.
+    pub(crate) fn each_name(
+        &mut self,
+        files: &Files,
+        directory: Ino,
+        with: &mut dyn FnMut(&mut Self, &Name<'_>),
+    ) {
+        let changed = files.changed_names.get(&directory);
+        let is_changed = |name: &[u8]| changed.is_some_and(|names| names.contains_key(name));
+        let file = FileAt { ino: directory, cno: files.cno, present: false };
+        if let Some(inode) = self.raw_inode(files, directory).filter(has_names) {
+            for leaf in self.leaves(directory, &inode) {
+                let Some(block) = self.directory_block(file, &leaf) else { continue };
+                for name in names_in(leaf.block, &block).filter(|name| !is_changed(name.name)) {
+                    with(self, &name);
+                }
+            }
+        }
+        for (name, target) in changed.into_iter().flatten() {
+            if let Some((ino, file_type)) = *target {
+                with(self, &Name { name, ino, file_type: Some(file_type), at: None });
+            }
+        }
+    }
+}
+
+/// Whether an inode is a directory that was not removed. A removed one keeps its blocks, but not
+/// its size, until it is released.
+pub(crate) fn has_names(inode: &RawInode) -> bool {
+    inode.file_type().is_ok_and(|it| it == FileType::Directory) && inode.i_links_count.get() > 0
 }

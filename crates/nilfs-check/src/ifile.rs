@@ -1,29 +1,26 @@
-//! One checkpoint: its ifile, all inodes in it, and its counts (docs/format.md §10, §11).
+//! One checkpoint after the other: its ifile, the inodes in it, and its counts (docs/format.md §10,
+//! §11). Of each checkpoint only what differs from the one before is looked at.
 
+use std::collections::HashMap;
 use std::mem::offset_of;
-use std::rc::Rc;
 
 use nilfs_ondisk::checkpoint::RawCheckpoint;
-use nilfs_ondisk::inode::RawInode;
-use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::superblock::FEATURE_BLOCK_COUNT;
 use nilfs_ondisk::{Cno, Ino};
 
-use crate::block_map::Leaf;
 use crate::checker::{Checker, FileAt};
 use crate::checkpoints::CheckpointTable;
 use crate::correction::{Correction, Position};
-use crate::inode::InodeFacts;
-use crate::namespace::InodeTable;
+use crate::directory::DirectoryChange;
+use crate::files::{ChangedInode, Files, Slot};
 use crate::report::{Location, Rule, Severity};
 
-/// What is known of the inodes in one block of the ifile, slot by slot.
-pub(crate) type InodeBlock = Vec<Option<Rc<InodeFacts>>>;
-
 impl Checker<'_, '_> {
-    /// Checks a checkpoint: every inode of it, every block below, and the names.
+    /// Checks a checkpoint: every inode of it, every block below, and the names. `files` are those
+    /// of the one that was checked before, which is newer.
     pub(crate) fn check_checkpoint(
         &mut self,
+        files: &mut Files,
         cno: Cno,
         entry: &RawCheckpoint,
         checkpoints: &CheckpointTable,
@@ -31,80 +28,105 @@ impl Checker<'_, '_> {
         let present = cno == self.newest.cno;
         let file = FileAt { ino: Ino::IFILE, cno, present };
         self.counts.checkpoints_walked += 1;
+        files.cno = cno;
         let inode = entry.cp_ifile_inode;
-        let (tree, leaves) = self.walk_all(file, &inode);
+        let (tree, removed, added) = match files.ifile.replace(inode) {
+            None => {
+                let (tree, leaves) = self.walk_all(file, &inode);
+                (tree, Vec::new(), leaves)
+            }
+            Some(before) => {
+                let tree = self.walk_shared(file, &inode);
+                let (removed, added) = self.difference(Ino::IFILE, Some(&before), Some(&inode));
+                (tree, removed, added)
+            }
+        };
         self.check_metadata_inode(file, &inode, &tree);
-        let geometry = &self.volume.geometry;
-        let layout = Palloc::new(geometry.block_size, geometry.inode_size);
-        let groups = self.check_allocation(file, layout, &leaves, tree.whole);
-        for reserved in (0..Ino::FIRST_USER.0).filter(|ino| !groups.is_allocated(*ino)) {
-            self.error(Rule::Allocation, file.place(), || {
-                format!("the reserved inode {reserved} is not allocated")
-            })
-            .corrected_by(groups.set_allocated(reserved, true));
-        }
-        let mut table = InodeTable::new(!(tree.whole && groups.whole));
-        for (first, leaf) in &groups.entry_blocks {
-            self.check_inode_block(file, leaf, *first, groups.allocated_from(*first), &mut table);
-        }
-        let mut blocks = tree.blocks;
-        let mut users = 0;
-        let mut whole = !table.incomplete;
-        for (ino, facts) in table.iter() {
-            users += u64::from(ino >= Ino::FIRST_USER);
-            blocks += facts.blocks;
-            whole &= facts.whole;
-            if let Some(culprit) = facts.life.culprit(cno) {
-                self.not_alive(FileAt { ino, ..file }, culprit);
+        let leaves = (&removed[..], &added[..]);
+        let changes = self.change_allocation(file, &mut files.groups, leaves, tree.whole);
+        if changes.bitmaps.contains_key(&0) || present {
+            for reserved in (0..Ino::FIRST_USER.0).filter(|ino| !files.groups.is_allocated(*ino)) {
+                self.error(Rule::Allocation, file.place(), || {
+                    format!("the reserved inode {reserved} is not allocated")
+                })
+                .corrected_by(files.groups.set_allocated(reserved, true));
             }
         }
+        let blocks = files.changed_blocks(&changes);
+        let mut touched = Vec::new();
+        let mut directories = HashMap::new();
+        // Names go before the inodes change to which they lead, and others come afterwards.
+        if !present {
+            for block in &blocks {
+                for changed in self.changed_inodes(files, &changes, block) {
+                    if let Some(change) = self.forget_names(files, file, &changed, &mut touched) {
+                        directories.insert(changed.ino, change);
+                    }
+                }
+            }
+        }
+        let mut additions = Vec::new();
+        for block in &blocks {
+            let inodes = self.changed_inodes(files, &changes, block);
+            if let Some(leaf) = &block.new
+                && inodes.iter().any(|changed| changed.new == Slot::Unreadable)
+            {
+                self.read(leaf.block, file.place().file_block(leaf.key));
+            }
+            for changed in inodes {
+                let change = directories.remove(&changed.ino).unwrap_or_default();
+                touched.push(changed.ino);
+                let change = self.change_inode(files, file, &changed, change);
+                additions.extend(change.map(|change| (changed.ino, change)));
+            }
+        }
+        for (ino, change) in additions {
+            self.learn_names(files, FileAt { ino, ..file }, &change, &mut touched);
+        }
+        if !present {
+            for ino in files.too_young() {
+                if let Some(facts) = &files.inode(ino).facts {
+                    self.not_alive(FileAt { ino, ..file }, facts.start.1);
+                }
+            }
+        }
+        self.check_names(files, touched);
+        let whole = !files.is_incomplete() && files.broken.is_empty();
         if present {
             self.present_is_whole &= whole;
-            self.counts.inodes = users + 1;
-            self.check_sync_logs(&table);
+            self.counts.inodes = files.users + 1;
+            self.check_sync_logs(files);
         }
         if whole {
-            self.check_counts(cno, entry, checkpoints.position(cno), [users + 1, blocks]);
+            let blocks = files.blocks.wrapping_add(tree.blocks);
+            self.check_counts(cno, entry, checkpoints.position(cno), [files.users + 1, blocks]);
         }
-        table.groups = Some(groups);
-        self.check_names(cno, &table);
     }
 
-    /// Adds the inodes of a block of the ifile to the table. The block is the same in every
-    /// checkpoint that shares it, so each of its inodes is checked once.
-    fn check_inode_block(
+    /// A number is in use for something else now, or for nothing.
+    fn change_inode(
         &mut self,
+        files: &mut Files,
         ifile: FileAt,
-        leaf: &Leaf,
-        first: u64,
-        allocated: impl Iterator<Item = u64>,
-        table: &mut InodeTable,
-    ) {
-        let mut known = self.inode_blocks.remove(&leaf.vblock).unwrap_or_default();
-        let mut bytes = None;
-        for ino in allocated.map(Ino).filter(|ino| !matches!(ino.0, 0 | 3..=6)) {
-            let slot = (ino.0 - first) as usize;
-            if known.len() <= slot {
-                known.resize(slot + 1, None);
+        changed: &ChangedInode,
+        change: DirectoryChange,
+    ) -> Option<DirectoryChange> {
+        let file = FileAt { ino: changed.ino, ..ifile };
+        let is_unreadable = changed.new == Slot::Unreadable;
+        let (facts, change) = match &changed.new {
+            Slot::Inode(inode, at) => {
+                let (facts, change) = self.check_inode(file, inode, *at, change);
+                (Some(facts), change)
             }
-            if known[slot].is_none() {
-                if bytes.is_none() {
-                    bytes = self.read(leaf.block, ifile.place().file_block(leaf.key));
-                }
-                let start = slot * self.volume.geometry.inode_size;
-                let at = Position::new(leaf.block, start);
-                let entry = bytes.as_deref().and_then(|bytes| bytes.get(start..));
-                if let Some(inode) = entry.and_then(|entry| RawInode::parse(entry).ok()) {
-                    let file = FileAt { ino, ..ifile };
-                    known[slot] = Some(Rc::new(self.check_inode(file, &inode, at)));
-                }
-            }
-            match &known[slot] {
-                Some(facts) => table.push(ino, Rc::clone(facts)),
-                None => table.incomplete = true,
-            }
+            Slot::Free | Slot::Unreadable => (None, None),
+        };
+        if is_unreadable {
+            files.unreadable.insert(changed.ino);
+        } else {
+            files.unreadable.remove(&changed.ino);
         }
-        self.inode_blocks.insert(leaf.vblock, known);
+        files.set_facts(changed.ino, facts);
+        change
     }
 
     fn check_counts(

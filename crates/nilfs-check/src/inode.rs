@@ -1,15 +1,14 @@
 //! One inode: its own fields and the blocks of its file (docs/format.md §6, §13).
 
 use std::mem::offset_of;
-use std::rc::Rc;
 
-use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::{FileType, LINK_MAX, RawInode};
+use nilfs_ondisk::{Cno, Ino, VBlockNr};
 
 use crate::block_map::{Life, Subtree};
 use crate::checker::{Checker, FileAt};
 use crate::correction::{Correction, Position};
-use crate::directory::Directory;
+use crate::directory::{Directory, DirectoryChange, has_names};
 use crate::report::Rule;
 
 /// The greatest size of a file.
@@ -17,84 +16,73 @@ const SIZE_MAX: u64 = i64::MAX as u64;
 /// More blocks than mkfs puts into any file it makes.
 const MKFS_BLOCKS_MAX: u64 = 8;
 
-/// What is known of an inode, in whatever checkpoint.
+/// What is known of an inode.
 #[derive(Debug, Clone)]
 pub(crate) struct InodeFacts {
     pub(crate) file_type: Option<FileType>,
     pub(crate) links: u16,
-    /// Where in the ifile it is.
-    pub(crate) at: Option<Position>,
-    /// Tells it from others that have had this number.
-    pub(crate) generation: u32,
-    /// `i_size`.
-    pub(crate) size: u64,
-    /// Blocks of the file, with B-tree nodes.
-    pub(crate) blocks: u64,
-    /// When all these blocks live.
-    pub(crate) life: Life,
     /// Whether all blocks could be reached.
     pub(crate) whole: bool,
-    /// The names in it, if it is a directory.
-    pub(crate) directory: Option<Rc<Directory>>,
+    /// Blocks of the file, with B-tree nodes.
+    pub(crate) blocks: u64,
+    /// The youngest of these blocks, and with which checkpoint it starts.
+    pub(crate) start: (Cno, VBlockNr),
+    /// Of a directory that was not removed.
+    pub(crate) directory: Option<Box<Directory>>,
 }
 
 impl Checker<'_, '_> {
-    /// Checks an inode of a checkpoint and all blocks of its file.
+    /// Checks an inode of a checkpoint and all blocks of its file. Of a directory, `change` says how
+    /// it differs from the version that is known, if one is; returned with it are the blocks with
+    /// names that are not known yet.
     pub(crate) fn check_inode(
         &mut self,
         file: FileAt,
         inode: &RawInode,
         at: Position,
-    ) -> InodeFacts {
-        let place = file.place();
-        let links = inode.i_links_count.get();
+        change: DirectoryChange,
+    ) -> (InodeFacts, Option<DirectoryChange>) {
         let mut facts = InodeFacts {
             file_type: None,
-            links,
-            at: Some(at),
-            generation: inode.i_generation.get(),
-            size: inode.i_size.get(),
-            blocks: 0,
-            life: Life::ALWAYS,
+            links: inode.i_links_count.get(),
             whole: true,
+            blocks: 0,
+            start: Life::ALWAYS.start,
             directory: None,
         };
         let file_type = match inode.file_type() {
             Ok(file_type) => file_type,
             Err(error) => {
-                self.error(Rule::Inode, place, || error.to_string());
+                self.error(Rule::Inode, file.place(), || error.to_string());
                 facts.whole = false;
-                return facts;
+                return (facts, None);
             }
         };
         facts.file_type = Some(file_type);
         if file.ino == Ino::XATTR && file_type != FileType::Regular {
-            self.error(Rule::XattrFile, place, || {
+            self.error(Rule::XattrFile, file.place(), || {
                 format!("it is of type {file_type:?}, expected a regular file")
             });
         }
         self.check_fields(file, inode, at);
         if !file_type.has_blocks() {
-            return facts;
+            return (facts, None);
         }
-        let tree = match file_type {
-            FileType::Directory => {
-                let (tree, leaves) = self.walk_all(file, inode);
-                // A removed directory keeps its blocks, but not its size, until it is released.
-                if links > 0 {
-                    let directory = self.check_directory((file, at), inode, &leaves, tree.whole);
-                    facts.directory = Some(Rc::new(directory));
-                }
-                tree
-            }
-            _ if file.ino == Ino::XATTR => {
-                let (tree, leaves) = self.walk_all(file, inode);
-                self.check_xattr_file(file, &leaves);
-                tree
-            }
-            _ => self.walk_shared(file, inode),
+        let mut names = None;
+        let tree = if has_names(inode) {
+            let (tree, change) = self.walk_directory(file, inode, change);
+            let directory = self.check_directory((file, at), inode, &tree, &change);
+            facts.directory = Some(Box::new(directory));
+            names = Some(change);
+            tree
+        } else if file.ino == Ino::XATTR {
+            let (tree, leaves) = self.walk_all(file, inode);
+            self.check_xattr_file(file, &leaves);
+            tree
+        } else {
+            self.walk_shared(file, inode)
         };
-        (facts.blocks, facts.life, facts.whole) = (tree.blocks, tree.life, tree.whole);
+        (facts.blocks, facts.start, facts.whole) = (tree.blocks, tree.life.start, tree.whole);
         if tree.whole {
             self.check_blocks_count(file, inode, &tree, Some(at));
             if file_type != FileType::Directory {
@@ -104,7 +92,7 @@ impl Checker<'_, '_> {
                 self.check_symlink(file, inode, &tree);
             }
         }
-        facts
+        (facts, names)
     }
 
     fn check_fields(&mut self, file: FileAt, inode: &RawInode, at: Position) {

@@ -11,10 +11,14 @@
 //!     → cpfile → trees of the checkpoints, newest first → DAT against what was reached
 //! ```
 //!
-//! A virtual block never changes, so what is found below one is remembered and holds in every
-//! checkpoint that shares it: a checkpoint costs what it does not share, and a pass over its
-//! inodes and names. Memory is proportional to the blocks in use (some 60 bytes each), never to
-//! what a damaged field claims.
+//! A virtual block never changes: the same number in two checkpoints is the same block. So the
+//! checker goes from each checkpoint to the next older one by what differs (`difference.rs`): other
+//! blocks of the ifile, in them other inodes, and of directories other blocks and the names in them.
+//! What is known of inodes and names is brought up to date and judged again only there, so a
+//! checkpoint costs what it does not share with its neighbour. That a block lives long enough is
+//! asked when it is met first, which is in the newest checkpoint that has it, and that it is old
+//! enough when it is met last. Memory is proportional to what is on the volume (docs/checking.md says
+//! how much), never to what a damaged field claims.
 
 mod allocation;
 mod block_map;
@@ -22,7 +26,9 @@ mod checker;
 mod checkpoints;
 mod correction;
 mod dat;
+mod difference;
 mod directory;
+mod files;
 mod ifile;
 mod inode;
 mod log;
@@ -55,10 +61,6 @@ pub use report::{Counts, Finding, Location, Report, Rule, Severity};
 pub enum Checkpoints {
     /// Every one.
     All,
-    /// Only the newest.
-    Newest,
-    /// At most this many: the newest, then snapshots, then others evenly spread.
-    Sample(usize),
     /// The newest and those named, where they exist.
     List(Vec<Cno>),
 }
@@ -77,10 +79,10 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// All logs, and up to a thousand checkpoints: everything on a small volume.
+    /// Everything.
     fn default() -> Self {
         Self {
-            checkpoints: Checkpoints::Sample(1000),
+            checkpoints: Checkpoints::All,
             verify_logs: true,
             findings_per_rule: 20,
             protected_from: Cno::MAX,

@@ -1,146 +1,265 @@
-//! The names of a checkpoint: from the root directory to every file, and back from every inode to
-//! its names.
+//! The names of a checkpoint: where each leads, and whether every inode has as many as it says. What
+//! names there are is counted for each inode while the checker goes from one checkpoint to the next,
+//! so only those inodes are looked at again that have changed or gained or lost a name.
 
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::mem::offset_of;
-use std::rc::Rc;
 
+use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::{FileType, RawInode};
-use nilfs_ondisk::{Cno, Ino};
 
-use crate::allocation::Groups;
 use crate::checker::Checker;
 use crate::correction::Correction;
 use crate::directory::Name;
-use crate::inode::InodeFacts;
+use crate::files::Files;
 use crate::report::{Location, Rule};
 
 /// Where in a directory's record the type of the file is.
 const TYPE_IN_RECORD: usize = 11;
 
-/// The inodes of a checkpoint by number.
-pub(crate) struct InodeTable {
-    inodes: Vec<(Ino, Rc<InodeFacts>)>,
-    /// Whether an inode that is in use is missing, because it cannot be read.
-    pub(crate) incomplete: bool,
-    /// Which numbers are in use, once all inodes are there.
-    pub(crate) groups: Option<Groups>,
-}
-
-impl InodeTable {
-    /// A table without inodes so far.
-    pub(crate) fn new(incomplete: bool) -> Self {
-        Self { inodes: Vec::new(), incomplete, groups: None }
-    }
-
-    /// Adds the next inode; numbers ascend.
-    pub(crate) fn push(&mut self, ino: Ino, facts: Rc<InodeFacts>) {
-        self.inodes.push((ino, facts));
-    }
-
-    /// An inode, if it is in use.
-    pub(crate) fn get(&self, ino: Ino) -> Option<&InodeFacts> {
-        Some(&self.inodes[self.position(ino)?].1)
-    }
-
-    /// All inodes in order, to be shared with another table.
-    pub(crate) fn shared(&self) -> impl Iterator<Item = (Ino, Rc<InodeFacts>)> {
-        self.inodes.iter().map(|(ino, facts)| (*ino, Rc::clone(facts)))
-    }
-
-    /// All inodes in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Ino, &InodeFacts)> {
-        self.inodes.iter().map(|(ino, facts)| (*ino, &**facts))
-    }
-
-    /// Numbers are distinct and seldom missing, so the place of one lies at most as far before
-    /// its number as numbers are missing at all.
-    fn position(&self, ino: Ino) -> Option<usize> {
-        let numbers = self.inodes.last()?.0.0.saturating_add(1);
-        let missing = numbers - self.inodes.len() as u64;
-        let low = usize::try_from(ino.0.saturating_sub(missing)).ok()?;
-        let high = usize::try_from(ino.0.saturating_add(1)).ok()?.min(self.inodes.len());
-        let near = self.inodes.get(low..high)?;
-        let at = near.binary_search_by_key(&ino, |(ino, _)| *ino).ok()?;
-        Some(low + at)
-    }
-}
-
-/// What was counted for an inode on the way from the root.
-#[derive(Clone, Copy, Default)]
-struct Tally {
+/// What the names say about an inode.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tally {
     /// Names that lead to it, without "." and "..".
-    names: u64,
+    pub(crate) names: u32,
     /// Directories in it.
-    subdirectories: u64,
+    pub(crate) subdirectories: u32,
+    /// The directory with the name that was found last; 0 without names.
+    pub(crate) named_in: Ino,
+    claim: Claim,
+}
+
+/// The type that names claim an inode to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Claim {
+    Nothing,
+    Type(FileType),
+    Different,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl Tally {
+    /// Of what nobody names.
+    pub(crate) const NONE: Tally =
+        Tally { names: 0, subdirectories: 0, named_in: Ino(0), claim: Claim::Nothing };
+}
+
+impl Claim {
+    fn contradicts(self, file_type: Option<FileType>) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Type(claimed) => file_type.is_some_and(|found| found != claimed),
+            Self::Different => true,
+        }
+    }
+}
+
+impl Files {
+    /// Counts a name. The inode is known as it is in this checkpoint.
+    pub(crate) fn add_name(&mut self, directory: Ino, name: &Name<'_>) {
+        let inode = self.inode_mut(name.ino);
+        let tally = &mut inode.tally;
+        tally.names = tally.names.saturating_add(1);
+        tally.named_in = directory;
+        tally.claim = match (tally.claim, name.file_type) {
+            (claim, None) => claim,
+            (Claim::Nothing, Some(claimed)) => Claim::Type(claimed),
+            (claim, Some(claimed)) if claim == Claim::Type(claimed) => claim,
+            _ => Claim::Different,
+        };
+        if inode.is_directory() {
+            let above = &mut self.inode_mut(directory).tally;
+            above.subdirectories = above.subdirectories.saturating_add(1);
+        }
+    }
+
+    /// Counts a name no more. The inode is still known as it was when the name was there.
+    pub(crate) fn remove_name(&mut self, directory: Ino, name: &Name<'_>) {
+        let inode = self.inode_mut(name.ino);
+        inode.tally.names = inode.tally.names.saturating_sub(1);
+        if inode.tally.names == 0 {
+            let subdirectories = inode.tally.subdirectories;
+            inode.tally = Tally { subdirectories, ..Tally::NONE };
+        }
+        if inode.is_directory() {
+            let above = &mut self.inode_mut(directory).tally;
+            above.subdirectories = above.subdirectories.saturating_sub(1);
+        }
+    }
+
+    /// Whether every name of the checkpoint is known.
+    fn all_names_are_known(&self) -> bool {
+        !self.is_incomplete() && self.torn.is_empty() && self.inode(Ino::ROOT).is_directory()
+    }
 }
 
 impl Checker<'_, '_> {
-    /// Follows all names of a checkpoint from the root directory, each directory once.
-    pub(crate) fn check_names(&mut self, cno: Cno, table: &InodeTable) {
-        let root = table
-            .position(Ino::ROOT)
-            .filter(|at| table.inodes[*at].1.file_type == Some(FileType::Directory));
-        let Some(root) = root else {
-            self.error(Rule::Directory, Location::checkpoint(cno).ino(Ino::ROOT), || {
+    /// Checks the names of these inodes, each of which has changed or gained or lost a name.
+    pub(crate) fn check_names(&mut self, files: &mut Files, mut touched: Vec<Ino>) {
+        if !files.inode(Ino::ROOT).is_directory() && touched.contains(&Ino::ROOT) {
+            self.error(Rule::Directory, Location::checkpoint(files.cno).ino(Ino::ROOT), || {
                 "the root directory is missing or no directory".into()
             });
-            return;
-        };
-        let mut tallies = vec![Tally::default(); table.inodes.len()];
-        let mut whole = !table.incomplete;
-        let mut waiting = vec![(root, Ino::ROOT)];
-        while let Some((at, parent)) = waiting.pop() {
-            let (ino, facts) = &table.inodes[at];
-            let Some(directory) = &facts.directory else {
-                continue;
+        }
+        touched.append(&mut files.waiting);
+        touched.sort_unstable();
+        touched.dedup();
+        let known = files.all_names_are_known();
+        let mut suspects = BTreeSet::new();
+        let mut rooted = HashSet::from([Ino::ROOT]);
+        for ino in &touched {
+            let inode = files.inode(*ino);
+            let is_wrong = match &inode.facts {
+                Some(facts) => facts.links == 0 || inode.tally.claim.contradicts(facts.file_type),
+                None => !files.is_incomplete(),
             };
-            whole &= directory.whole;
-            if let Some(found) = directory.parent.filter(|found| *found != parent) {
-                let right = directory.parent_at.map(|at| Correction::u64(at, parent.0));
-                self.error(Rule::Directory, Location::checkpoint(cno).ino(*ino), || {
-                    format!("\"..\" names inode {found}, but the directory is in inode {parent}")
-                })
-                .corrected_by(right);
+            if inode.tally.names > 0 && is_wrong {
+                suspects.insert(*ino);
             }
-            for name in directory.names() {
-                let Some(child) = self.check_name(cno, *ino, &name, table) else {
-                    continue;
-                };
-                tallies[child].names += 1;
-                if table.inodes[child].1.file_type == Some(FileType::Directory) {
-                    tallies[at].subdirectories += 1;
-                    if tallies[child].names == 1 && child != root {
-                        waiting.push((child, *ino));
-                    }
-                }
+            if inode.is_directory() {
+                self.check_parent(files, *ino);
+                self.check_path(files, *ino, &mut rooted);
+            }
+            if known {
+                self.check_links(files, *ino);
             }
         }
-        if whole {
-            self.check_links(cno, table, &tallies);
+        if !known {
+            // Once all names of a checkpoint are known, these can be judged.
+            files.waiting = touched;
+        }
+        self.check_names_of(files, &suspects);
+    }
+
+    /// Checks what ".." names.
+    fn check_parent(&mut self, files: &Files, ino: Ino) {
+        let inode = files.inode(ino);
+        let (Some(facts), Tally { names, named_in, .. }) = (&inode.facts, inode.tally) else {
+            return;
+        };
+        let parent = match (ino, names) {
+            (Ino::ROOT, _) => Ino::ROOT,
+            (_, 1) => named_in,
+            _ => return,
+        };
+        let Some(directory) = &facts.directory else {
+            return;
+        };
+        if let Some(found) = directory.parent.filter(|found| *found != parent) {
+            let right = directory.parent_at.map(|at| Correction::u64(at, parent.0));
+            self.error(Rule::Directory, Location::checkpoint(files.cno).ino(ino), || {
+                format!("\"..\" names inode {found}, but the directory is in inode {parent}")
+            })
+            .corrected_by(right);
         }
     }
 
-    /// Checks where a name leads; returns the place of the inode in the table.
-    fn check_name(
-        &mut self,
-        cno: Cno,
-        directory: Ino,
-        entry: &Name<'_>,
-        table: &InodeTable,
-    ) -> Option<usize> {
-        let place = Location::checkpoint(cno).ino(directory);
-        let name = || String::from_utf8_lossy(entry.name).into_owned();
-        let Some(at) = table.position(entry.ino) else {
-            if !table.incomplete {
-                let corrections = self.found_or_forgotten(entry, table);
-                self.error(Rule::DirectoryEntry, place, || {
-                    format!("{:?} names inode {}, which is not in use", name(), entry.ino)
-                })
-                .corrected_by(corrections);
+    /// Checks that a directory with a name is not below itself. `rooted` are directories of which
+    /// it is known.
+    fn check_path(&mut self, files: &Files, ino: Ino, rooted: &mut HashSet<Ino>) {
+        let mut path = Vec::new();
+        let mut on_path = HashSet::new();
+        let mut at = ino;
+        while !rooted.contains(&at) {
+            if !on_path.insert(at) {
+                self.error(Rule::Unreachable, Location::checkpoint(files.cno).ino(ino), || {
+                    format!("no path leads to the directory: inode {at} is below itself")
+                });
+                return;
             }
-            return None;
+            path.push(at);
+            let tally = files.inode(at).tally;
+            // Of a directory without a name, the links tell.
+            if tally.names == 0 {
+                break;
+            }
+            at = tally.named_in;
+        }
+        rooted.extend(path);
+    }
+
+    /// Compares the links of an inode with the names that were found.
+    fn check_links(&mut self, files: &Files, ino: Ino) {
+        let inode = files.inode(ino);
+        let (Some(facts), tally) = (&inode.facts, inode.tally) else {
+            return;
         };
-        let facts = &table.inodes[at].1;
+        let place = Location::checkpoint(files.cno).ino(ino);
+        let is_root = ino == Ino::ROOT;
+        if inode.is_directory() && tally.names > u32::from(!is_root) {
+            self.error(Rule::LinkCount, place, || {
+                format!("{} names lead to the directory", tally.names)
+            });
+        }
+        let is_orphan = facts.links == 0 && tally.names == 0;
+        if !is_root && (ino < Ino::FIRST_USER || is_orphan) {
+            return;
+        }
+        if !is_root && tally.names == 0 {
+            self.error(Rule::Unreachable, place, || {
+                format!("no name leads to the inode, which has {} links", facts.links)
+            });
+            return;
+        }
+        let is_directory = inode.is_directory();
+        let expected = if is_directory { 2 + tally.subdirectories } else { tally.names };
+        if u32::from(facts.links) != expected {
+            let links_at = self.inode_at(files, ino);
+            let right = links_at.zip(u16::try_from(expected).ok()).map(|(at, expected)| {
+                Correction::count_u16(at.plus(offset_of!(RawInode, i_links_count)), expected)
+            });
+            self.error(Rule::LinkCount, place, || {
+                format!("i_links_count is {}, but there are {expected} links", facts.links)
+            })
+            .corrected_by(right);
+        }
+    }
+
+    /// Finds the names that lead to these inodes, and says what is wrong with them.
+    fn check_names_of(&mut self, files: &Files, suspects: &BTreeSet<Ino>) {
+        if suspects.is_empty() {
+            return;
+        }
+        let named_in = |ino: &Ino| files.inode(*ino).tally.named_in;
+        let near: BTreeSet<Ino> = suspects.iter().map(named_in).collect();
+        let mut left: BTreeMap<Ino, u32> =
+            suspects.iter().map(|ino| (*ino, files.inode(*ino).tally.names)).collect();
+        for directory in &near {
+            self.check_names_in(files, *directory, &mut left);
+        }
+        if left.values().any(|names| *names > 0) {
+            for directory in files.directories().filter(|ino| !near.contains(ino)) {
+                self.check_names_in(files, directory, &mut left);
+            }
+        }
+    }
+
+    fn check_names_in(&mut self, files: &Files, directory: Ino, left: &mut BTreeMap<Ino, u32>) {
+        self.each_name(files, directory, &mut |checker, name| {
+            if let Some(names) = left.get_mut(&name.ino) {
+                *names = names.saturating_sub(1);
+                checker.check_name(files, directory, name);
+            }
+        });
+    }
+
+    /// Checks where a name leads.
+    fn check_name(&mut self, files: &Files, directory: Ino, entry: &Name<'_>) {
+        let place = Location::checkpoint(files.cno).ino(directory);
+        let name = || String::from_utf8_lossy(entry.name).into_owned();
+        let Some(facts) = &files.inode(entry.ino).facts else {
+            let corrections = self.found_or_forgotten(entry, files);
+            self.error(Rule::DirectoryEntry, place, || {
+                format!("{:?} names inode {}, which is not in use", name(), entry.ino)
+            })
+            .corrected_by(corrections);
+            return;
+        };
         if facts.links == 0 {
             self.error(Rule::DirectoryEntry, place, || {
                 format!("{:?} names inode {}, which is deleted (0 links)", name(), entry.ino)
@@ -161,59 +280,22 @@ impl Checker<'_, '_> {
                 bytes: vec![found.dirent_code()],
             }));
         }
-        Some(at)
     }
 
     /// What makes a name right that leads to a number that is not in use: the number is in use, if
     /// an inode is still there, with links; else the name goes.
-    fn found_or_forgotten(&mut self, entry: &Name<'_>, table: &InodeTable) -> Option<Correction> {
+    fn found_or_forgotten(&mut self, entry: &Name<'_>, files: &Files) -> Option<Correction> {
         let ino = entry.ino;
-        if let Some(groups) = &table.groups
-            && ino >= Ino::FIRST_USER
-            && let Some((block, slot)) = groups.entry_block(ino.0)
-            && let Ok(bytes) = self.volume.block(block)
-            && let Some(bytes) = bytes.get(slot * self.volume.geometry.inode_size..)
-            && let Ok(inode) = RawInode::parse(bytes)
+        if ino >= Ino::FIRST_USER
+            && let Some(inode) = self.raw_inode(files, ino)
             && inode.i_links_count.get() > 0
             && inode.file_type().is_ok_and(|it| entry.file_type.is_none_or(|type_| type_ == it))
         {
-            return groups.set_allocated(ino.0, true);
+            return files.groups.set_allocated(ino.0, true);
         }
         entry.at.map(|at| Correction::u64(at, 0))
     }
-
-    /// Compares the links of all inodes with the names that were found.
-    fn check_links(&mut self, cno: Cno, table: &InodeTable, tallies: &[Tally]) {
-        for ((ino, facts), tally) in table.inodes.iter().zip(tallies) {
-            let place = Location::checkpoint(cno).ino(*ino);
-            let is_root = *ino == Ino::ROOT;
-            let is_directory = facts.file_type == Some(FileType::Directory);
-            if is_directory && tally.names > u64::from(!is_root) {
-                self.error(Rule::LinkCount, place, || {
-                    format!("{} names lead to the directory", tally.names)
-                });
-            }
-            let is_orphan = facts.links == 0 && tally.names == 0;
-            if !is_root && (*ino < Ino::FIRST_USER || is_orphan) {
-                continue;
-            }
-            if !is_root && tally.names == 0 {
-                self.error(Rule::Unreachable, place, || {
-                    format!("no name leads to the inode, which has {} links", facts.links)
-                });
-                continue;
-            }
-            let expected = if is_directory { 2 + tally.subdirectories } else { tally.names };
-            if u64::from(facts.links) != expected {
-                let links_at = facts.at.map(|at| at.plus(offset_of!(RawInode, i_links_count)));
-                let right = links_at
-                    .zip(u16::try_from(expected).ok())
-                    .map(|(at, expected)| Correction::count_u16(at, expected));
-                self.error(Rule::LinkCount, place, || {
-                    format!("i_links_count is {}, but there are {expected} links", facts.links)
-                })
-                .corrected_by(right);
-            }
-        }
-    }
 }
+
+/// Where names lead that are not, or not only, as the blocks of directories have them.
+pub(crate) type ChangedNames = BTreeMap<Ino, BTreeMap<Vec<u8>, Option<(Ino, FileType)>>>;

@@ -1,8 +1,7 @@
 //! What a mount would roll forward onto the newest checkpoint (docs/format.md §19): whether each record
 //! fits the checkpoint and those before it, and the names and links that come out in the end.
 
-use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::roll_forward::{
@@ -13,9 +12,9 @@ use nilfs_ondisk::{BlockNr, FileBlock, Ino, VBlockNr};
 
 use crate::block_map::Life;
 use crate::checker::Checker;
-use crate::directory::Directory;
+use crate::directory::{Directory, Name};
+use crate::files::{Files, Inode};
 use crate::inode::InodeFacts;
-use crate::namespace::InodeTable;
 use crate::report::{Location, Rule};
 
 /// What has been written after the newest checkpoint.
@@ -59,32 +58,95 @@ impl SyncLog {
     }
 }
 
+/// An inode with what has been rolled forward so far.
+struct Changed {
+    file_type: Option<FileType>,
+    links: u16,
+    generation: u32,
+    size: u64,
+    /// Of a directory that was made or moved.
+    parent: Option<Ino>,
+    /// Names that lead somewhere else now, or nowhere.
+    names: BTreeMap<Vec<u8>, Option<(Ino, FileType)>>,
+}
+
 /// The inodes of the newest checkpoint with what has been rolled forward so far.
 struct After<'a> {
-    checkpoint: &'a InodeTable,
-    changed: BTreeMap<Ino, InodeFacts>,
+    checker: &'a Checker<'a, 'a>,
+    files: &'a Files,
+    changed: BTreeMap<Ino, Changed>,
 }
 
 /// What is wrong, and with which inode.
 type Fault = (Ino, String);
 
 impl Checker<'_, '_> {
-    /// Judges the sync logs, given the inodes of the newest checkpoint.
-    pub(crate) fn check_sync_logs(&mut self, table: &InodeTable) {
+    /// Judges the sync logs, given the files of the newest checkpoint.
+    pub(crate) fn check_sync_logs(&mut self, files: &mut Files) {
         let newest = self.newest;
-        let mut after = After { checkpoint: table, changed: BTreeMap::new() };
+        let mut after = After { checker: self, files, changed: BTreeMap::new() };
+        let mut found = Vec::new();
         for log in &newest.synced.logs {
-            for (ino, fault) in self.faults_of(log, &mut after) {
-                // What cannot be read is reported where it was to be read.
-                if !table.incomplete {
-                    self.error(Rule::RollForward, log.place.ino(ino), || {
-                        format!("{fault}: a mount would fail")
-                    });
-                }
+            found.extend(
+                self.faults_of(log, &mut after).into_iter().map(|fault| (log.place, fault)),
+            );
+        }
+        let changed = after.changed;
+        // What cannot be read is reported where it was to be read.
+        if !files.is_incomplete() {
+            for (place, (ino, fault)) in found {
+                self.error(Rule::RollForward, place.ino(ino), || {
+                    format!("{fault}: a mount would fail")
+                });
             }
         }
-        if !after.changed.is_empty() {
-            self.check_names(newest.cno, &after.into_table());
+        if !changed.is_empty() {
+            self.check_changed_names(files, changed);
+        }
+    }
+
+    /// Checks the names as they are after a mount. `files` are afterwards as they were.
+    fn check_changed_names(&mut self, files: &mut Files, changed: BTreeMap<Ino, Changed>) {
+        let mut old_names = Vec::new();
+        for (directory, change) in changed.iter().filter(|(_, change)| !change.names.is_empty()) {
+            self.each_name(files, *directory, &mut |_, name| {
+                if change.names.contains_key(name.name) {
+                    old_names.push((*directory, name.ino, name.file_type));
+                }
+            });
+        }
+        let new_targets = changed.values().flat_map(|it| it.names.values().flatten());
+        let touched: BTreeSet<Ino> = changed
+            .keys()
+            .copied()
+            .chain(old_names.iter().map(|(_, ino, _)| *ino))
+            .chain(new_targets.map(|(ino, _)| *ino))
+            .collect();
+        let before: Vec<(Ino, Inode)> =
+            touched.iter().map(|ino| (*ino, files.inode(*ino).clone())).collect();
+        let waiting = files.waiting.clone();
+        let nameless = |ino, file_type| Name { name: b"", ino, file_type, at: None };
+        for (directory, ino, file_type) in old_names {
+            files.remove_name(directory, &nameless(ino, file_type));
+        }
+        for (ino, change) in &changed {
+            files.inode_mut(*ino).roll_forward(change);
+        }
+        for (directory, change) in changed {
+            // A directory that has been removed has no names that anybody can see.
+            if files.inode(directory).facts.as_ref().is_none_or(|facts| facts.directory.is_none()) {
+                continue;
+            }
+            for (ino, file_type) in change.names.values().flatten() {
+                files.add_name(directory, &nameless(*ino, Some(*file_type)));
+            }
+            files.changed_names.insert(directory, change.names);
+        }
+        self.check_names(files, touched.into_iter().collect());
+        files.changed_names.clear();
+        files.waiting = waiting;
+        for (ino, inode) in before {
+            *files.inode_mut(ino) = inode;
         }
     }
 
@@ -159,16 +221,16 @@ impl Checker<'_, '_> {
 }
 
 impl After<'_> {
-    fn get(&mut self, ino: Ino) -> Result<&mut InodeFacts, Fault> {
+    fn get(&mut self, ino: Ino) -> Result<&mut Changed, Fault> {
         if !self.changed.contains_key(&ino) {
-            let found = self.checkpoint.get(ino).cloned();
+            let found = self.unchanged(ino);
             let missing = || (ino, "a sync log is for this inode, which does not exist".to_owned());
             self.changed.insert(ino, found.ok_or_else(missing)?);
         }
         Ok(self.changed.get_mut(&ino).expect("it was inserted"))
     }
 
-    fn of_generation(&mut self, ino: Ino, generation: u32) -> Result<&mut InodeFacts, Fault> {
+    fn of_generation(&mut self, ino: Ino, generation: u32) -> Result<&mut Changed, Fault> {
         let facts = self.get(ino)?;
         match facts.generation == generation {
             true => Ok(facts),
@@ -182,7 +244,7 @@ impl After<'_> {
         }
     }
 
-    fn file_with_content(&mut self, ino: Ino) -> Result<&mut InodeFacts, Fault> {
+    fn file_with_content(&mut self, ino: Ino) -> Result<&mut Changed, Fault> {
         let facts = self.get(ino)?;
         match facts.file_type {
             Some(FileType::Regular | FileType::Symlink) | None => Ok(facts),
@@ -193,18 +255,15 @@ impl After<'_> {
     fn inode(&mut self, record: &InodeRecord) -> Result<(), Fault> {
         let ino = record.ino;
         let file_type = FileType::from_mode(record.mode);
-        let is_new = !self.changed.contains_key(&ino) && self.checkpoint.get(ino).is_none();
+        let is_new = !self.changed.contains_key(&ino) && self.unchanged(ino).is_none();
         if is_new {
-            let made = InodeFacts {
-                at: None,
+            let made = Changed {
                 file_type,
                 links: 0,
                 generation: record.generation,
                 size: 0,
-                blocks: 0,
-                life: Life::ALWAYS,
-                whole: true,
-                directory: None,
+                parent: None,
+                names: BTreeMap::new(),
             };
             self.changed.insert(ino, made);
         }
@@ -215,9 +274,7 @@ impl After<'_> {
         }
         facts.links = record.links;
         if file_type == Some(FileType::Directory) && record.links > 0 {
-            let empty = || Rc::new(Directory::empty());
-            let directory = Rc::make_mut(facts.directory.get_or_insert_with(empty));
-            directory.parent = Some(Ino(record.device_or_parent));
+            facts.parent = Some(Ino(record.device_or_parent));
         }
         Ok(())
     }
@@ -230,10 +287,7 @@ impl After<'_> {
                 "a sync log has a name in it: it is no directory".into(),
             ));
         }
-        // A directory that has been removed has no names that anybody can see.
-        if let Some(directory) = &mut facts.directory {
-            Rc::make_mut(directory).changed.insert(record.name.clone(), record.target);
-        }
+        facts.names.insert(record.name.clone(), record.target);
         Ok(())
     }
 
@@ -243,11 +297,40 @@ impl After<'_> {
         Ok(())
     }
 
-    fn into_table(self) -> InodeTable {
-        let mut all: BTreeMap<Ino, Rc<InodeFacts>> = self.checkpoint.shared().collect();
-        all.extend(self.changed.into_iter().map(|(ino, facts)| (ino, Rc::new(facts))));
-        let mut table = InodeTable::new(self.checkpoint.incomplete);
-        all.into_iter().for_each(|(ino, facts)| table.push(ino, facts));
-        table
+    /// An inode as the checkpoint has it.
+    fn unchanged(&self, ino: Ino) -> Option<Changed> {
+        let facts = self.files.inode(ino).facts.as_ref()?;
+        let inode = self.checker.raw_inode(self.files, ino)?;
+        Some(Changed {
+            file_type: facts.file_type,
+            links: facts.links,
+            generation: inode.i_generation.get(),
+            size: inode.i_size.get(),
+            parent: None,
+            names: BTreeMap::new(),
+        })
+    }
+}
+
+impl Inode {
+    /// It is as sync logs say.
+    fn roll_forward(&mut self, change: &Changed) {
+        let facts = self.facts.get_or_insert(InodeFacts {
+            file_type: change.file_type,
+            links: 0,
+            whole: true,
+            blocks: 0,
+            start: Life::ALWAYS.start,
+            directory: None,
+        });
+        facts.links = change.links;
+        if let Some(parent) = change.parent {
+            let directory =
+                facts.directory.get_or_insert_with(|| Box::new(Directory::empty(parent)));
+            directory.parent = Some(parent);
+        }
+        if change.links == 0 {
+            facts.directory = None;
+        }
     }
 }

@@ -9,7 +9,7 @@ use nilfs_check::{Options, check};
 use nilfs_device::MemoryDevice;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use support::{BLOCK_SIZES, Image};
+use support::{BLOCK_SIZES, Image, value};
 
 /// Damaged copies of each image; raise it with NILFS_CHECK_ROUNDS to search for longer.
 const ROUNDS: u64 = 150;
@@ -45,49 +45,9 @@ fn check_damaged(damage: impl Fn(&mut Image, &mut StdRng)) {
     }
 }
 
-/// A value that is likely to hurt.
-fn value(random: &mut StdRng) -> u64 {
-    match random.random_range(0..6) {
-        0 => 0,
-        1 => u64::MAX,
-        2 => random.random_range(0..64),
-        3 => random.random_range(0..4096),
-        4 => 1 << random.random_range(0..64),
-        _ => random.random(),
-    }
-}
-
 #[test]
 fn damaged_blocks_in_sound_logs() {
-    check_damaged(|image, random| {
-        let logs = image.logs();
-        for _ in 0..random.random_range(1..6) {
-            // Late logs more often: they hold what is in use.
-            let nth = logs.len()
-                - 1
-                - random.random_range(0..logs.len()).min(random.random_range(0..logs.len()));
-            let log = &logs[nth];
-            let size = image.block_size();
-            let start = log.block.0 as usize * size;
-            let end = start + log.header.nblocks as usize * size;
-            let width = [1, 2, 4, 8][random.random_range(0..4)];
-            // Fields are aligned, and most of what matters is near the start of a block.
-            let block = random.random_range(0..log.header.nblocks as usize);
-            let within = if random.random() {
-                random.random_range(0..256)
-            } else {
-                random.random_range(0..size)
-            };
-            let at = (start + block * size + within) / width * width;
-            let bytes = value(random).to_le_bytes();
-            if at + width <= end {
-                image.bytes[at..at + width].copy_from_slice(&bytes[..width]);
-            }
-            if u64::from(log.header.nblocks) * size as u64 <= (image.bytes.len() - start) as u64 {
-                image.seal_within(log.block, end - start);
-            }
-        }
-    });
+    check_damaged(Image::damage_sound_logs);
 }
 
 #[test]

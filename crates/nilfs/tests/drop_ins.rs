@@ -148,7 +148,7 @@ fn checkpoints_become_snapshots_and_back() {
     ] {
         assert_eq!(complaint(run(&volume, line), 1), format!("chcp: {message}\n"));
     }
-    volume.nilfs("check --all IMAGE").output();
+    volume.nilfs("check IMAGE").output();
 }
 
 const HINT: &str = "
@@ -224,7 +224,7 @@ fn checkpoints_are_removed_and_snapshots_stay() {
         assert_eq!(said, format!("rmcp: invalid checkpoint range: {word}\n"));
     }
     assert_eq!(complaint(run(&volume, "rmcp IMAGE 999"), 1), "rmcp: invalid checkpoint: 999\n");
-    volume.nilfs("check --all IMAGE").output();
+    volume.nilfs("check IMAGE").output();
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn both_superblocks_are_tuned() {
         for line in &wanted {
             assert!(list.lines().any(|found| found == line), "{copy}: {line} in {list}");
         }
-        volume.nilfs("check --all IMAGE").output();
+        volume.nilfs("check IMAGE").output();
         let mut bytes = fs::read(&volume.image).unwrap();
         bytes[1024..2048].fill(0);
         fs::write(&volume.image, bytes).unwrap();
@@ -431,7 +431,7 @@ fn the_cleaner_of_an_unmounted_volume_is_this_process() {
     let volume = volume();
     let image = volume.image.display();
     assert_eq!(run(&volume, "nilfs-clean -p 0 IMAGE").output(), "");
-    volume.nilfs("check --all IMAGE").output();
+    volume.nilfs("check IMAGE").output();
     for order in ["-l", "-b", "-s", "-r", "-q", "-c"] {
         let said = complaint(run(&volume, &format!("nilfs-clean {order} IMAGE")), 1);
         assert_eq!(said, format!("No cleaner found on {image}.\n"));
@@ -477,7 +477,7 @@ fn resizing_asks_first_and_tells_what_it_does() {
          {plan}{question}Done.\n"
     );
     assert_eq!((outcome.code, outcome.stderr), (Some(0), said));
-    volume.nilfs("check --all IMAGE").output();
+    volume.nilfs("check IMAGE").output();
 
     let said = run(&volume, "nilfs-resize IMAGE 1200K").stderr;
     let fits = "No need to resize the filesystem on IMAGE.\nIt already fits the device.\n";
@@ -487,7 +487,7 @@ fn resizing_asks_first_and_tells_what_it_does() {
     let said = "Partition size = 2097152 bytes.\n\
         Extend the filesystem size from 1228800 bytes to 2097152 bytes.\nDone.\n";
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), said));
-    volume.nilfs("check --all IMAGE").output();
+    volume.nilfs("check IMAGE").output();
 }
 
 #[test]
@@ -506,7 +506,7 @@ fn a_resize_that_is_not_possible_changes_nothing() {
     assert_eq!(fs::read(&volume.image).unwrap(), before);
     let said = complaint(run(&volume, "nilfs-resize -y IMAGE 256K"), 1);
     assert!(said.ends_with("have at least 8 segments\nAborted.\n"), "{said}");
-    volume.nilfs("check --all IMAGE").output();
+    volume.nilfs("check IMAGE").output();
 }
 
 #[test]
@@ -606,5 +606,5 @@ fn a_mounted_volume_is_administered_through_any_file_on_it() {
 
     tool("umount.nilfs2", [dir]).output();
     assert_eq!(volume.nilfs("cat IMAGE directory/file").output(), "changed");
-    volume.nilfs("check --all IMAGE").output();
+    volume.nilfs("check IMAGE").output();
 }

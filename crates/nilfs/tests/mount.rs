@@ -330,7 +330,7 @@ fn the_past_is_mounted_through_the_present_whose_cleaner_works_on() {
     assert!(nilfs([Path::new("umount"), &place.dir]).sentence(5).contains("is in use"));
     nilfs([Path::new("umount"), &past]).output();
     place.umount().output();
-    volume.nilfs("check --all IMAGE").output();
+    volume.nilfs("check IMAGE").output();
 }
 
 /// Where the door to the past is shut, it is read from the device.
@@ -355,7 +355,7 @@ fn the_past_can_be_mounted_next_to_a_writer_and_stays_whatever_that_does() {
     nilfs([Path::new("umount"), &past]).output();
     fs::write(place.dir.join("large"), vec![9; 500_000]).unwrap();
     place.umount().output();
-    volume.nilfs("check --all IMAGE").output();
+    volume.nilfs("check IMAGE").output();
 }
 
 /// A reader of the past kept the next writer out, so that any user who could read an image could
@@ -377,7 +377,7 @@ fn the_next_writer_is_let_in_and_leaves_the_past_where_it_is() {
     nilfs([Path::new("umount"), &past]).output();
     fs::write(place.dir.join("large"), vec![9; 500_000]).unwrap();
     place.umount().output();
-    volume.nilfs("check --all IMAGE").output();
+    volume.nilfs("check IMAGE").output();
 }
 
 #[test]

@@ -16,6 +16,8 @@ use nilfs_ondisk::segment_usage::SufileLayout;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, LogHeader, SR, parse_items};
 use nilfs_ondisk::superblock::{RawSuperblock, SUPERBLOCK_SIZE, Superblock};
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, SegNum, Slot, VBlockNr};
+use rand::Rng;
+use rand::rngs::StdRng;
 
 /// The block sizes that Linux can mount.
 pub const BLOCK_SIZES: [u64; 3] = [1024, 2048, 4096];
@@ -204,6 +206,37 @@ impl Image {
         bytes[..4].copy_from_slice(&sum.to_le_bytes());
     }
 
+    /// Changes a few numbers in blocks, mostly of late logs, and makes the checksums right.
+    pub fn damage_sound_logs(&mut self, random: &mut StdRng) {
+        let logs = self.logs();
+        for _ in 0..random.random_range(1..6) {
+            // Late logs more often: they hold what is in use.
+            let nth = logs.len()
+                - 1
+                - random.random_range(0..logs.len()).min(random.random_range(0..logs.len()));
+            let log = &logs[nth];
+            let size = self.block_size();
+            let start = log.block.0 as usize * size;
+            let end = start + log.header.nblocks as usize * size;
+            let width = [1, 2, 4, 8][random.random_range(0..4)];
+            // Fields are aligned, and most of what matters is near the start of a block.
+            let block = random.random_range(0..log.header.nblocks as usize);
+            let within = if random.random() {
+                random.random_range(0..256)
+            } else {
+                random.random_range(0..size)
+            };
+            let at = (start + block * size + within) / width * width;
+            let bytes = value(random).to_le_bytes();
+            if at + width <= end {
+                self.bytes[at..at + width].copy_from_slice(&bytes[..width]);
+            }
+            if u64::from(log.header.nblocks) * size as u64 <= (self.bytes.len() - start) as u64 {
+                self.seal_within(log.block, end - start);
+            }
+        }
+    }
+
     /// The newest log with a super root.
     pub fn newest_log(&self) -> LogAt {
         self.log(self.superblock.last_log().block).expect("a clean volume names its newest log")
@@ -273,6 +306,18 @@ pub fn expect(severity: Severity, rule: Rule, says: &str, damage: impl Fn(&mut I
 #[track_caller]
 pub fn expect_error(rule: Rule, says: &str, damage: impl Fn(&mut Image)) {
     expect(Severity::Error, rule, says, damage);
+}
+
+/// A value that is likely to hurt.
+pub fn value(random: &mut StdRng) -> u64 {
+    match random.random_range(0..6) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => random.random_range(0..64),
+        3 => random.random_range(0..4096),
+        4 => 1 << random.random_range(0..64),
+        _ => random.random(),
+    }
 }
 
 /// Adds to a little-endian number of 64 bits.

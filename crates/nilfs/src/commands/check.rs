@@ -7,18 +7,14 @@ use super::fsck::{Mode, Order, check_and_repair, end};
 /// Check that a volume keeps the rules of the format
 ///
 /// The same as nilfs fsck -n. The volume must not be mounted for writing, and nothing is written.
-/// Without --all, the files of up to a thousand checkpoints are checked: of the newest, of all
-/// snapshots, and of others evenly spread. The exit code is 3 if an error was found.
+/// The exit code is 3 if an error was found.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   nilfs check disk.img
-  nilfs check --all /dev/sdb1
+  nilfs check /dev/sdb1
   nilfs check --json disk.img | jq '.findings[] | select(.severity == \"error\")'")]
 pub struct Args {
-    /// Go through the files of every checkpoint, not of up to a thousand
-    #[arg(short, long)]
-    all: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -29,6 +25,6 @@ pub struct Args {
 
 /// Prints what is wrong, and what there is.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let Args { all, json, device } = args;
-    end(check_and_repair(&Order { mode: Mode::Check, all, json, undo: None, device })?)
+    let Args { json, device } = args;
+    end(check_and_repair(&Order { mode: Mode::Check, json, undo: None, device })?)
 }

@@ -43,9 +43,6 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     mode: ModeArgs,
-    /// Go through the files of every checkpoint, not of up to a thousand
-    #[arg(short = 'A', long)]
-    all: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -53,7 +50,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     undo: Option<PathBuf>,
     /// Take a repair back, with the file that it has made
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["undo", "mode", "json", "all"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["undo", "mode", "json"])]
     apply_undo: Option<PathBuf>,
     /// The device or image
     #[arg(value_name = "DEVICE")]
@@ -94,8 +91,6 @@ pub enum Mode {
 pub struct Order {
     /// What may be written.
     pub mode: Mode,
-    /// Whether the files of every checkpoint are looked at.
-    pub all: bool,
     /// Whether the result is printed as JSON.
     pub json: bool,
     /// Where to save what is overwritten.
@@ -131,8 +126,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         _ if io::stdin().is_terminal() && !args.json => Mode::Ask,
         _ => Mode::Check,
     };
-    let Args { all, json, undo, device, .. } = args;
-    end(check_and_repair(&Order { mode, all, json, undo, device })?)
+    let Args { json, undo, device, .. } = args;
+    end(check_and_repair(&Order { mode, json, undo, device })?)
 }
 
 /// How a subcommand ends after that.
@@ -158,12 +153,9 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
     });
     let plan = {
         let _moving = spinner("checking");
-        let checkpoints = match order.all {
-            true => Checkpoints::All,
-            false => Checkpoints::Sample(1000),
-        };
         let uuid = *names::new_uuid()?.as_bytes();
-        nilfs_repair::plan(&device, &checkpoints, uuid).map_err(|error| beyond(&path, error))?
+        nilfs_repair::plan(&device, &Checkpoints::All, uuid)
+            .map_err(|error| beyond(&path, error))?
     };
     let agreed = plan.can_be_applied()
         && match order.mode {

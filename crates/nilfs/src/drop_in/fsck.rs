@@ -57,7 +57,7 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
     if mode == Mode::Safe && !force && seems_sound(&device) {
         return Ok(ExitCode::SUCCESS);
     }
-    let order = Order { mode, all: false, json: false, undo: None, device };
+    let order = Order { mode, json: false, undo: None, device };
     let code = match check_and_repair(&order) {
         Ok(Outcome::Sound) => 0,
         Ok(Outcome::Repaired) => REPAIRED,

@@ -75,7 +75,7 @@ impl Image {
     /// Fails unless the volume keeps every rule of the format.
     #[track_caller]
     pub fn check(&self) {
-        self.nilfs(&["check", "--all"]);
+        self.nilfs(&["check"]);
     }
 
     /// Mounts it.
