@@ -188,13 +188,13 @@ impl Checker<'_, '_> {
                 changes.entry_blocks.entry(first_entry).or_insert(None);
             }
             BlockRole::Bitmap { group } => {
-                let Some(bits) = self.read(leaf.block, place) else { return false };
+                let Some(bits) = self.read_leaf(file, leaf) else { return false };
                 changes.bitmaps.entry(group).or_default();
                 let used = count_set(&bits);
                 groups.bitmaps.insert(group, Bitmap { block: leaf.block, bits, used });
             }
             BlockRole::Descriptor { first_group } => {
-                let Some(counters) = self.read(leaf.block, place) else { return false };
+                let Some(counters) = self.read_leaf(file, leaf) else { return false };
                 changes.descriptors.insert(first_group);
                 groups.descriptors.insert(first_group, (leaf.block, counters));
             }

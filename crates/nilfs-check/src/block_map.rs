@@ -3,12 +3,15 @@
 //! The walk ends on any image: a node is entered only at the level and below the key by which its
 //! parent names it and with keys inside the parent's range, so one walk enters no node twice.
 
+use std::mem::offset_of;
+
 use nilfs_ondisk::bmap::{Entry, Node, Root};
 use nilfs_ondisk::inode::RawInode;
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, VBlockNr};
 
 use crate::checker::{Checker, FileAt, virtual_owner};
+use crate::correction::{Correction, Holder, Part};
 use crate::owners::Owner;
 use crate::report::Rule;
 
@@ -99,23 +102,36 @@ impl Checker<'_, '_> {
     }
 
     fn walk(&mut self, file: FileAt, inode: &RawInode, leaves: Option<&mut Vec<Leaf>>) -> Subtree {
+        let root_at = file.inode_at.map(|at| at.plus(offset_of!(RawInode, i_bmap)));
         let root = match Root::parse(&inode.i_bmap) {
             Ok(root) => root,
             Err(error) => {
-                self.error(Rule::BlockMap, file.place(), || error.to_string());
+                let anew = root_at.map(|at| Correction::Root { at, part: file.whole() });
+                self.error(Rule::BlockMap, file.place(), || error.to_string()).corrected_by(anew);
                 return Subtree::BROKEN;
             }
         };
         let mut walk = Walk { checker: self, file, leaves };
+        let above =
+            Above { holder: root_at.map(Holder::Root), life: (file.life().start, file.life().end) };
         match root {
             Root::Direct(pointers) => {
                 let mapped: Vec<Entry> =
                     (0..).zip(pointers).filter(|(_, pointer)| *pointer != 0).collect();
-                walk.children(mapped.into_iter(), 0, None)
+                walk.children(mapped.into_iter(), 0, None, above)
             }
-            Root::Tree { level, entries } => walk.children(entries.into_iter(), level - 1, None),
+            Root::Tree { level, entries } => {
+                walk.children(entries.into_iter(), level - 1, None, above)
+            }
         }
     }
+}
+
+/// What has the pointers that are followed, and the checkpoints that have it.
+#[derive(Clone, Copy)]
+struct Above {
+    holder: Option<Holder>,
+    life: (Cno, Cno),
 }
 
 struct Walk<'w, 'v, 'd> {
@@ -132,22 +148,24 @@ impl Walk<'_, '_, '_> {
         entries: impl Iterator<Item = Entry>,
         level: u8,
         limit: Option<u64>,
+        above: Above,
     ) -> Subtree {
         let mut sum = Subtree::NOTHING;
         let mut entries = entries.peekable();
         while let Some((key, pointer)) = entries.next() {
             let next = entries.peek().map(|(key, _)| *key).or(limit);
             sum.add(if level == 0 {
-                self.data(key, pointer)
+                self.data(key, pointer, above)
             } else {
-                self.node(key, pointer, level, next)
+                self.node(key, pointer, level, next, above)
             });
         }
         sum
     }
 
-    fn data(&mut self, key: u64, pointer: u64) -> Subtree {
-        let Some((block, life)) = self.locate(key, pointer, 0) else {
+    fn data(&mut self, key: u64, pointer: u64, above: Above) -> Subtree {
+        let cure = self.cure(0, key, key.checked_add(1), above);
+        let Some((block, life)) = self.locate(key, pointer, 0, cure) else {
             return Subtree::BROKEN;
         };
         let leaf = Leaf { key, vblock: self.vblock(pointer), block };
@@ -157,41 +175,52 @@ impl Walk<'_, '_, '_> {
         Subtree { blocks: 1, data_blocks: 1, life, last: Some(leaf), ..Subtree::NOTHING }
     }
 
-    fn node(&mut self, key: u64, pointer: u64, level: u8, limit: Option<u64>) -> Subtree {
+    /// What puts a pointer right, or takes it out.
+    fn cure(&self, level: u8, key: u64, limit: Option<u64>, above: Above) -> Option<Correction> {
+        let life = above.life.0..above.life.1;
+        let part = Part { ino: self.file.ino, level, key, limit, life };
+        above.holder.map(|holder| Correction::Pointer { holder, part })
+    }
+
+    fn node(
+        &mut self,
+        key: u64,
+        pointer: u64,
+        level: u8,
+        limit: Option<u64>,
+        above: Above,
+    ) -> Subtree {
         let vblock = self.vblock(pointer);
         let place = self.file.place().file_block(key);
         if self.leaves.is_none()
             && let Some(known) = self.checker.subtrees.get(&vblock).copied()
         {
-            return self.known(known, key, vblock, level, limit);
+            let cure = self.cure(level, key, limit, above);
+            return self.known(known, key, vblock, level, limit, cure);
         }
-        let Some((block, life)) = self.locate(key, pointer, level) else {
+        let cure = self.cure(level, key, limit, above);
+        let Some((block, life)) = self.locate(key, pointer, level, cure.clone()) else {
             return Subtree::BROKEN;
         };
-        let Some(bytes) = self.checker.read(block, place) else {
-            return Subtree::BROKEN;
-        };
-        let parsed = Node::parse(&bytes, level).and_then(|node| {
-            node.validate(Some(key))?;
-            Ok(node)
+        let lives = (life.start.0, life.end.0);
+        let part = Part { ino: self.file.ino, level, key, limit, life: lives.0..lives.1 };
+        let anew = std::iter::once(Correction::Block { block, part }).chain(cure);
+        let read = self.checker.volume.block(block);
+        let parsed = read.as_deref().map_err(|error| (Rule::Readable, error.to_string()));
+        let parsed = parsed.and_then(|bytes| {
+            whole_node(bytes, level, key, limit).map_err(|fault| (Rule::BlockMap, fault))
         });
         let node = match parsed {
             Ok(node) => node,
-            Err(error) => {
+            Err((rule, fault)) => {
                 let place = place.block(block);
-                self.checker.error(Rule::BlockMap, place, || error.to_string());
+                self.checker.error(rule, place, || fault).corrected_by(anew);
                 return Subtree::BROKEN;
             }
         };
-        let last = node.key(node.children() - 1);
-        if limit.is_some_and(|limit| last >= limit) {
-            self.checker.error(Rule::BlockMap, place.block(block), || {
-                format!("the last key of the node is {last}, but the next node begins at {limit:?}")
-            });
-            return Subtree::BROKEN;
-        }
+        let below = Above { holder: Some(Holder::Node(block)), life: lives };
         let mut sum = Subtree { blocks: 1, life, ..Subtree::NOTHING };
-        sum.add(self.children(node.entries(), level - 1, limit));
+        sum.add(self.children(node.entries(), level - 1, limit, below));
         sum.node = (self.file.ino, level, key);
         // Nodes of the DAT have no virtual blocks, and are of one version only.
         if vblock.0 != 0 {
@@ -208,15 +237,18 @@ impl Walk<'_, '_, '_> {
         vblock: VBlockNr,
         level: u8,
         limit: Option<u64>,
+        cure: Option<Correction>,
     ) -> Subtree {
         let place = self.file.place().file_block(key).vblock(vblock);
         let fits = known.last.zip(limit).is_none_or(|(last, limit)| last.key < limit);
         // The present is walked first, so that it finds nothing known that is not its own.
         if known.node != (self.file.ino, level, key) || !fits || self.file.present {
-            self.checker.error(Rule::SharedBlock, place, || {
-                let (ino, level, key) = known.node;
-                format!("the node is also used by inode {ino}, at level {level} and key {key}")
-            });
+            self.checker
+                .error(Rule::SharedBlock, place, || {
+                    let (ino, level, key) = known.node;
+                    format!("the node is also used by inode {ino}, at level {level} and key {key}")
+                })
+                .corrected_by(cure);
             return Subtree::BROKEN;
         }
         if let Some(culprit) = known.life.culprit(self.file.cno) {
@@ -231,12 +263,20 @@ impl Walk<'_, '_, '_> {
 
     /// Follows a pointer to a block that exists, is part of the checkpoint and belongs to the
     /// file.
-    fn locate(&mut self, key: u64, pointer: u64, level: u8) -> Option<(BlockNr, Life)> {
+    fn locate(
+        &mut self,
+        key: u64,
+        pointer: u64,
+        level: u8,
+        cure: Option<Correction>,
+    ) -> Option<(BlockNr, Life)> {
         let place = self.file.place().file_block(key);
         if pointer == 0 {
-            self.checker.error(Rule::Pointer, place, || {
-                format!("the pointer of key {key} at level {} is 0", level + 1)
-            });
+            self.checker
+                .error(Rule::Pointer, place, || {
+                    format!("the pointer of key {key} at level {} is 0", level + 1)
+                })
+                .corrected_by(cure);
             return None;
         }
         if self.file.ino == Ino::DAT {
@@ -247,24 +287,42 @@ impl Walk<'_, '_, '_> {
                 BlockInfo::DatNode { key, level }
             };
             if !self.checker.volume.geometry.has_block(block) {
-                self.checker.error(Rule::Pointer, place.block(block), || {
-                    "the block lies outside of all segments".into()
-                });
+                self.checker
+                    .error(Rule::Pointer, place.block(block), || {
+                        "the block lies outside of all segments".into()
+                    })
+                    .corrected_by(cure);
                 return None;
             }
             if !self.checker.dat.blocks.insert(block) {
-                self.checker.error(Rule::SharedBlock, place.block(block), || {
-                    "the DAT uses the block twice".into()
-                });
+                self.checker
+                    .error(Rule::SharedBlock, place.block(block), || {
+                        "the DAT uses the block twice".into()
+                    })
+                    .corrected_by(cure);
                 return None;
             }
-            let owned = self.checker.belongs(block, Owner { ino: Ino::DAT, info }, place);
+            let owned = self.checker.belongs(block, Owner { ino: Ino::DAT, info }, place, cure);
             return owned.then_some((block, Life::ALWAYS));
         }
         let vblock = VBlockNr(pointer);
-        let (block, start, end) = self.checker.translate(self.file, vblock, place)?;
+        let (block, start, end) =
+            self.checker.translate(self.file, vblock, place, cure.as_ref())?;
         let owner = virtual_owner(self.file.ino, vblock, key, level);
         let life = Life { start: (start, vblock), end: (end, vblock) };
-        self.checker.belongs(block, owner, place.vblock(vblock)).then_some((block, life))
+        self.checker.belongs(block, owner, place.vblock(vblock), cure).then_some((block, life))
+    }
+}
+
+/// A node with all keys in order, from the one by which its parent knows it to below the next node.
+fn whole_node(bytes: &[u8], level: u8, key: u64, limit: Option<u64>) -> Result<Node<'_>, String> {
+    let node = Node::parse(bytes, level).map_err(|error| error.to_string())?;
+    node.validate(Some(key)).map_err(|error| error.to_string())?;
+    let last = node.key(node.children() - 1);
+    match limit.filter(|limit| last >= *limit) {
+        Some(limit) => {
+            Err(format!("the last key of the node is {last}, but the next node begins at {limit}"))
+        }
+        None => Ok(node),
     }
 }

@@ -1,6 +1,7 @@
 //! The checker: what is known of the volume so far, and the order in which more becomes known.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::summary::BlockInfo;
@@ -8,8 +9,9 @@ use nilfs_ondisk::superblock::Superblock;
 use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, VBlockNr};
 
 use crate::Options;
-use crate::block_map::Subtree;
+use crate::block_map::{Leaf, Subtree};
 use crate::checkpoints::Selection;
+use crate::correction::{Correction, Part, Position};
 use crate::dat::Dat;
 use crate::files::Files;
 use crate::owners::{Owner, Owners, Ownership};
@@ -35,7 +37,7 @@ pub(crate) struct Checker<'v, 'd> {
     /// Whose the blocks are, by the logs; `None` until all logs are read.
     pub(crate) owners: Option<Owners>,
     /// Blocks reached before the logs are read, to be compared with them then.
-    pub(crate) unowned: Vec<(BlockNr, Owner, Location)>,
+    pub(crate) unowned: Vec<(BlockNr, Owner, Location, Option<Correction>)>,
     /// What is below the nodes of regular files, by virtual block.
     pub(crate) subtrees: HashMap<VBlockNr, Subtree>,
     /// Blocks of directories that cannot be read or are malformed.
@@ -120,6 +122,35 @@ impl<'v, 'd> Checker<'v, 'd> {
         self.findings.add(Severity::Note, rule, place, message);
     }
 
+    /// Reads a block of data, all of which is metadata, or reports that it cannot be read.
+    pub(crate) fn read_leaf(&mut self, file: FileAt, leaf: &Leaf) -> Option<Vec<u8>> {
+        let place = file.place().file_block(leaf.key).block(leaf.block);
+        match self.volume.block(leaf.block) {
+            Ok(bytes) => Some(bytes),
+            Err(error) => {
+                let anew = self.anew(file, leaf);
+                self.error(Rule::Readable, place, || error.to_string()).corrected_by([anew]);
+                None
+            }
+        }
+    }
+
+    /// What makes a block of data anew.
+    pub(crate) fn anew(&self, file: FileAt, leaf: &Leaf) -> Correction {
+        let Leaf { key, vblock, block } = *leaf;
+        let limit = key.checked_add(1);
+        Correction::Block {
+            block,
+            part: Part { ino: file.ino, level: 0, key, limit, life: self.dat.life_of(vblock) },
+        }
+    }
+
+    /// Where the inodes of the DAT (0), the cpfile (1) and the sufile (2) are in the super root.
+    pub(crate) fn in_super_root(&self, nth: usize) -> Position {
+        let last = self.newest.log.plus(u64::from(self.newest.header.nblocks) - 1);
+        Position::new(last, 16 + nth * self.volume.geometry.inode_size)
+    }
+
     /// Reads a block, or reports that it cannot be read.
     pub(crate) fn read(&mut self, block: BlockNr, place: Location) -> Option<Vec<u8>> {
         match self.volume.block(block) {
@@ -132,10 +163,16 @@ impl<'v, 'd> Checker<'v, 'd> {
     }
 
     /// Compares what reached a block with what the log says about it. `false` if they disagree,
-    /// so that nothing below the block can be trusted.
-    pub(crate) fn belongs(&mut self, block: BlockNr, owner: Owner, place: Location) -> bool {
+    /// so that nothing below the block can be trusted. `cure` puts right what has led here.
+    pub(crate) fn belongs(
+        &mut self,
+        block: BlockNr,
+        owner: Owner,
+        place: Location,
+        cure: Option<Correction>,
+    ) -> bool {
         let Some(owners) = &self.owners else {
-            self.unowned.push((block, owner, place));
+            self.unowned.push((block, owner, place, cure));
             return true;
         };
         match owners.of(block) {
@@ -150,7 +187,7 @@ impl<'v, 'd> Checker<'v, 'd> {
                 self.error(Rule::Owner, place.block(block), || {
                     format!("reached as {owner}, but {other}")
                 })
-                .corrected_by(corrections);
+                .corrected_by(corrections.into_iter().chain(cure));
                 false
             }
         }
@@ -158,8 +195,8 @@ impl<'v, 'd> Checker<'v, 'd> {
 
     /// Compares the blocks that were reached before the logs were read.
     fn compare_unowned(&mut self) {
-        for (block, owner, place) in std::mem::take(&mut self.unowned) {
-            self.present_is_whole &= self.belongs(block, owner, place);
+        for (block, owner, place, cure) in std::mem::take(&mut self.unowned) {
+            self.present_is_whole &= self.belongs(block, owner, place, cure);
         }
     }
 }
@@ -181,9 +218,21 @@ pub(crate) struct FileAt {
     pub(crate) cno: Cno,
     /// Whether the file is part of the present: of the newest checkpoint or a metadata file.
     pub(crate) present: bool,
+    /// Where its inode is, if that is known.
+    pub(crate) inode_at: Option<Position>,
 }
 
 impl FileAt {
+    /// The checkpoints that are known to have what the inode has.
+    pub(crate) fn life(&self) -> Range<Cno> {
+        self.cno..if self.present { Cno::MAX } else { self.cno.plus(1) }
+    }
+
+    /// All of the file, of which no level is known.
+    pub(crate) fn whole(&self) -> Part {
+        Part { ino: self.ino, level: 0, key: 0, limit: None, life: self.life() }
+    }
+
     /// Where it is: for users' files and the ifile also in which checkpoint.
     pub(crate) fn place(&self) -> Location {
         let place = Location::file(self.ino);

@@ -68,7 +68,8 @@ impl Checker<'_, '_> {
     /// Loads the cpfile and checks everything in it but the trees.
     pub(crate) fn load_checkpoints(&mut self) -> CheckpointTable {
         let inode = self.newest.super_root.cpfile;
-        let file = FileAt { ino: Ino::CPFILE, cno: self.newest.cno, present: true };
+        let inode_at = Some(self.in_super_root(1));
+        let file = FileAt { ino: Ino::CPFILE, cno: self.newest.cno, present: true, inode_at };
         let (tree, leaves) = self.walk_all(file, &inode);
         self.present_is_whole &= tree.whole;
         self.check_metadata_inode(file, &inode, &tree);
@@ -86,7 +87,7 @@ impl Checker<'_, '_> {
                 });
                 continue;
             }
-            let Some(bytes) = self.read(leaf.block, place) else {
+            let Some(bytes) = self.read_leaf(file, &leaf) else {
                 whole = false;
                 continue;
             };

@@ -2,8 +2,9 @@
 //! written here, and nothing is known of how a volume is repaired.
 
 use std::fmt;
+use std::ops::Range;
 
-use nilfs_ondisk::BlockNr;
+use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
 
 /// A change after which the volume keeps the rule that a finding is about.
 ///
@@ -39,6 +40,66 @@ pub enum Correction {
         /// Whether it should be set.
         set: bool,
     },
+    /// A block cannot be used as it is. It is to be made anew from what the logs and the rest of the
+    /// volume say.
+    Block {
+        /// The block.
+        block: BlockNr,
+        /// What it is.
+        part: Part,
+    },
+    /// A DAT entry does not lead to its virtual block. It is to be what the logs say.
+    DatEntry {
+        /// Where it is.
+        at: Position,
+        /// The virtual block.
+        vblock: VBlockNr,
+    },
+    /// A pointer of a block map is wrong. It is to lead to what the logs say is there, or to go.
+    Pointer {
+        /// What has the pointer.
+        holder: Holder,
+        /// What it should lead to.
+        part: Part,
+    },
+    /// The root of a block map is nonsense. It is to be made anew from what the logs say.
+    Root {
+        /// Where the root is.
+        at: Position,
+        /// All of the file; the level is unknown.
+        part: Part,
+    },
+    /// An inode is nonsense. It is to be made anew from what the logs say.
+    Inode {
+        /// Where the inode is.
+        at: Position,
+        /// All of the file; the level is unknown.
+        part: Part,
+    },
+}
+
+/// A part of a file, by its place in the block map.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// The file.
+    pub ino: Ino,
+    /// The level of the B-tree node; 0 for data.
+    pub level: u8,
+    /// The first block of the file that is part of it; of data, the only one.
+    pub key: u64,
+    /// The first block of the file that is no part of it any more.
+    pub limit: Option<u64>,
+    /// The checkpoints that have it. Of the DAT, they mean nothing.
+    pub life: Range<Cno>,
+}
+
+/// What has the pointers of a block map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Holder {
+    /// The root, which is in an inode.
+    Root(Position),
+    /// A node.
+    Node(BlockNr),
 }
 
 /// A byte of a block.
@@ -106,6 +167,11 @@ impl fmt::Display for Correction {
                 }
                 _ => write!(f, "replace {} bytes", bytes.len()),
             },
+            Self::Block { .. } => f.write_str("make the block anew from what the logs say"),
+            Self::DatEntry { .. } => f.write_str("set the entry to what the logs say"),
+            Self::Pointer { .. } => f.write_str("set the pointer to what the logs say"),
+            Self::Root { .. } => f.write_str("make the root anew from what the logs say"),
+            Self::Inode { .. } => f.write_str("make the inode anew from what the logs say"),
             Self::Bit { set: true, .. } => f.write_str("mark it as allocated"),
             Self::Bit { set: false, .. } => f.write_str("mark it as free"),
         }

@@ -61,6 +61,18 @@ impl Dat {
         self.position(vblock).map(|at| self.slots[at].entry)
     }
 
+    /// The checkpoints that have a virtual block; all if that is not known.
+    pub(crate) fn life_of(&self, vblock: VBlockNr) -> Range<Cno> {
+        self.entry(vblock).map_or(Cno(0)..Cno::MAX, |entry| entry.start..entry.end)
+    }
+
+    /// What sets an entry to what the logs say.
+    fn by_logs(&self, vblock: VBlockNr) -> Option<Correction> {
+        let (first, nth) = self.block_of(vblock)?;
+        let at = Position::new(*self.places.get(&first)?, nth * self.entry_size);
+        Some(Correction::DatEntry { at, vblock })
+    }
+
     /// What gives a field of an entry another value.
     fn set(&self, vblock: VBlockNr, field: usize, value: u64) -> Option<Correction> {
         let (first, nth) = self.block_of(vblock)?;
@@ -85,7 +97,8 @@ impl Checker<'_, '_> {
     /// Loads the DAT and checks its allocation.
     pub(crate) fn load_dat(&mut self) {
         let inode = self.newest.super_root.dat;
-        let file = FileAt { ino: Ino::DAT, cno: self.newest.cno, present: true };
+        let inode_at = Some(self.in_super_root(0));
+        let file = FileAt { ino: Ino::DAT, cno: self.newest.cno, present: true, inode_at };
         let (tree, leaves) = self.walk_all(file, &inode);
         self.present_is_whole &= tree.whole;
         self.check_metadata_inode(file, &inode, &tree);
@@ -99,7 +112,7 @@ impl Checker<'_, '_> {
             .corrected_by(groups.set_allocated(0, true));
         }
         for (first, leaf) in &groups.entry_blocks {
-            let Some(bytes) = self.read(leaf.block, file.place().file_block(leaf.key)) else {
+            let Some(bytes) = self.read_leaf(file, leaf) else {
                 self.present_is_whole = false;
                 continue;
             };
@@ -124,12 +137,14 @@ impl Checker<'_, '_> {
     }
 
     /// Where a virtual block is and when it lives. Reports a block that does not exist, is not
-    /// part of the file's checkpoint, or that the present uses twice.
+    /// part of the file's checkpoint, or that the present uses twice. `cure` puts right what has led
+    /// here.
     pub(crate) fn translate(
         &mut self,
         file: FileAt,
         vblock: VBlockNr,
         place: Location,
+        cure: Option<&Correction>,
     ) -> Option<(BlockNr, Cno, Cno)> {
         let place = place.vblock(vblock);
         let Some(at) = self.dat.position(vblock) else {
@@ -137,7 +152,7 @@ impl Checker<'_, '_> {
             self.error(Rule::Pointer, place, || {
                 "the virtual block is not allocated in the DAT".into()
             })
-            .corrected_by(allocate);
+            .corrected_by(allocate.into_iter().chain(cure.cloned()));
             return None;
         };
         let slot = &mut self.dat.slots[at];
@@ -145,14 +160,16 @@ impl Checker<'_, '_> {
         if !self.volume.geometry.has_block(entry.block) {
             self.error(Rule::Pointer, place.block(entry.block), || {
                 "the DAT puts the virtual block outside of all segments".into()
-            });
+            })
+            .corrected_by(cure.cloned());
             return None;
         }
         if file.present {
             if slot.reached {
                 self.error(Rule::SharedBlock, place, || {
                     "the virtual block is used twice in the present".into()
-                });
+                })
+                .corrected_by(cure.cloned());
                 return None;
             }
             slot.reached = true;
@@ -234,6 +251,7 @@ impl Checker<'_, '_> {
             && entry.start <= newest
             && (entry.end <= newest || entry.end == Cno::MAX);
         if !possible {
+            let by_logs = self.dat.by_logs(vblock);
             self.error(Rule::DatEntry, place, || {
                 format!(
                     "the entry has block {}, start {} and end {}, which cannot be at \
@@ -242,7 +260,8 @@ impl Checker<'_, '_> {
                     entry.start,
                     end_in_words(entry.end)
                 )
-            });
+            })
+            .corrected_by(by_logs);
             return;
         }
         let needed = entry.end == Cno::MAX || checkpoints.any_in(entry.start, entry.end);
@@ -282,10 +301,11 @@ impl Checker<'_, '_> {
             Ownership::Nobody(_) => false,
         };
         if wrong {
-            let corrections = match ownership {
+            let mut corrections = match ownership {
                 Ownership::Nobody(_) if needed => self.in_use_up_to(entry.block),
                 _ => Vec::new(),
             };
+            corrections.extend(self.dat.by_logs(vblock));
             self.error(Rule::DatEntry, place, || {
                 let need = if needed { "needed" } else { "dead, but allocated" };
                 format!(

@@ -140,7 +140,7 @@ impl Checker<'_, '_> {
             return None;
         }
         let place = file.place().file_block(leaf.key);
-        let Some(bytes) = self.read(leaf.block, place) else {
+        let Some(bytes) = self.read_leaf(file, leaf) else {
             self.unsound_directory_blocks.insert(leaf.vblock);
             return None;
         };
@@ -157,7 +157,8 @@ impl Checker<'_, '_> {
         });
         let Some(fault) = fault else { return Some(bytes) };
         self.unsound_directory_blocks.insert(leaf.vblock);
-        self.error(Rule::Directory, place.block(leaf.block), || fault);
+        let anew = self.anew(file, leaf);
+        self.error(Rule::Directory, place.block(leaf.block), || fault).corrected_by([anew]);
         None
     }
 
@@ -195,7 +196,7 @@ impl Checker<'_, '_> {
         let Slot::Inode(old, _) = &changed.old else { return None };
         let facts = files.inode(changed.ino).facts.as_ref();
         let before = Directory::clone(facts?.directory.as_ref()?);
-        let file = FileAt { ino: changed.ino, ..ifile };
+        let file = FileAt { ino: changed.ino, inode_at: changed.new.position(), ..ifile };
         let (removed, added) = match &changed.new {
             Slot::Inode(new, _) if has_names(new) => {
                 self.walk_shared(file, new);
@@ -264,7 +265,7 @@ impl Checker<'_, '_> {
     ) {
         let changed = files.changed_names.get(&directory);
         let is_changed = |name: &[u8]| changed.is_some_and(|names| names.contains_key(name));
-        let file = FileAt { ino: directory, cno: files.cno, present: false };
+        let file = FileAt { ino: directory, cno: files.cno, present: false, inode_at: None };
         if let Some(inode) = self.raw_inode(files, directory).filter(has_names) {
             for leaf in self.leaves(directory, &inode) {
                 let Some(block) = self.directory_block(file, &leaf) else { continue };

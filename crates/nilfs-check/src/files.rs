@@ -69,6 +69,16 @@ pub(crate) enum Slot {
     Inode(Box<RawInode>, Position),
 }
 
+impl Slot {
+    /// Where the inode is.
+    pub(crate) fn position(&self) -> Option<Position> {
+        match self {
+            Self::Inode(_, at) => Some(*at),
+            Self::Free | Self::Unreadable => None,
+        }
+    }
+}
+
 /// An inode that is not the same in two checkpoints.
 pub(crate) struct ChangedInode {
     pub(crate) ino: Ino,

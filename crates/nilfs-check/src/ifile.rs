@@ -26,7 +26,9 @@ impl Checker<'_, '_> {
         checkpoints: &CheckpointTable,
     ) {
         let present = cno == self.newest.cno;
-        let file = FileAt { ino: Ino::IFILE, cno, present };
+        let inode_at =
+            checkpoints.position(cno).map(|at| at.plus(offset_of!(RawCheckpoint, cp_ifile_inode)));
+        let file = FileAt { ino: Ino::IFILE, cno, present, inode_at };
         self.counts.checkpoints_walked += 1;
         files.cno = cno;
         let inode = entry.cp_ifile_inode;
@@ -71,7 +73,7 @@ impl Checker<'_, '_> {
             if let Some(leaf) = &block.new
                 && inodes.iter().any(|changed| changed.new == Slot::Unreadable)
             {
-                self.read(leaf.block, file.place().file_block(leaf.key));
+                self.read_leaf(file, leaf);
             }
             for changed in inodes {
                 let change = directories.remove(&changed.ino).unwrap_or_default();
@@ -81,12 +83,12 @@ impl Checker<'_, '_> {
             }
         }
         for (ino, change) in additions {
-            self.learn_names(files, FileAt { ino, ..file }, &change, &mut touched);
+            self.learn_names(files, FileAt { ino, inode_at: None, ..file }, &change, &mut touched);
         }
         if !present {
             for ino in files.too_young() {
                 if let Some(facts) = &files.inode(ino).facts {
-                    self.not_alive(FileAt { ino, ..file }, facts.start.1);
+                    self.not_alive(FileAt { ino, inode_at: None, ..file }, facts.start.1);
                 }
             }
         }
@@ -111,7 +113,7 @@ impl Checker<'_, '_> {
         changed: &ChangedInode,
         change: DirectoryChange,
     ) -> Option<DirectoryChange> {
-        let file = FileAt { ino: changed.ino, ..ifile };
+        let file = FileAt { ino: changed.ino, inode_at: changed.new.position(), ..ifile };
         let is_unreadable = changed.new == Slot::Unreadable;
         let (facts, change) = match &changed.new {
             Slot::Inode(inode, at) => {

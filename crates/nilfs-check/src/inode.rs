@@ -53,7 +53,9 @@ impl Checker<'_, '_> {
         let file_type = match inode.file_type() {
             Ok(file_type) => file_type,
             Err(error) => {
-                self.error(Rule::Inode, file.place(), || error.to_string());
+                let part = file.whole();
+                self.error(Rule::Inode, file.place(), || error.to_string())
+                    .corrected_by([Correction::Inode { at, part }]);
                 facts.whole = false;
                 return (facts, None);
             }

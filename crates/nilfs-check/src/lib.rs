@@ -53,7 +53,7 @@ use crate::checker::Checker;
 use crate::report::Findings;
 use crate::volume::Volume;
 
-pub use correction::{Correction, Position};
+pub use correction::{Correction, Holder, Part, Position};
 pub use report::{Counts, Finding, Location, Report, Rule, Severity};
 
 /// Which checkpoints are walked. The newest always is, and the entries of all are checked.

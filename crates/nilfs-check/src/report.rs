@@ -238,8 +238,9 @@ pub struct Finding {
     pub place: Location,
     /// What, in plain words: found and expected.
     pub message: String,
-    /// What would put it right, where that follows from the rest of the volume. With several, all
-    /// are needed.
+    /// What would put it right, where that follows from the rest of the volume. With several of a
+    /// kind, all are needed. A block, pointer, root or inode is to be made anew only if the finding
+    /// stays when everything else is corrected.
     pub corrections: Vec<Correction>,
 }
 

@@ -65,7 +65,8 @@ impl Checker<'_, '_> {
     /// Loads the sufile.
     pub(crate) fn load_segment_usage(&mut self) -> UsageTable {
         let inode = self.newest.super_root.sufile;
-        let file = FileAt { ino: Ino::SUFILE, cno: self.newest.cno, present: true };
+        let inode_at = Some(self.in_super_root(2));
+        let file = FileAt { ino: Ino::SUFILE, cno: self.newest.cno, present: true, inode_at };
         let (tree, leaves) = self.walk_all(file, &inode);
         self.present_is_whole &= tree.whole;
         self.check_metadata_inode(file, &inode, &tree);
@@ -82,7 +83,7 @@ impl Checker<'_, '_> {
                 });
                 continue;
             }
-            let Some(bytes) = self.read(leaf.block, place) else {
+            let Some(bytes) = self.read_leaf(file, &leaf) else {
                 table.whole = false;
                 continue;
             };

@@ -20,7 +20,7 @@ use std::ops::Range;
 use nilfs_device::Device;
 use nilfs_ondisk::crc::{Crc, seed_of};
 use nilfs_ondisk::geometry::{MIN_BLOCKS_PER_SEGMENT, PRIMARY_SUPERBLOCK, secondary_superblock};
-use nilfs_ondisk::summary::{LogHeader, SR, parse_items};
+use nilfs_ondisk::summary::{Items, LogHeader, SR, parse_items};
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::{
     FEATURE_ROLL_FORWARD, LogCursor, RawSuperblock, SUPERBLOCK_SIZE, Superblock,
@@ -174,17 +174,21 @@ impl Scan {
         self.layout().is_whole(device, &FoundLog { start: log.cursor.block, header: log.header })
     }
 
+    /// What the summary of a log says about its blocks, if it can be read.
+    #[must_use]
+    pub fn items_of(&self, device: &dyn Device, log: &FoundLog) -> Option<Items> {
+        let block_size = self.geometry.block_size;
+        let blocks = log.header.summary_blocks(block_size) as usize;
+        let mut summary = vec![0; blocks * block_size.bytes()];
+        device.read_at(block_size.address_of(log.start)?, &mut summary).ok()?;
+        parse_items(&log.header, &summary, block_size).ok()
+    }
+
     /// The files of which a log has blocks, as far as its summary can be read.
     #[must_use]
     pub fn files_in(&self, device: &dyn Device, log: &FoundLog) -> Vec<Ino> {
-        let block_size = self.geometry.block_size;
-        let items = || {
-            let blocks = log.header.summary_blocks(block_size) as usize;
-            let mut summary = vec![0; blocks * block_size.bytes()];
-            device.read_at(block_size.address_of(log.start)?, &mut summary).ok()?;
-            parse_items(&log.header, &summary, block_size).ok()
-        };
-        items().into_iter().flat_map(|items| items.files).map(|file| file.ino).collect()
+        let files = self.items_of(device, log).into_iter().flat_map(|items| items.files);
+        files.map(|file| file.ino).collect()
     }
 
     /// The bytes of the device that no log covers which was written for this checkpoint or before:

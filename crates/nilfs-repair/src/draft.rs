@@ -1,17 +1,22 @@
 //! The volume as it should be: the device with corrections laid over it in memory. Checksums of logs
 //! are made right again, so that the engine and the checker take what was corrected for written so.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
 use nilfs_check::{CheckError, Correction, Finding, Options, Position, Report, Rule};
 use nilfs_device::{CopyOnWriteDevice, Device, IoSlice};
+use nilfs_engine::scan::Scan;
 use nilfs_ondisk::crc::crc32_le;
 use nilfs_ondisk::summary::{LogHeader, SR};
 use nilfs_ondisk::superblock::Superblock;
-use nilfs_ondisk::{BlockNr, Geometry};
+use nilfs_ondisk::{BlockNr, Geometry, Ino};
 
+use crate::anew::{self, Anew, Replacement};
+use crate::dat::Dat;
+use crate::logged::{LoggedBlocks, Wanted};
+use crate::salvage::LostName;
 use crate::{Repair, RepairError, Risk, Segments, superblocks};
 
 /// How often the corrected volume is checked and corrected again. Each round is for what the one
@@ -44,7 +49,75 @@ pub(crate) struct Draft {
     /// The logs that have corrected blocks: where they are on the device, and their bytes.
     sealed: BTreeMap<u64, u64>,
     /// How often what was corrected.
-    made: HashMap<(Position, Option<u8>), u8>,
+    made: HashMap<(Position, Stage, Option<u8>), u8>,
+    /// All logs, once they are asked for.
+    scan: Option<Scan>,
+    /// What they say about the blocks that are asked about.
+    logged: LoggedBlocks,
+    /// Names that are not in their directory any more.
+    pub(crate) lost_names: BTreeSet<LostName>,
+    /// Files of which something was made anew: if they have fewer blocks then, something is lost.
+    remade: BTreeSet<Ino>,
+}
+
+/// When a correction is made: only if there is none of an earlier stage. What leads to blocks comes
+/// before what is in them: else all of it would seem to be missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Stage {
+    /// What follows from the rest of the volume.
+    Known,
+    /// What has to be made anew, because it cannot be used as it is.
+    Anew(Layer),
+    /// Pointers, where what they lead to is neither there nor to be had.
+    Pointers(Layer),
+    /// What counts all that.
+    Counts,
+}
+
+/// What is needed to find what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Layer {
+    Dat,
+    Volume,
+    Ifile,
+    Files,
+}
+
+impl Layer {
+    fn of(ino: Ino) -> Self {
+        match ino {
+            Ino::DAT => Self::Dat,
+            Ino::CPFILE | Ino::SUFILE => Self::Volume,
+            Ino::IFILE => Self::Ifile,
+            _ => Self::Files,
+        }
+    }
+}
+
+impl Stage {
+    fn all() -> impl Iterator<Item = Self> {
+        let layers = [Layer::Dat, Layer::Volume, Layer::Ifile, Layer::Files];
+        let of_layers = layers.into_iter().flat_map(|it| [Self::Anew(it), Self::Pointers(it)]);
+        std::iter::once(Self::Known).chain(of_layers).chain([Self::Counts])
+    }
+
+    fn of(correction: &Correction) -> Self {
+        match correction {
+            Correction::Count { .. } => Self::Counts,
+            Correction::DatEntry { .. } => Self::Anew(Layer::Dat),
+            Correction::Block { part, .. }
+            | Correction::Root { part, .. }
+            | Correction::Inode { part, .. } => Self::Anew(Layer::of(part.ino)),
+            Correction::Pointer { part, .. } => Self::Pointers(Layer::of(part.ino)),
+            _ => Self::Known,
+        }
+    }
+}
+
+/// What a correction comes to.
+struct Made {
+    action: String,
+    risk: Risk,
 }
 
 impl Draft {
@@ -61,6 +134,10 @@ impl Draft {
             uuid,
             sealed: BTreeMap::new(),
             made: HashMap::new(),
+            scan: None,
+            logged: LoggedBlocks::default(),
+            lost_names: BTreeSet::new(),
+            remade: BTreeSet::new(),
         }
     }
 
@@ -125,38 +202,42 @@ impl Draft {
         Ok(())
     }
 
-    /// Makes the corrections of a report: of what is counted before the counts. Returns whether
+    /// Makes the corrections of a report, of the first stage of which there are any. Returns whether
     /// there were any.
     fn apply(&mut self, report: &Report) -> Result<bool, RepairError> {
-        let is_count = |correction: &Correction| matches!(correction, Correction::Count { .. });
-        Ok(self.apply_those(report, &|it| !is_count(it))? || self.apply_those(report, &is_count)?)
+        for stage in Stage::all() {
+            if self.apply_stage(report, stage)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
-    fn apply_those(
-        &mut self,
-        report: &Report,
-        which: &dyn Fn(&Correction) -> bool,
-    ) -> Result<bool, RepairError> {
+    fn apply_stage(&mut self, report: &Report, stage: Stage) -> Result<bool, RepairError> {
         let superblock = superblocks::best(&*self.device)?;
+        let of_stage = |it: &&Correction| Stage::of(it) == stage;
+        let with_files = self.with_files;
+        let wrong = || report.findings.iter().filter(|it| with_files || !is_of_files(it));
+        let corrections = wrong().flat_map(|it| &it.corrections).filter(of_stage);
+        self.ask_logs(&superblock.geometry(), report, corrections);
         let mut touched = Vec::new();
         let mut anything = false;
-        let with_files = self.with_files;
-        for finding in report.findings.iter().filter(|it| with_files || !is_of_files(it)) {
-            let mut made = false;
-            let mut action = String::new();
-            for correction in finding.corrections.iter().filter(|it| which(it)) {
-                if !self.make(correction, report, &mut touched)? {
-                    continue;
-                }
-                if !made {
-                    action = correction.to_string();
-                }
-                made = true;
+        for finding in wrong() {
+            let mut first = None;
+            let mut risk = Risk::Safe;
+            for correction in finding.corrections.iter().filter(of_stage) {
+                let Some(made) = self.make(correction, report, &mut touched)? else { continue };
+                risk = risk.max(made.risk);
+                first.get_or_insert(made.action);
             }
-            if made {
-                anything = true;
-                self.repairs.push(repair_of(finding, action));
+            let Some(action) = first else { continue };
+            anything = true;
+            // Nothing else tells that blocks are missing in a map that was made anew.
+            let remade = finding.place.ino.is_some_and(|ino| self.remade.contains(&ino));
+            if finding.rule == Rule::InodeBlocks && remade {
+                risk = Risk::Loses;
             }
+            self.repairs.push(repair_of(finding, action, risk));
         }
         touched.sort_unstable();
         touched.dedup();
@@ -164,42 +245,94 @@ impl Draft {
         Ok(anything)
     }
 
-    /// Makes one correction. `false` if it was made too often: then others say otherwise, and there
-    /// is no way to keep all rules.
+    /// Reads what the logs say about what is to be made anew.
+    fn ask_logs<'c>(
+        &mut self,
+        geometry: &Geometry,
+        report: &Report,
+        corrections: impl Iterator<Item = &'c Correction>,
+    ) {
+        let mut wanted = Wanted::default();
+        corrections.for_each(|it| anew::wanted(it, geometry, &mut wanted));
+        if wanted == Wanted::default() {
+            return;
+        }
+        if self.scan.is_none() {
+            self.scan = Scan::run(&*self.device, &|_| {}).ok();
+        }
+        if let Some(scan) = &self.scan {
+            self.logged.load(&wanted, (scan, &*self.device), report.newest_log);
+        }
+    }
+
+    /// Makes one correction. `None` if it was made too often: then others say otherwise, and there is
+    /// no way to keep all rules. `None`, too, if nothing is known of what it should be.
     fn make(
         &mut self,
         correction: &Correction,
         report: &Report,
         touched: &mut Vec<BlockNr>,
-    ) -> io::Result<bool> {
-        let (at, bit, bytes) = match correction {
+    ) -> io::Result<Option<Made>> {
+        let (at, bit, bytes, made) = match correction {
             Correction::Superblocks => {
                 let sound = report.errors().next().is_none();
-                return superblocks::renew(self, report.newest_log, sound);
+                let renewed = superblocks::renew(self, report.newest_log, sound)?;
+                let made = Made { action: correction.to_string(), risk: Risk::Safe };
+                return Ok(renewed.then_some(made));
             }
             Correction::Bytes { at, bytes } | Correction::Count { at, bytes } => {
-                (*at, None, bytes.clone())
+                let made = Made { action: correction.to_string(), risk: Risk::Safe };
+                (*at, None, bytes.clone(), made)
             }
-            Correction::Bit { at, bit, set } => (*at, Some(*bit), vec![u8::from(*set)]),
-            _ => return Ok(false),
+            Correction::Bit { at, bit, set } => {
+                let made = Made { action: correction.to_string(), risk: Risk::Safe };
+                (*at, Some(*bit), vec![u8::from(*set)], made)
+            }
+            _ => {
+                let Some(new) = self.anew(correction, report) else { return Ok(None) };
+                self.lost_names.extend(new.lost_names);
+                (new.at, None, new.bytes, Made { action: new.action, risk: new.risk })
+            }
         };
-        let times = self.made.entry((at, bit)).or_default();
+        let times = self.made.entry((at, Stage::of(correction), bit)).or_default();
         if *times == MOST_TIMES {
-            return Ok(false);
+            return Ok(None);
         }
         *times += 1;
+        if let Correction::Block { part, .. }
+        | Correction::Root { part, .. }
+        | Correction::Pointer { part, .. } = correction
+        {
+            self.remade.insert(part.ino);
+        }
         let size = self.block_size()?;
         let offset = at.block.0 * size + at.offset as u64;
-        let mut found = vec![0; bytes.len()];
-        self.device.read_at(offset, &mut found)?;
         let wanted = match bit {
-            None => bytes.clone(),
-            Some(bit) if bytes == [1] => vec![found[0] | 1 << bit],
-            Some(bit) => vec![found[0] & !(1 << bit)],
+            None => bytes,
+            Some(bit) => {
+                let mut found = [0];
+                self.device.read_at(offset, &mut found)?;
+                match bytes == [1] {
+                    true => vec![found[0] | 1 << bit],
+                    false => vec![found[0] & !(1 << bit)],
+                }
+            }
         };
         self.device.write_at(offset, &[IoSlice::new(&wanted)])?;
         touched.push(at.block);
-        Ok(true)
+        Ok(Some(made))
+    }
+
+    /// What a correction comes to that follows from the logs.
+    fn anew(&self, correction: &Correction, report: &Report) -> Option<Replacement> {
+        let superblock = superblocks::best(&*self.device).ok()?;
+        let geometry = superblock.geometry();
+        let newest = report.newest_log;
+        let header = self.header(&geometry, newest.block).ok()??;
+        let super_root = newest.block.plus(u64::from(header.nblocks) - 1);
+        let device = &*self.device;
+        let dat = Dat::open(device, (geometry, superblock.crc_seed()), super_root);
+        Anew { device, geometry, newest, logged: &self.logged, dat }.make(correction)
     }
 
     fn block_size(&self) -> io::Result<u64> {
@@ -282,7 +415,7 @@ fn is_of_files(finding: &Finding) -> bool {
     )
 }
 
-fn repair_of(finding: &Finding, action: String) -> Repair {
+fn repair_of(finding: &Finding, action: String, risk: Risk) -> Repair {
     let fault = format!("{}: {}", finding.place, finding.message);
-    Repair { fault, action, risk: Risk::Safe }
+    Repair { fault, action, risk }
 }

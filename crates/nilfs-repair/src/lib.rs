@@ -18,9 +18,13 @@
 //! The crate has no rules of its own about what is sound, which are the checker's, and no code of
 //! its own that finds or writes logs, which is the engine's.
 
+mod anew;
+mod dat;
 mod draft;
+mod logged;
 mod rescue;
 mod rewrite;
+mod salvage;
 mod superblocks;
 mod undo;
 

@@ -75,7 +75,7 @@ fn fatal(report: &Report) -> Option<&Finding> {
         Rule::Checkpoint => finding.place.checkpoint == Some(report.newest),
         _ => false,
     };
-    report.errors().filter(|finding| finding.corrections.is_empty()).find(breaks)
+    report.errors().find(breaks)
 }
 
 /// The superblock by which the logs of a scan can be used: the copy that the scan has found, or one

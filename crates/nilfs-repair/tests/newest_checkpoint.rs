@@ -10,10 +10,6 @@ use nilfs_engine::Volume;
 use nilfs_repair::Risk;
 use support::{BLOCK_SIZES, Image, Patient, content_of};
 
-/// Where the inodes of the DAT and the cpfile are in a super root, and their block maps in these.
-const DAT_MAP: usize = 16 + 56;
-const CPFILE_MAP: usize = 16 + 128 + 56;
-
 /// Damages the volumes that Linux has filled, and demands that each shows its last checkpoint but one.
 #[track_caller]
 fn goes_back(damage: impl Fn(&mut Image)) {
@@ -43,14 +39,4 @@ fn a_super_root_that_is_damaged() {
         let root = image.super_root().block.0 as usize * image.block_size();
         image.bytes[root + 40] ^= 1;
     });
-}
-
-#[test]
-fn a_dat_or_cpfile_that_leads_nowhere() {
-    for map in [DAT_MAP, CPFILE_MAP] {
-        goes_back(|image| {
-            let root = image.super_root();
-            image.edit(root, |block| block[map + 8..map + 56].fill(0x77));
-        });
-    }
 }

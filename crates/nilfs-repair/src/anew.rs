@@ -1,0 +1,469 @@
+//! What is damaged beyond use, made anew from what the logs say: nodes and roots of block maps, DAT
+//! entries, blocks of metadata files, inodes.
+//!
+//! A virtual block never changes. So what lies below a node is what was written for its file, at
+//! places that it covers, and lives at least as long as the node does: the summaries tell the former
+//! and the DAT the latter. The DAT itself has no lives; of its blocks, those count that were written
+//! last. Where a block of a metadata file is gone, an older version of it is a beginning: the
+//! checker says what else has become other since.
+
+use nilfs_check::{Correction, Holder, Part, Position};
+use nilfs_device::Device;
+use nilfs_ondisk::bmap::{
+    DIRECT_POINTERS, Entry, LEVEL_MAX, Node, ROOT_MAX_CHILDREN, ROOT_SIZE, Root, encode_node,
+    max_children,
+};
+use nilfs_ondisk::checkpoint::{CpfileLayout, INVALID, RawCheckpoint, SNAPSHOT};
+use nilfs_ondisk::dat::DatEntry;
+use nilfs_ondisk::inode::{FileType, INODE_SIZE, RawInode};
+use nilfs_ondisk::palloc::{BlockRole, Palloc};
+use nilfs_ondisk::summary::BlockInfo;
+use nilfs_ondisk::superblock::LogCursor;
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, VBlockNr, dirent};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U32, U64};
+
+use crate::dat::{Dat, read};
+use crate::logged::{Logged, LoggedBlocks, Wanted};
+use crate::{Risk, salvage};
+
+/// Bytes that are to be other ones.
+pub(crate) struct Replacement {
+    pub(crate) at: Position,
+    pub(crate) bytes: Vec<u8>,
+    /// What that means.
+    pub(crate) action: String,
+    pub(crate) risk: Risk,
+    /// Names that are not in a directory any more, though they may have been.
+    pub(crate) lost_names: Vec<salvage::LostName>,
+}
+
+impl Replacement {
+    fn new(at: Position, bytes: Vec<u8>, risk: Risk, action: impl Into<String>) -> Self {
+        Self { at, bytes, action: action.into(), risk, lost_names: Vec::new() }
+    }
+}
+
+/// What has to be known of the logs to make a correction.
+pub(crate) fn wanted(correction: &Correction, geometry: &Geometry, wanted: &mut Wanted) {
+    let inodes = |wanted: &mut Wanted, key: u64| {
+        let layout = Palloc::new(geometry.block_size, geometry.inode_size);
+        if let BlockRole::Entries { first_entry } = layout.role_of(FileBlock(key)) {
+            let all = first_entry..first_entry.saturating_add(layout.entries_per_block);
+            wanted.files.extend(all.map(Ino));
+        }
+    };
+    match correction {
+        Correction::Block { part, .. } if part.level == 0 => {
+            wanted.files.insert(part.ino);
+            match part.ino {
+                Ino::IFILE => inodes(wanted, part.key),
+                Ino::CPFILE => _ = wanted.files.insert(Ino::IFILE),
+                Ino::DAT => {
+                    let layout = Palloc::new(geometry.block_size, geometry.dat_entry_size);
+                    if let BlockRole::Entries { first_entry } = layout.role_of(FileBlock(part.key))
+                    {
+                        let all = first_entry..first_entry.saturating_add(layout.entries_per_block);
+                        wanted.vblocks.extend(all.map(VBlockNr));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Correction::Block { part, .. }
+        | Correction::Pointer { part, .. }
+        | Correction::Root { part, .. } => _ = wanted.files.insert(part.ino),
+        Correction::Inode { part, .. } => wanted.files.extend([Ino::IFILE, part.ino]),
+        Correction::DatEntry { vblock, .. } => _ = wanted.vblocks.insert(*vblock),
+        _ => {}
+    }
+}
+
+/// A draft, and what the logs say about it.
+pub(crate) struct Anew<'a> {
+    pub(crate) device: &'a dyn Device,
+    pub(crate) geometry: Geometry,
+    pub(crate) newest: LogCursor,
+    pub(crate) logged: &'a LoggedBlocks,
+    /// `None` if no super root leads to it.
+    pub(crate) dat: Option<Dat<'a>>,
+}
+
+impl Anew<'_> {
+    /// What a correction comes to. `None` if nothing is known of it, or nothing would change.
+    pub(crate) fn make(&mut self, correction: &Correction) -> Option<Replacement> {
+        let new = match correction {
+            Correction::Block { block, part } if part.level > 0 => self.node(*block, part),
+            Correction::Block { block, part } => self.data(*block, part),
+            Correction::Pointer { holder, part } => self.pointer(*holder, part),
+            Correction::Root { at, part } => {
+                let root = self.root(part)?.encode();
+                let action = "make the root of the block map anew from what the logs say";
+                Some(Replacement::new(*at, root.to_vec(), Risk::Safe, action))
+            }
+            Correction::DatEntry { at, vblock } => self.dat_entry(*at, *vblock),
+            Correction::Inode { at, part } => self.inode(*at, part),
+            _ => None,
+        }?;
+        let found = self.read(new.at.block);
+        let end = new.at.offset + new.bytes.len();
+        let same = found.is_some_and(|found| found[new.at.offset..end] == new.bytes[..]);
+        (!same || !new.lost_names.is_empty()).then_some(new)
+    }
+
+    fn read(&self, block: BlockNr) -> Option<Vec<u8>> {
+        read(self.device, &self.geometry, block)
+    }
+
+    /// Whether a block is there that all of a part's checkpoints have.
+    fn lives(&mut self, logged: &Logged, part: &Part) -> bool {
+        let Some(vblock) = logged.vblock() else { return part.ino == Ino::DAT };
+        let entry = self.dat.as_mut().and_then(|dat| dat.entry(vblock));
+        entry.is_some_and(|entry| {
+            entry.block == logged.block
+                && entry.start <= part.life.start
+                && entry.end >= part.life.end
+        })
+    }
+
+    /// What is one level below a part of a file, by first keys. Of two at the same place, the one
+    /// counts that is younger.
+    fn children(&mut self, part: &Part) -> Vec<Entry> {
+        let logged = self.logged;
+        let within = |key: &u64| *key >= part.key && part.limit.is_none_or(|limit| *key < limit);
+        let mut found = std::collections::BTreeMap::<u64, ((Cno, _), u64)>::new();
+        for logged in logged.of(part.ino) {
+            let Some(key) = self.key_of(logged, part.level - 1).filter(within) else { continue };
+            // Those of the DAT that were written last come first.
+            let is_dat = part.ino == Ino::DAT;
+            if is_dat && found.contains_key(&key) || !self.lives(logged, part) {
+                continue;
+            }
+            let pointer = logged.vblock().map_or(logged.block.0, |vblock| vblock.0);
+            let age = (logged.since, logged.written);
+            let known = found.entry(key).or_insert((age, pointer));
+            if !is_dat && age > known.0 {
+                *known = (age, pointer);
+            }
+        }
+        found.into_iter().map(|(key, (_, pointer))| (key, pointer)).collect()
+    }
+
+    /// The first key of a block, if it is of that level.
+    fn key_of(&self, logged: &Logged, level: u8) -> Option<u64> {
+        match logged.info {
+            BlockInfo::Data { .. } | BlockInfo::DatData { .. } => {
+                logged.offset().filter(|_| level == 0)
+            }
+            BlockInfo::DatNode { key, level: found } => (found == level).then_some(key),
+            BlockInfo::Node { .. } if level > 0 => {
+                let bytes = self.read(logged.block)?;
+                let node = Node::parse(&bytes, level).ok()?;
+                node.validate(None).is_ok().then(|| node.key(0))
+            }
+            BlockInfo::Node { .. } => None,
+        }
+    }
+
+    fn node(&mut self, block: BlockNr, part: &Part) -> Option<Replacement> {
+        let children = self.children(part);
+        if !(1..=max_children(self.geometry.block_size)).contains(&children.len()) {
+            return None;
+        }
+        let mut bytes = vec![0; self.geometry.block_size.bytes()];
+        encode_node(&mut bytes, part.level, &children);
+        let action = "make the node anew from what the logs say";
+        Some(Replacement::new(Position { block, offset: 0 }, bytes, Risk::Safe, action))
+    }
+
+    /// The root of a file's map: above the highest nodes there are.
+    fn root(&mut self, part: &Part) -> Option<Root> {
+        for level in (2..LEVEL_MAX).rev() {
+            let nodes = self.children(&Part { level, ..part.clone() });
+            if !nodes.is_empty() {
+                let fits = nodes.len() <= ROOT_MAX_CHILDREN;
+                return fits.then_some(Root::Tree { level, entries: nodes });
+            }
+        }
+        let data = self.children(&Part { level: 1, ..part.clone() });
+        if data.iter().any(|(key, _)| *key >= DIRECT_POINTERS as u64) {
+            let fits = data.len() <= ROOT_MAX_CHILDREN;
+            return fits.then_some(Root::Tree { level: 1, entries: data });
+        }
+        let mut pointers = [0; DIRECT_POINTERS];
+        data.iter().for_each(|(key, pointer)| pointers[*key as usize] = *pointer);
+        Some(Root::Direct(pointers))
+    }
+
+    /// A pointer that leads to what belongs there, or that is taken out.
+    fn pointer(&mut self, holder: Holder, part: &Part) -> Option<Replacement> {
+        let above = Part { level: part.level + 1, ..part.clone() };
+        let right = self.children(&above).first().copied();
+        let put = |entries: &mut Vec<Entry>| {
+            let at = entries.iter().position(|(key, _)| *key == part.key)?;
+            match right {
+                Some(right) => entries[at] = right,
+                None => _ = entries.remove(at),
+            }
+            Some(())
+        };
+        let (at, bytes) = match holder {
+            Holder::Root(at) => (at, self.changed_root(at, part, right, &put)?),
+            Holder::Node(block) => {
+                let bytes = self.read(block)?;
+                let mut entries: Vec<_> =
+                    Node::parse(&bytes, part.level + 1).ok()?.entries().collect();
+                put(&mut entries)?;
+                let mut bytes = vec![0; bytes.len()];
+                // A node without children is none, and will be taken out by the one above.
+                if !entries.is_empty() {
+                    encode_node(&mut bytes, part.level + 1, &entries);
+                }
+                (Position { block, offset: 0 }, bytes)
+            }
+        };
+        let size = self.geometry.block_size.bytes64();
+        let from = u128::from(part.key) * u128::from(size);
+        let (action, risk) = match (right, part.level) {
+            (Some(_), _) => ("set the pointer to what the logs say".to_owned(), Risk::Safe),
+            (None, 0) => (format!("make a hole of the {size} bytes at byte {from}"), Risk::Loses),
+            (None, _) => {
+                (format!("make a hole of what the node had, from byte {from} on"), Risk::Loses)
+            }
+        };
+        Some(Replacement::new(at, bytes, risk, action))
+    }
+
+    fn changed_root(
+        &self,
+        at: Position,
+        part: &Part,
+        right: Option<Entry>,
+        put: &dyn Fn(&mut Vec<Entry>) -> Option<()>,
+    ) -> Option<Vec<u8>> {
+        let block = self.read(at.block)?;
+        let found: &[u8; ROOT_SIZE] =
+            block.get(at.offset..at.offset + ROOT_SIZE)?.try_into().ok()?;
+        let root = match Root::parse(found).ok()? {
+            Root::Direct(mut pointers) => {
+                let pointer = pointers.get_mut(usize::try_from(part.key).ok()?)?;
+                *pointer = right.map_or(0, |(_, pointer)| pointer);
+                Root::Direct(pointers)
+            }
+            Root::Tree { level, mut entries } => {
+                put(&mut entries)?;
+                match entries.is_empty() {
+                    true => Root::default(),
+                    false => Root::Tree { level, entries },
+                }
+            }
+        };
+        Some(root.encode().to_vec())
+    }
+
+    fn dat_entry(&mut self, at: Position, vblock: VBlockNr) -> Option<Replacement> {
+        let found = self.read(at.block)?;
+        let found = DatEntry::parse(found.get(at.offset..)?).ok()?;
+        let logged = self.logged.with(vblock)?;
+        let mut bytes = self.read(at.block)?;
+        entry_of(logged, found, self.newest.cno).encode(&mut bytes[at.offset..]);
+        let bytes = bytes[at.offset..at.offset + nilfs_ondisk::dat::DAT_ENTRY_SIZE].to_vec();
+        Some(Replacement::new(at, bytes, Risk::Safe, "set the entry to what the logs say"))
+    }
+
+    /// A block of data, all of which is metadata.
+    fn data(&mut self, block: BlockNr, part: &Part) -> Option<Replacement> {
+        let at = Position { block, offset: 0 };
+        if !matches!(part.ino, Ino::DAT | Ino::CPFILE | Ino::SUFILE | Ino::IFILE) {
+            return self.directory_block(at, part);
+        }
+        let older = self.older(block, part);
+        let mut bytes = older.clone().unwrap_or_else(|| vec![0; self.geometry.block_size.bytes()]);
+        match part.ino {
+            Ino::DAT => self.dat_entries(&mut bytes, part),
+            Ino::IFILE => self.inodes(&mut bytes, part, older.is_some()),
+            Ino::CPFILE => self.checkpoints(&mut bytes, part, older.is_some()),
+            _ => {}
+        }
+        let action = match older {
+            Some(_) => "make it anew from an older version of the block and from what the logs say",
+            None => "make it anew from what the logs say",
+        };
+        // Counters, bitmaps and usages follow from the rest of the volume.
+        let risk = match part.ino {
+            Ino::SUFILE => Risk::Safe,
+            _ => Risk::Loses,
+        };
+        Some(Replacement::new(at, bytes, risk, action))
+    }
+
+    /// Earlier versions of a block of data, the newest first.
+    fn versions(&self, block: BlockNr, ino: Ino, key: u64) -> impl Iterator<Item = Vec<u8>> {
+        let all = self.logged.of(ino).iter();
+        let versions = all.filter(move |it| it.offset() == Some(key) && it.block != block);
+        versions.filter_map(|it| self.read(it.block))
+    }
+
+    fn older(&self, block: BlockNr, part: &Part) -> Option<Vec<u8>> {
+        self.versions(block, part.ino, part.key).next()
+    }
+
+    fn dat_entries(&self, bytes: &mut [u8], part: &Part) {
+        let layout = Palloc::new(self.geometry.block_size, self.geometry.dat_entry_size);
+        let BlockRole::Entries { first_entry } = layout.role_of(FileBlock(part.key)) else {
+            return;
+        };
+        let slots = bytes.chunks_exact_mut(self.geometry.dat_entry_size);
+        for (vblock, slot) in (first_entry..).map(VBlockNr).zip(slots) {
+            if let (Some(logged), Ok(old)) = (self.logged.with(vblock), DatEntry::parse(slot)) {
+                entry_of(logged, old, self.newest.cno).encode(slot);
+            }
+        }
+    }
+
+    /// Brings the maps of inodes up to date. Where there is no older version, the inodes are made one
+    /// by one when they are found to be nonsense.
+    fn inodes(&mut self, bytes: &mut [u8], part: &Part, older: bool) {
+        let layout = Palloc::new(self.geometry.block_size, self.geometry.inode_size);
+        let BlockRole::Entries { first_entry } = layout.role_of(FileBlock(part.key)) else {
+            return;
+        };
+        let slots = bytes.chunks_exact_mut(self.geometry.inode_size);
+        for (ino, slot) in (first_entry..).map(Ino).zip(slots).filter(|_| older) {
+            let part = Part { ino, key: 0, limit: None, ..part.clone() };
+            if let Ok(inode) = RawInode::parse(slot)
+                && let Some(inode) = self.brought_up_to_date(inode, &part)
+            {
+                slot[..INODE_SIZE].copy_from_slice(inode.as_bytes());
+            }
+        }
+    }
+
+    /// An older version of an inode with the blocks that its file has.
+    fn brought_up_to_date(&mut self, mut inode: RawInode, part: &Part) -> Option<RawInode> {
+        let file_type = inode.file_type().ok().filter(|_| inode.i_links_count.get() > 0)?;
+        if file_type.has_blocks() {
+            inode.i_bmap = self.root(part)?.encode();
+        }
+        Some(inode)
+    }
+
+    /// The newest checkpoint has the ifile as the logs have it. Those between it and an older version
+    /// of the block are lost.
+    fn checkpoints(&mut self, bytes: &mut [u8], part: &Part, older: bool) {
+        let layout = CpfileLayout::new(&self.geometry);
+        if !older {
+            for (_, offset) in layout.slots_of(FileBlock(part.key)) {
+                bytes[offset..offset + 4].copy_from_slice(&INVALID.to_le_bytes());
+            }
+        }
+        let newest = self.newest.cno;
+        let slot = layout.slot(newest);
+        if slot.block.0 != part.key {
+            return;
+        }
+        let ifile = Part { ino: Ino::IFILE, level: 0, key: 0, limit: None, life: newest..Cno::MAX };
+        let before = layout.slots_of(FileBlock(part.key)).map(|(_, offset)| offset);
+        let before: Vec<_> = before.take_while(|offset| *offset < slot.offset).collect();
+        let last = before.iter().rev().find_map(|offset| {
+            RawCheckpoint::parse(&bytes[*offset..]).ok().filter(RawCheckpoint::is_valid)
+        });
+        let time = self.logged.of(Ino::IFILE).iter().map(|it| it.time).max().unwrap_or(0);
+        let Ok(mut entry) = RawCheckpoint::parse(&bytes[slot.offset..]) else { return };
+        let Some(root) = self.root(&ifile) else { return };
+        entry.cp_ifile_inode = last.map_or_else(new_metadata_inode, |last| last.cp_ifile_inode);
+        entry.cp_ifile_inode.i_bmap = root.encode();
+        entry.cp_flags = U32::new(entry.cp_flags.get() & !(INVALID | SNAPSHOT));
+        entry.cp_cno = U64::new(newest.0);
+        entry.cp_create = U64::new(time);
+        bytes[slot.offset..slot.offset + entry.as_bytes().len()].copy_from_slice(entry.as_bytes());
+    }
+
+    fn inode(&mut self, at: Position, part: &Part) -> Option<Replacement> {
+        let layout = Palloc::new(self.geometry.block_size, self.geometry.inode_size);
+        let slot = layout.entry(part.ino.0);
+        let mut versions = self.versions(at.block, Ino::IFILE, slot.block.0);
+        let older = versions.find_map(|bytes| {
+            let inode = RawInode::parse(bytes.get(slot.offset..)?).ok()?;
+            (inode.file_type().is_ok() && inode.i_links_count.get() > 0).then_some(inode)
+        });
+        drop(versions);
+        let (inode, action) = match older.and_then(|it| self.brought_up_to_date(it, part)) {
+            Some(inode) => (
+                inode,
+                "take owner, permissions and times from an older version, and its blocks from \
+                 what the logs say",
+            ),
+            None => (
+                self.made_from_blocks(part)?,
+                "make an inode for the blocks that the logs say it has; its owner and permissions \
+                 are lost, only root can read it",
+            ),
+        };
+        Some(Replacement::new(at, inode.as_bytes().to_vec(), Risk::Loses, action))
+    }
+
+    /// An inode for what is left of a file: a directory if it begins like that one.
+    fn made_from_blocks(&mut self, part: &Part) -> Option<RawInode> {
+        let root = self.root(part)?;
+        let data = self.children(&Part { level: 1, ..part.clone() });
+        let blocks = data.last().map_or(0, |(key, _)| key.saturating_add(1));
+        let first = data.first().filter(|(key, _)| *key == 0).map(|(_, vblock)| VBlockNr(*vblock));
+        let first = first.and_then(|vblock| self.dat.as_mut()?.entry(vblock));
+        let is_directory = first.and_then(|it| self.read(it.block)).is_some_and(|bytes| {
+            let own = dirent::records(&bytes).next();
+            matches!(own, Some(Ok(own)) if own.name == b"." && own.ino == part.ino)
+        });
+        let written = self.logged.of(part.ino).first().map_or(0, |newest| newest.time);
+        let (file_type, permissions, links) = match is_directory || part.ino == Ino::ROOT {
+            true => (FileType::Directory, 0o700, 2),
+            false => (FileType::Regular, 0o600, 1),
+        };
+        Some(RawInode {
+            i_size: U64::new(blocks.checked_mul(self.geometry.block_size.bytes64())?),
+            i_ctime: U64::new(written),
+            i_mtime: U64::new(written),
+            i_mode: U16::new(file_type.mode_bits() | permissions),
+            i_links_count: U16::new(links),
+            i_bmap: root.encode(),
+            ..RawInode::zeroed()
+        })
+    }
+
+    fn directory_block(&self, at: Position, part: &Part) -> Option<Replacement> {
+        let found = self.read(at.block);
+        let older = self.older(at.block, part);
+        let size = self.geometry.block_size.bytes();
+        let salvaged = salvage::directory_block(part, size, found.as_deref(), older.as_deref());
+        let action = match salvaged.kept {
+            0 => "write a block without names".to_owned(),
+            1 => "keep the 1 name that can be read".to_owned(),
+            kept => format!("keep the {kept} names that can be read"),
+        };
+        let lost_names = salvaged.lost;
+        Some(Replacement {
+            lost_names,
+            ..Replacement::new(at, salvaged.bytes, Risk::Loses, action)
+        })
+    }
+}
+
+fn new_metadata_inode() -> RawInode {
+    RawInode {
+        i_mode: U16::new(FileType::Regular.mode_bits()),
+        i_links_count: U16::new(1),
+        ..RawInode::zeroed()
+    }
+}
+
+/// The entry of a virtual block as its log has it. Its end is known from an old entry, if that was
+/// of the same block; else it counts as part of the present until nothing of that uses it.
+fn entry_of(logged: &Logged, old: DatEntry, newest: Cno) -> DatEntry {
+    let possible = old.start.0 != 0 && old.start <= newest && old.start <= old.end;
+    if possible && old.block == logged.block && (old.end <= newest || old.end == Cno::MAX) {
+        return old;
+    }
+    let ends = old.start == logged.since && old.end >= old.start && old.end <= newest;
+    let end = if ends { old.end } else { Cno::MAX };
+    DatEntry { block: logged.block, start: logged.since, end }
+}

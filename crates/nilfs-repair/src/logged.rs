@@ -1,0 +1,121 @@
+//! What the logs say about the blocks of files: which block of which file lies where, and when it was
+//! written. It is what a map, a DAT entry or an inode is made anew from.
+
+use std::collections::{BTreeSet, HashMap};
+
+use nilfs_device::Device;
+use nilfs_engine::scan::Scan;
+use nilfs_ondisk::summary::BlockInfo;
+use nilfs_ondisk::superblock::LogCursor;
+use nilfs_ondisk::{BlockNr, Cno, Ino, Seq, VBlockNr};
+
+/// A block as its log describes it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Logged {
+    pub(crate) block: BlockNr,
+    pub(crate) info: BlockInfo,
+    /// The first checkpoint that has the block.
+    pub(crate) since: Cno,
+    /// When it was written, among others.
+    pub(crate) written: (Seq, BlockNr),
+    /// When its log was written, in seconds.
+    pub(crate) time: u64,
+}
+
+impl Logged {
+    /// The virtual block, unless it is a block of the DAT.
+    pub(crate) fn vblock(&self) -> Option<VBlockNr> {
+        match self.info {
+            BlockInfo::Data { vblocknr, .. } | BlockInfo::Node { vblocknr } => Some(vblocknr),
+            BlockInfo::DatData { .. } | BlockInfo::DatNode { .. } => None,
+        }
+    }
+
+    /// Which block of data of its file it is, if it is one.
+    pub(crate) fn offset(&self) -> Option<u64> {
+        match self.info {
+            BlockInfo::Data { offset, .. } | BlockInfo::DatData { offset } => Some(offset.0),
+            BlockInfo::Node { .. } | BlockInfo::DatNode { .. } => None,
+        }
+    }
+}
+
+/// What is asked about.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) files: BTreeSet<Ino>,
+    pub(crate) vblocks: BTreeSet<VBlockNr>,
+}
+
+impl Wanted {
+    fn contains(&self, other: &Self) -> bool {
+        self.files.is_superset(&other.files) && self.vblocks.is_superset(&other.vblocks)
+    }
+}
+
+/// The blocks that are asked about, as the logs describe them.
+#[derive(Debug, Default)]
+pub(crate) struct LoggedBlocks {
+    wanted: Wanted,
+    files: HashMap<Ino, Vec<Logged>>,
+    vblocks: HashMap<VBlockNr, Logged>,
+}
+
+impl LoggedBlocks {
+    /// Reads the summaries of all logs up to the newest one, unless that is known which is wanted.
+    pub(crate) fn load(
+        &mut self,
+        wanted: &Wanted,
+        (scan, device): (&Scan, &dyn Device),
+        newest: LogCursor,
+    ) {
+        if self.wanted.contains(wanted) {
+            return;
+        }
+        self.wanted.files.extend(&wanted.files);
+        self.wanted.vblocks.extend(&wanted.vblocks);
+        (self.files, self.vblocks) = Default::default();
+        let block_size = scan.geometry.block_size;
+        for log in scan.logs.iter().filter(|log| log.header.cno <= newest.cno) {
+            let Some(items) = scan.items_of(device, log) else { continue };
+            let mut block = log.start.plus(log.header.summary_blocks(block_size));
+            for file in &items.files {
+                // Files without history may have 0, and are never moved as an older version.
+                let since = if file.cno.0 == 0 { log.header.cno } else { file.cno };
+                for info in &file.blocks {
+                    let written = (log.header.seq, block);
+                    let time = log.header.create;
+                    self.add(file.ino, Logged { block, info: *info, since, written, time });
+                    block = block.plus(1);
+                }
+            }
+        }
+        for blocks in self.files.values_mut() {
+            blocks.sort_by_key(|it| std::cmp::Reverse(it.written));
+        }
+    }
+
+    fn add(&mut self, ino: Ino, logged: Logged) {
+        if self.wanted.files.contains(&ino) {
+            self.files.entry(ino).or_default().push(logged);
+        }
+        if let Some(vblock) = logged.vblock().filter(|vblock| self.wanted.vblocks.contains(vblock))
+        {
+            let known = self.vblocks.entry(vblock).or_insert(logged);
+            if (logged.since, logged.written) > (known.since, known.written) {
+                *known = logged;
+            }
+        }
+    }
+
+    /// The blocks of a file, those first that were written last. Some may have been written over, and
+    /// some belong to files that had the number before.
+    pub(crate) fn of(&self, ino: Ino) -> &[Logged] {
+        self.files.get(&ino).map_or(&[], |blocks| blocks)
+    }
+
+    /// The newest block with a virtual number.
+    pub(crate) fn with(&self, vblock: VBlockNr) -> Option<&Logged> {
+        self.vblocks.get(&vblock)
+    }
+}

@@ -1,0 +1,98 @@
+//! Blocks of directories: what can still be read of them.
+
+use std::collections::BTreeSet;
+
+use nilfs_check::Part;
+use nilfs_ondisk::dirent::{self, HEADER_SIZE, Record};
+use nilfs_ondisk::inode::FileType;
+use nilfs_ondisk::{Ino, dirent::record_at};
+
+/// Records begin at multiples of this.
+const ALIGNMENT: usize = 4;
+
+/// A name that a directory may have had.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LostName {
+    pub(crate) directory: Ino,
+    pub(crate) name: Vec<u8>,
+    pub(crate) ino: Ino,
+}
+
+/// A block of a directory made anew.
+pub(crate) struct Salvaged {
+    pub(crate) bytes: Vec<u8>,
+    /// How many names are in it, besides "." and "..".
+    pub(crate) kept: usize,
+    /// Names for which there is no room, and those of an older version of the block: they may have
+    /// been removed since.
+    pub(crate) lost: Vec<LostName>,
+}
+
+/// Makes a block with the names that can be read of it. The first of a directory has "." and ".."; if
+/// nothing says what the latter names, it is the root directory.
+pub(crate) fn directory_block(
+    part: &Part,
+    size: usize,
+    found: Option<&[u8]>,
+    older: Option<&[u8]>,
+) -> Salvaged {
+    let mut bytes = vec![0; size];
+    let found: Vec<_> = found.map(names).unwrap_or_default();
+    let older: Vec<_> = older.map(names).unwrap_or_default();
+    if part.key == 0 {
+        let parent = found.iter().chain(&older).find(|record| record.name == b"..");
+        dirent::format_first(&mut bytes, part.ino, parent.map_or(Ino::ROOT, |it| it.ino));
+    } else {
+        dirent::format_empty(&mut bytes);
+    }
+    let mut salvaged = Salvaged { bytes, kept: 0, lost: Vec::new() };
+    let lost = |record: &Record<'_>| LostName {
+        directory: part.ino,
+        name: record.name.to_vec(),
+        ino: record.ino,
+    };
+    let mut seen = BTreeSet::new();
+    for record in found.iter().filter(|it| seen.insert(it.name) && !is_dot(it)) {
+        let file_type = record.file_type().unwrap_or(FileType::Regular);
+        match dirent::insert(&mut salvaged.bytes, record.ino, record.name, file_type) {
+            Ok(Some(_)) => salvaged.kept += 1,
+            _ => salvaged.lost.push(lost(record)),
+        }
+    }
+    let only_older = older.iter().filter(|it| !seen.contains(it.name) && !is_dot(it));
+    salvaged.lost.extend(only_older.map(lost));
+    salvaged
+}
+
+fn is_dot(record: &Record<'_>) -> bool {
+    matches!(record.name, b"." | b"..")
+}
+
+/// The records in use that a block has. Where one is damaged, the next is looked for.
+fn names(block: &[u8]) -> Vec<Record<'_>> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    // After damage, anything may look like a record by chance.
+    let mut strayed = false;
+    while at + HEADER_SIZE < block.len() {
+        match record_at(block, at) {
+            Ok(record) if !strayed || is_plausible(&record) => {
+                at += record.len;
+                if record.is_used() {
+                    found.push(record);
+                }
+                strayed = false;
+            }
+            _ => {
+                at += ALIGNMENT;
+                strayed = true;
+            }
+        }
+    }
+    found
+}
+
+/// Whether it is hardly by chance that there is a record.
+fn is_plausible(record: &Record<'_>) -> bool {
+    record.is_used() && record.file_type().is_some() && record.ino.0 < 1 << 40
+}

@@ -1,0 +1,93 @@
+//! Block maps that cannot be read are made anew from what the logs say, and no file is lost.
+
+mod support;
+
+use nilfs_ondisk::Ino;
+use nilfs_repair::Risk;
+use support::{BLOCK_SIZES, Image, Patient};
+
+const MAP: std::ops::Range<usize> = 56..112;
+/// Where the inodes of the DAT, the cpfile and the sufile are in a super root.
+const IN_SUPER_ROOT: [usize; 3] = [16, 16 + 128, 16 + 256];
+
+/// Damages the volumes that Linux has filled, and demands that no file is another then.
+#[track_caller]
+fn heals(damage: impl Fn(&mut Image) -> bool) {
+    let mut tried = 0;
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        if damage(&mut image) {
+            tried += 1;
+            Patient::new(image).is_healed(Risk::Safe);
+        }
+    }
+    assert!(tried > 0, "there is nothing to damage");
+}
+
+/// Damages the node of a file that was written last.
+#[track_caller]
+fn heals_node(ino: impl Fn(&Image) -> Ino, damage: impl Fn(&mut [u8])) {
+    heals(|image| {
+        let ino = ino(image);
+        let has_nodes = image.blocks_of(ino).iter().any(|it| it.info.is_node());
+        if has_nodes {
+            let node = image.node(ino);
+            image.edit(node, |block| damage(block));
+        }
+        has_nodes
+    });
+}
+
+#[test]
+fn nodes_of_a_file() {
+    for garbage in [0, 0x5a, 0xff] {
+        heals_node(|image| image.named("tree"), |block| block.fill(garbage));
+    }
+}
+
+#[test]
+fn nodes_with_a_key_out_of_order_or_a_pointer_to_nowhere() {
+    let tree = |image: &Image| image.named("tree");
+    heals_node(tree, |block| block[24..32].fill(0));
+    heals_node(tree, |block| {
+        let pointers = 16 + (block.len() - 16) / 16 * 8;
+        block[pointers + 8..pointers + 16].fill(0x77);
+    });
+}
+
+#[test]
+fn nodes_of_metadata_files() {
+    for ino in [Ino::DAT, Ino::IFILE] {
+        for garbage in [0, 0x5a] {
+            heals_node(|_| ino, |block| block.fill(garbage));
+        }
+    }
+}
+
+#[test]
+fn roots_of_files() {
+    for name in ["tree", "direct", "many", "sparse"] {
+        heals(|image| {
+            let ino = image.named(name);
+            image.edit_inode(ino, |inode| inode[MAP].fill(0x5b));
+            true
+        });
+    }
+}
+
+#[test]
+fn roots_of_metadata_files() {
+    for at in IN_SUPER_ROOT {
+        heals(|image| {
+            let root = image.super_root();
+            image.edit(root, |block| block[at + MAP.start..at + MAP.end].fill(0x5b));
+            true
+        });
+    }
+    heals(|image| {
+        image.edit_checkpoint(image.newest(), |entry| {
+            entry[64 + MAP.start..64 + MAP.end].fill(0x5b)
+        });
+        true
+    });
+}
