@@ -15,6 +15,7 @@ use crate::correction::{Correction, Part, Position};
 use crate::dat::Dat;
 use crate::files::Files;
 use crate::owners::{Owner, Owners, Ownership};
+use crate::progress::Step;
 use crate::recovery::Newest;
 use crate::report::{Added, Counts, Findings, Location, Report, Rule, Severity, counted};
 use crate::segment_usage::UsageTable;
@@ -26,6 +27,7 @@ pub(crate) struct Checker<'v, 'd> {
     pub(crate) volume: &'v Volume<'d>,
     pub(crate) superblock: &'v Superblock,
     pub(crate) newest: &'v Newest,
+    pub(crate) options: &'v Options,
     pub(crate) findings: Findings,
     pub(crate) counts: Counts,
     /// The DAT; empty until it is loaded.
@@ -42,8 +44,6 @@ pub(crate) struct Checker<'v, 'd> {
     pub(crate) subtrees: HashMap<VBlockNr, Subtree>,
     /// Blocks of directories that cannot be read or are malformed.
     pub(crate) unsound_directory_blocks: HashSet<VBlockNr>,
-    /// Last blocks of files that were looked at beyond the end of the file.
-    pub(crate) tails: HashSet<VBlockNr>,
     /// Whether all of the present was reached, so that what was not reached is leaked.
     pub(crate) present_is_whole: bool,
 }
@@ -54,11 +54,13 @@ impl<'v, 'd> Checker<'v, 'd> {
         superblock: &'v Superblock,
         newest: &'v Newest,
         findings: Findings,
+        options: &'v Options,
     ) -> Self {
         Self {
             volume,
             superblock,
             newest,
+            options,
             findings,
             counts: Counts::default(),
             dat: Dat::default(),
@@ -68,21 +70,20 @@ impl<'v, 'd> Checker<'v, 'd> {
             unowned: Vec::new(),
             subtrees: HashMap::new(),
             unsound_directory_blocks: HashSet::new(),
-            tails: HashSet::new(),
             present_is_whole: true,
         }
     }
 
     /// Checks the volume.
-    pub(crate) fn run(mut self, options: &Options) -> Report {
+    pub(crate) fn run(mut self) -> Report {
         self.load_dat();
         let usage = self.load_segment_usage();
-        self.read_logs(&usage, options.verify_logs);
+        self.read_logs(&usage);
         self.check_segment_usage(&usage);
         self.usage = usage;
         self.compare_unowned();
         let checkpoints = self.load_checkpoints();
-        let Selection { walked, left_out } = checkpoints.select(self.newest.cno, options);
+        let Selection { walked, left_out } = checkpoints.select(self.newest.cno, self.options);
         if left_out > 0 {
             self.note(Rule::NotChecked, Location::VOLUME, || {
                 format!("not walked: the trees of {}", counted(left_out, "checkpoint"))
@@ -90,10 +91,12 @@ impl<'v, 'd> Checker<'v, 'd> {
         }
         let geometry = &self.volume.geometry;
         let mut files = Files::new(Palloc::new(geometry.block_size, geometry.inode_size));
-        for (cno, entry) in &walked {
+        let past = walked.len().saturating_sub(1) as u64;
+        for (nth, (cno, entry)) in (0..).zip(&walked) {
             self.check_checkpoint(&mut files, *cno, entry, &checkpoints);
+            self.options.observer.observe(Step::Checkpoints, nth, past);
         }
-        self.check_dat_entries(&checkpoints, options);
+        self.check_dat_entries(&checkpoints);
         self.findings.into_report(self.newest.cursor(), self.counts)
     }
 

@@ -9,8 +9,8 @@ use nilfs_ondisk::dat::{DatEntry, RawDatEntry};
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
 
-use crate::Options;
 use crate::allocation::Groups;
+use crate::bits::Bits;
 use crate::checker::{Checker, FileAt};
 use crate::checkpoints::CheckpointTable;
 use crate::correction::{Correction, Position};
@@ -20,25 +20,19 @@ use crate::report::{Location, Rule};
 /// The allocated entries of the DAT.
 #[derive(Default)]
 pub(crate) struct Dat {
-    /// Location in `slots` of the first entry of each entry block.
-    blocks_of_entries: HashMap<VBlockNr, usize>,
-    /// Where each entry block is.
-    places: HashMap<VBlockNr, BlockNr>,
+    /// The place in `entries` of the first entry of each entry block, and where the block is.
+    blocks_of_entries: HashMap<VBlockNr, (usize, BlockNr)>,
     /// Which entries are allocated.
     groups: Option<Groups>,
     layout: Option<Palloc>,
     entry_size: usize,
-    slots: Vec<Slot>,
+    entries: Vec<DatEntry>,
+    /// Which of these are allocated.
+    allocated: Bits,
+    /// Which of these the present uses.
+    reached: Bits,
     /// The DAT's own blocks.
     pub(crate) blocks: HashSet<BlockNr>,
-}
-
-#[derive(Clone, Copy)]
-struct Slot {
-    entry: DatEntry,
-    allocated: bool,
-    /// Whether the present uses the block.
-    reached: bool,
 }
 
 impl Dat {
@@ -52,13 +46,13 @@ impl Dat {
 
     fn position(&self, vblock: VBlockNr) -> Option<usize> {
         let (first, nth) = self.block_of(vblock)?;
-        let position = self.blocks_of_entries.get(&first)? + nth;
-        self.slots.get(position).filter(|slot| slot.allocated).map(|_| position)
+        let position = self.blocks_of_entries.get(&first)?.0 + nth;
+        self.allocated.get(position).then_some(position)
     }
 
     /// The entry of an allocated virtual block.
     pub(crate) fn entry(&self, vblock: VBlockNr) -> Option<DatEntry> {
-        self.position(vblock).map(|at| self.slots[at].entry)
+        self.position(vblock).map(|at| self.entries[at])
     }
 
     /// The checkpoints that have a virtual block; all if that is not known.
@@ -69,7 +63,7 @@ impl Dat {
     /// What sets an entry to what the logs say.
     fn by_logs(&self, vblock: VBlockNr) -> Option<Correction> {
         let (first, nth) = self.block_of(vblock)?;
-        let at = Position::new(*self.places.get(&first)?, nth * self.entry_size);
+        let at = Position::new(self.blocks_of_entries.get(&first)?.1, nth * self.entry_size);
         Some(Correction::DatEntry { at, vblock })
     }
 
@@ -77,7 +71,8 @@ impl Dat {
     fn set(&self, vblock: VBlockNr, field: usize, value: u64) -> Option<Correction> {
         let (first, nth) = self.block_of(vblock)?;
         let offset = nth * self.entry_size + field;
-        Some(Correction::u64(Position::new(*self.places.get(&first)?, offset), value))
+        let block = self.blocks_of_entries.get(&first)?.1;
+        Some(Correction::u64(Position::new(block, offset), value))
     }
 
     /// What marks an entry as allocated or free.
@@ -85,9 +80,10 @@ impl Dat {
         self.groups.as_ref()?.set_allocated(vblock.0, allocated)
     }
 
-    /// The first entry of every entry block in order, with its place in `slots`.
+    /// The first entry of every entry block in order, with its place in `entries`.
     fn in_order(&self) -> Vec<(VBlockNr, usize)> {
-        let mut blocks: Vec<_> = self.blocks_of_entries.iter().map(|(v, at)| (*v, *at)).collect();
+        let blocks = self.blocks_of_entries.iter();
+        let mut blocks: Vec<_> = blocks.map(|(first, (at, _))| (*first, *at)).collect();
         blocks.sort_unstable();
         blocks
     }
@@ -116,9 +112,8 @@ impl Checker<'_, '_> {
                 self.present_is_whole = false;
                 continue;
             };
-            let at = self.dat.slots.len();
-            self.dat.blocks_of_entries.insert(VBlockNr(*first), at);
-            self.dat.places.insert(VBlockNr(*first), leaf.block);
+            let at = self.dat.entries.len();
+            self.dat.blocks_of_entries.insert(VBlockNr(*first), (at, leaf.block));
             let size = self.volume.geometry.dat_entry_size;
             for (nth, bytes) in bytes.chunks_exact(size).enumerate() {
                 // The last block of a group can have room for more entries than the group.
@@ -128,7 +123,9 @@ impl Checker<'_, '_> {
                 let allocated = in_group.is_some_and(|n| groups.is_allocated(n)) && entry.is_some();
                 let entry =
                     entry.unwrap_or(DatEntry { block: BlockNr(0), start: Cno(0), end: Cno(0) });
-                self.dat.slots.push(Slot { entry, allocated, reached: false });
+                self.dat.entries.push(entry);
+                self.dat.allocated.push(allocated);
+                self.dat.reached.push(false);
             }
         }
         self.dat.layout = Some(layout);
@@ -155,8 +152,7 @@ impl Checker<'_, '_> {
             .corrected_by(allocate.into_iter().chain(cure.cloned()));
             return None;
         };
-        let slot = &mut self.dat.slots[at];
-        let entry = slot.entry;
+        let entry = self.dat.entries[at];
         if !self.volume.geometry.has_block(entry.block) {
             self.error(Rule::Pointer, place.block(entry.block), || {
                 "the DAT puts the virtual block outside of all segments".into()
@@ -165,14 +161,14 @@ impl Checker<'_, '_> {
             return None;
         }
         if file.present {
-            if slot.reached {
+            if self.dat.reached.get(at) {
                 self.error(Rule::SharedBlock, place, || {
                     "the virtual block is used twice in the present".into()
                 })
                 .corrected_by(cure.cloned());
                 return None;
             }
-            slot.reached = true;
+            self.dat.reached.set(at, true);
             self.counts.live_blocks += 1;
         }
         if !entry.contains(file.cno) || (file.present && entry.end != Cno::MAX) {
@@ -207,17 +203,18 @@ impl Checker<'_, '_> {
     }
 
     /// Checks every allocated entry, and that nothing of the present was left unreached.
-    pub(crate) fn check_dat_entries(&mut self, checkpoints: &CheckpointTable, options: &Options) {
+    pub(crate) fn check_dat_entries(&mut self, checkpoints: &CheckpointTable) {
         for (first, at) in self.dat.in_order() {
             let per_block = self.dat.layout.map_or(0, |layout| layout.entries_per_block);
             for nth in 0..per_block {
                 let vblock = first.plus(nth);
-                if let Some(slot) = self.dat.slots.get(at + nth as usize).copied()
-                    && slot.allocated
+                let at = at + nth as usize;
+                if let Some(entry) = self.dat.entries.get(at).copied()
+                    && self.dat.allocated.get(at)
                     && vblock.0 != 0
                 {
-                    self.check_dat_entry(vblock, slot, checkpoints);
-                    self.count_past(slot.entry, checkpoints, options);
+                    self.check_dat_entry(vblock, (entry, at), checkpoints);
+                    self.count_past(entry, checkpoints);
                 }
             }
         }
@@ -230,19 +227,23 @@ impl Checker<'_, '_> {
     }
 
     /// Counts a block that the present has no more, by what keeps it.
-    fn count_past(&mut self, entry: DatEntry, checkpoints: &CheckpointTable, options: &Options) {
+    fn count_past(&mut self, entry: DatEntry, checkpoints: &CheckpointTable) {
         if entry.end == Cno::MAX || entry.start >= entry.end {
             return;
         }
-        if entry.end > options.protected_from {
+        if entry.end > self.options.protected_from {
             self.counts.protected_blocks += 1;
         } else if checkpoints.any_snapshot_in(entry.start, entry.end) {
             self.counts.snapshot_blocks += 1;
         }
     }
 
-    fn check_dat_entry(&mut self, vblock: VBlockNr, slot: Slot, checkpoints: &CheckpointTable) {
-        let entry = slot.entry;
+    fn check_dat_entry(
+        &mut self,
+        vblock: VBlockNr,
+        (entry, at): (DatEntry, usize),
+        checkpoints: &CheckpointTable,
+    ) {
         let place = Location::file(Ino::DAT).vblock(vblock).block(entry.block);
         let newest = self.newest.cno;
         let possible = entry.block.0 != 0
@@ -266,7 +267,7 @@ impl Checker<'_, '_> {
         }
         let needed = entry.end == Cno::MAX || checkpoints.any_in(entry.start, entry.end);
         self.check_address(vblock, entry, needed, place);
-        if entry.end == Cno::MAX && !slot.reached && self.present_is_whole {
+        if entry.end == Cno::MAX && !self.dat.reached.get(at) && self.present_is_whole {
             // Older checkpoints may have it.
             let ended = self.dat.set(vblock, offset_of!(RawDatEntry, de_end), newest.0);
             self.error(Rule::Leak, place, || {
@@ -321,8 +322,10 @@ impl Checker<'_, '_> {
 
     /// Whether a block of the DAT, or one that any checkpoint has, lies in a range.
     pub(crate) fn has_blocks_in(&self, blocks: Range<BlockNr>) -> bool {
-        let used = |slot: &Slot| slot.allocated && slot.entry.start < slot.entry.end;
-        self.dat.slots.iter().any(|slot| used(slot) && blocks.contains(&slot.entry.block))
+        let used = |(at, entry): (usize, &DatEntry)| {
+            self.dat.allocated.get(at) && entry.start < entry.end && blocks.contains(&entry.block)
+        };
+        self.dat.entries.iter().enumerate().any(used)
             || self.dat.blocks.iter().any(|block| blocks.contains(block))
     }
 

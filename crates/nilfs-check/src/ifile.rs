@@ -13,6 +13,7 @@ use crate::checkpoints::CheckpointTable;
 use crate::correction::{Correction, Position};
 use crate::directory::DirectoryChange;
 use crate::files::{ChangedInode, Files, Slot};
+use crate::progress::Step;
 use crate::report::{Location, Rule, Severity};
 
 impl Checker<'_, '_> {
@@ -68,7 +69,8 @@ impl Checker<'_, '_> {
             }
         }
         let mut additions = Vec::new();
-        for block in &blocks {
+        for (nth, block) in (0..).zip(&blocks) {
+            self.observe_present(file, Step::Inodes, nth, blocks.len());
             let inodes = self.changed_inodes(files, &changes, block);
             if let Some(leaf) = &block.new
                 && inodes.iter().any(|changed| changed.new == Slot::Unreadable)
@@ -82,7 +84,9 @@ impl Checker<'_, '_> {
                 additions.extend(change.map(|change| (changed.ino, change)));
             }
         }
-        for (ino, change) in additions {
+        let directories = additions.len();
+        for (nth, (ino, change)) in (0..).zip(additions) {
+            self.observe_present(file, Step::Names, nth, directories);
             self.learn_names(files, FileAt { ino, inode_at: None, ..file }, &change, &mut touched);
         }
         if !present {
@@ -102,6 +106,12 @@ impl Checker<'_, '_> {
         if whole {
             let blocks = files.blocks.wrapping_add(tree.blocks);
             self.check_counts(cno, entry, checkpoints.position(cno), [files.users + 1, blocks]);
+        }
+    }
+
+    fn observe_present(&self, file: FileAt, step: Step, done: u64, all: usize) {
+        if file.present {
+            self.options.observer.observe(step, done, all as u64);
         }
     }
 

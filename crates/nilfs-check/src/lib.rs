@@ -21,6 +21,7 @@
 //! how much), never to what a damaged field claims.
 
 mod allocation;
+mod bits;
 mod block_map;
 mod checker;
 mod checkpoints;
@@ -34,6 +35,7 @@ mod inode;
 mod log;
 mod namespace;
 mod owners;
+mod progress;
 mod recovery;
 mod report;
 mod roll_forward;
@@ -54,6 +56,7 @@ use crate::report::Findings;
 use crate::volume::Volume;
 
 pub use correction::{Correction, Holder, Part, Position};
+pub use progress::{Observer, Step};
 pub use report::{Counts, Finding, Location, Report, Rule, Severity};
 
 /// Which checkpoints are walked. The newest always is, and the entries of all are checked.
@@ -66,16 +69,19 @@ pub enum Checkpoints {
 }
 
 /// How thoroughly to check.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// Which checkpoints are walked.
     pub checkpoints: Checkpoints,
-    /// Whether the checksum over every log is verified, which reads all blocks in use.
-    pub verify_logs: bool,
+    /// Whether the content of files is read as well: the checksum over every log, which covers all
+    /// blocks in use, and what lies beyond the ends of files.
+    pub read_content: bool,
     /// Findings kept per rule and severity; further ones are only counted.
     pub findings_per_rule: usize,
     /// Blocks that lived in this checkpoint or later are counted as protected.
     pub protected_from: Cno,
+    /// Who wants to know how far it is.
+    pub observer: Observer,
 }
 
 impl Default for Options {
@@ -83,9 +89,10 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             checkpoints: Checkpoints::All,
-            verify_logs: true,
+            read_content: true,
             findings_per_rule: 20,
             protected_from: Cno::MAX,
+            observer: Observer::default(),
         }
     }
 }
@@ -132,6 +139,6 @@ pub fn check(device: &dyn Device, options: &Options) -> Result<Report, CheckErro
     let winner = superblocks.winner;
     let volume = Volume::new(device, winner.geometry(), winner.crc_seed());
     let newest = recovery::find_newest(&volume, &superblocks, &mut findings)?;
-    let checker = Checker::new(&volume, &winner, &newest, findings);
-    Ok(checker.run(options))
+    let checker = Checker::new(&volume, &winner, &newest, findings, options);
+    Ok(checker.run())
 }

@@ -11,8 +11,11 @@ use thiserror::Error;
 
 use crate::volume::Volume;
 
-/// Bytes that one read takes at most, unless a single summary is longer.
+/// Bytes that one read takes at most, unless a single summary is longer, where all blocks are read.
 const CHUNK: usize = 1 << 20;
+/// The same where only summaries are: most of what follows one is not needed, but the next may follow
+/// soon.
+const SUMMARY_CHUNK: usize = 64 << 10;
 
 /// What is wrong with a log.
 #[derive(Debug, Error)]
@@ -34,11 +37,14 @@ pub(crate) struct LogReader<'v, 'd> {
     volume: &'v Volume<'d>,
     buffer: Vec<u8>,
     first: BlockNr,
+    chunk: usize,
 }
 
 impl<'v, 'd> LogReader<'v, 'd> {
-    pub(crate) fn new(volume: &'v Volume<'d>) -> Self {
-        Self { volume, buffer: Vec::new(), first: BlockNr(0) }
+    /// `whole`: whether logs will be read from their beginning to their end.
+    pub(crate) fn new(volume: &'v Volume<'d>, whole: bool) -> Self {
+        let chunk = if whole { CHUNK } else { SUMMARY_CHUNK };
+        Self { volume, buffer: Vec::new(), first: BlockNr(0), chunk }
     }
 
     /// The header of the log at `at`, whose blocks all lie within the segment.
@@ -127,7 +133,7 @@ impl<'v, 'd> LogReader<'v, 'd> {
         let held = (self.buffer.len() / size) as u64;
         if at < self.first || at.0.saturating_add(count) > self.first.0 + held {
             let room = self.end_of_segment(at).saturating_sub(at.0);
-            let wanted = count.max((CHUNK / size) as u64).min(room.max(count));
+            let wanted = count.max((self.chunk / size) as u64).min(room.max(count));
             self.buffer.resize(wanted as usize * size, 0);
             if let Err(error) = self.volume.read(at, &mut self.buffer) {
                 self.buffer.clear();

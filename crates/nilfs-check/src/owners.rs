@@ -72,30 +72,87 @@ pub(crate) struct Owners {
 pub(crate) struct SegmentOwners {
     /// The file and `fi_cno` of each finfo of the segment.
     files: Vec<(Ino, Cno)>,
-    /// Location in `files` and the block there; `None` for blocks of summaries and super roots.
-    blocks: Vec<Option<(u32, BlockInfo)>>,
+    /// Most blocks follow the one before in the file, too, so that only every now and then one has
+    /// to be kept.
+    runs: Vec<Run>,
+    /// Blocks that are described.
+    described: u32,
     /// Blocks in use by `su_nblocks`; more than are described if a log is damaged.
     in_use: u64,
+}
+
+/// Blocks of a segment that follow each other in their file.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    /// The first block, counted from the start of the segment.
+    first: u32,
+    /// The place in `files`.
+    file: u32,
+    /// What the first block is in the file; `None` for blocks of summaries and super roots.
+    info: Option<BlockInfo>,
+}
+
+impl Run {
+    /// The owner of a block of the run.
+    fn owner_of(&self, block: u32) -> Option<(u32, BlockInfo)> {
+        let nth = u64::from(block - self.first);
+        let info = match self.info? {
+            BlockInfo::Data { vblocknr, offset } => {
+                BlockInfo::Data { vblocknr: vblocknr.plus(nth), offset: offset.plus(nth) }
+            }
+            BlockInfo::Node { vblocknr } => BlockInfo::Node { vblocknr: vblocknr.plus(nth) },
+            BlockInfo::DatData { offset } => BlockInfo::DatData { offset: offset.plus(nth) },
+            node @ BlockInfo::DatNode { .. } => node,
+        };
+        Some((self.file, info))
+    }
 }
 
 impl SegmentOwners {
     /// For a segment with `in_use` blocks, none of them described so far.
     pub(crate) fn new(in_use: u64) -> Self {
-        Self { files: Vec::new(), blocks: Vec::new(), in_use }
+        Self { files: Vec::new(), runs: Vec::new(), described: 0, in_use }
     }
 
     /// Adds the blocks of the next log, whose counts are known to be consistent.
     pub(crate) fn add(&mut self, header: &LogHeader, files: &[FileInfo]) {
-        let end = self.blocks.len() + header.nblocks as usize;
         let payload: usize = files.iter().map(|file| file.blocks.len()).sum();
-        let summary = header.nblocks as usize - payload - usize::from(header.has(SR));
-        self.blocks.resize(self.blocks.len() + summary, None);
+        let summary = header.nblocks - payload as u32 - u32::from(header.has(SR));
+        self.add_blocks(summary, None);
         for file in files {
             let nth = self.files.len() as u32;
             self.files.push((file.ino, file.cno));
-            self.blocks.extend(file.blocks.iter().map(|info| Some((nth, *info))));
+            for info in &file.blocks {
+                self.add_blocks(1, Some((nth, *info)));
+            }
         }
-        self.blocks.resize(end, None);
+        self.add_blocks(u32::from(header.has(SR)), None);
+    }
+
+    /// Gives back the memory for what might have been added.
+    fn shrink(&mut self) {
+        self.files.shrink_to_fit();
+        self.runs.shrink_to_fit();
+    }
+
+    fn add_blocks(&mut self, count: u32, owner: Option<(u32, BlockInfo)>) {
+        let first = self.described;
+        let follows = self.runs.last().is_some_and(|run| match run.info {
+            // A node of the DAT follows nothing: it has no number.
+            Some(BlockInfo::DatNode { .. }) => false,
+            _ => run.owner_of(first) == owner,
+        });
+        if count > 0 && !follows {
+            let (file, info) = owner.unzip();
+            self.runs.push(Run { first, file: file.unwrap_or(0), info });
+        }
+        self.described += count;
+    }
+
+    /// The owner of a block that is described; `None` for blocks of summaries and super roots.
+    fn owner_of(&self, block: u32) -> Option<(u32, BlockInfo)> {
+        let nth = self.runs.partition_point(|run| run.first <= block).checked_sub(1)?;
+        self.runs[nth].owner_of(block)
     }
 }
 
@@ -104,7 +161,8 @@ impl Owners {
         Self { geometry, segments: HashMap::new() }
     }
 
-    pub(crate) fn insert(&mut self, segment: SegNum, owners: SegmentOwners) {
+    pub(crate) fn insert(&mut self, segment: SegNum, mut owners: SegmentOwners) {
+        owners.shrink();
         self.segments.insert(segment, owners);
     }
 
@@ -124,10 +182,11 @@ impl Owners {
             return nobody("the segment of the block is not in use");
         };
         let nth = block.0 - self.geometry.segment_start(segment).0;
-        match usize::try_from(nth).ok().and_then(|nth| owners.blocks.get(nth)) {
+        let described = u32::try_from(nth).ok().filter(|nth| *nth < owners.described);
+        match described.map(|nth| owners.owner_of(nth)) {
             Some(Some((file, info))) => {
-                let (ino, cno) = owners.files[*file as usize];
-                (Ownership::Of(Owner { ino, info: *info }), cno)
+                let (ino, cno) = owners.files[file as usize];
+                (Ownership::Of(Owner { ino, info }), cno)
             }
             Some(None) => nobody("the block is a segment summary or a super root"),
             None if nth < owners.in_use => (Ownership::Unknown, Cno(0)),

@@ -41,7 +41,7 @@ pub(crate) fn find_newest(
     superblocks: &Superblocks,
     findings: &mut Findings,
 ) -> Result<Newest, CheckError> {
-    let mut reader = LogReader::new(volume);
+    let mut reader = LogReader::new(volume, false);
     let winner = &superblocks.winner;
     let first = Scan::run(volume, &mut reader, winner.last_log(), winner.is_clean())
         .and_then(|scan| scan.with_super_root(volume, &mut reader));

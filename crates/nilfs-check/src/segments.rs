@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use nilfs_ondisk::segment_usage::RawSegmentUsage;
 use nilfs_ondisk::summary::{FileInfo, GC, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
 use nilfs_ondisk::{BlockNr, SegNum, Seq};
 
@@ -11,6 +12,7 @@ use crate::checker::Checker;
 use crate::correction::Correction;
 use crate::log::{LogFault, LogReader};
 use crate::owners::{Owners, SegmentOwners};
+use crate::progress::Step;
 use crate::report::{Location, Rule};
 use crate::segment_usage::UsageTable;
 
@@ -22,15 +24,18 @@ struct SegmentHead {
 
 impl Checker<'_, '_> {
     /// Reads the logs of every segment in use up to its `su_nblocks`.
-    pub(crate) fn read_logs(&mut self, usage: &UsageTable, verify: bool) {
-        let mut reader = LogReader::new(self.volume);
+    pub(crate) fn read_logs(&mut self, usage: &UsageTable) {
+        let mut reader = LogReader::new(self.volume, self.options.read_content);
         let mut owners = Owners::new(self.volume.geometry);
+        let (mut done, all) = (0, self.blocks_in_use(usage));
         let mut heads: HashMap<Seq, SegmentHead> = HashMap::new();
         for (segment, entry) in usage.in_use() {
             self.counts.segments += 1;
             let in_use =
                 u64::from(entry.su_nblocks.get()).min(self.volume.geometry.segment_blocks(segment));
-            let (described, head) = self.read_segment(&mut reader, segment, in_use, usage, verify);
+            let (described, head) = self.read_segment(&mut reader, segment, in_use, usage);
+            done += in_use;
+            self.options.observer.observe(Step::Logs, done, all);
             owners.insert(segment, described);
             let Some((seq, next)) = head else {
                 continue;
@@ -45,6 +50,14 @@ impl Checker<'_, '_> {
         self.check_chain(&heads);
     }
 
+    /// Blocks in all segments in use.
+    fn blocks_in_use(&self, usage: &UsageTable) -> u64 {
+        let blocks = |(segment, entry): (SegNum, RawSegmentUsage)| {
+            u64::from(entry.su_nblocks.get()).min(self.volume.geometry.segment_blocks(segment))
+        };
+        usage.in_use().map(blocks).sum()
+    }
+
     /// Reads the logs of one segment; returns the sequence number and the next segment they name.
     fn read_segment(
         &mut self,
@@ -52,7 +65,6 @@ impl Checker<'_, '_> {
         segment: SegNum,
         in_use: u64,
         usage: &UsageTable,
-        verify: bool,
     ) -> (SegmentOwners, Option<(Seq, BlockNr)>) {
         let start = self.volume.geometry.segment_start(segment);
         let end = start.plus(in_use);
@@ -81,7 +93,9 @@ impl Checker<'_, '_> {
                 .corrected_by(corrections);
                 break;
             }
-            if verify && let Err(fault) = reader.verify(at, &header) {
+            if self.options.read_content
+                && let Err(fault) = reader.verify(at, &header)
+            {
                 self.error(Rule::Log, place, || fault.to_string());
             }
             self.counts.logs += 1;
@@ -132,7 +146,7 @@ impl Checker<'_, '_> {
         if let Some(known) = self.filled.get(&segment) {
             return *known;
         }
-        let mut reader = LogReader::new(self.volume);
+        let mut reader = LogReader::new(self.volume, false);
         let start = self.volume.geometry.segment_start(segment);
         let end = self.volume.geometry.segment_end(segment);
         let (mut at, mut seq) = (start, None);

@@ -33,9 +33,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use nilfs_check::{CheckError, Checkpoints, Options, Report};
+use nilfs_check::{CheckError, Observer, Options, Report};
 use nilfs_device::{Device, Event, IoSlice};
-use nilfs_ondisk::Cno;
 use thiserror::Error;
 
 use crate::draft::Draft;
@@ -119,31 +118,23 @@ pub enum RepairError {
     Format(#[from] nilfs_ondisk::FormatError),
 }
 
-/// The options with which a volume is checked for a repair.
-fn check_options(checkpoints: &Checkpoints) -> Options {
-    Options {
-        checkpoints: checkpoints.clone(),
-        verify_logs: true,
-        findings_per_rule: FINDINGS_PER_RULE,
-        protected_from: Cno::MAX,
-    }
-}
-
-/// Checks a volume, with the trees of these checkpoints, and finds out what would put it right.
-/// Nothing is written. `uuid` is the identity that the volume gets if its own is lost.
+/// Checks a volume in this way, and finds out what would put it right. Nothing is written. `uuid` is
+/// the identity that the volume gets if its own is lost. Only the first check of the volume is
+/// observed.
 ///
 /// # Errors
 /// The volume is beyond repair, or the device fails.
 pub fn plan(
     device: &Arc<dyn Device>,
-    checkpoints: &Checkpoints,
+    options: &Options,
     uuid: [u8; 16],
 ) -> Result<Plan, RepairError> {
-    let options = check_options(checkpoints);
+    let options = Options { findings_per_rule: FINDINGS_PER_RULE, ..options.clone() };
     let before = match nilfs_check::check(&**device, &options) {
         Err(error) if !rescue::is_curable(&error) => return Err(RepairError::Check(error)),
         before => before,
     };
+    let options = Options { observer: Observer::default(), ..options };
     let draft = Draft::new(Arc::clone(device), options, uuid);
     let usable = rescue::usable(draft.afresh(), &before)?;
     let all = plan_from(device, usable, before)?;

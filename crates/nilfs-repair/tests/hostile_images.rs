@@ -51,7 +51,7 @@ fn errors(report: &Report) -> usize {
 fn repair(image: Image) {
     let patient = Patient::new(image);
     let before = patient.bytes();
-    let Ok(made) = plan(&patient.device, &Checkpoints::All, UUID) else { return };
+    let Ok(made) = plan(&patient.device, &nilfs_check::Options::default(), UUID) else { return };
     assert!(patient.bytes() == before, "a plan writes nothing");
     if !made.can_be_applied() {
         return;

@@ -7,7 +7,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nilfs_check::Checkpoints;
 use nilfs_device::{Device, Event, IoSlice, MemoryDevice, RecordingDevice};
 
 use nilfs_ondisk::Ino;
@@ -57,7 +56,8 @@ fn the_next_repair_goes_on_from_any_write() {
             for arrived in [written.len() / 2 / 512 * 512, written.len()] {
                 bytes[start..start + arrived].copy_from_slice(&written[..arrived]);
                 let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(bytes.clone()));
-                let plan = nilfs_repair::plan(&device, &Checkpoints::All, UUID).unwrap();
+                let plan =
+                    nilfs_repair::plan(&device, &nilfs_check::Options::default(), UUID).unwrap();
                 plan.apply(&*device, &mut |_| {}).unwrap();
                 let mut after = vec![0; bytes.len()];
                 device.read_at(0, &mut after).unwrap();

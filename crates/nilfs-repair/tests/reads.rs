@@ -4,7 +4,6 @@ mod support;
 
 use std::sync::Arc;
 
-use nilfs_check::Checkpoints;
 use nilfs_device::{Device, MemoryDevice, RecordingDevice};
 use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
 use support::{BLOCK_SIZES, Image, UUID};
@@ -21,7 +20,7 @@ fn a_plan_for_a_sound_volume_reads_it_no_more_than_a_check() {
         nilfs_check::check(&*recording, &nilfs_check::Options::default()).unwrap();
         let by_check = recording.take_bytes_read();
         let device = Arc::clone(&recording) as Arc<dyn Device>;
-        let plan = nilfs_repair::plan(&device, &Checkpoints::All, UUID).unwrap();
+        let plan = nilfs_repair::plan(&device, &nilfs_check::Options::default(), UUID).unwrap();
         assert!(plan.repairs.is_empty(), "{:?}", plan.repairs);
         let by_plan = recording.take_bytes_read();
         let most = by_check + SUPERBLOCKS * SUPERBLOCK_SIZE as u64;

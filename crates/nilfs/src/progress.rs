@@ -83,6 +83,16 @@ impl Progress {
         Self { bar, started: Instant::now() }
     }
 
+    /// Starts something that will take a while longer. `what` is being done.
+    pub fn with_end(what: &'static str) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
+        let style =
+            ProgressStyle::with_template("{spinner} {msg} {wide_bar} {percent}%, {eta} left");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message(what);
+        Self { bar, started: Instant::now() }
+    }
+
     /// How many of how many are done.
     pub fn set(&self, done: u64, all: u64) {
         self.bar.set_length(all.max(done));

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use images::{BLOCK_SIZES, Image, LoggedBlock, add, read, vblock, write};
-use nilfs_check::Checkpoints;
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::{Attr, Cno, FileType, Files, Ino, Tree, Volume};
 use nilfs_repair::{Plan, Risk};
@@ -38,7 +37,8 @@ impl Patient {
     }
 
     pub fn plan(&self) -> Plan {
-        nilfs_repair::plan(&self.device, &Checkpoints::All, UUID).expect("it can be repaired")
+        nilfs_repair::plan(&self.device, &nilfs_check::Options::default(), UUID)
+            .expect("it can be repaired")
     }
 
     /// Repairs the volume, and demands that all of it is sound then and as the checker predicted.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::exit::Status;
+
 use super::fsck::{Mode, Order, check_and_repair, end};
 
 /// Check that a volume keeps the rules of the format
@@ -15,6 +17,9 @@ Examples:
   nilfs check /dev/sdb1
   nilfs check --json disk.img | jq '.findings[] | select(.severity == \"error\")'")]
 pub struct Args {
+    /// Read the content of files, too, and compare all of it with the checksums of the logs
+    #[arg(long)]
+    scrub: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -25,6 +30,14 @@ pub struct Args {
 
 /// Prints what is wrong, and what there is.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let Args { json, device } = args;
-    end(check_and_repair(&Order { mode: Mode::Check, json, undo: None, device })?)
+    let Args { scrub, json, device } = args;
+    end(check_and_repair(&Order {
+        mode: Mode::Check,
+        scrub,
+        json,
+        interrupted: Status::Failed as u8,
+        complaint: "nilfs: ",
+        undo: None,
+        device,
+    })?)
 }

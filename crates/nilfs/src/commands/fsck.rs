@@ -4,10 +4,11 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
-use nilfs_check::{CheckError, Checkpoints, Finding, Report};
+use nilfs_check::{CheckError, Finding, Observer, Options, Report, Step};
 use nilfs_device::{Access, Device, FileDevice};
 use nilfs_ondisk::ByteCount;
 use nilfs_repair::{Plan, Repair, RepairError, Risk, UndoDevice, apply_undo};
@@ -17,9 +18,10 @@ use super::tune::open_to_change;
 use crate::device;
 use crate::exit::{self, Failure, Status};
 use crate::image::device_of;
+use crate::interrupt;
 use crate::names;
 use crate::output::{self, counted, printable, say, utter};
-use crate::progress::{Progress, spinner};
+use crate::progress::{Progress, Spinner, spinner};
 use crate::signature;
 
 /// Check a volume, and repair what is wrong with it
@@ -43,6 +45,9 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     mode: ModeArgs,
+    /// Read the content of files, too, and compare all of it with the checksums of the logs
+    #[arg(long)]
+    scrub: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -50,7 +55,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     undo: Option<PathBuf>,
     /// Take a repair back, with the file that it has made
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["undo", "mode", "json"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["undo", "mode", "json", "scrub"])]
     apply_undo: Option<PathBuf>,
     /// The device or image
     #[arg(value_name = "DEVICE")]
@@ -88,11 +93,18 @@ pub enum Mode {
 }
 
 /// What to do to which volume.
+#[derive(Debug)]
 pub struct Order {
     /// What may be written.
     pub mode: Mode,
+    /// Whether the content of files is read.
+    pub scrub: bool,
     /// Whether the result is printed as JSON.
     pub json: bool,
+    /// The exit code if somebody interrupts it.
+    pub interrupted: u8,
+    /// How messages begin.
+    pub complaint: &'static str,
     /// Where to save what is overwritten.
     pub undo: Option<PathBuf>,
     /// The device or image.
@@ -126,8 +138,16 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         _ if io::stdin().is_terminal() && !args.json => Mode::Ask,
         _ => Mode::Check,
     };
-    let Args { json, undo, device, .. } = args;
-    end(check_and_repair(&Order { mode, json, undo, device })?)
+    let Args { scrub, json, undo, device, .. } = args;
+    end(check_and_repair(&Order {
+        mode,
+        scrub,
+        json,
+        interrupted: Status::Failed as u8,
+        complaint: "nilfs: ",
+        undo,
+        device,
+    })?)
 }
 
 /// How a subcommand ends after that.
@@ -144,6 +164,15 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
         Mode::Check => device_of(&order.device)?,
         _ => names::device(&order.device)?,
     };
+    let told = path.display().to_string();
+    let is_writing = Arc::new(AtomicBool::new(false));
+    let (writing, complaint) = (Arc::clone(&is_writing), order.complaint);
+    interrupt::end_at_once(order.interrupted, move || match writing.load(Ordering::Relaxed) {
+        false => format!("{complaint}{told}: interrupted; nothing was written"),
+        true => {
+            format!("{complaint}{told}: interrupted in a repair; nilfs fsck goes on from there")
+        }
+    })?;
     if let Some(undo) = &order.undo {
         refuse_on_device(undo, &path)?;
     }
@@ -152,10 +181,10 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
         _ => open_to_change(&path, false)?,
     });
     let plan = {
-        let _moving = spinner("checking");
         let uuid = *names::new_uuid()?.as_bytes();
-        nilfs_repair::plan(&device, &Checkpoints::All, uuid)
-            .map_err(|error| beyond(&path, error))?
+        let options =
+            Options { read_content: order.scrub, observer: watch(), ..Options::default() };
+        nilfs_repair::plan(&device, &options, uuid).map_err(|error| beyond(&path, error))?
     };
     let agreed = plan.can_be_applied()
         && match order.mode {
@@ -169,6 +198,7 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
             }
         };
     if agreed {
+        is_writing.store(true, Ordering::Relaxed);
         apply(&plan, &device, order).with_context(|| path.display().to_string())?;
     }
     let printed = match (order.json, order.mode) {
@@ -187,6 +217,40 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
         Outcome::Sound | Outcome::Repaired => printed.map(|()| outcome),
         Outcome::Partly(_) | Outcome::Damaged(_) => Ok(outcome),
     }
+}
+
+/// What is on the terminal while a volume is checked.
+enum Shown {
+    Bar(Step, Progress),
+    /// Of what follows, nobody knows how long it takes.
+    Spinner {
+        _moving: Spinner,
+    },
+}
+
+/// Shows how far a check is, step by step, and after it, that repairs are being worked out. What is
+/// shown goes away with the last copy of the observer.
+fn watch() -> Observer {
+    let shown = Mutex::new(Shown::Spinner { _moving: spinner("checking") });
+    Observer::new(move |step, done, all| {
+        let Ok(mut shown) = shown.lock() else { return };
+        if step == Step::Checkpoints && done >= all {
+            *shown = Shown::Spinner { _moving: spinner("working out what to do") };
+            return;
+        }
+        if !matches!(&*shown, Shown::Bar(other, _) if *other == step) {
+            let what = match step {
+                Step::Logs => "checking logs",
+                Step::Inodes => "checking files",
+                Step::Names => "checking names",
+                Step::Checkpoints => "checking older checkpoints",
+            };
+            *shown = Shown::Bar(step, Progress::with_end(what));
+        }
+        if let Shown::Bar(_, bar) = &*shown {
+            bar.set(done, all);
+        }
+    })
 }
 
 /// Why a volume can be neither checked nor repaired.

@@ -43,6 +43,7 @@ const REPAIRED: u8 = 1;
 const ERRORS_LEFT: u8 = 4;
 const FAILED: u8 = 8;
 const USAGE: u8 = 16;
+const INTERRUPTED: u8 = 32;
 
 fn run(mut words: Words) -> anyhow::Result<ExitCode> {
     let (mode, force, device) = match read(&mut words) {
@@ -57,7 +58,15 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
     if mode == Mode::Safe && !force && seems_sound(&device) {
         return Ok(ExitCode::SUCCESS);
     }
-    let order = Order { mode, json: false, undo: None, device };
+    let order = Order {
+        mode,
+        scrub: false,
+        json: false,
+        interrupted: INTERRUPTED,
+        complaint: TOOL.complaint,
+        undo: None,
+        device,
+    };
     let code = match check_and_repair(&order) {
         Ok(Outcome::Sound) => 0,
         Ok(Outcome::Repaired) => REPAIRED,
