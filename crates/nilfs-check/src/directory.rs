@@ -99,16 +99,20 @@ impl Checker<'_, '_> {
         let place = file.place();
         let size = inode.i_size.get();
         let block_size = self.volume.block_size().bytes64();
-        if !size.is_multiple_of(block_size) || size == 0 {
-            self.error(Rule::Directory, place, || {
-                format!("i_size is {size}, expected a multiple of {block_size}")
-            });
-        }
         let before = change.before.as_ref();
         let mut directory = Directory { is_complete: tree.whole, ..Directory::default() };
         let end = tree.last.map_or(0, |last| last.key.saturating_add(1));
         let expected = size / block_size;
         let is_dense = end == tree.data_blocks;
+        if !size.is_multiple_of(block_size) || size == 0 {
+            let size_at = at.plus(offset_of!(RawInode, i_size));
+            let fits = (tree.whole && is_dense && end > 0)
+                .then(|| Correction::u64(size_at, end * block_size));
+            self.error(Rule::Directory, place, || {
+                format!("i_size is {size}, expected a multiple of {block_size}")
+            })
+            .corrected_by(fits);
+        }
         if tree.whole && (!is_dense || end != expected) {
             directory.is_complete = false;
             let size_at = at.plus(offset_of!(RawInode, i_size));
@@ -123,7 +127,7 @@ impl Checker<'_, '_> {
         match change.added.first() {
             Some(first) if first.key == 0 => {
                 let block = self.directory_block(file, first);
-                let parent = block.and_then(|bytes| self.parent_of(file, first.block, &bytes));
+                let parent = block.and_then(|bytes| self.parent_of(file, first, &bytes));
                 (directory.parent, directory.parent_at) = parent.unzip();
             }
             _ => {
@@ -163,23 +167,27 @@ impl Checker<'_, '_> {
     }
 
     /// Checks "." and ".."; returns what ".." names.
-    fn parent_of(&mut self, file: FileAt, block: BlockNr, first: &[u8]) -> Option<(Ino, Position)> {
-        let mut start = records(first).filter_map(Result::ok);
+    fn parent_of(&mut self, file: FileAt, leaf: &Leaf, bytes: &[u8]) -> Option<(Ino, Position)> {
+        let (block, anew) = (leaf.block, self.anew(file, leaf));
+        let mut start = records(bytes).filter_map(Result::ok);
         let own = start.next().filter(|record| record.is_used() && record.name == b".");
         let parent = start.next().filter(|record| record.is_used() && record.name == b"..");
         if own.map(|record| record.ino) != Some(file.ino) {
-            let right =
-                own.map(|own| Correction::u64(Position::new(block, own.offset), file.ino.0));
+            let right = match own {
+                Some(own) => Correction::u64(Position::new(block, own.offset), file.ino.0),
+                None => anew.clone(),
+            };
             self.error(Rule::Directory, file.place(), || match own {
                 Some(record) => {
                     format!("\".\" names inode {}, expected {}", record.ino, file.ino)
                 }
                 None => "the first record is not \".\"".into(),
             })
-            .corrected_by(right);
+            .corrected_by([right]);
         }
         if parent.is_none() {
-            self.error(Rule::Directory, file.place(), || "the second record is not \"..\"".into());
+            self.error(Rule::Directory, file.place(), || "the second record is not \"..\"".into())
+                .corrected_by([anew]);
         }
         parent.map(|record| (record.ino, Position::new(block, record.offset)))
     }
@@ -251,7 +259,8 @@ impl Checker<'_, '_> {
             if !names.insert(record.name) {
                 self.error(Rule::Directory, file.place(), || {
                     format!("the name {:?} stands twice", String::from_utf8_lossy(record.name))
-                });
+                })
+                .corrected_by(record.at.map(|at| Correction::u64(at, 0)));
             }
         }
     }

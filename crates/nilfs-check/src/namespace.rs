@@ -5,17 +5,20 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::mem::offset_of;
 
-use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::{FileType, RawInode};
+use nilfs_ondisk::{Cno, Ino};
 
 use crate::checker::Checker;
-use crate::correction::Correction;
+use crate::correction::{Correction, Position};
 use crate::directory::Name;
 use crate::files::Files;
-use crate::report::{Location, Rule};
+use crate::report::{Location, Rule, Severity};
 
 /// Where in a directory's record the type of the file is.
 const TYPE_IN_RECORD: usize = 11;
+
+/// A directory that has a name, and where the name is, if a block has it.
+type HeldBy = (Ino, Option<Position>);
 
 /// What the names say about an inode.
 #[derive(Debug, Clone, Copy)]
@@ -111,6 +114,7 @@ impl Checker<'_, '_> {
         touched.dedup();
         let known = files.all_names_are_known();
         let mut suspects = BTreeSet::new();
+        let mut crowded = BTreeSet::new();
         let mut rooted = HashSet::from([Ino::ROOT]);
         for ino in &touched {
             let inode = files.inode(*ino);
@@ -122,7 +126,12 @@ impl Checker<'_, '_> {
                 suspects.insert(*ino);
             }
             if inode.is_directory() {
-                self.check_parent(files, *ino);
+                match (*ino, inode.tally.names) {
+                    (Ino::ROOT, 0) => self.check_parent(files, *ino, Ino::ROOT),
+                    (Ino::ROOT, _) | (_, 2..) => drop(crowded.insert(*ino)),
+                    (_, 1) => self.check_parent(files, *ino, inode.tally.named_in),
+                    (_, 0) => {}
+                }
                 self.check_path(files, *ino, &mut rooted);
             }
             if known {
@@ -133,21 +142,43 @@ impl Checker<'_, '_> {
             // Once all names of a checkpoint are known, these can be judged.
             files.waiting = touched;
         }
-        self.check_names_of(files, &suspects);
+        self.names_of(files, &suspects, &mut |checker, directory, name| {
+            checker.check_name(files, directory, name);
+        });
+        let mut names: BTreeMap<Ino, Vec<HeldBy>> = BTreeMap::new();
+        self.names_of(files, &crowded, &mut |_, directory, name| {
+            names.entry(name.ino).or_default().push((directory, name.at));
+        });
+        for (ino, names) in names {
+            self.check_second_names(files, ino, &names);
+        }
     }
 
-    /// Checks what ".." names.
-    fn check_parent(&mut self, files: &Files, ino: Ino) {
-        let inode = files.inode(ino);
-        let (Some(facts), Tally { names, named_in, .. }) = (&inode.facts, inode.tally) else {
-            return;
+    /// A directory has one name, the root directory none. It keeps the one for which its ".." speaks,
+    /// or else the first.
+    fn check_second_names(&mut self, files: &Files, ino: Ino, names: &[HeldBy]) {
+        let facts = files.inode(ino).facts.as_ref();
+        let parent = facts.and_then(|facts| facts.directory.as_ref()?.parent);
+        let kept = match ino {
+            Ino::ROOT => None,
+            _ => names.iter().position(|(holder, _)| Some(*holder) == parent).or(Some(0)),
         };
-        let parent = match (ino, names) {
-            (Ino::ROOT, _) => Ino::ROOT,
-            (_, 1) => named_in,
-            _ => return,
-        };
-        let Some(directory) = &facts.directory else {
+        let holder = kept.map_or(Ino::ROOT, |kept| names[kept].0);
+        self.check_parent(files, ino, holder);
+        for (_, (directory, at)) in (0..).zip(names).filter(|(nth, _)| Some(*nth) != kept) {
+            self.error(
+                Rule::DirectoryEntry,
+                Location::checkpoint(files.cno).ino(*directory),
+                || format!("it has a second name of the directory with inode {ino}"),
+            )
+            .corrected_by(at.map(|at| Correction::u64(at, 0)));
+        }
+    }
+
+    /// Compares ".." with the directory that has the name.
+    fn check_parent(&mut self, files: &Files, ino: Ino, parent: Ino) {
+        let facts = files.inode(ino).facts.as_ref();
+        let Some(directory) = facts.and_then(|facts| facts.directory.as_ref()) else {
             return;
         };
         if let Some(found) = directory.parent.filter(|found| *found != parent) {
@@ -167,7 +198,8 @@ impl Checker<'_, '_> {
         let mut at = ino;
         while !rooted.contains(&at) {
             if !on_path.insert(at) {
-                self.error(Rule::Unreachable, Location::checkpoint(files.cno).ino(ino), || {
+                let place = Location::checkpoint(files.cno).ino(ino);
+                self.findings.add(self.lost_in(files.cno), Rule::Unreachable, place, || {
                     format!("no path leads to the directory: inode {at} is below itself")
                 });
                 return;
@@ -181,6 +213,12 @@ impl Checker<'_, '_> {
             at = tally.named_in;
         }
         rooted.extend(path);
+    }
+
+    /// How bad it is that no name leads to a file: what a checkpoint of the past has lost is not
+    /// missing in the present.
+    fn lost_in(&self, cno: Cno) -> Severity {
+        if cno == self.newest.cno { Severity::Error } else { Severity::Warning }
     }
 
     /// Compares the links of an inode with the names that were found.
@@ -201,7 +239,7 @@ impl Checker<'_, '_> {
             return;
         }
         if !is_root && tally.names == 0 {
-            self.error(Rule::Unreachable, place, || {
+            self.findings.add(self.lost_in(files.cno), Rule::Unreachable, place, || {
                 format!("no name leads to the inode, which has {} links", facts.links)
             });
             return;
@@ -220,32 +258,34 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// Finds the names that lead to these inodes, and says what is wrong with them.
-    fn check_names_of(&mut self, files: &Files, suspects: &BTreeSet<Ino>) {
-        if suspects.is_empty() {
+    /// Finds the names that lead to these inodes.
+    fn names_of(
+        &mut self,
+        files: &Files,
+        wanted: &BTreeSet<Ino>,
+        with: &mut dyn FnMut(&mut Self, Ino, &Name<'_>),
+    ) {
+        if wanted.is_empty() {
             return;
         }
-        let named_in = |ino: &Ino| files.inode(*ino).tally.named_in;
-        let near: BTreeSet<Ino> = suspects.iter().map(named_in).collect();
+        let tally = |ino: &Ino| files.inode(*ino).tally;
+        let near: BTreeSet<Ino> = wanted.iter().map(|ino| tally(ino).named_in).collect();
         let mut left: BTreeMap<Ino, u32> =
-            suspects.iter().map(|ino| (*ino, files.inode(*ino).tally.names)).collect();
-        for directory in &near {
-            self.check_names_in(files, *directory, &mut left);
-        }
+            wanted.iter().map(|ino| (*ino, tally(ino).names)).collect();
+        let mut search = |checker: &mut Self, directory, left: &mut BTreeMap<Ino, u32>| {
+            checker.each_name(files, directory, &mut |checker, name| {
+                if let Some(names) = left.get_mut(&name.ino) {
+                    *names = names.saturating_sub(1);
+                    with(checker, directory, name);
+                }
+            });
+        };
+        near.iter().for_each(|directory| search(self, *directory, &mut left));
         if left.values().any(|names| *names > 0) {
             for directory in files.directories().filter(|ino| !near.contains(ino)) {
-                self.check_names_in(files, directory, &mut left);
+                search(self, directory, &mut left);
             }
         }
-    }
-
-    fn check_names_in(&mut self, files: &Files, directory: Ino, left: &mut BTreeMap<Ino, u32>) {
-        self.each_name(files, directory, &mut |checker, name| {
-            if let Some(names) = left.get_mut(&name.ino) {
-                *names = names.saturating_sub(1);
-                checker.check_name(files, directory, name);
-            }
-        });
     }
 
     /// Checks where a name leads.

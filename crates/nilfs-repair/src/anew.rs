@@ -67,7 +67,7 @@ pub(crate) fn wanted(correction: &Correction, geometry: &Geometry, wanted: &mut 
                         wanted.vblocks.extend(all.map(VBlockNr));
                     }
                 }
-                _ => {}
+                _ => _ = wanted.files.insert(Ino::IFILE),
             }
         }
         Correction::Block { part, .. }
@@ -430,17 +430,38 @@ impl Anew<'_> {
         })
     }
 
+    /// An inode as a checkpoint had it.
+    fn inode_as_of(&self, ino: Ino, cno: Cno) -> Option<RawInode> {
+        let layout = Palloc::new(self.geometry.block_size, self.geometry.inode_size);
+        let slot = layout.entry(ino.0);
+        let versions = self.logged.of(Ino::IFILE).iter();
+        let then = versions.filter(|it| it.offset() == Some(slot.block.0) && it.since <= cno);
+        let then = then.max_by_key(|it| (it.since, it.written))?;
+        RawInode::parse(self.read(then.block)?.get(slot.offset..)?).ok()
+    }
+
     fn directory_block(&self, at: Position, part: &Part) -> Option<Replacement> {
         let found = self.read(at.block);
-        let older = self.older(at.block, part);
+        let versions = self.logged.of(part.ino).iter();
+        let older = versions.filter(|it| {
+            it.offset() == Some(part.key) && it.block != at.block && it.since <= part.life.start
+        });
+        let older = older.max_by_key(|it| (it.since, it.written));
+        let before = older.and_then(|it| self.read(it.block));
         let size = self.geometry.block_size.bytes();
-        let salvaged = salvage::directory_block(part, size, found.as_deref(), older.as_deref());
+        let salvaged =
+            salvage::directory_block((part, at.block), found.as_deref(), before.as_deref(), size);
         let action = match salvaged.kept {
             0 => "write a block without names".to_owned(),
             1 => "keep the 1 name that can be read".to_owned(),
             kept => format!("keep the {kept} names that can be read"),
         };
-        let lost_names = salvaged.lost;
+        // Another file may have the number now.
+        let generation = |ino, cno| Some(self.inode_as_of(ino, cno)?.i_generation.get());
+        let then = older.map_or(Cno(0), |it| it.since);
+        let now = part.life.end.min(self.newest.cno);
+        let same = |ino| generation(ino, then).is_some_and(|it| Some(it) == generation(ino, now));
+        let lost_names = salvaged.lost.into_iter().filter(|lost| same(lost.ino)).collect();
         Some(Replacement {
             lost_names,
             ..Replacement::new(at, salvaged.bytes, Risk::Loses, action)

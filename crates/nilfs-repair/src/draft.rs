@@ -14,8 +14,9 @@ use nilfs_ondisk::superblock::Superblock;
 use nilfs_ondisk::{BlockNr, Geometry, Ino};
 
 use crate::anew::{self, Anew, Replacement};
-use crate::dat::Dat;
+use crate::dat::{self, Dat};
 use crate::logged::{LoggedBlocks, Wanted};
+use crate::names::Nameless;
 use crate::salvage::LostName;
 use crate::{Repair, RepairError, Risk, Segments, superblocks};
 
@@ -41,8 +42,8 @@ pub(crate) struct Draft {
     pub(crate) given_up: Vec<(u64, Vec<u8>)>,
     /// Whether the superblocks of the draft name another log than those of the device.
     pub(crate) moved_cursor: bool,
-    /// Whether files, directories and inodes are corrected, too.
-    with_files: bool,
+    /// What is corrected of files.
+    pub(crate) sharing: Sharing,
     /// How thoroughly it is checked.
     pub(crate) options: Options,
     pub(crate) uuid: [u8; 16],
@@ -54,10 +55,41 @@ pub(crate) struct Draft {
     scan: Option<Scan>,
     /// What they say about the blocks that are asked about.
     logged: LoggedBlocks,
-    /// Names that are not in their directory any more.
-    pub(crate) lost_names: BTreeSet<LostName>,
+    /// Names that blocks of directories may have had that are damaged.
+    lost_names: BTreeSet<LostName>,
+    /// What of the present has no name, once all else is corrected.
+    pub(crate) nameless: Nameless,
     /// Files of which something was made anew: if they have fewer blocks then, something is lost.
     remade: BTreeSet<Ino>,
+}
+
+/// What is corrected of files, directories and inodes, in all checkpoints that share them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    All,
+    /// Counts of links are other ones where names are missing. Those of the present are set when it is
+    /// mounted.
+    ButLinks,
+    Nothing,
+}
+
+impl Sharing {
+    /// What is tried if that makes another checkpoint worse.
+    pub(crate) fn less(self) -> Option<Self> {
+        match self {
+            Self::All => Some(Self::ButLinks),
+            Self::ButLinks => Some(Self::Nothing),
+            Self::Nothing => None,
+        }
+    }
+
+    fn corrects(self, finding: &Finding) -> bool {
+        match self {
+            Self::All => true,
+            Self::ButLinks => finding.rule != Rule::LinkCount,
+            Self::Nothing => !is_of_files(finding),
+        }
+    }
 }
 
 /// When a correction is made: only if there is none of an earlier stage. What leads to blocks comes
@@ -129,7 +161,7 @@ impl Draft {
             segments: Segments::new(),
             given_up: Vec::new(),
             moved_cursor: false,
-            with_files: true,
+            sharing: Sharing::All,
             options,
             uuid,
             sealed: BTreeMap::new(),
@@ -137,6 +169,7 @@ impl Draft {
             scan: None,
             logged: LoggedBlocks::default(),
             lost_names: BTreeSet::new(),
+            nameless: Nameless::default(),
             remade: BTreeSet::new(),
         }
     }
@@ -144,12 +177,12 @@ impl Draft {
     /// A draft of the same device, without corrections.
     pub(crate) fn afresh(&self) -> Self {
         let fresh = Self::new(Arc::clone(&self.below), self.options.clone(), self.uuid);
-        Self { with_files: self.with_files, ..fresh }
+        Self { sharing: self.sharing, ..fresh }
     }
 
-    /// A draft of the same device in which no file, directory or inode will be corrected.
-    pub(crate) fn leaving_files_alone(&self) -> Self {
-        Self { with_files: false, ..self.afresh() }
+    /// Whether nothing is to be put right.
+    pub(crate) fn is_as_found(&self) -> bool {
+        self.repairs.is_empty() && self.nameless.is_empty()
     }
 
     pub(crate) fn check(&self) -> Result<Report, CheckError> {
@@ -166,6 +199,7 @@ impl Draft {
             report = self.check().map_err(RepairError::Check)?;
         }
         self.note_other_damage()?;
+        self.nameless = Nameless::of(&report);
         Ok(report)
     }
 
@@ -196,6 +230,7 @@ impl Draft {
                              any more"
                             .to_owned(),
                     risk: Risk::Loses,
+                    ino: None,
                 });
             }
         }
@@ -205,19 +240,81 @@ impl Draft {
     /// Makes the corrections of a report, of the first stage of which there are any. Returns whether
     /// there were any.
     fn apply(&mut self, report: &Report) -> Result<bool, RepairError> {
-        for stage in Stage::all() {
+        for stage in Stage::all().filter(|stage| *stage != Stage::Counts) {
             if self.apply_stage(report, stage)? {
                 return Ok(true);
             }
         }
-        Ok(false)
+        Ok(self.give_names_back(report)? || self.apply_stage(report, Stage::Counts)?)
+    }
+
+    /// How many names of files are missing that the present or a checkpoint of the past has.
+    fn missing_names<'r>(
+        &self,
+        report: &'r Report,
+        geometry: &Geometry,
+    ) -> BTreeMap<Ino, (u64, &'r Finding)> {
+        let mut missing = BTreeMap::new();
+        for finding in &report.findings {
+            let count = match (finding.rule, &finding.corrections[..]) {
+                (Rule::Unreachable, _) => 1,
+                (Rule::LinkCount, [Correction::Count { at, bytes }]) => {
+                    let block = dat::read(&*self.device, geometry, at.block);
+                    let number = |bytes: &[u8]| {
+                        bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+                    };
+                    let found = block.map_or(0, |block| {
+                        block.get(at.offset..at.offset + bytes.len()).map_or(0, number)
+                    });
+                    found.saturating_sub(number(bytes))
+                }
+                _ => 0,
+            };
+            if let Some(ino) = finding.place.ino.filter(|_| count > 0) {
+                missing.entry(ino).or_insert((count, finding));
+            }
+        }
+        missing
+    }
+
+    /// Puts names into their blocks again that older versions of these had, where names of a file are
+    /// missing: it must have been one of them. Returns whether there were any.
+    fn give_names_back(&mut self, report: &Report) -> Result<bool, RepairError> {
+        if self.lost_names.is_empty() || self.sharing == Sharing::Nothing {
+            return Ok(false);
+        }
+        let superblock = superblocks::best(&*self.device)?;
+        let geometry = superblock.geometry();
+        let mut missing = self.missing_names(report, &geometry);
+        let mut touched = Vec::new();
+        for lost in std::mem::take(&mut self.lost_names) {
+            let Some((count, finding)) = missing.get_mut(&lost.ino).filter(|(count, _)| *count > 0)
+            else {
+                self.lost_names.insert(lost);
+                continue;
+            };
+            let Some(mut block) = dat::read(&*self.device, &geometry, lost.block) else { continue };
+            if lost.give_back(&mut block).is_some() {
+                *count -= 1;
+                let offset = lost.block.0 * geometry.block_size.bytes64();
+                self.device.write_at(offset, &[IoSlice::new(&block)])?;
+                touched.push(lost.block);
+                let name = String::from_utf8_lossy(&lost.name);
+                let action = format!("give it the name {name:?} back, which it had before");
+                self.repairs.push(repair_of(finding, action, Risk::Loses));
+            }
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        self.seal_logs(&superblock, &touched)?;
+        Ok(!touched.is_empty())
     }
 
     fn apply_stage(&mut self, report: &Report, stage: Stage) -> Result<bool, RepairError> {
         let superblock = superblocks::best(&*self.device)?;
         let of_stage = |it: &&Correction| Stage::of(it) == stage;
-        let with_files = self.with_files;
-        let wrong = || report.findings.iter().filter(|it| with_files || !is_of_files(it));
+        let sharing = self.sharing;
+        let wrong = || report.findings.iter().filter(|it| sharing.corrects(it));
         let corrections = wrong().flat_map(|it| &it.corrections).filter(of_stage);
         self.ask_logs(&superblock.geometry(), report, corrections);
         let mut touched = Vec::new();
@@ -417,5 +514,5 @@ fn is_of_files(finding: &Finding) -> bool {
 
 fn repair_of(finding: &Finding, action: String, risk: Risk) -> Repair {
     let fault = format!("{}: {}", finding.place, finding.message);
-    Repair { fault, action, risk }
+    Repair { fault, action, risk, ino: finding.place.ino }
 }

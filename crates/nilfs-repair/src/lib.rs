@@ -22,6 +22,7 @@ mod anew;
 mod dat;
 mod draft;
 mod logged;
+mod names;
 mod rescue;
 mod rewrite;
 mod salvage;
@@ -35,6 +36,7 @@ use std::sync::Arc;
 
 use nilfs_check::{CheckError, Observer, Options, Report};
 use nilfs_device::{Device, Event, IoSlice};
+use nilfs_ondisk::Ino;
 use thiserror::Error;
 
 use crate::draft::Draft;
@@ -43,6 +45,9 @@ pub use undo::{UndoDevice, UndoError, apply_undo};
 
 /// Findings of one rule that are corrected in one round.
 const FINDINGS_PER_RULE: usize = 100_000;
+
+/// How often a volume is repaired in a plan: what the engine has put right shows what else is wrong.
+const PASSES: usize = 4;
 
 /// Whether a repair takes something away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +67,8 @@ pub struct Repair {
     pub action: String,
     /// Whether something is lost by that.
     pub risk: Risk,
+    /// The file that it is about, to be named by its path.
+    ino: Option<Ino>,
 }
 
 impl fmt::Display for Repair {
@@ -135,17 +142,38 @@ pub fn plan(
         before => before,
     };
     let options = Options { observer: Observer::default(), ..options };
-    let draft = Draft::new(Arc::clone(device), options, uuid);
-    let usable = rescue::usable(draft.afresh(), &before)?;
-    let all = plan_from(device, usable, before)?;
-    match all.obstacle {
-        // What is right for the present may be wrong for a checkpoint that shares the block.
-        Some(RepairError::Worse) => {
-            let fewer = rescue::usable(draft.leaving_files_alone(), &all.before)?;
-            plan_from(device, fewer, all.before)
+    let mut plan = pass(device, &options, uuid, before)?;
+    for _ in 1..PASSES {
+        let Some(after) = plan.after.clone().filter(|_| plan.can_be_applied()) else { break };
+        let view: Arc<dyn Device> = rewrite::view(device, &plan.writes)?;
+        let next = pass(&view, &options, uuid, Ok(after))?;
+        if !next.can_be_applied() {
+            break;
         }
-        _ => Ok(all),
+        plan.repairs.extend(next.repairs);
+        plan.writes.extend(next.writes);
+        plan.after = next.after;
     }
+    Ok(plan)
+}
+
+/// A plan for what can be seen to be wrong at once.
+fn pass(
+    device: &Arc<dyn Device>,
+    options: &Options,
+    uuid: [u8; 16],
+    before: Result<Report, CheckError>,
+) -> Result<Plan, RepairError> {
+    let mut draft = Draft::new(Arc::clone(device), options.clone(), uuid);
+    let usable = rescue::usable(draft.afresh(), &before)?;
+    let mut plan = plan_from(device, usable, before)?;
+    // What is right for the present may be wrong for a checkpoint that shares the block.
+    while let (Some(RepairError::Worse), Some(sharing)) = (&plan.obstacle, draft.sharing.less()) {
+        draft.sharing = sharing;
+        let fewer = rescue::usable(draft.afresh(), &plan.before)?;
+        plan = plan_from(device, fewer, plan.before)?;
+    }
+    Ok(plan)
 }
 
 /// What it takes to make a device what a draft of it is.
@@ -162,16 +190,20 @@ fn plan_from(
         uuid: superblocks::best(&*draft.device)?.raw().s_uuid,
         writes: Vec::new(),
     };
-    if plan.repairs.is_empty() {
+    if draft.is_as_found() {
         return Ok(plan);
     }
-    match rewrite::writes(&draft) {
-        Ok(writes) => {
-            let after = rewrite::preview(&draft, device, &writes)?;
+    match rewrite::rewrite(&draft) {
+        Ok(rewritten) => {
+            plan.repairs = rewritten.repairs;
+            if plan.repairs.is_empty() {
+                return Ok(plan);
+            }
+            let after = rewrite::preview(&draft, device, &rewritten.writes)?;
             if plan.before.as_ref().is_ok_and(|before| is_worse(before, &after)) {
                 plan.obstacle = Some(RepairError::Worse);
             } else {
-                plan.writes = writes;
+                plan.writes = rewritten.writes;
             }
             plan.after = Some(after);
         }

@@ -179,7 +179,7 @@ fn repair(
         ));
     }
     let risk = if scratch || !later.is_empty() { Risk::Loses } else { Risk::Safe };
-    Repair { fault: fault.to_owned(), action, risk }
+    Repair { fault: fault.to_owned(), action, risk, ino: None }
 }
 
 /// Lets the superblocks of a draft name a log, and makes sure that no later one is found.

@@ -5,13 +5,22 @@ use std::sync::Arc;
 use nilfs_check::Report;
 use nilfs_device::{CopyOnWriteDevice, Device, Event, IoSlice, RecordingDevice};
 use nilfs_engine::{CleanerOptions, Filesystem, MountOptions};
+use nilfs_ondisk::Ino;
 use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
 
 use crate::draft::Draft;
-use crate::{RepairError, superblocks};
+use crate::{Repair, RepairError, Risk, names, superblocks};
 
-/// What has to be written so that the device is as the draft.
-pub(crate) fn writes(draft: &Draft) -> Result<Vec<Event>, RepairError> {
+/// A draft as the engine has written it.
+pub(crate) struct Rewritten {
+    /// What has to be written so that the device is as the draft.
+    pub(crate) writes: Vec<Event>,
+    /// What is put right by that, with the paths of files.
+    pub(crate) repairs: Vec<Repair>,
+}
+
+/// Writes a draft to where there is room for it, on a view of it.
+pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
     let mut writes = Vec::new();
     for (offset, bytes) in &draft.given_up {
         writes.push(Event::Write { offset: *offset, bytes: bytes.clone() });
@@ -19,22 +28,37 @@ pub(crate) fn writes(draft: &Draft) -> Result<Vec<Event>, RepairError> {
     if !writes.is_empty() {
         writes.push(Event::Flush);
     }
-    if draft.segments.is_empty() && !draft.moved_cursor {
+    let mut repairs = draft.repairs.clone();
+    if draft.segments.is_empty() && !draft.moved_cursor && draft.nameless.is_empty() {
         writes.extend(superblock_writes(draft)?);
-        return Ok(writes);
+        return Ok(Rewritten { writes, repairs });
     }
     let below: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
     let recording = Arc::new(RecordingDevice::new(CopyOnWriteDevice::new(below)));
     let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
     let options = MountOptions { cleaner, ..MountOptions::default() };
     let fs = Filesystem::mount(Arc::clone(&recording) as Arc<dyn Device>, options)?;
+    repairs.extend(draft.nameless.settle(&fs)?);
+    name_files(&fs, &mut repairs);
     let left = fs.evacuate(draft.segments.clone(), &mut |_| {})?;
     fs.unmount()?;
     if !left.is_empty() {
         return Err(RepairError::NoRoom(left.len()));
     }
     writes.extend(recording.take_events());
-    Ok(writes)
+    Ok(Rewritten { writes, repairs })
+}
+
+/// Says of which files something is lost.
+fn name_files(fs: &Filesystem, repairs: &mut [Repair]) {
+    let losing = |repair: &Repair| repair.ino.filter(|_| repair.risk == Risk::Loses);
+    let wanted = repairs.iter().filter_map(losing).filter(|ino| *ino >= Ino::FIRST_USER).collect();
+    let paths = names::paths(fs, &wanted);
+    for repair in repairs {
+        if let Some(path) = losing(repair).and_then(|ino| paths.get(&ino)) {
+            repair.fault = format!("{path}: {}", repair.fault);
+        }
+    }
 }
 
 /// Both superblocks, one after the other, so that one of them is whole at any time. The one that
@@ -57,11 +81,20 @@ pub(crate) fn preview(
     device: &Arc<dyn Device>,
     writes: &[Event],
 ) -> Result<Report, RepairError> {
+    let view = view(device, writes)?;
+    nilfs_check::check(&*view, &draft.options).map_err(RepairError::Check)
+}
+
+/// A device as it is when these writes have been made.
+pub(crate) fn view(
+    device: &Arc<dyn Device>,
+    writes: &[Event],
+) -> Result<Arc<CopyOnWriteDevice>, RepairError> {
     let view = CopyOnWriteDevice::new(Arc::clone(device));
     for event in writes {
         if let Event::Write { offset, bytes } = event {
             view.write_at(*offset, &[IoSlice::new(bytes)])?;
         }
     }
-    nilfs_check::check(&view, &draft.options).map_err(RepairError::Check)
+    Ok(Arc::new(view))
 }

@@ -3,19 +3,28 @@
 use std::collections::BTreeSet;
 
 use nilfs_check::Part;
-use nilfs_ondisk::dirent::{self, HEADER_SIZE, Record};
+use nilfs_ondisk::dirent::{self, HEADER_SIZE, Record, record_at};
 use nilfs_ondisk::inode::FileType;
-use nilfs_ondisk::{Ino, dirent::record_at};
+use nilfs_ondisk::{BlockNr, Ino};
 
 /// Records begin at multiples of this.
 const ALIGNMENT: usize = 4;
 
-/// A name that a directory may have had.
+/// A name that a directory may have had in a block that is damaged.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LostName {
-    pub(crate) directory: Ino,
+    pub(crate) block: BlockNr,
     pub(crate) name: Vec<u8>,
     pub(crate) ino: Ino,
+    pub(crate) type_code: u8,
+}
+
+impl LostName {
+    /// Puts the name into its block again. `None` if there is no room for it.
+    pub(crate) fn give_back(&self, block: &mut [u8]) -> Option<()> {
+        let file_type = FileType::from_dirent_code(self.type_code)?;
+        dirent::insert(block, self.ino, &self.name, file_type).ok()?.map(|_| ())
+    }
 }
 
 /// A block of a directory made anew.
@@ -23,18 +32,17 @@ pub(crate) struct Salvaged {
     pub(crate) bytes: Vec<u8>,
     /// How many names are in it, besides "." and "..".
     pub(crate) kept: usize,
-    /// Names for which there is no room, and those of an older version of the block: they may have
-    /// been removed since.
+    /// Names of an older version of the block: they may have been removed since.
     pub(crate) lost: Vec<LostName>,
 }
 
 /// Makes a block with the names that can be read of it. The first of a directory has "." and ".."; if
 /// nothing says what the latter names, it is the root directory.
 pub(crate) fn directory_block(
-    part: &Part,
-    size: usize,
+    (part, block): (&Part, BlockNr),
     found: Option<&[u8]>,
     older: Option<&[u8]>,
+    size: usize,
 ) -> Salvaged {
     let mut bytes = vec![0; size];
     let found: Vec<_> = found.map(names).unwrap_or_default();
@@ -46,21 +54,19 @@ pub(crate) fn directory_block(
         dirent::format_empty(&mut bytes);
     }
     let mut salvaged = Salvaged { bytes, kept: 0, lost: Vec::new() };
-    let lost = |record: &Record<'_>| LostName {
-        directory: part.ino,
-        name: record.name.to_vec(),
-        ino: record.ino,
-    };
     let mut seen = BTreeSet::new();
     for record in found.iter().filter(|it| seen.insert(it.name) && !is_dot(it)) {
         let file_type = record.file_type().unwrap_or(FileType::Regular);
-        match dirent::insert(&mut salvaged.bytes, record.ino, record.name, file_type) {
-            Ok(Some(_)) => salvaged.kept += 1,
-            _ => salvaged.lost.push(lost(record)),
-        }
+        let inserted = dirent::insert(&mut salvaged.bytes, record.ino, record.name, file_type);
+        salvaged.kept += usize::from(matches!(inserted, Ok(Some(_))));
     }
     let only_older = older.iter().filter(|it| !seen.contains(it.name) && !is_dot(it));
-    salvaged.lost.extend(only_older.map(lost));
+    salvaged.lost.extend(only_older.map(|record| LostName {
+        block,
+        name: record.name.to_vec(),
+        ino: record.ino,
+        type_code: record.type_code,
+    }));
     salvaged
 }
 

@@ -2,10 +2,9 @@
 
 mod support;
 
-use nilfs_check::Rule;
 use nilfs_ondisk::Ino;
 use nilfs_repair::Risk;
-use support::{BLOCK_SIZES, Image, Patient, add, content, write};
+use support::{BLOCK_SIZES, Image, Patient, add, write};
 
 const I_BLOCKS: usize = 0;
 const I_SIZE: usize = 8;
@@ -74,29 +73,6 @@ fn a_number_that_is_in_use_and_not_marked_so() {
         let bitmap = image.data(Ino::IFILE, 1);
         image.edit(bitmap, |block| block[ino.0 as usize / 8] &= !(1 << (ino.0 % 8)));
     });
-}
-
-/// The name goes, which nothing can be done for, and everything else stays.
-#[test]
-fn a_name_that_leads_nowhere() {
-    for block_size in BLOCK_SIZES {
-        let whole = content(&Image::by_linux(block_size).bytes);
-        let mut image = Image::by_linux(block_size);
-        image.edit_record(Ino::ROOT, "fifo", |record| write(record, 0, 3000));
-        let patient = Patient::new(image);
-        let plan = patient.plan();
-        assert!(plan.can_be_applied(), "{:?}, {:?}", plan.obstacle, plan.repairs);
-        plan.apply(&*patient.device, &mut |_| {}).unwrap();
-        let mut expected = whole.clone();
-        expected.retain(|path, _| !path.ends_with("/fifo"));
-        let mut found = content(&patient.bytes());
-        found.retain(|path, _| !path.ends_with("/fifo"));
-        assert!(found == expected, "every other file is as it was");
-        let report =
-            nilfs_check::check(&*patient.device, &nilfs_check::Options::default()).unwrap();
-        let names = report.errors().filter(|it| it.rule == Rule::DirectoryEntry).count();
-        assert_eq!(names, 0, "{report}");
-    }
 }
 
 /// What has become other on the device fails the checksum of its log as well. That is gone, too: the

@@ -40,11 +40,40 @@ fn linux_shows_what_was_there_before_the_damage() {
         }
         let links = metadata.named("direct");
         metadata.edit_inode(links, |inode| inode[50] += 1);
-        for damaged in [no_superblocks, metadata] {
+        let mut maps = whole.clone();
+        for ino in [whole.named("tree"), Ino::DAT] {
+            let node = maps.node(ino);
+            maps.edit(node, |block| block.fill(0x5a));
+        }
+        for damaged in [no_superblocks, metadata, maps] {
             let patient = Patient::new(damaged);
             patient.heal();
             let shown = shown_by_linux(&patient.bytes());
             assert_eq!(shown, expected, "block size {block_size}");
         }
+    }
+}
+
+/// A directory that was made to hold what has no name, and names that were put back, are what Linux
+/// expects of them.
+#[test]
+fn linux_shows_what_has_lost_its_name() {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        let (direct, many) = (image.named("direct"), image.named("many"));
+        for name in ["direct", "many"] {
+            image.edit_record(Ino::ROOT, name, |record| record[..8].fill(0));
+        }
+        let deep = image.data(image.named("deep"), 0);
+        image.edit(deep, |block| block.fill(0));
+        let patient = Patient::new(image);
+        patient.heal_but_for(nilfs_check::Severity::Warning);
+        let shown = shown_by_linux(&patient.bytes());
+        for path in [format!("#{direct} f 1 9000"), format!("#{many} d 2 ")] {
+            assert!(shown.contains(&format!("./lost+found/{path}")), "{shown}");
+        }
+        assert!(shown.contains(&format!("./lost+found/#{many}/late 6 f 1 2000")), "{shown}");
+        // Nothing tells what was in it: it has no older version.
+        assert!(shown.contains("./deep d 2 "), "{shown}");
     }
 }

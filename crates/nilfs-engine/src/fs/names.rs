@@ -44,7 +44,7 @@ const SET_GID: u16 = 0o2000;
 
 /// Making or removing a name: a directory block or two, and the inodes of the file, of its
 /// directory, and of a target.
-const NAME: Cost = Cost { pages: 3, inodes: 3, effect: Effect::Grows };
+pub(super) const NAME: Cost = Cost { pages: 3, inodes: 3, effect: Effect::Grows };
 
 impl Filesystem {
     /// The file that a name leads to; "." and ".." work too.
@@ -490,7 +490,7 @@ impl Filesystem {
 
     /// Takes note that a file has another name; a directory also has another "..", if it has
     /// another parent.
-    fn moved(&self, inode: &InodeRef, parent: Option<&InodeRef>) -> Result<()> {
+    pub(super) fn moved(&self, inode: &InodeRef, parent: Option<&InodeRef>) -> Result<()> {
         let mut state = inode.state.write();
         let context = self.context();
         if let Some(parent) = parent
@@ -578,7 +578,7 @@ impl Filesystem {
     }
 
     /// Fails unless the name can be added to the directory.
-    fn check_addition(&self, parent: &mut State, name: &[u8]) -> Result<()> {
+    pub(super) fn check_addition(&self, parent: &mut State, name: &[u8]) -> Result<()> {
         if parent.links() == 0 {
             return Err(Error::NotFound);
         }
@@ -590,7 +590,7 @@ impl Filesystem {
     }
 
     /// Adds a name that is not there.
-    fn add_name(
+    pub(super) fn add_name(
         &self,
         dir: &InodeRef,
         state: &mut State,
@@ -627,7 +627,7 @@ impl Filesystem {
         Ok(())
     }
 
-    fn directory_changed(&self, dir: &InodeRef, state: &mut State) {
+    pub(super) fn directory_changed(&self, dir: &InodeRef, state: &mut State) {
         let now = self.now();
         state.file.set_mtime(now);
         state.file.set_ctime(now);
@@ -635,7 +635,7 @@ impl Filesystem {
         self.table.lock().recount(dir, state.names.bytes());
     }
 
-    fn name_changed(&self, inode: &InodeRef, state: &mut State) {
+    pub(super) fn name_changed(&self, inode: &InodeRef, state: &mut State) {
         state.file.set_ctime(self.now());
         self.attributes_changed(inode, state, false);
     }

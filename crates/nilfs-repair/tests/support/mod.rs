@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use images::{BLOCK_SIZES, Image, LoggedBlock, add, read, vblock, write};
+use nilfs_check::Severity;
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::{Attr, Cno, FileType, Files, Ino, Tree, Volume};
 use nilfs_repair::{Plan, Risk};
@@ -17,8 +18,11 @@ use nilfs_repair::{Plan, Risk};
 /// The identity that a volume gets if its own is lost.
 pub const UUID: [u8; 16] = [0x11; 16];
 
-/// What a file is: attributes and content, by path.
-pub type Content = BTreeMap<String, (FileType, u16, u64, Vec<u8>)>;
+/// What a file is: its type, links, size and content.
+pub type File = (FileType, u16, u64, Vec<u8>);
+
+/// Files by path.
+pub type Content = BTreeMap<String, File>;
 
 /// A damaged volume.
 pub struct Patient {
@@ -44,6 +48,12 @@ impl Patient {
     /// Repairs the volume, and demands that all of it is sound then and as the checker predicted.
     #[track_caller]
     pub fn heal(&self) -> Plan {
+        self.heal_but_for(Severity::Note)
+    }
+
+    /// As [`Patient::heal`], but for findings that are no worse than this.
+    #[track_caller]
+    pub fn heal_but_for(&self, worst: Severity) -> Plan {
         let before = self.bytes();
         let plan = self.plan();
         assert!(self.bytes() == before, "a plan writes nothing");
@@ -53,11 +63,7 @@ impl Patient {
         }
         plan.apply(&*self.device, &mut |_| {}).unwrap();
         let report = nilfs_check::check(&*self.device, &nilfs_check::Options::default()).unwrap();
-        assert!(
-            report.worst() < Some(nilfs_check::Severity::Warning),
-            "{report}after {:?}",
-            plan.repairs
-        );
+        assert!(report.worst() <= Some(worst), "{report}after {:?}", plan.repairs);
         let again = self.plan();
         assert!(again.repairs.is_empty(), "nothing is left to be repaired: {:?}", again.repairs);
         plan

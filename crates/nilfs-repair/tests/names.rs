@@ -1,0 +1,251 @@
+//! Directories with damage keep the names that can be read, and a file that has lost its last name is
+//! found in lost+found, or by the name that it had.
+
+mod support;
+
+use nilfs_check::Severity;
+use nilfs_engine::FileType;
+use nilfs_ondisk::{Ino, dirent};
+use nilfs_repair::{Plan, Risk};
+use support::{BLOCK_SIZES, Content, File, Image, Patient, content, write};
+
+const I_LINKS: usize = 50;
+
+/// Damages the volumes that Linux has filled, and demands that nothing is missing, in the present or in
+/// a snapshot.
+#[track_caller]
+fn is_whole(damage: impl Fn(&mut Image)) {
+    compare(damage, |_, _| {}, |_| true);
+}
+
+/// The same, but for what is expected to change in the present. A snapshot that shares the block has
+/// no other way to its files, and nothing can be put into it.
+#[track_caller]
+fn repaired(damage: impl Fn(&mut Image), expected: impl Fn(&Image, &mut Content)) {
+    compare(damage, expected, |path| !path.starts_with("snapshot"));
+}
+
+#[track_caller]
+fn compare(
+    damage: impl Fn(&mut Image),
+    expected: impl Fn(&Image, &mut Content),
+    needed: impl Fn(&String) -> bool,
+) {
+    for block_size in BLOCK_SIZES {
+        let sound = Image::by_linux(block_size);
+        let mut damaged = sound.clone();
+        damage(&mut damaged);
+        let patient = Patient::new(damaged);
+        let plan = patient.heal_but_for(Severity::Warning);
+        let mut wanted = content(&sound.bytes);
+        expected(&sound, &mut wanted);
+        let found = content(&patient.bytes());
+        // Where a name is missing, a file has fewer links.
+        let differ = |(path, file): &(&String, &File)| match wanted.get(*path) {
+            Some(expected) if !needed(path) => expected.3 != file.3,
+            expected => expected != Some(file),
+        };
+        let others: Vec<_> = found.iter().filter(differ).map(|it| it.0).collect();
+        let missing = wanted.keys().filter(|it| needed(it) && !found.contains_key(*it));
+        let missing: Vec<_> = missing.collect();
+        assert!(
+            others.is_empty() && missing.is_empty(),
+            "block size {block_size}: other {others:?}, missing {missing:?}, {:?}",
+            plan.repairs
+        );
+    }
+}
+
+/// Where the files of the present are then, that were at a path or below it.
+fn moved(content: &mut Content, from: &str, to: &str) {
+    let inside = format!("{from}/");
+    let below = |path: &String| *path == from || path.starts_with(&inside);
+    let paths: Vec<_> = content.keys().filter(|path| below(path)).cloned().collect();
+    assert!(!paths.is_empty(), "{from} is there");
+    for path in paths {
+        let file = content.remove(&path).unwrap();
+        content.insert(format!("{to}{}", &path[from.len()..]), file);
+    }
+}
+
+fn into_lost_and_found(image: &Image, content: &mut Content, name: &str) {
+    adopted(image, content, &format!("/{name}"), image.named(name));
+}
+
+fn adopted(image: &Image, content: &mut Content, from: &str, ino: Ino) {
+    let links = 2 + u16::from(content[from].0 == FileType::Directory);
+    let size = image.block_size() as u64;
+    content.insert("/lost+found".to_owned(), (FileType::Directory, links, size, Vec::new()));
+    moved(content, from, &format!("/lost+found/#{ino}"));
+}
+
+/// The name stays on the volume only as unused bytes, so nothing says that it was there.
+#[test]
+fn a_file_without_a_name_goes_to_lost_and_found() {
+    for name in ["direct", "many", "deep", "symlink"] {
+        repaired(
+            |image| image.edit_record(Ino::ROOT, name, |record| write(record, 0, 0)),
+            |image, content| into_lost_and_found(image, content, name),
+        );
+    }
+}
+
+#[test]
+fn a_name_that_leads_nowhere_goes_and_its_file_is_kept() {
+    repaired(
+        |image| image.edit_record(Ino::ROOT, "fifo", |record| write(record, 0, 3000)),
+        |image, content| into_lost_and_found(image, content, "fifo"),
+    );
+}
+
+#[test]
+fn a_name_of_a_reserved_inode_goes_and_its_file_is_kept() {
+    repaired(
+        |image| image.edit_record(Ino::ROOT, "direct", |record| write(record, 0, 3)),
+        |image, content| into_lost_and_found(image, content, "direct"),
+    );
+}
+
+#[test]
+fn a_deleted_file_that_was_open_is_freed() {
+    repaired(
+        |image| {
+            let ino = image.named("direct");
+            image.edit_record(Ino::ROOT, "direct", |record| write(record, 0, 0));
+            image.edit_inode(ino, |inode| inode[I_LINKS..I_LINKS + 2].fill(0));
+        },
+        |_, content| _ = content.remove("/direct"),
+    );
+}
+
+#[test]
+fn a_record_that_is_nonsense_costs_no_other_name() {
+    for (at, value) in [(8, 7), (10, 255)] {
+        is_whole(|image| image.edit_record(Ino::ROOT, "sparse", |record| record[at] = value));
+    }
+}
+
+/// An older version of the block says what the names were, but for the one that has come last.
+#[test]
+fn a_block_of_garbage_gets_its_names_back() {
+    for garbage in [0, 0x5a] {
+        repaired(
+            |image| {
+                let first = image.data(image.named("many"), 0);
+                image.edit(first, |block| block.fill(garbage));
+            },
+            |image, content| {
+                let late = ["cleaned 3", "late 6"];
+                let last = late.into_iter().find(|it| content.contains_key(&format!("/many/{it}")));
+                let last = last.unwrap();
+                let ino = inode_in(image, image.named("many"), last);
+                adopted(image, content, &format!("/many/{last}"), ino);
+            },
+        );
+    }
+}
+
+/// However few versions of the block are left: every file is there, under whatever name.
+#[test]
+fn a_root_directory_of_garbage_costs_no_file() {
+    let files = |content: &Content| {
+        let present = content.iter().filter(|(path, _)| !path.starts_with("snapshot"));
+        let others = present.filter(|(path, _)| *path != "/lost+found");
+        let mut files: Vec<_> =
+            others.map(|(_, file)| format!("{:?} {:?}", file.0, file.3)).collect();
+        files.sort();
+        files
+    };
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        let mut expected = files(&content(&image.bytes));
+        let first = image.data(Ino::ROOT, 0);
+        image.edit(first, |block| block.fill(0x5a));
+        let patient = Patient::new(image);
+        patient.heal_but_for(Severity::Warning);
+        let mut found = files(&content(&patient.bytes()));
+        // One that has two names may be left with one.
+        expected.dedup();
+        found.dedup();
+        assert!(found == expected, "block size {block_size}");
+    }
+}
+
+#[test]
+fn dots_that_are_missing() {
+    for at in [0, 16] {
+        for name in ["deep", "moved"] {
+            is_whole(|image| {
+                let ino = image.named(name);
+                let first = image.data(ino, 0);
+                image.edit(first, |block| block[at + 12] = b'x');
+            });
+        }
+    }
+}
+
+#[test]
+fn a_directory_has_one_name() {
+    repaired(
+        |image| {
+            let deep = image.named("deep").0;
+            image.edit_record(Ino::ROOT, "fifo", |record| {
+                write(record, 0, deep);
+                record[11] = 2;
+            });
+        },
+        |image, content| into_lost_and_found(image, content, "fifo"),
+    );
+}
+
+/// deep/er becomes a second name of deep, so er is without one.
+#[test]
+fn a_directory_is_not_inside_itself() {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        let deep = image.named("deep");
+        image.edit_record(deep, "er", |record| write(record, 0, deep.0));
+        let patient = Patient::new(image);
+        let plan = patient.heal_but_for(Severity::Warning);
+        assert_eq!(plan.risk(), Risk::Loses);
+        let found = content(&patient.bytes());
+        assert!(found.contains_key("/deep") && !found.contains_key("/deep/er"));
+        let lost = found.keys().filter(|path| path.starts_with("/lost+found/#")).count();
+        assert_eq!(lost, 1, "{:?}", plan.repairs);
+    }
+}
+
+/// Neither can be reached, and one leads to the other.
+#[test]
+fn directories_that_lead_to_each_other_only() {
+    repaired(
+        |image| {
+            let deep = image.named("deep");
+            let er = image.data(inode_in(image, deep, "er"), 0);
+            image.edit(er, |block| {
+                dirent::insert(block, deep, b"up", FileType::Directory).unwrap().unwrap();
+            });
+            image.edit_record(Ino::ROOT, "deep", |record| write(record, 0, 0));
+        },
+        |image, content| into_lost_and_found(image, content, "deep"),
+    );
+}
+
+fn inode_in(image: &Image, directory: Ino, name: &str) -> Ino {
+    let block = image.data(directory, 0).block;
+    let mut records = dirent::records(image.block(block)).map(Result::unwrap);
+    records.find(|it| it.name == name.as_bytes()).expect("there is such a name").ino
+}
+
+#[test]
+fn the_plan_names_the_files() {
+    let mut image = Image::by_linux(4096);
+    let ino = image.named("direct");
+    image.edit_record(Ino::ROOT, "direct", |record| write(record, 0, 0));
+    let plan: Plan = Patient::new(image).heal_but_for(Severity::Warning);
+    let says = plan.repairs.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let wanted = format!(
+        "lost+found/#{ino}: inode {ino}: no name leads to it: put it into lost+found, as #{ino}"
+    );
+    assert!(says.contains(&wanted), "{says:?}");
+}
