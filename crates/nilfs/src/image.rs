@@ -166,7 +166,7 @@ impl Moments<'_> {
     fn files(&mut self, when: Option<&When>) -> anyhow::Result<Arc<dyn Files>> {
         let device = &self.located.device;
         let at = match when {
-            Some(when) => Some(Checkpoints::of(device)?.find(when)?.cno),
+            Some(when) => Some(self.located.checkpoints()?.find(when)?.cno),
             None => self.located.shown()?,
         };
         if let Some((_, files)) = self.opened.iter().find(|(cno, _)| *cno == at) {
@@ -203,6 +203,20 @@ impl Located {
                 mounted: Some(place.mounted),
             },
         })
+    }
+
+    /// The checkpoints of the volume.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::of`].
+    pub fn checkpoints(&self) -> anyhow::Result<Checkpoints> {
+        match &self.mounted {
+            // The mount that can be written is the one that is to be asked, and need not be found again.
+            Some(mounted) if !mounted.is_read_only() => {
+                Checkpoints::on(Some(mounted), &self.device)
+            }
+            _ => Checkpoints::of(&self.device),
+        }
     }
 
     /// The checkpoint that the mount shows by which the volume was named; `None` if that is the newest,

@@ -48,7 +48,8 @@ impl Target {
     pub fn find(path: &Path) -> anyhow::Result<Self> {
         let metadata = look_at(path)?;
         let mounts = Mounted::all();
-        let served = |mounted: &&Mounted| mounted.is_nilfs() && is_source(mounted, path, &metadata);
+        let volume = Source::new(path, &metadata);
+        let served = |mounted: &&Mounted| mounted.is_nilfs() && volume.is_of(mounted);
         if let Some(mounted) = foremost(mounts.iter().filter(served)) {
             let node = mounted.dir.clone();
             return Ok(Self::Mounted { node, source: mounted.source.clone() });
@@ -129,8 +130,9 @@ pub fn mount_of(path: &Path) -> anyhow::Result<Option<Mounted>> {
 /// It cannot be looked at.
 pub fn mounts_of(path: &Path) -> anyhow::Result<Vec<Mounted>> {
     let metadata = look_at(path)?;
+    let volume = Source::new(path, &metadata);
     let mounts = Mounted::all().into_iter();
-    Ok(mounts.filter(|mounted| is_source(mounted, path, &metadata)).collect())
+    Ok(mounts.filter(|mounted| volume.is_of(mounted)).collect())
 }
 
 /// A file or directory on one of our mounts.
@@ -247,20 +249,34 @@ fn look_at(path: &Path) -> anyhow::Result<Metadata> {
     }
 }
 
-/// Whether a mount serves this device or image.
-fn is_source(mounted: &Mounted, path: &Path, metadata: &Metadata) -> bool {
-    let kind = metadata.file_type();
-    if !(kind.is_file() || kind.is_block_device()) || !is_believable(mounted) {
-        return false;
+/// A device or image, which mounts may serve.
+struct Source<'a> {
+    metadata: &'a Metadata,
+    /// Its absolute path without symbolic links.
+    canonical: Option<PathBuf>,
+}
+
+impl<'a> Source<'a> {
+    fn new(path: &Path, metadata: &'a Metadata) -> Self {
+        Self { metadata, canonical: std::fs::canonicalize(path).ok() }
     }
-    let is_called_so = |path: PathBuf| path == mounted.source || path == mounted.shown;
-    if std::fs::canonicalize(path).is_ok_and(is_called_so) {
-        return true;
-    }
-    let Ok(source) = std::fs::metadata(&mounted.source) else { return false };
-    match kind.is_block_device() {
-        true => source.file_type().is_block_device() && source.rdev() == metadata.rdev(),
-        false => (source.dev(), source.ino()) == (metadata.dev(), metadata.ino()),
+
+    /// Whether a mount serves it.
+    fn is_of(&self, mounted: &Mounted) -> bool {
+        let kind = self.metadata.file_type();
+        // File systems that lie on nothing have a word there, which a file may be called, too.
+        let has_source = mounted.source.is_absolute();
+        if !has_source || !(kind.is_file() || kind.is_block_device()) || !is_believable(mounted) {
+            return false;
+        }
+        if [&mounted.source, &mounted.shown].map(Some).contains(&self.canonical.as_ref()) {
+            return true;
+        }
+        let Ok(source) = std::fs::metadata(&mounted.source) else { return false };
+        match kind.is_block_device() {
+            true => source.file_type().is_block_device() && source.rdev() == self.metadata.rdev(),
+            false => (source.dev(), source.ino()) == (self.metadata.dev(), self.metadata.ino()),
+        }
     }
 }
 

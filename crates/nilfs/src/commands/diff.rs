@@ -15,7 +15,7 @@ use nilfs_ondisk::ByteCount;
 use serde::Serialize;
 
 use self::text::Side;
-use crate::image::{Checkpoints, Located, open_files};
+use crate::image::{Located, open_files};
 use crate::output::{self, Column, Rows, counted, printable};
 use crate::past::{Change, FileAt};
 use crate::record::type_name;
@@ -127,7 +127,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let located = Located::find(Path::new(place.unwrap_or(OsStr::new("."))), &paths)?;
     // What was written until now has to be in a checkpoint first.
     let shown = if to.is_none() { located.shown()? } else { None };
-    let checkpoints = Checkpoints::of(&located.device);
+    let checkpoints = located.checkpoints();
     let checkpoints = match to.as_ref().and_then(When::name).filter(|_| place.is_none()) {
         None => checkpoints?,
         Some(name) => checkpoints.with_context(|| {

@@ -16,7 +16,7 @@ use super::checkpoints::known_notes;
 use super::df::print_reach;
 use super::diff::text::{self, Side};
 use crate::exit::{Failure, Status};
-use crate::image::{Checkpoints, Located, open_files};
+use crate::image::{Located, open_files};
 use crate::output::{self, Column, Rows, exact_time, local_time, printable};
 use crate::past::Version;
 
@@ -103,7 +103,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         }
     };
     let shown = located.shown()?;
-    let checkpoints = Checkpoints::of(&located.device)?;
+    let checkpoints = located.checkpoints()?;
     let at = match &args.at {
         Some(when) => Some(checkpoints.find(when)?.cno),
         None => shown,

@@ -14,9 +14,7 @@ use nilfs_fuse::When;
 
 use super::cp::{Copier, Existing, is_as};
 use crate::exit::{Failure, Status};
-use crate::image::{
-    Checkpoints, Entry, LastLink, Located, Named, Walk, WalkEntry, find, open_files,
-};
+use crate::image::{Entry, LastLink, Located, Named, Walk, WalkEntry, find, open_files};
 use crate::output::{self, counted, printable, utter};
 
 /// Bring files and directories back as they were
@@ -101,7 +99,7 @@ impl Job {
         let [source] = &located.paths[..] else {
             bail!("{} is not on a mounted volume; nilfs cp copies out of images", path.display());
         };
-        let cno = Checkpoints::of(&located.device)?.find(when)?.cno;
+        let cno = located.checkpoints()?.find(when)?.cno;
         let files = open_files(&located.device, Some(cno))?;
         let destination = match (&args.to, path.file_name()) {
             (Some(to), Some(name)) if to.is_dir() => to.join(name),

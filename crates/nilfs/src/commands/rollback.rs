@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::diff;
 use crate::administration::{Purpose, mount_of, on};
 use crate::exit::{Failure, Status};
-use crate::image::{Checkpoints, Located};
+use crate::image::Located;
 use crate::output::{self, counted, printable};
 use crate::past::Name;
 use crate::progress::Progress;
@@ -102,7 +102,7 @@ fn on_volume(args: &Args, located: &Located, path: &OsStr) -> anyhow::Result<()>
         let message = format!("{}: the mount is read-only", args.place.display());
         return Err(Failure::new(Status::Failed, message).into());
     }
-    let checkpoints = Checkpoints::of(&located.device)?;
+    let checkpoints = located.checkpoints()?;
     let to = checkpoints.find(&args.when)?.cno;
     if args.dry_run {
         let now = checkpoints.newest();

@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     // What was deleted just now has to be gone in a checkpoint, too.
     located.shown()?;
-    let checkpoints = Checkpoints::of(&located.device)?;
+    let checkpoints = located.checkpoints()?;
     let from = match &args.since {
         Some(when) => checkpoints.find(when)?.cno,
         None => Cno::MIN,

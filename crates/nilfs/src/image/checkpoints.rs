@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use jiff::Zoned;
 use nilfs_engine::{CheckpointInfo, Cno, Note, Volume};
-use nilfs_fuse::When;
+use nilfs_fuse::{Mounted, When};
 
 use super::seen::{self, SeenChanges};
 use super::{Door, door, open_volume};
@@ -42,14 +42,20 @@ impl Checkpoints {
     /// The device cannot be opened, or there is no volume on it.
     pub fn of(device: &Path) -> anyhow::Result<Self> {
         let mounted = mount_of(device)?;
-        let mounted = mounted.filter(|it| it.is_nilfs() && is_believable(it));
+        Self::on(mounted.filter(|it| it.is_nilfs() && is_believable(it)).as_ref(), device)
+    }
+
+    /// Those of the volume on a device, which is served by a mount of ours that can be written, if there
+    /// is one.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::of`].
+    pub fn on(mounted: Option<&Mounted>, device: &Path) -> anyhow::Result<Self> {
         if let Some(mounted) = mounted {
             let client = Client::new(&mounted.dir);
-            // One that shows the past alone does not know the newest one, and one that is older than
-            // this command may know none.
+            // One that shows the past alone does not know the newest one.
             if let Ok(status) = client.status()
                 && !status.of_the_past
-                && client.checkpoints(Cno::MIN, 1).is_ok()
             {
                 let device = device.to_owned();
                 let has_said = Cell::new(false);
