@@ -185,3 +185,90 @@ pub fn versions(
         result => result.map(|()| found),
     }
 }
+
+/// The same, put together of pages of at most `page` versions, which is more than 1. `ask` returns what
+/// [`versions`] returns.
+pub fn in_pages<E>(
+    page: usize,
+    path: &Name,
+    at: Option<Cno>,
+    limit: usize,
+    mut ask: impl FnMut(&Name, Option<Cno>, usize) -> std::result::Result<Vec<Version>, E>,
+) -> std::result::Result<Vec<Version>, E> {
+    let (mut path, mut at, mut all) = (path.clone(), at, Vec::new());
+    loop {
+        let asked = page.min(limit - all.len());
+        let mut some = ask(&path, at, asked)?;
+        let is_all = some.len() < asked || all.len() + some.len() >= limit;
+        // What comes before the last one is known only where that is looked for again: it may have had
+        // another name.
+        let last = if is_all { None } else { some.pop() };
+        all.append(&mut some);
+        let Some(last) = last else { return Ok(all) };
+        (path, at) = (last.file.path, Some(last.last));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nilfs_device::{Device, MemoryDevice};
+    use nilfs_engine::mkfs::{Parameters, format};
+    use nilfs_engine::{DeviceCode, Filesystem, MountOptions, NewInode, RenameMode};
+    use nilfs_ondisk::inode::S_IFREG;
+
+    use super::*;
+
+    /// A volume with a file that has been everything: written, renamed, replaced, deleted, made anew.
+    fn volume_with_versions() -> Arc<Filesystem> {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(32 << 20));
+        let mut parameters = Parameters::new([7; 16], 1, 1_700_000_000);
+        parameters.blocks_per_segment = 256;
+        format(&*device, &parameters).unwrap();
+        let fs = Filesystem::mount(device, MountOptions::default()).unwrap();
+        let root = fs.root().unwrap().inode;
+        let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: DeviceCode::default() };
+        let rename = |from: &[u8], to: &[u8]| {
+            fs.rename(&root, from, &root, to, RenameMode::Replace).unwrap();
+        };
+        for round in 0..4 {
+            let file = fs.create(&root, b"file", &new).unwrap().inode;
+            for size in 1..=round + 2 {
+                fs.write(&file, 0, &[size; 9][..usize::from(size)]).unwrap();
+                fs.checkpoint_now().unwrap();
+            }
+            rename(b"file", b"other");
+            fs.checkpoint_now().unwrap();
+            if round % 2 == 0 {
+                fs.create(&root, b"new", &new).unwrap();
+                fs.checkpoint_now().unwrap();
+                rename(b"new", b"other");
+            } else {
+                fs.unlink(&root, b"other").unwrap();
+            }
+            fs.checkpoint_now().unwrap();
+        }
+        drop(root);
+        fs
+    }
+
+    #[test]
+    fn pages_of_versions_make_up_the_whole() {
+        let fs = volume_with_versions();
+        for name in ["file", "other", "new"] {
+            let path = Name::from(name.as_bytes().to_vec());
+            let whole = versions(&*fs, &path, None, usize::MAX).unwrap();
+            for (page, limit) in (2..6).flat_map(|page| [2, 3, 5, usize::MAX].map(|it| (page, it)))
+            {
+                let put_together = in_pages(page, &path, None, limit, |path, at, limit| {
+                    assert!(limit <= page);
+                    versions(&*fs, path, at, limit)
+                });
+                let expected = &whole[..whole.len().min(limit)];
+                assert_eq!(put_together.unwrap(), expected, "{name} by {page}, at most {limit}");
+            }
+            if name != "new" {
+                assert!(whole.len() > 5, "{name}: {whole:?}");
+            }
+        }
+    }
+}

@@ -85,7 +85,7 @@ struct Found {
 }
 
 /// Calls `visit` with the versions of what a path leads to, the newest first, until it breaks: from the
-/// newest checkpoint on, or from `at`. A path begins at the root of the volume; "." and ".." are names
+/// newest checkpoint on, or from the newest that is not later than `at`. A path begins at the root of the volume; "." and ".." are names
 /// of nothing in it, and symbolic links are not followed.
 ///
 /// # Errors
@@ -98,7 +98,12 @@ pub fn versions(
 ) -> Result<()> {
     let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
     let path: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
-    let tree = past.tree(at)?;
+    let tree = match at {
+        None => past.tree(None)?,
+        Some(at) => {
+            older_tree(past, Cno(at.0.saturating_add(1)))?.ok_or(Error::NoCheckpoint(at))?
+        }
+    };
     let mut here = match find(&tree, &path, &[])? {
         Some(found) => found,
         None => {

@@ -24,10 +24,13 @@ use super::requests::{
 use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
 use crate::metrics::Metrics;
-use crate::past::{Change, Name, Version};
+use crate::past::{self, Change, Name, Version};
 
 /// How often it is asked how far something is.
 const GLANCE: Duration = Duration::from_millis(100);
+
+/// Versions of a file that are asked for at a time.
+const VERSIONS_AT_ONCE: usize = 1024;
 
 /// Asks the process that serves a mount.
 #[derive(Debug)]
@@ -68,14 +71,17 @@ impl Client {
         self.ask(&GetChanges { from, to })
     }
 
-    /// The versions of a file, as [`crate::past::versions`] returns them.
+    /// The versions of a file, as [`crate::past::versions`] returns them. Some are asked for at a time,
+    /// so that the process needs little memory, however many there are.
     pub fn versions(
         &self,
         path: &Name,
         at: Option<Cno>,
         limit: usize,
     ) -> Result<Vec<Version>, Refusal> {
-        self.ask(&GetVersions { path: path.clone(), at, limit })
+        past::in_pages(VERSIONS_AT_ONCE, path, at, limit, |path, at, limit| {
+            self.ask(&GetVersions { path: path.clone(), at, limit })
+        })
     }
 
     /// The process that serves the mount.

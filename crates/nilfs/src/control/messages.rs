@@ -16,6 +16,7 @@ use std::cmp::Ordering;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::requests::AdminRequest;
 use crate::administration::{Reason, Refusal};
@@ -36,26 +37,37 @@ pub struct Question {
     pub arguments: Value,
 }
 
-/// What is answered.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
-    /// The version of the process that serves the mount. The first ones did not say it.
-    #[serde(default)]
-    version: String,
-    #[serde(flatten)]
-    outcome: RequestOutcome,
-}
-
 /// What has become of a request.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum RequestOutcome {
+pub enum RequestOutcome<Reply> {
     /// It was done; with the reply.
-    Done(Value),
+    Done(Reply),
     /// It was not done.
     Refused(Refusal),
     /// It is not known, or not in this form; with what is wrong.
     NotUnderstood(String),
+}
+
+/// What is answered, as it is written: at once, because a reply may be long.
+#[derive(Serialize)]
+struct Answer<Reply> {
+    version: &'static str,
+    #[serde(flatten)]
+    outcome: RequestOutcome<Reply>,
+}
+
+/// What was answered. Only one of the three is there.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Answered<'a> {
+    /// The version of the process that serves the mount. The first ones did not say it.
+    #[serde(default)]
+    version: String,
+    #[serde(borrow)]
+    done: Option<&'a RawValue>,
+    refused: Option<Refusal>,
+    not_understood: Option<String>,
 }
 
 /// Returns the bytes that ask for something.
@@ -75,10 +87,9 @@ pub fn question<R: AdminRequest>(request: &R) -> Result<Vec<u8>, Refusal> {
 }
 
 /// Returns the bytes that answer a request.
-pub fn answer(outcome: RequestOutcome) -> Vec<u8> {
-    let answer = Answer { version: VERSION.to_owned(), outcome };
+pub fn answer<Reply: Serialize>(outcome: RequestOutcome<Reply>) -> Vec<u8> {
     // An empty answer is not understood by anybody, so nothing is mistaken.
-    serde_json::to_vec(&answer).unwrap_or_default()
+    serde_json::to_vec(&Answer { version: VERSION, outcome }).unwrap_or_default()
 }
 
 /// Reads the answer to a request.
@@ -86,18 +97,25 @@ pub fn answer(outcome: RequestOutcome) -> Vec<u8> {
 /// # Errors
 /// It was refused; or one of the two sides does not understand the other, because it is older.
 pub fn reply<R: AdminRequest>(bytes: &[u8]) -> Result<R::Reply, Refusal> {
-    let answer: Answer = serde_json::from_slice(bytes)
-        .map_err(|_| not_understood("", &format!("cannot be asked for {}", R::NAME)))?;
-    match answer.outcome {
-        RequestOutcome::Done(reply) => read(reply).map_err(|error| {
+    let unknown = || not_understood("", &format!("cannot be asked for {}", R::NAME));
+    let answered: Answered<'_> = serde_json::from_slice(bytes).map_err(|_| unknown())?;
+    match answered {
+        Answered { done: Some(reply), version, .. } => read_text(reply.get()).map_err(|error| {
             let what = format!("answers {} in another form ({error})", R::NAME);
-            not_understood(&answer.version, &what)
+            not_understood(&version, &what)
         }),
-        RequestOutcome::Refused(refusal) => Err(refusal),
-        RequestOutcome::NotUnderstood(why) => {
-            Err(not_understood(&answer.version, &format!("cannot do this ({why})")))
+        Answered { refused: Some(refusal), .. } => Err(refusal),
+        Answered { not_understood: Some(why), version, .. } => {
+            Err(not_understood(&version, &format!("cannot do this ({why})")))
         }
+        _ => Err(unknown()),
     }
+}
+
+/// As [`read`], of what has not been taken apart yet.
+fn read_text<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+    // An error is said without a line and a column, which mean nothing to anybody.
+    serde_json::from_str(text).or_else(|_| read(serde_json::from_str(text)?))
 }
 
 /// Reads what was sent; what is not known in it is passed over.

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::messages::{self, Question, RequestOutcome};
 use super::pages::{Message, Pages};
-use super::requests::{ALL, AdminRequest, Powers, Purging, Resizing, RollingBack, Work};
+use super::requests::{ALL, AdminRequest, Nothing, Powers, Purging, Resizing, RollingBack, Work};
 use crate::administration::{Administration, Reason, Refusal};
 use crate::exit;
 use crate::metrics::Gatherer;
@@ -58,7 +58,8 @@ pub struct Server {
 pub(super) struct Known {
     name: &'static str,
     is_harmless: bool,
-    serve: fn(&Server, Value) -> RequestOutcome,
+    /// Returns the answer.
+    serve: fn(&Server, Value) -> Vec<u8>,
     /// Whether a request and its reply that were recorded are understood.
     #[cfg(test)]
     understand: fn(Value, Value) -> serde_json::Result<()>,
@@ -79,20 +80,19 @@ impl Known {
     }
 }
 
-fn serve<R: AdminRequest>(server: &Server, arguments: Value) -> RequestOutcome {
+fn serve<R: AdminRequest>(server: &Server, arguments: Value) -> Vec<u8> {
     // What a request means is a matter of the file system, how it is written is not.
     let request: R = match threads::aside(|| messages::read(arguments)) {
         Ok(Ok(request)) => request,
-        Ok(Err(error)) => return RequestOutcome::NotUnderstood(format!("{}: {error}", R::NAME)),
-        Err(_) => return RequestOutcome::NotUnderstood(R::NAME.to_owned()),
+        Ok(Err(error)) => return not_understood(format!("{}: {error}", R::NAME)),
+        Err(_) => return not_understood(R::NAME.to_owned()),
     };
-    match request.serve(server) {
-        Ok(reply) => match serde_json::to_value(&reply) {
-            Ok(reply) => RequestOutcome::Done(reply),
-            Err(error) => RequestOutcome::Refused(Refusal::new(Reason::Failed, error.to_string())),
-        },
-        Err(refusal) => RequestOutcome::Refused(refusal),
-    }
+    let served = request.serve(server);
+    messages::answer(served.map_or_else(RequestOutcome::Refused, RequestOutcome::Done))
+}
+
+fn not_understood(why: String) -> Vec<u8> {
+    messages::answer(RequestOutcome::<Nothing>::NotUnderstood(why))
 }
 
 /// Answers messages of [`super::Client`]. `metrics` gathers what is counted.
@@ -110,25 +110,23 @@ pub fn handler(
         if message.ticket != 0 {
             return pages.lock().next(caller, message.ticket, message.number);
         }
-        let outcome = match threads::aside(|| serde_json::from_slice(message.content)) {
+        let answer = match threads::aside(|| serde_json::from_slice(message.content)) {
             Ok(Ok(question)) => server.answer(caller, question),
-            _ => RequestOutcome::NotUnderstood("it is not asked as this version is".to_owned()),
+            _ => not_understood("it is not asked as this version is".to_owned()),
         };
-        pages.lock().first(caller, messages::answer(outcome))
+        pages.lock().first(caller, answer)
     })
 }
 
 impl Server {
-    fn answer(&self, caller: Caller, question: Question) -> RequestOutcome {
+    fn answer(&self, caller: Caller, question: Question) -> Vec<u8> {
         let Some(known) = ALL.iter().find(|known| known.name == question.request) else {
-            return RequestOutcome::NotUnderstood(format!(
-                "there is no request {:?}",
-                question.request
-            ));
+            return not_understood(format!("there is no request {:?}", question.request));
         };
         if !known.is_harmless && !self.is_master(caller) {
             let message = "only the superuser and the owner of the mount may do this";
-            return RequestOutcome::Refused(Refusal::new(Reason::NotPermitted, message));
+            let refusal = Refusal::new(Reason::NotPermitted, message);
+            return messages::answer(RequestOutcome::<Nothing>::Refused(refusal));
         }
         (known.serve)(self, question.arguments)
     }
