@@ -149,6 +149,24 @@ fn is_all_durable_before(store: &Store, log: &ChainedLog) -> bool {
     crate::volume::super_root(store, log).is_ok_and(|super_root| super_root.durable_before)
 }
 
+/// Where the logs of a volume that was not closed cleanly seem to end, although the segment has another
+/// checkpoint after that; and the newest such checkpoint. A log before it is damaged, or was lost in a
+/// power cut by a device that does not write in the order it was told.
+///
+/// # Errors
+/// A device error.
+pub(crate) fn beyond(store: &Store, found: &LogScan) -> Result<Option<(BlockNr, Cno)>> {
+    let last = &found.last_valid;
+    let rest = last.end().0..store.geometry().segment_end(last.segment).0;
+    let mut newest = None;
+    for at in rest.filter(|_| !found.clean).map(BlockNr) {
+        // What cannot be read is no log.
+        let log = reader::verified(store, at, last.header.seq).ok().flatten();
+        newest = newest.max(log.filter(|header| header.has(SR)).map(|header| header.cno));
+    }
+    Ok(newest.map(|newest| (last.end(), newest)))
+}
+
 /// What fsyncs have made durable after the newest checkpoint, as far as it can be rolled forward.
 #[derive(Debug, Default)]
 pub(crate) struct RollForward {

@@ -10,9 +10,14 @@
 //! segment in which something is wrong is read once more, and then it is the newest checkpoint at
 //! that time that says what is needed there: blocks that it needs have not been written over. No
 //! checkpoint has to be kept for that, and nothing is written.
+//!
+//! A scrub that was ended can go on later: where it was, and which segments were damaged, is all that
+//! has to be known of it.
 
+pub(crate) mod moment;
 mod needs;
 
+use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -21,14 +26,33 @@ use nilfs_ondisk::crc::Crc;
 use nilfs_ondisk::summary::LogHeader;
 use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, Seq};
 
+use self::moment::{Moment, UsedSegment};
 use self::needs::Needs;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::log::reader::{self, Log};
+use crate::recovery;
+use crate::rescue::Rescue;
+use crate::superblocks;
 use crate::tree::Extent;
-use crate::volume::{SegmentInfo, Volume};
+use crate::volume::Volume;
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 1 << 20;
+
+/// What is to be read: everything, or what an earlier scrub has not read, with what it found damaged.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// The segments from this one on.
+    pub from: SegNum,
+    /// Segments before it.
+    pub also: BTreeSet<SegNum>,
+}
+
+impl Selection {
+    fn has(&self, segment: SegNum) -> bool {
+        segment >= self.from || self.also.contains(&segment)
+    }
+}
 
 /// What a scrub found.
 #[derive(Debug, Default)]
@@ -42,8 +66,19 @@ pub struct Scrubbed {
     pub sound_logs: u64,
     /// What is damaged and needed.
     pub damage: Vec<Damage>,
-    /// It was ended before it had read everything.
-    pub interrupted: bool,
+    /// Checkpoints that are on the device, or should be, but that nothing leads to.
+    pub unreached: Option<Unreached>,
+    /// It was ended before it had read everything: the segment with which it has to go on.
+    pub interrupted: Option<SegNum>,
+}
+
+/// Where a volume that is not mounted seems to end, though it does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unreached {
+    /// The block in which a log should be.
+    pub block: BlockNr,
+    /// The newest checkpoint that is known to be there, or after it.
+    pub newest: Cno,
 }
 
 /// What is wrong at a place.
@@ -101,49 +136,103 @@ pub struct Progress {
     pub all: u64,
     /// Bytes read so far, with those that were read twice.
     pub read: u64,
+    /// Logs that are sound.
+    pub sound_logs: u64,
+    /// Where to go on if the scrub is cut off now: everything before this segment is sound, or was
+    /// known to be damaged.
+    pub from: SegNum,
 }
 
-/// Reads all logs of the volume on a device. `observe` is called after each piece of at most a MiB,
-/// and may wait, or end it.
+/// What is called after each piece of at most a MiB, and may wait, or end the scrub.
+pub type Observe<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
+
+/// Reads the logs of the volume on a device that this process has not mounted.
 ///
 /// # Errors
 /// [`NotAVolume`](crate::Error::NotAVolume), [`Feature`](crate::Error::Feature), or it cannot be told
 /// which segments are in use.
 pub fn scrub(
     device: &Arc<dyn Device>,
-    observe: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    selection: &Selection,
+    observe: Observe<'_>,
 ) -> Result<Scrubbed> {
-    let volume = Volume::open(Arc::clone(device))?;
-    let segments = volume.segments(SegNum(0))?;
-    let segments: Vec<_> = segments.into_iter().filter(|it| it.dirty).collect();
-    let block_bytes = volume.geometry().block_size.bytes64();
+    let (at_first, unreached) = find(device)?;
+    let newest = || find(device).map(|(moment, _)| moment);
+    let mut found = read(at_first, &newest, selection, observe)?;
+    found.unreached = unreached;
+    Ok(found)
+}
+
+/// The newest checkpoint that a device leads to, or of which a log can be found.
+fn find(device: &Arc<dyn Device>) -> Result<(Moment, Option<Unreached>)> {
+    let volume = match Volume::open(Arc::clone(device)) {
+        Ok(volume) => volume,
+        Err(Error::Inconsistent(_) | Error::Corrupt { .. }) => {
+            Rescue::open(Arc::clone(device), Box::new(|_| ()))?.into_volume(None)?.0
+        }
+        Err(error) => return Err(error),
+    };
+    let found = volume.last_log().cno;
+    let named = superblocks::load(&**device).ok();
+    let copies = named.iter().flat_map(|it| std::iter::once(&it.best).chain(&it.other));
+    let named = copies.map(|copy| copy.last_log()).max_by_key(|log| log.cno);
+    let unreached = match named.filter(|log| log.cno > found) {
+        Some(log) => Some(Unreached { block: log.block, newest: log.cno }),
+        None => recovery::beyond(&volume.store, &volume.found)?
+            .map(|(block, newest)| Unreached { block, newest }),
+    };
+    Ok((Moment::of_volume(&volume), unreached))
+}
+
+/// Reads what is selected at a moment. `newest` finds the newest one at any time.
+pub(crate) fn read(
+    mut at_first: Moment,
+    newest: &dyn Fn() -> Result<Moment>,
+    selection: &Selection,
+    observe: Observe<'_>,
+) -> Result<Scrubbed> {
+    let mut segments = at_first.used_segments()?;
+    segments.retain(|it| selection.has(it.segment));
+    at_first.let_go();
+    let block_bytes = at_first.store.block_size().bytes64();
     let blocks: u64 = segments.iter().map(|segment| segment.blocks).sum();
-    let checkpoint = volume.last_log().cno;
+    let all = blocks.saturating_mul(block_bytes);
     let mut reading = Reading {
-        volume: &volume,
+        moment: &at_first,
         observe,
-        progress: Progress { done: 0, all: blocks.saturating_mul(block_bytes), read: 0 },
-        found: Scrubbed { checkpoint, ..Scrubbed::default() },
+        progress: Progress { done: 0, all, read: 0, sound_logs: 0, from: SegNum(0) },
+        interrupted: false,
         buffer: vec![0; READ_BYTES.max(block_bytes as usize)],
     };
-    let mut damaged = Vec::new();
+    let mut damaged: Vec<(SegNum, Suspect)> = Vec::new();
     for segment in &segments {
+        if damaged.iter().all(|(segment, _)| selection.also.contains(segment)) {
+            reading.progress.from = segment.segment;
+        }
         let done = reading.progress.done;
         let (logs, suspects) = reading.segment(segment);
-        reading.found.sound_logs += logs;
+        reading.progress.sound_logs += logs;
         if !suspects.is_empty() {
             let (_, suspects) = reading.segment(segment);
             damaged.extend(suspects.into_iter().map(|suspect| (segment.segment, suspect)));
         }
         reading.progress.done = done + segment.blocks.saturating_mul(block_bytes);
-        if reading.found.interrupted {
+        if reading.interrupted {
+            // Damage in what came before is remembered by its segment.
+            reading.progress.from = segment.segment;
             break;
         }
     }
-    let mut found = reading.found;
+    let Reading { progress, interrupted, .. } = reading;
+    let mut found = Scrubbed {
+        checkpoint: at_first.newest.cno,
+        bytes: progress.read,
+        sound_logs: progress.sound_logs,
+        interrupted: interrupted.then_some(progress.from),
+        ..Scrubbed::default()
+    };
     if !damaged.is_empty() {
-        let newest = Volume::open(Arc::clone(device))?;
-        found.damage = Needs::of(&newest).judge(damaged);
+        found.damage = Needs::of(&newest()?).judge(damaged);
     }
     Ok(found)
 }
@@ -169,22 +258,22 @@ enum Look {
 }
 
 struct Reading<'a> {
-    volume: &'a Volume,
-    observe: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
+    moment: &'a Moment,
+    observe: Observe<'a>,
     progress: Progress,
-    found: Scrubbed,
+    interrupted: bool,
     buffer: Vec<u8>,
 }
 
 impl Reading<'_> {
     /// Reads the logs of a segment. Returns how many are sound, and what is wrong.
-    fn segment(&mut self, segment: &SegmentInfo) -> (u64, Vec<Suspect>) {
-        let geometry = self.volume.geometry();
+    fn segment(&mut self, segment: &UsedSegment) -> (u64, Vec<Suspect>) {
+        let geometry = self.moment.store.geometry();
         let mut at = geometry.segment_start(segment.segment);
         let end = at.plus(segment.blocks).min(geometry.segment_end(segment.segment));
         let (mut seq, mut sound, mut suspects) = (None, 0, Vec::new());
         // A log has two blocks at least.
-        while at.plus(1) < end && !self.found.interrupted {
+        while at.plus(1) < end && !self.interrupted {
             let header = match self.look(at, seq) {
                 Look::Later => break,
                 Look::Sound(header) => {
@@ -211,22 +300,22 @@ impl Reading<'_> {
 
     /// Reads the log that should be at a block.
     fn look(&mut self, at: BlockNr, seq: Option<Seq>) -> Look {
-        let store = &self.volume.store;
+        let store = &self.moment.store;
         let Ok(Some(header)) = reader::header(store, at) else { return Look::Nothing };
-        if header.cno > self.found.checkpoint {
+        if header.cno > self.moment.newest.cno {
             return Look::Later;
         }
         if seq.is_some_and(|seq| seq != header.seq) {
             return Look::Nothing;
         }
         let (sum, unreadable) = self.read_log(at, &header);
-        if self.found.interrupted {
+        if self.interrupted {
             return Look::Later;
         }
         if unreadable.is_empty() && sum == header.datasum {
             return Look::Sound(header);
         }
-        let Ok(log) = reader::read(&self.volume.store, at, header) else { return Look::Nothing };
+        let Ok(log) = reader::read(&self.moment.store, at, header) else { return Look::Nothing };
         let suspect = |fault, blocks| Suspect { fault, blocks, log: Some(log.clone()) };
         let suspects = match unreadable.is_empty() {
             true => vec![suspect(Fault::Checksum, at..at.plus(header.nblocks.into()))],
@@ -239,13 +328,13 @@ impl Reading<'_> {
 
     /// Reads every block of a log. Returns its checksum and what cannot be read.
     fn read_log(&mut self, start: BlockNr, header: &LogHeader) -> (u32, Vec<Range<BlockNr>>) {
-        let store = Arc::clone(&self.volume.store);
+        let store = Arc::clone(&self.moment.store);
         let block_bytes = store.block_size().bytes();
         let end = start.plus(header.nblocks.into());
         let most = (self.buffer.len() / block_bytes) as u64;
         let mut crc = Crc::new(store.seed());
         let (mut at, mut unreadable) = (start, Vec::<Range<BlockNr>>::new());
-        while at < end && !self.found.interrupted {
+        while at < end && !self.interrupted {
             let blocks = most.min(end.0 - at.0);
             let piece = &mut self.buffer[..blocks as usize * block_bytes];
             // What is in a cache says nothing about the device.
@@ -268,18 +357,17 @@ impl Reading<'_> {
             }
             let bytes = piece.len() as u64;
             at = at.plus(blocks);
-            self.found.bytes += bytes;
             self.progress.read += bytes;
             self.progress.done = (self.progress.done + bytes).min(self.progress.all);
-            self.found.interrupted |= (self.observe)(self.progress).is_break();
+            self.interrupted |= (self.observe)(self.progress).is_break();
         }
         (crc.value(), unreadable)
     }
 
     /// The first block with a valid summary of the same use of the segment; the end if there is none.
     fn next_log(&self, blocks: Range<BlockNr>, seq: Option<Seq>) -> BlockNr {
-        let store = &self.volume.store;
-        let newest = self.volume.last_log();
+        let store = &self.moment.store;
+        let newest = self.moment.newest;
         let is_log = |at: &BlockNr| {
             let header = reader::header(store, *at).ok().flatten();
             let header = header.filter(|header| match seq {

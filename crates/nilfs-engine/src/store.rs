@@ -76,6 +76,11 @@ impl Store {
         }
     }
 
+    /// The same blocks without what is in memory of them.
+    pub(crate) fn afresh(&self) -> Self {
+        Self::new(Arc::clone(&self.device), self.geometry(), self.seed)
+    }
+
     pub(crate) fn device(&self) -> &dyn Device {
         &*self.device
     }

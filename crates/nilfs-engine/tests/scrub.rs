@@ -10,10 +10,10 @@ use std::time::Duration;
 use common::{LINUX_IMAGES, linux_image, make, parameters, pattern};
 use nilfs_device::{Device, IoSlice, MaskedDevice, MemoryDevice};
 use nilfs_engine::mkfs::format;
-use nilfs_engine::scrub::{Fault, Need, Progress, Scrubbed, scrub};
+use nilfs_engine::scrub::{Fault, Need, Progress, Scrubbed, Selection, scrub};
 use nilfs_engine::tree::Extent;
 use nilfs_engine::{
-    Amount, CleanerOptions, Cno, Filesystem, Ino, Log, ManualRun, MountOptions, Volume,
+    Amount, CleanerOptions, Cno, Filesystem, Ino, Log, ManualRun, MountOptions, SegNum, Volume,
 };
 use nilfs_ondisk::BlockNr;
 use nilfs_ondisk::summary::BlockInfo;
@@ -46,9 +46,13 @@ fn write(fs: &Filesystem, names: &[&str]) -> Cno {
 }
 
 fn scrubbed(device: &Arc<dyn Device>) -> Scrubbed {
-    let found = scrub(device, &mut |_| ControlFlow::Continue(())).unwrap();
-    assert!(!found.interrupted);
+    let found = scrub(device, &Selection::default(), &mut go_on).unwrap();
+    assert_eq!(found.interrupted, None);
     found
+}
+
+fn go_on(_: Progress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
 }
 
 fn all_of(device: &Arc<MemoryDevice>) -> Scrubbed {
@@ -98,26 +102,59 @@ fn ino(fs: &Filesystem, name: &str) -> Ino {
     fs.lookup(&fs.root().unwrap().inode, name.as_bytes()).unwrap().inode.ino()
 }
 
-#[test]
-fn all_files_of_a_log_with_a_wrong_checksum_are_named_and_no_others() {
+/// Two files in one log, and another in the next.
+struct Scene {
+    device: Arc<MemoryDevice>,
+    first: Cno,
+    newest: Cno,
+    /// The first of the two.
+    file: Ino,
+    /// Of a scrub.
+    sound_logs: u64,
+}
+
+fn scene() -> Scene {
     let device = volume();
     let fs = mount(&device);
     let first = write(&fs, &["a", "b"]);
     let newest = write(&fs, &["c"]);
-    let damaged = ino(&fs, "a");
+    let file = ino(&fs, "a");
     fs.unmount().unwrap();
     let sound = all_of(&device);
     assert!(sound.damage.is_empty(), "{:?}", sound.damage);
-    assert_eq!(sound.checkpoint, newest);
+    assert_eq!((sound.checkpoint, sound.unreached), (newest, None));
+    Scene { device, first, newest, file, sound_logs: sound.sound_logs }
+}
 
-    flip(&device, place(&device, damaged, 1).1);
-    let found = all_of(&device);
-    assert_eq!(found.damage.iter().map(|it| it.fault).collect::<Vec<_>>(), [Fault::Checksum]);
-    let whole = vec![(0, 3 * BLOCK)];
-    let expected = ["a", "b"].map(|name| (name.to_owned(), whole.clone(), first, newest));
-    assert_eq!(files(&found), expected);
-    assert!(found.damage[0].needs.iter().all(|it| it.is_current == (it.last == newest)));
-    assert_eq!(found.sound_logs, sound.sound_logs - 1);
+impl Scene {
+    /// Changes a byte of the device, which damages all of the first log and nothing else.
+    #[track_caller]
+    fn spoil(&self, at: BlockNr, fault: Fault) {
+        flip(&self.device, at);
+        let found = all_of(&self.device);
+        assert_eq!(found.damage.iter().map(|it| it.fault).collect::<Vec<_>>(), [fault]);
+        let whole = vec![(0, 3 * BLOCK)];
+        let expected =
+            ["a", "b"].map(|name| (name.to_owned(), whole.clone(), self.first, self.newest));
+        let mut named = files(&found);
+        named.sort();
+        assert_eq!(named, expected);
+        let needs = &found.damage[0].needs;
+        assert!(needs.iter().all(|it| it.is_current == (it.last == self.newest)));
+        assert_eq!(found.sound_logs, self.sound_logs - 1, "the logs after it are read");
+    }
+}
+
+#[test]
+fn all_files_of_a_log_with_a_wrong_checksum_are_named_and_no_others() {
+    let scene = scene();
+    scene.spoil(place(&scene.device, scene.file, 1).1, Fault::Checksum);
+}
+
+#[test]
+fn files_are_found_although_the_summary_of_their_log_is_lost() {
+    let scene = scene();
+    scene.spoil(place(&scene.device, scene.file, 0).0.start, Fault::NoSummary);
 }
 
 #[test]
@@ -130,13 +167,8 @@ fn volumes_of_linux_are_sound() {
 
 #[test]
 fn of_an_unreadable_block_its_own_file_is_named() {
-    let device = volume();
-    let fs = mount(&device);
-    let first = write(&fs, &["a", "b"]);
-    let newest = write(&fs, &["c"]);
-    let damaged = ino(&fs, "b");
-    fs.unmount().unwrap();
-    let at = place(&device, damaged, 2).1;
+    let Scene { device, first, newest, file, .. } = scene();
+    let at = place(&device, file, 2).1;
     let range = at.0 * BLOCK..at.0 * BLOCK + 1;
     let masked: Arc<dyn Device> = Arc::new(MaskedDevice::new(device, [range]));
     let found = scrubbed(&masked);
@@ -145,7 +177,7 @@ fn of_an_unreadable_block_its_own_file_is_named() {
         (found.damage[0].fault, &found.damage[0].blocks),
         (Fault::Unreadable, &(at..at.plus(1)))
     );
-    assert_eq!(files(&found), [("b".to_owned(), vec![(2 * BLOCK, BLOCK)], first, newest)]);
+    assert_eq!(files(&found), [("a".to_owned(), vec![(2 * BLOCK, BLOCK)], first, newest)]);
 }
 
 #[test]
@@ -175,25 +207,9 @@ fn a_deleted_file_is_named_as_long_as_a_snapshot_needs_it() {
     fs.unmount().unwrap();
 }
 
-#[test]
-fn files_are_found_although_the_summary_of_their_log_is_lost() {
-    let device = volume();
-    let fs = mount(&device);
-    let first = write(&fs, &["a", "b"]);
-    let newest = write(&fs, &["c"]);
-    let damaged = ino(&fs, "a");
-    fs.unmount().unwrap();
-    let sound = all_of(&device);
-    flip(&device, place(&device, damaged, 0).0.start);
-    let found = all_of(&device);
-    assert_eq!(found.damage.iter().map(|it| it.fault).collect::<Vec<_>>(), [Fault::NoSummary]);
-    let whole = vec![(0, 3 * BLOCK)];
-    let mut files = files(&found);
-    files.sort();
-    assert_eq!(files, ["a", "b"].map(|name| (name.to_owned(), whole.clone(), first, newest)));
-    assert_eq!(found.sound_logs, sound.sound_logs - 1, "the logs after it are read all the same");
-}
-
+/// At every piece that is read, the rest of the volume is written anew, and in logs of other lengths: so
+/// the segment that is being read becomes another one in the middle of it, at one moment or another.
+/// What is read then is no log, or one of a later checkpoint.
 #[test]
 fn a_sound_volume_has_no_damage_while_somebody_writes_and_cleans() {
     let device = volume();
@@ -207,35 +223,138 @@ fn a_sound_volume_has_no_damage_while_somebody_writes_and_cleans() {
     }
     let run = ManualRun { min_reclaimable: Some(Amount::Count(1)), ..ManualRun::default() };
     let (mut freed, mut written) = (0, 0);
-    // At every piece, a part of the volume is written that is larger than a segment.
     let mut disturb = |_: Progress| {
-        for nth in 0..4 {
-            fs.write(&warm, 0, &pattern(written + nth, 20 * BLOCK as usize)).unwrap();
-            fs.commit().unwrap();
+        let enough = freed + SEGMENTS;
+        while freed < enough {
+            for _ in 0..4 {
+                let blocks = 3 + 7 * written % 19;
+                fs.write(&warm, 0, &pattern(written, blocks * BLOCK as usize)).unwrap();
+                fs.commit().unwrap();
+                written += 1;
+            }
+            freed += fs.clean(&run).unwrap();
+            fs.sync().unwrap();
         }
-        written += 4;
-        freed += fs.clean(&run).unwrap();
-        fs.sync().unwrap();
         ControlFlow::Continue(())
     };
     let shared: Arc<dyn Device> = Arc::clone(&device) as _;
+    let all = Selection::default();
     for _ in 0..5 {
-        let found = scrub(&shared, &mut disturb).unwrap();
-        assert!(found.damage.is_empty(), "{:#?}", found.damage);
-        assert!(found.sound_logs > 0);
+        for found in [scrub(&shared, &all, &mut disturb), fs.scrub(&all, &mut disturb)] {
+            let found = found.unwrap();
+            assert!(found.damage.is_empty(), "{:#?}", found.damage);
+            assert!(found.sound_logs > 0);
+        }
     }
-    assert!(freed > 2 * SEGMENTS, "only {freed} segments were used again");
     drop((cold, warm, root));
     fs.unmount().unwrap();
 }
 
 #[test]
-fn a_scrub_that_is_ended_says_so() {
+fn what_is_deleted_while_a_scrub_goes_on_is_no_damage() {
     let device = volume();
     let fs = mount(&device);
-    write(&fs, &["a"]);
+    let last = write(&fs, &["gone"]);
+    let damaged = ino(&fs, "gone");
+    fs.sync().unwrap();
+    flip(&device, place(&device, damaged, 0).1);
+    assert_eq!(files(&fs.scrub(&Selection::default(), &mut go_on).unwrap()).len(), 1);
+    let mut is_there = true;
+    let mut delete = |_: Progress| {
+        if std::mem::take(&mut is_there) {
+            fs.unlink(&fs.root().unwrap().inode, b"gone").unwrap();
+            fs.commit().unwrap();
+            fs.delete_checkpoints(Cno::MIN..=last).unwrap();
+        }
+        ControlFlow::Continue(())
+    };
+    assert_eq!(files(&fs.scrub(&Selection::default(), &mut delete).unwrap()), []);
     fs.unmount().unwrap();
-    let shared: Arc<dyn Device> = device as _;
-    let found = scrub(&shared, &mut |_| ControlFlow::Break(())).unwrap();
-    assert!(found.interrupted && found.damage.is_empty());
+}
+
+#[test]
+fn a_scrub_that_was_ended_goes_on_where_it_was_and_finds_what_it_found_again() {
+    let device = volume();
+    let fs = mount(&device);
+    for nth in 0..30 {
+        write(&fs, &[&format!("{nth}")]);
+    }
+    let early = ino(&fs, "3");
+    fs.unmount().unwrap();
+    let sound = all_of(&device);
+    flip(&device, place(&device, early, 0).1);
+    let shared: Arc<dyn Device> = Arc::clone(&device) as _;
+    let (mut from, mut also, mut logs, mut parts) = (SegNum(0), Default::default(), 0, 0);
+    // A segment has more than one log, so each part reads some, and gets on by a segment at least.
+    loop {
+        let selection = Selection { from, also };
+        let mut pieces = 0;
+        let mut stop = |_: Progress| {
+            pieces += 1;
+            if pieces < 30 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let found = scrub(&shared, &selection, &mut stop).unwrap();
+        parts += 1;
+        assert_eq!(found.damage.len(), 1, "part {parts}");
+        assert_eq!(files(&found)[0].0, "3");
+        logs += found.sound_logs;
+        let Some(next) = found.interrupted else { break };
+        assert!(next > from, "it gets on");
+        from = next;
+        also = found.damage.iter().map(|damage| damage.segment).collect();
+    }
+    assert!(parts > 1 && logs + 1 >= sound.sound_logs, "{parts} parts, {logs} logs");
+}
+
+#[test]
+fn a_scrub_that_is_ended_at_once_says_so() {
+    let shared: Arc<dyn Device> = scene().device as _;
+    let found = scrub(&shared, &Selection::default(), &mut |_| ControlFlow::Break(())).unwrap();
+    assert!(found.interrupted.is_some() && found.damage.is_empty());
+}
+
+/// A mounted volume knows where its log is, whatever can be read of it.
+#[test]
+fn a_bad_newest_log_of_a_mounted_volume_is_damage() {
+    let device = volume();
+    let fs = mount(&device);
+    let first = write(&fs, &["a"]);
+    let file = ino(&fs, "a");
+    fs.sync().unwrap();
+    flip(&device, place(&device, file, 1).1);
+    let found = fs.scrub(&Selection::default(), &mut go_on).unwrap();
+    assert_eq!(files(&found), [("a".to_owned(), vec![(0, 3 * BLOCK)], first, first)]);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn a_bad_log_that_looks_like_the_end_of_the_log_is_told_from_it() {
+    // Both superblocks name the newest log, which has no super root any more.
+    let Scene { device, newest, .. } = scene();
+    let volume = Volume::open(Arc::clone(&device) as _).unwrap();
+    let log = volume.last_log();
+    let mut logs = volume.logs(volume.geometry().segment_of(log.block)).unwrap().into_iter();
+    let blocks = logs.find(|it| it.start == log.block).unwrap().header.nblocks;
+    flip(&device, log.block.plus(u64::from(blocks) - 1));
+    let unreached = all_of(&device).unreached.expect("the newest checkpoint is not reached");
+    assert_eq!((unreached.block, unreached.newest), (log.block, newest));
+
+    // After a crash, the superblocks name an older log: it is the chain of logs that is broken.
+    let device = self::volume();
+    let fs = mount(&device);
+    write(&fs, &["a"]);
+    fs.sync().unwrap();
+    write(&fs, &["b"]);
+    let damaged = ino(&fs, "b");
+    let newest = write(&fs, &["c"]);
+    let crashed = Arc::new(MemoryDevice::new(device.size()));
+    let mut bytes = vec![0; device.size() as usize];
+    device.read_at(0, &mut bytes).unwrap();
+    crashed.write_at(0, &[IoSlice::new(&bytes)]).unwrap();
+    fs.unmount().unwrap();
+    assert_eq!(all_of(&crashed).unreached, None);
+    let (log, at) = place(&crashed, damaged, 1);
+    flip(&crashed, at);
+    let unreached = all_of(&crashed).unreached.expect("two checkpoints are not reached");
+    assert_eq!((unreached.block, unreached.newest), (log.start, newest));
 }

@@ -29,6 +29,7 @@ mod reach;
 mod record;
 mod retention;
 mod roll_forward;
+mod scrubbing;
 mod signature;
 mod size;
 mod threads;

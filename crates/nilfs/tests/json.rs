@@ -164,6 +164,7 @@ fn all_listings_keep_to_the_page() {
     let to = tempfile::tempdir().unwrap();
     let salvage = ["salvage", "--all", "--to", to.path().to_str().unwrap()];
     keeps_to_the_page("salvage", &salvage, &image.path(), &[]);
+    keeps_to_the_page("scrub", &["scrub", "--status"], &image.path(), &[]);
     keeps_to_the_page("ls", &["ls", "-R"], &image.path(), &[]);
     keeps_to_the_page("stat", &["stat"], &image.path(), &["/", "directory/link"]);
     let mounted = image.mount("nogc,cleaner-config=/dev/null");

@@ -13,6 +13,14 @@ use common::{Volume, nilfs, volume};
 use ours::Image;
 use serde_json::Value;
 
+/// Unmounts a volume whose log has to say that a scrub has found damage.
+#[track_caller]
+fn unmount_damaged(mounted: ours::Mounted) {
+    let said = mounted.unmount_after_words();
+    let line = "ERROR scrub: 1 place damaged; see nilfs scrub --status";
+    assert!(said.lines().all(|it| it == line) && !said.is_empty(), "{said}");
+}
+
 /// Changes the byte after these, where they stand in an image.
 fn spoil(image: &Path, content: &[u8]) {
     let bytes = fs::read(image).unwrap();
@@ -95,7 +103,7 @@ fn a_mounted_volume_is_scrubbed_while_it_is_written_and_cleaned() {
     assert_eq!(ended.code, Some(3), "{ended:?}");
     let line = "may be damaged: file: 8192 bytes at 0; since checkpoint ";
     assert!(ended.stdout.contains(line), "{ended:?}");
-    mounted.unmount();
+    unmount_damaged(mounted);
 }
 
 #[test]
@@ -119,12 +127,104 @@ fn damage_after_the_checkpoint_that_a_superblock_names_is_no_end_of_the_log() {
     mounted.checkpoint();
     fs::write(mounted.join("other"), "other").unwrap();
     mounted.checkpoint();
+    let crashed = image.copy();
     spoil(&image.path(), b"content that will be spoiled");
     let ended = nilfs(["scrub".as_ref(), mounted.root().as_os_str()]);
     assert_eq!(ended.code, Some(3), "{ended:?}");
-    assert!(ended.stderr.contains("nothing after it was read"), "{}", ended.stderr);
-    mounted.unmount();
-    let said = nilfs(["scrub".as_ref(), image.path().as_os_str()]);
+    assert!(ended.stdout.contains("may be damaged: file: 4096 bytes at 0; since"), "{ended:?}");
+    unmount_damaged(mounted);
+
+    let whole = nilfs(["scrub".as_ref(), crashed.path().as_os_str()]).output();
+    assert!(whole.ends_with("no damage\n"), "{whole}");
+    spoil(&crashed.path(), b"content that will be spoiled");
+    let said = nilfs(["scrub".as_ref(), crashed.path().as_os_str()]);
     assert_eq!(said.code, Some(3), "{said:?}");
-    assert!(said.stdout.contains("may be damaged: file:"), "{}", said.stdout);
+    assert!(said.stdout.contains("broken off: no whole log is in block "), "{}", said.stdout);
+    assert!(said.stderr.contains("nothing after it was read"), "{}", said.stderr);
+}
+
+/// A volume with a few MiB and damage at the beginning, mounted.
+fn large() -> (Image, ours::Mounted) {
+    let image = Image::ours("--size 64M -B 256");
+    let mounted = image.mount("nogc,cleaner-config=/dev/null");
+    let content = "precious".repeat(2000);
+    fs::write(mounted.join("spoilt"), &content).unwrap();
+    mounted.checkpoint();
+    for nth in 0..8 {
+        fs::write(mounted.join(&nth.to_string()), vec![nth; 3 << 20]).unwrap();
+        mounted.checkpoint();
+    }
+    spoil(&image.path(), &content.as_bytes()[..4096]);
+    (image, mounted)
+}
+
+fn status(path: &Path) -> Value {
+    let words = ["scrub", "--status", "--json"];
+    let words = words.iter().map(AsRef::as_ref).chain([path.as_os_str()]);
+    serde_json::from_str(&nilfs(words).output()).unwrap()
+}
+
+#[test]
+fn a_scrub_in_the_background_is_interrupted_goes_on_and_is_remembered() {
+    let (image, mounted) = large();
+    let scrub = |words: &[&str], path: &Path| {
+        nilfs(["scrub"].iter().chain(words).map(AsRef::as_ref).chain([path.as_os_str()]))
+    };
+    assert!(scrub(&["--status"], mounted.root()).output().contains("no scrub is known of"));
+    // At this rate it would take a day.
+    assert_eq!(scrub(&["--background", "--rate", "1K"], mounted.root()).output(), "");
+    let busy = scrub(&["--background"], mounted.root()).sentence(1);
+    assert!(busy.contains("is under way"), "{busy}");
+    assert_eq!(status(mounted.root())["running"], true);
+    assert!(scrub(&["--status"], mounted.root()).output().starts_with("running: "));
+    assert_eq!(scrub(&["--stop"], mounted.root()).output(), "");
+    let stopped = status(mounted.root());
+    assert_eq!((&stopped["running"], &stopped["interrupted"]), (&false.into(), &true.into()));
+
+    // An unmount interrupts it, too, and the volume goes on being scrubbed where it lies then.
+    assert_eq!(scrub(&["--background", "--rate", "4M"], mounted.root()).output(), "");
+    while status(mounted.root())["done_bytes"].as_u64().unwrap() < 2 << 20 {
+        std::thread::sleep(ours::GLANCE);
+    }
+    unmount_damaged(mounted);
+    let before = status(&image.path());
+    assert_eq!(before["interrupted"], true);
+    let (read, began) = (before["read_bytes"].as_u64().unwrap(), &before["began"]);
+    assert!(read >= 2 << 20, "{before}");
+    let ended = scrub(&["--json"], &image.path());
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    let whole: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((&whole["began"], &whole["interrupted"]), (began, &false.into()));
+    assert!(damaged(&whole).iter().any(|(path, ..)| *path == "spoilt"), "{whole}");
+    let anew = scrub(&["--anew", "--json"], &image.path());
+    let anew: Value = serde_json::from_str(&anew.stdout).unwrap();
+    let bytes = |report: &Value| report["read_bytes"].as_u64().unwrap();
+    let twice = bytes(&whole) - bytes(&anew);
+    assert!(twice < bytes(&anew) / 2, "most of it was read once: {whole} {anew}");
+
+    let mounted = image.mount("nogc,cleaner-config=/dev/null");
+    let said = nilfs(["status".as_ref(), mounted.root().as_os_str()]).output();
+    assert!(said.contains("may be damaged: spoilt: "), "{said}");
+    mounted.unmount();
+}
+
+#[test]
+fn a_mount_scrubs_by_itself_when_a_scrub_is_due() {
+    let (image, mounted) = large();
+    mounted.unmount();
+    let mounted = image.mount("nogc,cleaner-config=/dev/null,scrub=weekly,scrub-rate=1G");
+    let last = loop {
+        let now = status(mounted.root());
+        if now["ended"].is_string() {
+            break now;
+        }
+        std::thread::sleep(ours::GLANCE);
+    };
+    assert_eq!(last["interrupted"], false);
+    assert!(damaged(&last).iter().any(|(path, ..)| *path == "spoilt"), "{last}");
+    unmount_damaged(mounted);
+    // The next one is due in a week.
+    let mounted = image.mount("nogc,cleaner-config=/dev/null,scrub=weekly");
+    assert_eq!(status(mounted.root()), last);
+    mounted.unmount();
 }

@@ -20,6 +20,7 @@ pub(crate) mod purge;
 pub(crate) mod replay;
 pub(crate) mod resize;
 pub(crate) mod rollback;
+mod scrub;
 pub(crate) mod snapshots;
 pub(crate) mod space;
 mod sync;

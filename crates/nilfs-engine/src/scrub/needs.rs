@@ -11,36 +11,32 @@ use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
 
+use super::moment::Moment;
 use super::{Damage, Need, Suspect};
 use crate::bmap::{Pointers, Source};
 use crate::fs::DirEntry;
 use crate::log::reader::Log;
 use crate::tree::{Extent, Tree};
-use crate::volume::Volume;
 
 /// Says who needs what is damaged.
 pub(super) struct Needs<'a> {
-    volume: &'a Volume,
+    moment: &'a Moment,
     /// All checkpoints, ascending.
     checkpoints: Vec<Cno>,
     block_bytes: u64,
 }
 
 /// The first and the last checkpoint that need a block.
-type Moments = (Cno, Cno);
+type Span = (Cno, Cno);
 
 /// Needs of one place, by inode number.
 type ByFile = BTreeMap<Option<Ino>, Need>;
 
 impl<'a> Needs<'a> {
-    /// As a volume shows it.
-    pub(super) fn of(volume: &'a Volume) -> Self {
-        let newest = volume.last_log().cno;
-        let all = volume.checkpoints(Cno::MIN, usize::MAX).unwrap_or_default();
-        let mut checkpoints: Vec<_> =
-            all.iter().map(|it| it.cno).filter(|it| *it < newest).collect();
-        checkpoints.push(newest);
-        Self { volume, checkpoints, block_bytes: volume.geometry().block_size.bytes64() }
+    /// As a moment shows it.
+    pub(super) fn of(moment: &'a Moment) -> Self {
+        let block_bytes = moment.store.block_size().bytes64();
+        Self { moment, checkpoints: moment.checkpoints(), block_bytes }
     }
 
     /// Keeps what is needed, and says by what.
@@ -72,11 +68,11 @@ impl<'a> Needs<'a> {
     /// What needs some of the blocks of a log.
     fn by_summary(&self, log: &Log, blocks: &Range<BlockNr>) -> ByFile {
         let mut needs = ByFile::new();
-        let mut at = log.start.plus(log.header.summary_blocks(self.volume.geometry().block_size));
+        let mut at = log.start.plus(log.header.summary_blocks(self.moment.store.block_size()));
         for file in &log.files {
             for info in &file.blocks {
                 if blocks.contains(&at)
-                    && let Some(moments) = self.moments(*info, at)
+                    && let Some(span) = self.span(*info, at)
                 {
                     let offset = match *info {
                         BlockInfo::Data { offset, .. } | BlockInfo::DatData { offset } => {
@@ -84,7 +80,7 @@ impl<'a> Needs<'a> {
                         }
                         BlockInfo::Node { .. } | BlockInfo::DatNode { .. } => None,
                     };
-                    self.add(&mut needs, Some(file.ino), offset, moments);
+                    self.add(&mut needs, Some(file.ino), offset, span);
                 }
                 at = at.plus(1);
             }
@@ -95,40 +91,39 @@ impl<'a> Needs<'a> {
     /// Adds what needs blocks of which no summary tells anything. `lost` has where such blocks begin,
     /// where they end, and which of the `needs` are theirs.
     fn by_files(&self, lost: &BTreeMap<BlockNr, (BlockNr, usize)>, needs: &mut [ByFile]) {
-        let volume = self.volume;
+        let moment = self.moment;
         let place = |at: BlockNr| {
             let (_, (end, nth)) = lost.range(..=at).next_back()?;
             (at < *end).then_some(*nth)
         };
-        let mut left: BTreeMap<BlockNr, (usize, Moments)> = BTreeMap::new();
+        let mut left: BTreeMap<BlockNr, (usize, Span)> = BTreeMap::new();
         // As far as it can be read.
-        let _ = volume.dat.census(&volume.store, &mut |entry| {
+        let _ = moment.dat.census(&moment.store, &mut |entry| {
             if let Some(nth) = place(entry.block) {
-                left.extend(self.between(entry).map(|moments| (entry.block, (nth, moments))));
+                left.extend(self.between(entry).map(|span| (entry.block, (nth, span))));
             }
         });
         let lasts: BTreeSet<Cno> = left.values().map(|(_, (_, last))| *last).collect();
-        for tree in lasts.into_iter().filter_map(|cno| volume.tree(Some(cno)).ok()) {
-            let tree = tree.around_damage();
+        for tree in lasts.into_iter().filter_map(|cno| moment.tree(cno).ok()) {
             let mut files = vec![Ino::ROOT];
             let _ = tree.files_by_number(&mut |ino| files.push(ino));
             let maps = files.into_iter().filter_map(|ino| Some((ino, tree.file(ino).ok()?.map)));
             let ifile = (Ino::IFILE, tree.view().tree.ifile.clone());
             for (ino, map) in std::iter::once(ifile).chain(maps) {
                 let mut visit = |key: FileBlock, vblocknr| {
-                    let at = volume.dat.translate(&volume.store, VBlockNr(vblocknr));
-                    if let Some((nth, moments)) = at.ok().and_then(|at| left.remove(&at)) {
-                        self.add(&mut needs[nth], Some(ino), Some(key), moments);
+                    let at = moment.dat.translate(&moment.store, VBlockNr(vblocknr));
+                    if let Some((nth, span)) = at.ok().and_then(|at| left.remove(&at)) {
+                        self.add(&mut needs[nth], Some(ino), Some(key), span);
                     }
                     Ok(ControlFlow::Continue(()))
                 };
                 // What lies below a damaged node stays unknown.
                 let lost = &mut |_, _| Ok(());
-                let _ = volume.source().scan_around(&map, FileBlock(0), &mut visit, lost);
+                let _ = moment.source().scan_around(&map, FileBlock(0), &mut visit, lost);
             }
         }
-        for (nth, moments) in left.into_values() {
-            self.add(&mut needs[nth], None, None, moments);
+        for (nth, span) in left.into_values() {
+            self.add(&mut needs[nth], None, None, span);
         }
     }
 
@@ -137,7 +132,7 @@ impl<'a> Needs<'a> {
         needs: &mut ByFile,
         ino: Option<Ino>,
         offset: Option<FileBlock>,
-        (first, last): Moments,
+        (first, last): Span,
     ) {
         let (data, other_blocks, is_current) = (Vec::new(), 0, false);
         let new = || Need { ino, path: None, data, other_blocks, first, last, is_current };
@@ -156,8 +151,8 @@ impl<'a> Needs<'a> {
     }
 
     /// Which checkpoints need the block at an address; `None`: none does.
-    fn moments(&self, info: BlockInfo, at: BlockNr) -> Option<Moments> {
-        let (store, dat) = (&self.volume.store, &self.volume.dat);
+    fn span(&self, info: BlockInfo, at: BlockNr) -> Option<Span> {
+        let (store, dat) = (&self.moment.store, &self.moment.dat);
         let alive = match info {
             BlockInfo::Data { vblocknr, .. } | BlockInfo::Node { vblocknr } => {
                 match dat.life(store, vblocknr) {
@@ -178,12 +173,12 @@ impl<'a> Needs<'a> {
         alive.unwrap_or(true).then(|| self.all()).flatten()
     }
 
-    fn all(&self) -> Option<Moments> {
+    fn all(&self) -> Option<Span> {
         Some((*self.checkpoints.first()?, *self.checkpoints.last()?))
     }
 
     /// The checkpoints during a life.
-    fn between(&self, entry: &DatEntry) -> Option<Moments> {
+    fn between(&self, entry: &DatEntry) -> Option<Span> {
         let nth = |bound: Cno| self.checkpoints.partition_point(|cno| *cno < bound);
         let during = self.checkpoints.get(nth(entry.start)..nth(entry.end))?;
         Some((*during.first()?, *during.last()?))
@@ -198,8 +193,8 @@ impl<'a> Needs<'a> {
         }
         let mut paths = BTreeMap::new();
         for (cno, files) in wanted {
-            let Ok(tree) = self.volume.tree(Some(cno)) else { continue };
-            let found = names(&tree.around_damage(), files);
+            let Ok(tree) = self.moment.tree(cno) else { continue };
+            let found = names(&tree, files);
             paths.extend(found.into_iter().map(|(ino, path)| ((cno, ino), path)));
         }
         for need in damage.iter_mut().flat_map(|it| &mut it.needs) {

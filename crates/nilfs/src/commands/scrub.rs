@@ -1,7 +1,7 @@
-//! `nilfs scrub`: whether a volume still is what was written, and what suffers if not.
+//! `nilfs scrub`: whether a volume still is what was written, and what suffers if not. A volume that
+//! is mounted is scrubbed by the process that serves it, any other one by this process.
 
 use std::io::Write;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -9,23 +9,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nilfs_device::{Access, Device, FileDevice};
-use nilfs_engine::Ino;
-use nilfs_engine::scrub::{self, Damage, Fault, Need, Scrubbed};
-use nilfs_engine::tree::Extent;
-use nilfs_ondisk::{ByteCount, Cno};
+use nilfs_engine::scrub;
 use serde::Serialize;
 
-use crate::administration::{Administration, is_believable, mount_of};
+use crate::administration::{Reason, Target};
 use crate::control::Client;
 use crate::exit::{Failure, Status};
 use crate::image::device_of;
 use crate::interrupt::Interrupt;
-use crate::output::{self, counted, printable};
+use crate::output::{self, exact_time, local_time};
 use crate::progress::Progress;
+use crate::scrubbing::{self, Plan, Record, Report, Scrubbing, StateFile};
 use crate::size;
-
-/// Parts of a file that a line names; of more, it says how many bytes there are.
-const NAMED: usize = 4;
 
 /// How long a pause may keep the command from noticing that it is to end.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -37,18 +32,33 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// with the checkpoints: since which one, or from which to which. Where the checksum of a log is wrong,
 /// it is not known which of its blocks is damaged, so all files are named that have some in it.
 ///
-/// The volume may be mounted and in use. Nothing is written. The exit code is 3 if something that is
-/// needed is damaged.
+/// The volume may be mounted and in use. Nothing is written to it. A scrub that was interrupted goes on
+/// where it was. The exit code is 3 if something that is needed is damaged.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   nilfs scrub /dev/sdb1
   nilfs scrub --rate 20M /mnt              a mounted volume, slowly
-  nilfs scrub --json disk.img | jq '.damage[].needs[].path'")]
+  nilfs scrub --background --rate 20M /mnt
+  nilfs scrub --status /mnt                how far that is, and what the last one has found
+  nilfs scrub --json disk.img | jq '.damage[].needs[].path'
+To scrub a volume every week, mount it with -o scrub=weekly.")]
 pub struct Args {
     /// Read at most this much in a second, such as 20M
     #[arg(long, value_name = "BYTES", value_parser = rate)]
     rate: Option<u64>,
+    /// Begin anew, and forget a scrub that was interrupted
+    #[arg(long)]
+    anew: bool,
+    /// Leave the work to the process that serves the mount, and do not wait for it
+    #[arg(long)]
+    background: bool,
+    /// Only say how far the present scrub is, and what the last one has found
+    #[arg(long, conflicts_with_all = ["background", "stop", "rate", "anew"])]
+    status: bool,
+    /// Interrupt the scrub of a mount
+    #[arg(long, conflicts_with_all = ["background", "rate", "anew", "json"])]
+    stop: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -64,202 +74,164 @@ fn rate(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads everything, and prints what is damaged.
+/// Reads everything, and prints what is damaged; or does what else was asked for.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = device_of(&args.device)?;
-    let shown = path.display();
-    let device: Arc<dyn Device> = Arc::new(FileDevice::open(&path, Access::Inspect)?);
-    let known = newest_of_mount(&path)?;
+    let plan = Plan { rate: args.rate, anew: args.anew };
+    let target = Target::find(&args.device)?;
+    if args.status {
+        return status(&path, &target, args.json);
+    }
+    if args.stop || args.background {
+        let client = target.client()?;
+        let done = if args.stop { client.stop_scrub() } else { client.start_scrub(plan) };
+        return done.with_context(|| args.device.display().to_string());
+    }
     let interrupt = Interrupt::listen()?;
+    let record = match by_mount(&target, plan, &interrupt)? {
+        Some(record) => record,
+        None => by_this_process(&path, plan, &interrupt)?,
+    };
+    let judgement = judge(&path, &record.report);
+    let printed = match args.json {
+        true => print_json(Scrubbing { last: Some(record), ..Scrubbing::default() }),
+        false => print(&record.report),
+    };
+    // What is damaged is worse than a report that did not arrive.
+    judgement.map_err(anyhow::Error::from).and(printed)
+}
+
+/// Lets the process scrub that serves the mount, and waits for it. `None` if there is none that does
+/// this.
+fn by_mount(target: &Target, plan: Plan, interrupt: &Interrupt) -> anyhow::Result<Option<Record>> {
+    let Target::Mounted { node, source } = target else { return Ok(None) };
+    let (client, context) = (Client::new(node), || source.display().to_string());
+    match client.start_scrub(plan) {
+        Err(refusal) if matches!(refusal.reason, Reason::ReadOnly | Reason::Unsupported) => {
+            return Ok(None);
+        }
+        begun => begun.with_context(context)?,
+    }
     let progress = Progress::count("scrubbing", "MiB");
-    let started = Instant::now();
-    let mut observe = |at: scrub::Progress| {
-        progress.set(at.done >> 20, at.all >> 20);
-        let due = args.rate.map(|rate| Duration::from_secs_f64(at.read as f64 / rate as f64));
-        while let Some(left) = due.and_then(|due| due.checked_sub(started.elapsed()))
+    loop {
+        let Scrubbing { progress: now, last, failure } =
+            client.scrubbing().with_context(context)?;
+        match (now, last, failure) {
+            (Some((done, all)), ..) => progress.set(done >> 20, all >> 20),
+            (None, _, Some(failure)) => {
+                return Err(Failure::new(Status::Failed, failure)).with_context(context);
+            }
+            (None, last, None) => return Ok(last),
+        }
+        match interrupt.came() {
+            true => client.stop_scrub().with_context(context)?,
+            false => thread::sleep(PAUSE),
+        }
+    }
+}
+
+fn by_this_process(path: &Path, plan: Plan, interrupt: &Interrupt) -> anyhow::Result<Record> {
+    let device: Arc<dyn Device> = Arc::new(FileDevice::open(path, Access::Inspect)?);
+    let progress = Progress::count("scrubbing", "MiB");
+    let end = |wait: Duration| {
+        let until = Instant::now() + wait;
+        while let left = until.saturating_duration_since(Instant::now())
             && !left.is_zero()
             && !interrupt.came()
         {
             thread::sleep(left.min(PAUSE));
         }
-        if interrupt.came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        interrupt.came()
     };
-    let found = scrub::scrub(&device, &mut observe).with_context(|| shown.to_string())?;
-    drop(progress);
-    let printed = match args.json {
-        true => output::json(&record(&found)),
-        false => print(&found),
-    };
-    // What is damaged is worse than a report that did not arrive.
-    if !found.damage.is_empty() {
-        let places = counted(found.damage.len() as u64, "place");
-        let message = format!("{shown}: damaged in {places}");
-        return Err(Failure::new(Status::NotAVolume, message).into());
-    }
-    if let Some(known) = known.filter(|known| *known > found.checkpoint) {
+    let note = |now: scrub::Progress| progress.set(now.done >> 20, now.all >> 20);
+    let scrub =
+        |selection: &_, observe: scrub::Observe<'_>| scrub::scrub(&device, selection, observe);
+    let scrubbed = scrubbing::run(scrub, &StateFile::of(&*device), plan, &end, &note);
+    scrubbed.with_context(|| path.display().to_string())
+}
+
+fn print(report: &Report) -> anyhow::Result<()> {
+    Ok(report.print(&mut output::out())?)
+}
+
+/// The end of the command, as the report has it.
+fn judge(path: &Path, report: &Report) -> Result<(), Failure> {
+    let shown = path.display();
+    if let (true, Some(unreached)) = (report.damage.is_empty(), report.unreached) {
         let message = format!(
-            "{shown}: a log of the last checkpoints is damaged: the mount has checkpoint {known}, but \
-             the device leads only to {}, and nothing after it was read; unmount the volume, and scrub \
-             it again",
-            found.checkpoint
+            "{shown}: a log of the last checkpoints is damaged: the device leads only to checkpoint {}, \
+             not to {}, and nothing after it was read",
+            report.checkpoint, unreached.checkpoint
         );
-        return Err(Failure::new(Status::NotAVolume, message).into());
+        return Err(Failure::new(Status::NotAVolume, message));
     }
-    if found.interrupted {
-        let message = format!("{shown}: interrupted before everything was read");
-        return Err(Failure::new(Status::Failed, message).into());
+    if !report.is_sound() {
+        return Err(Failure::new(Status::NotAVolume, format!("{shown}: {}", report.found())));
     }
-    printed
+    if report.interrupted {
+        let message =
+            format!("{shown}: interrupted before everything was read; the next scrub goes on");
+        return Err(Failure::new(Status::Failed, message));
+    }
+    Ok(())
 }
 
-/// The newest checkpoint of the mount of a volume, if a process of ours serves one. What the device
-/// leads to may be older: a damaged log looks like the end of all logs.
-fn newest_of_mount(path: &Path) -> anyhow::Result<Option<Cno>> {
-    let mounted = mount_of(path)?.filter(|mounted| mounted.is_nilfs() && is_believable(mounted));
-    Ok(mounted.and_then(|mounted| Client::new(&mounted.dir).status().ok()).map(|status| status.cno))
+/// What programs are told: how the present scrub is going, and what the last one has found.
+#[derive(Serialize)]
+struct Printed {
+    running: bool,
+    done_bytes: Option<u64>,
+    all_bytes: Option<u64>,
+    failure: Option<String>,
+    began: Option<String>,
+    ended: Option<String>,
+    #[serde(flatten)]
+    report: Report,
 }
 
-fn print(found: &Scrubbed) -> anyhow::Result<()> {
-    let mut out = output::out();
-    for damage in &found.damage {
-        writeln!(out, "{}", place(damage))?;
-        let verb = if damage.fault == Fault::Checksum { "may be damaged" } else { "damaged" };
-        for need in &damage.needs {
-            writeln!(out, "  {verb}: {}{}; {}", who(need), parts(need), moments(need))?;
-        }
-    }
-    let logs = counted(found.sound_logs, "log");
-    let places = match found.damage.len() {
-        0 => "no damage".to_owned(),
-        many => format!("{} damaged", counted(many as u64, "place")),
-    };
-    let (cno, bytes) = (found.checkpoint, ByteCount(found.bytes));
-    let end = if found.interrupted { ", interrupted" } else { "" };
-    Ok(writeln!(out, "checkpoint {cno}: {bytes} read, {logs} sound, {places}{end}")?)
-}
-
-fn place(damage: &Damage) -> String {
-    let Damage { fault, segment, blocks, .. } = damage;
-    let count = counted(blocks.end.0 - blocks.start.0, "block");
-    let at = format!("{count} from block {} on, in segment {segment}", blocks.start);
-    match fault {
-        Fault::Unreadable => format!("unreadable: {at}"),
-        Fault::Checksum => format!("wrong checksum: a log of {at}"),
-        Fault::NoSummary => format!("no log, where there should be one: {at}"),
-    }
-}
-
-/// The name of a file of metadata.
-fn metadata(ino: Ino) -> Option<&'static str> {
-    Some(match ino {
-        Ino::DAT => "DAT",
-        Ino::CPFILE => "cpfile",
-        Ino::SUFILE => "sufile",
-        Ino::IFILE => "ifile",
-        Ino::XATTR => "notes of snapshots",
-        _ => return None,
+fn print_json(scrubbing: Scrubbing) -> anyhow::Result<()> {
+    let Scrubbing { progress, last, failure } = scrubbing;
+    let (done_bytes, all_bytes) = progress.unzip();
+    let time = |seconds: u64| exact_time(seconds as i64, 0);
+    output::json(&Printed {
+        running: progress.is_some(),
+        done_bytes,
+        all_bytes,
+        failure,
+        began: last.as_ref().map(|it| time(it.began)),
+        ended: last.as_ref().map(|it| time(it.ended)),
+        report: last.map(|it| it.report).unwrap_or_default(),
     })
 }
 
-fn who(need: &Need) -> String {
-    let Some(ino) = need.ino else { return "files that cannot be told".to_owned() };
-    match (&need.path, metadata(ino)) {
-        (Some(path), _) if path.is_empty() => "/".to_owned(),
-        (Some(path), _) => printable(path),
-        (None, Some(name)) => format!("the {name}"),
-        (None, None) => format!("inode {ino}, which no name leads to"),
-    }
-}
-
-fn parts(need: &Need) -> String {
-    let bytes = need.data.iter().fold(0_u64, |sum, it| sum.saturating_add(it.length));
-    let part = |it: &Extent| format!("{} at {}", counted(it.length, "byte"), it.offset);
-    let mut parts: Vec<String> = match need.data.len() {
-        0..=NAMED => need.data.iter().map(part).collect(),
-        many => vec![format!("{} in {many} parts", ByteCount(bytes))],
-    };
-    match (need.other_blocks, need.ino) {
-        (0, _) => {}
-        (count, Some(_)) => parts.push(format!("{} of its block map", counted(count, "block"))),
-        (count, None) => parts.push(counted(count, "block")),
-    }
-    format!(": {}", parts.join(", "))
-}
-
-fn moments(need: &Need) -> String {
-    let Need { first, last, is_current, .. } = need;
-    match (first == last, is_current) {
-        (_, true) => format!("since checkpoint {first}"),
-        (true, false) => format!("checkpoint {first}"),
-        (false, false) => format!("checkpoints {first} to {last}"),
-    }
-}
-
-/// The result for programs.
-#[derive(Serialize)]
-struct Record {
-    checkpoint: u64,
-    read_bytes: u64,
-    sound_logs: u64,
-    interrupted: bool,
-    damage: Vec<DamageRecord>,
-}
-
-#[derive(Serialize)]
-struct DamageRecord {
-    fault: &'static str,
-    segment: u64,
-    block: u64,
-    blocks: u64,
-    needs: Vec<NeedRecord>,
-}
-
-#[derive(Serialize)]
-struct NeedRecord {
-    inode: Option<u64>,
-    path: Option<String>,
-    metadata: Option<&'static str>,
-    data: Vec<ExtentRecord>,
-    other_blocks: u64,
-    first_checkpoint: u64,
-    last_checkpoint: u64,
-    current: bool,
-}
-
-#[derive(Serialize)]
-struct ExtentRecord {
-    offset_bytes: u64,
-    length_bytes: u64,
-}
-
-fn record(found: &Scrubbed) -> Record {
-    let extent = |it: &Extent| ExtentRecord { offset_bytes: it.offset, length_bytes: it.length };
-    let need = |need: &Need| NeedRecord {
-        inode: need.ino.map(|ino| ino.0),
-        path: need.path.as_ref().map(|path| String::from_utf8_lossy(path).into_owned()),
-        metadata: need.ino.and_then(metadata),
-        data: need.data.iter().map(extent).collect(),
-        other_blocks: need.other_blocks,
-        first_checkpoint: need.first.0,
-        last_checkpoint: need.last.0,
-        current: need.is_current,
-    };
-    let damage = |damage: &Damage| DamageRecord {
-        fault: match damage.fault {
-            Fault::Unreadable => "unreadable",
-            Fault::Checksum => "checksum",
-            Fault::NoSummary => "no-summary",
+/// Prints how the scrubs of a volume are going; of one that is not mounted, what is remembered.
+fn status(path: &Path, target: &Target, json: bool) -> anyhow::Result<()> {
+    let of_mount = match target {
+        Target::Mounted { node, .. } => match Client::new(node).scrubbing() {
+            Err(refusal) if refusal.reason == Reason::ReadOnly => None,
+            scrubbing => Some(scrubbing.with_context(|| path.display().to_string())?),
         },
-        segment: damage.segment.0,
-        block: damage.blocks.start.0,
-        blocks: damage.blocks.end.0 - damage.blocks.start.0,
-        needs: damage.needs.iter().map(need).collect(),
+        Target::Unmounted(_) => None,
     };
-    Record {
-        checkpoint: found.checkpoint.0,
-        read_bytes: found.bytes,
-        sound_logs: found.sound_logs,
-        interrupted: found.interrupted,
-        damage: found.damage.iter().map(damage).collect(),
+    let scrubbing = match of_mount {
+        Some(scrubbing) => scrubbing,
+        None => {
+            let device = FileDevice::open(path, Access::Inspect)?;
+            Scrubbing { last: StateFile::of(&device).load(), ..Scrubbing::default() }
+        }
+    };
+    if json {
+        return print_json(scrubbing);
     }
+    let mut out = output::out();
+    for line in scrubbing.lines() {
+        writeln!(out, "{line}")?;
+    }
+    if let Some(Record { began, ended, report, .. }) = &scrubbing.last {
+        let (began, ended) = (local_time(*began as i64), local_time(*ended as i64));
+        let end = if report.interrupted { "interrupted" } else { "completed" };
+        writeln!(out, "the last scrub began {began} and was {end} {ended}:")?;
+        report.print(&mut out)?;
+    }
+    Ok(())
 }

@@ -15,6 +15,7 @@ use crate::administration::{Administration, Target};
 use crate::exit::without_error_numbers;
 use crate::output::{self, Rows, exact_time, local_time};
 use crate::reach::{HistoryRecord, Reach};
+use crate::scrubbing::{Record as Scrub, Scrubbing};
 
 /// Show how a mounted volume and its cleaner are doing
 #[derive(Debug, clap::Args)]
@@ -55,6 +56,28 @@ struct Record {
     full_in_seconds: Option<u64>,
     cleaner: CleanerRecord,
     history: Option<HistoryRecord>,
+    scrub: Option<ScrubRecord>,
+}
+
+/// The scrubs of the volume, as far as one is known.
+#[derive(Serialize)]
+struct ScrubRecord {
+    running: bool,
+    ended: Option<String>,
+    interrupted: Option<bool>,
+    damaged_places: Option<u64>,
+}
+
+impl From<&Scrubbing> for ScrubRecord {
+    fn from(scrubbing: &Scrubbing) -> Self {
+        let last = scrubbing.last.as_ref();
+        Self {
+            running: scrubbing.progress.is_some(),
+            ended: last.map(|it| exact_time(it.ended as i64, 0)),
+            interrupted: last.map(|it| it.report.interrupted),
+            damaged_places: last.map(|it| it.report.damage.len() as u64),
+        }
+    }
 }
 
 /// What is not on the device after an error, at most.
@@ -110,13 +133,19 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let status = take()?;
     // A process that is older may not know the names of snapshots; how it is can be told all the same.
     let reach = Reach::of(&client).ok().flatten();
+    // What it has found is for those alone who may see every file.
+    let scrubbing = client.scrubbing().ok();
     match args.json {
-        true => output::json(&record(&status, reach.as_ref())),
-        false => print(&status, reach.as_ref()),
+        true => output::json(&record(&status, reach.as_ref(), scrubbing.as_ref())),
+        false => print(&status, reach.as_ref(), scrubbing.as_ref()),
     }
 }
 
-fn print(status: &Status, reach: Option<&Reach>) -> anyhow::Result<()> {
+fn print(
+    status: &Status,
+    reach: Option<&Reach>,
+    scrubbing: Option<&Scrubbing>,
+) -> anyhow::Result<()> {
     let mut rows = Rows::properties();
     for (name, value) in lines(status) {
         rows.push([name.to_owned(), value]);
@@ -124,7 +153,28 @@ fn print(status: &Status, reach: Option<&Reach>) -> anyhow::Result<()> {
     if let Some(reach) = reach {
         rows.push(["history".to_owned(), reach.to_string()]);
     }
+    for (name, value) in scrubbing.map(scrub_lines).unwrap_or_default() {
+        rows.push([name.to_owned(), value]);
+    }
     rows.print()
+}
+
+/// How the scrubs are going, and what is damaged as far as they know. Nothing if there was none.
+fn scrub_lines(scrubbing: &Scrubbing) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    if scrubbing.progress.is_some() || scrubbing.failure.is_some() {
+        lines.extend(scrubbing.lines().into_iter().map(|line| ("scrub", line)));
+    }
+    if let Some(Scrub { ended, report, .. }) = &scrubbing.last {
+        let end = if report.interrupted { "interrupted" } else { "completed" };
+        let ended = local_time(*ended as i64);
+        lines.push(("last scrub", format!("{end} {ended}: {}", report.summary())));
+        for damage in &report.damage {
+            lines.push(("damage", damage.place()));
+            lines.extend(damage.needs.iter().map(|need| ("", damage.suffering(need))));
+        }
+    }
+    lines
 }
 
 /// What there is to be said, as names and values.
@@ -239,7 +289,7 @@ fn policy(policy: Policy) -> &'static str {
     }
 }
 
-fn record(status: &Status, reach: Option<&Reach>) -> Record {
+fn record(status: &Status, reach: Option<&Reach>, scrubbing: Option<&Scrubbing>) -> Record {
     let cleaner = &status.cleaner;
     Record {
         newest_checkpoint: status.cno.0,
@@ -277,5 +327,6 @@ fn record(status: &Status, reach: Option<&Reach>) -> Record {
             segments_skipped: cleaner.segments_skipped,
         },
         history: reach.map(HistoryRecord::from),
+        scrub: scrubbing.map(ScrubRecord::from),
     }
 }

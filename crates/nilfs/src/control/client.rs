@@ -17,14 +17,15 @@ use rustix::io::Errno;
 use super::requests::{
     AdminRequest, ChangeSnapshots, Commit, Defragment, DeleteCheckpoints, GetChanges,
     GetCheckpointTotals, GetHolders, GetMetrics, GetNotes, GetPowers, GetProcess, GetPurge,
-    GetResize, GetRollback, GetStatus, GetUsage, GetVersions, ListCheckpoints, MakeCheckpoint,
-    OrderCleaner, Powers, Process, ReloadSettings, Remount, SetSnapshot, StartPurge, StartResize,
-    StartRollback, Trim, Work,
+    GetResize, GetRollback, GetScrub, GetStatus, GetUsage, GetVersions, ListCheckpoints,
+    MakeCheckpoint, OrderCleaner, Powers, Process, ReloadSettings, Remount, SetSnapshot,
+    StartPurge, StartResize, StartRollback, StartScrub, StopScrub, Trim, Work,
 };
 use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
 use crate::metrics::Metrics;
 use crate::past::{self, Change, Name, Version};
+use crate::scrubbing::{Plan, Scrubbing};
 
 /// How often it is asked how far something is.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -82,6 +83,21 @@ impl Client {
         past::in_pages(VERSIONS_AT_ONCE, path, at, limit, |path, at, limit| {
             self.ask(&GetVersions { path: path.clone(), at, limit })
         })
+    }
+
+    /// Begins to scrub the volume, or goes on with that, and does not wait for it.
+    pub fn start_scrub(&self, plan: Plan) -> Result<(), Refusal> {
+        self.ask(&StartScrub { plan }).map(drop)
+    }
+
+    /// Interrupts the scrub that is under way, if there is one.
+    pub fn stop_scrub(&self) -> Result<(), Refusal> {
+        self.ask(&StopScrub {}).map(drop)
+    }
+
+    /// How the scrubs of the volume are going.
+    pub fn scrubbing(&self) -> Result<Scrubbing, Refusal> {
+        self.ask(&GetScrub {})
     }
 
     /// The process that serves the mount.

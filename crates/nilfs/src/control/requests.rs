@@ -22,6 +22,7 @@ use super::server::{Known, Server};
 use crate::administration::Refusal;
 use crate::metrics::Metrics;
 use crate::past::{Change, Name, Version};
+use crate::scrubbing::{Plan, Scrubbing};
 
 /// Something that can be asked.
 pub trait AdminRequest: Serialize + DeserializeOwned {
@@ -65,6 +66,9 @@ pub(super) const ALL: &[Known] = &[
     Known::new::<GetVersions>(),
     Known::new::<GetNotes>(),
     Known::new::<ChangeSnapshots>(),
+    Known::new::<StartScrub>(),
+    Known::new::<StopScrub>(),
+    Known::new::<GetScrub>(),
 ];
 
 /// The reply if there is nothing to be said but that it was done.
@@ -544,6 +548,50 @@ impl AdminRequest for GetVersions {
 
     fn serve(self, server: &Server) -> Result<Vec<Version>, Refusal> {
         server.mount.versions(&self.path, self.at, self.limit)
+    }
+}
+
+/// Begins to scrub the volume, or goes on with that. It can take hours, so it is not waited for.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StartScrub {
+    pub plan: Plan,
+}
+
+impl AdminRequest for StartScrub {
+    const NAME: &'static str = "start-scrub";
+    type Reply = Nothing;
+
+    fn serve(self, server: &Server) -> Result<Nothing, Refusal> {
+        server.mount.scrubber()?.begin(self.plan)?;
+        Ok(Nothing {})
+    }
+}
+
+/// Interrupts the scrub that is under way, if there is one.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StopScrub {}
+
+impl AdminRequest for StopScrub {
+    const NAME: &'static str = "stop-scrub";
+    type Reply = Nothing;
+
+    fn serve(self, server: &Server) -> Result<Nothing, Refusal> {
+        server.mount.scrubber()?.interrupt();
+        Ok(Nothing {})
+    }
+}
+
+/// How the scrubs of the volume are going. This tells names to one who might not be allowed to see them,
+/// so it is for those who may do anything.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetScrub {}
+
+impl AdminRequest for GetScrub {
+    const NAME: &'static str = "scrubbing";
+    type Reply = Scrubbing;
+
+    fn serve(self, server: &Server) -> Result<Scrubbing, Refusal> {
+        Ok(server.mount.scrubber()?.state())
     }
 }
 

@@ -16,6 +16,7 @@ use crate::administration::{Administration, Reason, Refusal};
 use crate::exit;
 use crate::metrics::Gatherer;
 use crate::past::{Change, Name, Version};
+use crate::scrubbing::Scrubber;
 use crate::threads;
 
 /// What can be asked of a mount, besides what can be asked of any volume.
@@ -27,6 +28,9 @@ pub trait Served: Send + Sync {
     /// Makes the volume read-only or writable, as the words after `-o` say, if they ask for nothing
     /// else.
     fn remount(&self, words: &[String]) -> Result<(), Refusal>;
+
+    /// What scrubs the volume; a mount that cannot be written has none.
+    fn scrubber(&self) -> Result<&Scrubber, Refusal>;
 
     /// What the mount does not show of a file of the past.
     fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal>;
@@ -321,6 +325,10 @@ mod tests {
         }
 
         fn remount(&self, _: &[String]) -> Result<(), Refusal> {
+            nothing()
+        }
+
+        fn scrubber(&self) -> Result<&Scrubber, Refusal> {
             nothing()
         }
 

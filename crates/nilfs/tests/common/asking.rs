@@ -11,6 +11,7 @@ use serde_json::Value;
 /// Runs the command: its exit code, what it printed, and what it complained of.
 pub fn nilfs(words: &[&str], path: &Path, more: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nilfs"));
+    command.env("STATE_DIRECTORY", env!("CARGO_TARGET_TMPDIR"));
     let output = command.args(words).arg(path).args(more).stdin(Stdio::null()).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))

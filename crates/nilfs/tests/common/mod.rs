@@ -72,6 +72,7 @@ pub fn nilfs<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command
     let output = Command::new(env!("CARGO_BIN_EXE_nilfs"))
         .args(arguments)
         .env("TZ", "UTC")
+        .env("STATE_DIRECTORY", env!("CARGO_TARGET_TMPDIR"))
         .stdin(Stdio::null())
         .output()
         .expect("nilfs can be run");

@@ -96,7 +96,7 @@ impl Image {
 
 fn nilfs() -> Command {
     let mut nilfs = Command::new(env!("CARGO_BIN_EXE_nilfs"));
-    nilfs.stdin(Stdio::null());
+    nilfs.stdin(Stdio::null()).env("STATE_DIRECTORY", env!("CARGO_TARGET_TMPDIR"));
     nilfs
 }
 
@@ -175,7 +175,13 @@ impl Mounted {
 
     /// Unmounts, and makes sure that the process ended well and without a warning.
     #[track_caller]
-    pub fn unmount(mut self) {
+    pub fn unmount(self) {
+        assert_eq!(self.unmount_after_words(), "", "the process that served the volume has warned");
+    }
+
+    /// Unmounts, makes sure that the process ended well, and returns its warnings.
+    #[track_caller]
+    pub fn unmount_after_words(mut self) -> String {
         let mut umount = nilfs();
         umount.arg("umount").arg(self.root());
         // A process that another test starts has, until it runs its program, everything open that
@@ -191,7 +197,7 @@ impl Mounted {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let status = self.process.wait().unwrap();
         assert!(status.success(), "the process that served the volume: {status}");
-        assert_eq!(self.said(), "", "the process that served the volume has warned");
+        self.said()
     }
 
     /// What the process that serves the volume has said so far.

@@ -16,6 +16,7 @@ use crate::definition::{self, Problem};
 use crate::exit::{Failure, Status};
 use crate::memory;
 use crate::retention::Retention;
+use crate::scrubbing::Schedule;
 
 pub use complete::complete;
 use definitions::{OPTIONS, is_from_kernel, is_ignored};
@@ -54,6 +55,8 @@ pub struct Options {
     pub metrics: Option<SocketAddr>,
     /// Which checkpoints are kept as snapshots.
     pub keep: Retention,
+    /// When the volume is scrubbed.
+    pub scrub: Schedule,
     /// Where the settings of the cleaner and of retention come from.
     pub cleaner: CleanerSource,
     /// Whether the superuser mounts.
@@ -127,6 +130,7 @@ impl Options {
             nonempty: false,
             metrics: None,
             keep: Retention::default(),
+            scrub: Schedule::default(),
             cleaner: CleanerSource::default(),
             superuser,
         };

@@ -23,6 +23,7 @@ use crate::exit::Failure;
 use crate::image::Door;
 use crate::metrics::{Endpoint, Gatherer, Metrics};
 use crate::past::{self, Change, KnownParents, Name, Version};
+use crate::scrubbing::Scrubber;
 use crate::threads;
 
 /// Threads besides those that answer the kernel: for signals, for the end, for metrics and for the
@@ -242,6 +243,10 @@ impl<S: Shown> Served for Service<S> {
                 Err(Error::ReadOnly { reason }.into())
             }
         }
+    }
+
+    fn scrubber(&self) -> Result<&Scrubber, Refusal> {
+        self.shown.refuse()
     }
 
     fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {

@@ -23,12 +23,13 @@ use crate::exit::{self, Failure};
 use crate::metrics::{self, Endpoint, Metrics};
 use crate::past::{self, Change, KnownParents, Name, Version};
 use crate::retention::Keeper;
+use crate::scrubbing::{Scrubber, StateFile};
 use crate::threads;
 
 /// Threads besides those that answer the kernel: for signals, for the end, for metrics, for
-/// checkpoints, for the cleaner, for the past and for retention. And unmounting may take a process,
-/// fusermount3.
-const OTHER_THREADS: usize = 8;
+/// checkpoints, for the cleaner, for the past, for retention and for scrubs. And unmounting may take a
+/// process, fusermount3.
+const OTHER_THREADS: usize = 9;
 
 /// Serves the volume on `device` in `dir`, until it is unmounted or a signal says so. Calls
 /// `ready` when it can be used. Whatever can fail without touching the volume comes first.
@@ -61,7 +62,10 @@ pub fn serve(
         let requests = Arc::<nilfs_fuse::Metrics>::default();
         let metrics = gatherer(Arc::clone(&fs), Arc::clone(&requests));
         let keeper = Keeper::start(Arc::clone(&fs), options.keep)?;
-        let service = Service::new(Arc::clone(&fs), Arc::clone(&requests), options, keeper);
+        let state = StateFile::of(&*opened);
+        let scrubber = Scrubber::start(Arc::clone(&fs), state, options.scrub)?;
+        let service =
+            Service::new(Arc::clone(&fs), Arc::clone(&requests), options, keeper, scrubber);
         let service = Arc::new(service);
         let control = control::handler(fs.clone(), service.clone(), Arc::clone(&metrics));
         let settings =
@@ -82,6 +86,7 @@ pub fn serve(
         tracing::debug!("nobody is told that {} is about to be free: {error}", source.display());
     }
     service.keeper.stop();
+    service.scrubber.end();
     drop(background);
     let closed = service.fs.unmount();
     if let Err(error) = opened.release() {
@@ -131,6 +136,7 @@ struct Service {
     options: Options,
     parents: KnownParents,
     keeper: Keeper,
+    scrubber: Scrubber,
 }
 
 impl Service {
@@ -139,8 +145,9 @@ impl Service {
         requests: Arc<nilfs_fuse::Metrics>,
         options: Options,
         keeper: Keeper,
+        scrubber: Scrubber,
     ) -> Self {
-        Self { fs, requests, options, parents: KnownParents::default(), keeper }
+        Self { fs, requests, options, parents: KnownParents::default(), keeper, scrubber }
     }
 
     /// Lets the cleaner and retention have the settings that `file` has now, or the mount's own files.
@@ -184,6 +191,10 @@ impl Served for Service {
             self.fs.set_read_only(read_only)?;
         }
         Ok(())
+    }
+
+    fn scrubber(&self) -> Result<&Scrubber, Refusal> {
+        Ok(&self.scrubber)
     }
 
     fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {

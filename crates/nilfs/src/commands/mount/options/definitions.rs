@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::time::Duration;
 
 use nilfs_engine::{FsyncBy, OnError, Order};
 use nilfs_fuse::{NotAMoment, PastAccess, When};
@@ -194,6 +195,28 @@ pub const OPTIONS: &[MountOption] = &[
     )
     .more("[keeping by a rule](checkpoints.md#keeping-by-a-rule)"),
     MountOption::new(
+        &[text("scrub", "PERIOD", |it, value| {
+            it.scrub.every = Some(period(value)?);
+            Ok(())
+        })],
+        "scrub the volume in the background, so long after the last scrub: `weekly`, `monthly`, or a \
+         period such as `10d`; one that an unmount has interrupted goes on",
+    )
+    .needs(
+        "`rw`",
+        |it| it.scrub.every.is_none() || !it.kernel.read_only,
+        "`nilfs scrub` reads what is mounted read-only",
+    )
+    .more("[scrubbing](checking.md#scrubbing)"),
+    MountOption::new(
+        &[text("scrub-rate", "SIZE", |it, value| {
+            it.scrub.rate = Some(size(value)?);
+            Ok(())
+        })],
+        "how much such a scrub reads in a second at most",
+    )
+    .default("`20M`"),
+    MountOption::new(
         &[text("metrics", "ADDRESS:PORT", |it, value| {
             it.metrics = Some(loopback(value)?);
             Ok(())
@@ -353,6 +376,23 @@ fn checkpoint(value: &str) -> Result<When, String> {
         Ok(number @ 1..) => Ok(Cno(number).into()),
         _ => value.parse().map_err(|error: NotAMoment| error.to_string()),
     }
+}
+
+/// The time between two scrubs.
+fn period(value: &str) -> Result<Duration, String> {
+    const DAY: u64 = 24 * 3600;
+    let days = match value {
+        "daily" => Some(1),
+        "weekly" => Some(7),
+        "monthly" => Some(30),
+        _ => value.strip_suffix('d').and_then(|days| days.parse().ok()),
+    };
+    let period = match days {
+        Some(days) => Ok(Duration::from_secs(DAY.saturating_mul(days))),
+        None => config::interval(value),
+    };
+    let expected = || "expected daily, weekly, monthly, or a period such as 10d".to_owned();
+    period.ok().filter(|it| !it.is_zero()).ok_or_else(expected)
 }
 
 /// A name that a file can have.
