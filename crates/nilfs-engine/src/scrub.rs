@@ -14,8 +14,9 @@
 //! A scrub that was ended can go on later: where it was, and which segments were damaged, is all that
 //! has to be known of it.
 
+pub(crate) mod copies;
 pub(crate) mod moment;
-mod needs;
+pub(crate) mod needs;
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
@@ -102,8 +103,12 @@ pub struct Damage {
     pub segment: SegNum,
     /// Its blocks.
     pub blocks: Range<BlockNr>,
+    /// The log, if there is a summary that tells what is in it.
+    pub log: Option<BlockNr>,
     /// What needs these blocks, by inode number.
     pub needs: Vec<Need>,
+    /// Whether everything that needs them has got what was written there.
+    pub repaired: bool,
 }
 
 /// A file, or a part of the metadata, that needs damaged blocks.

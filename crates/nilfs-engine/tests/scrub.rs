@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{LINUX_IMAGES, linux_image, make, parameters, pattern};
-use nilfs_device::{Device, IoSlice, MaskedDevice, MemoryDevice};
+use common::{LINUX_IMAGES, check, linux_image, make, parameters, pattern};
+use nilfs_device::{CopyOnWriteDevice, Device, IoSlice, MaskedDevice, MemoryDevice};
 use nilfs_engine::mkfs::format;
 use nilfs_engine::scrub::{Fault, Need, Progress, Scrubbed, Selection, scrub};
 use nilfs_engine::tree::Extent;
@@ -357,4 +357,66 @@ fn a_bad_log_that_looks_like_the_end_of_the_log_is_told_from_it() {
     flip(&crashed, at);
     let unreached = all_of(&crashed).unreached.expect("two checkpoints are not reached");
     assert_eq!((unreached.block, unreached.newest), (log.start, newest));
+}
+
+/// Scrubs, repairs, and returns how many places were damaged, repaired, and are damaged afterwards.
+fn repaired(fs: &Filesystem) -> (usize, usize, usize) {
+    let mut found = fs.scrub(&Selection::default(), &mut go_on).unwrap();
+    fs.repair(&mut found).unwrap();
+    fs.sync().unwrap();
+    let again = fs.scrub(&Selection::default(), &mut go_on).unwrap();
+    let repaired = found.damage.iter().filter(|damage| damage.repaired).count();
+    (found.damage.len(), repaired, again.damage.len())
+}
+
+fn content(fs: &Filesystem, name: &str) -> Vec<u8> {
+    let file = fs.lookup(&fs.root().unwrap().inode, name.as_bytes()).unwrap().inode;
+    let mut bytes = vec![0; 3 * BLOCK as usize];
+    assert_eq!(fs.read(&file, 0, &mut bytes).unwrap(), bytes.len());
+    bytes
+}
+
+#[test]
+fn what_the_cleaner_has_moved_is_repaired_from_where_it_was_for_every_checkpoint() {
+    for unreadable in [false, true] {
+        let Scene { device, file, first, .. } = scene();
+        let fs = mount(&device);
+        fs.set_snapshot(first, true).unwrap();
+        let before = place(&device, file, 1).1;
+        let segment = SegNum(before.0 / PER_SEGMENT);
+        let left = fs.evacuate([segment].into(), &mut |_| {}).unwrap();
+        let moved = place(&device, file, 1).1;
+        assert!(left.is_empty() && moved != before, "the cleaner has moved it");
+        flip(&device, moved);
+        fs.unmount().unwrap();
+        let bad = moved.0 * BLOCK..moved.0 * BLOCK + 1;
+        let masked = MaskedDevice::new(device as _, unreadable.then_some(bad));
+        let device = Arc::new(CopyOnWriteDevice::new(Arc::new(masked)));
+        let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+        assert_eq!(repaired(&fs), (1, 1, 0), "unreadable: {unreadable}");
+        assert_eq!(content(&fs, "a"), pattern(0, 3 * BLOCK as usize));
+        fs.unmount().unwrap();
+        check(&*device);
+    }
+}
+
+#[test]
+fn another_version_of_a_file_is_a_copy_if_it_has_the_same_and_none_if_not() {
+    for same in [true, false] {
+        let device = volume();
+        let fs = mount(&device);
+        write(&fs, &["a"]);
+        let file = fs.lookup(&fs.root().unwrap().inode, b"a").unwrap().inode;
+        let newer = pattern(if same { 0 } else { 5 }, 3 * BLOCK as usize);
+        fs.write(&file, 0, &newer).unwrap();
+        fs.sync().unwrap();
+        let at = place(&device, file.ino(), 1).1;
+        flip(&device, at);
+        let (found, repaired, left) = repaired(&fs);
+        let expected = if same { (1, 1, 0) } else { (1, 0, 1) };
+        assert_eq!((found, repaired, left), expected);
+        assert_eq!(content(&fs, "a") == newer, same);
+        drop(file);
+        fs.unmount().unwrap();
+    }
 }

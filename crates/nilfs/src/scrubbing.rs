@@ -18,8 +18,8 @@ mod scrubber;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use nilfs_engine::SegNum;
 use nilfs_engine::scrub::{Observe, Progress, Scrubbed, Selection};
+use nilfs_engine::{Error, Filesystem, SegNum};
 use serde::{Deserialize, Serialize};
 
 pub use record::{Record, StateFile};
@@ -36,6 +36,26 @@ pub struct Plan {
     pub rate: Option<u64>,
     /// From the beginning, even if an earlier scrub was interrupted.
     pub anew: bool,
+    /// What is damaged is repaired where another copy of it is on the device.
+    #[serde(default)]
+    pub repair: bool,
+}
+
+/// Scrubs a volume that this process has mounted, and repairs it if that is planned.
+///
+/// # Errors
+/// Those of [`Filesystem::scrub`] and [`Filesystem::repair`].
+pub fn scrub_mounted(
+    fs: &Filesystem,
+    plan: Plan,
+    selection: &Selection,
+    observe: Observe<'_>,
+) -> Result<Scrubbed, Error> {
+    let mut found = fs.scrub(selection, observe)?;
+    if plan.repair {
+        fs.repair(&mut found)?;
+    }
+    Ok(found)
 }
 
 /// Scrubs a volume by means of `scrub`, or goes on with that, and remembers it in `state`. `end` waits

@@ -228,3 +228,36 @@ fn a_mount_scrubs_by_itself_when_a_scrub_is_due() {
     assert_eq!(status(mounted.root()), last);
     mounted.unmount();
 }
+
+#[test]
+fn damage_is_repaired_from_an_older_version_with_the_same_content() {
+    let image = Image::ours("--size 32M -B 64");
+    let mounted = image.mount("nogc,cleaner-config=/dev/null");
+    let content = "precious".repeat(1000);
+    for _ in 0..2 {
+        fs::write(mounted.join("file"), &content).unwrap();
+        mounted.checkpoint();
+    }
+    fs::write(mounted.join("next"), "a log of its own").unwrap();
+    mounted.unmount();
+    // The older version comes first.
+    let bytes = fs::read(image.path()).unwrap();
+    let places = bytes.windows(4096).enumerate().step_by(512);
+    let whole = |bytes: &[u8]| bytes == &content.as_bytes()[..4096];
+    let newer = places.filter(|(_, bytes)| whole(bytes)).last().expect("it is there").0;
+    let file = File::options().write(true).open(image.path()).unwrap();
+    file.write_all_at(b"!", newer as u64 + 100).unwrap();
+    let scrub = |words: &[&str], path: &Path| {
+        nilfs(["scrub"].iter().chain(words).map(AsRef::as_ref).chain([path.as_os_str()]))
+    };
+    assert_eq!(scrub(&[], &image.path()).code, Some(3));
+    let said = scrub(&["--repair"], &image.path()).output();
+    assert!(said.contains("whole again: file: 8192 bytes at 0; since"), "{said}");
+    assert!(said.ends_with(", 1 place repaired\n"), "{said}");
+    assert!(scrub(&[], &image.path()).output().ends_with("no damage\n"));
+    image.check();
+    let mounted = image.mount("cleaner-config=/dev/null");
+    assert!(fs::read_to_string(mounted.join("file")).unwrap() == content);
+    assert!(scrub(&["--repair"], mounted.root()).output().ends_with("no damage\n"));
+    mounted.unmount();
+}

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use nilfs_ondisk::{BlockNr, Geometry, SegNum};
+use nilfs_ondisk::{BlockNr, FileBlock, Geometry, SegNum};
 
 use super::Cleaning;
 use super::step::{Age, Ages, StepState, VictimBlocks};
@@ -68,15 +68,33 @@ impl Cleaning<'_> {
         let mut work = self.cleaner.work.lock();
         let mut relocated = 0;
         for part in blocks.chunks(RELOCATED_AT_ONCE) {
-            let now = Age { modified: self.volume.seconds(), blocks: 0 };
-            let ages = Ages { of_others: now, ..Ages::default() };
-            let mut found = VictimBlocks { live: part.to_vec(), ages, ..VictimBlocks::default() };
+            let mut found = VictimBlocks { live: part.to_vec(), ..self.no_victims() };
             let contents = self.read_live(&mut found)?;
             let moves = self.move_blocks(&mut work, &mut found, &contents)?;
             relocated += found.changes.moved.len() as u64;
             self.finish_step(&mut work, None, found.changes, moves)?;
         }
         Ok(relocated)
+    }
+
+    /// Writes blocks, of which the content is known, anew next to the chain of logs, and blocks of the
+    /// DAT by the commit that follows.
+    pub(crate) fn rewrite(&self, blocks: &[MovedBlock], dat_keys: Vec<FileBlock>) -> Result<()> {
+        let mut work = self.cleaner.work.lock();
+        let mut found = self.no_victims();
+        found.changes.dat_keys = dat_keys;
+        let moves = self.move_blocks(&mut work, &mut found, blocks)?;
+        if !found.changes.is_empty() {
+            self.finish_step(&mut work, None, found.changes, moves)?;
+        }
+        Ok(())
+    }
+
+    /// What moves without being cleaned.
+    fn no_victims(&self) -> VictimBlocks {
+        let now = Age { modified: self.volume.seconds(), blocks: 0 };
+        let ages = Ages { of_others: now, ..Ages::default() };
+        VictimBlocks { ages, ..VictimBlocks::default() }
     }
 
     /// Reads the blocks that must be moved. A segment with a block that cannot be read is given up;

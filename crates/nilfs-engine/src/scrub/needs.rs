@@ -19,7 +19,7 @@ use crate::log::reader::Log;
 use crate::tree::{Extent, Tree};
 
 /// Says who needs what is damaged.
-pub(super) struct Needs<'a> {
+pub(crate) struct Needs<'a> {
     moment: &'a Moment,
     /// All checkpoints, ascending.
     checkpoints: Vec<Cno>,
@@ -34,7 +34,7 @@ type ByFile = BTreeMap<Option<Ino>, Need>;
 
 impl<'a> Needs<'a> {
     /// As a moment shows it.
-    pub(super) fn of(moment: &'a Moment) -> Self {
+    pub(crate) fn of(moment: &'a Moment) -> Self {
         let block_bytes = moment.store.block_size().bytes64();
         Self { moment, checkpoints: moment.checkpoints(), block_bytes }
     }
@@ -54,11 +54,13 @@ impl<'a> Needs<'a> {
         }
         let needed = suspects.into_iter().zip(needs).filter(|(_, needs)| !needs.is_empty());
         let mut damage: Vec<Damage> = needed
-            .map(|((segment, Suspect { fault, blocks, .. }), needs)| Damage {
+            .map(|((segment, Suspect { fault, blocks, log }), needs)| Damage {
                 fault,
                 segment,
                 blocks,
+                log: log.map(|log| log.start),
                 needs: needs.into_values().collect(),
+                repaired: false,
             })
             .collect();
         self.name(&mut damage);
@@ -151,7 +153,7 @@ impl<'a> Needs<'a> {
     }
 
     /// Which checkpoints need the block at an address; `None`: none does.
-    fn span(&self, info: BlockInfo, at: BlockNr) -> Option<Span> {
+    pub(crate) fn span(&self, info: BlockInfo, at: BlockNr) -> Option<Span> {
         let (store, dat) = (&self.moment.store, &self.moment.dat);
         let alive = match info {
             BlockInfo::Data { vblocknr, .. } | BlockInfo::Node { vblocknr } => {

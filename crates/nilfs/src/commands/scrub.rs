@@ -9,17 +9,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nilfs_device::{Access, Device, FileDevice};
-use nilfs_engine::scrub;
+use nilfs_engine::{CleanerOptions, Filesystem, MountOptions, scrub};
 use serde::Serialize;
 
 use crate::administration::{Reason, Target};
 use crate::control::Client;
+use crate::device;
 use crate::exit::{Failure, Status};
 use crate::image::device_of;
 use crate::interrupt::Interrupt;
 use crate::output::{self, exact_time, local_time};
 use crate::progress::Progress;
-use crate::scrubbing::{self, Plan, Record, Report, Scrubbing, StateFile};
+use crate::scrubbing::{self, Plan, Record, Report, Scrubbing, StateFile, scrub_mounted};
 use crate::size;
 
 /// How long a pause may keep the command from noticing that it is to end.
@@ -32,7 +33,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// with the checkpoints: since which one, or from which to which. Where the checksum of a log is wrong,
 /// it is not known which of its blocks is damaged, so all files are named that have some in it.
 ///
-/// The volume may be mounted and in use. Nothing is written to it. A scrub that was interrupted goes on
+/// The volume may be mounted and in use. Nothing is written to it without --repair. That looks for other
+/// copies of what is damaged: where the cleaner has left them, and in other versions of a file. One is
+/// taken if the checksum of the damaged log is right with it. A scrub that was interrupted goes on
 /// where it was. The exit code is 3 if something that is needed is damaged.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -40,6 +43,7 @@ Examples:
   nilfs scrub /dev/sdb1
   nilfs scrub --rate 20M /mnt              a mounted volume, slowly
   nilfs scrub --background --rate 20M /mnt
+  nilfs scrub --repair /mnt
   nilfs scrub --status /mnt                how far that is, and what the last one has found
   nilfs scrub --json disk.img | jq '.damage[].needs[].path'
 To scrub a volume every week, mount it with -o scrub=weekly.")]
@@ -47,6 +51,9 @@ pub struct Args {
     /// Read at most this much in a second, such as 20M
     #[arg(long, value_name = "BYTES", value_parser = rate)]
     rate: Option<u64>,
+    /// Repair what is damaged, where another copy of it is on the device
+    #[arg(long)]
+    repair: bool,
     /// Begin anew, and forget a scrub that was interrupted
     #[arg(long)]
     anew: bool,
@@ -54,10 +61,10 @@ pub struct Args {
     #[arg(long)]
     background: bool,
     /// Only say how far the present scrub is, and what the last one has found
-    #[arg(long, conflicts_with_all = ["background", "stop", "rate", "anew"])]
+    #[arg(long, conflicts_with_all = ["background", "stop", "rate", "anew", "repair"])]
     status: bool,
     /// Interrupt the scrub of a mount
-    #[arg(long, conflicts_with_all = ["background", "rate", "anew", "json"])]
+    #[arg(long, conflicts_with_all = ["background", "rate", "anew", "repair", "json"])]
     stop: bool,
     /// Print JSON
     #[arg(long)]
@@ -77,7 +84,7 @@ fn rate(text: &str) -> Result<u64, String> {
 /// Reads everything, and prints what is damaged; or does what else was asked for.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = device_of(&args.device)?;
-    let plan = Plan { rate: args.rate, anew: args.anew };
+    let plan = Plan { rate: args.rate, anew: args.anew, repair: args.repair };
     let target = Target::find(&args.device)?;
     if args.status {
         return status(&path, &target, args.json);
@@ -131,7 +138,10 @@ fn by_mount(target: &Target, plan: Plan, interrupt: &Interrupt) -> anyhow::Resul
 }
 
 fn by_this_process(path: &Path, plan: Plan, interrupt: &Interrupt) -> anyhow::Result<Record> {
-    let device: Arc<dyn Device> = Arc::new(FileDevice::open(path, Access::Inspect)?);
+    let device: Arc<dyn Device> = match plan.repair {
+        true => Arc::new(device::open(path, Access::ReadWrite)?),
+        false => Arc::new(FileDevice::open(path, Access::Inspect)?),
+    };
     let progress = Progress::count("scrubbing", "MiB");
     let end = |wait: Duration| {
         let until = Instant::now() + wait;
@@ -144,8 +154,17 @@ fn by_this_process(path: &Path, plan: Plan, interrupt: &Interrupt) -> anyhow::Re
         interrupt.came()
     };
     let note = |now: scrub::Progress| progress.set(now.done >> 20, now.all >> 20);
-    let scrub =
-        |selection: &_, observe: scrub::Observe<'_>| scrub::scrub(&device, selection, observe);
+    let scrub = |selection: &_, observe: scrub::Observe<'_>| {
+        if !plan.repair {
+            return scrub::scrub(&device, selection, observe);
+        }
+        let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
+        let options = MountOptions { cleaner, ..MountOptions::default() };
+        let fs = Filesystem::mount(Arc::clone(&device), options)?;
+        let found = scrub_mounted(&fs, plan, selection, observe);
+        let closed = fs.unmount();
+        found.and_then(|found| closed.map(|()| found))
+    };
     let scrubbed = scrubbing::run(scrub, &StateFile::of(&*device), plan, &end, &note);
     scrubbed.with_context(|| path.display().to_string())
 }
@@ -157,7 +176,7 @@ fn print(report: &Report) -> anyhow::Result<()> {
 /// The end of the command, as the report has it.
 fn judge(path: &Path, report: &Report) -> Result<(), Failure> {
     let shown = path.display();
-    if let (true, Some(unreached)) = (report.damage.is_empty(), report.unreached) {
+    if let (0, Some(unreached)) = (report.left(), report.unreached) {
         let message = format!(
             "{shown}: a log of the last checkpoints is damaged: the device leads only to checkpoint {}, \
              not to {}, and nothing after it was read",

@@ -75,7 +75,7 @@ impl From<&Scrubbing> for ScrubRecord {
             running: scrubbing.progress.is_some(),
             ended: last.map(|it| exact_time(it.ended as i64, 0)),
             interrupted: last.map(|it| it.report.interrupted),
-            damaged_places: last.map(|it| it.report.damage.len() as u64),
+            damaged_places: last.map(|it| it.report.left()),
         }
     }
 }

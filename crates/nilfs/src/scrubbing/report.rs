@@ -48,6 +48,9 @@ pub struct DamageRecord {
     pub block: u64,
     pub blocks: u64,
     pub needs: Vec<NeedRecord>,
+    /// Everything that needs these blocks has got what was written there.
+    #[serde(default)]
+    pub repaired: bool,
 }
 
 /// A file, or a part of the metadata, that needs blocks there.
@@ -106,6 +109,7 @@ impl From<&Damage> for DamageRecord {
             block: damage.blocks.start.0,
             blocks: damage.blocks.end.0 - damage.blocks.start.0,
             needs: damage.needs.iter().map(NeedRecord::from).collect(),
+            repaired: damage.repaired,
         }
     }
 }
@@ -140,9 +144,14 @@ fn metadata(ino: Ino) -> Option<&'static str> {
 }
 
 impl Report {
-    /// Whether nothing is wrong with what was read.
+    /// Whether nothing is wrong any more with what was read.
     pub fn is_sound(&self) -> bool {
-        self.damage.is_empty() && self.unreached.is_none()
+        self.left() == 0 && self.unreached.is_none()
+    }
+
+    /// How many damaged places are not repaired.
+    pub fn left(&self) -> u64 {
+        self.damage.iter().filter(|damage| !damage.repaired).count() as u64
     }
 
     /// Prints all of it.
@@ -172,15 +181,21 @@ impl Report {
 
     /// The same as a sentence that begins with the name of the volume.
     pub fn found(&self) -> String {
-        format!("damaged in {}", counted(self.damage.len() as u64, "place"))
+        format!("damaged in {}", counted(self.left(), "place"))
     }
 
     /// How much is damaged, in a few words.
     pub fn summary(&self) -> String {
-        match (self.damage.len(), self.unreached) {
+        let repaired = self.damage.len() as u64 - self.left();
+        let left = match (self.left(), self.unreached) {
+            (0, None) if repaired > 0 => return format!("{} repaired", counted(repaired, "place")),
             (0, None) => "no damage".to_owned(),
             (0, Some(_)) => "newer checkpoints not reached".to_owned(),
-            (many, _) => format!("{} damaged", counted(many as u64, "place")),
+            (many, _) => format!("{} damaged", counted(many, "place")),
+        };
+        match repaired {
+            0 => left,
+            many => format!("{left}, {many} repaired"),
         }
     }
 }
@@ -188,9 +203,10 @@ impl Report {
 impl DamageRecord {
     /// Where it is.
     pub fn place(&self) -> String {
-        let Self { fault, segment, block, blocks, .. } = self;
+        let Self { fault, segment, block, blocks, repaired, .. } = self;
         let count = counted(*blocks, "block");
-        let at = format!("{count} from block {block} on, in segment {segment}");
+        let end = if *repaired { ": repaired" } else { "" };
+        let at = format!("{count} from block {block} on, in segment {segment}{end}");
         match fault.as_str() {
             UNREADABLE => format!("unreadable: {at}"),
             CHECKSUM => format!("wrong checksum: a log of {at}"),
@@ -200,7 +216,11 @@ impl DamageRecord {
 
     /// What suffers from it, and since when.
     pub fn suffering(&self, need: &NeedRecord) -> String {
-        let verb = if self.fault == CHECKSUM { "may be damaged" } else { "damaged" };
+        let verb = match self.fault == CHECKSUM {
+            _ if self.repaired => "whole again",
+            true => "may be damaged",
+            false => "damaged",
+        };
         format!("{verb}: {}{}; {}", need.name(), need.parts(), need.span())
     }
 }

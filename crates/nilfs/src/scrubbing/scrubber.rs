@@ -32,7 +32,7 @@ impl Schedule {
     pub const RATE: u64 = 20 << 20;
 
     fn plan(&self) -> Plan {
-        Plan { rate: Some(self.rate.unwrap_or(Self::RATE)), anew: false }
+        Plan { rate: Some(self.rate.unwrap_or(Self::RATE)), anew: false, repair: false }
     }
 
     /// Whether a scrub should begin, or go on, `now` (s). If the clock says that the last one was in the
@@ -163,7 +163,7 @@ impl Shared {
     fn work(&self, fs: &Filesystem, state: &StateFile, schedule: Schedule) {
         while let Some(plan) = self.next(schedule) {
             let scrubbed = super::run(
-                |selection, observe| fs.scrub(selection, observe),
+                |selection, observe| super::scrub_mounted(fs, plan, selection, observe),
                 state,
                 plan,
                 &|wait| self.is_to_end(wait),
