@@ -11,6 +11,9 @@ use crate::checker::{Checker, FileAt};
 use crate::correction::{Correction, Position};
 use crate::report::Rule;
 
+/// Entries of blocks that do not exist, up to which their bits are wrong, and not the whole bitmap.
+const MOST_STRAY_BITS: usize = 64;
+
 /// What of a persistent object file is in use.
 pub(crate) struct Groups {
     layout: Palloc,
@@ -27,7 +30,7 @@ pub(crate) struct Groups {
 
 /// Which entries of a group are in use.
 struct Bitmap {
-    block: BlockNr,
+    leaf: Leaf,
     bits: Vec<u8>,
     used: u64,
 }
@@ -77,8 +80,15 @@ impl Groups {
     /// be wrong.
     pub(crate) fn set_allocated(&self, entry: u64, allocated: bool) -> Option<Correction> {
         let bitmap = self.bitmaps.get(&self.layout.group_of(entry))?;
-        let at = Position::new(bitmap.block, 0);
+        let at = Position::new(bitmap.leaf.block, 0);
         Some(Correction::bit(at, self.layout.bit(entry).bit, allocated))
+    }
+
+    /// Where the bit of an entry is: its byte, and which of that.
+    pub(crate) fn bit(&self, entry: u64) -> Option<(Position, u8)> {
+        let bitmap = self.bitmaps.get(&self.layout.group_of(entry))?;
+        let bit = self.layout.bit(entry).bit;
+        Some((Position::new(bitmap.leaf.block, bit / 8), (bit % 8) as u8))
     }
 
     /// The block that has an entry, and which of the block it is.
@@ -191,7 +201,7 @@ impl Checker<'_, '_> {
                 let Some(bits) = self.read_leaf(file, leaf) else { return false };
                 changes.bitmaps.entry(group).or_default();
                 let used = count_set(&bits);
-                groups.bitmaps.insert(group, Bitmap { block: leaf.block, bits, used });
+                groups.bitmaps.insert(group, Bitmap { leaf: *leaf, bits, used });
             }
             BlockRole::Descriptor { first_group } => {
                 let Some(counters) = self.read_leaf(file, leaf) else { return false };
@@ -252,11 +262,26 @@ impl Checker<'_, '_> {
         let mut firsts: Vec<u64> = of_bitmaps.chain(changes.entry_blocks.keys().copied()).collect();
         firsts.sort_unstable();
         firsts.dedup();
-        for first in firsts {
-            if groups.entry_blocks.contains_key(&first) {
+        let mut missing = BTreeMap::<u64, Vec<u64>>::new();
+        for first in firsts.iter().filter(|first| !groups.entry_blocks.contains_key(first)) {
+            let group = layout.group_of(*first);
+            let entries = allocated_from(layout, groups.bits(group), *first);
+            missing.entry(group).or_default().extend(entries);
+        }
+        for (group, entries) in missing {
+            if entries.len() > MOST_STRAY_BITS
+                && let Some(leaf) = groups.bitmaps.get(&group).map(|bitmap| bitmap.leaf)
+            {
+                let anew = self.anew(file, &leaf);
+                let place = file.place().file_block(leaf.key).block(leaf.block);
+                self.error(Rule::Allocation, place, || {
+                    let count = entries.len();
+                    format!("the bitmap has {count} entries of blocks that do not exist")
+                })
+                .corrected_by([anew]);
                 continue;
             }
-            for entry in allocated_from(layout, groups.bits(layout.group_of(first)), first) {
+            for entry in entries {
                 let place = if file.ino == Ino::DAT {
                     file.place().vblock(VBlockNr(entry))
                 } else {

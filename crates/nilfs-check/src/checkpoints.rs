@@ -94,6 +94,15 @@ impl Checker<'_, '_> {
             if leaf.key == 0 {
                 header = RawCpfileHeader::parse(&bytes).ok();
             }
+            if !has_checkpoints(&bytes, &layout, leaf.key) {
+                let anew = self.anew(file, &leaf);
+                self.error(Rule::Checkpoint, place.block(leaf.block), || {
+                    "no entry of the block can be one".into()
+                })
+                .corrected_by([anew]);
+                whole = false;
+                continue;
+            }
             table.blocks.insert(FileBlock(leaf.key), leaf.block);
             self.load_checkpoint_block(leaf, &bytes, &mut table);
         }
@@ -237,4 +246,16 @@ impl Checker<'_, '_> {
             expect(place, ("ssl_prev", previous), entry.cp_snapshot_prev.get(), before);
         }
     }
+}
+
+/// Whether any entry of a block of the cpfile can be one: with its own number, or free.
+fn has_checkpoints(bytes: &[u8], layout: &CpfileLayout, key: u64) -> bool {
+    layout.slots_of(FileBlock(key)).any(|(cno, at)| {
+        let entry = bytes.get(at..).and_then(|slot| RawCheckpoint::parse(slot).ok());
+        entry.is_some_and(|entry| {
+            let flags = entry.cp_flags.get();
+            let known = flags & !(SNAPSHOT | INVALID | SKETCH | MINOR) == 0;
+            known && (flags & INVALID != 0 || entry.cp_cno.get() == cno.0)
+        })
+    })
 }

@@ -48,12 +48,15 @@ pub enum Correction {
         /// What it is.
         part: Part,
     },
-    /// A DAT entry does not lead to its virtual block. It is to be what the logs say.
+    /// A DAT entry does not lead to its virtual block. It is to be what the logs say, or free if they
+    /// say nothing.
     DatEntry {
         /// Where it is.
         at: Position,
         /// The virtual block.
         vblock: VBlockNr,
+        /// The byte of the bitmap that says whether it is in use, and which bit of that.
+        bit: (Position, u8),
     },
     /// A pointer of a block map is wrong. It is to lead to what the logs say is there, or to go.
     Pointer {

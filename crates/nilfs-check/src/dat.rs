@@ -64,7 +64,8 @@ impl Dat {
     fn by_logs(&self, vblock: VBlockNr) -> Option<Correction> {
         let (first, nth) = self.block_of(vblock)?;
         let at = Position::new(self.blocks_of_entries.get(&first)?.1, nth * self.entry_size);
-        Some(Correction::DatEntry { at, vblock })
+        let bit = self.groups.as_ref()?.bit(vblock.0)?;
+        Some(Correction::DatEntry { at, vblock, bit })
     }
 
     /// What gives a field of an entry another value.

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
-use nilfs_ondisk::segment_usage::{DIRTY, RawSegmentUsage, RawSufileHeader, SufileLayout};
+use nilfs_ondisk::segment_usage::{
+    ACTIVE, DIRTY, ERROR, RawSegmentUsage, RawSufileHeader, SufileLayout,
+};
 use nilfs_ondisk::superblock::STATE_RESIZE;
 use nilfs_ondisk::{BlockNr, FileBlock, Ino, SegNum};
 
@@ -87,6 +89,18 @@ impl Checker<'_, '_> {
                 table.whole = false;
                 continue;
             };
+            let slots = layout.slots_of(FileBlock(leaf.key)).filter(|(it, _)| it.0 < nsegments);
+            let mut entries =
+                slots.filter_map(|(_, at)| RawSegmentUsage::parse(bytes.get(at..)?).ok());
+            if entries.all(|entry| entry.su_flags.get() & !(ACTIVE | DIRTY | ERROR) != 0) {
+                let anew = self.anew(file, &leaf);
+                self.error(Rule::SegmentUsage, place.block(leaf.block), || {
+                    "no entry of the block can be one".into()
+                })
+                .corrected_by([anew]);
+                table.whole = false;
+                continue;
+            }
             table.blocks.insert(FileBlock(leaf.key), leaf.block);
             if leaf.key == 0 {
                 table.header = RawSufileHeader::parse(&bytes).ok();

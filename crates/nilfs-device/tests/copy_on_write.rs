@@ -59,3 +59,22 @@ fn a_page_that_was_written_is_not_read_from_the_device() {
     assert_eq!(page, [7; 4096]);
     assert!(view.read_at(0, &mut page).is_err());
 }
+
+/// Blocks are smaller than the pages that a view keeps: a bad one was taken for one that could be read,
+/// or kept the one next to it from being replaced.
+#[test]
+fn a_sector_next_to_a_bad_one_can_be_replaced() {
+    let (below, faults) = FaultyDevice::new(MemoryDevice::from(pattern()));
+    let view = CopyOnWriteDevice::new(Arc::new(below));
+    faults.reads.store(true, std::sync::atomic::Ordering::Relaxed);
+    view.write_at(1024, &[IoSlice::new(&[7; 1024])]).unwrap();
+    assert!(view.write_at(3000, &[IoSlice::new(&[7; 10])]).is_err(), "its sector is not known");
+    let mut block = [0; 1024];
+    view.read_at(1024, &mut block).unwrap();
+    assert_eq!(block, [7; 1024]);
+    assert!(view.read_at(0, &mut block).is_err());
+    assert!(view.read_at(2048, &mut block).is_err());
+    faults.reads.store(false, std::sync::atomic::Ordering::Relaxed);
+    view.read_at(2048, &mut block).unwrap();
+    assert_eq!(block, pattern()[2048..3072]);
+}

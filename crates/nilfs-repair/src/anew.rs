@@ -14,7 +14,7 @@ use nilfs_ondisk::bmap::{
     max_children,
 };
 use nilfs_ondisk::checkpoint::{CpfileLayout, INVALID, RawCheckpoint, SNAPSHOT};
-use nilfs_ondisk::dat::DatEntry;
+use nilfs_ondisk::dat::{DAT_ENTRY_SIZE, DatEntry};
 use nilfs_ondisk::inode::{FileType, INODE_SIZE, RawInode};
 use nilfs_ondisk::palloc::{BlockRole, Palloc};
 use nilfs_ondisk::summary::BlockInfo;
@@ -101,7 +101,7 @@ impl Anew<'_> {
                 let action = "make the root of the block map anew from what the logs say";
                 Some(Replacement::new(*at, root.to_vec(), Risk::Safe, action))
             }
-            Correction::DatEntry { at, vblock } => self.dat_entry(*at, *vblock),
+            Correction::DatEntry { at, vblock, bit } => self.dat_entry(*at, *vblock, *bit),
             Correction::Inode { at, part } => self.inode(*at, part),
             _ => None,
         }?;
@@ -261,13 +261,20 @@ impl Anew<'_> {
         Some(root.encode().to_vec())
     }
 
-    fn dat_entry(&mut self, at: Position, vblock: VBlockNr) -> Option<Replacement> {
-        let found = self.read(at.block)?;
-        let found = DatEntry::parse(found.get(at.offset..)?).ok()?;
-        let logged = self.logged.with(vblock)?;
-        let mut bytes = self.read(at.block)?;
-        entry_of(logged, found, self.newest.cno).encode(&mut bytes[at.offset..]);
-        let bytes = bytes[at.offset..at.offset + nilfs_ondisk::dat::DAT_ENTRY_SIZE].to_vec();
+    fn dat_entry(
+        &mut self,
+        at: Position,
+        vblock: VBlockNr,
+        (byte, bit): (Position, u8),
+    ) -> Option<Replacement> {
+        let Some(logged) = self.logged.with(vblock) else {
+            let bits = self.read(byte.block)?.get(byte.offset)? & !(1 << bit);
+            let action = "free it, as no log has such a block";
+            return Some(Replacement::new(byte, vec![bits], Risk::Safe, action));
+        };
+        let mut bytes = self.read(at.block)?.get(at.offset..)?.to_vec();
+        entry_of(logged, DatEntry::parse(&bytes).ok()?, self.newest.cno).encode(&mut bytes);
+        bytes.truncate(DAT_ENTRY_SIZE);
         Some(Replacement::new(at, bytes, Risk::Safe, "set the entry to what the logs say"))
     }
 
@@ -277,7 +284,8 @@ impl Anew<'_> {
         if !matches!(part.ino, Ino::DAT | Ino::CPFILE | Ino::SUFILE | Ino::IFILE) {
             return self.directory_block(at, part);
         }
-        let older = self.older(block, part);
+        // Which segments are in use follows from the logs.
+        let older = self.older(block, part).filter(|_| part.ino != Ino::SUFILE);
         let mut bytes = older.clone().unwrap_or_else(|| vec![0; self.geometry.block_size.bytes()]);
         match part.ino {
             Ino::DAT => self.dat_entries(&mut bytes, part),
@@ -342,8 +350,17 @@ impl Anew<'_> {
     /// An older version of an inode with the blocks that its file has.
     fn brought_up_to_date(&mut self, mut inode: RawInode, part: &Part) -> Option<RawInode> {
         let file_type = inode.file_type().ok().filter(|_| inode.i_links_count.get() > 0)?;
-        if file_type.has_blocks() {
-            inode.i_bmap = self.root(part)?.encode();
+        let root = self.root(part)?.encode();
+        if file_type.has_blocks() && root != inode.i_bmap {
+            inode.i_bmap = root;
+            // It was written since, and nobody knows more of its end.
+            let data = self.children(&Part { level: 1, ..part.clone() });
+            let blocks = data.last().map_or(0, |(key, _)| key.saturating_add(1));
+            let size = self.geometry.block_size.bytes64();
+            let end = blocks.saturating_mul(size);
+            if inode.i_size.get().div_ceil(size) != blocks {
+                inode.i_size = U64::new(end);
+            }
         }
         Some(inode)
     }

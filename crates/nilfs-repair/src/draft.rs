@@ -15,7 +15,7 @@ use nilfs_ondisk::{BlockNr, Geometry, Ino};
 
 use crate::anew::{self, Anew, Replacement};
 use crate::dat::{self, Dat};
-use crate::logged::{LoggedBlocks, Wanted};
+use crate::logged::{self, LoggedBlocks, Wanted};
 use crate::names::Nameless;
 use crate::salvage::LostName;
 use crate::{Repair, RepairError, Risk, Segments, superblocks};
@@ -199,6 +199,7 @@ impl Draft {
             report = self.check().map_err(RepairError::Check)?;
         }
         self.note_other_damage()?;
+        self.replace_unreadable(&report)?;
         self.nameless = Nameless::of(&report);
         Ok(report)
     }
@@ -208,17 +209,19 @@ impl Draft {
     /// nobody can tell any more.
     fn note_other_damage(&mut self) -> io::Result<()> {
         for (offset, length) in &self.sealed {
-            let log_of = |device: &dyn Device| -> io::Result<Vec<u8>> {
+            let log_of = |device: &dyn Device| -> Option<Vec<u8>> {
                 let mut log = vec![0; *length as usize];
-                device.read_at(*offset, &mut log)?;
-                Ok(log)
+                device.read_at(*offset, &mut log).ok()?;
+                Some(log)
             };
             let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
             let seed = superblock.crc_seed();
-            let (found, corrected) = (log_of(&*self.below)?, log_of(&*self.device)?);
+            // What cannot be read of it is told apart.
+            let Some(found) = log_of(&*self.below) else { continue };
             let written = found[..4].to_vec();
             let sum = |log: &[u8]| crc32_le(seed, &log[4..]).to_le_bytes().to_vec();
-            if sum(&found) != written && sum(&corrected) != written {
+            let explained = log_of(&*self.device).is_some_and(|log| sum(&log) == written);
+            if sum(&found) != written && !explained {
                 let block = offset / superblock.geometry().block_size.bytes64();
                 self.repairs.push(Repair {
                     fault: format!(
@@ -233,6 +236,49 @@ impl Draft {
                     ino: None,
                 });
             }
+        }
+        Ok(())
+    }
+
+    /// Puts zeros where content of files cannot be read in the segments that are emptied: what could not
+    /// be moved would keep everything else from being repaired.
+    fn replace_unreadable(&mut self, report: &Report) -> Result<(), RepairError> {
+        let superblock = superblocks::best(&*self.device)?;
+        let geometry = superblock.geometry();
+        let size = geometry.block_size.bytes64();
+        let mut bad = BTreeSet::new();
+        for segment in &self.segments {
+            let (start, end) = (geometry.segment_start(*segment), geometry.segment_end(*segment));
+            let mut all = vec![0; ((end.0 - start.0) * size) as usize];
+            if self.device.read_at(start.0 * size, &mut all).is_ok() {
+                continue;
+            }
+            let blocks = (start.0..end.0).map(BlockNr);
+            bad.extend(blocks.filter(|it| dat::read(&*self.device, &geometry, *it).is_none()));
+        }
+        if bad.is_empty() {
+            return Ok(());
+        }
+        if self.scan.is_none() {
+            self.scan = Scan::run(&*self.device, &|_| {}).ok();
+        }
+        for block in bad {
+            let owner = self
+                .scan
+                .as_ref()
+                .and_then(|scan| logged::content_at(scan, &*self.device, block, report.newest_log));
+            if let Some((ino, offset)) = owner {
+                self.repairs.push(Repair {
+                    fault: format!(
+                        "inode {ino}: block {block} cannot be read, {size} bytes at byte {}",
+                        u128::from(offset) * u128::from(size)
+                    ),
+                    action: "put zeros there, if the file still has them".to_owned(),
+                    risk: Risk::Loses,
+                    ino: Some(ino),
+                });
+            }
+            self.device.write_at(block.0 * size, &[IoSlice::new(&vec![0; size as usize])])?;
         }
         Ok(())
     }
@@ -483,7 +529,10 @@ impl Draft {
         let size = geometry.block_size.bytes();
         let offset = at.0 * size as u64;
         let mut log = vec![0; header.nblocks as usize * size];
-        self.device.read_at(offset, &mut log)?;
+        if self.device.read_at(offset, &mut log).is_err() {
+            // Other blocks of it cannot be read, so there is no checksum that could be right.
+            return Ok(());
+        }
         let root = log.len() - size;
         if header.has(SR) {
             let covered = usize::from(u16::from_le_bytes([log[root + 4], log[root + 5]]));

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use nilfs_device::Device;
-use nilfs_engine::scan::Scan;
+use nilfs_engine::scan::{FoundLog, Scan};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Cno, Ino, Seq, VBlockNr};
@@ -75,20 +75,8 @@ impl LoggedBlocks {
         self.wanted.files.extend(&wanted.files);
         self.wanted.vblocks.extend(&wanted.vblocks);
         (self.files, self.vblocks) = Default::default();
-        let block_size = scan.geometry.block_size;
         for log in scan.logs.iter().filter(|log| log.header.cno <= newest.cno) {
-            let Some(items) = scan.items_of(device, log) else { continue };
-            let mut block = log.start.plus(log.header.summary_blocks(block_size));
-            for file in &items.files {
-                // Files without history may have 0, and are never moved as an older version.
-                let since = if file.cno.0 == 0 { log.header.cno } else { file.cno };
-                for info in &file.blocks {
-                    let written = (log.header.seq, block);
-                    let time = log.header.create;
-                    self.add(file.ino, Logged { block, info: *info, since, written, time });
-                    block = block.plus(1);
-                }
-            }
+            blocks_of(scan, device, log, &mut |ino, logged| self.add(ino, logged));
         }
         for blocks in self.files.values_mut() {
             blocks.sort_by_key(|it| std::cmp::Reverse(it.written));
@@ -118,4 +106,38 @@ impl LoggedBlocks {
     pub(crate) fn with(&self, vblock: VBlockNr) -> Option<&Logged> {
         self.vblocks.get(&vblock)
     }
+}
+
+/// Calls `visit` with every block that a log describes, and its file.
+fn blocks_of(scan: &Scan, device: &dyn Device, log: &FoundLog, visit: &mut dyn FnMut(Ino, Logged)) {
+    let Some(items) = scan.items_of(device, log) else { return };
+    let mut block = log.start.plus(log.header.summary_blocks(scan.geometry.block_size));
+    for file in &items.files {
+        // Files without history may have 0, and are never moved as an older version.
+        let since = if file.cno.0 == 0 { log.header.cno } else { file.cno };
+        for info in &file.blocks {
+            let written = (log.header.seq, block);
+            let time = log.header.create;
+            visit(file.ino, Logged { block, info: *info, since, written, time });
+            block = block.plus(1);
+        }
+    }
+}
+
+/// The user's file whose content lies in a block, and which block of the file it is.
+pub(crate) fn content_at(
+    scan: &Scan,
+    device: &dyn Device,
+    block: BlockNr,
+    newest: LogCursor,
+) -> Option<(Ino, u64)> {
+    let mut found = None;
+    let after = scan.logs.partition_point(|log| log.start <= block);
+    let log = scan.logs[..after].last().filter(|log| log.header.cno <= newest.cno)?;
+    blocks_of(scan, device, log, &mut |ino, logged| {
+        if logged.block == block && ino >= Ino::FIRST_USER {
+            found = logged.offset().map(|offset| (ino, offset));
+        }
+    });
+    found
 }

@@ -37,6 +37,9 @@ fn damage(image: &mut Image, random: &mut StdRng) {
         };
         let width = [1, 2, 4, 8][random.random_range(0..4)];
         image.bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
+        if random.random_range(0..4) == 0 {
+            image.bytes[block * size..(block + 1) * size].fill(value as u8);
+        }
         if random.random() {
             let length = log.header.nblocks as usize * size;
             image.seal_within(log.block, length);

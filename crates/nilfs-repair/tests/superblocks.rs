@@ -85,3 +85,19 @@ fn a_cursor_at_no_log_is_moved_to_the_newest_super_root() {
         assert!(healed.superblock.last_log().cno >= newest);
     }
 }
+
+/// Their checksums are right, and the logs say otherwise.
+#[test]
+fn copies_that_the_logs_contradict() {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        let before = image.superblock;
+        image.edit_superblocks(|raw| {
+            raw.s_blocks_per_segment.set(raw.s_blocks_per_segment.get() * 2);
+            raw.s_nsegments.set(raw.s_nsegments.get() / 2);
+        });
+        let healed = Patient::new(image).is_healed(Risk::Loses);
+        assert_eq!(healed.superblock.geometry(), before.geometry());
+        assert_eq!(healed.superblock.crc_seed(), before.crc_seed());
+    }
+}
