@@ -233,7 +233,7 @@ impl Draft {
                              any more"
                             .to_owned(),
                     risk: Risk::Loses,
-                    ino: None,
+                    files: BTreeSet::new(),
                 });
             }
         }
@@ -275,7 +275,7 @@ impl Draft {
                     ),
                     action: "put zeros there, if the file still has them".to_owned(),
                     risk: Risk::Loses,
-                    ino: Some(ino),
+                    files: BTreeSet::from([ino]),
                 });
             }
             self.device.write_at(block.0 * size, &[IoSlice::new(&vec![0; size as usize])])?;
@@ -563,5 +563,5 @@ fn is_of_files(finding: &Finding) -> bool {
 
 fn repair_of(finding: &Finding, action: String, risk: Risk) -> Repair {
     let fault = format!("{}: {}", finding.place, finding.message);
-    Repair { fault, action, risk, ino: finding.place.ino }
+    Repair { fault, action, risk, files: finding.place.ino.into_iter().collect() }
 }

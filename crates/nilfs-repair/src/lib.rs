@@ -67,8 +67,8 @@ pub struct Repair {
     pub action: String,
     /// Whether something is lost by that.
     pub risk: Risk,
-    /// The file that it is about, to be named by its path.
-    ino: Option<Ino>,
+    /// The files that it is about, to be named by their paths.
+    files: BTreeSet<Ino>,
 }
 
 impl fmt::Display for Repair {

@@ -145,7 +145,7 @@ fn is_dot(name: &[u8]) -> bool {
 }
 
 fn repair(ino: Ino, fault: String, action: String, risk: Risk) -> Repair {
-    Repair { fault: format!("inode {ino}: {fault}"), action, risk, ino: Some(ino) }
+    Repair { fault: format!("inode {ino}: {fault}"), action, risk, files: BTreeSet::from([ino]) }
 }
 
 /// The directory for files without a name, which is made if it is missing, and its name.

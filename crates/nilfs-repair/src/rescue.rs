@@ -4,9 +4,11 @@
 use std::collections::BTreeSet;
 use std::io;
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use nilfs_check::{CheckError, Correction, Finding, Report, Rule};
 use nilfs_device::{Device, IoSlice};
-use nilfs_engine::scan::{FoundLog, Scan};
+use nilfs_engine::scan::{FoundLog, Scan, SuperRootLog};
 use nilfs_ondisk::geometry::secondary_superblock;
 use nilfs_ondisk::superblock::{LogCursor, RawSuperblock, STATE_VALID, Superblock};
 use nilfs_ondisk::{BlockNr, Geometry, Ino, Seq};
@@ -78,26 +80,44 @@ fn fatal(report: &Report) -> Option<&Finding> {
     report.errors().find(breaks)
 }
 
+/// Where a superblock comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// It was found.
+    Copy,
+    /// It is made of what the logs tell. A copy that they contradict tells the label and the UUID.
+    Identity,
+    /// It is made of what the logs tell alone.
+    Logs,
+}
+
 /// The superblock by which the logs of a scan can be used: the copy that the scan has found, or one
 /// for each layout that is possible.
-fn superblocks_for(scan: &Scan, draft: &Draft) -> Vec<Superblock> {
-    let size = draft.device.size();
+fn superblocks_for(scan: &Scan, draft: &Draft) -> (Origin, Vec<Superblock>) {
+    let device = &*draft.device;
+    let size = device.size();
     // The scan takes a copy, too, if the device has been cut short.
     let fits = |found: &Superblock| Superblock::parse(&found.encode(), size).is_ok();
     if let Some(found) = scan.superblock.filter(fits) {
-        return vec![found];
+        return (Origin::Copy, vec![found]);
     }
+    let contradicted = superblocks::best(device).ok().filter(|it| it.crc_seed() == scan.crc_seed);
+    let origin = if contradicted.is_some() { Origin::Identity } else { Origin::Logs };
     let made = |geometry: &Geometry| {
         let room = secondary_superblock(size)? / geometry.segment_bytes();
         let geometry = Geometry { nsegments: geometry.nsegments.min(room), ..*geometry };
-        let raw = RawSuperblock {
+        let mut raw = RawSuperblock {
             s_uuid: draft.uuid,
             s_dev_size: U64::new(size),
             ..scan.made_superblock(&geometry)
         };
+        if let Some(copy) = &contradicted {
+            (raw.s_uuid, raw.s_volume_name) = (copy.raw().s_uuid, copy.raw().s_volume_name);
+        }
         Superblock::from_raw(raw, size).ok()
     };
-    std::iter::once(&scan.geometry).chain(&scan.alternatives).filter_map(made).collect()
+    let layouts = std::iter::once(&scan.geometry).chain(&scan.alternatives);
+    (origin, layouts.filter_map(made).collect())
 }
 
 /// A draft that goes on from the newest checkpoint that can be used, with the layout that leaves
@@ -105,7 +125,7 @@ fn superblocks_for(scan: &Scan, draft: &Draft) -> Vec<Superblock> {
 fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
     let device = &*from.device;
     let scan = Scan::run(device, &|_| {}).map_err(|_| RepairError::NoLog)?;
-    let superblocks = superblocks_for(&scan, from);
+    let (origin, superblocks) = superblocks_for(&scan, from);
     let mut logs = scan.logs.clone();
     logs.sort_by_key(written);
     let (mut tried, mut best) = (0, None::<Draft>);
@@ -124,7 +144,8 @@ fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
             match corrected {
                 Ok(report) if fatal(&report).is_none() => {
                     let files = files_in(&scan, device, &later);
-                    draft.repairs.insert(0, repair(fault, root.cursor, &later, &files, &draft));
+                    let going_on = repair(fault, (origin, root), &later, files);
+                    draft.repairs.insert(0, going_on);
                     if draft.repairs.len() == 1 || superblocks.len() == 1 {
                         return Ok(draft);
                     }
@@ -155,31 +176,46 @@ fn files_in(scan: &Scan, device: &dyn Device, logs: &[FoundLog]) -> BTreeSet<Ino
 /// What it means to go on from a log.
 fn repair(
     fault: &str,
-    root: LogCursor,
+    (origin, root): (Origin, &SuperRootLog),
     later: &[FoundLog],
-    files: &BTreeSet<Ino>,
-    draft: &Draft,
+    files: BTreeSet<Ino>,
 ) -> Repair {
-    let scratch = superblocks::best(&*draft.device).is_ok_and(|it| it.raw().s_uuid == draft.uuid);
-    let mut action = String::new();
-    if scratch {
-        action.push_str(
+    let mut action = match origin {
+        Origin::Copy => "",
+        Origin::Identity => {
+            "make superblocks of what the logs tell, with the label and the UUID that are there; \
+             the settings are lost, and the volume is taken to be as large as the device; "
+        }
+        Origin::Logs => {
             "make superblocks of what the logs tell; the label, the UUID and the settings are lost, \
-             and the volume is taken to be as large as the device; ",
-        );
+             and the volume is taken to be as large as the device; "
+        }
     }
-    action.push_str(&format!("go on from checkpoint {}", root.cno));
+    .to_owned();
+    let made = local_time(root.header.create);
+    action.push_str(&format!("go on from checkpoint {} of {made}", root.cursor.cno));
     if let Some(last) = later.last() {
+        let newest = later.iter().map(|log| log.header.create).max().unwrap_or_default();
         action.push_str(&format!(
-            ", and give up what was written after it: {} logs, up to checkpoint {}, with blocks of \
-             {} files and directories",
+            ", and give up what was written after it, until {}: {} logs, up to checkpoint {}, with \
+             blocks of {} files and directories",
+            local_time(newest),
             later.len(),
             last.header.cno,
             files.len()
         ));
     }
-    let risk = if scratch || !later.is_empty() { Risk::Loses } else { Risk::Safe };
-    Repair { fault: fault.to_owned(), action, risk, ino: None }
+    let risk = if origin != Origin::Copy || !later.is_empty() { Risk::Loses } else { Risk::Safe };
+    Repair { fault: fault.to_owned(), action, risk, files }
+}
+
+/// A time of a log for people.
+fn local_time(seconds: u64) -> String {
+    let time = i64::try_from(seconds).ok().and_then(|it| Timestamp::from_second(it).ok());
+    match time {
+        Some(time) => time.to_zoned(TimeZone::system()).strftime("%F %T").to_string(),
+        None => format!("{seconds} s"),
+    }
 }
 
 /// Lets the superblocks of a draft name a log, and makes sure that no later one is found.

@@ -11,6 +11,9 @@ use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
 use crate::draft::Draft;
 use crate::{Repair, RepairError, Risk, names, superblocks};
 
+/// Files that are named of those of which a repair loses something.
+const MOST_NAMED: usize = 100;
+
 /// A draft as the engine has written it.
 pub(crate) struct Rewritten {
     /// What has to be written so that the device is as the draft.
@@ -51,12 +54,23 @@ pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
 
 /// Says of which files something is lost.
 fn name_files(fs: &Filesystem, repairs: &mut [Repair]) {
-    let losing = |repair: &Repair| repair.ino.filter(|_| repair.risk == Risk::Loses);
-    let wanted = repairs.iter().filter_map(losing).filter(|ino| *ino >= Ino::FIRST_USER).collect();
+    let losing = repairs.iter().filter(|repair| repair.risk == Risk::Loses);
+    let is_users = |ino: &Ino| *ino >= Ino::FIRST_USER;
+    let wanted = losing.flat_map(|it| it.files.iter().copied().filter(is_users)).collect();
     let paths = names::paths(fs, &wanted);
-    for repair in repairs {
-        if let Some(path) = losing(repair).and_then(|ino| paths.get(&ino)) {
-            repair.fault = format!("{path}: {}", repair.fault);
+    for repair in repairs.iter_mut().filter(|repair| repair.risk == Risk::Loses) {
+        let named: Vec<_> = repair.files.iter().filter_map(|ino| paths.get(ino)).collect();
+        match (&named[..], repair.files.len()) {
+            ([], _) => {}
+            ([path], 1) => repair.action = format!("{path}: {}", repair.action),
+            (paths, all) => {
+                let shown = paths.len().min(MOST_NAMED);
+                let list: Vec<&str> = paths[..shown].iter().map(|path| &path[..]).collect();
+                repair.action.push_str(&format!(": {}", list.join(", ")));
+                if shown < all {
+                    repair.action.push_str(&format!(" and {} more", all - shown));
+                }
+            }
         }
     }
 }

@@ -245,7 +245,7 @@ fn the_plan_names_the_files() {
     let plan: Plan = Patient::new(image).heal_but_for(Severity::Warning);
     let says = plan.repairs.iter().map(ToString::to_string).collect::<Vec<_>>();
     let wanted = format!(
-        "lost+found/#{ino}: inode {ino}: no name leads to it: put it into lost+found, as #{ino}"
+        "inode {ino}: no name leads to it: lost+found/#{ino}: put it into lost+found, as #{ino}"
     );
     assert!(says.contains(&wanted), "{says:?}");
 }

@@ -98,6 +98,7 @@ fn copies_that_the_logs_contradict() {
         });
         let healed = Patient::new(image).is_healed(Risk::Loses);
         assert_eq!(healed.superblock.geometry(), before.geometry());
+        assert_eq!(healed.superblock.raw().s_uuid, before.raw().s_uuid);
         assert_eq!(healed.superblock.crc_seed(), before.crc_seed());
     }
 }
