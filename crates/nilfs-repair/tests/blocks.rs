@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use nilfs_check::Checkpoints;
 use nilfs_device::{Device, IoSlice, MemoryDevice};
 use nilfs_engine::FileType;
 use nilfs_ondisk::palloc::Palloc;
@@ -165,7 +164,8 @@ fn repaired_around(image: Image, blocks: &[BlockNr]) -> Vec<u8> {
     let below = Arc::new(MemoryDevice::from(image.bytes));
     let bad = Mutex::new(sectors.collect());
     let device: Arc<dyn Device> = Arc::new(BadSectors { below: Arc::clone(&below), bad });
-    let plan = nilfs_repair::plan(&device, &Checkpoints::All, support::UUID).unwrap();
+    let plan =
+        nilfs_repair::plan(&device, &nilfs_check::Options::default(), support::UUID).unwrap();
     assert!(plan.can_be_applied(), "{:?}, {:?}", plan.obstacle, plan.repairs);
     plan.apply(&*device, &mut |_| {}).unwrap();
     let report = nilfs_check::check(&*device, &nilfs_check::Options::default()).unwrap();
