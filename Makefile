@@ -90,6 +90,7 @@ bench:
 	$(CARGO) build --release -p nilfs -p nilfs-bench
 	$(RELEASE)/nilfs-bench --nilfs $(NILFS)
 	$(RELEASE)/nilfs-bench past --nilfs $(NILFS)
+	$(RELEASE)/nilfs-bench checking --nilfs $(NILFS)
 	$(RELEASE)/nilfs-bench cleaning-latency
 	$(RELEASE)/nilfs-bench write-amplification --policy cost-benefit
 

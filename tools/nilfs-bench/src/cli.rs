@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use nilfs_lab::cleanup::{Undo, register};
 
+use crate::checking;
 use crate::cleaning_latency;
 use crate::file_systems::{self, FileSystem, OURS};
 use crate::machine::Machine;
@@ -43,6 +44,8 @@ enum Mode {
     WriteAmplification(write_amplification::Options),
     /// Time looking into the past, and the present with a door to it.
     Past(past::Options),
+    /// Time checking a volume, compared with reading it and with the checkers of others.
+    Checking(checking::Options),
     /// Time an fsync while the cleaner is busy. Needs no root.
     CleaningLatency(cleaning_latency::Options),
 }
@@ -91,6 +94,10 @@ pub fn run() -> Result<ExitCode> {
         }
         Some(Mode::Past(options)) => {
             past::run(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Mode::Checking(options)) => {
+            checking::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
         Some(Mode::CleaningLatency(options)) => {

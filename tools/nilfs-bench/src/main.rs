@@ -7,8 +7,9 @@
 //! The way through the source: [`workloads`] is the table of what is measured, [`file_systems`]
 //! the table of whom, [`stage`] what a workload is handed, [`schedule`] the order of it all,
 //! [`report`] what is printed. [`null_fs`] is the limit: a FUSE file system that does nothing.
-//! [`past`] has a table of its own, of looking into the past.
+//! [`past`] and [`checking`] have tables of their own, made at a [`site`].
 
+mod checking;
 mod cleaning_latency;
 mod cli;
 mod command;
@@ -20,6 +21,7 @@ mod null_fs;
 mod past;
 mod report;
 mod schedule;
+mod site;
 mod sizes;
 mod stage;
 mod workloads;

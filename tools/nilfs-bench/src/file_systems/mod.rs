@@ -1,7 +1,7 @@
 //! The file systems that are compared. To add one, write its file and name it in [`all`].
 
 mod fuse2fs;
-mod kernel;
+pub mod kernel;
 mod nilfs;
 mod null;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::{Line, Site, timed, walk};
+use crate::site::{Line, Site, timed, walk};
 use crate::stage::{drop_caches, settle};
 use crate::workloads::make_tree;
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use nilfs_device::{Access, Device, FileDevice, RecordingDevice};
 use nilfs_engine::{Filesystem, MountOptions, NewInode, Volume, tree};
 
-use super::{Line, Site, output, timed};
+use crate::site::{Line, Site, output, timed};
 
 /// `S_IFREG`.
 const REGULAR: u16 = 0o100_000;
