@@ -82,6 +82,9 @@ impl<'v, 'd> Checker<'v, 'd> {
         self.check_segment_usage(&usage);
         self.usage = usage;
         self.compare_unowned();
+        self.read_ahead(|owner| {
+            owner.info.is_node() || matches!(owner.ino, Ino::IFILE | Ino::CPFILE)
+        });
         let checkpoints = self.load_checkpoints();
         let Selection { walked, left_out } = checkpoints.select(self.newest.cno, self.options);
         if left_out > 0 {
@@ -98,6 +101,16 @@ impl<'v, 'd> Checker<'v, 'd> {
         }
         self.check_dat_entries(&checkpoints);
         self.findings.into_report(self.newest.cursor(), self.counts)
+    }
+
+    /// Has the system begin to read all blocks of such owners that any checkpoint has, in the order
+    /// in which they lie on the device. Files lead to them in another order.
+    pub(crate) fn read_ahead(&self, is_wanted: impl Fn(&Owner) -> bool) {
+        let wanted = self.owners.iter().flat_map(Owners::blocks).filter(|(block, owner)| {
+            let is_there = |vblock| self.dat.entry(vblock).is_some_and(|it| it.block == *block);
+            is_wanted(owner) && owner.vblock().is_some_and(is_there)
+        });
+        self.volume.will_need(wanted.map(|(block, _)| block));
     }
 
     /// Reports a broken rule.

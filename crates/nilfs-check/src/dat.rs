@@ -101,6 +101,9 @@ impl Checker<'_, '_> {
         self.check_metadata_inode(file, &inode, &tree);
         let geometry = &self.volume.geometry;
         let layout = Palloc::new(geometry.block_size, geometry.dat_entry_size);
+        let mut blocks: Vec<BlockNr> = leaves.iter().map(|leaf| leaf.block).collect();
+        blocks.sort_unstable();
+        self.volume.will_need(blocks.into_iter());
         let groups = self.check_allocation(file, layout, &leaves, tree.whole);
         if !groups.is_allocated(0) {
             self.error(Rule::Allocation, file.place().vblock(VBlockNr(0)), || {
@@ -108,6 +111,9 @@ impl Checker<'_, '_> {
             })
             .corrected_by(groups.set_allocated(0, true));
         }
+        // Growing step by step would need twice as much at the end.
+        let entries = groups.entry_blocks.len() * layout.entries_per_block as usize;
+        self.dat.entries.reserve_exact(entries);
         for (first, leaf) in &groups.entry_blocks {
             let Some(bytes) = self.read_leaf(file, leaf) else {
                 self.present_is_whole = false;

@@ -84,6 +84,9 @@ impl Checker<'_, '_> {
                 additions.extend(change.map(|change| (changed.ino, change)));
             }
         }
+        if present {
+            self.read_ahead(|owner| !owner.info.is_node() && files.inode(owner.ino).is_directory());
+        }
         let directories = additions.len();
         for (nth, (ino, change)) in (0..).zip(additions) {
             self.observe_present(file, Step::Names, nth, directories);

@@ -166,6 +166,23 @@ impl Owners {
         self.segments.insert(segment, owners);
     }
 
+    /// All blocks of files in segments in use, in the order in which they lie on the device.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (BlockNr, Owner)> {
+        let mut segments: Vec<_> = self.segments.iter().collect();
+        segments.sort_unstable_by_key(|(segment, _)| **segment);
+        segments.into_iter().flat_map(|(segment, owners)| {
+            let start = self.geometry.segment_start(*segment);
+            let ends = owners.runs.iter().skip(1).map(|run| run.first);
+            let runs = owners.runs.iter().zip(ends.chain([owners.described]));
+            let blocks = runs.flat_map(|(run, end)| (run.first..end).map(move |nth| (nth, run)));
+            blocks.filter_map(move |(nth, run)| {
+                let (file, info) = run.owner_of(nth)?;
+                let ino = owners.files[file as usize].0;
+                Some((start.plus(nth.into()), Owner { ino, info }))
+            })
+        })
+    }
+
     /// Whose a block is.
     pub(crate) fn of(&self, block: BlockNr) -> Ownership {
         self.written(block).0

@@ -404,6 +404,11 @@ impl Device for FileDevice {
         let _ = rustix::fs::fadvise(&self.file, offset, Some(bytes), Advice::DontNeed);
     }
 
+    fn will_need(&self, offset: u64, bytes: u64) {
+        let Some(bytes) = NonZeroU64::new(bytes) else { return };
+        let _ = rustix::fs::fadvise(&self.file, offset, Some(bytes), Advice::WillNeed);
+    }
+
     fn is_read(&self) -> bool {
         // Where nothing can be locked, nobody can have told.
         claims::is_read(&self.file).unwrap_or(false)

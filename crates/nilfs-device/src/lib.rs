@@ -84,6 +84,9 @@ pub trait Device: Send + Sync {
     /// device. What has not reached the device yet stays. Only advice: nothing may depend on it.
     fn forget_cached(&self, _offset: u64, _bytes: u64) {}
 
+    /// Has the system begin to read a range that will be asked for soon. Only advice.
+    fn will_need(&self, _offset: u64, _bytes: u64) {}
+
     /// Whether there are readers: other processes, or devices of this process that are open on
     /// the same file.
     fn is_read(&self) -> bool {
@@ -128,6 +131,10 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn forget_cached(&self, offset: u64, bytes: u64) {
         (**self).forget_cached(offset, bytes);
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) {
+        (**self).will_need(offset, bytes);
     }
 
     fn is_read(&self) -> bool {
