@@ -4,9 +4,13 @@
 mod common;
 
 use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 
 use common::tool::{tool, tool_with_input};
-use common::{Volume, forge_superblocks, volume};
+use common::{Volume, forge_superblocks, volume, volume_with_a_file_of};
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 /// Where the number of the newest log's block and the first byte of the UUID are in the superblock.
@@ -108,6 +112,58 @@ fn what_is_no_volume_is_left_alone() {
     assert!(said.contains(words), "{said}");
     let said = volume.nilfs("fsck --apply-undo IMAGE IMAGE").sentence(1);
     assert!(said.ends_with("it is not an undo file of nilfs fsck"), "{said}");
+}
+
+/// Somebody who is asked may as well press Ctrl-C.
+#[test]
+fn an_interrupted_check_writes_nothing() {
+    for (name, options, code) in [("nilfs", &["fsck", "-i"][..], 1), ("fsck.nilfs2", &["-r"], 32)] {
+        let volume = astray();
+        let before = fs::read(&volume.image).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_nilfs"))
+            .arg0(name)
+            .args(options)
+            .arg(&volume.image)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Waiting would close it, which is an answer, too.
+        let _open = child.stdin.take();
+        let mut said = child.stderr.take().unwrap();
+        let mut question = Vec::new();
+        while !question.ends_with(b"[y/N] ") {
+            let mut byte = [0];
+            said.read_exact(&mut byte).expect("it asks");
+            question.extend(byte);
+        }
+        let pid = Pid::from_child(&child);
+        rustix::process::kill_process(pid, Signal::INT).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{name}");
+        let mut last = String::new();
+        said.read_to_string(&mut last).unwrap();
+        assert!(last.ends_with("interrupted; nothing was written\n"), "{last}");
+        assert!(last.contains(&format!("{name}: ")), "{last}");
+        assert!(fs::read(&volume.image).unwrap() == before);
+    }
+}
+
+/// A byte of a file has changed on the device. All metadata are as they should be, so only reading the
+/// content notices.
+#[test]
+fn content_is_read_when_that_is_asked() {
+    let volume = volume_with_a_file_of(1 << 20);
+    let mut bytes = fs::read(&volume.image).unwrap();
+    let content = bytes.windows(4096).position(|window| window == [0x5a; 4096]);
+    bytes[content.expect("the file is full of these")] = 0;
+    fs::write(&volume.image, bytes).unwrap();
+    for line in ["fsck -n IMAGE", "check IMAGE"] {
+        assert_eq!(volume.nilfs(line).code, Some(0));
+        let scrubbed = volume.nilfs(&line.replace("IMAGE", "--scrub IMAGE"));
+        assert_eq!(scrubbed.code, Some(3));
+        assert!(scrubbed.stdout.contains("ss_datasum"), "{}", scrubbed.stdout);
+    }
 }
 
 #[test]
