@@ -7,6 +7,8 @@
 //! last. Where a block of a metadata file is gone, an older version of it is a beginning: the
 //! checker says what else has become other since.
 
+use std::collections::BTreeMap;
+
 use nilfs_check::{Correction, Holder, Part, Position};
 use nilfs_device::Device;
 use nilfs_ondisk::bmap::{
@@ -131,8 +133,12 @@ impl Anew<'_> {
     fn children(&mut self, part: &Part) -> Vec<Entry> {
         let logged = self.logged;
         let within = |key: &u64| *key >= part.key && part.limit.is_none_or(|limit| *key < limit);
-        let mut found = std::collections::BTreeMap::<u64, ((Cno, _), u64)>::new();
-        for logged in logged.of(part.ino) {
+        let mut found = BTreeMap::<u64, ((Cno, _), u64)>::new();
+        let candidates = match part.level {
+            1 => logged.data(part.ino, part.key, part.limit),
+            _ => logged.nodes(part.ino),
+        };
+        for logged in candidates {
             let Some(key) = self.key_of(logged, part.level - 1).filter(within) else { continue };
             // Those of the DAT that were written last come first.
             let is_dat = part.ino == Ino::DAT;
@@ -307,8 +313,8 @@ impl Anew<'_> {
 
     /// Earlier versions of a block of data, the newest first.
     fn versions(&self, block: BlockNr, ino: Ino, key: u64) -> impl Iterator<Item = Vec<u8>> {
-        let all = self.logged.of(ino).iter();
-        let versions = all.filter(move |it| it.offset() == Some(key) && it.block != block);
+        let all = self.logged.data(ino, key, key.checked_add(1)).iter();
+        let versions = all.filter(move |it| it.block != block);
         versions.filter_map(|it| self.read(it.block))
     }
 
@@ -385,7 +391,7 @@ impl Anew<'_> {
         let last = before.iter().rev().find_map(|offset| {
             RawCheckpoint::parse(&bytes[*offset..]).ok().filter(RawCheckpoint::is_valid)
         });
-        let time = self.logged.of(Ino::IFILE).iter().map(|it| it.time).max().unwrap_or(0);
+        let time = self.logged.last_written(Ino::IFILE);
         let Ok(mut entry) = RawCheckpoint::parse(&bytes[slot.offset..]) else { return };
         let Some(root) = self.root(&ifile) else { return };
         entry.cp_ifile_inode = last.map_or_else(new_metadata_inode, |last| last.cp_ifile_inode);
@@ -431,7 +437,7 @@ impl Anew<'_> {
             let own = dirent::records(&bytes).next();
             matches!(own, Some(Ok(own)) if own.name == b"." && own.ino == part.ino)
         });
-        let written = self.logged.of(part.ino).first().map_or(0, |newest| newest.time);
+        let written = self.logged.last_written(part.ino);
         let (file_type, permissions, links) = match is_directory || part.ino == Ino::ROOT {
             true => (FileType::Directory, 0o700, 2),
             false => (FileType::Regular, 0o600, 1),
@@ -451,18 +457,17 @@ impl Anew<'_> {
     fn inode_as_of(&self, ino: Ino, cno: Cno) -> Option<RawInode> {
         let layout = Palloc::new(self.geometry.block_size, self.geometry.inode_size);
         let slot = layout.entry(ino.0);
-        let versions = self.logged.of(Ino::IFILE).iter();
-        let then = versions.filter(|it| it.offset() == Some(slot.block.0) && it.since <= cno);
+        let key = slot.block.0;
+        let versions = self.logged.data(Ino::IFILE, key, key.checked_add(1)).iter();
+        let then = versions.filter(|it| it.since <= cno);
         let then = then.max_by_key(|it| (it.since, it.written))?;
         RawInode::parse(self.read(then.block)?.get(slot.offset..)?).ok()
     }
 
     fn directory_block(&self, at: Position, part: &Part) -> Option<Replacement> {
         let found = self.read(at.block);
-        let versions = self.logged.of(part.ino).iter();
-        let older = versions.filter(|it| {
-            it.offset() == Some(part.key) && it.block != at.block && it.since <= part.life.start
-        });
+        let versions = self.logged.data(part.ino, part.key, part.key.checked_add(1)).iter();
+        let older = versions.filter(|it| it.block != at.block && it.since <= part.life.start);
         let older = older.max_by_key(|it| (it.since, it.written));
         let before = older.and_then(|it| self.read(it.block));
         let size = self.geometry.block_size.bytes();

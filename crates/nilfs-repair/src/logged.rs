@@ -79,7 +79,7 @@ impl LoggedBlocks {
             blocks_of(scan, device, log, &mut |ino, logged| self.add(ino, logged));
         }
         for blocks in self.files.values_mut() {
-            blocks.sort_by_key(|it| std::cmp::Reverse(it.written));
+            blocks.sort_by_key(|it| (it.offset(), std::cmp::Reverse(it.written)));
         }
     }
 
@@ -96,9 +96,28 @@ impl LoggedBlocks {
         }
     }
 
-    /// The blocks of a file, those first that were written last. Some may have been written over, and
-    /// some belong to files that had the number before.
-    pub(crate) fn of(&self, ino: Ino) -> &[Logged] {
+    /// The nodes of a file, those first that were written last. Some blocks, of nodes and of data, may
+    /// have been written over, and some belong to files that had the number before.
+    pub(crate) fn nodes(&self, ino: Ino) -> &[Logged] {
+        let all = self.of(ino);
+        &all[..all.partition_point(|it| it.offset().is_none())]
+    }
+
+    /// The blocks of data of a file from one on, up to before another, by place; of each place, those
+    /// first that were written last.
+    pub(crate) fn data(&self, ino: Ino, from: u64, to: Option<u64>) -> &[Logged] {
+        let all = self.of(ino);
+        let before = |end: u64| all.partition_point(|it| it.offset() < Some(end));
+        let end = to.map_or(all.len(), before);
+        &all[before(from).min(end)..end]
+    }
+
+    /// When blocks of a file were written last, in seconds.
+    pub(crate) fn last_written(&self, ino: Ino) -> u64 {
+        self.of(ino).iter().max_by_key(|it| it.written).map_or(0, |it| it.time)
+    }
+
+    fn of(&self, ino: Ino) -> &[Logged] {
         self.files.get(&ino).map_or(&[], |blocks| blocks)
     }
 
