@@ -18,6 +18,7 @@ use crate::dat::{self, Dat};
 use crate::logged::{self, LoggedBlocks, Wanted};
 use crate::names::Nameless;
 use crate::salvage::LostName;
+use crate::stage::{Sharing, Stage};
 use crate::{Repair, RepairError, Risk, Segments, superblocks};
 
 /// How often the corrected volume is checked and corrected again. Each round is for what the one
@@ -61,89 +62,6 @@ pub(crate) struct Draft {
     pub(crate) nameless: Nameless,
     /// Files of which something was made anew: if they have fewer blocks then, something is lost.
     remade: BTreeSet<Ino>,
-}
-
-/// What is corrected of files, directories and inodes, in all checkpoints that share them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sharing {
-    All,
-    /// Counts of links are other ones where names are missing. Those of the present are set when it is
-    /// mounted.
-    ButLinks,
-    Nothing,
-}
-
-impl Sharing {
-    /// What is tried if that makes another checkpoint worse.
-    pub(crate) fn less(self) -> Option<Self> {
-        match self {
-            Self::All => Some(Self::ButLinks),
-            Self::ButLinks => Some(Self::Nothing),
-            Self::Nothing => None,
-        }
-    }
-
-    fn corrects(self, finding: &Finding) -> bool {
-        match self {
-            Self::All => true,
-            Self::ButLinks => finding.rule != Rule::LinkCount,
-            Self::Nothing => !is_of_files(finding),
-        }
-    }
-}
-
-/// When a correction is made: only if there is none of an earlier stage. What leads to blocks comes
-/// before what is in them: else all of it would seem to be missing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Stage {
-    /// What follows from the rest of the volume.
-    Known,
-    /// What has to be made anew, because it cannot be used as it is.
-    Anew(Layer),
-    /// Pointers, where what they lead to is neither there nor to be had.
-    Pointers(Layer),
-    /// What counts all that.
-    Counts,
-}
-
-/// What is needed to find what.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Layer {
-    Dat,
-    Volume,
-    Ifile,
-    Files,
-}
-
-impl Layer {
-    fn of(ino: Ino) -> Self {
-        match ino {
-            Ino::DAT => Self::Dat,
-            Ino::CPFILE | Ino::SUFILE => Self::Volume,
-            Ino::IFILE => Self::Ifile,
-            _ => Self::Files,
-        }
-    }
-}
-
-impl Stage {
-    fn all() -> impl Iterator<Item = Self> {
-        let layers = [Layer::Dat, Layer::Volume, Layer::Ifile, Layer::Files];
-        let of_layers = layers.into_iter().flat_map(|it| [Self::Anew(it), Self::Pointers(it)]);
-        std::iter::once(Self::Known).chain(of_layers).chain([Self::Counts])
-    }
-
-    fn of(correction: &Correction) -> Self {
-        match correction {
-            Correction::Count { .. } => Self::Counts,
-            Correction::DatEntry { .. } => Self::Anew(Layer::Dat),
-            Correction::Block { part, .. }
-            | Correction::Root { part, .. }
-            | Correction::Inode { part, .. } => Self::Anew(Layer::of(part.ino)),
-            Correction::Pointer { part, .. } => Self::Pointers(Layer::of(part.ino)),
-            _ => Self::Known,
-        }
-    }
 }
 
 /// What a correction comes to.
@@ -546,19 +464,6 @@ impl Draft {
         log[..4].copy_from_slice(&sum.to_le_bytes());
         self.device.write_at(offset, &[IoSlice::new(&log)])
     }
-}
-
-/// Whether a finding is about what users see.
-fn is_of_files(finding: &Finding) -> bool {
-    matches!(
-        finding.rule,
-        Rule::Inode
-            | Rule::InodeSize
-            | Rule::InodeBlocks
-            | Rule::Directory
-            | Rule::DirectoryEntry
-            | Rule::LinkCount
-    )
 }
 
 fn repair_of(finding: &Finding, action: String, risk: Risk) -> Repair {

@@ -26,6 +26,7 @@ mod names;
 mod rescue;
 mod rewrite;
 mod salvage;
+mod stage;
 mod superblocks;
 mod undo;
 
