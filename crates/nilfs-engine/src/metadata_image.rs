@@ -5,7 +5,10 @@
 //! those of metadata files stay, and all nodes of block maps. A data block of any other file stays only
 //! if a checkpoint proves that the file is a directory or a symbolic link: in doubt it goes. So does
 //! what fsync has recorded in a summary, because bytes of files may be in it. What goes is zeros in
-//! the copy, and the checksums of a log are made right again if they were right before.
+//! the copy, and the checksums of a log are made right again if they were right before. On request, names
+//! go, too: those of files and links are replaced by others, and those of snapshots are left out.
+
+mod scramble;
 
 use std::collections::HashMap;
 use std::io;
@@ -19,6 +22,7 @@ use nilfs_ondisk::summary::{BlockInfo, Items, LogHeader, parse_items};
 use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
 use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
 
+use self::scramble::Scramble;
 use crate::error::{Error, Result};
 use crate::rescue::Rescue;
 use crate::scan::{FoundLog, Scan};
@@ -40,13 +44,26 @@ pub struct Copied {
     pub dropped: u64,
 }
 
-/// Copies the metadata of the volume on a device. `progress` is told how many bytes of the device
+/// What of a block gets into the copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    Nothing,
+    Everything,
+    /// A block of a directory.
+    Directory,
+    /// A block of the target of a symbolic link.
+    Target,
+}
+
+/// Copies the metadata of the volume on a device, with names `scrambled` or as they are. `progress` is
+/// told how many bytes of the device
 /// have been gone through: once for finding the logs, and once more for copying them.
 ///
 /// # Errors
 /// [`Error::NotAVolume`], or the copy cannot be written ([`Error::Device`]).
 pub fn copy(
     device: &Arc<dyn Device>,
+    scrambled: bool,
     write: &mut Write<'_>,
     progress: &dyn Fn(u64),
 ) -> Result<Copied> {
@@ -54,8 +71,9 @@ pub fn copy(
     let owners = Rescue::open(Arc::clone(device), Box::new(|_| {}));
     let owners = owners.and_then(|rescue| rescue.into_volume(None)).ok();
     let owners = owners.map(|(volume, newest)| Owners::new(volume, newest));
-    let mut copier =
-        Copier { device: &**device, scan: &scan, owners, write, copied: Copied::default() };
+    let scramble = scrambled.then(Scramble::new);
+    let copied = Copied::default();
+    let mut copier = Copier { device: &**device, scan: &scan, owners, scramble, write, copied };
     copier.superblocks()?;
     for log in &scan.logs {
         progress(log.start.0 * scan.geometry.block_size.bytes64());
@@ -81,23 +99,27 @@ impl Owners {
         Self { volume, newest: cno, checkpoints, trees: HashMap::from([(cno, Some(newest))]) }
     }
 
-    /// Whether a block holds no content: a checkpoint has it, in a file that is no regular one.
-    fn is_without_content(&mut self, ino: Ino, vblocknr: VBlockNr, at: BlockNr) -> bool {
+    /// What is kept of a data block: all, if a checkpoint has it in a file whose blocks are no content.
+    fn keep(&mut self, ino: Ino, vblocknr: VBlockNr, at: BlockNr) -> Keep {
         let life = self.volume.dat.life(&self.volume.store, vblocknr);
-        let Ok(Some(entry)) = life else { return false };
+        let Ok(Some(entry)) = life else { return Keep::Nothing };
         let first = self.checkpoints.partition_point(|cno| *cno < entry.start);
         let living = match entry.contains(self.newest) {
             true => Some(self.newest),
             false => self.checkpoints.get(first).copied().filter(|cno| entry.contains(*cno)),
         };
-        let Some(cno) = living.filter(|_| entry.block == at) else { return false };
+        let Some(cno) = living.filter(|_| entry.block == at) else { return Keep::Nothing };
         if self.trees.len() >= OPEN_TREES {
             self.trees.retain(|open, _| *open == self.newest || *open == cno);
         }
         let volume = &self.volume;
         let tree = self.trees.entry(cno).or_insert_with(|| volume.tree(Some(cno)).ok());
         let file = tree.as_ref().and_then(|tree| tree.file(ino).ok());
-        file.is_some_and(|file| matches!(file.file_type(), FileType::Directory | FileType::Symlink))
+        match file.map(|file| file.file_type()) {
+            Some(FileType::Directory) => Keep::Directory,
+            Some(FileType::Symlink) => Keep::Target,
+            _ => Keep::Nothing,
+        }
     }
 }
 
@@ -105,6 +127,7 @@ struct Copier<'a, 'w> {
     device: &'a dyn Device,
     scan: &'a Scan,
     owners: Option<Owners>,
+    scramble: Option<Scramble>,
     write: &'a mut Write<'w>,
     copied: Copied,
 }
@@ -116,6 +139,9 @@ impl Copier<'_, '_> {
         for place in std::iter::once(PRIMARY_SUPERBLOCK).chain(secondary) {
             let mut bytes = [0; SUPERBLOCK_SIZE];
             if self.device.read_at(place, &mut bytes).is_ok() {
+                if let Some(scramble) = &self.scramble {
+                    scramble.superblock(&mut bytes, self.device.size());
+                }
                 self.put(place, &bytes)?;
             }
         }
@@ -146,11 +172,18 @@ impl Copier<'_, '_> {
                 continue;
             }
             was.update(&block);
-            if kept.get((nth - summary_blocks) as usize).copied().unwrap_or_default() {
+            let keep = kept.get((nth - summary_blocks) as usize).copied();
+            match (keep.unwrap_or(Keep::Nothing), &self.scramble) {
+                (Keep::Nothing, _) => {
+                    self.copied.dropped += block.len() as u64;
+                    block.fill(0);
+                }
+                (Keep::Directory, Some(scramble)) => scramble.directory(&mut block),
+                (Keep::Target, Some(scramble)) => scramble.target(&mut block),
+                _ => {}
+            }
+            if keep.is_some_and(|keep| keep != Keep::Nothing) {
                 self.put(place, &block)?;
-            } else {
-                self.copied.dropped += block.len() as u64;
-                block.fill(0);
             }
             is.update(&block);
         }
@@ -170,25 +203,29 @@ impl Copier<'_, '_> {
         summary[4..8].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Which of the blocks after the summary stay.
-    fn kept(&mut self, log: &FoundLog, items: Option<&Items>) -> Vec<bool> {
+    /// What is kept of the blocks after the summary.
+    fn kept(&mut self, log: &FoundLog, items: Option<&Items>) -> Vec<Keep> {
         let mut kept = Vec::new();
         let first = log.start.plus(log.header.summary_blocks(self.scan.geometry.block_size));
         for file in items.into_iter().flat_map(|items| &items.files) {
             for info in &file.blocks {
                 let at = first.plus(kept.len() as u64);
                 kept.push(match *info {
-                    _ if file.ino < Ino::FIRST_USER => true,
-                    BlockInfo::Data { vblocknr, .. } => {
-                        let owners = self.owners.as_mut();
-                        owners.is_some_and(|it| it.is_without_content(file.ino, vblocknr, at))
+                    BlockInfo::Data { .. } if file.ino == Ino::ROOT => Keep::Directory,
+                    // Names and notes of snapshots. Zeros are none.
+                    BlockInfo::Data { .. } if file.ino == Ino::XATTR && self.scramble.is_some() => {
+                        Keep::Nothing
                     }
-                    _ => true,
+                    BlockInfo::Data { vblocknr, .. } if file.ino >= Ino::FIRST_USER => {
+                        let owners = self.owners.as_mut();
+                        owners.map_or(Keep::Nothing, |it| it.keep(file.ino, vblocknr, at))
+                    }
+                    _ => Keep::Everything,
                 });
             }
         }
         if log.header.has(nilfs_ondisk::summary::SR) {
-            kept.push(true);
+            kept.push(Keep::Everything);
         }
         kept
     }

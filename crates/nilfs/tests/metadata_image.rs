@@ -28,10 +28,16 @@ fn of_linux(name: &str) -> Volume {
 /// Makes the image of a volume, and puts it in its place. Returns what was in it before.
 #[track_caller]
 fn replace_by_image(volume: &Volume) -> Vec<u8> {
+    replace_by_image_with(volume, &[])
+}
+
+#[track_caller]
+fn replace_by_image_with(volume: &Volume, options: &[&str]) -> Vec<u8> {
     let before = fs::read(&volume.image).unwrap();
     let image = volume.beside("metadata.img");
-    let words = ["image".as_ref(), volume.image.as_os_str(), image.as_os_str()];
-    nilfs(words).output();
+    let options = options.iter().map(AsRef::as_ref);
+    let words = ["image".as_ref()].into_iter().chain(options);
+    nilfs(words.chain([volume.image.as_os_str(), image.as_os_str()])).output();
     assert_eq!(fs::read(&volume.image).unwrap(), before, "nothing is written to the volume");
     fs::rename(&image, &volume.image).unwrap();
     before
@@ -147,4 +153,55 @@ fn it_is_made_without_superblocks_and_replaces_nothing() {
     let refused = volume.nilfs("image IMAGE IMAGE").sentence(6);
     assert!(refused.ends_with("is there already; name a new file"), "{refused}");
     volume.nilfs("image /dev/zero nowhere/new").sentence(4);
+}
+
+/// All files: depth, type, links, size and number, but no name. And names and targets.
+fn files(volume: &Volume) -> (Vec<String>, Vec<String>) {
+    let all: Value = serde_json::from_str(&volume.nilfs("ls -R --json IMAGE").output()).unwrap();
+    let (mut shapes, mut names) = (Vec::new(), Vec::new());
+    for file in all.as_array().unwrap() {
+        let path = file["path"].as_str().unwrap();
+        let fields = ["inode", "type", "mode", "links", "size_bytes", "stored_bytes", "modified"];
+        let fields = fields.map(|field| file[field].to_string());
+        shapes.push(format!("{} {}", path.matches('/').count(), fields.join(" ")));
+        names.extend(path.split('/').map(str::to_owned));
+        names.extend(file["target"].as_str().unwrap_or_default().split('/').map(str::to_owned));
+    }
+    shapes.sort();
+    (shapes, names)
+}
+
+#[test]
+fn scrambled_names_are_gone_and_everything_else_is_as_it_was() {
+    let linux = OF_LINUX.map(of_linux);
+    for volume in linux.into_iter().chain([common::volume()]) {
+        let before = files(&volume);
+        let bytes = replace_by_image_with(&volume, &["--scramble"]);
+        let after = files(&volume);
+        assert_eq!(after.0, before.0);
+        volume.nilfs("check --all IMAGE").output();
+        let scrambled = fs::read(&volume.image).unwrap();
+        assert_eq!(scrambled.len(), bytes.len());
+        // A short one may be anywhere by chance.
+        let said =
+            |name: &&String| name.len() > 6 && name.bytes().all(|it| it.is_ascii_lowercase());
+        for name in before.1.iter().filter(said) {
+            assert!(has(&bytes, name) && !has(&scrambled, name), "{name}");
+        }
+    }
+}
+
+/// In the past, as a note, in what is left of a record, and in the superblocks.
+#[test]
+fn names_are_nowhere_in_a_scrambled_image() {
+    let volume = common::volume();
+    volume.nilfs("tune -L aspeakinglabel IMAGE").output();
+    volume.nilfs("snapshot create -m aspeakingname --note aspeakingnote IMAGE").output();
+    let before = replace_by_image_with(&volume, &["--scramble"]);
+    let after = fs::read(&volume.image).unwrap();
+    for name in ["aspeakinglabel", "aspeakingname", "aspeakingnote", "second name", "gone"] {
+        assert!(has(&before, name) && !has(&after, name), "{name}");
+    }
+    volume.nilfs("check --all IMAGE").output();
+    assert_eq!(volume.nilfs("snapshot list IMAGE").output().lines().count(), 2);
 }

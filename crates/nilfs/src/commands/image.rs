@@ -21,15 +21,21 @@ use crate::progress::scan_progress;
 ///
 /// The image has everything but the content of files, which is zeros in it: a checker finds in it what
 /// it finds on the volume. Names, the targets of symbolic links and the notes of snapshots are in it
-/// for everybody to read. What fsync has recorded since the newest checkpoint is not. Nothing is
+/// for everybody to read, unless they are scrambled: then each name becomes another one of the same
+/// length, wherever it occurs, and the notes are left out. What fsync has recorded since the newest checkpoint is not. Nothing is
 /// written to the volume.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   nilfs image /dev/sdb1 metadata.img
   nilfs image disk.img metadata.img && nilfs check metadata.img
+  nilfs image --scramble /dev/sdb1 metadata.img
   tar -cSf - metadata.img | zstd > metadata.tar.zst    a small file of it")]
 pub struct Args {
+    /// Put other names in the place of those of files, links and the volume, and leave out those of
+    /// snapshots
+    #[arg(long)]
+    scramble: bool,
     /// The device or image
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
@@ -60,7 +66,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         false => image.as_file().write_all_at(bytes, place),
     };
     let progress = scan_progress("reading the device", device.size());
-    let copied = metadata_image::copy(&device, &mut write, &*progress)
+    let copied = metadata_image::copy(&device, args.scramble, &mut write, &*progress)
         .with_context(|| format!("{path} to {file}"))?;
     image.persist_noclobber(&args.file).map_err(|error| match error.error.kind() {
         io::ErrorKind::AlreadyExists => refused("is there already; name a new file"),
