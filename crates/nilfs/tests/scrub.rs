@@ -242,9 +242,9 @@ fn damage_is_repaired_from_an_older_version_with_the_same_content() {
     mounted.unmount();
     // The older version comes first.
     let bytes = fs::read(image.path()).unwrap();
-    let places = bytes.windows(4096).enumerate().step_by(512);
+    let mut places = bytes.windows(4096).enumerate().step_by(512);
     let whole = |bytes: &[u8]| bytes == &content.as_bytes()[..4096];
-    let newer = places.filter(|(_, bytes)| whole(bytes)).last().expect("it is there").0;
+    let newer = places.rfind(|(_, bytes)| whole(bytes)).expect("it is there").0;
     let file = File::options().write(true).open(image.path()).unwrap();
     file.write_all_at(b"!", newer as u64 + 100).unwrap();
     let scrub = |words: &[&str], path: &Path| {

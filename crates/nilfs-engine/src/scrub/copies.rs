@@ -44,6 +44,9 @@ pub(crate) fn blocks_of(log: &Log) -> impl Iterator<Item = (Ino, BlockInfo)> {
     log.files.iter().flat_map(|file| file.blocks.iter().map(|info| (file.ino, *info)))
 }
 
+/// A log, and its blocks after the summary.
+pub(crate) type WholeLog = (Log, Vec<Block>);
+
 /// A damaged log, as far as it can be read.
 struct Torn {
     log: Log,
@@ -60,10 +63,7 @@ struct Torn {
 ///
 /// # Errors
 /// The summaries of the volume cannot be read.
-pub(crate) fn restored(
-    moment: &Moment,
-    starts: &[BlockNr],
-) -> Result<Vec<Option<(Log, Vec<Block>)>>> {
+pub(crate) fn restored(moment: &Moment, starts: &[BlockNr]) -> Result<Vec<Option<WholeLog>>> {
     let mut torn: Vec<Option<Torn>> =
         starts.iter().map(|at| moment.torn(*at).ok().flatten()).collect();
     let mut wanted: HashMap<Identity, Vec<(usize, usize)>> = HashMap::new();
@@ -111,7 +111,7 @@ impl Moment {
 }
 
 impl Torn {
-    fn restored(self, moment: &Moment) -> Option<(Log, Vec<Block>)> {
+    fn restored(self, moment: &Moment) -> Option<WholeLog> {
         let copies = |place: usize| -> Vec<Block> {
             let all = self.copies[place].iter().filter_map(|at| moment.block(*at));
             let mut others: Vec<Block> = Vec::new();
