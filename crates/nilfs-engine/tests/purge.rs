@@ -2,14 +2,15 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::{check, content, make, pattern, volume};
 use nilfs_device::MemoryDevice;
 use nilfs_engine::{
-    Amount, CleanerOptions, Cno, Error, Filesystem, ManualRun, MountOptions, PurgeOptions, Purged,
-    Wiping,
+    Amount, CleanerOptions, Cno, Error, Filesystem, InodeRef, ManualRun, MountOptions,
+    PurgeOptions, Purged, RenameMode, Wiping,
 };
 
 const SECRET: &[u8] = b"the secret that nobody may ever find again";
@@ -89,7 +90,7 @@ fn no_byte_of_it_is_left_and_all_else_is() {
         assert_eq!(traces(&device), 0, "{purged:?}");
         assert_eq!(content(&fs, &other), before);
         check(&*device);
-        assert!(matches!(fs.holders(b"secret"), Err(Error::NotFound)));
+        assert_eq!(fs.holders(b"secret").unwrap().versions, 0);
         drop((root, other));
         fs.unmount().unwrap();
         check(&*device);
@@ -139,13 +140,150 @@ fn what_is_not_reached_is_told() {
 }
 
 #[test]
-fn a_directory_is_refused_and_so_is_what_never_was() {
+fn the_whole_volume_is_refused_and_so_is_what_never_was() {
     let device = volume(1024, 32);
     let fs = mounted(&device);
-    fs.create(&fs.root().unwrap().inode, b"dir", &common::new(0o040_755)).unwrap();
     fs.checkpoint_now().unwrap();
-    assert!(matches!(fs.holders(b"dir"), Err(Error::IsDirectory)));
+    for root in ["", "/"] {
+        assert!(matches!(fs.holders(root.as_bytes()), Err(Error::Invalid(_))));
+    }
     assert!(matches!(fs.purge(Some(b"never"), ALL, &mut |_| {}), Err(Error::NotFound)));
+}
+
+/// A directory in which secrets came and went in every way, and of which the present has nothing.
+fn volume_with_a_tree_of_secrets() -> (Arc<MemoryDevice>, Arc<Filesystem>) {
+    let device = volume(1024, 64);
+    let fs = mounted(&device);
+    let root = fs.root().unwrap().inode;
+    let other = make(&fs, &root, "other");
+    fs.write(&other, 0, &pattern(1, 300_000)).unwrap();
+    // Each is larger than a segment, so that one has nothing else in it.
+    let write = |dir: &InodeRef, name: &str| {
+        let file = make(&fs, dir, name);
+        fs.write(&file, 0, &SECRET.repeat(600_000 / SECRET.len())).unwrap();
+        file
+    };
+    let rename = |from: &InodeRef, old: &str, to: &InodeRef, new: &str| {
+        fs.rename(from, old.as_bytes(), to, new.as_bytes(), RenameMode::Replace).unwrap();
+    };
+    // The numbers of files that are gone are taken, so that none of the files below has that of another.
+    let taken = Cell::new(0);
+    let take_numbers = || {
+        for _ in 0..4 {
+            make(&fs, &root, &format!("taken-{}", taken.replace(taken.get() + 1)));
+        }
+    };
+    let save = || {
+        take_numbers();
+        fs.checkpoint_now().unwrap();
+    };
+    let make_dir = |dir: &InodeRef, name: &str| {
+        fs.create(dir, name.as_bytes(), &common::new(0o040_755)).unwrap().inode
+    };
+    let dir = make_dir(&root, "first-name");
+    let sub = make_dir(&dir, "sub");
+    drop((write(&dir, "a"), write(&sub, "b")));
+    save();
+    // One that another file replaces, one that goes, one that comes.
+    drop(write(&sub, "new"));
+    rename(&sub, "new", &sub, "b");
+    fs.unlink(&dir, b"a").unwrap();
+    drop(write(&dir, "c"));
+    save();
+    fs.set_snapshot(fs.checkpoints(Cno::MIN, 100).unwrap().last().unwrap().cno, true).unwrap();
+    // The directory gets another name, and with that two files change places.
+    rename(&root, "first-name", &root, "dir");
+    drop((write(&dir, "x"), write(&dir, "y")));
+    save();
+    rename(&dir, "x", &dir, "z");
+    rename(&dir, "y", &dir, "x");
+    rename(&dir, "z", &dir, "y");
+    save();
+    // One from elsewhere, which goes elsewhere again before it is deleted.
+    drop(write(&root, "guest"));
+    save();
+    rename(&root, "guest", &sub, "guest");
+    save();
+    rename(&sub, "guest", &root, "guest");
+    save();
+    fs.unlink(&root, b"guest").unwrap();
+    drop(write(&sub, "last"));
+    save();
+    for name in [&b"b"[..], b"last"] {
+        fs.unlink(&sub, name).unwrap();
+    }
+    drop(sub);
+    fs.rmdir(&dir, b"sub").unwrap();
+    for name in [b"c", b"x", b"y"] {
+        fs.unlink(&dir, name).unwrap();
+    }
+    drop(dir);
+    fs.rmdir(&root, b"dir").unwrap();
+    drop((root, other));
+    (device, fs)
+}
+
+/// A user who wants a directory to be forgotten does not know all that was ever in it.
+#[test]
+fn of_a_directory_everything_goes_that_was_ever_in_it() {
+    let (device, fs) = volume_with_a_tree_of_secrets();
+    let other = fs.lookup(&fs.root().unwrap().inode, b"other").unwrap().inode;
+    let before = content(&fs, &other);
+    fs.commit().unwrap();
+    assert!(traces(&device) > 500, "it is everywhere");
+    let held = fs.holders(b"dir").unwrap();
+    assert!(held.checkpoints.iter().any(|it| it.snapshot), "{held:?}");
+    let purged = purge(&fs, "dir", ALL);
+    assert_eq!((purged.left, purged.present_bytes), (0, 0), "{purged:?}");
+    assert_eq!(traces(&device), 0, "{purged:?}");
+    assert_eq!(content(&fs, &other), before);
+    assert_eq!(fs.holders(b"dir").unwrap().versions, 0);
+    drop(other);
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
+/// Programs save that way, and twice within a second if their user does. The file between is known from
+/// the logs of fsyncs alone.
+#[test]
+fn what_was_replaced_before_there_was_a_checkpoint_goes_too() {
+    let device = volume(1024, 32);
+    let fs = mounted(&device);
+    let root = fs.root().unwrap().inode;
+    let other = make(&fs, &root, "other");
+    let mut end = 0;
+    let mut append = |length| {
+        fs.write(&other, end, &pattern(7, length)).unwrap();
+        fs.sync_file(&other).unwrap();
+        end += length as u64;
+    };
+    append(1000);
+    fs.checkpoint_now().unwrap();
+    let save = || {
+        let saved = make(&fs, &root, "new");
+        fs.write(&saved, 0, &SECRET.repeat(40)).unwrap();
+        fs.sync_file(&saved).unwrap();
+        drop(saved);
+        fs.rename(&root, b"new", &root, b"secret", RenameMode::Replace).unwrap();
+    };
+    save();
+    save();
+    // What is next to it is needed; and after that comes another segment.
+    append(5000);
+    fs.unlink(&root, b"secret").unwrap();
+    append(280_000);
+    // The next file gets another number.
+    (0..3).for_each(|nth| _ = make(&fs, &root, &format!("number-{nth}")));
+    save();
+    fs.checkpoint_now().unwrap();
+    fs.unlink(&root, b"secret").unwrap();
+    fs.commit().unwrap();
+    assert!(traces(&device) >= 120);
+    let purged = purge(&fs, "secret", ALL);
+    assert_eq!((purged.left, traces(&device)), (0, 0), "{purged:?}");
+    drop((root, other));
+    fs.unmount().unwrap();
+    check(&*device);
 }
 
 /// The log goes on in segments that were clean, but not wiped, and leaves some before their end.

@@ -60,8 +60,26 @@ fn a_secret_goes_from_the_past_when_that_was_agreed_to() {
     assert_eq!((&done["left"], &done["present_bytes"]), (&0.into(), &0.into()), "{done}");
     assert!(!is_on(&image), "{done}");
     assert_eq!(fs::read(mounted.join("other")).unwrap(), b"other");
+    // It is nowhere any more, and if that was not finished, one is told how to do it.
     let gone = run(&["purge", "-y"], &[&secret]);
-    assert_eq!(gone.status.code(), Some(1), "it is nowhere any more");
+    assert_eq!(gone.status.code(), Some(1));
+    let sentence = String::from_utf8_lossy(&gone.stderr).into_owned();
+    assert!(sentence.contains("no checkpoint has /secret"), "{sentence}");
+    assert!(sentence.contains("nilfs purge --finish"), "{sentence}");
+    said(&run(&["purge", "--finish", "--json"], &[&image.path()]));
+
+    // A whole directory, but never the whole volume.
+    let keys = mounted.join("keys");
+    fs::create_dir_all(keys.join("old")).unwrap();
+    fs::write(keys.join("old/key"), SECRET.repeat(50)).unwrap();
+    assert!(run(&["sync"], &[mounted.root()]).status.success());
+    fs::remove_dir_all(&keys).unwrap();
+    let all = run(&["purge", "-y"], &[mounted.root()]);
+    assert_eq!(all.status.code(), Some(1));
+    assert!(is_on(&image));
+    let done = said(&run(&["purge", "-y", "--json"], &[&keys]));
+    assert_eq!((&done["left"], &done["present_bytes"]), (&0.into(), &0.into()), "{done}");
+    assert!(!is_on(&image), "{done}");
 
     // By the image, too.
     fs::write(&secret, SECRET).unwrap();

@@ -1,45 +1,46 @@
-//! The opposite of keeping the past: taking away all that the past has of a file, down to the bytes on
-//! the device.
+//! The opposite of keeping the past: taking away all that the past has of a file, or of a directory and
+//! what was ever below it, down to the bytes on the device.
 //!
-//! 1. The checkpoints that have a block of any version of the file are deleted, all but the newest.
-//! 2. Every segment into which a block of the file was ever written, as its summaries say, is emptied:
-//!    what checkpoints still have is moved. That takes along what sync logs have, and what was written
-//!    and replaced between two checkpoints.
+//! 1. What there is of it is found (`traces`): all versions, the blocks of these, and the checkpoints in
+//!    which these blocks live. Those checkpoints are deleted, all but the newest.
+//! 2. Every segment into which a block of one of the files was ever written, as its summaries say, is
+//!    emptied: what checkpoints still have is moved. That takes along what sync logs have, and what was
+//!    written and replaced between two checkpoints.
 //! 3. Whatever is unused is wiped, not only these segments: blocks that the cleaner has moved long ago
 //!    may still lie in what has been clean since, and beyond the last log of a segment.
 //!
 //! Each of these is whole or can be done again, and takes nothing that anybody needs.
 
+mod traces;
+
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, IoSlice};
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
-use nilfs_ondisk::inode::FileType;
-use nilfs_ondisk::roll_forward::Record;
-use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
+use nilfs_ondisk::{BlockNr, Cno, SegNum};
 use serde::{Deserialize, Serialize};
 
+use self::traces::{Files, Traces};
 use super::Filesystem;
 use crate::cleaner::victim::merged;
 use crate::commit::MetadataChanges;
 use crate::error::{Error, Result};
 use crate::log::reader;
 use crate::log::segment_writer::SegmentWriter;
-use crate::tree::{Cause, versions};
 use crate::volume::CheckpointInfo;
 
 /// Bytes that are wiped at a time.
 const WIPED_AT_ONCE: u64 = 1 << 20;
 
-/// What has blocks of a file.
+/// What has blocks of a file, or of a directory and of what was ever below it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Holders {
     /// The checkpoints, ascending, without the newest.
     pub checkpoints: Vec<CheckpointInfo>,
-    /// Versions of the file that were found.
+    /// Versions that were found, of all files together.
     pub versions: u64,
-    /// Bytes of the file that the present has, under this name or another: a purge leaves them.
+    /// Bytes of them that the present has, under the same names or others: a purge leaves them.
     pub present_bytes: u64,
 }
 
@@ -94,28 +95,26 @@ pub struct Purged {
     pub present_bytes: u64,
 }
 
-/// What is known of a file that is to be purged.
-struct Traces {
-    files: BTreeSet<Ino>,
-    holders: Holders,
-}
-
 impl Filesystem {
-    /// What has blocks of the file at a path, which need not be there any more: of all versions of it.
+    /// What has blocks of the file at a path, which need not be there any more: of all versions of it,
+    /// and of all that was ever below it. There are no versions if no checkpoint has the path.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if no checkpoint has the path, [`Error::IsDirectory`], damage, a device error.
+    /// [`Error::Invalid`] if it is the path of the root directory, damage, a device error.
     pub fn holders(&self, path: &[u8]) -> Result<Holders> {
         self.commit()?;
-        Ok(self.traces(path)?.holders)
+        match Traces::of(self, path) {
+            Err(Error::NotFound) => Ok(Holders::default()),
+            traces => Ok(traces?.holders),
+        }
     }
 
-    /// Takes away all that the past has of the file at a path; without a path, completes what an earlier
-    /// call has begun, by cleaning all that can be cleaned. Calls `progress` now and then.
+    /// Takes away all that the past has of what is or was at a path, and below it; without a path,
+    /// completes what an earlier call has begun, by cleaning all that can be cleaned. Calls `progress` now and then.
     ///
     /// # Errors
-    /// As [`Filesystem::holders`]; [`Error::Busy`], [`Error::ReadOnly`]. What was done stays done, and
-    /// can be completed.
+    /// As [`Filesystem::holders`]; [`Error::NotFound`] if no checkpoint has the path; [`Error::Busy`],
+    /// [`Error::ReadOnly`]. What was done stays done, and can be completed.
     pub fn purge(
         &self,
         path: Option<&[u8]>,
@@ -125,7 +124,7 @@ impl Filesystem {
         let Some(_alone) = self.remaking.try_lock() else { return Err(Error::Busy) };
         self.sync()?;
         let mut purged = Purged::default();
-        let traces = path.map(|path| self.traces(path)).transpose()?;
+        let traces = path.map(|path| Traces::of(self, path)).transpose()?;
         if let Some(traces) = &traces {
             purged.present_bytes = traces.holders.present_bytes;
             self.delete_holders(&traces.holders, options, &mut purged)?;
@@ -141,45 +140,6 @@ impl Filesystem {
         left.extend(kept.intersection(&segments));
         purged.left = left.len() as u64;
         Ok(purged)
-    }
-
-    fn traces(&self, path: &[u8]) -> Result<Traces> {
-        let mut found = Vec::new();
-        versions(self, path, None, &mut |version| {
-            if version.cause != Cause::Deleted {
-                found.push((version.first.cno, version.attr));
-            }
-            ControlFlow::Continue(())
-        })?;
-        let (mut files, mut lives) = (BTreeSet::new(), Vec::new());
-        let mut present = BTreeSet::new();
-        let mut versions = 0;
-        for (cno, attr) in found {
-            if attr.file_type == FileType::Directory {
-                return Err(Error::IsDirectory);
-            }
-            versions += 1;
-            files.insert(attr.ino);
-            let tree = self.tree(Some(cno))?;
-            let (file, view) = (tree.file(attr.ino)?, tree.view());
-            let mut translator = view.dat.translator(&view.store);
-            view.source().scan(&file.map, FileBlock(0), &mut |_, pointer| {
-                let entry = translator.entry(VBlockNr(pointer))?;
-                if entry.end == Cno::MAX {
-                    present.insert(pointer);
-                }
-                lives.push(entry.start..entry.end);
-                Ok(ControlFlow::Continue(()))
-            })?;
-            lives.push(cno..cno.plus(1));
-        }
-        let lives: Vec<Range<Cno>> = merged(lives);
-        let newest = self.view().tree.cno;
-        let has = |cno: Cno| lives.iter().any(|life| life.contains(&cno));
-        let mut checkpoints = self.checkpoints(Cno::MIN, usize::MAX)?;
-        checkpoints.retain(|it| it.cno < newest && has(it.cno));
-        let present_bytes = present.len() as u64 * self.store.block_size().bytes64();
-        Ok(Traces { files, holders: Holders { checkpoints, versions, present_bytes } })
     }
 
     /// Deletes the checkpoints, as one change.
@@ -205,7 +165,7 @@ impl Filesystem {
     }
 
     /// The segments in use into which one of these files was ever written; without files, all.
-    fn segments_of(&self, files: Option<&BTreeSet<Ino>>) -> Result<BTreeSet<SegNum>> {
+    fn segments_of(&self, files: Option<&Files>) -> Result<BTreeSet<SegNum>> {
         let (usages, _view) = {
             let log = self.writable_log()?;
             // No segment that is looked at may be written anew meanwhile.
@@ -213,32 +173,17 @@ impl Filesystem {
         };
         let mut segments = BTreeSet::new();
         for (segment, usage) in usages {
-            let is_wanted = match files {
-                Some(files) if usage.is_dirty() => self.has_traces(segment, files)?,
-                Some(_) => false,
-                None => usage.is_dirty(),
-            };
+            let is_wanted = usage.is_dirty()
+                && match files {
+                    Some(files) => {
+                        let logs = reader::logs_of(&self.store, segment)?;
+                        logs.iter().any(|log| files.are_in(log))
+                    }
+                    None => true,
+                };
             segments.extend(is_wanted.then_some(segment));
         }
         Ok(segments)
-    }
-
-    fn has_traces(&self, segment: SegNum, files: &BTreeSet<Ino>) -> Result<bool> {
-        for log in reader::logs_of(&self.store, segment)? {
-            let has_blocks = log.files.iter().any(|file| files.contains(&file.ino));
-            let is_of_file = |record: &Record| matches!(record, Record::Bytes(record) if files.contains(&record.ino));
-            // Records that nobody can read may be anything.
-            let has_bytes = match log.records() {
-                Ok(records) => {
-                    records.is_some_and(|records| records.records.iter().any(is_of_file))
-                }
-                Err(_) => true,
-            };
-            if has_blocks || has_bytes {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// Wipes clean segments, and what lies in others beyond their last log. Returns those that could not

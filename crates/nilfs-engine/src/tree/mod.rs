@@ -44,6 +44,7 @@ pub use self::difference::ChangedFile;
 pub use self::file::File;
 pub use self::history::{Cause, Version, versions};
 pub use self::parents::Parents;
+pub(crate) use self::parents::changed_names;
 pub(crate) use self::recovered::Recovered;
 pub(crate) use self::shared::{Kept, Shared};
 use crate::bmap::{Pointers, Source};

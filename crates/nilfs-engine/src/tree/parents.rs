@@ -231,14 +231,14 @@ impl<'a> DirectoryPaths<'a> {
 
 /// Names that two versions of a directory do not have in common, with the files that they lead to.
 #[derive(Debug, Default)]
-pub(super) struct ChangedNames {
-    pub(super) before: BTreeSet<(Vec<u8>, Ino)>,
-    pub(super) after: BTreeSet<(Vec<u8>, Ino)>,
+pub(crate) struct ChangedNames {
+    pub(crate) before: BTreeSet<(Vec<u8>, Ino)>,
+    pub(crate) after: BTreeSet<(Vec<u8>, Ino)>,
 }
 
 /// Compares two versions of a directory, of which one need not exist. Blocks that they share are not
 /// read.
-pub(super) fn changed_names(
+pub(crate) fn changed_names(
     (before, old): (&Tree, Option<&File>),
     (after, new): (&Tree, Option<&File>),
 ) -> Result<ChangedNames> {

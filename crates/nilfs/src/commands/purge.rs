@@ -1,11 +1,11 @@
-//! `nilfs purge`: what the past has of a file goes, for good.
+//! `nilfs purge`: what the past has of a file or directory goes, for good.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use nilfs_engine::{CheckpointInfo, Cno, Holders, Note, PurgeOptions, Purged, Wiping};
 use nilfs_ondisk::ByteCount;
 use serde::Serialize;
@@ -18,21 +18,25 @@ use crate::output::{self, counted, printable, utter};
 use crate::past::Name;
 use crate::progress::Progress;
 
-/// Take away all that the past has of a file, down to the bytes on the device
+/// Take away all that the past has of a file or directory, down to the bytes on the device
 ///
 /// For secrets that must not be found again. The checkpoints that have any version of the file are
 /// deleted, snapshots too; the segments into which it was ever written are emptied; and all unused space
-/// is wiped. The checkpoints are listed first, and asked about. What the present has of the file stays:
-/// delete it first.
+/// is wiped. With a directory, all that was ever below it goes as well. The checkpoints are listed first,
+/// and asked about. What the present has of the file stays: delete it first.
 ///
-/// Not reached are copies under other names that are files of their own, the names of files, and what
-/// the device keeps for itself: cards and disks have spare blocks that nobody can address.
+/// A purge can be cut off at any moment. If the checkpoints are gone by then, --finish does the rest.
+///
+/// Not reached are copies that are files of their own elsewhere, the name of the file, which is in the
+/// directory above, and what the device keeps for itself: cards and disks have spare blocks that nobody
+/// can address.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "nilfs purge [OPTIONS] <DEVICE|PATH> [PATH]")]
 #[command(after_help = "\
 Examples:
   rm /mnt/secret && nilfs purge /mnt/secret
   nilfs purge -n /mnt/secret               which checkpoints have it?
+  rm -r /mnt/keys && nilfs purge /mnt/keys
   nilfs purge -y disk.img etc/secret       a volume that is not mounted
   nilfs purge --finish /mnt                complete a purge that was interrupted")]
 pub struct Args {
@@ -54,10 +58,10 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The file, by a path on a mount, where it need not be any more; or the device or image
+    /// The file or directory, by a path on a mount, where it need not be any more; or the device or image
     #[arg(value_name = "DEVICE|PATH")]
     place: PathBuf,
-    /// The file, by its path on that volume
+    /// The file or directory, by its path on that volume
     #[arg(value_name = "PATH", conflicts_with = "finish")]
     path: Option<OsString>,
 }
@@ -95,6 +99,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let name = Name::from(path.as_bytes().to_vec());
     let done = on(&located.device, Purpose::Change, |volume| {
         let holders = volume.holders(&name).with_context(|| printable(path.as_bytes()))?;
+        if holders.versions == 0 {
+            bail!(
+                "no checkpoint has {}; if a purge of it was cut off, nilfs purge --finish {} does the rest",
+                printable(path.as_bytes()),
+                located.device.display()
+            );
+        }
         if args.dry_run {
             list(args, &holders, &volume.notes().unwrap_or_default())?;
             return Ok(None);
@@ -137,10 +148,10 @@ fn confirm(holders: &Holders, keep_snapshots: bool) -> anyhow::Result<()> {
     let snapshots = doomed.iter().filter(|it| it.snapshot).count() as u64;
     let what = match snapshots {
         0 => counted(doomed.len() as u64, "checkpoint"),
+        1 => format!("{}, 1 of them a snapshot,", counted(doomed.len() as u64, "checkpoint")),
         _ => format!(
-            "{}, {} of them a snapshot",
-            counted(doomed.len() as u64, "checkpoint"),
-            snapshots
+            "{}, {snapshots} of them snapshots,",
+            counted(doomed.len() as u64, "checkpoint")
         ),
     };
     if doomed.is_empty() {
@@ -152,7 +163,7 @@ fn confirm(holders: &Holders, keep_snapshots: bool) -> anyhow::Result<()> {
             let time = output::local_time(it.created as i64);
             utter(format_args!("{} of {time}{kind}\n", it.cno));
         }
-        utter(format_args!("Delete {what}, for good? [y/N] "));
+        utter(format_args!("Delete {what} for good? [y/N] "));
         let mut answer = String::new();
         io::stdin().read_line(&mut answer)?;
         if matches!(answer.trim(), "y" | "Y" | "yes") {
