@@ -8,7 +8,7 @@
 //! | `mountpoint` | `mount(2)`, `umount2(2)` and fusermount3 |
 //! | `mounts` | the kernel's table of mounts |
 //! | `loop_device` | a loop device that lends its name to a mount |
-//! | `transport` | requests and answers as they travel through `/dev/fuse` |
+//! | `transport` | requests and answers as they travel, through `/dev/fuse` or io_uring |
 //! | `operations` | what each request means for the engine; nothing of how it travels |
 //! | `nodes` | the numbers by which the kernel knows files |
 //! | `past` | the past of each directory, as it is shown in the mount |
@@ -69,5 +69,5 @@ pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, remount, unmo
 pub use mounts::Mounted;
 pub use operations::Caller;
 pub use past::{PastAccess, PastSettings, ino_of_past, is_of_past};
-pub use transport::{Content, Farewell, Session, Settings};
+pub use transport::{Content, Farewell, Session, Settings, Transport};
 pub use when::{NotAMoment, UnfitName, When, WhenError, new_name};

@@ -68,6 +68,12 @@ pub enum MountError {
         /// The directory.
         dir: PathBuf,
     },
+    /// Requests cannot come as they shall.
+    #[error("transport=uring is not to be had: {why}; transport=auto does without it")]
+    Transport {
+        /// What is missing, and what to do.
+        why: String,
+    },
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
@@ -79,7 +85,7 @@ pub enum MountError {
 }
 
 impl MountError {
-    fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+    pub(crate) fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::System { what: what.into(), source: source.into() }
     }
 }

@@ -1,17 +1,25 @@
-//! Takes requests from `/dev/fuse`, lets [`Operations`] answer them, and sends the answers back.
+//! Takes requests from the kernel, lets [`Operations`] answer them, and sends the answers back.
 //!
 //! | module | what it knows |
 //! |---|---|
 //! | `abi` | the numbers and structures of the kernel's interface |
-//! | `channel` | how bytes come and go |
+//! | `channel` | how bytes come and go through `/dev/fuse` |
+//! | `ring` | how they do through io_uring |
+//! | `incoming` | a request and the right to answer it, whichever way it has come |
 //! | `request` | what is asked for |
 //! | `front` | how the answer follows from it |
+//! | `workers` | threads for what takes long |
+//!
+//! # Two transports
+//! Where the kernel offers io_uring, requests are answered on the core that asks, and between two of
+//! them there is one system call instead of two; see `ring`. Else they come through `/dev/fuse`.
 //!
 //! # Threads
-//! Two to four threads read requests and answer them. One that waits for the device in an fsync
+//! Two to four threads read `/dev/fuse` and answer. One that waits for the device in an fsync
 //! answers nobody else, and concurrent fsyncs can only share a commit while all of them wait. So
 //! at least one reader stays out of it: further fsyncs get a thread each, as long as there are
-//! threads to be had. So do messages to the process itself, which may ask for a checkpoint.
+//! threads to be had. So do messages to the process itself, which may ask for a checkpoint. The
+//! threads of rings stay out of all of that.
 //!
 //! # The end
 //! The kernel's last request, DESTROY, is answered by the thread that has joined the session, when
@@ -20,24 +28,32 @@
 mod abi;
 mod channel;
 mod front;
+mod incoming;
 mod request;
+mod ring;
+mod workers;
 
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
 use nilfs_engine::{Checkpoints, Files, Filesystem, ReadOnlyVolume, Stale};
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use thiserror::Error;
 
 use self::abi::{InitIn, InitOut, capability};
-use self::channel::{Channel, Reply};
+use self::channel::Channel;
 use self::front::Front;
+use self::incoming::{Incoming, Reply};
 use self::request::{Call, Request};
+use self::ring::Rings;
 use crate::control::Handler;
 use crate::metrics::Metrics;
+use crate::mountpoint::MountError;
 use crate::nodes::NodeId;
 use crate::operations::{Operations, Outdate, StillHas};
 use crate::past::{Past, PastSettings, TellToForget};
@@ -62,14 +78,40 @@ const WANTED: u32 = capability::ASYNC_READ
     | capability::DO_READDIRPLUS
     | capability::EXPLICIT_INVAL_DATA
     | capability::EXPORT_SUPPORT
+    | capability::INIT_EXT
     | capability::IOCTL_DIR
     | capability::MAX_PAGES
     | capability::PARALLEL_DIROPS
     | capability::READDIRPLUS_AUTO;
 
+/// By which way requests and answers travel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// The fastest that is to be had.
+    #[default]
+    Auto,
+    /// Through io_uring.
+    Uring,
+    /// Through `/dev/fuse`.
+    Device,
+}
+
+impl fmt::Display for Transport {
+    /// Writes it as the option of a mount has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Uring => "uring",
+            Self::Device => "dev",
+        })
+    }
+}
+
 /// How the kernel's requests are answered.
 #[derive(Clone, Default)]
 pub struct Settings {
+    /// Which way requests take.
+    pub transport: Transport,
     /// Lets the kernel keep small writes back and pass them on in large ones. Faster, but an
     /// error such as `ENOSPC` may come after `write(2)` has reported success.
     pub writeback: bool,
@@ -120,7 +162,8 @@ impl From<Arc<ReadOnlyVolume>> for Content {
 /// The threads that answer the kernel's requests.
 pub struct Session {
     files: Arc<dyn Files>,
-    readers: mpsc::Receiver<End>,
+    ends: mpsc::Receiver<End>,
+    transport: Transport,
 }
 
 impl fmt::Debug for Session {
@@ -156,12 +199,30 @@ impl Session {
     /// Starts to answer the requests that come through `channel`, an open `/dev/fuse`.
     ///
     /// # Errors
-    /// The kernel's FUSE is older than Linux 5.13, or the channel or a thread fails.
-    pub fn start(channel: OwnedFd, content: Content, settings: Settings) -> io::Result<Self> {
-        let Content { files, checkpoints, writer } = content;
+    /// [`MountError::Transport`], or the kernel's FUSE is older than Linux 5.13, or the channel or a
+    /// thread fails.
+    pub fn start(
+        channel: OwnedFd,
+        content: Content,
+        settings: Settings,
+    ) -> Result<Self, MountError> {
         let channel = Channel::new(channel);
-        agree(&channel, settings.writeback)?;
-        let count = Self::threads();
+        let failed = |error| MountError::system("answer the kernel", error);
+        let rings = match agree(&channel, &settings).map_err(failed)? {
+            Ok(rings) => rings,
+            Err(absent) => return Err(MountError::Transport { why: absent.to_string() }),
+        };
+        Self::begin(channel, rings, content, settings).map_err(failed)
+    }
+
+    /// Starts all threads.
+    fn begin(
+        channel: Channel,
+        rings: Option<Rings>,
+        content: Content,
+        settings: Settings,
+    ) -> io::Result<Self> {
+        let Content { files, checkpoints, writer } = content;
         let owner = rustix::process::geteuid().as_raw();
         let past = checkpoints.zip(settings.past.clone()).map(|(checkpoints, settings)| {
             Past::new(Arc::clone(&files), checkpoints, settings, owner)
@@ -182,18 +243,33 @@ impl Session {
         let (still_has, outdate) = (still_has(channel.clone()), outdate(channel.clone()));
         let operations =
             Operations::new(Arc::clone(&files), writer, past, metrics, still_has, outdate);
-        let front = Arc::new(Front::new(operations, settings, count));
-        let (ended, readers) = mpsc::channel();
-        for nth in 0..count {
+        let readers = if rings.is_some() { 1 } else { Self::threads() };
+        let front = Arc::new(Front::new(operations, settings, channel.clone(), readers));
+        let (ended, ends) = mpsc::channel();
+        let mut session = Self { files, ends, transport: Transport::Device };
+        if let Some(rings) = rings {
+            match rings.start(&front, &ended) {
+                Ok(()) => session.transport = Transport::Uring,
+                Err(error) => not_by_rings(&Absent::Refused(error)),
+            }
+        }
+        let readers = if session.transport == Transport::Uring { 1 } else { Self::threads() };
+        for nth in 0..readers {
             let channel = match nth {
                 0 => channel.clone(),
                 _ => channel.another().unwrap_or_else(|_| channel.clone()),
             };
             let (front, ended) = (Arc::clone(&front), ended.clone());
-            let read = move || _ = ended.send(serve(&front, &channel));
+            let read = move || _ = ended.send(serve(&front, &channel, &ended));
             thread::Builder::new().name(format!("fuse-{nth}")).spawn(read)?;
         }
-        Ok(Self { files, readers })
+        Ok(session)
+    }
+
+    /// The way that requests take: through io_uring or `/dev/fuse`.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        self.transport
     }
 
     /// The number of threads that a session is made of.
@@ -209,7 +285,7 @@ impl Session {
     /// The channel failed.
     pub fn join(self) -> io::Result<Farewell> {
         let mut result = Ok(Farewell(None));
-        for end in self.readers {
+        for end in self.ends {
             match end {
                 End::Destroy(reply) => {
                     result = Ok(Farewell(Some(reply)));
@@ -224,17 +300,36 @@ impl Session {
     }
 }
 
-/// Answers the kernel's first request, in which both sides say what they can do.
-fn agree(channel: &Channel, writeback: bool) -> io::Result<()> {
+/// Why there is no io_uring for requests.
+#[derive(Debug, Error)]
+enum Absent {
+    #[error("it came with Linux 6.14, built with CONFIG_FUSE_IO_URING")]
+    TooOld,
+    #[error("it is switched off; write Y to {SWITCH} before mounting")]
+    SwitchedOff,
+    #[error("{0}; look at sysctl kernel.io_uring_disabled, seccomp rules and ulimit -l")]
+    Forbidden(io::Error),
+    #[error("the kernel does not accept it: {0}")]
+    Refused(io::Error),
+}
+
+/// The kernel's switch.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Answers the kernel's first request, in which both sides say what they can do. Returns rings if
+/// they are to be used, or why there are none although nothing else will do.
+fn agree(channel: &Channel, settings: &Settings) -> io::Result<Result<Option<Rings>, Absent>> {
     let mut buffer = vec![0; 2 * HEADERS_SIZE];
     loop {
         let bytes = channel.receive(&mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
-        let request = Request::parse(bytes).ok_or(io::ErrorKind::InvalidData)?;
-        let reply = Reply::new(channel.clone(), request.unique);
-        let Some(Call::Init(offer)) = request.call else {
-            reply.error(Errno::IO);
+        let incoming = Incoming::Read { bytes, channel };
+        let request = incoming.request().ok_or(io::ErrorKind::InvalidData)?;
+        let unique = request.unique;
+        let Some(Call::Init { offer, more }) = request.call else {
+            incoming.reply(unique).error(Errno::IO);
             return Err(io::ErrorKind::InvalidData.into());
         };
+        let reply = incoming.reply(unique);
         if offer.major > abi::MAJOR {
             // It asks once more, with ours.
             reply.value(&InitOut { major: abi::MAJOR, minor: abi::MINOR, ..InitOut::default() });
@@ -247,18 +342,48 @@ fn agree(channel: &Channel, writeback: bool) -> io::Result<()> {
                 "the kernel's FUSE is too old; Linux 5.13 or newer is needed",
             ));
         }
-        reply.value(&accept(&offer, writeback));
-        return Ok(());
+        let rings = match settings.transport {
+            Transport::Device => None,
+            wanted => match rings(channel, more) {
+                Ok(rings) => Some(rings),
+                Err(absent) if wanted == Transport::Uring => {
+                    reply.error(Errno::PROTO);
+                    return Ok(Err(absent));
+                }
+                Err(absent) => {
+                    not_by_rings(&absent);
+                    None
+                }
+            },
+        };
+        reply.value(&accept(&offer, settings.writeback, rings.is_some()));
+        return Ok(Ok(rings));
     }
 }
 
-fn accept(offer: &InitIn, writeback: bool) -> InitOut {
+/// Leaves a word for those who wonder.
+fn not_by_rings(absent: &Absent) {
+    tracing::info!("requests come through /dev/fuse and not through io_uring: {absent}");
+}
+
+/// Prepares rings, if the kernel offers to use them.
+fn rings(channel: &Channel, offered: u32) -> Result<Rings, Absent> {
+    match offered & capability::OVER_IO_URING != 0 {
+        true => Rings::prepare(channel).map_err(Absent::Forbidden),
+        false if Path::new(SWITCH).exists() => Err(Absent::SwitchedOff),
+        false => Err(Absent::TooOld),
+    }
+}
+
+fn accept(offer: &InitIn, writeback: bool, uring: bool) -> InitOut {
     let cache = if writeback { capability::WRITEBACK_CACHE } else { 0 };
+    let more = if uring { capability::OVER_IO_URING } else { 0 };
     InitOut {
         major: abi::MAJOR,
         minor: abi::MINOR,
         max_readahead: offer.max_readahead.min(REQUEST_SIZE),
         flags: (NEEDED | WANTED | cache) & offer.flags,
+        flags2: more,
         max_background: IN_BACKGROUND,
         congestion_threshold: IN_BACKGROUND / 4 * 3,
         max_write: REQUEST_SIZE,
@@ -299,8 +424,8 @@ fn forget(channel: &Channel, stale: &Stale) {
     stale.inodes.iter().for_each(|ino| channel.invalidate_content(NodeId::from(*ino)));
 }
 
-/// Answers requests until no more come.
-fn serve(front: &Front, channel: &Channel) -> End {
+/// Answers requests from `/dev/fuse` until no more come.
+fn serve(front: &Arc<Front>, channel: &Channel, ended: &mpsc::Sender<End>) -> End {
     let mut incoming = vec![0; REQUEST_SIZE as usize + HEADERS_SIZE];
     let mut outgoing = Vec::new();
     loop {
@@ -309,12 +434,24 @@ fn serve(front: &Front, channel: &Channel) -> End {
             Ok(None) => return End::Closed(Ok(())),
             Err(error) => return End::Closed(Err(error)),
         };
-        match Request::parse(bytes) {
-            Some(Request { unique, call: Some(Call::Destroy), .. }) => {
-                return End::Destroy(Reply::new(channel.clone(), unique));
-            }
-            Some(request) => front.answer(request, channel, &mut outgoing),
-            None => return End::Closed(Err(io::ErrorKind::InvalidData.into())),
+        if Request::parse(bytes).is_none() {
+            return End::Closed(Err(io::ErrorKind::InvalidData.into()));
         }
+        take(Incoming::Read { bytes, channel }, front, ended, &mut outgoing);
+    }
+}
+
+/// Answers a request, or leaves it to the end of the session if it is the last one.
+fn take(
+    incoming: Incoming<'_>,
+    front: &Arc<Front>,
+    ended: &mpsc::Sender<End>,
+    buffer: &mut Vec<u8>,
+) {
+    match incoming.request() {
+        Some(Request { unique, call: Some(Call::Destroy), .. }) => {
+            _ = ended.send(End::Destroy(incoming.reply(unique)));
+        }
+        _ => front.answer(incoming, buffer),
     }
 }

@@ -77,7 +77,11 @@ fn the_lab_and_the_examples_are_installed_too() {
     fs::copy(env!("CARGO_BIN_EXE_nilfs"), &nilfs).unwrap();
     let root = tempfile::tempdir().unwrap();
     let root = root.path();
-    let files = ["usr/local/bin/nilfs-lab", "usr/local/share/doc/nilfs/examples/nilfs@.service"];
+    let files = [
+        "usr/local/bin/nilfs-lab",
+        "usr/local/share/doc/nilfs/examples/nilfs@.service",
+        "usr/local/share/doc/nilfs/examples/nilfs-uring.conf",
+    ];
 
     let said = script(nilfs.to_str().unwrap(), root);
     assert!(said.starts_with("nilfs is installed"), "{said}");

@@ -7,6 +7,13 @@
 //! an answer:  | OutHeader | result of the opcode    | data                             |
 //! a notice:   | OutHeader with unique 0 and a code in place of the error | its arguments |
 //! ```
+//!
+//! Through a ring, the parts of a request and of its answer have places of their own:
+//!
+//! ```text
+//! RingHeader:  | InHeader, then OutHeader | arguments of the opcode | RingEntry |
+//! the payload: | names or data, then result of the opcode and data              |
+//! ```
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -63,6 +70,18 @@ pub(super) mod capability {
     pub const CACHE_SYMLINKS: u32 = 1 << 23;
     pub const NO_OPENDIR_SUPPORT: u32 = 1 << 24;
     pub const EXPLICIT_INVAL_DATA: u32 = 1 << 25;
+    /// The second 32 capabilities count.
+    pub const INIT_EXT: u32 = 1 << 30;
+    /// Among the second 32: requests can come through rings.
+    pub const OVER_IO_URING: u32 = 1 << (41 - 32);
+}
+
+/// Commands of a ring, about one of its entries.
+pub(super) mod ring_command {
+    /// Lends the kernel the memory of an entry, and waits for a request to come in it.
+    pub const REGISTER: u32 = 1;
+    /// Answers the request of an entry, and waits for the next one.
+    pub const COMMIT_AND_FETCH: u32 = 2;
 }
 
 /// Which fields of [`SetAttrIn`] count.
@@ -126,7 +145,7 @@ structures! {
         unique: u64,
     }
 
-    /// Older kernels send the first 16 bytes.
+    /// Newer kernels send the second 32 capabilities after it.
     InitIn: 16 {
         major: u32,
         minor: u32,
@@ -371,5 +390,30 @@ structures! {
         parent: u64,
         name_length: u32,
         flags: u32,
+    }
+
+    /// What an entry of a ring has besides its payload.
+    RingHeader: 288 {
+        in_out: [u64; 16],
+        arguments: [u64; 16],
+        entry: RingEntry,
+    }
+
+    /// By `commit_id` the answer names the request.
+    RingEntry: 32 {
+        flags: u64,
+        commit_id: u64,
+        payload_size: u32,
+        padding: u32,
+        reserved: u64,
+    }
+
+    /// In each command of a ring; what is unused fills the larger kind of submissions.
+    RingCommand: 80 {
+        flags: u64,
+        commit_id: u64,
+        queue: u16,
+        padding: [u16; 3],
+        unused: [u64; 7],
     }
 }

@@ -2,12 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, opcode};
-use zerocopy::{Immutable, IntoBytes};
+use zerocopy::IntoBytes;
 
 use super::abi::{
     InvalidEntry, InvalidInode, NOTICE_INVALID_ENTRY, NOTICE_INVALID_INODE, OutHeader,
@@ -17,6 +17,12 @@ use crate::nodes::NodeId;
 /// A way to the kernel. An answer goes back on the channel on which its request has come.
 #[derive(Debug, Clone)]
 pub(super) struct Channel(Arc<File>);
+
+impl AsRawFd for Channel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
 
 impl Channel {
     pub fn new(device: OwnedFd) -> Self {
@@ -51,7 +57,7 @@ impl Channel {
     }
 
     /// Sends an answer or a notice.
-    fn send(&self, error: i32, unique: u64, parts: [&[u8]; 2]) -> Result<(), Errno> {
+    pub fn send(&self, error: i32, unique: u64, parts: [&[u8]; 2]) -> Result<(), Errno> {
         let length = size_of::<OutHeader>() + parts[0].len() + parts[1].len();
         let header = OutHeader { length: length as u32, error, unique };
         let pieces = [header.as_bytes(), parts[0], parts[1]].map(IoSlice::new);
@@ -87,59 +93,5 @@ impl Channel {
         let name = [name, b"\0"].concat();
         // It may have forgotten the name long ago.
         let _ = self.send(NOTICE_INVALID_ENTRY, 0, [notice.as_bytes(), &name]);
-    }
-}
-
-/// The right to answer a request, once. Dropped without an answer, it is one: an error, so that
-/// nobody waits for ever.
-#[derive(Debug)]
-pub(super) struct Reply {
-    channel: Channel,
-    unique: u64,
-    sent: bool,
-}
-
-impl Reply {
-    pub fn new(channel: Channel, unique: u64) -> Self {
-        Self { channel, unique, sent: false }
-    }
-
-    fn send(&mut self, error: i32, parts: [&[u8]; 2]) {
-        self.sent = true;
-        // An error has been reported, or nobody waits for the answer any more.
-        let _ = self.channel.send(error, self.unique, parts);
-    }
-
-    pub fn error(mut self, errno: Errno) {
-        self.send(-errno.raw_os_error(), [&[], &[]]);
-    }
-
-    pub fn ok(self) {
-        self.bytes(&[]);
-    }
-
-    pub fn bytes(mut self, data: &[u8]) {
-        self.send(0, [data, &[]]);
-    }
-
-    pub fn value(self, value: &(impl IntoBytes + Immutable)) {
-        self.bytes(value.as_bytes());
-    }
-
-    pub fn value_and_bytes(mut self, value: &(impl IntoBytes + Immutable), data: &[u8]) {
-        self.send(0, [value.as_bytes(), data]);
-    }
-
-    /// For requests that want none.
-    pub fn none(mut self) {
-        self.sent = true;
-    }
-}
-
-impl Drop for Reply {
-    fn drop(&mut self) {
-        if !self.sent {
-            self.send(-Errno::IO.raw_os_error(), [&[], &[]]);
-        }
     }
 }

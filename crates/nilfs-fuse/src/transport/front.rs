@@ -1,9 +1,8 @@
 //! From a request to the answer: lets [`Operations`] do the work, and puts what it says into the
 //! words of the kernel.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::Duration;
 
 use nilfs_engine::{Attr, DeviceCode, FileType, SetAttr, SetTime, Timestamp};
@@ -17,8 +16,10 @@ use super::abi::{
     self, AttrOut, CreateOut, DirEntry, EntryOut, IoctlOut, LseekOut, OPEN_KEEP_CACHE,
     OPEN_NO_FLUSH, OpenOut, SetAttrIn, StatFsOut, WRITE_CACHE, WriteOut, setattr,
 };
-use super::channel::{Channel, Reply};
+use super::channel::Channel;
+use super::incoming::{Incoming, Reply};
 use super::request::{Call, Request};
+use super::workers::Workers;
 use crate::control;
 use crate::ioctl;
 use crate::nodes::NodeId;
@@ -41,191 +42,221 @@ const WAITING_BESIDE: usize = 32;
 
 /// What answers requests, whichever thread has received them.
 pub(super) struct Front {
-    operations: Arc<Operations>,
+    operations: Operations,
     settings: Settings,
+    /// For notices.
+    channel: Channel,
+    /// How many threads receive requests that each of them could answer.
     readers: usize,
-    /// Requests under way that may wait for the device for long.
-    waiting: Arc<AtomicUsize>,
+    /// Requests under way that may take long.
+    long: AtomicUsize,
+    workers: Workers,
 }
 
 impl Front {
-    pub fn new(operations: Operations, settings: Settings, readers: usize) -> Self {
-        Self { operations: Arc::new(operations), settings, readers, waiting: Arc::default() }
+    pub fn new(
+        operations: Operations,
+        settings: Settings,
+        channel: Channel,
+        readers: usize,
+    ) -> Self {
+        let workers = Workers::new(WAITING_BESIDE);
+        Self { operations, settings, channel, readers, long: AtomicUsize::new(0), workers }
     }
 
-    /// Answers a request that came through `channel`. What is to be read goes through `buffer`.
-    pub fn answer(&self, request: Request<'_>, channel: &Channel, buffer: &mut Vec<u8>) {
+    /// Answers a request. What is to be read goes through `buffer`. What may take long is left to
+    /// another thread, if the last reader would be taken from everybody else.
+    pub fn answer(self: &Arc<Self>, incoming: Incoming<'_>, buffer: &mut Vec<u8>) {
+        if !incoming.request().is_some_and(|request| request.is_long()) {
+            return self.answer_here(incoming, buffer);
+        }
+        let long = self.long.fetch_add(1, Ordering::Relaxed) + 1;
+        if long < self.readers {
+            self.answer_here(incoming, buffer);
+            self.long.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let (front, incoming) = (Arc::clone(self), incoming.keep());
+        self.workers.run(Box::new(move || {
+            front.answer_here(incoming, &mut Vec::new());
+            front.long.fetch_sub(1, Ordering::Relaxed);
+        }));
+    }
+
+    fn answer_here(&self, incoming: Incoming<'_>, buffer: &mut Vec<u8>) {
+        let Some(request) = incoming.request() else { return };
         let Request { unique, node, caller, call } = request;
-        let reply = Reply::new(channel.clone(), unique);
         let operations = &self.operations;
         match call {
             Some(Call::Lookup { name }) => {
-                send(operations.lookup(node, name), reply, |reply, found| match found {
-                    Some(given) => reply.value(&entry_out(&given)),
-                    None => reply.value(&no_entry()),
+                send(operations.lookup(node, name), incoming.reply(unique), |reply, found| {
+                    match found {
+                        Some(given) => reply.value(&entry_out(&given)),
+                        None => reply.value(&no_entry()),
+                    }
                 });
             }
             Some(Call::Forget { lookups }) => {
                 operations.forget(node, lookups);
-                reply.none();
+                incoming.reply(unique).none();
             }
             Some(Call::BatchForget(nodes)) => {
                 for one in nodes {
                     operations.forget(NodeId(one.node), one.lookups);
                 }
-                reply.none();
+                incoming.reply(unique).none();
             }
-            Some(Call::GetAttr) => send_attr(operations.attr(node), reply),
+            Some(Call::GetAttr) => send_attr(operations.attr(node), incoming.reply(unique)),
             Some(Call::SetAttr(arguments)) => {
-                send_attr(operations.set_attr(node, &changes(&arguments)), reply);
+                send_attr(operations.set_attr(node, &changes(&arguments)), incoming.reply(unique));
             }
-            Some(Call::ReadLink) => send(operations.read_link(node), reply, |reply, target| {
-                reply.bytes(&target);
-            }),
+            Some(Call::ReadLink) => {
+                send(operations.read_link(node), incoming.reply(unique), |reply, target| {
+                    reply.bytes(&target);
+                })
+            }
             Some(Call::Symlink { name, target }) => {
-                send_entry(operations.symlink(caller, node, name, target), reply);
+                send_entry(operations.symlink(caller, node, name, target), incoming.reply(unique));
             }
             Some(Call::MkNod { name, mode, rdev }) => {
                 let rdev = DeviceCode::decode(u64::from(rdev));
-                send_entry(operations.create(caller, node, name, mode as u16, rdev), reply);
+                send_entry(
+                    operations.create(caller, node, name, mode as u16, rdev),
+                    incoming.reply(unique),
+                );
             }
             Some(Call::MkDir { name, mode }) => {
                 let mode = mode as u16 & !S_IFMT | S_IFDIR;
                 let rdev = DeviceCode::default();
-                send_entry(operations.create(caller, node, name, mode, rdev), reply);
+                send_entry(
+                    operations.create(caller, node, name, mode, rdev),
+                    incoming.reply(unique),
+                );
             }
             Some(Call::Create { name, mode }) => {
                 let mode = mode as u16 & !S_IFMT | S_IFREG;
                 let rdev = DeviceCode::default();
-                send(operations.create(caller, node, name, mode, rdev), reply, |reply, given| {
-                    reply.value(&CreateOut { entry: entry_out(&given), open: OPENED });
-                });
+                send(
+                    operations.create(caller, node, name, mode, rdev),
+                    incoming.reply(unique),
+                    |reply, given| {
+                        reply.value(&CreateOut { entry: entry_out(&given), open: OPENED });
+                    },
+                );
             }
-            Some(Call::Unlink { name }) => send_done(operations.unlink(node, name), reply),
-            Some(Call::RmDir { name }) => send_done(operations.rmdir(node, name), reply),
+            Some(Call::Unlink { name }) => {
+                send_done(operations.unlink(node, name), incoming.reply(unique))
+            }
+            Some(Call::RmDir { name }) => {
+                send_done(operations.rmdir(node, name), incoming.reply(unique))
+            }
             Some(Call::Rename { name, to_dir, to_name, flags }) => {
-                send_done(operations.rename(node, name, to_dir, to_name, flags), reply);
+                send_done(
+                    operations.rename(node, name, to_dir, to_name, flags),
+                    incoming.reply(unique),
+                );
             }
             Some(Call::Link { node: file, name }) => {
-                send_entry(operations.link(file, node, name), reply);
+                send_entry(operations.link(file, node, name), incoming.reply(unique));
             }
             Some(Call::Open { flags }) if operations.is_asked_for_opening() => {
                 let flags = OFlags::from_bits_retain(flags);
-                send(operations.open(node, flags), reply, |reply, ()| reply.value(&OPENED));
+                send(operations.open(node, flags), incoming.reply(unique), |reply, ()| {
+                    reply.value(&OPENED)
+                });
             }
-            Some(Call::Release) => reply.ok(),
+            Some(Call::Release) => incoming.reply(unique).ok(),
             Some(Call::Read { offset, size }) => {
-                let size = size as usize;
-                if buffer.len() < size {
-                    buffer.resize(size, 0);
-                }
-                match operations.read(node, offset, &mut buffer[..size]) {
-                    Ok(length) => reply.bytes(&buffer[..length]),
-                    Err(errno) => reply.error(errno),
-                }
+                let reply = incoming.reply(unique);
+                reply.filled(size as usize, buffer, |room| operations.read(node, offset, room));
             }
             Some(Call::Write { offset, data, write_flags, flags }) => {
                 // Pages that the kernel writes back belong to no particular open file.
                 let written_back = write_flags & WRITE_CACHE != 0;
                 let flags = (!written_back).then_some(OFlags::from_bits_retain(flags));
-                send(operations.write(node, offset, data, flags), reply, |reply, written| {
-                    reply.value(&WriteOut { size: written as u32, padding: 0 });
-                });
+                send(
+                    operations.write(node, offset, data, flags),
+                    incoming.reply(unique),
+                    |reply, written| {
+                        reply.value(&WriteOut { size: written as u32, padding: 0 });
+                    },
+                );
             }
             Some(Call::Lseek { offset, whence }) => {
-                send(operations.seek(node, offset, whence), reply, |reply, offset| {
-                    reply.value(&LseekOut { offset });
-                });
+                send(
+                    operations.seek(node, offset, whence),
+                    incoming.reply(unique),
+                    |reply, offset| {
+                        reply.value(&LseekOut { offset });
+                    },
+                );
             }
             Some(Call::Fsync) => {
-                self.patiently(move |operations| {
-                    let synced = operations.sync(node);
-                    operations.renew_doors();
-                    send_done(synced, reply);
-                });
+                let synced = operations.sync(node);
+                operations.renew_doors();
+                send_done(synced, incoming.reply(unique));
             }
             Some(Call::SyncFs) => {
-                self.patiently(move |operations| {
-                    let synced = operations.sync_fs();
-                    operations.renew_doors();
-                    send_done(synced, reply);
-                });
+                let synced = operations.sync_fs();
+                operations.renew_doors();
+                send_done(synced, incoming.reply(unique));
             }
             Some(Call::ReadDir { cookie, size }) => {
-                self.read_dir(node, cookie, size as usize, reply, Self::listed);
+                self.read_dir(node, cookie, size as usize, incoming.reply(unique), Self::listed);
             }
             Some(Call::ReadDirPlus { cookie, size }) => {
-                self.read_dir(node, cookie, size as usize, reply, Self::listed_with_attributes);
+                self.read_dir(
+                    node,
+                    cookie,
+                    size as usize,
+                    incoming.reply(unique),
+                    Self::listed_with_attributes,
+                );
             }
-            Some(Call::StatFs) => send(operations.stat_fs(node), reply, |reply, stat| {
-                reply.value(&StatFsOut {
-                    blocks: stat.blocks,
-                    free: stat.free,
-                    available: stat.available,
-                    files: stat.files,
-                    files_free: stat.files_free,
-                    block_size: stat.block_size,
-                    name_max: stat.name_max,
-                    fragment_size: stat.block_size,
-                    ..StatFsOut::default()
-                });
-            }),
+            Some(Call::StatFs) => {
+                send(operations.stat_fs(node), incoming.reply(unique), |reply, stat| {
+                    reply.value(&StatFsOut {
+                        blocks: stat.blocks,
+                        free: stat.free,
+                        available: stat.available,
+                        files: stat.files,
+                        files_free: stat.files_free,
+                        block_size: stat.block_size,
+                        name_max: stat.name_max,
+                        fragment_size: stat.block_size,
+                        ..StatFsOut::default()
+                    });
+                })
+            }
             Some(Call::Ioctl { command: control::NUMBER, input, room }) => {
-                self.control(caller, input, room, reply);
+                let answer = self.control(caller, input, room);
+                send_output(answer, incoming.reply(unique));
             }
             Some(Call::Ioctl { command, input, room }) => {
                 let answer = operations.ioctl(node, command, input, room);
                 if ioctl::is_change(command) {
                     // The kernel does not expect that it changes the ctime.
-                    channel.invalidate_attributes(node);
+                    self.channel.invalidate_attributes(node);
                 }
-                send(answer, reply, |reply, output| reply.value_and_bytes(&DONE, &output));
+                send_output(answer, incoming.reply(unique));
             }
             // The session's affair, which never come here; and what we say we do not do, FLUSH among
             // others, see the crate's documentation.
-            Some(Call::Init(_) | Call::Destroy | Call::Open { .. }) | None => {
-                reply.error(Errno::NOSYS);
+            Some(Call::Init { .. } | Call::Destroy | Call::Open { .. }) | None => {
+                incoming.reply(unique).error(Errno::NOSYS);
             }
         }
     }
 
-    /// Does what may take long without taking the last reader from everybody else.
-    fn patiently(&self, work: impl FnOnce(&Operations) + Send + 'static) {
-        let waiting = self.waiting.fetch_add(1, Ordering::Relaxed) + 1;
-        let operations = Arc::clone(&self.operations);
-        let counter = Arc::clone(&self.waiting);
-        let work = move || {
-            work(&operations);
-            counter.fetch_sub(1, Ordering::Relaxed);
+    /// Passes a message on to those who understand it. Returns their answer.
+    fn control(&self, caller: Caller, input: &[u8], room: usize) -> Answer<Vec<u8>> {
+        let message = control::unframed(input);
+        let (Some(handler), Some(message)) = (&self.settings.control, message) else {
+            return Err(Errno::NOTTY);
         };
-        if waiting < self.readers || waiting > WAITING_BESIDE {
-            return work();
-        }
-        // The thread gets its work when it is there, because a thread that cannot be started keeps
-        // nothing of what it was given.
-        let (hand_over, handed) = mpsc::channel();
-        let wait = move || handed.recv().map(|work: Box<dyn FnOnce() + Send>| work());
-        let _ = thread::Builder::new().spawn(wait);
-        if let Err(mpsc::SendError(work)) = hand_over.send(Box::new(work)) {
-            work();
-        }
-    }
-
-    /// Passes a message on to those who understand it, and their answer back.
-    fn control(&self, caller: Caller, input: &[u8], room: usize, reply: Reply) {
-        let handler = self.settings.control.clone();
-        let (Some(handler), Some(message)) = (handler, control::unframed(input)) else {
-            return reply.error(Errno::NOTTY);
-        };
-        let message = message.to_vec();
-        self.patiently(move |operations| {
-            let answer = control::frame(&handler(caller, &message));
-            operations.renew_doors();
-            match answer.filter(|answer| answer.len() <= room) {
-                Some(answer) => reply.value_and_bytes(&DONE, &answer),
-                None => reply.error(Errno::MSGSIZE),
-            }
-        });
+        let answer = control::frame(&handler(caller, message));
+        self.operations.renew_doors();
+        answer.filter(|answer| answer.len() <= room).ok_or(Errno::MSGSIZE)
     }
 
     /// Lists a directory from `cookie` on, with as many entries as fit into `size` bytes.
@@ -322,6 +353,10 @@ fn send<T>(answer: Answer<T>, reply: Reply, success: impl FnOnce(Reply, T)) {
 
 fn send_done(answer: Answer<()>, reply: Reply) {
     send(answer, reply, |reply, ()| reply.ok());
+}
+
+fn send_output(answer: Answer<Vec<u8>>, reply: Reply) {
+    send(answer, reply, |reply, output| reply.value_and_bytes(&DONE, &output));
 }
 
 fn send_entry(answer: Answer<Given>, reply: Reply) {

@@ -1,12 +1,14 @@
 //! What comes from the kernel, checked for length.
 
-use zerocopy::{FromBytes, Immutable, KnownLayout};
+use rustix::fs::OFlags;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::abi::{
     BatchForgetIn, CreateIn, ForgetIn, ForgetOne, FsyncIn, IOCTL_UNRESTRICTED, InHeader, InitIn,
-    IoctlIn, LinkIn, LseekIn, MkDirIn, MkNodIn, OpenIn, ReadIn, Rename2In, RenameIn, SetAttrIn,
-    WriteIn, opcode,
+    IoctlIn, LinkIn, LseekIn, MkDirIn, MkNodIn, OpenIn, ReadIn, Rename2In, RenameIn, RingHeader,
+    SetAttrIn, WriteIn, opcode,
 };
+use crate::control;
 use crate::nodes::NodeId;
 use crate::operations::Caller;
 
@@ -25,7 +27,11 @@ pub(super) struct Request<'a> {
 /// What is asked for. Names have no zeros; the kernel has checked them.
 #[derive(Debug)]
 pub(super) enum Call<'a> {
-    Init(InitIn),
+    Init {
+        offer: InitIn,
+        /// The second 32 capabilities.
+        more: u32,
+    },
     Lookup {
         name: &'a [u8],
     },
@@ -115,41 +121,76 @@ impl<'a> Request<'a> {
         if header.length as usize != bytes.len() {
             return None;
         }
+        Some(Self::new(&header, Arguments { head: None, rest }))
+    }
+
+    /// Reads what has come in an entry of a ring.
+    pub fn from_ring(entry: &'a RingHeader, payload: &'a [u8]) -> Self {
+        let mut header = InHeader::default();
+        header.as_mut_bytes().copy_from_slice(&entry.in_out.as_bytes()[..size_of::<InHeader>()]);
+        let head = Some(entry.arguments.as_bytes());
+        match payload.get(..entry.entry.payload_size as usize) {
+            Some(rest) => Self::new(&header, Arguments { head, rest }),
+            None => Self { call: None, ..Self::new(&header, Arguments { head, rest: &[] }) },
+        }
+    }
+
+    /// Whether the answer may have to wait for the device for long, or for what others do.
+    pub fn is_long(&self) -> bool {
+        match self.call {
+            Some(Call::Fsync | Call::SyncFs) => true,
+            Some(Call::Ioctl { command, .. }) => command == control::NUMBER,
+            // O_SYNC is O_DSYNC and one more bit.
+            Some(Call::Write { flags, .. }) => {
+                OFlags::from_bits_retain(flags).contains(OFlags::DSYNC)
+            }
+            _ => false,
+        }
+    }
+
+    fn new(header: &InHeader, arguments: Arguments<'a>) -> Self {
         // Extensions would come last; we ask for none.
-        Some(Self {
+        Self {
             unique: header.unique,
             node: NodeId(header.node),
             caller: Caller { uid: header.uid, gid: header.gid },
-            call: Arguments(rest).call(header.opcode),
-        })
+            call: arguments.call(header.opcode),
+        }
     }
 }
 
 /// What is left of the arguments.
-struct Arguments<'a>(&'a [u8]);
+struct Arguments<'a> {
+    /// Where the structure of the opcode is, if it does not come before the rest.
+    head: Option<&'a [u8]>,
+    rest: &'a [u8],
+}
 
 impl<'a> Arguments<'a> {
     fn take<T: FromBytes + Immutable + KnownLayout>(&mut self) -> Option<T> {
-        let (value, rest) = T::read_from_prefix(self.0).ok()?;
-        self.0 = rest;
+        if let Some(head) = self.head.take() {
+            return T::read_from_prefix(head).ok().map(|(value, _)| value);
+        }
+        let (value, rest) = T::read_from_prefix(self.rest).ok()?;
+        self.rest = rest;
         Some(value)
     }
 
     /// Everything up to a zero.
     fn name(&mut self) -> Option<&'a [u8]> {
-        let end = self.0.iter().position(|byte| *byte == 0)?;
-        let name = &self.0[..end];
-        self.0 = &self.0[end + 1..];
+        let end = self.rest.iter().position(|byte| *byte == 0)?;
+        let name = &self.rest[..end];
+        self.rest = &self.rest[end + 1..];
         Some(name)
     }
 
     fn bytes(&mut self, count: u32) -> Option<&'a [u8]> {
-        self.0.get(..count as usize)
+        self.rest.get(..count as usize)
     }
 
     fn call(mut self, code: u32) -> Option<Call<'a>> {
         Some(match code {
-            opcode::INIT => Call::Init(self.take()?),
+            opcode::INIT => Call::Init { offer: self.take()?, more: self.take().unwrap_or(0) },
             opcode::LOOKUP => Call::Lookup { name: self.name()? },
             opcode::FORGET => Call::Forget { lookups: self.take::<ForgetIn>()?.lookups },
             opcode::BATCH_FORGET => {
@@ -256,6 +297,49 @@ mod tests {
             panic!("{parsed:?}")
         };
         assert_eq!(to_dir, NodeId(5));
+    }
+
+    /// A request as it lies in an entry of a ring that has `size` bytes of payload.
+    fn entry(code: u32, arguments: &[u8], size: usize) -> RingHeader {
+        let mut entry = RingHeader::default();
+        let header = InHeader { opcode: code, unique: 7, node: 9, ..InHeader::default() };
+        entry.in_out.as_mut_bytes()[..size_of::<InHeader>()].copy_from_slice(header.as_bytes());
+        entry.arguments.as_mut_bytes()[..arguments.len()].copy_from_slice(arguments);
+        entry.entry.payload_size = size as u32;
+        entry
+    }
+
+    #[test]
+    fn a_request_in_a_ring_has_its_parts_in_their_places() {
+        let arguments = Rename2In { to_dir: 5, flags: 1, padding: 0 };
+        let entry_of = entry(opcode::RENAME2, arguments.as_bytes(), 8);
+        let parsed = Request::from_ring(&entry_of, b"old\0new\0 and what an older one has left");
+        assert_eq!((parsed.unique, parsed.node), (7, NodeId(9)));
+        let Some(Call::Rename { name: b"old", to_dir, to_name: b"new", flags: 1 }) = parsed.call
+        else {
+            panic!("{parsed:?}")
+        };
+        assert_eq!(to_dir, NodeId(5));
+        let lookup = entry(opcode::LOOKUP, b"", 5);
+        let Some(Call::Lookup { name: b"name" }) = Request::from_ring(&lookup, b"name\0").call
+        else {
+            panic!("a name without a structure before it")
+        };
+    }
+
+    #[test]
+    fn what_does_not_fit_into_an_entry_or_is_unknown_is_no_call() {
+        let write = WriteIn { size: 4, ..WriteIn::default() };
+        let refused = |entry: &RingHeader, payload: &[u8]| {
+            let parsed = Request::from_ring(entry, payload);
+            assert_eq!(parsed.unique, 7, "it can be answered");
+            parsed.call.is_none()
+        };
+        assert!(refused(&entry(opcode::WRITE, write.as_bytes(), 3), b"abcd"), "a byte is missing");
+        assert!(refused(&entry(opcode::WRITE, write.as_bytes(), 5), b"abcd"), "too long");
+        assert!(refused(&entry(opcode::LOOKUP, b"", 4), b"name\0"), "the zero is missing");
+        assert!(refused(&entry(4711, b"", 0), b""));
+        assert!(!refused(&entry(opcode::WRITE, write.as_bytes(), 4), b"abcd"));
     }
 
     #[test]

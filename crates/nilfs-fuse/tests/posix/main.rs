@@ -18,4 +18,6 @@ mod names;
 mod past;
 mod permissions;
 mod support;
+mod switch;
 mod times;
+mod transports;

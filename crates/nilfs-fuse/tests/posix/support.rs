@@ -14,7 +14,9 @@ use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_engine::{
     Background, Filesystem, MountOptions, ReadOnlyOptions, ReadOnlyVolume, Tree, Volume,
 };
-use nilfs_fuse::{Content, KernelOptions, Mount, MountError, Mountpoint, Session, Settings};
+use nilfs_fuse::{
+    Content, KernelOptions, Mount, MountError, Mountpoint, Session, Settings, Transport,
+};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tempfile::TempDir;
@@ -228,10 +230,21 @@ fn mount(device: Arc<dyn Device>, dir: &Path, settings: Settings) -> Mounted {
 }
 
 fn serve(content: Content, dir: &Path, read_only: bool, settings: Settings) -> (Mount, Session) {
+    let settings = Settings { transport: transport(), ..settings };
     let kernel = KernelOptions { read_only, allow_other: true, ..KernelOptions::default() };
     let mountpoint = Mountpoint::prepare(dir, false).unwrap();
     let (mount, channel) = mountpoint.mount(Path::new("memory"), &kernel).unwrap();
     (mount, Session::start(channel, content, settings).unwrap())
+}
+
+/// The variable that says by which transport tests mount: by `/dev/fuse` unless it is `uring`.
+pub const TRANSPORT: &str = "NILFS_TEST_TRANSPORT";
+
+fn transport() -> Transport {
+    match std::env::var(TRANSPORT).as_deref() {
+        Ok("uring") => Transport::Uring,
+        _ => Transport::Device,
+    }
 }
 
 pub fn chmod(path: &Path, mode: u32) {

@@ -57,6 +57,7 @@ struct Record {
     cleaner: CleanerRecord,
     history: Option<HistoryRecord>,
     scrub: Option<ScrubRecord>,
+    transport: Option<String>,
 }
 
 /// The scrubs of the volume, as far as one is known.
@@ -135,9 +136,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let reach = Reach::of(&client).ok().flatten();
     // What it has found is for those alone who may see every file.
     let scrubbing = client.scrubbing().ok();
+    let transport = client.process().ok().and_then(|process| process.transport);
     match args.json {
-        true => output::json(&record(&status, reach.as_ref(), scrubbing.as_ref())),
-        false => print(&status, reach.as_ref(), scrubbing.as_ref()),
+        true => output::json(&record(&status, reach.as_ref(), scrubbing.as_ref(), transport)),
+        false => print(&status, reach.as_ref(), scrubbing.as_ref(), transport),
     }
 }
 
@@ -145,6 +147,7 @@ fn print(
     status: &Status,
     reach: Option<&Reach>,
     scrubbing: Option<&Scrubbing>,
+    transport: Option<String>,
 ) -> anyhow::Result<()> {
     let mut rows = Rows::properties();
     for (name, value) in lines(status) {
@@ -155,6 +158,9 @@ fn print(
     }
     for (name, value) in scrubbing.map(scrub_lines).unwrap_or_default() {
         rows.push([name.to_owned(), value]);
+    }
+    if let Some(transport) = transport {
+        rows.push(["transport".to_owned(), transport]);
     }
     rows.print()
 }
@@ -289,7 +295,12 @@ fn policy(policy: Policy) -> &'static str {
     }
 }
 
-fn record(status: &Status, reach: Option<&Reach>, scrubbing: Option<&Scrubbing>) -> Record {
+fn record(
+    status: &Status,
+    reach: Option<&Reach>,
+    scrubbing: Option<&Scrubbing>,
+    transport: Option<String>,
+) -> Record {
     let cleaner = &status.cleaner;
     Record {
         newest_checkpoint: status.cno.0,
@@ -328,5 +339,6 @@ fn record(status: &Status, reach: Option<&Reach>, scrubbing: Option<&Scrubbing>)
         },
         history: reach.map(HistoryRecord::from),
         scrub: scrubbing.map(ScrubRecord::from),
+        transport,
     }
 }

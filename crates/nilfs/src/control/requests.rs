@@ -498,6 +498,9 @@ pub struct Process {
     /// What the door to the past is called in every directory, if there is one.
     #[serde(default = "first_door")]
     pub door: Option<String>,
+    /// Which way requests take, as the option `transport` calls it; `None`: through `/dev/fuse`, by a
+    /// process that knows no other.
+    pub transport: Option<String>,
 }
 
 /// What it was called before it could be called otherwise.
@@ -512,7 +515,8 @@ impl AdminRequest for GetProcess {
 
     fn serve(self, server: &Server) -> Result<Process, Refusal> {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
-        Ok(Process { pid, door: server.mount.door() })
+        let transport = server.mount.transport().map(|transport| transport.to_string());
+        Ok(Process { pid, door: server.mount.door(), transport })
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nilfs_engine::{Cno, Ino, PurgeOptions, PurgeProgress, ResizeProgress, RollbackProgress};
-use nilfs_fuse::{Caller, Handler};
+use nilfs_fuse::{Caller, Handler, Transport};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -37,6 +37,9 @@ pub trait Served: Send + Sync {
 
     /// The name of the door to the past in every directory, if there is one.
     fn door(&self) -> Option<String>;
+
+    /// Which way requests take, when that has been found out.
+    fn transport(&self) -> Option<Transport>;
 
     /// What two checkpoints differ in.
     fn changes(&self, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal>;
@@ -337,6 +340,10 @@ mod tests {
         }
 
         fn door(&self) -> Option<String> {
+            None
+        }
+
+        fn transport(&self) -> Option<Transport> {
             None
         }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nilfs_engine::{CleanerOptions, Cno, MountOptions, ReadOnlyOptions};
-use nilfs_fuse::{KernelOptions, PastAccess, PastSettings, When};
+use nilfs_fuse::{KernelOptions, PastAccess, PastSettings, Transport, When};
 
 use crate::config::{self, Loaded};
 use crate::definition::{self, Problem};
@@ -45,6 +45,8 @@ pub struct Options {
     fuseblk: Option<bool>,
     /// The kernel may keep small writes back.
     pub writeback: bool,
+    /// Which way requests take.
+    pub transport: Transport,
     /// Who may look into the past of directories.
     past: Option<PastAccess>,
     past_name: String,
@@ -124,6 +126,7 @@ impl Options {
             kernel: KernelOptions { allow_other: superuser, ..KernelOptions::default() },
             fuseblk: None,
             writeback: false,
+            transport: Transport::Auto,
             past: Some(PastAccess::Owner),
             past_name: PastSettings::default().name,
             past_hold: PastSettings::default().hold,

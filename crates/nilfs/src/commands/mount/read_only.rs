@@ -4,14 +4,14 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 
 use anyhow::Context;
 use nilfs_engine::{
     CheckpointInfo, CheckpointTotals, Checkpoints, CleanerState, Cno, Error, Ino, Note,
     ReadOnlyVolume, Status, Usage,
 };
-use nilfs_fuse::{Content, KernelOptions, Mountpoint, PastSettings, Session, Settings};
+use nilfs_fuse::{Content, KernelOptions, Mountpoint, PastSettings, Session, Settings, Transport};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -150,6 +150,7 @@ pub fn serve<S: Shown>(
     let (mount, channel) = mountpoint.mount(source, &kernel)?;
     let mount = Arc::new(mount);
     let usable = Arc::new(AtomicBool::new(false));
+    let transport = options.transport;
     let begin = || {
         listen(signals, hangup, events.clone(), Arc::clone(&mount), Arc::clone(&usable))?;
         let service = Arc::new(Service::new(open(&options)?, options, checkpoint.is_some())?);
@@ -158,13 +159,14 @@ pub fn serve<S: Shown>(
         let control = control::handler(shown.clone(), service.clone(), Arc::clone(&metrics));
         endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
         let settings = Settings {
+            transport,
             past: service.past(),
             control: Some(control),
             metrics: Arc::clone(&service.requests),
             ..Settings::default()
         };
-        let session = Session::start(channel, shown.content(), settings)
-            .context("cannot answer the kernel")?;
+        let session = Session::start(channel, shown.content(), settings)?;
+        _ = service.transport.set(session.transport());
         threads::start("end", move || events.send(Event::Unmounted(session.join())))?;
         anyhow::Ok(service)
     };
@@ -190,14 +192,15 @@ struct Service<S> {
     options: Options,
     of_the_past: bool,
     parents: KnownParents,
+    transport: OnceLock<Transport>,
 }
 
 impl<S: Shown> Service<S> {
     fn new(shown: S, options: Options, of_the_past: bool) -> anyhow::Result<Self> {
         let at_first = Administration::status(&shown)?;
         let (shown, requests) = (Arc::new(shown), Arc::default());
-        let parents = KnownParents::default();
-        Ok(Self { shown, at_first, requests, options, of_the_past, parents })
+        let (parents, transport) = (KnownParents::default(), OnceLock::new());
+        Ok(Self { shown, at_first, requests, options, of_the_past, parents, transport })
     }
 
     /// How directories show their past: in the past, they do not.
@@ -255,6 +258,10 @@ impl<S: Shown> Served for Service<S> {
 
     fn door(&self) -> Option<String> {
         self.past().map(|past| past.name)
+    }
+
+    fn transport(&self) -> Option<Transport> {
+        self.transport.get().copied()
     }
 
     fn changes(&self, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal> {

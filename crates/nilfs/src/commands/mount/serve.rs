@@ -4,12 +4,12 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 
 use anyhow::Context;
 use nilfs_device::FileDevice;
 use nilfs_engine::{CleanerOrder, Cno, Filesystem, Ino};
-use nilfs_fuse::{KernelOptions, Mount, Mountpoint, Session, Settings};
+use nilfs_fuse::{KernelOptions, Mount, Mountpoint, Session, Settings, Transport};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -52,7 +52,7 @@ pub fn serve(
     let (mount, channel) = mount_device(&mountpoint, &opened, &source, &options)?;
     let mount = Arc::new(mount);
     let usable = Arc::new(AtomicBool::new(false));
-    let writeback = options.writeback;
+    let (transport, writeback) = (options.transport, options.writeback);
     let shown_past = options.past();
     let begin = || {
         let (mounted, is_usable) = (Arc::clone(&mount), Arc::clone(&usable));
@@ -68,12 +68,17 @@ pub fn serve(
             Service::new(Arc::clone(&fs), Arc::clone(&requests), options, keeper, scrubber);
         let service = Arc::new(service);
         let control = control::handler(fs.clone(), service.clone(), Arc::clone(&metrics));
-        let settings =
-            Settings { writeback, past: shown_past, control: Some(control), metrics: requests };
+        let settings = Settings {
+            transport,
+            writeback,
+            past: shown_past,
+            control: Some(control),
+            metrics: requests,
+        };
         endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
         let background = fs.start_background().context(threads::NO_THREAD)?;
-        let session =
-            Session::start(channel, fs.into(), settings).context("cannot answer the kernel")?;
+        let session = Session::start(channel, fs.into(), settings)?;
+        _ = service.transport.set(session.transport());
         threads::start("end", move || events.send(Event::Unmounted(session.join())))?;
         anyhow::Ok((service, background))
     };
@@ -137,6 +142,7 @@ struct Service {
     parents: KnownParents,
     keeper: Keeper,
     scrubber: Scrubber,
+    transport: OnceLock<Transport>,
 }
 
 impl Service {
@@ -147,7 +153,8 @@ impl Service {
         keeper: Keeper,
         scrubber: Scrubber,
     ) -> Self {
-        Self { fs, requests, options, parents: KnownParents::default(), keeper, scrubber }
+        let (parents, transport) = (KnownParents::default(), OnceLock::new());
+        Self { fs, requests, options, parents, keeper, scrubber, transport }
     }
 
     /// Lets the cleaner and retention have the settings that `file` has now, or the mount's own files.
@@ -203,6 +210,10 @@ impl Served for Service {
 
     fn door(&self) -> Option<String> {
         self.options.past().map(|past| past.name)
+    }
+
+    fn transport(&self) -> Option<Transport> {
+        self.transport.get().copied()
     }
 
     fn changes(&self, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal> {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use nilfs_engine::{FsyncBy, OnError, Order};
-use nilfs_fuse::{NotAMoment, PastAccess, When};
+use nilfs_fuse::{NotAMoment, PastAccess, Transport, When};
 use nilfs_ondisk::dirent::NAME_MAX;
 use nilfs_ondisk::{ByteCount, Cno};
 
@@ -229,6 +229,20 @@ pub const OPTIONS: &[MountOption] = &[
         "let the kernel keep small writes back: faster, but a full volume may be noticed only after a \
          write has succeeded",
     ),
+    MountOption::new(
+        &[one_of(
+            "transport",
+            &[
+                ("auto", |it| it.transport = Transport::Auto),
+                ("uring", |it| it.transport = Transport::Uring),
+                ("dev", |it| it.transport = Transport::Device),
+            ],
+        )],
+        "how requests come from the kernel: through io_uring, which takes Linux 6.14 and its switch, or \
+         through `/dev/fuse`; `auto` takes io_uring where it is to be had",
+    )
+    .default("`auto`")
+    .more("[transport](#transport)"),
     MountOption::new(
         &[one_of(
             "past",

@@ -1,0 +1,158 @@
+//! Requests that come through io_uring: a queue for each core, of which the kernel takes the one of
+//! the core that asks.
+//!
+//! # A queue
+//! It has entries: memory for one request and its answer. The kernel is lent an entry with a
+//! command, which completes when a request has come in it, in the thread that gave the command. The
+//! next command about the entry says that the answer lies in it, and lends it again. So between two
+//! requests there is one system call.
+//!
+//! # Threads
+//! Each core has a thread that stays on it and serves its queue; the queues of cores that are
+//! switched off are dealt out among them, because the kernel asks for all before it uses any.
+//! A thread must not wait for the device for long, because nobody else can serve its queue. What
+//! may take long is done by another thread, which hands the entry back.
+//!
+//! What the kernel wants nobody to answer, `FORGET` above all, still comes through `/dev/fuse`, and
+//! notices go there.
+
+mod entry;
+mod queue;
+
+use std::fs;
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use rustix::thread::CpuSet;
+
+use self::queue::Queues;
+use super::channel::Channel;
+use super::front::Front;
+use super::{End, REQUEST_SIZE};
+
+pub(super) use self::entry::Entry;
+
+/// Entries of all queues together, if that leaves each a number between these.
+const ENTRIES: usize = 512;
+const FEWEST_ENTRIES: usize = 8;
+const MOST_ENTRIES: usize = 40;
+
+/// Threads that are ready to serve all queues.
+pub(super) struct Rings {
+    starts: Vec<mpsc::Sender<Start>>,
+}
+
+/// What a thread needs to begin.
+struct Start {
+    front: Arc<Front>,
+    ended: mpsc::Sender<End>,
+    /// Gets to know whether the kernel has accepted the entries.
+    begun: mpsc::Sender<io::Result<()>>,
+}
+
+impl Rings {
+    /// Makes rings for the mount of `channel`, and starts threads to serve them.
+    ///
+    /// # Errors
+    /// The system allows no rings, or not as many threads, or does not say how many cores it has.
+    pub fn prepare(channel: &Channel) -> io::Result<Self> {
+        let possible = cores("/sys/devices/system/cpu/possible")?;
+        let online = cores("/sys/devices/system/cpu/online")?;
+        let depth = (ENTRIES / possible.len().max(1)).clamp(FEWEST_ENTRIES, MOST_ENTRIES);
+        let mut dealt: Vec<Vec<(u16, usize)>> =
+            online.iter().map(|core| vec![(*core, depth)]).collect();
+        let off = possible.iter().filter(|core| !online.contains(core));
+        for (nth, core) in off.enumerate() {
+            let thread = nth % dealt.len();
+            dealt[thread].push((*core, 1));
+        }
+        let (made, results) = mpsc::channel();
+        let mut starts = Vec::new();
+        for cores in dealt {
+            let (start, started) = mpsc::channel::<Start>();
+            let (channel, made) = (channel.clone(), made.clone());
+            let name = format!("fuse-core-{}", cores[0].0);
+            let serve = move || {
+                stay_on(cores[0].0);
+                // A ring belongs to the thread that has made it.
+                let queues = match Queues::new(&channel, &cores, REQUEST_SIZE as usize) {
+                    Ok(queues) => queues,
+                    Err(error) => {
+                        _ = made.send(Err(error));
+                        return;
+                    }
+                };
+                _ = made.send(Ok(()));
+                drop(made);
+                if let Ok(Start { front, ended, begun }) = started.recv() {
+                    _ = ended.send(queues.serve(&front, &ended, begun));
+                }
+            };
+            thread::Builder::new().name(name).spawn(serve)?;
+            starts.push(start);
+        }
+        drop(made);
+        results.iter().collect::<io::Result<()>>()?;
+        Ok(Self { starts })
+    }
+
+    /// Begins to answer requests through the rings, after the kernel was told so.
+    ///
+    /// # Errors
+    /// The kernel does not accept one; it goes on with `/dev/fuse` then.
+    pub fn start(self, front: &Arc<Front>, ended: &mpsc::Sender<End>) -> io::Result<()> {
+        let (begun, results) = mpsc::channel();
+        for start in self.starts {
+            let front = Arc::clone(front);
+            // If the thread is gone, the channel of results is closed too early, which is noticed.
+            _ = start.send(Start { front, ended: ended.clone(), begun: begun.clone() });
+        }
+        drop(begun);
+        results.iter().collect()
+    }
+}
+
+/// Keeps this thread on a core, if it may run there.
+fn stay_on(core: u16) {
+    let mut cores = CpuSet::new();
+    if usize::from(core) < CpuSet::MAX_CPU {
+        cores.set(usize::from(core));
+        if let Err(error) = rustix::thread::sched_setaffinity(None, &cores) {
+            tracing::debug!("requests of core {core} are answered on others: {error}");
+        }
+    }
+}
+
+/// The cores that a file of the system names.
+fn cores(path: &str) -> io::Result<Vec<u16>> {
+    let text = fs::read_to_string(path)?;
+    parse_cores(&text).ok_or_else(|| {
+        let message = format!("{path} has no list of cores, but {:?}", text.trim());
+        io::Error::new(io::ErrorKind::InvalidData, message)
+    })
+}
+
+/// Reads a list of ranges, such as `0-3,6`.
+fn parse_cores(text: &str) -> Option<Vec<u16>> {
+    let mut cores = Vec::new();
+    for range in text.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        cores.extend(first.parse::<u16>().ok()?..=last.parse().ok()?);
+    }
+    (!cores.is_empty()).then_some(cores)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cores_are_read_as_the_kernel_writes_them() {
+        assert_eq!(parse_cores("0-1\n"), Some(vec![0, 1]));
+        assert_eq!(parse_cores("0,2-4,7\n"), Some(vec![0, 2, 3, 4, 7]));
+        assert_eq!(parse_cores("\n"), None);
+        assert_eq!(parse_cores("0-x"), None);
+        assert_eq!(parse_cores("70000"), None);
+    }
+}

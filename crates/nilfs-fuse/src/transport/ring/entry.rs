@@ -1,0 +1,116 @@
+//! The memory of one request and its answer.
+
+use std::fmt;
+use std::mem;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rustix::event::EventfdFlags;
+use zerocopy::IntoBytes;
+
+use super::super::abi::{OutHeader, RingHeader};
+use super::super::request::Request;
+
+/// An entry while the kernel does not have it: a request has come in it, or it is not lent yet.
+pub(in super::super) struct Entry {
+    /// Which one of its thread's.
+    pub(super) index: usize,
+    /// The queue it belongs to.
+    pub(super) queue: u16,
+    pub(super) header: Box<RingHeader>,
+    pub(super) payload: Box<[u8]>,
+    home: Arc<Home>,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Entry {} of queue {}", self.index, self.queue)
+    }
+}
+
+impl Entry {
+    pub(super) fn new(index: usize, queue: u16, payload_size: usize, home: Arc<Home>) -> Self {
+        // Zeros take no memory until something else is written there.
+        let payload = vec![0; payload_size].into_boxed_slice();
+        Self { index, queue, header: Box::default(), payload, home }
+    }
+
+    /// The request that has come.
+    pub fn request(&self) -> Request<'_> {
+        Request::from_ring(&self.header, &self.payload)
+    }
+
+    /// Where the first `size` bytes of an answer go; `None` if there is less room.
+    pub fn payload(&mut self, size: usize) -> Option<&mut [u8]> {
+        self.payload.get_mut(..size)
+    }
+
+    /// Puts an answer where the kernel fetches it. Returns its length, or `None` if there is too
+    /// little room.
+    pub fn put(&mut self, [first, second]: [&[u8]; 2]) -> Option<usize> {
+        let length = first.len() + second.len();
+        let (to_first, to_second) = self.payload(length)?.split_at_mut(first.len());
+        to_first.copy_from_slice(first);
+        to_second.copy_from_slice(second);
+        Some(length)
+    }
+
+    /// Answers the request that is called `unique`, with `length` bytes of the payload or with an
+    /// error, a negative errno.
+    pub fn answer(mut self, unique: u64, error: i32, length: usize) {
+        let out = OutHeader { length: (size_of::<OutHeader>() + length) as u32, error, unique };
+        self.header.in_out.as_mut_bytes()[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
+        self.header.entry.payload_size = length as u32;
+        Arc::clone(&self.home).take_back(self);
+    }
+}
+
+/// Where entries go when they are answered: to the thread whose ring they are lent by.
+pub(super) struct Home {
+    answered: Mutex<Vec<Entry>>,
+    /// Whether the thread waits for requests, and has to be woken.
+    asleep: AtomicBool,
+    bell: OwnedFd,
+}
+
+impl Home {
+    pub fn new() -> rustix::io::Result<Self> {
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { answered: Mutex::default(), asleep: AtomicBool::new(false), bell })
+    }
+
+    /// What becomes readable when the thread is woken.
+    pub fn bell(&self) -> &OwnedFd {
+        &self.bell
+    }
+
+    fn take_back(&self, entry: Entry) {
+        self.answered.lock().push(entry);
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            // It can only fail if it has been rung very often.
+            _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Exchanges what was answered for an empty list.
+    pub fn answered(&self, list: &mut Vec<Entry>) {
+        mem::swap(&mut *self.answered.lock(), list);
+    }
+
+    /// Whether the thread may wait for requests: from now on it is woken by what is answered.
+    pub fn sleep(&self) -> bool {
+        self.asleep.store(true, Ordering::SeqCst);
+        let may = self.answered.lock().is_empty();
+        if !may {
+            self.wake();
+        }
+        may
+    }
+
+    /// The thread does not wait any more.
+    pub fn wake(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+}

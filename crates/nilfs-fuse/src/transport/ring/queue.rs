@@ -1,0 +1,209 @@
+//! A thread's ring, and the queues that it serves by it. All `unsafe` of this transport is here.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, mpsc};
+
+use io_uring::squeue::Entry128;
+use io_uring::{IoUring, cqueue, opcode, types};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use zerocopy::transmute;
+
+use super::super::abi::{RingCommand, RingHeader, ring_command};
+use super::super::channel::Channel;
+use super::super::front::Front;
+use super::super::incoming::Incoming;
+use super::super::{End, take};
+use super::entry::{Entry, Home};
+
+/// Marks completions that are about no entry, but about the bell.
+const BELL: u64 = u64::MAX;
+
+/// Where submissions have a length, which the library lets nobody set for commands.
+const LENGTH_OFFSET: usize = 24;
+const _: () = assert!(size_of::<Entry128>() == 128);
+
+/// A piece of memory, as readv(2) knows it.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Piece {
+    start: *mut u8,
+    length: usize,
+}
+
+/// A ring, which only the thread that has made it uses.
+pub(super) struct Queues {
+    // First, because it must be gone before the memory that it refers to.
+    ring: IoUring<Entry128, cqueue::Entry>,
+    /// What the kernel has; none where a request is being answered.
+    lent: Vec<Option<Entry>>,
+    /// Where in memory each entry is: header and payload.
+    pieces: Vec<[Piece; 2]>,
+    home: Arc<Home>,
+    /// Entries that the kernel still takes answers of.
+    alive: usize,
+}
+
+impl Queues {
+    /// Makes a ring with entries for some queues: for each of them a number and how many.
+    pub fn new(channel: &Channel, queues: &[(u16, usize)], payload: usize) -> io::Result<Self> {
+        let home = Arc::new(Home::new()?);
+        let all = queues.iter().flat_map(|(queue, depth)| (0..*depth).map(|_| *queue));
+        let mut entries: Vec<_> = all
+            .enumerate()
+            .map(|(index, queue)| Entry::new(index, queue, payload, Arc::clone(&home)))
+            .collect();
+        let pieces = entries.iter_mut().map(pieces).collect();
+        let lent: Vec<_> = entries.into_iter().map(Some).collect();
+        let count = lent.len() as u32 + 1;
+        let ring = IoUring::<Entry128, cqueue::Entry>::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_cqsize(2 * count.next_power_of_two())
+            .build(count.next_power_of_two())?;
+        // By its place in this list submissions know the mount, and by none the bell.
+        ring.submitter().register_files(&[channel.as_raw_fd()])?;
+        Ok(Self { ring, alive: lent.len(), lent, pieces, home })
+    }
+
+    /// Serves the queues until no more requests come. Says once whether the kernel has `begun` to
+    /// use them, and then how it has `ended`.
+    pub fn serve(
+        mut self,
+        front: &Arc<Front>,
+        ended: &mpsc::Sender<End>,
+        begun: mpsc::Sender<io::Result<()>>,
+    ) -> End {
+        let registered = self.register();
+        let refused = registered.is_err();
+        _ = begun.send(registered);
+        drop(begun);
+        if refused {
+            return End::Closed(Ok(()));
+        }
+        let mut buffer = Vec::new();
+        let (mut come, mut answered) = (Vec::new(), Vec::new());
+        loop {
+            come.extend(self.ring.completion());
+            for completion in come.drain(..) {
+                if let Some(entry) = self.received(&completion) {
+                    take(Incoming::Ring(entry), front, ended, &mut buffer);
+                }
+            }
+            self.home.answered(&mut answered);
+            for entry in answered.drain(..) {
+                self.lend(entry, ring_command::COMMIT_AND_FETCH);
+            }
+            if self.alive == 0 {
+                return End::Closed(Ok(()));
+            }
+            if !self.home.sleep() {
+                continue;
+            }
+            let waited = self.ring.submit_and_wait(1);
+            self.home.wake();
+            if let Err(error) = waited
+                && !is_passing(&error)
+            {
+                return End::Closed(Err(error));
+            }
+        }
+    }
+
+    /// Lends all entries to the kernel.
+    fn register(&mut self) -> io::Result<()> {
+        self.watch_bell();
+        for index in 0..self.lent.len() {
+            if let Some(entry) = self.lent[index].take() {
+                self.lend(entry, ring_command::REGISTER);
+            }
+        }
+        while let Err(error) = self.ring.submit() {
+            if !is_passing(&error) {
+                return Err(error);
+            }
+        }
+        // A command that is accepted completes only when a request has come. None has: the kernel
+        // uses no queue before it has all.
+        let refused = self.ring.completion().find(|completion| completion.result() < 0);
+        refused.map_or(Ok(()), |refused| Err(io::Error::from_raw_os_error(-refused.result())))
+    }
+
+    /// Lends an entry to the kernel.
+    fn lend(&mut self, entry: Entry, command: u32) {
+        let index = entry.index;
+        let commit_id = entry.header.entry.commit_id;
+        let arguments = RingCommand { commit_id, queue: entry.queue, ..RingCommand::default() };
+        let mut submission =
+            opcode::UringCmd80::new(types::Fixed(0), command).cmd(transmute!(arguments));
+        let pieces = &self.pieces[index];
+        if command == ring_command::REGISTER {
+            submission = submission.addr(Some(pieces.as_ptr().addr() as u64));
+        }
+        let mut submission = submission.build().user_data(index as u64);
+        if command == ring_command::REGISTER {
+            // SAFETY: this is the 128 bytes of a submission as the kernel has it, and four of them are
+            // its length.
+            unsafe {
+                let length = (&raw mut submission).cast::<u8>().add(LENGTH_OFFSET).cast::<u32>();
+                length.write_unaligned(pieces.len() as u32);
+            }
+        }
+        self.lent[index] = Some(entry);
+        self.submit(&submission);
+    }
+
+    /// Lets the bell complete something whenever it rings.
+    fn watch_bell(&mut self) {
+        let bell = types::Fd(self.home.bell().as_raw_fd());
+        let watch = opcode::PollAdd::new(bell, u32::from(PollFlags::IN.bits())).multi(true);
+        self.submit(&watch.build().user_data(BELL).into());
+    }
+
+    fn submit(&mut self, submission: &Entry128) {
+        // SAFETY: what it refers to is `pieces`, which stay until the ring is gone, and through these
+        // an entry. The entry is in `lent`: nobody touches it before the command completes, and it is
+        // freed after that or when the ring is gone. The kernel writes into it only while this thread
+        // waits for completions.
+        let pushed = unsafe { self.ring.submission().push(submission) };
+        // There is room for all entries and the bell, and all was submitted before the last wait.
+        assert!(pushed.is_ok(), "a ring has no room for an answer");
+    }
+
+    /// The entry that a completion is about, if a request has come in it.
+    fn received(&mut self, completion: &cqueue::Entry) -> Option<Entry> {
+        if completion.user_data() == BELL {
+            if !cqueue::more(completion.flags()) {
+                self.watch_bell();
+            }
+            return None;
+        }
+        let entry = self.lent.get_mut(completion.user_data() as usize)?.take()?;
+        if completion.result() >= 0 {
+            return Some(entry);
+        }
+        match Errno::from_raw_os_error(-completion.result()) {
+            // The end of the mount.
+            Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => {}
+            error => tracing::error!("the kernel does not accept an answer: {error}"),
+        }
+        self.alive -= 1;
+        None
+    }
+}
+
+/// Where an entry is.
+fn pieces(entry: &mut Entry) -> [Piece; 2] {
+    let header: *mut RingHeader = &mut *entry.header;
+    let payload = &mut *entry.payload;
+    [
+        Piece { start: header.cast(), length: size_of::<RingHeader>() },
+        Piece { start: payload.as_mut_ptr(), length: payload.len() },
+    ]
+}
+
+/// Whether a system call is to be made again.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::AGAIN | Errno::BUSY))
+}

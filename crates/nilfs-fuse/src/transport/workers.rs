@@ -1,0 +1,85 @@
+//! Threads that do what may take long, so that those which receive requests can go on.
+//!
+//! One is started when none is idle, and ends when there has been nothing to do for a while.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// How long a thread waits for something to do.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Something to do.
+pub(super) type Work = Box<dyn FnOnce() + Send>;
+
+/// A number of threads, as many as are needed up to a limit.
+#[derive(Default)]
+pub(super) struct Workers {
+    limit: usize,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    wanted: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    work: VecDeque<Work>,
+    threads: usize,
+    /// Threads that wait for something to do.
+    waiting: usize,
+}
+
+impl Workers {
+    pub fn new(limit: usize) -> Self {
+        Self { limit, shared: Arc::default() }
+    }
+
+    /// Has something done by another thread, or does it here if there is none to be had.
+    pub fn run(&self, work: Work) {
+        let mut state = self.shared.state.lock();
+        if state.waiting > state.work.len() {
+            state.work.push_back(work);
+            self.shared.wanted.notify_one();
+            return;
+        }
+        if state.threads < self.limit {
+            let shared = Arc::clone(&self.shared);
+            let serve = move || shared.serve();
+            if thread::Builder::new().name("fuse-worker".to_owned()).spawn(serve).is_ok() {
+                state.threads += 1;
+                state.work.push_back(work);
+                return;
+            }
+        }
+        drop(state);
+        work();
+    }
+}
+
+impl Shared {
+    fn serve(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(work) = state.work.pop_front() {
+                drop(state);
+                work();
+                state = self.state.lock();
+                continue;
+            }
+            state.waiting += 1;
+            let ended = self.wanted.wait_for(&mut state, PATIENCE).timed_out();
+            state.waiting -= 1;
+            if ended && state.work.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}

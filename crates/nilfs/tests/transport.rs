@@ -1,0 +1,213 @@
+//! Both ways by which requests come from the kernel, as a user meets them: which one a mount takes,
+//! and what becomes of programs when the process that serves them stops, dies, or is asked by many
+//! at once. The superuser and `/dev/fuse` are needed; io_uring where the kernel offers it.
+
+mod common;
+#[path = "../../nilfs-fuse/tests/posix/switch.rs"]
+mod switch;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use common::{CommandOutput, nilfs};
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal, kill_process};
+use switch::{SWITCH, Switch};
+
+/// One test at a time, because the switch is one for all.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A volume of 64 MiB and a directory for it. If a test ends early, the mount goes with it.
+struct World {
+    directory: tempfile::TempDir,
+    image: PathBuf,
+    dir: PathBuf,
+}
+
+impl World {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (image, dir) = (directory.path().join("disk.img"), directory.path().join("mnt"));
+        fs::create_dir(&dir).unwrap();
+        let made = Self { directory, image, dir };
+        made.nilfs("mkfs --size 64M --blocks-per-segment 256 IMAGE").output();
+        made
+    }
+
+    /// Runs a line of words, of which IMAGE and DIR stand for their paths.
+    fn nilfs(&self, line: &str) -> CommandOutput {
+        nilfs(line.split(' ').map(|word| match word {
+            "IMAGE" => self.image.clone(),
+            "DIR" => self.dir.clone(),
+            word => word.into(),
+        }))
+    }
+
+    fn mount(&self, transport: &str) {
+        self.nilfs(&format!("mount -o transport={transport} IMAGE DIR")).output();
+        let status = self.nilfs("status --json DIR").output();
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        assert_eq!(status["transport"], transport);
+    }
+
+    /// The process that serves it.
+    fn server(&self) -> Pid {
+        let refusal = self.nilfs("check IMAGE").sentence(5);
+        let (_, words) = refusal.split_once("process ").expect("the refusal names the process");
+        let digits: String = words.chars().take_while(char::is_ascii_digit).collect();
+        Pid::from_raw(digits.parse().unwrap()).unwrap()
+    }
+
+    /// Starts a shell in the mount.
+    fn shell(&self, script: &str) -> Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).current_dir(self.directory.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
+    }
+}
+
+/// Runs a test through each transport that is to be had.
+fn each(test: impl Fn(&World, &str)) {
+    let _alone = alone();
+    test(&World::new(), "dev");
+    if let Some(_on) = Switch::on() {
+        test(&World::new(), "uring");
+    }
+}
+
+fn signal(process: Pid, signal: Signal) {
+    kill_process(process, signal).unwrap();
+}
+
+/// Waits until a child waits for an answer.
+fn wait_until_it_asks(child: &Child) {
+    let state = PathBuf::from(format!("/proc/{}/wchan", child.id()));
+    while !fs::read_to_string(&state).unwrap().starts_with("request_wait") {
+        thread::yield_now();
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn with_the_switch_off_a_mount_uses_dev_fuse_unless_io_uring_is_insisted_on() {
+    let _alone = alone();
+    if !fs::read_to_string(SWITCH).is_ok_and(|it| it.trim() == "N") {
+        return eprintln!("the switch is not there, or on");
+    }
+    let world = World::new();
+    let refusal = world.nilfs("mount -o transport=uring IMAGE DIR").sentence(7);
+    assert!(refusal.contains("enable_uring"), "{refusal}");
+    assert!(!is_mounted(&world.dir));
+    world.nilfs("mount IMAGE DIR").output();
+    assert!(world.nilfs("status DIR").output().contains("dev"));
+    world.nilfs("umount DIR").output();
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.contains(fs::canonicalize(dir).unwrap().to_str().unwrap())
+}
+
+#[test]
+fn requests_wait_while_the_process_is_stopped() {
+    each(|world, transport| {
+        world.mount(transport);
+        let server = world.server();
+        signal(server, Signal::STOP);
+        let children: Vec<_> = (0..4)
+            .map(|nth| world.shell(&format!("exec cp /proc/version mnt/{nth}")))
+            .inspect(wait_until_it_asks)
+            .collect();
+        signal(server, Signal::CONT);
+        for child in children {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{transport}: {}", said(&output));
+        }
+        let expected = fs::read("/proc/version").unwrap();
+        for nth in 0..4 {
+            assert_eq!(fs::read(world.dir.join(nth.to_string())).unwrap(), expected);
+        }
+        world.nilfs("umount DIR").output();
+        world.nilfs("check IMAGE").output();
+    });
+}
+
+#[test]
+fn a_program_that_is_killed_while_it_waits_takes_nobody_along() {
+    each(|world, transport| {
+        world.mount(transport);
+        let server = world.server();
+        signal(server, Signal::STOP);
+        let mut children: Vec<_> =
+            (0..8).map(|_| world.shell("exec stat -f mnt")).inspect(wait_until_it_asks).collect();
+        children.iter_mut().for_each(|child| child.kill().unwrap());
+        signal(server, Signal::CONT);
+        children.iter_mut().for_each(|child| _ = child.wait().unwrap());
+        fs::write(world.dir.join("later"), "still served").unwrap();
+        world.nilfs("umount DIR").output();
+        world.nilfs("check IMAGE").output();
+    });
+}
+
+#[test]
+fn when_the_process_dies_programs_hear_of_it_and_what_was_synced_is_there() {
+    each(|world, transport| {
+        world.mount(transport);
+        fs::write(world.dir.join("synced"), "content").unwrap();
+        fs::File::open(world.dir.join("synced")).unwrap().sync_all().unwrap();
+        let server = world.server();
+        signal(server, Signal::STOP);
+        let children: Vec<_> =
+            (0..8).map(|_| world.shell("exec stat -f mnt")).inspect(wait_until_it_asks).collect();
+        signal(server, Signal::KILL);
+        for child in children {
+            let output = child.wait_with_output().unwrap();
+            assert!(!output.status.success(), "{transport}: nobody has answered");
+        }
+        rustix::mount::unmount(&world.dir, UnmountFlags::DETACH).unwrap();
+        world.mount(transport);
+        assert_eq!(fs::read(world.dir.join("synced")).unwrap(), b"content");
+        world.nilfs("umount DIR").output();
+        world.nilfs("check IMAGE").output();
+    });
+}
+
+#[test]
+fn sixty_four_processes_are_served_at_once() {
+    each(|world, transport| {
+        world.mount(transport);
+        let script = |nth| {
+            format!(
+                "set -e; mkdir mnt/{nth}; for i in 1 2 3 4 5 6 7 8; do \
+                 echo {nth} $i > mnt/{nth}/$i; sync mnt/{nth}/$i; \
+                 ln mnt/{nth}/$i mnt/{nth}-$i; mv mnt/{nth}-$i mnt/{nth}/moved-$i; \
+                 cat mnt/{nth}/moved-$i; rm mnt/{nth}/$i; done"
+            )
+        };
+        let children: Vec<_> = (0..64).map(|nth| world.shell(&script(nth))).collect();
+        for (nth, child) in children.into_iter().enumerate() {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{transport}: {}", said(&output));
+            let expected: String = (1..=8).map(|i| format!("{nth} {i}\n")).collect();
+            assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+        }
+        world.nilfs("umount DIR").output();
+        world.nilfs("check IMAGE").output();
+    });
+}
