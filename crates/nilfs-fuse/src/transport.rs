@@ -37,11 +37,12 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use nilfs_engine::{Checkpoints, Files, Filesystem, ReadOnlyVolume, Stale};
-use parking_lot::Mutex;
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -51,6 +52,7 @@ use self::front::Front;
 use self::incoming::{Incoming, Reply};
 use self::request::{Call, Request};
 use self::ring::Rings;
+use self::workers::Workers;
 use crate::control::Handler;
 use crate::metrics::Metrics;
 use crate::mountpoint::MountError;
@@ -66,6 +68,12 @@ const HEADERS_SIZE: usize = 4096;
 
 /// Requests that the kernel may have under way in the background, read-ahead above all.
 const IN_BACKGROUND: u16 = 64;
+
+/// Threads for what takes long, at most.
+const WORKERS: usize = 32;
+
+/// How long the kernel may take to say whether it has an inode. As a rule it says so at once.
+const ANSWER_IN: Duration = Duration::from_millis(100);
 
 /// What the kernel must be able to do. Linux 5.13 and all later ones are.
 const NEEDED: u32 = capability::NO_OPEN_SUPPORT | capability::NO_OPENDIR_SUPPORT;
@@ -240,11 +248,13 @@ impl Session {
             writer.tell_of_rollbacks(move |stale| forget(&channel, stale));
         }
         let metrics = Arc::clone(&settings.metrics);
-        let (still_has, outdate) = (still_has(channel.clone()), outdate(channel.clone()));
+        let workers = Arc::new(Workers::new(WORKERS));
+        let still_has = still_has(channel.clone(), Arc::clone(&workers));
+        let outdate = outdate(channel.clone());
         let operations =
             Operations::new(Arc::clone(&files), writer, past, metrics, still_has, outdate);
         let readers = if rings.is_some() { 1 } else { Self::threads() };
-        let front = Arc::new(Front::new(operations, settings, channel.clone(), readers));
+        let front = Arc::new(Front::new(operations, settings, channel.clone(), readers, workers));
         let (ended, ends) = mpsc::channel();
         let mut session = Self { files, ends, transport: Transport::Device };
         if let Some(rings) = rings {
@@ -395,13 +405,28 @@ fn accept(offer: &InitIn, writeback: bool, uring: bool) -> InitOut {
 
 /// Asks the kernel whether it still has an inode: there is no such question, but it says when it
 /// does not have what it is told something about.
-fn still_has(channel: Channel) -> StillHas {
-    let asking = Mutex::new(());
+///
+/// If the last process that has the file open closes it just now, the kernel waits for its pages to
+/// be written, by a request that may come to the very thread that needs to know. So another one
+/// asks, and no answer in time means that the kernel still has it.
+fn still_has(channel: Channel, workers: Arc<Workers>) -> StillHas {
+    let asking = Arc::new(AtomicBool::new(false));
     Box::new(move |node| {
-        // If the last process that has the file open closes it just now, the kernel waits for its
-        // pages to be written. That takes another reader of requests than this one.
-        let Some(_alone) = asking.try_lock() else { return true };
-        channel.invalidate_attributes(node)
+        if asking.swap(true, Ordering::Relaxed) {
+            return true;
+        }
+        let (answer, answered) = mpsc::channel();
+        let (channel, asked) = (channel.clone(), Arc::clone(&asking));
+        let ask = move || {
+            let has = channel.invalidate_attributes(node);
+            asked.store(false, Ordering::Relaxed);
+            _ = answer.send(has);
+        };
+        if workers.start(Box::new(ask)).is_err() {
+            asking.store(false, Ordering::Relaxed);
+            return true;
+        }
+        answered.recv_timeout(ANSWER_IN).unwrap_or(true)
     })
 }
 

@@ -37,9 +37,6 @@ const ATTRIBUTES_KEPT: Duration = Duration::from_secs(60);
 /// asked for.
 const DOORS_KEPT: Duration = Duration::from_millis(50);
 
-/// Threads that wait for the device, besides the readers.
-const WAITING_BESIDE: usize = 32;
-
 /// What answers requests, whichever thread has received them.
 pub(super) struct Front {
     operations: Operations,
@@ -50,7 +47,7 @@ pub(super) struct Front {
     readers: usize,
     /// Requests under way that may take long.
     long: AtomicUsize,
-    workers: Workers,
+    workers: Arc<Workers>,
 }
 
 impl Front {
@@ -59,8 +56,8 @@ impl Front {
         settings: Settings,
         channel: Channel,
         readers: usize,
+        workers: Arc<Workers>,
     ) -> Self {
-        let workers = Workers::new(WAITING_BESIDE);
         Self { operations, settings, channel, readers, long: AtomicUsize::new(0), workers }
     }
 

@@ -16,7 +16,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) type Work = Box<dyn FnOnce() + Send>;
 
 /// A number of threads, as many as are needed up to a limit.
-#[derive(Default)]
 pub(super) struct Workers {
     limit: usize,
     shared: Arc<Shared>,
@@ -43,23 +42,33 @@ impl Workers {
 
     /// Has something done by another thread, or does it here if there is none to be had.
     pub fn run(&self, work: Work) {
+        if let Err(work) = self.start(work) {
+            work();
+        }
+    }
+
+    /// Has something done by another thread.
+    ///
+    /// # Errors
+    /// The work, if there is no thread to be had.
+    pub fn start(&self, work: Work) -> Result<(), Work> {
         let mut state = self.shared.state.lock();
         if state.waiting > state.work.len() {
             state.work.push_back(work);
             self.shared.wanted.notify_one();
-            return;
+            return Ok(());
         }
-        if state.threads < self.limit {
-            let shared = Arc::clone(&self.shared);
-            let serve = move || shared.serve();
-            if thread::Builder::new().name("fuse-worker".to_owned()).spawn(serve).is_ok() {
-                state.threads += 1;
-                state.work.push_back(work);
-                return;
-            }
+        if state.threads >= self.limit {
+            return Err(work);
         }
-        drop(state);
-        work();
+        let shared = Arc::clone(&self.shared);
+        let serve = move || shared.serve();
+        if thread::Builder::new().name("fuse-worker".to_owned()).spawn(serve).is_err() {
+            return Err(work);
+        }
+        state.threads += 1;
+        state.work.push_back(work);
+        Ok(())
     }
 }
 
