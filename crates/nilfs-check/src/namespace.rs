@@ -27,7 +27,8 @@ pub(crate) struct Tally {
     pub(crate) names: u32,
     /// Directories in it.
     pub(crate) subdirectories: u32,
-    /// The directory with the name that was found last; 0 without names.
+    /// The directory with the name that was found last; 0 without names, and where that name has gone
+    /// and others are left.
     pub(crate) named_in: Ino,
     claim: Claim,
 }
@@ -88,6 +89,8 @@ impl Files {
         if inode.tally.names == 0 {
             let subdirectories = inode.tally.subdirectories;
             inode.tally = Tally { subdirectories, ..Tally::NONE };
+        } else if inode.tally.named_in == directory {
+            inode.tally.named_in = Ino(0);
         }
         if inode.is_directory() {
             let above = &mut self.inode_mut(directory).tally;
@@ -112,6 +115,7 @@ impl Checker<'_, '_> {
         touched.append(&mut files.waiting);
         touched.sort_unstable();
         touched.dedup();
+        self.find_holders(files, &touched);
         let known = files.all_names_are_known();
         let mut suspects = BTreeSet::new();
         let mut crowded = BTreeSet::new();
@@ -151,6 +155,20 @@ impl Checker<'_, '_> {
         });
         for (ino, names) in names {
             self.check_second_names(files, ino, &names);
+        }
+    }
+
+    /// Finds out where directories are that have had several names, of which one has gone.
+    fn find_holders(&mut self, files: &mut Files, touched: &[Ino]) {
+        let is_astray = |ino: &Ino| {
+            let inode = files.inode(*ino);
+            inode.is_directory() && inode.tally.names > 0 && inode.tally.named_in == Ino(0)
+        };
+        let astray: BTreeSet<Ino> = touched.iter().copied().filter(is_astray).collect();
+        let mut found = Vec::new();
+        self.names_of(files, &astray, &mut |_, directory, name| found.push((name.ino, directory)));
+        for (ino, directory) in found {
+            files.inode_mut(ino).tally.named_in = directory;
         }
     }
 
