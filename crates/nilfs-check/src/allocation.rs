@@ -239,7 +239,7 @@ impl Checker<'_, '_> {
                 }
             }
         }
-        for (group, _) in &groups.bitmaps {
+        for group in groups.bitmaps.keys() {
             let first = first_of(group);
             let concerned =
                 changes.bitmaps.contains_key(group) || changes.descriptors.contains(&first);

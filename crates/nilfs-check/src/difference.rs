@@ -2,9 +2,7 @@
 //! same, so the comparison reads nothing below it. It reports nothing: that is for the walk, and only
 //! nodes that the walk has found to be sound are entered.
 
-use std::collections::BTreeSet;
-
-use nilfs_ondisk::bmap::{Node, Root};
+use nilfs_ondisk::bmap::{Entry, Node, Root};
 use nilfs_ondisk::inode::RawInode;
 use nilfs_ondisk::{Ino, VBlockNr};
 
@@ -12,8 +10,13 @@ use crate::block_map::Leaf;
 use crate::checker::{Checker, virtual_owner};
 use crate::owners::Ownership;
 
-/// Level, key and virtual block of a pointer; data are at level 0.
-type Pointer = (u8, u64, u64);
+/// What may differ of a version of a file, as pointers to one level of its block map, in order.
+#[derive(Default)]
+struct Frontier {
+    /// 0 is data.
+    level: u8,
+    pointers: Vec<Entry>,
+}
 
 impl Checker<'_, '_> {
     /// The data blocks that only the one, and those that only the other version of a file has, each
@@ -24,25 +27,28 @@ impl Checker<'_, '_> {
         old: Option<&RawInode>,
         new: Option<&RawInode>,
     ) -> (Vec<Leaf>, Vec<Leaf>) {
-        let (mut old, mut new) = (pointers_of(old), pointers_of(new));
+        let (mut old, mut new) = (Frontier::of(old), Frontier::of(new));
         loop {
-            let highest = old.last().max(new.last()).map_or(0, |(level, ..)| *level);
-            if highest == 0 {
+            // The other version may have no nodes of this level.
+            let level = old.level.max(new.level);
+            if old.level == new.level {
+                let before = old.pointers.clone();
+                old.drop_shared(&new.pointers);
+                new.drop_shared(&before);
+            }
+            if level == 0 {
                 break;
             }
-            let of_level = |side: &mut BTreeSet<Pointer>| side.split_off(&(highest, 0, 0));
-            let (old_here, new_here) = (of_level(&mut old), of_level(&mut new));
-            for pointer in old_here.difference(&new_here) {
-                self.enter(ino, *pointer, &mut old);
-            }
-            for pointer in new_here.difference(&old_here) {
-                self.enter(ino, *pointer, &mut new);
+            for side in [&mut old, &mut new] {
+                if side.level == level {
+                    self.descend(ino, side);
+                }
             }
         }
-        let leaves = |side: &BTreeSet<Pointer>, other| {
-            side.difference(other).filter_map(|pointer| self.leaf(ino, *pointer)).collect()
+        let leaves = |side: Frontier| {
+            side.pointers.into_iter().filter_map(|pointer| self.leaf(ino, pointer)).collect()
         };
-        (leaves(&old, &new), leaves(&new, &old))
+        (leaves(old), leaves(new))
     }
 
     /// All data blocks of a file that was walked, in order.
@@ -50,22 +56,28 @@ impl Checker<'_, '_> {
         self.difference(ino, None, Some(inode)).1
     }
 
-    /// Adds the children of a node.
-    fn enter(&self, ino: Ino, (level, key, vblock): Pointer, children: &mut BTreeSet<Pointer>) {
-        let is_sound = |vblock| {
-            self.subtrees.get(&vblock).is_some_and(|subtree| subtree.node == (ino, level, key))
-        };
-        let vblock = VBlockNr(vblock);
-        if is_sound(vblock)
-            && let Some(entry) = self.dat.entry(vblock)
-            && let Ok(bytes) = self.volume.block(entry.block)
-            && let Ok(node) = Node::parse(&bytes, level)
-        {
-            children.extend(node.entries().map(|(key, pointer)| (level - 1, key, pointer)));
+    /// Goes from nodes to their children.
+    fn descend(&self, ino: Ino, side: &mut Frontier) {
+        let level = side.level;
+        let mut children = Vec::new();
+        for (key, pointer) in &side.pointers {
+            let vblock = VBlockNr(*pointer);
+            let known = self.subtrees.get(&vblock);
+            if known.is_some_and(|subtree| subtree.node == (ino, level, *key))
+                && let Some(entry) = self.dat.entry(vblock)
+                && let Ok(bytes) = self.volume.block(entry.block)
+                && let Ok(node) = Node::parse(&bytes, level)
+            {
+                children.extend(node.entries());
+            }
         }
+        // On a damaged volume, two nodes may have a child in common.
+        children.sort_unstable();
+        children.dedup();
+        *side = Frontier { level: level - 1, pointers: children };
     }
 
-    fn leaf(&self, ino: Ino, (_, key, pointer): Pointer) -> Option<Leaf> {
+    fn leaf(&self, ino: Ino, (key, pointer): Entry) -> Option<Leaf> {
         let vblock = VBlockNr(pointer);
         let block = self.dat.entry(vblock)?.block;
         let is_its_own = match self.owners.as_ref()?.of(block) {
@@ -77,16 +89,25 @@ impl Checker<'_, '_> {
     }
 }
 
-fn pointers_of(inode: Option<&RawInode>) -> BTreeSet<Pointer> {
-    match inode.and_then(|inode| Root::parse(&inode.i_bmap).ok()) {
-        None => BTreeSet::new(),
-        Some(Root::Direct(pointers)) => (0..)
-            .zip(pointers)
-            .filter(|(_, pointer)| *pointer != 0)
-            .map(|(key, pointer)| (0, key, pointer))
-            .collect(),
-        Some(Root::Tree { level, entries }) => {
-            entries.into_iter().map(|(key, pointer)| (level - 1, key, pointer)).collect()
+impl Frontier {
+    /// What the root has.
+    fn of(inode: Option<&RawInode>) -> Self {
+        match inode.and_then(|inode| Root::parse(&inode.i_bmap).ok()) {
+            None => Self::default(),
+            Some(Root::Direct(pointers)) => {
+                let mapped = (0..).zip(pointers).filter(|(_, pointer)| *pointer != 0);
+                Self { level: 0, pointers: mapped.collect() }
+            }
+            Some(Root::Tree { level, entries }) => Self { level: level - 1, pointers: entries },
         }
+    }
+
+    /// Takes out what is among the others as well.
+    fn drop_shared(&mut self, others: &[Entry]) {
+        let mut others = others.iter().peekable();
+        self.pointers.retain(|pointer| {
+            while others.next_if(|other| *other < pointer).is_some() {}
+            others.peek() != Some(&pointer)
+        });
     }
 }
