@@ -95,6 +95,9 @@ fn moved_on(byte: u8, by: u64) -> u8 {
 mod tests {
     use std::collections::HashSet;
 
+    use nilfs_ondisk::Ino;
+    use nilfs_ondisk::dirent::write_record;
+
     use super::*;
 
     #[test]
@@ -111,6 +114,22 @@ mod tests {
             assert!(before == b"." || (after != b"." && after != b".."));
             assert!(seen.insert(after), "{before:?}");
         }
+    }
+
+    #[test]
+    fn nothing_is_left_of_names_in_a_directory() {
+        let mut block = vec![0; 1024];
+        write_record(&mut block, 0, 512, Ino(20), b"a present name", None);
+        write_record(&mut block, 512, 256, Ino(0), b"an unused record", None);
+        // Linux leaves the records of deleted names where they are, within the one before.
+        block[100..114].copy_from_slice(b"a deleted name");
+        // A record of no length.
+        block[800..814].copy_from_slice(b"a damaged name");
+        Scramble::new().directory(&mut block);
+        let has = |name: &[u8]| block.windows(name.len()).any(|it| it == name);
+        assert!(!has(b"present") && !has(b"unused") && !has(b"deleted") && !has(b"damaged"));
+        let record = record_at(&block, 0).unwrap();
+        assert_eq!((record.ino, record.len, record.name.len()), (Ino(20), 512, 14));
     }
 
     #[test]
