@@ -116,12 +116,22 @@ fn find(
     let mut deleted: BTreeMap<PathBuf, Deleted> = BTreeMap::new();
     let mut all = checkpoints.list(from, usize::MAX)?;
     all.retain(|checkpoint| !checkpoint.minor);
-    for pair in all.windows(2) {
-        let (last, gone) = (pair[0].cno, pair[1]);
-        let changes = match checkpoints.changes(last, gone.cno) {
-            Err(error) if is_gone(&error) => continue,
-            changes => changes?,
+    let is_left = |cno| -> anyhow::Result<bool> {
+        Ok(checkpoints.list(cno, 1)?.first().is_some_and(|it| it.cno == cno))
+    };
+    let mut before: Vec<Cno> = Vec::new();
+    for gone in all {
+        let changes = loop {
+            let Some(&last) = before.last() else { break Some((gone.cno, Vec::new())) };
+            match checkpoints.changes(last, gone.cno) {
+                // The cleaner has given one of the two up meanwhile: the other is compared with its neighbour.
+                Err(error) if is_gone(&error) && is_left(last)? => break None,
+                Err(error) if is_gone(&error) => _ = before.pop(),
+                changes => break Some((last, changes?)),
+            }
         };
+        let Some((last, changes)) = changes else { continue };
+        before.push(gone.cno);
         for change in changes.into_iter().filter(|change| change.after.is_none()) {
             let Some(file) = change.before else { continue };
             let path = PathBuf::from(OsStr::from_bytes(file.path.as_bytes()));
