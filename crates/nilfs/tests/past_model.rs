@@ -1,6 +1,6 @@
 //! All that a mount tells of its past, judged by a model that keeps a copy of the whole tree at each
-//! checkpoint: doors, `diff`, `log` and `restore` agree with it while files change at random, the
-//! cleaner works and checkpoints vanish. The superuser and `/dev/fuse` are needed.
+//! checkpoint: doors, `diff`, `log`, `restore`, `undelete` and `rollback` agree with it while files change
+//! at random, the cleaner works and checkpoints vanish. The superuser and `/dev/fuse` are needed.
 
 mod common;
 
@@ -31,6 +31,8 @@ struct World {
     now: Model,
     /// The files at each checkpoint.
     then: BTreeMap<u64, Model>,
+    /// Names that a file has lost to another name: it was not deleted.
+    moved: BTreeSet<String>,
     /// No two writes are of the same bytes.
     writes: u64,
     dir: PathBuf,
@@ -47,7 +49,8 @@ impl World {
         nilfs(options.into_iter().chain([volume.image.as_os_str(), dir.as_os_str()])).output();
         fs::create_dir(dir.join("tree")).unwrap();
         let rng = StdRng::seed_from_u64(seed);
-        Self { rng, now: Model::new(), then: BTreeMap::new(), writes: 0, dir, volume }
+        let (now, then, moved) = Default::default();
+        Self { rng, now, then, moved, writes: 0, dir, volume }
     }
 
     fn nilfs(&self, line: &str) -> CommandOutput {
@@ -91,6 +94,7 @@ impl World {
                 } else {
                     fs::rename(path, self.path(&to)).unwrap();
                     self.now.insert(to, Some(content));
+                    self.moved.insert(place.clone());
                 }
                 self.now.remove(&place);
             }
@@ -236,6 +240,53 @@ impl World {
             _ => assert!(self.is_gone(cno), "{path}@{cno}: {}", output.stderr),
         }
     }
+
+    /// What was deleted is listed, each by itself or with the directory that it was in.
+    fn judge_what_was_deleted(&self) {
+        let output = self.nilfs("undelete --json MNT/tree");
+        assert_eq!(output.code, Some(0), "{}", output.stderr);
+        let told: Vec<Value> = serde_json::from_str(&output.stdout).unwrap();
+        let paths = told.iter().map(|it| it["path"].as_str().unwrap());
+        let told: BTreeSet<&str> = paths.map(|it| it.strip_prefix("tree/").unwrap()).collect();
+        for path in &told {
+            let was_there = self.then.values().any(|model| model.contains_key(*path));
+            assert!(was_there && !self.now.contains_key(*path), "{path} was not deleted");
+        }
+        for cno in self.left() {
+            let is_deleted =
+                |path: &&String| !self.now.contains_key(*path) && !self.moved.contains(*path);
+            for path in self.then[&cno].keys().filter(is_deleted) {
+                let above = Path::new(path).ancestors().filter_map(Path::to_str);
+                let is_told = above.into_iter().any(|above| told.contains(above));
+                assert!(is_told, "{path} of checkpoint {cno} is not in {told:?}");
+            }
+        }
+    }
+
+    /// The directory becomes what the model had, in the present and in the checkpoint that is made.
+    fn judge_rolling_back(&mut self) {
+        let Some(cno) = self.any_left() else { return };
+        let output = self.nilfs(&format!("rollback --json {cno} MNT/tree"));
+        if output.code != Some(0) {
+            assert!(self.is_gone(cno), "rollback to {cno}: {}", output.stderr);
+            return;
+        }
+        let done: Value = serde_json::from_str(&output.stdout).unwrap();
+        let mut found = Model::new();
+        read_tree(&self.dir.join("tree"), "", &mut found).unwrap();
+        assert!(found == self.then[&cno], "the present is not as in checkpoint {cno}: {done}");
+        if let Some(made) = done["checkpoint"].as_u64() {
+            self.then.insert(made, found.clone());
+        }
+        // Some of the names that are gone now were those of files that have others again.
+        let gone = self.now.keys().filter(|path| !found.contains_key(*path));
+        self.moved.extend(gone.cloned());
+        self.now = found;
+        // It would be kept for ever, and this is about checkpoints that vanish.
+        if let Some(before) = done["snapshot"].as_u64() {
+            self.nilfs(&format!("snapshot delete MNT {before}")).output();
+        }
+    }
 }
 
 impl Drop for World {
@@ -285,6 +336,8 @@ fn the_past_is_what_the_model_says_while_the_cleaner_works_and_checkpoints_vanis
                 world.judge_difference();
                 world.judge_versions();
                 world.judge_restoring();
+                world.judge_what_was_deleted();
+                world.judge_rolling_back();
                 vanished |= world.left().len() < world.then.len();
             }
         });
