@@ -37,6 +37,9 @@ const ATTRIBUTES_KEPT: Duration = Duration::from_secs(60);
 /// asked for.
 const DOORS_KEPT: Duration = Duration::from_millis(50);
 
+/// Bytes from which on a read is worth another thread, if its queue would stand still meanwhile.
+const LARGE_READ: u32 = 64 << 10;
+
 /// What answers requests, whichever thread has received them.
 pub(super) struct Front {
     operations: Operations,
@@ -64,7 +67,10 @@ impl Front {
     /// Answers a request. What is to be read goes through `buffer`. What may take long is left to
     /// another thread, if the last reader would be taken from everybody else.
     pub fn answer(self: &Arc<Self>, incoming: Incoming<'_>, buffer: &mut Vec<u8>) {
-        if !incoming.request().is_some_and(|request| request.is_long()) {
+        let is_long = incoming.request().is_some_and(|request| {
+            request.is_long() || incoming.is_in_ring() && request.read_size() >= LARGE_READ
+        });
+        if !is_long {
             return self.answer_here(incoming, buffer);
         }
         let long = self.long.fetch_add(1, Ordering::Relaxed) + 1;

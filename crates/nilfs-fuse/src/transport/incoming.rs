@@ -29,6 +29,11 @@ impl Incoming<'_> {
         }
     }
 
+    /// Whether it has come to the only thread that serves its queue.
+    pub fn is_in_ring(&self) -> bool {
+        matches!(self, Self::Ring(_))
+    }
+
     /// The answer, when the request is not needed any more, which says it is called `unique`.
     pub fn reply(self, unique: u64) -> Reply {
         let way = match self {

@@ -148,6 +148,14 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// How many bytes are to be read from the device, at most.
+    pub fn read_size(&self) -> u32 {
+        match self.call {
+            Some(Call::Read { size, .. }) => size,
+            _ => 0,
+        }
+    }
+
     fn new(header: &InHeader, arguments: Arguments<'a>) -> Self {
         // Extensions would come last; we ask for none.
         Self {
