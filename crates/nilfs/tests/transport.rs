@@ -92,6 +92,18 @@ fn signal(process: Pid, signal: Signal) {
     kill_process(process, signal).unwrap();
 }
 
+/// Stops a process, and returns when none of its threads does anything any more.
+fn stop(process: Pid) {
+    signal(process, Signal::STOP);
+    let threads = format!("/proc/{}/task", process.as_raw_nonzero());
+    let is_stopped = |stat: String| stat.contains(") T ");
+    let stat = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("stat"));
+    while !fs::read_dir(&threads).unwrap().all(|thread| stat(thread.unwrap()).is_ok_and(is_stopped))
+    {
+        thread::yield_now();
+    }
+}
+
 /// Waits until a child waits for an answer.
 fn wait_until_it_asks(child: &Child) {
     let state = PathBuf::from(format!("/proc/{}/wchan", child.id()));
@@ -129,7 +141,7 @@ fn requests_wait_while_the_process_is_stopped() {
     each(|world, transport| {
         world.mount(transport);
         let server = world.server();
-        signal(server, Signal::STOP);
+        stop(server);
         let children: Vec<_> = (0..4)
             .map(|nth| world.shell(&format!("exec cp /proc/version mnt/{nth}")))
             .inspect(wait_until_it_asks)
@@ -153,7 +165,7 @@ fn a_program_that_is_killed_while_it_waits_takes_nobody_along() {
     each(|world, transport| {
         world.mount(transport);
         let server = world.server();
-        signal(server, Signal::STOP);
+        stop(server);
         let mut children: Vec<_> =
             (0..8).map(|_| world.shell("exec stat -f mnt")).inspect(wait_until_it_asks).collect();
         children.iter_mut().for_each(|child| child.kill().unwrap());
@@ -172,7 +184,7 @@ fn when_the_process_dies_programs_hear_of_it_and_what_was_synced_is_there() {
         fs::write(world.dir.join("synced"), "content").unwrap();
         fs::File::open(world.dir.join("synced")).unwrap().sync_all().unwrap();
         let server = world.server();
-        signal(server, Signal::STOP);
+        stop(server);
         let children: Vec<_> =
             (0..8).map(|_| world.shell("exec stat -f mnt")).inspect(wait_until_it_asks).collect();
         signal(server, Signal::KILL);
