@@ -172,6 +172,8 @@ pub struct Session {
     files: Arc<dyn Files>,
     ends: mpsc::Receiver<End>,
     transport: Transport,
+    /// Why it is not io_uring, if that was wanted.
+    absent: Option<Absent>,
 }
 
 impl fmt::Debug for Session {
@@ -217,8 +219,10 @@ impl Session {
         let channel = Channel::new(channel);
         let failed = |error| MountError::system("answer the kernel", error);
         let rings = match agree(&channel, &settings).map_err(failed)? {
-            Ok(rings) => rings,
-            Err(absent) => return Err(MountError::Transport { why: absent.to_string() }),
+            Err(Some(absent)) if settings.transport == Transport::Uring => {
+                return Err(MountError::Transport { why: absent.to_string() });
+            }
+            rings => rings,
         };
         Self::begin(channel, rings, content, settings).map_err(failed)
     }
@@ -226,7 +230,7 @@ impl Session {
     /// Starts all threads.
     fn begin(
         channel: Channel,
-        rings: Option<Rings>,
+        rings: Result<Rings, Option<Absent>>,
         content: Content,
         settings: Settings,
     ) -> io::Result<Self> {
@@ -253,17 +257,13 @@ impl Session {
         let outdate = outdate(channel.clone());
         let operations =
             Operations::new(Arc::clone(&files), writer, past, metrics, still_has, outdate);
-        let readers = if rings.is_some() { 1 } else { Self::threads() };
+        let readers = if rings.is_ok() { 1 } else { Self::threads() };
         let front = Arc::new(Front::new(operations, settings, channel.clone(), readers, workers));
         let (ended, ends) = mpsc::channel();
-        let mut session = Self { files, ends, transport: Transport::Device };
-        if let Some(rings) = rings {
-            match rings.start(&front, &ended) {
-                Ok(()) => session.transport = Transport::Uring,
-                Err(error) => not_by_rings(&Absent::Refused(error)),
-            }
-        }
-        let readers = if session.transport == Transport::Uring { 1 } else { Self::threads() };
+        let begun = rings.and_then(|rings| {
+            rings.start(&front, &ended).map_err(|error| Some(Absent::Refused(error)))
+        });
+        let readers = if begun.is_ok() { 1 } else { Self::threads() };
         for nth in 0..readers {
             let channel = match nth {
                 0 => channel.clone(),
@@ -273,13 +273,23 @@ impl Session {
             let read = move || _ = ended.send(serve(&front, &channel, &ended));
             thread::Builder::new().name(format!("fuse-{nth}")).spawn(read)?;
         }
-        Ok(session)
+        let (transport, absent) = match begun {
+            Ok(()) => (Transport::Uring, None),
+            Err(absent) => (Transport::Device, absent),
+        };
+        Ok(Self { files, ends, transport, absent })
     }
 
     /// The way that requests take: through io_uring or `/dev/fuse`.
     #[must_use]
     pub fn transport(&self) -> Transport {
         self.transport
+    }
+
+    /// Why there is no io_uring for requests, if it was not to be had.
+    #[must_use]
+    pub fn why_not_uring(&self) -> Option<String> {
+        self.absent.as_ref().map(Absent::to_string)
     }
 
     /// The number of threads that a session is made of.
@@ -327,8 +337,8 @@ enum Absent {
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Answers the kernel's first request, in which both sides say what they can do. Returns rings if
-/// they are to be used, or why there are none although nothing else will do.
-fn agree(channel: &Channel, settings: &Settings) -> io::Result<Result<Option<Rings>, Absent>> {
+/// they are to be used, or why they cannot be, if they are wanted.
+fn agree(channel: &Channel, settings: &Settings) -> io::Result<Result<Rings, Option<Absent>>> {
     let mut buffer = vec![0; 2 * HEADERS_SIZE];
     loop {
         let bytes = channel.receive(&mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
@@ -353,27 +363,15 @@ fn agree(channel: &Channel, settings: &Settings) -> io::Result<Result<Option<Rin
             ));
         }
         let rings = match settings.transport {
-            Transport::Device => None,
-            wanted => match rings(channel, more) {
-                Ok(rings) => Some(rings),
-                Err(absent) if wanted == Transport::Uring => {
-                    reply.error(Errno::PROTO);
-                    return Ok(Err(absent));
-                }
-                Err(absent) => {
-                    not_by_rings(&absent);
-                    None
-                }
-            },
+            Transport::Device => Err(None),
+            Transport::Auto | Transport::Uring => rings(channel, more).map_err(Some),
         };
-        reply.value(&accept(&offer, settings.writeback, rings.is_some()));
-        return Ok(Ok(rings));
+        match (&rings, settings.transport) {
+            (Err(_), Transport::Uring) => reply.error(Errno::PROTO),
+            _ => reply.value(&accept(&offer, settings.writeback, rings.is_ok())),
+        }
+        return Ok(rings);
     }
-}
-
-/// Leaves a word for those who wonder.
-fn not_by_rings(absent: &Absent) {
-    tracing::info!("requests come through /dev/fuse and not through io_uring: {absent}");
 }
 
 /// Prepares rings, if the kernel offers to use them.

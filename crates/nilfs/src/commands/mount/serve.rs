@@ -79,13 +79,17 @@ pub fn serve(
         let background = fs.start_background().context(threads::NO_THREAD)?;
         let session = Session::start(channel, fs.into(), settings)?;
         _ = service.transport.set(session.transport());
+        let why_not_uring = session.why_not_uring();
         threads::start("end", move || events.send(Event::Unmounted(session.join())))?;
-        anyhow::Ok((service, background))
+        anyhow::Ok((service, background, why_not_uring))
     };
-    let (service, background) = begin().inspect_err(|_| take_away(&mount))?;
+    let (service, background, why_not_uring) = begin().inspect_err(|_| take_away(&mount))?;
     mount.raise_read_ahead();
     usable.store(true, Ordering::Relaxed);
     tracing::info!("{} is mounted on {}", source.display(), mount.dir().display());
+    if let Some(why) = why_not_uring {
+        tracing::info!("requests come through /dev/fuse and not through io_uring: {why}");
+    }
     let served = ready().and_then(|()| wait(&happened, &mount, &*service));
     if let Err(error) = opened.announce_end() {
         tracing::debug!("nobody is told that {} is about to be free: {error}", source.display());
