@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nilfs_device::{Device, Event, MemoryDevice};
 use nilfs_engine::{Filesystem, InodeRef, MountOptions, NewInode, PurgeOptions, Wiping};
-use nilfs_ondisk::inode::{DeviceCode, S_IFREG};
+use nilfs_ondisk::inode::{DeviceCode, S_IFDIR, S_IFREG};
 use nilfs_sim::medium::medium;
 use nilfs_sim::power::{Disk, Survivors};
 use nilfs_sim::volume::Shape;
@@ -17,9 +17,9 @@ fn traces(content: &[u8]) -> usize {
     content.windows(SECRET.len()).filter(|window| *window == SECRET).count()
 }
 
-fn make(fs: &Filesystem, name: &[u8]) -> InodeRef {
-    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: DeviceCode::default() };
-    fs.create(&fs.root().unwrap().inode, name, &new).unwrap().inode
+fn make(fs: &Filesystem, parent: &InodeRef, name: &[u8], mode: u16) -> InodeRef {
+    let new = NewInode { mode, uid: 0, gid: 0, rdev: DeviceCode::default() };
+    fs.create(parent, name, &new).unwrap().inode
 }
 
 fn mount(device: Arc<dyn Device>) -> Arc<Filesystem> {
@@ -31,11 +31,15 @@ fn other(round: u8) -> Vec<u8> {
     (0..OTHER_BYTES).map(|at| (at / 100) as u8 ^ round).collect()
 }
 
-/// A volume on which a secret was deleted, and what purging it does to the device.
-fn purge() -> (Disk, Vec<Event>) {
+/// A volume on which a directory with a secret was deleted, and what a purge of `path` does to the
+/// device.
+fn purge(path: &[u8]) -> (Disk, Vec<Event>) {
     let device = Arc::new(medium(Shape::SMALL.format()));
     let fs = mount(device.clone());
-    let (secret, file) = (make(&fs, b"secret"), make(&fs, b"other"));
+    let root = fs.root().unwrap().inode;
+    let place = make(&fs, &root, b"place", S_IFDIR | 0o755);
+    let secret = make(&fs, &place, b"secret", S_IFREG | 0o644);
+    let file = make(&fs, &root, b"other", S_IFREG | 0o644);
     for round in 0..4 {
         fs.write(&file, 0, &other(round)).unwrap();
         fs.write(&secret, u64::from(round) * 999, &SECRET.repeat(50)).unwrap();
@@ -43,18 +47,29 @@ fn purge() -> (Disk, Vec<Event>) {
         fs.checkpoint_now().unwrap();
     }
     drop((secret, file));
-    fs.unlink(&fs.root().unwrap().inode, b"secret").unwrap();
+    fs.unlink(&place, b"secret").unwrap();
+    drop(place);
+    fs.rmdir(&root, b"place").unwrap();
     fs.sync().unwrap();
     let before = Disk::new(device.below().snapshot());
     let _ = device.take_events();
-    fs.purge(Some(b"secret"), ALL, &mut |_| {}).unwrap();
+    fs.purge(Some(path), ALL, &mut |_| {}).unwrap();
     assert_eq!(traces(&device.below().snapshot()), 0);
     (before, device.take_events())
 }
 
 #[test]
-fn nothing_else_is_lost_and_another_one_completes_it() {
-    let (mut disk, events) = purge();
+fn of_a_file_nothing_else_is_lost_and_another_one_completes_it() {
+    cut_everywhere(b"place/secret");
+}
+
+#[test]
+fn of_a_directory_nothing_else_is_lost_and_another_one_completes_it() {
+    cut_everywhere(b"place");
+}
+
+fn cut_everywhere(path: &[u8]) {
+    let (mut disk, events) = purge(path);
     let (mut unfinished, mut judged) = (0, 0);
     for (nth, event) in events.iter().enumerate() {
         disk.play(event);
@@ -74,8 +89,8 @@ fn nothing_else_is_lost_and_another_one_completes_it() {
         let mut content = vec![0; OTHER_BYTES];
         assert_eq!(fs.read(&file, 0, &mut content).unwrap(), OTHER_BYTES, "{what}");
         assert!(content == other(3), "{what}: another file has changed");
-        let path = (fs.holders(b"secret").unwrap().versions > 0).then_some(&b"secret"[..]);
-        let again = fs.purge(path, ALL, &mut |_| {});
+        let is_held = fs.holders(path).unwrap().versions > 0;
+        let again = fs.purge(is_held.then_some(path), ALL, &mut |_| {});
         assert_eq!(again.unwrap().left, 0, "{what}");
         fs.unmount().unwrap();
         assert_eq!(traces(&left.snapshot()), 0, "{what}");
