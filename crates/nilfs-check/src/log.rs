@@ -135,7 +135,13 @@ impl<'v, 'd> LogReader<'v, 'd> {
             let room = self.end_of_segment(at).saturating_sub(at.0);
             let wanted = count.max((self.chunk / size) as u64).min(room.max(count));
             self.buffer.resize(wanted as usize * size, 0);
-            if let Err(error) = self.volume.read(at, &mut self.buffer) {
+            let mut read = self.volume.read(at, &mut self.buffer);
+            if read.is_err() && wanted > count {
+                // Only what follows may be unreadable.
+                self.buffer.truncate(count as usize * size);
+                read = self.volume.read(at, &mut self.buffer);
+            }
+            if let Err(error) = read {
                 self.buffer.clear();
                 return Err(error);
             }
