@@ -3,17 +3,16 @@
 
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use nilfs_device::{Device, IoSlice, MemoryDevice};
+use nilfs_device::Device;
 use nilfs_engine::FileType;
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{BlockNr, Ino};
 use nilfs_repair::Risk;
-use support::{BLOCK_SIZES, Image, LoggedBlock, Patient, content, vblock};
+use support::{BLOCK_SIZES, BadSectors, Image, LoggedBlock, Patient, content, vblock};
 
 /// Damages the volumes that Linux has filled, and demands that no file has other content then.
 #[track_caller]
@@ -116,54 +115,12 @@ fn an_inode_without_any_version() {
     }
 }
 
-/// A device of which a sector cannot be read until it is written.
-struct BadSectors {
-    below: Arc<MemoryDevice>,
-    bad: Mutex<BTreeSet<u64>>,
-}
-
-impl Device for BadSectors {
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let end = offset + buffer.len() as u64;
-        let bad = self.bad.lock().unwrap();
-        match bad.range(offset / 512..end.div_ceil(512)).next() {
-            Some(_) => Err(io::Error::other("the sector cannot be read")),
-            None => self.below.read_at(offset, buffer),
-        }
-    }
-
-    fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
-        let end = offset + pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
-        let inside = offset.div_ceil(512)..end / 512;
-        self.bad.lock().unwrap().retain(|sector| !inside.contains(sector));
-        self.below.write_at(offset, pieces)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-}
-
 /// Lets blocks be unreadable, repairs the volume, and returns the files then.
 #[track_caller]
 fn repaired_around(image: Image, blocks: &[BlockNr]) -> Vec<u8> {
-    let size = image.block_size() as u64;
-    let sectors = blocks.iter().flat_map(|it| it.0 * size / 512..(it.0 + 1) * size / 512);
-    let below = Arc::new(MemoryDevice::from(image.bytes));
-    let bad = Mutex::new(sectors.collect());
-    let device: Arc<dyn Device> = Arc::new(BadSectors { below: Arc::clone(&below), bad });
+    let bad = BadSectors::new(image, blocks);
+    let below = Arc::clone(&bad.below);
+    let device: Arc<dyn Device> = Arc::new(bad);
     let plan =
         nilfs_repair::plan(&device, &nilfs_check::Options::default(), support::UUID).unwrap();
     assert!(plan.can_be_applied(), "{:?}, {:?}", plan.obstacle, plan.repairs);

@@ -5,14 +5,14 @@
 #[path = "../../../nilfs-check/tests/support/mod.rs"]
 mod images;
 
-use std::collections::BTreeMap;
-
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex};
 
 pub use images::{BLOCK_SIZES, Image, LoggedBlock, add, read, vblock, write};
 use nilfs_check::Severity;
-use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::{Attr, Cno, FileType, Files, Ino, Tree, Volume};
+use nilfs_device::{Device, IoSlice, MemoryDevice};
+use nilfs_engine::{Attr, BlockNr, Cno, FileType, Files, Ino, Volume};
 use nilfs_repair::{Plan, Risk};
 
 /// The identity that a volume gets if its own is lost.
@@ -97,15 +97,18 @@ pub fn content(bytes: &[u8]) -> Content {
 
 /// Everything in a checkpoint of a volume; in the newest if none is named.
 pub fn content_of(volume: &Volume, cno: Option<Cno>) -> Content {
-    let tree = volume.tree(cno).expect("there is such a checkpoint");
+    present(&volume.tree(cno).expect("there is such a checkpoint"))
+}
+
+/// All files of a tree or a mounted volume.
+pub fn present(files: &dyn Files) -> Content {
     let mut found = Content::new();
-    walk(&tree, Ino::ROOT, "", &mut found);
+    walk(files, Ino::ROOT, "", &mut found);
     found
 }
 
-fn walk(tree: &Tree, directory: Ino, path: &str, found: &mut Content) {
+fn walk(files: &dyn Files, directory: Ino, path: &str, found: &mut Content) {
     let mut entries = Vec::new();
-    let files: &dyn Files = tree;
     files
         .read_dir(directory, 0, &mut |entry| {
             entries.push((entry.name.to_vec(), entry.ino));
@@ -117,15 +120,73 @@ fn walk(tree: &Tree, directory: Ino, path: &str, found: &mut Content) {
             continue;
         }
         let path = format!("{path}/{}", String::from_utf8_lossy(&name));
-        let attr: Attr = files.attr(ino).expect("it has attributes");
-        let mut bytes = Vec::new();
-        if attr.file_type == FileType::Regular {
-            bytes = vec![0; attr.size.min(1 << 22) as usize];
-            files.read(ino, 0, &mut bytes).expect("it can be read");
+        let file = read_file(files, ino).expect("it can be read");
+        let file_type = file.0;
+        found.insert(path.clone(), file);
+        if file_type == FileType::Directory {
+            walk(files, ino, &path, found);
         }
-        found.insert(path.clone(), (attr.file_type, attr.nlink as u16, attr.size, bytes));
-        if attr.file_type == FileType::Directory {
-            walk(tree, ino, &path, found);
+    }
+}
+
+/// A file by its number.
+pub fn read_file(files: &dyn Files, ino: Ino) -> Result<File, nilfs_engine::Error> {
+    let attr: Attr = files.hold(ino)?;
+    let mut bytes = Vec::new();
+    if attr.file_type == FileType::Regular {
+        bytes = vec![0; attr.size.min(1 << 23) as usize];
+        files.read(ino, 0, &mut bytes)?;
+    }
+    files.let_go(ino, 1);
+    Ok((attr.file_type, attr.nlink as u16, attr.size, bytes))
+}
+
+/// A device of which a sector cannot be read until it is written.
+pub struct BadSectors {
+    pub below: Arc<MemoryDevice>,
+    bad: Mutex<BTreeSet<u64>>,
+}
+
+impl BadSectors {
+    /// A device with this volume, and blocks that cannot be read.
+    pub fn new(image: Image, blocks: &[BlockNr]) -> Self {
+        let size = image.block_size() as u64;
+        let sectors = blocks.iter().flat_map(|it| it.0 * size / 512..(it.0 + 1) * size / 512);
+        let bad = Mutex::new(sectors.collect());
+        Self { below: Arc::new(MemoryDevice::from(image.bytes)), bad }
+    }
+}
+
+impl Device for BadSectors {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let end = offset + buffer.len() as u64;
+        let bad = self.bad.lock().unwrap();
+        match bad.range(offset / 512..end.div_ceil(512)).next() {
+            Some(_) => Err(io::Error::other("the sector cannot be read")),
+            None => self.below.read_at(offset, buffer),
         }
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+        let end = offset + pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        let inside = offset.div_ceil(512)..end / 512;
+        self.bad.lock().unwrap().retain(|sector| !inside.contains(sector));
+        self.below.write_at(offset, pieces)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
