@@ -5,7 +5,7 @@
 //! those of metadata files stay, and all nodes of block maps. A data block of any other file stays only
 //! if a checkpoint proves that the file is a directory or a symbolic link: in doubt it goes. So does
 //! what fsync has recorded in a summary, because bytes of files may be in it. What goes is zeros in
-//! the copy, and the checksums of a log are made right again if they were right before. On request, names
+//! the copy, and the checksums of a log are right there if they were right before. On request, names
 //! go, too: those of files and links are replaced by others, and those of snapshots are left out.
 
 mod scramble;
@@ -56,8 +56,8 @@ enum Keep {
 }
 
 /// Copies the metadata of the volume on a device, with names `scrambled` or as they are. `progress` is
-/// told how many bytes of the device
-/// have been gone through: once for finding the logs, and once more for copying them.
+/// told how many bytes of the device have been gone through: once for finding the logs, and once more for
+/// copying them.
 ///
 /// # Errors
 /// [`Error::NotAVolume`], or the copy cannot be written ([`Error::Device`]).
@@ -187,8 +187,11 @@ impl Copier<'_, '_> {
             }
             is.update(&block);
         }
-        if is_readable && was.value() == header.datasum {
-            summary[..4].copy_from_slice(&is.value().to_le_bytes());
+        if is_readable {
+            // What goes may be just what was wrong.
+            let is_right = was.value() == header.datasum;
+            let sum = if is_right { is.value() } else { !is.value() };
+            summary[..4].copy_from_slice(&sum.to_le_bytes());
         }
         self.put(start, &summary)
     }
