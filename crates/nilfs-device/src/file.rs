@@ -409,6 +409,10 @@ impl Device for FileDevice {
         let _ = rustix::fs::fadvise(&self.file, offset, Some(bytes), Advice::WillNeed);
     }
 
+    fn without_read_ahead(&self) {
+        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::Random);
+    }
+
     fn is_read(&self) -> bool {
         // Where nothing can be locked, nobody can have told.
         claims::is_read(&self.file).unwrap_or(false)

@@ -87,6 +87,9 @@ pub trait Device: Send + Sync {
     /// Has the system begin to read a range that will be asked for soon. Only advice.
     fn will_need(&self, _offset: u64, _bytes: u64) {}
 
+    /// Has the system read nothing ahead but what [`Device::will_need`] asks for. Only advice.
+    fn without_read_ahead(&self) {}
+
     /// Whether there are readers: other processes, or devices of this process that are open on
     /// the same file.
     fn is_read(&self) -> bool {
@@ -135,6 +138,10 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn will_need(&self, offset: u64, bytes: u64) {
         (**self).will_need(offset, bytes);
+    }
+
+    fn without_read_ahead(&self) {
+        (**self).without_read_ahead();
     }
 
     fn is_read(&self) -> bool {

@@ -25,7 +25,7 @@ use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
 use self::scramble::Scramble;
 use crate::error::{Error, Result};
 use crate::rescue::Rescue;
-use crate::scan::{FoundLog, Scan};
+use crate::scan::{FoundLog, Scan, Window};
 use crate::tree::Tree;
 use crate::volume::Volume;
 
@@ -73,7 +73,9 @@ pub fn copy(
     let owners = owners.map(|(volume, newest)| Owners::new(volume, newest));
     let scramble = scrambled.then(Scramble::new);
     let copied = Copied::default();
-    let mut copier = Copier { device: &**device, scan: &scan, owners, scramble, write, copied };
+    let device = &**device;
+    let window = Window::new(device, scan.geometry.block_size.bytes64());
+    let mut copier = Copier { device, window, scan: &scan, owners, scramble, write, copied };
     copier.superblocks()?;
     for log in &scan.logs {
         progress(log.start.0 * scan.geometry.block_size.bytes64());
@@ -125,6 +127,7 @@ impl Owners {
 
 struct Copier<'a, 'w> {
     device: &'a dyn Device,
+    window: Window<'a>,
     scan: &'a Scan,
     owners: Option<Owners>,
     scramble: Option<Scramble>,
@@ -167,9 +170,12 @@ impl Copier<'_, '_> {
         let mut block = vec![0; block_size.bytes()];
         for nth in summary_blocks..header.nblocks.into() {
             let place = start + nth * block_size.bytes64();
-            if self.device.read_at(place, &mut block).is_err() {
-                is_readable = false;
-                continue;
+            match self.window.block(place) {
+                Some(content) => block.copy_from_slice(content),
+                None => {
+                    is_readable = false;
+                    continue;
+                }
             }
             was.update(&block);
             let keep = kept.get((nth - summary_blocks) as usize).copied();

@@ -507,7 +507,7 @@ fn greatest_common_divisor(one: u64, other: u64) -> u64 {
 }
 
 /// Reads a device ahead of somebody who goes through its blocks.
-struct Window<'a> {
+pub(crate) struct Window<'a> {
     device: &'a dyn Device,
     block_bytes: u64,
     start: u64,
@@ -518,12 +518,12 @@ struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    fn new(device: &'a dyn Device, block_bytes: u64) -> Self {
+    pub(crate) fn new(device: &'a dyn Device, block_bytes: u64) -> Self {
         Self { device, block_bytes, start: 0, content: Vec::new(), whole: true }
     }
 
     /// The block at a byte, if it can be read.
-    fn block(&mut self, at: u64) -> Option<&[u8]> {
+    pub(crate) fn block(&mut self, at: u64) -> Option<&[u8]> {
         let is_in = at >= self.start && at < self.start + self.content.len() as u64;
         if !is_in {
             let left = self.device.size().saturating_sub(at) / self.block_bytes * self.block_bytes;

@@ -5,6 +5,8 @@
 //! The store knows nothing of files. Metadata blocks go through the cache; file data do not,
 //! because the page cache of the system above keeps them already.
 
+mod ahead;
+
 use std::sync::Arc;
 
 use nilfs_device::{Claim, Device, IoSlice};
@@ -12,6 +14,7 @@ use nilfs_ondisk::{BlockNr, BlockSize, ByteCount, Geometry};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, UnitWeighter};
 
+use self::ahead::ReadAhead;
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicU64, Ordering};
@@ -54,6 +57,7 @@ pub(crate) struct Store {
     cache_misses: AtomicU64,
     /// A run of blocks that is being held in memory as it is on the device.
     held: RwLock<Option<(BlockNr, Vec<u8>)>>,
+    ahead: ReadAhead,
 }
 
 impl Store {
@@ -63,6 +67,7 @@ impl Store {
         let flash_page = AtomicU64::new(FLASH_PAGE.0);
         let (cache_hits, cache_misses) = Default::default();
         let held = RwLock::new(Rank::ReadAhead, None);
+        device.without_read_ahead();
         Self {
             device,
             geometry,
@@ -73,6 +78,7 @@ impl Store {
             cache_hits,
             cache_misses,
             held,
+            ahead: ReadAhead::new(),
         }
     }
 
@@ -141,7 +147,7 @@ impl Store {
         }
         self.cache_misses.fetch_add(1, Ordering::Relaxed);
         let mut content = zeroed(self.block_size());
-        self.read_run(block, bytes_mut(&mut content))?;
+        self.fetch(block, bytes_mut(&mut content), Some(FLASH_PAGE))?;
         check(&content)?;
         self.cache.insert(block, Arc::clone(&content));
         Ok(content)
@@ -149,6 +155,18 @@ impl Store {
 
     /// Blocks that lie one after the other, past the cache, as many as fill `buffer`.
     pub(crate) fn read_run(&self, first: BlockNr, buffer: &mut [u8]) -> Result<()> {
+        self.fetch(first, buffer, None)
+    }
+
+    /// As [`Store::read_run`], for the content of files. The system above asks ahead for what follows in
+    /// a file, but does not know what lies next to each other.
+    pub(crate) fn read_content(&self, first: BlockNr, buffer: &mut [u8]) -> Result<()> {
+        self.fetch(first, buffer, Some(ByteCount(0)))
+    }
+
+    /// Reads blocks. With `ahead`, has the device begin to read what seems to come next, so many bytes
+    /// in any case.
+    fn fetch(&self, first: BlockNr, buffer: &mut [u8], ahead: Option<ByteCount>) -> Result<()> {
         let count = (buffer.len() / self.block_size().bytes()) as u64;
         let last = BlockNr(first.0.saturating_add(count.saturating_sub(1)));
         let geometry = self.geometry();
@@ -160,8 +178,12 @@ impl Store {
         if self.copy_held(first, buffer) {
             return Ok(());
         }
+        let (start, bytes) = (self.address(first), buffer.len() as u64);
+        if let Some(asked) = ahead.and_then(|least| self.ahead.ask(start, bytes, least.0)) {
+            self.device.will_need(asked.start, asked.end - asked.start);
+        }
         self.device
-            .read_at(self.address(first), buffer)
+            .read_at(start, buffer)
             .map_err(|source| Error::Device { what: format!("read block {first}"), source })
     }
 

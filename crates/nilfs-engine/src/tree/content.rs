@@ -105,7 +105,7 @@ pub(crate) trait Content {
             }
             Place::Device(address) => {
                 let mut block = zeroed(view.store.block_size());
-                view.store.read_run(address, bytes_mut(&mut block))?;
+                view.store.read_content(address, bytes_mut(&mut block))?;
                 Ok(Some(block))
             }
         }

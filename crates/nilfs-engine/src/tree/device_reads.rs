@@ -70,7 +70,7 @@ impl DeviceReads {
         for runs in self.runs.chunk_by(near) {
             match runs {
                 [run] if run.is_whole_blocks(block_size) => {
-                    store.read_run(run.first, &mut buffer[run.part.clone()])?;
+                    store.read_content(run.first, &mut buffer[run.part.clone()])?;
                 }
                 // What is between them may be unreadable, and nobody needs it.
                 runs => read_together(store, runs, buffer).or_else(|_| {
@@ -90,7 +90,7 @@ fn read_together(store: &Store, runs: &[Run], buffer: &mut [u8]) -> Result<()> {
     let end = runs.iter().map(|run| run.end(block_size)).fold(first, BlockNr::max);
     let bytes = |from: BlockNr, to: BlockNr| (to.0 - from.0) as usize * block_size.bytes();
     let mut content = vec![0; bytes(first, end)];
-    store.read_run(first, &mut content)?;
+    store.read_content(first, &mut content)?;
     for Run { first: start, within, part } in runs {
         let from = bytes(first, *start) + within;
         buffer[part.clone()].copy_from_slice(&content[from..from + part.len()]);
