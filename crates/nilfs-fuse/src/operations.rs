@@ -10,6 +10,7 @@ use nilfs_engine::{
     SetAttr, StatFs,
 };
 use nilfs_ondisk::Ino;
+use parking_lot::Mutex;
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -101,6 +102,7 @@ pub(crate) struct Operations {
     faults: Faults,
     metrics: Arc<Metrics>,
     still_has: StillHas,
+    noticing: Mutex<()>,
     outdate: Outdate,
 }
 
@@ -113,7 +115,16 @@ impl Operations {
         still_has: StillHas,
         outdate: Outdate,
     ) -> Self {
-        Self { files, writer, past, faults: Faults::default(), metrics, still_has, outdate }
+        Self {
+            files,
+            writer,
+            past,
+            faults: Faults::default(),
+            metrics,
+            still_has,
+            noticing: Mutex::default(),
+            outdate,
+        }
     }
 
     /// Lets the kernel ask for doors again, if there is another checkpoint than when it was told of
@@ -124,12 +135,15 @@ impl Operations {
     }
 
     /// Runs an operation and notes how it went. If there is no room for it, it is tried again when
-    /// files that the kernel has let go of make some, and then when the past does that is only kept
-    /// because somebody looks at it.
+    /// files that the kernel has let go of make some, which another operation may have noticed, and
+    /// then when the past does that is only kept because somebody looks at it.
     fn noted<T>(&self, operation: Operation, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
         self.metrics.measure(operation, Result::is_err, || {
             let answer = match work() {
-                Err(Errno::NOSPC) if self.notice_released() => work(),
+                Err(Errno::NOSPC) => {
+                    self.notice_released();
+                    work()
+                }
                 answer => answer,
             };
             match answer {
@@ -142,18 +156,17 @@ impl Operations {
     }
 
     /// Looks for files without a name that the kernel has let go of, but has not told us so: it
-    /// sends `FORGET` when unlink(2) or close(2) is over, and waits for no answer. Returns whether
-    /// there were any.
+    /// sends `FORGET` when unlink(2) or close(2) is over, and waits for no answer.
     ///
     /// The kernel cannot get back what it does not have: nothing leads to a file without a name. A
     /// lookup that found the file before it lost its name is over, because the kernel locks the
     /// directory for both.
-    fn notice_released(&self) -> bool {
-        let Some(writer) = &self.writer else { return false };
+    fn notice_released(&self) {
+        let Some(writer) = &self.writer else { return };
+        let _one_at_a_time = self.noticing.lock();
         let held = writer.held_without_name().into_iter();
         let released: Vec<Ino> = held.filter(|ino| !(self.still_has)(NodeId::from(*ino))).collect();
         released.iter().for_each(|ino| writer.expect_let_go(*ino));
-        !released.is_empty()
     }
 
     fn answer<T>(&self, result: Result<T, Error>) -> Answer<T> {

@@ -83,13 +83,12 @@ impl Queues {
             return End::Closed(Ok(()));
         }
         let mut buffer = Vec::new();
-        let (mut come, mut answered) = (Vec::new(), Vec::new());
+        let mut answered = Vec::new();
         loop {
-            come.extend(self.ring.completion());
-            for completion in come.drain(..) {
-                if let Some(entry) = self.received(&completion) {
-                    take(Incoming::Ring(entry), front, ended, &mut buffer);
-                }
+            let come = self.ring.completion().next();
+            let is_idle = come.is_none();
+            if let Some(entry) = come.and_then(|completion| self.received(&completion)) {
+                take(Incoming::Ring(entry), front, ended, &mut buffer);
             }
             self.home.answered(&mut answered);
             for entry in answered.drain(..) {
@@ -98,17 +97,25 @@ impl Queues {
             if self.alive == 0 {
                 return End::Closed(Ok(()));
             }
-            if !self.home.sleep() {
-                continue;
-            }
-            let waited = self.ring.submit_and_wait(1);
+            // An answer does not wait for the next request to be answered, which may depend on it: a
+            // file has to be closed before the room that it took can be had.
+            let submitted = match is_idle && self.home.sleep() {
+                true => self.ring.submit_and_wait(1),
+                false => self.submit_all(),
+            };
             self.home.wake();
-            if let Err(error) = waited
+            if let Err(error) = submitted
                 && !is_passing(&error)
             {
                 return End::Closed(Err(error));
             }
         }
+    }
+
+    /// Submits what has not been submitted, if there is anything.
+    fn submit_all(&mut self) -> io::Result<usize> {
+        let nothing = self.ring.submission().is_empty();
+        if nothing { Ok(0) } else { self.ring.submit() }
     }
 
     /// Lends all entries to the kernel.
