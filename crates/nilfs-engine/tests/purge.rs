@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{check, content, make, pattern, volume};
 use nilfs_device::MemoryDevice;
 use nilfs_engine::{
-    Amount, CleanerOptions, Cno, Error, Filesystem, InodeRef, ManualRun, MountOptions,
+    Amount, CleanerOptions, Cno, Error, Filesystem, InodeRef, ManualRun, MountOptions, Moved,
     PurgeOptions, Purged, RenameMode, Wiping,
 };
 
@@ -239,6 +239,62 @@ fn of_a_directory_everything_goes_that_was_ever_in_it() {
     assert_eq!(content(&fs, &other), before);
     assert_eq!(fs.holders(b"dir").unwrap().versions, 0);
     drop(other);
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
+/// A user who wants a file to be forgotten need not remember where it was moved.
+#[test]
+fn a_file_is_followed_to_where_it_was_moved() {
+    let device = volume(1024, 64);
+    let fs = mounted(&device);
+    let root = fs.root().unwrap().inode;
+    let make_dir =
+        |name: &str| fs.create(&root, name.as_bytes(), &common::new(0o040_755)).unwrap().inode;
+    let (dir, elsewhere) = (make_dir("dir"), make_dir("elsewhere"));
+    let secret = make(&fs, &dir, "secret");
+    let write = |file: &InodeRef, round: u64| {
+        fs.write(file, round * 100_000, &SECRET.repeat(100_000 / SECRET.len())).unwrap();
+        fs.checkpoint_now().unwrap();
+    };
+    let rename = |from: &InodeRef, old: &str, to: &InodeRef, new: &str| {
+        fs.rename(from, old.as_bytes(), to, new.as_bytes(), RenameMode::Replace).unwrap();
+        fs.checkpoint_now().unwrap();
+    };
+    write(&secret, 0);
+    rename(&dir, "secret", &elsewhere, "second");
+    write(&secret, 1);
+    rename(&elsewhere, "second", &root, "third");
+    // Nothing of what it was before is left in it.
+    fs.write(&secret, 0, &vec![0; 200_000]).unwrap();
+    write(&secret, 2);
+    fs.write(&secret, 200_000, &vec![0; 100_000]).unwrap();
+    fs.checkpoint_now().unwrap();
+    let place = |path: &[u8], is_present| Moved { path: path.to_vec(), is_present };
+    assert_eq!(fs.holders(b"dir/secret").unwrap().moved, [place(b"third", true)]);
+    let purged = purge(&fs, "dir/secret", ALL);
+    assert!(purged.present_bytes >= 300_000, "{purged:?}");
+    assert_eq!((purged.left, traces(&device)), (0, 0), "{purged:?}");
+
+    // With a directory, its files are followed, and it is, with what came into it later.
+    let other = make(&fs, &dir, "other");
+    write(&other, 3);
+    rename(&dir, "other", &elsewhere, "other");
+    write(&other, 4);
+    rename(&root, "dir", &elsewhere, "moved");
+    let late = make(&fs, &dir, "late");
+    write(&late, 5);
+    drop((late, other));
+    fs.unlink(&dir, b"late").unwrap();
+    fs.unlink(&elsewhere, b"other").unwrap();
+    fs.checkpoint_now().unwrap();
+    let moved = fs.holders(b"dir").unwrap().moved;
+    assert!(moved.contains(&place(b"elsewhere/moved", true)), "{moved:?}");
+    assert!(moved.contains(&place(b"elsewhere/other", false)), "{moved:?}");
+    assert!(traces(&device) > 1000);
+    let purged = purge(&fs, "dir", ALL);
+    assert_eq!((purged.left, traces(&device)), (0, 0), "{purged:?}");
+    drop((dir, elsewhere, secret, root));
     fs.unmount().unwrap();
     check(&*device);
 }

@@ -1,8 +1,8 @@
 //! The opposite of keeping the past: taking away all that the past has of a file, or of a directory and
 //! what was ever below it, down to the bytes on the device.
 //!
-//! 1. What there is of it is found (`traces`): all versions, the blocks of these, and the checkpoints in
-//!    which these blocks live. Those checkpoints are deleted, all but the newest.
+//! 1. What there is of it is found (`traces`): all versions, wherever the files were moved, the blocks of
+//!    these, and the checkpoints in which these blocks live. Those checkpoints are deleted, all but the newest.
 //! 2. Every segment into which a block of one of the files was ever written, as its summaries say, is
 //!    emptied: what checkpoints still have is moved. That takes along what sync logs have, and what was
 //!    written and replaced between two checkpoints.
@@ -42,6 +42,19 @@ pub struct Holders {
     pub versions: u64,
     /// Bytes of them that the present has, under the same names or others: a purge leaves them.
     pub present_bytes: u64,
+    /// Where files were last that were moved to paths elsewhere. All that they were there is among the
+    /// versions.
+    #[serde(default)]
+    pub moved: Vec<Moved>,
+}
+
+/// Where a file was last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// Its path, from the root of the volume.
+    pub path: Vec<u8>,
+    /// Whether the present has it there.
+    pub is_present: bool,
 }
 
 /// How bytes are taken away.
@@ -97,7 +110,7 @@ pub struct Purged {
 
 impl Filesystem {
     /// What has blocks of the file at a path, which need not be there any more: of all versions of it,
-    /// and of all that was ever below it. There are no versions if no checkpoint has the path.
+    /// also under the names that it had before and later, and of all that was ever below it. There are no versions if no checkpoint has the path.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is the path of the root directory, damage, a device error.

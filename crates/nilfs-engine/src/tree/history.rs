@@ -156,7 +156,7 @@ fn oldest_from(past: &dyn Checkpoints, cno: Cno) -> Result<CheckpointInfo> {
 }
 
 /// The tree of the newest checkpoint below a number.
-fn older_tree(past: &dyn Checkpoints, mut end: Cno) -> Result<Option<Tree>> {
+pub(crate) fn older_tree(past: &dyn Checkpoints, mut end: Cno) -> Result<Option<Tree>> {
     while let Some(found) = past.newest_below(end)? {
         match past.tree(Some(found.cno)) {
             // The cleaner has just given it up.

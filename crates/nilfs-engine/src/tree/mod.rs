@@ -42,6 +42,7 @@ pub use self::changes::{Change, FileAt};
 pub use self::content::{Extent, Survey};
 pub use self::difference::ChangedFile;
 pub use self::file::File;
+pub(crate) use self::history::older_tree;
 pub use self::history::{Cause, Version, versions};
 pub use self::parents::Parents;
 pub(crate) use self::parents::changed_names;

@@ -116,6 +116,14 @@ impl Parents {
         more.iter().for_each(|pair| _ = self.more.remove(pair));
     }
 
+    /// The paths of a file of the tree.
+    pub(crate) fn paths(&self, tree: &Tree, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let mut paths = DirectoryPaths::new(tree);
+        let links = self.links(tree, &BTreeSet::from([ino]))?.remove(&ino).unwrap_or_default();
+        paths.find(links.iter().map(|(dir, _)| *dir))?;
+        links.iter().map(|link| paths.path(link)).collect()
+    }
+
     /// The names of files of the tree.
     pub(super) fn links(
         &self,

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use nilfs_engine::{CheckpointInfo, Cno, Holders, Note, PurgeOptions, Purged, Wiping};
+use nilfs_engine::{CheckpointInfo, Cno, Holders, Moved, Note, PurgeOptions, Purged, Wiping};
 use nilfs_ondisk::ByteCount;
 use serde::Serialize;
 
@@ -22,8 +22,9 @@ use crate::progress::Progress;
 ///
 /// For secrets that must not be found again. The checkpoints that have any version of the file are
 /// deleted, snapshots too; the segments into which it was ever written are emptied; and all unused space
-/// is wiped. With a directory, all that was ever below it goes as well. The checkpoints are listed first,
-/// and asked about. What the present has of the file stays: delete it first.
+/// is wiped. With a directory, all that was ever below it goes as well. A file that was moved is followed
+/// to where it was later, and you are told where. The checkpoints are listed first, and asked about. What
+/// the present has of the file stays: delete it first.
 ///
 /// A purge can be cut off at any moment. If the checkpoints are gone by then, --finish does the rest.
 ///
@@ -72,6 +73,14 @@ struct Preview {
     versions: u64,
     present_bytes: u64,
     checkpoints: Vec<Holder>,
+    moved: Vec<Place>,
+}
+
+/// Where a file was later.
+#[derive(Serialize)]
+struct Place {
+    path: String,
+    present: bool,
 }
 
 #[derive(Serialize)]
@@ -90,7 +99,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     if args.finish {
         let done = on(&located.device, Purpose::Change, |volume| purge(volume, None, options))?;
-        return report(args, &done);
+        return report(args, &[], &done);
     }
     let [path] = &located.paths[..] else {
         let message = format!("{}: the path of a file is missing", args.place.display());
@@ -113,9 +122,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         if !args.yes {
             confirm(&holders, args.keep_snapshots)?;
         }
-        purge(volume, Some(&name), options).map(Some)
+        Ok(Some((purge(volume, Some(&name), options)?, holders.moved)))
     })?;
-    done.map_or(Ok(()), |done| report(args, &done))
+    done.map_or(Ok(()), |(done, moved)| report(args, &moved, &done))
 }
 
 fn purge(
@@ -132,13 +141,28 @@ fn purge(
 fn list(args: &Args, holders: &Holders, notes: &[Note]) -> anyhow::Result<()> {
     if args.json {
         let holder = |it: &CheckpointInfo| Holder { checkpoint: it.cno.0, snapshot: it.snapshot };
+        let place = |it: &Moved| Place {
+            path: Name::from(it.path.clone()).to_text(),
+            present: it.is_present,
+        };
         return output::json(&Preview {
             versions: holders.versions,
             present_bytes: holders.present_bytes,
             checkpoints: holders.checkpoints.iter().map(holder).collect(),
+            moved: holders.moved.iter().map(place).collect(),
         });
     }
-    checkpoints::print(&holders.checkpoints, notes, false)
+    checkpoints::print(&holders.checkpoints, notes, false)?;
+    utter(format_args!("{}", followed(&holders.moved)));
+    Ok(())
+}
+
+/// A line for each place to which a file was moved.
+fn followed(moved: &[Moved]) -> String {
+    moved
+        .iter()
+        .map(|it| format!("followed to {}, where it was later\n", printable(&it.path)))
+        .collect()
 }
 
 /// Asks whether the checkpoints may be deleted; where nobody can be asked, they may not.
@@ -163,7 +187,7 @@ fn confirm(holders: &Holders, keep_snapshots: bool) -> anyhow::Result<()> {
             let time = output::local_time(it.created as i64);
             utter(format_args!("{} of {time}{kind}\n", it.cno));
         }
-        utter(format_args!("Delete {what} for good? [y/N] "));
+        utter(format_args!("{}Delete {what} for good? [y/N] ", followed(&holders.moved)));
         let mut answer = String::new();
         io::stdin().read_line(&mut answer)?;
         if matches!(answer.trim(), "y" | "Y" | "yes") {
@@ -175,11 +199,12 @@ fn confirm(holders: &Holders, keep_snapshots: bool) -> anyhow::Result<()> {
     Err(Failure::new(Status::Refused, message).into())
 }
 
-fn report(args: &Args, done: &Purged) -> anyhow::Result<()> {
+fn report(args: &Args, moved: &[Moved], done: &Purged) -> anyhow::Result<()> {
     if args.json {
         return output::json(done);
     }
     let mut out = output::out();
+    write!(out, "{}", followed(moved))?;
     writeln!(
         out,
         "{} deleted, {} emptied; {} discarded, {} overwritten",
@@ -200,10 +225,14 @@ fn report(args: &Args, done: &Purged) -> anyhow::Result<()> {
         )?;
     }
     if done.present_bytes > 0 {
-        let present = ByteCount(done.present_bytes);
+        let bytes = ByteCount(done.present_bytes);
+        let here: Vec<_> =
+            moved.iter().filter(|it| it.is_present).map(|it| printable(&it.path)).collect();
+        let here =
+            if here.is_empty() { String::new() } else { format!(", as {}", here.join(", ")) };
         writeln!(
             out,
-            "not reached: {present} that the present has; delete the file and try again"
+            "not reached: {bytes} that the present has{here}; delete the file and try again"
         )?;
     }
     if done.left > 0 {

@@ -1,19 +1,22 @@
 //! What a volume has of a file, or of a directory and all that was ever in it.
+//!
+//! A file is one wherever it is: what it was given after it had been moved elsewhere belongs to it. So
+//! a path is followed into the past, and each file that was found there to the place where it was last.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{ControlFlow, Range};
 
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::roll_forward::Record;
 use nilfs_ondisk::{Cno, FileBlock, Ino, VBlockNr};
 
-use super::Holders;
+use super::{Holders, Moved};
 use crate::cleaner::victim::merged;
 use crate::error::{Error, Result};
 use crate::files::Checkpoints;
 use crate::fs::Filesystem;
 use crate::log::reader::Log;
-use crate::tree::{Cause, File, Tree, Version, changed_names, versions};
+use crate::tree::{Cause, File, Parents, Tree, Version, changed_names, older_tree, versions};
 
 /// Lives of blocks that are collected before those that overlap are joined.
 const MOST_LIVES: usize = 1 << 16;
@@ -73,8 +76,13 @@ impl Traces {
         }
         let mut search = Search::new(fs);
         search.left.push(Trail { path: names.join(&b'/'), at: None, is_top: true });
-        while let Some(trail) = search.left.pop() {
-            search.follow(trail)?;
+        loop {
+            while let Some(trail) = search.left.pop() {
+                search.follow(trail)?;
+            }
+            // A directory comes before what was found in it, which moves with it.
+            let Some(ino) = search.found.pop_front() else { break };
+            search.look_elsewhere(ino)?;
         }
         search.result()
     }
@@ -85,7 +93,7 @@ struct Trail {
     path: Vec<u8>,
     /// From this checkpoint on, or from the newest.
     at: Option<Cno>,
-    /// It was asked for, and not found in a directory.
+    /// It is not that of a name in a directory which is to be purged, too.
     is_top: bool,
 }
 
@@ -99,7 +107,17 @@ struct Search<'a> {
     /// Versions that were found, by path and first checkpoint.
     seen: BTreeSet<(Vec<u8>, Cno)>,
     left: Vec<Trail>,
+    /// Each file with the newest checkpoint in which it was found, and as it was there.
+    last: BTreeMap<Identity, (Cno, File)>,
+    /// Those that may have been elsewhere later.
+    found: VecDeque<Identity>,
+    moved: Vec<Moved>,
+    /// Where all files of a tree are, of the one that was looked through last.
+    parents: Option<(Tree, Parents)>,
 }
+
+/// A number leads to other files at other times.
+type Identity = (Ino, u32);
 
 /// A directory as it was in one version.
 struct Listed {
@@ -117,6 +135,10 @@ impl<'a> Search<'a> {
             present: BTreeSet::new(),
             seen: BTreeSet::new(),
             left: Vec::new(),
+            last: BTreeMap::new(),
+            found: VecDeque::new(),
+            moved: Vec::new(),
+            parents: None,
         }
     }
 
@@ -143,6 +165,7 @@ impl<'a> Search<'a> {
         self.files.inos.insert(ino);
         let Some(tree) = self.tree_of(version)? else { return Ok(()) };
         let file = tree.file(ino)?;
+        self.note_file(&tree, &file);
         self.note_blocks(&tree, &file)?;
         if is_top {
             self.note_name(&tree, &version.path)?;
@@ -176,6 +199,68 @@ impl<'a> Search<'a> {
                 Err(Error::NoCheckpoint(_)) => end = found.cno,
                 tree => return tree.map(Some),
             }
+        }
+        Ok(None)
+    }
+
+    /// Notes in which checkpoint a file was found.
+    fn note_file(&mut self, tree: &Tree, file: &File) {
+        let identity = (file.ino(), file.attr().generation);
+        let here = (tree.cno(), file.clone());
+        match self.last.get_mut(&identity) {
+            None => {
+                self.last.insert(identity, here);
+                self.found.push_back(identity);
+            }
+            Some(last) if last.0 < here.0 => *last = here,
+            Some(_) => {}
+        }
+    }
+
+    /// Looks whether a file was still there after it was found last. If so, its names of later are
+    /// followed.
+    fn look_elsewhere(&mut self, identity: Identity) -> Result<()> {
+        let Some((known, file)) = self.last.get(&identity).cloned() else { return Ok(()) };
+        let Some(tree) = self.last_with(&file, known)? else { return Ok(()) };
+        let parents = match self.parents.take() {
+            Some((from, mut parents)) => {
+                parents.carry(&from, &tree)?;
+                parents
+            }
+            None => Parents::of(&tree)?,
+        };
+        let is_present = tree.cno() == self.fs.newest();
+        for path in parents.paths(&tree, file.ino())? {
+            self.moved.push(Moved { path: path.clone(), is_present });
+            self.left.push(Trail { path, at: Some(tree.cno()), is_top: true });
+        }
+        self.parents = Some((tree, parents));
+        Ok(())
+    }
+
+    /// The newest checkpoint beyond `known` that has a file, unless the one next to that has it no more:
+    /// it was deleted then, for a file that moves is in both.
+    fn last_with(&self, file: &File, known: Cno) -> Result<Option<Tree>> {
+        let has = |tree: &Tree| match tree.file(file.ino()) {
+            Ok(other) => Ok(other.is_same_file(file)),
+            Err(Error::Stale) => Ok(false),
+            Err(error) => Err(error),
+        };
+        let Some(next) = self.fs.checkpoints(known.plus(1), 1)?.first().copied() else {
+            return Ok(None);
+        };
+        match self.fs.tree(Some(next.cno)) {
+            Ok(tree) if !has(&tree)? => return Ok(None),
+            // The cleaner has just given it up.
+            Ok(_) | Err(Error::NoCheckpoint(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let mut end = self.fs.newest().plus(1);
+        while let Some(tree) = older_tree(self.fs, end)?.filter(|tree| tree.cno() > known) {
+            if has(&tree)? {
+                return Ok(Some(tree));
+            }
+            end = tree.same_file_during(file.ino())?.start;
         }
         Ok(None)
     }
@@ -220,7 +305,8 @@ impl<'a> Search<'a> {
         let mut checkpoints = self.fs.checkpoints(Cno::MIN, usize::MAX)?;
         checkpoints.retain(|it| it.cno < newest && has(it.cno));
         let present_bytes = self.present.len() as u64 * self.fs.store.block_size().bytes64();
-        let versions = self.seen.len() as u64;
-        Ok(Traces { files: self.files, holders: Holders { checkpoints, versions, present_bytes } })
+        let (versions, moved) = (self.seen.len() as u64, self.moved);
+        let holders = Holders { checkpoints, versions, present_bytes, moved };
+        Ok(Traces { files: self.files, holders })
     }
 }
