@@ -1,11 +1,14 @@
 //! What a front end reads: the files of a checkpoint, or those of the live file system; and the
 //! past.
 
+use std::ops::RangeInclusive;
+
 use nilfs_ondisk::notes::Note;
 use nilfs_ondisk::{Cno, FileBlock, Ino, dirent};
 
 use crate::error::{Error, Result};
 use crate::fs::{Attr, DirEntry, Filesystem, Seek, StatFs, total_blocks};
+use crate::times::Times;
 use crate::tree::{Tree, View};
 use crate::volume::{CheckpointInfo, Volume};
 
@@ -97,6 +100,22 @@ pub trait Checkpoints: Send + Sync {
         newest_below(end.min(Cno(self.newest().0.saturating_add(1))), &list, &|_| true)
     }
 
+    /// When checkpoints were made, as far as somebody has had to find out.
+    fn times(&self) -> &Times;
+
+    /// The newest checkpoint below `end` that was made in one of these seconds since 1970.
+    ///
+    /// # Errors
+    /// The cpfile cannot be read.
+    fn newest_made(
+        &self,
+        end: Cno,
+        seconds: &RangeInclusive<u64>,
+    ) -> Result<Option<CheckpointInfo>> {
+        let list = |from, limit| self.checkpoints(from, limit);
+        self.times().newest_made(self.newest(), end, seconds, &list)
+    }
+
     /// The files of a checkpoint; of the newest one if `cno` is `None`.
     ///
     /// # Errors
@@ -147,6 +166,10 @@ pub fn newest_below<E>(
 }
 
 impl Checkpoints for Volume {
+    fn times(&self) -> &Times {
+        &self.times
+    }
+
     fn notes(&self) -> Result<Vec<Note>> {
         self.notes()
     }
@@ -165,6 +188,10 @@ impl Checkpoints for Volume {
 }
 
 impl Checkpoints for Filesystem {
+    fn times(&self) -> &Times {
+        &self.times
+    }
+
     fn notes(&self) -> Result<Vec<Note>> {
         self.notes()
     }

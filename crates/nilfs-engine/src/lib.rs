@@ -33,6 +33,7 @@ pub mod scrub;
 mod segments;
 mod store;
 mod superblocks;
+mod times;
 pub mod tree;
 mod volume;
 mod xattr_file;
@@ -63,6 +64,7 @@ pub use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum};
 pub use read_only::{ReadOnlyOptions, ReadOnlyVolume};
 pub use recovery::RecoveryPlan;
 pub use superblocks::Superblocks;
+pub use times::Times;
 pub use tree::Tree;
 pub use volume::{CheckpointInfo, CheckpointTotals, SegmentInfo, SegmentLife, Volume};
 

@@ -16,6 +16,7 @@ use crate::fs::space;
 use crate::fs::{Attr, DirEntry, MountOptions, Seek, StatFs};
 use crate::host::{Clock, Instant};
 use crate::rescue::Rescue;
+use crate::times::Times;
 use crate::tree::Tree;
 use crate::volume::{CheckpointInfo, CheckpointTotals, Volume};
 
@@ -164,6 +165,10 @@ impl ReadOnlyVolume {
 }
 
 impl Checkpoints for ReadOnlyVolume {
+    fn times(&self) -> &Times {
+        &self.volume.times
+    }
+
     fn newest(&self) -> Cno {
         self.volume.last_log().cno
     }

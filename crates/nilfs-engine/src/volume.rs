@@ -23,6 +23,7 @@ use crate::recovery::{self, LogScan, RecoveryPlan, RollForward};
 use crate::scan::{Scan, SuperRootLog};
 use crate::store::Store;
 use crate::superblocks::{self, Superblocks};
+use crate::times::Times;
 use crate::tree::{Era, Recovered, Shared, Tree, TreeRoot, View};
 use crate::{checkpoints, segments, xattr_file};
 
@@ -40,6 +41,7 @@ pub struct Volume {
     shared: OnceLock<Arc<Shared>>,
     /// Memory for the names of their large directories, in bytes.
     names_limit: usize,
+    pub(crate) times: Times,
 }
 
 /// Memory for the names of large directories in the trees of a volume, in bytes, unless somebody
@@ -161,6 +163,7 @@ impl Volume {
             dat,
             shared: OnceLock::new(),
             names_limit: NAMES_LIMIT,
+            times: Times::default(),
         })
     }
 

@@ -12,9 +12,9 @@ use std::ops::RangeInclusive;
 
 use jiff::Zoned;
 use nilfs_engine::{
-    CheckpointInfo, CheckpointTotals, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Error,
-    Filesystem, Holders, Ino, Note, PurgeOptions, PurgeProgress, Purged, ResizeProgress,
-    RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
+    CheckpointInfo, CheckpointTotals, Checkpoints, CleanerOrder, Cno, Defragmented,
+    DeletedCheckpoints, Error, Filesystem, Holders, Ino, Note, PurgeOptions, PurgeProgress, Purged,
+    ResizeProgress, RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
 };
 use nilfs_fuse::When;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -59,6 +59,9 @@ pub trait Administration {
     /// Deletes the checkpoints of a range, except snapshots and the newest.
     fn delete_checkpoints(&self, range: RangeInclusive<Cno>)
     -> Result<DeletedCheckpoints, Refusal>;
+
+    /// The newest checkpoint that was not made after a second since 1970.
+    fn newest_until(&self, second: u64) -> Result<Option<CheckpointInfo>, Refusal>;
 
     /// Makes everything durable in a checkpoint, and returns its number. If nothing has changed
     /// since the newest checkpoint, that one will do unless `anew`.
@@ -132,6 +135,10 @@ impl Administration for Filesystem {
         Ok(self.delete_checkpoints(range)?)
     }
 
+    fn newest_until(&self, second: u64) -> Result<Option<CheckpointInfo>, Refusal> {
+        Ok(Checkpoints::newest_made(self, Cno::MAX, &(0..=second))?)
+    }
+
     fn checkpoint(&self, anew: bool) -> Result<Cno, Refusal> {
         Ok(if anew { self.checkpoint_now() } else { self.checkpoint_changes() }?)
     }
@@ -182,7 +189,8 @@ impl Administration for Filesystem {
 pub fn find(volume: &dyn Administration, when: &When) -> anyhow::Result<CheckpointInfo> {
     let list = |from, limit| volume.checkpoints(from, limit);
     let newest = volume.status()?.cno;
-    Ok(when.find(&Zoned::now, newest, &list, &|| volume.notes())?)
+    let until = |second| volume.newest_until(second);
+    Ok(when.find(&Zoned::now, newest, &list, &until, &|| volume.notes())?)
 }
 
 /// All checkpoints, ascending.

@@ -63,6 +63,7 @@ use crate::log::group_commit::GroupCommit;
 use crate::log::segment_writer::SegmentWriter;
 use crate::recovery::{self, SyncLog};
 use crate::store::Store;
+use crate::times::Times;
 use crate::tree::{Shared, View};
 use crate::volume::Volume;
 
@@ -148,6 +149,7 @@ pub struct Filesystem {
     cleaner: Cleaner,
     /// Locked while the volume becomes larger, smaller, or what it was.
     remaking: Mutex<()>,
+    pub(crate) times: Times,
     /// Changes so far: tells whether the volume is idle.
     changes: AtomicU64,
     /// How often somebody has asked for durability.
@@ -213,6 +215,7 @@ impl Filesystem {
             wakeup: Wakeup::default(),
             cleaner: Cleaner::new(options.cleaner),
             remaking: Mutex::new(Rank::Remaking, ()),
+            times: Times::default(),
             changes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             syncs_before: AtomicU64::new(0),

@@ -45,6 +45,8 @@ pub(crate) enum Rank {
     CleanerTotals,
     /// The account of space.
     Space,
+    /// When checkpoints were made.
+    Times,
     /// Why nothing is written.
     Stopped,
     /// What the thread that makes checkpoints waits for.

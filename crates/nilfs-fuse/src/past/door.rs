@@ -104,8 +104,12 @@ impl Past {
             _ => {}
         }
         let second = gmt_second(name).ok_or(Error::NotFound)?;
-        let fits = |found: &CheckpointInfo| !found.minor && found.created == second;
-        let checkpoint = self.newest_below(Cno::MAX, &fits)?.ok_or(Error::NotFound)?;
+        let older = |end| self.checkpoints.newest_made(end, &(second..=second));
+        let mut found = older(Cno::MAX)?;
+        while let Some(minor) = found.filter(|found| found.minor) {
+            found = older(minor.cno)?;
+        }
+        let checkpoint = found.ok_or(Error::NotFound)?;
         let entry = Entry { dir, list: List::Gmt, cno: checkpoint.cno };
         let (tree, file) = self.entry(entry)?.ok_or(Error::NotFound)?;
         // In the next moment, the name may mean another checkpoint of the same second.
@@ -154,8 +158,9 @@ impl Past {
         let words = str::from_utf8(name).map_err(|_| Error::NotFound)?;
         let when: When = words.parse().map_err(|_| Error::NotFound)?;
         let list = |from, limit| self.checkpoints.checkpoints(from, limit);
+        let until = |second| self.checkpoints.newest_made(Cno::MAX, &(0..=second));
         let notes = || self.checkpoints.notes();
-        let found = when.find(&Zoned::now, self.checkpoints.newest(), &list, &notes);
+        let found = when.find(&Zoned::now, self.checkpoints.newest(), &list, &until, &notes);
         found.map_err(|error| match error {
             WhenError::Unreadable(error) => error,
             _ => Error::NotFound,

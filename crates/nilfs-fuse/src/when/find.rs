@@ -1,8 +1,7 @@
 //! From a moment to a checkpoint.
 //!
-//! Clocks may have been put back, so times need not ascend with numbers, and there is no searching by
-//! halves: checkpoints are gone through from the newest on. The newest one is that with the largest
-//! number.
+//! Clocks may have been put back, so times need not ascend with numbers. The newest checkpoint is that
+//! with the largest number.
 
 use std::error::Error;
 
@@ -17,6 +16,9 @@ use super::{Day, Length, Meaning, When, WhenError, canonical_name};
 /// Returns the checkpoints from a number on, ascending, at most as many as it is told.
 pub type List<'a, E> = &'a dyn Fn(Cno, usize) -> Result<Vec<CheckpointInfo>, E>;
 
+/// Returns the newest checkpoint that was not made after a second since 1970.
+pub type Until<'a, E> = &'a dyn Fn(u64) -> Result<Option<CheckpointInfo>, E>;
+
 /// Returns what is noted about snapshots.
 pub type Notes<'a, E> = &'a dyn Fn() -> Result<Vec<Note>, E>;
 
@@ -30,8 +32,8 @@ struct Seconds {
 impl When {
     /// The checkpoint that is meant by one who asks at `now`, in the time zone of that. The clock is
     /// asked only for words that need it, because time zones take a while to be looked up. `newest` is the
-    /// number of the newest checkpoint. `list` is asked for the newest first, and for about as many as
-    /// are later than the one that is found; `notes`, only if a snapshot is meant by its name.
+    /// number of the newest checkpoint; `until` is asked only if a time is meant, and `notes`, only if a
+    /// snapshot is meant by its name.
     ///
     /// # Errors
     /// See [`WhenError`].
@@ -40,6 +42,7 @@ impl When {
         now: &dyn Fn() -> Zoned,
         newest: Cno,
         list: List<'_, E>,
+        until: Until<'_, E>,
         notes: Notes<'_, E>,
     ) -> Result<CheckpointInfo, WhenError<E>> {
         let past = Past { newest, list };
@@ -57,7 +60,7 @@ impl When {
             Meaning::Now => self.by_number(newest, &past, |_| true),
             _ => {
                 let now = now();
-                self.by_time(self.seconds(&now)?, &now, &past)
+                self.by_time(self.seconds(&now)?, &now, &past, until)
             }
         }
     }
@@ -72,7 +75,7 @@ impl When {
         if let Some(found) = found.filter(|found| found.cno == cno && fits(found)) {
             return Ok(found);
         }
-        let before = past.newest_below(cno, |_| true)?.map(Named::from);
+        let before = past.newest_below(cno)?.map(Named::from);
         let near = Nearest { before, after: found.map(Named::from) };
         Err(WhenError::Missing { words: self.words.clone(), near })
     }
@@ -82,12 +85,12 @@ impl When {
         moment: Seconds,
         now: &Zoned,
         past: &Past<'_, E>,
+        until: Until<'_, E>,
     ) -> Result<CheckpointInfo, WhenError<E>> {
         let words = self.words.clone();
         let last = u64::try_from(moment.last).ok();
-        let is_not_later = |found: &CheckpointInfo| last.is_some_and(|last| found.created <= last);
         let is_to_come = moment.first > now.timestamp().as_second();
-        match past.newest_below(Cno::MAX, is_not_later)? {
+        match last.map_or(Ok(None), until).map_err(WhenError::Unreadable)? {
             // Where a clock went wrong there may be checkpoints of a time that is still to come.
             Some(found) if is_to_come && found.cno == past.newest => {
                 Err(WhenError::ToCome { words, newest: found.into() })
@@ -204,13 +207,9 @@ impl<E: Error + 'static> Past<'_, E> {
         Ok(found.first().copied())
     }
 
-    /// The newest checkpoint below a number that fits.
-    fn newest_below(
-        &self,
-        end: Cno,
-        fits: impl Fn(&CheckpointInfo) -> bool,
-    ) -> Result<Option<CheckpointInfo>, WhenError<E>> {
+    /// The newest checkpoint below a number.
+    fn newest_below(&self, end: Cno) -> Result<Option<CheckpointInfo>, WhenError<E>> {
         let end = end.min(Cno(self.newest.0.saturating_add(1)));
-        newest_below(end, self.list, &fits).map_err(WhenError::Unreadable)
+        newest_below(end, self.list, &|_| true).map_err(WhenError::Unreadable)
     }
 }

@@ -28,6 +28,9 @@ pub trait ReadOnly {
     /// How many checkpoints the volume has.
     fn checkpoint_totals(&self) -> Result<CheckpointTotals, Refusal>;
 
+    /// The newest checkpoint that was not made after a second since 1970.
+    fn newest_until(&self, second: u64) -> Result<Option<CheckpointInfo>, Refusal>;
+
     /// What is noted about snapshots, as [`Administration::notes`] lists it.
     fn notes(&self) -> Result<Vec<Note>, Refusal>;
 
@@ -56,6 +59,10 @@ impl ReadOnly for ReadOnlyVolume {
         Ok(self.checkpoint_totals()?)
     }
 
+    fn newest_until(&self, second: u64) -> Result<Option<CheckpointInfo>, Refusal> {
+        Ok(self.newest_made(Cno::MAX, &(0..=second))?)
+    }
+
     fn notes(&self) -> Result<Vec<Note>, Refusal> {
         Ok(Checkpoints::notes(self)?)
     }
@@ -76,6 +83,10 @@ impl<V: ReadOnly> Administration for V {
 
     fn checkpoint_totals(&self) -> Result<CheckpointTotals, Refusal> {
         ReadOnly::checkpoint_totals(self)
+    }
+
+    fn newest_until(&self, second: u64) -> Result<Option<CheckpointInfo>, Refusal> {
+        ReadOnly::newest_until(self, second)
     }
 
     fn notes(&self) -> Result<Vec<Note>, Refusal> {

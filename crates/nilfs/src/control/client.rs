@@ -10,14 +10,14 @@ use std::time::Duration;
 use nilfs_engine::{
     CheckpointInfo, CheckpointTotals, CleanerOrder, Cno, Defragmented, DeletedCheckpoints, Holders,
     Ino, Note, PurgeOptions, PurgeProgress, Purged, ResizeProgress, RollbackProgress, RolledBack,
-    SnapshotChange, Status, Usage,
+    SnapshotChange, Status, Times, Usage,
 };
 use rustix::io::Errno;
 
 use super::requests::{
-    AdminRequest, ChangeSnapshots, Commit, Defragment, DeleteCheckpoints, GetChanges,
-    GetCheckpointTotals, GetHolders, GetMetrics, GetNotes, GetPowers, GetProcess, GetPurge,
-    GetResize, GetRollback, GetScrub, GetStatus, GetUsage, GetVersions, ListCheckpoints,
+    AdminRequest, ChangeSnapshots, Commit, Defragment, DeleteCheckpoints, FindCheckpoint,
+    GetChanges, GetCheckpointTotals, GetHolders, GetMetrics, GetNotes, GetPowers, GetProcess,
+    GetPurge, GetResize, GetRollback, GetScrub, GetStatus, GetUsage, GetVersions, ListCheckpoints,
     MakeCheckpoint, OrderCleaner, Powers, Process, ReloadSettings, Remount, SetSnapshot,
     StartPurge, StartResize, StartRollback, StartScrub, StopScrub, Trim, Work,
 };
@@ -167,6 +167,18 @@ impl Administration for Client {
 
     fn checkpoint_totals(&self) -> Result<CheckpointTotals, Refusal> {
         self.ask(&GetCheckpointTotals {})
+    }
+
+    fn newest_until(&self, second: u64) -> Result<Option<CheckpointInfo>, Refusal> {
+        match self.ask(&FindCheckpoint { until: second }) {
+            // A process of an older version does not know.
+            Err(Refusal { reason: Reason::Unsupported, .. }) => {
+                let list = |from, limit| self.checkpoints(from, limit);
+                let newest = self.status()?.cno;
+                Times::default().newest_made(newest, Cno::MAX, &(0..=second), &list)
+            }
+            found => found,
+        }
     }
 
     fn notes(&self) -> Result<Vec<Note>, Refusal> {

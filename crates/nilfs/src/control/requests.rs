@@ -62,6 +62,7 @@ pub(super) const ALL: &[Known] = &[
     Known::new::<GetProcess>(),
     Known::new::<ListCheckpoints>(),
     Known::new::<GetCheckpointTotals>(),
+    Known::new::<FindCheckpoint>(),
     Known::new::<GetChanges>(),
     Known::new::<GetVersions>(),
     Known::new::<GetNotes>(),
@@ -630,5 +631,21 @@ impl AdminRequest for GetCheckpointTotals {
 
     fn serve(self, server: &Server) -> Result<CheckpointTotals, Refusal> {
         server.volume.checkpoint_totals()
+    }
+}
+
+/// Tells the newest checkpoint that was not made after a second since 1970.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FindCheckpoint {
+    pub until: u64,
+}
+
+impl AdminRequest for FindCheckpoint {
+    const NAME: &'static str = "find-checkpoint";
+    const IS_HARMLESS: bool = true;
+    type Reply = Option<CheckpointInfo>;
+
+    fn serve(self, server: &Server) -> Result<Option<CheckpointInfo>, Refusal> {
+        server.volume.newest_until(self.until)
     }
 }

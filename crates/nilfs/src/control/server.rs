@@ -259,6 +259,10 @@ mod tests {
             nothing()
         }
 
+        fn newest_until(&self, _: u64) -> Result<Option<CheckpointInfo>, Refusal> {
+            nothing()
+        }
+
         fn notes(&self) -> Result<Vec<Note>, Refusal> {
             nothing()
         }

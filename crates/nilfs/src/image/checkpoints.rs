@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use jiff::Zoned;
-use nilfs_engine::{CheckpointInfo, Cno, Note, Volume};
+use nilfs_engine::{self as engine, CheckpointInfo, Cno, Note, Volume};
 use nilfs_fuse::{Mounted, When};
 
 use super::seen::{self, SeenChanges};
@@ -205,7 +205,13 @@ impl Checkpoints {
     /// There is none, with the nearest ones; or they cannot be read.
     pub fn find(&self, when: &When) -> anyhow::Result<CheckpointInfo> {
         let list = |from, limit| self.list(from, limit);
-        Ok(when.find(&Zoned::now, self.newest(), &list, &|| self.notes())?)
+        let until = |second| match self {
+            Self::OnDevice(volume) => {
+                Ok(engine::Checkpoints::newest_made(&**volume, Cno::MAX, &(0..=second))?)
+            }
+            Self::Served { client, .. } => client.newest_until(second),
+        };
+        Ok(when.find(&Zoned::now, self.newest(), &list, &until, &|| self.notes())?)
     }
 
     /// What is noted about snapshots, by ascending number.

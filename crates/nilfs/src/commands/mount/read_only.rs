@@ -96,6 +96,10 @@ impl ReadOnly for Door {
         self.client().checkpoint_totals()
     }
 
+    fn newest_until(&self, second: u64) -> Result<Option<CheckpointInfo>, Refusal> {
+        self.client().newest_until(second)
+    }
+
     fn notes(&self) -> Result<Vec<Note>, Refusal> {
         self.client().notes()
     }
