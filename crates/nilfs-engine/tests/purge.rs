@@ -299,6 +299,45 @@ fn a_file_is_followed_to_where_it_was_moved() {
     check(&*device);
 }
 
+/// Editors write a new file first and then give it the name. What is in it meanwhile is the secret, too.
+/// But the file that had the other name before is none.
+#[test]
+fn a_file_is_followed_to_where_it_came_from_and_no_other_is() {
+    let device = volume(1024, 64);
+    let fs = mounted(&device);
+    let root = fs.root().unwrap().inode;
+    let rename = |old: &str, new: &str| {
+        fs.rename(&root, old.as_bytes(), &root, new.as_bytes(), RenameMode::Replace).unwrap();
+        fs.checkpoint_now().unwrap();
+    };
+    let fill = |file: &InodeRef, what: &[u8]| {
+        fs.write(file, 0, &what.repeat(100_000 / what.len())).unwrap();
+        fs.checkpoint_now().unwrap();
+    };
+    let other = make(&fs, &root, "draft");
+    fill(&other, b"what nobody wants to lose");
+    let kept = fs.checkpoints(Cno::MIN, 1000).unwrap().pop().unwrap().cno;
+    drop(other);
+    let secret = make(&fs, &root, "temporary");
+    fill(&secret, SECRET);
+    rename("temporary", "draft");
+    rename("draft", "secret");
+    // Nothing of what it was before is left in it.
+    fill(&secret, &[0]);
+    drop(secret);
+    fs.unlink(&root, b"secret").unwrap();
+    fs.checkpoint_now().unwrap();
+    let held = fs.holders(b"secret").unwrap();
+    assert_eq!(held.moved, []);
+    let purged = purge(&fs, "secret", ALL);
+    assert_eq!((purged.left, traces(&device)), (0, 0), "{purged:?}");
+    let tree = fs.tree(Some(kept)).unwrap();
+    assert!(tree.lookup(&tree.root().unwrap(), b"draft").is_ok());
+    drop((root, tree));
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
 /// Programs save that way, and twice within a second if their user does. The file between is known from
 /// the logs of fsyncs alone.
 #[test]

@@ -21,7 +21,7 @@ use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{Cno, FileBlock, Ino, VBlockNr};
 use serde::{Deserialize, Serialize};
 
-use super::parents::{DirectoryPaths, changed_names};
+use super::parents::{DirectoryPaths, Parents, changed_names};
 use super::{File, Tree, View, names};
 use crate::error::{Error, Result};
 use crate::files::Checkpoints;
@@ -96,6 +96,56 @@ pub fn versions(
     at: Option<Cno>,
     visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
 ) -> Result<()> {
+    versions_of(Followed::Path, past, path, at, visit)
+}
+
+/// As [`versions`], but of the file that has the path in a checkpoint, and of no other that had it
+/// before.
+pub(crate) fn versions_of_file(
+    past: &dyn Checkpoints,
+    path: &[u8],
+    at: Cno,
+    visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+) -> Result<()> {
+    versions_of(Followed::File, past, path, Some(at), visit)
+}
+
+/// As [`versions`], and with all that the path led to before a file was renamed to it.
+pub(crate) fn versions_of_all_at(
+    past: &dyn Checkpoints,
+    path: &[u8],
+    visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+) -> Result<()> {
+    let mut left = vec![(path.to_vec(), None)];
+    while let Some((path, at)) = left.pop() {
+        let found = versions(past, &path, at, &mut |version| {
+            if version.cause == Cause::Renamed && version.path == path {
+                left.push((version.path.clone(), Some(Cno(version.first.cno.0 - 1))));
+            }
+            visit(version)
+        });
+        match found {
+            Err(Error::NotFound | Error::NoCheckpoint(_)) if at.is_some() => {}
+            found => found?,
+        }
+    }
+    Ok(())
+}
+
+/// What comes first: a path, or the file that it leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Followed {
+    Path,
+    File,
+}
+
+fn versions_of(
+    followed: Followed,
+    past: &dyn Checkpoints,
+    path: &[u8],
+    at: Option<Cno>,
+    visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+) -> Result<()> {
     let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
     let path: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
     let tree = match at {
@@ -115,7 +165,7 @@ pub fn versions(
         }
     };
     loop {
-        let Step { cause, older, gone_until } = here.step(past)?;
+        let Step { cause, older, gone_until } = here.step(past, followed)?;
         if visit(here.version(past, cause, older.as_ref())?).is_break() {
             return Ok(());
         }
@@ -165,6 +215,12 @@ pub(crate) fn older_tree(past: &dyn Checkpoints, mut end: Cno) -> Result<Option<
         }
     }
     Ok(None)
+}
+
+/// The newest tree that has a version; `None` if the cleaner has just taken all of them.
+pub(crate) fn tree_of(past: &dyn Checkpoints, version: &Version) -> Result<Option<Tree>> {
+    let tree = older_tree(past, version.last.plus(1))?;
+    Ok(tree.filter(|tree| tree.cno() >= version.first.cno))
 }
 
 /// The newest checkpoint before that of a tree, which does not have a path, that has it.
@@ -296,7 +352,7 @@ fn look_up(
 
 impl Found {
     /// Looks for the version before this one.
-    fn step(&mut self, past: &dyn Checkpoints) -> Result<Step> {
+    fn step(&mut self, past: &dyn Checkpoints, followed: Followed) -> Result<Step> {
         let at_once = |cause, older| Step { cause, older, gone_until: None };
         let tree = loop {
             self.extend(past)?;
@@ -308,12 +364,19 @@ impl Found {
                 Some(older) if older.file.has_same_inode(&self.file) => {
                     (self.since, self.path_since) = (older.since, older.path_since);
                 }
-                Some(older) => return Ok(at_once(self.cause_after(&older), Some(older))),
-                None => break tree,
+                Some(older)
+                    if followed == Followed::Path || older.file.is_same_file(&self.file) =>
+                {
+                    return Ok(at_once(self.cause_after(&older), Some(older)));
+                }
+                _ => break tree,
             }
         };
-        if let Some(older) = self.under_another_name(past, &tree)? {
+        if let Some(older) = self.under_another_name(past, &tree, followed)? {
             return Ok(at_once(Cause::Renamed, Some(older)));
+        }
+        if followed == Followed::File {
+            return Ok(at_once(Cause::Created, None));
         }
         Ok(match find_before(past, &tree, &self.path)? {
             None => at_once(Cause::Created, None),
@@ -392,18 +455,32 @@ impl Found {
         })
     }
 
-    /// The same file in an older tree, where its path leads to nothing.
-    fn under_another_name(&self, past: &dyn Checkpoints, older: &Tree) -> Result<Option<Self>> {
+    /// The same file in an older tree, where its path does not lead to it. Names that the file has kept are
+    /// no older ones, unless the file is followed.
+    fn under_another_name(
+        &self,
+        past: &dyn Checkpoints,
+        older: &Tree,
+        followed: Followed,
+    ) -> Result<Option<Self>> {
         let ino = self.file.ino();
         match older.file(ino) {
             Ok(file) if file.is_same_as(Some(&self.file)) => {}
             Ok(_) | Err(Error::Stale) => return Ok(None),
             Err(error) => return Err(error),
         }
-        let Some((dir, name)) = self.old_name(past, older)? else { return Ok(None) };
-        let mut paths = DirectoryPaths::new(older);
-        paths.find([dir])?;
-        let path = paths.path(&(dir, name))?;
+        let path = match self.old_name(past, older)? {
+            Some((dir, name)) => {
+                let mut paths = DirectoryPaths::new(older);
+                paths.find([dir])?;
+                paths.path(&(dir, name))?
+            }
+            None if followed == Followed::Path => return Ok(None),
+            None => match Parents::of(older)?.paths(older, ino)?.into_iter().next() {
+                Some(path) => path,
+                None => return Ok(None),
+            },
+        };
         let path: Vec<Vec<u8>> = path.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect();
         find(older, &path, &[])
     }

@@ -9,7 +9,6 @@
 //! | `file` | a file of a checkpoint: attributes, and the map of its blocks |
 //! | `content` | reading what lies in layers of memory above a map |
 //! | `recovered` | what was synced after the newest checkpoint, on top of its files |
-//! | `names` | reading directories |
 //! | `difference` | what two trees do not have in common |
 //! | `changes` | the same as users see it, by path |
 //! | `parents` | where files are: from an inode to its paths |
@@ -42,8 +41,8 @@ pub use self::changes::{Change, FileAt};
 pub use self::content::{Extent, Survey};
 pub use self::difference::ChangedFile;
 pub use self::file::File;
-pub(crate) use self::history::older_tree;
 pub use self::history::{Cause, Version, versions};
+pub(crate) use self::history::{older_tree, tree_of, versions_of_all_at, versions_of_file};
 pub use self::parents::Parents;
 pub(crate) use self::parents::changed_names;
 pub(crate) use self::recovered::Recovered;
@@ -93,7 +92,6 @@ impl Tree {
         Self { recovered: Arc::new(recovered), ..self }
     }
 
-    /// The same files as far as they can be read: directories without their damaged blocks, and
     /// files although it cannot be read whether their numbers are in use.
     pub(crate) fn around_damage(self) -> Self {
         Self { around_damage: true, ..self }

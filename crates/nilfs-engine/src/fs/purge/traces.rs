@@ -1,7 +1,8 @@
 //! What a volume has of a file, or of a directory and all that was ever in it.
 //!
-//! A file is one wherever it is: what it was given after it had been moved elsewhere belongs to it. So
-//! a path is followed into the past, and each file that was found there to the place where it was last.
+//! A file is one wherever it is: what it was before it got a name belongs to it, and what it was given
+//! after it had been moved elsewhere. So the files are found that a path ever led to, and each of them is
+//! followed from the place where it was last, under whatever name.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{ControlFlow, Range};
@@ -14,9 +15,12 @@ use super::{Holders, Moved};
 use crate::cleaner::victim::merged;
 use crate::error::{Error, Result};
 use crate::files::Checkpoints;
-use crate::fs::Filesystem;
+use crate::fs::{Attr, Filesystem};
 use crate::log::reader::Log;
-use crate::tree::{Cause, File, Parents, Tree, Version, changed_names, older_tree, versions};
+use crate::tree::{
+    Cause, File, Parents, Tree, Version, changed_names, older_tree, tree_of, versions_of_all_at,
+    versions_of_file,
+};
 
 /// Lives of blocks that are collected before those that overlap are joined.
 const MOST_LIVES: usize = 1 << 16;
@@ -75,55 +79,46 @@ impl Traces {
             ));
         }
         let mut search = Search::new(fs);
-        search.left.push(Trail { path: names.join(&b'/'), at: None, is_top: true });
-        loop {
-            while let Some(trail) = search.left.pop() {
-                search.follow(trail)?;
-            }
-            // A directory comes before what was found in it, which moves with it.
-            let Some(ino) = search.found.pop_front() else { break };
-            search.look_elsewhere(ino)?;
+        search.find(&names.join(&b'/'))?;
+        // A directory comes before what was found in it, which moves with it.
+        while let Some(identity) = search.left.pop_front() {
+            search.follow(identity)?;
         }
         search.result()
     }
 }
 
-/// A path that is to be followed into the past.
-struct Trail {
+/// What makes a file one: its number leads to others at other times.
+type Identity = (Ino, u32, u16);
+
+fn identity(attr: Attr) -> Identity {
+    (attr.ino, attr.generation, attr.file_type.mode_bits())
+}
+
+/// Where a file was found.
+#[derive(Clone)]
+struct Place {
+    cno: Cno,
     path: Vec<u8>,
-    /// From this checkpoint on, or from the newest.
-    at: Option<Cno>,
-    /// It is not that of a name in a directory which is to be purged, too.
-    is_top: bool,
+    /// It is a name in a directory that is to be purged, too.
+    is_below: bool,
 }
 
 struct Search<'a> {
     fs: &'a Filesystem,
     files: Files,
+    versions: u64,
     /// Checkpoints that have a block of the files.
     lives: Vec<Range<Cno>>,
     /// Blocks that the newest checkpoint has.
     present: BTreeSet<u64>,
-    /// Versions that were found, by path and first checkpoint.
-    seen: BTreeSet<(Vec<u8>, Cno)>,
-    left: Vec<Trail>,
-    /// Each file with the newest checkpoint in which it was found, and as it was there.
-    last: BTreeMap<Identity, (Cno, File)>,
-    /// Those that may have been elsewhere later.
-    found: VecDeque<Identity>,
+    /// Each file, and the newest place where it was found.
+    found: BTreeMap<Identity, Place>,
+    /// Those that are to be followed through all checkpoints.
+    left: VecDeque<Identity>,
     moved: Vec<Moved>,
     /// Where all files of a tree are, of the one that was looked through last.
     parents: Option<(Tree, Parents)>,
-}
-
-/// A number leads to other files at other times.
-type Identity = (Ino, u32);
-
-/// A directory as it was in one version.
-struct Listed {
-    path: Vec<u8>,
-    tree: Tree,
-    dir: File,
 }
 
 impl<'a> Search<'a> {
@@ -131,118 +126,72 @@ impl<'a> Search<'a> {
         Self {
             fs,
             files: Files::default(),
+            versions: 0,
             lives: Vec::new(),
             present: BTreeSet::new(),
-            seen: BTreeSet::new(),
-            left: Vec::new(),
-            last: BTreeMap::new(),
-            found: VecDeque::new(),
+            found: BTreeMap::new(),
+            left: VecDeque::new(),
             moved: Vec::new(),
             parents: None,
         }
     }
 
-    /// Finds all versions of a path, and the names that are to be followed in the directories among them.
-    fn follow(&mut self, trail: Trail) -> Result<()> {
-        let (mut newer, mut result) = (None, Ok(()));
-        versions(self.fs, &trail.path, trail.at, &mut |version| {
-            if version.cause == Cause::Deleted {
-                newer = None;
-                return ControlFlow::Continue(());
+    /// Finds all files that ever had a path.
+    fn find(&mut self, path: &[u8]) -> Result<()> {
+        versions_of_all_at(self.fs, path, &mut |version| {
+            if version.cause != Cause::Deleted && version.path == path {
+                let place = Place { cno: version.last, path: version.path, is_below: false };
+                self.note_place(identity(version.attr), place);
             }
-            if !self.seen.insert((version.path.clone(), version.first.cno)) {
-                return ControlFlow::Break(());
-            }
-            result = self.note(&version, &mut newer, trail.is_top);
-            if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        result
+            ControlFlow::Continue(())
+        })
     }
 
-    /// Notes a version. `newer` is the directory as it was after that, if it is one.
-    fn note(&mut self, version: &Version, newer: &mut Option<Listed>, is_top: bool) -> Result<()> {
-        let ino = version.attr.ino;
-        self.files.inos.insert(ino);
-        let Some(tree) = self.tree_of(version)? else { return Ok(()) };
-        let file = tree.file(ino)?;
-        self.note_file(&tree, &file);
-        self.note_blocks(&tree, &file)?;
-        if is_top {
-            self.note_name(&tree, &version.path)?;
-        }
-        if version.attr.file_type != FileType::Directory {
-            *newer = None;
-            return Ok(());
-        }
-        self.files.directories.insert(ino);
-        let here = Listed { path: version.path.clone(), tree, dir: file };
-        let is_known =
-            |newer: &&Listed| newer.path == here.path && newer.dir.is_same_file(&here.dir);
-        // Names that lead to the same files in both are followed from the newer one on.
-        let after = newer.as_ref().filter(is_known);
-        let after = after.map_or((&here.tree, None), |newer| (&newer.tree, Some(&newer.dir)));
-        let names = changed_names((&here.tree, Some(&here.dir)), after)?.before;
-        for (name, _) in names {
-            let path = [&here.path[..], &name[..]].join(&b'/');
-            self.left.push(Trail { path, at: Some(here.tree.cno()), is_top: false });
-        }
-        *newer = Some(here);
-        Ok(())
-    }
-
-    /// A tree that has a version; `None` if the cleaner has just taken all of them.
-    fn tree_of(&self, version: &Version) -> Result<Option<Tree>> {
-        let mut end = version.last.plus(1);
-        while let Some(found) = self.fs.newest_below(end)?.filter(|it| it.cno >= version.first.cno)
-        {
-            match self.fs.tree(Some(found.cno)) {
-                Err(Error::NoCheckpoint(_)) => end = found.cno,
-                tree => return tree.map(Some),
-            }
-        }
-        Ok(None)
-    }
-
-    /// Notes in which checkpoint a file was found.
-    fn note_file(&mut self, tree: &Tree, file: &File) {
-        let identity = (file.ino(), file.attr().generation);
-        let here = (tree.cno(), file.clone());
-        match self.last.get_mut(&identity) {
+    fn note_place(&mut self, identity: Identity, place: Place) {
+        match self.found.get_mut(&identity) {
             None => {
-                self.last.insert(identity, here);
-                self.found.push_back(identity);
+                self.found.insert(identity, place);
+                self.left.push_back(identity);
             }
-            Some(last) if last.0 < here.0 => *last = here,
+            Some(known) if known.cno < place.cno => *known = place,
             Some(_) => {}
         }
     }
 
-    /// Looks whether a file was still there after it was found last. If so, its names of later are
-    /// followed.
-    fn look_elsewhere(&mut self, identity: Identity) -> Result<()> {
-        let Some((known, file)) = self.last.get(&identity).cloned() else { return Ok(()) };
-        let Some(tree) = self.last_with(&file, known)? else { return Ok(()) };
-        let parents = match self.parents.take() {
-            Some((from, mut parents)) => {
-                parents.carry(&from, &tree)?;
-                parents
+    /// Notes all versions of a file, from the last place where it was, and what was in it, if it is a
+    /// directory.
+    fn follow(&mut self, identity: Identity) -> Result<()> {
+        let Some(place) = self.found.get(&identity).cloned() else { return Ok(()) };
+        let (mut path, mut at) = (place.path.clone(), place.cno);
+        if let Some(tree) = self.last_with(identity, place.cno)? {
+            let is_present = tree.cno() == self.fs.newest();
+            for later in self.paths(&tree, identity.0)? {
+                (path, at) = (later.clone(), tree.cno());
+                self.moved.push(Moved { path: later, is_present });
             }
-            None => Parents::of(&tree)?,
-        };
-        let is_present = tree.cno() == self.fs.newest();
-        for path in parents.paths(&tree, file.ino())? {
-            self.moved.push(Moved { path: path.clone(), is_present });
-            self.left.push(Trail { path, at: Some(tree.cno()), is_top: true });
         }
-        self.parents = Some((tree, parents));
-        Ok(())
+        let (mut newer, mut result) = (None, Ok(()));
+        let found = versions_of_file(self.fs, &path, at, &mut |version| {
+            // The cleaner may have just taken the checkpoint in which this was the file.
+            if identity == self::identity(version.attr) && version.cause != Cause::Deleted {
+                let is_known = place.is_below && version.path == place.path;
+                result = self.note(&version, &mut newer, is_known);
+            }
+            if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        match found {
+            Err(Error::NotFound | Error::NoCheckpoint(_)) => {}
+            found => found?,
+        }
+        result
     }
 
     /// The newest checkpoint beyond `known` that has a file, unless the one next to that has it no more:
     /// it was deleted then, for a file that moves is in both.
-    fn last_with(&self, file: &File, known: Cno) -> Result<Option<Tree>> {
-        let has = |tree: &Tree| match tree.file(file.ino()) {
-            Ok(other) => Ok(other.is_same_file(file)),
+    fn last_with(&self, file: Identity, known: Cno) -> Result<Option<Tree>> {
+        let (ino, ..) = file;
+        let has = |tree: &Tree| match tree.file(ino) {
+            Ok(found) => Ok(identity(found.attr()) == file),
             Err(Error::Stale) => Ok(false),
             Err(error) => Err(error),
         };
@@ -260,9 +209,55 @@ impl<'a> Search<'a> {
             if has(&tree)? {
                 return Ok(Some(tree));
             }
-            end = tree.same_file_during(file.ino())?.start;
+            end = tree.same_file_during(ino)?.start;
         }
         Ok(None)
+    }
+
+    /// The paths of a file in a tree.
+    fn paths(&mut self, tree: &Tree, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let parents = match self.parents.take() {
+            Some((from, mut parents)) => {
+                parents.carry(&from, tree)?;
+                parents
+            }
+            None => Parents::of(tree)?,
+        };
+        let paths = parents.paths(tree, ino)?;
+        self.parents = Some((tree.clone(), parents));
+        Ok(paths)
+    }
+
+    /// Notes a version. `newer` is the file as it was after that; `is_known`: the directory that has its
+    /// name is to be purged, too.
+    fn note(
+        &mut self,
+        version: &Version,
+        newer: &mut Option<(Tree, File)>,
+        is_known: bool,
+    ) -> Result<()> {
+        let ino = version.attr.ino;
+        self.versions += 1;
+        self.files.inos.insert(ino);
+        let Some(tree) = tree_of(self.fs, version)? else { return Ok(()) };
+        let file = tree.file(ino)?;
+        self.note_blocks(&tree, &file)?;
+        if !is_known {
+            self.note_name(&tree, &version.path)?;
+        }
+        if version.attr.file_type != FileType::Directory {
+            return Ok(());
+        }
+        self.files.directories.insert(ino);
+        // Names that lead to the same files in both were found in the newer one.
+        let after = newer.as_ref().map_or((&tree, None), |(tree, newer)| (tree, Some(newer)));
+        for (name, child) in changed_names((&tree, Some(&file)), after)?.before {
+            let path = [&version.path[..], &name[..]].join(&b'/');
+            let place = Place { cno: tree.cno(), path, is_below: true };
+            self.note_place(identity(tree.file(child)?.attr()), place);
+        }
+        *newer = Some((tree, file));
+        Ok(())
     }
 
     fn note_blocks(&mut self, tree: &Tree, file: &File) -> Result<()> {
@@ -305,7 +300,7 @@ impl<'a> Search<'a> {
         let mut checkpoints = self.fs.checkpoints(Cno::MIN, usize::MAX)?;
         checkpoints.retain(|it| it.cno < newest && has(it.cno));
         let present_bytes = self.present.len() as u64 * self.fs.store.block_size().bytes64();
-        let (versions, moved) = (self.seen.len() as u64, self.moved);
+        let (versions, moved) = (self.versions, self.moved);
         let holders = Holders { checkpoints, versions, present_bytes, moved };
         Ok(Traces { files: self.files, holders })
     }
