@@ -3,10 +3,13 @@
 
 use std::fmt;
 use std::io::{self, StdoutLock, Write};
+use std::mem;
 use std::time::Duration;
 
-use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, presets};
-use serde::Serialize;
+use comfy_table::{
+    Attribute, Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets,
+};
+use serde::{Serialize, Serializer};
 
 /// Standard output, for results. Whole lines go out at once; [`flush`] sends the rest at the end.
 pub struct Out(StdoutLock<'static>);
@@ -85,25 +88,35 @@ pub enum Column {
     Number(&'static str),
 }
 
-/// Rows in aligned columns, without lines around them.
+/// Rows of a table that are printed at once. Lists may be long, and a table takes more than a kilobyte for
+/// a row.
+const PAGE: usize = 1024;
+
+/// Spaces between two columns.
+const GAP: u16 = 2;
+
+/// Rows in aligned columns, without lines around them. A table of several pages has the columns of the
+/// first one, unless something in them is wider.
 pub struct Rows {
     table: Table,
     columns: Vec<Column>,
+    /// Those of the columns on the pages before.
+    widths: Vec<u16>,
+    /// Why the pages before could not be printed.
+    failed: Option<io::Error>,
 }
 
 impl Rows {
     /// An empty table with a header, which is bold on a terminal.
     pub fn new(columns: &[Column]) -> Self {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        table.set_content_arrangement(ContentArrangement::Disabled);
+        let mut table = empty_table();
         let names = columns.iter().map(|column| match column {
             Column::Text(name) | Column::Number(name) => name,
         });
         if columns.iter().any(|column| !matches!(column, Column::Text(""))) {
             table.set_header(names.map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
         }
-        Self { table, columns: columns.to_vec() }
+        Self { table, columns: columns.to_vec(), widths: Vec::new(), failed: None }
     }
 
     /// Pairs of a name and a value, without a header.
@@ -114,22 +127,62 @@ impl Rows {
     /// Adds a row.
     pub fn push(&mut self, cells: impl IntoIterator<Item = String>) {
         self.table.add_row(cells);
+        if self.table.row_count() >= PAGE {
+            let lines = self.take_page();
+            if self.failed.is_none() {
+                self.failed = print_lines(&lines).err();
+            }
+        }
     }
 
-    /// Prints the table.
+    /// Prints the rest of the table.
     pub fn print(mut self) -> anyhow::Result<()> {
-        for (column, kind) in self.table.column_iter_mut().zip(&self.columns) {
-            column.set_padding((0, 2));
+        let lines = self.take_page();
+        Ok(self.failed.map_or_else(|| print_lines(&lines), Err)?)
+    }
+
+    /// The lines of the rows so far, which make way for others.
+    fn take_page(&mut self) -> Vec<String> {
+        let widths = self.table.column_max_content_widths();
+        self.widths.resize(self.widths.len().max(widths.len()), 0);
+        for (known, width) in self.widths.iter_mut().zip(widths) {
+            *known = width.max(*known);
+        }
+        let columns = self.table.column_iter_mut().zip(&self.columns).zip(&self.widths);
+        for ((column, kind), width) in columns {
+            column.set_padding((0, GAP));
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width + GAP)));
             if matches!(kind, Column::Number(_)) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        let mut out = io::BufWriter::new(out());
-        for line in self.table.lines() {
-            writeln!(out, "{}", line.trim_end())?;
-        }
-        Ok(out.flush()?)
+        let page = mem::replace(&mut self.table, empty_table());
+        let is_nothing = page.is_empty() && page.header().is_none();
+        let lines = page.lines().filter(|_| !is_nothing);
+        lines.map(|line| line.trim_end().to_owned()).collect()
     }
+}
+
+fn empty_table() -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    table
+}
+
+fn print_lines(lines: &[String]) -> io::Result<()> {
+    let mut out = io::BufWriter::new(out());
+    lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    out.flush()
+}
+
+/// Prints a list as JSON, one value after the other.
+pub fn json_list<T: Serialize>(values: impl Iterator<Item = T>) -> anyhow::Result<()> {
+    let mut out = io::BufWriter::new(out());
+    let mut json = serde_json::Serializer::pretty(&mut out);
+    json.collect_seq(values).map_err(io::Error::from)?;
+    writeln!(out)?;
+    Ok(out.flush()?)
 }
 
 /// A time on disk for people, in the local time zone.
@@ -202,6 +255,25 @@ mod tests {
     fn names_cannot_control_the_terminal() {
         assert_eq!(printable("grün".as_bytes()), "grün");
         assert_eq!(printable(b"a\x1b[2Jb\xff\n"), "a\\u{1b}[2Jb\\xff\\n");
+    }
+
+    #[test]
+    fn a_table_of_several_pages_is_aligned_as_one() {
+        let columns = [Column::Number("SIZE"), Column::Text("NAME"), Column::Text("NOTE")];
+        let row =
+            |nth: u32| [(nth % 7 * 1000).to_string(), format!("name {}", nth % 11), "x".into()];
+        let (mut whole, mut paged) = (Rows::new(&columns), Rows::new(&columns));
+        let mut lines = Vec::new();
+        for nth in 0..100 {
+            whole.push(row(nth));
+            paged.push(row(nth));
+            if nth % 25 == 24 {
+                lines.extend(paged.take_page());
+            }
+        }
+        lines.extend(paged.take_page());
+        assert_eq!(lines, whole.take_page());
+        assert_eq!(lines[..3], ["SIZE  NAME    NOTE", "   0  name 0  x", "1000  name 1  x"]);
     }
 
     /// With U+202E in it, `cod.exe` is displayed as if it were `exe.doc`.

@@ -124,7 +124,7 @@ pub fn print(list: &[CheckpointInfo], notes: &[Note], json: bool) -> anyhow::Res
         |cno: Cno| notes.binary_search_by_key(&cno, |note| note.cno).ok().map(|nth| &notes[nth]);
     if json {
         let record = |it| record(it, note_of(it.cno));
-        return output::json(&list.iter().map(record).collect::<Vec<_>>());
+        return output::json_list(list.iter().map(record));
     }
     let noted = || list.iter().filter_map(|it| note_of(it.cno));
     let has_names = noted().any(|note| note.name.is_some());

@@ -116,7 +116,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     let wanted = &versions[..versions.len().min(args.limit.unwrap_or(usize::MAX))];
     if args.json {
-        return output::json(&wanted.iter().map(Record::from).collect::<Vec<_>>());
+        return output::json_list(wanted.iter().map(Record::from));
     }
     if args.patch {
         return print_lines(&located, &versions, wanted.len());

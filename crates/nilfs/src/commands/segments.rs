@@ -45,7 +45,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let mut list = volume.segments(SegNum(0))?;
     list.retain(is_shown);
     if args.json {
-        return output::json(&list.iter().map(record).collect::<Vec<_>>());
+        return output::json_list(list.iter().map(record));
     }
     let geometry = volume.geometry();
     let mut rows = Rows::new(&[
