@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::{make, mount, new, parameters, pattern, volume};
 use nilfs_device::{MemoryDevice, RecordingDevice};
 use nilfs_engine::mkfs::format;
-use nilfs_engine::tree::{Cause, Parents, Version, versions};
+use nilfs_engine::tree::{Cause, Parents, Version, changes_of_directories, versions};
 use nilfs_engine::{
     Amount, CleanerOptions, Cno, Error, FileType, Filesystem, Ino, InodeRef, ManualRun,
     MountOptions, RenameMode, SetAttr, Tree, Volume,
@@ -500,6 +500,49 @@ fn the_versions_of_a_file_are_those_that_the_model_had() {
     }
 }
 
+/// Where no directory has changed, nothing can have been deleted, and nobody looks.
+#[test]
+fn names_are_gone_only_where_a_directory_has_changed() {
+    let mut lost = 0;
+    for seed in 300..312 {
+        let mut world = World::new(seed);
+        let mut paths = BTreeSet::from([String::new()]);
+        for round in 0..80 {
+            world.step();
+            paths.extend(world.now.paths());
+            if round % 16 == 15 {
+                world.forget();
+            }
+            if round == 40 && seed % 2 == 0 {
+                world.clean();
+            }
+        }
+        let left = world.left();
+        for top in &paths {
+            let path = top.as_bytes();
+            let changed = changes_of_directories(&*world.fs, path, Cno::MIN, usize::MAX);
+            let changed = match changed {
+                Err(Error::NotFound) => continue,
+                changed => changed.unwrap().unwrap(),
+            };
+            for pair in left.windows(2) {
+                let ((to, after), (from, before)) = (pair[0], pair[1]);
+                let below = |path: &String| top.is_empty() || path.starts_with(&format!("{top}/"));
+                let gone = expected(before, after)
+                    .into_iter()
+                    .filter(|(old, new)| new.is_none() && old.as_ref().is_some_and(below));
+                let gone: Vec<_> = gone.collect();
+                let is_told = changed.range(from.plus(1)..=to).next().is_some();
+                assert!(gone.is_empty() || is_told, "seed {seed}, {top}, {from} to {to}: {gone:?}");
+                lost += gone.len();
+            }
+        }
+        drop(left);
+        world.fs.unmount().unwrap();
+    }
+    assert!(lost > 100, "{lost} names were lost");
+}
+
 /// What a door shows of an old directory is found without looking into every checkpoint.
 #[test]
 fn a_number_leads_to_one_file_for_as_long_as_blocks_say_so() {
@@ -617,6 +660,12 @@ fn checkpoints_in_which_a_file_rests_cost_its_history_next_to_nothing() {
     assert_eq!(found, 5, "made, and written four times");
     let blocks = device.take_bytes_read() / BLOCK as u64;
     assert!(blocks < CHECKPOINTS / 3, "{blocks} blocks were read");
+    // Nor that of the names in a directory.
+    let directories = |path, most| changes_of_directories(&volume, path, Cno::MIN, most).unwrap();
+    let changes = directories(b"quiet", 10).unwrap();
+    assert!(changes.len() <= 2, "{changes:?}");
+    assert_eq!(directories(b"busy", 1000), None, "it changes too often");
+    assert!(directories(b"", usize::MAX).unwrap().len() >= CHECKPOINTS as usize);
 }
 
 /// Whatever is on the device, there is an answer or an error.

@@ -1,6 +1,7 @@
 //! What is told of a volume's past: what two checkpoints differ in, and the versions of a file. In a
 //! form that can be sent by the process that serves a mount, and printed by the one that has asked.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -156,6 +157,25 @@ pub fn changes(
     let (before, after) = (past.tree(Some(before))?, past.tree(Some(after))?);
     let changes = before.changes(&after, || known.of(past, &after))?;
     Ok(changes.into_iter().map(Change::from).collect())
+}
+
+/// Versions of directories that are looked at for one answer, at most.
+const MOST_VERSIONS: usize = 8192;
+
+/// The checkpoints beyond `from` in which a directory, or one that was ever below it, is not what it was
+/// in the one before, and some others. `None` if it takes more than `most` versions of directories to
+/// find that out; no checkpoint if none has the path.
+pub fn changes_of_directories(
+    past: &dyn Checkpoints,
+    path: &Name,
+    from: Cno,
+    most: usize,
+) -> Result<Option<BTreeSet<Cno>>> {
+    let most = most.min(MOST_VERSIONS);
+    match tree::changes_of_directories(past, path.as_bytes(), from, most) {
+        Err(Error::NotFound) => Ok(Some(BTreeSet::new())),
+        found => found,
+    }
 }
 
 /// The versions of a file, the newest first, from a checkpoint on; at most `limit`. None, if no

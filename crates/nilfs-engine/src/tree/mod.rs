@@ -9,10 +9,12 @@
 //! | `file` | a file of a checkpoint: attributes, and the map of its blocks |
 //! | `content` | reading what lies in layers of memory above a map |
 //! | `recovered` | what was synced after the newest checkpoint, on top of its files |
+//! | `names` | reading directories |
 //! | `difference` | what two trees do not have in common |
 //! | `changes` | the same as users see it, by path |
 //! | `parents` | where files are: from an inode to its paths |
 //! | `history` | the versions of a file |
+//! | `directories` | when names changed in a directory and below it |
 //!
 //! Nothing here knows how a volume is written. The live file system has its own layers, and reads
 //! them, and the newest checkpoint below, by the same code.
@@ -21,6 +23,7 @@ mod changes;
 pub(crate) mod content;
 mod device_reads;
 mod difference;
+mod directories;
 mod file;
 mod history;
 pub(crate) mod names;
@@ -40,6 +43,7 @@ use nilfs_ondisk::{BlockSize, Cno, FileBlock, Ino};
 pub use self::changes::{Change, FileAt};
 pub use self::content::{Extent, Survey};
 pub use self::difference::ChangedFile;
+pub use self::directories::changes_of_directories;
 pub use self::file::File;
 pub use self::history::{Cause, Version, versions};
 pub(crate) use self::history::{older_tree, tree_of, versions_of_all_at, versions_of_file};
@@ -92,6 +96,7 @@ impl Tree {
         Self { recovered: Arc::new(recovered), ..self }
     }
 
+    /// The same files as far as they can be read: directories without their damaged blocks, and
     /// files although it cannot be read whether their numbers are in use.
     pub(crate) fn around_damage(self) -> Self {
         Self { around_damage: true, ..self }

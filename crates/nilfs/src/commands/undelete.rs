@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::bail;
@@ -89,7 +89,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let deleted = find(&checkpoints, from, top, args)?;
     if args.json {
-        return output::json(&deleted.iter().map(Record::from).collect::<Vec<_>>());
+        return output::json_list(deleted.iter().map(Record::from));
     }
     if deleted.is_empty() {
         return Ok(());
@@ -104,18 +104,23 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     bring_back(&located, &deleted)
 }
 
-/// Compares each checkpoint with the next one.
+/// Compares each checkpoint with the next one, where names changed between the two.
 fn find(
     checkpoints: &Checkpoints,
     from: Cno,
-    top: &OsStr,
+    top_path: &OsStr,
     args: &Args,
 ) -> anyhow::Result<Vec<Deleted>> {
     let _sign_of_life = progress::spinner("looking through the checkpoints");
-    let top = std::path::Path::new(top).strip_prefix("/").unwrap_or(std::path::Path::new(top));
+    let top = Path::new(top_path).strip_prefix("/").unwrap_or(Path::new(top_path));
     let mut deleted: BTreeMap<PathBuf, Deleted> = BTreeMap::new();
     let mut all = checkpoints.list(from, usize::MAX)?;
     all.retain(|checkpoint| !checkpoint.minor);
+    let changed = checkpoints.changes_of_directories(top_path, from, all.len())?;
+    let is_quiet = |last: Cno, gone: Cno| {
+        let between = last.plus(1)..=gone;
+        changed.as_ref().is_some_and(|changed| changed.range(between).next().is_none())
+    };
     let is_left = |cno| -> anyhow::Result<bool> {
         Ok(checkpoints.list(cno, 1)?.first().is_some_and(|it| it.cno == cno))
     };
@@ -123,6 +128,9 @@ fn find(
     for gone in all {
         let changes = loop {
             let Some(&last) = before.last() else { break Some((gone.cno, Vec::new())) };
+            if is_quiet(last, gone.cno) {
+                break Some((last, Vec::new()));
+            }
             match checkpoints.changes(last, gone.cno) {
                 // The cleaner has given one of the two up meanwhile: the other is compared with its neighbour.
                 Err(error) if is_gone(&error) && is_left(last)? => break None,

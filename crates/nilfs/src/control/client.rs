@@ -1,5 +1,6 @@
 //! The side of a command: reaches the process that serves a mount.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::ops::RangeInclusive;
@@ -16,10 +17,11 @@ use rustix::io::Errno;
 
 use super::requests::{
     AdminRequest, ChangeSnapshots, Commit, Defragment, DeleteCheckpoints, FindCheckpoint,
-    GetChanges, GetCheckpointTotals, GetHolders, GetMetrics, GetNotes, GetPowers, GetProcess,
-    GetPurge, GetResize, GetRollback, GetScrub, GetStatus, GetUsage, GetVersions, ListCheckpoints,
-    MakeCheckpoint, OrderCleaner, Powers, Process, ReloadSettings, Remount, SetSnapshot,
-    StartPurge, StartResize, StartRollback, StartScrub, StopScrub, Trim, Work,
+    GetChanges, GetCheckpointTotals, GetDirectoryChanges, GetHolders, GetMetrics, GetNotes,
+    GetPowers, GetProcess, GetPurge, GetResize, GetRollback, GetScrub, GetStatus, GetUsage,
+    GetVersions, ListCheckpoints, MakeCheckpoint, OrderCleaner, Powers, Process, ReloadSettings,
+    Remount, SetSnapshot, StartPurge, StartResize, StartRollback, StartScrub, StopScrub, Trim,
+    Work,
 };
 use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
@@ -83,6 +85,16 @@ impl Client {
         past::in_pages(VERSIONS_AT_ONCE, path, at, limit, |path, at, limit| {
             self.ask(&GetVersions { path: path.clone(), at, limit })
         })
+    }
+
+    /// When names changed below a directory, as [`past::changes_of_directories`] returns it.
+    pub fn changes_of_directories(
+        &self,
+        path: &Name,
+        from: Cno,
+        most: usize,
+    ) -> Result<Option<BTreeSet<Cno>>, Refusal> {
+        self.ask(&GetDirectoryChanges { path: path.clone(), from, most })
     }
 
     /// Begins to scrub the volume, or goes on with that, and does not wait for it.

@@ -7,6 +7,7 @@
 //! request with a name of its own. The recorded messages in `recorded.json` must be understood for
 //! ever.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use nilfs_engine::{
@@ -65,6 +66,7 @@ pub(super) const ALL: &[Known] = &[
     Known::new::<FindCheckpoint>(),
     Known::new::<GetChanges>(),
     Known::new::<GetVersions>(),
+    Known::new::<GetDirectoryChanges>(),
     Known::new::<GetNotes>(),
     Known::new::<ChangeSnapshots>(),
     Known::new::<StartScrub>(),
@@ -553,6 +555,25 @@ impl AdminRequest for GetVersions {
 
     fn serve(self, server: &Server) -> Result<Vec<Version>, Refusal> {
         server.mount.versions(&self.path, self.at, self.limit)
+    }
+}
+
+/// When names changed in a directory or below it: the checkpoints beyond `from`, unless it takes more than
+/// `most` versions of directories to find that out. The path begins at the root of the volume, and nothing
+/// is opened by it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetDirectoryChanges {
+    pub path: Name,
+    pub from: Cno,
+    pub most: usize,
+}
+
+impl AdminRequest for GetDirectoryChanges {
+    const NAME: &'static str = "directory-changes";
+    type Reply = Option<BTreeSet<Cno>>;
+
+    fn serve(self, server: &Server) -> Result<Option<BTreeSet<Cno>>, Refusal> {
+        server.mount.changes_of_directories(&self.path, self.from, self.most)
     }
 }
 

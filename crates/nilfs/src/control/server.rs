@@ -1,6 +1,7 @@
 //! The side of the process that serves a mount: who may ask what, and what it has to serve that
 //! with.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -47,6 +48,14 @@ pub trait Served: Send + Sync {
     /// The versions of a file, as [`crate::past::versions`] returns them.
     fn versions(&self, path: &Name, at: Option<Cno>, limit: usize)
     -> Result<Vec<Version>, Refusal>;
+
+    /// When names changed below a directory, as [`crate::past::changes_of_directories`] returns it.
+    fn changes_of_directories(
+        &self,
+        path: &Name,
+        from: Cno,
+        most: usize,
+    ) -> Result<Option<BTreeSet<Cno>>, Refusal>;
 }
 
 /// What requests are served with.
@@ -356,6 +365,15 @@ mod tests {
         }
 
         fn versions(&self, _: &Name, _: Option<Cno>, _: usize) -> Result<Vec<Version>, Refusal> {
+            nothing()
+        }
+
+        fn changes_of_directories(
+            &self,
+            _: &Name,
+            _: Cno,
+            _: usize,
+        ) -> Result<Option<BTreeSet<Cno>>, Refusal> {
             nothing()
         }
     }

@@ -1,6 +1,7 @@
 //! The checkpoints of a volume, as the process tells them that serves it, or from the device.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -149,6 +150,30 @@ impl Checkpoints {
         let on_device = |volume: &Volume| Ok(past::versions(volume, &name, at, limit)?);
         let through_door = |device: &Path| self.seen_versions(device, path, at, limit);
         self.ask(|client| client.versions(&name, at, limit), on_device, through_door)
+    }
+
+    /// When names changed below a directory, as [`past::changes_of_directories`] returns it; `None` if the
+    /// process that serves the volume will not tell.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn changes_of_directories(
+        &self,
+        path: &OsStr,
+        from: Cno,
+        most: usize,
+    ) -> anyhow::Result<Option<BTreeSet<Cno>>> {
+        let name = Name::from(path.as_bytes().to_vec());
+        let client = match self {
+            Self::OnDevice(volume) => {
+                return Ok(past::changes_of_directories(&**volume, &name, from, most)?);
+            }
+            Self::Served { client, .. } => client,
+        };
+        match client.changes_of_directories(&name, from, most) {
+            Err(Refusal { reason: Reason::NotPermitted | Reason::Unsupported, .. }) => Ok(None),
+            told => Ok(told?),
+        }
     }
 
     /// Those that the user may see.

@@ -2,6 +2,7 @@
 //! that is mounted already. Such a checkpoint is what the door of that mount shows, as a file
 //! system of its own: the device is not opened, so its cleaner works on.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -47,6 +48,14 @@ pub trait Shown: ReadOnly + Send + Sync + 'static {
     /// The versions of a file, as [`past::versions`] returns them.
     fn versions(&self, path: &Name, at: Option<Cno>, limit: usize)
     -> Result<Vec<Version>, Refusal>;
+
+    /// When names changed below a directory, as [`past::changes_of_directories`] returns it.
+    fn changes_of_directories(
+        &self,
+        path: &Name,
+        from: Cno,
+        most: usize,
+    ) -> Result<Option<BTreeSet<Cno>>, Refusal>;
 }
 
 impl Shown for ReadOnlyVolume {
@@ -69,6 +78,15 @@ impl Shown for ReadOnlyVolume {
         limit: usize,
     ) -> Result<Vec<Version>, Refusal> {
         Ok(past::versions(self, path, at, limit)?)
+    }
+
+    fn changes_of_directories(
+        &self,
+        path: &Name,
+        from: Cno,
+        most: usize,
+    ) -> Result<Option<BTreeSet<Cno>>, Refusal> {
+        Ok(past::changes_of_directories(self, path, from, most)?)
     }
 }
 
@@ -129,6 +147,15 @@ impl Shown for Door {
         limit: usize,
     ) -> Result<Vec<Version>, Refusal> {
         self.client().versions(path, at, limit)
+    }
+
+    fn changes_of_directories(
+        &self,
+        path: &Name,
+        from: Cno,
+        most: usize,
+    ) -> Result<Option<BTreeSet<Cno>>, Refusal> {
+        self.client().changes_of_directories(path, from, most)
     }
 }
 
@@ -279,5 +306,14 @@ impl<S: Shown> Served for Service<S> {
         limit: usize,
     ) -> Result<Vec<Version>, Refusal> {
         self.shown.versions(path, at, limit)
+    }
+
+    fn changes_of_directories(
+        &self,
+        path: &Name,
+        from: Cno,
+        most: usize,
+    ) -> Result<Option<BTreeSet<Cno>>, Refusal> {
+        self.shown.changes_of_directories(path, from, most)
     }
 }

@@ -1,6 +1,7 @@
 //! The life of a mount that can be written: open, mount, answer the kernel until somebody unmounts,
 //! commit, end.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -231,5 +232,14 @@ impl Served for Service {
         limit: usize,
     ) -> Result<Vec<Version>, Refusal> {
         Ok(past::versions(&*self.fs, path, at, limit)?)
+    }
+
+    fn changes_of_directories(
+        &self,
+        path: &Name,
+        from: Cno,
+        most: usize,
+    ) -> Result<Option<BTreeSet<Cno>>, Refusal> {
+        Ok(past::changes_of_directories(&*self.fs, path, from, most)?)
     }
 }
