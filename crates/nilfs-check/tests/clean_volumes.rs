@@ -3,8 +3,7 @@
 mod support;
 
 use nilfs_check::{Checkpoints, Options, check};
-use nilfs_device::{Device, FaultyDevice, MemoryDevice};
-use std::sync::atomic::Ordering;
+use nilfs_device::{Action, Device, FaultyDevice, MemoryDevice};
 use support::{BLOCK_SIZES, Image};
 
 #[test]
@@ -59,8 +58,7 @@ fn the_options_say_which_checkpoints_are_walked() {
 fn nothing_is_written() {
     let bytes = Image::by_linux(4096).bytes;
     let (device, faults) = FaultyDevice::new(MemoryDevice::from(bytes));
-    faults.writes.store(true, Ordering::Relaxed);
-    faults.flushes.store(true, Ordering::Relaxed);
+    faults.fail_after(0, |request| request.action != Action::Read);
     assert!(check(&device, &Options::default()).unwrap().is_consistent());
     assert!(!device.is_read_only());
 }
@@ -68,7 +66,7 @@ fn nothing_is_written() {
 #[test]
 fn a_device_that_cannot_be_read_is_an_error_and_no_finding() {
     let (device, faults) = FaultyDevice::new(MemoryDevice::from(Image::by_linux(4096).bytes));
-    faults.reads.store(true, Ordering::Relaxed);
+    faults.fail(Action::Read);
     let error = check(&device, &Options::default()).unwrap_err();
     assert!(error.to_string().contains("injected"), "{error}");
 }

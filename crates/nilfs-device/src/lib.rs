@@ -3,7 +3,7 @@
 //! [`Device`] is all that the engine and the checker know of hardware. [`FileDevice`] is a block
 //! device or an image file, [`MemoryDevice`] a buffer, [`RecordingDevice`] a wrapper that
 //! remembers writes and flushes so that a power cut can be played at any of them,
-//! [`FaultyDevice`] one whose requests fail on demand, [`MaskedDevice`] one of which some parts are
+//! [`FaultyDevice`] one whose requests fail by a rule, [`MaskedDevice`] one of which some parts are
 //! not to be read, and [`CopyOnWriteDevice`] one that keeps writes in memory.
 //!
 //! This crate knows nothing of NILFS2.
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 pub use claims::{Claim, is_ending, is_read, is_written, wait_for_end};
 pub use copy_on_write::CopyOnWriteDevice;
-pub use faulty::{Faults, FaultyDevice};
+pub use faulty::{Action, Fault, Faults, FaultyDevice, Request};
 pub use file::{Access, FileDevice, OpenError};
 pub use holder::Holder;
 pub use masked::MaskedDevice;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nilfs_device::{CopyOnWriteDevice, Device, FaultyDevice, IoSlice, MemoryDevice};
+use nilfs_device::{Action, CopyOnWriteDevice, Device, FaultyDevice, IoSlice, MemoryDevice};
 
 /// Not a multiple of the pages in which a view keeps what is written.
 const SIZE: usize = 3 * 4096 + 1000;
@@ -53,7 +53,7 @@ fn a_page_that_was_written_is_not_read_from_the_device() {
     let (below, faults) = FaultyDevice::new(MemoryDevice::from(pattern()));
     let view = CopyOnWriteDevice::new(Arc::new(below));
     view.write_at(4096, &[IoSlice::new(&[7; 4096])]).unwrap();
-    faults.reads.store(true, std::sync::atomic::Ordering::Relaxed);
+    faults.fail(Action::Read);
     let mut page = [0; 4096];
     view.read_at(4096, &mut page).unwrap();
     assert_eq!(page, [7; 4096]);
@@ -66,7 +66,7 @@ fn a_page_that_was_written_is_not_read_from_the_device() {
 fn a_sector_next_to_a_bad_one_can_be_replaced() {
     let (below, faults) = FaultyDevice::new(MemoryDevice::from(pattern()));
     let view = CopyOnWriteDevice::new(Arc::new(below));
-    faults.reads.store(true, std::sync::atomic::Ordering::Relaxed);
+    faults.fail(Action::Read);
     view.write_at(1024, &[IoSlice::new(&[7; 1024])]).unwrap();
     assert!(view.write_at(3000, &[IoSlice::new(&[7; 10])]).is_err(), "its sector is not known");
     let mut block = [0; 1024];
@@ -74,7 +74,7 @@ fn a_sector_next_to_a_bad_one_can_be_replaced() {
     assert_eq!(block, [7; 1024]);
     assert!(view.read_at(0, &mut block).is_err());
     assert!(view.read_at(2048, &mut block).is_err());
-    faults.reads.store(false, std::sync::atomic::Ordering::Relaxed);
+    faults.clear();
     view.read_at(2048, &mut block).unwrap();
     assert_eq!(block, pattern()[2048..3072]);
 }

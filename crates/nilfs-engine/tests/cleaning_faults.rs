@@ -1,18 +1,14 @@
 //! Cleaning a device that fails, and a volume that is damaged: what can be read is not lost, and
 //! what cannot be understood is left alone.
 
-#![allow(clippy::disallowed_types, reason = "the engine's locks are for the engine")]
-
 mod common;
 
-use std::io;
-use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{check, make, parameters, pattern};
-use nilfs_device::{Device, FaultyDevice, IoSlice, MemoryDevice};
+use nilfs_device::{Action, Device, Fault, FaultyDevice, IoSlice, MemoryDevice};
 use nilfs_engine::mkfs::format;
 use nilfs_engine::{Amount, CleanerOptions, Filesystem, InodeRef, ManualRun, MountOptions, Volume};
 use nilfs_ondisk::summary::BlockInfo;
@@ -21,65 +17,11 @@ use nilfs_ondisk::{BlockNr, Ino, SegNum};
 const BLOCK: usize = 1024;
 const PER_SEGMENT: usize = 64;
 
-/// A device of which some blocks cannot be read.
-struct Scratched {
-    below: MemoryDevice,
-    blocks: Mutex<Vec<u64>>,
-    /// The next write from here on fails, in bytes; 0: none.
-    unwritable: AtomicU64,
-}
+type Scratched = FaultyDevice<MemoryDevice>;
 
-impl Scratched {
-    fn scratch(&self, block: BlockNr) {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).push(block.0);
-    }
-
-    fn heal(&self) {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-
-    fn touches(&self, bytes: &Range<u64>) -> bool {
-        let size = BLOCK as u64;
-        self.blocks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .any(|nr| nr * size < bytes.end && (nr + 1) * size > bytes.start)
-    }
-}
-
-impl Device for Scratched {
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        if self.touches(&(offset..offset + buffer.len() as u64)) {
-            return Err(io::Error::other("a scratch"));
-        }
-        self.below.read_at(offset, buffer)
-    }
-
-    fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
-        let from = self.unwritable.load(Ordering::Relaxed);
-        if from > 0 && (from..self.size() - 4096).contains(&offset) {
-            self.unwritable.store(0, Ordering::Relaxed);
-            return Err(io::Error::other("worn out"));
-        }
-        self.below.write_at(offset, pieces)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.below.flush()
-    }
-
-    fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        self.below.discard(offset, bytes)
-    }
+fn scratch(device: &Scratched, block: BlockNr) {
+    let size = BLOCK as u64;
+    device.faults().scratch(std::iter::once(block.0 * size..(block.0 + 1) * size));
 }
 
 fn formatted() -> MemoryDevice {
@@ -162,11 +104,7 @@ fn bad_segments(device: &Arc<Scratched>) -> Vec<SegNum> {
 }
 
 fn scratched() -> (Arc<Scratched>, Arc<Filesystem>) {
-    let device = Arc::new(Scratched {
-        below: formatted(),
-        blocks: Mutex::default(),
-        unwritable: AtomicU64::new(0),
-    });
+    let device = Arc::new(FaultyDevice::new(formatted()).0);
     let fs = mount(&device);
     (device, fs)
 }
@@ -176,19 +114,19 @@ fn a_block_that_cannot_be_read_costs_nothing_but_itself() {
     let (device, fs) = scratched();
     let (file, content) = worn_file(&fs);
     let (segment, _, block, _) = victim(Arc::clone(&device) as _, file.ino());
-    device.scratch(block);
+    scratch(&device, block);
     fs.clean(&everything()).unwrap();
     assert_eq!(bad_segments(&device), [segment], "the segment is marked");
     assert_eq!(unreadable_blocks(&fs, &file, &content), 1);
     fs.write(&file, 0, &content[..BLOCK]).unwrap();
     fs.unmount().unwrap();
-    device.heal();
+    device.faults().clear();
     check(&*device);
     let fs = mount(&device);
     let file = fs.lookup(&fs.root().unwrap().inode, b"file").unwrap().inode;
-    device.scratch(block);
+    scratch(&device, block);
     assert!(fs.clean(&everything()).is_ok());
-    device.heal();
+    device.faults().clear();
     assert_eq!(unreadable_blocks(&fs, &file, &content), 0, "even that is where it was");
     fs.unmount().unwrap();
     assert_eq!(bad_segments(&device), [segment]);
@@ -200,12 +138,12 @@ fn a_summary_that_cannot_be_read_makes_its_segment_bad_and_no_other() {
     let (device, fs) = scratched();
     let (file, content) = worn_file(&fs);
     let (segment, summary, ..) = victim(Arc::clone(&device) as _, file.ino());
-    device.scratch(summary);
+    scratch(&device, summary);
     fs.clean(&everything()).unwrap();
     assert_eq!(bad_segments(&device), [segment]);
     assert_eq!(unreadable_blocks(&fs, &file, &content), 0, "its blocks can be read");
     fs.unmount().unwrap();
-    device.heal();
+    device.faults().clear();
     check(&*device);
 }
 
@@ -234,14 +172,12 @@ fn a_segment_with_a_damaged_summary_is_left_alone_and_reported() {
 
 #[test]
 fn a_write_that_fails_while_blocks_are_moved_does_no_harm() {
-    let (device, faults) = FaultyDevice::new(formatted());
-    let device = Arc::new(device);
-    let fs = mount(&device);
+    let (device, fs) = scratched();
     let (file, content) = worn_file(&fs);
-    for fault in [&faults.writes, &faults.flushes] {
-        fault.store(true, Ordering::Relaxed);
+    for action in [Action::Write, Action::Flush] {
+        device.faults().fail(action);
         assert!(fs.clean(&everything()).is_err());
-        fault.store(false, Ordering::Relaxed);
+        device.faults().clear();
         assert_eq!(unreadable_blocks(&fs, &file, &content), 0);
         check(&*device);
     }
@@ -259,9 +195,17 @@ fn a_segment_that_cannot_be_written_is_not_taken_again() {
     let (device, fs) = scratched();
     let (file, content) = worn_file(&fs);
     // The cleaner takes segments from the middle of the volume on, which the log has not reached.
-    device.unwritable.store((20 * PER_SEGMENT * BLOCK) as u64, Ordering::Relaxed);
+    let beyond = (20 * PER_SEGMENT * BLOCK) as u64..device.size() - 4096;
+    let worn_out = Arc::new(AtomicBool::new(false));
+    let met = Arc::clone(&worn_out);
+    device.faults().set(move |request| {
+        let fails = request.action == Action::Write
+            && request.touches(&beyond)
+            && !met.swap(true, Ordering::Relaxed);
+        fails.then_some(Fault::Error)
+    });
     assert!(fs.clean(&everything()).is_err(), "the cleaner has met the fault");
-    assert_eq!(device.unwritable.load(Ordering::Relaxed), 0);
+    assert!(worn_out.load(Ordering::Relaxed));
     assert!(fs.clean(&everything()).unwrap() > 0, "it goes on elsewhere");
     assert!(common::content(&fs, &file) == content);
     drop(file);

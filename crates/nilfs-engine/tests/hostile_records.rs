@@ -3,14 +3,12 @@
 
 mod common;
 
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{make, mount, new, pattern, volume};
 use nilfs_check::Rule;
-use nilfs_device::{Device, IoSlice, MemoryDevice};
+use nilfs_device::{Action, FaultyDevice, MemoryDevice};
 use nilfs_engine::{
     BlockNr, Error, Files, Filesystem, Ino, MountOptions, ReadOnlyOptions, ReadOnlyVolume,
     RenameMode, SegNum, SetAttr, Volume,
@@ -249,55 +247,14 @@ fn forged_records_are_refused_or_recovered_and_never_worse() {
     assert!(refused > 0 && applied > 0, "{refused} refused, {applied} applied");
 }
 
-/// A device that fails for good after so many writes and flushes.
-struct Failing {
-    below: Arc<MemoryDevice>,
-    left: AtomicU64,
-}
-
-impl Failing {
-    fn request(&self) -> io::Result<()> {
-        let taken = |left: u64| left.checked_sub(1);
-        let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
-        left.map(drop).map_err(|_| io::Error::other("the device is gone"))
-    }
-}
-
-impl Device for Failing {
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.below.read_at(offset, buffer)
-    }
-
-    fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
-        self.request()?;
-        self.below.write_at(offset, pieces)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.request()?;
-        self.below.flush()
-    }
-
-    fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        self.below.discard(offset, bytes)
-    }
-}
-
 #[test]
 fn a_device_that_fails_in_the_middle_of_a_recovery_loses_nothing() {
     let image = unrecovered();
     let (expected, _) = recovered(&image, MountOptions::default()).unwrap();
     for requests in 0.. {
         let device = Arc::new(MemoryDevice::from(image.clone()));
-        let failing = Failing { below: Arc::clone(&device), left: AtomicU64::new(requests) };
+        let (failing, faults) = FaultyDevice::new(Arc::clone(&device));
+        faults.fail_after(requests, |it| matches!(it.action, Action::Write | Action::Flush));
         let result = Filesystem::mount(Arc::new(failing), MountOptions::default());
         let is_complete = match &result {
             Ok(_) => true,

@@ -12,7 +12,7 @@ use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{BlockNr, Ino};
 use nilfs_repair::Risk;
-use support::{BLOCK_SIZES, BadSectors, Image, LoggedBlock, Patient, content, vblock};
+use support::{BLOCK_SIZES, Image, LoggedBlock, Patient, bad_sectors, content, vblock};
 
 /// Damages the volumes that Linux has filled, and demands that no file has other content then.
 #[track_caller]
@@ -118,16 +118,15 @@ fn an_inode_without_any_version() {
 /// Lets blocks be unreadable, repairs the volume, and returns the files then.
 #[track_caller]
 fn repaired_around(image: Image, blocks: &[BlockNr]) -> Vec<u8> {
-    let bad = BadSectors::new(image, blocks);
-    let below = Arc::clone(&bad.below);
-    let device: Arc<dyn Device> = Arc::new(bad);
+    let bad = Arc::new(bad_sectors(image, blocks));
+    let device: Arc<dyn Device> = bad.clone();
     let plan =
         nilfs_repair::plan(&device, &nilfs_check::Options::default(), support::UUID).unwrap();
     assert!(plan.can_be_applied(), "{:?}, {:?}", plan.obstacle, plan.repairs);
     plan.apply(&*device, &mut |_| {}).unwrap();
     let report = nilfs_check::check(&*device, &nilfs_check::Options::default()).unwrap();
     assert!(report.worst() < Some(nilfs_check::Severity::Warning), "{report}");
-    below.snapshot()
+    bad.below().snapshot()
 }
 
 #[test]

@@ -25,7 +25,7 @@ use nilfs_ondisk::{BlockNr, BlockSize, Ino};
 use nilfs_real_kernels::Uml;
 use nilfs_repair::Risk;
 use support::{
-    BLOCK_SIZES, BadSectors, Content, File, Image, UUID, content_of, present, read_file, vblock,
+    BLOCK_SIZES, Content, File, Image, UUID, bad_sectors, content_of, present, read_file, vblock,
     write,
 };
 
@@ -448,10 +448,9 @@ impl Case {
     fn mends(&self, block_size: u64) -> Mends {
         let what = format!("{}, block size {block_size}", self.name);
         let Damaged { image, unreadable, files, unsalvageable } = (self.damage)(block_size);
-        let before: Arc<dyn Device> = Arc::new(BadSectors::new(image.clone(), &unreadable));
-        let bad = BadSectors::new(image, &unreadable);
-        let memory = Arc::clone(&bad.below);
-        let device: Arc<dyn Device> = Arc::new(bad);
+        let before: Arc<dyn Device> = Arc::new(bad_sectors(image.clone(), &unreadable));
+        let bad = Arc::new(bad_sectors(image, &unreadable));
+        let device: Arc<dyn Device> = bad.clone();
         let plan = nilfs_repair::plan(&device, &Options::default(), UUID)
             .unwrap_or_else(|error| panic!("{what}: {error}"));
         match (&plan.before, &self.named) {
@@ -463,13 +462,13 @@ impl Case {
             (Ok(report), Named::Unusable) => panic!("{what}: it can be checked: {report}"),
             (Err(error), _) => panic!("{what}: {error}"),
         }
-        let mut bytes = memory.snapshot();
+        let mut bytes = bad.below().snapshot();
         match &self.mended {
             Mended::Fsck(risk) => {
                 assert!(plan.obstacle.is_none(), "{what}: {:?}", plan.obstacle);
                 assert_eq!(plan.risk(), *risk, "{what}: {:?}", plan.repairs);
                 plan.apply(&*device, &mut |_| {}).unwrap();
-                bytes = memory.snapshot();
+                bytes = bad.below().snapshot();
             }
             // Linux recovers what is there before our mount does.
             Mended::Mount => {
@@ -481,7 +480,7 @@ impl Case {
         assert!(report.is_consistent(), "{what}: {report}");
         let again = nilfs_repair::plan(&device, &Options::default(), UUID).unwrap();
         assert!(again.repairs.is_empty(), "{what}: {:?}", again.repairs);
-        let found = files_of(&Image::from(memory.snapshot()), None);
+        let found = files_of(&Image::from(bad.below().snapshot()), None);
         assert_same(&what, &found, &files);
         let not_salvaged = not_salvaged(before, device, &files);
         assert_eq!(not_salvaged, unsalvageable, "{what}: what is not salvaged");

@@ -3,12 +3,9 @@
 
 mod support;
 
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nilfs_device::{Device, Event, IoSlice, MemoryDevice, RecordingDevice};
-
+use nilfs_device::{Action, Device, Event, FaultyDevice, MemoryDevice, RecordingDevice};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_repair::{UndoDevice, UndoError, apply_undo};
@@ -87,57 +84,19 @@ fn the_next_repair_goes_on_from_any_write() {
     }
 }
 
-/// A device that fails after a given number of writes.
-struct Failing {
-    below: MemoryDevice,
-    left: AtomicUsize,
-}
-
-impl Device for Failing {
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.below.read_at(offset, buffer)
-    }
-
-    fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
-        let enough = |left: usize| left.checked_sub(1);
-        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enough) {
-            Ok(_) => self.below.write_at(offset, pieces),
-            Err(_) => Err(io::Error::other("no more writes")),
-        }
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn undoing_restores_every_byte_after_any_part_of_a_repair() {
     for (damage, image) in damaged() {
         let plan = Patient::new(image.clone()).plan();
         let count = writes(&image).iter().filter(|it| matches!(it, Event::Write { .. })).count();
         for left in 0..=count {
-            let device = Failing {
-                below: MemoryDevice::from(image.bytes.clone()),
-                left: AtomicUsize::new(left),
-            };
+            let (device, faults) = FaultyDevice::new(MemoryDevice::from(image.bytes.clone()));
+            faults.fail_after(left as u64, |request| request.action == Action::Write);
             let file = tempfile::tempfile().unwrap();
             let undoing = UndoDevice::new(device, file.try_clone().unwrap(), plan.uuid).unwrap();
             let done = plan.apply(&undoing, &mut |_| {});
             assert_eq!(done.is_ok(), left == count);
-            let device = MemoryDevice::from(undoing.into_below().below.snapshot());
+            let device = MemoryDevice::from(undoing.into_below().below().snapshot());
             apply_undo(file, &device).unwrap();
             assert!(device.snapshot() == image.bytes, "{damage}, after {left} of {count} writes");
         }

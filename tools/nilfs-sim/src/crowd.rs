@@ -52,7 +52,7 @@ impl Tape {
     /// How many events there have been.
     fn now(&self) -> usize {
         let mut events = self.events.lock();
-        events.extend(self.device.take_events());
+        events.extend(self.device.below().take_events());
         events.len()
     }
 }

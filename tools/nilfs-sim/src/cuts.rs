@@ -240,7 +240,7 @@ fn recover(settings: Settings, content: &[u8]) -> Result<(Tree, Vec<Event>), Str
     let device = Arc::new(medium(content.to_vec()));
     let below: Arc<dyn Device> = Arc::<Medium>::clone(&device);
     let shown = Subject::mount(below, settings.mounting)?.tree()?;
-    Ok((shown, device.take_events()))
+    Ok((shown, device.below().take_events()))
 }
 
 fn same(expected: &Tree, found: &Tree) -> Result<(), String> {

@@ -4,13 +4,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-use nilfs_device::{Device, MemoryDevice};
+use nilfs_device::{Action, Device, Fault, MemoryDevice};
 use nilfs_engine::{Cno, SetAttr, Usage};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 
 use crate::clock::{EPOCH, ThreadClock};
 use crate::generate::{Generator, LARGEST, Profile};
 use crate::history::{History, Promise, Root, Step};
-use crate::medium::{Medium, medium};
+use crate::medium::{Medium, content, medium};
 use crate::model::Model;
 use crate::op::Op;
 use crate::outcome::{Outcome, Refusal, difference};
@@ -20,6 +22,9 @@ use crate::volume::{Shape, check, judge};
 
 /// After this many operations the whole trees are compared.
 const LOOK_EVERY: usize = 50;
+
+/// Of this many reads one fails while reads fail.
+const FAILING: u32 = 60;
 
 /// Memory that a commit takes for a block that it frees.
 const BYTES_OF_A_FREED_BLOCK: u64 = 512;
@@ -173,7 +178,7 @@ impl World {
         let had_room = self.subject()?.has_ample_room();
         let segments = self.subject()?.segments();
         let crowded = !had_room && !self.settings.mounting.hard_protection;
-        let crowded = crowded.then(|| self.device.below().snapshot());
+        let crowded = crowded.then(|| content(&self.device));
         let about = match op {
             Op::SetSnapshot { .. } | Op::FollowRule | Op::DeleteCheckpoints { .. } => {
                 op.checkpoints(&self.subject()?.checkpoints()?)
@@ -418,13 +423,13 @@ impl World {
     pub fn end(mut self) -> Result<History, String> {
         self.step(&Op::Remount)?;
         self.unmount()?;
-        let device = Arc::new(MemoryDevice::from(self.device.below().snapshot()));
+        let device = Arc::new(MemoryDevice::from(content(&self.device)));
         let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
         let shown = ReadOnlySubject::mount(below, None)?.tree()?;
         if let Some(what) = self.model.tree().difference(&shown) {
             return Err(format!("mounted read-only: {what}"));
         }
-        let content = self.device.below().snapshot();
+        let content = content(&self.device);
         if device.snapshot() != content {
             return Err("a read-only mount has written".into());
         }
@@ -507,9 +512,13 @@ impl World {
         if synced != Outcome::Done {
             return Ok(synced);
         }
-        self.device.below().fail_reads(Some(seed));
+        let mut chance = StdRng::seed_from_u64(seed);
+        self.device.faults().set(move |request| {
+            let fails = request.action == Action::Read && chance.random_range(0..FAILING) == 0;
+            fails.then_some(Fault::Error)
+        });
         let found = self.subject()?.apply(op);
-        self.device.below().fail_reads(None);
+        self.device.faults().clear();
         if self.subject()?.is_read_only() {
             // It cannot succeed, but must end.
             let _ = self.subject.take().map(Subject::unmount);
@@ -524,7 +533,7 @@ impl World {
     }
 
     fn record(&mut self, began: usize, promise: Promise, op: Option<Op>) {
-        self.history.events.extend(self.device.take_events());
+        self.history.events.extend(self.device.below().take_events());
         self.history.steps.push(Step {
             began,
             ended: self.history.events.len(),

@@ -2,9 +2,8 @@
 //! was synced before is there when the device is well again.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use nilfs_device::{Device, Faults, FaultyDevice, MemoryDevice};
+use nilfs_device::{Action, Device, Faults, FaultyDevice, MemoryDevice};
 use nilfs_engine::Order;
 use nilfs_sim::clock::ThreadClock;
 use nilfs_sim::generate::{Generator, Profile};
@@ -112,11 +111,7 @@ fn a_device_that_cannot_write_makes_the_volume_read_only() {
     for_each_seed("a_device_that_cannot_write_makes_the_volume_read_only", 40, |seed| {
         let mut life = Life::new(seed);
         life.healthy(80);
-        let fault = match seed % 2 {
-            0 => &life.faults.writes,
-            _ => &life.faults.flushes,
-        };
-        fault.store(true, Ordering::Relaxed);
+        life.faults.fail([Action::Write, Action::Flush][seed as usize % 2]);
         for _ in 0..60 {
             let (_, _, wrong) = life.step();
             assert_eq!(wrong, None);
@@ -131,8 +126,7 @@ fn a_device_that_cannot_write_makes_the_volume_read_only() {
         let Life { device, faults, subject, steps, .. } = life;
         // It cannot succeed, but must end.
         let _ = subject.unmount();
-        faults.writes.store(false, Ordering::Relaxed);
-        faults.flushes.store(false, Ordering::Relaxed);
+        faults.clear();
         let again = mount(&device);
         let found = again.tree().unwrap_or_else(|what| panic!("{what}"));
         let crash = Crash { steps: &steps, at: 1, order: Order::Relaxed };
@@ -158,11 +152,11 @@ fn an_operation_that_cannot_read_changes_no_names() {
                 subject.unmount().unwrap_or_else(|what| panic!("{what}"));
                 life = Life { subject: mount(&device), device, ..life };
             }
-            life.faults.reads.store(true, Ordering::Relaxed);
+            life.faults.fail(Action::Read);
             let op = life.generator.next_op(&life.model);
             let commits = matches!(op, Op::Sync | Op::Commit | Op::Fsync(_) | Op::Fdatasync(_));
             let (found, wrong) = if commits { (Outcome::Done, None) } else { life.apply(&op) };
-            life.faults.reads.store(false, Ordering::Relaxed);
+            life.faults.clear();
             assert_eq!(wrong, None);
             // Data may have been changed in part: doing it again makes that whole.
             let failed = matches!(found, Outcome::Refused(Refusal::Device(_)));

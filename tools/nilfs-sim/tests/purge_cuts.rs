@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nilfs_device::{Device, Event, MemoryDevice};
 use nilfs_engine::{Filesystem, InodeRef, MountOptions, NewInode, PurgeOptions, Wiping};
 use nilfs_ondisk::inode::{DeviceCode, S_IFDIR, S_IFREG};
-use nilfs_sim::medium::medium;
+use nilfs_sim::medium::{content, medium};
 use nilfs_sim::power::{Disk, Survivors};
 use nilfs_sim::volume::Shape;
 
@@ -51,11 +51,11 @@ fn purge(path: &[u8]) -> (Disk, Vec<Event>) {
     drop(place);
     fs.rmdir(&root, b"place").unwrap();
     fs.sync().unwrap();
-    let before = Disk::new(device.below().snapshot());
-    let _ = device.take_events();
+    let before = Disk::new(content(&device));
+    let _ = device.below().take_events();
     fs.purge(Some(path), ALL, &mut |_| {}).unwrap();
-    assert_eq!(traces(&device.below().snapshot()), 0);
-    (before, device.take_events())
+    assert_eq!(traces(&content(&device)), 0);
+    (before, device.below().take_events())
 }
 
 #[test]

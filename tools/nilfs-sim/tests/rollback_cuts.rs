@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::{Cno, Filesystem, InodeRef, MountOptions, NewInode, RenameMode};
 use nilfs_ondisk::inode::{DeviceCode, S_IFDIR, S_IFREG};
-use nilfs_sim::medium::medium;
+use nilfs_sim::medium::{content, medium};
 use nilfs_sim::power::{Disk, Survivors};
 use nilfs_sim::subject::ReadOnlySubject;
 use nilfs_sim::tree::Tree;
@@ -44,14 +44,14 @@ fn a_directory_is_as_before_or_as_then() {
     fs.write(&kept, 1000, &[9; 20_000]).unwrap();
     fs.write(&make(&fs, &dir, b"new", S_IFREG | 0o644), 0, &[1; 30_000]).unwrap();
     fs.sync().unwrap();
-    let mut disk = Disk::new(device.below().snapshot());
-    let before = shown(device.below().snapshot());
-    let _ = device.take_events();
+    let mut disk = Disk::new(content(&device));
+    let before = shown(content(&device));
+    let _ = device.below().take_events();
     let done = fs.roll_back(then, b"dir", &mut |_| {}).unwrap();
     assert!(done.revived_blocks > 50 && done.copied_blocks > 40, "{done:?}");
-    let after = shown(device.below().snapshot());
+    let after = shown(content(&device));
     assert!(before.0.difference(&after.0).is_some() && (before.1, after.1) == (0, 1));
-    let (events, mut seen) = (device.take_events(), [0, 0]);
+    let (events, mut seen) = (device.below().take_events(), [0, 0]);
     for (nth, event) in events.iter().enumerate() {
         disk.play(event);
         for survivors in Survivors::CORNERS.into_iter().chain((0..4).map(Survivors::Random)) {

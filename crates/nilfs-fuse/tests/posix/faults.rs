@@ -5,12 +5,11 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use nilfs_device::{Device, FaultyDevice, IoSlice, MemoryDevice};
+use nilfs_device::{Action, Device, FaultyDevice, IoSlice, MemoryDevice};
 use nilfs_engine::mkfs::format;
 use rustix::io::Errno;
 
 use crate::support::{Bare, SIZE, errno, parameters};
-use std::sync::atomic::Ordering;
 
 fn formatted() -> MemoryDevice {
     let device = MemoryDevice::new(SIZE);
@@ -25,10 +24,10 @@ fn after_a_failed_write_of_the_device_nothing_changes_and_reading_goes_on() {
     let path = world.path("file");
     fs::write(&path, "content").unwrap();
     File::open(&path).unwrap().sync_all().unwrap();
-    faults.writes.store(true, Ordering::Relaxed);
+    faults.fail(Action::Write);
     fs::write(world.path("other"), "x").unwrap();
     assert_eq!(errno(File::open(world.path("other")).unwrap().sync_all()), Errno::IO);
-    faults.writes.store(false, Ordering::Relaxed);
+    faults.clear();
     assert_eq!(errno(fs::write(&path, "changed")), Errno::ROFS);
     assert_eq!(errno(fs::create_dir(world.path("dir"))), Errno::ROFS);
     assert_eq!(fs::read(&path).unwrap(), b"content");
@@ -45,9 +44,9 @@ fn a_failed_read_of_the_device_is_an_error_for_the_reader_alone() {
     };
     let world = Bare::new(device);
     assert_eq!(fs::metadata(world.path(path)).unwrap().len(), 100_000);
-    faults.reads.store(true, Ordering::Relaxed);
+    faults.fail(Action::Read);
     assert_eq!(errno(fs::read(world.path(path))), Errno::IO);
-    faults.reads.store(false, Ordering::Relaxed);
+    faults.clear();
     assert_eq!(fs::read(world.path(path)).unwrap(), vec![1; 100_000]);
     fs::write(world.path("other"), "still writable").unwrap();
 }

@@ -5,13 +5,12 @@
 #[path = "../../../nilfs-check/tests/support/mod.rs"]
 mod images;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub use images::{BLOCK_SIZES, Image, LoggedBlock, add, read, vblock, write};
 use nilfs_check::Severity;
-use nilfs_device::{Device, IoSlice, MemoryDevice};
+use nilfs_device::{Device, FaultyDevice, MemoryDevice};
 use nilfs_engine::{Attr, BlockNr, Cno, FileType, Files, Ino, Volume};
 use nilfs_repair::{Plan, Risk};
 
@@ -141,52 +140,10 @@ pub fn read_file(files: &dyn Files, ino: Ino) -> Result<File, nilfs_engine::Erro
     Ok((attr.file_type, attr.nlink as u16, attr.size, bytes))
 }
 
-/// A device of which a sector cannot be read until it is written.
-pub struct BadSectors {
-    pub below: Arc<MemoryDevice>,
-    bad: Mutex<BTreeSet<u64>>,
-}
-
-impl BadSectors {
-    /// A device with this volume, and blocks that cannot be read.
-    pub fn new(image: Image, blocks: &[BlockNr]) -> Self {
-        let size = image.block_size() as u64;
-        let sectors = blocks.iter().flat_map(|it| it.0 * size / 512..(it.0 + 1) * size / 512);
-        let bad = Mutex::new(sectors.collect());
-        Self { below: Arc::new(MemoryDevice::from(image.bytes)), bad }
-    }
-}
-
-impl Device for BadSectors {
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let end = offset + buffer.len() as u64;
-        let bad = self.bad.lock().unwrap();
-        match bad.range(offset / 512..end.div_ceil(512)).next() {
-            Some(_) => Err(io::Error::other("the sector cannot be read")),
-            None => self.below.read_at(offset, buffer),
-        }
-    }
-
-    fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
-        let end = offset + pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
-        let inside = offset.div_ceil(512)..end / 512;
-        self.bad.lock().unwrap().retain(|sector| !inside.contains(sector));
-        self.below.write_at(offset, pieces)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
+/// A device with this volume, of which some blocks cannot be read until they are written.
+pub fn bad_sectors(image: Image, blocks: &[BlockNr]) -> FaultyDevice<MemoryDevice> {
+    let size = image.block_size() as u64;
+    let (device, faults) = FaultyDevice::new(MemoryDevice::from(image.bytes));
+    faults.scratch(blocks.iter().map(|it| it.0 * size..(it.0 + 1) * size));
+    device
 }
