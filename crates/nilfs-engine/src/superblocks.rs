@@ -36,7 +36,8 @@ impl Superblocks {
 /// Reads both copies.
 ///
 /// # Errors
-/// [`Error::NotAVolume`], or [`Error::Truncated`] if the device is shorter than its volume.
+/// [`Error::NotAVolume`], [`Error::Truncated`] if the device is shorter than its volume, or
+/// [`Error::Device`] if it cannot be told.
 pub(crate) fn load(device: &dyn Device) -> Result<Superblocks> {
     let Some(offset) = secondary_superblock(device.size()) else {
         let size = ByteCount(device.size());
@@ -52,20 +53,28 @@ pub(crate) fn load(device: &dyn Device) -> Result<Superblocks> {
         }
         (Ok(best), Err(_)) | (Err(_), Ok(best)) => Ok(Superblocks { best, other: None }),
         (Err(Error::NotAVolume(why)), Err(_)) if scan::begins_with_logs(device) => {
-            Err(Error::NotAVolume(format!(
-                "{why}, but there are logs of one: nilfs fsck makes superblocks from them, and \
-                 nilfs salvage copies the files out"
-            )))
+            Err(only_logs(&why))
+        }
+        (Err(why @ Error::Device { .. }), Err(_)) if scan::begins_with_logs(device) => {
+            Err(only_logs(&why))
         }
         (Err(first), Err(_)) => Err(first),
     }
+}
+
+fn only_logs(why: &dyn fmt::Display) -> Error {
+    Error::NotAVolume(format!(
+        "{why}, but there are logs of one: nilfs fsck makes superblocks from them, and nilfs \
+         salvage copies the files out"
+    ))
 }
 
 fn read_copy(device: &dyn Device, offset: u64) -> Result<Superblock> {
     let invalid =
         |why: &dyn fmt::Display| Error::NotAVolume(format!("no valid superblock ({why})"));
     let mut bytes = [0; SUPERBLOCK_SIZE];
-    device.read_at(offset, &mut bytes).map_err(|error| invalid(&error))?;
+    let failed = |source| Error::Device { what: "read a superblock".into(), source };
+    device.read_at(offset, &mut bytes).map_err(failed)?;
     let copy = Superblock::parse(&bytes, device.size()).map_err(|error| match error {
         FormatError::Truncated { .. } => Error::Truncated(error),
         error => invalid(&error),

@@ -1,8 +1,8 @@
 //! Superblocks are changed so that the power may fail at any moment.
 
-use nilfs_device::{Device, Event, IoSlice, MemoryDevice, RecordingDevice};
-use nilfs_engine::Volume;
+use nilfs_device::{Action, Device, Event, FaultyDevice, IoSlice, MemoryDevice, RecordingDevice};
 use nilfs_engine::mkfs::{Parameters, format};
+use nilfs_engine::{Error, Volume};
 
 const SIZE: u64 = 256 << 20;
 
@@ -40,4 +40,14 @@ fn a_power_cut_leaves_the_old_settings_or_the_new_ones() {
     assert_eq!(seen.last().unwrap(), b"new");
     let copies = Volume::superblocks(&after_cut).unwrap();
     assert_eq!(copies.best.raw().s_volume_name, copies.other.unwrap().raw().s_volume_name);
+}
+
+/// A device that could not read a superblock was said to be no NILFS2 volume, so a failing disk looked
+/// like one that had been overwritten.
+#[test]
+fn a_device_that_cannot_be_read_is_not_called_no_volume() {
+    let (device, faults) = FaultyDevice::new(MemoryDevice::new(SIZE));
+    format(&device, &Parameters::new([7; 16], 8, 9)).unwrap();
+    faults.fail(Action::Read);
+    assert!(matches!(Volume::superblocks(&device), Err(Error::Device { .. })));
 }
