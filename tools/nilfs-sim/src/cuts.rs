@@ -10,6 +10,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::clock::ThreadClock;
+use crate::faults::repair;
 use crate::generate::Profile;
 use crate::history::History;
 use crate::medium::{Medium, medium};
@@ -147,6 +148,43 @@ impl Cuts {
         Ok(times)
     }
 
+    /// What is on the device after a cut at the end of `history`, what that shows, and its past.
+    ///
+    /// # Errors
+    /// It must not show that.
+    pub fn left(
+        &self,
+        history: &History,
+        survivors: Survivors,
+    ) -> Result<(Vec<u8>, Model, Past), String> {
+        ThreadClock::set(ThreadClock::at_step(history.steps.len() as u64));
+        let mut disk = Disk::new(history.start.clone());
+        history.events.iter().for_each(|event| disk.play(event));
+        let content = disk.after_cut(survivors);
+        let (_, state, past) = self.judge(history, history.events.len(), &content)?;
+        Ok((content, state, past))
+    }
+
+    /// Judges what is on a device that has failed, after a cut at the end of `history`, and goes on
+    /// there, with one that does not: fsck finds no error but that there have been some.
+    ///
+    /// # Errors
+    /// What was wrong.
+    pub fn reopen(&self, history: &History, survivors: Survivors, seed: u64) -> Result<(), String> {
+        let reopened = self.left(history, survivors).and_then(|(content, state, past)| {
+            let report =
+                nilfs_check::check(&MemoryDevice::from(content.clone()), &Default::default());
+            match report {
+                Ok(report) if report.is_consistent() => {}
+                Ok(report) => return Err(format!("the checker found {report}")),
+                Err(error) => return Err(format!("the checker gives up: {error}")),
+            }
+            ThreadClock::set(ThreadClock::at_step(past.next_step()));
+            self.go_on(repair(recovered(self.settings, content)?)?, (state, past), seed)
+        });
+        reopened.map_err(|what| format!("reopened with {survivors:?}: {what}"))
+    }
+
     /// What a read-only mount shows after a cut, if it may show that, and the state and the past that
     /// it is an image of.
     fn judge(
@@ -233,6 +271,14 @@ fn fail_again(settings: Settings, content: &[u8], found: &Tree, seed: u64) -> Re
         })?;
     }
     Ok(())
+}
+
+/// Mounts a volume and unmounts it.
+fn recovered(settings: Settings, content: Vec<u8>) -> Result<Vec<u8>, String> {
+    let device = Arc::new(MemoryDevice::from(content));
+    let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
+    Subject::mount(below, settings.mounting)?.unmount()?;
+    Ok(device.snapshot())
 }
 
 /// Mounts a volume to be written. Returns what it shows, and what that has done to the device.

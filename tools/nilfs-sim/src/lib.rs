@@ -18,6 +18,7 @@
 pub mod clock;
 pub mod crowd;
 pub mod cuts;
+pub mod faults;
 pub mod generate;
 pub mod history;
 #[cfg(feature = "shuttle")]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_ondisk::Cno;
 
+use crate::clock::EPOCH;
 use crate::model::Model;
 use crate::op::{Listed, Op, is_of_rule};
 use crate::outcome::Outcome;
@@ -75,6 +76,12 @@ impl Past {
     #[must_use]
     pub fn last_time(&self) -> u64 {
         self.checkpoints.values().map(|known| known.time).max().unwrap_or(0)
+    }
+
+    /// When the life goes on that has this past, as a number of [`crate::clock::ThreadClock::at_step`].
+    #[must_use]
+    pub fn next_step(&self) -> u64 {
+        self.last_time().saturating_sub(EPOCH.seconds as u64) + 1
     }
 
     /// How many snapshots there are.

@@ -53,7 +53,7 @@ pub fn truncate(text: &str, size: u64) -> Op {
 }
 
 /// The tree before: directories a, a/d, e; files a/b = g, c, a/d/f.
-fn tree() -> Vec<Op> {
+pub fn tree() -> Vec<Op> {
     vec![
         create("a", FileType::Directory),
         create("a/d", FileType::Directory),

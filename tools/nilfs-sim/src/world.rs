@@ -4,8 +4,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use nilfs_device::{Action, Device, Fault, MemoryDevice};
-use nilfs_engine::{Cno, SetAttr, Usage};
+use nilfs_device::{Action, Device, Fault, MemoryDevice, Request};
+use nilfs_engine::{Cno, SetAttr, Timestamp, Usage};
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -17,11 +18,14 @@ use crate::model::Model;
 use crate::op::Op;
 use crate::outcome::{Outcome, Refusal, difference};
 use crate::past::{Past, Thoroughness};
-use crate::subject::{Mounting, ReadOnlySubject, Subject};
+use crate::subject::{Mounting, ReadOnlySubject, Subject, list};
 use crate::volume::{Shape, check, judge};
 
 /// After this many operations the whole trees are compared.
 const LOOK_EVERY: usize = 50;
+
+/// What errors of a device say that fails as it was told.
+const INJECTED: &str = "(injected)";
 
 /// Of this many reads one fails while reads fail.
 const FAILING: u32 = 60;
@@ -37,6 +41,9 @@ const LAST_BLOCKS: u64 = 300;
 /// The share of the segments that writers are given when there is no room, and the least number.
 const CLEAN_AHEAD_SHARE: u64 = 24;
 const LEAST_CLEAN_AHEAD: u64 = 2;
+
+/// What a device makes of the requests of a file system that is exposed to it.
+pub type Exposure = Box<dyn FnMut(&Request) -> Option<Fault> + Send>;
 
 /// The laws of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +69,16 @@ pub struct World {
     ops: Vec<Op>,
     refused_for_space: usize,
     given_up: usize,
+    ordeal: Option<Ordeal>,
+}
+
+/// A device that fails the file system, but not the one who looks at it.
+struct Ordeal {
+    rule: Arc<Mutex<Exposure>>,
+    /// The same life without faults.
+    healthy: Arc<History>,
+    /// What failed first.
+    failed: Option<String>,
 }
 
 /// What went wrong, and what led to it.
@@ -102,29 +119,60 @@ impl World {
     /// # Errors
     /// It cannot be mounted, or shows something else.
     pub fn on(settings: Settings, content: Vec<u8>, state: (Model, Past)) -> Result<Self, String> {
-        let device = Arc::new(medium(content.clone()));
-        let (model, mut past) = state;
-        // Time goes on.
-        let first = past.last_time().saturating_sub(EPOCH.seconds as u64) + 1;
-        let now = ThreadClock::at_step(first);
-        ThreadClock::set(now);
-        let subject = mount(&device, settings)?;
-        past.recovered(&subject.checkpoints()?, &model, now.seconds as u64)?;
-        let mut world = Self {
+        let mut world = Self::unmounted(settings, content, state);
+        world.begin()?;
+        Ok(world)
+    }
+
+    /// As [`World::on`], with a device that fails. If it fails the mount, the world is not mounted.
+    ///
+    /// # Errors
+    /// It shows something else, or what failed is not what the device has failed.
+    pub fn exposed(
+        settings: Settings,
+        content: Vec<u8>,
+        state: (Model, Past),
+        rule: Exposure,
+        healthy: Arc<History>,
+    ) -> Result<Self, String> {
+        let mut world = Self::unmounted(settings, content, state);
+        world.record(0, Promise::Everything, None);
+        let rule = Arc::new(Mutex::new(rule));
+        world.ordeal = Some(Ordeal { rule, healthy, failed: None });
+        if let Err(what) = world.begin() {
+            if world.subject.is_some() || !what.contains(INJECTED) {
+                return Err(what);
+            }
+            world.unfinished(0, what)?;
+        }
+        Ok(world)
+    }
+
+    fn unmounted(settings: Settings, content: Vec<u8>, (model, past): (Model, Past)) -> Self {
+        Self {
             settings,
-            device,
-            subject: Some(subject),
+            device: Arc::new(medium(content.clone())),
+            subject: None,
             model,
+            // Time goes on.
+            first: past.next_step(),
             past,
-            first,
             history: History { start: content, ..History::default() },
             ops: Vec::new(),
             refused_for_space: 0,
             given_up: 0,
-        };
-        world.record(0, Promise::Everything, None);
-        world.look()?;
-        Ok(world)
+            ordeal: None,
+        }
+    }
+
+    fn begin(&mut self) -> Result<(), String> {
+        let now = ThreadClock::at_step(self.first);
+        ThreadClock::set(now);
+        let subject = self.suffer(|world| mount(&world.device, world.settings))?;
+        self.past.recovered(&subject.checkpoints()?, &self.model, now.seconds as u64)?;
+        self.subject = Some(subject);
+        self.record(0, Promise::Everything, None);
+        self.look()
     }
 
     /// Lives through `ops`.
@@ -169,6 +217,9 @@ impl World {
     /// # Errors
     /// What differed.
     pub fn step(&mut self, op: &Op) -> Result<(), String> {
+        if self.is_stopped()? {
+            return self.knock(op);
+        }
         self.ops.push(op.clone());
         let nth = self.history.steps.len();
         let now = ThreadClock::at_step(self.first + nth as u64);
@@ -193,7 +244,8 @@ impl World {
         let found = match op {
             Op::RollBack { .. } => match &then {
                 Some((cno, _)) => {
-                    let (found, before) = self.subject()?.roll_back(*cno);
+                    let (found, before) =
+                        self.suffer(|world| Ok(world.subject()?.roll_back(*cno)))?;
                     kept = before;
                     found
                 }
@@ -202,11 +254,17 @@ impl World {
             Op::Remount => self.remount()?,
             Op::Resize { percent } => {
                 let bytes = self.settings.shape.device_size() / 100 * u64::from(*percent);
-                self.subject()?.resize(bytes)
+                self.suffer(|world| Ok(world.subject()?.resize(bytes)))?
             }
             Op::Clean { faults: Some(seed), .. } => self.clean_a_failing_device(op, *seed)?,
-            _ => self.subject()?.apply(op),
+            _ => self.suffer(|world| Ok(world.subject()?.apply(op)))?,
         };
+        let failed = matches!(found, Outcome::Refused(Refusal::Device(_) | Refusal::ReadOnly));
+        if failed && self.ordeal.is_some() {
+            self.follow_checkpoints(op, &before, had_room, now.seconds as u64)?;
+            let failed = self.failed(op, &found, began, now);
+            return failed.map_err(|what| format!("step {nth}, {op}: {what}"));
+        }
         if self.is_refusal_of_full_volume(op, &found)? {
             self.refused_for_space += 1;
         } else {
@@ -249,6 +307,122 @@ impl World {
             _ => Ok(()),
         };
         look.map_err(|what| format!("after step {nth}, {op}: {what}"))
+    }
+
+    /// Whether the file system writes nothing more, because the device has failed it.
+    fn is_stopped(&mut self) -> Result<bool, String> {
+        let has_failed = self.ordeal.as_ref().is_some_and(|ordeal| ordeal.failed.is_some());
+        Ok(has_failed && self.subject()?.is_read_only())
+    }
+
+    /// Tries an operation where nothing can be changed any more.
+    fn knock(&mut self, op: &Op) -> Result<(), String> {
+        let found = match op {
+            Op::RollBack { .. } | Op::Remount | Op::Resize { .. } => return Ok(()),
+            _ => self.suffer(|world| Ok(world.subject()?.apply(op)))?,
+        };
+        // There may be no checkpoint of the kind that the operation is about.
+        let may_change_nothing = op.only_looks()
+            || matches!(op, Op::Open { .. } | Op::Close(_) | Op::SetSnapshot { .. })
+            || matches!(op, Op::FollowRule | Op::DeleteCheckpoints { .. });
+        match found {
+            Outcome::Refused(Refusal::Broken(what)) => Err(format!("{op}: {what}")),
+            Outcome::Refused(_) => Ok(()),
+            _ if may_change_nothing => Ok(()),
+            done => Err(format!("{op}: {done}, on a volume that has become read-only")),
+        }
+    }
+
+    /// The device has failed an operation: it has not ended. If the volume is read-only then, because
+    /// something was not written, it shows all of the operation or nothing; otherwise nothing. Only a
+    /// write or a change of size may have been done in part, and doing it again makes it whole.
+    fn failed(
+        &mut self,
+        op: &Op,
+        found: &Outcome,
+        began: usize,
+        now: Timestamp,
+    ) -> Result<(), String> {
+        self.unfinished(began, format!("{op}: {found}"))?;
+        let may_be_done_in_part = matches!(op, Op::Write { .. } | Op::SetAttr { .. });
+        if self.subject()?.is_read_only() {
+            let wanted = self.history.steps.last().map(|step| step.state.tree());
+            let found = self.subject()?.tree()?;
+            let is_done = wanted.is_some_and(|wanted| wanted.difference(&found).is_none());
+            return if is_done || may_be_done_in_part { Ok(()) } else { self.look() };
+        }
+        if may_be_done_in_part {
+            let began = self.history.events.len();
+            let found = self.subject()?.apply(op);
+            let expected = self.model.apply(op, now);
+            if let Some(what) = difference(&expected, &found) {
+                return Err(format!("done again: {what}"));
+            }
+            self.record(began, Promise::Nothing, Some(op.clone()));
+        }
+        self.look()
+    }
+
+    /// Takes note of a step that has not ended, because the device has failed it. Of the first one,
+    /// all that it would have led to may be found. Of those that fail later nothing may: they are
+    /// refused, or do not get to writing.
+    fn unfinished(&mut self, began: usize, what: String) -> Result<(), String> {
+        let nth = self.history.steps.len();
+        self.record(began, Promise::Nothing, None);
+        let (Some(ordeal), Some(step)) = (&mut self.ordeal, self.history.steps.last_mut()) else {
+            return Err(what);
+        };
+        step.began = usize::MAX;
+        if let (None, Some(healthy)) = (&ordeal.failed, ordeal.healthy.steps.get(nth)) {
+            *step = Step { began, ..healthy.clone() };
+        }
+        step.ended = usize::MAX;
+        ordeal.failed.get_or_insert(what);
+        Ok(())
+    }
+
+    /// Lets the device fail meanwhile, if it is one that does.
+    fn suffer<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let Some(ordeal) = &self.ordeal else { return work(self) };
+        let rule = Arc::clone(&ordeal.rule);
+        self.device.faults().set(move |request| (rule.lock())(request));
+        let done = work(self);
+        self.device.faults().clear();
+        done
+    }
+
+    /// Whether it is mounted: a device that fails may have prevented it.
+    #[must_use]
+    pub fn is_mounted(&self) -> bool {
+        self.subject.is_some()
+    }
+
+    /// Unmounts, whatever the device does meanwhile. Returns what the device has failed first, and the
+    /// whole history.
+    ///
+    /// # Errors
+    /// Something failed that the device has not failed.
+    pub fn leave(mut self) -> Result<(Option<String>, History), String> {
+        if let Some(subject) = self.subject.take() {
+            let began = self.history.events.len();
+            let was_read_only = subject.is_read_only();
+            let left = self.suffer(|_| subject.unmount());
+            let device: Arc<dyn Device> = Arc::<Medium>::clone(&self.device);
+            let newest = list(&device)?.last().map_or(Cno(0), |it| it.cno);
+            self.past.add(newest, &[&self.model], self.past.last_time(), false);
+            match left {
+                Ok(()) if was_read_only => self.unfinished(began, "it was read-only".into())?,
+                Ok(()) => self.record(began, Promise::Everything, None),
+                Err(what) if was_read_only || what.contains(INJECTED) => {
+                    self.unfinished(began, what)?;
+                }
+                Err(what) => return Err(what),
+            }
+        }
+        Ok((self.ordeal.and_then(|ordeal| ordeal.failed), self.history))
     }
 
     /// Takes note of new checkpoints, and of those that the cleaner may have given up: protected ones

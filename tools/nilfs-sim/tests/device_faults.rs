@@ -1,171 +1,190 @@
-//! When the device fails, the file system says so, writes nothing more, and goes on reading; what
-//! was synced before is there when the device is well again.
+//! When the device fails, the file system says so, writes nothing more that could do harm, and goes on
+//! reading. Whichever request it is: what was synced before is there when the device is well again.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-use nilfs_device::{Action, Device, Faults, FaultyDevice, MemoryDevice};
-use nilfs_engine::Order;
-use nilfs_sim::clock::ThreadClock;
-use nilfs_sim::generate::{Generator, Profile};
-use nilfs_sim::history::{Promise, Root, Step};
-use nilfs_sim::model::Model;
-use nilfs_sim::name::Path;
+use nilfs_engine::RenameMode;
+use nilfs_ondisk::inode::FileType;
+use nilfs_sim::faults::{Left, Misbehaviour, Rehearsed, Workload};
+use nilfs_sim::lives::settings_of_turmoil;
 use nilfs_sim::op::{Op, Target};
-use nilfs_sim::oracle::Crash;
-use nilfs_sim::outcome::{Outcome, Refusal, difference};
-use nilfs_sim::past::Past;
 use nilfs_sim::seeds::for_each_seed;
-use nilfs_sim::subject::{Mounting, Subject};
+use nilfs_sim::subject::Mounting;
 use nilfs_sim::volume::Shape;
+use nilfs_sim::workloads::{create, file, path, tree, truncate, write};
+use nilfs_sim::world::Settings;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
 
-/// A life without remounts, whose failures are the test's.
-struct Life {
-    device: Arc<FaultyDevice<MemoryDevice>>,
-    faults: Arc<Faults>,
-    subject: Subject,
-    model: Model,
-    generator: Generator,
-    steps: Vec<Step>,
-}
-
-impl Life {
-    fn new(seed: u64) -> Self {
-        let content = Shape::SMALL.format();
-        let (device, faults) = FaultyDevice::new(MemoryDevice::from(content));
-        let device = Arc::new(device);
-        let mut subject = mount(&device);
-        let Outcome::Facts(root) = subject.apply(&Op::Stat(Target::Path(Path::root()))) else {
-            panic!("the root of a new volume cannot be read");
-        };
-        let profile = Profile { remounts: 0, administration: 0, ..Profile::SYNCS };
-        let mut life = Self {
-            device,
-            faults,
-            subject,
-            model: Model::new(Shape::SMALL.block_size, &root),
-            generator: Generator::new(seed, profile),
-            steps: Vec::new(),
-        };
-        life.record(Promise::Everything, None, true);
-        life
-    }
-
-    /// Takes note of an operation, at the time 0. One that failed has not ended: what it wanted
-    /// may have happened.
-    fn record(&mut self, promise: Promise, op: Option<&Op>, done: bool) {
-        let ended = if done { 0 } else { usize::MAX };
-        let (state, past) = (self.model.clone(), Past::default());
-        self.steps.push(Step { began: 0, ended, promise, state, past, op: op.cloned() });
-    }
-
-    /// Does a random operation; what the engine answered, and what it should have.
-    fn step(&mut self) -> (Op, Outcome, Option<String>) {
-        let op = self.generator.next_op(&self.model);
-        let (found, wrong) = self.apply(&op);
-        (op, found, wrong)
-    }
-
-    /// Does an operation. The model follows unless the device is to blame.
-    fn apply(&mut self, op: &Op) -> (Outcome, Option<String>) {
-        let now = ThreadClock::at_step(self.steps.len() as u64);
-        ThreadClock::set(now);
-        let found = self.subject.apply(op);
-        if matches!(found, Outcome::Refused(Refusal::Device(_) | Refusal::ReadOnly)) {
-            let wanted = self.promise_of(op, &Outcome::Done);
-            self.record(wanted, Some(op), false);
-            return (found, None);
-        }
-        let expected = self.model.apply(op, now);
-        let wrong = difference(&expected, &found).map(|what| format!("{op}: {what}"));
-        let promise = self.promise_of(op, &found);
-        self.record(promise, Some(op), true);
-        (found, wrong)
-    }
-
-    fn promise_of(&self, op: &Op, outcome: &Outcome) -> Promise {
-        Promise::of(op, outcome, &self.model, Order::Relaxed, Root::Volume)
-    }
-
-    fn healthy(&mut self, count: usize) {
-        for _ in 0..count {
-            let (op, found, wrong) = self.step();
-            assert_eq!(wrong, None);
-            let failed = matches!(found, Outcome::Refused(Refusal::Device(_)));
-            assert!(!failed, "{op}: {found}");
-        }
-    }
-
-    fn look(&self) {
-        let found = self.subject.tree().unwrap_or_else(|what| panic!("{what}"));
-        assert_eq!(self.model.tree().difference(&found), None);
+fn settings() -> Settings {
+    Settings {
+        shape: Shape { block_size: 1024, blocks_per_segment: 32, segments: 24 },
+        // With nothing in memory, every operation has to read.
+        mounting: Mounting { protection: 0, cache_limit: 0, ..Mounting::READ_WRITE },
+        may_fill: false,
     }
 }
 
-fn mount(device: &Arc<FaultyDevice<MemoryDevice>>) -> Subject {
-    let device: Arc<dyn Device> = Arc::<FaultyDevice<MemoryDevice>>::clone(device);
-    Subject::mount(device, Mounting::READ_WRITE).unwrap_or_else(|what| panic!("{what}"))
+/// What programs do.
+fn ordinary() -> Workload {
+    let ops = vec![
+        create("x", FileType::Regular),
+        write("x", 0, 20_000, 7),
+        Op::Fsync(file("x")),
+        Op::Rename { from: path("x"), to: path("a/x"), mode: RenameMode::Replace },
+        Op::Fsync(file("a")),
+        Op::Unlink(path("c")),
+        write("g", 1000, 3000, 8),
+        Op::Fdatasync(file("g")),
+        Op::Read { target: file("a/d/f"), offset: 6000, length: 3000 },
+        truncate("a/d/f", 100),
+        Op::Sync,
+        Op::Link { target: file("a/d/f"), to: path("y") },
+        Op::List(path("a")),
+        Op::Commit,
+        write("y", 50, 100, 9),
+    ];
+    Workload { settings: settings(), before: tree(), crashed: false, ops }
+}
+
+/// Many segments with few blocks that are alive.
+fn cleaning() -> Workload {
+    let mut before = tree();
+    for nth in 0..8 {
+        before.extend([write("g", 0, 12_000, nth), write("c", 2000, 3000, nth), Op::Commit]);
+    }
+    let clean = || Op::Clean { protection: 0, faults: None };
+    let ops = vec![clean(), write("c", 0, 5000, 20), Op::Fsync(file("c")), clean(), Op::Sync];
+    Workload { settings: settings(), before, crashed: false, ops }
+}
+
+/// What a mount has to recover, of each kind of record.
+fn recovery() -> Workload {
+    let mut before = tree();
+    before.extend([
+        create("x", FileType::Regular),
+        write("x", 0, 6000, 4),
+        Op::Fsync(file("x")),
+        Op::Rename { from: path("c"), to: path("e/c"), mode: RenameMode::Replace },
+        Op::Symlink { path: path("l"), length: 80 },
+        truncate("g", 700),
+        Op::Fsync(file("e")),
+        write("a/d/f", 0, 3000, 6),
+        Op::Fdatasync(file("a/d/f")),
+    ]);
+    let ops = vec![
+        Op::Read { target: file("x"), offset: 0, length: 6000 },
+        create("z", FileType::Directory),
+        Op::Fsync(file("z")),
+    ];
+    Workload { settings: settings(), before, crashed: true, ops }
+}
+
+/// What administrators do.
+fn administration() -> Workload {
+    let mut before = tree();
+    before.extend([
+        write("c", 0, 9000, 4),
+        Op::Checkpoint,
+        Op::Unlink(path("a/b")),
+        Op::Checkpoint,
+    ]);
+    let ops = vec![
+        Op::SetSnapshot { nth: 1, snapshot: true },
+        write("c", 500, 4000, 5),
+        Op::RollBack { nth: 1 },
+        Op::SetSnapshot { nth: 0, snapshot: false },
+        create("x", FileType::Regular),
+        Op::Checkpoint,
+        Op::DeleteCheckpoints { first: 1, further: 1 },
+        Op::Resize { percent: 90 },
+        Op::Stat(Target::Path(path("c"))),
+    ];
+    let shape = Shape { segments: 40, ..settings().shape };
+    Workload { settings: Settings { shape, ..settings() }, before, crashed: false, ops }
+}
+
+/// Tries each way in which a device can misbehave, with as many threads as there are processors.
+fn try_each<T: Send>(
+    ways: &[Misbehaviour],
+    what: impl Fn(Misbehaviour) -> Result<T, String> + Sync,
+) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let work = || {
+        let mut done = Vec::new();
+        while let Some(how) = ways.get(next.fetch_add(1, Ordering::Relaxed)) {
+            done.push(what(*how).unwrap_or_else(|what| panic!("{what}")));
+        }
+        done
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let done =
+            workers.into_iter().map(|worker| worker.join().expect("it has said what failed"));
+        done.flatten().collect()
+    })
+}
+
+fn rehearsed(workload: &Workload) -> Rehearsed {
+    let rehearsed = workload.rehearse().unwrap_or_else(|what| panic!("{what}"));
+    let requests = rehearsed.requests();
+    println!("{} operations; reads, writes, flushes: {requests:?}", workload.ops.len());
+    assert!(requests.iter().all(|count| *count > 2));
+    rehearsed
+}
+
+/// Each request fails: nothing is lost that was synced, somebody is told, and it goes on.
+fn fail_everywhere(workload: &Workload) {
+    let rehearsed = rehearsed(workload);
+    let states = try_each(&rehearsed.failures(), |how| rehearsed.fail(how));
+    println!("{} faults, {} states judged", states.len(), states.iter().sum::<u64>());
 }
 
 #[test]
-fn a_device_that_cannot_write_makes_the_volume_read_only() {
-    for_each_seed("a_device_that_cannot_write_makes_the_volume_read_only", 40, |seed| {
-        let mut life = Life::new(seed);
-        life.healthy(80);
-        life.faults.fail([Action::Write, Action::Flush][seed as usize % 2]);
-        for _ in 0..60 {
-            let (_, _, wrong) = life.step();
-            assert_eq!(wrong, None);
-        }
-        // Always possible, so that there is something to write.
-        life.apply(&Op::SetFlags { target: Target::Path(Path::root()), flags: 0 });
-        let (synced, _) = life.apply(&Op::Sync);
-        let refused = matches!(synced, Outcome::Refused(Refusal::Device(_) | Refusal::ReadOnly));
-        assert!(refused, "a sync that cannot write answered {synced}");
-        assert!(life.subject.is_read_only());
-        life.look();
-        let Life { device, faults, subject, steps, .. } = life;
-        // It cannot succeed, but must end.
-        let _ = subject.unmount();
-        faults.clear();
-        let again = mount(&device);
-        let found = again.tree().unwrap_or_else(|what| panic!("{what}"));
-        let crash = Crash { steps: &steps, at: 1, order: Order::Relaxed };
-        crash.state(&found).unwrap_or_else(|what| panic!("{what}"));
-        again.unmount().unwrap_or_else(|what| panic!("{what}"));
-        // The superblock remembers that there were errors; all else must be in order.
-        let report = nilfs_check::check(&*device, &nilfs_check::Options::default());
-        let report = report.unwrap_or_else(|error| panic!("{error}"));
-        assert!(report.is_consistent(), "{report}");
+fn each_request_of_ordinary_work_can_fail() {
+    fail_everywhere(&ordinary());
+}
+
+#[test]
+fn each_request_of_cleaning_can_fail() {
+    fail_everywhere(&cleaning());
+}
+
+#[test]
+fn each_request_of_a_recovery_can_fail() {
+    fail_everywhere(&recovery());
+}
+
+#[test]
+fn each_request_of_administration_can_fail() {
+    fail_everywhere(&administration());
+}
+
+/// What is tried of each life that chance has made; `make torture` tries more lives.
+const FAULTS_OF_A_LIFE: usize = 12;
+
+#[test]
+fn any_request_of_a_life_can_fail() {
+    for_each_seed("any_request_of_a_life_can_fail", 12, |seed| {
+        let workload = Workload::by_chance(settings_of_turmoil(seed), seed);
+        let rehearsed = rehearsed(&workload.unwrap_or_else(|what| panic!("{what}")));
+        let mut faults = rehearsed.failures();
+        faults.shuffle(&mut StdRng::seed_from_u64(seed));
+        faults.truncate(FAULTS_OF_A_LIFE);
+        try_each(&faults, |how| rehearsed.fail(how));
     });
 }
 
 #[test]
-fn an_operation_that_cannot_read_changes_no_names() {
-    for_each_seed("an_operation_that_cannot_read_changes_no_names", 40, |seed| {
-        let mut life = Life::new(seed);
-        life.healthy(120);
-        for round in 0..60 {
-            if round % 10 == 0 {
-                // With nothing in memory, every operation has to read.
-                life.model.close_all();
-                let Life { device, subject, .. } = life;
-                subject.unmount().unwrap_or_else(|what| panic!("{what}"));
-                life = Life { subject: mount(&device), device, ..life };
-            }
-            life.faults.fail(Action::Read);
-            let op = life.generator.next_op(&life.model);
-            let commits = matches!(op, Op::Sync | Op::Commit | Op::Fsync(_) | Op::Fdatasync(_));
-            let (found, wrong) = if commits { (Outcome::Done, None) } else { life.apply(&op) };
-            life.faults.clear();
-            assert_eq!(wrong, None);
-            // Data may have been changed in part: doing it again makes that whole.
-            let failed = matches!(found, Outcome::Refused(Refusal::Device(_)));
-            let wrong = match op {
-                Op::Write { .. } | Op::SetAttr { .. } if failed => life.apply(&op).1,
-                _ => None,
-            };
-            assert_eq!(wrong, None);
-            life.look();
-        }
-    });
+fn each_read_can_return_garbage() {
+    for workload in [ordinary(), cleaning(), recovery(), administration()] {
+        let rehearsed = rehearsed(&workload);
+        let left = try_each(&rehearsed.lies(1), |how| rehearsed.lie(how));
+        let count = |what| left.iter().filter(|left| **left == what).count();
+        let counts = [Left::Sound, Left::Repaired, Left::Damaged].map(count);
+        println!("{} lies; sound, repaired, damaged: {counts:?}", left.len());
+    }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use nilfs_sim::cuts::Cuts;
+use nilfs_sim::faults;
 use nilfs_sim::generate::Profile;
 use nilfs_sim::lives::{live_and_cut, settings, settings_of_turmoil};
 use nilfs_sim::op::Op;
@@ -21,7 +22,8 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 
-/// Cuts the power of file systems in memory, at every write, and judges what is left.
+/// Cuts the power of file systems in memory, at every write, lets their devices fail, and judges what
+/// is left.
 #[derive(Parser)]
 #[command(
     version,
@@ -48,18 +50,23 @@ enum Kind {
     Three,
     Administration,
     Turmoil,
+    Faults,
 }
 
-const KINDS: [(Kind, &str); 5] = [
+const KINDS: [(Kind, &str); 6] = [
     (Kind::One, "one operation, every sync"),
     (Kind::Two, "two operations, every sync"),
     (Kind::Three, "three operations, some syncs"),
     (Kind::Administration, "200 operations with cleaning, snapshots, rollbacks"),
     (Kind::Turmoil, "150 operations of all kinds, sizes and trims, full at times"),
+    (Kind::Faults, "25 such operations while the device fails"),
 ];
 
 /// Cuts of a long life.
 const CUTS_OF_A_LIFE: usize = 40;
+
+/// Faults of a device in one life.
+const FAULTS_OF_A_LIFE: usize = 30;
 
 /// Workloads of three operations that are tried together.
 const SAMPLE: usize = 20;
@@ -83,6 +90,8 @@ enum Work {
     Three(u64),
     /// A life from this seed.
     Life(Kind, u64),
+    /// A life from this seed, on a device that fails.
+    Faults(u64),
 }
 
 impl Work {
@@ -92,6 +101,7 @@ impl Work {
             Self::Two(..) => Kind::Two,
             Self::Three(_) => Kind::Three,
             Self::Life(kind, _) => *kind,
+            Self::Faults(_) => Kind::Faults,
         }
     }
 
@@ -117,6 +127,9 @@ impl Work {
                 let cut = |history: &_| cuts.somewhere(history, CUTS_OF_A_LIFE, *seed);
                 Ok((1, live_and_cut(settings, *seed, life, cut)?))
             }
+            Self::Faults(seed) => {
+                fail_somewhere(*seed).map_err(|what| format!("life {seed}: {what}"))
+            }
         }
     }
 }
@@ -129,6 +142,15 @@ fn cut_all(workloads: Vec<Workload>) -> Result<(u64, u64), String> {
     Ok((workloads.len() as u64, states))
 }
 
+fn fail_somewhere(seed: u64) -> Result<(u64, u64), String> {
+    let life = faults::Workload::by_chance(settings_of_turmoil(seed), seed)?.rehearse()?;
+    let mut faults = life.failures();
+    faults.shuffle(&mut StdRng::seed_from_u64(seed));
+    faults.truncate(FAULTS_OF_A_LIFE);
+    let judged: Result<Vec<u64>, String> = faults.into_iter().map(|how| life.fail(how)).collect();
+    Ok((1, judged?.iter().sum()))
+}
+
 /// What is tried, in its order: without end.
 fn works(seed: u64) -> impl Iterator<Item = Work> {
     let mut random = StdRng::seed_from_u64(seed);
@@ -139,14 +161,15 @@ fn works(seed: u64) -> impl Iterator<Item = Work> {
         .collect();
     pairs.shuffle(&mut random);
     let ones = operations.into_iter().map(Work::One);
-    let further = (0_usize..).map(move |nth| match nth % 4 {
+    let further = (0_usize..).map(move |nth| match nth % 5 {
         0 => pairs.pop().map_or_else(
             || Work::Three(random.random()),
             |(first, second)| Work::Two(first, second),
         ),
         1 => Work::Three(random.random()),
         2 => Work::Life(Kind::Administration, random.random()),
-        _ => Work::Life(Kind::Turmoil, random.random()),
+        3 => Work::Life(Kind::Turmoil, random.random()),
+        _ => Work::Faults(random.random()),
     });
     ones.chain(further)
 }
