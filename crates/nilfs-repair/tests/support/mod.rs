@@ -12,6 +12,7 @@ pub use images::{BLOCK_SIZES, Image, LoggedBlock, add, read, vblock, write};
 use nilfs_check::Severity;
 use nilfs_device::{Device, FaultyDevice, MemoryDevice};
 use nilfs_engine::{Attr, BlockNr, Cno, FileType, Files, Ino, Volume};
+use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_repair::{Plan, Risk};
 
 /// The identity that a volume gets if its own is lost.
@@ -22,6 +23,44 @@ pub type File = (FileType, u16, u64, Vec<u8>);
 
 /// Files by path.
 pub type Content = BTreeMap<String, File>;
+
+/// Volumes with damage of which each needs another kind of repair.
+pub fn damaged() -> Vec<(&'static str, Image)> {
+    let mut no_superblocks = Image::by_linux(1024);
+    let secondary = secondary_superblock(no_superblocks.bytes.len() as u64).unwrap();
+    for at in [PRIMARY_SUPERBLOCK as usize, secondary as usize] {
+        no_superblocks.bytes[at..at + 1024].fill(0);
+    }
+    let mut cursor = Image::by_linux(1024);
+    cursor.edit_superblocks(|raw| raw.s_last_pseg.set(raw.s_last_pseg.get() + 1));
+    let mut one_copy = Image::by_linux(1024);
+    one_copy.bytes[PRIMARY_SUPERBLOCK as usize + 20] ^= 1;
+    let mut counter = Image::by_linux(1024);
+    let header = counter.data(Ino::SUFILE, 0);
+    counter.edit(header, |block| add(block, 0, 1));
+    // The heads of its logs are destroyed where they are.
+    let mut newest = Image::by_linux(1024);
+    let root = newest.super_root().block.0 as usize * 1024;
+    newest.bytes[root + 40] ^= 1;
+    let mut maps = Image::by_linux(1024);
+    for ino in [maps.named("tree"), Ino::IFILE, Ino::DAT] {
+        let node = maps.node(ino);
+        maps.edit(node, |block| block.fill(0x5a));
+    }
+    let mut names = Image::by_linux(1024);
+    names.edit_record(Ino::ROOT, "many", |record| record[..8].fill(0));
+    let deep = names.data(names.named("deep"), 0);
+    names.edit(deep, |block| block.fill(0x5a));
+    vec![
+        ("newest checkpoint", newest),
+        ("maps", maps),
+        ("names", names),
+        ("no superblocks", no_superblocks),
+        ("cursor", cursor),
+        ("one copy", one_copy),
+        ("a counter of the sufile", counter),
+    ]
+}
 
 /// A damaged volume.
 pub struct Patient {
