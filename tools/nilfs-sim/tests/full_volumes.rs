@@ -1,6 +1,7 @@
 //! A full volume says so when something is written, never later: what was accepted can be
 //! committed, and reading, deleting, unmounting and mounting go on, also after a power cut.
 
+use nilfs_engine::{RenameMode, SetAttr};
 use nilfs_ondisk::inode::{DeviceCode, FileType};
 use nilfs_sim::cuts::{Cuts, Moment};
 use nilfs_sim::generate::Profile;
@@ -14,6 +15,10 @@ use nilfs_sim::world::{Failure, Settings, World};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+/// Segments of the smallest volume that can be made.
+const SMALLEST: u64 = 16;
+/// Rounds of work on volumes of every size.
+const ROUNDS: u16 = 10;
 /// Operations at a time until the volume is full.
 const ROUND: usize = 100;
 /// How often the volume must have said that it is full before the world ends.
@@ -154,6 +159,76 @@ fn scattered_overwrites_of_a_full_volume_are_accepted_for_ever() {
     });
 }
 
+/// Work of every kind, in which each allocation of a segment can be the one for which there is none.
+fn work(round: u16) -> Vec<Op> {
+    let path = |nth: u16| Path::root().join(Name(Name::NUMBERED + nth));
+    let inside = |nth| path(1000).join(Name(Name::NUMBERED + nth));
+    let (rdev, fill) = (DeviceCode::default(), u32::from(round));
+    let create = |path| Op::Create { path, kind: FileType::Regular, mode: 0o644, rdev };
+    let write =
+        |path, offset, length| Op::Write { target: Target::Path(path), offset, length, fill };
+    let directory = Op::Create { path: path(1000), kind: FileType::Directory, mode: 0o755, rdev };
+    let shorter = SetAttr { size: Some(9000), ..SetAttr::default() };
+    let mode = if round.is_multiple_of(2) { RenameMode::Replace } else { RenameMode::Exchange };
+    let mut ops = vec![
+        directory,
+        create(path(round)),
+        write(path(round), 0, 30_000),
+        Op::Fsync(Target::Path(path(round))),
+        create(inside(round)),
+        write(inside(round), 200_000, 12_000),
+        Op::Symlink { path: path(500 + round), length: 900 },
+        Op::Commit,
+        write(path(round / 2), 5_000, 14_000),
+        Op::Fdatasync(Target::Path(path(round / 2))),
+        Op::SetAttr { target: Target::Path(path(round / 3)), changes: shorter },
+        Op::Link { target: Target::Path(path(round)), to: inside(300 + round) },
+        Op::Rename { from: inside(round), to: path(round / 2), mode },
+    ];
+    match round % 4 {
+        1 => ops.extend([Op::Checkpoint, Op::SetSnapshot { nth: 0, snapshot: true }]),
+        2 => ops.push(Op::Sync),
+        3 => ops.push(Op::Remount),
+        _ => ops.push(Op::RollBack { nth: 2 }),
+    }
+    ops
+}
+
+/// The same work on volumes of every size, from the smallest to one that has room for all of it: so each
+/// allocation of a segment is once the first for which there is none.
+#[test]
+fn each_allocation_can_find_the_volume_full() {
+    let (mut refused, mut segments) = (usize::MAX, SMALLEST);
+    while refused > 0 {
+        let shape = Shape { block_size: 1024, blocks_per_segment: 32, segments };
+        let protection = [0, 3600][segments as usize % 2];
+        let mounting = Mounting { protection, ..Mounting::READ_WRITE };
+        let settings = Settings { shape, mounting, may_fill: true };
+        let lived = Loops::new(settings, segments).and_then(|mut loops| {
+            // The smallest volumes have room for hardly anything.
+            let usage = loops.world.usage()?;
+            let has_room = usage.available > usage.total / 4;
+            for op in (0..ROUNDS).flat_map(work) {
+                loops.world.step(&op)?;
+            }
+            refused = loops.world.refused_for_space();
+            let cuts = Cuts { settings, ops_afterwards: 3 };
+            cuts.in_a_row(loops.world.history(), 1, Moment::End, segments)?;
+            loops.empty()?;
+            loops.world.step(&Op::Sync)?;
+            if has_room {
+                let create = loops.create(ROUNDS);
+                loops.must(&create)?;
+            }
+            cuts.somewhere(&loops.world.end()?, CUTS, segments)
+        });
+        lived.unwrap_or_else(|what| panic!("{shape}: {what}"));
+        segments += 1;
+    }
+    println!("volumes of {SMALLEST} to {} segments", segments - 1);
+    assert!(segments > SMALLEST + 20, "the smallest volumes must be too small for the work");
+}
+
 /// Soft protection: of a past that is larger than the volume, as much stays as there is room for.
 #[test]
 fn no_more_of_the_past_is_given_up_than_there_is_no_room_for() {
@@ -278,8 +353,9 @@ impl Loops {
 
     /// Deletes everything, also the past.
     fn empty(&mut self) -> Result<(), String> {
-        for (path, _) in self.world.model().paths().into_iter().skip(1) {
-            self.must(&Op::Unlink(path))?;
+        for (path, kind) in self.world.model().paths().into_iter().skip(1).rev() {
+            let directory = kind == FileType::Directory;
+            self.must(&if directory { Op::RemoveDirectory(path) } else { Op::Unlink(path) })?;
         }
         for _ in 0..self.world.snapshots() {
             self.must(&Op::SetSnapshot { nth: 0, snapshot: false })?;
