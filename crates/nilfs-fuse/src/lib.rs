@@ -19,9 +19,9 @@
 //! | `fault` | which errno an engine error becomes, and which errors go to the log |
 //!
 //! # What is left to the kernel
-//! Permissions (`default_permissions` is always on), the umask, clearing of set-id bits on write,
-//! truncate and chown, file locks, and the page cache. We are the only writer, so what it caches
-//! stays valid.
+//! Permissions (`default_permissions` is always on), the umask, file locks, and the page cache. We are
+//! the only writer, so what it caches stays valid. Set-id bits are cleared here, where the kernel says
+//! that they must be, because it would ask for the attributes first.
 //!
 //! # No write-back cache unless asked for
 //! With the kernel's write-back cache a small `write(2)` returns before we hear of it, so a full
@@ -33,7 +33,7 @@
 //! writing: the superuser may do what its mode forbids, and what is written to a shared mapping
 //! would be lost without a word. So where there is a door, the kernel asks before it opens a file.
 //! Where there is none, it is told not to send `OPEN` and `RELEASE` at all; `FLUSH` is never sent.
-//! `O_TRUNC` arrives as a change of size. An immutable file can be opened for writing; it is the
+//! `O_TRUNC` arrives with `OPEN` where that is sent, else as a change of size. An immutable file can be opened for writing; it is the
 //! write that fails.
 //!
 //! # What the kernel holds

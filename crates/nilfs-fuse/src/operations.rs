@@ -83,6 +83,9 @@ impl Listed {
     }
 }
 
+/// The set-user-ID and set-group-ID bits of a mode.
+const SET_ID: u16 = 0o6000;
+
 /// Entries copied out of a directory at a time.
 const LISTED_AT_ONCE: usize = 64;
 
@@ -137,7 +140,7 @@ impl Operations {
     /// Runs an operation and notes how it went. If there is no room for it, it is tried again when
     /// files that the kernel has let go of make some, which another operation may have noticed, and
     /// then when the past does that is only kept because somebody looks at it.
-    fn noted<T>(&self, operation: Operation, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
+    pub fn noted<T>(&self, operation: Operation, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
         self.metrics.measure(operation, Result::is_err, || {
             let answer = match work() {
                 Err(Errno::NOSPC) => {
@@ -229,7 +232,19 @@ impl Operations {
         self.past.as_ref().is_some_and(|past| past.is_node_of_door(node))
     }
 
-    pub fn forget(&self, node: NodeId, lookups: u64) {
+    /// The kernel does not have these files any more, of which it was given each so many times.
+    pub fn forget(&self, nodes: impl IntoIterator<Item = (NodeId, u64)>) {
+        self.metrics.measure(
+            Operation::Forget,
+            |()| false,
+            || {
+                nodes.into_iter().for_each(|(node, lookups)| self.take_back(node, lookups));
+            },
+        );
+    }
+
+    /// Takes a file back that the kernel does not have, or was not given after all.
+    pub fn take_back(&self, node: NodeId, lookups: u64) {
         match &self.past {
             Some(past) if node.is_past() => past.forget(node, lookups),
             _ => self.files.let_go(node.ino(), lookups),
@@ -249,10 +264,43 @@ impl Operations {
         self.past.is_some() && self.writer.is_some()
     }
 
-    /// Opens a file, with the flags of open(2).
-    pub fn open(&self, node: NodeId, flags: OFlags) -> Answer<()> {
-        let writes = !matches!(flags & OFlags::RWMODE, OFlags::RDONLY);
-        if node.is_past() && writes { Err(Errno::ROFS) } else { Ok(()) }
+    /// Opens a file, with the flags of open(2). With `O_TRUNC`, it loses its content, and its set-id
+    /// bits if the caller must not keep them.
+    pub fn open(&self, node: NodeId, flags: OFlags, clear_set_id: bool) -> Answer<()> {
+        self.noted(Operation::Open, || {
+            let truncates = flags.contains(OFlags::TRUNC);
+            let writes = truncates || !matches!(flags & OFlags::RWMODE, OFlags::RDONLY);
+            if node.is_past() && writes {
+                return Err(Errno::ROFS);
+            }
+            if truncates {
+                let (writer, inode) = self.changeable(node)?;
+                self.clear_set_id(writer, &inode, clear_set_id)?;
+                let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+                self.answer(writer.set_attr(&inode, &empty))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes set-id bits away, for a request whose answer has no attributes.
+    fn clear_set_id(&self, writer: &Filesystem, inode: &InodeRef, asked: bool) -> Answer<()> {
+        if asked && self.answer(writer.attr(inode))?.mode & SET_ID != 0 {
+            let cleared = SetAttr { clear_set_id: true, ..SetAttr::default() };
+            self.answer(writer.set_attr(inode, &cleared))?;
+            (self.outdate)(NodeId::from(inode.ino()));
+        }
+        Ok(())
+    }
+
+    /// An open file was closed by the last of those who had it.
+    pub fn release(&self) {
+        self.metrics.measure(Operation::Release, |()| false, || ());
+    }
+
+    /// What the kernel asks, and we do not do.
+    pub fn unsupported(&self) -> Errno {
+        self.metrics.measure(Operation::Unsupported, |_| true, || Errno::NOSYS)
     }
 
     pub fn set_attr(&self, node: NodeId, changes: &SetAttr) -> Answer<Given> {
@@ -278,7 +326,12 @@ impl Operations {
         mode: u16,
         rdev: DeviceCode,
     ) -> Answer<Given> {
-        self.noted(Operation::Create, || {
+        let operation = match FileType::from_mode(mode) {
+            Some(FileType::Regular) => Operation::Create,
+            Some(FileType::Directory) => Operation::MkDir,
+            _ => Operation::MkNod,
+        };
+        self.noted(operation, || {
             let Caller { uid, gid } = caller;
             let new = NewInode { mode, uid, gid, rdev };
             let (writer, dir) = self.changeable(dir)?;
@@ -385,16 +438,19 @@ impl Operations {
     /// Writes, and returns how many bytes of `data`: less than all of them only if there is no room
     /// for the rest. `flags` are those of the open file: with `O_SYNC` or `O_DSYNC` the data are
     /// durable when this returns. `None` stands for pages that the kernel writes back, which are
-    /// written as a whole or not at all, because nobody would hear of the rest.
+    /// written as a whole or not at all, because nobody would hear of the rest. `clear_set_id`: the
+    /// writer must not leave set-id bits to the file.
     pub fn write(
         &self,
         node: NodeId,
         offset: u64,
         data: &[u8],
         flags: Option<OFlags>,
+        clear_set_id: bool,
     ) -> Answer<usize> {
         self.noted(Operation::Write, || {
             let (writer, inode) = self.changeable(node)?;
+            self.clear_set_id(writer, &inode, clear_set_id)?;
             let Some(flags) = flags else {
                 self.answer(writer.write(&inode, offset, data))?;
                 return Ok(data.len());
@@ -457,22 +513,20 @@ impl Operations {
 
     /// Some entries from `cookie` on; none at the end.
     pub fn list(&self, dir: NodeId, cookie: u64) -> Answer<Vec<Listed>> {
-        self.noted(Operation::ReadDir, || {
-            if dir.is_past() {
-                return self.answer(self.past()?.list(dir, cookie, LISTED_AT_ONCE));
-            }
-            let mut listed = Vec::with_capacity(LISTED_AT_ONCE);
-            self.answer(self.files.read_dir(dir.ino(), cookie, &mut |entry| {
-                listed.push(Listed {
-                    ino: entry.ino,
-                    name: entry.name.to_vec(),
-                    next: entry.next,
-                    file_type: entry.file_type,
-                });
-                listed.len() < LISTED_AT_ONCE
-            }))?;
-            Ok(listed)
-        })
+        if dir.is_past() {
+            return self.answer(self.past()?.list(dir, cookie, LISTED_AT_ONCE));
+        }
+        let mut listed = Vec::with_capacity(LISTED_AT_ONCE);
+        self.answer(self.files.read_dir(dir.ino(), cookie, &mut |entry| {
+            listed.push(Listed {
+                ino: entry.ino,
+                name: entry.name.to_vec(),
+                next: entry.next,
+                file_type: entry.file_type,
+            });
+            listed.len() < LISTED_AT_ONCE
+        }))?;
+        Ok(listed)
     }
 
     /// The type of a listed entry, which need not say it.
@@ -481,7 +535,7 @@ impl Operations {
             Some(file_type) => Ok(file_type),
             None => {
                 let given = self.give_listed(dir, listed)?;
-                self.forget(given.node, 1);
+                self.take_back(given.node, 1);
                 Ok(given.attr.file_type)
             }
         }

@@ -75,6 +75,10 @@ const WORKERS: usize = 32;
 /// How long the kernel may take to say whether it has an inode. As a rule it says so at once.
 const ANSWER_IN: Duration = Duration::from_millis(100);
 
+/// How long the files that the kernel has forgotten are gathered, where it says so apart from
+/// requests: a message for each file that is deleted would wake a thread for each.
+const FORGOTTEN_TOGETHER: Duration = Duration::from_millis(1);
+
 /// What the kernel must be able to do. Linux 5.13 and all later ones are.
 const NEEDED: u32 = capability::NO_OPEN_SUPPORT | capability::NO_OPENDIR_SUPPORT;
 
@@ -86,6 +90,7 @@ const WANTED: u32 = capability::ASYNC_READ
     | capability::DO_READDIRPLUS
     | capability::EXPLICIT_INVAL_DATA
     | capability::EXPORT_SUPPORT
+    | capability::HANDLE_KILLPRIV_V2
     | capability::INIT_EXT
     | capability::IOCTL_DIR
     | capability::MAX_PAGES
@@ -153,6 +158,13 @@ impl Content {
     pub fn files(files: Arc<dyn Files>) -> Self {
         Self { files, checkpoints: None, writer: None }
     }
+
+    /// Whether the kernel has to ask before it opens a file: only the process can refuse to open
+    /// what is of the past for writing.
+    fn is_asked_for_opening(&self, settings: &Settings) -> bool {
+        let shows_past = self.checkpoints.is_some() && settings.past.is_some();
+        shows_past && self.writer.is_some()
+    }
 }
 
 impl From<Arc<Filesystem>> for Content {
@@ -218,7 +230,7 @@ impl Session {
     ) -> Result<Self, MountError> {
         let channel = Channel::new(channel);
         let failed = |error| MountError::system("answer the kernel", error);
-        let rings = match agree(&channel, &settings).map_err(failed)? {
+        let rings = match agree(&channel, &content, &settings).map_err(failed)? {
             Err(Some(absent)) if settings.transport == Transport::Uring => {
                 return Err(MountError::Transport { why: absent.to_string() });
             }
@@ -263,14 +275,17 @@ impl Session {
         let begun = rings.and_then(|rings| {
             rings.start(&front, &ended).map_err(|error| Some(Absent::Refused(error)))
         });
-        let readers = if begun.is_ok() { 1 } else { Self::threads() };
+        let (readers, pause) = match begun {
+            Ok(()) => (1, Some(FORGOTTEN_TOGETHER)),
+            Err(_) => (Self::threads(), None),
+        };
         for nth in 0..readers {
             let channel = match nth {
                 0 => channel.clone(),
                 _ => channel.another().unwrap_or_else(|_| channel.clone()),
             };
             let (front, ended) = (Arc::clone(&front), ended.clone());
-            let read = move || _ = ended.send(serve(&front, &channel, &ended));
+            let read = move || _ = ended.send(serve(&front, &channel, &ended, pause));
             thread::Builder::new().name(format!("fuse-{nth}")).spawn(read)?;
         }
         let (transport, absent) = match begun {
@@ -338,7 +353,11 @@ const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Answers the kernel's first request, in which both sides say what they can do. Returns rings if
 /// they are to be used, or why they cannot be, if they are wanted.
-fn agree(channel: &Channel, settings: &Settings) -> io::Result<Result<Rings, Option<Absent>>> {
+fn agree(
+    channel: &Channel,
+    content: &Content,
+    settings: &Settings,
+) -> io::Result<Result<Rings, Option<Absent>>> {
     let mut buffer = vec![0; 2 * HEADERS_SIZE];
     loop {
         let bytes = channel.receive(&mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
@@ -368,7 +387,7 @@ fn agree(channel: &Channel, settings: &Settings) -> io::Result<Result<Rings, Opt
         };
         match (&rings, settings.transport) {
             (Err(_), Transport::Uring) => reply.error(Errno::PROTO),
-            _ => reply.value(&accept(&offer, settings.writeback, rings.is_ok())),
+            _ => reply.value(&accept(&offer, wanted(content, settings), rings.is_ok())),
         }
         return Ok(rings);
     }
@@ -383,14 +402,22 @@ fn rings(channel: &Channel, offered: u32) -> Result<Rings, Absent> {
     }
 }
 
-fn accept(offer: &InitIn, writeback: bool, uring: bool) -> InitOut {
-    let cache = if writeback { capability::WRITEBACK_CACHE } else { 0 };
+/// What is asked of the kernel for this mount, if it can do it.
+fn wanted(content: &Content, settings: &Settings) -> u32 {
+    let cache = if settings.writeback { capability::WRITEBACK_CACHE } else { 0 };
+    // Where OPEN is answered, it need not be followed by a change of size.
+    let opens = content.is_asked_for_opening(settings);
+    let truncates = if opens { capability::ATOMIC_O_TRUNC } else { 0 };
+    WANTED | cache | truncates
+}
+
+fn accept(offer: &InitIn, wanted: u32, uring: bool) -> InitOut {
     let more = if uring { capability::OVER_IO_URING } else { 0 };
     InitOut {
         major: abi::MAJOR,
         minor: abi::MINOR,
         max_readahead: offer.max_readahead.min(REQUEST_SIZE),
-        flags: (NEEDED | WANTED | cache) & offer.flags,
+        flags: (NEEDED | wanted) & offer.flags,
         flags2: more,
         max_background: IN_BACKGROUND,
         congestion_threshold: IN_BACKGROUND / 4 * 3,
@@ -447,8 +474,14 @@ fn forget(channel: &Channel, stale: &Stale) {
     stale.inodes.iter().for_each(|ino| channel.invalidate_content(NodeId::from(*ino)));
 }
 
-/// Answers requests from `/dev/fuse` until no more come.
-fn serve(front: &Arc<Front>, channel: &Channel, ended: &mpsc::Sender<End>) -> End {
+/// Answers requests from `/dev/fuse` until no more come. Between two there is a `pause`, if nobody
+/// waits for an answer to what comes here.
+fn serve(
+    front: &Arc<Front>,
+    channel: &Channel,
+    ended: &mpsc::Sender<End>,
+    pause: Option<Duration>,
+) -> End {
     let mut incoming = vec![0; REQUEST_SIZE as usize + HEADERS_SIZE];
     let mut outgoing = Vec::new();
     loop {
@@ -461,6 +494,9 @@ fn serve(front: &Arc<Front>, channel: &Channel, ended: &mpsc::Sender<End>) -> En
             return End::Closed(Err(io::ErrorKind::InvalidData.into()));
         }
         take(Incoming::Read { bytes, channel }, front, ended, &mut outgoing);
+        if let Some(pause) = pause {
+            thread::sleep(pause);
+        }
     }
 }
 

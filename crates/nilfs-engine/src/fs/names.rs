@@ -40,7 +40,9 @@ pub(super) mod flags {
     pub(super) const CHANGEABLE: u32 = INHERITED | IMMUTABLE | APPEND | 0x2_0000;
 }
 
+const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
+const GROUP_EXECUTES: u16 = 0o010;
 
 /// Making or removing a name: a directory block or two, and the inodes of the file, of its
 /// directory, and of a target.
@@ -549,8 +551,9 @@ impl Filesystem {
                     state.written(now);
                 }
             }
+            let mode = state.file.raw.i_mode;
             apply_changes(&mut state, changes, now);
-            match changes.only_size() {
+            match changes.only_size() && state.file.raw.i_mode == mode {
                 true => self.mark_dirty(inode, &mut state),
                 false => self.attributes_changed(inode, &mut state, changes.mtime.is_some()),
             }
@@ -687,10 +690,24 @@ fn apply_changes(state: &mut State, changes: &SetAttr, now: Timestamp) {
     if let Some(gid) = changes.gid {
         state.file.raw.i_gid = U32::new(gid);
     }
+    if changes.clear_set_id {
+        let mode = state.file.raw.i_mode.get();
+        state.file.raw.i_mode = U16::new(mode & !set_id_bits(mode));
+    }
     if let Some(mtime) = changes.mtime {
         state.file.set_mtime(mtime.at(now));
     }
     state.file.set_ctime(changes.ctime.unwrap_or(now));
+}
+
+/// The bits of a mode that a change by somebody else takes away. Without the right to execute,
+/// set-group-ID says how the file is locked; of a directory, who owns what is made there.
+fn set_id_bits(mode: u16) -> u16 {
+    let set_gid = if mode & GROUP_EXECUTES != 0 { SET_GID } else { 0 };
+    match FileType::from_mode(mode) {
+        Some(FileType::Directory) => 0,
+        _ => mode & (SET_UID | set_gid),
+    }
 }
 
 fn check_changeable_attributes(state: &State, changes: &SetAttr) -> Result<()> {

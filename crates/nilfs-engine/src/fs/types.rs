@@ -180,6 +180,9 @@ pub struct SetAttr {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
+    /// Takes the set-user-ID bit from whatever is not a directory, and the set-group-ID bit if the
+    /// group may execute it.
+    pub clear_set_id: bool,
     /// Size in bytes.
     pub size: Option<u64>,
     /// Last access. The format does not keep it, but setting it is a change of the file.

@@ -58,6 +58,8 @@ pub(super) mod opcode {
 /// Capabilities of the kernel, in `InitIn::flags` and `InitOut::flags`.
 pub(super) mod capability {
     pub const ASYNC_READ: u32 = 1 << 0;
+    /// `O_TRUNC` is left to OPEN.
+    pub const ATOMIC_O_TRUNC: u32 = 1 << 3;
     pub const EXPORT_SUPPORT: u32 = 1 << 4;
     pub const BIG_WRITES: u32 = 1 << 5;
     pub const IOCTL_DIR: u32 = 1 << 11;
@@ -70,6 +72,8 @@ pub(super) mod capability {
     pub const CACHE_SYMLINKS: u32 = 1 << 23;
     pub const NO_OPENDIR_SUPPORT: u32 = 1 << 24;
     pub const EXPLICIT_INVAL_DATA: u32 = 1 << 25;
+    /// Set-id bits are cleared here, and not by the kernel.
+    pub const HANDLE_KILLPRIV_V2: u32 = 1 << 28;
     /// The second 32 capabilities count.
     pub const INIT_EXT: u32 = 1 << 30;
     /// Among the second 32: requests can come through rings.
@@ -95,10 +99,18 @@ pub(super) mod setattr {
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
     pub const CTIME: u32 = 1 << 10;
+    /// Set-id bits go.
+    pub const KILL_SUIDGID: u32 = 1 << 11;
+    /// All that can be changed.
+    pub const CHANGES: u32 = MODE | UID | GID | SIZE | ATIME | MTIME | CTIME | KILL_SUIDGID;
 }
 
 /// `WriteIn::write_flags`: the kernel writes its cache back, for no particular open file.
 pub(super) const WRITE_CACHE: u32 = 1 << 0;
+/// `WriteIn::write_flags`: the writer must not leave set-id bits to the file.
+pub(super) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// `OpenIn::open_flags`: with `O_TRUNC`, the same.
+pub(super) const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// `IoctlIn::flags`: the argument is an address in the caller's memory.
 pub(super) const IOCTL_UNRESTRICTED: u32 = 1 << 1;
 /// `OpenOut::flags`: what the kernel has cached of the file stays valid.

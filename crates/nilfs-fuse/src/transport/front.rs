@@ -14,7 +14,8 @@ use zerocopy::IntoBytes;
 use super::Settings;
 use super::abi::{
     self, AttrOut, CreateOut, DirEntry, EntryOut, IoctlOut, LseekOut, OPEN_KEEP_CACHE,
-    OPEN_NO_FLUSH, OpenOut, SetAttrIn, StatFsOut, WRITE_CACHE, WriteOut, setattr,
+    OPEN_KILL_SUIDGID, OPEN_NO_FLUSH, OpenOut, SetAttrIn, StatFsOut, WRITE_CACHE,
+    WRITE_KILL_SUIDGID, WriteOut, setattr,
 };
 use super::channel::Channel;
 use super::incoming::{Incoming, Reply};
@@ -22,6 +23,7 @@ use super::request::{Call, Request};
 use super::workers::Workers;
 use crate::control;
 use crate::ioctl;
+use crate::metrics::Operation;
 use crate::nodes::NodeId;
 use crate::operations::{Answer, Caller, Given, Listed, Operations, Validity};
 
@@ -100,13 +102,11 @@ impl Front {
                 });
             }
             Some(Call::Forget { lookups }) => {
-                operations.forget(node, lookups);
+                operations.forget([(node, lookups)]);
                 incoming.reply(unique).none();
             }
             Some(Call::BatchForget(nodes)) => {
-                for one in nodes {
-                    operations.forget(NodeId(one.node), one.lookups);
-                }
+                operations.forget(nodes.iter().map(|one| (NodeId(one.node), one.lookups)));
                 incoming.reply(unique).none();
             }
             Some(Call::GetAttr) => send_attr(operations.attr(node), incoming.reply(unique)),
@@ -162,13 +162,16 @@ impl Front {
             Some(Call::Link { node: file, name }) => {
                 send_entry(operations.link(file, node, name), incoming.reply(unique));
             }
-            Some(Call::Open { flags }) if operations.is_asked_for_opening() => {
+            Some(Call::Open { flags, open_flags }) if operations.is_asked_for_opening() => {
                 let flags = OFlags::from_bits_retain(flags);
-                send(operations.open(node, flags), incoming.reply(unique), |reply, ()| {
-                    reply.value(&OPENED)
-                });
+                let clear_set_id = open_flags & OPEN_KILL_SUIDGID != 0;
+                let opened = operations.open(node, flags, clear_set_id);
+                send(opened, incoming.reply(unique), |reply, ()| reply.value(&OPENED));
             }
-            Some(Call::Release) => incoming.reply(unique).ok(),
+            Some(Call::Release) => {
+                operations.release();
+                incoming.reply(unique).ok();
+            }
             Some(Call::Read { offset, size }) => {
                 let reply = incoming.reply(unique);
                 reply.filled(size as usize, buffer, |room| operations.read(node, offset, room));
@@ -177,8 +180,9 @@ impl Front {
                 // Pages that the kernel writes back belong to no particular open file.
                 let written_back = write_flags & WRITE_CACHE != 0;
                 let flags = (!written_back).then_some(OFlags::from_bits_retain(flags));
+                let clear_set_id = write_flags & WRITE_KILL_SUIDGID != 0;
                 send(
-                    operations.write(node, offset, data, flags),
+                    operations.write(node, offset, data, flags, clear_set_id),
                     incoming.reply(unique),
                     |reply, written| {
                         reply.value(&WriteOut { size: written as u32, padding: 0 });
@@ -205,16 +209,16 @@ impl Front {
                 send_done(synced, incoming.reply(unique));
             }
             Some(Call::ReadDir { cookie, size }) => {
-                self.read_dir(node, cookie, size as usize, incoming.reply(unique), Self::listed);
+                let page = operations.noted(Operation::ReadDir, || {
+                    self.page(node, cookie, size as usize, Self::listed)
+                });
+                send(page, incoming.reply(unique), |reply, page| reply.bytes(&page.bytes));
             }
             Some(Call::ReadDirPlus { cookie, size }) => {
-                self.read_dir(
-                    node,
-                    cookie,
-                    size as usize,
-                    incoming.reply(unique),
-                    Self::listed_with_attributes,
-                );
+                let page = operations.noted(Operation::ReadDirPlus, || {
+                    self.page(node, cookie, size as usize, Self::listed_with_attributes)
+                });
+                send(page, incoming.reply(unique), |reply, page| reply.bytes(&page.bytes));
             }
             Some(Call::StatFs) => {
                 send(operations.stat_fs(node), incoming.reply(unique), |reply, stat| {
@@ -246,7 +250,7 @@ impl Front {
             // The session's affair, which never come here; and what we say we do not do, FLUSH among
             // others, see the crate's documentation.
             Some(Call::Init { .. } | Call::Destroy | Call::Open { .. }) | None => {
-                incoming.reply(unique).error(Errno::NOSYS);
+                incoming.reply(unique).error(operations.unsupported());
             }
         }
     }
@@ -263,30 +267,29 @@ impl Front {
     }
 
     /// Lists a directory from `cookie` on, with as many entries as fit into `size` bytes.
-    fn read_dir(
+    fn page(
         &self,
         dir: NodeId,
         mut cookie: u64,
         size: usize,
-        reply: Reply,
         entry: impl Fn(&Self, NodeId, &Listed, &mut Page) -> bool,
-    ) {
+    ) -> Answer<Page> {
         let mut page = Page { bytes: Vec::with_capacity(size), size };
         loop {
             let listed = match self.operations.list(dir, cookie) {
                 Ok(listed) => listed,
-                Err(errno) if page.bytes.is_empty() => return reply.error(errno),
+                Err(errno) if page.bytes.is_empty() => return Err(errno),
                 // What was found before the error is an answer; the error comes at the next call.
-                Err(_) => return reply.bytes(&page.bytes),
+                Err(_) => return Ok(page),
             };
             for listed in &listed {
                 if !entry(self, dir, listed, &mut page) {
-                    return reply.bytes(&page.bytes);
+                    return Ok(page);
                 }
                 cookie = listed.next;
             }
             if listed.is_empty() {
-                return reply.bytes(&page.bytes);
+                return Ok(page);
             }
         }
     }
@@ -307,7 +310,7 @@ impl Front {
         };
         let fits = page.add(entry_out(&given).as_bytes(), listed, Some(given.attr.file_type));
         if !fits {
-            self.operations.forget(given.node, 1);
+            self.operations.take_back(given.node, 1);
         }
         fits
     }
@@ -434,6 +437,9 @@ fn attr_out(attr: &Attr) -> abi::Attr {
 
 fn changes(asked: &SetAttrIn) -> SetAttr {
     let given = |field| asked.valid & field != 0;
+    // Before it writes to a file that has set-id bits, for somebody who must not leave them, the
+    // kernel asks for a change of nothing, to hear the mode that there is then.
+    let nothing = asked.valid & setattr::CHANGES == 0;
     let time = |field, now, seconds, nanoseconds| {
         given(field).then_some(match given(now) {
             true => SetTime::Now,
@@ -444,6 +450,7 @@ fn changes(asked: &SetAttrIn) -> SetAttr {
         mode: given(setattr::MODE).then_some((asked.mode & 0o7777) as u16),
         uid: given(setattr::UID).then_some(asked.uid),
         gid: given(setattr::GID).then_some(asked.gid),
+        clear_set_id: nothing || given(setattr::KILL_SUIDGID),
         size: given(setattr::SIZE).then_some(asked.size),
         atime: time(setattr::ATIME, setattr::ATIME_NOW, asked.atime, asked.atime_ns),
         mtime: time(setattr::MTIME, setattr::MTIME_NOW, asked.mtime, asked.mtime_ns),

@@ -79,6 +79,7 @@ pub(super) enum Call<'a> {
     },
     Open {
         flags: u32,
+        open_flags: u32,
     },
     Release,
     Read {
@@ -235,7 +236,10 @@ impl<'a> Arguments<'a> {
                 let LinkIn { node } = self.take()?;
                 Call::Link { node: NodeId(node), name: self.name()? }
             }
-            opcode::OPEN => Call::Open { flags: self.take::<OpenIn>()?.flags },
+            opcode::OPEN => {
+                let OpenIn { flags, open_flags } = self.take()?;
+                Call::Open { flags, open_flags }
+            }
             opcode::RELEASE => Call::Release,
             opcode::READ => {
                 let ReadIn { offset, size, .. } = self.take()?;

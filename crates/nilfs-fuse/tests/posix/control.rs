@@ -1,6 +1,6 @@
 //! Messages to the process that serves a mount, and how requests are counted.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
@@ -57,24 +57,4 @@ fn who_does_not_understand_messages_says_so() {
         let error = ask(File::open(path).unwrap(), b"message").unwrap_err();
         assert_eq!(Errno::from_io_error(&error), Some(Errno::NOTTY));
     }
-}
-
-#[test]
-fn requests_are_counted_by_kind() {
-    let settings = Settings::default();
-    let metrics = Arc::clone(&settings.metrics);
-    let world = World::with_settings(settings);
-    let file = world.file("file", "content");
-    File::open(&file).unwrap().sync_all().unwrap();
-    let not_empty = world.directory("directory");
-    world.file("directory/file", "");
-    assert!(fs::remove_dir(&not_empty).is_err());
-    assert!(fs::metadata(world.path("missing")).is_err());
-    let counts = metrics.operations();
-    let of = |operation: &str| counts.iter().find(|counts| counts.operation == operation).unwrap();
-    assert_eq!((of("create").count, of("create").errors), (3, 0));
-    assert_eq!((of("write").count, of("fsync").count), (1, 1));
-    assert_eq!((of("rmdir").count, of("rmdir").errors), (1, 1));
-    // A name that is not there is an answer.
-    assert_eq!(of("lookup").errors, 0);
 }

@@ -17,6 +17,8 @@ mod locks;
 mod names;
 mod past;
 mod permissions;
+mod requests;
+mod set_id;
 mod support;
 mod switch;
 mod times;

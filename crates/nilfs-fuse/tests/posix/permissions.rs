@@ -78,45 +78,6 @@ fn a_set_gid_directory_hands_its_group_down() {
 }
 
 #[test]
-fn a_write_by_somebody_else_clears_set_id_bits() {
-    let world = World::new();
-    let dir = world.open_directory("dir");
-    let file = world.file("dir/file", "x");
-    chmod(&file, 0o6777);
-    works(&dir, "echo x >> file");
-    assert_eq!(mode(&file), 0o777);
-    chmod(&file, 0o6777);
-    works(&dir, "truncate -s 0 file");
-    assert_eq!(mode(&file), 0o777);
-    // Without the right to execute, the group bit means locking and stays.
-    chmod(&file, 0o2766);
-    works(&dir, "echo x >> file");
-    assert_eq!(mode(&file), 0o2766);
-}
-
-#[test]
-fn a_write_by_the_superuser_keeps_set_id_bits() {
-    let world = World::new();
-    let file = world.file("file", "x");
-    chmod(&file, 0o6755);
-    fs::write(&file, "y").unwrap();
-    assert_eq!(mode(&file), 0o6755);
-}
-
-#[test]
-fn a_change_of_owner_clears_set_id_bits() {
-    let world = World::new();
-    let file = world.file("file", "x");
-    chmod(&file, 0o6755);
-    chown(&file, Some(NOBODY), None).unwrap();
-    assert_eq!(mode(&file), 0o755);
-    let directory = world.directory("directory");
-    chmod(&directory, 0o2755);
-    chown(&directory, None, Some(7)).unwrap();
-    assert_eq!(mode(&directory), 0o2755);
-}
-
-#[test]
 fn an_owner_cannot_make_a_file_set_gid_for_a_group_that_is_not_its_own() {
     let world = World::new();
     let dir = world.open_directory("dir");
