@@ -47,7 +47,8 @@
 //! # What FUSE cannot pass on
 //! `sync(2)` and `syncfs(2)` reach us only through a mount of type `fuseblk`, and only since
 //! Linux 6.18, see `mountpoint`. Otherwise they return at once, and the engine's commit interval
-//! bounds what a power cut can take. `fsync(2)` works as it should.
+//! bounds what a power cut can take. `fsync(2)` works as it should. And `copy_file_range(2)` into a
+//! file that was opened with `O_SYNC` comes without that word, so it has to be followed by an fsync.
 
 mod control;
 mod fault;

@@ -47,6 +47,7 @@ operations! {
     Release = "release",
     Read = "read",
     Write = "write",
+    Copy = "copy_file_range",
     Seek = "seek",
     Fsync = "fsync",
     SyncFs = "syncfs",

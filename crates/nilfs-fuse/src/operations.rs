@@ -89,6 +89,12 @@ const SET_ID: u16 = 0o6000;
 /// Entries copied out of a directory at a time.
 const LISTED_AT_ONCE: usize = 64;
 
+/// Bytes that a request to copy moves at most: another one gets its turn then.
+const COPIED_AT_ONCE: u64 = 8 << 20;
+
+/// Bytes that are copied in one piece.
+const COPIED_PIECE: usize = 1 << 20;
+
 /// Asks the kernel whether it still has an inode.
 pub(crate) type StillHas = Box<dyn Fn(NodeId) -> bool + Send + Sync>;
 
@@ -429,10 +435,14 @@ impl Operations {
 
     /// Reads into `buffer`; fewer bytes come only at the end of the file.
     pub fn read(&self, node: NodeId, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
-        self.noted(Operation::Read, || match node.is_past() {
+        self.noted(Operation::Read, || self.read_now_or_then(node, offset, buffer))
+    }
+
+    fn read_now_or_then(&self, node: NodeId, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
+        match node.is_past() {
             true => self.answer(self.past()?.read(node, offset, buffer)),
             false => self.answer(self.files.read(node.ino(), offset, buffer)),
-        })
+        }
     }
 
     /// Writes, and returns how many bytes of `data`: less than all of them only if there is no room
@@ -461,6 +471,45 @@ impl Operations {
                 self.answer(writer.sync_file(&inode))?;
             }
             Ok(written)
+        })
+    }
+
+    /// Copies bytes from a file, also of the past, to another one, or to another place in it, by way
+    /// of `buffer`. Returns how many: fewer than `length` at the end of the file, where there is no
+    /// room for the rest, and if it would take long.
+    pub fn copy(
+        &self,
+        node: NodeId,
+        offset: u64,
+        to: NodeId,
+        to_offset: u64,
+        length: u64,
+        buffer: &mut Vec<u8>,
+    ) -> Answer<usize> {
+        let length = length.min(COPIED_AT_ONCE) as usize;
+        self.noted(Operation::Copy, || {
+            let (writer, target) = self.changeable(to)?;
+            let mut copied = 0;
+            while copied < length {
+                let piece = (length - copied).min(COPIED_PIECE);
+                if buffer.len() < piece {
+                    buffer.resize(piece, 0);
+                }
+                let done = self
+                    .read_now_or_then(node, offset + copied as u64, &mut buffer[..piece])
+                    .and_then(|read| {
+                        let data = &buffer[..read];
+                        self.answer(writer.write_some(&target, to_offset + copied as u64, data))
+                    });
+                match done {
+                    Ok(0) => break,
+                    Ok(written) => copied += written,
+                    // What was copied before the error is an answer; the error comes at the next call.
+                    Err(_) if copied > 0 => break,
+                    Err(errno) => return Err(errno),
+                }
+            }
+            Ok(copied)
         })
     }
 

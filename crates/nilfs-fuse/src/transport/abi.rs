@@ -52,7 +52,10 @@ pub(super) mod opcode {
     pub const READDIRPLUS: u32 = 44;
     pub const RENAME2: u32 = 45;
     pub const LSEEK: u32 = 46;
+    pub const COPY_FILE_RANGE: u32 = 47;
     pub const SYNCFS: u32 = 50;
+    /// Linux 6.18: the answer has 64 bits.
+    pub const COPY_FILE_RANGE_64: u32 = 53;
 }
 
 /// Capabilities of the kernel, in `InitIn::flags` and `InitOut::flags`.
@@ -331,6 +334,21 @@ structures! {
     WriteOut: 8 {
         size: u32,
         padding: u32,
+    }
+
+    /// From the request's file to another.
+    CopyIn: 56 {
+        handle: u64,
+        offset: u64,
+        to_node: u64,
+        to_handle: u64,
+        to_offset: u64,
+        length: u64,
+        flags: u64,
+    }
+
+    CopyOut: 8 {
+        copied: u64,
     }
 
     StatFsOut: 80 {

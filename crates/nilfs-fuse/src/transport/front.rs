@@ -13,7 +13,7 @@ use zerocopy::IntoBytes;
 
 use super::Settings;
 use super::abi::{
-    self, AttrOut, CreateOut, DirEntry, EntryOut, IoctlOut, LseekOut, OPEN_KEEP_CACHE,
+    self, AttrOut, CopyOut, CreateOut, DirEntry, EntryOut, IoctlOut, LseekOut, OPEN_KEEP_CACHE,
     OPEN_KILL_SUIDGID, OPEN_NO_FLUSH, OpenOut, SetAttrIn, StatFsOut, WRITE_CACHE,
     WRITE_KILL_SUIDGID, WriteOut, setattr,
 };
@@ -40,7 +40,7 @@ const ATTRIBUTES_KEPT: Duration = Duration::from_secs(60);
 const DOORS_KEPT: Duration = Duration::from_millis(50);
 
 /// Bytes from which on a read is worth another thread, if its queue would stand still meanwhile.
-const LARGE_READ: u32 = 64 << 10;
+const LARGE_READ: u64 = 64 << 10;
 
 /// What answers requests, whichever thread has received them.
 pub(super) struct Front {
@@ -188,6 +188,13 @@ impl Front {
                         reply.value(&WriteOut { size: written as u32, padding: 0 });
                     },
                 );
+            }
+            Some(Call::Copy { offset, to, to_offset, length, wide }) => {
+                let copied = operations.copy(node, offset, to, to_offset, length, buffer);
+                send(copied, incoming.reply(unique), |reply, copied| match wide {
+                    true => reply.value(&CopyOut { copied: copied as u64 }),
+                    false => reply.value(&WriteOut { size: copied as u32, padding: 0 }),
+                });
             }
             Some(Call::Lseek { offset, whence }) => {
                 send(

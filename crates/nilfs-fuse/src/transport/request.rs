@@ -4,9 +4,9 @@ use rustix::fs::OFlags;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::abi::{
-    BatchForgetIn, CreateIn, ForgetIn, ForgetOne, FsyncIn, IOCTL_UNRESTRICTED, InHeader, InitIn,
-    IoctlIn, LinkIn, LseekIn, MkDirIn, MkNodIn, OpenIn, ReadIn, Rename2In, RenameIn, RingHeader,
-    SetAttrIn, WriteIn, opcode,
+    BatchForgetIn, CopyIn, CreateIn, ForgetIn, ForgetOne, FsyncIn, IOCTL_UNRESTRICTED, InHeader,
+    InitIn, IoctlIn, LinkIn, LseekIn, MkDirIn, MkNodIn, OpenIn, ReadIn, Rename2In, RenameIn,
+    RingHeader, SetAttrIn, WriteIn, opcode,
 };
 use crate::control;
 use crate::nodes::NodeId;
@@ -92,6 +92,14 @@ pub(super) enum Call<'a> {
         write_flags: u32,
         flags: u32,
     },
+    Copy {
+        offset: u64,
+        to: NodeId,
+        to_offset: u64,
+        length: u64,
+        /// The answer is a number of 64 bits.
+        wide: bool,
+    },
     Lseek {
         offset: u64,
         whence: u32,
@@ -150,9 +158,10 @@ impl<'a> Request<'a> {
     }
 
     /// How many bytes are to be read from the device, at most.
-    pub fn read_size(&self) -> u32 {
+    pub fn read_size(&self) -> u64 {
         match self.call {
-            Some(Call::Read { size, .. }) => size,
+            Some(Call::Read { size, .. }) => u64::from(size),
+            Some(Call::Copy { length, .. }) => length,
             _ => 0,
         }
     }
@@ -248,6 +257,11 @@ impl<'a> Arguments<'a> {
             opcode::WRITE => {
                 let WriteIn { offset, size, write_flags, flags, .. } = self.take()?;
                 Call::Write { offset, data: self.bytes(size)?, write_flags, flags }
+            }
+            opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
+                let CopyIn { offset, to_node, to_offset, length, .. } = self.take()?;
+                let wide = code == opcode::COPY_FILE_RANGE_64;
+                Call::Copy { offset, to: NodeId(to_node), to_offset, length, wide }
             }
             opcode::LSEEK => {
                 let LseekIn { offset, whence, .. } = self.take()?;

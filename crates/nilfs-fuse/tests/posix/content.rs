@@ -4,9 +4,10 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use nilfs_fuse::Settings;
-use rustix::fs::{OFlags, SeekFrom as Position};
+use rustix::fs::{OFlags, SeekFrom as Position, copy_file_range};
 use rustix::io::Errno;
 
 use crate::client;
@@ -40,6 +41,76 @@ fn an_overwrite_in_the_middle_changes_nothing_else() {
     assert!(fs::read(&path).unwrap() == content);
     world.remount();
     assert!(fs::read(&path).unwrap() == content);
+}
+
+/// Copies as copy_file_range(2) does, in as many calls as it takes. Returns how many bytes.
+fn copy(from: &File, mut at: u64, to: &File, mut to_at: u64, mut length: usize) -> usize {
+    let mut copied = 0;
+    while length > 0 {
+        let part = copy_file_range(from, Some(&mut at), to, Some(&mut to_at), length).unwrap();
+        if part == 0 {
+            break;
+        }
+        (copied, length) = (copied + part, length - part);
+    }
+    copied
+}
+
+#[test]
+fn a_range_is_copied_by_the_file_system_itself() {
+    let settings = Settings::default();
+    let metrics = Arc::clone(&settings.metrics);
+    let mut world = World::with_settings(settings);
+    let content = pattern(20_000_001);
+    let path = world.file("file", &content);
+    let from = File::open(&path).unwrap();
+    let to = open(&world.path("copy"), OFlags::CREATE).unwrap();
+    assert_eq!(copy(&from, 0, &to, 0, usize::MAX >> 1), content.len());
+    // From the middle to beyond the end, and within one file.
+    assert_eq!(copy(&from, 5001, &to, 20_010_000, 10_001), 10_001);
+    assert_eq!(copy(&to, 0, &to, 9_000_000, 12_345), 12_345);
+    let mut expected = content.clone();
+    expected.resize(20_010_000, 0);
+    expected.extend_from_slice(&content[5001..15_002]);
+    expected[9_000_000..9_012_345].copy_from_slice(&content[..12_345]);
+    let read = metrics.operations().iter().find(|one| one.operation == "read").unwrap().count;
+    assert_eq!(read, 0, "the content does not go through the kernel");
+    assert!(fs::read(world.path("copy")).unwrap() == expected);
+    drop((from, to));
+    world.remount();
+    assert!(fs::read(world.path("copy")).unwrap() == expected);
+}
+
+#[test]
+fn what_was_read_before_shows_what_is_copied_over_it() {
+    let world = World::new();
+    let from = open(&world.file("file", vec![7; 10_000]), OFlags::empty()).unwrap();
+    let to = open(&world.file("target", vec![1; 10_000]), OFlags::empty()).unwrap();
+    assert_eq!(fs::read(world.path("target")).unwrap(), [1; 10_000]);
+    assert_eq!(copy(&from, 0, &to, 100, 5000), 5000);
+    let mut expected = vec![1; 10_000];
+    expected[100..5100].fill(7);
+    assert_eq!(fs::read(world.path("target")).unwrap(), expected);
+    assert_eq!(to.metadata().unwrap().size(), 10_000);
+}
+
+#[test]
+fn a_copy_to_a_full_volume_ends_where_the_room_does() {
+    let world = World::new();
+    let from = open(&world.file("file", vec![7; 24 << 20]), OFlags::empty()).unwrap();
+    let to = open(&world.path("target"), OFlags::CREATE).unwrap();
+    let mut at = 0;
+    let mut to_at = 0;
+    let error = loop {
+        match copy_file_range(&from, Some(&mut at), &to, Some(&mut to_at), 8 << 20) {
+            Ok(0) => at = 0,
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, Errno::NOSPC);
+    assert_eq!(to.metadata().unwrap().size(), to_at);
+    assert!(fs::read(world.path("target")).unwrap().iter().all(|byte| *byte == 7));
 }
 
 #[test]

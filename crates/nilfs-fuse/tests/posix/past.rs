@@ -32,6 +32,21 @@ fn at(dir: &Path, cno: u64) -> PathBuf {
 }
 
 #[test]
+fn a_file_of_the_past_is_copied_into_the_present_and_not_back() {
+    let world = world();
+    let dir = world.directory("dir");
+    let file = world.file("dir/file", "first");
+    let first = world.checkpoint();
+    fs::write(&file, "second").unwrap();
+    let past = File::open(at(&dir, first).join("file")).unwrap();
+    let copy = File::create(world.path("copy")).unwrap();
+    assert_eq!(rustix::fs::copy_file_range(&past, None, &copy, None, 100), Ok(5));
+    assert_eq!(fs::read(world.path("copy")).unwrap(), b"first");
+    let into = File::options().write(true).open(at(&dir, first).join("file"));
+    assert_eq!(errno(into), Errno::ROFS);
+}
+
+#[test]
 fn a_directory_shows_what_was_in_it_at_each_checkpoint() {
     let world = world();
     let dir = world.directory("dir");
