@@ -19,9 +19,9 @@ pub struct Options {
     /// Its directories.
     #[arg(long, default_value_t = 5_000)]
     dirs: u64,
-    /// Checkpoints in each of which a file has changed.
-    #[arg(long, default_value_t = 10_000)]
-    checkpoints: u64,
+    /// Checkpoints in each of which a file has changed; several numbers are measured one after the other.
+    #[arg(long, value_delimiter = ',', default_values_t = [10_000, 100_000])]
+    checkpoints: Vec<u64>,
     #[command(flatten)]
     site: site::Options,
 }
@@ -31,7 +31,9 @@ pub fn run(options: &Options) -> Result<()> {
     let site = Site::new(&options.site)?;
     let mut lines = Vec::new();
     tree::measure(&site, options.dirs, options.files, &mut lines)?;
-    versions::measure(&site, options.checkpoints, &mut lines)?;
+    for count in &options.checkpoints {
+        versions::measure(&site, *count, &mut lines)?;
+    }
     present::measure(&site, options.files / 7, &mut lines)?;
     print(&site, &lines);
     Ok(())

@@ -1,5 +1,6 @@
 //! A file that has another content in each of many checkpoints: its versions.
 
+use std::fs;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -17,10 +18,10 @@ const REGULAR: u16 = 0o100_000;
 const BLOCK: u64 = 4096;
 
 pub(super) fn measure(site: &Site, count: u64, lines: &mut Vec<Line>) -> Result<()> {
-    let image = site.format("versions.img", 2 + count / 10_000)?;
+    let image = site.format(&format!("versions-{count}.img"), 2 + count / 10_000)?;
     write(&image, count)?;
     let per_version = blocks_read(&image, count)? as f64 / count as f64;
-    let repository = site.dir.join("git");
+    let repository = site.dir.join(format!("git-{count}"));
     commit(&repository, count)?;
     // What was made just now is as protected as it is in use.
     let (mount, root) = site.mount(&image, "pp=24h")?;
@@ -59,7 +60,8 @@ pub(super) fn measure(site: &Site, count: u64, lines: &mut Vec<Line>) -> Result<
         than: "stat in each checkpoint".to_owned(),
         theirs: loop_of_stat,
     });
-    mount.unmount()
+    mount.unmount()?;
+    Ok(fs::remove_file(&image)?)
 }
 
 /// Makes a checkpoint of each content.
