@@ -106,8 +106,8 @@ impl Past {
         let second = gmt_second(name).ok_or(Error::NotFound)?;
         let older = |end| self.checkpoints.newest_made(end, &(second..=second));
         let mut found = older(Cno::MAX)?;
-        while let Some(minor) = found.filter(|found| found.minor) {
-            found = older(minor.cno)?;
+        while let Some(hidden) = found.filter(|found| !is_shown(found)) {
+            found = older(hidden.cno)?;
         }
         let checkpoint = found.ok_or(Error::NotFound)?;
         let entry = Entry { dir, list: List::Gmt, cno: checkpoint.cno };
@@ -211,7 +211,7 @@ impl Past {
         0
     }
 
-    /// The checkpoints that have the directory, without minor ones.
+    /// The checkpoints that have the directory, as far as they are shown.
     pub(super) fn list_door(&self, dir: Ino, cookie: u64, limit: usize) -> Result<Vec<Listed>> {
         let mut listed = Vec::new();
         let mut last = Self::list_dots(&mut listed, cookie, numbers::of_door(dir), dir);
@@ -220,7 +220,7 @@ impl Past {
             let checkpoints = self.checkpoints.checkpoints(Cno(last.saturating_add(1)), AT_ONCE)?;
             let Some(newest) = checkpoints.last() else { break };
             last = newest.cno.0;
-            for checkpoint in checkpoints.iter().filter(|checkpoint| !checkpoint.minor) {
+            for checkpoint in checkpoints.iter().filter(|checkpoint| is_shown(checkpoint)) {
                 let cno = checkpoint.cno;
                 if self.has_directory(Entry { dir, list: List::Door, cno }, &mut known)? {
                     listed.push(Listed {
@@ -245,7 +245,7 @@ impl Past {
         let (mut end, mut seconds) = (Cno::MAX, HashSet::new());
         let mut known = None;
         while listed.len() < limit && count < MOST_IN_GMT {
-            let fits = |found: &CheckpointInfo| !found.minor && !seconds.contains(&found.created);
+            let fits = |it: &CheckpointInfo| is_shown(it) && !seconds.contains(&it.created);
             let Some(checkpoint) = self.newest_below(end, &fits)? else { break };
             let cno = checkpoint.cno;
             end = cno;
@@ -265,4 +265,10 @@ impl Past {
         }
         Ok(listed)
     }
+}
+
+/// Whether a checkpoint is listed. A minor one has nothing that the one before has not, but if it is a
+/// snapshot, somebody looks for it.
+fn is_shown(checkpoint: &CheckpointInfo) -> bool {
+    checkpoint.snapshot || !checkpoint.minor
 }

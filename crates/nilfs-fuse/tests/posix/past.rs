@@ -313,6 +313,10 @@ fn a_door_lists_what_is_there_now() {
     assert_eq!(listed(), 2);
     world.delete_checkpoint(first);
     assert_eq!(listed(), 1);
+    let minor = world.checkpoint();
+    assert_eq!(listed(), 1, "it has nothing that the one before has not");
+    world.keep_checkpoint(minor);
+    assert_eq!(listed(), 2, "somebody wants to have it");
 }
 
 /// All that was ever looked at stayed in memory, and was kept on the volume, until the kernel forgot

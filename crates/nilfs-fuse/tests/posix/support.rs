@@ -135,6 +135,13 @@ impl World {
         self.renew_doors();
     }
 
+    /// Makes a snapshot of a checkpoint.
+    pub fn keep_checkpoint(&self, cno: u64) {
+        let (fs, _) = self.mounted.as_ref().unwrap().writer.as_ref().unwrap();
+        fs.set_snapshot(nilfs_engine::Cno(cno), true).unwrap();
+        self.renew_doors();
+    }
+
     /// The volume as it would be found if the power failed now.
     pub fn after_power_cut(&self) -> Tree {
         let device = Arc::new(MemoryDevice::from(self.device.snapshot()));
