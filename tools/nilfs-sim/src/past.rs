@@ -304,6 +304,14 @@ impl Past {
             };
             left.checkpoints.insert(it.cno, known);
         }
+        // A change of several snapshots is one: a rule of retention is followed, or it is not.
+        let has_snapshots_of = |past: &Self| {
+            let known = |it: &Listed| past.checkpoints.get(&it.cno);
+            listed.iter().all(|it| known(it).is_none_or(|known| known.snapshot == it.snapshot))
+        };
+        if !has_snapshots_of(before) && !has_snapshots_of(after) {
+            return Err("the snapshots are neither those of before nor those of after".into());
+        }
         let is_gone = |cno: &Cno| *cno <= newest && !left.checkpoints.contains_key(cno);
         let wanted = |(cno, known): &(&Cno, &Checkpoint)| {
             let still = after.checkpoints.get(cno).is_some_and(Checkpoint::must_exist);
