@@ -81,6 +81,20 @@ fn a_secret_goes_from_the_past_when_that_was_agreed_to() {
     assert_eq!((&done["left"], &done["present_bytes"]), (&0.into(), &0.into()), "{done}");
     assert!(!is_on(&image), "{done}");
 
+    // A file that was moved is named by where it is, and so can be purged.
+    fs::write(&secret, SECRET).unwrap();
+    assert!(run(&["sync"], &[mounted.root()]).status.success());
+    let moved = mounted.join("moved");
+    fs::rename(&secret, &moved).unwrap();
+    let listed = said(&run(&["purge", "-n", "--json"], &[&secret]));
+    assert_eq!(listed["moved"], serde_json::json!([{ "path": "moved", "present": true }]));
+    let done = run(&["purge", "-y"], &[&secret]);
+    let sentence = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(sentence.contains("as moved; delete that, and purge it by that name"), "{sentence}");
+    fs::remove_file(&moved).unwrap();
+    said(&run(&["purge", "-y", "--json"], &[&moved]));
+    assert!(!is_on(&image));
+
     // By the image, too.
     fs::write(&secret, SECRET).unwrap();
     mounted.unmount();

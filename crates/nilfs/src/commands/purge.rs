@@ -228,12 +228,11 @@ fn report(args: &Args, moved: &[Moved], done: &Purged) -> anyhow::Result<()> {
         let bytes = ByteCount(done.present_bytes);
         let here: Vec<_> =
             moved.iter().filter(|it| it.is_present).map(|it| printable(&it.path)).collect();
-        let here =
-            if here.is_empty() { String::new() } else { format!(", as {}", here.join(", ")) };
-        writeln!(
-            out,
-            "not reached: {bytes} that the present has{here}; delete the file and try again"
-        )?;
+        let what_to_do = match &here[..] {
+            [] => "; delete the file and try again".to_owned(),
+            here => format!(", as {}; delete that, and purge it by that name", here.join(", ")),
+        };
+        writeln!(out, "not reached: {bytes} that the present has{what_to_do}")?;
     }
     if done.left > 0 {
         let left = counted(done.left, "segment");
