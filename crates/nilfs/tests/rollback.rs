@@ -169,6 +169,7 @@ fn what_would_change_is_listed_and_what_cannot_be_is_said() {
     };
     says(&["rollback", "99"], mounted.root(), "there is no checkpoint 99");
     says(&["rollback", &to], &path("never"), "has no such file or directory");
+    says(&["rollback", "-n", &to], &path("never"), "no such file or directory");
     says(&["rollback", &to], Path::new("/"), "not a block device");
     fs::remove_dir_all(path("dir")).unwrap();
     says(&["rollback", &to], &path("dir/gone"), "roll back a directory above it");

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::diff;
 use crate::administration::{Purpose, mount_of, on};
 use crate::exit::{Failure, Status};
-use crate::image::Located;
+use crate::image::{LastLink, Located, find, open_files};
 use crate::output::{self, counted, printable};
 use crate::past::Name;
 use crate::progress::Progress;
@@ -105,6 +105,11 @@ fn on_volume(args: &Args, located: &Located, path: &OsStr) -> anyhow::Result<()>
     let checkpoints = located.checkpoints()?;
     let to = checkpoints.find(&args.when)?.cno;
     if args.dry_run {
+        if !path.is_empty() {
+            let then = open_files(&located.device, Some(to))?;
+            find(&then, path.as_bytes(), LastLink::Keep)
+                .with_context(|| format!("checkpoint {to}"))?;
+        }
         let now = checkpoints.newest();
         let mut changes = checkpoints.changes(now, to)?;
         changes.retain(|change| diff::is_wanted(change, &[path.to_owned()]));
