@@ -150,7 +150,7 @@ impl Named {
 }
 
 /// Whether a snapshot of the volume on a device has this name, as far as that can be told.
-fn has_snapshot(device: &Path, name: &SnapshotName) -> bool {
+pub fn has_snapshot(device: &Path, name: &SnapshotName) -> bool {
     let notes = Checkpoints::of(device).ok().and_then(|checkpoints| checkpoints.notes().ok());
     notes.is_some_and(|notes| notes.iter().any(|note| note.name.as_ref() == Some(name)))
 }

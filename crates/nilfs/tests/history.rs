@@ -28,6 +28,8 @@ fn the_past_of_an_image_is_compared_without_mounting_it() {
     assert_eq!(both, "directory/file\ngone\n");
     let raw = volume.nilfs(&format!("diff --name-only -z {at} IMAGE bell\x07")).output();
     assert_eq!(raw, "bell\x07\0");
+    let missing = volume.nilfs(&format!("diff {at} IMAGE no-such")).sentence(1);
+    assert!(missing.contains("neither") && missing.ends_with("has no-such"), "{missing}");
     let stat = volume.nilfs(&format!("diff --stat {at} IMAGE")).output();
     assert_eq!(stat, "6 files added, 1.0 MiB\n1 file removed, 12 B\n");
     let lines = volume.nilfs(&format!("diff -p {at} IMAGE gone directory")).output();

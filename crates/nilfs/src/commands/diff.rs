@@ -6,16 +6,17 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::slice;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use nilfs_engine::{FileType, Files};
 use nilfs_fuse::When;
 use nilfs_ondisk::ByteCount;
 use serde::Serialize;
 
 use self::text::Side;
-use crate::image::{Located, open_files};
+use crate::image::{LastLink, Located, find, has_snapshot, open_files};
 use crate::output::{self, Column, Rows, counted, printable};
 use crate::past::{Change, FileAt};
 use crate::record::type_name;
@@ -118,7 +119,8 @@ struct Difference {
 /// Compares them.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let mut operands = args.operands.iter().map(OsString::as_os_str).peekable();
-    let to = operands.peek().and_then(|word| second_moment(word));
+    let is_last = args.operands.len() == 1;
+    let to = operands.peek().and_then(|word| second_moment(word, is_last));
     if to.is_some() {
         operands.next();
     }
@@ -141,6 +143,19 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     };
     let mut changes = checkpoints.changes(before, after)?;
     changes.retain(|change| is_wanted(change, &located.paths));
+    for path in &located.paths {
+        let was_there = || {
+            let has = |cno| {
+                let files = open_files(&located.device, Some(cno))?;
+                find(&files, path.as_bytes(), LastLink::Keep)
+            };
+            has(before).is_ok() || has(after).is_ok()
+        };
+        if !changes.iter().any(|it| is_wanted(it, slice::from_ref(path))) && !was_there() {
+            let path = printable(path.as_bytes());
+            bail!("neither checkpoint {before} nor checkpoint {after} has {path}");
+        }
+    }
     if args.json {
         let changes = changes.iter().map(Record::of).collect();
         return output::json(&Difference {
@@ -162,10 +177,17 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     print(&changes)
 }
 
-/// The moment that a word names, unless it is the path of a file that could be a name as well.
-fn second_moment(word: &OsStr) -> Option<When> {
+/// The moment that a word names, unless it is the path of a file that could be a name as well: one that
+/// is there, or, if no other operand follows, on a volume that has no such snapshot.
+fn second_moment(word: &OsStr, is_last: bool) -> Option<When> {
     let when: When = word.to_str()?.parse().ok()?;
-    let is_path = when.name().is_some() && std::fs::symlink_metadata(word).is_ok();
+    let is_path = when.name().is_some_and(|name| {
+        let is_on_volume = || {
+            let located = Located::find(Path::new(word), &[]).ok();
+            located.is_some_and(|it| !it.paths.is_empty() && !has_snapshot(&it.device, name))
+        };
+        std::fs::symlink_metadata(word).is_ok() || is_last && is_on_volume()
+    });
     (!is_path).then_some(when)
 }
 

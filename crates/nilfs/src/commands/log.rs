@@ -112,7 +112,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let limit = args.limit.unwrap_or(usize::MAX).saturating_add(usize::from(args.patch));
     let versions = checkpoints.versions(path, at, limit)?;
     if versions.is_empty() {
-        bail!("no checkpoint that is there has {}", printable(path.as_bytes()));
+        let path = printable(path.as_bytes());
+        match at {
+            Some(at) => bail!("no checkpoint up to {at} has {path}"),
+            None => bail!("no checkpoint that is there has {path}"),
+        }
     }
     let wanted = &versions[..versions.len().min(args.limit.unwrap_or(usize::MAX))];
     if args.json {

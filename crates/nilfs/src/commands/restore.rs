@@ -90,11 +90,14 @@ impl Job {
     fn new(operand: &OsStr, args: &Args) -> anyhow::Result<Self> {
         let shown = || printable(operand.as_bytes());
         let Named { path, when } = Named::on_mount(operand);
+        let path = Path::new(&path);
         let Some(when) = when.as_ref().or(args.at.as_ref()) else {
-            let message = format!("{}: at which moment? say PATH@WHEN, or --at WHEN", shown());
+            let is_named = operand.as_bytes().contains(&b'@') && path.symlink_metadata().is_err();
+            let unknown = if is_named { "; nothing is called what follows the @" } else { "" };
+            let message =
+                format!("{}: at which moment? say PATH@WHEN, or --at WHEN{unknown}", shown());
             return Err(Failure::new(Status::Usage, message).into());
         };
-        let path = Path::new(&path);
         let located = Located::find(path, &[])?;
         let [source] = &located.paths[..] else {
             bail!("{} is not on a mounted volume; nilfs cp copies out of images", path.display());
