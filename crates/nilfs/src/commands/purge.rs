@@ -214,14 +214,14 @@ fn report(args: &Args, moved: &[Moved], done: &Purged) -> anyhow::Result<()> {
         ByteCount(done.overwritten_bytes)
     )?;
     if !done.snapshots.is_empty() {
-        writeln!(out, "not reached: what is in snapshots {}", numbers(&done.snapshots))?;
+        writeln!(out, "not reached: what is in {}", numbers("snapshot", &done.snapshots))?;
     }
     if !done.read.is_empty() {
         writeln!(
             out,
-            "not reached: what was in checkpoints {}, which somebody reads; when that is over, use \
-             --finish",
-            numbers(&done.read)
+            "not reached: what was in {}, which somebody reads, or has looked at lately (see past-hold \
+             in nilfs mount --help); when that is over, use --finish",
+            numbers("checkpoint", &done.read)
         )?;
     }
     if done.present_bytes > 0 {
@@ -245,7 +245,8 @@ fn report(args: &Args, moved: &[Moved], done: &Purged) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn numbers(checkpoints: &[Cno]) -> String {
+fn numbers(what: &str, checkpoints: &[Cno]) -> String {
     let numbers: Vec<_> = checkpoints.iter().map(ToString::to_string).collect();
-    numbers.join(", ")
+    let ending = if numbers.len() == 1 { "" } else { "s" };
+    format!("{what}{ending} {}", numbers.join(", "))
 }
