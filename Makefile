@@ -28,9 +28,11 @@ QUICK_TESTS := bad_input config control copies defrag drop_ins handles host_full
 # For make fuzz: seconds for each target.
 FUZZ_SECONDS ?= 10
 
-# For make torture: how long, and other options of nilfs-torture.
+# For make torture: how long, and other options of nilfs-torture; and how often the process of a mount is
+# killed, which takes root.
 TORTURE_MINUTES ?= 10
 TORTURE_OPTIONS ?=
+TORTURE_KILLS ?= 1000
 
 # For make lab.
 LAB_DIR ?= lab-results
@@ -51,7 +53,7 @@ help:
 	@echo 'make stop       unmount it'
 	@echo 'make check      format, clippy, unit tests and quick integration tests: before each commit'
 	@echo 'make test       install what the tests need (as root) and run all of them'
-	@echo 'make torture    cut the power of volumes for TORTURE_MINUTES=$(TORTURE_MINUTES), and count the states judged'
+	@echo 'make torture    cut the power of volumes for TORTURE_MINUTES=$(TORTURE_MINUTES) and kill mounts TORTURE_KILLS=$(TORTURE_KILLS) times'
 	@echo 'make bench      compare speed with other file systems, in one table of ratios'
 	@echo 'make lab        file systems side by side on modelled flash: the quick suite, into $(LAB_DIR)'
 	@echo 'make lint       format, clippy and rustdoc, warnings as errors'
@@ -84,6 +86,9 @@ test:
 
 torture:
 	$(CARGO) run --quiet -p nilfs-sim --bin nilfs-torture -- --minutes $(TORTURE_MINUTES) $(TORTURE_OPTIONS)
+	@if [ "$$(id -u)" -eq 0 ]; then NILFS_KILLS=$(TORTURE_KILLS) NILFS_SEED=$$(date +%s) \
+		$(CARGO) test --quiet -p nilfs --test killed -- --nocapture; \
+	else echo 'Mounts are killed by the superuser alone: sudo make torture'; fi
 
 bench:
 	@scripts/need bench

@@ -102,8 +102,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Looks at what is left, and goes on from there.
-    fn look(&mut self, dir: &Path) {
+    /// Looks at what is left, and goes on from there. Returns how many files had to be there.
+    fn look(&mut self, dir: &Path) -> usize {
+        let durable = self.files.values().filter(|known| known.durable.is_some()).count();
         for (name, known) in &mut self.files {
             let bytes = match fs::read(dir.join(name)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -121,6 +122,7 @@ impl Writer {
             assert!(fits, "{name} has {found:?}, expected {durable:?} or one of {later:?}");
             *known = Known { durable: found, ..Known::default() };
         }
+        durable
     }
 }
 
@@ -139,12 +141,13 @@ fn nothing_that_was_synced_is_lost_however_often_the_process_is_killed() {
     let image = Image::ours("--size 48M -B 128");
     let mut rng = StdRng::seed_from_u64(seed);
     let mut writers: Vec<Writer> = (0..WRITERS).map(|_| Writer::new(rng.random())).collect();
-    for nth in 0..kills {
+    let mut synced = 0;
+    for _ in 0..kills {
         // Nothing is protected, so the cleaner has something to do.
         let mounted = image.mount("rw,pp=0");
         for (nth, writer) in writers.iter_mut().enumerate() {
             fs::create_dir_all(dir(&mounted, nth)).unwrap();
-            writer.look(&dir(&mounted, nth));
+            synced += writer.look(&dir(&mounted, nth));
         }
         File::open(mounted.root()).unwrap().sync_all().unwrap();
         let (steps, enough) = (AtomicU64::new(0), rng.random_range(0..MOST_STEPS));
@@ -158,14 +161,13 @@ fn nothing_that_was_synced_is_lost_however_often_the_process_is_killed() {
             }
             mounted.kill();
         });
-        if nth % 5 == 0 {
-            image.check();
-        }
+        image.check();
     }
     let mounted = image.mount("rw");
     for (nth, writer) in writers.iter_mut().enumerate() {
-        writer.look(&dir(&mounted, nth));
+        synced += writer.look(&dir(&mounted, nth));
     }
     mounted.unmount();
     image.check();
+    println!("{kills} kills, {synced} times a file with content that was synced was there");
 }
