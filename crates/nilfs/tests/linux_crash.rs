@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread;
 
-use common::ours::{GLANCE, Image, Mounted, assert_same, scale};
+use common::ours::{GLANCE, Image, Mounted, assert_same, assert_same_but_for_times, scale};
 use nilfs_real_kernels::{
     CrashWorkload, LinuxImage, Manifest, ScriptResult, Tools, Uml, count_synced, linux,
     verify_synced,
@@ -41,15 +41,6 @@ fn assert_synced(what: &str, log: &Path, work: &Path) {
 fn listed_by_linux(image: &Image) -> ScriptResult {
     let uml = Uml::new(image.path()).script("mount_nilfs; manifest $MNT; umount_nilfs");
     uml.run().unwrap()
-}
-
-/// Fails with the differences, if there are any but those of times: Linux does not know the ones
-/// that our sync logs have.
-#[track_caller]
-fn assert_same_but_for_times(what: &str, expected: &Manifest, found: &Manifest) {
-    let mut differences = Manifest::diff(expected, found);
-    differences.retain(|difference| !difference.contains(": mtime is "));
-    assert!(differences.is_empty(), "{what}: {differences:#?}");
 }
 
 /// Linux's recovery of what we have just recovered was the same.

@@ -39,6 +39,13 @@ impl Image {
         image
     }
 
+    /// A volume with these bytes.
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        let image = Self::none();
+        fs::write(image.path(), bytes).unwrap();
+        image
+    }
+
     fn none() -> Self {
         Self { directory: tempfile::tempdir().unwrap() }
     }
@@ -246,4 +253,13 @@ pub fn assert_same(what: &str, expected: &Manifest, found: &Manifest) {
         differences.len(),
         &differences[..differences.len().min(20)]
     );
+}
+
+/// Fails with the differences, if there are any but those of times: Linux does not know the ones
+/// that our sync logs have.
+#[track_caller]
+pub fn assert_same_but_for_times(what: &str, expected: &Manifest, found: &Manifest) {
+    let mut differences = Manifest::diff(expected, found);
+    differences.retain(|difference| !difference.contains(": mtime is "));
+    assert!(differences.is_empty(), "{what}: {differences:#?}");
 }
