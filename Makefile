@@ -1,4 +1,4 @@
-# make run | stop | check | test | torture | bench | lab | install | deb | static | lint | fuzz    (make help explains)
+# make run | stop | check | test | torture | soak | bench | lab | install | deb | static | lint | fuzz    (make help explains)
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -34,6 +34,10 @@ TORTURE_MINUTES ?= 10
 TORTURE_OPTIONS ?=
 TORTURE_KILLS ?= 1000
 
+# For make soak: how long, and other options of nilfs-bench soak.
+SOAK_MINUTES ?= 60
+SOAK_OPTIONS ?=
+
 # For make lab.
 LAB_DIR ?= lab-results
 LAB_OPTIONS ?=
@@ -42,7 +46,7 @@ LAB_OPTIONS ?=
 STATIC_TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 STATIC_NILFS = $(or $(CARGO_TARGET_DIR),target)/$(STATIC_TARGET)/release/nilfs
 
-.PHONY: build help run stop check test torture bench lab lint fuzz install uninstall deb static clean
+.PHONY: build help run stop check test torture soak bench lab lint fuzz install uninstall deb static clean
 
 build:
 	$(CARGO) build --release -p nilfs
@@ -54,6 +58,7 @@ help:
 	@echo 'make check      format, clippy, unit tests and quick integration tests: before each commit'
 	@echo 'make test       install what the tests need (as root) and run all of them'
 	@echo 'make torture    cut the power of volumes for TORTURE_MINUTES=$(TORTURE_MINUTES) and kill mounts TORTURE_KILLS=$(TORTURE_KILLS) times'
+	@echo 'make soak       work on a mount from 16 threads for SOAK_MINUTES=$(SOAK_MINUTES); nothing may grow'
 	@echo 'make bench      compare speed with other file systems, in one table of ratios'
 	@echo 'make lab        file systems side by side on modelled flash: the quick suite, into $(LAB_DIR)'
 	@echo 'make lint       format, clippy and rustdoc, warnings as errors'
@@ -89,6 +94,11 @@ torture:
 	@if [ "$$(id -u)" -eq 0 ]; then NILFS_KILLS=$(TORTURE_KILLS) NILFS_SEED=$$(date +%s) \
 		$(CARGO) test --quiet -p nilfs --test killed -- --nocapture; \
 	else echo 'Mounts are killed by the superuser alone: sudo make torture'; fi
+
+soak:
+	@scripts/need run
+	$(CARGO) build --release -p nilfs -p nilfs-bench
+	$(RELEASE)/nilfs-bench soak --nilfs $(NILFS) --minutes $(SOAK_MINUTES) $(SOAK_OPTIONS)
 
 bench:
 	@scripts/need bench

@@ -16,6 +16,7 @@ use crate::past;
 use crate::report::Report;
 use crate::schedule::{Plan, execute};
 use crate::sizes::Sizes;
+use crate::soak;
 use crate::workloads::{self, Workload};
 use crate::write_amplification;
 
@@ -48,6 +49,8 @@ enum Mode {
     Checking(checking::Options),
     /// Time an fsync while the cleaner is busy. Needs no root.
     CleaningLatency(cleaning_latency::Options),
+    /// Work on a mount for hours, with all background work on, and see that nothing grows.
+    Soak(soak::Options),
 }
 
 #[derive(Args)]
@@ -102,6 +105,10 @@ pub fn run() -> Result<ExitCode> {
         }
         Some(Mode::CleaningLatency(options)) => {
             cleaning_latency::run(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Mode::Soak(options)) => {
+            soak::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
         Some(Mode::WriteAmplification(options)) => {

@@ -7,7 +7,8 @@
 //! The way through the source: [`workloads`] is the table of what is measured, [`file_systems`]
 //! the table of whom, [`stage`] what a workload is handed, [`schedule`] the order of it all,
 //! [`report`] what is printed. [`null_fs`] is the limit: a FUSE file system that does nothing.
-//! [`past`] and [`checking`] have tables of their own, made at a [`site`].
+//! [`past`] and [`checking`] have tables of their own, made at a [`site`]. [`soak`] measures how little
+//! changes in hours.
 
 mod checking;
 mod cleaning_latency;
@@ -23,6 +24,7 @@ mod report;
 mod schedule;
 mod site;
 mod sizes;
+mod soak;
 mod stage;
 mod workloads;
 mod write_amplification;

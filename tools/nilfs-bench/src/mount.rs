@@ -104,6 +104,11 @@ impl Mount {
         Ok(Self { dir: dir.to_owned(), unmount_command: None, daemon: Some(daemon), pending })
     }
 
+    /// The process that serves it, if we started it in the foreground.
+    pub fn process(&self) -> Option<u32> {
+        self.daemon.as_ref().map(|daemon| daemon.child.lock().id())
+    }
+
     /// Unmounts and returns when the file system has written all it had to write.
     pub fn unmount(self) -> Result<()> {
         match self.unmount_command {
