@@ -3,11 +3,12 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{check, content, make, mount, parameters, pattern};
-use nilfs_device::MemoryDevice;
+use nilfs_device::{Action, Fault, FaultyDevice, MemoryDevice};
 use nilfs_engine::mkfs::format;
-use nilfs_engine::{Error, Filesystem};
+use nilfs_engine::{Error, Filesystem, MountOptions};
 
 const MEGABYTE: u64 = 1 << 20;
 
@@ -96,4 +97,46 @@ fn a_size_that_makes_no_sense_is_refused() {
     assert!(matches!(fs.resize(100_000, &mut |_| {}), Err(Error::Invalid(_))), "too small");
     fs.set_read_only(true).unwrap();
     assert!(matches!(fs.resize(16 * MEGABYTE, &mut |_| {}), Err(Error::ReadOnly { .. })));
+}
+
+/// The last commit of a resize leaves the new number of segments out if it cannot read what has to be
+/// changed for it. The superblocks took that number over nevertheless, and the volume was damaged.
+#[test]
+fn a_resize_that_cannot_read_something_leaves_the_size_as_it_was() {
+    let original = volume(12, 32).snapshot();
+    // With hardly anything in memory, it has to read.
+    let options = || MountOptions { cache_limit: 0, ..MountOptions::default() };
+    let mut failed = 0;
+    for size in [8, 32] {
+        for unreadable in 0.. {
+            let (device, faults) = FaultyDevice::new(MemoryDevice::from(original.clone()));
+            let device = Arc::new(device);
+            let fs = Filesystem::mount(device.clone(), options()).unwrap();
+            fill(&fs, 0..10);
+            let reads = Arc::new(AtomicU64::new(0));
+            let seen = Arc::clone(&reads);
+            faults.set(move |request| {
+                let fails = request.action == Action::Read
+                    && seen.fetch_add(1, Ordering::Relaxed) == unreadable;
+                fails.then_some(Fault::Error)
+            });
+            let resized = fs.resize(size * MEGABYTE, &mut |_| {});
+            faults.clear();
+            if resized.is_err() {
+                failed += 1;
+                check(&*device);
+            }
+            expect(&fs, 0..10);
+            drop(fs);
+            let fs = Filesystem::mount(device.clone(), options()).unwrap();
+            fs.resize(size * MEGABYTE, &mut |_| {}).unwrap();
+            expect(&fs, 0..10);
+            fs.unmount().unwrap();
+            check(&*device);
+            if reads.load(Ordering::Relaxed) <= unreadable {
+                break;
+            }
+        }
+    }
+    assert!(failed > 0, "a resize reads something");
 }

@@ -191,11 +191,18 @@ impl Filesystem {
         self.cleaning().wait_for_readers();
         let mut log = self.writable_log()?;
         self.flush_locked(&mut log)?;
+        let before = self.store.geometry().nsegments;
         let begun = log.begin_resize(count, &self.stamp());
         self.or_stop(&mut log, begun)?;
         if !changes.is_empty() {
-            self.commit_locked(&mut log, &changes)?;
+            let refused = self.commit_locked(&mut log, &changes)?.refused;
             self.flush_locked(&mut log)?;
+            if let Some(error) = refused {
+                let given_up = log.give_up_resize(before, &self.stamp());
+                self.or_stop(&mut log, given_up)?;
+                self.refresh_space(&log);
+                return Err(error);
+            }
         }
         let finished = log.finish_resize(count, bytes, &self.stamp());
         self.or_stop(&mut log, finished)?;

@@ -140,6 +140,19 @@ impl SegmentWriter {
         Ok(())
     }
 
+    /// Takes back that the number of segments is about to be another than `count`. The newest
+    /// checkpoint must be durable, and have the sufile as it was.
+    ///
+    /// # Errors
+    /// As [`SegmentWriter::write_superblock`].
+    pub(crate) fn give_up_resize(&mut self, count: u64, stamp: &Stamp) -> Result<()> {
+        self.store.set_segments(count);
+        self.superblocks.set_state(STATE_RESIZE, false);
+        self.write_superblocks(stamp)?;
+        self.withheld.set_end(None);
+        Ok(())
+    }
+
     /// Lets the superblocks take over the new number of segments and the new size of the volume, the
     /// one first that has to move. The checkpoint with the new sufile must be durable.
     ///
