@@ -7,6 +7,7 @@ mod common;
 mod switch;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,7 @@ use std::thread;
 
 use common::{CommandOutput, nilfs};
 use rustix::mount::UnmountFlags;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use switch::{SWITCH, Switch};
 
 /// One test at a time, because the switch is one for all.
@@ -129,6 +130,90 @@ fn with_the_switch_off_a_mount_uses_dev_fuse_unless_io_uring_is_insisted_on() {
     world.nilfs("mount IMAGE DIR").output();
     assert!(world.nilfs("status DIR").output().contains("dev"));
     world.nilfs("umount DIR").output();
+}
+
+/// A setting of the kernel, for as long as a test needs it; then it is again what it was.
+struct Sysctl {
+    path: &'static str,
+    before: String,
+}
+
+impl Sysctl {
+    fn set(path: &'static str, value: &str) -> Option<Self> {
+        let before = fs::read_to_string(path).ok()?;
+        fs::write(path, value).ok()?;
+        Some(Self { path, before })
+    }
+}
+
+impl Drop for Sysctl {
+    fn drop(&mut self) {
+        _ = fs::write(self.path, self.before.trim());
+    }
+}
+
+#[test]
+fn where_io_uring_is_forbidden_the_log_says_so_in_a_line_and_dev_fuse_is_used() {
+    let _alone = alone();
+    let Some(_on) = Switch::on() else { return };
+    let Some(_forbidden) = Sysctl::set("/proc/sys/kernel/io_uring_disabled", "2") else {
+        return eprintln!("io_uring cannot be forbidden here");
+    };
+    let world = World::new();
+    let refusal = world.nilfs("mount -o transport=uring IMAGE DIR").sentence(7);
+    assert!(refusal.contains("kernel.io_uring_disabled"), "{refusal}");
+    assert!(!is_mounted(&world.dir));
+    let log = world.directory.path().join("log");
+    world.nilfs(&format!("mount --log {} IMAGE DIR", log.display())).output();
+    fs::write(world.dir.join("file"), "content").unwrap();
+    let status = world.nilfs("status DIR").output();
+    assert!(status.contains("transport            dev"), "{status}");
+    world.nilfs("umount DIR").output();
+    let log = fs::read_to_string(log).unwrap();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("io_uring")).collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    assert!(lines[0].contains("requests come through /dev/fuse"), "{log}");
+    assert!(lines[0].contains("kernel.io_uring_disabled"), "{log}");
+}
+
+#[test]
+fn a_user_who_may_lock_no_memory_has_io_uring_all_the_same() {
+    let _alone = alone();
+    let Some(_on) = Switch::on() else { return };
+    let world = World::new();
+    let before = getrlimit(Resource::Memlock);
+    setrlimit(Resource::Memlock, Rlimit { current: Some(0), maximum: before.maximum }).unwrap();
+    world.mount("uring");
+    setrlimit(Resource::Memlock, before).unwrap();
+    fs::write(world.dir.join("file"), vec![7; 3 << 20]).unwrap();
+    world.nilfs("umount DIR").output();
+}
+
+#[test]
+fn a_mount_that_is_in_use_is_not_taken_away_and_a_lazy_unmount_waits_for_its_end() {
+    each(|world, transport| {
+        world.mount(transport);
+        let script = "exec 3> mnt/open; echo begun; for i in $(seq 200); do echo $i > mnt/$i; \
+                      cat mnt/$i >&3; done; echo done; read line; echo last >&3; exec 3>&-";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).current_dir(world.directory.path());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "begun");
+        // While requests come, and when none does.
+        world.nilfs("umount DIR").sentence(5);
+        assert_eq!(lines.next().unwrap().unwrap(), "done");
+        world.nilfs("umount DIR").sentence(5);
+        rustix::mount::unmount(&world.dir, UnmountFlags::DETACH).unwrap();
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success(), "{transport}");
+        // It waits for the process that serves the volume to its end.
+        world.nilfs("check IMAGE").output();
+        world.mount(transport);
+        let expected: String = (1..=200).map(|i| format!("{i}\n")).collect();
+        assert_eq!(fs::read_to_string(world.dir.join("open")).unwrap(), expected + "last\n");
+        world.nilfs("umount DIR").output();
+    });
 }
 
 fn is_mounted(dir: &Path) -> bool {

@@ -1,6 +1,7 @@
 //! Threads that do what may take long, so that those which receive requests can go on.
 //!
-//! One is started when none is idle, and ends when there has been nothing to do for a while.
+//! One is started when none is idle, and ends when there has been nothing to do for a while, or when
+//! nobody is left who could give it something.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,6 +34,15 @@ struct State {
     threads: usize,
     /// Threads that wait for something to do.
     waiting: usize,
+    /// Nothing will be added.
+    closed: bool,
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.shared.state.lock().closed = true;
+        self.shared.wanted.notify_all();
+    }
 }
 
 impl Workers {
@@ -82,9 +92,12 @@ impl Shared {
                 state = self.state.lock();
                 continue;
             }
-            state.waiting += 1;
-            let ended = self.wanted.wait_for(&mut state, PATIENCE).timed_out();
-            state.waiting -= 1;
+            let mut ended = state.closed;
+            if !ended {
+                state.waiting += 1;
+                ended = self.wanted.wait_for(&mut state, PATIENCE).timed_out();
+                state.waiting -= 1;
+            }
             if ended && state.work.is_empty() {
                 state.threads -= 1;
                 return;

@@ -14,6 +14,7 @@ mod faults;
 mod flags;
 mod free_space;
 mod locks;
+mod mounting;
 mod names;
 mod past;
 mod permissions;

@@ -1,11 +1,13 @@
 //! The memory of one request and its answer.
 
 use std::fmt;
+use std::io;
 use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use memmap2::MmapMut;
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 use zerocopy::IntoBytes;
@@ -20,7 +22,9 @@ pub(in super::super) struct Entry {
     /// The queue it belongs to.
     pub(super) queue: u16,
     pub(super) header: Box<RingHeader>,
-    pub(super) payload: Box<[u8]>,
+    /// The system gets it back when the mount ends, which an allocator might keep, and it takes no
+    /// memory until something is written there.
+    pub(super) payload: MmapMut,
     home: Arc<Home>,
 }
 
@@ -31,10 +35,14 @@ impl fmt::Debug for Entry {
 }
 
 impl Entry {
-    pub(super) fn new(index: usize, queue: u16, payload_size: usize, home: Arc<Home>) -> Self {
-        // Zeros take no memory until something else is written there.
-        let payload = vec![0; payload_size].into_boxed_slice();
-        Self { index, queue, header: Box::default(), payload, home }
+    pub(super) fn new(
+        index: usize,
+        queue: u16,
+        payload_size: usize,
+        home: Arc<Home>,
+    ) -> io::Result<Self> {
+        let payload = MmapMut::map_anon(payload_size)?;
+        Ok(Self { index, queue, header: Box::default(), payload, home })
     }
 
     /// The request that has come.

@@ -50,10 +50,10 @@ impl Queues {
     pub fn new(channel: &Channel, queues: &[(u16, usize)], payload: usize) -> io::Result<Self> {
         let home = Arc::new(Home::new()?);
         let all = queues.iter().flat_map(|(queue, depth)| (0..*depth).map(|_| *queue));
-        let mut entries: Vec<_> = all
+        let mut entries: Vec<Entry> = all
             .enumerate()
             .map(|(index, queue)| Entry::new(index, queue, payload, Arc::clone(&home)))
-            .collect();
+            .collect::<io::Result<_>>()?;
         let pieces = entries.iter_mut().map(pieces).collect();
         let lent: Vec<_> = entries.into_iter().map(Some).collect();
         let count = lent.len() as u32 + 1;
