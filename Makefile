@@ -102,10 +102,10 @@ soak:
 
 bench:
 	@scripts/need bench
-	$(CARGO) build --release -p nilfs -p nilfs-bench
+	$(CARGO) build --release -p nilfs -p nilfs-lab -p nilfs-bench
 	$(RELEASE)/nilfs-bench --nilfs $(NILFS)
 	$(RELEASE)/nilfs-bench past --nilfs $(NILFS)
-	$(RELEASE)/nilfs-bench checking --nilfs $(NILFS)
+	$(RELEASE)/nilfs-bench checking --nilfs $(NILFS) --lab $(RELEASE)/nilfs-lab
 	$(RELEASE)/nilfs-bench cleaning-latency
 	$(RELEASE)/nilfs-bench write-amplification --policy cost-benefit
 

@@ -1,5 +1,8 @@
 //! What checking a volume costs: compared with reading its metadata once, and with the checkers of
-//! others on the same files; and a scrub compared with reading everything.
+//! others on the same files; and a scrub compared with reading everything. All of that with images as
+//! fast as the host has them, and as a flash device of the lab.
+
+mod card;
 
 use std::fs::File;
 use std::io;
@@ -12,6 +15,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use rustix::fs::SeekFrom;
 
+use self::card::Card;
 use crate::command;
 use crate::file_systems::{FileSystem, kernel::Kernel};
 use crate::site::{self, Line, Site, print};
@@ -36,6 +40,12 @@ pub struct Options {
     /// Size of each volume, in GiB; what is not written is a hole.
     #[arg(long, default_value_t = 8)]
     gigabytes: u64,
+    /// The flash device, by its name in `nilfs-lab list`.
+    #[arg(long, value_name = "NAME", default_value = "microsd-a1")]
+    device: String,
+    /// The lab's command.
+    #[arg(long, value_name = "PATH", default_value = "target/release/nilfs-lab")]
+    lab: PathBuf,
     #[command(flatten)]
     site: site::Options,
 }
@@ -55,40 +65,76 @@ pub fn run(options: &Options) -> Result<()> {
     let peers = [peer(&site, options, &Kernel::EXT4)?, peer(&site, options, &Kernel::BTRFS)?];
     let metadata = metadata_of(&site, &ours)?;
     let everything = ranges_of(&ours)?;
-    let [check, e2fsck, btrfs, reading] = site.in_turns([
-        &mut || cold(&ours, || command::run(Command::new(&site.nilfs).arg("check").arg(&ours))),
-        &mut || {
-            cold(&peers[0], || {
-                command::run(Command::new("e2fsck").args(["-f", "-n"]).arg(&peers[0]))
-            })
-        },
-        &mut || {
-            let mut check = Command::new("btrfs");
-            cold(&peers[1], || command::run(check.args(["check", "--readonly"]).arg(&peers[1])))
-        },
-        &mut || cold(&ours, || read(&ours, &metadata)),
-    ])?;
-    let [scrub, reading_all] = site.in_turns([
-        &mut || cold(&ours, || command::run(Command::new(&site.nilfs).arg("scrub").arg(&ours))),
-        &mut || cold(&ours, || read(&ours, &everything)),
-    ])?;
     let what =
         format!("fsck, {} files, {} checkpoints", options.files, fresh + options.checkpoints);
-    let metadata_bytes: u64 = metadata.iter().map(|(_, bytes)| bytes).sum();
-    let compared = [
-        (
-            what.clone(),
-            check,
-            format!("reading its {} MiB of metadata once", metadata_bytes >> 20),
-            reading,
-        ),
-        (what.clone(), check, "e2fsck -f, the same files".to_owned(), e2fsck),
-        (what, check, "btrfs check, the same files".to_owned(), btrfs),
-        ("scrub".to_owned(), scrub, "reading all that was written once".to_owned(), reading_all),
-    ];
-    let lines = compared.map(|(what, ours, than, theirs)| Line { what, ours, than, theirs });
-    print(&site, &lines);
+    let volumes = Volumes { ours, peers, metadata, everything, what };
+    let as_it_is = volumes.lines(&site, &|image, work| {
+        forget(image)?;
+        timed(|| work(image))
+    })?;
+    let on_flash = volumes.lines(&site, &|image, work| {
+        let card = Card::new(&options.lab, &options.device, image)?;
+        timed(|| work(card.device()))
+    })?;
+    println!("Images in {}:", site.dir.display());
+    print(&site, &as_it_is);
+    println!("The same on {}:", options.device);
+    print(&site, &on_flash);
     Ok(())
+}
+
+/// Does work on an image of which nothing is in memory, by the path at which it is shown. Returns how long
+/// that took.
+type Cold<'a> = &'a dyn Fn(&Path, &dyn Fn(&Path) -> Result<()>) -> Result<Duration>;
+
+/// What is checked.
+struct Volumes {
+    ours: PathBuf,
+    /// The same files on ext4 and btrfs.
+    peers: [PathBuf; 2],
+    /// Where metadata is on ours, and where anything is.
+    metadata: Vec<(u64, u64)>,
+    everything: Vec<(u64, u64)>,
+    what: String,
+}
+
+impl Volumes {
+    /// Compares our checker with the others, and our scrub with reading.
+    fn lines(&self, site: &Site, cold: Cold<'_>) -> Result<[Line; 4]> {
+        let ours = |work: &dyn Fn(&Path) -> Result<()>| cold(&self.ours, work);
+        let run = |command: &mut Command, image: &Path| command::run(command.arg(image));
+        let [check, e2fsck, btrfs, reading] = site.in_turns([
+            &mut || ours(&|image| run(Command::new(&site.nilfs).arg("check"), image)),
+            &mut || {
+                let check = |image: &Path| run(Command::new("e2fsck").args(["-f", "-n"]), image);
+                cold(&self.peers[0], &check)
+            },
+            &mut || {
+                let check =
+                    |image: &Path| run(Command::new("btrfs").args(["check", "--readonly"]), image);
+                cold(&self.peers[1], &check)
+            },
+            &mut || ours(&|image| read(image, &self.metadata)),
+        ])?;
+        let [scrub, reading_all] = site.in_turns([
+            &mut || ours(&|image| run(Command::new(&site.nilfs).arg("scrub"), image)),
+            &mut || ours(&|image| read(image, &self.everything)),
+        ])?;
+        let bytes: u64 = self.metadata.iter().map(|(_, bytes)| bytes).sum();
+        let than = format!("reading its {} MiB of metadata once", bytes >> 20);
+        let compared = [
+            (self.what.as_str(), check, than.as_str(), reading),
+            (&self.what, check, "e2fsck -f, the same files", e2fsck),
+            (&self.what, check, "btrfs check, the same files", btrfs),
+            ("scrub", scrub, "reading all that was written once", reading_all),
+        ];
+        Ok(compared.map(|(what, ours, than, theirs)| Line {
+            what: what.to_owned(),
+            ours,
+            than: than.to_owned(),
+            theirs,
+        }))
+    }
 }
 
 /// Makes many small files.
@@ -133,9 +179,7 @@ fn peer(site: &Site, options: &Options, system: &Kernel) -> Result<PathBuf> {
     Ok(image)
 }
 
-/// Times work on an image of which nothing is in memory.
-fn cold(image: &Path, work: impl FnOnce() -> Result<()>) -> Result<Duration> {
-    forget(image)?;
+fn timed(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
     let start = Instant::now();
     work()?;
     Ok(start.elapsed())
