@@ -320,10 +320,10 @@ fn a_file_is_followed_to_where_it_came_from_and_no_other_is() {
     drop(other);
     let secret = make(&fs, &root, "temporary");
     fill(&secret, SECRET);
+    // Nothing of that is left in it when it gets the name.
+    fill(&secret, &[0]);
     rename("temporary", "draft");
     rename("draft", "secret");
-    // Nothing of what it was before is left in it.
-    fill(&secret, &[0]);
     drop(secret);
     fs.unlink(&root, b"secret").unwrap();
     fs.checkpoint_now().unwrap();
