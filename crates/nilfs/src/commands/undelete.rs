@@ -55,6 +55,9 @@ pub struct Args {
     dir: PathBuf,
 }
 
+/// Versions of directories that are looked at in any case, to see which checkpoints have to be compared.
+const FEW_VERSIONS: usize = 1024;
+
 /// Something that was deleted.
 struct Deleted {
     file: FileAt,
@@ -116,7 +119,8 @@ fn find(
     let mut deleted: BTreeMap<PathBuf, Deleted> = BTreeMap::new();
     let mut all = checkpoints.list(from, usize::MAX)?;
     all.retain(|checkpoint| !checkpoint.minor);
-    let changed = checkpoints.changes_of_directories(top_path, from, all.len())?;
+    let most = all.len().max(FEW_VERSIONS);
+    let changed = checkpoints.changes_of_directories(top_path, from, most)?;
     let is_quiet = |last: Cno, gone: Cno| {
         let between = last.plus(1)..=gone;
         changed.as_ref().is_some_and(|changed| changed.range(between).next().is_none())
