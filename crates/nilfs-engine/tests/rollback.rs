@@ -5,14 +5,15 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{check, content, make, mount, new, parameters, pattern, volume};
-use nilfs_device::MemoryDevice;
+use nilfs_device::{Action, Fault, FaultyDevice, MemoryDevice};
 use nilfs_engine::mkfs::format;
 use nilfs_engine::{
-    CleanerOptions, Cno, Error, FileType, Filesystem, InodeRef, ManualRun, MountOptions,
-    RenameMode, RolledBack, SetAttr, Tree,
+    CleanerOptions, Cno, Error, FileType, Filesystem, InodeRef, MadeBy, ManualRun, MountOptions,
+    RenameMode, RolledBack, SetAttr, SnapshotChange, Tree,
 };
 use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
 use rand::rngs::StdRng;
@@ -530,4 +531,51 @@ fn what_cannot_be_rolled_back_is_refused_and_nothing_happens() {
     assert_eq!(fs.status().cno, newest, "no checkpoint was made");
     fs.set_read_only(true).unwrap();
     assert!(matches!(refused(then, ""), Error::ReadOnly { .. }));
+}
+
+/// The snapshot of the state before has no note where a later version has written the notes. A failed
+/// read was taken for that, and nobody was told.
+#[test]
+fn a_rollback_that_cannot_read_something_fails_or_notes_what_it_has_kept() {
+    let mut failed = 0;
+    for unreadable in 0.. {
+        let (device, faults) = FaultyDevice::new(volume(1024, 16));
+        let device = Arc::new(device);
+        let options = || MountOptions { cache_limit: 0, ..MountOptions::default() };
+        let fs = Filesystem::mount(device.clone(), options()).unwrap();
+        write(&fs, &root(&fs), "file", 1, 30_000);
+        let then = fs.checkpoint_now().unwrap();
+        // There is a note already, so the notes have to be read.
+        let (name, text) = ("name".parse().ok(), None);
+        let keep = SnapshotChange::Keep { cno: then, made_by: MadeBy::User, name, text };
+        fs.change_snapshots(&[keep]).unwrap();
+        write(&fs, &root(&fs), "other", 2, 30_000);
+        fs.unmount().unwrap();
+        let fs = Filesystem::mount(device.clone(), options()).unwrap();
+        let mut reads = 0;
+        let has_failed = Arc::new(AtomicBool::new(false));
+        let hit = Arc::clone(&has_failed);
+        faults.set(move |request| {
+            reads += u64::from(request.action == Action::Read);
+            let fails = request.action == Action::Read && reads == unreadable + 1;
+            hit.fetch_or(fails, Ordering::Relaxed);
+            fails.then_some(Fault::Error)
+        });
+        let done = fs.roll_back(then, b"", &mut |_| {});
+        faults.clear();
+        let noted: Vec<Cno> = fs.notes().unwrap().iter().map(|note| note.cno).collect();
+        match done {
+            Ok(done) => assert_eq!(noted, [then, done.before], "read {unreadable}"),
+            Err(error) => {
+                assert!(matches!(error, Error::Device { .. }), "read {unreadable}: {error}");
+                failed += 1;
+            }
+        }
+        drop(fs);
+        check(&*device);
+        if !has_failed.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    assert!(failed > 0, "a rollback reads something");
 }

@@ -250,8 +250,11 @@ impl Filesystem {
     ) -> Result<MetadataChanges> {
         let text = format!("before the rollback to checkpoint {then}").parse().ok();
         let noted = SnapshotChange::Keep { cno: before, made_by: MadeBy::User, name: None, text };
-        self.changes_of_metadata(log, &[noted])
-            .or_else(|_| self.changes_of_metadata(log, &[SnapshotChange::plain(before, true)]))
+        match self.changes_of_metadata(log, &[noted]) {
+            Ok(changes) => Ok(changes),
+            Err(failed @ Error::Device { .. }) => Err(failed),
+            Err(_) => self.changes_of_metadata(log, &[SnapshotChange::plain(before, true)]),
+        }
     }
 
     /// Takes note of files that have no name any more, or have one again.
