@@ -359,12 +359,13 @@ impl World {
             return if is_done || may_be_done_in_part { Ok(()) } else { self.look() };
         }
         if may_be_done_in_part {
-            let began = self.history.events.len();
+            let (began, before) = (self.history.events.len(), self.model.clone());
             let found = self.subject()?.apply(op);
             let expected = self.model.apply(op, now);
             if let Some(what) = difference(&expected, &found) {
                 return Err(format!("done again: {what}"));
             }
+            self.follow_checkpoints(op, &before, false, now.seconds as u64)?;
             self.record(began, Promise::Nothing, Some(op.clone()));
         }
         self.look()
