@@ -22,6 +22,7 @@ mod null_fs;
 mod past;
 mod report;
 mod schedule;
+mod service;
 mod site;
 mod sizes;
 mod soak;

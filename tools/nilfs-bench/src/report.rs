@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::machine::Machine;
 use crate::schedule::{Measurement, Plan, Row};
+use crate::service::Service;
 use crate::sizes::{SEED, Sizes};
 use crate::stage::{SHORTEST_TIME, Sample};
 use crate::workloads::Unit;
@@ -14,7 +15,10 @@ use crate::workloads::Unit;
 const IMAGES: &str = "\
 All lie, in turns, on one image whose blocks are all allocated, as on a device: mkfs and mount
 discard nothing. Only the volume of the mount rows is sparse; \"its reads\" are what the mount
-reads of it, read again by themselves, cold.
+reads of it, read again by themselves, cold. A line such as \"9.8 requests, 4.1 wake-ups, 35 µs\" is
+about the process that serves a file system in user space: requests of the kernel, where they are
+counted, how often one of its threads was woken, and its processor time; for each operation of the
+row, or for the whole.
 ";
 
 /// All results, ready to be printed.
@@ -75,6 +79,46 @@ struct Figures {
     /// Seconds that the reads take alone; absent where they were not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     reads: Option<f64>,
+    /// What the process that serves it did; absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service: Option<ServiceFigures>,
+}
+
+/// Medians of what the process that serves a file system did for each operation of the row, or for
+/// the whole.
+#[derive(Debug, PartialEq, Serialize)]
+struct ServiceFigures {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<f64>,
+    wakeups: f64,
+    processor_seconds: f64,
+}
+
+impl ServiceFigures {
+    /// None where nothing was measured.
+    fn of(unit: Unit, samples: &[Sample]) -> Option<Self> {
+        let medians = |figure: &dyn Fn(&Service) -> Option<f64>| {
+            let each = samples.iter().filter_map(|sample| {
+                Some(figure(&sample.service?)? / unit.operations(sample.amount))
+            });
+            median(each.collect())
+        };
+        Some(Self {
+            requests: medians(&|service| service.requests.map(|count| count as f64)),
+            wakeups: medians(&|service| Some(service.wakeups as f64))?,
+            processor_seconds: medians(&|service| Some(service.processor.as_secs_f64()))?,
+        })
+    }
+
+    fn text(&self) -> String {
+        let requests = self.requests.map(|count| format!("{} requests, ", short(count)));
+        let time = match self.processor_seconds {
+            seconds @ 0.1.. => format!("{seconds:.2} s"),
+            seconds @ 0.001.. => format!("{:.1} ms", seconds * 1e3),
+            seconds => format!("{:.1} µs", seconds * 1e6),
+        };
+        format!("{}{} wake-ups, {time}", requests.unwrap_or_default(), short(self.wakeups))
+    }
 }
 
 impl Unit {
@@ -91,6 +135,14 @@ impl Unit {
             Unit::Bytes => sample.rate() / f64::from(1 << 20),
             Unit::Operations(_) => sample.rate(),
             Unit::Once => sample.elapsed.as_secs_f64(),
+        }
+    }
+
+    /// How many operations an amount is; an amount of bytes is one.
+    fn operations(self, amount: u64) -> f64 {
+        match self {
+            Unit::Operations(_) => amount as f64,
+            Unit::Bytes | Unit::Once => 1.0,
         }
     }
 
@@ -111,7 +163,8 @@ impl Figures {
         let max = figures.iter().copied().max_by(f64::total_cmp)?;
         let reads = samples.iter().filter_map(|sample| sample.reads);
         let reads = median(reads.map(|alone| alone.as_secs_f64().max(SHORTEST_TIME)).collect());
-        Some(Self { median: median(figures.clone())?, min, max, samples: figures, reads })
+        let service = ServiceFigures::of(unit, samples);
+        Some(Self { median: median(figures.clone())?, min, max, samples: figures, reads, service })
     }
 }
 
@@ -305,6 +358,9 @@ impl Figures {
             let times = self.median / reads;
             text.push_str(&format!("\n{times:.1}× its reads: {reads:.4}"));
         }
+        if let Some(service) = &self.service {
+            text.push_str(&format!("\n{}", service.text()));
+        }
         text
     }
 }
@@ -359,6 +415,7 @@ mod tests {
             amount: 60 << 20,
             elapsed: Duration::from_secs(seconds),
             reads: None,
+            service: None,
         };
         seconds.iter().map(of).collect()
     }
@@ -386,6 +443,22 @@ mod tests {
         samples.iter_mut().for_each(|sample| sample.reads = Some(Duration::from_secs(4)));
         let figures = Figures::of(Unit::Once, &samples).unwrap();
         assert_eq!(figures.text(), "8.00 [6.00..30.0]\n2.0× its reads: 4.0000");
+    }
+
+    #[test]
+    fn what_the_process_did_is_told_for_each_operation() {
+        let service = |requests, wakeups| {
+            let processor = Duration::from_millis(40);
+            let service = Some(Service { requests, processor, wakeups });
+            Sample { amount: 1000, elapsed: Duration::from_secs(1), reads: None, service }
+        };
+        let unit = Unit::Operations("files");
+        let figures = Figures::of(unit, &[service(Some(9800), 4100), service(Some(9800), 4300)]);
+        let expected = "1.00k [1.00k..1.00k]\n9.80 requests, 4.20 wake-ups, 40.0 µs";
+        assert_eq!(figures.unwrap().text(), expected);
+        let uncounted = ServiceFigures::of(Unit::Once, &[service(None, 4100)]).unwrap();
+        assert_eq!(uncounted.text(), "4.10k wake-ups, 40.0 ms");
+        assert_eq!(ServiceFigures::of(unit, &samples(&[1])), None);
     }
 
     #[test]

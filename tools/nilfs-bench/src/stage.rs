@@ -14,6 +14,7 @@ use crate::command;
 use crate::file_systems::FileSystem;
 use crate::fixtures::Fixtures;
 use crate::mount::Mount;
+use crate::service::Service;
 use crate::sizes::Sizes;
 
 /// Seconds that everything takes: a clock that did not move must not make an infinite rate.
@@ -28,6 +29,8 @@ pub struct Sample {
     pub elapsed: Duration,
     /// The time that its reads of the image take on their own, where that was measured.
     pub reads: Option<Duration>,
+    /// What the process that serves the mount has done, where there is one.
+    pub service: Option<Service>,
 }
 
 impl Sample {
@@ -77,7 +80,7 @@ impl<'a> Stage<'a> {
     pub fn mount_fresh(&mut self) -> Result<PathBuf> {
         let image = self.image()?;
         self.system.format(&image)?;
-        self.mount = Some(self.system.mount(&image, &self.root)?);
+        self.mount = Some(self.system.mount_by_child(&image, &self.root)?);
         Ok(self.root.clone())
     }
 
@@ -102,7 +105,7 @@ impl<'a> Stage<'a> {
         forget(image)?;
         let start = Instant::now();
         self.mount = Some(self.system.mount(image, &self.root)?);
-        Ok(Sample { amount: 1, elapsed: start.elapsed(), reads: None })
+        Ok(Sample { amount: 1, elapsed: start.elapsed(), reads: None, service: None })
     }
 
     /// Forgets all that is in memory: the next read comes from the device.
@@ -111,7 +114,7 @@ impl<'a> Stage<'a> {
             if let Some(mount) = self.mount.take() {
                 mount.unmount()?;
             }
-            self.mount = Some(self.system.mount(&self.image()?, &self.root)?);
+            self.mount = Some(self.system.mount_by_child(&self.image()?, &self.root)?);
         }
         drop_caches()
     }
@@ -132,9 +135,18 @@ impl<'a> Stage<'a> {
     /// is written before the clock starts.
     pub fn timed(&self, amount: u64, work: impl FnOnce() -> Result<()>) -> Result<Sample> {
         rustix::fs::sync();
+        let before = self.service()?;
         let start = Instant::now();
         work()?;
-        Ok(Sample { amount, elapsed: start.elapsed(), reads: None })
+        let elapsed = start.elapsed();
+        let service = self.service()?.zip(before).map(|(after, before)| after.since(&before));
+        Ok(Sample { amount, elapsed, reads: None, service })
+    }
+
+    /// What the process that serves the mount has done so far.
+    fn service(&self) -> Result<Option<Service>> {
+        let server = self.mount.as_ref().and_then(Mount::process);
+        server.map(|pid| Service::so_far(self.system, &self.root, pid)).transpose()
     }
 
     /// Unmounts. A file system that cannot unmount has not done its work.

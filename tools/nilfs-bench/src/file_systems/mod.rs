@@ -7,7 +7,7 @@ mod null;
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::mount::Mount;
 
@@ -29,9 +29,15 @@ pub trait FileSystem {
     /// Mounts an image as its user would, with default options, but without discards.
     fn mount(&self, image: &Path, dir: &Path) -> Result<Mount>;
 
-    /// Mounts an image so that [`Mount::kill`] can cut it off.
-    fn mount_killable(&self, _image: &Path, _dir: &Path) -> Result<Mount> {
-        bail!("{} cannot be killed in mid-work", self.name())
+    /// Mounts an image so that the process that serves it, where there is one, is a child of ours:
+    /// what it does is counted, and [`Mount::kill`] can cut it off.
+    fn mount_by_child(&self, image: &Path, dir: &Path) -> Result<Mount> {
+        self.mount(image, dir)
+    }
+
+    /// How many requests the kernel has sent to what is mounted on `dir`, if that is counted.
+    fn requests(&self, _dir: &Path) -> Result<Option<u64>> {
+        Ok(None)
     }
 
     /// Whether what it holds survives unmounting.
@@ -43,7 +49,8 @@ pub trait FileSystem {
 /// All file systems, ours first. `nilfs` is the path of our command.
 pub fn all(nilfs: &Path) -> Vec<Box<dyn FileSystem>> {
     vec![
-        Box::new(nilfs::Nilfs::new(nilfs)),
+        Box::new(nilfs::Nilfs::by_device(nilfs)),
+        Box::new(nilfs::Nilfs::by_io_uring(nilfs)),
         Box::new(kernel::Kernel::EXT4),
         Box::new(kernel::Kernel::BTRFS),
         Box::new(fuse2fs::Fuse2fs),

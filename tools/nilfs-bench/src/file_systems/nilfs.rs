@@ -1,33 +1,68 @@
-//! Ours, by the commands that its users type.
+//! Ours, by the commands that its users type; once for each way that requests take.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result, anyhow};
+use serde_json::Value;
 
 use super::{FileSystem, OURS};
 use crate::command;
 use crate::mount::Mount;
+use crate::workloads::Skip;
+
+/// Lets FUSE come through io_uring.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// The `nilfs` command.
 pub struct Nilfs {
     program: PathBuf,
+    uring: bool,
 }
 
 impl Nilfs {
-    /// `program` is the path of the command.
-    pub fn new(program: &Path) -> Self {
-        Self { program: program.to_owned() }
+    /// Through `/dev/fuse`. `program` is the path of the command.
+    pub fn by_device(program: &Path) -> Self {
+        Self { program: program.to_owned(), uring: false }
+    }
+
+    /// Through io_uring.
+    pub fn by_io_uring(program: &Path) -> Self {
+        Self { program: program.to_owned(), uring: true }
+    }
+
+    /// The command that mounts, without its arguments' ends.
+    fn mount_command(&self) -> Command {
+        let mut mount = Command::new(&self.program);
+        mount.args(["mount", "-o", if self.uring { "transport=uring" } else { "transport=dev" }]);
+        mount
+    }
+
+    /// Lets requests come through io_uring while `mount` mounts, if they are to come that way.
+    fn switched<T>(&self, mount: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.uring {
+            return mount();
+        }
+        let skip = |error| anyhow!(Skip(format!("{SWITCH}: {error}")));
+        let before = fs::read_to_string(SWITCH).map_err(skip)?;
+        fs::write(SWITCH, "Y").map_err(skip)?;
+        let mounted = mount();
+        fs::write(SWITCH, before.trim()).with_context(|| format!("cannot restore {SWITCH}"))?;
+        mounted
     }
 }
 
 impl FileSystem for Nilfs {
     fn name(&self) -> &'static str {
-        OURS
+        if self.uring { "nilfs-uring" } else { OURS }
     }
 
     fn what(&self) -> &'static str {
-        "NILFS2 through FUSE, by this project"
+        match self.uring {
+            true => "the same, with requests that come through io_uring",
+            false => "NILFS2 through FUSE, by this project; requests come through /dev/fuse",
+        }
     }
 
     fn format(&self, image: &Path) -> Result<()> {
@@ -36,16 +71,25 @@ impl FileSystem for Nilfs {
     }
 
     fn mount(&self, image: &Path, dir: &Path) -> Result<Mount> {
-        let mut mount = Command::new(&self.program);
-        mount.arg("mount").arg(image).arg(dir);
         let mut unmount = Command::new(&self.program);
         unmount.arg("umount").arg(dir);
-        Mount::by_command(dir, &mut mount, Some(unmount))
+        let mut mount = self.mount_command();
+        mount.arg(image).arg(dir);
+        self.switched(|| Mount::by_command(dir, &mut mount, Some(unmount)))
     }
 
-    fn mount_killable(&self, image: &Path, dir: &Path) -> Result<Mount> {
-        let mut mount = Command::new(&self.program);
-        mount.args(["mount", "--foreground"]).arg(image).arg(dir);
-        Mount::by_daemon(dir, &mut mount)
+    fn mount_by_child(&self, image: &Path, dir: &Path) -> Result<Mount> {
+        let mut mount = self.mount_command();
+        mount.arg("--foreground").arg(image).arg(dir);
+        self.switched(|| Mount::by_daemon(dir, &mut mount))
+    }
+
+    fn requests(&self, dir: &Path) -> Result<Option<u64>> {
+        let output = Command::new(&self.program).args(["metrics", "--json"]).arg(dir).output();
+        let output = output.context("cannot run `nilfs metrics`")?;
+        let metrics: Value = serde_json::from_slice(&output.stdout)
+            .context("`nilfs metrics --json` printed something else")?;
+        let operations = metrics["operations"].as_array().into_iter().flatten();
+        Ok(Some(operations.filter_map(|operation| operation["count"].as_u64()).sum()))
     }
 }

@@ -27,6 +27,21 @@ pub fn unpack(stage: &mut Stage<'_>) -> Result<Sample> {
     })
 }
 
+/// Removes what was unpacked.
+pub fn remove(stage: &mut Stage<'_>) -> Result<Sample> {
+    let tar = archive(stage)?;
+    let root = stage.mount_fresh()?;
+    let unpacked = root.join("unpacked");
+    std::fs::create_dir(&unpacked)
+        .with_context(|| format!("cannot create {}", unpacked.display()))?;
+    command::run(Command::new("tar").arg("-xf").arg(&tar).arg("-C").arg(&unpacked))?;
+    settle(&root)?;
+    stage.timed(1, || {
+        command::run(Command::new("rm").arg("-r").arg(&unpacked))?;
+        settle(&root)
+    })
+}
+
 fn archive(stage: &Stage<'_>) -> Result<PathBuf> {
     let compressed = match stage.kernel_source {
         Some(path) => path.to_owned(),

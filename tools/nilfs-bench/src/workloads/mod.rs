@@ -7,6 +7,7 @@ mod kernel_source;
 mod large_file;
 mod mount_reads;
 mod mount_time;
+mod real_work;
 mod small_files;
 mod sync_write;
 mod tree;
@@ -149,6 +150,27 @@ pub const ALL: &[Workload] = &[
         unit: Unit::Once,
         only: None,
         run: kernel_source::unpack,
+    },
+    Workload {
+        name: "kernel-remove",
+        what: "rm -r of it; sync",
+        unit: Unit::Once,
+        only: None,
+        run: kernel_source::remove,
+    },
+    Workload {
+        name: "git",
+        what: "git init, add, commit, status and gc of a tree of small files; sync",
+        unit: Unit::Once,
+        only: None,
+        run: real_work::git,
+    },
+    Workload {
+        name: "rsync",
+        what: "rsync -a of such a tree, with nothing to do",
+        unit: Unit::Operations("entries"),
+        only: None,
+        run: real_work::rsync,
     },
     Workload {
         name: "mount-clean",

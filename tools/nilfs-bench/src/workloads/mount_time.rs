@@ -45,7 +45,7 @@ fn age(stage: &Stage<'_>, image: &Path, end: End) -> Result<()> {
         .with_context(|| format!("cannot create the image {}", image.display()))?;
     stage.system.format(image)?;
     let root = stage.root();
-    let mount = stage.system.mount_killable(image, root)?;
+    let mount = stage.system.mount_by_child(image, root)?;
     for number in 0..stage.sizes.checkpoints {
         let path = root.join(format!("file-{number}"));
         File::create(&path)

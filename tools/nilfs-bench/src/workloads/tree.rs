@@ -34,11 +34,13 @@ pub fn recopy(stage: &mut Stage<'_>) -> Result<Sample> {
     stage.timed(entries(stage.sizes), || copy_tree(&tree, &root))
 }
 
-fn entries(sizes: &Sizes) -> u64 {
+/// How many files and directories it has.
+pub fn entries(sizes: &Sizes) -> u64 {
     sizes.tree_dirs + sizes.tree_files
 }
 
-fn source(stage: &Stage<'_>) -> Result<PathBuf> {
+/// The tree, made once.
+pub fn source(stage: &Stage<'_>) -> Result<PathBuf> {
     stage.fixtures.get("tree", |path| generate(path, stage.sizes.tree_dirs, stage.sizes.tree_files))
 }
 
