@@ -70,5 +70,5 @@ pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, remount, unmo
 pub use mounts::Mounted;
 pub use operations::Caller;
 pub use past::{PastAccess, PastSettings, ino_of_past, is_of_past};
-pub use transport::{Content, Farewell, Session, Settings, Transport};
+pub use transport::{Content, EndOfPast, Farewell, Session, Settings, Transport};
 pub use when::{NotAMoment, UnfitName, When, WhenError, new_name};

@@ -156,12 +156,21 @@ impl Operations {
                 answer => answer,
             };
             match answer {
-                Err(Errno::NOSPC) if self.past.as_ref().is_some_and(|past| past.give_up()) => {
-                    work()
-                }
+                Err(Errno::NOSPC) if self.give_up_past() => work(),
                 answer => answer,
             }
         })
+    }
+
+    /// Lets go of the past that is only kept because somebody looks at it, because there is no room.
+    /// Returns whether there was any.
+    fn give_up_past(&self) -> bool {
+        let Some(cnos) = self.past.as_ref().and_then(|past| past.give_up()) else { return false };
+        tracing::warn!(
+            "there is no room to write, so the checkpoints that somebody was looking at are not kept \
+             any more, and whatever still reads them gets ESTALE: {cnos}"
+        );
+        true
     }
 
     /// Looks for files without a name that the kernel has let go of, but has not told us so: it

@@ -306,25 +306,21 @@ impl Past {
         }
     }
 
-    /// Lets go of all that is kept, because there is no room. Returns whether anything was.
-    pub fn give_up(&self) -> bool {
+    /// Lets go of all that is kept. Whatever still reads it gets `ESTALE`. Returns which checkpoints that
+    /// were, for people, if there were any.
+    pub fn give_up(&self) -> Option<String> {
         let gone = self.entries.lock().give_up_all();
         if gone.is_empty() {
-            return false;
+            return None;
         }
         let mut cnos: Vec<Cno> = gone.iter().map(|it| it.entry.cno).collect();
         cnos.sort_unstable();
         cnos.dedup();
         let named: Vec<String> = cnos.iter().take(NAMED).map(ToString::to_string).collect();
         let more = if cnos.len() > NAMED { " and others" } else { "" };
-        tracing::warn!(
-            "there is no room to write, so the checkpoints that somebody was looking at are not kept \
-             any more, and whatever still reads them gets ESTALE: {}{more}",
-            named.join(", ")
-        );
         let gone: Vec<LetGo> = gone.into_iter().map(LetGo::without_tree).collect();
         let _ = self.keeper.send(Message::LetGo(gone));
-        true
+        Some(format!("{}{more}", named.join(", ")))
     }
 
     pub fn forget(&self, node: NodeId, lookups: u64) {

@@ -179,6 +179,9 @@ impl From<Arc<ReadOnlyVolume>> for Content {
     }
 }
 
+/// Ends what is kept of the past because somebody looks at it.
+pub type EndOfPast = Box<dyn Fn() + Send + Sync>;
+
 /// The threads that answer the kernel's requests.
 pub struct Session {
     files: Arc<dyn Files>,
@@ -186,6 +189,7 @@ pub struct Session {
     transport: Transport,
     /// Why it is not io_uring, if that was wanted.
     absent: Option<Absent>,
+    past: Option<Arc<Past>>,
 }
 
 impl fmt::Debug for Session {
@@ -268,7 +272,7 @@ impl Session {
         let still_has = still_has(channel.clone(), Arc::clone(&workers));
         let outdate = outdate(channel.clone());
         let operations =
-            Operations::new(Arc::clone(&files), writer, past, metrics, still_has, outdate);
+            Operations::new(Arc::clone(&files), writer, past.clone(), metrics, still_has, outdate);
         let readers = if rings.is_ok() { 1 } else { Self::threads() };
         let front = Arc::new(Front::new(operations, settings, channel.clone(), readers, workers));
         let (ended, ends) = mpsc::channel();
@@ -292,13 +296,25 @@ impl Session {
             Ok(()) => (Transport::Uring, None),
             Err(absent) => (Transport::Device, absent),
         };
-        Ok(Self { files, ends, transport, absent })
+        Ok(Self { files, ends, transport, absent, past })
     }
 
     /// The way that requests take: through io_uring or `/dev/fuse`.
     #[must_use]
     pub fn transport(&self) -> Transport {
         self.transport
+    }
+
+    /// What lets go of the checkpoints that are only kept because somebody looks at them. Whatever still
+    /// reads them gets `ESTALE`.
+    #[must_use]
+    pub fn end_of_past(&self) -> EndOfPast {
+        let past = self.past.clone();
+        Box::new(move || {
+            if let Some(cnos) = past.as_ref().and_then(|past| past.give_up()) {
+                tracing::info!("whatever still reads one of these checkpoints gets ESTALE: {cnos}");
+            }
+        })
     }
 
     /// Why there is no io_uring for requests, if it was not to be had.

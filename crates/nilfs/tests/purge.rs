@@ -109,3 +109,25 @@ fn a_secret_goes_from_the_past_when_that_was_agreed_to() {
     assert!(!is_on(&image));
     image.check();
 }
+
+/// One looks whether it is there before one purges it, and what was looked at was kept for a while.
+#[test]
+fn what_somebody_has_just_looked_at_goes_as_well() {
+    let image = Image::ours("--size 256M");
+    let mounted = image.mount("rw,past-hold=1h");
+    let secret = mounted.join("secret");
+    fs::write(&secret, SECRET.repeat(100)).unwrap();
+    let made = run(&["sync"], &[mounted.root()]);
+    let number = String::from_utf8_lossy(&made.stdout).trim().to_owned();
+    fs::remove_file(&secret).unwrap();
+    let past = mounted.join(&format!(".checkpoints/{number}/secret"));
+    let looked_at = File::open(&past).unwrap();
+    assert_eq!(fs::read(&past).unwrap(), SECRET.repeat(100));
+    let done = said(&run(&["purge", "-y", "--json"], &[&secret]));
+    assert_eq!((&done["left"], &done["read"]), (&0.into(), &serde_json::json!([])), "{done}");
+    assert!(!is_on(&image), "{done}");
+    assert!(File::open(&past).is_err());
+    drop(looked_at);
+    mounted.unmount();
+    image.check();
+}

@@ -219,8 +219,7 @@ fn report(args: &Args, moved: &[Moved], done: &Purged) -> anyhow::Result<()> {
     if !done.read.is_empty() {
         writeln!(
             out,
-            "not reached: what was in {}, which somebody reads, or has looked at lately (see past-hold \
-             in nilfs mount --help); when that is over, use --finish",
+            "not reached: what was in {}, which somebody reads; when that is over, use --finish",
             numbers("checkpoint", &done.read)
         )?;
     }

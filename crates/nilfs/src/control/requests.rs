@@ -409,6 +409,8 @@ impl AdminRequest for StartPurge {
     type Reply = Nothing;
 
     fn serve(self, server: &Server) -> Result<Nothing, Refusal> {
+        // What is to go is most likely what was looked at last.
+        server.mount.end_past();
         server.start_purge(self.path, self.options)?;
         Ok(Nothing {})
     }

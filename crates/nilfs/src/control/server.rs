@@ -39,6 +39,9 @@ pub trait Served: Send + Sync {
     /// The name of the door to the past in every directory, if there is one.
     fn door(&self) -> Option<String>;
 
+    /// Lets go of checkpoints that are only kept because somebody looks at them through the mount.
+    fn end_past(&self);
+
     /// Which way requests take, when that has been found out.
     fn transport(&self) -> Option<Transport>;
 
@@ -355,6 +358,8 @@ mod tests {
         fn door(&self) -> Option<String> {
             None
         }
+
+        fn end_past(&self) {}
 
         fn transport(&self) -> Option<Transport> {
             None

@@ -291,6 +291,9 @@ impl<S: Shown> Served for Service<S> {
         self.past().map(|past| past.name)
     }
 
+    /// Nothing is purged here.
+    fn end_past(&self) {}
+
     fn transport(&self) -> Option<Transport> {
         self.transport.get().copied()
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use anyhow::Context;
 use nilfs_device::FileDevice;
 use nilfs_engine::{CleanerOrder, Cno, Filesystem, Ino};
-use nilfs_fuse::{KernelOptions, Mount, Mountpoint, Session, Settings, Transport};
+use nilfs_fuse::{EndOfPast, KernelOptions, Mount, Mountpoint, Session, Settings, Transport};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -80,6 +80,7 @@ pub fn serve(
         let background = fs.start_background().context(threads::NO_THREAD)?;
         let session = Session::start(channel, fs.into(), settings)?;
         _ = service.transport.set(session.transport());
+        _ = service.end_of_past.set(session.end_of_past());
         let why_not_uring = session.why_not_uring();
         threads::start("end", move || events.send(Event::Unmounted(session.join())))?;
         anyhow::Ok((service, background, why_not_uring))
@@ -148,6 +149,7 @@ struct Service {
     keeper: Keeper,
     scrubber: Scrubber,
     transport: OnceLock<Transport>,
+    end_of_past: OnceLock<EndOfPast>,
 }
 
 impl Service {
@@ -158,8 +160,9 @@ impl Service {
         keeper: Keeper,
         scrubber: Scrubber,
     ) -> Self {
-        let (parents, transport) = (KnownParents::default(), OnceLock::new());
-        Self { fs, requests, options, parents, keeper, scrubber, transport }
+        let (transport, end_of_past) = (OnceLock::new(), OnceLock::new());
+        let parents = KnownParents::default();
+        Self { fs, requests, options, parents, keeper, scrubber, transport, end_of_past }
     }
 
     /// Lets the cleaner and retention have the settings that `file` has now, or the mount's own files.
@@ -215,6 +218,12 @@ impl Served for Service {
 
     fn door(&self) -> Option<String> {
         self.options.past().map(|past| past.name)
+    }
+
+    fn end_past(&self) {
+        if let Some(end) = self.end_of_past.get() {
+            end();
+        }
     }
 
     fn transport(&self) -> Option<Transport> {
