@@ -4,16 +4,19 @@
 //! written and after how many steps the process dies.
 
 mod common {
+    pub mod mapping;
     pub mod ours;
 }
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use common::mapping::Mapping;
 use common::ours::{GLANCE, Image, Mounted};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -170,4 +173,68 @@ fn nothing_that_was_synced_is_lost_however_often_the_process_is_killed() {
     mounted.unmount();
     image.check();
     println!("{kills} kills, {synced} times a file with content that was synced was there");
+}
+
+/// Which file this program, run again, is to write by a mapping: a page that cannot be had any more
+/// ends it by a signal.
+const MAPPED: &str = "NILFS_TEST_MAPPED";
+
+/// Bytes of that file: ten pages, the last of them in part.
+const MAPPED_BYTES: usize = 40_000;
+
+/// Says each version that is durable, until the file system is gone.
+fn write_by_a_mapping(path: &Path) {
+    let mut options = File::options();
+    let file = options.read(true).write(true).create(true).truncate(false).open(path).unwrap();
+    file.set_len(MAPPED_BYTES as u64).unwrap();
+    let mapping = Mapping::new(&file, MAPPED_BYTES).unwrap();
+    let mut before = [0; 8];
+    mapping.read(0, &mut before);
+    for version in u64::from_le_bytes(before) + 1.. {
+        mapping.write(0, &content(version, MAPPED_BYTES)[..MAPPED_BYTES]);
+        if mapping.sync().is_err() {
+            return;
+        }
+        println!("synced {version}");
+    }
+}
+
+#[test]
+fn what_was_synced_by_msync_is_there_after_a_kill() {
+    if let Some(path) = std::env::var_os(MAPPED) {
+        return write_by_a_mapping(Path::new(&path));
+    }
+    let image = Image::ours("--size 48M -B 128");
+    let mut durable = 0;
+    for round in 0..6 {
+        let mounted = image.mount("rw");
+        let path = mounted.join("mapped");
+        if round > 0 {
+            let bytes = fs::read(&path).unwrap();
+            assert_eq!(bytes.len(), MAPPED_BYTES);
+            // What came after may be there, page by page.
+            let versions =
+                bytes.chunks_exact(8).map(|it| u64::from_le_bytes(it.try_into().unwrap()));
+            let lost: BTreeSet<u64> =
+                versions.filter(|it| !(durable..=durable + 1).contains(it)).collect();
+            assert!(lost.is_empty(), "{durable} was synced, but there is {lost:?}");
+        }
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "what_was_synced_by_msync_is_there_after_a_kill", "--nocapture"]);
+        let mut writer = again.env(MAPPED, &path).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(writer.stdout.take().unwrap()).lines();
+        let synced = lines
+            .map_while(Result::ok)
+            .filter_map(|line| line.strip_prefix("synced ")?.parse().ok());
+        let mut mounted = Some(mounted);
+        for (nth, version) in synced.enumerate() {
+            durable = version;
+            if nth == 4 * round {
+                mounted.take().unwrap().kill();
+            }
+        }
+        assert!(mounted.is_none(), "the writer ended by itself");
+        writer.wait().unwrap();
+        image.check();
+    }
 }
