@@ -164,8 +164,8 @@ impl Store {
         self.fetch(first, buffer, Some(ByteCount(0)))
     }
 
-    /// Reads blocks. With `ahead`, has the device begin to read what seems to come next, so many bytes
-    /// in any case.
+    /// Reads blocks. With `ahead`, has the device begin to read what seems to come next: at least that
+    /// many bytes.
     fn fetch(&self, first: BlockNr, buffer: &mut [u8], ahead: Option<ByteCount>) -> Result<()> {
         let count = (buffer.len() / self.block_size().bytes()) as u64;
         let last = BlockNr(first.0.saturating_add(count.saturating_sub(1)));

@@ -470,21 +470,28 @@ fn judge(what: &str, left: &[(Cno, &Model)], found: &[Version]) {
     }
 }
 
+/// A world in which checkpoints have vanished, and segments been cleaned if the seed is even; and every
+/// path that anything has ever had there.
+fn lived(seed: u64) -> (World, BTreeSet<String>) {
+    let mut world = World::new(seed);
+    let mut paths = BTreeSet::new();
+    for round in 0..80 {
+        world.step();
+        paths.extend(world.now.paths());
+        if round % 16 == 15 {
+            world.forget();
+        }
+        if round == 40 && seed.is_multiple_of(2) {
+            world.clean();
+        }
+    }
+    (world, paths)
+}
+
 #[test]
 fn the_versions_of_a_file_are_those_that_the_model_had() {
     for seed in 100..112 {
-        let mut world = World::new(seed);
-        let mut paths = BTreeSet::new();
-        for round in 0..80 {
-            world.step();
-            paths.extend(world.now.paths());
-            if round % 16 == 15 {
-                world.forget();
-            }
-            if round == 40 && seed % 2 == 0 {
-                world.clean();
-            }
-        }
+        let (world, paths) = lived(seed);
         let left = world.left();
         for path in &paths {
             let what = format!("seed {seed}, {path}");
@@ -505,18 +512,8 @@ fn the_versions_of_a_file_are_those_that_the_model_had() {
 fn names_are_gone_only_where_a_directory_has_changed() {
     let mut lost = 0;
     for seed in 300..312 {
-        let mut world = World::new(seed);
-        let mut paths = BTreeSet::from([String::new()]);
-        for round in 0..80 {
-            world.step();
-            paths.extend(world.now.paths());
-            if round % 16 == 15 {
-                world.forget();
-            }
-            if round == 40 && seed % 2 == 0 {
-                world.clean();
-            }
-        }
+        let (world, mut paths) = lived(seed);
+        paths.insert(String::new());
         let left = world.left();
         for top in &paths {
             let path = top.as_bytes();

@@ -247,7 +247,7 @@ impl Operations {
         self.past.as_ref().is_some_and(|past| past.is_node_of_door(node))
     }
 
-    /// The kernel does not have these files any more, of which it was given each so many times.
+    /// The kernel does not have these files any more. The number says how often it was given each.
     pub fn forget(&self, nodes: impl IntoIterator<Item = (NodeId, u64)>) {
         self.metrics.measure(
             Operation::Forget,

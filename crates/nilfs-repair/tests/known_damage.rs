@@ -385,7 +385,7 @@ fn formatted(block_size: u64) -> (Arc<MemoryDevice>, Arc<Filesystem>) {
     (memory, mounted(&device))
 }
 
-/// Damages a volume with so many checkpoints and files that the cpfile and the ifile have nodes.
+/// Damages a volume whose cpfile and ifile are large enough to have nodes.
 fn grown(block_size: u64, damage: impl FnOnce(&mut Image)) -> Damaged {
     let (device, fs) = formatted(block_size);
     let count = 10 * block_size / 192;
