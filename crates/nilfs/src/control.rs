@@ -20,4 +20,4 @@ mod server;
 
 pub use client::Client;
 pub use requests::Powers;
-pub use server::{Served, handler};
+pub use server::{Past, Served, handler};

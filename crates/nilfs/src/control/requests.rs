@@ -538,7 +538,7 @@ impl AdminRequest for GetChanges {
     type Reply = Vec<Change>;
 
     fn serve(self, server: &Server) -> Result<Vec<Change>, Refusal> {
-        server.mount.changes(self.from, self.to)
+        server.mount.past().changes(self.from, self.to)
     }
 }
 
@@ -556,7 +556,7 @@ impl AdminRequest for GetVersions {
     type Reply = Vec<Version>;
 
     fn serve(self, server: &Server) -> Result<Vec<Version>, Refusal> {
-        server.mount.versions(&self.path, self.at, self.limit)
+        server.mount.past().versions(&self.path, self.at, self.limit)
     }
 }
 
@@ -575,7 +575,7 @@ impl AdminRequest for GetDirectoryChanges {
     type Reply = Option<BTreeSet<Cno>>;
 
     fn serve(self, server: &Server) -> Result<Option<BTreeSet<Cno>>, Refusal> {
-        server.mount.changes_of_directories(&self.path, self.from, self.most)
+        server.mount.past().changes_of_directories(&self.path, self.from, self.most)
     }
 }
 

@@ -5,18 +5,21 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use nilfs_engine::{Cno, Ino, PurgeOptions, PurgeProgress, ResizeProgress, RollbackProgress};
+use nilfs_engine::{
+    Checkpoints, Cno, Ino, PurgeOptions, PurgeProgress, ResizeProgress, RollbackProgress,
+};
 use nilfs_fuse::{Caller, Handler, Transport};
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::client::Client;
 use super::messages::{self, Question, RequestOutcome};
 use super::pages::{Message, Pages};
 use super::requests::{ALL, AdminRequest, Nothing, Powers, Purging, Resizing, RollingBack, Work};
 use crate::administration::{Administration, Reason, Refusal};
 use crate::exit;
 use crate::metrics::Gatherer;
-use crate::past::{Change, Name, Version};
+use crate::past::{self, Change, KnownParents, Name, Version};
 use crate::scrubbing::Scrubber;
 use crate::threads;
 
@@ -45,20 +48,52 @@ pub trait Served: Send + Sync {
     /// Which way requests take, when that has been found out.
     fn transport(&self) -> Option<Transport>;
 
+    /// What the past of the volume is told from.
+    fn past(&self) -> Past<'_>;
+}
+
+/// What the past of a volume is told from.
+pub enum Past<'a> {
+    /// The volume, which this process has open, and what it remembers of it.
+    Own(&'a dyn Checkpoints, &'a KnownParents),
+    /// The process that serves the volume.
+    Served(&'a Client),
+}
+
+impl Past<'_> {
     /// What two checkpoints differ in.
-    fn changes(&self, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal>;
+    pub fn changes(&self, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal> {
+        match self {
+            Self::Own(volume, known) => Ok(past::changes(*volume, known, from, to)?),
+            Self::Served(client) => client.changes(from, to),
+        }
+    }
 
-    /// The versions of a file, as [`crate::past::versions`] returns them.
-    fn versions(&self, path: &Name, at: Option<Cno>, limit: usize)
-    -> Result<Vec<Version>, Refusal>;
+    /// The versions of a file, as [`past::versions`] returns them.
+    pub fn versions(
+        &self,
+        path: &Name,
+        at: Option<Cno>,
+        limit: usize,
+    ) -> Result<Vec<Version>, Refusal> {
+        match self {
+            Self::Own(volume, _) => Ok(past::versions(*volume, path, at, limit)?),
+            Self::Served(client) => client.versions(path, at, limit),
+        }
+    }
 
-    /// When names changed below a directory, as [`crate::past::changes_of_directories`] returns it.
-    fn changes_of_directories(
+    /// When names changed below a directory, as [`past::changes_of_directories`] returns it.
+    pub fn changes_of_directories(
         &self,
         path: &Name,
         from: Cno,
         most: usize,
-    ) -> Result<Option<BTreeSet<Cno>>, Refusal>;
+    ) -> Result<Option<BTreeSet<Cno>>, Refusal> {
+        match self {
+            Self::Own(volume, _) => Ok(past::changes_of_directories(*volume, path, from, most)?),
+            Self::Served(client) => client.changes_of_directories(path, from, most),
+        }
+    }
 }
 
 /// What requests are served with.
@@ -365,21 +400,8 @@ mod tests {
             None
         }
 
-        fn changes(&self, _: Cno, _: Cno) -> Result<Vec<Change>, Refusal> {
-            nothing()
-        }
-
-        fn versions(&self, _: &Name, _: Option<Cno>, _: usize) -> Result<Vec<Version>, Refusal> {
-            nothing()
-        }
-
-        fn changes_of_directories(
-            &self,
-            _: &Name,
-            _: Cno,
-            _: usize,
-        ) -> Result<Option<BTreeSet<Cno>>, Refusal> {
-            nothing()
+        fn past(&self) -> Past<'_> {
+            unreachable!("nobody asks")
         }
     }
 

@@ -2,7 +2,6 @@
 //! that is mounted already. Such a checkpoint is what the door of that mount shows, as a file
 //! system of its own: the device is not opened, so its cleaner works on.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -19,11 +18,11 @@ use signal_hook::iterator::Signals;
 use super::attend::{Activity, Attended, Event, Hangup, listen, log_end, take_away, wait};
 use super::options::Options;
 use crate::administration::{Administration, ReadOnly, Reason, Refusal};
-use crate::control::{self, Powers, Served};
+use crate::control::{self, Past, Powers, Served};
 use crate::exit::Failure;
 use crate::image::Door;
 use crate::metrics::{Endpoint, Gatherer, Metrics};
-use crate::past::{self, Change, KnownParents, Name, Version};
+use crate::past::KnownParents;
 use crate::scrubbing::Scrubber;
 use crate::threads;
 
@@ -42,20 +41,8 @@ pub trait Shown: ReadOnly + Send + Sync + 'static {
     /// What the mount does not show of a file of the past.
     fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal>;
 
-    /// What two checkpoints differ in.
-    fn changes(&self, known: &KnownParents, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal>;
-
-    /// The versions of a file, as [`past::versions`] returns them.
-    fn versions(&self, path: &Name, at: Option<Cno>, limit: usize)
-    -> Result<Vec<Version>, Refusal>;
-
-    /// When names changed below a directory, as [`past::changes_of_directories`] returns it.
-    fn changes_of_directories(
-        &self,
-        path: &Name,
-        from: Cno,
-        most: usize,
-    ) -> Result<Option<BTreeSet<Cno>>, Refusal>;
+    /// What its past is told from; `known` is remembered of it.
+    fn past<'a>(&'a self, known: &'a KnownParents) -> Past<'a>;
 }
 
 impl Shown for ReadOnlyVolume {
@@ -67,26 +54,8 @@ impl Shown for ReadOnlyVolume {
         Ok(self.tree(Some(cno))?.file(ino)?.attr().into())
     }
 
-    fn changes(&self, known: &KnownParents, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal> {
-        Ok(past::changes(self, known, from, to)?)
-    }
-
-    fn versions(
-        &self,
-        path: &Name,
-        at: Option<Cno>,
-        limit: usize,
-    ) -> Result<Vec<Version>, Refusal> {
-        Ok(past::versions(self, path, at, limit)?)
-    }
-
-    fn changes_of_directories(
-        &self,
-        path: &Name,
-        from: Cno,
-        most: usize,
-    ) -> Result<Option<BTreeSet<Cno>>, Refusal> {
-        Ok(past::changes_of_directories(self, path, from, most)?)
+    fn past<'a>(&'a self, known: &'a KnownParents) -> Past<'a> {
+        Past::Own(self, known)
     }
 }
 
@@ -136,26 +105,8 @@ impl Shown for Door {
         self.client().powers(cno, ino)
     }
 
-    fn changes(&self, _: &KnownParents, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal> {
-        self.client().changes(from, to)
-    }
-
-    fn versions(
-        &self,
-        path: &Name,
-        at: Option<Cno>,
-        limit: usize,
-    ) -> Result<Vec<Version>, Refusal> {
-        self.client().versions(path, at, limit)
-    }
-
-    fn changes_of_directories(
-        &self,
-        path: &Name,
-        from: Cno,
-        most: usize,
-    ) -> Result<Option<BTreeSet<Cno>>, Refusal> {
-        self.client().changes_of_directories(path, from, most)
+    fn past<'a>(&'a self, _: &'a KnownParents) -> Past<'a> {
+        Past::Served(self.client())
     }
 }
 
@@ -191,7 +142,7 @@ pub fn serve<S: Shown>(
         endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
         let settings = Settings {
             transport,
-            past: service.past(),
+            past: service.shown_past(),
             control: Some(control),
             metrics: Arc::clone(&service.requests),
             ..Settings::default()
@@ -235,7 +186,7 @@ impl<S: Shown> Service<S> {
     }
 
     /// How directories show their past: in the past, they do not.
-    fn past(&self) -> Option<PastSettings> {
+    fn shown_past(&self) -> Option<PastSettings> {
         self.options.past().filter(|_| !self.of_the_past)
     }
 
@@ -288,7 +239,7 @@ impl<S: Shown> Served for Service<S> {
     }
 
     fn door(&self) -> Option<String> {
-        self.past().map(|past| past.name)
+        self.shown_past().map(|past| past.name)
     }
 
     /// Nothing is purged here.
@@ -298,25 +249,7 @@ impl<S: Shown> Served for Service<S> {
         self.transport.get().copied()
     }
 
-    fn changes(&self, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal> {
-        self.shown.changes(&self.parents, from, to)
-    }
-
-    fn versions(
-        &self,
-        path: &Name,
-        at: Option<Cno>,
-        limit: usize,
-    ) -> Result<Vec<Version>, Refusal> {
-        self.shown.versions(path, at, limit)
-    }
-
-    fn changes_of_directories(
-        &self,
-        path: &Name,
-        from: Cno,
-        most: usize,
-    ) -> Result<Option<BTreeSet<Cno>>, Refusal> {
-        self.shown.changes_of_directories(path, from, most)
+    fn past(&self) -> Past<'_> {
+        self.shown.past(&self.parents)
     }
 }

@@ -1,7 +1,6 @@
 //! The life of a mount that can be written: open, mount, answer the kernel until somebody unmounts,
 //! commit, end.
 
-use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +18,10 @@ use super::open::open;
 use super::options::Options;
 use crate::administration::{Reason, Refusal};
 use crate::config::Loaded;
-use crate::control::{self, Powers, Served};
+use crate::control::{self, Past, Powers, Served};
 use crate::exit::{self, Failure};
 use crate::metrics::{self, Endpoint, Metrics};
-use crate::past::{self, Change, KnownParents, Name, Version};
+use crate::past::KnownParents;
 use crate::retention::Keeper;
 use crate::scrubbing::{Scrubber, StateFile};
 use crate::threads;
@@ -230,25 +229,7 @@ impl Served for Service {
         self.transport.get().copied()
     }
 
-    fn changes(&self, from: Cno, to: Cno) -> Result<Vec<Change>, Refusal> {
-        Ok(past::changes(&*self.fs, &self.parents, from, to)?)
-    }
-
-    fn versions(
-        &self,
-        path: &Name,
-        at: Option<Cno>,
-        limit: usize,
-    ) -> Result<Vec<Version>, Refusal> {
-        Ok(past::versions(&*self.fs, path, at, limit)?)
-    }
-
-    fn changes_of_directories(
-        &self,
-        path: &Name,
-        from: Cno,
-        most: usize,
-    ) -> Result<Option<BTreeSet<Cno>>, Refusal> {
-        Ok(past::changes_of_directories(&*self.fs, path, from, most)?)
+    fn past(&self) -> Past<'_> {
+        Past::Own(&*self.fs, &self.parents)
     }
 }
