@@ -1,8 +1,11 @@
 //! The checker: what is known of the volume so far, and the order in which more becomes known.
 
-use std::collections::{HashMap, HashSet};
+use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::ops::Range;
 
+use hashbrown::HashMap;
+use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::Superblock;
@@ -10,7 +13,7 @@ use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, VBlockNr};
 
 use crate::Options;
 use crate::block_map::{Leaf, Subtree};
-use crate::checkpoints::Selection;
+use crate::checkpoints::{CheckpointTable, Selection};
 use crate::correction::{Correction, Part, Position};
 use crate::dat::Dat;
 use crate::files::Files;
@@ -82,9 +85,6 @@ impl<'v, 'd> Checker<'v, 'd> {
         self.check_segment_usage(&usage);
         self.usage = usage;
         self.compare_unowned();
-        self.read_ahead(|owner| {
-            owner.info.is_node() || matches!(owner.ino, Ino::IFILE | Ino::CPFILE)
-        });
         let checkpoints = self.load_checkpoints();
         let Selection { walked, left_out } = checkpoints.select(self.newest.cno, self.options);
         if left_out > 0 {
@@ -94,23 +94,65 @@ impl<'v, 'd> Checker<'v, 'd> {
         }
         let geometry = &self.volume.geometry;
         let mut files = Files::new(Palloc::new(geometry.block_size, geometry.inode_size));
-        let past = walked.len().saturating_sub(1) as u64;
-        for (nth, (cno, entry)) in (0..).zip(&walked) {
-            self.check_checkpoint(&mut files, *cno, entry, &checkpoints);
-            self.options.observer.observe(Step::Checkpoints, nth, past);
-        }
+        let volume = self.volume;
+        let newest = walked.split_first().filter(|((cno, _), _)| *cno == self.newest.cno);
+        let past = newest.map_or(&*walked, |((cno, entry), past)| {
+            volume.reading_ahead(self.blocks_of_inodes(&files.layout), || {
+                self.check_checkpoint(&mut files, *cno, entry, &checkpoints);
+            });
+            past
+        });
+        volume.reading_ahead(self.blocks_of_past(&files, &checkpoints), || {
+            for (nth, (cno, entry)) in (0..).zip(past) {
+                self.options.observer.observe(Step::Checkpoints, nth, past.len() as u64);
+                self.check_checkpoint(&mut files, *cno, entry, &checkpoints);
+            }
+        });
+        let all = past.len() as u64;
+        self.options.observer.observe(Step::Checkpoints, all, all);
         self.check_dat_entries(&checkpoints);
         self.findings.into_report(self.newest.cursor(), self.counts)
     }
 
-    /// Has the system begin to read all blocks of such owners that any checkpoint has, in the order
-    /// in which they lie on the device. Files lead to them in another order.
-    pub(crate) fn read_ahead(&self, is_wanted: impl Fn(&Owner) -> bool) {
-        let wanted = self.owners.iter().flat_map(Owners::blocks).filter(|(block, owner)| {
-            let is_there = |vblock| self.dat.entry(vblock).is_some_and(|it| it.block == *block);
-            is_wanted(owner) && owner.vblock().is_some_and(is_there)
-        });
-        self.volume.will_need(wanted.map(|(block, _)| block));
+    /// The blocks of the newest checkpoint's ifile and of all nodes, about as its inodes lead to them.
+    fn blocks_of_inodes(&self, layout: &Palloc) -> Vec<BlockNr> {
+        let inode = |owner: &Owner| match owner.info {
+            BlockInfo::Data { offset, .. } => offset.0.saturating_mul(layout.entries_per_block),
+            _ => owner.ino.0,
+        };
+        self.blocks_in_order(
+            |owner| owner.ino == Ino::IFILE || owner.info.is_node(),
+            |owner, entry| (entry.end == Cno::MAX).then(|| inode(owner)),
+        )
+    }
+
+    /// The blocks of ifiles, nodes and directories that the newest checkpoint has no more, as one comes
+    /// from each checkpoint to the one before it.
+    fn blocks_of_past(&self, files: &Files, checkpoints: &CheckpointTable) -> Vec<BlockNr> {
+        self.blocks_in_order(
+            |owner| {
+                owner.ino == Ino::IFILE
+                    || owner.info.is_node()
+                    || files.inode(owner.ino).is_directory()
+            },
+            |_, entry| checkpoints.any_in(entry.start, entry.end).then_some(Reverse(entry.end)),
+        )
+    }
+
+    /// The blocks of such owners that have a place in an order.
+    fn blocks_in_order<Order: Ord>(
+        &self,
+        is_wanted: impl Fn(&Owner) -> bool,
+        order: impl Fn(&Owner, DatEntry) -> Option<Order>,
+    ) -> Vec<BlockNr> {
+        let all = self.owners.iter().flat_map(|owners| owners.blocks(&is_wanted));
+        let place = |(block, owner): (BlockNr, Owner)| {
+            let entry = self.dat.entry(owner.vblock()?).filter(|entry| entry.block == block)?;
+            Some((order(&owner, entry)?, block))
+        };
+        let mut blocks: Vec<_> = all.filter_map(place).collect();
+        blocks.sort_unstable();
+        blocks.into_iter().map(|(_, block)| block).collect()
     }
 
     /// Reports a broken rule.

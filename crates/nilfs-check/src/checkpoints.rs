@@ -75,37 +75,33 @@ impl Checker<'_, '_> {
         self.check_metadata_inode(file, &inode, &tree);
         let layout = CpfileLayout::new(&self.volume.geometry);
         let last = layout.slot(self.newest.cno).block;
+        let (leaves, beyond): (Vec<Leaf>, Vec<Leaf>) =
+            leaves.into_iter().partition(|leaf| leaf.key <= last.0);
+        for leaf in beyond {
+            self.error(Rule::Checkpoint, file.place().file_block(leaf.key), || {
+                "the block lies after the entry of the newest checkpoint".into()
+            });
+        }
         let mut table =
             CheckpointTable { entries: BTreeMap::new(), blocks: BTreeMap::new(), layout };
         let mut header = None;
         let mut whole = tree.whole;
-        for leaf in leaves {
-            let place = file.place().file_block(leaf.key);
-            if leaf.key > last.0 {
-                self.error(Rule::Checkpoint, place, || {
-                    "the block lies after the entry of the newest checkpoint".into()
-                });
-                continue;
+        let volume = self.volume;
+        volume.reading_ahead(leaves.iter().map(|leaf| leaf.block).collect(), || {
+            for leaf in leaves {
+                let bytes = self.read_leaf(file, &leaf);
+                if let Some(bytes) = bytes.as_ref().filter(|_| leaf.key == 0) {
+                    header = RawCpfileHeader::parse(bytes).ok();
+                }
+                let Some(bytes) = bytes.filter(|it| self.has_entries(file, &leaf, it, &layout))
+                else {
+                    whole = false;
+                    continue;
+                };
+                table.blocks.insert(FileBlock(leaf.key), leaf.block);
+                self.load_checkpoint_block(leaf, &bytes, &mut table);
             }
-            let Some(bytes) = self.read_leaf(file, &leaf) else {
-                whole = false;
-                continue;
-            };
-            if leaf.key == 0 {
-                header = RawCpfileHeader::parse(&bytes).ok();
-            }
-            if !has_checkpoints(&bytes, &layout, leaf.key) {
-                let anew = self.anew(file, &leaf);
-                self.error(Rule::Checkpoint, place.block(leaf.block), || {
-                    "no entry of the block can be one".into()
-                })
-                .corrected_by([anew]);
-                whole = false;
-                continue;
-            }
-            table.blocks.insert(FileBlock(leaf.key), leaf.block);
-            self.load_checkpoint_block(leaf, &bytes, &mut table);
-        }
+        });
         self.counts.checkpoints = table.entries.len() as u64;
         self.counts.snapshots = table.snapshots().count() as u64;
         match header {
@@ -128,6 +124,24 @@ impl Checker<'_, '_> {
             );
         }
         table
+    }
+
+    /// Whether a block can be one with entries. Reports one that cannot.
+    fn has_entries(
+        &mut self,
+        file: FileAt,
+        leaf: &Leaf,
+        bytes: &[u8],
+        layout: &CpfileLayout,
+    ) -> bool {
+        if has_checkpoints(bytes, layout, leaf.key) {
+            return true;
+        }
+        let anew = self.anew(file, leaf);
+        let place = file.place().file_block(leaf.key).block(leaf.block);
+        self.error(Rule::Checkpoint, place, || "no entry of the block can be one".into())
+            .corrected_by([anew]);
+        false
     }
 
     fn load_checkpoint_block(&mut self, leaf: Leaf, bytes: &[u8], table: &mut CheckpointTable) {

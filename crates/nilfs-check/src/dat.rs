@@ -1,16 +1,18 @@
 //! The DAT (docs/format.md §8): loading its entries, translating through them, and checking them
 //! against the logs and against what was reached.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::mem::offset_of;
 use std::ops::Range;
 
+use hashbrown::HashMap;
 use nilfs_ondisk::dat::{DatEntry, RawDatEntry};
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
 
 use crate::allocation::Groups;
 use crate::bits::Bits;
+use crate::block_map::Leaf;
 use crate::checker::{Checker, FileAt};
 use crate::checkpoints::CheckpointTable;
 use crate::correction::{Correction, Position};
@@ -101,10 +103,14 @@ impl Checker<'_, '_> {
         self.check_metadata_inode(file, &inode, &tree);
         let geometry = &self.volume.geometry;
         let layout = Palloc::new(geometry.block_size, geometry.dat_entry_size);
-        let mut blocks: Vec<BlockNr> = leaves.iter().map(|leaf| leaf.block).collect();
-        blocks.sort_unstable();
-        self.volume.will_need(blocks.into_iter());
-        let groups = self.check_allocation(file, layout, &leaves, tree.whole);
+        let volume = self.volume;
+        volume.reading_ahead(leaves.iter().map(|leaf| leaf.block).collect(), || {
+            self.load_dat_entries(file, layout, (&leaves, tree.whole));
+        });
+    }
+
+    fn load_dat_entries(&mut self, file: FileAt, layout: Palloc, (leaves, whole): (&[Leaf], bool)) {
+        let groups = self.check_allocation(file, layout, leaves, whole);
         if !groups.is_allocated(0) {
             self.error(Rule::Allocation, file.place().vblock(VBlockNr(0)), || {
                 "the reserved virtual block 0 is not allocated".into()

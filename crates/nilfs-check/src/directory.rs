@@ -48,6 +48,13 @@ pub(crate) struct DirectoryChange {
     unsound_blocks: u32,
 }
 
+impl DirectoryChange {
+    /// Where the blocks with new names are.
+    pub(crate) fn added_blocks(&self) -> impl Iterator<Item = BlockNr> {
+        self.added.iter().map(|leaf| leaf.block)
+    }
+}
+
 impl Directory {
     /// Whether all of its names are known.
     pub(crate) fn is_whole(&self) -> bool {

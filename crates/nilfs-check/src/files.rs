@@ -1,8 +1,9 @@
 //! The files of one checkpoint: what is known of each inode, and going on from there to another
 //! checkpoint at the cost of what differs. Nothing is judged here.
 
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap};
 
+use hashbrown::HashMap;
 use nilfs_ondisk::inode::{FileType, RawInode};
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::{Cno, Ino};

@@ -84,14 +84,7 @@ impl Checker<'_, '_> {
                 additions.extend(change.map(|change| (changed.ino, change)));
             }
         }
-        if present {
-            self.read_ahead(|owner| !owner.info.is_node() && files.inode(owner.ino).is_directory());
-        }
-        let directories = additions.len();
-        for (nth, (ino, change)) in (0..).zip(additions) {
-            self.observe_present(file, Step::Names, nth, directories);
-            self.learn_names(files, FileAt { ino, inode_at: None, ..file }, &change, &mut touched);
-        }
+        self.learn_all_names(files, file, &additions, &mut touched);
         if !present {
             for ino in files.too_young() {
                 if let Some(facts) = &files.inode(ino).facts {
@@ -110,6 +103,28 @@ impl Checker<'_, '_> {
             let blocks = files.blocks.wrapping_add(tree.blocks);
             self.check_counts(cno, entry, checkpoints.position(cno), [files.users + 1, blocks]);
         }
+    }
+
+    /// Adds the names that directories have gained.
+    fn learn_all_names(
+        &mut self,
+        files: &mut Files,
+        ifile: FileAt,
+        additions: &[(Ino, DirectoryChange)],
+        touched: &mut Vec<Ino>,
+    ) {
+        let volume = self.volume;
+        let blocks = match ifile.present {
+            true => additions.iter().flat_map(|(_, change)| change.added_blocks()).collect(),
+            false => Vec::new(),
+        };
+        volume.reading_ahead(blocks, || {
+            for (nth, (ino, change)) in (0..).zip(additions) {
+                self.observe_present(ifile, Step::Names, nth, additions.len());
+                let file = FileAt { ino: *ino, inode_at: None, ..ifile };
+                self.learn_names(files, file, change, touched);
+            }
+        });
     }
 
     fn observe_present(&self, file: FileAt, step: Step, done: u64, all: usize) {

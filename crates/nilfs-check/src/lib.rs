@@ -19,7 +19,11 @@
 //! asked when it is met first, which is in the newest checkpoint that has it, and that it is old
 //! enough when it is met last. Memory is proportional to what is on the volume (docs/checking.md says
 //! how much), never to what a damaged field claims.
+//!
+//! One thread judges, so that findings come in one order. Another one has the system read what will be
+//! asked for next (`ahead.rs`).
 
+mod ahead;
 mod allocation;
 mod bits;
 mod block_map;

@@ -1,8 +1,9 @@
 //! Whose the blocks are, by what the logs say: the map against which every pointer is compared.
 
-use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 
+use hashbrown::HashMap;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, LogHeader, SR};
 use nilfs_ondisk::{BlockNr, Cno, Geometry, Ino, SegNum, VBlockNr};
 
@@ -73,7 +74,9 @@ pub(crate) struct SegmentOwners {
     /// The file and `fi_cno` of each finfo of the segment.
     files: Vec<(Ino, Cno)>,
     /// Most blocks follow the one before in the file, too, so that only every now and then one has
-    /// to be kept.
+    /// to be kept. The first block of each run, counted from the start of the segment, stands by
+    /// itself: all of them are looked through for each block.
+    firsts: Vec<u32>,
     runs: Vec<Run>,
     /// Blocks that are described.
     described: u32,
@@ -84,8 +87,6 @@ pub(crate) struct SegmentOwners {
 /// Blocks of a segment that follow each other in their file.
 #[derive(Debug, Clone, Copy)]
 struct Run {
-    /// The first block, counted from the start of the segment.
-    first: u32,
     /// The place in `files`.
     file: u32,
     /// What the first block is in the file; `None` for blocks of summaries and super roots.
@@ -93,9 +94,9 @@ struct Run {
 }
 
 impl Run {
-    /// The owner of a block of the run.
-    fn owner_of(&self, block: u32) -> Option<(u32, BlockInfo)> {
-        let nth = u64::from(block - self.first);
+    /// The owner of a block of the run, counted from its first.
+    fn owner_of(&self, nth: u32) -> Option<(u32, BlockInfo)> {
+        let nth = u64::from(nth);
         let info = match self.info? {
             BlockInfo::Data { vblocknr, offset } => {
                 BlockInfo::Data { vblocknr: vblocknr.plus(nth), offset: offset.plus(nth) }
@@ -111,7 +112,7 @@ impl Run {
 impl SegmentOwners {
     /// For a segment with `in_use` blocks, none of them described so far.
     pub(crate) fn new(in_use: u64) -> Self {
-        Self { files: Vec::new(), runs: Vec::new(), described: 0, in_use }
+        Self { files: Vec::new(), firsts: Vec::new(), runs: Vec::new(), described: 0, in_use }
     }
 
     /// Adds the blocks of the next log, whose counts are known to be consistent.
@@ -132,27 +133,36 @@ impl SegmentOwners {
     /// Gives back the memory for what might have been added.
     fn shrink(&mut self) {
         self.files.shrink_to_fit();
+        self.firsts.shrink_to_fit();
         self.runs.shrink_to_fit();
     }
 
     fn add_blocks(&mut self, count: u32, owner: Option<(u32, BlockInfo)>) {
         let first = self.described;
-        let follows = self.runs.last().is_some_and(|run| match run.info {
+        let last = self.runs.last().zip(self.firsts.last());
+        let follows = last.is_some_and(|(run, start)| match run.info {
             // A node of the DAT follows nothing: it has no number.
             Some(BlockInfo::DatNode { .. }) => false,
-            _ => run.owner_of(first) == owner,
+            _ => run.owner_of(first - start) == owner,
         });
         if count > 0 && !follows {
             let (file, info) = owner.unzip();
-            self.runs.push(Run { first, file: file.unwrap_or(0), info });
+            self.firsts.push(first);
+            self.runs.push(Run { file: file.unwrap_or(0), info });
         }
         self.described += count;
     }
 
+    /// All runs, and which blocks they are, counted from the start of the segment.
+    fn runs(&self) -> impl Iterator<Item = (&Run, Range<u32>)> {
+        let ends = self.firsts.iter().skip(1).copied().chain([self.described]);
+        self.runs.iter().zip(self.firsts.iter().zip(ends).map(|(first, end)| *first..end))
+    }
+
     /// The owner of a block that is described; `None` for blocks of summaries and super roots.
     fn owner_of(&self, block: u32) -> Option<(u32, BlockInfo)> {
-        let nth = self.runs.partition_point(|run| run.first <= block).checked_sub(1)?;
-        self.runs[nth].owner_of(block)
+        let nth = self.firsts.partition_point(|first| *first <= block).checked_sub(1)?;
+        self.runs[nth].owner_of(block - self.firsts[nth])
     }
 }
 
@@ -166,19 +176,28 @@ impl Owners {
         self.segments.insert(segment, owners);
     }
 
-    /// All blocks of files in segments in use, in the order in which they lie on the device.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = (BlockNr, Owner)> {
-        let mut segments: Vec<_> = self.segments.iter().collect();
-        segments.sort_unstable_by_key(|(segment, _)| **segment);
-        segments.into_iter().flat_map(|(segment, owners)| {
+    /// The blocks of such files in segments in use. Blocks that follow each other, of the same kind and
+    /// file, are asked for once.
+    pub(crate) fn blocks(
+        &self,
+        is_wanted: impl Fn(&Owner) -> bool,
+    ) -> impl Iterator<Item = (BlockNr, Owner)> {
+        let segments = self.segments.iter();
+        let runs = segments.flat_map(|(segment, owners)| {
             let start = self.geometry.segment_start(*segment);
-            let ends = owners.runs.iter().skip(1).map(|run| run.first);
-            let runs = owners.runs.iter().zip(ends.chain([owners.described]));
-            let blocks = runs.flat_map(|(run, end)| (run.first..end).map(move |nth| (nth, run)));
-            blocks.filter_map(move |(nth, run)| {
-                let (file, info) = run.owner_of(nth)?;
-                let ino = owners.files[file as usize].0;
-                Some((start.plus(nth.into()), Owner { ino, info }))
+            owners.runs().map(move |(run, blocks)| (start, owners, run, blocks))
+        });
+        let owner = |owners: &SegmentOwners, run: &Run, nth| {
+            let (file, info) = run.owner_of(nth)?;
+            Some(Owner { ino: owners.files[file as usize].0, info })
+        };
+        let wanted = runs.filter(move |(_, owners, run, _)| {
+            owner(owners, run, 0).is_some_and(|owner| is_wanted(&owner))
+        });
+        wanted.flat_map(move |(start, owners, run, blocks)| {
+            let first = blocks.start;
+            blocks.filter_map(move |block| {
+                Some((start.plus(block.into()), owner(owners, run, block - first)?))
             })
         })
     }
