@@ -98,6 +98,15 @@ impl Groups {
         Some((self.entry_blocks.get(&(entry - nth))?.block, nth as usize))
     }
 
+    /// The first entries of those blocks of a group that do not exist.
+    fn missing_blocks(&self, group: u64) -> impl Iterator<Item = u64> {
+        let Palloc { entries_per_group, entries_per_block, .. } = self.layout;
+        let start = self.layout.first_of_group(group);
+        let all = (0..entries_per_group).step_by(entries_per_block as usize);
+        let mut there = self.entry_blocks.range(start..).map(|(first, _)| *first).peekable();
+        all.map(move |nth| start + nth).filter(move |first| there.next_if_eq(first).is_none())
+    }
+
     /// Takes a block out; notes what that changes.
     fn remove(&mut self, leaf: &Leaf, changes: &mut AllocationChanges) {
         self.unusable.remove(&leaf.key);
@@ -255,17 +264,14 @@ impl Checker<'_, '_> {
     /// Reports entries in use whose block does not exist.
     fn find_missing_entries(&mut self, file: FileAt, groups: &Groups, changes: &AllocationChanges) {
         let layout = &groups.layout;
-        let of_bitmaps = changes.bitmaps.keys().flat_map(|group| {
-            let blocks = (0..layout.entries_per_group).step_by(layout.entries_per_block as usize);
-            blocks.map(|nth| layout.first_of_group(*group) + nth)
-        });
-        let mut firsts: Vec<u64> = of_bitmaps.chain(changes.entry_blocks.keys().copied()).collect();
-        firsts.sort_unstable();
-        firsts.dedup();
+        let of_bitmaps = changes.bitmaps.keys().flat_map(|group| groups.missing_blocks(*group));
+        let is_missing = |first: &&u64| !groups.entry_blocks.contains_key(first);
+        let gone = changes.entry_blocks.keys().filter(is_missing).copied();
+        let firsts: BTreeSet<u64> = of_bitmaps.chain(gone).collect();
         let mut missing = BTreeMap::<u64, Vec<u64>>::new();
-        for first in firsts.iter().filter(|first| !groups.entry_blocks.contains_key(first)) {
-            let group = layout.group_of(*first);
-            let entries = allocated_from(layout, groups.bits(group), *first);
+        for first in firsts {
+            let group = layout.group_of(first);
+            let entries = allocated_from(layout, groups.bits(group), first);
             missing.entry(group).or_default().extend(entries);
         }
         for (group, entries) in missing {
