@@ -1,7 +1,7 @@
 //! Reading all logs of the segments in use (docs/format.md §4, §15.2): each log by itself, then how
 //! they follow each other. What the logs say about their blocks becomes the map of owners.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use nilfs_ondisk::segment_usage::RawSegmentUsage;
@@ -28,7 +28,7 @@ impl Checker<'_, '_> {
         let mut reader = LogReader::new(self.volume, self.options.read_content);
         let mut owners = Owners::new(self.volume.geometry);
         let (mut done, all) = (0, self.blocks_in_use(usage));
-        let mut heads: HashMap<Seq, SegmentHead> = HashMap::new();
+        let mut heads: BTreeMap<Seq, SegmentHead> = BTreeMap::new();
         for (segment, entry) in usage.in_use() {
             self.counts.segments += 1;
             let in_use =
@@ -238,7 +238,7 @@ impl Checker<'_, '_> {
 
     /// Whether the segment that a segment names as the next has the next sequence number, where
     /// that segment still exists.
-    fn check_chain(&mut self, heads: &HashMap<Seq, SegmentHead>) {
+    fn check_chain(&mut self, heads: &BTreeMap<Seq, SegmentHead>) {
         for (seq, head) in heads {
             let Some(follower) = heads.get(&seq.plus(1)) else {
                 continue;
