@@ -11,11 +11,12 @@ use thiserror::Error;
 
 use crate::volume::Volume;
 
-/// Bytes that one read takes at most, unless a single summary is longer, where all blocks are read.
+/// Bytes that one read takes at most, unless a single summary is longer.
 const CHUNK: usize = 1 << 20;
-/// The same where only summaries are: most of what follows one is not needed, but the next may follow
-/// soon.
-const SUMMARY_CHUNK: usize = 64 << 10;
+/// Bytes that one read takes at least.
+const LEAST: usize = 64 << 10;
+/// Between summaries that are so near to each other, everything is read.
+const NEAR: usize = 32 << 10;
 
 /// What is wrong with a log.
 #[derive(Debug, Error)]
@@ -37,14 +38,18 @@ pub(crate) struct LogReader<'v, 'd> {
     volume: &'v Volume<'d>,
     buffer: Vec<u8>,
     first: BlockNr,
+    /// Bytes that the next read takes: as many as the last summary, because the next one is likely to
+    /// be as long.
     chunk: usize,
+    /// Whether all blocks are read.
+    whole: bool,
 }
 
 impl<'v, 'd> LogReader<'v, 'd> {
     /// `whole`: whether logs will be read from their beginning to their end.
     pub(crate) fn new(volume: &'v Volume<'d>, whole: bool) -> Self {
-        let chunk = if whole { CHUNK } else { SUMMARY_CHUNK };
-        Self { volume, buffer: Vec::new(), first: BlockNr(0), chunk }
+        let chunk = if whole { CHUNK } else { LEAST };
+        Self { volume, buffer: Vec::new(), first: BlockNr(0), chunk, whole }
     }
 
     /// The header of the log at `at`, whose blocks all lie within the segment.
@@ -86,7 +91,9 @@ impl<'v, 'd> LogReader<'v, 'd> {
         header: &LogHeader,
     ) -> Result<(Vec<FileInfo>, &[u8]), LogFault> {
         let (size, seed) = (self.volume.block_size(), self.volume.seed);
-        let summary = self.blocks(at, header.summary_blocks(size))?;
+        let blocks = header.summary_blocks(size);
+        self.chunk = LEAST.max(blocks.min(CHUNK as u64) as usize * size.bytes()).min(CHUNK);
+        let summary = self.blocks(at, blocks)?;
         header.verify_summary(summary, seed)?;
         let Items { files, end } = parse_items(header, summary, size)?;
         let rest = summary.get(end..header.sumbytes as usize).unwrap_or_default();
@@ -127,17 +134,30 @@ impl<'v, 'd> LogReader<'v, 'd> {
         geometry.segment_end(geometry.segment_of(at)).0
     }
 
+    /// Bytes that a read at `at` takes, after one of `held` blocks.
+    fn next_chunk(&self, at: BlockNr, held: u64) -> usize {
+        let near = (NEAR / self.volume.block_size().bytes()) as u64;
+        let goes_on = self.first < at && at.0 <= self.first.0.saturating_add(held + near);
+        match (self.whole, goes_on) {
+            (true, _) => CHUNK,
+            (false, true) => CHUNK.min(2 * self.buffer.len()),
+            (false, false) => self.chunk,
+        }
+    }
+
     /// `count` blocks, all in one segment. What follows them in the segment is read along.
     fn blocks(&mut self, at: BlockNr, count: u64) -> io::Result<&[u8]> {
         let size = self.volume.block_size().bytes();
         let held = (self.buffer.len() / size) as u64;
         if at < self.first || at.0.saturating_add(count) > self.first.0 + held {
+            let chunk = self.next_chunk(at, held);
             let room = self.end_of_segment(at).saturating_sub(at.0);
-            let wanted = count.max((self.chunk / size) as u64).min(room.max(count));
+            let wanted = count.max((chunk / size) as u64).min(room.max(count));
             self.buffer.resize(wanted as usize * size, 0);
             let mut read = self.volume.read(at, &mut self.buffer);
             if read.is_err() && wanted > count {
                 // Only what follows may be unreadable.
+                self.chunk = LEAST;
                 self.buffer.truncate(count as usize * size);
                 read = self.volume.read(at, &mut self.buffer);
             }
