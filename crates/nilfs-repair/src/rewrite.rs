@@ -31,6 +31,11 @@ pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
     if !writes.is_empty() {
         writes.push(Event::Flush);
     }
+    if draft.moved_cursor {
+        // If the repair is cut off, what it has written so far is no checkpoint that somebody has
+        // made, and must not look like one that is given up.
+        writes.extend(superblock_writes(draft)?);
+    }
     let mut repairs = draft.repairs.clone();
     if draft.segments.is_empty() && !draft.moved_cursor && draft.nameless.is_empty() {
         writes.extend(superblock_writes(draft)?);

@@ -21,8 +21,10 @@ fn writes(image: &Image) -> Vec<Event> {
 fn the_next_repair_goes_on_from_any_write() {
     for (damage, image) in damaged() {
         let uncut = Patient::new(image.clone());
-        uncut.plan().apply(&*uncut.device, &mut |_| {}).unwrap();
+        let plan = uncut.plan();
+        plan.apply(&*uncut.device, &mut |_| {}).unwrap();
         let whole = content(&uncut.bytes());
+        let risk = plan.risk();
         let writes = writes(&image);
         let mut bytes = image.bytes.clone();
         for (nth, event) in writes.iter().enumerate() {
@@ -33,6 +35,8 @@ fn the_next_repair_goes_on_from_any_write() {
                 let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(bytes.clone()));
                 let plan =
                     nilfs_repair::plan(&device, &nilfs_check::Options::default(), UUID).unwrap();
+                let now = plan.risk();
+                assert!(now <= risk, "{damage}, write {nth}: {:?}", plan.repairs);
                 plan.apply(&*device, &mut |_| {}).unwrap();
                 let mut after = vec![0; bytes.len()];
                 device.read_at(0, &mut after).unwrap();
