@@ -87,11 +87,11 @@ impl Checker<'_, '_> {
         (facts.blocks, facts.start, facts.whole) = (tree.blocks, tree.life.start, tree.whole);
         if tree.whole {
             self.check_blocks_count(file, inode, &tree, Some(at));
-            if file_type != FileType::Directory {
-                self.check_end(file, inode, &tree, at);
-            }
             if file_type == FileType::Symlink {
                 self.check_symlink(file, inode, &tree);
+            }
+            if file_type != FileType::Directory {
+                self.check_end(file, inode, &tree, at);
             }
         }
         (facts, names)
@@ -214,12 +214,14 @@ impl Checker<'_, '_> {
             self.error(Rule::Symlink, place, || "the link has no target block".into());
             return;
         };
-        if let Some(bytes) = self.read(target.block, place)
+        if let Some(bytes) = self.read_leaf(file, &target)
             && let Some(at) = bytes[..size as usize].iter().position(|byte| *byte == 0)
         {
+            let anew = self.anew(file, &target);
             self.error(Rule::Symlink, place.block(target.block), || {
                 format!("the target has {at} bytes, but i_size is {size}")
-            });
+            })
+            .corrected_by([anew]);
         }
     }
 }

@@ -25,7 +25,7 @@ impl Checker<'_, '_> {
             if start_of(leaf) >= notes::MOST_BYTES as u64 {
                 break;
             }
-            let Some(block) = self.read(leaf.block, place.file_block(leaf.key)) else { return };
+            let Some(block) = self.read_leaf(file, leaf) else { return };
             bytes.resize(start_of(leaf) as usize, 0);
             bytes.extend(block);
         }
@@ -36,7 +36,9 @@ impl Checker<'_, '_> {
             }
             // Only the newest ones count.
             Err(error) if file.present => {
-                self.error(Rule::XattrFile, place, || error.to_string());
+                // What the first block says is about all of them.
+                let anew = leaves.first().map(|leaf| self.anew(file, leaf));
+                self.error(Rule::XattrFile, place, || error.to_string()).corrected_by(anew);
             }
             Err(error) => {
                 self.warning(Rule::XattrFile, place, || error.to_string());

@@ -21,13 +21,13 @@ use nilfs_ondisk::inode::{FileType, INODE_SIZE, RawInode};
 use nilfs_ondisk::palloc::{BlockRole, Palloc};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::LogCursor;
-use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, VBlockNr, dirent};
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, VBlockNr, dirent, notes};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
 use crate::dat::{Dat, read};
 use crate::logged::{Logged, LoggedBlocks, Wanted};
-use crate::{Risk, salvage};
+use crate::{Risk, salvage, superblocks};
 
 /// Bytes that are to be other ones.
 pub(crate) struct Replacement {
@@ -287,8 +287,19 @@ impl Anew<'_> {
     /// A block of data, all of which is metadata.
     fn data(&mut self, block: BlockNr, part: &Part) -> Option<Replacement> {
         let at = Position { block, offset: 0 };
-        if !matches!(part.ino, Ino::DAT | Ino::CPFILE | Ino::SUFILE | Ino::IFILE) {
-            return self.directory_block(at, part);
+        match part.ino {
+            Ino::DAT | Ino::CPFILE | Ino::SUFILE | Ino::IFILE => {}
+            Ino::XATTR => return self.notes(at, part),
+            _ => {
+                let newest = part.life.end.min(self.newest.cno);
+                let link = self.inode_as_of(part.ino, newest);
+                let is_link =
+                    |it: &RawInode| it.file_type().is_ok_and(|it| it == FileType::Symlink);
+                return match link.filter(is_link) {
+                    Some(link) => self.target(at, part, &link),
+                    None => self.directory_block(at, part),
+                };
+            }
         }
         // Which segments are in use follows from the logs.
         let older = self.older(block, part).filter(|_| part.ino != Ino::SUFILE);
@@ -462,6 +473,49 @@ impl Anew<'_> {
         let then = versions.filter(|it| it.since <= cno);
         let then = then.max_by_key(|it| (it.since, it.written))?;
         RawInode::parse(self.read(then.block)?.get(slot.offset..)?).ok()
+    }
+
+    /// A block of the names and notes of snapshots. The first one says what all of them have: without
+    /// a version that is whole by itself, there are none.
+    fn notes(&self, at: Position, part: &Part) -> Option<Replacement> {
+        let seed = superblocks::best(self.device).ok()?.crc_seed();
+        let is_whole = |bytes: &Vec<u8>| {
+            part.key == 0 && notes::parse(bytes, seed).is_ok_and(|it| !it.is_empty())
+        };
+        let older = self.versions(at.block, part.ino, part.key).find(is_whole);
+        let action = match older {
+            Some(_) => "take the names and notes of snapshots that there were before",
+            None => "write it without names and notes of snapshots: these are lost",
+        };
+        let bytes = older.unwrap_or_else(|| vec![0; self.geometry.block_size.bytes()]);
+        Some(Replacement::new(at, bytes, Risk::Loses, action))
+    }
+
+    /// The target of a symbolic link: another copy of it, or else what can be read.
+    fn target(&self, at: Position, part: &Part, link: &RawInode) -> Option<Replacement> {
+        let size = usize::try_from(link.i_size.get()).ok()?;
+        let identity = |it: &RawInode| (it.i_generation, it.i_mode, it.i_size);
+        let is_target = |bytes: &Vec<u8>| {
+            bytes.get(..size).is_some_and(|target| target.iter().all(|byte| *byte != 0))
+        };
+        let copies = self.logged.data(part.ino, part.key, part.key.checked_add(1)).iter();
+        // Another file may have had the number before.
+        let copies = copies.filter(|it| {
+            let then = self.inode_as_of(part.ino, it.since);
+            it.block != at.block && then.is_some_and(|then| identity(&then) == identity(link))
+        });
+        if let Some(copy) = copies.filter_map(|it| self.read(it.block)).find(is_target) {
+            let action = "take the target of the link from another copy of the block";
+            return Some(Replacement::new(at, copy, Risk::Loses, action));
+        }
+        let found = self.read(at.block);
+        let action = match found {
+            Some(_) => "put a question mark for each byte of the link's target that is lost",
+            None => "make the link's target question marks: it is lost",
+        };
+        let mut bytes = found.unwrap_or_else(|| vec![0; self.geometry.block_size.bytes()]);
+        bytes.get_mut(..size)?.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'?');
+        Some(Replacement::new(at, bytes, Risk::Loses, action))
     }
 
     fn directory_block(&self, at: Position, part: &Part) -> Option<Replacement> {
