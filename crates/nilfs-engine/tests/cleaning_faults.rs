@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,7 +11,9 @@ use std::time::Duration;
 use common::{check, make, parameters, pattern};
 use nilfs_device::{Action, Device, Fault, FaultyDevice, IoSlice, MemoryDevice};
 use nilfs_engine::mkfs::format;
-use nilfs_engine::{Amount, CleanerOptions, Filesystem, InodeRef, ManualRun, MountOptions, Volume};
+use nilfs_engine::{
+    Amount, CleanerOptions, Error, Filesystem, InodeRef, ManualRun, MountOptions, Volume,
+};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{BlockNr, Ino, SegNum};
 
@@ -212,4 +215,45 @@ fn a_segment_that_cannot_be_written_is_not_taken_again() {
     fs.unmount().unwrap();
     check(&*device);
     assert_eq!(bad_segments(&device).len(), 1);
+}
+
+#[test]
+fn a_read_that_fails_once_is_not_taken_for_lack_of_room() {
+    let memory = Arc::new(formatted());
+    let fs = mount(&memory);
+    worn_file(&fs);
+    fs.unmount().unwrap();
+    drop(fs);
+    let volume = Volume::open(Arc::clone(&memory) as _).unwrap();
+    // The log has to leave them first.
+    let all = volume.segments(SegNum(0)).unwrap();
+    let segments: BTreeSet<SegNum> =
+        all.iter().filter(|it| it.active).map(|it| it.segment).collect();
+    for nth in 0.. {
+        let (device, faults) = FaultyDevice::new(MemoryDevice::from(memory.snapshot()));
+        let device = Arc::new(device);
+        let fs = mount(&device);
+        let has_failed = Arc::new(AtomicBool::new(false));
+        let (mut reads, failing) = (0, Arc::clone(&has_failed));
+        faults.set(move |request| {
+            reads += u64::from(request.action == Action::Read);
+            let fails = reads == nth + 1 && !failing.swap(reads > nth, Ordering::Relaxed);
+            fails.then_some(Fault::Error)
+        });
+        let done = fs.evacuate(segments.clone(), &mut |_| {});
+        faults.clear();
+        _ = fs.unmount();
+        match done {
+            // What of a segment cannot be read is not moved, and the segment is marked.
+            Ok(left) => assert!(
+                left.is_empty() || !bad_segments(&device).is_empty(),
+                "read {nth} fails: {left:?} are left"
+            ),
+            Err(error) => assert!(matches!(error, Error::Device { .. }), "read {nth}: {error}"),
+        }
+        check(&*device);
+        if !has_failed.load(Ordering::Relaxed) {
+            return;
+        }
+    }
 }

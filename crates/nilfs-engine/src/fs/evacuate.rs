@@ -55,7 +55,11 @@ impl Filesystem {
             if in_the_way(&log) {
                 log.skip_rest_of_segment();
                 let changes = MetadataChanges { checkpoint: true, ..MetadataChanges::default() };
-                self.commit_locked(&mut log, &changes)?;
+                match self.commit_locked(&mut log, &changes)?.refused {
+                    // Then the log stays, and so does the segment.
+                    None | Some(Error::NoSpace) => {}
+                    Some(error) => return Err(error),
+                }
             }
         }
         self.flush_locked(&mut log)?;
