@@ -13,7 +13,8 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::volume::Volume;
 
-/// Bytes of a window. At most two windows are in the system's memory before they are asked for.
+/// Bytes of a window. At most two windows, with what lies between near blocks, are in the system's
+/// memory before they are asked for.
 const WINDOW: usize = 32 << 20;
 /// The queue of a device takes this many requests, so that nobody waits for them.
 const QUEUE: usize = 64;

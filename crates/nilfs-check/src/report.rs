@@ -4,7 +4,7 @@
 //! findings of a rule and counts the others, so a report stays readable and bounded.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use nilfs_ondisk::superblock::LogCursor;
@@ -137,7 +137,7 @@ impl fmt::Display for Rule {
 }
 
 /// Where something was found; only the parts that apply are set.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Location {
     /// The segment.
     pub segment: Option<SegNum>,
@@ -356,12 +356,15 @@ impl Added<'_> {
 pub(crate) struct Findings {
     per_rule: usize,
     kept: BTreeMap<(Severity, Rule), Vec<Finding>>,
+    /// What was kept about blocks and files that checkpoints may share, wherever it was found.
+    told: HashSet<(Severity, Rule, Location, String)>,
     omitted: BTreeMap<Rule, u64>,
 }
 
 impl Findings {
     pub(crate) fn new(per_rule: usize) -> Self {
-        Self { per_rule: per_rule.max(1), kept: BTreeMap::new(), omitted: BTreeMap::new() }
+        let per_rule = per_rule.max(1);
+        Self { per_rule, kept: BTreeMap::new(), told: HashSet::new(), omitted: BTreeMap::new() }
     }
 
     pub(crate) fn error(
@@ -401,12 +404,9 @@ impl Findings {
             return Added(None);
         }
         let message = message();
-        let anywhere = |place: Location| Location { checkpoint: None, ..place };
+        let anywhere = Location { checkpoint: None, ..place };
         let shared = place.ino.is_some() || place.vblock.is_some() || place.block.is_some();
-        let again = kept.iter().any(|other| {
-            shared && anywhere(other.place) == anywhere(place) && other.message == message
-        });
-        if again {
+        if shared && !self.told.insert((severity, rule, anywhere, message.clone())) {
             return Added(None);
         }
         kept.push(Finding { severity, rule, place, message, corrections: Vec::new() });
