@@ -1,5 +1,6 @@
 //! `nilfs fsck`: what is wrong with a volume, and what would put it right; and doing that.
 
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -367,15 +368,20 @@ fn undo(file: &Path, path: &Path) -> anyhow::Result<()> {
 fn print(plan: &Plan) -> anyhow::Result<()> {
     let mut out = output::out();
     let mut line = |line: String| writeln!(out, "{}", printable(line.as_bytes()));
-    let mut shown = Vec::new();
+    let mut repairs = HashMap::new();
+    for repair in &plan.repairs {
+        repairs.entry(&repair.fault[..]).or_insert(repair);
+    }
+    let mut shown = HashSet::new();
     match &plan.before {
         Ok(report) => {
             for text in report.to_string().lines() {
-                let found = plan.repairs.iter().find(|it| text.ends_with(&it.fault));
                 line(text.to_owned())?;
-                if let Some(repair) = found {
+                // How bad it is stands before the fault.
+                let fault = text.split_once(": ").map(|(_, fault)| fault);
+                if let Some(repair) = fault.and_then(|fault| repairs.get(fault)) {
                     line(format!("  repair: {}", repair.action))?;
-                    shown.push(&repair.fault);
+                    shown.insert(&repair.fault[..]);
                 }
             }
         }
@@ -384,12 +390,12 @@ fn print(plan: &Plan) -> anyhow::Result<()> {
             line(format!("error: {fault}"))?;
             for repair in plan.repairs.iter().filter(|repair| repair.fault == fault) {
                 line(format!("  repair: {}", repair.action))?;
-                shown.push(&repair.fault);
+                shown.insert(&repair.fault[..]);
             }
         }
     }
     // What comes to light only when something else has been repaired.
-    for repair in plan.repairs.iter().filter(|repair| !shown.contains(&&repair.fault)) {
+    for repair in plan.repairs.iter().filter(|repair| !shown.contains(&repair.fault[..])) {
         line(format!("repair: {repair}"))?;
     }
     if let Some(after) = &plan.after
