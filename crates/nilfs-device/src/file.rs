@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::claims::Marked;
 use crate::holder::{Holder, holder_of};
 use crate::loops::{self, InUse, Node};
-use crate::{Claim, Device, IoSlice, check_range, claims, kernel};
+use crate::{Claim, Device, IoSlice, check_range, claims, kernel, reads};
 
 /// Pieces that one gathered write may have (`IOV_MAX` of Linux).
 const PIECES_PER_CALL: usize = 1024;
@@ -109,6 +109,8 @@ pub struct FileDevice {
     /// Says that this process is about to let go of it.
     ending: Mutex<Option<File>>,
     size: AtomicU64,
+    /// Bytes that are read at a time; `None`: as many as are asked for.
+    read_at_once: Option<NonZeroUsize>,
     access: Access,
     /// Somebody has locked all of it for reading, so that other writers cannot see this one yet.
     unmarked: AtomicBool,
@@ -313,7 +315,12 @@ impl<'a> Opening<'a> {
     ) -> Result<FileDevice, OpenError> {
         // The end of a block device is found as that of a file.
         let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0));
+        let read_at_once = match self.node {
+            Node::Device(device) => reads::at_once(device),
+            Node::File { .. } => None,
+        };
         Ok(FileDevice {
+            read_at_once,
             size: AtomicU64::new(size.map_err(|error| self.cannot(error.into()))?),
             file,
             exclusive: Mutex::new(exclusive),
@@ -356,7 +363,13 @@ impl Device for FileDevice {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         check_range(self.size(), offset, buffer.len() as u64)?;
-        self.file.read_exact_at(buffer, offset)
+        let at_once = self.read_at_once.map_or(usize::MAX, NonZeroUsize::get);
+        let mut at = offset;
+        buffer.chunks_mut(at_once).try_for_each(|part| {
+            self.file.read_exact_at(part, at)?;
+            at += part.len() as u64;
+            Ok(())
+        })
     }
 
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {

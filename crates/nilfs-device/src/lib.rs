@@ -17,6 +17,7 @@ mod kernel;
 mod loops;
 mod masked;
 mod memory;
+mod reads;
 mod recording;
 
 use std::io;

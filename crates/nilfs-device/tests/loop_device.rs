@@ -1,63 +1,15 @@
 //! A volume has one writer, also if it can be reached by a loop device and past it.
 
+mod common;
+
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use common::{Loop, SIZE, image};
 use nilfs_device::{Access, Device, FileDevice, Holder, IoSlice, OpenError};
-use tempfile::TempDir;
-
-const SIZE: u64 = 8 << 20;
-
-/// A loop device, detached at the end.
-struct Loop(PathBuf);
-
-impl Loop {
-    /// Lets a loop device show `file`.
-    fn attach(options: &[&str], file: &Path) -> Self {
-        let mut losetup = Command::new("losetup");
-        let losetup = losetup.args(["--find", "--show"]).args(options).arg(file);
-        let output = losetup.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Self(String::from_utf8(output.stdout).unwrap().trim().into())
-    }
-
-    fn partition(&self, number: u32) -> PathBuf {
-        PathBuf::from(format!("{}p{number}", self.0.display()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
-
-struct Image {
-    path: PathBuf,
-    directory: TempDir,
-    _alone: MutexGuard<'static, ()>,
-}
-
-/// The tests run one at a time: a program that one of them is just starting would have for a moment
-/// what another has open, and so would keep a device claimed that the other lets go of.
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// An image, or `None` where there can be no loop device.
-fn image() -> Option<Image> {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/loop-control").exists() {
-        eprintln!("not tested: only root can set up a loop device");
-        return None;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("with a space.img");
-    File::create(&path).unwrap().set_len(SIZE).unwrap();
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    Some(Image { path, directory, _alone })
-}
 
 fn open(path: &Path, access: Access) -> Result<FileDevice, OpenError> {
     FileDevice::open(path, access)
@@ -90,7 +42,7 @@ fn an_image_on_a_loop_device_can_be_read_but_not_written() {
     let Some(image) = image() else { return };
     usable(&image.path);
     let device = Loop::attach(&[], &image.path);
-    let second_name = image.directory.path().join("second name");
+    let second_name = image.path.with_file_name("second name");
     fs::hard_link(&image.path, &second_name).unwrap();
     for name in [&image.path, &second_name] {
         refused_for_loop(name, &device);
@@ -120,7 +72,7 @@ fn a_loop_device_is_refused_while_its_image_is_written() {
 #[test]
 fn it_does_not_matter_what_became_of_the_name_of_the_image() {
     let Some(image) = image() else { return };
-    let elsewhere = image.directory.path().join("moved");
+    let elsewhere = image.path.with_file_name("moved");
     let writer = usable(&image.path);
     let device = Loop::attach(&[], &image.path);
     fs::rename(&image.path, &elsewhere).unwrap();
@@ -216,15 +168,16 @@ fn a_partition_of_a_loop_device_is_refused_while_the_image_is_written() {
     let device = Loop::attach(&["--partscan"], &image.path);
     // The kernel may know no partition tables.
     let _ = Command::new("partx").arg("--add").arg(&device.0).stderr(Stdio::null()).status();
-    if !device.partition(1).exists() {
+    let nth = |number: u32| PathBuf::from(format!("{}p{number}", device.0.display()));
+    if !nth(1).exists() {
         eprintln!("not tested: no partitions on loop devices");
         return;
     }
-    refused(&device.partition(1), Some(&image.path));
+    refused(&nth(1), Some(&image.path));
     drop(writer);
     // Both can be in use, and nobody gets the whole then.
-    let _one = usable(&device.partition(1));
-    let _two = usable(&device.partition(2));
+    let _one = usable(&nth(1));
+    let _two = usable(&nth(2));
     refused_for_loop(&image.path, &device);
     let whole = open(&device.0, Access::ReadWrite);
     assert!(matches!(whole, Err(OpenError::Busy { .. })), "{whole:?}");
