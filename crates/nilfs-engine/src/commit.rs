@@ -33,7 +33,9 @@ use zerocopy::little_endian::{U16, U32, U64};
 
 pub(crate) use self::metadata_changes::{FilledSegment, MetadataChanges, MetadataOutcome};
 pub(crate) use self::moved::{MovedBlock, MovedLogs, OffChain, SegmentHead, build_moved};
-pub(crate) use self::sync_log::{SyncContent, SyncedFile, build_ahead, build_sync_log};
+pub(crate) use self::sync_log::{
+    SyncContent, SyncedFile, build_ahead, build_rest_of_segment, build_sync_log,
+};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::bmap::edit::{PROVISIONAL_DATA, Rewritten, Update, rewrite};
 use crate::bmap::{Pointers, Source};

@@ -158,6 +158,37 @@ fn an_fsync_costs_what_it_changed_and_one_summary() {
     }
 }
 
+/// A checkpoint wherever a segment ends would have the metadata of all that was synced in it.
+#[test]
+fn a_synced_mebibyte_costs_no_more_where_a_segment_ends() {
+    const MIB: usize = 1 << 20;
+    let (device, fs) = volume_of(BLOCK as u64);
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    fs.sync_file(&file).unwrap();
+    drop(device.take_events());
+    let mut content = Vec::new();
+    for nth in 0..14 {
+        let more = pattern(nth, MIB);
+        fs.write(&file, content.len() as u64, &more).unwrap();
+        content.extend(more);
+        fs.sync_file(&file).unwrap();
+        let events = device.take_events();
+        let bytes: usize = events.iter().filter_map(bytes_of).sum();
+        assert!(bytes <= MIB + 4 * BLOCK, "MiB {nth} cost {bytes} bytes");
+        let flushes = events.iter().filter(|event| **event == Event::Flush).count();
+        assert!(flushes <= 2, "MiB {nth} cost {flushes} flushes");
+        let after_cut = MemoryDevice::from(device.below().snapshot());
+        check(&after_cut);
+        let found = Filesystem::mount(Arc::new(after_cut), MountOptions::default()).unwrap();
+        let file = found.lookup(&found.root().unwrap().inode, b"file").unwrap();
+        let mut read = vec![0; file.attr.size as usize];
+        found.read(&file.inode, 0, &mut read).unwrap();
+        assert!(read == content, "after MiB {nth}");
+    }
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
 fn bytes_of(event: &Event) -> Option<usize> {
     match event {
         Event::Write { bytes, .. } => Some(bytes.len()),

@@ -12,7 +12,7 @@ use super::Base;
 use crate::block::Block;
 use crate::bmap::{Pointers, Source};
 use crate::error::Result;
-use crate::log::layout::plan;
+use crate::log::layout::{LogPosition, plan};
 use crate::log::sealed::{Extras, Payload, SealedLog, seal};
 use crate::log::withheld::Withheld;
 use crate::overlay::Placed;
@@ -60,7 +60,7 @@ pub(crate) fn build_sync_log(
     let kind = if content.needs_records { 0 } else { SYNDT };
     let what = What { files: &content.files, records: &records.encode(), now };
     let built = build(store, base, &what, &[], LOGBGN | LOGEND | kind)?;
-    Ok(built.map(|(logs, placed)| {
+    Ok(built.ok().map(|(logs, placed)| {
         let log = logs.into_iter().next().expect("records make a log even without blocks");
         (log, placed)
     }))
@@ -76,24 +76,64 @@ pub(crate) fn build_ahead(
     now: u64,
 ) -> Result<Option<Logs>> {
     let what = What { files, records: &[], now };
-    if let Some(built) = build(store, base, &what, &[], LOGBGN | LOGEND)? {
+    if let Ok(built) = build(store, base, &what, &[], LOGBGN | LOGEND)? {
         return Ok(Some(built));
     }
+    let mut across = base.clone();
+    let next = set_aside(store, &mut across, withheld)?;
+    let built = build(store, &mut across, &what, &[next], LOGBGN | LOGEND)?;
+    Ok(built.ok().inspect(|_| *base = across))
+}
+
+/// Lets the log go on in the next segment, and builds logs as [`build_ahead`] of as many blocks as fit
+/// into the rest of this one. `None` if so many are left that they would not leave much of a segment.
+pub(crate) fn build_rest_of_segment(
+    store: &Store,
+    base: &mut Base,
+    withheld: &Withheld,
+    files: &[SyncedFile],
+    now: u64,
+) -> Result<Option<Logs>> {
+    let mut across = base.clone();
+    let all = What { files, records: &[], now };
+    let mut built = build(store, &mut across, &all, &[], LOGBGN | LOGEND)?;
+    if let Err(missing) = built {
+        if missing > u64::from(store.geometry().blocks_per_segment) / 2 {
+            return Ok(None);
+        }
+        let head = What { files: &without_last(files, missing), records: &[], now };
+        built = build(store, &mut across, &head, &[], LOGBGN | LOGEND)?;
+    }
+    let Ok(built) = built else { return Ok(None) };
+    let next = set_aside(store, &mut across, withheld)?;
+    let LogPosition { next: segment, seq, .. } = across.position;
+    let block = store.geometry().segment_start(segment);
+    across.position = LogPosition { segment, block, next, seq: seq.plus(1) };
+    *base = across;
+    Ok(Some(built))
+}
+
+/// All blocks of files but the last.
+fn without_last(files: &[SyncedFile], count: u64) -> Vec<SyncedFile> {
+    let all: usize = files.iter().map(|file| file.pages.len()).sum();
+    let mut left = all.saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
+    let head = |file: &SyncedFile| {
+        let pages: Vec<_> = file.pages.iter().take(left).cloned().collect();
+        left -= pages.len();
+        SyncedFile { ino: file.ino, pages }
+    };
+    files.iter().map(head).collect()
+}
+
+/// Takes a segment for the time after the next one, because the log is about to leave the one in which
+/// it is.
+fn set_aside(store: &Store, base: &mut Base, withheld: &Withheld) -> Result<SegNum> {
     let dat = Arc::clone(&base.dat);
     let source = Source { store, pointers: Pointers::Virtual(&dat) };
-    let mut sufile = base.sufile_edit.clone();
-    let next = sufile.allocate(source, &|segment| withheld.has(segment))?;
-    let before = std::mem::replace(&mut base.sufile_edit, sufile);
-    let left = base.position.segment;
-    let built = build(store, base, &what, &[next], LOGBGN | LOGEND);
-    match &built {
-        Ok(Some(_)) => {
-            base.clean_segments -= 1;
-            base.left.push(left);
-        }
-        Ok(None) | Err(_) => base.sufile_edit = before,
-    }
-    built
+    let next = base.sufile_edit.allocate(source, &|segment| withheld.has(segment))?;
+    base.clean_segments -= 1;
+    base.left.push(base.position.segment);
+    Ok(next)
 }
 
 struct What<'a> {
@@ -102,13 +142,14 @@ struct What<'a> {
     now: u64,
 }
 
+/// Builds logs, or returns the number of blocks for which there is no room.
 fn build(
     store: &Store,
     base: &mut Base,
     what: &What<'_>,
     extra: &[SegNum],
     flags: u16,
-) -> Result<Option<Logs>> {
+) -> Result<std::result::Result<Logs, u64>> {
     let geometry = store.geometry();
     let cno = base.tree.cno.plus(1);
     let mut dat = base.dat_edit.clone();
@@ -130,7 +171,10 @@ fn build(
     let infos: Vec<&FileInfo> = payload.iter().map(|file| &file.info).collect();
     let (page, records) = (store.flash_page(), what.records.len());
     let plan = plan(&geometry, page, base.position, extra, &infos, records, false);
-    let Ok(plan) = plan else { return Ok(None) };
+    let plan = match plan {
+        Ok(plan) => plan,
+        Err(missing) => return Ok(Err(missing)),
+    };
     let extras = Extras { cno, now: what.now, records: what.records, super_root: None };
     let logs = seal(store, &plan, &payload, &extras, |_| flags);
     let place = |(own, at): (Vec<VBlockNr>, &Vec<BlockNr>)| {
@@ -147,5 +191,5 @@ fn build(
     }
     base.dat_edit = dat;
     base.position = plan.position;
-    Ok(Some((logs, placed)))
+    Ok(Ok((logs, placed)))
 }

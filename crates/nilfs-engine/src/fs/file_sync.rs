@@ -19,6 +19,7 @@ use nilfs_ondisk::{BlockSize, FileBlock, Ino};
 use super::Filesystem;
 use super::inode::{InodeRef, State};
 use super::types::{FsyncBy, Order};
+use super::write_ahead::LEFT_ALONE;
 use crate::block::Block;
 use crate::commit::{MetadataChanges, SyncContent, SyncedFile};
 use crate::error::{Error, Result};
@@ -116,17 +117,49 @@ impl Filesystem {
         // need not read that.
         let Ok(gathered) = self.gather(requests) else { return Ok(false) };
         let gathered = gathered.settled(self.store.block_size(), log.has_announced_records());
-        let Gathered { content, inodes, .. } = gathered;
+        let Gathered { mut content, inodes, .. } = gathered;
         if content.is_empty() {
             return Ok(true);
         }
         if content.needs_records && self.options.fsync == FsyncBy::Checkpoint {
             return Ok(false);
         }
-        let written = log.write_sync(&content, &self.stamp());
+        let stamp = self.stamp();
+        let mut written = log.write_sync(&content, &stamp);
+        if matches!(written, Ok(None)) && self.leave_segment(log, &mut content, &inodes)? {
+            written = log.write_sync(&content, &stamp);
+        }
         let Some(written) = self.or_stop(log, written)? else { return Ok(false) };
         self.note_placed(inodes.iter().zip(&content.files), written);
         self.refresh_space(log);
+        Ok(true)
+    }
+
+    /// Lets the log go on in the next segment, after it was filled with blocks of what is to be synced:
+    /// the sync log will refer to them. Returns false if it goes on where it is.
+    fn leave_segment(
+        &self,
+        log: &mut SegmentWriter,
+        content: &mut SyncContent,
+        inodes: &[InodeRef],
+    ) -> Result<bool> {
+        if !self.writes_records() || log.writable_segments() < LEFT_ALONE {
+            return Ok(false);
+        }
+        let written = log.leave_segment(&content.files, &self.stamp());
+        let Some(written) = self.or_stop(log, written)? else { return Ok(false) };
+        let mut ahead = Vec::with_capacity(content.files.len());
+        for (file, placed) in content.files.iter_mut().zip(&written.placed) {
+            let pages: Vec<_> = file.pages.drain(..placed.len()).collect();
+            let mut extents = Vec::new();
+            for ((key, _), placed) in pages.iter().zip(placed) {
+                add_placed(&mut extents, file.ino, *key, *placed);
+            }
+            content.needs_records |= !extents.is_empty();
+            content.records.extend(extents.into_iter().map(Record::Extent));
+            ahead.push(SyncedFile { ino: file.ino, pages });
+        }
+        self.note_placed(inodes.iter().zip(&ahead), written);
         Ok(true)
     }
 

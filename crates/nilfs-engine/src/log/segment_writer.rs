@@ -44,6 +44,10 @@ use crate::volume::Volume;
 /// little to scan.
 const SUPERBLOCK_INTERVAL: i64 = 10;
 
+/// Bytes of sync logs after which no more of them go into another segment before the next checkpoint: a
+/// mount after a crash reads them all.
+const MOST_SYNCED: u64 = 16 << 20;
+
 /// How often a volume is mounted before Linux' tools recommend a check, if nobody has said.
 const MOUNTS_BEFORE_CHECK: u16 = 50;
 
@@ -72,8 +76,9 @@ enum State {
     Clean,
     /// The superblocks call the volume in use.
     InUse {
-        /// How many sync logs were written since the last checkpoint.
+        /// How many sync logs were written since the last checkpoint, and their blocks.
         sync_logs: u64,
+        synced_blocks: u64,
         /// Blocks of files were written since then that only sync logs refer to, or nothing yet.
         written_ahead: bool,
     },
@@ -84,7 +89,7 @@ enum State {
 }
 
 /// After a checkpoint.
-const IN_USE: State = State::InUse { sync_logs: 0, written_ahead: false };
+const IN_USE: State = State::InUse { sync_logs: 0, synced_blocks: 0, written_ahead: false };
 
 /// What became of a checkpoint that was to be written.
 #[derive(Debug, Default)]
@@ -251,7 +256,7 @@ impl SegmentWriter {
     /// what comes before a checkpoint, sync logs for example; and what was written ahead has numbers
     /// that the checkpoint must give a meaning.
     pub(crate) fn needs_everything(&self) -> bool {
-        self.sync_logs() > 0 || self.has_written_ahead()
+        self.sync_logs().0 > 0 || self.has_written_ahead()
     }
 
     fn has_written_ahead(&self) -> bool {
@@ -419,16 +424,49 @@ impl SegmentWriter {
         let now = stamp.unsigned_seconds();
         let built = commit::build_ahead(store, &mut self.base, withheld, files, now);
         let Ok(Some((logs, placed))) = built else { return Ok(None) };
-        logs.iter().try_for_each(|log| self.write_log(log, stamp))?;
-        let sync_logs = self.sync_logs();
-        self.state = State::InUse { sync_logs, written_ahead: true };
+        self.write_logs_ahead(&logs, stamp)?;
         Ok(Some(Synced { placed, blocks: logs.iter().map(SealedLog::len).sum() }))
     }
 
-    fn sync_logs(&self) -> u64 {
+    /// Lets the log go on in the next segment, where there is room for a sync log that has none in this
+    /// one, and writes as many of the blocks of its files as fit into the rest of this one: of each file
+    /// those from the first on that the result says. `None`, and nothing is written, where a checkpoint
+    /// is better: when there are many sync logs already, or much of a segment is wanted.
+    ///
+    /// # Errors
+    /// A log cannot be written; see [`SegmentWriter::fail`].
+    pub(crate) fn leave_segment(
+        &mut self,
+        files: &[SyncedFile],
+        stamp: &Stamp,
+    ) -> Result<Option<Synced>> {
+        assert!(!self.is_recovering(), "a recovery is one checkpoint");
+        let (_, blocks) = self.sync_logs();
+        if blocks * self.store.block_size().bytes64() >= MOST_SYNCED {
+            return Ok(None);
+        }
+        let (store, withheld) = (&self.store, &self.withheld);
+        let now = stamp.unsigned_seconds();
+        let built = commit::build_rest_of_segment(store, &mut self.base, withheld, files, now);
+        let Ok(Some((logs, placed))) = built else { return Ok(None) };
+        self.write_logs_ahead(&logs, stamp)?;
+        Ok(Some(Synced { placed, blocks: logs.iter().map(SealedLog::len).sum() }))
+    }
+
+    fn write_logs_ahead(&mut self, logs: &[SealedLog], stamp: &Stamp) -> Result<()> {
+        for log in logs {
+            self.write_log(log, stamp)?;
+            let (sync_logs, synced_blocks) = self.sync_logs();
+            self.state = State::InUse { sync_logs, synced_blocks, written_ahead: true };
+        }
+        Ok(())
+    }
+
+    /// How many sync logs were written since the last checkpoint, and their blocks.
+    fn sync_logs(&self) -> (u64, u64) {
         match self.state {
-            State::InUse { sync_logs, .. } => sync_logs,
-            _ => 0,
+            State::InUse { sync_logs, synced_blocks, .. } => (sync_logs, synced_blocks),
+            _ => (0, 0),
         }
     }
 
@@ -443,7 +481,7 @@ impl SegmentWriter {
         stamp: &Stamp,
     ) -> Result<Option<Synced>> {
         assert!(!self.is_recovering(), "a sync log needs a checkpoint before it");
-        let before = self.sync_logs();
+        let (before, synced_before) = self.sync_logs();
         let now = stamp.unsigned_seconds();
         let base = &mut self.base;
         let built = commit::build_sync_log(&self.store, base, content, before + 1, now);
@@ -456,8 +494,11 @@ impl SegmentWriter {
             self.flush()?;
         }
         self.write_log(&log, stamp)?;
-        self.state =
-            State::InUse { sync_logs: before + 1, written_ahead: self.has_written_ahead() };
+        self.state = State::InUse {
+            sync_logs: before + 1,
+            synced_blocks: synced_before + log.len(),
+            written_ahead: self.has_written_ahead(),
+        };
         Ok(Some(Synced { placed, blocks: log.len() }))
     }
 

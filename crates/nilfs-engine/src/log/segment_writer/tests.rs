@@ -67,6 +67,21 @@ fn superblocks_are_written_before_the_first_log_and_after_the_last() {
     assert_eq!(closed.last_log().cno, log.cno());
 }
 
+/// So it is if the log has left a segment before, in which there was no room for anything.
+#[test]
+fn superblocks_are_written_before_the_first_log_in_another_segment() {
+    let (device, ino) = recorded();
+    let mut log = writer(&open(&device));
+    let segment = log.base().position.segment;
+    assert!(log.leave_segment(&[], &NOW).unwrap().is_some());
+    assert_ne!(log.base().position.segment, segment);
+    assert_eq!(written(&device), [""; 0]);
+    let content = content_of(ino, vec![(FileBlock(0), block(b'n'))]);
+    assert!(log.write_sync(&content, &NOW).unwrap().is_some());
+    assert_eq!(written(&device), ["superblock", "flush", "superblock", "flush", "log"]);
+    assert!(!open(&device).is_clean());
+}
+
 /// A program that keeps a file without a name open may be killed.
 #[test]
 fn a_log_can_be_closed_and_opened_again_without_calling_the_volume_clean() {
