@@ -417,6 +417,10 @@ impl Device for FileDevice {
         let _ = rustix::fs::fadvise(&self.file, offset, Some(bytes), Advice::DontNeed);
     }
 
+    fn write_out(&self) -> io::Result<()> {
+        kernel::write_out(&self.file)
+    }
+
     fn will_need(&self, offset: u64, bytes: u64) {
         let Some(bytes) = NonZeroU64::new(bytes) else { return };
         let _ = rustix::fs::fadvise(&self.file, offset, Some(bytes), Advice::WillNeed);

@@ -82,6 +82,21 @@ pub(crate) fn is_open_for_writing(file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
+/// Waits until nothing of a file that was written is only in memory.
+///
+/// # Errors
+/// Something could not be written. The system tells this once.
+pub(crate) fn write_out(file: &File) -> io::Result<()> {
+    let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: this call takes and returns plain integers.
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, all) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -85,6 +85,15 @@ pub trait Device: Send + Sync {
     /// device. What has not reached the device yet stays. Only advice: nothing may depend on it.
     fn forget_cached(&self, _offset: u64, _bytes: u64) {}
 
+    /// Waits until what was written has left the system's memory for the device. That makes nothing
+    /// durable, but the next [`Device::flush`] has less to wait for.
+    ///
+    /// # Errors
+    /// As [`Device::flush`]: what was written may be lost.
+    fn write_out(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Has the system begin to read a range that will be asked for soon. Only advice.
     fn will_need(&self, _offset: u64, _bytes: u64) {}
 
@@ -135,6 +144,10 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn forget_cached(&self, offset: u64, bytes: u64) {
         (**self).forget_cached(offset, bytes);
+    }
+
+    fn write_out(&self) -> io::Result<()> {
+        (**self).write_out()
     }
 
     fn will_need(&self, offset: u64, bytes: u64) {

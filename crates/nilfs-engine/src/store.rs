@@ -246,6 +246,13 @@ impl Store {
             .map_err(|source| Error::Device { what: "flush its cache".into(), source })
     }
 
+    /// Waits until what was written so far has reached the device, durable or not.
+    pub(crate) fn write_out(&self) -> Result<()> {
+        self.device
+            .write_out()
+            .map_err(|source| Error::Device { what: "write what it was given".into(), source })
+    }
+
     /// Tells the device that a range of bytes holds nothing any more.
     pub(crate) fn discard(&self, offset: u64, bytes: u64) -> Result<()> {
         self.device

@@ -63,12 +63,13 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::commit`].
     pub fn sync_file(&self, inode: &InodeRef) -> Result<()> {
-        self.syncs.fetch_add(1, Ordering::Relaxed);
+        let before = self.syncs.fetch_add(1, Ordering::Relaxed);
         if inode.state.read().links() == 0 && self.options.order == Order::Relaxed {
             // It is gone after a crash, whatever is written. But in strict order a sync of it covers
             // all others.
             return self.check_writable();
         }
+        self.write_much(inode, before)?;
         let ticket = self.next_freeze();
         let request = SyncRequest { inode: Arc::clone(inode), ticket };
         self.file_syncs.join(

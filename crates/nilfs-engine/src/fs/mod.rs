@@ -147,6 +147,8 @@ pub struct Filesystem {
     stopped: RwLock<Option<Stopped>>,
     wakeup: Wakeup,
     cleaner: Cleaner,
+    /// Locked while a piece of data is written ahead.
+    writing_ahead: Mutex<()>,
     /// Locked while the volume becomes larger, smaller, or what it was.
     remaking: Mutex<()>,
     pub(crate) times: Times,
@@ -214,6 +216,7 @@ impl Filesystem {
             stopped: RwLock::new(Rank::Stopped, None),
             wakeup: Wakeup::default(),
             cleaner: Cleaner::new(options.cleaner),
+            writing_ahead: Mutex::new(Rank::WritingAhead, ()),
             remaking: Mutex::new(Rank::Remaking, ()),
             times: Times::default(),
             changes: AtomicU64::new(0),

@@ -49,6 +49,18 @@ impl Filesystem {
         self.write_pieces(dirty, self.blocks_of_a_piece())
     }
 
+    /// Writes the data of a file that is about to be synced, if it is so much that others should not have
+    /// to wait for it. `before`: how often somebody had synced until then.
+    pub(super) fn write_much(&self, inode: &InodeRef, before: u64) -> Result<()> {
+        let much = self.store.geometry().blocks_per_segment / 2;
+        let somebody_syncs = self.syncs_before.load(Ordering::Relaxed) != before;
+        let has_much = || inode.state.read().overlay.unlogged.len() > much as usize;
+        if !self.writes_records() || !somebody_syncs || !has_much() {
+            return Ok(());
+        }
+        self.write_pieces(vec![Arc::clone(inode)], self.blocks_of_a_piece())
+    }
+
     /// A file has taken the place of another: what is in no log of it begins to be written.
     pub(super) fn has_replaced(&self, inode: &InodeRef) {
         if self.writes_records() && unwritten(&inode.state.read(), FileBlock(0)).next().is_some() {
@@ -76,6 +88,8 @@ impl Filesystem {
         let most = self.blocks_of_a_piece();
         let mut from = FileBlock(0);
         loop {
+            // An fsync waits for one piece, however many threads write ahead.
+            let piece_by_piece = self.writing_ahead.lock();
             let mut log = self.writable_log()?;
             let mut piece = Piece::default();
             while piece.blocks < most
@@ -95,6 +109,13 @@ impl Filesystem {
             self.note_placed(files, written);
             self.refresh_space(&log);
             MutexGuard::unlock_fair(log);
+            // Otherwise the next fsync would have to wait for all of them.
+            if piece.blocks == most
+                && let Err(error) = self.store.write_out()
+            {
+                return self.or_stop(&mut self.log.lock(), Err(error));
+            }
+            MutexGuard::unlock_fair(piece_by_piece);
         }
     }
 }

@@ -16,6 +16,8 @@ pub(crate) enum Rank {
     CleanerStep,
     /// Held by the thread that gathers what the cleaner knows of the blocks.
     CleanerGathering,
+    /// One piece of file data is on its way to the device before a commit freezes it.
+    WritingAhead,
     /// The end of the log and what its writer knows; held during a commit.
     Log,
     /// Shared by every operation that changes something; exclusive for the moment in which a commit
