@@ -189,6 +189,26 @@ fn a_synced_mebibyte_costs_no_more_where_a_segment_ends() {
     check(&*device);
 }
 
+/// The super root promises that everything before it is durable, in whichever segments.
+#[test]
+fn a_checkpoint_of_several_segments_costs_one_flush() {
+    let (device, fs) = volume_of(BLOCK as u64);
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    fs.commit().unwrap();
+    for nth in 0..20 {
+        fs.write(&file, nth << 20, &pattern(nth as usize, 1 << 20)).unwrap();
+        drop(device.take_events());
+    }
+    fs.commit().unwrap();
+    let events = device.take_events();
+    let super_root = events.iter().rposition(|event| bytes_of(event).is_some()).unwrap();
+    let flush = events.iter().position(|event| *event == Event::Flush).unwrap();
+    assert_eq!(flush + 1, super_root, "before the last log");
+    assert_eq!(events.iter().filter(|event| **event == Event::Flush).count(), 1);
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
 fn bytes_of(event: &Event) -> Option<usize> {
     match event {
         Event::Write { bytes, .. } => Some(bytes.len()),

@@ -352,8 +352,12 @@ impl SegmentWriter {
             assert!(may_be_taken, "segment {} was taken while it waited", log.segment);
             let crosses = self.unflushed.is_some_and(|segment| segment != log.segment);
             let completes = nth + 1 == commit.logs.len();
-            let promised = completes && commit.base.super_root.durable_before;
-            if crosses && Some(log.segment) == last || promised {
+            let waits = match commit.base.super_root.durable_before {
+                // What it promises says more than that it may be found.
+                true => completes,
+                false => crosses && Some(log.segment) == last,
+            };
+            if waits {
                 self.flush()?;
             }
             self.write_log(log, stamp)?;
