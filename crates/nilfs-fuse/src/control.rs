@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use rustix::ioctl::{Opcode, Updater, opcode};
 
-use crate::operations::Caller;
+use crate::serve::Caller;
 
 /// Answers messages. Only the kernel's word says who the caller is.
 pub type Handler = Arc<dyn Fn(Caller, &[u8]) -> Vec<u8> + Send + Sync>;

@@ -36,11 +36,6 @@ const EXTENDED_FLAGS: [(u32, u32); 5] = [
     (0x40, 0x80), // no dump
 ];
 
-/// Whether a request with this number changes the inode.
-pub(crate) fn is_change(command: u32) -> bool {
-    matches!(command, SET_FLAGS | SET_EXTENDED)
-}
-
 impl InodeIoctl {
     /// The request with this number, if it is one of ours and has its argument.
     pub fn parse(command: u32, input: &[u8]) -> Option<Self> {

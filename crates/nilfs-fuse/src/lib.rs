@@ -1,7 +1,9 @@
 //! The kernel front end: a mounted volume's FUSE requests become calls of the engine.
 //!
 //! [`Mountpoint`] and [`Mount`] ask the kernel to mount and unmount, [`Session`] answers its
-//! requests. Between them lies one file descriptor of `/dev/fuse`.
+//! requests. Between them lies one file descriptor of `/dev/fuse`, a [`Connection`]. What the answers
+//! are is the affair of what is served: the [`Operations`] of a volume, or anything else that can
+//! [`Serve`].
 //!
 //! | module | what it knows |
 //! |---|---|
@@ -9,6 +11,8 @@
 //! | `mounts` | the kernel's table of mounts |
 //! | `loop_device` | a loop device that lends its name to a mount |
 //! | `transport` | requests and answers as they travel, through `/dev/fuse` or io_uring |
+//! | `serve` | what the transport asks of a file system |
+//! | `content` | what is mounted of a volume, and what is shown of it |
 //! | `operations` | what each request means for the engine; nothing of how it travels |
 //! | `nodes` | the numbers by which the kernel knows files |
 //! | `past` | the past of each directory, as it is shown in the mount |
@@ -50,6 +54,7 @@
 //! bounds what a power cut can take. `fsync(2)` works as it should. And `copy_file_range(2)` into a
 //! file that was opened with `O_SYNC` comes without that word, so it has to be followed by an fsync.
 
+mod content;
 mod control;
 mod fault;
 mod ioctl;
@@ -60,15 +65,19 @@ mod mounts;
 mod nodes;
 mod operations;
 mod past;
+mod serve;
 mod transport;
 mod when;
 
+pub use content::Content;
 pub use control::{Handler, LONGEST, ask};
 pub use loop_device::lends_its_name;
 pub use metrics::{LatencyBucket, Metrics, OperationCounts};
 pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, remount, unmount};
 pub use mounts::Mounted;
-pub use operations::Caller;
+pub use nodes::NodeId;
+pub use operations::{EndOfPast, Operations};
 pub use past::{PastAccess, PastSettings, ino_of_past, is_of_past};
-pub use transport::{Content, EndOfPast, Farewell, Session, Settings, Transport};
+pub use serve::{AddEntry, Answer, Caller, Found, Given, Serve, Validity};
+pub use transport::{Connection, Farewell, Session, Settings, Transport};
 pub use when::{NotAMoment, UnfitName, When, WhenError, new_name};

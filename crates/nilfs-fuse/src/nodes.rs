@@ -6,7 +6,7 @@ use nilfs_ondisk::Ino;
 /// which FUSE calls 1; a file of the past by its inode number and a number that says where in the
 /// past it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct NodeId(pub u64);
+pub struct NodeId(pub u64);
 
 /// Says where in the past a file is. At most [`PastNr::MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,22 +25,23 @@ impl NodeId {
     pub const ROOT: NodeId = NodeId(1);
 
     /// A file of the past.
-    pub fn past(nr: PastNr, ino: u32) -> Self {
+    pub(crate) fn past(nr: PastNr, ino: u32) -> Self {
         Self(PAST | u64::from(nr.0) << 32 | u64::from(ino))
     }
 
     /// Whether this is a file of the past.
-    pub fn is_past(self) -> bool {
+    pub(crate) fn is_past(self) -> bool {
         self.0 & PAST != 0
     }
 
     /// Where a file of the past is, and its inode number.
-    pub fn in_past(self) -> (PastNr, Ino) {
+    pub(crate) fn in_past(self) -> (PastNr, Ino) {
         let nr = (self.0 & !PAST) >> 32;
         (PastNr(nr as u32), Ino(self.0 & u64::from(u32::MAX)))
     }
 
     /// The inode number on the volume, of a file of the present.
+    #[must_use]
     pub fn ino(self) -> Ino {
         if self == Self::ROOT { Ino::ROOT } else { Ino(self.0) }
     }

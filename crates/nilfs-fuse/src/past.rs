@@ -49,7 +49,9 @@ use parking_lot::Mutex;
 use self::entries::{Entries, Entry, LetGo, List};
 pub use self::numbers::{ino_of_past, is_of_past};
 use crate::nodes::{NodeId, PastNr};
-use crate::operations::{Given, Listed, Validity};
+use crate::operations::Listed;
+use crate::serve::{Given, Validity};
+use crate::transport::Connection;
 use crate::when::{canonical_name, gmt_name};
 
 /// How a mount shows its past.
@@ -119,9 +121,6 @@ enum Message {
     /// The kernel shall forget this.
     LetGo(Vec<LetGo>),
 }
-
-/// Tells the kernel to forget a name in a directory, and what is below it.
-pub(crate) type TellToForget = Box<dyn Fn(NodeId, &[u8]) + Send>;
 
 /// What the thread needs that lets the kernel forget.
 pub(crate) struct Keeper {
@@ -415,7 +414,7 @@ const NAMED: usize = 20;
 impl Keeper {
     /// Lets go of what nobody has asked for in a while, and tells the kernel what to forget, until
     /// the past is there no more.
-    pub fn run(self, tell: &TellToForget) {
+    pub fn run(self, kernel: &Connection) {
         let mut wait = None;
         loop {
             let message = match wait {
@@ -423,28 +422,28 @@ impl Keeper {
                 Some(wait) => self.messages.recv_timeout(wait),
             };
             match message {
-                Ok(Message::LetGo(gone)) => forget(tell, gone),
+                Ok(Message::LetGo(gone)) => forget(kernel, gone),
                 Ok(Message::Held) | Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
             }
             let Some(past) = self.past.upgrade() else { return };
             let (due, next) = past.entries.lock().let_go_unused(past.settings.hold);
             drop(past);
-            forget(tell, due);
+            forget(kernel, due);
             wait = next;
         }
     }
 }
 
 /// Tells the kernel to forget entries, and then lets the cleaner have their checkpoints.
-fn forget(tell: &TellToForget, gone: Vec<LetGo>) {
+fn forget(kernel: &Connection, gone: Vec<LetGo>) {
     for LetGo { entry, created, .. } in &gone {
         let (parent, name) = match entry.list {
             List::Door => (DOOR, canonical_name(entry.cno, *created)),
             List::Gmt => (GMT, gmt_name(*created)),
         };
         if let Ok(dir) = numbers::short(entry.dir) {
-            tell(NodeId::past(parent, dir), name.as_bytes());
+            kernel.forget_name(NodeId::past(parent, dir), name.as_bytes());
         }
     }
 }

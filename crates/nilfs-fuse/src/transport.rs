@@ -1,9 +1,11 @@
-//! Takes requests from the kernel, lets [`Operations`] answer them, and sends the answers back.
+//! Takes requests from the kernel, lets what is [served](Serve) answer them, and sends the answers
+//! back.
 //!
 //! | module | what it knows |
 //! |---|---|
 //! | `abi` | the numbers and structures of the kernel's interface |
 //! | `channel` | how bytes come and go through `/dev/fuse` |
+//! | `connection` | what the kernel can be told and asked besides |
 //! | `ring` | how they do through io_uring |
 //! | `incoming` | a request and the right to answer it, whichever way it has come |
 //! | `request` | what is asked for |
@@ -27,6 +29,7 @@
 
 mod abi;
 mod channel;
+mod connection;
 mod front;
 mod incoming;
 mod request;
@@ -35,30 +38,24 @@ mod workers;
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use nilfs_engine::{Checkpoints, Files, Filesystem, ReadOnlyVolume, Stale};
 use rustix::io::Errno;
 use thiserror::Error;
 
 use self::abi::{InitIn, InitOut, capability};
 use self::channel::Channel;
+pub use self::connection::Connection;
 use self::front::Front;
 use self::incoming::{Incoming, Reply};
 use self::request::{Call, Request};
 use self::ring::Rings;
-use self::workers::Workers;
-use crate::control::Handler;
 use crate::metrics::Metrics;
 use crate::mountpoint::MountError;
-use crate::nodes::NodeId;
-use crate::operations::{Operations, Outdate, StillHas};
-use crate::past::{Past, PastSettings, TellToForget};
+use crate::serve::Serve;
 
 /// Bytes in the largest request; `fs.fuse.max_pages_limit` allows no more.
 const REQUEST_SIZE: u32 = 1 << 20;
@@ -68,12 +65,6 @@ const HEADERS_SIZE: usize = 4096;
 
 /// Requests that the kernel may have under way in the background, read-ahead above all.
 const IN_BACKGROUND: u16 = 64;
-
-/// Threads for what takes long, at most.
-const WORKERS: usize = 32;
-
-/// How long the kernel may take to say whether it has an inode. As a rule it says so at once.
-const ANSWER_IN: Duration = Duration::from_millis(100);
 
 /// How long the files that the kernel has forgotten are gathered, where it says so apart from
 /// requests: a message for each file that is deleted would wake a thread for each.
@@ -128,68 +119,17 @@ pub struct Settings {
     /// Lets the kernel keep small writes back and pass them on in large ones. Faster, but an
     /// error such as `ENOSPC` may come after `write(2)` has reported success.
     pub writeback: bool,
-    /// Shows the past of each directory.
-    pub past: Option<PastSettings>,
-    /// Answers the messages that come through [`crate::ask`]; without it nobody understands them.
-    pub control: Option<Handler>,
     /// Where requests are counted.
     pub metrics: Arc<Metrics>,
 }
 
-/// What is mounted.
-#[derive(Clone)]
-pub struct Content {
-    files: Arc<dyn Files>,
-    /// What doors to the past show.
-    checkpoints: Option<Arc<dyn Checkpoints>>,
-    /// What can be changed.
-    writer: Option<Arc<Filesystem>>,
-}
-
-impl fmt::Debug for Content {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Content").field("writer", &self.writer).finish_non_exhaustive()
-    }
-}
-
-impl Content {
-    /// Files that nobody can change, and that have no past.
-    #[must_use]
-    pub fn files(files: Arc<dyn Files>) -> Self {
-        Self { files, checkpoints: None, writer: None }
-    }
-
-    /// Whether the kernel has to ask before it opens a file: only the process can refuse to open
-    /// what is of the past for writing.
-    fn is_asked_for_opening(&self, settings: &Settings) -> bool {
-        let shows_past = self.checkpoints.is_some() && settings.past.is_some();
-        shows_past && self.writer.is_some()
-    }
-}
-
-impl From<Arc<Filesystem>> for Content {
-    fn from(fs: Arc<Filesystem>) -> Self {
-        Self { files: fs.clone(), checkpoints: Some(fs.clone()), writer: Some(fs) }
-    }
-}
-
-impl From<Arc<ReadOnlyVolume>> for Content {
-    fn from(volume: Arc<ReadOnlyVolume>) -> Self {
-        Self { files: volume.clone(), checkpoints: Some(volume), writer: None }
-    }
-}
-
-/// Ends what is kept of the past because somebody looks at it.
-pub type EndOfPast = Box<dyn Fn() + Send + Sync>;
-
 /// The threads that answer the kernel's requests.
 pub struct Session {
-    files: Arc<dyn Files>,
+    served: Arc<dyn Serve>,
     ends: mpsc::Receiver<End>,
     transport: Transport,
     /// Why it is not io_uring, if that was wanted.
     absent: Option<Absent>,
-    past: Option<Arc<Past>>,
 }
 
 impl fmt::Debug for Session {
@@ -222,59 +162,37 @@ impl Drop for Farewell {
 }
 
 impl Session {
-    /// Starts to answer the requests that come through `channel`, an open `/dev/fuse`.
+    /// Starts to let `served` answer the requests of a mount.
     ///
     /// # Errors
-    /// [`MountError::Transport`], or the kernel's FUSE is older than Linux 5.13, or the channel or a
+    /// [`MountError::Transport`], or the kernel's FUSE is older than Linux 5.13, or the connection or a
     /// thread fails.
     pub fn start(
-        channel: OwnedFd,
-        content: Content,
-        settings: Settings,
+        connection: Connection,
+        served: Arc<dyn Serve>,
+        settings: &Settings,
     ) -> Result<Self, MountError> {
-        let channel = Channel::new(channel);
         let failed = |error| MountError::system("answer the kernel", error);
-        let rings = match agree(&channel, &content, &settings).map_err(failed)? {
+        let rings = match agree(&connection.channel, &*served, settings).map_err(failed)? {
             Err(Some(absent)) if settings.transport == Transport::Uring => {
                 return Err(MountError::Transport { why: absent.to_string() });
             }
             rings => rings,
         };
-        Self::begin(channel, rings, content, settings).map_err(failed)
+        Self::begin(connection, rings, served, settings).map_err(failed)
     }
 
     /// Starts all threads.
     fn begin(
-        channel: Channel,
+        connection: Connection,
         rings: Result<Rings, Option<Absent>>,
-        content: Content,
-        settings: Settings,
+        served: Arc<dyn Serve>,
+        settings: &Settings,
     ) -> io::Result<Self> {
-        let Content { files, checkpoints, writer } = content;
-        let owner = rustix::process::geteuid().as_raw();
-        let past = checkpoints.zip(settings.past.clone()).map(|(checkpoints, settings)| {
-            Past::new(Arc::clone(&files), checkpoints, settings, owner)
-        });
-        let past = match past {
-            None => None,
-            Some((past, keeper)) => {
-                let tell = tell_to_forget(channel.clone());
-                thread::Builder::new().name("past".to_owned()).spawn(move || keeper.run(&tell))?;
-                Some(past)
-            }
-        };
-        if let Some(writer) = &writer {
-            let channel = channel.clone();
-            writer.tell_of_rollbacks(move |stale| forget(&channel, stale));
-        }
-        let metrics = Arc::clone(&settings.metrics);
-        let workers = Arc::new(Workers::new(WORKERS));
-        let still_has = still_has(channel.clone(), Arc::clone(&workers));
-        let outdate = outdate(channel.clone());
-        let operations =
-            Operations::new(Arc::clone(&files), writer, past.clone(), metrics, still_has, outdate);
+        let Connection { channel, workers, .. } = connection;
         let readers = if rings.is_ok() { 1 } else { Self::threads() };
-        let front = Arc::new(Front::new(operations, settings, channel.clone(), readers, workers));
+        let metrics = Arc::clone(&settings.metrics);
+        let front = Arc::new(Front::new(Arc::clone(&served), metrics, readers, workers));
         let (ended, ends) = mpsc::channel();
         let begun = rings.and_then(|rings| {
             rings.start(&front, &ended).map_err(|error| Some(Absent::Refused(error)))
@@ -296,25 +214,13 @@ impl Session {
             Ok(()) => (Transport::Uring, None),
             Err(absent) => (Transport::Device, absent),
         };
-        Ok(Self { files, ends, transport, absent, past })
+        Ok(Self { served, ends, transport, absent })
     }
 
     /// The way that requests take: through io_uring or `/dev/fuse`.
     #[must_use]
     pub fn transport(&self) -> Transport {
         self.transport
-    }
-
-    /// What lets go of the checkpoints that are only kept because somebody looks at them. Whatever still
-    /// reads them gets `ESTALE`.
-    #[must_use]
-    pub fn end_of_past(&self) -> EndOfPast {
-        let past = self.past.clone();
-        Box::new(move || {
-            if let Some(cnos) = past.as_ref().and_then(|past| past.give_up()) {
-                tracing::info!("whatever still reads one of these checkpoints gets ESTALE: {cnos}");
-            }
-        })
     }
 
     /// Why there is no io_uring for requests, if it was not to be had.
@@ -346,7 +252,7 @@ impl Session {
             }
         }
         // The kernel does not say so of each inode when it leaves.
-        self.files.let_go_of_all();
+        self.served.forget_all();
         result
     }
 }
@@ -371,7 +277,7 @@ const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 /// they are to be used, or why they cannot be, if they are wanted.
 fn agree(
     channel: &Channel,
-    content: &Content,
+    served: &dyn Serve,
     settings: &Settings,
 ) -> io::Result<Result<Rings, Option<Absent>>> {
     let mut buffer = vec![0; 2 * HEADERS_SIZE];
@@ -403,7 +309,7 @@ fn agree(
         };
         match (&rings, settings.transport) {
             (Err(_), Transport::Uring) => reply.error(Errno::PROTO),
-            _ => reply.value(&accept(&offer, wanted(content, settings), rings.is_ok())),
+            _ => reply.value(&accept(&offer, wanted(served, settings), rings.is_ok())),
         }
         return Ok(rings);
     }
@@ -419,11 +325,10 @@ fn rings(channel: &Channel, offered: u32) -> Result<Rings, Absent> {
 }
 
 /// What is asked of the kernel for this mount, if it can do it.
-fn wanted(content: &Content, settings: &Settings) -> u32 {
+fn wanted(served: &dyn Serve, settings: &Settings) -> u32 {
     let cache = if settings.writeback { capability::WRITEBACK_CACHE } else { 0 };
     // Where OPEN is answered, it need not be followed by a change of size.
-    let opens = content.is_asked_for_opening(settings);
-    let truncates = if opens { capability::ATOMIC_O_TRUNC } else { 0 };
+    let truncates = if served.is_asked_for_opening() { capability::ATOMIC_O_TRUNC } else { 0 };
     WANTED | cache | truncates
 }
 
@@ -442,52 +347,6 @@ fn accept(offer: &InitIn, wanted: u32, uring: bool) -> InitOut {
         max_pages: REQUEST_SIZE.div_ceil(rustix::param::page_size() as u32) as u16,
         ..InitOut::default()
     }
-}
-
-/// Asks the kernel whether it still has an inode: there is no such question, but it says when it
-/// does not have what it is told something about.
-///
-/// If the last process that has the file open closes it just now, the kernel waits for its pages to
-/// be written, by a request that may come to the very thread that needs to know. So another one
-/// asks, and no answer in time means that the kernel still has it.
-fn still_has(channel: Channel, workers: Arc<Workers>) -> StillHas {
-    let asking = Arc::new(AtomicBool::new(false));
-    Box::new(move |node| {
-        if asking.swap(true, Ordering::Relaxed) {
-            return true;
-        }
-        let (answer, answered) = mpsc::channel();
-        let (channel, asked) = (channel.clone(), Arc::clone(&asking));
-        let ask = move || {
-            let has = channel.invalidate_attributes(node);
-            asked.store(false, Ordering::Relaxed);
-            _ = answer.send(has);
-        };
-        if workers.start(Box::new(ask)).is_err() {
-            asking.store(false, Ordering::Relaxed);
-            return true;
-        }
-        answered.recv_timeout(ANSWER_IN).unwrap_or(true)
-    })
-}
-
-/// Tells the kernel that attributes are out of date.
-fn outdate(channel: Channel) -> Outdate {
-    Box::new(move |node| _ = channel.invalidate_attributes(node))
-}
-
-/// Tells the kernel to forget names.
-fn tell_to_forget(channel: Channel) -> TellToForget {
-    Box::new(move |parent, name| channel.invalidate_entry(parent, name))
-}
-
-/// Lets the kernel forget what a rollback has changed.
-fn forget(channel: &Channel, stale: &Stale) {
-    // Names first: a file that nobody finds any more, and has not open, goes with its last one.
-    for (dir, name) in &stale.names {
-        channel.invalidate_entry(NodeId::from(*dir), name);
-    }
-    stale.inodes.iter().for_each(|ino| channel.invalidate_content(NodeId::from(*ino)));
 }
 
 /// Answers requests from `/dev/fuse` until no more come. Between two there is a `pause`, if nobody

@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
+use crate::file_systems::FileSystem;
 use crate::machine::Machine;
 use crate::schedule::{Measurement, Plan, Row};
 use crate::service::Service;
@@ -29,8 +30,6 @@ pub struct Report {
     quick: bool,
     seed: u64,
     sizes: Sizes,
-    /// The file system that all others are compared with.
-    reference: &'static str,
     systems: Vec<System>,
     rows: Vec<ReportRow>,
 }
@@ -39,6 +38,8 @@ pub struct Report {
 struct System {
     name: &'static str,
     what: &'static str,
+    /// Which one it is compared with.
+    reference: &'static str,
 }
 
 #[derive(Serialize)]
@@ -168,6 +169,12 @@ impl Figures {
     }
 }
 
+/// The place of the file system that `system` is compared with: the first one, if its own is not
+/// among them.
+fn reference(systems: &[&dyn FileSystem], system: &dyn FileSystem) -> usize {
+    systems.iter().position(|other| other.name() == system.reference()).unwrap_or(0)
+}
+
 /// None of none.
 fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
@@ -179,24 +186,25 @@ fn median(mut figures: Vec<f64>) -> Option<f64> {
 impl Report {
     /// Puts the results of a plan together.
     pub fn new(machine: Machine, plan: &Plan<'_>, rows: &[Row<'_>], quick: bool) -> Self {
-        let systems: Vec<System> = plan
-            .systems
-            .iter()
-            .map(|system| System { name: system.name(), what: system.what() })
-            .collect();
+        let references: Vec<usize> =
+            plan.systems.iter().map(|system| reference(&plan.systems, *system)).collect();
+        let systems = plan.systems.iter().zip(&references).map(|(system, reference)| System {
+            name: system.name(),
+            what: system.what(),
+            reference: plan.systems[*reference].name(),
+        });
         Self {
             machine,
             runs: plan.runs,
             quick,
             seed: SEED,
             sizes: plan.sizes.clone(),
-            reference: systems.first().map_or("", |system| system.name),
-            systems,
-            rows: rows.iter().map(ReportRow::new).collect(),
+            systems: systems.collect(),
+            rows: rows.iter().map(|row| ReportRow::new(row, &references)).collect(),
         }
     }
 
-    /// Whether the reference failed in any row.
+    /// Whether the first file system failed in any row.
     pub fn reference_failed(&self) -> bool {
         self.rows.iter().any(|row| matches!(row.cells.first(), Some(Cell::Failed { .. })))
     }
@@ -250,9 +258,11 @@ impl Report {
     }
 
     fn header(&self) -> Vec<String> {
-        let mut header = vec!["workload".to_owned(), self.reference.to_owned()];
-        let peers = self.systems.iter().skip(1);
-        header.extend(peers.map(|system| format!("{} / {}", self.reference, system.name)));
+        let mut header = vec!["workload".to_owned()];
+        header.extend(self.systems.iter().enumerate().map(|(column, system)| match column {
+            0 => system.name.to_owned(),
+            _ => format!("{} / {}", system.reference, system.name),
+        }));
         header
     }
 
@@ -273,10 +283,10 @@ impl Report {
     }
 
     fn legend(&self) -> String {
-        let mut legend = format!(
-            "1.50× means: {} is one and a half times as fast. Below it, the figures of the other.\n",
-            self.reference
-        );
+        let mut legend =
+            "1.50× means: the first named is one and a half times as fast. Below it, the \
+                          figures of the other.\n"
+                .to_owned();
         for system in &self.systems {
             legend.push_str(&format!("  {}: {}\n", system.name, system.what));
         }
@@ -289,18 +299,20 @@ impl Report {
 }
 
 impl ReportRow {
-    fn new(row: &Row<'_>) -> Self {
+    /// `references` says for each outcome with which one it is compared.
+    fn new(row: &Row<'_>, references: &[usize]) -> Self {
         let unit = row.workload.unit;
-        let reference = row.outcomes.first().and_then(|outcome| match outcome {
-            Measurement::Measured(samples) => Figures::of(unit, samples),
+        let median = |outcome: &Measurement| match outcome {
+            Measurement::Measured(samples) => Figures::of(unit, samples).map(|it| it.median),
             _ => None,
-        });
-        let reference = reference.map(|figures| figures.median);
+        };
+        let medians: Vec<Option<f64>> = row.outcomes.iter().map(median).collect();
+        let compared = row.outcomes.iter().zip(references);
         Self {
             workload: row.workload.name,
             what: row.workload.what,
             unit: unit.name(),
-            cells: row.outcomes.iter().map(|outcome| Cell::new(unit, outcome, reference)).collect(),
+            cells: compared.map(|(outcome, of)| Cell::new(unit, outcome, medians[*of])).collect(),
         }
     }
 }
@@ -409,6 +421,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::file_systems;
 
     fn samples(seconds: &[u64]) -> Vec<Sample> {
         let of = |&seconds| Sample {
@@ -473,8 +486,9 @@ mod tests {
             quick: true,
             seed: SEED,
             sizes: Sizes::QUICK.clone(),
-            reference: "ours",
-            systems: ["ours", "one", "two"].map(|name| System { name, what: "" }).into(),
+            systems: [("ours", "ours"), ("one", "ours"), ("two", "one")]
+                .map(|(name, reference)| System { name, what: "", reference })
+                .into(),
             rows: vec![
                 row("write", vec![cell(&[3]), cell(&[1]), Cell::NotApplicable]),
                 row("mount", vec![cell(&[3]), Cell::NotApplicable, Cell::NotApplicable]),
@@ -482,7 +496,7 @@ mod tests {
         };
         assert_eq!(
             report.markdown(),
-            "| workload | ours | ours / one | ours / two |\n\
+            "| workload | ours | ours / one | one / two |\n\
              | --- | --- | --- | --- |\n\
              | write | 20.0 MiB/s | 0.33× | – |\n"
         );
@@ -495,5 +509,22 @@ mod tests {
         assert_eq!(notes.number("broken"), 2);
         assert_eq!(notes.number("not installed"), 1);
         assert_eq!(notes.text(), "Note 1: not installed\nNote 2: broken\n");
+    }
+    #[test]
+    fn what_does_nothing_is_compared_with_ours_on_the_same_transport() {
+        let all = file_systems::all(std::path::Path::new("nilfs"));
+        let mut systems: Vec<&dyn FileSystem> = all.iter().map(AsRef::as_ref).collect();
+        let compared = |systems: &[&dyn FileSystem], name: &str| {
+            let system = systems.iter().find(|system| system.name() == name).unwrap();
+            systems[reference(systems, *system)].name()
+        };
+        assert_eq!(compared(&systems, "null"), "nilfs");
+        assert_eq!(compared(&systems, "null-uring"), "nilfs-uring");
+        systems.retain(|system| system.name() != "nilfs-uring");
+        assert_eq!(
+            compared(&systems, "null-uring"),
+            "nilfs",
+            "the first, where its own is missing"
+        );
     }
 }

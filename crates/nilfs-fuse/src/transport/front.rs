@@ -1,31 +1,28 @@
-//! From a request to the answer: lets [`Operations`] do the work, and puts what it says into the
-//! words of the kernel.
+//! From a request to the answer: lets what is [served](Serve) do the work, and puts what it says into
+//! the words of the kernel.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nilfs_engine::{Attr, DeviceCode, FileType, SetAttr, SetTime, Timestamp};
+use nilfs_engine::{Attr, DeviceCode, DirEntry, SetAttr, SetTime, Timestamp};
 use nilfs_ondisk::inode::{S_IFDIR, S_IFMT, S_IFREG};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::Settings;
 use super::abi::{
-    self, AttrOut, CopyOut, CreateOut, DirEntry, EntryOut, IoctlOut, LseekOut, OPEN_KEEP_CACHE,
+    self, AttrOut, CopyOut, CreateOut, EntryOut, IoctlOut, LseekOut, OPEN_KEEP_CACHE,
     OPEN_KILL_SUIDGID, OPEN_NO_FLUSH, OpenOut, SetAttrIn, StatFsOut, WRITE_CACHE,
     WRITE_KILL_SUIDGID, WriteOut, setattr,
 };
-use super::channel::Channel;
 use super::incoming::{Incoming, Reply};
 use super::request::{Call, Request};
 use super::workers::Workers;
 use crate::control;
-use crate::ioctl;
-use crate::metrics::Operation;
+use crate::metrics::{Metrics, Operation};
 use crate::nodes::NodeId;
-use crate::operations::{Answer, Caller, Given, Listed, Operations, Validity};
+use crate::serve::{Answer, Caller, Found, Given, Serve, Validity};
 
 /// How long the kernel may keep a name. Nobody but the kernel changes names.
 const NAMES_KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -44,10 +41,8 @@ const LARGE_READ: u64 = 64 << 10;
 
 /// What answers requests, whichever thread has received them.
 pub(super) struct Front {
-    operations: Operations,
-    settings: Settings,
-    /// For notices.
-    channel: Channel,
+    served: Arc<dyn Serve>,
+    metrics: Arc<Metrics>,
     /// How many threads receive requests that each of them could answer.
     readers: usize,
     /// Requests under way that may take long.
@@ -57,13 +52,12 @@ pub(super) struct Front {
 
 impl Front {
     pub fn new(
-        operations: Operations,
-        settings: Settings,
-        channel: Channel,
+        served: Arc<dyn Serve>,
+        metrics: Arc<Metrics>,
         readers: usize,
         workers: Arc<Workers>,
     ) -> Self {
-        Self { operations, settings, channel, readers, long: AtomicUsize::new(0), workers }
+        Self { served, metrics, readers, long: AtomicUsize::new(0), workers }
     }
 
     /// Answers a request. What is to be read goes through `buffer`. What may take long is left to
@@ -91,144 +85,148 @@ impl Front {
     fn answer_here(&self, incoming: Incoming<'_>, buffer: &mut Vec<u8>) {
         let Some(request) = incoming.request() else { return };
         let Request { unique, node, caller, call } = request;
-        let operations = &self.operations;
+        let served = &*self.served;
         match call {
             Some(Call::Lookup { name }) => {
-                send(operations.lookup(node, name), incoming.reply(unique), |reply, found| {
-                    match found {
-                        Some(given) => reply.value(&entry_out(&given)),
-                        None => reply.value(&no_entry()),
-                    }
+                let found = self.looked_up(|| served.lookup(node, name));
+                send(found, incoming.reply(unique), |reply, found| match found {
+                    Some(given) => reply.value(&entry_out(&given)),
+                    None => reply.value(&no_entry()),
                 });
             }
             Some(Call::Forget { lookups }) => {
-                operations.forget([(node, lookups)]);
+                self.counted(Operation::Forget, || served.forget(node, lookups));
                 incoming.reply(unique).none();
             }
             Some(Call::BatchForget(nodes)) => {
-                operations.forget(nodes.iter().map(|one| (NodeId(one.node), one.lookups)));
+                self.counted(Operation::Forget, || {
+                    nodes.iter().for_each(|one| served.forget(NodeId(one.node), one.lookups));
+                });
                 incoming.reply(unique).none();
             }
-            Some(Call::GetAttr) => send_attr(operations.attr(node), incoming.reply(unique)),
+            Some(Call::GetAttr) => {
+                let given = self.noted(Operation::GetAttr, || served.attr(node));
+                send_attr(given, incoming.reply(unique));
+            }
             Some(Call::SetAttr(arguments)) => {
-                send_attr(operations.set_attr(node, &changes(&arguments)), incoming.reply(unique));
+                let changes = changes(&arguments);
+                let given = self.noted(Operation::SetAttr, || served.set_attr(node, &changes));
+                send_attr(given, incoming.reply(unique));
             }
             Some(Call::ReadLink) => {
-                send(operations.read_link(node), incoming.reply(unique), |reply, target| {
-                    reply.bytes(&target);
-                })
+                let target = self.noted(Operation::ReadLink, || served.read_link(node));
+                send(target, incoming.reply(unique), |reply, target| reply.bytes(&target));
             }
             Some(Call::Symlink { name, target }) => {
-                send_entry(operations.symlink(caller, node, name, target), incoming.reply(unique));
+                let given =
+                    self.noted(Operation::Symlink, || served.symlink(caller, node, name, target));
+                send_entry(given, incoming.reply(unique));
             }
             Some(Call::MkNod { name, mode, rdev }) => {
                 let rdev = DeviceCode::decode(u64::from(rdev));
-                send_entry(
-                    operations.create(caller, node, name, mode as u16, rdev),
-                    incoming.reply(unique),
-                );
+                let given = self.noted(Operation::MkNod, || {
+                    served.create(caller, node, name, mode as u16, rdev)
+                });
+                send_entry(given, incoming.reply(unique));
             }
             Some(Call::MkDir { name, mode }) => {
                 let mode = mode as u16 & !S_IFMT | S_IFDIR;
-                let rdev = DeviceCode::default();
-                send_entry(
-                    operations.create(caller, node, name, mode, rdev),
-                    incoming.reply(unique),
-                );
+                let given = self.noted(Operation::MkDir, || {
+                    served.create(caller, node, name, mode, DeviceCode::default())
+                });
+                send_entry(given, incoming.reply(unique));
             }
             Some(Call::Create { name, mode }) => {
                 let mode = mode as u16 & !S_IFMT | S_IFREG;
-                let rdev = DeviceCode::default();
-                send(
-                    operations.create(caller, node, name, mode, rdev),
-                    incoming.reply(unique),
-                    |reply, given| {
-                        reply.value(&CreateOut { entry: entry_out(&given), open: OPENED });
-                    },
-                );
+                let given = self.noted(Operation::Create, || {
+                    served.create(caller, node, name, mode, DeviceCode::default())
+                });
+                send(given, incoming.reply(unique), |reply, given| {
+                    reply.value(&CreateOut { entry: entry_out(&given), open: OPENED });
+                });
             }
             Some(Call::Unlink { name }) => {
-                send_done(operations.unlink(node, name), incoming.reply(unique))
+                let done = self.noted(Operation::Unlink, || served.unlink(node, name));
+                send_done(done, incoming.reply(unique));
             }
             Some(Call::RmDir { name }) => {
-                send_done(operations.rmdir(node, name), incoming.reply(unique))
+                let done = self.noted(Operation::Rmdir, || served.rmdir(node, name));
+                send_done(done, incoming.reply(unique));
             }
             Some(Call::Rename { name, to_dir, to_name, flags }) => {
-                send_done(
-                    operations.rename(node, name, to_dir, to_name, flags),
-                    incoming.reply(unique),
-                );
+                let done = self
+                    .noted(Operation::Rename, || served.rename(node, name, to_dir, to_name, flags));
+                send_done(done, incoming.reply(unique));
             }
             Some(Call::Link { node: file, name }) => {
-                send_entry(operations.link(file, node, name), incoming.reply(unique));
+                let given = self.noted(Operation::Link, || served.link(file, node, name));
+                send_entry(given, incoming.reply(unique));
             }
-            Some(Call::Open { flags, open_flags }) if operations.is_asked_for_opening() => {
+            Some(Call::Open { flags, open_flags }) if served.is_asked_for_opening() => {
                 let flags = OFlags::from_bits_retain(flags);
                 let clear_set_id = open_flags & OPEN_KILL_SUIDGID != 0;
-                let opened = operations.open(node, flags, clear_set_id);
+                let opened = self.noted(Operation::Open, || served.open(node, flags, clear_set_id));
                 send(opened, incoming.reply(unique), |reply, ()| reply.value(&OPENED));
             }
             Some(Call::Release) => {
-                operations.release();
+                // What is open is known by its node.
+                self.counted(Operation::Release, || ());
                 incoming.reply(unique).ok();
             }
             Some(Call::Read { offset, size }) => {
                 let reply = incoming.reply(unique);
-                reply.filled(size as usize, buffer, |room| operations.read(node, offset, room));
+                reply.filled(size as usize, buffer, |room| {
+                    self.noted(Operation::Read, || served.read(node, offset, room))
+                });
             }
             Some(Call::Write { offset, data, write_flags, flags }) => {
                 // Pages that the kernel writes back belong to no particular open file.
                 let written_back = write_flags & WRITE_CACHE != 0;
                 let flags = (!written_back).then_some(OFlags::from_bits_retain(flags));
                 let clear_set_id = write_flags & WRITE_KILL_SUIDGID != 0;
-                send(
-                    operations.write(node, offset, data, flags, clear_set_id),
-                    incoming.reply(unique),
-                    |reply, written| {
-                        reply.value(&WriteOut { size: written as u32, padding: 0 });
-                    },
-                );
+                let written = self.noted(Operation::Write, || {
+                    served.write(node, offset, data, flags, clear_set_id)
+                });
+                send(written, incoming.reply(unique), |reply, written| {
+                    reply.value(&WriteOut { size: written as u32, padding: 0 });
+                });
             }
             Some(Call::Copy { offset, to, to_offset, length, wide }) => {
-                let copied = operations.copy(node, offset, to, to_offset, length, buffer);
+                let copied = self.noted(Operation::Copy, || {
+                    served.copy(node, offset, to, to_offset, length, buffer)
+                });
                 send(copied, incoming.reply(unique), |reply, copied| match wide {
                     true => reply.value(&CopyOut { copied: copied as u64 }),
                     false => reply.value(&WriteOut { size: copied as u32, padding: 0 }),
                 });
             }
             Some(Call::Lseek { offset, whence }) => {
-                send(
-                    operations.seek(node, offset, whence),
-                    incoming.reply(unique),
-                    |reply, offset| {
-                        reply.value(&LseekOut { offset });
-                    },
-                );
+                let found = self.noted(Operation::Seek, || served.seek(node, offset, whence));
+                send(found, incoming.reply(unique), |reply, offset| {
+                    reply.value(&LseekOut { offset });
+                });
             }
             Some(Call::Fsync) => {
-                let synced = operations.sync(node);
-                operations.renew_doors();
-                send_done(synced, incoming.reply(unique));
+                let done = self.noted(Operation::Fsync, || served.sync(node));
+                send_done(done, incoming.reply(unique));
             }
             Some(Call::SyncFs) => {
-                let synced = operations.sync_fs();
-                operations.renew_doors();
-                send_done(synced, incoming.reply(unique));
+                let done = self.noted(Operation::SyncFs, || served.sync_fs());
+                send_done(done, incoming.reply(unique));
             }
             Some(Call::ReadDir { cookie, size }) => {
-                let page = operations.noted(Operation::ReadDir, || {
-                    self.page(node, cookie, size as usize, Self::listed)
-                });
+                let page = self
+                    .noted(Operation::ReadDir, || self.page(node, cookie, size as usize, false));
                 send(page, incoming.reply(unique), |reply, page| reply.bytes(&page.bytes));
             }
             Some(Call::ReadDirPlus { cookie, size }) => {
-                let page = operations.noted(Operation::ReadDirPlus, || {
-                    self.page(node, cookie, size as usize, Self::listed_with_attributes)
-                });
+                let page = self
+                    .noted(Operation::ReadDirPlus, || self.page(node, cookie, size as usize, true));
                 send(page, incoming.reply(unique), |reply, page| reply.bytes(&page.bytes));
             }
             Some(Call::StatFs) => {
-                send(operations.stat_fs(node), incoming.reply(unique), |reply, stat| {
+                let stat = self.noted(Operation::StatFs, || served.stat_fs(node));
+                send(stat, incoming.reply(unique), |reply, stat| {
                     reply.value(&StatFsOut {
                         blocks: stat.blocks,
                         free: stat.free,
@@ -243,83 +241,53 @@ impl Front {
                 })
             }
             Some(Call::Ioctl { command: control::NUMBER, input, room }) => {
-                let answer = self.control(caller, input, room);
-                send_output(answer, incoming.reply(unique));
+                send_output(self.message(caller, input, room), incoming.reply(unique));
             }
             Some(Call::Ioctl { command, input, room }) => {
-                let answer = operations.ioctl(node, command, input, room);
-                if ioctl::is_change(command) {
-                    // The kernel does not expect that it changes the ctime.
-                    self.channel.invalidate_attributes(node);
-                }
-                send_output(answer, incoming.reply(unique));
+                let output =
+                    self.noted(Operation::Ioctl, || served.ioctl(node, command, input, room));
+                send_output(output, incoming.reply(unique));
             }
             // The session's affair, which never come here; and what we say we do not do, FLUSH among
             // others, see the crate's documentation.
             Some(Call::Init { .. } | Call::Destroy | Call::Open { .. }) | None => {
-                incoming.reply(unique).error(operations.unsupported());
+                self.counted(Operation::Unsupported, || ());
+                incoming.reply(unique).error(Errno::NOSYS);
             }
         }
     }
 
-    /// Passes a message on to those who understand it. Returns their answer.
-    fn control(&self, caller: Caller, input: &[u8], room: usize) -> Answer<Vec<u8>> {
-        let message = control::unframed(input);
-        let (Some(handler), Some(message)) = (&self.settings.control, message) else {
-            return Err(Errno::NOTTY);
-        };
-        let answer = control::frame(&handler(caller, message));
-        self.operations.renew_doors();
+    /// Notes how a request went.
+    fn noted<T>(&self, operation: Operation, work: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        self.metrics.measure(operation, Result::is_err, work)
+    }
+
+    /// Notes a request that looks something up: that it is not there is an answer.
+    fn looked_up(&self, work: impl FnOnce() -> Answer<Found>) -> Answer<Found> {
+        let is_error = |answer: &Answer<Found>| !matches!(answer, Ok(_) | Err(Errno::NOENT));
+        self.metrics.measure(Operation::Lookup, is_error, work)
+    }
+
+    /// Notes a request that has no result of its own; one that we do not know has failed.
+    fn counted(&self, operation: Operation, work: impl FnOnce()) {
+        self.metrics.measure(operation, |()| operation == Operation::Unsupported, work);
+    }
+
+    /// Passes a message on. Returns the answer as it travels.
+    fn message(&self, caller: Caller, input: &[u8], room: usize) -> Answer<Vec<u8>> {
+        let message = control::unframed(input).ok_or(Errno::NOTTY)?;
+        let answer = control::frame(&self.served.message(caller, message)?);
         answer.filter(|answer| answer.len() <= room).ok_or(Errno::MSGSIZE)
     }
 
-    /// Lists a directory from `cookie` on, with as many entries as fit into `size` bytes.
-    fn page(
-        &self,
-        dir: NodeId,
-        mut cookie: u64,
-        size: usize,
-        entry: impl Fn(&Self, NodeId, &Listed, &mut Page) -> bool,
-    ) -> Answer<Page> {
-        let mut page = Page { bytes: Vec::with_capacity(size), size };
-        loop {
-            let listed = match self.operations.list(dir, cookie) {
-                Ok(listed) => listed,
-                Err(errno) if page.bytes.is_empty() => return Err(errno),
-                // What was found before the error is an answer; the error comes at the next call.
-                Err(_) => return Ok(page),
-            };
-            for listed in &listed {
-                if !entry(self, dir, listed, &mut page) {
-                    return Ok(page);
-                }
-                cookie = listed.next;
-            }
-            if listed.is_empty() {
-                return Ok(page);
-            }
-        }
-    }
-
-    fn listed(&self, dir: NodeId, listed: &Listed, page: &mut Page) -> bool {
-        page.add(&[], listed, self.operations.type_of(dir, listed).ok())
-    }
-
-    fn listed_with_attributes(&self, dir: NodeId, listed: &Listed, page: &mut Page) -> bool {
-        // "." and "..", and a name without an inode, which the kernel asks for when it needs it,
-        // are no nodes that it gets.
-        // Nor is what a door has, which may be a hundred thousand checkpoints.
-        if listed.is_dots() || self.operations.is_door(dir) {
-            return page.add(EntryOut::default().as_bytes(), listed, listed.file_type);
-        }
-        let Ok(given) = self.operations.give_listed(dir, listed) else {
-            return page.add(EntryOut::default().as_bytes(), listed, None);
-        };
-        let fits = page.add(entry_out(&given).as_bytes(), listed, Some(given.attr.file_type));
-        if !fits {
-            self.operations.take_back(given.node, 1);
-        }
-        fits
+    /// Lists a directory from `cookie` on, with as many entries as fit into `size` bytes; each with
+    /// its file, if there are to be `files`.
+    fn page(&self, dir: NodeId, cookie: u64, size: usize, files: bool) -> Answer<Page> {
+        let mut page = Page { bytes: Vec::with_capacity(size), size, files };
+        let listed =
+            self.served.list(dir, cookie, files, &mut |entry, given| page.add(entry, given));
+        // What was found before an error is an answer; the error comes at the next call.
+        if page.bytes.is_empty() { listed.map(|()| page) } else { Ok(page) }
     }
 }
 
@@ -327,25 +295,30 @@ impl Front {
 struct Page {
     bytes: Vec<u8>,
     size: usize,
+    /// Each entry comes with its file.
+    files: bool,
 }
 
 impl Page {
-    /// Adds an entry with what comes `before` it, if there is room.
-    fn add(&mut self, before: &[u8], listed: &Listed, file_type: Option<FileType>) -> bool {
-        let length = before.len() + size_of::<DirEntry>() + listed.name.len();
+    /// Adds an entry, if there is room.
+    fn add(&mut self, entry: &DirEntry<'_>, given: Option<&Given>) -> bool {
+        let file = self.files.then(|| given.map(entry_out).unwrap_or_default());
+        let file = file.as_ref().map_or(&[][..], IntoBytes::as_bytes);
+        let length = file.len() + size_of::<abi::DirEntry>() + entry.name.len();
         if self.bytes.len() + length.next_multiple_of(8) > self.size {
             return false;
         }
-        let entry = DirEntry {
-            ino: listed.ino.0,
-            next: listed.next,
-            name_length: listed.name.len() as u32,
+        let file_type = given.map(|given| given.attr.file_type).or(entry.file_type);
+        let header = abi::DirEntry {
+            ino: entry.ino.0,
+            next: entry.next,
+            name_length: entry.name.len() as u32,
             // 0: unknown, as that of a damaged inode is.
             file_type: file_type.map_or(0, |file_type| u32::from(file_type.mode_bits() >> 12)),
         };
-        self.bytes.extend_from_slice(before);
-        self.bytes.extend_from_slice(entry.as_bytes());
-        self.bytes.extend_from_slice(&listed.name);
+        self.bytes.extend_from_slice(file);
+        self.bytes.extend_from_slice(header.as_bytes());
+        self.bytes.extend_from_slice(entry.name);
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
         true
     }

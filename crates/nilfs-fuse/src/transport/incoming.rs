@@ -6,7 +6,7 @@ use zerocopy::{Immutable, IntoBytes};
 use super::channel::Channel;
 use super::request::Request;
 use super::ring::Entry;
-use crate::operations::Answer;
+use crate::serve::Answer;
 
 /// A request that nobody has answered yet.
 #[derive(Debug)]

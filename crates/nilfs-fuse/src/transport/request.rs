@@ -10,7 +10,7 @@ use super::abi::{
 };
 use crate::control;
 use crate::nodes::NodeId;
-use crate::operations::Caller;
+use crate::serve::Caller;
 
 /// A request and who makes it.
 #[derive(Debug)]

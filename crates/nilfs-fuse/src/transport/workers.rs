@@ -4,6 +4,7 @@
 //! nobody is left who could give it something.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -17,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) type Work = Box<dyn FnOnce() + Send>;
 
 /// A number of threads, as many as are needed up to a limit.
+#[derive(Debug)]
 pub(super) struct Workers {
     limit: usize,
     shared: Arc<Shared>,
@@ -26,6 +28,12 @@ pub(super) struct Workers {
 struct Shared {
     state: Mutex<State>,
     wanted: Condvar,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
 }
 
 #[derive(Default)]

@@ -6,12 +6,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use nilfs_fuse::Settings;
 use rustix::fs::{OFlags, SeekFrom as Position, copy_file_range};
 use rustix::io::Errno;
 
 use crate::client;
-use crate::support::{World, errno, open};
+use crate::support::{Settings, World, errno, open};
 
 /// Bytes that differ from block to block and within a block.
 fn pattern(length: usize) -> Vec<u8> {

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use nilfs_fuse::{Caller, Handler, LONGEST, Settings, ask};
+use nilfs_fuse::{Caller, Handler, LONGEST, ask};
 use rustix::io::Errno;
 
-use crate::support::World;
+use crate::support::{Settings, World};
 
 /// A world that sends back what it is sent, with the user in front.
 fn echo() -> World {

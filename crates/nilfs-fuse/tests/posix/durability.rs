@@ -113,7 +113,7 @@ pub fn write_mapped_and_sync(path: &Path) {
 #[test]
 fn fsync_through_the_write_back_cache_keeps_everything() {
     let world =
-        World::with_settings(nilfs_fuse::Settings { writeback: true, ..Default::default() });
+        World::with_settings(crate::support::Settings { writeback: true, ..Default::default() });
     let mut file = File::create(world.path("file")).unwrap();
     for _ in 0..1000 {
         file.write_all(&[7; 33]).unwrap();

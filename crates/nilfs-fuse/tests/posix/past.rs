@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nilfs_fuse::{PastAccess, PastSettings, Settings};
+use nilfs_fuse::{PastAccess, PastSettings};
 use rustix::fs::{OFlags, RawDir};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::support::{PATIENCE, World, as_nobody, chmod, errno, names};
+use crate::support::{PATIENCE, Settings, World, as_nobody, chmod, errno, names};
 
 fn world() -> World {
     world_with(PastSettings::default())

@@ -7,9 +7,9 @@ use std::os::unix::fs::chown;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use nilfs_fuse::{Metrics, PastSettings, Settings};
+use nilfs_fuse::{Metrics, PastSettings};
 
-use crate::support::{PATIENCE, World, chmod};
+use crate::support::{PATIENCE, Settings, World, chmod};
 
 /// How many requests of each kind have come.
 fn counts(metrics: &Metrics) -> BTreeMap<&'static str, u64> {

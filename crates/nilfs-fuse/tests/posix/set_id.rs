@@ -6,12 +6,12 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 use std::thread;
 
-use nilfs_fuse::{PastSettings, Settings};
+use nilfs_fuse::PastSettings;
 use rustix::fs::{XattrFlags, copy_file_range};
 use rustix::io::Errno;
 use rustix::process::Uid;
 
-use crate::support::{NOBODY, World, as_nobody, chmod, mode};
+use crate::support::{NOBODY, Settings, World, as_nobody, chmod, mode};
 
 /// A program that may be made longer without harm, and says whose rights it has.
 const WHOSE: &str = "/usr/bin/id";

@@ -15,7 +15,8 @@ use nilfs_engine::{
     Background, Filesystem, MountOptions, ReadOnlyOptions, ReadOnlyVolume, Tree, Volume,
 };
 use nilfs_fuse::{
-    Content, KernelOptions, Mount, MountError, Mountpoint, Session, Settings, Transport,
+    Connection, Content, Handler, KernelOptions, Metrics, Mount, MountError, Mountpoint,
+    Operations, PastSettings, Session, Transport,
 };
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -29,6 +30,15 @@ pub const SIZE: u64 = 64 << 20;
 
 /// What has not come about after so long never will.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a volume is mounted.
+#[derive(Clone, Default)]
+pub struct Settings {
+    pub writeback: bool,
+    pub past: Option<PastSettings>,
+    pub control: Option<Handler>,
+    pub metrics: Arc<Metrics>,
+}
 
 /// A mounted volume. It is unmounted and checked when dropped.
 pub struct World {
@@ -237,11 +247,15 @@ fn mount(device: Arc<dyn Device>, dir: &Path, settings: Settings) -> Mounted {
 }
 
 fn serve(content: Content, dir: &Path, read_only: bool, settings: Settings) -> (Mount, Session) {
-    let settings = Settings { transport: transport(), ..settings };
+    let Settings { writeback, past, control, metrics } = settings;
+    let settings = nilfs_fuse::Settings { transport: transport(), writeback, metrics };
     let kernel = KernelOptions { read_only, allow_other: true, ..KernelOptions::default() };
     let mountpoint = Mountpoint::prepare(dir, false).unwrap();
     let (mount, channel) = mountpoint.mount(Path::new("memory"), &kernel).unwrap();
-    (mount, Session::start(channel, content, settings).unwrap())
+    let connection = Connection::new(channel);
+    let content = content.with_past(past).with_control(control);
+    let operations = Operations::new(content, &connection).unwrap();
+    (mount, Session::start(connection, operations, &settings).unwrap())
 }
 
 /// The variable that says by which transport tests mount: by `/dev/fuse` unless it is `uring`.

@@ -1,6 +1,7 @@
 //! The file systems that are compared. To add one, write its file and name it in [`all`].
 
 mod fuse2fs;
+mod io_uring;
 pub mod kernel;
 mod nilfs;
 mod null;
@@ -11,8 +12,11 @@ use anyhow::Result;
 
 use crate::mount::Mount;
 
-/// Name of ours, the one that all others are compared with.
+/// Name of ours, the one that others are compared with.
 pub const OURS: &str = "nilfs";
+
+/// Name of ours where requests come through io_uring.
+pub const OURS_BY_IO_URING: &str = "nilfs-uring";
 
 /// What the bench asks of a file system.
 pub trait FileSystem {
@@ -21,6 +25,11 @@ pub trait FileSystem {
 
     /// What a reader must know to judge its figures.
     fn what(&self) -> &'static str;
+
+    /// The one that it is compared with.
+    fn reference(&self) -> &'static str {
+        OURS
+    }
 
     /// Makes an empty volume of an image, over whatever it holds. Its blocks stay allocated:
     /// nothing is discarded, and nothing is zeroed by taking blocks away.
@@ -54,6 +63,7 @@ pub fn all(nilfs: &Path) -> Vec<Box<dyn FileSystem>> {
         Box::new(kernel::Kernel::EXT4),
         Box::new(kernel::Kernel::BTRFS),
         Box::new(fuse2fs::Fuse2fs),
-        Box::new(null::Null),
+        Box::new(null::Null::BY_DEVICE),
+        Box::new(null::Null::BY_IO_URING),
     ]
 }

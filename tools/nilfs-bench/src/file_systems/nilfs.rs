@@ -1,19 +1,14 @@
 //! Ours, by the commands that its users type; once for each way that requests take.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::{FileSystem, OURS};
+use super::{FileSystem, OURS, OURS_BY_IO_URING, io_uring};
 use crate::command;
 use crate::mount::Mount;
-use crate::workloads::Skip;
-
-/// Lets FUSE come through io_uring.
-const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// The `nilfs` command.
 pub struct Nilfs {
@@ -39,23 +34,15 @@ impl Nilfs {
         mount
     }
 
-    /// Lets requests come through io_uring while `mount` mounts, if they are to come that way.
-    fn switched<T>(&self, mount: impl FnOnce() -> Result<T>) -> Result<T> {
-        if !self.uring {
-            return mount();
-        }
-        let skip = |error| anyhow!(Skip(format!("{SWITCH}: {error}")));
-        let before = fs::read_to_string(SWITCH).map_err(skip)?;
-        fs::write(SWITCH, "Y").map_err(skip)?;
-        let mounted = mount();
-        fs::write(SWITCH, before.trim()).with_context(|| format!("cannot restore {SWITCH}"))?;
-        mounted
+    /// Mounts, where requests are to come through io_uring while that is allowed.
+    fn switched(&self, mount: impl FnOnce() -> Result<Mount>) -> Result<Mount> {
+        if self.uring { io_uring::allowed(mount) } else { mount() }
     }
 }
 
 impl FileSystem for Nilfs {
     fn name(&self) -> &'static str {
-        if self.uring { "nilfs-uring" } else { OURS }
+        if self.uring { OURS_BY_IO_URING } else { OURS }
     }
 
     fn what(&self) -> &'static str {

@@ -1,68 +1,94 @@
 //! The limit of the transport: a FUSE file system that does nothing.
 //!
-//! It speaks to the kernel over the same library and with the same settings as ours (large
-//! requests, two threads with a device each, zero-message open, readdirplus, time-outs as long as
-//! they get). It keeps names and sizes, for without these no workload would run; data that is
-//! written is gone, data that is read is zero. What it reaches is what the transport leaves to
-//! any file system behind it.
+//! Its requests come the way that ours come, and are answered by the same transport; what it is told
+//! of each it answers from memory. It keeps names and sizes, for without these no workload would run;
+//! data that is written is gone, data that is read is zero. What it reaches is what the transport
+//! leaves to any file system.
 
 mod nodes;
 mod requests;
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use fuser::{Config, MountOption, SessionACL};
+use nilfs_fuse::{Connection, KernelOptions, Mount, Mountpoint, Session, Settings, Transport};
 use nilfs_lab::cleanup::{Undo, register};
 
 use requests::NullFs;
-
-/// Largest request, both ways: the most that Linux allows by default (`fs.fuse.max_pages_limit`).
-const MAX_REQUEST_BYTES: u32 = 1 << 20;
 
 /// How to serve it.
 #[derive(Args)]
 pub struct Options {
     /// Directory to mount on.
     dir: PathBuf,
-    /// Threads that serve requests, each with a clone of the device.
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    threads: usize,
-    /// Let the kernel gather writes in its write-back cache.
+    /// Let requests come through io_uring, not through /dev/fuse.
     #[arg(long)]
-    writeback_cache: bool,
+    uring: bool,
 }
 
 /// Mounts it and serves it until it is unmounted.
 pub fn serve(options: &Options) -> Result<()> {
-    let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName("null".to_owned()),
-        MountOption::Subtype("nilfs-bench".to_owned()),
-        MountOption::DefaultPermissions,
-        MountOption::Dev,
-        MountOption::Suid,
-    ];
-    config.acl = SessionACL::All;
-    config.n_threads = Some(options.threads);
-    config.clone_fd = true;
-    let session = fuser::spawn_mount(NullFs::new(options.writeback_cache), &options.dir, &config)
-        .with_context(|| format!("cannot mount on {}", options.dir.display()))?;
+    let transport = if options.uring { Transport::Uring } else { Transport::Device };
+    let (mount, session) = mount(&options.dir, transport)?;
     let pending = register(Undo::Unmount(options.dir.clone()));
-    raise_read_ahead(&options.dir);
-    session.join().context("the connection to the kernel broke")?;
+    mount.raise_read_ahead();
+    let farewell = session.join().context("the connection to the kernel broke")?;
     pending.cancel();
+    drop(farewell);
     Ok(())
 }
 
-/// Lets the kernel read ahead as far as one request can carry. Only root may; for others the
-/// default of 128 KiB stays, which is their limit then.
-fn raise_read_ahead(dir: &Path) {
-    if let Ok(metadata) = dir.metadata() {
-        let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
-        let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
-        let _ = std::fs::write(setting, (MAX_REQUEST_BYTES >> 10).to_string());
+fn mount(dir: &Path, transport: Transport) -> Result<(Mount, Session)> {
+    let subtype = "nilfs-bench".to_owned();
+    let kernel = KernelOptions { subtype, allow_other: true, ..KernelOptions::default() };
+    let (mount, channel) = Mountpoint::prepare(dir, false)?.mount(Path::new("null"), &kernel)?;
+    let settings = Settings { transport, ..Settings::default() };
+    let session = Session::start(Connection::new(channel), Arc::new(NullFs::new()), &settings)?;
+    Ok((mount, session))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use rustix::io::Errno;
+
+    use super::*;
+
+    /// What workloads do, and what they do not.
+    fn live_in(dir: &Path) {
+        let path = |name: &str| dir.join(name);
+        fs::create_dir(path("directory")).unwrap();
+        for nth in 0..300 {
+            fs::write(path(&format!("directory/file-{nth}")), "content").unwrap();
+        }
+        let file = path("directory/file-7");
+        assert_eq!(fs::metadata(&file).unwrap().len(), 7);
+        assert_eq!(fs::read(&file).unwrap(), [0; 7]);
+        File::open(&file).unwrap().sync_all().unwrap();
+        assert_eq!(fs::read_dir(path("directory")).unwrap().count(), 300);
+        std::os::unix::fs::symlink("target", path("link")).unwrap();
+        assert_eq!(fs::read_link(path("link")).unwrap(), Path::new("target"));
+        fs::remove_dir(path("directory")).unwrap_err();
+        let renamed = fs::rename(&file, path("other")).unwrap_err();
+        assert_eq!(Errno::from_io_error(&renamed), Some(Errno::NOSYS), "it has no rename");
+        fs::remove_dir_all(path("directory")).unwrap();
+        assert!(fs::metadata(&file).is_err());
+    }
+
+    #[test]
+    fn it_is_a_file_system_for_what_workloads_do() {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            eprintln!("skipped: it takes the superuser and /dev/fuse");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (mount, session) = mount(dir.path(), Transport::Device).unwrap();
+        let lived = std::panic::catch_unwind(|| live_in(dir.path()));
+        mount.unmount().unwrap();
+        drop(session.join().unwrap());
+        lived.unwrap();
     }
 }

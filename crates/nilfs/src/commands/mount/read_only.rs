@@ -11,7 +11,10 @@ use nilfs_engine::{
     CheckpointInfo, CheckpointTotals, Checkpoints, CleanerState, Cno, Error, Ino, Note,
     ReadOnlyVolume, Status, Usage,
 };
-use nilfs_fuse::{Content, KernelOptions, Mountpoint, PastSettings, Session, Settings, Transport};
+use nilfs_fuse::{
+    Connection, Content, KernelOptions, Mountpoint, Operations, PastSettings, Session, Settings,
+    Transport,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -140,14 +143,12 @@ pub fn serve<S: Shown>(
         let shown = Arc::clone(&service.shown);
         let control = control::handler(shown.clone(), service.clone(), Arc::clone(&metrics));
         endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
-        let settings = Settings {
-            transport,
-            past: service.shown_past(),
-            control: Some(control),
-            metrics: Arc::clone(&service.requests),
-            ..Settings::default()
-        };
-        let session = Session::start(channel, shown.content(), settings)?;
+        let metrics = Arc::clone(&service.requests);
+        let settings = Settings { transport, metrics, ..Settings::default() };
+        let content = shown.content().with_past(service.shown_past()).with_control(Some(control));
+        let connection = Connection::new(channel);
+        let operations = Operations::new(content, &connection)?;
+        let session = Session::start(connection, operations, &settings)?;
         _ = service.transport.set(session.transport());
         threads::start("end", move || events.send(Event::Unmounted(session.join())))?;
         anyhow::Ok(service)

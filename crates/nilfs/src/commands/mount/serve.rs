@@ -9,7 +9,10 @@ use std::sync::{Arc, OnceLock, mpsc};
 use anyhow::Context;
 use nilfs_device::FileDevice;
 use nilfs_engine::{CleanerOrder, Cno, Filesystem, Ino};
-use nilfs_fuse::{EndOfPast, KernelOptions, Mount, Mountpoint, Session, Settings, Transport};
+use nilfs_fuse::{
+    Connection, Content, EndOfPast, KernelOptions, Mount, Mountpoint, Operations, Session,
+    Settings, Transport,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -68,18 +71,15 @@ pub fn serve(
             Service::new(Arc::clone(&fs), Arc::clone(&requests), options, keeper, scrubber);
         let service = Arc::new(service);
         let control = control::handler(fs.clone(), service.clone(), Arc::clone(&metrics));
-        let settings = Settings {
-            transport,
-            writeback,
-            past: shown_past,
-            control: Some(control),
-            metrics: requests,
-        };
+        let settings = Settings { transport, writeback, metrics: requests };
         endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
         let background = fs.start_background().context(threads::NO_THREAD)?;
-        let session = Session::start(channel, fs.into(), settings)?;
+        let content = Content::from(fs).with_past(shown_past).with_control(Some(control));
+        let connection = Connection::new(channel);
+        let operations = Operations::new(content, &connection)?;
+        _ = service.end_of_past.set(operations.end_of_past());
+        let session = Session::start(connection, operations, &settings)?;
         _ = service.transport.set(session.transport());
-        _ = service.end_of_past.set(session.end_of_past());
         let why_not_uring = session.why_not_uring();
         threads::start("end", move || events.send(Event::Unmounted(session.join())))?;
         anyhow::Ok((service, background, why_not_uring))
