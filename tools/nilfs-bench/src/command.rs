@@ -9,10 +9,15 @@ use anyhow::{Context, Result, bail};
 /// Runs a program to its end. On failure the error holds the command line and what the program
 /// wrote on its standard error.
 pub fn run(command: &mut Command) -> Result<()> {
+    run_with(command, Stdio::null())
+}
+
+/// As [`run`], with something to read.
+pub fn run_with(command: &mut Command, input: impl Into<Stdio>) -> Result<()> {
     let line = line_of(command);
     let messages = Messages::new()?;
     let status = command
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(Stdio::null())
         .stderr(messages.sink()?)
         .status()

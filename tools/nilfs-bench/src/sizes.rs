@@ -26,6 +26,10 @@ pub struct Sizes {
     pub tree_dirs: u64,
     /// Files of the tree that is copied.
     pub tree_files: u64,
+    /// Rows of the database that SQLite fills.
+    pub database_rows: u64,
+    /// Files of the program that is built.
+    pub program_files: u64,
     /// Part of the kernel tree that is unpacked, as a pattern of tar; all of it without one.
     pub kernel_members: Option<&'static str>,
     /// Size of the volume whose mount is timed.
@@ -44,6 +48,8 @@ impl Sizes {
         small_files: 50_000,
         tree_dirs: 1_019,
         tree_files: 4_499,
+        database_rows: 50_000,
+        program_files: 300,
         kernel_members: None,
         aged_volume_bytes: 64 * GIB,
         checkpoints: 10_000,
@@ -57,6 +63,8 @@ impl Sizes {
         small_files: 5_000,
         tree_dirs: 102,
         tree_files: 450,
+        database_rows: 5_000,
+        program_files: 30,
         kernel_members: Some("*/fs/*"),
         aged_volume_bytes: 64 * GIB,
         checkpoints: 500,

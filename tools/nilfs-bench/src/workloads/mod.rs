@@ -3,10 +3,12 @@
 //!
 //! A workload prepares what it needs, then times only its own work with [`Stage::timed`].
 
+mod database;
 mod kernel_source;
 mod large_file;
 mod mount_reads;
 mod mount_time;
+mod program;
 mod real_work;
 mod small_files;
 mod sync_write;
@@ -171,6 +173,20 @@ pub const ALL: &[Workload] = &[
         unit: Unit::Operations("entries"),
         only: None,
         run: real_work::rsync,
+    },
+    Workload {
+        name: "sqlite",
+        what: "SQLite: rows inserted together and one by one, indexed, changed, deleted; vacuum",
+        unit: Unit::Once,
+        only: None,
+        run: database::sqlite,
+    },
+    Workload {
+        name: "build",
+        what: "make of a program of many C files, from nothing; sync",
+        unit: Unit::Once,
+        only: None,
+        run: program::build,
     },
     Workload {
         name: "mount-clean",
