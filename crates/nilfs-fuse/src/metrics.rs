@@ -36,6 +36,7 @@ operations! {
     SetAttr = "setattr",
     ReadLink = "readlink",
     Create = "create",
+    CreateNameless = "tmpfile",
     MkNod = "mknod",
     MkDir = "mkdir",
     Symlink = "symlink",

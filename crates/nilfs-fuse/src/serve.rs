@@ -101,6 +101,11 @@ pub trait Serve: Send + Sync {
         rdev: DeviceCode,
     ) -> Answer<Given>;
 
+    /// Makes a regular file without a name, which may get one by [`Serve::link`].
+    fn create_nameless(&self, _caller: Caller, _dir: NodeId, _mode: u16) -> Answer<Given> {
+        Err(Errno::NOSYS)
+    }
+
     /// Makes a symbolic link.
     fn symlink(&self, caller: Caller, dir: NodeId, name: &[u8], target: &[u8]) -> Answer<Given>;
 

@@ -149,6 +149,7 @@ impl Generator {
             (40, Self::create_directory),
             (25, Self::create_special),
             (25, Self::symlink),
+            (25, Self::create_nameless),
             (50, Self::link),
             (70, Self::unlink),
             (30, Self::remove_directory),
@@ -304,6 +305,27 @@ impl Generator {
         let special_bits = if self.chance(5) { self.random.random_range(0..8) << 9 } else { 0 };
         let mode = self.random.random_range(0..0o1000) | special_bits;
         Op::Create { path, kind, mode, rdev }
+    }
+
+    /// A file that is written without a name and then gets one, as often as not after a sync.
+    fn create_nameless(&mut self, model: &Model) -> Op {
+        let directory = self.path(model, Some(FileType::Directory));
+        let handle = self.random.random_range(0..4);
+        let target = || Target::Handle(handle);
+        for _ in 0..self.random.random_range(0..3) {
+            let (offset, length) = (self.random.random_range(0..3000), self.length());
+            let write = Op::Write { target: target(), offset, length, fill: self.next_fill() };
+            self.ahead.push_back(write);
+        }
+        if self.chance(50) {
+            let sync = if self.chance(50) { Op::Fsync(target()) } else { Op::Commit };
+            self.ahead.push_back(sync);
+        }
+        if self.chance(70) {
+            let to = self.new_path(model);
+            self.ahead.push_back(Op::Link { target: target(), to });
+        }
+        Op::CreateNameless { directory, mode: self.random.random_range(0..0o1000), handle }
     }
 
     fn symlink(&mut self, model: &Model) -> Op {

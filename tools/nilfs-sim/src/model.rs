@@ -69,6 +69,9 @@ impl Model {
     fn try_apply(&mut self, op: &Op, now: Timestamp) -> Answer {
         match op {
             Op::Create { path, kind, mode, rdev } => self.create(path, *kind, *mode, *rdev, now),
+            Op::CreateNameless { directory, mode, handle } => {
+                self.create_nameless(directory, *mode, *handle, now)
+            }
             Op::Symlink { path, length } => self.symlink(path, *length, now),
             Op::Link { target, to } => self.link(target, to, now),
             Op::Unlink(path) => self.unlink(path, now),

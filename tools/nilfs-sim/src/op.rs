@@ -36,6 +36,16 @@ pub enum Op {
         /// Device number; zero for what is no device.
         rdev: DeviceCode,
     },
+    /// Makes a regular file without a name, and holds it open, under a number that is free or gets free
+    /// by this.
+    CreateNameless {
+        /// The directory that hands down what it does to its files.
+        directory: Path,
+        /// Permission bits.
+        mode: u16,
+        /// The number.
+        handle: Handle,
+    },
     /// Makes a symbolic link.
     Symlink {
         /// Where.
@@ -43,7 +53,7 @@ pub enum Op {
         /// Length of its target in bytes; the text follows from it.
         length: usize,
     },
-    /// Gives a file one more name.
+    /// Gives a file one more name, or its first.
     Link {
         /// The file.
         target: Target,
@@ -233,6 +243,7 @@ impl Op {
         matches!(
             self,
             Self::Create { .. }
+                | Self::CreateNameless { .. }
                 | Self::Symlink { .. }
                 | Self::Link { .. }
                 | Self::Unlink(_)
@@ -315,6 +326,9 @@ impl fmt::Display for Op {
                     write!(f, " rdev {}:{}", rdev.major, rdev.minor)?;
                 }
                 Ok(())
+            }
+            Self::CreateNameless { directory, mode, handle } => {
+                write!(f, "create a nameless file in {directory} mode {mode:o} as #{handle}")
             }
             Self::Symlink { path, length } => write!(f, "symlink {path} of {length} bytes"),
             Self::Link { target, to } => write!(f, "link {target} {to}"),

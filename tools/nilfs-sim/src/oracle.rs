@@ -11,11 +11,12 @@
 //!    had ended, nor before the last sync of everything. A truncation is a change of content. A file
 //!    that was just made may be empty, as it was when it was made.
 //! 3. *Replacement.* Nor is the content older than a rename within n that put the file in the place
-//!    of another one, or exchanged it for another one.
+//!    of another one, or exchanged it for another one; nor than a link within n that gave it a name
+//!    when it had none.
 //! 4. *Identity.* A file is what one operation has made, whatever its name or number: the content of
 //!    any other file is none that it had.
 //! 5. *No name.* A file without a name at n is gone, so an fsync of a file that has no name promises
-//!    nothing. (The engine gives no name to a file that has lost its last one.)
+//!    nothing until the file has a name again.
 //! 6. *Syncs.* fsync of a file promises its content, and all names and attributes on the volume up to
 //!    then, also if the file has not changed; fsync of a directory, names and attributes; fsync of
 //!    the root of the mount, a sync of the file system, and a checkpoint that is flushed, everything.
@@ -173,6 +174,7 @@ impl Crash<'_> {
             ended <= self.at && covers(promise, id)
                 || self.before(*step, id).is_none()
                 || self.replaces(*step, id)
+                || self.is_found(*step, id)
         };
         (0..=n).rev().find(is_kept).unwrap_or(0)
     }
@@ -185,6 +187,13 @@ impl Crash<'_> {
     /// The file `id` before a step, if it existed then.
     fn before(&self, step: usize, id: NodeId) -> Option<&Node> {
         self.node(step.checked_sub(1)?, id)
+    }
+
+    /// Whether a step has given the file `id` a name when it had none.
+    fn is_found(&self, step: usize, id: NodeId) -> bool {
+        let has_name = |node: &Node| node.nlink > 0;
+        self.before(step, id).is_some_and(|node| !has_name(node))
+            && self.node(step, id).is_some_and(has_name)
     }
 
     /// Whether a step has put the file `id` in the place of another one.

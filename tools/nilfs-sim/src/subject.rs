@@ -309,6 +309,14 @@ impl Subject {
                 let new = NewInode { mode: kind.mode_bits() | mode, uid: 0, gid: 0, rdev: *rdev };
                 Ok(facts(&fs.create(&parent, &name.bytes(), &new)?.attr))
             }
+            Op::CreateNameless { directory, mode, handle } => {
+                let parent = self.resolve(&directory.0)?;
+                let mode = FileType::Regular.mode_bits() | mode;
+                let new = NewInode { mode, uid: 0, gid: 0, rdev: Default::default() };
+                let Entry { inode, attr } = fs.create_nameless(&parent, &new)?;
+                self.handles.insert(*handle, inode);
+                Ok(facts(&attr))
+            }
             Op::Symlink { path, length } => {
                 let (parent, name) = self.parent(path)?;
                 let text = link_text(*length);

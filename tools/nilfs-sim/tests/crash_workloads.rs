@@ -33,6 +33,39 @@ fn a_file_without_a_name_is_nobodys_trouble() {
     }
 }
 
+/// As programs write a file that nobody may see before it is complete.
+#[test]
+fn a_file_that_gets_its_first_name_is_whole() {
+    let handle = || Target::Handle(0);
+    let made = [
+        Op::CreateNameless { directory: path("e"), mode: 0o644, handle: 0 },
+        Op::Write { target: handle(), offset: 100, length: 2500, fill: 9 },
+    ];
+    let named = [Op::Link { target: handle(), to: path("e/x") }];
+    for sync in [Op::Fdatasync(handle()), Op::Fsync(handle()), Op::Commit, Op::Sync] {
+        for last in [Op::Fsync(file("e")), Op::Fsync(handle()), Op::Commit] {
+            let ops = [&made[..], std::slice::from_ref(&sync), &named, &[last]].concat();
+            cut(&Workload { before: Vec::new(), ops });
+        }
+    }
+}
+
+/// A file that has lost its name while it was open gets another one.
+#[test]
+fn a_file_that_gets_a_name_again_is_whole() {
+    let handle = || Target::Handle(0);
+    let ops = [
+        Op::Open { path: path("c"), handle: 0 },
+        Op::Unlink(path("c")),
+        Op::Write { target: handle(), offset: 100, length: 1500, fill: 9 },
+    ];
+    for sync in [Op::Fsync(handle()), Op::Fsync(file("e")), Op::Commit, Op::Sync] {
+        let link = Op::Link { target: handle(), to: path("e/x") };
+        let ops = [&ops[..], &[sync, link, Op::Fsync(file("e"))]].concat();
+        cut(&Workload { before: Vec::new(), ops });
+    }
+}
+
 /// Of what was written nothing is left but zeros before the end, in a block that no checkpoint has.
 /// The log of an fsync left it out, and a hole was found in its place.
 #[test]

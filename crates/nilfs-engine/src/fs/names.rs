@@ -202,6 +202,37 @@ impl Filesystem {
         self.entry(inode)
     }
 
+    /// Makes a regular file without a name, for somebody who may [give it one](Filesystem::link). It
+    /// goes when nobody refers to it, as a file does that has lost its last name. The directory hands
+    /// down what it does to its files.
+    ///
+    /// # Errors
+    /// As [`Filesystem::create`].
+    pub fn create_nameless(&self, dir: &InodeRef, new: &NewInode) -> Result<Entry> {
+        if FileType::from_mode(new.mode) != Some(FileType::Regular) {
+            return Err(Error::Invalid("only a regular file is made without a name"));
+        }
+        dir.require_directory()?;
+        let inode = self.change(Cost { pages: 0, ..NAME }, || {
+            let _names = self.names.lock();
+            let parent = dir.state.read();
+            if parent.links() == 0 {
+                return Err(Error::NotFound);
+            }
+            check_directory_grows(&parent)?;
+            let ino = self.numbers.lock().take(&self.view())?;
+            let mut raw = self.new_inode(&parent, new, FileType::Regular);
+            raw.i_links_count = U16::new(0);
+            let inode = Arc::new(Inode::new(ino, raw, true)?);
+            self.attributes_changed(&inode, &mut inode.unshared(), true);
+            let mut table = self.table.lock();
+            table.insert(Arc::clone(&inode));
+            table.orphans.insert(ino, 0);
+            Ok(Arc::clone(&inode))
+        })?;
+        self.entry(inode)
+    }
+
     /// The fields of a new inode, with what the directory hands down.
     fn new_inode(&self, parent: &State, new: &NewInode, file_type: FileType) -> RawInode {
         let mut raw = RawInode::zeroed();
@@ -252,7 +283,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Gives a file one more name.
+    /// Gives a file one more name. One that has none stays, with all that was written to it.
     ///
     /// # Errors
     /// As [`Filesystem::create`]; directories cannot have a second name.
@@ -269,9 +300,6 @@ impl Filesystem {
                 check_changeable(&state)?;
                 state.links()
             };
-            if links == 0 {
-                return Err(Error::NotFound);
-            }
             if links >= LINK_MAX {
                 return Err(Error::TooManyLinks);
             }
@@ -284,9 +312,22 @@ impl Filesystem {
             let mut state = inode.state.write();
             state.set_links(links + 1);
             self.name_changed(inode, &mut state);
+            drop(state);
+            if links == 0 {
+                self.is_found(inode);
+            }
             Ok(())
         })?;
         self.attr(inode)
+    }
+
+    /// Takes note that a file has a name which had none: logs have left out what was fsynced of it, so
+    /// all of it has to become durable with the name.
+    fn is_found(&self, inode: &InodeRef) {
+        self.attributes_changed(inode, &mut inode.state.write(), true);
+        self.journal.lock().needs_content(inode.ino());
+        self.table.lock().orphans.remove(&inode.ino());
+        self.has_replaced(inode);
     }
 
     /// Removes a name that does not lead to a directory. The file goes when its last name is gone

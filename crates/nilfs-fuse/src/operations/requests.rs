@@ -82,6 +82,16 @@ impl Serve for Operations {
         })
     }
 
+    fn create_nameless(&self, caller: Caller, dir: NodeId, mode: u16) -> Answer<Given> {
+        self.with_room(|| {
+            let Caller { uid, gid } = caller;
+            let new = NewInode { mode, uid, gid, rdev: DeviceCode::default() };
+            let (writer, dir) = self.changeable(dir)?;
+            let made = self.answer(writer.create_nameless(&dir, &new))?;
+            Ok(Self::give(writer, &made.inode, made.attr))
+        })
+    }
+
     fn symlink(&self, caller: Caller, dir: NodeId, name: &[u8], target: &[u8]) -> Answer<Given> {
         self.with_room(|| {
             let Caller { uid, gid } = caller;

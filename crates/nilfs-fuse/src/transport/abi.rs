@@ -54,6 +54,7 @@ pub(super) mod opcode {
     pub const LSEEK: u32 = 46;
     pub const COPY_FILE_RANGE: u32 = 47;
     pub const SYNCFS: u32 = 50;
+    pub const TMPFILE: u32 = 51;
     /// Linux 6.18: the answer has 64 bits.
     pub const COPY_FILE_RANGE_64: u32 = 53;
 }

@@ -141,9 +141,14 @@ impl Front {
                 let given = self.noted(Operation::Create, || {
                     served.create(caller, node, name, mode, DeviceCode::default())
                 });
-                send(given, incoming.reply(unique), |reply, given| {
-                    reply.value(&CreateOut { entry: entry_out(&given), open: OPENED });
+                send_created(given, incoming.reply(unique));
+            }
+            Some(Call::CreateNameless { mode }) => {
+                let mode = mode as u16 & !S_IFMT | S_IFREG;
+                let given = self.noted(Operation::CreateNameless, || {
+                    served.create_nameless(caller, node, mode)
                 });
+                send_created(given, incoming.reply(unique));
             }
             Some(Call::Unlink { name }) => {
                 let done = self.noted(Operation::Unlink, || served.unlink(node, name));
@@ -347,6 +352,12 @@ fn send_output(answer: Answer<Vec<u8>>, reply: Reply) {
 
 fn send_entry(answer: Answer<Given>, reply: Reply) {
     send(answer, reply, |reply, given| reply.value(&entry_out(&given)));
+}
+
+fn send_created(answer: Answer<Given>, reply: Reply) {
+    send(answer, reply, |reply, given| {
+        reply.value(&CreateOut { entry: entry_out(&given), open: OPENED });
+    });
 }
 
 fn send_attr(answer: Answer<Given>, reply: Reply) {

@@ -61,6 +61,10 @@ pub(super) enum Call<'a> {
         name: &'a [u8],
         mode: u32,
     },
+    /// The kernel sends a name, which means nothing.
+    CreateNameless {
+        mode: u32,
+    },
     Unlink {
         name: &'a [u8],
     },
@@ -230,6 +234,10 @@ impl<'a> Arguments<'a> {
             opcode::CREATE => {
                 let CreateIn { mode, .. } = self.take()?;
                 Call::Create { name: self.name()?, mode }
+            }
+            opcode::TMPFILE => {
+                let CreateIn { mode, .. } = self.take()?;
+                Call::CreateNameless { mode }
             }
             opcode::UNLINK => Call::Unlink { name: self.name()? },
             opcode::RMDIR => Call::RmDir { name: self.name()? },

@@ -15,6 +15,7 @@ mod flags;
 mod free_space;
 mod locks;
 mod mounting;
+mod nameless;
 mod names;
 mod past;
 mod permissions;

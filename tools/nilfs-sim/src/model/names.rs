@@ -9,7 +9,7 @@ use nilfs_ondisk::inode::{DeviceCode, FileType, LINK_MAX};
 use super::node::{IMMUTABLE, flags_inherited};
 use super::{Answer, Body, FileBody, Model, Node, NodeId};
 use crate::name::{Name, Path};
-use crate::op::{Target, link_text};
+use crate::op::{Handle, Target, link_text};
 use crate::outcome::{Outcome, Refusal};
 
 /// The bit of a directory's mode that hands its group down.
@@ -33,6 +33,25 @@ impl Model {
         self.add(parent, name, Node::new(kind, mode, body, now), now)
     }
 
+    pub(super) fn create_nameless(
+        &mut self,
+        directory: &Path,
+        mode: u16,
+        handle: Handle,
+        now: Timestamp,
+    ) -> Answer {
+        let parent = self.resolve(&directory.0)?;
+        self.nodes[&parent].entries()?;
+        self.check_growing(parent)?;
+        let body = Body::File(FileBody::default());
+        let id = self.insert(parent, Node::new(FileType::Regular, mode, body, now));
+        self.change(id).nlink = 0;
+        let facts = self.facts(id);
+        self.close(handle);
+        self.handles.insert(handle, id);
+        Ok(facts)
+    }
+
     pub(super) fn symlink(&mut self, path: &Path, length: usize, now: Timestamp) -> Answer {
         self.place(path)?;
         if length as u64 >= self.block_size {
@@ -51,7 +70,6 @@ impl Model {
             node if node.kind == FileType::Directory => return Err(Refusal::NotPermitted),
             _ if !self.is_directory(parent) => return Err(Refusal::NotDirectory),
             node if node.is_protected() => return Err(Refusal::NotPermitted),
-            node if node.nlink == 0 => return Err(Refusal::NotFound),
             node if node.nlink >= u32::from(LINK_MAX) => return Err(Refusal::TooManyLinks),
             _ => {}
         }
@@ -218,7 +236,17 @@ impl Model {
         Ok(self.nodes[&directory].entries()?.get(&name).copied())
     }
 
-    fn add(&mut self, parent: NodeId, name: Name, mut node: Node, now: Timestamp) -> Answer {
+    fn add(&mut self, parent: NodeId, name: Name, node: Node, now: Timestamp) -> Answer {
+        if node.kind == FileType::Directory {
+            self.change(parent).nlink += 1;
+        }
+        let id = self.insert(parent, node);
+        self.set_entry(parent, name, Some(id), now);
+        Ok(self.facts(id))
+    }
+
+    /// Adds an inode, with what its directory hands down.
+    fn insert(&mut self, parent: NodeId, mut node: Node) -> NodeId {
         let id = self.next;
         self.next = NodeId(id.0 + 1);
         let directory = &self.nodes[&parent];
@@ -227,12 +255,8 @@ impl Model {
             node.gid = directory.gid;
             node.mode |= if node.kind == FileType::Directory { SET_GID } else { 0 };
         }
-        if node.kind == FileType::Directory {
-            self.change(parent).nlink += 1;
-        }
         self.nodes.insert(id, Arc::new(node));
-        self.set_entry(parent, name, Some(id), now);
-        Ok(self.facts(id))
+        id
     }
 
     /// Makes `name` lead to `id`, or to nothing.

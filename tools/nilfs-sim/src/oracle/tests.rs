@@ -323,6 +323,28 @@ fn fsync_of_a_file_without_a_name_promises_nothing() {
 }
 
 #[test]
+fn a_file_that_gets_a_name_has_all_that_was_written_before() {
+    let handle = || Target::Handle(0);
+    let ops = [
+        Op::CreateNameless { directory: path("d"), mode: 0o644, handle: 0 },
+        Op::Write { target: handle(), offset: 0, length: 9, fill: 2 },
+        Op::Fsync(handle()),
+        Op::Link { target: handle(), to: path("d/x") },
+        write("d/x", 9, 9, 3),
+    ];
+    let life = Life::of(&ops);
+    assert!(life.may_leave(&life.at(0)), "nobody has synced the name");
+    assert!(life.may_leave(&life.at(4)));
+    assert!(life.may_leave(&life.mixed(5, "d/x", 4)));
+    let id = life.at(5).find(&file("d/x")).unwrap_or(Model::ROOT);
+    let made = &life.steps[life.steps.len() - ops.len()];
+    let empty = made.state.node(id).cloned().expect("it is there without a name");
+    let mut state = life.at(5);
+    state.set_content(id, &empty, &empty.facts());
+    assert!(!life.may_leave(&state), "it was fsynced when it had no name");
+}
+
+#[test]
 fn a_directory_covers_names_and_the_root_covers_everything() {
     let ops = |sync| [create("d/x", FileType::Regular), write("d/x", 0, 9, 2), fsync(sync)];
     let directory = Life::of(&ops("d"));
