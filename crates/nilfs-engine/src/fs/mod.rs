@@ -132,7 +132,8 @@ pub struct Filesystem {
     log: Mutex<SegmentWriter>,
     /// Shared by every operation that changes something; exclusive while a commit freezes.
     transactions: RwLock<()>,
-    names: Mutex<()>,
+    /// Shared by operations on one directory and one file in it; exclusive for those on more.
+    names: RwLock<()>,
     table: Mutex<Table>,
     numbers: Mutex<InodeNumbers>,
     journal: Mutex<Journal>,
@@ -204,7 +205,7 @@ impl Filesystem {
             trees: Shared::new(view, options.inode_cache()),
             log: Mutex::new(Rank::Log, log),
             transactions: RwLock::new(Rank::Transactions, ()),
-            names: Mutex::new(Rank::Names, ()),
+            names: RwLock::new(Rank::Names, ()),
             table: Mutex::new(Rank::Table, Table::new(options.inode_cache())),
             numbers: Mutex::new(Rank::Numbers, InodeNumbers::new(first_ino)),
             journal: Mutex::new(Rank::Journal, Journal::default()),

@@ -25,7 +25,7 @@ impl Filesystem {
         let inode = self.by_number(ino)?;
         let is_directory = inode.file_type() == FileType::Directory;
         self.change(NAME, || {
-            let _names = self.names.lock();
+            let _names = self.names.write();
             {
                 let mut parent = dir.state.write();
                 self.check_addition(&mut parent, name)?;

@@ -1,7 +1,9 @@
 //! Operations on names and attributes: lookup, create, link, unlink, rename, setattr.
 //!
-//! They exclude each other by one lock, `names`, and then lock one inode at a time. A commit cannot
-//! come in between, because each is a transaction.
+//! They lock one inode at a time. Those that are about one directory and one file in it (create,
+//! symlink, unlink) are held together by the lock of the directory, and share another lock, `names`;
+//! those that are about more (link, rename, rmdir) have it to themselves. A commit cannot come in
+//! between, because each is a transaction.
 
 use std::sync::Arc;
 
@@ -166,7 +168,7 @@ impl Filesystem {
         let file_type = FileType::from_mode(new.mode).ok_or(Error::Invalid("no such file type"))?;
         dir.require_directory()?;
         let inode = self.change(NAME, || {
-            let _names = self.names.lock();
+            let _names = self.names.read();
             let mut parent = dir.state.write();
             self.check_addition(&mut parent, name)?;
             if file_type == FileType::Directory && parent.links() >= LINK_MAX {
@@ -214,7 +216,7 @@ impl Filesystem {
         }
         dir.require_directory()?;
         let inode = self.change(Cost { pages: 0, ..NAME }, || {
-            let _names = self.names.lock();
+            let _names = self.names.read();
             let parent = dir.state.read();
             if parent.links() == 0 {
                 return Err(Error::NotFound);
@@ -294,7 +296,7 @@ impl Filesystem {
         }
         dir.require_directory()?;
         self.change(NAME, || {
-            let _names = self.names.lock();
+            let _names = self.names.write();
             let links = {
                 let state = inode.state.read();
                 check_changeable(&state)?;
@@ -356,12 +358,20 @@ impl Filesystem {
         check_new_name(name)?;
         dir.require_directory()?;
         self.change(Cost { effect: Effect::Frees, ..NAME }, || {
-            let _names = self.names.lock();
+            // Nobody may add a name to the directory that goes.
+            let (_alone, _among_others) = match directory {
+                true => (Some(self.names.write()), None),
+                false => (None, Some(self.names.read())),
+            };
             let inode = self.find(dir, name)?.ok_or(Error::NotFound)?;
             check_directory_changeable(&dir.state.read())?;
             check_changeable(&inode.state.read())?;
             self.check_removable(&inode, directory)?;
             let mut parent = dir.state.write();
+            // Somebody else may have removed it first.
+            if directory::lookup(&mut parent, &self.context(), name)? != Some(inode.ino()) {
+                return Err(Error::NotFound);
+            }
             self.remove_name(dir, &mut parent, name)?;
             if directory {
                 let links = parent.links();
@@ -423,7 +433,7 @@ impl Filesystem {
         to_dir.require_directory()?;
         let cost = Cost { pages: 6, inodes: 4, effect: Effect::Grows };
         self.change(cost, || {
-            let _names = self.names.lock();
+            let _names = self.names.write();
             let inode = self.find(dir, name)?.ok_or(Error::NotFound)?;
             let target = self.find(to_dir, to_name)?;
             for directory in [dir, to_dir] {

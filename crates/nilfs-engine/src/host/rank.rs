@@ -23,7 +23,7 @@ pub(crate) enum Rank {
     /// Shared by every operation that changes something; exclusive for the moment in which a commit
     /// freezes what has changed.
     Transactions,
-    /// Operations on names exclude each other.
+    /// Shared by operations on one directory and one file in it; exclusive for those on more.
     Names,
     /// The state of one inode.
     Inode,
