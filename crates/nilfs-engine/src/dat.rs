@@ -3,11 +3,16 @@
 //!
 //! There is one DAT for past and present: every tree, however old, translates through the newest.
 
+mod known;
+
+use std::sync::Arc;
+
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::palloc::{BlockRole, Palloc, test_bit};
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, VBlockNr};
 
+use self::known::Known;
 use crate::block::Block;
 use crate::bmap::{Pointers, Source};
 use crate::error::{Error, Result};
@@ -20,11 +25,13 @@ use crate::store::Store;
 pub(crate) struct Dat {
     root: Root,
     layout: Palloc,
+    known: Arc<Known>,
 }
 
 impl Dat {
     pub(crate) fn new(root: Root, geometry: &Geometry) -> Self {
-        Self { root, layout: Palloc::new(geometry.block_size, geometry.dat_entry_size) }
+        let layout = Palloc::new(geometry.block_size, geometry.dat_entry_size);
+        Self { root, layout, known: Arc::new(Known::new()) }
     }
 
     fn source(store: &Store) -> Source<'_> {
@@ -95,7 +102,12 @@ impl Dat {
 
     /// Where a virtual block is.
     pub(crate) fn translate(&self, store: &Store, vblocknr: VBlockNr) -> Result<BlockNr> {
-        Translator { store, dat: self, last: None }.translate(vblocknr)
+        if let Some(address) = self.known.get(vblocknr) {
+            return Ok(address);
+        }
+        let address = self.translator(store).translate(vblocknr)?;
+        self.known.note(vblocknr, address);
+        Ok(address)
     }
 
     /// For translating many numbers that lie close together.
