@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::options::{
     Amount, CleanerOptions, CleanerOrder, CleanerState, ManualRun, Policy, RunProgress,
 };
-use super::step::{Keep, ReclaimParams, Shortage, Step};
+use super::step::{Keep, ReclaimParams, Shortage, Step, StepState};
 use super::{Cleaner, Cleaning};
 use crate::error::{Error, Result};
 use crate::fs::space::{Cost, Effect};
@@ -190,7 +190,7 @@ impl Cleaning<'_> {
                         self.begin_run();
                     }
                     let started = Instant::now();
-                    let step = self.noted_step(&params);
+                    let step = self.noted_step(&mut self.cleaner.work.lock(), &params);
                     if manual {
                         self.note_progress(step.as_ref().copied().unwrap_or_default());
                     }
@@ -278,9 +278,9 @@ impl Cleaning<'_> {
     }
 
     /// A step, with everything that people want to know about it.
-    fn noted_step(&self, params: &ReclaimParams<'_>) -> Result<Step> {
+    fn noted_step(&self, work: &mut StepState, params: &ReclaimParams<'_>) -> Result<Step> {
         self.cleaner.control.lock().working = true;
-        let step = self.clean_step(params);
+        let step = self.clean_step(work, params);
         let mut control = self.cleaner.control.lock();
         control.working = false;
         if matches!(step, Ok(Step { freed: 1.., .. })) {
@@ -319,7 +319,7 @@ impl Cleaning<'_> {
         let params = ReclaimParams::of(run, &self.cleaner.options());
         let mut freed = 0;
         loop {
-            let step = match self.noted_step(&params) {
+            let step = match self.noted_step(&mut self.cleaner.work.lock(), &params) {
                 Err(Error::NoSpace) => Step::default(),
                 step => step?,
             };
@@ -348,11 +348,18 @@ impl Cleaning<'_> {
         let soft = !options.hard_protection && !options.protection.is_zero();
         let (mut gained, mut extra) = (false, 0);
         loop {
-            // What was asked for may be more than what is cleaned ahead of need.
-            let missing = self.volume.space().missing(Some(cost));
-            if missing == 0 {
+            let mut work = self.cleaner.work.lock();
+            // A step for somebody else, which this one has waited for, may have made enough room.
+            let enough = match gained {
+                true => self.volume.space().waited_for(cost) == 0,
+                false => self.volume.space().fits(cost),
+            };
+            if enough {
                 return Ok(true);
             }
+            // Of the past, more goes at a time than is waited for: where little of it goes, little is
+            // dead in each segment.
+            let missing = self.volume.space().missing(Some(cost));
             let lasting = ReclaimParams {
                 victims: options.urgent_segments_per_step as usize,
                 policy: options.policy,
@@ -367,10 +374,10 @@ impl Cleaning<'_> {
                 ReclaimParams { policy: Policy::Greedy, min_reclaimable: LITTLE_GAIN, ..lasting };
             let anything = ReclaimParams { min_reclaimable: Amount::Count(1), ..little };
             let last = [Some(little), (!grows).then_some(anything)];
-            let mut step = self.noted_step(&lasting);
+            let mut step = self.noted_step(&mut work, &lasting);
             for params in last.into_iter().flatten().filter(|_| thorough && !gained) {
                 if matches!(step, Ok(Step { gained: 0, .. }) | Err(Error::NoSpace)) {
-                    step = self.noted_step(&params);
+                    step = self.noted_step(&mut work, &params);
                 }
             }
             match step {

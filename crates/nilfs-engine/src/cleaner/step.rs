@@ -186,36 +186,39 @@ impl Cleaning<'_> {
             evacuate: Some(segments),
             shortage: None,
         };
-        Ok(self.clean_step(&params)?.freed)
+        Ok(self.clean_step(&mut self.cleaner.work.lock(), &params)?.freed)
     }
 
     /// Cleans a few segments, if it is worth it.
     ///
     /// # Errors
     /// Damage of the volume, a device error.
-    pub(super) fn clean_step(&self, params: &ReclaimParams<'_>) -> Result<Step> {
-        let mut work = self.cleaner.work.lock();
+    pub(super) fn clean_step(
+        &self,
+        work: &mut StepState,
+        params: &ReclaimParams<'_>,
+    ) -> Result<Step> {
         // Nothing can be freed while they read: moving would only take room.
         if !self.other_readers_leave() {
             return Ok(Step::default());
         }
         self.gather_live_blocks()?;
-        let Some(mut selection) = self.choose(&work, params)? else { return Ok(Step::default()) };
-        let mut found = self.read_victims(&mut work, &selection)?;
+        let Some(mut selection) = self.choose(work, params)? else { return Ok(Step::default()) };
+        let mut found = self.read_victims(work, &selection)?;
         if found.needed {
             selection.needed_from = self.free_superblocks()?;
-            found = self.read_victims(&mut work, &selection)?;
+            found = self.read_victims(work, &selection)?;
         }
-        let before = self.writable_blocks(&work);
+        let before = self.writable_blocks(work);
         let blocks = self.read_live(&mut found)?;
-        let moves = self.move_blocks(&mut work, &mut found, &blocks)?;
+        let moves = self.move_blocks(work, &mut found, &blocks)?;
         if found.changes.is_empty() {
             return Ok(Step { candidates: selection.candidates, ..Step::default() });
         }
         let moved = blocks.len() as u64;
-        let freed = self.finish_step(&mut work, Some(&selection), found.changes, moves)?;
+        let freed = self.finish_step(work, Some(&selection), found.changes, moves)?;
         self.wait_for_readers();
-        let gained = self.writable_blocks(&work).saturating_sub(before);
+        let gained = self.writable_blocks(work).saturating_sub(before);
         Ok(Step { freed, gained, moved, candidates: selection.candidates })
     }
 

@@ -72,8 +72,10 @@ const CLEANER_SEGMENTS: RangeInclusive<u64> = 1..=8;
 /// The share of the segments that are clean ahead of need when a shortage is over: programs write
 /// what has changed and the DAT after it, so the more there is, the less the DAT weighs.
 const CLEAN_AHEAD_SHARE: u64 = 24;
-/// The bounds of that share: somebody waits for it.
+/// The bounds of that share.
 const CLEAN_AHEAD_SEGMENTS: RangeInclusive<u64> = 2..=48;
+/// Bytes of it for which somebody waits who finds no room: what a card writes in a second or two.
+const WAITED_FOR_BYTES: u64 = 16 << 20;
 /// Blocks that the commit after a step of the cleaner takes besides those of the DAT: the super
 /// root, blocks of the sufile, the cpfile and their maps, and what fills the last page of flash.
 const STEP_BLOCKS: u64 = 16;
@@ -173,6 +175,8 @@ struct DeviceSpace {
     layers: Layers,
     /// What should be clean ahead of need when a shortage is over.
     clean_ahead: u64,
+    /// What of that somebody waits for who finds no room.
+    waited_for: u64,
 }
 
 /// What is left clean, in blocks, the lower the more important what it is left for.
@@ -253,13 +257,15 @@ impl DeviceSpace {
     /// What there is where `free` blocks can be written, all blocks can be reclaimed but `needed`,
     /// as far as that is known, and the DAT has `dat` blocks.
     fn new(geometry: &Geometry, free: u64, needed: Option<u64>, dat: u64) -> Self {
+        let clean_ahead = share(geometry, CLEAN_AHEAD_SHARE, CLEAN_AHEAD_SEGMENTS);
         Self {
             free,
             unused: needed.map(|needed| total(geometry).saturating_sub(needed).max(free)),
             dat: dat + BLOCKS_PER_COMMIT,
             reserved: reserve(geometry, dat),
             layers: Layers::new(geometry, dat),
-            clean_ahead: share(geometry, CLEAN_AHEAD_SHARE, CLEAN_AHEAD_SEGMENTS),
+            clean_ahead,
+            waited_for: clean_ahead.min(geometry.block_size.blocks_for(WAITED_FOR_BYTES)),
         }
     }
 
@@ -333,6 +339,16 @@ impl Account {
         self.needed(Some(cost)) + self.device.layers.of(cost.effect) + more <= self.device.free
     }
 
+    /// Blocks that are missing for an operation, with so many clean `ahead` of need. Of these, it is at
+    /// most half of what could be gained: the fewer blocks are dead, the more live ones are moved for
+    /// each.
+    fn missing(&self, cost: Option<Cost>, ahead: u64) -> u64 {
+        let effect = cost.map_or(Effect::Grows, |cost| cost.effect);
+        let least = self.needed(cost) + self.device.layers.of(effect);
+        let ahead = ahead.min(self.device.unused().saturating_sub(least) / 2);
+        (least + ahead).saturating_sub(self.device.free)
+    }
+
     fn leaves_reserve(&self, cost: Cost) -> bool {
         cost.effect != Effect::Grows
             || self.changes(Some(cost)).growth() + self.device.reserved <= self.device.unused()
@@ -391,15 +407,16 @@ impl Space {
     }
 
     /// Blocks that the cleaner would have to gain so that there is space for an operation, and for
-    /// others after it. That is at most half of what it could gain: the fewer blocks are dead, the
-    /// more live ones are moved for each.
+    /// others after it.
     pub(crate) fn missing(&self, cost: Option<Cost>) -> u64 {
         let account = self.0.lock();
-        let device = &account.device;
-        let effect = cost.map_or(Effect::Grows, |cost| cost.effect);
-        let least = account.needed(cost) + device.layers.of(effect);
-        let clean_ahead = device.clean_ahead.min(device.unused().saturating_sub(least) / 2);
-        (least + clean_ahead).saturating_sub(device.free)
+        account.missing(cost, account.device.clean_ahead)
+    }
+
+    /// Those of them for which an operation waits that has found no room.
+    pub(crate) fn waited_for(&self, cost: Cost) -> u64 {
+        let account = self.0.lock();
+        account.missing(Some(cost), account.device.waited_for)
     }
 
     /// How much is used up of what is to be clean ahead of need: 0 = nothing, 1 = all; the rest is

@@ -158,3 +158,17 @@ fn the_cleaner_is_never_asked_for_more_than_half_of_what_it_could_gain() {
         assert!(more <= (unused - layers.changing) / 2, "{more} of {unused}");
     }
 }
+
+/// On a card, what is clean ahead of need can take the better part of a minute to make.
+#[test]
+fn nobody_waits_for_what_is_cleaned_ahead_of_need_on_a_large_volume() {
+    let geometry = geometry(VOLUMES[VOLUMES.len() - 1]);
+    let space = Space::default();
+    let layers = Layers::new(&geometry, full_dat(&geometry));
+    *space.0.lock() = account(&geometry, total(&geometry) / 2, layers.changing);
+    let grows = cost(Effect::Grows);
+    let least = space.0.lock().needed(Some(grows)) + layers.kept - layers.changing;
+    assert!(space.waited_for(grows) <= least + geometry.block_size.blocks_for(16 << 20));
+    let ahead = 20 * u64::from(geometry.blocks_per_segment);
+    assert!(space.missing(Some(grows)) > least + ahead, "that is what is cleaned ahead");
+}
