@@ -20,8 +20,8 @@ use serde_json::Value;
 
 const NOBODY: u32 = 65534;
 
-/// No cleaner that works by itself, and nothing of the system's settings.
-const MOUNT: &str = "nogc,pp=0,cleaner-config=/dev/null";
+/// No cleaner that works by itself, a checkpoint for each fsync, and nothing of the system's settings.
+const MOUNT: &str = "nogc,pp=0,fsync=checkpoint,cleaner-config=/dev/null";
 
 fn image() -> Image {
     Image::ours("--size 32M -B 256")
