@@ -14,7 +14,7 @@ const BLOCK: usize = 4096;
 
 /// A volume with this many small files, and a tenth of that number of checkpoints.
 fn used_volume(files: usize) -> (Arc<RecordingDevice<MemoryDevice>>, Arc<Filesystem>) {
-    let memory = MemoryDevice::new(256 << 20);
+    let memory = MemoryDevice::new(264 << 20);
     let mut parameters = parameters(BLOCK as u64);
     parameters.block_size = BlockSize::DEFAULT;
     parameters.blocks_per_segment = 2048;
@@ -217,9 +217,9 @@ fn bytes_of(event: &Event) -> Option<usize> {
 }
 
 fn volume_of(block_size: u64) -> (Arc<RecordingDevice<MemoryDevice>>, Arc<Filesystem>) {
-    let memory = MemoryDevice::new(256 << 20);
+    let memory = MemoryDevice::new(264 << 20);
     let parameters =
-        nilfs_engine::mkfs::Parameters { blocks_per_segment: 2048, ..parameters(block_size) };
+        nilfs_engine::mkfs::Parameters { blocks_per_segment: 1024, ..parameters(block_size) };
     format(&memory, &parameters).unwrap();
     let device = Arc::new(RecordingDevice::new(memory));
     let shared: Arc<dyn Device> = Arc::clone(&device) as _;
@@ -282,7 +282,7 @@ fn a_mount_after_a_crash_reads_no_content() {
 /// Most of what a mount must know lies in the log that it reads to verify it.
 #[test]
 fn a_mount_reads_the_newest_log_once() {
-    let memory = MemoryDevice::new(256 << 20);
+    let memory = MemoryDevice::new(264 << 20);
     let first_log = format(&memory, &parameters(BLOCK as u64)).map(|_| 11 * BLOCK).unwrap();
     let device = Arc::new(RecordingDevice::new(memory));
     let shared: Arc<dyn Device> = Arc::clone(&device) as _;

@@ -19,7 +19,6 @@ use nilfs_ondisk::{BlockSize, FileBlock, Ino};
 use super::Filesystem;
 use super::inode::{InodeRef, State};
 use super::types::{FsyncBy, Order};
-use super::write_ahead::LEFT_ALONE;
 use crate::block::Block;
 use crate::commit::{MetadataChanges, SyncContent, SyncedFile};
 use crate::error::{Error, Result};
@@ -55,6 +54,10 @@ struct Partial {
     block: Block,
     bytes: std::ops::Range<usize>,
 }
+
+/// In a volume of fewer segments, each is so much of the room that a checkpoint is better than leaving
+/// one early.
+const FEWEST_SEGMENTS: u64 = 64;
 
 impl Filesystem {
     /// Makes a file durable: its content, its attributes, and all names and attributes of the volume as
@@ -144,7 +147,9 @@ impl Filesystem {
         content: &mut SyncContent,
         inodes: &[InodeRef],
     ) -> Result<bool> {
-        if !self.writes_records() || log.writable_segments() < LEFT_ALONE {
+        // A checkpoint turns what changes could cost into what they do, and lets dead blocks be reclaimed.
+        let is_small = self.store.geometry().nsegments < FEWEST_SEGMENTS;
+        if is_small || !self.writes_records() || self.space.shortage() > 0.0 {
             return Ok(false);
         }
         let written = log.leave_segment(&content.files, &self.stamp());

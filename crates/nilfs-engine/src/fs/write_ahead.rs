@@ -26,7 +26,7 @@ const PIECE: u64 = 256 << 10;
 const PIECES_IN_SEGMENT: u64 = 8;
 
 /// Clean segments that are left to commits and to the cleaner.
-pub(super) const LEFT_ALONE: u64 = 16;
+const LEFT_ALONE: u64 = 16;
 
 /// Blocks that are written together.
 #[derive(Default)]
