@@ -23,7 +23,7 @@ const NEAR: u64 = 8;
 /// The system is asked for this many blocks at a time.
 const ADVISED: u64 = 256;
 
-/// How many blocks were asked for, so that the thread does not go too far ahead.
+/// How many blocks have been asked for, so that the thread does not go too far ahead.
 #[derive(Default)]
 pub(crate) struct Pace {
     progress: Mutex<Progress>,
@@ -43,7 +43,7 @@ impl Pace {
         self.changed.notify_one();
     }
 
-    /// Waits until so many blocks were asked for. `false` if nobody wants any more.
+    /// Waits until this many blocks have been asked for. Returns false if nobody wants any more.
     fn wait_for(&self, blocks: u64) -> bool {
         let mut progress = self.progress.lock();
         self.changed.wait_while(&mut progress, |it| !it.is_over && it.blocks < blocks);

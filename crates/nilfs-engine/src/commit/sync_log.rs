@@ -85,8 +85,9 @@ pub(crate) fn build_ahead(
     Ok(built.ok().inspect(|_| *base = across))
 }
 
-/// Lets the log go on in the next segment, and builds logs as [`build_ahead`] of as many blocks as fit
-/// into the rest of this one. `None` if so many are left that they would not leave much of a segment.
+/// Lets the log go on in the next segment, and builds logs, as [`build_ahead`] does, of as many
+/// blocks as fit into the rest of this one. Returns `None` if the others would fill more than half of
+/// a segment.
 pub(crate) fn build_rest_of_segment(
     store: &Store,
     base: &mut Base,

@@ -339,9 +339,9 @@ impl Account {
         self.needed(Some(cost)) + self.device.layers.of(cost.effect) + more <= self.device.free
     }
 
-    /// Blocks that are missing for an operation, with so many clean `ahead` of need. Of these, it is at
-    /// most half of what could be gained: the fewer blocks are dead, the more live ones are moved for
-    /// each.
+    /// Blocks that are missing for an operation, and for having `ahead` others clean after it; but no
+    /// more of those than half of what could be gained: the fewer blocks are dead, the more live ones
+    /// are moved for each.
     fn missing(&self, cost: Option<Cost>, ahead: u64) -> u64 {
         let effect = cost.map_or(Effect::Grows, |cost| cost.effect);
         let least = self.needed(cost) + self.device.layers.of(effect);

@@ -11,7 +11,7 @@ use super::Skip;
 use crate::command;
 use crate::stage::{Sample, Stage};
 
-/// One of so many rows is inserted by a transaction of its own.
+/// One row of this many is inserted by a transaction of its own.
 const ALONE: u64 = 50;
 
 /// Fills a database, changes it, and takes half of it away again.
