@@ -103,7 +103,8 @@ impl Volume<'_> {
         self.ask_for_run(run);
     }
 
-    fn ask_for_run(&self, run: Range<u64>) {
+    /// The same for blocks that follow each other.
+    pub(crate) fn ask_for_run(&self, run: Range<u64>) {
         let start = self.block_size().address_of(BlockNr(run.start));
         if let Some(start) = start.filter(|_| !run.is_empty()) {
             let bytes = (run.end - run.start).saturating_mul(self.block_size().bytes64());

@@ -82,6 +82,7 @@ impl<'v, 'd> Checker<'v, 'd> {
         self.load_dat();
         let usage = self.load_segment_usage();
         self.read_logs(&usage);
+        self.load_dat_entries();
         self.check_segment_usage(&usage);
         self.usage = usage;
         self.compare_unowned();
@@ -95,12 +96,13 @@ impl<'v, 'd> Checker<'v, 'd> {
         let geometry = &self.volume.geometry;
         let mut files = Files::new(Palloc::new(geometry.block_size, geometry.inode_size));
         let volume = self.volume;
-        let newest = walked.split_first().filter(|((cno, _), _)| *cno == self.newest.cno);
-        let past = newest.map_or(&*walked, |((cno, entry), past)| {
-            volume.reading_ahead(self.blocks_of_inodes(&files.layout), || {
+        let (newest, past) = walked
+            .split_at(usize::from(walked.first().is_some_and(|(cno, _)| *cno == self.newest.cno)));
+        volume.reading_ahead(self.blocks_of_inodes(&files.layout), || {
+            self.check_dat_entries(&checkpoints);
+            for (cno, entry) in newest {
                 self.check_checkpoint(&mut files, *cno, entry, &checkpoints);
-            });
-            past
+            }
         });
         volume.reading_ahead(self.blocks_of_past(&files, &checkpoints), || {
             for (nth, (cno, entry)) in (0..).zip(past) {
@@ -110,7 +112,7 @@ impl<'v, 'd> Checker<'v, 'd> {
         });
         let all = past.len() as u64;
         self.options.observer.observe(Step::Checkpoints, all, all);
-        self.check_dat_entries(&checkpoints);
+        self.find_leaks();
         self.findings.into_report(self.newest.cursor(), self.counts)
     }
 
@@ -128,7 +130,11 @@ impl<'v, 'd> Checker<'v, 'd> {
 
     /// The blocks of ifiles, nodes and directories that the newest checkpoint has no more, as one comes
     /// from each checkpoint to the one before it.
-    fn blocks_of_past(&self, files: &Files, checkpoints: &CheckpointTable) -> Vec<BlockNr> {
+    pub(crate) fn blocks_of_past(
+        &self,
+        files: &Files,
+        checkpoints: &CheckpointTable,
+    ) -> Vec<BlockNr> {
         self.blocks_in_order(
             |owner| {
                 owner.ino == Ino::IFILE

@@ -1,14 +1,14 @@
 //! The DAT (docs/format.md §8): loading its entries, translating through them, and checking them
 //! against the logs and against what was reached.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::mem::offset_of;
 use std::ops::Range;
 
 use hashbrown::HashMap;
 use nilfs_ondisk::dat::{DatEntry, RawDatEntry};
-use nilfs_ondisk::palloc::Palloc;
-use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
+use nilfs_ondisk::palloc::{BlockRole, Palloc};
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, VBlockNr};
 
 use crate::allocation::Groups;
 use crate::bits::Bits;
@@ -22,6 +22,8 @@ use crate::report::{Location, Rule};
 /// The allocated entries of the DAT.
 #[derive(Default)]
 pub(crate) struct Dat {
+    /// Entry blocks that nobody has asked for so far, by their first entries.
+    waiting: BTreeMap<VBlockNr, Leaf>,
     /// The place in `entries` of the first entry of each entry block, and where the block is.
     blocks_of_entries: HashMap<VBlockNr, (usize, BlockNr)>,
     /// Which entries are allocated.
@@ -93,24 +95,24 @@ impl Dat {
 }
 
 impl Checker<'_, '_> {
-    /// Loads the DAT and checks its allocation.
+    /// Checks the allocation of the DAT. Its entries are loaded when one of their block is asked for: most
+    /// of these blocks lie in small logs, with others between them, and are in the system's memory once
+    /// the logs have been read.
     pub(crate) fn load_dat(&mut self) {
         let inode = self.newest.super_root.dat;
-        let inode_at = Some(self.in_super_root(0));
-        let file = FileAt { ino: Ino::DAT, cno: self.newest.cno, present: true, inode_at };
+        let file = self.dat_file();
         let (tree, leaves) = self.walk_all(file, &inode);
         self.present_is_whole &= tree.whole;
         self.check_metadata_inode(file, &inode, &tree);
         let geometry = &self.volume.geometry;
         let layout = Palloc::new(geometry.block_size, geometry.dat_entry_size);
+        let is_entries =
+            |leaf: &&Leaf| matches!(layout.role_of(FileBlock(leaf.key)), BlockRole::Entries { .. });
+        let (entries, others): (Vec<&Leaf>, Vec<_>) = leaves.iter().partition(is_entries);
         let volume = self.volume;
-        volume.reading_ahead(leaves.iter().map(|leaf| leaf.block).collect(), || {
-            self.load_dat_entries(file, layout, (&leaves, tree.whole));
+        let groups = volume.reading_ahead(others.iter().map(|leaf| leaf.block).collect(), || {
+            self.check_allocation(file, layout, &leaves, tree.whole)
         });
-    }
-
-    fn load_dat_entries(&mut self, file: FileAt, layout: Palloc, (leaves, whole): (&[Leaf], bool)) {
-        let groups = self.check_allocation(file, layout, leaves, whole);
         if !groups.is_allocated(0) {
             self.error(Rule::Allocation, file.place().vblock(VBlockNr(0)), || {
                 "the reserved virtual block 0 is not allocated".into()
@@ -118,32 +120,60 @@ impl Checker<'_, '_> {
             .corrected_by(groups.set_allocated(0, true));
         }
         // Growing step by step would need twice as much at the end.
-        let entries = groups.entry_blocks.len() * layout.entries_per_block as usize;
-        self.dat.entries.reserve_exact(entries);
-        for (first, leaf) in &groups.entry_blocks {
-            let Some(bytes) = self.read_leaf(file, leaf) else {
-                self.present_is_whole = false;
-                continue;
-            };
-            let at = self.dat.entries.len();
-            self.dat.blocks_of_entries.insert(VBlockNr(*first), (at, leaf.block));
-            let size = self.volume.geometry.dat_entry_size;
-            for (nth, bytes) in bytes.chunks_exact(size).enumerate() {
-                // The last block of a group can have room for more entries than the group.
-                let number = first.checked_add(nth as u64);
-                let in_group = number.filter(|n| layout.group_of(*n) == layout.group_of(*first));
-                let entry = DatEntry::parse(bytes).ok();
-                let allocated = in_group.is_some_and(|n| groups.is_allocated(n)) && entry.is_some();
-                let entry =
-                    entry.unwrap_or(DatEntry { block: BlockNr(0), start: Cno(0), end: Cno(0) });
-                self.dat.entries.push(entry);
-                self.dat.allocated.push(allocated);
-                self.dat.reached.push(false);
-            }
-        }
+        self.dat.entries.reserve_exact(entries.len() * layout.entries_per_block as usize);
+        let waiting = groups.entry_blocks.iter().map(|(first, leaf)| (VBlockNr(*first), *leaf));
+        self.dat.waiting = waiting.collect();
         self.dat.layout = Some(layout);
-        self.dat.entry_size = self.volume.geometry.dat_entry_size;
+        self.dat.entry_size = geometry.dat_entry_size;
         self.dat.groups = Some(groups);
+    }
+
+    fn dat_file(&self) -> FileAt {
+        let inode_at = Some(self.in_super_root(0));
+        FileAt { ino: Ino::DAT, cno: self.newest.cno, present: true, inode_at }
+    }
+
+    /// Loads all entries that nobody has asked for so far.
+    pub(crate) fn load_dat_entries(&mut self) {
+        let waiting = std::mem::take(&mut self.dat.waiting);
+        let volume = self.volume;
+        volume.reading_ahead(waiting.values().map(|leaf| leaf.block).collect(), || {
+            for (first, leaf) in &waiting {
+                self.load_entry_block(*first, leaf);
+            }
+        });
+    }
+
+    fn load_entry_block(&mut self, first: VBlockNr, leaf: &Leaf) {
+        let Some(bytes) = self.read_leaf(self.dat_file(), leaf) else {
+            self.present_is_whole = false;
+            return;
+        };
+        let dat = &mut self.dat;
+        let (Some(layout), Some(groups)) = (dat.layout, &dat.groups) else {
+            return;
+        };
+        dat.blocks_of_entries.insert(first, (dat.entries.len(), leaf.block));
+        for (nth, bytes) in (0..).zip(bytes.chunks_exact(dat.entry_size)) {
+            // The last block of a group can have room for more entries than the group.
+            let number = first.0.checked_add(nth);
+            let in_group = number.filter(|n| layout.group_of(*n) == layout.group_of(first.0));
+            let entry = DatEntry::parse(bytes).ok();
+            let allocated = in_group.is_some_and(|n| groups.is_allocated(n)) && entry.is_some();
+            let entry = entry.unwrap_or(DatEntry { block: BlockNr(0), start: Cno(0), end: Cno(0) });
+            dat.entries.push(entry);
+            dat.allocated.push(allocated);
+            dat.reached.push(false);
+        }
+    }
+
+    /// The place of an allocated virtual block among the entries.
+    fn position_in_dat(&mut self, vblock: VBlockNr) -> Option<usize> {
+        let (first, _) = self.dat.block_of(vblock)?;
+        if let Some(leaf) = self.dat.waiting.remove(&first) {
+            self.load_entry_block(first, &leaf);
+        }
+        self.dat.position(vblock)
     }
 
     /// Where a virtual block is and when it lives. Reports a block that does not exist, is not
@@ -157,7 +187,7 @@ impl Checker<'_, '_> {
         cure: Option<&Correction>,
     ) -> Option<(BlockNr, Cno, Cno)> {
         let place = place.vblock(vblock);
-        let Some(at) = self.dat.position(vblock) else {
+        let Some(at) = self.position_in_dat(vblock) else {
             let allocate = self.dat.set_allocated(vblock, true);
             self.error(Rule::Pointer, place, || {
                 "the virtual block is not allocated in the DAT".into()
@@ -215,28 +245,60 @@ impl Checker<'_, '_> {
         .corrected_by(alive);
     }
 
-    /// Checks every allocated entry, and that nothing of the present was left unreached.
-    pub(crate) fn check_dat_entries(&mut self, checkpoints: &CheckpointTable) {
+    /// Does something with every allocated entry, in order, and its place among the entries.
+    fn for_all_entries(&mut self, mut work: impl FnMut(&mut Self, VBlockNr, (DatEntry, usize))) {
+        let per_block = self.dat.layout.map_or(0, |layout| layout.entries_per_block);
         for (first, at) in self.dat.in_order() {
-            let per_block = self.dat.layout.map_or(0, |layout| layout.entries_per_block);
-            for nth in 0..per_block {
+            for (nth, at) in (0..per_block).zip(at..) {
                 let vblock = first.plus(nth);
-                let at = at + nth as usize;
-                if let Some(entry) = self.dat.entries.get(at).copied()
-                    && self.dat.allocated.get(at)
+                if self.dat.allocated.get(at)
                     && vblock.0 != 0
+                    && let Some(entry) = self.dat.entries.get(at).copied()
                 {
-                    self.check_dat_entry(vblock, (entry, at), checkpoints);
-                    self.count_past(entry, checkpoints);
+                    work(self, vblock, (entry, at));
                 }
             }
         }
+    }
+
+    /// Checks every allocated entry.
+    pub(crate) fn check_dat_entries(&mut self, checkpoints: &CheckpointTable) {
+        self.for_all_entries(|checker, vblock, (entry, _)| {
+            checker.check_dat_entry(vblock, entry, checkpoints);
+            checker.count_past(entry, checkpoints);
+        });
+        self.counts.live_blocks += self.dat.blocks.len() as u64;
+    }
+
+    /// Reports what counts as part of the present, but was not reached there.
+    pub(crate) fn find_leaks(&mut self) {
         if !self.present_is_whole {
             self.note(Rule::NotChecked, Location::VOLUME, || {
                 "leaked blocks were not looked for, because damage hides part of the present".into()
             });
+            return;
         }
-        self.counts.live_blocks += self.dat.blocks.len() as u64;
+        let newest = self.newest.cno;
+        self.for_all_entries(|checker, vblock, (entry, at)| {
+            if entry.end == Cno::MAX && !checker.dat.reached.get(at) && is_possible(&entry, newest)
+            {
+                checker.report_leak(vblock, entry);
+            }
+        });
+    }
+
+    fn report_leak(&mut self, vblock: VBlockNr, entry: DatEntry) {
+        // Older checkpoints may have it.
+        let ended = self.dat.set(vblock, offset_of!(RawDatEntry, de_end), self.newest.cno.0);
+        let place = Location::file(Ino::DAT).vblock(vblock).block(entry.block);
+        self.error(Rule::Leak, place, || {
+            let start = entry.start;
+            format!(
+                "the virtual block (from checkpoint {start} on) is counted as part of the \
+                 present, but nothing uses it"
+            )
+        })
+        .corrected_by(ended);
     }
 
     /// Counts a block that the present has no more, by what keeps it.
@@ -254,17 +316,12 @@ impl Checker<'_, '_> {
     fn check_dat_entry(
         &mut self,
         vblock: VBlockNr,
-        (entry, at): (DatEntry, usize),
+        entry: DatEntry,
         checkpoints: &CheckpointTable,
     ) {
         let place = Location::file(Ino::DAT).vblock(vblock).block(entry.block);
         let newest = self.newest.cno;
-        let possible = entry.block.0 != 0
-            && entry.start.0 != 0
-            && entry.start <= entry.end
-            && entry.start <= newest
-            && (entry.end <= newest || entry.end == Cno::MAX);
-        if !possible {
+        if !is_possible(&entry, newest) {
             let by_logs = self.dat.by_logs(vblock);
             self.error(Rule::DatEntry, place, || {
                 format!(
@@ -280,18 +337,6 @@ impl Checker<'_, '_> {
         }
         let needed = entry.end == Cno::MAX || checkpoints.any_in(entry.start, entry.end);
         self.check_address(vblock, entry, needed, place);
-        if entry.end == Cno::MAX && !self.dat.reached.get(at) && self.present_is_whole {
-            // Older checkpoints may have it.
-            let ended = self.dat.set(vblock, offset_of!(RawDatEntry, de_end), newest.0);
-            self.error(Rule::Leak, place, || {
-                let start = entry.start;
-                format!(
-                    "the virtual block (from checkpoint {start} on) is counted as part of the \
-                     present, but nothing uses it"
-                )
-            })
-            .corrected_by(ended);
-        }
     }
 
     /// Whether the block at the entry's address is this virtual block, and no other's.
@@ -334,7 +379,8 @@ impl Checker<'_, '_> {
     }
 
     /// Whether a block of the DAT, or one that any checkpoint has, lies in a range.
-    pub(crate) fn has_blocks_in(&self, blocks: Range<BlockNr>) -> bool {
+    pub(crate) fn has_blocks_in(&mut self, blocks: Range<BlockNr>) -> bool {
+        self.load_dat_entries();
         let used = |(at, entry): (usize, &DatEntry)| {
             self.dat.allocated.get(at) && entry.start < entry.end && blocks.contains(&entry.block)
         };
@@ -361,6 +407,15 @@ impl Checker<'_, '_> {
             .corrected_by(start);
         }
     }
+}
+
+/// Whether there can be such an entry of a virtual block that is allocated.
+fn is_possible(entry: &DatEntry, newest: Cno) -> bool {
+    entry.block.0 != 0
+        && entry.start.0 != 0
+        && entry.start <= entry.end
+        && entry.start <= newest
+        && (entry.end <= newest || entry.end == Cno::MAX)
 }
 
 fn end_in_words(end: Cno) -> String {

@@ -131,16 +131,10 @@ impl Checker<'_, '_> {
             })
             .corrected_by(fits);
         }
-        match change.added.first() {
-            Some(first) if first.key == 0 => {
-                let block = self.directory_block(file, first);
-                let parent = block.and_then(|bytes| self.parent_of(file, first, &bytes));
-                (directory.parent, directory.parent_at) = parent.unzip();
-            }
-            _ => {
-                directory.parent = before.and_then(|before| before.parent);
-                directory.parent_at = before.and_then(|before| before.parent_at);
-            }
+        // If the first block has changed, it says so when it is read.
+        if change.added.first().is_none_or(|first| first.key > 0) {
+            directory.parent = before.and_then(|before| before.parent);
+            directory.parent_at = before.and_then(|before| before.parent_at);
         }
         directory
     }
@@ -233,7 +227,7 @@ impl Checker<'_, '_> {
         Some(DirectoryChange { before: Some(before), added, unsound_blocks })
     }
 
-    /// Adds the names that a directory has gained.
+    /// Adds the names that a directory has gained, and what ".." is now.
     pub(crate) fn learn_names(
         &mut self,
         files: &mut Files,
@@ -248,6 +242,10 @@ impl Checker<'_, '_> {
                 unsound_blocks = unsound_blocks.saturating_add(1);
                 continue;
             };
+            if leaf.key == 0 {
+                let parent = self.parent_of(file, leaf, &block);
+                files.set_parent(file.ino, parent);
+            }
             for name in names_in(leaf.block, &block) {
                 files.add_name(file.ino, &name);
                 touched.push(name.ino);

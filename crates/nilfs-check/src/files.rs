@@ -12,6 +12,7 @@ use crate::allocation::{AllocationChanges, Groups, allocated_from};
 use crate::block_map::Leaf;
 use crate::checker::Checker;
 use crate::correction::Position;
+use crate::directory::Directory;
 use crate::inode::InodeFacts;
 use crate::namespace::{ChangedNames, Tally};
 
@@ -170,15 +171,23 @@ impl Files {
         }
     }
 
+    fn directory_mut(&mut self, ino: Ino) -> Option<&mut Directory> {
+        self.inode_mut(ino).facts.as_mut()?.directory.as_deref_mut()
+    }
+
     /// A directory in which `unsound` blocks cannot be used.
     pub(crate) fn set_unsound_blocks(&mut self, ino: Ino, unsound: u32) {
-        let inode = self.inode_mut(ino);
-        if let Some(directory) =
-            inode.facts.as_mut().and_then(|facts| facts.directory.as_deref_mut())
-        {
+        if let Some(directory) = self.directory_mut(ino) {
             directory.unsound_blocks = unsound;
             let torn = !directory.is_whole();
             set_membership(&mut self.torn, ino, torn);
+        }
+    }
+
+    /// A directory of which ".." names this, in a record there.
+    pub(crate) fn set_parent(&mut self, ino: Ino, parent: Option<(Ino, Position)>) {
+        if let Some(directory) = self.directory_mut(ino) {
+            (directory.parent, directory.parent_at) = parent.unzip();
         }
     }
 

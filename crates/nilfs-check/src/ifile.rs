@@ -6,13 +6,14 @@ use std::mem::offset_of;
 
 use nilfs_ondisk::checkpoint::RawCheckpoint;
 use nilfs_ondisk::superblock::FEATURE_BLOCK_COUNT;
-use nilfs_ondisk::{Cno, Ino};
+use nilfs_ondisk::{BlockNr, Cno, Ino};
 
 use crate::checker::{Checker, FileAt};
 use crate::checkpoints::CheckpointTable;
 use crate::correction::{Correction, Position};
 use crate::directory::DirectoryChange;
 use crate::files::{ChangedInode, Files, Slot};
+use crate::inode::Content;
 use crate::progress::Step;
 use crate::report::{Location, Rule, Severity};
 
@@ -68,7 +69,7 @@ impl Checker<'_, '_> {
                 }
             }
         }
-        let mut additions = Vec::new();
+        let mut contents = Vec::new();
         for (nth, block) in (0..).zip(&blocks) {
             self.observe_present(file, Step::Inodes, nth, blocks.len());
             let inodes = self.changed_inodes(files, &changes, block);
@@ -80,11 +81,17 @@ impl Checker<'_, '_> {
             for changed in inodes {
                 let change = directories.remove(&changed.ino).unwrap_or_default();
                 touched.push(changed.ino);
-                let change = self.change_inode(files, file, &changed, change);
-                additions.extend(change.map(|change| (changed.ino, change)));
+                let content = self.change_inode(files, file, &changed, change);
+                contents.extend(content.map(|content| (changed.ino, content)));
             }
         }
-        self.learn_all_names(files, file, &additions, &mut touched);
+        let ahead = match present {
+            true => self.blocks_of_contents(files, &contents, checkpoints),
+            false => Vec::new(),
+        };
+        self.volume.reading_ahead(ahead, || {
+            self.check_contents(files, file, &contents, &mut touched);
+        });
         if !present {
             for ino in files.too_young() {
                 if let Some(facts) = &files.inode(ino).facts {
@@ -105,26 +112,34 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// Adds the names that directories have gained.
-    fn learn_all_names(
+    /// The blocks of directories and of targets of links, and those that will be asked for after them,
+    /// which often lie near to these.
+    fn blocks_of_contents(
+        &self,
+        files: &Files,
+        contents: &[(Ino, Content)],
+        checkpoints: &CheckpointTable,
+    ) -> Vec<BlockNr> {
+        let contents = contents.iter().flat_map(|(_, content)| content.blocks());
+        contents.chain(self.blocks_of_past(files, checkpoints)).collect()
+    }
+
+    /// Looks at what files have in their blocks, as far as that is metadata.
+    fn check_contents(
         &mut self,
         files: &mut Files,
         ifile: FileAt,
-        additions: &[(Ino, DirectoryChange)],
+        contents: &[(Ino, Content)],
         touched: &mut Vec<Ino>,
     ) {
-        let volume = self.volume;
-        let blocks = match ifile.present {
-            true => additions.iter().flat_map(|(_, change)| change.added_blocks()).collect(),
-            false => Vec::new(),
-        };
-        volume.reading_ahead(blocks, || {
-            for (nth, (ino, change)) in (0..).zip(additions) {
-                self.observe_present(ifile, Step::Names, nth, additions.len());
-                let file = FileAt { ino: *ino, inode_at: None, ..ifile };
-                self.learn_names(files, file, change, touched);
+        for (nth, (ino, content)) in (0..).zip(contents) {
+            self.observe_present(ifile, Step::Names, nth, contents.len());
+            let file = FileAt { ino: *ino, inode_at: None, ..ifile };
+            match content {
+                Content::Names(change) => self.learn_names(files, file, change, touched),
+                Content::Target { leaf, size } => self.check_target(file, leaf, *size),
             }
-        });
+        }
     }
 
     fn observe_present(&self, file: FileAt, step: Step, done: u64, all: usize) {
@@ -140,13 +155,13 @@ impl Checker<'_, '_> {
         ifile: FileAt,
         changed: &ChangedInode,
         change: DirectoryChange,
-    ) -> Option<DirectoryChange> {
+    ) -> Option<Content> {
         let file = FileAt { ino: changed.ino, inode_at: changed.new.position(), ..ifile };
         let is_unreadable = changed.new == Slot::Unreadable;
-        let (facts, change) = match &changed.new {
+        let (facts, content) = match &changed.new {
             Slot::Inode(inode, at) => {
-                let (facts, change) = self.check_inode(file, inode, *at, change);
-                (Some(facts), change)
+                let (facts, content) = self.check_inode(file, inode, *at, change);
+                (Some(facts), content)
             }
             Slot::Free | Slot::Unreadable => (None, None),
         };
@@ -156,7 +171,7 @@ impl Checker<'_, '_> {
             files.unreadable.remove(&changed.ino);
         }
         files.set_facts(changed.ino, facts);
-        change
+        content
     }
 
     fn check_counts(

@@ -3,13 +3,13 @@
 use std::mem::offset_of;
 
 use nilfs_ondisk::inode::{FileType, LINK_MAX, RawInode};
-use nilfs_ondisk::{Cno, Ino, VBlockNr};
+use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
 
-use crate::block_map::{Life, Subtree};
+use crate::block_map::{Leaf, Life, Subtree};
 use crate::checker::{Checker, FileAt};
 use crate::correction::{Correction, Position};
 use crate::directory::{Directory, DirectoryChange, has_names};
-use crate::report::Rule;
+use crate::report::{Location, Rule};
 
 /// The greatest size of a file.
 const SIZE_MAX: u64 = i64::MAX as u64;
@@ -31,17 +31,36 @@ pub(crate) struct InodeFacts {
     pub(crate) directory: Option<Box<Directory>>,
 }
 
+/// What a file has in its blocks. It is looked at when all inodes of the checkpoint are known, because
+/// these blocks can be read in a better order then.
+#[derive(Debug)]
+pub(crate) enum Content {
+    /// The blocks with names that are not known yet.
+    Names(DirectoryChange),
+    /// What a symbolic link leads to, and how many bytes that has.
+    Target { leaf: Leaf, size: u64 },
+}
+
+impl Content {
+    /// The blocks that are to be read.
+    pub(crate) fn blocks(&self) -> Vec<BlockNr> {
+        match self {
+            Self::Names(change) => change.added_blocks().collect(),
+            Self::Target { leaf, .. } => vec![leaf.block],
+        }
+    }
+}
+
 impl Checker<'_, '_> {
     /// Checks an inode of a checkpoint and all blocks of its file. Of a directory, `change` says how
-    /// it differs from the version that is known, if one is; returned with it are the blocks with
-    /// names that are not known yet.
+    /// it differs from the version that is known, if one is.
     pub(crate) fn check_inode(
         &mut self,
         file: FileAt,
         inode: &RawInode,
         at: Position,
         change: DirectoryChange,
-    ) -> (InodeFacts, Option<DirectoryChange>) {
+    ) -> (InodeFacts, Option<Content>) {
         let mut facts = InodeFacts {
             file_type: None,
             links: inode.i_links_count.get(),
@@ -70,12 +89,12 @@ impl Checker<'_, '_> {
         if !file_type.has_blocks() {
             return (facts, None);
         }
-        let mut names = None;
+        let mut content = None;
         let tree = if has_names(inode) {
             let (tree, change) = self.walk_directory(file, inode, change);
             let directory = self.check_directory((file, at), inode, &tree, &change);
             facts.directory = Some(Box::new(directory));
-            names = Some(change);
+            content = Some(Content::Names(change));
             tree
         } else if file.ino == Ino::XATTR {
             let (tree, leaves) = self.walk_all(file, inode);
@@ -88,13 +107,13 @@ impl Checker<'_, '_> {
         if tree.whole {
             self.check_blocks_count(file, inode, &tree, Some(at));
             if file_type == FileType::Symlink {
-                self.check_symlink(file, inode, &tree);
+                content = self.check_symlink(file, inode, &tree);
             }
             if file_type != FileType::Directory {
                 self.check_end(file, inode, &tree, at);
             }
         }
-        (facts, names)
+        (facts, content)
     }
 
     fn check_fields(&mut self, file: FileAt, inode: &RawInode, at: Position) {
@@ -190,38 +209,54 @@ impl Checker<'_, '_> {
             return;
         }
         let used = (size % block_size.bytes64()) as usize;
-        if last.key != size / block_size.bytes64() || used == 0 || !self.options.read_content {
-            return;
-        }
-        if let Some(bytes) = self.read(last.block, place)
-            && let Some(at) = bytes[used..].iter().position(|byte| *byte != 0)
+        // The block of a link is read with the others.
+        let is_link = inode.file_type().is_ok_and(|it| it == FileType::Symlink);
+        let ends_within = last.key == size / block_size.bytes64() && used > 0;
+        if self.options.read_content
+            && ends_within
+            && !is_link
+            && let Some(bytes) = self.read(last.block, place)
         {
-            self.warning(Rule::Tail, place.block(last.block), || {
+            self.check_tail(place.block(last.block), &bytes, used);
+        }
+    }
+
+    /// Checks what comes in the last block after the bytes of the file.
+    fn check_tail(&mut self, place: Location, block: &[u8], used: usize) {
+        if let Some(at) = block.iter().skip(used).position(|byte| *byte != 0) {
+            self.warning(Rule::Tail, place, || {
                 format!("byte {} of the block, beyond the end of the file, is not 0", used + at)
             });
         }
     }
 
-    fn check_symlink(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
-        let size = inode.i_size.get();
-        let most = self.volume.block_size().bytes64() - 1;
-        let place = file.place();
-        if !(1..=most).contains(&size) {
-            self.error(Rule::Symlink, place, || format!("i_size is {size}, expected 1 to {most}"));
-            return;
-        }
-        let Some(target) = tree.last.filter(|leaf| leaf.key == 0) else {
-            self.error(Rule::Symlink, place, || "the link has no target block".into());
-            return;
+    /// Checks that a symbolic link has a target; returns where that is.
+    fn check_symlink(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) -> Option<Content> {
+        let Some(leaf) = tree.last.filter(|leaf| leaf.key == 0) else {
+            self.error(Rule::Symlink, file.place(), || "the link has no target block".into());
+            return None;
         };
-        if let Some(bytes) = self.read_leaf(file, &target)
-            && let Some(at) = bytes[..size as usize].iter().position(|byte| *byte == 0)
-        {
-            let anew = self.anew(file, &target);
-            self.error(Rule::Symlink, place.block(target.block), || {
-                format!("the target has {at} bytes, but i_size is {size}")
+        Some(Content::Target { leaf, size: inode.i_size.get() })
+    }
+
+    /// Checks what a symbolic link leads to.
+    pub(crate) fn check_target(&mut self, file: FileAt, target: &Leaf, size: u64) {
+        let Some(block) = self.read_leaf(file, target) else { return };
+        let most = block.len() - 1;
+        let end = block.iter().position(|byte| *byte == 0);
+        if !(1..=most as u64).contains(&size) {
+            self.error(Rule::Symlink, file.place(), || {
+                format!("i_size is {size}, expected 1 to {most}")
+            });
+        } else if let Some(end) = end.filter(|end| (*end as u64) < size) {
+            let anew = self.anew(file, target);
+            self.error(Rule::Symlink, file.place().block(target.block), || {
+                format!("the target has {end} bytes, but i_size is {size}")
             })
             .corrected_by([anew]);
+        } else if self.options.read_content {
+            let place = file.place().file_block(target.key).block(target.block);
+            self.check_tail(place, &block, size as usize);
         }
     }
 }

@@ -7,8 +7,8 @@
 //! One pass, in the order in which each thing gives the ground for the next:
 //!
 //! ```text
-//! superblocks → newest super root → DAT → sufile → all logs (who owns each block)
-//!     → cpfile → trees of the checkpoints, newest first → DAT against what was reached
+//! superblocks → newest super root → bitmaps of the DAT → sufile → all logs (who owns each block)
+//!     → entries of the DAT → cpfile → trees of the checkpoints, newest first → leaks
 //! ```
 //!
 //! A virtual block never changes: the same number in two checkpoints is the same block. So the

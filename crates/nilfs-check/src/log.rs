@@ -15,8 +15,9 @@ use crate::volume::Volume;
 const CHUNK: usize = 1 << 20;
 /// Bytes that one read takes at least.
 const LEAST: usize = 64 << 10;
-/// Between summaries that are so near to each other, everything is read.
-const NEAR: usize = 32 << 10;
+/// Between summaries that are so near to each other, everything is read: most of what lies in small
+/// logs is metadata, which will be asked for.
+const NEAR: usize = 128 << 10;
 
 /// What is wrong with a log.
 #[derive(Debug, Error)]
@@ -134,10 +135,14 @@ impl<'v, 'd> LogReader<'v, 'd> {
         geometry.segment_end(geometry.segment_of(at)).0
     }
 
-    /// Bytes that a read at `at` takes, after one of `held` blocks.
-    fn next_chunk(&self, at: BlockNr, held: u64) -> usize {
+    /// Whether a read at `at` follows one of `held` blocks.
+    fn goes_on(&self, at: BlockNr, held: u64) -> bool {
         let near = (NEAR / self.volume.block_size().bytes()) as u64;
-        let goes_on = self.first < at && at.0 <= self.first.0.saturating_add(held + near);
+        self.first < at && at.0 <= self.first.0.saturating_add(held + near)
+    }
+
+    /// Bytes that a read takes.
+    fn next_chunk(&self, goes_on: bool) -> usize {
         match (self.whole, goes_on) {
             (true, _) => CHUNK,
             (false, true) => CHUNK.min(2 * self.buffer.len()),
@@ -150,7 +155,8 @@ impl<'v, 'd> LogReader<'v, 'd> {
         let size = self.volume.block_size().bytes();
         let held = (self.buffer.len() / size) as u64;
         if at < self.first || at.0.saturating_add(count) > self.first.0 + held {
-            let chunk = self.next_chunk(at, held);
+            let goes_on = self.goes_on(at, held);
+            let chunk = self.next_chunk(goes_on);
             let room = self.end_of_segment(at).saturating_sub(at.0);
             let wanted = count.max((chunk / size) as u64).min(room.max(count));
             self.buffer.resize(wanted as usize * size, 0);
@@ -166,6 +172,11 @@ impl<'v, 'd> LogReader<'v, 'd> {
                 return Err(error);
             }
             self.first = at;
+            if goes_on {
+                // The device reads on while these blocks are judged.
+                let next = at.plus(wanted).0;
+                self.volume.ask_for_run(next..next + wanted.min(room.saturating_sub(wanted)));
+            }
         }
         let start = (at.0 - self.first.0) as usize * size;
         Ok(&self.buffer[start..start + count as usize * size])
