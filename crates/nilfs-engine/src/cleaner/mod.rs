@@ -28,6 +28,8 @@ pub(crate) mod space_usage;
 mod step;
 pub(crate) mod victim;
 
+use std::ops::Range;
+
 use nilfs_ondisk::{Cno, Geometry, SegNum};
 
 use self::live_blocks::Tracking;
@@ -67,6 +69,10 @@ pub(crate) trait Mounted {
 
     /// Checkpoints that somebody looks at or is about to make snapshots of.
     fn kept_checkpoints(&self) -> Vec<Cno>;
+
+    /// From now on, nobody can look at these checkpoints, and at others again. False if somebody is
+    /// looking at one of them.
+    fn give_up(&self, checkpoints: &[Range<Cno>]) -> bool;
 
     fn is_read_only(&self) -> bool;
 

@@ -72,7 +72,7 @@ impl Cleaning<'_> {
             let contents = self.read_live(&mut found)?;
             let moves = self.move_blocks(&mut work, &mut found, &contents)?;
             relocated += found.changes.moved.len() as u64;
-            self.finish_step(&mut work, None, found.changes, moves)?;
+            self.finish_step(&mut work, found.changes, moves)?;
         }
         Ok(relocated)
     }
@@ -85,7 +85,7 @@ impl Cleaning<'_> {
         found.changes.dat_keys = dat_keys;
         let moves = self.move_blocks(&mut work, &mut found, blocks)?;
         if !found.changes.is_empty() {
-            self.finish_step(&mut work, None, found.changes, moves)?;
+            self.finish_step(&mut work, found.changes, moves)?;
         }
         Ok(())
     }

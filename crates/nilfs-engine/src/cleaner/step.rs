@@ -3,18 +3,19 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nilfs_ondisk::{Cno, SegNum, Seq};
 
-use super::Cleaning;
 use super::live_blocks::{LiveBlocks, Tracking};
 use super::moving::{Moves, OpenSegment};
 use super::options::{Amount, Policy};
 use super::policy::{self, Candidate};
 use super::protection::Protection;
 use super::victim::{Content, LiveBlock, Refusal, SegmentReader, merged};
+use super::{Cleaning, Mounted};
 use crate::commit::MetadataChanges;
 use crate::dat::Dat;
 use crate::error::{Error, Result};
@@ -30,6 +31,9 @@ const STEP_BYTES: u64 = 64 << 20;
 
 /// Segments that a step empties when they have to go.
 const EVACUATED_AT_ONCE: usize = 8;
+
+/// How often a step chooses anew when somebody has begun to look at what it was about to give up.
+const CHOICES: u32 = 8;
 
 /// What one step leaves to the next.
 #[derive(Debug, Default)]
@@ -123,8 +127,6 @@ pub(super) struct Selection {
     protection: Protection,
     dat: Arc<Dat>,
     needed_from: Seq,
-    /// The newest checkpoint: what it had is moved, not given up.
-    newest: Cno,
 }
 
 /// When content was last modified.
@@ -157,6 +159,15 @@ pub(super) struct VictimBlocks {
     pub(super) ages: Ages,
     /// A superblock stands in the way.
     pub(super) needed: bool,
+}
+
+/// Checkpoints at which nobody can look.
+struct GivenUp<'a>(&'a dyn Mounted);
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        self.0.give_up(&[]);
+    }
 }
 
 impl StepState {
@@ -202,13 +213,28 @@ impl Cleaning<'_> {
         if !self.other_readers_leave() {
             return Ok(Step::default());
         }
-        self.gather_live_blocks()?;
-        let Some(mut selection) = self.choose(work, params)? else { return Ok(Step::default()) };
-        let mut found = self.read_victims(work, &selection)?;
-        if found.needed {
-            selection.needed_from = self.free_superblocks()?;
-            found = self.read_victims(work, &selection)?;
+        for _ in 0..CHOICES {
+            self.gather_live_blocks()?;
+            let Some(mut selection) = self.choose(work, params)? else { break };
+            let mut found = self.read_victims(work, &selection)?;
+            if found.needed {
+                selection.needed_from = self.free_superblocks()?;
+                found = self.read_victims(work, &selection)?;
+            }
+            if let Some(_given_up) = self.give_up_past(&found.changes.delete)? {
+                return self.reclaim(work, &selection, found);
+            }
         }
+        Ok(Step::default())
+    }
+
+    /// Moves what is alive in the victims, and takes them out of use.
+    fn reclaim(
+        &self,
+        work: &mut StepState,
+        selection: &Selection,
+        mut found: VictimBlocks,
+    ) -> Result<Step> {
         let before = self.writable_blocks(work);
         let blocks = self.read_live(&mut found)?;
         let moves = self.move_blocks(work, &mut found, &blocks)?;
@@ -216,10 +242,22 @@ impl Cleaning<'_> {
             return Ok(Step { candidates: selection.candidates, ..Step::default() });
         }
         let moved = blocks.len() as u64;
-        let freed = self.finish_step(work, Some(&selection), found.changes, moves)?;
+        let freed = self.finish_step(work, found.changes, moves)?;
         self.wait_for_readers();
         let gained = self.writable_blocks(work).saturating_sub(before);
         Ok(Step { freed, gained, moved, candidates: selection.candidates })
+    }
+
+    /// Gives checkpoints up, until the value is dropped: by then, they are deleted, or the step has
+    /// failed. `None` if one of them has become a snapshot or is looked at since they were chosen.
+    fn give_up_past(&self, checkpoints: &[Range<Cno>]) -> Result<Option<GivenUp<'_>>> {
+        // Whoever has the log may be making a snapshot.
+        let _log = self.volume.writable_log()?;
+        let is_going = |cno: &Cno| checkpoints.iter().any(|range| range.contains(cno));
+        let mut state = self.cleaner.live_blocks();
+        let Some(known) = state.ready() else { return Ok(None) };
+        let goes = !known.snapshots.iter().any(is_going) && self.volume.give_up(checkpoints);
+        Ok(goes.then_some(GivenUp(self.volume)))
     }
 
     /// Gathers what the cleaner must know, if that has not been done.
@@ -357,7 +395,6 @@ impl Cleaning<'_> {
             protection,
             dat: Arc::clone(&log.base().dat),
             needed_from: log.oldest_named(),
-            newest: log.cno(),
         }))
     }
 
@@ -434,15 +471,13 @@ impl Cleaning<'_> {
     }
 
     /// Commits what was prepared, and takes the victims out of use. Returns the number of these;
-    /// none if there was no room, or a checkpoint that was about to be given up is needed now: it
-    /// has become a snapshot, or is looked at.
+    /// none if there was no room, or another process is reading.
     ///
     /// While programs wait for their fsyncs, this is done in parts, so that none of them keeps the
     /// log for long.
     pub(super) fn finish_step(
         &self,
         work: &mut StepState,
-        selection: Option<&Selection>,
         mut changes: MetadataChanges,
         moves: Moves,
     ) -> Result<u64> {
@@ -455,10 +490,6 @@ impl Cleaning<'_> {
             let part = if in_parts { changes.split_part(PART_BLOCKS) } else { None };
             let started = Instant::now();
             let mut log = self.volume.writable_log()?;
-            if selection.is_some_and(|selection| !self.still_holds(selection)) {
-                self.unclaim(&mut log, &moves);
-                return Ok(0);
-            }
             let now = part.as_ref().unwrap_or(&changes);
             // No segment becomes clean while another process reads: it may need what is there, and
             // the next writer would not know. A reader that comes after this commit sees the new
@@ -507,17 +538,6 @@ impl Cleaning<'_> {
             totals.checkpoints_deleted += deleted;
         });
         Ok(freed)
-    }
-
-    /// Whether nothing is needed now that a step was about to give up. For a thread that has the
-    /// log.
-    fn still_holds(&self, selection: &Selection) -> bool {
-        let Selection { protection, newest, .. } = selection;
-        let is_kept =
-            |cno: &Cno| *cno >= protection.from || *cno >= *newest || protection.kept.contains(cno);
-        let mut known = self.cleaner.live_blocks();
-        let snapshots = known.ready().map(|known| known.snapshots.iter().all(is_kept));
-        snapshots.unwrap_or(false) && self.volume.kept_checkpoints().iter().all(is_kept)
     }
 
     /// Flushes, so that what was cleaned can be written again, without keeping the log from others.

@@ -1,6 +1,7 @@
 //! The cleaner and the owner of a log, with no file system around them: what it sees of a mounted
 //! volume is enough for a step.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use nilfs_device::MemoryDevice;
@@ -84,6 +85,10 @@ impl Mounted for Unused {
 
     fn kept_checkpoints(&self) -> Vec<Cno> {
         Vec::new()
+    }
+
+    fn give_up(&self, _: &[Range<Cno>]) -> bool {
+        true
     }
 
     fn is_read_only(&self) -> bool {

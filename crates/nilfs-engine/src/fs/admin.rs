@@ -42,12 +42,11 @@ impl Filesystem {
     /// meanwhile.
     ///
     /// # Errors
-    /// [`Error::NoCheckpoint`], damage, a device error.
+    /// [`Error::NoCheckpoint`], also if the cleaner is just giving it up; damage, a device error.
     pub fn tree(&self, cno: Option<Cno>) -> Result<Tree> {
         let log = self.log.lock();
         let cpfile = root_of(&log.base().super_root.cpfile)?;
         let cno = cno.unwrap_or(log.cno());
-        // A step of the cleaner that is about to give it up looks again when it has the log.
         self.trees.open(log.source(), &cpfile, cno)
     }
 

@@ -1,5 +1,7 @@
 //! The mounted volume as its cleaner sees it, and what others ask of the cleaner.
 
+use std::ops::Range;
+
 use nilfs_ondisk::Cno;
 
 use super::Filesystem;
@@ -44,6 +46,10 @@ impl Mounted for Filesystem {
 
     fn kept_checkpoints(&self) -> Vec<Cno> {
         self.trees.kept()
+    }
+
+    fn give_up(&self, checkpoints: &[Range<Cno>]) -> bool {
+        self.trees.give_up(checkpoints)
     }
 
     fn is_read_only(&self) -> bool {

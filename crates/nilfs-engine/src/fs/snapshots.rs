@@ -121,12 +121,12 @@ impl Filesystem {
         xattr_file::readable_notes(&view, &cpfile)
     }
 
-    /// Keeps checkpoints from being given up for the room that their change into snapshots takes.
+    /// Keeps checkpoints from being given up until they are snapshots.
     fn pin(&self, changes: &[SnapshotChange]) -> Result<Vec<Kept>> {
         let log = self.writable_log()?;
         let pin = |change: &SnapshotChange| {
             entry_of(&log, change.cno())?;
-            Ok(self.trees.keep(change.cno()))
+            self.trees.keep(change.cno())
         };
         changes.iter().map(pin).collect()
     }

@@ -2,6 +2,7 @@
 //! looks at, and where the names of large directories are.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use nilfs_ondisk::bmap::Root;
@@ -13,7 +14,7 @@ use super::names::{self, Positions};
 use super::{File, Tree, TreeRoot, View};
 use crate::bmap::Source;
 use crate::checkpoints;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::{CacheHashBuilder, Mutex, Rank, RwLock};
 use crate::store::CACHE_SHARDS;
 
@@ -28,12 +29,21 @@ const DIRECTORIES: usize = 1024;
 pub(crate) struct Shared {
     /// The newest checkpoint, and the DAT through which every tree finds its blocks.
     newest: RwLock<View>,
-    /// Checkpoints that are looked at.
-    kept: Mutex<BTreeMap<Cno, Looked>>,
+    /// Checkpoints that are looked at, and those that nobody may look at any more.
+    looks: Mutex<Looks>,
     /// Where the names of large directories are.
     names: Cache<(Cno, Ino), Arc<Positions>, Bytes, CacheHashBuilder>,
     /// Bytes that the names of one directory may take.
     most: usize,
+}
+
+/// Who looks at what.
+#[derive(Default)]
+struct Looks {
+    /// Checkpoints that are looked at.
+    kept: BTreeMap<Cno, Looked>,
+    /// Checkpoints that a step of the cleaner is just giving up; none of them is looked at.
+    given_up: Vec<Range<Cno>>,
 }
 
 /// A checkpoint that is looked at.
@@ -68,7 +78,7 @@ impl Shared {
         let (hash_builder, lifecycle) = (CacheHashBuilder::default(), DefaultLifecycle::default());
         Arc::new(Self {
             newest: RwLock::new(Rank::View, newest),
-            kept: Mutex::new(Rank::KeptTrees, BTreeMap::new()),
+            looks: Mutex::new(Rank::KeptTrees, Looks::default()),
             names: Cache::with_options(options, Bytes, hash_builder, lifecycle),
             most: bytes / 4,
         })
@@ -91,31 +101,51 @@ impl Shared {
         cpfile: &Root,
         cno: Cno,
     ) -> Result<Tree> {
-        let kept = self.keep(cno);
+        let kept = self.keep(cno)?;
         let root = Arc::new(TreeRoot::new(&checkpoints::checkpoint(source, cpfile, cno)?)?);
         let tree = Tree::new(self, Arc::clone(&root), kept)?;
-        self.kept.lock().entry(cno).or_default().root = Some(root);
+        self.looks.lock().kept.entry(cno).or_default().root = Some(root);
         Ok(tree)
     }
 
     /// The tree of a checkpoint that somebody has opened and holds, whether or not the checkpoint was
     /// deleted since.
     pub(crate) fn held(self: &Arc<Self>, cno: Cno) -> Option<Result<Tree>> {
-        let kept = self.keep(cno);
-        let root = self.kept.lock().get(&cno).and_then(|looked| looked.root.clone())?;
+        let kept = self.keep(cno).ok()?;
+        let root = self.looks.lock().kept.get(&cno).and_then(|looked| looked.root.clone())?;
         Some(Tree::new(self, root, kept))
     }
 
-    /// Keeps what a checkpoint needs from being cleaned away by steps that choose their victims
-    /// from now on, until the value is dropped.
-    pub(crate) fn keep(self: &Arc<Self>, cno: Cno) -> Kept {
-        self.kept.lock().entry(cno).or_default().holders += 1;
-        Kept { shared: Arc::clone(self), cno }
+    /// Keeps what a checkpoint needs from being cleaned away, until the value is dropped.
+    ///
+    /// # Errors
+    /// [`Error::NoCheckpoint`] if it is just being given up.
+    pub(crate) fn keep(self: &Arc<Self>, cno: Cno) -> Result<Kept> {
+        let mut looks = self.looks.lock();
+        if looks.given_up.iter().any(|range| range.contains(&cno)) {
+            return Err(Error::NoCheckpoint(cno));
+        }
+        looks.kept.entry(cno).or_default().holders += 1;
+        Ok(Kept { shared: Arc::clone(self), cno })
     }
 
     /// The checkpoints that are kept that way, ascending.
     pub(crate) fn kept(&self) -> Vec<Cno> {
-        self.kept.lock().keys().copied().collect()
+        self.looks.lock().kept.keys().copied().collect()
+    }
+
+    /// From now on, nobody can look at these checkpoints, and at others again. False, and nothing has
+    /// changed, if somebody is looking at one of them.
+    pub(crate) fn give_up(&self, checkpoints: &[Range<Cno>]) -> bool {
+        let mut looks = self.looks.lock();
+        let is_kept = |range: &Range<Cno>| {
+            range.start < range.end && looks.kept.range(range.clone()).next().is_some()
+        };
+        if checkpoints.iter().any(is_kept) {
+            return false;
+        }
+        looks.given_up = checkpoints.to_vec();
+        true
     }
 
     /// Where the names of a directory of a view are, if it pays to know that.
@@ -145,7 +175,7 @@ pub(crate) struct Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let mut kept = self.shared.kept.lock();
+        let kept = &mut self.shared.looks.lock().kept;
         if let Some(looked) = kept.get_mut(&self.cno) {
             looked.holders -= 1;
             if looked.holders == 0 {
