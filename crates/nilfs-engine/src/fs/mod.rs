@@ -96,8 +96,10 @@ pub struct Entry {
     pub attr: Attr,
 }
 
-/// Steps of the cleaner that gain nothing, after which a writer gives up.
-const FUTILE_STEPS: u32 = 1;
+/// Rounds that gain nothing, after which a writer gives up.
+const FUTILE_ROUNDS: u32 = 1;
+/// The same, where others have got the room that was gained.
+const OTHERS_ROUNDS: u32 = 64;
 
 /// What was written: blocks since the mount, and all before.
 #[derive(Debug, Default)]
@@ -500,9 +502,10 @@ impl Filesystem {
     /// blocks of the DAT once more. If there is nothing to gain, a commit turns the estimates of
     /// what changes cost into facts, and only then the past is given up.
     fn admitted<T>(&self, cost: Cost, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-        let mut futile = 0;
+        let (mut futile, mut others) = (0, 0);
         let mut committed = false;
         loop {
+            let admitted = self.changes.load(Ordering::Relaxed);
             {
                 let _transaction = self.transactions.read();
                 // Within the transaction: unmounting ends all of them, and commits what they have
@@ -526,13 +529,17 @@ impl Filesystem {
             if self.make_room(cost, committed)? {
                 continue;
             }
+            // Somebody else may have taken what a step has gained, or given something back.
+            let taken =
+                self.space.may_fit(cost) && self.changes.load(Ordering::Relaxed) != admitted;
             if !std::mem::replace(&mut committed, true) {
                 self.commit()?;
-            } else if futile == FUTILE_STEPS {
-                return Err(Error::NoSpace);
-            } else {
-                // Somebody else may have taken what a step has gained, or given something back.
+            } else if taken && others < OTHERS_ROUNDS {
+                others += 1;
+            } else if futile < FUTILE_ROUNDS {
                 futile += 1;
+            } else {
+                return Err(Error::NoSpace);
             }
         }
     }
