@@ -10,11 +10,14 @@ use nilfs_fuse::{When, new_name};
 use serde::Serialize;
 
 use super::checkpoints;
-use crate::administration::{self, Administration, Purpose, Target, on};
+use crate::administration::{self, Administration, Purpose, Reason, Refusal, Target, on};
 use crate::exit::{Failure, Status};
 use crate::image::Checkpoints;
 use crate::output::{self, local_time};
 use crate::retention::{Plan, Retention};
+
+/// How often the present is tried to be kept.
+const MOST_TRIES: u32 = 16;
 
 /// Keep checkpoints until further notice, name them, and let go of them
 ///
@@ -223,19 +226,36 @@ fn create(
     name: Option<SnapshotName>,
     text: Option<NoteText>,
 ) -> anyhow::Result<Vec<Cno>> {
-    let found = wanted.iter().map(|when| Ok(administration::find(volume, when)?.cno));
-    let mut made = found.collect::<anyhow::Result<Vec<Cno>>>()?;
-    if made.is_empty() {
-        made.push(volume.checkpoint(true)?);
-    }
     let keep = |cno: &Cno| SnapshotChange::Keep {
         cno: *cno,
         made_by: MadeBy::User,
         name: name.clone(),
         text: text.clone(),
     };
+    if wanted.is_empty() {
+        return Ok(vec![create_of_present(volume, keep)?]);
+    }
+    let found = wanted.iter().map(|when| Ok(administration::find(volume, when)?.cno));
+    let made = found.collect::<anyhow::Result<Vec<Cno>>>()?;
     volume.change_snapshots(&made.iter().map(keep).collect::<Vec<_>>())?;
     Ok(made)
+}
+
+/// Makes a snapshot of the present. Where there is hardly any room, the cleaner gives up the past, even
+/// what was the present a moment ago; then it is tried with what is the present now.
+fn create_of_present(
+    volume: &dyn Administration,
+    keep: impl Fn(&Cno) -> SnapshotChange,
+) -> Result<Cno, Refusal> {
+    let mut tries = 0;
+    loop {
+        let present = volume.checkpoint(true)?;
+        tries += 1;
+        match volume.change_snapshots(&[keep(&present)]) {
+            Err(Refusal { reason: Reason::NoCheckpoint, .. }) if tries < MOST_TRIES => {}
+            done => return done.map(|()| present),
+        }
+    }
 }
 
 /// Lets go of them, of all or of none.
