@@ -94,18 +94,23 @@ impl Worker {
         let Some(path) = self.any().filter(|_| self.files.len() >= 3) else {
             return self.create();
         };
-        match self.random.random_range(0..100) {
-            0..12 if self.files.len() < MOST_FILES => self.create(),
-            0..20 => self.remove(&path),
-            20..40 => self.write(&path),
-            40..65 => self.compare(&path),
-            65..73 => self.rename(path),
-            73..79 => self.shorten(&path),
-            79..87 => Ok(File::open(&path)?.sync_all()?),
-            87..93 => self.list(),
-            93..96 => self.look_back(),
-            _ => self.look_at(&path),
-        }
+        let (what, done) = match self.random.random_range(0..100) {
+            0..12 if self.files.len() < MOST_FILES => ("create", self.create()),
+            0..20 => ("remove", self.remove(&path)),
+            20..40 => ("write", self.write(&path)),
+            40..65 => ("compare", self.compare(&path)),
+            65..73 => ("rename", self.rename(path)),
+            73..79 => ("shorten", self.shorten(&path)),
+            79..87 => ("sync", self.sync(&path)),
+            87..93 => ("list", self.list()),
+            93..96 => ("look back", self.look_back()),
+            _ => ("look at", self.look_at(&path)),
+        };
+        done.with_context(|| format!("cannot {what}"))
+    }
+
+    fn sync(&self, path: &Path) -> Result<()> {
+        Ok(File::open(path)?.sync_all()?)
     }
 
     fn any(&mut self) -> Option<PathBuf> {
