@@ -137,7 +137,9 @@ impl Checker<'_, '_> {
             let file = FileAt { ino: *ino, inode_at: None, ..ifile };
             match content {
                 Content::Names(change) => self.learn_names(files, file, change, touched),
-                Content::Target { leaf, size } => self.check_target(file, leaf, *size),
+                Content::Target { leaf, size, size_at } => {
+                    self.check_target(file, leaf, (*size, *size_at));
+                }
             }
         }
     }

@@ -37,8 +37,8 @@ pub(crate) struct InodeFacts {
 pub(crate) enum Content {
     /// The blocks with names that are not known yet.
     Names(DirectoryChange),
-    /// What a symbolic link leads to, and how many bytes that has.
-    Target { leaf: Leaf, size: u64 },
+    /// What a symbolic link leads to, how many bytes that has, and where it says so.
+    Target { leaf: Leaf, size: u64, size_at: Position },
 }
 
 impl Content {
@@ -107,7 +107,8 @@ impl Checker<'_, '_> {
         if tree.whole {
             self.check_blocks_count(file, inode, &tree, Some(at));
             if file_type == FileType::Symlink {
-                content = self.check_symlink(file, inode, &tree);
+                content = self.check_symlink((file, at), inode, &tree);
+                facts.whole = content.is_some();
             }
             if file_type != FileType::Directory {
                 self.check_end(file, inode, &tree, at);
@@ -231,23 +232,38 @@ impl Checker<'_, '_> {
     }
 
     /// Checks that a symbolic link has a target; returns where that is.
-    fn check_symlink(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) -> Option<Content> {
+    fn check_symlink(
+        &mut self,
+        (file, at): (FileAt, Position),
+        inode: &RawInode,
+        tree: &Subtree,
+    ) -> Option<Content> {
         let Some(leaf) = tree.last.filter(|leaf| leaf.key == 0) else {
-            self.error(Rule::Symlink, file.place(), || "the link has no target block".into());
+            let at = at.plus(offset_of!(RawInode, i_bmap));
+            self.error(Rule::Symlink, file.place(), || "the link has no target block".into())
+                .corrected_by([Correction::Root { at, part: file.whole() }]);
             return None;
         };
-        Some(Content::Target { leaf, size: inode.i_size.get() })
+        let size_at = at.plus(offset_of!(RawInode, i_size));
+        Some(Content::Target { leaf, size: inode.i_size.get(), size_at })
     }
 
     /// Checks what a symbolic link leads to.
-    pub(crate) fn check_target(&mut self, file: FileAt, target: &Leaf, size: u64) {
+    pub(crate) fn check_target(
+        &mut self,
+        file: FileAt,
+        target: &Leaf,
+        (size, size_at): (u64, Position),
+    ) {
         let Some(block) = self.read_leaf(file, target) else { return };
         let most = block.len() - 1;
         let end = block.iter().position(|byte| *byte == 0);
         if !(1..=most as u64).contains(&size) {
+            let found = end.filter(|end| *end > 0).map(|end| Correction::u64(size_at, end as u64));
             self.error(Rule::Symlink, file.place(), || {
                 format!("i_size is {size}, expected 1 to {most}")
-            });
+            })
+            .corrected_by(found);
         } else if let Some(end) = end.filter(|end| (*end as u64) < size) {
             let anew = self.anew(file, target);
             self.error(Rule::Symlink, file.place().block(target.block), || {

@@ -12,13 +12,19 @@ use nilfs_ondisk::{BlockSize, SegNum};
 use nilfs_repair::Risk;
 use support::{BLOCK_SIZES, Image, LoggedBlock, UUID, bad_sectors};
 
-/// Repairs a volume of which these blocks cannot be read, and demands that it is sound then.
+/// Repairs a volume of which these blocks cannot be read, with some loss, and demands that it is sound
+/// then.
 #[track_caller]
 fn repaired(image: Image, unreadable: &[LoggedBlock]) -> Arc<dyn Device> {
+    repaired_at(Risk::Loses, image, unreadable)
+}
+
+#[track_caller]
+fn repaired_at(risk: Risk, image: Image, unreadable: &[LoggedBlock]) -> Arc<dyn Device> {
     let blocks: Vec<_> = unreadable.iter().map(|found| found.block).collect();
     let device: Arc<dyn Device> = Arc::new(bad_sectors(image, &blocks));
     let plan = nilfs_repair::plan(&device, &Default::default(), UUID).unwrap();
-    assert_eq!(plan.risk(), Risk::Loses, "{:?}", plan.repairs);
+    assert_eq!(plan.risk(), risk, "{:?}", plan.repairs);
     plan.apply(&*device, &mut |_| {}).unwrap();
     let report = nilfs_check::check(&*device, &Default::default()).unwrap();
     assert!(report.is_consistent(), "{report}");
@@ -47,6 +53,28 @@ fn what_is_lost_of_the_target_of_a_link_is_question_marks() {
         assert_eq!(torn, format!("{}????{}", &whole[..5], &whole[9..]));
     }
 }
+
+/// Its block is where it was, so that nothing is lost.
+#[test]
+fn a_link_whose_inode_has_lost_the_way_to_the_target_leads_there_again() {
+    for block_size in BLOCK_SIZES {
+        let image = Image::by_linux(block_size);
+        let whole = target(Arc::new(MemoryDevice::from(image.bytes.clone())), "symlink");
+        for lost in [I_SIZE..I_SIZE + 8, I_BMAP..I_BMAP + 16] {
+            let mut damaged = image.clone();
+            damaged.edit_inode(damaged.named("symlink"), |inode| inode[lost.clone()].fill(0));
+            assert_eq!(
+                target(repaired_at(Risk::Safe, damaged, &[]), "symlink"),
+                whole,
+                "bytes {lost:?}"
+            );
+        }
+    }
+}
+
+/// Where an inode has its size and its block map.
+const I_SIZE: usize = 8;
+const I_BMAP: usize = 56;
 
 const BLOCK: u64 = 1024;
 
