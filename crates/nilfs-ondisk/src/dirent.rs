@@ -62,19 +62,78 @@ impl Record<'_> {
 /// The records of a block in order; each is checked as it is read, and the first bad one ends the
 /// iteration with an error.
 pub fn records(block: &[u8]) -> impl Iterator<Item = Result<Record<'_>, FormatError>> {
+    walk(block, record_at, |record| record.len)
+}
+
+/// What is read at each place of a block from the first on, until that fails.
+fn walk<'a, T>(
+    block: &'a [u8],
+    read_at: impl Fn(&'a [u8], usize) -> Result<T, FormatError>,
+    len: impl Fn(&T) -> usize,
+) -> impl Iterator<Item = Result<T, FormatError>> {
     let mut offset = 0;
     let mut failed = false;
     std::iter::from_fn(move || {
         if failed || offset >= block.len() {
             return None;
         }
-        let record = record_at(block, offset);
-        match &record {
-            Ok(record) => offset += record.len,
+        let read = read_at(block, offset);
+        match &read {
+            Ok(read) => offset += len(read),
             Err(_) => failed = true,
         }
-        Some(record)
+        Some(read)
     })
+}
+
+/// What says where a record is and where there is room in it. Whoever adds or removes a name looks at
+/// all of a block, and need not look at their names.
+struct Extent {
+    offset: usize,
+    len: usize,
+    ino: Ino,
+    name_len: usize,
+}
+
+impl Extent {
+    /// The extent of the record at a byte offset; it lies in the block and has room for its name.
+    fn at(block: &[u8], offset: usize) -> Result<Self, FormatError> {
+        let rest =
+            block.get(offset..).filter(|rest| rest.len() >= HEADER_SIZE).ok_or_else(|| {
+                FormatError::field(STRUCTURE, "offset", offset, "a record inside the block")
+            })?;
+        let mut ino = [0; 8];
+        ino.copy_from_slice(&rest[..8]);
+        let ino = Ino(u64::from_le_bytes(ino));
+        let stored = usize::from(u16::from_le_bytes([rest[8], rest[9]]));
+        // A single record that fills a block of 64 KiB does not fit into 16 bits.
+        let len = if stored == 65535 { 65536 } else { stored };
+        let name_len = usize::from(rest[10]);
+        if len < 16 || len % 4 != 0 || len > rest.len() || len < HEADER_SIZE + name_len {
+            let expected =
+                format!("a multiple of 4 from {} to {}", needed(name_len).max(16), rest.len());
+            return Err(FormatError::field(STRUCTURE, "rec_len", len, expected));
+        }
+        if ino.0 != 0 && len < needed(name_len) {
+            return Err(FormatError::field(STRUCTURE, "rec_len", len, needed(name_len)));
+        }
+        Ok(Self { offset, len, ino, name_len })
+    }
+
+    /// The extents of all records of a block.
+    fn all(block: &[u8]) -> impl Iterator<Item = Result<Self, FormatError>> {
+        walk(block, Self::at, |extent| extent.len)
+    }
+
+    /// Bytes that the record needs for its name; none if it is unused.
+    fn used(&self) -> usize {
+        if self.ino.0 != 0 { needed(self.name_len) } else { 0 }
+    }
+
+    /// Bytes that an insert could take.
+    fn slack(&self) -> usize {
+        self.len - self.used()
+    }
 }
 
 /// The record at a byte offset.
@@ -83,37 +142,20 @@ pub fn records(block: &[u8]) -> impl Iterator<Item = Result<Record<'_>, FormatEr
 /// A record that crosses the block, is too short for its name, misaligned, or names an inode that
 /// no entry may name.
 pub fn record_at(block: &[u8], offset: usize) -> Result<Record<'_>, FormatError> {
-    let rest = block.get(offset..).filter(|rest| rest.len() >= HEADER_SIZE).ok_or_else(|| {
-        FormatError::field(STRUCTURE, "offset", offset, "a record inside the block")
-    })?;
-    let mut ino = [0; 8];
-    ino.copy_from_slice(&rest[..8]);
-    let ino = Ino(u64::from_le_bytes(ino));
-    let stored = usize::from(u16::from_le_bytes([rest[8], rest[9]]));
-    // A single record that fills a block of 64 KiB does not fit into 16 bits.
-    let len = if stored == 65535 { 65536 } else { stored };
-    let name_len = usize::from(rest[10]);
-    if len < 16 || len % 4 != 0 || len > rest.len() || len < HEADER_SIZE + name_len {
-        let expected =
-            format!("a multiple of 4 from {} to {}", needed(name_len).max(16), rest.len());
-        return Err(FormatError::field(STRUCTURE, "rec_len", len, expected));
-    }
+    let Extent { offset, len, ino, name_len } = Extent::at(block, offset)?;
+    let name = &block[offset + HEADER_SIZE..][..name_len];
     if ino.0 != 0 {
-        if len < needed(name_len) {
-            return Err(FormatError::field(STRUCTURE, "rec_len", len, needed(name_len)));
-        }
         if !ino.is_nameable() {
             return Err(FormatError::field(STRUCTURE, "inode", ino, "2, 10, or 11 and more"));
         }
         if name_len == 0 {
             return Err(FormatError::field(STRUCTURE, "name_len", 0, "1 to 255"));
         }
+        if name.iter().any(|&byte| byte == 0 || byte == b'/') {
+            return Err(FormatError::field(STRUCTURE, "name", "a NUL or a slash", "neither"));
+        }
     }
-    let name = &rest[HEADER_SIZE..HEADER_SIZE + name_len];
-    if ino.0 != 0 && name.iter().any(|&byte| byte == 0 || byte == b'/') {
-        return Err(FormatError::field(STRUCTURE, "name", "a NUL or a slash", "neither"));
-    }
-    Ok(Record { offset, len, ino, name, type_code: rest[11] })
+    Ok(Record { offset, len, ino, name, type_code: block[offset + 11] })
 }
 
 /// Writes a record of `len` bytes at `offset`.
@@ -155,61 +197,83 @@ fn encode_len(len: usize) -> [u8; 2] {
     (len.min(65535) as u16).to_le_bytes()
 }
 
+/// A name that was put into a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inserted {
+    /// The byte offset of its record.
+    pub offset: usize,
+    /// The greatest [slack](Record::slack) of the block now.
+    pub slack: usize,
+}
+
 /// Puts a name into a block that has room for it: into an unused record or into the slack of a
-/// used one, the first that fits. Returns the byte offset of the new record, or `None` if nothing
-/// fits.
+/// used one, the first that fits. Returns `None` if nothing fits.
 ///
 /// # Errors
-/// A record of the block is malformed.
+/// A record of the block crosses another one or the block.
 pub fn insert(
     block: &mut [u8],
     ino: Ino,
     name: &[u8],
     file_type: FileType,
-) -> Result<Option<usize>, FormatError> {
+) -> Result<Option<Inserted>, FormatError> {
     let need = needed(name.len()).max(16);
     let mut found = None;
-    for record in records(block) {
-        let record = record?;
-        if record.slack() >= need {
-            let kept = if record.is_used() { needed(record.name.len()) } else { 0 };
-            found = Some((record.offset, record.len, kept));
-            break;
+    let mut slack = 0;
+    for extent in Extent::all(block) {
+        let extent = extent?;
+        if found.is_none() && extent.slack() >= need {
+            found = Some(extent);
+        } else {
+            slack = slack.max(extent.slack());
         }
     }
-    let Some((offset, len, kept)) = found else {
+    let Some(found) = found else {
         return Ok(None);
     };
+    let (kept, rest) = (found.used(), found.slack());
     if kept > 0 {
-        set_len(block, offset, kept);
+        set_len(block, found.offset, kept);
     }
-    write_record(block, offset + kept, len - kept, ino, name, Some(file_type));
-    Ok(Some(offset + kept))
+    let offset = found.offset + kept;
+    write_record(block, offset, rest, ino, name, Some(file_type));
+    Ok(Some(Inserted { offset, slack: slack.max(rest - need) }))
 }
 
 /// Takes the record at `offset` out: the preceding record of the block swallows it; the first
-/// record of a block only becomes unused.
+/// record of a block only becomes unused. Returns the greatest [slack](Record::slack) of the block
+/// then.
 ///
 /// # Errors
-/// A record of the block is malformed, or none starts at `offset`.
-pub fn remove(block: &mut [u8], offset: usize) -> Result<(), FormatError> {
+/// A record of the block crosses another one or the block, or none starts at `offset`.
+pub fn remove(block: &mut [u8], offset: usize) -> Result<usize, FormatError> {
     let mut before = None;
     let mut found = None;
-    for record in records(block) {
-        let record = record?;
-        if record.offset == offset {
-            found = Some(record.len);
-            break;
+    let mut slack = 0;
+    for extent in Extent::all(block) {
+        let extent = extent?;
+        if extent.offset == offset {
+            found = Some(extent.len);
+            continue;
         }
-        before = Some((record.offset, record.len));
+        slack = slack.max(extent.slack());
+        if extent.offset < offset {
+            before = Some(extent);
+        }
     }
     let len = found
         .ok_or_else(|| FormatError::field(STRUCTURE, "offset", offset, "the start of a record"))?;
-    match before {
-        Some((start, previous)) => set_len(block, start, previous + len),
-        None => block[offset..offset + 8].fill(0),
-    }
-    Ok(())
+    let gained = match before {
+        Some(before) => {
+            set_len(block, before.offset, before.len + len);
+            before.slack() + len
+        }
+        None => {
+            block[offset..offset + 8].fill(0);
+            len
+        }
+    };
+    Ok(slack.max(gained))
 }
 
 /// Fills a block with one unused record.
@@ -245,14 +309,17 @@ mod tests {
         let mut at = Vec::new();
         for name in ["a", "some name", "b"] {
             at.push(
-                insert(&mut block, Ino(11), name.as_bytes(), FileType::Regular).unwrap().unwrap(),
+                insert(&mut block, Ino(11), name.as_bytes(), FileType::Regular)
+                    .unwrap()
+                    .unwrap()
+                    .offset,
             );
         }
         assert_eq!(names(&block), [".", "..", "a", "some name", "b"]);
         remove(&mut block, at[1]).unwrap();
         assert_eq!(names(&block), [".", "..", "a", "b"]);
         let again = insert(&mut block, Ino(12), b"other", FileType::Symlink).unwrap().unwrap();
-        assert_eq!(again, at[1], "the freed space is found again");
+        assert_eq!(again.offset, at[1], "the freed space is found again");
         assert_eq!(records(&block).map(|r| r.unwrap().len).sum::<usize>(), 1024);
     }
 
@@ -267,7 +334,39 @@ mod tests {
         assert_eq!(count, 1024 / needed(200));
         remove(&mut block, 0).unwrap();
         assert_eq!(names(&block).len(), count - 1);
-        assert_eq!(insert(&mut block, Ino(11), b"y", FileType::Regular).unwrap(), Some(0));
+        let inserted = insert(&mut block, Ino(11), b"y", FileType::Regular).unwrap().unwrap();
+        assert_eq!(inserted.offset, 0);
+    }
+
+    /// Whoever changes a block relies on what it is told to be able to add later.
+    #[test]
+    fn the_greatest_slack_is_known_after_each_change() {
+        let slack_of = |block: &[u8]| records(block).map(|r| r.unwrap().slack()).max().unwrap();
+        let mut random = 7_u64;
+        let mut below = |limit: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) as usize % limit
+        };
+        let mut block = vec![0; 1024];
+        format_empty(&mut block);
+        for _ in 0..2000 {
+            let used: Vec<usize> = records(&block)
+                .map(Result::unwrap)
+                .filter(Record::is_used)
+                .map(|record| record.offset)
+                .collect();
+            if below(2) == 0 && !used.is_empty() {
+                let slack = remove(&mut block, used[below(used.len())]).unwrap();
+                assert_eq!(slack, slack_of(&block));
+            } else {
+                let name = vec![b'n'; 1 + below(60)];
+                let before = slack_of(&block);
+                match insert(&mut block, Ino(11), &name, FileType::Regular).unwrap() {
+                    Some(inserted) => assert_eq!(inserted.slack, slack_of(&block)),
+                    None => assert!(before < needed(name.len())),
+                }
+            }
+        }
     }
 
     #[test]

@@ -202,15 +202,15 @@ pub(super) fn insert(
         }
     };
     let page = inode.page_mut(state, context, key, 0..block_size.bytes())?;
-    let offset = dirent::insert(page, ino, name, file_type)
+    let inserted = dirent::insert(page, ino, name, file_type)
         .map_err(damaged(inode.ino(), key))?
         .ok_or_else(|| {
-            Error::Inconsistent(format!(
-                "the index of directory {} does not fit its blocks",
-                inode.ino()
-            ))
-        })?;
-    let slack = slack_of(page).map_err(damaged(inode.ino(), key))?;
+        Error::Inconsistent(format!(
+            "the index of directory {} does not fit its blocks",
+            inode.ino()
+        ))
+    })?;
+    let dirent::Inserted { offset, slack } = inserted;
     changed(state, context, (key, offset), slack, |index, at| index.positions.insert(name, at));
     Ok(())
 }
@@ -227,8 +227,7 @@ pub(super) fn remove(
     let found = find(state, &context.view, name)?.ok_or(Error::NotFound)?;
     let Position { block: key, offset, .. } = found;
     let page = inode.page_mut(state, context, key, 0..block_size.bytes())?;
-    dirent::remove(page, offset).map_err(damaged(inode.ino(), key))?;
-    let slack = slack_of(page).map_err(damaged(inode.ino(), key))?;
+    let slack = dirent::remove(page, offset).map_err(damaged(inode.ino(), key))?;
     changed(state, context, (key, offset), slack, |index, at| index.positions.remove(name, at));
     Ok(())
 }
@@ -248,10 +247,6 @@ pub(super) fn replace(
     let page = inode.page_mut(state, context, position.block, 0..block_size.bytes())?;
     dirent::set_target(page, position.offset, ino, file_type);
     Ok(())
-}
-
-fn slack_of(block: &[u8]) -> Result<usize, nilfs_ondisk::FormatError> {
-    dirent::records(block).try_fold(0, |most, record| Ok(most.max(record?.slack())))
 }
 
 #[cfg(test)]
