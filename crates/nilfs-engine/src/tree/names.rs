@@ -131,8 +131,10 @@ fn block_of(dir: &impl Content, view: &View, key: FileBlock) -> Result<Block> {
 
 /// The error for a block of a directory that is no sequence of records.
 pub(crate) fn damaged(dir: Ino, key: FileBlock) -> impl Fn(FormatError) -> Error {
-    let what = format!("block {key} of directory {dir}");
-    move |source| Error::Corrupt { what: what.clone(), block: None, source }
+    move |source| {
+        let what = format!("block {key} of directory {dir}");
+        Error::Corrupt { what, block: None, source }
+    }
 }
 
 /// Calls `visit` with every record, used or not, of the blocks from one on, until it breaks.
