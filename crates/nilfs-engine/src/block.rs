@@ -22,11 +22,12 @@ pub(crate) fn bytes_mut(block: &mut Block) -> &mut [u8] {
 /// Bytes of used blocks that are kept for the next use at most.
 const POOL_BYTES: usize = 64 << 20;
 
-/// Blocks that were written and are used again. Fresh memory has to be cleared by the system before
-/// we overwrite it anyway, which costs as much as the copy itself.
+/// Blocks that were written and are used again. Fresh memory comes from the system page by page, and is
+/// cleared by it, which costs several times as much as filling a block.
 #[derive(Debug)]
 pub(crate) struct BlockPool {
     blocks: Mutex<Vec<Block>>,
+    block_size: BlockSize,
     limit: usize,
 }
 
@@ -35,7 +36,7 @@ impl BlockPool {
     pub(crate) fn new(block_size: BlockSize, dirty_limit: u64) -> Self {
         let bytes = usize::try_from(dirty_limit / 4).unwrap_or(usize::MAX).min(POOL_BYTES);
         let blocks = Mutex::new(Rank::BlockPool, Vec::new());
-        Self { blocks, limit: bytes / block_size.bytes() }
+        Self { blocks, block_size, limit: bytes / block_size.bytes() }
     }
 
     /// Returns all blocks to the system.
@@ -46,14 +47,29 @@ impl BlockPool {
 
     /// A block with the given content, which is exactly one block long.
     pub(crate) fn copy_of(&self, content: &[u8]) -> Block {
-        let used = self.blocks.lock().pop();
-        match used {
+        match self.used() {
             Some(mut block) => {
                 bytes_mut(&mut block).copy_from_slice(content);
                 block
             }
             None => Block::from(content),
         }
+    }
+
+    /// A block of zeros.
+    pub(crate) fn zeroed(&self) -> Block {
+        match self.used() {
+            Some(mut block) => {
+                bytes_mut(&mut block).fill(0);
+                block
+            }
+            None => zeroed(self.block_size),
+        }
+    }
+
+    /// A block with some content, to which nobody else refers.
+    fn used(&self) -> Option<Block> {
+        self.blocks.lock().pop()
     }
 
     /// Takes blocks back; those that somebody still refers to are left alone.
@@ -67,5 +83,24 @@ impl BlockPool {
                 blocks.push(block);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{BLOCK, block_size};
+
+    #[test]
+    fn a_used_block_has_nothing_of_what_was_in_it_and_stays_with_who_still_has_it() {
+        let pool = BlockPool::new(block_size(), 1 << 20);
+        let (used, kept) = (pool.copy_of(&[1; BLOCK]), pool.copy_of(&[2; BLOCK]));
+        let at = used.as_ptr();
+        pool.recycle([used, Block::clone(&kept)].into_iter());
+        let zeroed = pool.zeroed();
+        assert_eq!(zeroed.as_ptr(), at, "it is used again");
+        assert!(zeroed.iter().all(|byte| *byte == 0));
+        assert!(kept.iter().all(|byte| *byte == 2));
+        assert_ne!(pool.zeroed().as_ptr(), kept.as_ptr());
     }
 }

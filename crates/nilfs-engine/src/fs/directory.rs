@@ -12,7 +12,7 @@ use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{FileBlock, Ino};
 
 use super::inode::{Context, Inode, State};
-use crate::block::{bytes_mut, zeroed};
+use crate::block::bytes_mut;
 use crate::error::{Error, Result};
 use crate::tree::View;
 use crate::tree::names::{self, Position, Positions, compact, damaged};
@@ -194,7 +194,7 @@ pub(super) fn insert(
         Some(key) => key,
         None => {
             let key = FileBlock(block_size.blocks_for(state.size()));
-            let mut block = zeroed(block_size);
+            let mut block = context.pool.zeroed();
             dirent::format_empty(bytes_mut(&mut block));
             inode.set_block(state, context, key, block)?;
             state.set_size((key.0 + 1) * block_size.bytes64());

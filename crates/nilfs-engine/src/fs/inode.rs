@@ -220,7 +220,7 @@ impl Inode {
         if !state.overlay.pages.get(&key).is_some_and(in_memory) {
             let old = state.block(&context.view, key)?;
             let hole = old.is_none();
-            let block = old.unwrap_or_else(|| zeroed(context.view.store.block_size()));
+            let block = old.unwrap_or_else(|| context.pool.zeroed());
             self.put(state, context, key, block, hole);
         }
         self.changed(state, key, bytes.clone());

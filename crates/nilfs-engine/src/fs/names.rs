@@ -16,7 +16,7 @@ use super::inode::{Inode, InodeRef, State};
 use super::space::{Cost, Effect};
 use super::types::{Attr, DirEntry, NewInode, RenameMode, SetAttr};
 use super::{Entry, Filesystem};
-use crate::block::{bytes_mut, zeroed};
+use crate::block::bytes_mut;
 use crate::error::{Error, Result};
 use crate::host::Timestamp;
 use crate::host::atomic::Ordering;
@@ -269,7 +269,7 @@ impl Filesystem {
     }
 
     fn format_directory(&self, inode: &Inode, state: &mut State, parent: Ino) -> Result<()> {
-        let mut block = zeroed(self.store.block_size());
+        let mut block = self.pool.zeroed();
         dirent::format_first(bytes_mut(&mut block), inode.ino(), parent);
         inode.set_block(state, &self.context(), FileBlock(0), block)?;
         state.set_size(self.store.block_size().bytes64());
@@ -277,7 +277,7 @@ impl Filesystem {
     }
 
     fn put_target(&self, inode: &Inode, state: &mut State, target: &[u8]) -> Result<()> {
-        let mut block = zeroed(self.store.block_size());
+        let mut block = self.pool.zeroed();
         bytes_mut(&mut block)[..target.len()].copy_from_slice(target);
         inode.set_block(state, &self.context(), FileBlock(0), block)?;
         state.set_size(target.len() as u64);
