@@ -6,7 +6,7 @@
 //! All that wait for the log at the same time are served by one log and one flush
 //! (`log/group_commit.rs`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use nilfs_ondisk::inode::FileType;
@@ -338,22 +338,24 @@ impl Gathered {
             self.content.needs_records = true;
             self.content.records.push(Record::Bytes(record));
         }
-        for Partial { inode, key, block, .. } in as_blocks {
-            self.add_block(inode, key, block);
-        }
+        self.add_blocks(as_blocks);
         self
     }
 
-    fn add_block(&mut self, inode: InodeRef, key: FileBlock, block: Block) {
-        let known = self.content.files.iter().position(|file| file.ino == inode.ino());
-        let nth = known.unwrap_or_else(|| {
-            self.content.files.push(SyncedFile { ino: inode.ino(), pages: Vec::new() });
-            self.inodes.push(inode);
-            self.inodes.len() - 1
-        });
-        let pages = &mut self.content.files[nth].pages;
-        let at = pages.partition_point(|(other, _)| *other < key);
-        pages.insert(at, (key, block));
+    /// Lets blocks be written as such, with those of the same files.
+    fn add_blocks(&mut self, blocks: Vec<Partial>) {
+        let files = self.content.files.iter().enumerate();
+        let mut places: HashMap<Ino, usize> = files.map(|(nth, file)| (file.ino, nth)).collect();
+        for Partial { inode, key, block, .. } in blocks {
+            let nth = *places.entry(inode.ino()).or_insert_with(|| {
+                self.content.files.push(SyncedFile { ino: inode.ino(), pages: Vec::new() });
+                self.inodes.push(inode);
+                self.inodes.len() - 1
+            });
+            let pages = &mut self.content.files[nth].pages;
+            let at = pages.partition_point(|(other, _)| *other < key);
+            pages.insert(at, (key, block));
+        }
     }
 }
 
