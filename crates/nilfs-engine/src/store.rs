@@ -26,8 +26,8 @@ pub(crate) const FLASH_PAGE: ByteCount = ByteCount(16 << 10);
 /// Memory for cached metadata blocks, in bytes, unless somebody says otherwise.
 const CACHE_BYTES: u64 = 64 << 20;
 
-/// Bytes of memory that the cache takes for a block besides its content: its place in the cache,
-/// and what the allocator rounds up.
+/// Bytes of memory that the cache takes for a block besides its content: its place in the cache, the
+/// count of its owners, and what the allocator rounds up.
 const BESIDE_BLOCK: usize = 128;
 
 /// Blocks that are cached at least: the way to any block of the largest map, several times.
@@ -268,9 +268,7 @@ impl Store {
 
 /// How many blocks fit into this many bytes.
 fn cached_blocks(bytes: u64, block_size: BlockSize) -> u64 {
-    // A block and the count of its owners lie together, in the next of the allocator's sizes, of
-    // which there are four from one power of two to the next.
-    let block = block_size.bytes() * 5 / 4 + BESIDE_BLOCK;
+    let block = block_size.bytes() + BESIDE_BLOCK;
     (bytes / block as u64).max(LEAST_BLOCKS)
 }
 

@@ -7,7 +7,7 @@ use nilfs_ondisk::{BlockNr, FileBlock, Geometry, SegNum};
 use super::Cleaning;
 use super::step::{Age, Ages, StepState, VictimBlocks};
 use super::victim::LiveBlock;
-use crate::block::{Block, bytes_mut, zeroed};
+use crate::block::{Block, bytes_mut, copy_of, zeroed};
 use crate::commit::{
     self, FilledSegment, MetadataChanges, MovedBlock, MovedLogs, OffChain, SegmentHead,
 };
@@ -129,7 +129,7 @@ impl Cleaning<'_> {
         let size = self.store.block_size().bytes();
         let mut bytes = vec![0; count * size];
         self.store.read_run(first, &mut bytes)?;
-        Ok(bytes.chunks_exact(size).map(Block::from).collect())
+        Ok(bytes.chunks_exact(size).map(copy_of).collect())
     }
 
     fn read_one_by_one(

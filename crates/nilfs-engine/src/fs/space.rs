@@ -584,9 +584,7 @@ impl Space {
 }
 
 fn memory(page: u64, pages: u64, inodes: u64) -> u64 {
-    // What the allocator has for a page and the count of its owners.
-    let page = page * 5 / 4 + PAGE_OVERHEAD;
-    pages * page + inodes * CHANGED_INODE
+    pages * (page + PAGE_OVERHEAD) + inodes * CHANGED_INODE
 }
 
 /// Blocks of all segments.
