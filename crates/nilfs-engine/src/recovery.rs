@@ -12,7 +12,7 @@ use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum};
 
 use crate::error::{Error, Result};
 use crate::log::chain::{Chain, ChainedLog};
-use crate::log::reader::{self, Log};
+use crate::log::reader::{self, Log, LogKind};
 use crate::overlay::Placed;
 use crate::scan::SuperRootLog;
 use crate::store::Store;
@@ -29,18 +29,15 @@ pub(crate) struct LogScan {
     pub(crate) last_valid: ChainedLog,
     /// Whether the volume was closed cleanly and its newest log is whole.
     pub(crate) clean: bool,
-    /// The log after `newest`, and the last one that could complete something to be rolled forward.
-    replay: Option<(ChainedLog, ChainedLog)>,
+    /// The logs after `newest`, up to the last that could complete something to be rolled forward.
+    replay: Vec<ChainedLog>,
 }
 
 impl LogScan {
     /// The last log that a recovery needs: the newest checkpoint, or the last sync log after it, if
     /// there is something in these.
     pub(crate) fn last_needed(&self, salvaged: bool) -> ChainedLog {
-        match self.replay {
-            Some((_, last)) if salvaged => last,
-            _ => self.newest,
-        }
+        self.replay.last().filter(|_| salvaged).copied().unwrap_or(self.newest)
     }
 }
 
@@ -80,34 +77,21 @@ pub(crate) fn at(store: &Store, log: &SuperRootLog) -> LogScan {
     let next = Some(geometry.segment_of(log.header.next)).filter(|it| geometry.has_segment(*it));
     let (start, header) = (log.cursor.block, log.header);
     let segment = geometry.segment_of(start);
-    let newest = ChainedLog { start, header, segment, next, checked: true };
-    let alone =
-        LogScan { newest, cno: log.cursor.cno, last_valid: newest, clean: false, replay: None };
+    let kind = LogKind::Checkpoint;
+    let newest = ChainedLog { start, header, segment, next, kind, checked: true };
+    let alone = Seen::new(log.cursor.cno, newest).found(false);
     scan(store, log.cursor, false).ok().filter(|found| found.newest.start == start).unwrap_or(alone)
 }
 
 /// Follows the chain of logs from `start`, which must have a super root. In a volume that was
 /// closed cleanly that is the newest log.
 ///
-/// The content of files makes up most of the logs. It is not read up to a super root before which
-/// everything was durable, nor where nothing depends on it.
+/// The content of files makes up most of the logs. It is not read where a later log says that everything
+/// was durable before it, nor where nothing depends on it.
 fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<LogScan> {
-    let chain = |from: LogCursor| Chain::from(store, from.block, from.seq);
-    let (found, whole) = follow(store, chain(start).skimming(), start, clean)?;
-    let Some(whole) = whole else { return Ok(found) };
-    Ok(follow(store, chain(whole), whole, clean)?.0)
-}
-
-/// What a chain of logs from `start` on says. If that depends on logs whose content was not checked:
-/// also the newest super root that does not.
-fn follow(
-    store: &Store,
-    mut chain: Chain<'_>,
-    start: LogCursor,
-    clean: bool,
-) -> Result<(LogScan, Option<LogCursor>)> {
-    let newest = match chain.next()? {
-        Some(log) if log.header.has(SR) => log,
+    let mut chain = Chain::from(store, start.block, start.seq).skimming();
+    let mut seen = match chain.next()? {
+        Some(log) if log.kind == LogKind::Checkpoint => Seen::new(start.cno, log),
         _ => {
             return Err(Error::Inconsistent(format!(
                 "the superblock names block {} as the newest checkpoint, but no whole log with a \
@@ -116,32 +100,78 @@ fn follow(
             )));
         }
     };
-    let mut found = LogScan { newest, cno: start.cno, last_valid: newest, clean, replay: None };
-    if clean {
-        return Ok((found, None));
+    if !clean {
+        while let Some(log) = chain.next()? {
+            seen.push(store, log);
+        }
+        seen.check(store)?;
     }
-    let (mut first, mut last) = (None, None);
-    let (mut whole, mut passed_over) = (start, false);
-    while let Some(log) = chain.next()? {
-        found.last_valid = log;
-        if log.header.has(SR) {
-            (found.newest, found.cno) = (log, found.cno.plus(1));
-            (first, last) = (None, None);
-            if !passed_over || is_all_durable_before(store, &log) {
-                whole = LogCursor { block: log.start, seq: log.header.seq, cno: found.cno };
-                passed_over = false;
+    Ok(seen.found(clean))
+}
+
+/// Logs of the chain.
+struct Seen {
+    /// The first has a super root, and is that of this checkpoint.
+    cno: Cno,
+    logs: Vec<ChainedLog>,
+    /// How many of them are known to be whole, the first at least.
+    whole: usize,
+}
+
+impl Seen {
+    fn new(cno: Cno, log: ChainedLog) -> Self {
+        Self { cno, logs: vec![log], whole: 1 }
+    }
+
+    fn push(&mut self, store: &Store, log: ChainedLog) {
+        let before = self.logs.len();
+        match log.kind {
+            LogKind::Sync { unflushed: Some(unflushed) } => {
+                self.whole = self.whole.max(before.saturating_sub(unflushed.into()));
             }
-            continue;
+            LogKind::Checkpoint if is_all_durable_before(store, &log) => self.whole = before,
+            _ => {}
         }
-        first = first.or(Some(log));
-        if log.checked && log.header.has(LOGEND) {
-            last = Some(log);
+        self.whole += usize::from(log.checked && self.whole == before);
+        self.logs.push(log);
+        if log.kind == LogKind::Checkpoint && self.whole == self.logs.len() {
+            *self = Self::new(self.cno_at(before), log);
         }
-        passed_over |= !log.checked;
     }
-    found.replay = first.zip(last);
-    let depends = found.newest.start != whole.block || found.replay.is_some();
-    Ok((found, (passed_over && depends).then_some(whole)))
+
+    /// The newest checkpoint when one of these logs was the last.
+    fn cno_at(&self, nth: usize) -> Cno {
+        let later = self.logs[1..=nth].iter().filter(|log| log.kind == LogKind::Checkpoint);
+        self.cno.plus(later.count() as u64)
+    }
+
+    /// Checks every byte of the logs on which something depends and that are not known to be whole.
+    fn check(&mut self, store: &Store) -> Result<()> {
+        let last = self.logs.iter().rposition(|log| log.kind != LogKind::Part);
+        let Some(last) = last.filter(|last| *last >= self.whole) else { return Ok(()) };
+        let rest = self.logs.split_off(last + 1);
+        let last = self.logs[last].start;
+        self.logs.truncate(self.whole);
+        let mut chain = Chain::after(store, &self.logs[self.whole - 1]);
+        while let Some(log) = chain.next()? {
+            self.push(store, log);
+            if log.start == last {
+                self.logs.extend(rest);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn found(mut self, clean: bool) -> LogScan {
+        let last_valid = self.logs[self.logs.len() - 1];
+        let newest = self.logs.iter().rposition(|log| log.kind == LogKind::Checkpoint).unwrap_or(0);
+        let cno = self.cno_at(newest);
+        let mut replay = self.logs.split_off(newest + 1);
+        let completes = |log: &ChainedLog| log.kind != LogKind::Part && log.header.has(LOGEND);
+        replay.truncate(replay.iter().rposition(completes).map_or(0, |last| last + 1));
+        LogScan { newest: self.logs[newest], cno, last_valid, clean, replay }
+    }
 }
 
 /// Whether its super root says that the logs before this one were durable before it was written.
@@ -243,27 +273,13 @@ fn of_content(error: Error) -> Result<Error> {
 /// A device error.
 pub(crate) fn roll_forward(store: &Store, found: &LogScan) -> Result<RollForward> {
     let mut gathering = Gathering::new(store, found.cno);
-    for log in after_newest(store, found)? {
-        if let Err(error) = gathering.add(&log) {
+    for log in &found.replay {
+        if let Err(error) = gathering.add(log) {
             gathering.complete.fault = Some(of_content(error)?);
             break;
         }
     }
     Ok(gathering.complete.tidied())
-}
-
-/// The logs after the newest checkpoint, up to the last that could complete something.
-fn after_newest(store: &Store, found: &LogScan) -> Result<Vec<ChainedLog>> {
-    let mut logs = Vec::new();
-    let Some((first, last)) = found.replay else { return Ok(logs) };
-    let mut chain = Chain::from(store, first.start, first.header.seq);
-    while let Some(log) = chain.next()? {
-        logs.push(log);
-        if log.start == last.start {
-            break;
-        }
-    }
-    Ok(logs)
 }
 
 /// What a recovery would do with the logs of fsyncs after the newest checkpoint.
@@ -283,7 +299,7 @@ pub(crate) fn plan(store: &Store, found: &LogScan, recovered: RollForward) -> Re
     let end = logs.last().map(|log| log.start);
     let (mut applied, mut lost) = (Vec::new(), Vec::new());
     let mut is_lost = end.is_none();
-    for log in after_newest(store, found)? {
+    for log in &found.replay {
         let to = if is_lost { &mut lost } else { &mut applied };
         match reader::read(store, log.start, log.header) {
             // The others have blocks for records of later logs, or are parts of a checkpoint.

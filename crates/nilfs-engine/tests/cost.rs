@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{check, make, parameters, pattern};
+use common::{check, content, make, parameters, pattern};
 use nilfs_device::{Device, Event, MemoryDevice, RecordingDevice};
 use nilfs_engine::mkfs::format;
 use nilfs_engine::{Filesystem, InodeRef, MountOptions, RenameMode, SetAttr};
@@ -166,11 +166,11 @@ fn a_synced_mebibyte_costs_no_more_where_a_segment_ends() {
     let file = make(&fs, &fs.root().unwrap().inode, "file");
     fs.sync_file(&file).unwrap();
     drop(device.take_events());
-    let mut content = Vec::new();
+    let mut expected = Vec::new();
     for nth in 0..14 {
         let more = pattern(nth, MIB);
-        fs.write(&file, content.len() as u64, &more).unwrap();
-        content.extend(more);
+        fs.write(&file, expected.len() as u64, &more).unwrap();
+        expected.extend(more);
         fs.sync_file(&file).unwrap();
         let events = device.take_events();
         let bytes: usize = events.iter().filter_map(bytes_of).sum();
@@ -180,10 +180,7 @@ fn a_synced_mebibyte_costs_no_more_where_a_segment_ends() {
         let after_cut = MemoryDevice::from(device.below().snapshot());
         check(&after_cut);
         let found = Filesystem::mount(Arc::new(after_cut), MountOptions::default()).unwrap();
-        let file = found.lookup(&found.root().unwrap().inode, b"file").unwrap();
-        let mut read = vec![0; file.attr.size as usize];
-        found.read(&file.inode, 0, &mut read).unwrap();
-        assert!(read == content, "after MiB {nth}");
+        assert!(content_of(&found, "file") == expected, "after MiB {nth}");
     }
     fs.unmount().unwrap();
     check(&*device);
@@ -242,13 +239,9 @@ fn a_mount_after_much_data_reads_little() {
             true => fs.unmount().unwrap(),
             false => fs.sync().unwrap(),
         }
-        let after = Arc::new(RecordingDevice::new(MemoryDevice::from(device.below().snapshot())));
-        let shared: Arc<dyn Device> = Arc::clone(&after) as _;
-        let again = Filesystem::mount(shared, MountOptions::default()).unwrap();
-        let read = after.take_bytes_read();
+        let (again, read) = mount_counting(device.below().snapshot());
         assert!(read < 1 << 20, "read {read} bytes, unmounted: {cleanly}");
         again.unmount().unwrap();
-        check(&*after);
         fs.unmount().unwrap();
     }
 }
@@ -267,16 +260,75 @@ fn a_mount_after_a_crash_reads_no_content() {
     let small = make(&fs, &root, "small");
     fs.write(&small, 0, b"synced").unwrap();
     fs.sync_file(&small).unwrap();
-    let after = Arc::new(RecordingDevice::new(MemoryDevice::from(device.below().snapshot())));
-    let shared: Arc<dyn Device> = Arc::clone(&after) as _;
-    let again = Filesystem::mount(shared, MountOptions::default()).unwrap();
-    let read = after.take_bytes_read();
+    let (again, read) = mount_counting(device.below().snapshot());
     assert!(read < 512 << 10, "read {read} bytes of 6 MiB");
-    let mut content = [0; 6];
-    again.read(&small, 0, &mut content).unwrap();
-    assert_eq!(&content, b"synced");
+    assert_eq!(content_of(&again, "small"), b"synced");
     again.unmount().unwrap();
     fs.unmount().unwrap();
+}
+
+/// Each sync log says that those before it were durable, so only the last has to be read.
+#[test]
+fn a_mount_after_a_crash_reads_the_content_of_one_sync_log() {
+    const MIB: usize = 1 << 20;
+    let (device, fs) = volume_of(BLOCK as u64);
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    for nth in 0..12 {
+        fs.write(&file, nth * MIB as u64, &pattern(nth as usize, MIB)).unwrap();
+        fs.sync_file(&file).unwrap();
+    }
+    let (again, read) = mount_counting(device.below().snapshot());
+    assert!(read < 3 * MIB as u64 / 2, "read {read} bytes of 12 MiB");
+    assert!(content_of(&again, "file") == content(&fs, &file));
+    again.unmount().unwrap();
+    fs.unmount().unwrap();
+}
+
+/// A large commit writes data before the log that gives them a meaning. If the power fails in between,
+/// what was synced before is all that a mount needs.
+#[test]
+fn a_mount_after_a_crash_reads_nothing_that_was_written_in_vain() {
+    let (device, fs) = volume_of(BLOCK as u64);
+    let root = fs.root().unwrap().inode;
+    let [small, large] = ["small", "large"].map(|name| make(&fs, &root, name));
+    fs.write(&small, 0, b"synced").unwrap();
+    fs.sync_file(&small).unwrap();
+    for nth in 0..20 {
+        fs.write(&large, nth << 20, &pattern(nth as usize, 1 << 20)).unwrap();
+    }
+    let mut image = device.below().snapshot();
+    drop(device.take_events());
+    fs.commit().unwrap();
+    let events = device.take_events();
+    let super_root = events.iter().rposition(|event| bytes_of(event).is_some()).unwrap();
+    let mut in_vain = 0;
+    for event in &events[..super_root] {
+        let Event::Write { offset, bytes } = event else { continue };
+        image[*offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        in_vain += bytes.len();
+    }
+    assert!(in_vain > 20 << 20, "{in_vain} bytes");
+    let (again, read) = mount_counting(image);
+    assert!(read < 1 << 20, "read {read} bytes of 20 MiB");
+    assert_eq!(content_of(&again, "small"), b"synced");
+    again.unmount().unwrap();
+    fs.unmount().unwrap();
+}
+
+fn content_of(fs: &Filesystem, name: &str) -> Vec<u8> {
+    let root = fs.root().unwrap().inode;
+    content(fs, &fs.lookup(&root, name.as_bytes()).unwrap().inode)
+}
+
+/// A sound volume after a power cut, mounted, and how many bytes that has read.
+fn mount_counting(image: Vec<u8>) -> (Arc<Filesystem>, u64) {
+    let device = Arc::new(RecordingDevice::new(MemoryDevice::from(image)));
+    check(&*device);
+    let _by_the_checker = device.take_bytes_read();
+    let shared: Arc<dyn Device> = Arc::clone(&device) as _;
+    let fs = Filesystem::mount(shared, MountOptions::default()).unwrap();
+    let read = device.take_bytes_read();
+    (fs, read)
 }
 
 /// Most of what a mount must know lies in the log that it reads to verify it.

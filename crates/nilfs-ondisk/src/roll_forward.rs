@@ -42,7 +42,8 @@ const EXTENT: u16 = 5;
 struct RawHead {
     magic: U32,
     version: U16,
-    pad: U16,
+    /// One more than the number; 0: it is not known.
+    unflushed: U16,
     /// With the head, without the zeros at the end.
     bytes: U32,
     count: U32,
@@ -233,6 +234,9 @@ pub struct Records {
     pub base: Cno,
     /// The how manieth log with records it is since then, from 1.
     pub number: u64,
+    /// How many logs right before this one may not have been durable when it was written; `None` if
+    /// that is not known. All logs before these were.
+    pub unflushed: Option<u16>,
     /// What has changed.
     pub records: Vec<Record>,
 }
@@ -500,7 +504,7 @@ impl Records {
         let head = RawHead {
             magic: U32::new(MAGIC),
             version: U16::new(VERSION),
-            pad: U16::ZERO,
+            unflushed: U16::new(self.unflushed.map_or(0, |logs| logs.wrapping_add(1))),
             bytes: U32::new(self.size() as u32),
             count: U32::new(self.records.len() as u32),
             base: U64::new(self.base.0),
@@ -540,7 +544,12 @@ impl Records {
         if records.len() as u64 != u64::from(head.count.get()) {
             return Err(FormatError::field(STRUCTURE, "count", head.count.get(), records.len()));
         }
-        Ok(Some(Self { base: Cno(head.base.get()), number: head.number.get(), records }))
+        Ok(Some(Self {
+            base: Cno(head.base.get()),
+            number: head.number.get(),
+            unflushed: head.unflushed.get().checked_sub(1),
+            records,
+        }))
     }
 }
 

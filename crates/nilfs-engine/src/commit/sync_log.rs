@@ -47,15 +47,18 @@ impl SyncContent {
 pub(crate) type Logs = (Vec<SealedLog>, Vec<Vec<Placed>>);
 
 /// Builds a sync log and tells where each block went, or `None` if it does not fit into the segment.
-/// Takes numbers for the blocks in `base.dat_edit`. It is the `number`th one since the checkpoint.
+/// Takes numbers for the blocks in `base.dat_edit`. It is the `number`th one since the checkpoint, and
+/// so many logs before it may not be durable, if anything is.
 pub(crate) fn build_sync_log(
     store: &Store,
     base: &mut Base,
     content: &SyncContent,
     number: u64,
+    unflushed: Option<u16>,
     now: u64,
 ) -> Result<Option<(SealedLog, Vec<Vec<Placed>>)>> {
-    let records = Records { base: base.tree.cno, number, records: content.records.clone() };
+    let (base_cno, records) = (base.tree.cno, content.records.clone());
+    let records = Records { base: base_cno, number, unflushed, records };
     // Linux rolls the new content of existing blocks forward, too, and must not try the rest.
     let kind = if content.needs_records { 0 } else { SYNDT };
     let what = What { files: &content.files, records: &records.encode(), now };

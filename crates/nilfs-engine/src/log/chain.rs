@@ -4,7 +4,7 @@
 use nilfs_ondisk::summary::LogHeader;
 use nilfs_ondisk::{BlockNr, SegNum, Seq};
 
-use super::reader;
+use super::reader::{self, LogKind};
 use crate::error::Result;
 use crate::store::Store;
 
@@ -16,6 +16,7 @@ pub(crate) struct ChainedLog {
     pub(crate) segment: SegNum,
     /// The segment set aside for when this one is full; none if the log names a bad one.
     pub(crate) next: Option<SegNum>,
+    pub(crate) kind: LogKind,
     /// Whether every byte of it has been checked, and not only its summary.
     pub(crate) checked: bool,
 }
@@ -38,7 +39,7 @@ pub(crate) struct Chain<'a> {
     next: Option<SegNum>,
     /// No log has been found in the segment yet.
     just_entered: bool,
-    /// Only the summaries are checked of logs that mean nothing without those after them.
+    /// Only the summaries are checked of logs that complete no checkpoint.
     skims: bool,
 }
 
@@ -56,30 +57,39 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// The same chain, but only the summaries are read of logs that neither complete a checkpoint nor
-    /// are sync logs. It can go on after one of these that is torn.
+    /// The chain after a log.
+    pub(crate) fn after(store: &'a Store, log: &ChainedLog) -> Self {
+        let ChainedLog { header, segment, next, .. } = *log;
+        let begun = Self::from(store, log.start, header.seq);
+        Self { at: log.end(), segment, next, just_entered: false, ..begun }
+    }
+
+    /// The same chain, but only the summaries are read of logs that complete no checkpoint. It can go
+    /// on after one of these that is torn.
     pub(crate) fn skimming(self) -> Self {
         Self { skims: true, ..self }
     }
 
-    fn read(&self) -> Result<Option<(LogHeader, bool)>> {
-        match self.skims {
-            true => reader::skimmed(self.store, self.at, self.seq),
-            false => Ok(reader::verified(self.store, self.at, self.seq)?.map(|it| (it, true))),
-        }
+    fn read(&self) -> Result<Option<(LogHeader, LogKind, bool)>> {
+        let found = reader::skimmed(self.store, self.at, self.seq)?;
+        let Some((header, kind)) = found else { return Ok(None) };
+        let checked = !self.skims || kind == LogKind::Checkpoint;
+        let stands = !checked || reader::is_whole(self.store, self.at, &header)?;
+        Ok(stands.then_some((header, kind, checked)))
     }
 
-    /// The next log, every byte of which is as it was written; `None` at the end of the chain.
+    /// The next log, every byte of which is as it was written, as far as that is asked; `None` at the
+    /// end of the chain.
     pub(crate) fn next(&mut self) -> Result<Option<ChainedLog>> {
         loop {
             let geometry = self.store.geometry();
             let has_room = self.at.plus(1) < geometry.segment_end(self.segment);
-            if has_room && let Some((header, checked)) = self.read()? {
+            if has_room && let Some((header, kind, checked)) = self.read()? {
                 let next = Some(geometry.segment_of(header.next));
                 self.next = next.filter(|next| geometry.has_segment(*next));
                 self.just_entered = false;
                 let (start, segment, next) = (self.at, self.segment, self.next);
-                let log = ChainedLog { start, header, segment, next, checked };
+                let log = ChainedLog { start, header, segment, next, kind, checked };
                 self.at = log.end();
                 return Ok(Some(log));
             }

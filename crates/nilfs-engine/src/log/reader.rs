@@ -34,25 +34,47 @@ impl Log {
     }
 }
 
+/// What a log is to a recovery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogKind {
+    /// It completes a checkpoint.
+    Checkpoint,
+    /// A sync log. So many logs right before it may not have been durable when it was written, if that
+    /// is known.
+    Sync { unflushed: Option<u16> },
+    /// What it means depends on logs after it.
+    Part,
+}
+
 /// The header of the log at `start`, or `None` if there is no log that fits into the segment.
 pub(crate) fn header(store: &Store, start: BlockNr) -> Result<Option<LogHeader>> {
-    let geometry = store.geometry();
-    if !geometry.has_block(start) {
+    if !store.geometry().has_block(start) {
         return Ok(None);
     }
     let mut block = vec![0; store.block_size().bytes()];
     store.read_run(start, &mut block)?;
-    let parsed = LogHeader::parse(&block, geometry.block_size, geometry.blocks_per_segment);
+    Ok(parse_header(store, start, &block))
+}
+
+fn parse_header(store: &Store, start: BlockNr, block: &[u8]) -> Option<LogHeader> {
+    let geometry = store.geometry();
+    let parsed = LogHeader::parse(block, geometry.block_size, geometry.blocks_per_segment);
     let end = geometry.segment_end(geometry.segment_of(start));
-    Ok(parsed.ok().filter(|header| start.0 + u64::from(header.nblocks) <= end.0))
+    parsed.ok().filter(|header| start.0 + u64::from(header.nblocks) <= end.0)
 }
 
 /// The header of the log at `start` if it belongs to the given use of the segment and every byte
-/// of the log is as it was written. The store holds a short one with a super root.
+/// of the log is as it was written.
 pub(crate) fn verified(store: &Store, start: BlockNr, seq: Seq) -> Result<Option<LogHeader>> {
-    let Some(header) = header(store, start)?.filter(|header| header.seq == seq) else {
-        return Ok(None);
-    };
+    let header = header(store, start)?.filter(|header| header.seq == seq);
+    Ok(match header {
+        Some(header) if is_whole(store, start, &header)? => Some(header),
+        _ => None,
+    })
+}
+
+/// Whether every byte of a log is as it was written. The store holds a short one with a super root.
+pub(crate) fn is_whole(store: &Store, start: BlockNr, header: &LogHeader) -> Result<bool> {
     let block_size = store.block_size();
     let mut crc = Crc::new(store.seed());
     let mut left = header.nblocks as usize * block_size.bytes();
@@ -67,35 +89,46 @@ pub(crate) fn verified(store: &Store, start: BlockNr, seq: Seq) -> Result<Option
         left -= piece.len();
         at = at.plus((piece.len() / block_size.bytes()) as u64);
     }
-    if crc.value() != header.datasum {
-        return Ok(None);
-    }
-    if header.has(SR) && header.nblocks as usize * block_size.bytes() == buffer.len() {
+    let is_whole = crc.value() == header.datasum;
+    if is_whole && header.has(SR) && header.nblocks as usize * block_size.bytes() == buffer.len() {
         store.hold(start, buffer);
     }
-    Ok(Some(header))
+    Ok(is_whole)
 }
 
-/// The header of the log at `start` if it belongs to the given use of the segment, and whether every
-/// byte of the log has been checked. Of one that neither completes a checkpoint nor is a sync log, it
-/// is only the summary: what it means depends on logs after it.
+/// The header of the log at `start` if it belongs to the given use of the segment, and what it is. Only
+/// its summary is read and checked; of one with a super root nothing but the header.
 pub(crate) fn skimmed(
     store: &Store,
     start: BlockNr,
     seq: Seq,
-) -> Result<Option<(LogHeader, bool)>> {
-    let Some(header) = header(store, start)?.filter(|header| header.seq == seq) else {
+) -> Result<Option<(LogHeader, LogKind)>> {
+    if !store.geometry().has_block(start) {
         return Ok(None);
-    };
-    if !header.has(SR) && !header.has(SYNDT) {
-        match read(store, start, header) {
-            Ok(log) if matches!(log.records(), Ok(None)) => return Ok(Some((header, false))),
-            Ok(_) => {}
-            Err(Error::Corrupt { .. }) => return Ok(None),
-            Err(error) => return Err(error),
-        }
     }
-    Ok(verified(store, start, seq)?.map(|header| (header, true)))
+    let block_size = store.block_size();
+    let mut summary = vec![0; block_size.bytes()];
+    // Where logs are short, the next ones are read with it.
+    store.read_content(start, &mut summary)?;
+    let header = parse_header(store, start, &summary).filter(|header| header.seq == seq);
+    let Some(header) = header else { return Ok(None) };
+    if header.has(SR) {
+        return Ok(Some((header, LogKind::Checkpoint)));
+    }
+    let blocks = header.summary_blocks(block_size) as usize;
+    summary.resize(blocks * block_size.bytes(), 0);
+    if blocks > 1 {
+        store.read_run(start.plus(1), &mut summary[block_size.bytes()..])?;
+    }
+    let kind = match parse(store, start, header, &summary).map(|log| log.records()) {
+        Ok(Ok(None)) if !header.has(SYNDT) => LogKind::Part,
+        Ok(Ok(records)) => LogKind::Sync { unflushed: records.and_then(|it| it.unflushed) },
+        // Unless it is torn, it cannot be rolled forward, and must not be passed over.
+        Ok(Err(_)) => LogKind::Sync { unflushed: None },
+        Err(_) if header.has(SYNDT) => LogKind::Sync { unflushed: None },
+        Err(_) => return Ok(None),
+    };
+    Ok(Some((header, kind)))
 }
 
 /// What the blocks of a log are. Checks the summary on the way.
@@ -104,9 +137,13 @@ pub(crate) fn read(store: &Store, start: BlockNr, header: LogHeader) -> Result<L
     let blocks = header.summary_blocks(block_size) as usize;
     let mut summary = vec![0; blocks * block_size.bytes()];
     store.read_run(start, &mut summary)?;
+    parse(store, start, header, &summary)
+}
+
+fn parse(store: &Store, start: BlockNr, header: LogHeader, summary: &[u8]) -> Result<Log> {
     let what = || "segment summary".to_owned();
-    header.verify_summary(&summary, store.seed()).at(what, start)?;
-    let Items { files, end } = parse_items(&header, &summary, block_size).at(what, start)?;
+    header.verify_summary(summary, store.seed()).at(what, start)?;
+    let Items { files, end } = parse_items(&header, summary, store.block_size()).at(what, start)?;
     let rest = summary.get(end..header.sumbytes as usize).unwrap_or_default().to_vec();
     Ok(Log { start, header, files, rest })
 }

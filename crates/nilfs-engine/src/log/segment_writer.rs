@@ -124,7 +124,8 @@ pub(crate) struct SegmentWriter {
     withheld: Withheld,
     /// The segment of the oldest log that may not be durable.
     unflushed: Option<SegNum>,
-    /// Blocks of logs that may not be durable.
+    /// Logs that may not be durable, and their blocks.
+    unflushed_logs: u64,
     unflushed_blocks: u64,
     /// How often everything that was written has become durable.
     flushes: u64,
@@ -187,6 +188,7 @@ impl SegmentWriter {
             superblocks,
             withheld: Withheld::default(),
             unflushed: None,
+            unflushed_logs: 0,
             unflushed_blocks: 0,
             flushes: 0,
             superblock_seq: newest.header.seq,
@@ -487,8 +489,9 @@ impl SegmentWriter {
         assert!(!self.is_recovering(), "a sync log needs a checkpoint before it");
         let (before, synced_before) = self.sync_logs();
         let now = stamp.unsigned_seconds();
-        let base = &mut self.base;
-        let built = commit::build_sync_log(&self.store, base, content, before + 1, now);
+        let unflushed = u16::try_from(self.unflushed_logs).ok().filter(|_| self.barrier);
+        let (base, number) = (&mut self.base, before + 1);
+        let built = commit::build_sync_log(&self.store, base, content, number, unflushed, now);
         let Ok(Some((log, placed))) = built else { return Ok(None) };
         if content.needs_records {
             self.announce_records(stamp)?;
@@ -524,6 +527,7 @@ impl SegmentWriter {
         log.addresses().for_each(|block| self.store.forget(block));
         self.store.write_run(log.start, &log.pieces())?;
         self.unflushed.get_or_insert(log.segment);
+        self.unflushed_logs += 1;
         self.unflushed_blocks += log.len();
         Ok(())
     }
@@ -537,6 +541,7 @@ impl SegmentWriter {
             self.store.flush()?;
         }
         self.unflushed = None;
+        self.unflushed_logs = 0;
         self.unflushed_blocks = 0;
         self.flushes += 1;
         self.withheld.durable(self.withheld.frees());

@@ -26,6 +26,7 @@ fn sample() -> Records {
     Records {
         base: Cno(40),
         number: 2,
+        unflushed: Some(3),
         records: vec![
             Record::Inode(inode),
             Record::Inode(InodeRecord { modified: None, links: 0, ..inode }),

@@ -161,7 +161,7 @@ fn log_record(log: &Log, block_size: BlockSize, blocks_per_segment: u64) -> LogR
 
 fn roll_forward(log: &Log) -> Option<RollForward> {
     Some(match log.records().transpose()? {
-        Ok(Records { base, number, records }) => RollForward::Records {
+        Ok(Records { base, number, records, .. }) => RollForward::Records {
             base_checkpoint: base.0,
             number,
             records: records.into_iter().map(Shown).collect(),
