@@ -44,9 +44,12 @@ use crate::volume::Volume;
 /// little to scan.
 const SUPERBLOCK_INTERVAL: i64 = 10;
 
-/// Bytes of sync logs after which no more of them go into another segment before the next checkpoint: a
-/// mount after a crash reads them all.
-const MOST_SYNCED: u64 = 16 << 20;
+/// Bytes that a mount after a crash reads of sync logs, after which no more of them go into another
+/// segment before the next checkpoint.
+const MOST_READ: u64 = 4 << 20;
+
+/// Bytes that it reads of one of them at most: short ones are read together.
+const READ_OF_ONE: u64 = 64 << 10;
 
 /// How often a volume is mounted before Linux' tools recommend a check, if nobody has said.
 const MOUNTS_BEFORE_CHECK: u16 = 50;
@@ -76,9 +79,10 @@ enum State {
     Clean,
     /// The superblocks call the volume in use.
     InUse {
-        /// How many sync logs were written since the last checkpoint, and their blocks.
+        /// How many sync logs were written since the last checkpoint, and how many bytes a mount after a
+        /// crash reads of them.
         sync_logs: u64,
-        synced_blocks: u64,
+        read_after_crash: u64,
         /// Blocks of files were written since then that only sync logs refer to, or nothing yet.
         written_ahead: bool,
     },
@@ -89,7 +93,7 @@ enum State {
 }
 
 /// After a checkpoint.
-const IN_USE: State = State::InUse { sync_logs: 0, synced_blocks: 0, written_ahead: false };
+const IN_USE: State = State::InUse { sync_logs: 0, read_after_crash: 0, written_ahead: false };
 
 /// What became of a checkpoint that was to be written.
 #[derive(Debug, Default)]
@@ -437,7 +441,7 @@ impl SegmentWriter {
     /// Lets the log go on in the next segment, where there is room for a sync log that has none in this
     /// one, and writes as many of the blocks of its files as fit into the rest of this one: of each file
     /// those from the first on that the result says. `None`, and nothing is written, where a checkpoint
-    /// is better: when there are many sync logs already, or much of a segment is wanted.
+    /// is better: when there is much to read of sync logs already, or much of a segment is wanted.
     ///
     /// # Errors
     /// A log cannot be written; see [`SegmentWriter::fail`].
@@ -447,8 +451,7 @@ impl SegmentWriter {
         stamp: &Stamp,
     ) -> Result<Option<Synced>> {
         assert!(!self.is_recovering(), "a recovery is one checkpoint");
-        let (_, blocks) = self.sync_logs();
-        if blocks * self.store.block_size().bytes64() >= MOST_SYNCED {
+        if self.sync_logs().1 >= MOST_READ {
             return Ok(None);
         }
         let (store, withheld) = (&self.store, &self.withheld);
@@ -462,16 +465,17 @@ impl SegmentWriter {
     fn write_logs_ahead(&mut self, logs: &[SealedLog], stamp: &Stamp) -> Result<()> {
         for log in logs {
             self.write_log(log, stamp)?;
-            let (sync_logs, synced_blocks) = self.sync_logs();
-            self.state = State::InUse { sync_logs, synced_blocks, written_ahead: true };
+            let (sync_logs, read_after_crash) = self.sync_logs();
+            self.state = State::InUse { sync_logs, read_after_crash, written_ahead: true };
         }
         Ok(())
     }
 
-    /// How many sync logs were written since the last checkpoint, and their blocks.
+    /// How many sync logs were written since the last checkpoint, and how many bytes a mount after a crash
+    /// reads of them.
     fn sync_logs(&self) -> (u64, u64) {
         match self.state {
-            State::InUse { sync_logs, synced_blocks, .. } => (sync_logs, synced_blocks),
+            State::InUse { sync_logs, read_after_crash, .. } => (sync_logs, read_after_crash),
             _ => (0, 0),
         }
     }
@@ -487,7 +491,7 @@ impl SegmentWriter {
         stamp: &Stamp,
     ) -> Result<Option<Synced>> {
         assert!(!self.is_recovering(), "a sync log needs a checkpoint before it");
-        let (before, synced_before) = self.sync_logs();
+        let (before, read_before) = self.sync_logs();
         let now = stamp.unsigned_seconds();
         let unflushed = u16::try_from(self.unflushed_logs).ok().filter(|_| self.barrier);
         let (base, number) = (&mut self.base, before + 1);
@@ -501,9 +505,10 @@ impl SegmentWriter {
             self.flush()?;
         }
         self.write_log(&log, stamp)?;
+        let bytes = log.len() * self.store.block_size().bytes64();
         self.state = State::InUse {
             sync_logs: before + 1,
-            synced_blocks: synced_before + log.len(),
+            read_after_crash: read_before + bytes.min(READ_OF_ONE),
             written_ahead: self.has_written_ahead(),
         };
         Ok(Some(Synced { placed, blocks: log.len() }))
