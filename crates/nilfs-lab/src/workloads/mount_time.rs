@@ -1,23 +1,30 @@
 //! How long it takes until a file system can be used.
 
 use super::{Action, Best, Setting, Step, Workload, format, mount, pieces, unmount};
+use crate::file_systems::Program;
 
 /// A mount after each thing that can have happened before.
 pub static MOUNT_TIME: Workload = Workload {
     name: "mount-time",
     title: "Mount",
     stands_for: "switching a phone on: the first mount after format, one after a reboot, one after \
-                 the power went while files were written",
-    needs: &[],
+                 the power went while files were written, one after it went while they were saved, \
+                 each of them durable",
+    needs: &[Program { name: "perl", package: "perl-base" }],
     sources: &[],
     history: true,
     access_times: false,
-    bytes_needed: |scale| files(scale) * 8192 * 2,
+    bytes_needed: |scale| files(scale) * 8192 * 2 + saved(scale) * 8192 * 3,
     steps,
 };
 
 fn files(scale: f64) -> u64 {
     pieces(8000, scale, 32)
+}
+
+/// Few enough that they need not all be in a checkpoint.
+fn saved(scale: f64) -> u64 {
+    pieces(1000, scale, 32)
 }
 
 fn steps(setting: &Setting) -> Vec<Step> {
@@ -29,6 +36,12 @@ fn steps(setting: &Setting) -> Vec<Step> {
             count * 8192
         ))
     };
+    let saved = saved(setting.scale);
+    let save = Step::script(format!(
+        "mkdir \"$DIR/saved\"; perl -MIO::Handle -e 'my $dir = shift; for my $nth (1..{saved}) {{ \
+         open my $file, \">\", \"$dir/saved/$nth\" or die $!; \
+         syswrite($file, \"x\" x 8192) == 8192 or die $!; $file->sync or die $! }}' \"$DIR\""
+    ));
     let all_written = Best::Write((count * 8192) as f64);
     let settle = || Step::script("$SYNC \"$DIR\"").costs(all_written);
     vec![
@@ -45,6 +58,9 @@ fn steps(setting: &Setting) -> Vec<Step> {
         write("lost"),
         Step::of(Action::CutPower),
         mount().milliseconds("crash"),
+        save.costs(Best::Synced { times: saved as f64, bytes: 8192.0 }),
+        Step::of(Action::CutPower),
+        mount().milliseconds("crash-after-saving"),
         unmount(),
     ]
 }
