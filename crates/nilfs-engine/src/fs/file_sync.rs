@@ -55,10 +55,6 @@ struct Partial {
     bytes: std::ops::Range<usize>,
 }
 
-/// In a volume of fewer segments, each is so much of the room that a checkpoint is better than leaving
-/// one early.
-const FEWEST_SEGMENTS: u64 = 64;
-
 impl Filesystem {
     /// Makes a file durable: its content, its attributes, and all names and attributes of the volume as
     /// they are now. With a directory these names and attributes alone; with the root, everything.
@@ -148,8 +144,7 @@ impl Filesystem {
         inodes: &[InodeRef],
     ) -> Result<bool> {
         // A checkpoint turns what changes could cost into what they do, and lets dead blocks be reclaimed.
-        let is_small = self.store.geometry().nsegments < FEWEST_SEGMENTS;
-        if is_small || !self.writes_records() || self.space.shortage() > 0.0 {
+        if !self.writes_records() || self.space.missing(None) > 0 {
             return Ok(false);
         }
         let written = log.leave_segment(&content.files, &self.stamp());
