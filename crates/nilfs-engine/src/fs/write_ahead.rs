@@ -155,8 +155,10 @@ fn unwritten(state: &State, from: FileBlock) -> impl Iterator<Item = (FileBlock,
 
 #[cfg(test)]
 mod tests {
+    use nilfs_ondisk::BlockNr;
+
     use super::*;
-    use crate::fixtures::{BLOCK, check, copy_of, empty_volume, make_file, mount};
+    use crate::fixtures::{BLOCK, check, copy_of, empty_volume, make_file, mount, write};
     use crate::{NewInode, RenameMode};
 
     fn content(fs: &Filesystem) -> Vec<u8> {
@@ -197,6 +199,36 @@ mod tests {
         }
         fs.unmount().unwrap();
         check(&device);
+    }
+
+    /// A power cut may leave the sync log on the device, and not all of what was written ahead of it. Then
+    /// the sync log counts for nothing, although it is whole.
+    #[test]
+    fn a_sync_log_does_not_vouch_for_what_was_written_since_the_last_flush() {
+        let device = empty_volume(60);
+        let fs = mount(&device);
+        let file = make_file(&fs);
+        fs.sync_file(&file).unwrap();
+        let before = content(&fs);
+        let large: Vec<u8> = (0..100 * BLOCK).map(|at| (at / 7) as u8).collect();
+        fs.write(&file, 0, &large).unwrap();
+        let [without, with] = [false, true].map(|ahead| {
+            if ahead {
+                fs.write_ahead().unwrap();
+            }
+            device.snapshot()
+        });
+        fs.sync_file(&file).unwrap();
+        assert!(content(&mount(&copy_of(&device))) == large);
+        let pairs = without.chunks(BLOCK).zip(with.chunks(BLOCK));
+        let changed: Vec<usize> =
+            pairs.enumerate().filter(|(_, (old, new))| old != new).map(|(nth, _)| nth).collect();
+        for lost in [changed[1], changed[changed.len() - 1]] {
+            let torn = copy_of(&device);
+            write(&torn, BlockNr(lost as u64), &without[lost * BLOCK..][..BLOCK]);
+            assert!(content(&mount(&torn)) == before, "block {lost} was lost");
+        }
+        fs.unmount().unwrap();
     }
 
     /// Files are replaced in the way of editors that do not fsync. Their content is written at once,
