@@ -92,8 +92,7 @@ impl Filesystem {
     /// [`Error::ReadOnly`](crate::Error::ReadOnly), damage, a device error.
     pub fn commit(&self) -> Result<Cno> {
         let ticket = self.next_freeze();
-        self.write_ahead()?;
-        let mut log = self.writable_log()?;
+        let mut log = self.write_ahead()?;
         self.commit_past(&mut log, ticket)?;
         self.finish_deleting(&mut log)?;
         Ok(log.cno())
@@ -108,8 +107,7 @@ impl Filesystem {
             return Ok(());
         }
         let ticket = self.next_freeze();
-        self.write_ahead()?;
-        let mut log = self.writable_log()?;
+        let mut log = self.write_ahead()?;
         self.commit_past(&mut log, ticket)?;
         self.flush_locked(&mut log)?;
         if log.superblocks_lag() {

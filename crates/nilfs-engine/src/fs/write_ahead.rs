@@ -20,10 +20,14 @@ use crate::commit::SyncedFile;
 use crate::error::Result;
 use crate::host::MutexGuard;
 use crate::host::atomic::Ordering;
+use crate::log::segment_writer::SegmentWriter;
 
 /// Bytes of a piece, with its summary, and the part of a segment that it is at most.
 const PIECE: u64 = 256 << 10;
 const PIECES_IN_SEGMENT: u64 = 8;
+
+/// How often a commit writes ahead what programs have written while it did so before.
+const MOST_ROUNDS: usize = 4;
 
 /// Clean segments that are left to commits and to the cleaner.
 const LEFT_ALONE: u64 = 16;
@@ -37,16 +41,35 @@ struct Piece {
 }
 
 impl Filesystem {
-    /// Writes the data of files as a commit would have to, where somebody syncs files meanwhile. What
-    /// is less than a piece is left to the commit.
-    pub(super) fn write_ahead(&self) -> Result<()> {
+    /// Writes the data of files as a commit would have to, where somebody syncs files meanwhile, and
+    /// returns the log for that commit. What is less than a piece is left to it; and more, if programs go
+    /// on writing faster than that can be written ahead.
+    pub(super) fn write_ahead(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
         let syncs = self.syncs.load(Ordering::Relaxed);
         let somebody_syncs = self.syncs_before.swap(syncs, Ordering::Relaxed) != syncs;
         if !self.writes_records() || !somebody_syncs {
-            return Ok(());
+            return self.writable_log();
         }
-        let dirty = self.table.lock().dirty.values().cloned().collect();
-        self.write_pieces(dirty, self.blocks_of_a_piece())
+        let piece = self.blocks_of_a_piece();
+        for _ in 0..MOST_ROUNDS {
+            self.write_pieces(self.dirty_inodes(), piece)?;
+            let log = self.writable_log()?;
+            let mut unwritten = self.dirty_inodes().into_iter().map(|inode| {
+                let state = inode.state.read();
+                unwritten(&state, FileBlock(0)).take(piece as usize).count() as u64
+            });
+            if unwritten
+                .try_fold(0, |sum, more| (sum + more < piece).then_some(sum + more))
+                .is_some()
+            {
+                return Ok(log);
+            }
+        }
+        self.writable_log()
+    }
+
+    fn dirty_inodes(&self) -> Vec<InodeRef> {
+        self.table.lock().dirty.values().cloned().collect()
     }
 
     /// Writes the data of a file that is about to be synced, if it is so much that others should not have
@@ -179,7 +202,7 @@ mod tests {
         fs.sync_file(&file).unwrap();
         let large: Vec<u8> = (0..100 * BLOCK).map(|at| (at / 7) as u8).collect();
         fs.write(&file, 0, &large).unwrap();
-        fs.write_ahead().unwrap();
+        drop(fs.write_ahead().unwrap());
         let after_cut = mount(&copy_of(&device));
         assert!(content(&after_cut) == before, "nobody has asked for it");
         fs.write(&file, 10, b"changed again").unwrap();
@@ -214,7 +237,7 @@ mod tests {
         fs.write(&file, 0, &large).unwrap();
         let [without, with] = [false, true].map(|ahead| {
             if ahead {
-                fs.write_ahead().unwrap();
+                drop(fs.write_ahead().unwrap());
             }
             device.snapshot()
         });
