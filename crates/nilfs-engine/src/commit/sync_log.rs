@@ -47,8 +47,8 @@ impl SyncContent {
 pub(crate) type Logs = (Vec<SealedLog>, Vec<Vec<Placed>>);
 
 /// Builds a sync log and tells where each block went, or `None` if it does not fit into the segment.
-/// Takes numbers for the blocks in `base.dat_edit`. It is the `number`th one since the checkpoint, and
-/// so many logs before it may not be durable, if anything is.
+/// Takes numbers for the blocks in `base.dat_edit`. It is the `number`th one since the checkpoint;
+/// `unflushed` logs right before it may not be durable, if that is known.
 pub(crate) fn build_sync_log(
     store: &Store,
     base: &mut Base,

@@ -54,18 +54,21 @@ impl Filesystem {
         for _ in 0..MOST_ROUNDS {
             self.write_pieces(self.dirty_inodes(), piece)?;
             let log = self.writable_log()?;
-            let mut unwritten = self.dirty_inodes().into_iter().map(|inode| {
-                let state = inode.state.read();
-                unwritten(&state, FileBlock(0)).take(piece as usize).count() as u64
-            });
-            if unwritten
-                .try_fold(0, |sum, more| (sum + more < piece).then_some(sum + more))
-                .is_some()
-            {
+            if !self.has_unwritten(piece) {
                 return Ok(log);
             }
         }
         self.writable_log()
+    }
+
+    /// Whether files have as many blocks that no log has.
+    fn has_unwritten(&self, blocks: u64) -> bool {
+        let mut found = 0;
+        self.dirty_inodes().iter().any(|inode| {
+            let state = inode.state.read();
+            found += unwritten(&state, FileBlock(0)).take(blocks as usize).count() as u64;
+            found >= blocks
+        })
     }
 
     fn dirty_inodes(&self) -> Vec<InodeRef> {

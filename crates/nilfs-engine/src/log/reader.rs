@@ -39,9 +39,12 @@ impl Log {
 pub(crate) enum LogKind {
     /// It completes a checkpoint.
     Checkpoint,
-    /// A sync log. So many logs right before it may not have been durable when it was written, if that
-    /// is known.
-    Sync { unflushed: Option<u16> },
+    /// A sync log.
+    Sync {
+        /// How many logs right before it may not have been durable when it was written, if that is
+        /// known.
+        unflushed: Option<u16>,
+    },
     /// What it means depends on logs after it.
     Part,
 }
