@@ -48,7 +48,8 @@ impl Channel {
         loop {
             match rustix::io::read(&*self.0, &mut *buffer) {
                 Ok(length) => return Ok(Some(&buffer[..length])),
-                Err(Errno::NODEV) => return Ok(None),
+                // Aborted while it was giving us a request, the kernel says so in the second way.
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
                 // The process that made the request was interrupted before we got it.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
                 Err(error) => return Err(error.into()),
