@@ -31,6 +31,8 @@ struct World {
     now: Model,
     /// The files at each checkpoint.
     then: BTreeMap<u64, Model>,
+    /// All paths that there have been, also between two of these checkpoints: the cleaner makes some, too.
+    ever: BTreeSet<String>,
     /// Names that a file has lost to another name: it was not deleted.
     moved: BTreeSet<String>,
     /// No two writes are of the same bytes.
@@ -49,8 +51,8 @@ impl World {
         nilfs(options.into_iter().chain([volume.image.as_os_str(), dir.as_os_str()])).output();
         fs::create_dir(dir.join("tree")).unwrap();
         let rng = StdRng::seed_from_u64(seed);
-        let (now, then, moved) = Default::default();
-        Self { rng, now, then, moved, writes: 0, dir, volume }
+        let (now, then, ever, moved) = Default::default();
+        Self { rng, now, then, ever, moved, writes: 0, dir, volume }
     }
 
     fn nilfs(&self, line: &str) -> CommandOutput {
@@ -105,6 +107,7 @@ impl World {
             }
             _ => {}
         }
+        self.ever.extend(self.now.keys().cloned());
     }
 
     /// Makes a checkpoint and notes what it has.
@@ -249,7 +252,7 @@ impl World {
         let paths = told.iter().map(|it| it["path"].as_str().unwrap());
         let told: BTreeSet<&str> = paths.map(|it| it.strip_prefix("tree/").unwrap()).collect();
         for path in &told {
-            let was_there = self.then.values().any(|model| model.contains_key(*path));
+            let was_there = self.ever.contains(*path);
             assert!(was_there && !self.now.contains_key(*path), "{path} was not deleted");
         }
         for cno in self.left() {
