@@ -43,6 +43,8 @@ pub(crate) fn load(device: &dyn Device) -> Result<Superblocks> {
         let size = ByteCount(device.size());
         return Err(Error::NotAVolume(format!("{size} is too small for one")));
     };
+    // The system would go on from the first page, and read what a mount has no use for.
+    device.without_read_ahead();
     let primary = read_copy(device, PRIMARY_SUPERBLOCK);
     let secondary = read_copy(device, offset);
     match (primary, secondary) {
