@@ -151,12 +151,23 @@ enum End {
 /// `fuseblk` is waited for by umount(2) until then; others are not.
 #[derive(Debug)]
 #[must_use = "umount(2) returns when this is dropped"]
-pub struct Farewell(Option<Reply>);
+pub struct Farewell(Option<LastAnswer>);
+
+/// The answer to the last request.
+#[derive(Debug)]
+struct LastAnswer {
+    reply: Reply,
+    /// Closed when all threads have ended, which they do when the kernel has the answer.
+    ends: mpsc::Receiver<End>,
+}
 
 impl Drop for Farewell {
     fn drop(&mut self) {
-        if let Some(reply) = self.0.take() {
+        if let Some(LastAnswer { reply, ends }) = self.0.take() {
             reply.ok();
+            // Another thread may have to pass it on. If the process ended before that, and one of its
+            // own threads waited in umount(2), neither would ever end.
+            ends.iter().for_each(drop);
         }
     }
 }
@@ -241,19 +252,24 @@ impl Session {
     /// # Errors
     /// The channel failed.
     pub fn join(self) -> io::Result<Farewell> {
-        let mut result = Ok(Farewell(None));
-        for end in self.ends {
+        let Self { served, ends, .. } = self;
+        let mut result = Ok(());
+        let mut last = None;
+        for end in &ends {
             match end {
                 End::Destroy(reply) => {
-                    result = Ok(Farewell(Some(reply)));
+                    last = Some(reply);
                     break;
                 }
-                End::Closed(ended) => result = result.and_then(|farewell| ended.map(|()| farewell)),
+                End::Closed(ended) => result = result.and(ended),
             }
         }
         // The kernel does not say so of each inode when it leaves.
-        self.served.forget_all();
-        result
+        served.forget_all();
+        match last {
+            Some(reply) => Ok(Farewell(Some(LastAnswer { reply, ends }))),
+            None => result.map(|()| Farewell(None)),
+        }
     }
 }
 

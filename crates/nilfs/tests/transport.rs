@@ -7,7 +7,7 @@ mod common;
 mod switch;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -219,6 +219,27 @@ fn a_mount_that_is_in_use_is_not_taken_away_and_a_lazy_unmount_waits_for_its_end
 fn is_mounted(dir: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     table.contains(fs::canonicalize(dir).unwrap().to_str().unwrap())
+}
+
+/// The process unmounts the volume then. It used to end before the kernel had the answer to the last
+/// request, so that its own umount(2) waited for ever, and nobody could kill it.
+#[test]
+fn a_signal_ends_the_mount_and_the_process_every_time() {
+    each(|world, transport| {
+        for _ in 0..20 {
+            let mut process = Command::new(env!("CARGO_BIN_EXE_nilfs"))
+                .args(["mount", "--background", "-o", &format!("transport={transport}")])
+                .args([&world.image, &world.dir])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            process.stdout.take().unwrap().read_exact(&mut [0; 5]).unwrap();
+            signal(Pid::from_child(&process), Signal::TERM);
+            assert!(process.wait().unwrap().success());
+            assert!(!is_mounted(&world.dir));
+        }
+        world.nilfs("check IMAGE").output();
+    });
 }
 
 #[test]
