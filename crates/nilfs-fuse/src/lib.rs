@@ -74,7 +74,7 @@ pub use control::{Handler, LONGEST, ask};
 pub use loop_device::lends_its_name;
 pub use metrics::{LatencyBucket, Metrics, OperationCounts};
 pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, remount, unmount};
-pub use mounts::Mounted;
+pub use mounts::{Mounted, says_nobody_serves};
 pub use nodes::NodeId;
 pub use operations::{EndOfPast, Operations};
 pub use past::{PastAccess, PastSettings, ino_of_past, is_of_past};

@@ -24,7 +24,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use thiserror::Error;
 
 use crate::loop_device;
-use crate::mounts::{BLOCK, Mounted, PLAIN, SUBTYPE, source_at};
+use crate::mounts::{BLOCK, Mounted, PLAIN, SUBTYPE, says_nobody_serves, source_at};
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
@@ -182,7 +182,7 @@ impl Mountpoint {
         let because = |error: io::Error| {
             refuse(match Errno::from_io_error(&error) {
                 Some(Errno::NOENT) => "there is no such directory".into(),
-                Some(Errno::NOTCONN) => format!(
+                _ if says_nobody_serves(&error) => format!(
                     "a FUSE mount whose process is gone is in the way; remove it with \
                      `{HELPER} -u {}`",
                     dir.display()

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io;
 use std::mem::offset_of;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt};
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use nilfs_ondisk::geometry::PRIMARY_SUPERBLOCK;
 use nilfs_ondisk::superblock::{MAGIC, RawSuperblock};
+use rustix::io::Errno;
 
 use crate::loop_device;
 
@@ -21,6 +23,13 @@ pub(crate) const SUBTYPE: &str = "nilfs";
 
 /// What comes after the source of a mount that shows a checkpoint of the past, before its number.
 const AT_CHECKPOINT: &str = "@cp=";
+
+/// Whether an error says of a FUSE mount that its process is gone: before the request was made, or
+/// while it was on its way.
+#[must_use]
+pub fn says_nobody_serves(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOTCONN | Errno::CONNABORTED))
+}
 
 /// A mounted file system.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nilfs_device::{Access, FileDevice, Holder, OpenError};
-use rustix::io::Errno;
+use nilfs_fuse::says_nobody_serves;
 
 use crate::administration::mount_of;
 use crate::exit::{Failure, Status};
@@ -66,8 +66,7 @@ pub fn open(path: &Path, access: Access) -> anyhow::Result<FileDevice> {
 
 /// What to say of a device that is mounted on `dir`; the process that served it may be gone.
 fn mounted_on(path: &Path, dir: &Path, busy: &OpenError) -> Failure {
-    let error = std::fs::metadata(dir).err();
-    let is_served = error.and_then(|it| Errno::from_io_error(&it)) != Some(Errno::NOTCONN);
+    let is_served = !std::fs::metadata(dir).is_err_and(|error| says_nobody_serves(&error));
     let (path, dir) = (path.display(), dir.display());
     let message = match busy {
         _ if !is_served => {

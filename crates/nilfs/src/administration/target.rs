@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use nilfs_device::OpenError;
-use nilfs_fuse::Mounted;
-use rustix::io::Errno;
+use nilfs_fuse::{Mounted, says_nobody_serves};
 
 use super::Administration;
 use super::offline::Offline;
@@ -240,7 +239,7 @@ fn around(mounts: Vec<Mounted>, metadata: &Metadata) -> Option<Mounted> {
 
 fn look_at(path: &Path) -> anyhow::Result<Metadata> {
     match std::fs::metadata(path) {
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {
+        Err(error) if says_nobody_serves(&error) => {
             let path = path.display();
             let message = format!("the process that served {path} is gone; unmount it");
             Err(Failure::new(Status::Failed, message).into())

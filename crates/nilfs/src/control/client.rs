@@ -156,7 +156,7 @@ fn unreachable_because(error: &io::Error) -> Refusal {
              it again"
                 .to_owned()
         }
-        Some(Errno::NOTCONN | Errno::CONNABORTED) => {
+        _ if nilfs_fuse::says_nobody_serves(error) => {
             "the process that served this mount is gone; unmount it".to_owned()
         }
         _ => format!("cannot ask the process that serves this mount: {error}"),

@@ -12,12 +12,11 @@ use std::time::Duration;
 use anyhow::Context;
 use nilfs_device::{Access, FileDevice};
 use nilfs_engine::{Loss, Volume};
-use nilfs_fuse::Mounted;
+use nilfs_fuse::{Mounted, says_nobody_serves};
 use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::superblock::{STATE_ERROR, STATE_VALID};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
-use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::administration::{Administration, is_believable, mounts_of};
@@ -163,7 +162,7 @@ fn is_marked_as_bad(source: &Path) -> bool {
 /// looked at.
 fn absolute(dir: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(dir) {
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {
+        Err(error) if says_nobody_serves(&error) => {
             let dir = std::path::absolute(dir)?;
             match (dir.parent(), dir.file_name()) {
                 (Some(parent), Some(name)) => Ok(fs::canonicalize(parent)?.join(name)),
