@@ -6,7 +6,7 @@ mod common;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,6 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nilfs_device::{Access, FileDevice};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, getpgid, getsid};
 
 use common::{CommandOutput, Volume, nilfs};
 
@@ -232,6 +233,42 @@ fn a_forced_unmount_ends_the_process_with_a_clean_volume() {
     assert!(process.wait().unwrap().success());
     world.is_free_and_clean();
     assert_eq!(world.nilfs("cat IMAGE /file").output().len(), 5);
+}
+
+/// Where it left the session, a request of a program there took twice as long.
+#[test]
+fn a_mount_in_the_background_stays_in_its_session_but_not_in_the_group_of_the_terminal() {
+    let world = World::new();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nilfs"))
+        .args([Path::new("mount"), Path::new("--background"), &world.image, &world.dir])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdout.take().unwrap().read_exact(&mut [0; 5]).unwrap();
+    let process = Pid::from_child(&child);
+    let (session, group) = (getsid(Some(process)), getpgid(Some(process)));
+    world.nilfs("umount DIR").output();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(session, getsid(None));
+    assert_eq!(group, Ok(process));
+}
+
+#[test]
+fn a_mount_in_the_background_outlives_the_terminal() {
+    let world = World::new();
+    let words = [Path::new(env!("CARGO_BIN_EXE_nilfs")), &world.image, &world.dir];
+    let [nilfs, image, dir] = words.map(Path::display);
+    // The terminal ends with the command.
+    let terminal = Command::new("script")
+        .args(["--quiet", "--return", "--command", &format!("{nilfs} mount {image} {dir}")])
+        .arg("/dev/null")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(terminal.status.success(), "{terminal:?}");
+    world.write("file", 5);
+    world.nilfs("umount DIR").output();
+    assert!(world.is_clean());
 }
 
 #[test]

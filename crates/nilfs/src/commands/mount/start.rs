@@ -179,8 +179,10 @@ fn leave_terminal() -> anyhow::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .context("cannot open /dev/null")?;
     std::env::set_current_dir("/").context("cannot change to /")?;
-    // Fails only for the leader of a group of processes, which we are not.
-    let _ = rustix::process::setsid();
+    // What is typed there is not meant for us. We stay in the session: Linux schedules the processes of
+    // a session as a group, and moves a program to another core whenever one of another group answers
+    // it. Fails only for the leader of a session, which we are not.
+    let _ = rustix::process::setpgid(None, None);
     let mut stdout = std::io::stdout();
     stdout.write_all(READY).and_then(|()| stdout.flush()).context("cannot report success")?;
     rustix::stdio::dup2_stdout(&null).context("cannot leave standard output")?;
