@@ -4,8 +4,10 @@
 //! # A queue
 //! It has entries: memory for one request and its answer. The kernel is lent an entry with a
 //! command, which completes when a request has come in it, in the thread that gave the command. The
-//! next command about the entry says that the answer lies in it, and lends it again. So between two
-//! requests there is one system call.
+//! next command about the entry says that the answer lies in it, and lends it again. It is submitted in
+//! a system call of its own, before the one that waits for the next request: woken by the first, a
+//! program has often asked again before the second, and then nobody has to be woken. One call for both
+//! was tried, and creating a file took 67 µs in place of 58.
 //!
 //! # Threads
 //! Each core has a thread that stays on it and serves its queue; the queues of cores that are
