@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -40,12 +40,15 @@ pub struct RecordingDevice<D> {
     below: D,
     events: Arc<Mutex<Vec<Event>>>,
     read: AtomicU64,
+    read_ahead: AtomicU64,
+    reads_ahead: AtomicBool,
 }
 
 impl<D: Device> RecordingDevice<D> {
     /// Records what is done to `below` from now on.
     pub fn new(below: D) -> Self {
-        Self { below, events: Arc::default(), read: AtomicU64::new(0) }
+        let (events, read, read_ahead) = Default::default();
+        Self { below, events, read, read_ahead, reads_ahead: AtomicBool::new(true) }
     }
 
     /// The device below.
@@ -57,6 +60,12 @@ impl<D: Device> RecordingDevice<D> {
     #[must_use]
     pub fn take_bytes_read(&self) -> u64 {
         self.read.swap(0, Ordering::Relaxed)
+    }
+
+    /// Bytes read before somebody said that the system should not read ahead.
+    #[must_use]
+    pub fn bytes_read_ahead(&self) -> u64 {
+        self.read_ahead.load(Ordering::Relaxed)
     }
 
     /// Everything recorded so far.
@@ -83,6 +92,9 @@ impl<D: Device> Device for RecordingDevice<D> {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.read.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        if self.reads_ahead.load(Ordering::Relaxed) {
+            self.read_ahead.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        }
         self.below.read_at(offset, buffer)
     }
 
@@ -114,6 +126,11 @@ impl<D: Device> Device for RecordingDevice<D> {
         self.below.resize(bytes)?;
         events.push(Event::Resize { bytes });
         Ok(())
+    }
+
+    fn without_read_ahead(&self) {
+        self.reads_ahead.store(false, Ordering::Relaxed);
+        self.below.without_read_ahead();
     }
 
     fn is_read(&self) -> bool {

@@ -2,12 +2,10 @@
 
 mod common;
 
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{check, content, make, parameters, pattern};
-use nilfs_device::{Device, Event, IoSlice, MemoryDevice, RecordingDevice};
+use nilfs_device::{Device, Event, MemoryDevice, RecordingDevice};
 use nilfs_engine::mkfs::format;
 use nilfs_engine::{Filesystem, InodeRef, MountOptions, RenameMode, SetAttr};
 use nilfs_ondisk::{BlockSize, ByteCount};
@@ -333,59 +331,16 @@ fn mount_counting(image: Vec<u8>) -> (Arc<Filesystem>, u64) {
     (fs, read)
 }
 
-/// A device of a system that reads ahead until somebody says that it should not.
-struct ReadingAhead {
-    below: MemoryDevice,
-    reads_ahead: AtomicBool,
-    bytes_ahead: AtomicU64,
-}
-
-impl Device for ReadingAhead {
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        if self.reads_ahead.load(Ordering::Relaxed) {
-            self.bytes_ahead.fetch_add(buffer.len() as u64, Ordering::Relaxed);
-        }
-        self.below.read_at(offset, buffer)
-    }
-
-    fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
-        self.below.write_at(offset, pieces)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.below.flush()
-    }
-
-    fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        self.below.discard(offset, bytes)
-    }
-
-    fn without_read_ahead(&self) {
-        self.reads_ahead.store(false, Ordering::Relaxed);
-    }
-}
-
 /// Where the superblock was read with what comes next, a mount of an empty volume took twice as long.
 #[test]
 fn a_mount_reads_nothing_that_it_has_not_asked_for() {
     let below = MemoryDevice::new(32 << 20);
     format(&below, &parameters(BLOCK as u64)).unwrap();
-    let device = Arc::new(ReadingAhead {
-        below,
-        reads_ahead: AtomicBool::new(true),
-        bytes_ahead: AtomicU64::new(0),
-    });
+    let device = Arc::new(RecordingDevice::new(below));
     let shared: Arc<dyn Device> = Arc::clone(&device) as _;
     Filesystem::mount(shared, MountOptions::default()).unwrap().unmount().unwrap();
-    assert_eq!(device.bytes_ahead.load(Ordering::Relaxed), 0);
+    assert!(device.take_bytes_read() > 0);
+    assert_eq!(device.bytes_read_ahead(), 0);
 }
 
 /// Most of what a mount must know lies in the log that it reads to verify it.

@@ -248,8 +248,9 @@ impl Cleaning<'_> {
         Ok(Step { freed, gained, moved, candidates: selection.candidates })
     }
 
-    /// Gives checkpoints up, until the value is dropped: by then, they are deleted, or the step has
-    /// failed. `None` if one of them has become a snapshot or is looked at since they were chosen.
+    /// Keeps everybody from looking at checkpoints, until the value is dropped: by then, they are
+    /// deleted, or the step has failed. `None` if somebody looks at one of them, or it has become a
+    /// snapshot, since they were chosen.
     fn give_up_past(&self, checkpoints: &[Range<Cno>]) -> Result<Option<GivenUp<'_>>> {
         // Whoever has the log may be making a snapshot.
         let _log = self.volume.writable_log()?;

@@ -187,6 +187,11 @@ mod tests {
     use crate::fixtures::{BLOCK, check, copy_of, empty_volume, make_file, mount, write};
     use crate::{NewInode, RenameMode};
 
+    /// What takes more than one piece to write.
+    fn large() -> Vec<u8> {
+        (0..100 * BLOCK).map(|at| (at / 7) as u8).collect()
+    }
+
     fn content(fs: &Filesystem) -> Vec<u8> {
         let file = fs.lookup(&fs.root().unwrap().inode, b"file").unwrap();
         let mut bytes = vec![0; file.attr.size as usize];
@@ -203,7 +208,7 @@ mod tests {
         let file = make_file(&fs);
         let before = content(&fs);
         fs.sync_file(&file).unwrap();
-        let large: Vec<u8> = (0..100 * BLOCK).map(|at| (at / 7) as u8).collect();
+        let large = large();
         fs.write(&file, 0, &large).unwrap();
         drop(fs.write_ahead().unwrap());
         let after_cut = mount(&copy_of(&device));
@@ -236,7 +241,7 @@ mod tests {
         let file = make_file(&fs);
         fs.sync_file(&file).unwrap();
         let before = content(&fs);
-        let large: Vec<u8> = (0..100 * BLOCK).map(|at| (at / 7) as u8).collect();
+        let large = large();
         fs.write(&file, 0, &large).unwrap();
         let [without, with] = [false, true].map(|ahead| {
             if ahead {
@@ -268,7 +273,7 @@ mod tests {
         let root = fs.root().unwrap().inode;
         let permissions = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: Default::default() };
         let new = fs.create(&root, b"new", &permissions).unwrap().inode;
-        let large: Vec<u8> = (0..100 * BLOCK).map(|at| (at / 7) as u8).collect();
+        let large = large();
         fs.write(&new, 0, &large).unwrap();
         fs.rename(&root, b"new", &root, b"file", RenameMode::Replace).unwrap();
         fs.write_replacements().unwrap();
