@@ -5,10 +5,12 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use common::{check, make, mount, pattern, volume};
-use nilfs_engine::{Cno, Error, Filesystem, InodeRef};
+use nilfs_device::MemoryDevice;
+use nilfs_engine::{Cno, Error, Filesystem, InodeRef, Tree};
 
 const WRITERS: usize = 4;
 const LOOKERS: usize = 6;
@@ -67,4 +69,64 @@ fn a_volume_of_which_a_tenth_is_in_use_is_not_full_because_many_look_back() {
     drop((files, root));
     fs.unmount().unwrap();
     check(&*device);
+}
+
+/// Appends a number of bytes to an empty file; returns how many there was room for.
+fn append(fs: &Filesystem, file: &InodeRef, bytes: usize) -> usize {
+    const PIECE: usize = 4096;
+    let mut written = 0;
+    while written < bytes {
+        match fs.write(file, written as u64, &pattern(written, PIECE)) {
+            Ok(()) => written += PIECE,
+            Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    written
+}
+
+/// A full volume, half of which is only kept because somebody looks back.
+struct Watched {
+    device: Arc<MemoryDevice>,
+    fs: Arc<Filesystem>,
+    look: Arc<Mutex<Option<Tree>>>,
+}
+
+impl Watched {
+    /// The look ends as soon as somebody finds no room.
+    fn new() -> Self {
+        let device = volume(1024, MEGABYTES);
+        let fs = mount(&device);
+        let root = fs.root().unwrap().inode;
+        assert_eq!(append(&fs, &make(&fs, &root, "seen"), 12 << 20), 12 << 20);
+        let look = Arc::new(Mutex::new(Some(fs.tree(Some(fs.commit().unwrap())).unwrap())));
+        fs.unlink(&root, b"seen").unwrap();
+        append(&fs, &make(&fs, &root, "filling"), usize::MAX);
+        let ends = Arc::clone(&look);
+        fs.tell_of_shortage(move |_| ends.lock().unwrap().take().is_some());
+        Self { device, fs, look }
+    }
+
+    fn assert_look_has_ended(self) {
+        assert!(self.look.lock().unwrap().is_none(), "there was room before");
+        self.fs.unmount().unwrap();
+        check(&*self.device);
+    }
+}
+
+#[test]
+fn a_look_ends_for_those_who_find_no_room() {
+    let world = Watched::new();
+    let root = world.fs.root().unwrap().inode;
+    thread::scope(|scope| {
+        for nth in 0..8 {
+            let (fs, root) = (&world.fs, &root);
+            scope.spawn(move || {
+                let file = make(fs, root, &format!("file{nth}"));
+                assert_eq!(append(fs, &file, 512 << 10), 512 << 10);
+            });
+        }
+    });
+    drop(root);
+    world.assert_look_has_ended();
 }

@@ -37,8 +37,8 @@
 //! writing: the superuser may do what its mode forbids, and what is written to a shared mapping
 //! would be lost without a word. So where there is a door, the kernel asks before it opens a file.
 //! Where there is none, it is told not to send `OPEN` and `RELEASE` at all; `FLUSH` is never sent.
-//! `O_TRUNC` arrives with `OPEN` where that is sent, else as a change of size. An immutable file can be opened for writing; it is the
-//! write that fails.
+//! `O_TRUNC` arrives with `OPEN` where that is sent, else as a change of size. An immutable file can
+//! be opened for writing; it is the write that fails.
 //!
 //! # What the kernel holds
 //! The kernel counts how often it was given an inode and gives the count back with `FORGET`. Until
@@ -46,7 +46,7 @@
 //! engine keeps that count, because it is what deletes files, and nothing else of a file that
 //! rests. `FORGET` comes after unlink(2) or close(2) has returned. So before a request is refused
 //! for want of room, and before statfs is answered, the kernel is asked which of the files without
-//! a name it still has; see `operations`.
+//! a name it still has; see `shortage`.
 //!
 //! # What FUSE cannot pass on
 //! `sync(2)` and `syncfs(2)` reach us only through a mount of type `fuseblk`, and only since
@@ -66,6 +66,7 @@ mod nodes;
 mod operations;
 mod past;
 mod serve;
+mod shortage;
 mod transport;
 mod when;
 

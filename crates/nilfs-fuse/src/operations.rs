@@ -11,7 +11,6 @@ use std::thread;
 
 use nilfs_engine::{Attr, DirEntry, Error, FileType, Files, Filesystem, InodeRef, SetAttr, Stale};
 use nilfs_ondisk::Ino;
-use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::content::Content;
@@ -21,6 +20,7 @@ use crate::mountpoint::MountError;
 use crate::nodes::NodeId;
 use crate::past::Past;
 use crate::serve::{Answer, Given, Serve};
+use crate::shortage::Dispensable;
 use crate::transport::Connection;
 
 /// A directory entry that was copied out of the engine.
@@ -66,7 +66,7 @@ pub struct Operations {
     control: Option<Handler>,
     faults: Faults,
     kernel: Connection,
-    noticing: Mutex<()>,
+    dispensable: Arc<Dispensable>,
 }
 
 impl fmt::Debug for Operations {
@@ -94,13 +94,15 @@ impl Operations {
                 Some(past)
             }
         };
+        let dispensable = Arc::new(Dispensable::new(kernel.clone(), past.clone()));
         if let Some(writer) = &writer {
             let kernel = kernel.clone();
             writer.tell_of_rollbacks(move |stale| forget(&kernel, stale));
+            let dispensable = Arc::clone(&dispensable);
+            writer.tell_of_shortage(move |writer| dispensable.let_go(writer));
         }
-        let (faults, noticing) = (Faults::default(), Mutex::default());
-        let kernel = kernel.clone();
-        Ok(Arc::new(Self { files, writer, past, control, faults, kernel, noticing }))
+        let (faults, kernel) = (Faults::default(), kernel.clone());
+        Ok(Arc::new(Self { files, writer, past, control, faults, kernel, dispensable }))
     }
 
     /// What lets go of the checkpoints that are only kept because somebody looks at them. Whatever
@@ -120,49 +122,6 @@ impl Operations {
     fn renew_doors(&self) {
         let Some(past) = &self.past else { return };
         past.take_outdated().into_iter().for_each(|node| self.kernel.outdate_attributes(node));
-    }
-
-    /// Runs an operation that may need room. If there is none, it is tried again when files that the
-    /// kernel has let go of make some, which another operation may have noticed, and then when the
-    /// past does that is only kept because somebody looks at it.
-    fn with_room<T>(&self, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
-        let answer = match work() {
-            Err(Errno::NOSPC) => {
-                self.notice_released();
-                work()
-            }
-            answer => answer,
-        };
-        match answer {
-            Err(Errno::NOSPC) if self.give_up_past() => work(),
-            answer => answer,
-        }
-    }
-
-    /// Lets go of the past that is only kept because somebody looks at it, because there is no room.
-    /// Returns whether there was any.
-    fn give_up_past(&self) -> bool {
-        let Some(cnos) = self.past.as_ref().and_then(|past| past.give_up()) else { return false };
-        tracing::warn!(
-            "there is no room to write, so the checkpoints that somebody was looking at are not kept \
-             any more, and whatever still reads them gets ESTALE: {cnos}"
-        );
-        true
-    }
-
-    /// Looks for files without a name that the kernel has let go of, but has not told us so: it
-    /// sends `FORGET` when unlink(2) or close(2) is over, and waits for no answer.
-    ///
-    /// The kernel cannot get back what it does not have: nothing leads to a file without a name. A
-    /// lookup that found the file before it lost its name is over, because the kernel locks the
-    /// directory for both.
-    fn notice_released(&self) {
-        let Some(writer) = &self.writer else { return };
-        let _one_at_a_time = self.noticing.lock();
-        let held = writer.held_without_name().into_iter();
-        let is_released = |ino: &Ino| !self.kernel.still_has(NodeId::from(*ino));
-        let released: Vec<Ino> = held.filter(is_released).collect();
-        released.iter().for_each(|ino| writer.expect_let_go(*ino));
     }
 
     fn answer<T>(&self, result: Result<T, Error>) -> Answer<T> {

@@ -161,9 +161,13 @@ impl Table {
         self.orphans.keys().filter(|ino| self.held.contains_key(ino)).copied().collect()
     }
 
-    /// Notes that nobody holds a file any more, before [`Table::let_go`] says how often it was
-    /// held. Its number may belong to another file by then.
+    /// Notes that nobody holds a file without a name any more, before [`Table::let_go`] says how often
+    /// it was held. Its number may belong to another file by then, and even now, if that has been said
+    /// meanwhile.
     pub(super) fn expect_let_go(&mut self, ino: Ino) {
+        if !self.orphans.contains_key(&ino) {
+            return;
+        }
         if let Some(times) = self.held.remove(&ino) {
             *self.owed.entry(ino).or_default() += times;
         }

@@ -21,6 +21,7 @@ pub(crate) mod replay;
 pub(crate) mod resize;
 pub(crate) mod rollback;
 mod scrub;
+mod shortage;
 pub(crate) mod snapshots;
 pub(crate) mod space;
 mod sync;
@@ -51,6 +52,7 @@ use self::inode_table::Table;
 use self::journal::Journal;
 use self::replay::replay;
 use self::rollback::Witness;
+use self::shortage::Shortage;
 pub(crate) use self::space::total as total_blocks;
 use self::space::{Claim, Cost, Effect, Space};
 use self::sync::Exposed;
@@ -98,7 +100,7 @@ pub struct Entry {
 
 /// Rounds that gain nothing, after which a writer gives up.
 const FUTILE_ROUNDS: u32 = 1;
-/// The same, where others have got the room that was gained.
+/// The same, where others have got the room that was gained, or have let go of something.
 const OTHERS_ROUNDS: u32 = 64;
 
 /// What was written: blocks since the mount, and all before.
@@ -172,6 +174,7 @@ pub struct Filesystem {
     may_have_orphans: bool,
     /// Who is told what a rollback has changed.
     witness: OnceLock<Witness>,
+    shortage: Shortage,
     /// The last freeze has left a part of what is to be deleted to the next.
     deleting: AtomicBool,
 }
@@ -231,6 +234,7 @@ impl Filesystem {
             mounted: Instant::now(),
             may_have_orphans: !volume.is_clean(),
             witness: OnceLock::new(),
+            shortage: Shortage::default(),
             deleting: AtomicBool::new(false),
             options,
         });
@@ -500,9 +504,11 @@ impl Filesystem {
     /// What does not fit is tried again as long as the cleaner gains something: its checkpoint
     /// takes everything that has changed along, so that a commit before it would write the same
     /// blocks of the DAT once more. If there is nothing to gain, a commit turns the estimates of
-    /// what changes cost into facts, and only then the past is given up.
+    /// what changes cost into facts, and only then the past is given up, and at last what somebody
+    /// outside of the engine keeps.
     fn admitted<T>(&self, cost: Cost, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         let (mut futile, mut others) = (0, 0);
+        let mut releases = self.shortage.releases();
         let mut committed = false;
         loop {
             let admitted = self.changes.load(Ordering::Relaxed);
@@ -534,6 +540,9 @@ impl Filesystem {
                 self.space.may_fit(cost) && self.changes.load(Ordering::Relaxed) != admitted;
             if !std::mem::replace(&mut committed, true) {
                 self.commit()?;
+            } else if others < OTHERS_ROUNDS && self.others_let_go(&mut releases) {
+                others += 1;
+                committed = false;
             } else if taken && others < OTHERS_ROUNDS {
                 others += 1;
             } else if futile < FUTILE_ROUNDS {

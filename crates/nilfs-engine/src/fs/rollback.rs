@@ -127,17 +127,14 @@ impl Filesystem {
                     return Ok(done);
                 }
                 Attempt::NoRoom(cost) => {
-                    while !self.space.fits(cost) {
-                        if !self.make_room(cost, true)? {
-                            return Err(self.no_room(cost));
-                        }
-                    }
+                    self.admitted(cost, || Ok(())).map_err(|error| self.no_room(error, cost))?;
                 }
             }
         }
     }
 
-    fn no_room(&self, cost: Cost) -> Error {
+    fn no_room(&self, error: Error, cost: Cost) -> Error {
+        let Error::NoSpace = error else { return error };
         let (needed, free) = self.space.needed_and_free(cost);
         let block = self.store.block_size().bytes64();
         Error::NoRoomToRollBack { needed: needed * block, free: free * block }
@@ -287,10 +284,7 @@ impl Filesystem {
             let write = SegmentWriter::write_checkpoint;
             self.write_and_publish(log, &frozen, &nothing, seconds, write)?;
         }
-        Err(match error {
-            Error::NoSpace => self.no_room(cost),
-            error => error,
-        })
+        Err(self.no_room(error, cost))
     }
 }
 

@@ -12,6 +12,8 @@
 pub(crate) enum Rank {
     /// One change of the volume's size, of all its files, or of whether it can be written, at a time.
     Remaking,
+    /// Somebody outside of the engine is told that there is no room.
+    Shortage,
     /// What one step of the cleaner leaves to the next; held during a step.
     CleanerStep,
     /// Held by the thread that gathers what the cleaner knows of the blocks.

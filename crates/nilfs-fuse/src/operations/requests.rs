@@ -51,10 +51,8 @@ impl Serve for Operations {
     }
 
     fn set_attr(&self, node: NodeId, changes: &SetAttr) -> Answer<Given> {
-        self.with_room(|| {
-            let (writer, inode) = self.changeable(node)?;
-            self.answer(writer.set_attr(&inode, changes)).map(Given::present)
-        })
+        let (writer, inode) = self.changeable(node)?;
+        self.answer(writer.set_attr(&inode, changes)).map(Given::present)
     }
 
     fn read_link(&self, node: NodeId) -> Answer<Vec<u8>> {
@@ -72,63 +70,51 @@ impl Serve for Operations {
         mode: u16,
         rdev: DeviceCode,
     ) -> Answer<Given> {
-        self.with_room(|| {
-            let Caller { uid, gid } = caller;
-            let new = NewInode { mode, uid, gid, rdev };
-            let (writer, dir) = self.changeable(dir)?;
-            self.check_new_name(name)?;
-            let made = self.answer(writer.create(&dir, name, &new))?;
-            Ok(Self::give(writer, &made.inode, made.attr))
-        })
+        let Caller { uid, gid } = caller;
+        let new = NewInode { mode, uid, gid, rdev };
+        let (writer, dir) = self.changeable(dir)?;
+        self.check_new_name(name)?;
+        let made = self.answer(writer.create(&dir, name, &new))?;
+        Ok(Self::give(writer, &made.inode, made.attr))
     }
 
     fn create_nameless(&self, caller: Caller, dir: NodeId, mode: u16) -> Answer<Given> {
-        self.with_room(|| {
-            let Caller { uid, gid } = caller;
-            let new = NewInode { mode, uid, gid, rdev: DeviceCode::default() };
-            let (writer, dir) = self.changeable(dir)?;
-            let made = self.answer(writer.create_nameless(&dir, &new))?;
-            Ok(Self::give(writer, &made.inode, made.attr))
-        })
+        let Caller { uid, gid } = caller;
+        let new = NewInode { mode, uid, gid, rdev: DeviceCode::default() };
+        let (writer, dir) = self.changeable(dir)?;
+        let made = self.answer(writer.create_nameless(&dir, &new))?;
+        Ok(Self::give(writer, &made.inode, made.attr))
     }
 
     fn symlink(&self, caller: Caller, dir: NodeId, name: &[u8], target: &[u8]) -> Answer<Given> {
-        self.with_room(|| {
-            let Caller { uid, gid } = caller;
-            let (writer, dir) = self.changeable(dir)?;
-            self.check_new_name(name)?;
-            let made = self.answer(writer.symlink(&dir, name, target, uid, gid))?;
-            Ok(Self::give(writer, &made.inode, made.attr))
-        })
+        let Caller { uid, gid } = caller;
+        let (writer, dir) = self.changeable(dir)?;
+        self.check_new_name(name)?;
+        let made = self.answer(writer.symlink(&dir, name, target, uid, gid))?;
+        Ok(Self::give(writer, &made.inode, made.attr))
     }
 
     fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Answer<Given> {
-        self.with_room(|| {
-            match (node.is_past(), dir.is_past()) {
-                (true, true) => return Err(Errno::ROFS),
-                (past, into_past) if past || into_past => return Err(Errno::XDEV),
-                _ => {}
-            }
-            let (_, dir) = self.changeable(dir)?;
-            let (writer, inode) = self.changeable(node)?;
-            self.check_new_name(name)?;
-            let attr = self.answer(writer.link(&inode, &dir, name))?;
-            Ok(Self::give(writer, &inode, attr))
-        })
+        match (node.is_past(), dir.is_past()) {
+            (true, true) => return Err(Errno::ROFS),
+            (past, into_past) if past || into_past => return Err(Errno::XDEV),
+            _ => {}
+        }
+        let (_, dir) = self.changeable(dir)?;
+        let (writer, inode) = self.changeable(node)?;
+        self.check_new_name(name)?;
+        let attr = self.answer(writer.link(&inode, &dir, name))?;
+        Ok(Self::give(writer, &inode, attr))
     }
 
     fn unlink(&self, dir: NodeId, name: &[u8]) -> Answer<()> {
-        self.with_room(|| {
-            let (writer, dir) = self.changeable(dir)?;
-            self.answer(writer.unlink(&dir, name)).map_err(|errno| self.kept_door(name, errno))
-        })
+        let (writer, dir) = self.changeable(dir)?;
+        self.answer(writer.unlink(&dir, name)).map_err(|errno| self.kept_door(name, errno))
     }
 
     fn rmdir(&self, dir: NodeId, name: &[u8]) -> Answer<()> {
-        self.with_room(|| {
-            let (writer, dir) = self.changeable(dir)?;
-            self.answer(writer.rmdir(&dir, name)).map_err(|errno| self.kept_door(name, errno))
-        })
+        let (writer, dir) = self.changeable(dir)?;
+        self.answer(writer.rmdir(&dir, name)).map_err(|errno| self.kept_door(name, errno))
     }
 
     fn rename(
@@ -139,39 +125,35 @@ impl Serve for Operations {
         to_name: &[u8],
         flags: u32,
     ) -> Answer<()> {
-        self.with_room(|| {
-            let mode = match RenameFlags::from_bits_retain(flags) {
-                none if none.is_empty() => RenameMode::Replace,
-                RenameFlags::NOREPLACE => RenameMode::NoReplace,
-                RenameFlags::EXCHANGE => RenameMode::Exchange,
-                _ => return Err(Errno::INVAL),
-            };
-            if dir.is_past() != to_dir.is_past() {
-                return Err(Errno::XDEV);
-            }
-            let (writer, from) = self.changeable(dir)?;
-            let (_, to) = self.changeable(to_dir)?;
-            self.check_new_name(to_name)?;
-            let renamed = self.answer(writer.rename(&from, name, &to, to_name, mode));
-            renamed.map_err(|errno| self.kept_door(name, errno))
-        })
+        let mode = match RenameFlags::from_bits_retain(flags) {
+            none if none.is_empty() => RenameMode::Replace,
+            RenameFlags::NOREPLACE => RenameMode::NoReplace,
+            RenameFlags::EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Errno::INVAL),
+        };
+        if dir.is_past() != to_dir.is_past() {
+            return Err(Errno::XDEV);
+        }
+        let (writer, from) = self.changeable(dir)?;
+        let (_, to) = self.changeable(to_dir)?;
+        self.check_new_name(to_name)?;
+        let renamed = self.answer(writer.rename(&from, name, &to, to_name, mode));
+        renamed.map_err(|errno| self.kept_door(name, errno))
     }
 
     fn open(&self, node: NodeId, flags: OFlags, clear_set_id: bool) -> Answer<()> {
-        self.with_room(|| {
-            let truncates = flags.contains(OFlags::TRUNC);
-            let writes = truncates || !matches!(flags & OFlags::RWMODE, OFlags::RDONLY);
-            if node.is_past() && writes {
-                return Err(Errno::ROFS);
-            }
-            if truncates {
-                let (writer, inode) = self.changeable(node)?;
-                self.clear_set_id(writer, &inode, clear_set_id)?;
-                let empty = SetAttr { size: Some(0), ..SetAttr::default() };
-                self.answer(writer.set_attr(&inode, &empty))?;
-            }
-            Ok(())
-        })
+        let truncates = flags.contains(OFlags::TRUNC);
+        let writes = truncates || !matches!(flags & OFlags::RWMODE, OFlags::RDONLY);
+        if node.is_past() && writes {
+            return Err(Errno::ROFS);
+        }
+        if truncates {
+            let (writer, inode) = self.changeable(node)?;
+            self.clear_set_id(writer, &inode, clear_set_id)?;
+            let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+            self.answer(writer.set_attr(&inode, &empty))?;
+        }
+        Ok(())
     }
 
     fn read(&self, node: NodeId, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
@@ -186,20 +168,18 @@ impl Serve for Operations {
         flags: Option<OFlags>,
         clear_set_id: bool,
     ) -> Answer<usize> {
-        self.with_room(|| {
-            let (writer, inode) = self.changeable(node)?;
-            self.clear_set_id(writer, &inode, clear_set_id)?;
-            let Some(flags) = flags else {
-                self.answer(writer.write(&inode, offset, data))?;
-                return Ok(data.len());
-            };
-            let written = self.answer(writer.write_some(&inode, offset, data))?;
-            if flags.contains(OFlags::DSYNC) {
-                // O_SYNC is O_DSYNC and one more bit.
-                self.answer(writer.sync_file(&inode))?;
-            }
-            Ok(written)
-        })
+        let (writer, inode) = self.changeable(node)?;
+        self.clear_set_id(writer, &inode, clear_set_id)?;
+        let Some(flags) = flags else {
+            self.answer(writer.write(&inode, offset, data))?;
+            return Ok(data.len());
+        };
+        let written = self.answer(writer.write_some(&inode, offset, data))?;
+        if flags.contains(OFlags::DSYNC) {
+            // O_SYNC is O_DSYNC and one more bit.
+            self.answer(writer.sync_file(&inode))?;
+        }
+        Ok(written)
     }
 
     fn copy(
@@ -212,30 +192,28 @@ impl Serve for Operations {
         buffer: &mut Vec<u8>,
     ) -> Answer<usize> {
         let length = length.min(COPIED_AT_ONCE) as usize;
-        self.with_room(|| {
-            let (writer, target) = self.changeable(to)?;
-            let mut copied = 0;
-            while copied < length {
-                let piece = (length - copied).min(COPIED_PIECE);
-                if buffer.len() < piece {
-                    buffer.resize(piece, 0);
-                }
-                let done = self
-                    .read_now_or_then(node, offset + copied as u64, &mut buffer[..piece])
-                    .and_then(|read| {
-                        let data = &buffer[..read];
-                        self.answer(writer.write_some(&target, to_offset + copied as u64, data))
-                    });
-                match done {
-                    Ok(0) => break,
-                    Ok(written) => copied += written,
-                    // What was copied before the error is an answer; the error comes at the next call.
-                    Err(_) if copied > 0 => break,
-                    Err(errno) => return Err(errno),
-                }
+        let (writer, target) = self.changeable(to)?;
+        let mut copied = 0;
+        while copied < length {
+            let piece = (length - copied).min(COPIED_PIECE);
+            if buffer.len() < piece {
+                buffer.resize(piece, 0);
             }
-            Ok(copied)
-        })
+            let done = self
+                .read_now_or_then(node, offset + copied as u64, &mut buffer[..piece])
+                .and_then(|read| {
+                    let data = &buffer[..read];
+                    self.answer(writer.write_some(&target, to_offset + copied as u64, data))
+                });
+            match done {
+                Ok(0) => break,
+                Ok(written) => copied += written,
+                // What was copied before the error is an answer; the error comes at the next call.
+                Err(_) if copied > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(copied)
     }
 
     fn seek(&self, node: NodeId, offset: u64, whence: u32) -> Answer<u64> {
@@ -253,7 +231,7 @@ impl Serve for Operations {
     }
 
     fn sync(&self, node: NodeId) -> Answer<()> {
-        let synced = self.with_room(|| match self.changeable(node) {
+        let synced = match self.changeable(node) {
             Err(Errno::ROFS) if node.is_past() => self.answer(self.past()?.touch(node)),
             // What cannot be changed is durable.
             Err(Errno::ROFS) => Ok(()),
@@ -261,16 +239,16 @@ impl Serve for Operations {
                 let (writer, inode) = found?;
                 self.answer(writer.sync_file(&inode))
             }
-        });
+        };
         self.renew_doors();
         synced
     }
 
     fn sync_fs(&self) -> Answer<()> {
-        let synced = self.with_room(|| match &self.writer {
+        let synced = match &self.writer {
             Some(writer) => self.answer(writer.sync()),
             None => Ok(()),
-        });
+        };
         self.renew_doors();
         synced
     }
@@ -279,7 +257,9 @@ impl Serve for Operations {
         if node.is_past() {
             self.answer(self.past()?.touch(node))?;
         }
-        self.notice_released();
+        if let Some(writer) = &self.writer {
+            self.dispensable.notice_released(writer);
+        }
         self.answer(self.files.stat_fs())
     }
 
@@ -308,29 +288,26 @@ impl Serve for Operations {
     }
 
     fn ioctl(&self, node: NodeId, command: u32, input: &[u8], room: usize) -> Answer<Vec<u8>> {
-        self.with_room(|| {
-            let request = InodeIoctl::parse(command, input).ok_or(Errno::NOTTY)?;
-            let attr = self.attr(node)?.attr;
-            let set_flags = |flags| {
-                let (writer, inode) = self.changeable(node)?;
-                let attr = self.answer(writer.set_flags(&inode, flags))?;
-                // The kernel does not expect that it changes the ctime.
-                self.kernel.outdate_attributes(node);
-                Ok(attr.flags)
-            };
-            let value = match request {
-                InodeIoctl::GetFlags => attr.flags,
-                InodeIoctl::GetExtended => ioctl::extended(attr.flags),
-                InodeIoctl::GetGeneration => attr.generation,
-                InodeIoctl::SetFlags(flags) => set_flags(flags)?,
-                InodeIoctl::SetExtended(extended) => {
-                    let flags =
-                        ioctl::with_extended(attr.flags, extended).ok_or(Errno::OPNOTSUPP)?;
-                    set_flags(flags)?
-                }
-            };
-            Ok(request.answer(value, room))
-        })
+        let request = InodeIoctl::parse(command, input).ok_or(Errno::NOTTY)?;
+        let attr = self.attr(node)?.attr;
+        let set_flags = |flags| {
+            let (writer, inode) = self.changeable(node)?;
+            let attr = self.answer(writer.set_flags(&inode, flags))?;
+            // The kernel does not expect that it changes the ctime.
+            self.kernel.outdate_attributes(node);
+            Ok(attr.flags)
+        };
+        let value = match request {
+            InodeIoctl::GetFlags => attr.flags,
+            InodeIoctl::GetExtended => ioctl::extended(attr.flags),
+            InodeIoctl::GetGeneration => attr.generation,
+            InodeIoctl::SetFlags(flags) => set_flags(flags)?,
+            InodeIoctl::SetExtended(extended) => {
+                let flags = ioctl::with_extended(attr.flags, extended).ok_or(Errno::OPNOTSUPP)?;
+                set_flags(flags)?
+            }
+        };
+        Ok(request.answer(value, room))
     }
 
     fn message(&self, caller: Caller, message: &[u8]) -> Answer<Vec<u8>> {
