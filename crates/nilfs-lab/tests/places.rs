@@ -248,11 +248,22 @@ fn a_virtual_machine_ends_with_its_program() {
     program.wait().unwrap();
     for _ in 0..1200 {
         if processes_of(dir).is_empty() {
+            unmount_below(dir);
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     panic!("it still runs after a minute");
+}
+
+/// Ends what a program that was killed has left.
+fn unmount_below(dir: &str) {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    for place in places.filter(|place| place.starts_with(dir)) {
+        let unmounted = Command::new("fusermount3").args(["-u", "-z", "--", place]).status();
+        assert!(unmounted.unwrap().success(), "{place} is left");
+    }
 }
 
 /// Each is made by its own mkfs, and gives back what was written before it was unmounted.
