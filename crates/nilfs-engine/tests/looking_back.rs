@@ -1,6 +1,10 @@
 //! Whoever looks back keeps no writer from the room that there is.
 
-#![allow(clippy::disallowed_methods, reason = "the engine's threads are for the engine")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the engine's threads and locks are for the engine"
+)]
 
 mod common;
 
