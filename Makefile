@@ -86,6 +86,7 @@ check:
 
 test:
 	@scripts/need test
+	@scripts/need lab
 	$(CARGO) test --workspace
 	$(CARGO) test -p nilfs-sim --features shuttle --test interleavings
 
