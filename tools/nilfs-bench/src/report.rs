@@ -38,8 +38,8 @@ pub struct Report {
 struct System {
     name: &'static str,
     what: &'static str,
-    /// Which one it is compared with.
-    reference: &'static str,
+    /// Which ones are compared with it.
+    references: Vec<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -58,8 +58,8 @@ enum Cell {
     Measured {
         #[serde(flatten)]
         figures: Figures,
-        /// How many times as fast the reference is; absent if that was not measured.
-        reference_ratio: Option<f64>,
+        /// How many times as fast each of its references is; null if that was not measured.
+        reference_ratios: Vec<Option<f64>>,
     },
     NotApplicable,
     Skipped {
@@ -93,6 +93,13 @@ struct ServiceFigures {
     requests: Option<f64>,
     wakeups: f64,
     processor_seconds: f64,
+}
+
+impl System {
+    /// What is compared with it, for the head of a column.
+    fn comparisons(&self) -> impl Iterator<Item = String> {
+        self.references.iter().map(|reference| format!("{reference} / {}", self.name))
+    }
 }
 
 impl ServiceFigures {
@@ -169,10 +176,12 @@ impl Figures {
     }
 }
 
-/// The place of the file system that `system` is compared with: the first one, if its own is not
-/// among them.
-fn reference(systems: &[&dyn FileSystem], system: &dyn FileSystem) -> usize {
-    systems.iter().position(|other| other.name() == system.reference()).unwrap_or(0)
+/// The places of the file systems that are compared with `system`: the first one alone, if none of
+/// its own is among them.
+fn references(systems: &[&dyn FileSystem], system: &dyn FileSystem) -> Vec<usize> {
+    let place = |name: &&str| systems.iter().position(|other| other.name() == *name);
+    let places: Vec<usize> = system.references().iter().filter_map(place).collect();
+    if places.is_empty() { vec![0] } else { places }
 }
 
 /// None of none.
@@ -186,12 +195,12 @@ fn median(mut figures: Vec<f64>) -> Option<f64> {
 impl Report {
     /// Puts the results of a plan together.
     pub fn new(machine: Machine, plan: &Plan<'_>, rows: &[Row<'_>], quick: bool) -> Self {
-        let references: Vec<usize> =
-            plan.systems.iter().map(|system| reference(&plan.systems, *system)).collect();
-        let systems = plan.systems.iter().zip(&references).map(|(system, reference)| System {
+        let references: Vec<Vec<usize>> =
+            plan.systems.iter().map(|system| references(&plan.systems, *system)).collect();
+        let systems = plan.systems.iter().zip(&references).map(|(system, references)| System {
             name: system.name(),
             what: system.what(),
-            reference: plan.systems[*reference].name(),
+            references: references.iter().map(|place| plan.systems[*place].name()).collect(),
         });
         Self {
             machine,
@@ -234,19 +243,25 @@ impl Report {
         format!("{}\n\n{table}\n{}{}", self.heading(), self.legend(), notes.text())
     }
 
-    /// Medians and ratios as a table in Markdown, for a page. Rows without a peer are left out.
+    /// Medians and ratios as a table in Markdown, for a page, with a column for each comparison. Rows
+    /// without a peer are left out.
     pub fn markdown(&self) -> String {
-        let header = self.header();
-        let mut lines = vec![markdown_row(header.iter().map(String::as_str))];
+        let mut header = vec!["workload", self.systems.first().map_or("", |system| system.name)];
+        let compared: Vec<String> =
+            self.systems.iter().skip(1).flat_map(System::comparisons).collect();
+        header.extend(compared.iter().map(String::as_str));
+        let mut lines = vec![markdown_row(header.iter().copied())];
         lines.push(markdown_row(header.iter().map(|_| "---")));
         for row in &self.rows {
-            let ratios = row.cells.iter().skip(1).map(Cell::ratio);
-            if ratios.clone().all(|ratio| ratio.is_none()) {
+            let peers = row.cells.iter().zip(&self.systems).skip(1);
+            let ratios: Vec<Option<f64>> =
+                peers.flat_map(|(cell, system)| cell.ratios(system.references.len())).collect();
+            if ratios.iter().all(Option::is_none) {
                 continue;
             }
             let median = row.cells.first().and_then(Cell::median);
             let median = median.map(|median| format!("{} {}", short(median), row.unit));
-            let shown = ratios.map(|ratio| ratio.map(|ratio| format!("{ratio:.2}×")));
+            let shown = ratios.iter().map(|ratio| ratio.map(|ratio| format!("{ratio:.2}×")));
             let cells: Vec<String> = std::iter::once(median)
                 .chain(shown)
                 .map(|cell| cell.unwrap_or_else(|| "–".to_owned()))
@@ -261,7 +276,7 @@ impl Report {
         let mut header = vec!["workload".to_owned()];
         header.extend(self.systems.iter().enumerate().map(|(column, system)| match column {
             0 => system.name.to_owned(),
-            _ => format!("{} / {}", system.reference, system.name),
+            _ => system.comparisons().collect::<Vec<_>>().join("\n"),
         }));
         header
     }
@@ -284,8 +299,8 @@ impl Report {
 
     fn legend(&self) -> String {
         let mut legend =
-            "1.50× means: the first named is one and a half times as fast. Below it, the \
-                          figures of the other.\n"
+            "1.50× means: the first named is one and a half times as fast; in a column with two heads, the \
+             ratios stand in their order. Below them, the figures of the other.\n"
                 .to_owned();
         for system in &self.systems {
             legend.push_str(&format!("  {}: {}\n", system.name, system.what));
@@ -299,8 +314,8 @@ impl Report {
 }
 
 impl ReportRow {
-    /// `references` says for each outcome with which one it is compared.
-    fn new(row: &Row<'_>, references: &[usize]) -> Self {
+    /// `references` says for each outcome which ones are compared with it.
+    fn new(row: &Row<'_>, references: &[Vec<usize>]) -> Self {
         let unit = row.workload.unit;
         let median = |outcome: &Measurement| match outcome {
             Measurement::Measured(samples) => Figures::of(unit, samples).map(|it| it.median),
@@ -312,20 +327,30 @@ impl ReportRow {
             workload: row.workload.name,
             what: row.workload.what,
             unit: unit.name(),
-            cells: compared.map(|(outcome, of)| Cell::new(unit, outcome, medians[*of])).collect(),
+            cells: compared
+                .map(|(outcome, of)| {
+                    let references = of.iter().map(|place| medians[*place]);
+                    Cell::new(unit, outcome, references)
+                })
+                .collect(),
         }
     }
 }
 
 impl Cell {
-    fn new(unit: Unit, outcome: &Measurement, reference: Option<f64>) -> Self {
+    /// `references` are the medians of those that are compared with it.
+    fn new(
+        unit: Unit,
+        outcome: &Measurement,
+        references: impl Iterator<Item = Option<f64>>,
+    ) -> Self {
         match outcome {
             Measurement::Measured(samples) => match Figures::of(unit, samples) {
-                Some(figures) => Cell::Measured {
-                    reference_ratio: reference
-                        .map(|reference| unit.speed_ratio(reference, figures.median)),
-                    figures,
-                },
+                Some(figures) => {
+                    let ratio = |reference| unit.speed_ratio(reference, figures.median);
+                    let reference_ratios = references.map(|reference| reference.map(ratio));
+                    Cell::Measured { reference_ratios: reference_ratios.collect(), figures }
+                }
                 None => Cell::Failed { reason: "no sample was taken".to_owned() },
             },
             Measurement::NotApplicable => Cell::NotApplicable,
@@ -341,21 +366,24 @@ impl Cell {
         }
     }
 
-    /// How many times as fast the reference is.
-    fn ratio(&self) -> Option<f64> {
+    /// How many times as fast each of its references is, of which there are `count`.
+    fn ratios(&self, count: usize) -> Vec<Option<f64>> {
         match self {
-            Cell::Measured { reference_ratio, .. } => *reference_ratio,
-            _ => None,
+            Cell::Measured { reference_ratios, .. } => reference_ratios.clone(),
+            _ => vec![None; count],
         }
     }
 
     fn text(&self, is_reference: bool, notes: &mut Notes) -> String {
         match self {
             Cell::Measured { figures, .. } if is_reference => figures.text(),
-            Cell::Measured { figures, reference_ratio: Some(ratio) } => {
-                format!("{ratio:.2}×\n{}", figures.text())
+            Cell::Measured { figures, reference_ratios } => {
+                let ratio = |ratio: &Option<f64>| {
+                    ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}×"))
+                };
+                let ratios: Vec<String> = reference_ratios.iter().map(ratio).collect();
+                format!("{}\n{}", ratios.join(" "), figures.text())
             }
-            Cell::Measured { figures, reference_ratio: None } => format!("–\n{}", figures.text()),
             Cell::NotApplicable => "–".to_owned(),
             Cell::Skipped { reason } => format!("skipped: note {}", notes.number(reason)),
             Cell::Failed { reason } => format!("failed: note {}", notes.number(reason)),
@@ -477,7 +505,8 @@ mod tests {
     #[test]
     fn a_page_has_medians_and_ratios_and_no_row_without_a_peer() {
         let cell = |seconds: &[u64]| {
-            Cell::new(Unit::Bytes, &Measurement::Measured(samples(seconds)), Some(20.0))
+            let references = [Some(20.0)].into_iter();
+            Cell::new(Unit::Bytes, &Measurement::Measured(samples(seconds)), references)
         };
         let row = |what, cells| ReportRow { workload: "", what, unit: Unit::Bytes.name(), cells };
         let report = Report {
@@ -486,8 +515,8 @@ mod tests {
             quick: true,
             seed: SEED,
             sizes: Sizes::QUICK.clone(),
-            systems: [("ours", "ours"), ("one", "ours"), ("two", "one")]
-                .map(|(name, reference)| System { name, what: "", reference })
+            systems: [("ours", vec!["ours"]), ("one", vec!["ours"]), ("two", vec!["ours", "one"])]
+                .map(|(name, references)| System { name, what: "", references })
                 .into(),
             rows: vec![
                 row("write", vec![cell(&[3]), cell(&[1]), Cell::NotApplicable]),
@@ -496,9 +525,9 @@ mod tests {
         };
         assert_eq!(
             report.markdown(),
-            "| workload | ours | ours / one | one / two |\n\
-             | --- | --- | --- | --- |\n\
-             | write | 20.0 MiB/s | 0.33× | – |\n"
+            "| workload | ours | ours / one | ours / two | one / two |\n\
+             | --- | --- | --- | --- | --- |\n\
+             | write | 20.0 MiB/s | 0.33× | – | – |\n"
         );
     }
 
@@ -510,21 +539,22 @@ mod tests {
         assert_eq!(notes.number("not installed"), 1);
         assert_eq!(notes.text(), "Note 1: not installed\nNote 2: broken\n");
     }
+
     #[test]
     fn what_does_nothing_is_compared_with_ours_on_the_same_transport() {
         let all = file_systems::all(std::path::Path::new("nilfs"));
         let mut systems: Vec<&dyn FileSystem> = all.iter().map(AsRef::as_ref).collect();
         let compared = |systems: &[&dyn FileSystem], name: &str| {
             let system = systems.iter().find(|system| system.name() == name).unwrap();
-            systems[reference(systems, *system)].name()
+            let places = references(systems, *system);
+            places.into_iter().map(|place| systems[place].name()).collect::<Vec<_>>()
         };
-        assert_eq!(compared(&systems, "null"), "nilfs");
-        assert_eq!(compared(&systems, "null-uring"), "nilfs-uring");
+        assert_eq!(compared(&systems, "null"), ["nilfs"]);
+        assert_eq!(compared(&systems, "null-uring"), ["nilfs-uring"]);
+        assert_eq!(compared(&systems, "ext4"), ["nilfs", "nilfs-uring"]);
         systems.retain(|system| system.name() != "nilfs-uring");
-        assert_eq!(
-            compared(&systems, "null-uring"),
-            "nilfs",
-            "the first, where its own is missing"
-        );
+        let alone = compared(&systems, "null-uring");
+        assert_eq!(alone, ["nilfs"], "the first, where its own is missing");
+        assert_eq!(compared(&systems, "ext4"), ["nilfs"]);
     }
 }

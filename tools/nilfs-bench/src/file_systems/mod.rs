@@ -26,9 +26,9 @@ pub trait FileSystem {
     /// What a reader must know to judge its figures.
     fn what(&self) -> &'static str;
 
-    /// The one that it is compared with.
-    fn reference(&self) -> &'static str {
-        OURS
+    /// Those that are compared with it: ours, on both ways that requests take.
+    fn references(&self) -> &'static [&'static str] {
+        &[OURS, OURS_BY_IO_URING]
     }
 
     /// Makes an empty volume of an image, over whatever it holds. Its blocks stay allocated:

@@ -52,6 +52,11 @@ impl FileSystem for Nilfs {
         }
     }
 
+    /// The two ways with each other.
+    fn references(&self) -> &'static [&'static str] {
+        &[OURS]
+    }
+
     fn format(&self, image: &Path) -> Result<()> {
         let mut mkfs = Command::new(&self.program);
         command::run(mkfs.args(["mkfs", "-f", "-K"]).arg(image))

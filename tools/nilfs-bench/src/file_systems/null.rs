@@ -34,8 +34,8 @@ impl FileSystem for Null {
     }
 
     /// Ours, on the same transport.
-    fn reference(&self) -> &'static str {
-        if self.uring { OURS_BY_IO_URING } else { OURS }
+    fn references(&self) -> &'static [&'static str] {
+        if self.uring { &[OURS_BY_IO_URING] } else { &[OURS] }
     }
 
     fn format(&self, _image: &Path) -> Result<()> {
