@@ -162,7 +162,7 @@ pub const ALL: &[Workload] = &[
     },
     Workload {
         name: "git",
-        what: "git init, add, commit, status and gc of a tree of small files; sync",
+        what: "git init, add, commit, clone, status and gc of a tree of small files; sync",
         unit: Unit::Once,
         only: None,
         run: real_work::git,

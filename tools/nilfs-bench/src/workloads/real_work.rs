@@ -10,11 +10,22 @@ use crate::command;
 use crate::fixtures::warm;
 use crate::stage::{Sample, Stage, settle};
 
-/// A repository of the tree: everything is added, committed, looked at and packed.
+/// What is done with a repository of the tree.
+const GIT: [&str; 6] = [
+    "init -q",
+    "add -A",
+    "commit -q -m all",
+    // Over the protocol, so that a clone on the same volume is no hard links.
+    "clone -q --no-local . ../clone",
+    "status -s",
+    "gc -q",
+];
+
+/// A repository of the tree: everything is added, committed, cloned, looked at and packed.
 pub fn git(stage: &mut Stage<'_>) -> Result<Sample> {
     let repository = copied_tree(stage)?;
     stage.timed(1, || {
-        for words in ["init -q", "add -A", "commit -q -m all", "status -s", "gc -q"] {
+        for words in GIT {
             let mut git = Command::new("git");
             // Nothing depends on who types it.
             git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
