@@ -56,7 +56,7 @@ enum Mode {
 #[derive(Args)]
 struct Bench {
     /// How often to measure each row on each file system.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// Rows to measure, by name or by the first words of it ("sync"); all by default.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
