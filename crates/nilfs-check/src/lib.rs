@@ -52,7 +52,8 @@ mod xattr_file;
 use std::io;
 
 use nilfs_device::Device;
-use nilfs_ondisk::{ByteCount, Cno, FormatError};
+use nilfs_ondisk::superblock::LogCursor;
+use nilfs_ondisk::{BlockNr, ByteCount, Cno, FormatError};
 use thiserror::Error;
 
 use crate::checker::Checker;
@@ -84,6 +85,11 @@ pub struct Options {
     pub findings_per_rule: usize,
     /// Blocks that lived in this checkpoint or later are counted as protected.
     pub protected_from: Cno,
+    /// The newest log with a super root, as a process says that writes to the volume meanwhile and
+    /// makes no segment clean. What is written after it is not judged, nor is what may lag until the
+    /// volume is closed: the superblocks, and files that were deleted and are open. `None`: nobody
+    /// writes, and the newest log is the one that a mount would find.
+    pub newest: Option<LogCursor>,
     /// Who wants to know how far it is.
     pub observer: Observer,
 }
@@ -96,6 +102,7 @@ impl Default for Options {
             read_content: true,
             findings_per_rule: 20,
             protected_from: Cno::MAX,
+            newest: None,
             observer: Observer::default(),
         }
     }
@@ -131,9 +138,18 @@ pub enum CheckError {
         /// What is wrong with the log where the search began.
         fault: String,
     },
+    /// The log that was said to be the newest is not there.
+    #[error("the newest log, at block {block}, cannot be used: {fault}")]
+    NewestLog {
+        /// The first block of the log.
+        block: BlockNr,
+        /// What is wrong with it.
+        fault: String,
+    },
 }
 
-/// Checks the volume on a device, at its newest super root, without writing.
+/// Checks the volume on a device, at its newest super root, without writing. Somebody else may write
+/// meanwhile if the options name that super root.
 ///
 /// # Errors
 /// See [`CheckError`]. Damage after the super root is not an error but a finding of the report.
@@ -142,7 +158,10 @@ pub fn check(device: &dyn Device, options: &Options) -> Result<Report, CheckErro
     let superblocks = superblocks::choose(device, &mut findings)?;
     let winner = superblocks.winner;
     let volume = Volume::new(device, winner.geometry(), winner.crc_seed());
-    let newest = recovery::find_newest(&volume, &superblocks, &mut findings)?;
+    let newest = match options.newest {
+        Some(cursor) => recovery::newest_at(&volume, cursor)?,
+        None => recovery::find_newest(&volume, &superblocks, &mut findings)?,
+    };
     let checker = Checker::new(&volume, &winner, &newest, findings, options);
     Ok(checker.run())
 }

@@ -89,6 +89,22 @@ pub(crate) fn find_newest(
     Ok(Newest { log: best.log, header: best.header, cno: best.header.cno, super_root, synced })
 }
 
+/// The newest super root where somebody knows its log. What was written after it counts for nothing.
+pub(crate) fn newest_at(volume: &Volume<'_>, cursor: LogCursor) -> Result<Newest, CheckError> {
+    let mut reader = LogReader::new(volume, false);
+    let mut read = || {
+        let header = valid_log(&mut reader, cursor.block, cursor.seq)?;
+        let super_root = super_root_of(volume, &mut reader, cursor.block, &header)?;
+        Ok((header, super_root))
+    };
+    let (header, super_root) = read().map_err(|fault: LogFault| CheckError::NewestLog {
+        block: cursor.block,
+        fault: fault.to_string(),
+    })?;
+    let (log, cno, synced) = (cursor.block, cursor.cno, Synced::default());
+    Ok(Newest { log, header, cno, super_root, synced })
+}
+
 /// Whether both copies lead to the log that was found.
 fn check_superblocks<'v, 'd>(
     volume: &'v Volume<'d>,
@@ -192,10 +208,23 @@ impl Scan {
         volume: &Volume<'_>,
         reader: &mut LogReader<'_, '_>,
     ) -> Result<(Self, SuperRoot), LogFault> {
-        let block = self.best.log.plus(u64::from(self.best.header.nblocks) - 1);
-        let super_root = SuperRoot::parse(reader.block(block)?, &volume.geometry, volume.seed)?;
+        let super_root = super_root_of(volume, reader, self.best.log, &self.best.header)?;
         Ok((self, super_root))
     }
+}
+
+/// The super root at the end of a log.
+fn super_root_of(
+    volume: &Volume<'_>,
+    reader: &mut LogReader<'_, '_>,
+    log: BlockNr,
+    header: &LogHeader,
+) -> Result<SuperRoot, LogFault> {
+    if !header.has(SR) {
+        return Err(LogFault::NoSuperRoot);
+    }
+    let block = log.plus(u64::from(header.nblocks) - 1);
+    Ok(SuperRoot::parse(reader.block(block)?, &volume.geometry, volume.seed)?)
 }
 
 /// A log of the chain.

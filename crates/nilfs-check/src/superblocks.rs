@@ -93,7 +93,14 @@ pub(crate) fn choose(
 }
 
 fn read(device: &dyn Device, offset: u64) -> Result<Superblock, CheckError> {
-    let mut bytes = [0; SUPERBLOCK_SIZE];
-    device.read_at(offset, &mut bytes)?;
-    Ok(Superblock::parse(&bytes, device.size())?)
+    let read = || {
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        device.read_at(offset, &mut bytes)?;
+        Ok(Superblock::parse(&bytes, device.size())?)
+    };
+    match read() {
+        // A mount may have been writing it at that moment.
+        Err(CheckError::Format(_)) => read(),
+        read => read,
+    }
 }

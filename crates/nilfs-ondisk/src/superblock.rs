@@ -3,6 +3,7 @@
 //! A superblock is a *lower bound*: newer logs usually follow the one that it names, unless the
 //! volume was closed cleanly.
 
+use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -279,7 +280,7 @@ impl Superblock {
 }
 
 /// The position of a log with a super root, as superblocks name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogCursor {
     /// First block of the log.
     pub block: BlockNr,

@@ -121,6 +121,9 @@ pub enum RepairError {
     /// More would be wrong than before.
     #[error("a repair would leave more errors than there are")]
     Worse,
+    /// Somebody writes to the volume.
+    #[error("the volume is mounted; unmount it, and nilfs fsck tells what can be repaired")]
+    Mounted,
     /// Reading the volume needs a feature that is not known here.
     #[error(transparent)]
     Format(#[from] nilfs_ondisk::FormatError),
@@ -128,7 +131,7 @@ pub enum RepairError {
 
 /// Checks a volume in this way, and finds out what would put it right. Nothing is written. `uuid` is
 /// the identity that the volume gets if its own is lost. Only the first check of the volume is
-/// observed.
+/// observed. A volume to which somebody writes meanwhile is only checked.
 ///
 /// # Errors
 /// The volume is beyond repair, or the device fails.
@@ -142,6 +145,9 @@ pub fn plan(
         Err(error) if !rescue::is_curable(&error) => return Err(RepairError::Check(error)),
         before => before,
     };
+    if options.newest.is_some() {
+        return Ok(only_checked(before, uuid));
+    }
     let options = Options { observer: Observer::default(), ..options };
     let mut plan = pass(device, &options, uuid, before)?;
     for _ in 1..PASSES {
@@ -156,6 +162,13 @@ pub fn plan(
         plan.after = next.after;
     }
     Ok(plan)
+}
+
+/// A plan in which nothing is done, because what somebody else writes would be torn apart.
+fn only_checked(before: Result<Report, CheckError>, uuid: [u8; 16]) -> Plan {
+    let is_sound = before.as_ref().is_ok_and(Report::is_consistent);
+    let obstacle = (!is_sound).then_some(RepairError::Mounted);
+    Plan { before, repairs: Vec::new(), after: None, obstacle, uuid, writes: Vec::new() }
 }
 
 /// A plan for what can be seen to be wrong at once.

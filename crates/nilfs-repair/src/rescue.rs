@@ -22,7 +22,12 @@ const MOST_TRIED: usize = 256;
 
 /// Whether there may be a checkpoint that can be used, although none can be checked.
 pub(crate) fn is_curable(error: &CheckError) -> bool {
-    matches!(error, CheckError::NoSuperblock { .. } | CheckError::NoSuperRoot { .. })
+    matches!(
+        error,
+        CheckError::NoSuperblock { .. }
+            | CheckError::NoSuperRoot { .. }
+            | CheckError::NewestLog { .. }
+    )
 }
 
 /// Corrects a draft of which a check has found this. If its newest checkpoint cannot be used even

@@ -17,6 +17,7 @@ use nilfs_engine::{
     ResizeProgress, RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
 };
 use nilfs_fuse::When;
+use nilfs_ondisk::superblock::LogCursor;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -44,6 +45,10 @@ pub trait Administration {
 
     /// How many checkpoints there are.
     fn checkpoint_totals(&self) -> Result<CheckpointTotals, Refusal>;
+
+    /// The log of the newest checkpoint of a volume that is written, which stays on the device for those
+    /// who read it.
+    fn newest_log(&self) -> Result<LogCursor, Refusal>;
 
     /// What is noted about snapshots, by ascending number.
     fn notes(&self) -> Result<Vec<Note>, Refusal>;
@@ -118,6 +123,10 @@ impl Administration for Filesystem {
 
     fn checkpoint_totals(&self) -> Result<CheckpointTotals, Refusal> {
         Ok(self.checkpoint_totals()?)
+    }
+
+    fn newest_log(&self) -> Result<LogCursor, Refusal> {
+        Ok(self.newest_log())
     }
 
     fn notes(&self) -> Result<Vec<Note>, Refusal> {

@@ -60,7 +60,9 @@ impl World {
 
     /// The process that serves it.
     fn server(&self) -> Pid {
-        let refusal = self.nilfs("check IMAGE").sentence(5);
+        let other = self.directory.path().join("other");
+        fs::create_dir_all(&other).unwrap();
+        let refusal = nilfs(["mount".as_ref(), self.image.as_path(), &other]).sentence(5);
         let (_, words) = refusal.split_once("process ").expect("the refusal names the process");
         let digits: String = words.chars().take_while(char::is_ascii_digit).collect();
         Pid::from_raw(digits.parse().unwrap()).unwrap()

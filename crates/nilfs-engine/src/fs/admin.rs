@@ -3,6 +3,7 @@
 use std::ops::{ControlFlow, RangeInclusive};
 
 use nilfs_ondisk::lifetime::Lifetime;
+use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Cno, SegNum};
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +80,13 @@ impl Filesystem {
         let log = self.log.lock();
         let cpfile = root_of(&log.base().super_root.cpfile)?;
         checkpoints::totals(log.source(), &cpfile, log.cno())
+    }
+
+    /// The log of the newest checkpoint. All that this checkpoint needs stays on the device for a reader
+    /// who has been there since before the question.
+    #[must_use]
+    pub fn newest_log(&self) -> LogCursor {
+        self.log.lock().base().last_log
     }
 
     /// Deletes the checkpoints of a range, except snapshots and the newest. Durable on return.

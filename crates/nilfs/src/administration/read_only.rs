@@ -8,6 +8,8 @@ use nilfs_engine::{
     ReadOnlyVolume, ResizeProgress, RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
 };
 
+use nilfs_ondisk::superblock::LogCursor;
+
 use super::{Administration, Refusal};
 use crate::past::Name;
 
@@ -91,6 +93,10 @@ impl<V: ReadOnly> Administration for V {
 
     fn notes(&self) -> Result<Vec<Note>, Refusal> {
         ReadOnly::notes(self)
+    }
+
+    fn newest_log(&self) -> Result<LogCursor, Refusal> {
+        self.refuse()
     }
 
     fn change_snapshots(&self, _: &[SnapshotChange]) -> Result<(), Refusal> {

@@ -8,8 +8,9 @@ use super::fsck::{Mode, Order, check_and_repair, end};
 
 /// Check that a volume keeps the rules of the format
 ///
-/// The same as nilfs fsck -n. The volume must not be mounted for writing, and nothing is written.
-/// The exit code is 3 if an error was found.
+/// The same as nilfs fsck -n. Nothing is written. If the volume is mounted for writing, its newest
+/// checkpoint is checked, with all before it; no space comes back on it meanwhile. The exit code is 3 if
+/// an error was found.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

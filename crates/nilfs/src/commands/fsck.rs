@@ -12,10 +12,13 @@ use anyhow::Context;
 use nilfs_check::{CheckError, Finding, Observer, Options, Report, Step};
 use nilfs_device::{Access, Device, FileDevice};
 use nilfs_ondisk::ByteCount;
+use nilfs_ondisk::superblock::LogCursor;
 use nilfs_repair::{Plan, Repair, RepairError, Risk, UndoDevice, apply_undo};
 use serde::Serialize;
 
 use super::tune::open_to_change;
+use crate::administration::{Administration, Target, mount_of};
+use crate::control::Client;
 use crate::device;
 use crate::exit::{self, Failure, Status};
 use crate::image::device_of;
@@ -32,7 +35,8 @@ use crate::signature;
 /// repair may be interrupted at any time, and begun again. Without an option that says what to do, you
 /// are asked on a terminal, and nothing is written elsewhere.
 ///
-/// The volume must not be mounted. The exit code is 3 if errors are left.
+/// The volume must not be mounted, unless it is only checked: then the newest checkpoint of the mount is,
+/// with all before it, whatever is written meanwhile. The exit code is 3 if errors are left.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "nilfs fsck [OPTIONS] <DEVICE>\n       \
     nilfs fsck --apply-undo FILE <DEVICE>")]
@@ -177,14 +181,15 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
     if let Some(undo) = &order.undo {
         refuse_on_device(undo, &path)?;
     }
-    let device: Arc<dyn Device> = Arc::new(match order.mode {
-        Mode::Check => device::open(&path, Access::ReadOnly)?,
-        _ => open_to_change(&path, false)?,
-    });
+    let (device, newest) = match order.mode {
+        Mode::Check => open_to_check(&path)?,
+        _ => (open_to_repair(&path)?, None),
+    };
+    let device: Arc<dyn Device> = Arc::new(device);
     let plan = {
         let uuid = *names::new_uuid()?.as_bytes();
         let options =
-            Options { read_content: order.scrub, observer: watch(), ..Options::default() };
+            Options { read_content: order.scrub, newest, observer: watch(), ..Options::default() };
         nilfs_repair::plan(&device, &options, uuid).map_err(|error| beyond(&path, error))?
     };
     let agreed = plan.can_be_applied()
@@ -218,6 +223,30 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
         Outcome::Sound | Outcome::Repaired => printed.map(|()| outcome),
         Outcome::Partly(_) | Outcome::Damaged(_) => Ok(outcome),
     }
+}
+
+/// Opens a device that is only checked. If a mount writes to it, that is asked for its newest log: what
+/// this needs stays where it is as long as the device is open for reading.
+fn open_to_check(path: &Path) -> anyhow::Result<(FileDevice, Option<LogCursor>)> {
+    if let Target::Mounted { node, .. } = Target::find(path)? {
+        // Only what is needed after the device was opened stays.
+        let device = FileDevice::open(path, Access::Inspect)?;
+        if let Ok(newest) = Client::new(&node).newest_log() {
+            return Ok((device, Some(newest)));
+        }
+    }
+    Ok((device::open(path, Access::ReadOnly)?, None))
+}
+
+/// Opens a device that is to be repaired.
+fn open_to_repair(path: &Path) -> anyhow::Result<FileDevice> {
+    if let Some(mounted) = mount_of(path)? {
+        let (path, dir) = (path.display(), mounted.dir.display());
+        let check = if mounted.is_nilfs() { "; nilfs fsck -n checks it as it is" } else { "" };
+        let message = format!("{path} is mounted on {dir}; unmount it to repair it{check}");
+        return Err(Failure::new(Status::Busy, message).into());
+    }
+    device::open(path, Access::ReadWrite)
 }
 
 /// What is on the terminal while a volume is checked.

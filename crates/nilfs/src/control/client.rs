@@ -13,15 +13,16 @@ use nilfs_engine::{
     Ino, Note, PurgeOptions, PurgeProgress, Purged, ResizeProgress, RollbackProgress, RolledBack,
     SnapshotChange, Status, Times, Usage,
 };
+use nilfs_ondisk::superblock::LogCursor;
 use rustix::io::Errno;
 
 use super::requests::{
     AdminRequest, ChangeSnapshots, Commit, Defragment, DeleteCheckpoints, FindCheckpoint,
-    GetChanges, GetCheckpointTotals, GetDirectoryChanges, GetHolders, GetMetrics, GetNotes,
-    GetPowers, GetProcess, GetPurge, GetResize, GetRollback, GetScrub, GetStatus, GetUsage,
-    GetVersions, ListCheckpoints, MakeCheckpoint, OrderCleaner, Powers, Process, ReloadSettings,
-    Remount, SetSnapshot, StartPurge, StartResize, StartRollback, StartScrub, StopScrub, Trim,
-    Work,
+    GetChanges, GetCheckpointTotals, GetDirectoryChanges, GetHolders, GetMetrics, GetNewestLog,
+    GetNotes, GetPowers, GetProcess, GetPurge, GetResize, GetRollback, GetScrub, GetStatus,
+    GetUsage, GetVersions, ListCheckpoints, MakeCheckpoint, OrderCleaner, Powers, Process,
+    ReloadSettings, Remount, SetSnapshot, StartPurge, StartResize, StartRollback, StartScrub,
+    StopScrub, Trim, Work,
 };
 use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
@@ -191,6 +192,10 @@ impl Administration for Client {
             }
             found => found,
         }
+    }
+
+    fn newest_log(&self) -> Result<LogCursor, Refusal> {
+        self.ask(&GetNewestLog {})
     }
 
     fn notes(&self) -> Result<Vec<Note>, Refusal> {

@@ -16,6 +16,7 @@ use nilfs_engine::{
     RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
 };
 use nilfs_fuse::PastSettings;
+use nilfs_ondisk::superblock::LogCursor;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +73,7 @@ pub(super) const ALL: &[Known] = &[
     Known::new::<StartScrub>(),
     Known::new::<StopScrub>(),
     Known::new::<GetScrub>(),
+    Known::new::<GetNewestLog>(),
 ];
 
 /// The reply if there is nothing to be said but that it was done.
@@ -670,5 +672,19 @@ impl AdminRequest for FindCheckpoint {
 
     fn serve(self, server: &Server) -> Result<Option<CheckpointInfo>, Refusal> {
         server.volume.newest_until(self.until)
+    }
+}
+
+/// Tells where the log of the newest checkpoint is, for those who read the device while it is written.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GetNewestLog {}
+
+impl AdminRequest for GetNewestLog {
+    const NAME: &'static str = "newest-log";
+    const IS_HARMLESS: bool = true;
+    type Reply = LogCursor;
+
+    fn serve(self, server: &Server) -> Result<LogCursor, Refusal> {
+        server.volume.newest_log()
     }
 }

@@ -275,6 +275,7 @@ mod tests {
         CheckpointInfo, CheckpointTotals, CleanerOrder, Cno, Defragmented, DeletedCheckpoints,
         Holders, Ino, Note, Purged, RolledBack, SnapshotChange, Status, Usage,
     };
+    use nilfs_ondisk::superblock::LogCursor;
 
     use super::*;
     use crate::control::pages::collect;
@@ -307,6 +308,10 @@ mod tests {
         }
 
         fn newest_until(&self, _: u64) -> Result<Option<CheckpointInfo>, Refusal> {
+            nothing()
+        }
+
+        fn newest_log(&self) -> Result<LogCursor, Refusal> {
             nothing()
         }
 

@@ -388,7 +388,8 @@ const NOTES: &[(&str, Notes)] = &[
             description: &[
                 "This is nilfs-fsck(1) with the options and exit codes that fsck(8) expects. With -a \
                  or -p, a volume whose superblocks are whole and lead to a checkpoint is taken for \
-                 sound, unless -f is given.",
+                 sound, unless -f is given. With -n, the volume may be mounted by nilfs and in use; else \
+                 that fails.",
                 "The exit code is the sum of 1 (something was repaired), 4 (errors are left), 8 (it \
                  failed) and 16 (the command line is wrong).",
             ],
