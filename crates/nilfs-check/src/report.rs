@@ -244,9 +244,17 @@ pub struct Finding {
     pub corrections: Vec<Correction>,
 }
 
+impl Finding {
+    /// What is wrong, and where.
+    #[must_use]
+    pub fn fault(&self) -> String {
+        format!("{}: {}", self.place, self.message)
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}: {}", self.severity, self.place, self.message)
+        write!(f, "{}: {}", self.severity, self.fault())
     }
 }
 
@@ -313,13 +321,21 @@ impl fmt::Display for Report {
         for finding in &self.findings {
             writeln!(f, "{finding}")?;
         }
-        for (rule, count) in &self.omitted {
-            writeln!(f, "not shown about {rule}: {}", counted(*count, "finding"))?;
-        }
+        f.write_str(&self.summary())
+    }
+}
+
+impl Report {
+    /// How many findings are not shown, and what there is on the volume.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let omitted = self.omitted.iter().map(|(rule, count)| {
+            format!("not shown about {rule}: {}\n", counted(*count, "finding"))
+        });
         let counts = &self.counts;
-        write!(
-            f,
-            "checkpoint {}: {} ({} walked), {}, {}, {}, {} in {}",
+        let omitted: String = omitted.collect();
+        format!(
+            "{omitted}checkpoint {}: {} ({} walked), {}, {}, {}, {} in {}",
             self.newest,
             counted(counts.checkpoints, "checkpoint"),
             counts.checkpoints_walked,

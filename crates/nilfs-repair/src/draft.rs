@@ -467,6 +467,6 @@ impl Draft {
 }
 
 fn repair_of(finding: &Finding, action: String, risk: Risk) -> Repair {
-    let fault = format!("{}: {}", finding.place, finding.message);
+    let fault = finding.fault();
     Repair { fault, action, risk, files: finding.place.ino.into_iter().collect() }
 }

@@ -23,6 +23,7 @@ mod dat;
 mod draft;
 mod logged;
 mod names;
+mod paths;
 mod rescue;
 mod rewrite;
 mod salvage;
@@ -35,12 +36,13 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use nilfs_check::{CheckError, Observer, Options, Report};
+use nilfs_check::{CheckError, Finding, Observer, Options, Report};
 use nilfs_device::{Device, Event, IoSlice};
 use nilfs_ondisk::Ino;
 use thiserror::Error;
 
 use crate::draft::Draft;
+use crate::paths::Paths;
 
 pub use undo::{UndoDevice, UndoError, apply_undo};
 
@@ -91,6 +93,8 @@ pub struct Plan {
     /// The identity of the volume when all of it is done.
     pub uuid: [u8; 16],
     writes: Vec<Event>,
+    /// Of the files in what a check finds now.
+    paths: Paths,
 }
 
 /// Why a volume cannot be repaired.
@@ -145,11 +149,12 @@ pub fn plan(
         Err(error) if !rescue::is_curable(&error) => return Err(RepairError::Check(error)),
         before => before,
     };
+    let paths = before.as_ref().map(|report| Paths::of(device, report)).unwrap_or_default();
     if options.newest.is_some() {
-        return Ok(only_checked(before, uuid));
+        return Ok(Plan { paths, ..only_checked(before, uuid) });
     }
     let options = Options { observer: Observer::default(), ..options };
-    let mut plan = pass(device, &options, uuid, before)?;
+    let mut plan = Plan { paths, ..pass(device, &options, uuid, before)? };
     for _ in 1..PASSES {
         let Some(after) = plan.after.clone().filter(|_| plan.can_be_applied()) else { break };
         let view: Arc<dyn Device> = rewrite::view(device, &plan.writes)?;
@@ -168,7 +173,15 @@ pub fn plan(
 fn only_checked(before: Result<Report, CheckError>, uuid: [u8; 16]) -> Plan {
     let is_sound = before.as_ref().is_ok_and(Report::is_consistent);
     let obstacle = (!is_sound).then_some(RepairError::Mounted);
-    Plan { before, repairs: Vec::new(), after: None, obstacle, uuid, writes: Vec::new() }
+    Plan {
+        before,
+        repairs: Vec::new(),
+        after: None,
+        obstacle,
+        uuid,
+        writes: Vec::new(),
+        paths: Paths::default(),
+    }
 }
 
 /// A plan for what can be seen to be wrong at once.
@@ -203,6 +216,7 @@ fn plan_from(
         obstacle: None,
         uuid: superblocks::best(&*draft.device)?.raw().s_uuid,
         writes: Vec::new(),
+        paths: Paths::default(),
     };
     if draft.is_as_found() {
         return Ok(plan);
@@ -247,6 +261,13 @@ impl Plan {
     #[must_use]
     pub fn can_be_applied(&self) -> bool {
         !self.writes.is_empty()
+    }
+
+    /// A path of the file that a finding is about, in the checkpoint of the finding, relative to the root
+    /// directory, whose own is empty. `None`: it is about no file, or no name of it can be read.
+    #[must_use]
+    pub fn path_of(&self, finding: &Finding) -> Option<&[u8]> {
+        self.paths.get(finding, self.before.as_ref().ok()?.newest)
     }
 
     /// The worst that a repair of the plan does.

@@ -7,9 +7,13 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use common::tool::{tool, tool_with_input};
 use common::{Volume, forge_superblocks, volume, volume_with_a_file_of};
+use nilfs_device::MemoryDevice;
+use nilfs_engine::{Filesystem, MountOptions, NewInode};
+use nilfs_ondisk::inode::{DeviceCode, S_IFREG};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
@@ -183,4 +187,61 @@ fn exit_codes_are_those_that_fsck_expects() {
         assert!(ended.stderr.starts_with("fsck.nilfs2: "), "{ended:?}");
     }
     assert!(tool("fsck.nilfs2", ["-h"]).output().starts_with("Usage: fsck.nilfs2 "));
+}
+
+/// An owner whom no other file has, and the name of his file in the past.
+const OWNER: u32 = 0x5a5a_1234;
+const NAME_THEN: &str = "as-it-was-called-then";
+/// Where the owner is in an inode, whose first field is its count of blocks.
+const OWNER_IN_INODE: usize = 40;
+/// Where the length of a record of a directory is before the name.
+const LENGTH_BEFORE_NAME: usize = 4;
+
+/// Where bytes are for the first time.
+fn first(bytes: &[u8], wanted: &[u8]) -> usize {
+    bytes.windows(wanted.len()).position(|it| it == wanted).expect("it is on the volume")
+}
+
+#[test]
+fn a_finding_has_the_path_that_the_file_had_in_its_checkpoint() {
+    let volume = volume();
+    let device = Arc::new(MemoryDevice::from(fs::read(&volume.image).unwrap()));
+    let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+    let root = fs.root().unwrap().inode;
+    let directory = fs.lookup(&root, b"directory").unwrap().inode;
+    let new = NewInode { mode: S_IFREG | 0o600, uid: OWNER, gid: 0, rdev: DeviceCode::default() };
+    let file = fs.create(&directory, NAME_THEN.as_bytes(), &new).unwrap().inode;
+    fs.write(&file, 0, b"content").unwrap();
+    let then = fs.commit().unwrap().0;
+    fs.link(&file, &root, b"now").unwrap();
+    fs.unlink(&directory, NAME_THEN.as_bytes()).unwrap();
+    let ino = file.ino().0;
+    drop((file, directory, root));
+    fs.unmount().unwrap();
+    let mut bytes = device.snapshot();
+    let inode = first(&bytes, &OWNER.to_le_bytes()) - OWNER_IN_INODE;
+    bytes[inode..inode + 8].fill(0);
+    fs::write(&volume.image, &bytes).unwrap();
+
+    let ended = volume.nilfs("fsck -n IMAGE");
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    let line =
+        format!("error: directory/{NAME_THEN}: checkpoint {then}, inode {ino}: i_blocks is 0");
+    assert!(ended.stdout.contains(&line), "{line}: {}", ended.stdout);
+    let found = |volume: &Volume| -> Value {
+        let report: Value =
+            serde_json::from_str(&volume.nilfs("check --json IMAGE").stdout).unwrap();
+        let findings = report["findings"].as_array().unwrap().iter();
+        findings.filter(|it| it["rule"] == "block counts of files").cloned().collect()
+    };
+    let finding = &found(&volume)[0];
+    assert_eq!(finding["path"], format!("directory/{NAME_THEN}"), "{finding}");
+    assert_eq!((&finding["inode"], &finding["checkpoint"]), (&ino.into(), &then.into()));
+    assert!(finding["repair"].is_string(), "{finding}");
+
+    let name = first(&bytes, NAME_THEN.as_bytes());
+    bytes[name - LENGTH_BEFORE_NAME..name - LENGTH_BEFORE_NAME + 2].fill(0);
+    fs::write(&volume.image, &bytes).unwrap();
+    let finding = &found(&volume)[0];
+    assert_eq!((&finding["inode"], &finding["path"]), (&ino.into(), &Value::Null), "{finding}");
 }

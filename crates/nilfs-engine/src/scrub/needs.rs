@@ -7,16 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 
 use nilfs_ondisk::dat::DatEntry;
-use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
 
 use super::moment::Moment;
 use super::{Damage, Need, Suspect};
 use crate::bmap::{Pointers, Source};
-use crate::fs::DirEntry;
 use crate::log::reader::Log;
-use crate::tree::{Extent, Tree};
+use crate::tree::Extent;
 
 /// Says who needs what is damaged.
 pub(crate) struct Needs<'a> {
@@ -196,7 +194,7 @@ impl<'a> Needs<'a> {
         let mut paths = BTreeMap::new();
         for (cno, files) in wanted {
             let Ok(tree) = self.moment.tree(cno) else { continue };
-            let found = names(&tree, files);
+            let found = tree.paths(files);
             paths.extend(found.into_iter().map(|(ino, path)| ((cno, ino), path)));
         }
         for need in damage.iter_mut().flat_map(|it| &mut it.needs) {
@@ -204,38 +202,4 @@ impl<'a> Needs<'a> {
             need.data.sort_unstable_by_key(|extent| extent.offset);
         }
     }
-}
-
-/// A path of each of some files, as far as the directories can be read.
-fn names(tree: &Tree, mut files: BTreeSet<Ino>) -> BTreeMap<Ino, Vec<u8>> {
-    let mut paths = BTreeMap::new();
-    if files.remove(&Ino::ROOT) {
-        paths.insert(Ino::ROOT, Vec::new());
-    }
-    let mut directories = vec![(Ino::ROOT, Vec::new())];
-    let mut entered = BTreeSet::from([Ino::ROOT]);
-    while let Some((dir, path)) = directories.pop().filter(|_| !files.is_empty()) {
-        let mut entries = Vec::new();
-        let mut add = |entry: DirEntry<'_>| {
-            if !matches!(entry.name, b"." | b"..") {
-                let below = if path.is_empty() { Vec::new() } else { [&path[..], b"/"].concat() };
-                let path = [&below[..], entry.name].concat();
-                entries.push((entry.ino, entry.file_type, path));
-            }
-            true
-        };
-        // As far as it can be read.
-        let _ = tree.file(dir).and_then(|dir| tree.read_dir(&dir, 0, &mut add));
-        for (ino, file_type, path) in entries {
-            if files.remove(&ino) {
-                paths.insert(ino, path.clone());
-            }
-            let may_be_directory = file_type.is_none_or(|it| it == FileType::Directory);
-            // On a damaged volume a directory may have two names.
-            if may_be_directory && entered.insert(ino) {
-                directories.push((ino, path));
-            }
-        }
-    }
-    paths
 }

@@ -13,6 +13,7 @@
 //! | `difference` | what two trees do not have in common |
 //! | `changes` | the same as users see it, by path |
 //! | `parents` | where files are: from an inode to its paths |
+//! | `paths` | a path of each of some files, on a volume that may be damaged |
 //! | `history` | the versions of a file |
 //! | `directories` | when names changed in a directory and below it |
 //!
@@ -28,6 +29,7 @@ mod file;
 mod history;
 pub(crate) mod names;
 mod parents;
+mod paths;
 mod recovered;
 mod shared;
 
@@ -98,7 +100,8 @@ impl Tree {
 
     /// The same files as far as they can be read: directories without their damaged blocks, and
     /// files although it cannot be read whether their numbers are in use.
-    pub(crate) fn around_damage(self) -> Self {
+    #[must_use]
+    pub fn around_damage(self) -> Self {
         Self { around_damage: true, ..self }
     }
 

@@ -397,22 +397,18 @@ fn undo(file: &Path, path: &Path) -> anyhow::Result<()> {
 fn print(plan: &Plan) -> anyhow::Result<()> {
     let mut out = output::out();
     let mut line = |line: String| writeln!(out, "{}", printable(line.as_bytes()));
-    let mut repairs = HashMap::new();
-    for repair in &plan.repairs {
-        repairs.entry(&repair.fault[..]).or_insert(repair);
-    }
+    let repairs = by_fault(plan);
     let mut shown = HashSet::new();
     match &plan.before {
         Ok(report) => {
-            for text in report.to_string().lines() {
-                line(text.to_owned())?;
-                // How bad it is stands before the fault.
-                let fault = text.split_once(": ").map(|(_, fault)| fault);
-                if let Some(repair) = fault.and_then(|fault| repairs.get(fault)) {
+            for finding in &report.findings {
+                line(with_path(plan, finding))?;
+                if let Some(repair) = repairs.get(&finding.fault()[..]) {
                     line(format!("  repair: {}", repair.action))?;
                     shown.insert(&repair.fault[..]);
                 }
             }
+            report.summary().lines().try_for_each(|text| line(text.to_owned()))?;
         }
         Err(error) => {
             let fault = error.to_string();
@@ -431,9 +427,34 @@ fn print(plan: &Plan) -> anyhow::Result<()> {
         && after.errors().next().is_some()
     {
         line("after these repairs, this is left:".to_owned())?;
-        after.errors().try_for_each(|finding| line(format!("  {finding}")))?;
+        after.errors().try_for_each(|finding| line(format!("  {}", with_path(plan, finding))))?;
     }
     Ok(())
+}
+
+/// What is done about which fault; the first of several.
+fn by_fault(plan: &Plan) -> HashMap<&str, &Repair> {
+    let mut repairs = HashMap::new();
+    for repair in &plan.repairs {
+        repairs.entry(&repair.fault[..]).or_insert(repair);
+    }
+    repairs
+}
+
+/// A finding, with the path of the file that it is about.
+fn with_path(plan: &Plan, finding: &Finding) -> String {
+    match path_of(plan, finding) {
+        Some(path) => format!("{}: {path}: {}", finding.severity, finding.fault()),
+        None => finding.to_string(),
+    }
+}
+
+/// A path of the file that a finding is about.
+fn path_of(plan: &Plan, finding: &Finding) -> Option<String> {
+    plan.path_of(finding).map(|path| match path {
+        b"" => "/".to_owned(),
+        path => String::from_utf8_lossy(path).into_owned(),
+    })
 }
 
 /// The result for programs.
@@ -473,7 +494,14 @@ struct FindingRecord {
     severity: String,
     rule: String,
     place: String,
+    path: Option<String>,
+    inode: Option<u64>,
+    block: Option<u64>,
+    segment: Option<u64>,
+    checkpoint: Option<u64>,
     message: String,
+    /// What would put it right.
+    repair: Option<String>,
 }
 
 /// Findings that are counted and not shown.
@@ -498,7 +526,7 @@ fn record(plan: &Plan, repaired: bool) -> Record {
     };
     let left = plan.after.as_ref().or(plan.before.as_ref().ok());
     Record {
-        found: plan.before.as_ref().map(report_record).unwrap_or_default(),
+        found: plan.before.as_ref().map(|it| report_record(plan, it)).unwrap_or_default(),
         fault: plan.before.as_ref().err().map(ToString::to_string),
         repairs: plan.repairs.iter().map(repair).collect(),
         repair_bytes: plan.bytes(),
@@ -508,13 +536,20 @@ fn record(plan: &Plan, repaired: bool) -> Record {
     }
 }
 
-fn report_record(report: &Report) -> ReportRecord {
+fn report_record(plan: &Plan, report: &Report) -> ReportRecord {
     let counts = &report.counts;
+    let repairs = by_fault(plan);
     let finding = |finding: &Finding| FindingRecord {
         severity: finding.severity.to_string(),
         rule: finding.rule.to_string(),
         place: finding.place.to_string(),
+        path: path_of(plan, finding),
+        inode: finding.place.ino.map(|it| it.0),
+        block: finding.place.block.or(finding.place.log).map(|it| it.0),
+        segment: finding.place.segment.map(|it| it.0),
+        checkpoint: finding.place.checkpoint.map(|it| it.0),
         message: finding.message.clone(),
+        repair: repairs.get(&finding.fault()[..]).map(|repair| repair.action.clone()),
     };
     let omitted = report.omitted.iter();
     ReportRecord {
