@@ -19,7 +19,7 @@ use crate::logged::{self, LoggedBlocks, Wanted};
 use crate::names::Nameless;
 use crate::salvage::LostName;
 use crate::stage::{Sharing, Stage};
-use crate::{Repair, RepairError, Risk, Segments, superblocks};
+use crate::{Observer, Repair, RepairError, Risk, Segments, superblocks};
 
 /// How often the corrected volume is checked and corrected again. Each round is for what the one
 /// before has uncovered.
@@ -47,6 +47,8 @@ pub(crate) struct Draft {
     pub(crate) sharing: Sharing,
     /// How thoroughly it is checked.
     pub(crate) options: Options,
+    /// Who wants to know how far that is.
+    pub(crate) observer: Observer,
     pub(crate) uuid: [u8; 16],
     /// The logs that have corrected blocks: where they are on the device, and their bytes.
     sealed: BTreeMap<u64, u64>,
@@ -71,7 +73,12 @@ struct Made {
 }
 
 impl Draft {
-    pub(crate) fn new(device: Arc<dyn Device>, options: Options, uuid: [u8; 16]) -> Self {
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        options: Options,
+        uuid: [u8; 16],
+        observer: Observer,
+    ) -> Self {
         Self {
             device: Arc::new(CopyOnWriteDevice::new(Arc::clone(&device))),
             below: device,
@@ -81,6 +88,7 @@ impl Draft {
             moved_cursor: false,
             sharing: Sharing::All,
             options,
+            observer,
             uuid,
             sealed: BTreeMap::new(),
             made: HashMap::new(),
@@ -94,7 +102,8 @@ impl Draft {
 
     /// A draft of the same device, without corrections.
     pub(crate) fn afresh(&self) -> Self {
-        let fresh = Self::new(Arc::clone(&self.below), self.options.clone(), self.uuid);
+        let (below, options) = (Arc::clone(&self.below), self.options.clone());
+        let fresh = Self::new(below, options, self.uuid, self.observer.clone());
         Self { sharing: self.sharing, ..fresh }
     }
 
@@ -104,7 +113,7 @@ impl Draft {
     }
 
     pub(crate) fn check(&self) -> Result<Report, CheckError> {
-        nilfs_check::check(&*self.device, &self.options)
+        self.observer.check(&*self.device, &self.options)
     }
 
     /// Corrects the draft, of which a check has said this, until the checker has nothing more to
@@ -178,7 +187,7 @@ impl Draft {
             return Ok(());
         }
         if self.scan.is_none() {
-            self.scan = Scan::run(&*self.device, &|_| {}).ok();
+            self.scan = self.observer.scan(&*self.device).ok();
         }
         for block in bad {
             let owner = self
@@ -319,7 +328,7 @@ impl Draft {
             return;
         }
         if self.scan.is_none() {
-            self.scan = Scan::run(&*self.device, &|_| {}).ok();
+            self.scan = self.observer.scan(&*self.device).ok();
         }
         if let Some(scan) = &self.scan {
             self.logged.load(&wanted, (scan, &*self.device), report.newest_log);

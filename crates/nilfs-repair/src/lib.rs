@@ -24,6 +24,7 @@ mod draft;
 mod logged;
 mod names;
 mod paths;
+mod progress;
 mod rescue;
 mod rewrite;
 mod salvage;
@@ -36,7 +37,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use nilfs_check::{CheckError, Finding, Observer, Options, Report};
+use nilfs_check::{CheckError, Finding, Options, Report};
 use nilfs_device::{Device, Event, IoSlice};
 use nilfs_ondisk::Ino;
 use thiserror::Error;
@@ -44,6 +45,7 @@ use thiserror::Error;
 use crate::draft::Draft;
 use crate::paths::Paths;
 
+pub use progress::{Observer, Task};
 pub use undo::{UndoDevice, UndoError, apply_undo};
 
 /// Findings of one rule that are corrected in one round.
@@ -134,8 +136,8 @@ pub enum RepairError {
 }
 
 /// Checks a volume in this way, and finds out what would put it right. Nothing is written. `uuid` is
-/// the identity that the volume gets if its own is lost. Only the first check of the volume is
-/// observed. A volume to which somebody writes meanwhile is only checked.
+/// the identity that the volume gets if its own is lost. A volume to which somebody writes meanwhile is
+/// only checked.
 ///
 /// # Errors
 /// The volume is beyond repair, or the device fails.
@@ -144,8 +146,21 @@ pub fn plan(
     options: &Options,
     uuid: [u8; 16],
 ) -> Result<Plan, RepairError> {
+    plan_observed(device, options, uuid, &Observer::default())
+}
+
+/// The same for somebody who wants to know how far it is, which the observer of the options is not told.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_observed(
+    device: &Arc<dyn Device>,
+    options: &Options,
+    uuid: [u8; 16],
+    observer: &Observer,
+) -> Result<Plan, RepairError> {
     let options = Options { findings_per_rule: FINDINGS_PER_RULE, ..options.clone() };
-    let before = match nilfs_check::check(&**device, &options) {
+    let before = match observer.check(&**device, &options) {
         Err(error) if !rescue::is_curable(&error) => return Err(RepairError::Check(error)),
         before => before,
     };
@@ -153,12 +168,14 @@ pub fn plan(
     if options.newest.is_some() {
         return Ok(Plan { paths, ..only_checked(before, uuid) });
     }
-    let options = Options { observer: Observer::default(), ..options };
-    let mut plan = Plan { paths, ..pass(device, &options, uuid, before)? };
+    let draft = |device: &Arc<dyn Device>| {
+        Draft::new(Arc::clone(device), options.clone(), uuid, observer.clone())
+    };
+    let mut plan = Plan { paths, ..pass(device, draft(device), before)? };
     for _ in 1..PASSES {
         let Some(after) = plan.after.clone().filter(|_| plan.can_be_applied()) else { break };
         let view: Arc<dyn Device> = rewrite::view(device, &plan.writes)?;
-        let next = pass(&view, &options, uuid, Ok(after))?;
+        let next = pass(&view, draft(&view), Ok(after))?;
         if !next.can_be_applied() {
             break;
         }
@@ -187,11 +204,9 @@ fn only_checked(before: Result<Report, CheckError>, uuid: [u8; 16]) -> Plan {
 /// A plan for what can be seen to be wrong at once.
 fn pass(
     device: &Arc<dyn Device>,
-    options: &Options,
-    uuid: [u8; 16],
+    mut draft: Draft,
     before: Result<Report, CheckError>,
 ) -> Result<Plan, RepairError> {
-    let mut draft = Draft::new(Arc::clone(device), options.clone(), uuid);
     let usable = rescue::usable(draft.afresh(), &before)?;
     let mut plan = plan_from(device, usable, before)?;
     // What is right for the present may be wrong for a checkpoint that shares the block.

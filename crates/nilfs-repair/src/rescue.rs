@@ -129,7 +129,7 @@ fn superblocks_for(scan: &Scan, draft: &Draft) -> (Origin, Vec<Superblock>) {
 /// least to be corrected. Later logs are given up.
 fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
     let device = &*from.device;
-    let scan = Scan::run(device, &|_| {}).map_err(|_| RepairError::NoLog)?;
+    let scan = from.observer.scan(device).map_err(|_| RepairError::NoLog)?;
     let (origin, superblocks) = superblocks_for(&scan, from);
     let mut logs = scan.logs.clone();
     logs.sort_by_key(written);

@@ -9,7 +9,7 @@ use nilfs_ondisk::Ino;
 use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
 
 use crate::draft::Draft;
-use crate::{Repair, RepairError, Risk, names, superblocks};
+use crate::{Repair, RepairError, Risk, Task, names, superblocks};
 
 /// Files that are named of those of which a repair loses something.
 const MOST_NAMED: usize = 100;
@@ -48,7 +48,9 @@ pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
     let fs = Filesystem::mount(Arc::clone(&recording) as Arc<dyn Device>, options)?;
     repairs.extend(draft.nameless.settle(&fs)?);
     name_files(&fs, &mut repairs);
-    let left = fs.evacuate(draft.segments.clone(), &mut |_| {})?;
+    let all = draft.segments.len() as u64;
+    let mut observe = |left| draft.observer.observe(Task::Move, all.saturating_sub(left), all);
+    let left = fs.evacuate(draft.segments.clone(), &mut observe)?;
     fs.unmount()?;
     if !left.is_empty() {
         return Err(RepairError::NoRoom(left.len()));
@@ -101,7 +103,7 @@ pub(crate) fn preview(
     writes: &[Event],
 ) -> Result<Report, RepairError> {
     let view = view(device, writes)?;
-    nilfs_check::check(&*view, &draft.options).map_err(RepairError::Check)
+    draft.observer.check(&*view, &draft.options).map_err(RepairError::Check)
 }
 
 /// A device as it is when these writes have been made.

@@ -1,5 +1,6 @@
 //! A sign of life on the terminal while something takes longer than a moment.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
@@ -84,7 +85,7 @@ impl Progress {
     }
 
     /// Starts something that will take a while longer. `what` is being done.
-    pub fn with_end(what: &'static str) -> Self {
+    pub fn with_end(what: impl Into<Cow<'static, str>>) -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
         let style =
             ProgressStyle::with_template("{spinner} {msg} {wide_bar} {percent}%, {eta} left");

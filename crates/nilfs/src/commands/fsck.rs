@@ -1,21 +1,24 @@
 //! `nilfs fsck`: what is wrong with a volume, and what would put it right; and doing that.
 
+mod watch;
+
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
-use nilfs_check::{CheckError, Finding, Observer, Options, Report, Step};
+use nilfs_check::{CheckError, Finding, Options, Report};
 use nilfs_device::{Access, Device, FileDevice};
 use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::superblock::LogCursor;
-use nilfs_repair::{Plan, Repair, RepairError, Risk, UndoDevice, apply_undo};
+use nilfs_repair::{Plan, Repair, RepairError, Risk, UndoDevice, apply_undo, plan_observed};
 use serde::Serialize;
 
+use self::watch::watch;
 use super::tune::open_to_change;
 use crate::administration::{Administration, Target, mount_of};
 use crate::control::Client;
@@ -25,7 +28,7 @@ use crate::image::device_of;
 use crate::interrupt;
 use crate::names;
 use crate::output::{self, counted, printable, say, utter};
-use crate::progress::{Progress, Spinner, spinner};
+use crate::progress::Progress;
 use crate::signature;
 
 /// Check a volume, and repair what is wrong with it
@@ -188,9 +191,8 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
     let device: Arc<dyn Device> = Arc::new(device);
     let plan = {
         let uuid = *names::new_uuid()?.as_bytes();
-        let options =
-            Options { read_content: order.scrub, newest, observer: watch(), ..Options::default() };
-        nilfs_repair::plan(&device, &options, uuid).map_err(|error| beyond(&path, error))?
+        let options = Options { read_content: order.scrub, newest, ..Options::default() };
+        plan_observed(&device, &options, uuid, &watch()).map_err(|error| beyond(&path, error))?
     };
     let agreed = plan.can_be_applied()
         && match order.mode {
@@ -247,40 +249,6 @@ fn open_to_repair(path: &Path) -> anyhow::Result<FileDevice> {
         return Err(Failure::new(Status::Busy, message).into());
     }
     device::open(path, Access::ReadWrite)
-}
-
-/// What is on the terminal while a volume is checked.
-enum Shown {
-    Bar(Step, Progress),
-    /// Of what follows, nobody knows how long it takes.
-    Spinner {
-        _moving: Spinner,
-    },
-}
-
-/// Shows how far a check is, step by step, and after it, that repairs are being worked out. What is
-/// shown goes away with the last copy of the observer.
-fn watch() -> Observer {
-    let shown = Mutex::new(Shown::Spinner { _moving: spinner("checking") });
-    Observer::new(move |step, done, all| {
-        let Ok(mut shown) = shown.lock() else { return };
-        if step == Step::Checkpoints && done >= all {
-            *shown = Shown::Spinner { _moving: spinner("working out what to do") };
-            return;
-        }
-        if !matches!(&*shown, Shown::Bar(other, _) if *other == step) {
-            let what = match step {
-                Step::Logs => "checking logs",
-                Step::Inodes => "checking files",
-                Step::Names => "checking names",
-                Step::Checkpoints => "checking older checkpoints",
-            };
-            *shown = Shown::Bar(step, Progress::with_end(what));
-        }
-        if let Shown::Bar(_, bar) = &*shown {
-            bar.set(done, all);
-        }
-    })
 }
 
 /// Why a volume can be neither checked nor repaired.
@@ -346,7 +314,7 @@ fn ask(plan: &Plan) -> io::Result<bool> {
 }
 
 fn apply(plan: &Plan, device: &Arc<dyn Device>, order: &Order) -> anyhow::Result<()> {
-    let progress = Progress::count("repairing", "bytes");
+    let progress = Progress::with_end("repairing");
     let mut show = |written| progress.set(written, plan.bytes());
     match &order.undo {
         None => plan.apply(&**device, &mut show)?,
