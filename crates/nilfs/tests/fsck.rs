@@ -181,7 +181,7 @@ fn exit_codes_are_those_that_fsck_expects() {
     assert_eq!(fsck(&lost, &["-fvyC", "0"], "").code, Some(1));
     assert_eq!(fsck(&lost, &["-f", "-y"], "").code, Some(0));
     assert_eq!(tool("fsck.nilfs2", ["-n", "/nowhere"]).code, Some(8));
-    for wrong in [&["-Z"][..], &[], &["-n", "-y", "x"], &["x", "y"], &["-C"]] {
+    for wrong in [&["-Z"][..], &[], &["-n", "-y", "x"], &["x", "y"], &["-C"], &["-C", "fd", "x"]] {
         let ended = tool("fsck.nilfs2", wrong);
         assert_eq!(ended.code, Some(16), "{wrong:?}");
         assert!(ended.stderr.starts_with("fsck.nilfs2: "), "{ended:?}");
@@ -244,4 +244,31 @@ fn a_finding_has_the_path_that_the_file_had_in_its_checkpoint() {
     fs::write(&volume.image, &bytes).unwrap();
     let finding = &found(&volume)[0];
     assert_eq!((&finding["inode"], &finding["path"]), (&ino.into(), &Value::Null), "{finding}");
+}
+
+/// What fsck(8) shows a bar with: the pass, how much of how much is done, and the device.
+#[test]
+fn fsck_is_told_how_far_it_is() {
+    let volume = volume();
+    let image = volume.image.to_str().unwrap();
+    let said = fsck(&volume, &["-n", "-C", "1"], "").output();
+    let told: Vec<(u32, u64, u64)> = said
+        .lines()
+        .filter_map(|line| {
+            let words: Vec<_> = line.strip_suffix(image)?.split_whitespace().collect();
+            let [pass, done, all] = words[..] else { return None };
+            Some((pass.parse().ok()?, done.parse().ok()?, all.parse().ok()?))
+        })
+        .collect();
+    let passes: Vec<u32> = told.iter().map(|(pass, ..)| *pass).collect();
+    assert!(
+        passes.is_sorted() && passes.first() == Some(&1) && passes.last() == Some(&4),
+        "{said}"
+    );
+    assert!(told.iter().all(|(_, done, all)| done <= all), "{said}");
+    let last = told.last().unwrap();
+    assert_eq!(last.1, last.2, "{said}");
+    for silent in ["0", "-1"] {
+        assert_eq!(fsck(&volume, &["-n", "-C", silent], "").output().lines().count(), 1);
+    }
 }

@@ -39,6 +39,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         interrupted: Status::Failed as u8,
         complaint: "nilfs: ",
         undo: None,
+        progress: None,
         device,
     })?)
 }

@@ -115,6 +115,8 @@ pub struct Order {
     pub complaint: &'static str,
     /// Where to save what is overwritten.
     pub undo: Option<PathBuf>,
+    /// Whom to tell how far the check is, besides the terminal.
+    pub progress: Option<File>,
     /// The device or image.
     pub device: PathBuf,
 }
@@ -154,6 +156,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         interrupted: Status::Failed as u8,
         complaint: "nilfs: ",
         undo,
+        progress: None,
         device,
     })?)
 }
@@ -192,7 +195,9 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
     let plan = {
         let uuid = *names::new_uuid()?.as_bytes();
         let options = Options { read_content: order.scrub, newest, ..Options::default() };
-        plan_observed(&device, &options, uuid, &watch()).map_err(|error| beyond(&path, error))?
+        let told = order.progress.as_ref().and_then(|file| file.try_clone().ok());
+        plan_observed(&device, &options, uuid, &watch(told, &path))
+            .map_err(|error| beyond(&path, error))?
     };
     let agreed = plan.can_be_applied()
         && match order.mode {

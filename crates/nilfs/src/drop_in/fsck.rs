@@ -1,6 +1,7 @@
 //! `fsck.nilfs2`: what fsck(8) calls for a volume. nilfs-utils have no such program; options and exit
 //! codes are those that fsck(8) expects of all of its kind.
 
+use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ Usage: fsck.nilfs2 [-afnprvy] [-C FD] DEVICE
 Check a NILFS2 volume, and repair it: what fsck(8) calls.
 
   -a   as -p
-  -C   nothing: fsck(8) asks for its own progress bar with it
+  -C   write to the file descriptor FD how far the check is: pass, done, all, device
   -f   check also what -p takes for sound by its superblocks
   -h   this help
   -n   write nothing
@@ -46,7 +47,7 @@ const USAGE: u8 = 16;
 const INTERRUPTED: u8 = 32;
 
 fn run(mut words: Words) -> anyhow::Result<ExitCode> {
-    let (mode, force, device) = match read(&mut words) {
+    let Asked { mode, force, progress, device } = match read(&mut words) {
         Ok(Some(asked)) => asked,
         Ok(None) => return Err(Ended(USAGE).into()),
         // Help was asked for, or an option has no value, which has been said.
@@ -65,6 +66,7 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
         interrupted: INTERRUPTED,
         complaint: TOOL.complaint,
         undo: None,
+        progress,
         device,
     };
     let code = match check_and_repair(&order) {
@@ -86,9 +88,18 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
+/// What is asked for.
+struct Asked {
+    mode: Mode,
+    force: bool,
+    /// Where to write how far it is.
+    progress: Option<File>,
+    device: PathBuf,
+}
+
 /// What is asked for; `None` if it makes no sense, which has been said then.
-fn read(words: &mut Words) -> anyhow::Result<Option<(Mode, bool, PathBuf)>> {
-    let (mut modes, mut force, mut device) = (Vec::new(), false, None);
+fn read(words: &mut Words) -> anyhow::Result<Option<Asked>> {
+    let (mut modes, mut force, mut progress, mut device) = (Vec::new(), false, None, None);
     while let Some(word) = words.next()? {
         match word {
             Word::Option('a' | 'p') => modes.push(Mode::Safe),
@@ -97,7 +108,14 @@ fn read(words: &mut Words) -> anyhow::Result<Option<(Mode, bool, PathBuf)>> {
             Word::Option('y') => modes.push(Mode::All),
             Word::Option('f') => force = true,
             Word::Option('v') => {}
-            Word::Option('C') => drop(words.value()?),
+            Word::Option('C') => {
+                let value = words.value()?;
+                let Some(number) = value.to_str().and_then(|it| it.parse::<i32>().ok()) else {
+                    say!("{}: -C needs the number of a file descriptor", words.tool().name());
+                    return Ok(None);
+                };
+                progress = descriptor(number);
+            }
             Word::Option(letter) => {
                 say!("{}: invalid option -- '{letter}'", words.tool().name());
                 return Ok(None);
@@ -123,7 +141,14 @@ fn read(words: &mut Words) -> anyhow::Result<Option<(Mode, bool, PathBuf)>> {
         say!("{}: no device was named", words.tool().name());
         return Ok(None);
     };
-    Ok(Some((mode, force, device)))
+    Ok(Some(Asked { mode, force, progress, device }))
+}
+
+/// A file that was open when the program began. The standard input stands for a bar on the terminal, which
+/// is there anyway, and a negative number for none yet.
+fn descriptor(number: i32) -> Option<File> {
+    let path = format!("/proc/self/fd/{number}");
+    (number > 0).then(|| File::options().append(true).open(path).ok()).flatten()
 }
 
 /// Whether both superblocks are whole, without the mark of an error, and lead to a checkpoint: so a
