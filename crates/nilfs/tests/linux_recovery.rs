@@ -64,7 +64,7 @@ fn crashes(seed: u64) -> Vec<(String, Vec<u8>)> {
         history.events[played..at].iter().for_each(|event| disk.play(event));
         played = at;
         let corner = Survivors::CORNERS.get(random.random_range(0..8)).copied();
-        let survivors = corner.unwrap_or(Survivors::Random(random.random()));
+        let survivors = corner.unwrap_or_else(|| Survivors::by_chance(&mut random));
         let what = format!("seed {seed}, {shape}, a cut at event {at}, {survivors:?}");
         (what, disk.after_cut(survivors))
     };

@@ -436,7 +436,8 @@ fn cut_in_retrospect(
     for at in places {
         events[played..at].iter().for_each(|event| disk.play(event));
         played = at;
-        let content = disk.after_cut(Survivors::Random(random.random()));
+        let survivors = Survivors::by_chance(&mut random);
+        let content = disk.after_cut(survivors);
         let device = Arc::new(MemoryDevice::from(content));
         let how = settings.mounting;
         let below: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
@@ -445,11 +446,13 @@ fn cut_in_retrospect(
             let found = root.below(*name)?.tree()?;
             let crash = Crash { steps, at, order: how.order };
             crash.state(&found).map_err(|what| {
-                format!("power cut at event {at} of {}, in {name}: {what}", events.len())
+                let of = events.len();
+                format!("power cut at event {at} of {of}, {survivors:?}, in {name}: {what}")
             })?;
         }
         root.unmount()?;
-        check(&*device).map_err(|what| format!("power cut at event {at}: {what}"))?;
+        check(&*device)
+            .map_err(|what| format!("power cut at event {at}, {survivors:?}: {what}"))?;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use crate::model::Model;
 use crate::op::Op;
 use crate::oracle::Crash;
 use crate::past::Past;
-use crate::power::{Disk, Survivors};
+use crate::power::{Disk, Sector, Survivors};
 use crate::subject::{ReadOnlySubject, Subject};
 use crate::tree::Tree;
 use crate::world::{Failure, Settings, World};
@@ -70,7 +70,7 @@ impl Cuts {
         history.events[..*events.start()].iter().for_each(|event| disk.play(event));
         let mut judged = 0;
         for at in events {
-            let ways = [Survivors::Random(random.random()), Survivors::Random(random.random())];
+            let ways = Sector::ALL.map(|sector| Survivors::Random(sector, random.random()));
             // Where little waits to be flushed, different ways come to the same.
             let mut seen = BTreeSet::new();
             for survivors in Survivors::CORNERS.into_iter().chain(ways) {
@@ -103,7 +103,7 @@ impl Cuts {
             history.events[played..at].iter().for_each(|event| disk.play(event));
             played = at;
             let corner = random.random_range(0..10);
-            let chance = Survivors::Random(random.random());
+            let chance = Survivors::by_chance(&mut random);
             let survivors = Survivors::CORNERS.get(corner).copied().unwrap_or(chance);
             self.cut(history, at, survivors, disk.after_cut(survivors), random.random())?;
         }
@@ -131,10 +131,11 @@ impl Cuts {
             };
             let mut disk = Disk::new(std::mem::take(&mut history.start));
             history.events[..at].iter().for_each(|event| disk.play(event));
-            let content = disk.after_cut(Survivors::Random(random.random()));
+            let survivors = Survivors::by_chance(&mut random);
+            let content = disk.after_cut(survivors);
             let ops: Vec<Op> = history.steps.iter().filter_map(|step| step.op.clone()).collect();
             let in_words = |what: String| {
-                let what = format!("power cut number {nth}, at event {at}: {what}");
+                let what = format!("power cut number {nth}, at event {at}, {survivors:?}: {what}");
                 if nth == 1 { what } else { Failure { ops: ops.clone(), what }.to_string() }
             };
             let judged = self.judge(&history, at, &content).map_err(in_words)?;
@@ -257,7 +258,7 @@ fn fail_again(settings: Settings, content: &[u8], found: &Tree, seed: u64) -> Re
     let (mut content, (_, mut events)) = (content.to_vec(), recover(settings, content)?);
     for nth in 1..=CUTS_OF_RECOVERY {
         let (at, count) = (random.random_range(0..=events.len()), events.len());
-        let survivors = Survivors::Random(random.random());
+        let survivors = Survivors::by_chance(&mut random);
         let mut disk = Disk::new(content);
         events[..at].iter().for_each(|event| disk.play(event));
         content = disk.after_cut(survivors);

@@ -2,7 +2,11 @@
 //!
 //! Everything before the last flush is there. Of each write since then, the device may have kept
 //! all, nothing, or any of its sectors: that is all it promises, so that is all we assume. So it is
-//! with discards: any of the sectors may still be as they were.
+//! with discards: any of the sectors may still be as they were. Devices differ in the size of their
+//! sectors, and one size is no weaker than the other: what is torn into large ones alone hardly ever
+//! comes about where chance decides about small ones.
+
+use std::ops::Range;
 
 use nilfs_device::Event;
 use rand::rngs::StdRng;
@@ -10,8 +14,34 @@ use rand::{Rng, SeedableRng};
 
 use crate::medium::DISCARDED;
 
-/// The unit in which a device writes, in bytes: a sector is written or it is not.
-const SECTOR: usize = 512;
+/// The unit in which a device writes: each is written or it is not. They begin at multiples of their
+/// size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sector {
+    /// Of 512 bytes, as disks have had for long.
+    Of512,
+    /// Of 4096 bytes, as the disks of today have, and so the pages of most flash.
+    Of4096,
+}
+
+impl Sector {
+    /// All there are.
+    pub const ALL: [Sector; 2] = [Self::Of512, Self::Of4096];
+
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Of512 => 512,
+            Self::Of4096 => 4096,
+        }
+    }
+
+    /// The parts of a range that lie in one sector each.
+    fn parts(self, offset: u64, bytes: u64) -> impl Iterator<Item = Range<u64>> {
+        let (size, end) = (self.bytes(), offset + bytes);
+        (offset / size..end.div_ceil(size))
+            .map(move |nth| (nth * size).max(offset)..((nth + 1) * size).min(end))
+    }
+}
 
 /// Which of the writes that were not flushed survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,15 +55,35 @@ pub enum Survivors {
     /// All but the first one.
     AllButFirst,
     /// Of each write every other sector.
-    EvenSectors,
+    EvenSectors(Sector),
     /// Chance decides, from this seed, for each write and for each sector.
-    Random(u64),
+    Random(Sector, u64),
 }
 
 impl Survivors {
     /// The choices that find most, before chance is tried.
-    pub const CORNERS: [Survivors; 5] =
-        [Self::None, Self::All, Self::Last, Self::AllButFirst, Self::EvenSectors];
+    pub const CORNERS: [Survivors; 6] = [
+        Self::None,
+        Self::All,
+        Self::Last,
+        Self::AllButFirst,
+        Self::EvenSectors(Sector::Of512),
+        Self::EvenSectors(Sector::Of4096),
+    ];
+
+    /// What chance leaves on a device with sectors of a size that is up to chance, too.
+    pub fn by_chance(random: &mut impl Rng) -> Self {
+        let sector = if random.random() { Sector::Of512 } else { Sector::Of4096 };
+        Self::Random(sector, random.random())
+    }
+
+    /// In what units writes are torn. Where none are, any will do.
+    fn sector(self) -> Sector {
+        match self {
+            Self::EvenSectors(sector) | Self::Random(sector, _) => sector,
+            Self::None | Self::All | Self::Last | Self::AllButFirst => Sector::Of512,
+        }
+    }
 }
 
 /// A device's content while its record is played, with what a cut at any point leaves of it.
@@ -56,7 +106,7 @@ impl Disk {
             return self.pending.push(event.clone());
         }
         for event in std::mem::take(&mut self.pending) {
-            apply(&mut self.durable, &event, |_| true);
+            apply(&mut self.durable, &event, Sector::Of4096, |_| true);
         }
     }
 
@@ -71,18 +121,19 @@ impl Disk {
     pub fn after_cut(&self, survivors: Survivors) -> Vec<u8> {
         let mut content = self.durable.clone();
         let mut random = match survivors {
-            Survivors::Random(seed) => StdRng::seed_from_u64(seed),
+            Survivors::Random(_, seed) => StdRng::seed_from_u64(seed),
             _ => StdRng::seed_from_u64(0),
         };
+        let sector = survivors.sector();
         let last = self.pending.len().saturating_sub(1);
         for (nth, event) in self.pending.iter().enumerate() {
             match survivors {
                 Survivors::None => {}
-                Survivors::All => apply(&mut content, event, |_| true),
-                Survivors::Last => apply(&mut content, event, |_| nth == last),
-                Survivors::AllButFirst => apply(&mut content, event, |_| nth > 0),
-                Survivors::EvenSectors => apply(&mut content, event, |sector| sector % 2 == 0),
-                Survivors::Random(_) => apply_randomly(&mut content, event, &mut random),
+                Survivors::All => apply(&mut content, event, sector, |_| true),
+                Survivors::Last => apply(&mut content, event, sector, |_| nth == last),
+                Survivors::AllButFirst => apply(&mut content, event, sector, |_| nth > 0),
+                Survivors::EvenSectors(_) => apply(&mut content, event, sector, |nth| nth % 2 == 0),
+                Survivors::Random(..) => apply_randomly(&mut content, event, sector, &mut random),
             }
         }
         content
@@ -90,25 +141,30 @@ impl Disk {
 }
 
 /// Does what is left of `event`: those of its sectors, counted from its start, that are kept.
-fn apply(content: &mut Vec<u8>, event: &Event, mut keeps: impl FnMut(usize) -> bool) {
+fn apply(
+    content: &mut Vec<u8>,
+    event: &Event,
+    sector: Sector,
+    mut keeps: impl FnMut(usize) -> bool,
+) {
+    let mut kept = |offset, bytes| -> Vec<Range<u64>> {
+        let parts = sector.parts(offset, bytes).enumerate();
+        parts.filter_map(|(nth, part)| keeps(nth).then_some(part)).collect()
+    };
     match event {
         Event::Write { offset, bytes } => {
-            for (nth, sector) in bytes.chunks(SECTOR).enumerate() {
-                if keeps(nth) {
-                    let at = *offset as usize + nth * SECTOR;
-                    // A write beyond the end makes an image larger.
-                    content.resize(content.len().max(at + sector.len()), 0);
-                    content[at..at + sector.len()].copy_from_slice(sector);
-                }
+            for part in kept(*offset, bytes.len() as u64) {
+                let (at, end) = (part.start as usize, part.end as usize);
+                // A write beyond the end makes an image larger.
+                content.resize(content.len().max(end), 0);
+                let from = at - *offset as usize;
+                content[at..end].copy_from_slice(&bytes[from..from + end - at]);
             }
         }
         Event::Discard { offset, bytes } => {
-            let end = content.len().min((offset + bytes) as usize);
-            let discarded = &mut content[end.min(*offset as usize)..end];
-            for (nth, sector) in discarded.chunks_mut(SECTOR).enumerate() {
-                if keeps(nth) {
-                    sector.fill(DISCARDED);
-                }
+            for part in kept(*offset, *bytes) {
+                let end = content.len().min(part.end as usize);
+                content[end.min(part.start as usize)..end].fill(DISCARDED);
             }
         }
         Event::Resize { bytes } => {
@@ -120,30 +176,33 @@ fn apply(content: &mut Vec<u8>, event: &Event, mut keeps: impl FnMut(usize) -> b
     }
 }
 
-fn apply_randomly(content: &mut Vec<u8>, event: &Event, random: &mut StdRng) {
-    let length = match event {
-        Event::Write { bytes, .. } => bytes.len().div_ceil(SECTOR),
-        Event::Discard { bytes, .. } => (*bytes as usize).div_ceil(SECTOR),
+fn apply_randomly(content: &mut Vec<u8>, event: &Event, sector: Sector, random: &mut StdRng) {
+    let count = match event {
+        Event::Write { offset, bytes } => sector.parts(*offset, bytes.len() as u64).count(),
+        Event::Discard { offset, bytes } => sector.parts(*offset, *bytes).count(),
         Event::Resize { .. } | Event::Flush => 1,
     };
+    let mut keep = |keeps: &mut dyn FnMut(usize) -> bool| apply(content, event, sector, keeps);
     match random.random_range(0..6) {
         0 => {}
-        1..3 => apply(content, event, |_| true),
+        1..3 => keep(&mut |_| true),
         3 => {
-            let end = random.random_range(0..=length);
-            apply(content, event, |sector| sector < end);
+            let end = random.random_range(0..=count);
+            keep(&mut |nth| nth < end);
         }
         4 => {
-            let lost = random.random_range(0..length.max(1));
-            apply(content, event, |sector| sector != lost);
+            let lost = random.random_range(0..count.max(1));
+            keep(&mut |nth| nth != lost);
         }
-        _ => apply(content, event, |_| random.random()),
+        _ => keep(&mut |_| random.random()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SECTOR: usize = 512;
 
     fn write(offset: u64, byte: u8) -> Event {
         Event::Write { offset, bytes: vec![byte; 2 * SECTOR] }
@@ -163,12 +222,35 @@ mod tests {
         let firsts = |survivors| firsts(&disk, survivors);
         assert_eq!(firsts(Survivors::None), [1, 1, 0, 0]);
         assert_eq!(firsts(Survivors::All), [1, 2, 2, 0]);
-        assert_eq!(firsts(Survivors::EvenSectors), [1, 2, 0, 0]);
+        assert_eq!(firsts(Survivors::EvenSectors(Sector::Of512)), [1, 2, 0, 0]);
         for seed in 0..20 {
-            let found = firsts(Survivors::Random(seed));
-            assert_eq!(found[0], 1);
-            assert!(found[1] >= 1 && found[3] == 0);
+            for sector in Sector::ALL {
+                let found = firsts(Survivors::Random(sector, seed));
+                assert_eq!(found[0], 1);
+                assert!(found[1] >= 1 && found[3] == 0);
+            }
         }
+    }
+
+    /// What a write is torn into lies where the device's sectors lie, wherever the write begins.
+    #[test]
+    fn a_large_sector_is_written_as_a_whole() {
+        let mut disk = Disk::new(vec![0; 32 * SECTOR]);
+        let bytes = vec![1; 20 * SECTOR];
+        disk.play(&Event::Write { offset: 6 * SECTOR as u64, bytes });
+        let torn = (0..100).map(|seed| firsts(&disk, Survivors::Random(Sector::Of4096, seed)));
+        for sectors in torn.chain([firsts(&disk, Survivors::EvenSectors(Sector::Of4096))]) {
+            for (within, whole) in
+                [(6..8, 0..8), (8..16, 8..16), (16..24, 16..24), (24..26, 24..32)]
+            {
+                let first = sectors[within.start];
+                assert!(sectors[within.clone()].iter().all(|it| *it == first), "{sectors:?}");
+                let outside = whole.filter(|nth| !within.contains(nth));
+                assert!(outside.into_iter().all(|nth| sectors[nth] == 0), "{sectors:?}");
+            }
+        }
+        let even = firsts(&disk, Survivors::EvenSectors(Sector::Of4096));
+        assert_eq!([even[6], even[8], even[16], even[24]], [1, 0, 1, 0]);
     }
 
     #[test]
@@ -177,7 +259,7 @@ mod tests {
         disk.play(&Event::Discard { offset: 0, bytes: 2 * SECTOR as u64 });
         assert_eq!(firsts(&disk, Survivors::None), [1, 1, 1, 1]);
         assert_eq!(firsts(&disk, Survivors::All), [DISCARDED, DISCARDED, 1, 1]);
-        assert_eq!(firsts(&disk, Survivors::EvenSectors), [DISCARDED, 1, 1, 1]);
+        assert_eq!(firsts(&disk, Survivors::EvenSectors(Sector::Of512)), [DISCARDED, 1, 1, 1]);
         disk.play(&Event::Flush);
         assert_eq!(firsts(&disk, Survivors::None), [DISCARDED, DISCARDED, 1, 1]);
     }
