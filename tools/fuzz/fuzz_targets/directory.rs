@@ -1,10 +1,11 @@
-//! Directory blocks: records cover the block, and names come and go without harm.
+//! Directory blocks: records cover the block, and names come and go without harm. How much room a block
+//! has then is known.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use nilfs_ondisk::Ino;
-use nilfs_ondisk::dirent::{NAME_MAX, insert, records, remove};
+use nilfs_ondisk::dirent::{Inserted, NAME_MAX, insert, records, remove};
 use nilfs_ondisk::inode::FileType;
 
 fuzz_target!(|input: (u8, &[u8])| {
@@ -19,9 +20,13 @@ fuzz_target!(|input: (u8, &[u8])| {
     };
     assert_eq!(covered, block.len());
     let name = vec![b'n'; usize::from(length).clamp(1, NAME_MAX)];
-    let Ok(Some(offset)) = insert(&mut block, Ino(12), &name, FileType::Regular) else {
+    let slack =
+        |block: &[u8]| records(block).map(|record| record.map_or(0, |record| record.slack())).max();
+    let inserted = insert(&mut block, Ino(12), &name, FileType::Regular);
+    let Ok(Some(Inserted { offset, slack: left })) = inserted else {
         return;
     };
+    assert_eq!(slack(&block), Some(left));
     assert_eq!(total(&block), Ok(block.len()));
     let is_there = |block: &[u8]| {
         records(block).any(|record| {
@@ -31,7 +36,8 @@ fuzz_target!(|input: (u8, &[u8])| {
         })
     };
     assert!(is_there(&block));
-    assert_eq!(remove(&mut block, offset), Ok(()));
+    let gained = remove(&mut block, offset);
+    assert_eq!(gained.ok(), slack(&block));
     assert_eq!(total(&block), Ok(block.len()));
     assert!(!is_there(&block));
 });
