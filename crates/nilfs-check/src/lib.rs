@@ -49,6 +49,7 @@ mod superblocks;
 mod volume;
 mod xattr_file;
 
+use std::fmt;
 use std::io;
 
 use nilfs_device::Device;
@@ -90,8 +91,25 @@ pub struct Options {
     /// volume is closed: the superblocks, and files that were deleted and are open. `None`: nobody
     /// writes, and the newest log is the one that a mount would find.
     pub newest: Option<LogCursor>,
+    /// What else is on the device. The checker does not look for it: it knows one format.
+    pub foreign: Vec<Foreign>,
     /// Who wants to know how far it is.
     pub observer: Observer,
+}
+
+/// Something on a device that is not of the volume: another file system, a partition table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreign {
+    /// What it is, in words.
+    pub what: String,
+    /// Where it is recognised, in bytes from the start of the device.
+    pub offset: u64,
+}
+
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at byte {}", self.what, self.offset)
+    }
 }
 
 impl Default for Options {
@@ -103,6 +121,7 @@ impl Default for Options {
             findings_per_rule: 20,
             protected_from: Cno::MAX,
             newest: None,
+            foreign: Vec::new(),
             observer: Observer::default(),
         }
     }
@@ -155,7 +174,7 @@ pub enum CheckError {
 /// See [`CheckError`]. Damage after the super root is not an error but a finding of the report.
 pub fn check(device: &dyn Device, options: &Options) -> Result<Report, CheckError> {
     let mut findings = Findings::new(options.findings_per_rule);
-    let superblocks = superblocks::choose(device, &mut findings)?;
+    let superblocks = superblocks::choose(device, &options.foreign, &mut findings)?;
     let winner = superblocks.winner;
     let volume = Volume::new(device, winner.geometry(), winner.crc_seed());
     let newest = match options.newest {

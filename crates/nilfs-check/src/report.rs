@@ -95,6 +95,8 @@ pub enum Rule {
     Orphan,
     /// The xattr file is a regular file, and its regions are well formed.
     XattrFile,
+    /// Nothing else is on the device.
+    Foreign,
     /// Part of the volume was not checked.
     NotChecked,
 }
@@ -131,6 +133,7 @@ impl fmt::Display for Rule {
             Self::Unreachable => "unreachable files",
             Self::Orphan => "orphans",
             Self::XattrFile => "xattr file",
+            Self::Foreign => "foreign signatures",
             Self::NotChecked => "not checked",
         })
     }

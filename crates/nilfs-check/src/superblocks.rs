@@ -5,9 +5,9 @@ use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::superblock::{STATE_ERROR, SUPERBLOCK_SIZE, Superblock};
 use nilfs_ondisk::{BlockNr, FormatError};
 
-use crate::CheckError;
 use crate::correction::Correction;
 use crate::report::{Findings, Location, Rule};
+use crate::{CheckError, Foreign};
 
 /// The copies that can be used.
 pub(crate) struct Superblocks {
@@ -20,6 +20,7 @@ pub(crate) struct Superblocks {
 /// Reads both copies and takes the one that a mount would take.
 pub(crate) fn choose(
     device: &dyn Device,
+    foreign: &[Foreign],
     findings: &mut Findings,
 ) -> Result<Superblocks, CheckError> {
     let size = device.size();
@@ -28,6 +29,7 @@ pub(crate) fn choose(
     };
     let primary = read(device, PRIMARY_SUPERBLOCK);
     let secondary = read(device, secondary_at);
+    note_foreign(foreign, primary.is_ok(), findings);
     let mut copies = match (primary, secondary) {
         (Ok(primary), Ok(secondary)) => {
             if secondary.last_log().cno > primary.last_log().cno {
@@ -90,6 +92,26 @@ pub(crate) fn choose(
             .corrected_by([Correction::Superblocks]);
     }
     Ok(Superblocks { winner, other })
+}
+
+/// Says what else is on the device. Where the primary copy is gone, that has taken its place.
+fn note_foreign(foreign: &[Foreign], has_primary: bool, findings: &mut Findings) {
+    for it in foreign {
+        match has_primary {
+            true => findings.note(Rule::Foreign, Location::VOLUME, || {
+                format!(
+                    "{it}, left by what was there before, or in a file: a program that looks for \
+                     it may take the device for that"
+                )
+            }),
+            false => drop(findings.error(Rule::Foreign, Location::VOLUME, || {
+                format!(
+                    "{it}, and no primary superblock: the device seems to have been given to \
+                     something else"
+                )
+            })),
+        }
+    }
 }
 
 fn read(device: &dyn Device, offset: u64) -> Result<Superblock, CheckError> {

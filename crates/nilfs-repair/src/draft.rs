@@ -112,6 +112,15 @@ impl Draft {
         self.repairs.is_empty() && self.nameless.is_empty()
     }
 
+    /// What writing the superblocks anew costs. Where something else is in the place of the primary
+    /// one, that is lost.
+    pub(crate) fn risk_of_superblocks(&self) -> Risk {
+        match superblocks::is_displaced(&*self.below, &self.options) {
+            true => Risk::Loses,
+            false => Risk::Safe,
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<Report, CheckError> {
         self.observer.check(&*self.device, &self.options)
     }
@@ -347,7 +356,8 @@ impl Draft {
             Correction::Superblocks => {
                 let sound = report.errors().next().is_none();
                 let renewed = superblocks::renew(self, report.newest_log, sound)?;
-                let made = Made { action: correction.to_string(), risk: Risk::Safe };
+                let made =
+                    Made { action: correction.to_string(), risk: self.risk_of_superblocks() };
                 return Ok(renewed.then_some(made));
             }
             Correction::Bytes { at, bytes } | Correction::Count { at, bytes } => {

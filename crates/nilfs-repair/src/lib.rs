@@ -130,6 +130,14 @@ pub enum RepairError {
     /// Somebody writes to the volume.
     #[error("the volume is mounted; unmount it, and nilfs fsck tells what can be repaired")]
     Mounted,
+    /// Something else has taken the place of the primary superblock, and would be damaged.
+    #[error("the primary superblock is gone, and the device holds {by}")]
+    Displaced {
+        /// What that is, and where.
+        by: String,
+        /// Why the repairs cannot be made even so.
+        besides: Option<Box<RepairError>>,
+    },
     /// Reading the volume needs a feature that is not known here.
     #[error(transparent)]
     Format(#[from] nilfs_ondisk::FormatError),
@@ -182,6 +190,11 @@ pub fn plan_observed(
         plan.repairs.extend(next.repairs);
         plan.writes.extend(next.writes);
         plan.after = next.after;
+    }
+    if superblocks::is_displaced(&**device, &options) {
+        let by: Vec<_> = options.foreign.iter().map(ToString::to_string).collect();
+        let besides = plan.obstacle.take().map(Box::new);
+        plan.obstacle = Some(RepairError::Displaced { by: by.join(" and "), besides });
     }
     Ok(plan)
 }
@@ -272,10 +285,18 @@ fn is_worse(before: &Report, after: &Report) -> bool {
 }
 
 impl Plan {
-    /// Whether there is something to write.
+    /// Whether there is something to write, and nothing that keeps it from being written.
     #[must_use]
     pub fn can_be_applied(&self) -> bool {
-        !self.writes.is_empty()
+        self.obstacle.is_none() && !self.writes.is_empty()
+    }
+
+    /// Lets the plan take the device back from what has taken the place of the volume.
+    pub fn take_back(&mut self) {
+        self.obstacle = match self.obstacle.take() {
+            Some(RepairError::Displaced { besides, .. }) => besides.map(|it| *it),
+            other => other,
+        };
     }
 
     /// A path of the file that a finding is about, in the checkpoint of the finding, relative to the root

@@ -149,7 +149,8 @@ fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
             match corrected {
                 Ok(report) if fatal(&report).is_none() => {
                     let files = files_in(&scan, device, &later);
-                    let going_on = repair(fault, (origin, root), &later, files);
+                    let mut going_on = repair(fault, (origin, root), &later, files);
+                    going_on.risk = going_on.risk.max(draft.risk_of_superblocks());
                     draft.repairs.insert(0, going_on);
                     if draft.repairs.len() == 1 || superblocks.len() == 1 {
                         return Ok(draft);

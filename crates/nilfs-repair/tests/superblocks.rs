@@ -3,9 +3,10 @@
 
 mod support;
 
+use nilfs_check::{Foreign, Options, Severity};
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
-use nilfs_repair::Risk;
-use support::{BLOCK_SIZES, Image, Patient};
+use nilfs_repair::{RepairError, Risk};
+use support::{BLOCK_SIZES, Image, Patient, UUID};
 
 fn copies(image: &Image) -> [usize; 2] {
     let secondary = secondary_superblock(image.bytes.len() as u64).unwrap();
@@ -21,6 +22,30 @@ fn a_copy_is_written_anew_from_the_other() {
             image.bytes[at + 20] ^= 0x55;
             Patient::new(image).is_healed(Risk::Safe);
         }
+    }
+}
+
+#[test]
+fn what_took_the_place_of_the_primary_copy_is_left_unless_somebody_insists() {
+    let foreign = vec![Foreign { what: "ext4 data".into(), offset: 1080 }];
+    let options = Options { foreign, ..Options::default() };
+    for (without, is_displaced) in [(&[0, 1][..], true), (&[0], true), (&[1], false)] {
+        let mut image = Image::by_linux(1024);
+        for nth in without {
+            let at = copies(&image)[*nth];
+            image.bytes[at..at + 1024].fill(0x55);
+        }
+        let patient = Patient::new(image);
+        let mut plan = nilfs_repair::plan(&patient.device, &options, UUID).unwrap();
+        assert_eq!(matches!(plan.obstacle, Some(RepairError::Displaced { .. })), is_displaced);
+        assert_eq!(plan.can_be_applied(), !is_displaced);
+        assert_eq!(plan.risk(), if is_displaced { Risk::Loses } else { Risk::Safe });
+        if let Ok(report) = &plan.before {
+            let expected = if is_displaced { Severity::Error } else { Severity::Warning };
+            assert_eq!(report.worst(), Some(expected), "{report}");
+        }
+        plan.take_back();
+        assert!(plan.can_be_applied());
     }
 }
 

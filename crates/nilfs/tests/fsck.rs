@@ -5,6 +5,7 @@ mod common;
 
 use std::fs;
 use std::io::Read;
+use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -23,6 +24,16 @@ const UUID: usize = 0x98;
 /// A block in the middle of the first log.
 const NO_LOG: u8 = 5;
 const PRIMARY: usize = 1024;
+/// Bytes at the end of a device in which the secondary superblock lies.
+const BLOCK: usize = 4096;
+
+/// What makes other file systems, and leaves the rest of the device as it is.
+const EXT4: (&str, &[&str]) = (
+    "mkfs.ext4",
+    &["-qF", "-E", "nodiscard", "-N", "16", "-O", "^has_journal,^resize_inode", "-L", "other"],
+);
+const VFAT: (&str, &[&str]) = ("mkfs.vfat", &[]);
+const BTRFS: (&str, &[&str]) = ("mkfs.btrfs", &["-q", "-f", "--mixed", "--nodiscard"]);
 
 /// A volume whose superblocks lead nowhere.
 fn astray() -> Volume {
@@ -40,6 +51,26 @@ fn without_superblocks() -> Volume {
     bytes[second..second + 1024].fill(0);
     fs::write(&volume.image, bytes).unwrap();
     volume
+}
+
+/// Puts something else over a volume, but for its last block, with the secondary superblock.
+fn given_to(volume: &Volume, program: &str, options: &[&str]) {
+    let old = fs::read(&volume.image).unwrap();
+    let made = Command::new(program).args(options).arg(&volume.image).output().unwrap();
+    assert!(made.status.success(), "{program}: {made:?}");
+    let mut bytes = fs::read(&volume.image).unwrap();
+    let last = bytes.len() - BLOCK;
+    bytes[last..].copy_from_slice(&old[last..]);
+    fs::write(&volume.image, bytes).unwrap();
+}
+
+/// Copies a part of what a program makes of an empty image to the same place of a volume.
+fn with_part_of(volume: &Volume, (program, options): (&str, &[&str]), part: Range<usize>) {
+    let other = common::volume();
+    given_to(&other, program, options);
+    let mut bytes = fs::read(&volume.image).unwrap();
+    bytes[part.clone()].copy_from_slice(&fs::read(&other.image).unwrap()[part]);
+    fs::write(&volume.image, bytes).unwrap();
 }
 
 fn fsck(volume: &Volume, options: &[&str], input: &str) -> common::CommandOutput {
@@ -116,6 +147,72 @@ fn what_is_no_volume_is_left_alone() {
     assert!(said.contains(words), "{said}");
     let said = volume.nilfs("fsck --apply-undo IMAGE IMAGE").sentence(1);
     assert!(said.ends_with("it is not an undo file of nilfs fsck"), "{said}");
+}
+
+#[test]
+fn a_device_that_was_given_to_something_else_is_left_to_it() {
+    let known = [
+        (EXT4, "ext4 data labelled other at byte 1080"),
+        (VFAT, "vfat data at byte 0"),
+        (BTRFS, "btrfs data at byte 65600"),
+    ];
+    for ((program, options), name) in known {
+        for has_secondary in [true, false] {
+            let volume = volume_with_a_file_of(16 << 20);
+            given_to(&volume, program, options);
+            let mut before = fs::read(&volume.image).unwrap();
+            if !has_secondary {
+                let last = before.len() - BLOCK;
+                before[last..].fill(0);
+                fs::write(&volume.image, &before).unwrap();
+            }
+            for line in ["fsck -n IMAGE", "fsck -p IMAGE", "fsck -y IMAGE", "fsck -i IMAGE"] {
+                let ended = volume.nilfs(line);
+                assert_eq!(ended.code, Some(3), "{line}: {ended:?}");
+                assert!(ended.stderr.contains(name), "{line}: {ended:?}");
+                assert!(ended.stderr.ends_with("nilfs fsck --force -y repairs\n"), "{ended:?}");
+            }
+            assert_eq!(fsck(&volume, &["-fy"], "").code, Some(4), "-f does not insist");
+            assert_eq!(fsck(&volume, &["-r"], "y\n").code, Some(4));
+            let found: Value =
+                serde_json::from_str(&volume.nilfs("fsck -y --json IMAGE").stdout).unwrap();
+            assert!(found["obstacle"].as_str().unwrap().contains(name), "{found}");
+            let mut repairs = found["repairs"].as_array().unwrap().iter();
+            assert!(repairs.any(|it| it["loses"] == true) && found["repaired"] == false, "{found}");
+            assert!(fs::read(&volume.image).unwrap() == before, "{program}: nothing is written");
+        }
+    }
+}
+
+#[test]
+fn a_device_is_taken_back_by_those_who_insist() {
+    let volume = volume();
+    with_part_of(&volume, EXT4, PRIMARY..PRIMARY + 1024);
+    let refused = volume.nilfs("fsck -y IMAGE");
+    assert_eq!(refused.code, Some(3), "{refused:?}");
+    let found = "error: volume: ext4 data labelled other at byte 1080, and no primary superblock";
+    assert!(refused.stdout.contains(found), "{refused:?}");
+    assert_eq!(volume.nilfs("fsck --force -p IMAGE").code, Some(2), "it is not without loss");
+    let ended = volume.nilfs("fsck --force -y IMAGE");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(!volume.nilfs("check IMAGE").output().contains("ext4"));
+    let list = |volume: &Volume| volume.nilfs("ls -lR IMAGE").output();
+    assert_eq!(list(&volume), list(&common::volume()));
+}
+
+#[test]
+fn a_sound_volume_may_have_marks_of_what_was_there_before() {
+    let volume = volume();
+    with_part_of(&volume, VFAT, 0..512);
+    let before = fs::read(&volume.image).unwrap();
+    for line in ["fsck -n IMAGE", "fsck -p IMAGE", "fsck -y IMAGE", "check IMAGE"] {
+        assert!(
+            volume.nilfs(line).output().contains("note: volume: vfat data at byte 0"),
+            "{line}"
+        );
+    }
+    assert_eq!(fsck(&volume, &["-fy"], "").code, Some(0));
+    assert!(fs::read(&volume.image).unwrap() == before);
 }
 
 /// Somebody who is asked may as well press Ctrl-C.

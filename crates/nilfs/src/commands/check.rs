@@ -36,6 +36,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         mode: Mode::Check,
         scrub,
         json,
+        force: false,
         interrupted: Status::Failed as u8,
         complaint: "nilfs: ",
         undo: None,

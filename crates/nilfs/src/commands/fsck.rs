@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
-use nilfs_check::{CheckError, Finding, Options, Report};
+use nilfs_check::{CheckError, Finding, Foreign, Options, Report};
 use nilfs_device::{Access, Device, FileDevice};
 use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::superblock::LogCursor;
@@ -59,11 +59,14 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Take the device back if something else has been put on it, which is damaged by that
+    #[arg(long, conflicts_with_all = ["check", "safe"])]
+    force: bool,
     /// Save in this new file what is overwritten
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     undo: Option<PathBuf>,
     /// Take a repair back, with the file that it has made
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["undo", "mode", "json", "scrub"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["undo", "mode", "json", "scrub", "force"])]
     apply_undo: Option<PathBuf>,
     /// The device or image
     #[arg(value_name = "DEVICE")]
@@ -109,6 +112,8 @@ pub struct Order {
     pub scrub: bool,
     /// Whether the result is printed as JSON.
     pub json: bool,
+    /// Whether what else is on the device may be damaged.
+    pub force: bool,
     /// The exit code if somebody interrupts it.
     pub interrupted: u8,
     /// How messages begin.
@@ -148,11 +153,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         _ if io::stdin().is_terminal() && !args.json => Mode::Ask,
         _ => Mode::Check,
     };
-    let Args { scrub, json, undo, device, .. } = args;
+    let Args { scrub, json, force, undo, device, .. } = args;
     end(check_and_repair(&Order {
         mode,
         scrub,
         json,
+        force,
         interrupted: Status::Failed as u8,
         complaint: "nilfs: ",
         undo,
@@ -192,13 +198,22 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
         _ => (open_to_repair(&path)?, None),
     };
     let device: Arc<dyn Device> = Arc::new(device);
-    let plan = {
+    let foreign = signature::foreign(&path);
+    let mut plan = {
         let uuid = *names::new_uuid()?.as_bytes();
-        let options = Options { read_content: order.scrub, newest, ..Options::default() };
+        let options = Options {
+            read_content: order.scrub,
+            newest,
+            foreign: foreign.clone(),
+            ..Options::default()
+        };
         let told = order.progress.as_ref().and_then(|file| file.try_clone().ok());
         plan_observed(&device, &options, uuid, &watch(told, &path))
-            .map_err(|error| beyond(&path, error))?
+            .map_err(|error| beyond(&path, &foreign, error))?
     };
+    if order.force {
+        plan.take_back();
+    }
     let agreed = plan.can_be_applied()
         && match order.mode {
             Mode::Check => false,
@@ -257,7 +272,7 @@ fn open_to_repair(path: &Path) -> anyhow::Result<FileDevice> {
 }
 
 /// Why a volume can be neither checked nor repaired.
-fn beyond(path: &Path, error: RepairError) -> anyhow::Error {
+fn beyond(path: &Path, foreign: &[Foreign], error: RepairError) -> anyhow::Error {
     let shown = path.display();
     match error {
         RepairError::Device(error) => anyhow::Error::new(error).context(shown.to_string()),
@@ -265,9 +280,8 @@ fn beyond(path: &Path, error: RepairError) -> anyhow::Error {
             anyhow::Error::new(error).context(shown.to_string())
         }
         RepairError::NoLog => {
-            let other = signature::find(path).ok().flatten();
-            let holds =
-                other.map_or(String::new(), |it| format!(", which holds {}", it.description));
+            let holds = foreign.iter().map(|it| format!(", which holds {it}"));
+            let holds: String = holds.collect();
             let message = format!(
                 "{shown}: there is neither a superblock nor a log of a NILFS2 volume on the device{holds}"
             );
@@ -297,6 +311,9 @@ fn outcome(plan: &Plan, applied: bool, path: &Path) -> Outcome {
         Err(error) => error.to_string(),
     };
     let hint = match (&plan.obstacle, plan.can_be_applied(), plan.risk()) {
+        (Some(displaced @ RepairError::Displaced { .. }), ..) => format!(
+            "; {displaced}; if the volume is to have the device back, nilfs fsck --force -y repairs"
+        ),
         (Some(obstacle), ..) => format!("; {}", exit::without_error_numbers(&obstacle.to_string())),
         (None, false, _) => "; nothing of that can be repaired".to_owned(),
         (None, true, Risk::Safe) => "; nilfs fsck -p repairs".to_owned(),

@@ -125,10 +125,11 @@ fn on_device(
     if args.dry_run {
         return Ok(superblock);
     }
-    if !args.force
-        && let Some(found) = signature::find(path)?
-    {
-        confirm(path, &found.description)?;
+    if !args.force {
+        let found = signature::find(path)?;
+        if !found.is_empty() {
+            confirm(path, &signature::list(&found))?;
+        }
     }
     // Discarding a large device takes its time.
     let _busy = spinner("writing");

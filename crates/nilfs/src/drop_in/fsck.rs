@@ -63,6 +63,7 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
         mode,
         scrub: false,
         json: false,
+        force: false,
         interrupted: INTERRUPTED,
         complaint: TOOL.complaint,
         undo: None,

@@ -24,7 +24,7 @@ use crate::device;
 use crate::names;
 use crate::output::{self, say};
 use crate::progress::Progress;
-use crate::signature;
+use crate::signature::{self, Signature};
 
 pub(super) const TOOL: Tool =
     Tool { name: "mkfs.nilfs2", usage: USAGE, long: &[], complaint: "Error: ", run };
@@ -250,10 +250,11 @@ fn read_all(device: &dyn Device) -> anyhow::Result<()> {
 
 /// Asks before data are overwritten.
 fn confirm(path: &Path) -> anyhow::Result<()> {
-    let Some(found) = signature::find(path)? else { return Ok(()) };
-    let found = match found.file_system {
-        Some(kind) => format!("an existing {kind} superblock"),
-        None => found.description,
+    let found = signature::find(path)?;
+    let found = match &found[..] {
+        [] => return Ok(()),
+        [Signature { file_system: Some(kind), .. }] => format!("an existing {kind} superblock"),
+        several => signature::list(several),
     };
     let path = path.display();
     let question = format!(

@@ -139,7 +139,7 @@ const NOTES: &[(&str, Notes)] = &[
                 "nilfs-mount(1)",
                 "nilfs-tune(1)",
                 "mkfs.nilfs2(8)",
-                "blkid(8)",
+                "wipefs(8)",
             ],
             ..NOTHING
         },
