@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use common::tool::{tool, tool_with_input};
-use common::{Volume, forge_superblocks, volume, volume_with_a_file_of};
+use common::{Volume, empty_volume, forge_superblocks, volume, volume_with_a_file_of};
 use nilfs_device::MemoryDevice;
 use nilfs_engine::{Filesystem, MountOptions, NewInode};
 use nilfs_ondisk::inode::{DeviceCode, S_IFREG};
@@ -264,6 +264,26 @@ fn content_is_read_when_that_is_asked() {
         let scrubbed = volume.nilfs(&line.replace("IMAGE", "--scrub IMAGE"));
         assert_eq!(scrubbed.code, Some(3));
         assert!(scrubbed.stdout.contains("ss_datasum"), "{}", scrubbed.stdout);
+    }
+}
+
+#[test]
+fn nobody_is_asked_in_the_middle_of_json() {
+    for (line, one, other) in [
+        ("fsck -i --json IMAGE", "--interactive", "--json"),
+        ("fsck --json -i IMAGE", "--json", "--interactive"),
+    ] {
+        let said = astray().nilfs(line).sentence(2);
+        let words = format!("the argument '{one}' cannot be used with '{other}'");
+        assert!(said.starts_with(&words), "{said}");
+    }
+}
+
+#[test]
+fn a_report_is_shown_also_where_there_is_nothing_to_ask() {
+    for volume in [volume(), empty_volume()] {
+        let said = volume.nilfs("fsck -i IMAGE").output();
+        assert!(said.starts_with("checkpoint "), "{said}");
     }
 }
 

@@ -86,7 +86,7 @@ struct ModeArgs {
     #[arg(short, long)]
     yes: bool,
     /// Show the plan, and ask
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "json")]
     interactive: bool,
 }
 
@@ -214,6 +214,7 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
     if order.force {
         plan.take_back();
     }
+    let asks = order.mode == Mode::Ask && plan.can_be_applied();
     let agreed = plan.can_be_applied()
         && match order.mode {
             Mode::Check => false,
@@ -229,10 +230,10 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
         is_writing.store(true, Ordering::Relaxed);
         apply(&plan, &device, order).with_context(|| path.display().to_string())?;
     }
-    let printed = match (order.json, order.mode) {
+    let printed = match (order.json, asks) {
         (true, _) => output::json(&record(&plan, agreed)),
-        (false, Mode::Ask) => Ok(()),
-        (false, _) => print(&plan),
+        (false, true) => Ok(()),
+        (false, false) => print(&plan),
     };
     let outcome = outcome(&plan, agreed, &path);
     if let Outcome::Repaired = outcome
