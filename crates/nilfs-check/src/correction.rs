@@ -16,6 +16,19 @@ pub enum Correction {
     /// Both copies of the superblock are written anew, from the one that counts: with the newest
     /// log, and without the mark of an error.
     Superblocks,
+    /// A bit of `s_feature_compat_ro` is set or cleared, in both copies of the superblock.
+    Feature {
+        /// The bit.
+        bit: u64,
+        /// Whether it should be set.
+        set: bool,
+    },
+    /// Logs after the newest checkpoint cannot be rolled forward: a mount would fail. What fsyncs have
+    /// made durable by them is to be given up.
+    SyncLogs {
+        /// The first block of the log that was found wrong.
+        log: BlockNr,
+    },
     /// Bytes of a block are replaced.
     Bytes {
         /// Where they are.
@@ -161,6 +174,9 @@ impl fmt::Display for Correction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Superblocks => f.write_str("write both superblocks anew"),
+            Self::Feature { set: true, .. } => f.write_str("set the bit in both superblocks"),
+            Self::Feature { set: false, .. } => f.write_str("clear the bit in both superblocks"),
+            Self::SyncLogs { .. } => f.write_str("give up what cannot be rolled forward"),
             Self::Bytes { bytes, .. } | Self::Count { bytes, .. } => match bytes[..] {
                 // Numbers of the format have these sizes.
                 [_] | [_, _] | [_, _, _, _] | [_, _, _, _, _, _, _, _] => {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
 use nilfs_ondisk::super_root::SuperRoot;
-use nilfs_ondisk::superblock::LogCursor;
+use nilfs_ondisk::superblock::{FEATURE_ROLL_FORWARD, LogCursor};
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, Seq};
 
 use crate::CheckError;
@@ -86,6 +86,13 @@ pub(crate) fn find_newest(
     } else {
         roll_forward(volume, &mut reader, &scan, findings)
     };
+    match winner.raw().s_feature_compat_ro.get() & FEATURE_ROLL_FORWARD != 0 {
+        false => check_unannounced(&synced, best.log, findings),
+        true if winner.is_clean() && !fallen_back => {
+            check_announced(volume, &mut reader, winner.last_log(), findings);
+        }
+        true => {}
+    }
     Ok(Newest { log: best.log, header: best.header, cno: best.header.cno, super_root, synced })
 }
 
@@ -103,6 +110,45 @@ pub(crate) fn newest_at(volume: &Volume<'_>, cursor: LogCursor) -> Result<Newest
     })?;
     let (log, cno, synced) = (cursor.block, cursor.cno, Synced::default());
     Ok(Newest { log, header, cno, super_root, synced })
+}
+
+/// Without the bit, a program that knows no records mounts the volume, and loses what they say.
+fn check_unannounced(synced: &Synced, newest: BlockNr, findings: &mut Findings) {
+    if synced.only_by_records {
+        findings
+            .error(Rule::RollForward, Location::VOLUME.log(newest), || {
+                "sync logs with roll-forward records follow it, but the superblock lacks the bit \
+                 that keeps Linux from losing them"
+                    .into()
+            })
+            .corrected_by([Correction::Feature { bit: FEATURE_ROLL_FORWARD, set: true }]);
+    }
+}
+
+/// The bit of a volume that was closed cleanly says nothing, and keeps Linux from writing the volume;
+/// unless it is the mark of a clean volume that is wrong.
+fn check_announced<'v, 'd>(
+    volume: &'v Volume<'d>,
+    reader: &mut LogReader<'v, 'd>,
+    newest: LogCursor,
+    findings: &mut Findings,
+) {
+    let place = Location::VOLUME.log(newest.block);
+    let follow = Scan::run(volume, reader, newest, false).is_ok_and(|scan| {
+        roll_forward(volume, reader, &scan, &mut Findings::new(1)).only_by_records
+    });
+    match follow {
+        true => drop(findings.warning(Rule::RollForward, place, || {
+            "the volume is marked clean, so no mount looks for the sync logs that follow it".into()
+        })),
+        false => findings
+            .warning(Rule::RollForward, place, || {
+                "the volume was closed cleanly, but the superblock has the bit for roll-forward \
+                 records still, so Linux does not write the volume"
+                    .into()
+            })
+            .corrected_by([Correction::Feature { bit: FEATURE_ROLL_FORWARD, set: false }]),
+    }
 }
 
 /// Whether both copies lead to the log that was found.
@@ -320,6 +366,11 @@ fn last_of(file: &FileInfo) -> FileBlock {
     data.max().unwrap_or_default()
 }
 
+/// What to do about a log that a mount refuses to roll forward.
+pub(crate) fn given_up(place: Location) -> Option<Correction> {
+    place.log.map(|log| Correction::SyncLogs { log })
+}
+
 /// Records must follow each other from the checkpoint on: a mount refuses a gap.
 fn check_order(
     records: &Records,
@@ -329,12 +380,13 @@ fn check_order(
     findings: &mut Findings,
 ) {
     if records.base != base || records.number != number {
-        findings.error(Rule::RollForward, place, || {
+        let error = findings.error(Rule::RollForward, place, || {
             format!(
                 "its records are number {} after checkpoint {}, expected number {number} after {base}",
                 records.number, records.base
             )
         });
+        error.corrected_by(given_up(place));
     }
 }
 
@@ -367,15 +419,17 @@ fn roll_forward<'v, 'd>(
             open = Some(Begun { data_sync: header.has(SYNDT), logs: Vec::new() });
         }
         if open.as_ref().is_some_and(|open| open.data_sync) && !header.has(SYNDT) {
-            findings.error(Rule::RollForward, place, || {
+            let error = findings.error(Rule::RollForward, place, || {
                 "this log stands between data-sync logs, so a mount would fail".into()
             });
+            error.corrected_by(given_up(place));
             break;
         }
         let (items, records) = match chain.reader.content(block, &header) {
             Ok(content) => content,
             Err(fault) => {
-                findings.error(Rule::RollForward, place, || fault.to_string());
+                let error = findings.error(Rule::RollForward, place, || fault.to_string());
+                error.corrected_by(given_up(place));
                 break;
             }
         };
@@ -392,9 +446,12 @@ fn roll_forward<'v, 'd>(
         }
         if header.has(LOGEND)
             && let Some(begun) = open.take()
-            && (begun.data_sync || begun.logs.iter().any(|log| log.records.is_some()))
         {
-            synced.logs.extend(begun.logs);
+            let has_records = begun.logs.iter().any(|log| log.records.is_some());
+            synced.only_by_records |= has_records && !begun.data_sync;
+            if begun.data_sync || has_records {
+                synced.logs.extend(begun.logs);
+            }
         }
         if block == last {
             break;

@@ -15,6 +15,7 @@ use crate::checker::Checker;
 use crate::directory::{Directory, Name};
 use crate::files::{Files, Inode};
 use crate::inode::InodeFacts;
+use crate::recovery::given_up;
 use crate::report::{Location, Rule};
 
 /// What has been written after the newest checkpoint.
@@ -22,6 +23,8 @@ use crate::report::{Location, Rule};
 pub(crate) struct Synced {
     /// What fsyncs have written, in order.
     pub(crate) logs: Vec<SyncLog>,
+    /// Whether some of it is lost for those who know no records.
+    pub(crate) only_by_records: bool,
     /// The blocks of files in all logs.
     blocks: HashMap<BlockNr, FileData>,
 }
@@ -95,9 +98,10 @@ impl Checker<'_, '_> {
         // What cannot be read is reported where it was to be read.
         if !files.is_incomplete() {
             for (place, (ino, fault)) in found {
-                self.error(Rule::RollForward, place.ino(ino), || {
+                let error = self.error(Rule::RollForward, place.ino(ino), || {
                     format!("{fault}: a mount would fail")
                 });
+                error.corrected_by(given_up(place));
             }
         }
         if !changed.is_empty() {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use nilfs_check::{CheckError, Correction, Finding, Options, Position, Report, Rule};
 use nilfs_device::{CopyOnWriteDevice, Device, IoSlice};
+use nilfs_engine::Log;
 use nilfs_engine::scan::Scan;
 use nilfs_ondisk::crc::crc32_le;
 use nilfs_ondisk::summary::{LogHeader, SR};
@@ -19,7 +20,7 @@ use crate::logged::{self, LoggedBlocks, Wanted};
 use crate::names::Nameless;
 use crate::salvage::LostName;
 use crate::stage::{Sharing, Stage};
-use crate::{Observer, Repair, RepairError, Risk, Segments, superblocks};
+use crate::{Observer, Repair, RepairError, Risk, Segments, superblocks, sync_logs};
 
 /// How often the corrected volume is checked and corrected again. Each round is for what the one
 /// before has uncovered.
@@ -41,6 +42,8 @@ pub(crate) struct Draft {
     /// up. Where few segments are clean, the log goes on right before them, and a later recovery must
     /// not run into them.
     pub(crate) given_up: Vec<(u64, Vec<u8>)>,
+    /// Sync logs among them, with what is lost.
+    pub(crate) lost: Vec<Log>,
     /// Whether the superblocks of the draft name another log than those of the device.
     pub(crate) moved_cursor: bool,
     /// What is corrected of files.
@@ -67,9 +70,9 @@ pub(crate) struct Draft {
 }
 
 /// What a correction comes to.
-struct Made {
-    action: String,
-    risk: Risk,
+pub(crate) struct Made {
+    pub(crate) action: String,
+    pub(crate) risk: Risk,
 }
 
 impl Draft {
@@ -85,6 +88,7 @@ impl Draft {
             repairs: Vec::new(),
             segments: Segments::new(),
             given_up: Vec::new(),
+            lost: Vec::new(),
             moved_cursor: false,
             sharing: Sharing::All,
             options,
@@ -110,6 +114,14 @@ impl Draft {
     /// Whether nothing is to be put right.
     pub(crate) fn is_as_found(&self) -> bool {
         self.repairs.is_empty() && self.nameless.is_empty()
+    }
+
+    /// Makes sure that nobody finds a log any more: without its magic number it is none.
+    pub(crate) fn give_up_log(&mut self, log: BlockNr) -> io::Result<()> {
+        let (offset, bytes) = (log.0 * self.block_size()?, vec![0; 16]);
+        self.device.write_at(offset, &[IoSlice::new(&bytes)])?;
+        self.given_up.push((offset, bytes));
+        Ok(())
     }
 
     /// What writing the superblocks anew costs. Where something else is in the place of the primary
@@ -360,6 +372,13 @@ impl Draft {
                     Made { action: correction.to_string(), risk: self.risk_of_superblocks() };
                 return Ok(renewed.then_some(made));
             }
+            Correction::Feature { bit, set } => {
+                let changed = superblocks::set_feature(self, *bit, *set)?;
+                let made =
+                    Made { action: correction.to_string(), risk: self.risk_of_superblocks() };
+                return Ok(changed.then_some(made));
+            }
+            Correction::SyncLogs { log } => return sync_logs::give_up(self, *log),
             Correction::Bytes { at, bytes } | Correction::Count { at, bytes } => {
                 let made = Made { action: correction.to_string(), risk: Risk::Safe };
                 (*at, None, bytes.clone(), made)

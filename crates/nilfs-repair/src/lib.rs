@@ -30,6 +30,7 @@ mod rewrite;
 mod salvage;
 mod stage;
 mod superblocks;
+mod sync_logs;
 mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +40,7 @@ use std::sync::Arc;
 
 use nilfs_check::{CheckError, Finding, Options, Report};
 use nilfs_device::{Device, Event, IoSlice};
+use nilfs_engine::Log;
 use nilfs_ondisk::Ino;
 use thiserror::Error;
 
@@ -88,6 +90,8 @@ pub struct Plan {
     pub before: Result<Report, CheckError>,
     /// What is done, in this order.
     pub repairs: Vec<Repair>,
+    /// Sync logs that are given up by that, with what they have: it was durable, and is lost.
+    pub lost: Vec<Log>,
     /// What a check finds when all of it is done.
     pub after: Option<Report>,
     /// Why the repairs cannot be made, though they are known.
@@ -188,6 +192,7 @@ pub fn plan_observed(
             break;
         }
         plan.repairs.extend(next.repairs);
+        plan.lost.extend(next.lost);
         plan.writes.extend(next.writes);
         plan.after = next.after;
     }
@@ -206,6 +211,7 @@ fn only_checked(before: Result<Report, CheckError>, uuid: [u8; 16]) -> Plan {
     Plan {
         before,
         repairs: Vec::new(),
+        lost: Vec::new(),
         after: None,
         obstacle,
         uuid,
@@ -240,6 +246,7 @@ fn plan_from(
     let mut plan = Plan {
         before,
         repairs: draft.repairs.clone(),
+        lost: draft.lost.clone(),
         after: None,
         obstacle: None,
         uuid: superblocks::best(&*draft.device)?.raw().s_uuid,

@@ -7,7 +7,7 @@ use std::io;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use nilfs_check::{CheckError, Correction, Finding, Report, Rule};
-use nilfs_device::{Device, IoSlice};
+use nilfs_device::Device;
 use nilfs_engine::scan::{FoundLog, Scan, SuperRootLog};
 use nilfs_ondisk::geometry::secondary_superblock;
 use nilfs_ondisk::superblock::{LogCursor, RawSuperblock, STATE_VALID, Superblock};
@@ -238,12 +238,5 @@ fn go_on_from(
     superblock.raw_mut().s_state = U16::new(state & !STATE_VALID);
     superblocks::write(draft, &superblock)?;
     draft.moved_cursor = true;
-    let size = superblock.geometry().block_size.bytes64();
-    for log in later {
-        // Without its magic number it is no log.
-        let (offset, bytes) = (log.start.0 * size, vec![0; 16]);
-        draft.device.write_at(offset, &[IoSlice::new(&bytes)])?;
-        draft.given_up.push((offset, bytes));
-    }
-    Ok(())
+    later.iter().try_for_each(|log| draft.give_up_log(log.start))
 }

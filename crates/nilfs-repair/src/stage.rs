@@ -36,6 +36,8 @@ impl Sharing {
 /// before what is in them: else all of it would seem to be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Stage {
+    /// What a mount would put on top of all the rest.
+    SyncLogs,
     /// What follows from the rest of the volume.
     Known,
     /// What has to be made anew, because it cannot be used as it is.
@@ -70,11 +72,12 @@ impl Stage {
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let layers = [Layer::Dat, Layer::Volume, Layer::Ifile, Layer::Files];
         let of_layers = layers.into_iter().flat_map(|it| [Self::Anew(it), Self::Pointers(it)]);
-        std::iter::once(Self::Known).chain(of_layers).chain([Self::Counts])
+        [Self::SyncLogs, Self::Known].into_iter().chain(of_layers).chain([Self::Counts])
     }
 
     pub(crate) fn of(correction: &Correction) -> Self {
         match correction {
+            Correction::SyncLogs { .. } => Self::SyncLogs,
             Correction::Count { .. } => Self::Counts,
             Correction::DatEntry { .. } => Self::Anew(Layer::Dat),
             Correction::Block { part, .. }

@@ -8,7 +8,7 @@ use nilfs_engine::scan::SuperRootLog;
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::superblock::{LogCursor, STATE_ERROR, STATE_VALID, SUPERBLOCK_SIZE, Superblock};
 use nilfs_ondisk::{BlockNr, FormatError};
-use zerocopy::little_endian::U16;
+use zerocopy::little_endian::{U16, U64};
 
 use crate::draft::Draft;
 
@@ -63,6 +63,19 @@ pub(crate) fn write(draft: &mut Draft, superblock: &Superblock) -> io::Result<()
         draft.device.write_at(offset, &[IoSlice::new(&superblock.encode())])?;
     }
     Ok(())
+}
+
+/// Sets or clears a bit of `s_feature_compat_ro` in both copies of a draft. `false` if it is so
+/// already.
+pub(crate) fn set_feature(draft: &mut Draft, bit: u64, set: bool) -> io::Result<bool> {
+    let mut superblock = best(&*draft.device).map_err(io::Error::other)?;
+    let features = superblock.raw().s_feature_compat_ro.get();
+    let wanted = if set { features | bit } else { features & !bit };
+    superblock.raw_mut().s_feature_compat_ro = U64::new(wanted);
+    if wanted != features {
+        write(draft, &superblock)?;
+    }
+    Ok(wanted != features)
 }
 
 /// Writes both copies of a draft anew, with the newest log, and without the mark of an error if the

@@ -1,13 +1,18 @@
-//! Roll-forward records in words, and as JSON.
+//! Roll-forward records, and the sync logs that have them, in words, and as JSON.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::io::{self, Write};
 
+use nilfs_engine::{Ino, Log};
 use nilfs_ondisk::inode::{DeviceCode, FileType};
 use nilfs_ondisk::roll_forward::{
     BytesRecord, ContentRecord, ExtentRecord, InodeRecord, NameRecord, Record, Time,
 };
+use nilfs_ondisk::summary::FileInfo;
 use serde::{Serialize, Serializer};
 
+use crate::exit;
 use crate::output::{counted, exact_time, local_time, printable};
 use crate::record::type_name;
 
@@ -191,5 +196,113 @@ fn device(it: &InodeRecord) -> Option<DeviceCode> {
             Some(DeviceCode::decode(it.device_or_parent))
         }
         _ => None,
+    }
+}
+
+/// What an fsync has written.
+#[derive(Serialize)]
+pub struct SyncedLog {
+    block: u64,
+    #[serde(skip)]
+    seconds: u64,
+    created: String,
+    files: Vec<SyncedFile>,
+    /// In words.
+    records: Vec<String>,
+    #[serde(skip)]
+    sum: Sum,
+    /// Why the records are missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct SyncedFile {
+    inode: u64,
+    blocks: u64,
+}
+
+impl SyncedLog {
+    /// What a log has.
+    pub fn new(log: &Log) -> Self {
+        let (records, error) = match log.records() {
+            Ok(records) => (records.map_or_else(Vec::new, |it| it.records), None),
+            Err(error) => (Vec::new(), Some(exit::sentence(&error.into()))),
+        };
+        let contents = log.files.iter().map(|file| file.ino).collect();
+        let mut sum = Sum { contents, ..Sum::default() };
+        records.iter().for_each(|record| sum.add(record));
+        let file =
+            |file: &FileInfo| SyncedFile { inode: file.ino.0, blocks: file.blocks.len() as u64 };
+        Self {
+            block: log.start.0,
+            seconds: log.header.create,
+            created: exact_time(log.header.create as i64, 0),
+            files: log.files.iter().map(file).collect(),
+            records: records.into_iter().map(|record| Shown(record).to_string()).collect(),
+            sum,
+            error,
+        }
+    }
+
+    /// Says what becomes of it, and lists what it has.
+    pub fn print(&self, out: &mut impl Write, verb: &str) -> io::Result<()> {
+        let Self { block, seconds, files, records, error, .. } = self;
+        writeln!(out, "{verb}: the log of {} in block {block}", local_time(*seconds as i64))?;
+        for SyncedFile { inode, blocks } in files {
+            writeln!(out, "  inode {inode}: {}", counted(*blocks, "block"))?;
+        }
+        records.iter().try_for_each(|record| writeln!(out, "  {record}"))?;
+        error.iter().try_for_each(|error| writeln!(out, "  {error}"))
+    }
+}
+
+/// What logs are about.
+#[derive(Default)]
+pub struct Sum {
+    names: BTreeSet<(Ino, Vec<u8>)>,
+    attributes: BTreeSet<Ino>,
+    contents: BTreeSet<Ino>,
+}
+
+impl Sum {
+    /// All of them together.
+    pub fn of(logs: &[SyncedLog]) -> Self {
+        let mut all = Self::default();
+        for Self { names, attributes, contents } in logs.iter().map(|log| &log.sum) {
+            all.names.extend(names.iter().cloned());
+            all.attributes.extend(attributes);
+            all.contents.extend(contents);
+        }
+        all
+    }
+
+    fn add(&mut self, record: &Record) {
+        match record {
+            Record::Name(it) => {
+                self.names.insert((it.directory, it.name.clone()));
+            }
+            Record::Inode(it) => {
+                self.attributes.insert(it.ino);
+            }
+            other => {
+                self.contents.insert(other.ino());
+            }
+        }
+    }
+}
+
+impl fmt::Display for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            ("", self.names.len(), "name"),
+            ("the attributes of ", self.attributes.len(), "file"),
+            ("the content of ", self.contents.len(), "file"),
+        ];
+        let parts = parts.iter().filter(|(_, count, _)| *count > 0);
+        let parts: Vec<String> = parts
+            .map(|(of, count, thing)| format!("{of}{}", counted(*count as u64, thing)))
+            .collect();
+        f.write_str(&parts.join(", "))
     }
 }

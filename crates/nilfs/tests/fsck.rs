@@ -11,7 +11,10 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use common::tool::{tool, tool_with_input};
-use common::{Volume, empty_volume, forge_superblocks, volume, volume_with_a_file_of};
+use common::{
+    Volume, empty_volume, forge_records, forge_superblocks, synced_volume, volume,
+    volume_with_a_file_of,
+};
 use nilfs_device::MemoryDevice;
 use nilfs_engine::{Filesystem, MountOptions, NewInode};
 use nilfs_ondisk::inode::{DeviceCode, S_IFREG};
@@ -265,6 +268,32 @@ fn content_is_read_when_that_is_asked() {
         assert_eq!(scrubbed.code, Some(3));
         assert!(scrubbed.stdout.contains("ss_datasum"), "{}", scrubbed.stdout);
     }
+}
+
+/// The second of two sync logs is of a newer version.
+#[test]
+fn what_cannot_be_rolled_forward_is_listed_and_given_up_only_with_yes() {
+    let volume = synced_volume();
+    forge_records(&volume.image, 1, |head| head[4] = 2);
+    let before = fs::read(&volume.image).unwrap();
+    for line in ["fsck -n IMAGE", "fsck -p IMAGE", "fsck -i IMAGE"] {
+        let ended = volume.nilfs(line);
+        assert_eq!(ended.code, Some(3), "{line}: {ended:?}");
+        let told = ended.stdout.contains("would be lost: the log of 2023-11-14 22:13:20 in block ");
+        assert!(told, "{line}: {ended:?}");
+        assert!(ended.stderr.ends_with("nilfs fsck -y repairs, with losses\n"), "{ended:?}");
+    }
+    let plan: Value = serde_json::from_str(&volume.nilfs("fsck --json IMAGE").stdout).unwrap();
+    let forced: Value = serde_json::from_str(&volume.nilfs("recover --json IMAGE").stdout).unwrap();
+    assert_eq!(plan["lost"], forced["lost"], "as nilfs recover --force would lose it");
+    assert!(fs::read(&volume.image).unwrap() == before);
+    let ended = volume.nilfs("fsck -y IMAGE");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stdout.contains("\nlost: the log of "), "{ended:?}");
+    volume.nilfs("check IMAGE").output();
+    volume.nilfs("recover IMAGE").output();
+    let kept = volume.nilfs("cat IMAGE directory/file").output();
+    assert_eq!(kept, "content\nappended\n", "the first fsync stays");
 }
 
 #[test]

@@ -29,6 +29,7 @@ use crate::interrupt;
 use crate::names;
 use crate::output::{self, counted, printable, say, utter};
 use crate::progress::Progress;
+use crate::roll_forward::SyncedLog;
 use crate::signature;
 
 /// Check a volume, and repair what is wrong with it
@@ -221,7 +222,7 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
             Mode::Safe => plan.risk() == Risk::Safe,
             Mode::All => true,
             Mode::Ask => {
-                print(&plan)?;
+                print(&plan, false)?;
                 output::flush()?;
                 ask(&plan)?
             }
@@ -233,7 +234,7 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
     let printed = match (order.json, asks) {
         (true, _) => output::json(&record(&plan, agreed)),
         (false, true) => Ok(()),
-        (false, false) => print(&plan),
+        (false, false) => print(&plan, agreed),
     };
     let outcome = outcome(&plan, agreed, &path);
     if let Outcome::Repaired = outcome
@@ -385,7 +386,7 @@ fn undo(file: &Path, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print(plan: &Plan) -> anyhow::Result<()> {
+fn print(plan: &Plan, done: bool) -> anyhow::Result<()> {
     let mut out = output::out();
     let mut line = |line: String| writeln!(out, "{}", printable(line.as_bytes()));
     let repairs = by_fault(plan);
@@ -414,6 +415,8 @@ fn print(plan: &Plan) -> anyhow::Result<()> {
     for repair in plan.repairs.iter().filter(|repair| !shown.contains(&repair.fault[..])) {
         line(format!("repair: {repair}"))?;
     }
+    let fate = if done { "lost" } else { "would be lost" };
+    plan.lost.iter().try_for_each(|log| SyncedLog::new(log).print(&mut output::out(), fate))?;
     if let Some(after) = &plan.after
         && after.errors().next().is_some()
     {
@@ -456,6 +459,8 @@ struct Record {
     /// Why it could not be checked as it is.
     fault: Option<String>,
     repairs: Vec<RepairRecord>,
+    /// What fsyncs have written that is given up.
+    lost: Vec<SyncedLog>,
     /// Bytes that the repairs write.
     repair_bytes: u64,
     /// Why they cannot be made.
@@ -520,6 +525,7 @@ fn record(plan: &Plan, repaired: bool) -> Record {
         found: plan.before.as_ref().map(|it| report_record(plan, it)).unwrap_or_default(),
         fault: plan.before.as_ref().err().map(ToString::to_string),
         repairs: plan.repairs.iter().map(repair).collect(),
+        lost: plan.lost.iter().map(SyncedLog::new).collect(),
         repair_bytes: plan.bytes(),
         obstacle: plan.obstacle.as_ref().map(ToString::to_string),
         repaired,

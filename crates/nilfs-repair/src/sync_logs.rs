@@ -1,0 +1,33 @@
+//! Sync logs that cannot be rolled forward. Which these are, the engine says, as its recovery would.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+
+use nilfs_device::Device;
+use nilfs_engine::{RecoveryPlan, Volume};
+use nilfs_ondisk::BlockNr;
+
+use crate::Risk;
+use crate::draft::{Draft, Made};
+
+/// Gives up what cannot be rolled forward on a draft, of which the checker has found this log wrong.
+/// `None` if nothing is to be given up, or if that cannot be told as long as metadata are damaged.
+pub(crate) fn give_up(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Made>> {
+    let device: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
+    let plan = Volume::open(device).and_then(|volume| volume.recovery_plan());
+    let Ok(RecoveryPlan { applied, lost, why: Some(_) }) = plan else { return Ok(None) };
+    let is_applied = applied.iter().any(|log| log.start == wrong);
+    let wrong = Some(wrong).filter(|_| !is_applied);
+    let starts: BTreeSet<BlockNr> = lost.iter().map(|log| log.start).chain(wrong).collect();
+    let Some(first) = starts.first().copied() else { return Ok(None) };
+    for log in &starts {
+        draft.give_up_log(*log)?;
+    }
+    let action = format!(
+        "give up what fsyncs have written from there on, {} logs from block {first} on",
+        starts.len()
+    );
+    draft.lost.extend(lost);
+    Ok(Some(Made { action, risk: Risk::Loses }))
+}

@@ -1,0 +1,149 @@
+//! Sync logs that cannot be rolled forward keep a volume from being mounted. They are given up, and
+//! nothing else; and the bit that announces their records is there when somebody depends on it.
+
+mod support;
+
+use std::sync::Arc;
+
+use nilfs_check::{Rule, Severity};
+use nilfs_device::{Device, MemoryDevice};
+use nilfs_engine::mkfs::{Parameters, format};
+use nilfs_engine::{Filesystem, MountOptions, NewInode};
+use nilfs_ondisk::inode::S_IFREG;
+use nilfs_ondisk::superblock::{FEATURE_ROLL_FORWARD, STATE_VALID};
+use nilfs_ondisk::{BlockNr, Ino};
+use nilfs_repair::Risk;
+use support::{Content, Image, Patient, add, present};
+
+/// Where the version is in the head of records, and where the first record has what.
+const VERSION: usize = 4;
+const NUMBER: usize = 24;
+const GENERATION: usize = 32 + 8 + 8;
+
+/// A volume after three fsyncs and a power cut, with its files after each of them.
+struct Synced {
+    image: Image,
+    logs: Vec<BlockNr>,
+    files: Vec<Content>,
+}
+
+fn mount(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
+    Filesystem::mount(Arc::clone(device) as Arc<dyn Device>, MountOptions::default()).unwrap()
+}
+
+fn synced() -> Synced {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
+    parameters.blocks_per_segment = 64;
+    format(&*device, &parameters).unwrap();
+    let fs = mount(&device);
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
+    let file = fs.create(&fs.root().unwrap().inode, b"file", &new).unwrap().inode;
+    fs.write(&file, 0, &[b'.'; 20_000]).unwrap();
+    fs.commit().unwrap();
+    let mut files = Vec::new();
+    for nth in 1..=3 {
+        fs.write(&file, 19_000 + nth * 3000, &[b'0' + nth as u8; 3000]).unwrap();
+        fs.sync_file(&file).unwrap();
+        files.push(present(&*fs));
+    }
+    let image = Image::from(device.snapshot());
+    let logs = image.logs().into_iter().filter(|log| head_in(image.block(log.block)).is_some());
+    let logs: Vec<_> = logs.map(|log| log.block).collect();
+    assert_eq!(logs.len(), files.len());
+    Synced { image, logs, files }
+}
+
+/// Where the records begin in the summary of a log.
+fn head_in(summary: &[u8]) -> Option<usize> {
+    (0..summary.len()).step_by(8).find(|at| summary[*at..].starts_with(b"NfRf"))
+}
+
+impl Synced {
+    /// Makes something of the records of a log what they cannot be.
+    fn damage(&mut self, nth: usize, at: usize) {
+        self.image.edit_summary(self.logs[nth], |summary| {
+            let head = head_in(summary).unwrap();
+            summary[head + at] ^= 0x40;
+        });
+    }
+}
+
+/// What a mount shows.
+fn recovered(patient: &Patient) -> Content {
+    present(&*mount(&Arc::new(MemoryDevice::from(patient.bytes()))))
+}
+
+fn has_bit(image: &Image) -> bool {
+    image.superblock.raw().s_feature_compat_ro.get() & FEATURE_ROLL_FORWARD != 0
+}
+
+fn set_bit(image: &mut Image, set: bool) {
+    image.edit_superblocks(|raw| {
+        let others = raw.s_feature_compat_ro.get() & !FEATURE_ROLL_FORWARD;
+        raw.s_feature_compat_ro.set(others | if set { FEATURE_ROLL_FORWARD } else { 0 });
+    });
+}
+
+#[test]
+fn what_cannot_be_rolled_forward_is_given_up_and_nothing_else() {
+    for at in [VERSION, NUMBER, GENERATION] {
+        let mut synced = synced();
+        synced.damage(1, at);
+        let patient = Patient::new(synced.image.clone());
+        let plan = patient.heal();
+        assert_eq!(plan.risk(), Risk::Loses);
+        let lost: Vec<_> = plan.lost.iter().map(|log| log.start).collect();
+        assert_eq!(lost, synced.logs[1..], "byte {at}");
+        assert!(recovered(&patient) == synced.files[0], "byte {at}: the first fsync stays");
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_rolled_forward_keeps_no_other_repair_back() {
+    let mut synced = synced();
+    let header = synced.image.data(Ino::SUFILE, 0);
+    synced.image.edit(header, |block| add(block, 0, 1));
+    synced.damage(2, VERSION);
+    let patient = Patient::new(synced.image.clone());
+    let plan = patient.heal();
+    assert!(plan.repairs.len() >= 2, "{:?}", plan.repairs);
+    assert!(recovered(&patient) == synced.files[1]);
+}
+
+#[test]
+fn records_that_need_the_bit_get_it() {
+    let mut synced = synced();
+    assert!(has_bit(&synced.image));
+    assert!(synced.image.check().unwrap().worst() <= Some(Severity::Note));
+    set_bit(&mut synced.image, false);
+    let report = synced.image.check().unwrap();
+    assert!(report.errors().all(|it| it.rule == Rule::RollForward), "{report}");
+    let patient = Patient::new(synced.image.clone());
+    assert_eq!(patient.heal().risk(), Risk::Safe);
+    assert!(has_bit(&Image::from(patient.bytes())));
+    assert!(recovered(&patient) == synced.files[2]);
+}
+
+#[test]
+fn the_bit_is_taken_off_a_volume_that_was_closed_cleanly() {
+    let mut image = Image::by_linux(1024);
+    set_bit(&mut image, true);
+    assert_eq!(image.check().unwrap().worst(), Some(Severity::Warning));
+    let healed = Patient::new(image.clone()).is_healed(Risk::Safe);
+    assert!(!has_bit(&healed));
+
+    // It says that there may be records, which is true until the volume is closed.
+    let mut in_use = Image::from(image.bytes);
+    in_use.edit_superblocks(|raw| raw.s_state.set(0));
+    let report = in_use.check().unwrap();
+    assert_eq!(report.worst(), None, "{report}");
+
+    // If there are some, it is the mark of a clean volume that is wrong.
+    let mut synced = synced().image;
+    synced.edit_superblocks(|raw| raw.s_state.set(STATE_VALID));
+    let report = synced.check().unwrap();
+    let warned = report.findings.iter().any(|it| it.message.contains("marked clean"));
+    assert!(warned && report.is_consistent(), "{report}");
+    assert!(Patient::new(synced).plan().repairs.is_empty());
+}
