@@ -3,11 +3,17 @@
 
 mod support;
 
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use nilfs_device::{Action, Device, Event, FaultyDevice, MemoryDevice, RecordingDevice};
-use nilfs_repair::{UndoDevice, UndoError, apply_undo};
-use support::{Image, Patient, UUID, content, damaged};
+use nilfs_repair::{Risk, UndoDevice, UndoError, apply_undo};
+use nilfs_sim::power::{Disk, Survivors};
+use nilfs_sim::seeds::for_each_seed;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use support::{Content, Image, Patient, UUID, content, damaged};
 
 /// What a repair writes, in order.
 fn writes(image: &Image) -> Vec<Event> {
@@ -17,35 +23,74 @@ fn writes(image: &Image) -> Vec<Event> {
     recording.take_events()
 }
 
+/// A damaged volume, and what a repair that is not cut off makes of it.
+struct Uncut {
+    image: Image,
+    risk: Risk,
+    content: Content,
+}
+
+impl Uncut {
+    fn of(image: Image) -> Self {
+        let patient = Patient::new(image.clone());
+        let plan = patient.plan();
+        plan.apply(&*patient.device, &mut |_| {}).unwrap();
+        Self { image, risk: plan.risk(), content: content(&patient.bytes()) }
+    }
+
+    /// Demands that the next repair of a device that was left so comes to the same.
+    fn is_reached_from(&self, left: Vec<u8>, what: &str) {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(left));
+        let plan = nilfs_repair::plan(&device, &nilfs_check::Options::default(), UUID).unwrap();
+        assert!(plan.risk() <= self.risk, "{what}: {:?}", plan.repairs);
+        plan.apply(&*device, &mut |_| {}).unwrap();
+        let mut after = vec![0; device.size() as usize];
+        device.read_at(0, &mut after).unwrap();
+        let report = nilfs_check::check(&*device, &Default::default()).unwrap();
+        assert!(report.is_consistent(), "{what}: {report}");
+        assert!(content(&after) == self.content, "{what}: every file is there");
+    }
+}
+
 #[test]
 fn the_next_repair_goes_on_from_any_write() {
     for (damage, image) in damaged() {
-        let uncut = Patient::new(image.clone());
-        let plan = uncut.plan();
-        plan.apply(&*uncut.device, &mut |_| {}).unwrap();
-        let whole = content(&uncut.bytes());
-        let risk = plan.risk();
-        let writes = writes(&image);
-        let mut bytes = image.bytes.clone();
-        for (nth, event) in writes.iter().enumerate() {
+        let uncut = Uncut::of(image);
+        let mut bytes = uncut.image.bytes.clone();
+        for (nth, event) in writes(&uncut.image).iter().enumerate() {
             let Event::Write { offset, bytes: written } = event else { continue };
             let start = *offset as usize;
             for arrived in [written.len() / 2 / 512 * 512, written.len()] {
                 bytes[start..start + arrived].copy_from_slice(&written[..arrived]);
-                let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(bytes.clone()));
-                let plan =
-                    nilfs_repair::plan(&device, &nilfs_check::Options::default(), UUID).unwrap();
-                let now = plan.risk();
-                assert!(now <= risk, "{damage}, write {nth}: {:?}", plan.repairs);
-                plan.apply(&*device, &mut |_| {}).unwrap();
-                let mut after = vec![0; bytes.len()];
-                device.read_at(0, &mut after).unwrap();
-                let report = nilfs_check::check(&*device, &Default::default()).unwrap();
-                assert!(report.is_consistent(), "{damage}, write {nth}: {report}");
-                assert!(content(&after) == whole, "{damage}, write {nth}: every file is there");
+                uncut.is_reached_from(bytes.clone(), &format!("{damage}, write {nth}"));
             }
         }
     }
+}
+
+/// A device keeps what it likes of the writes since the last flush, in any order.
+#[test]
+fn the_next_repair_goes_on_from_whatever_is_left_of_what_was_not_flushed() {
+    for_each_seed("repairs that are cut off", 1, |seed| {
+        let mut random = StdRng::seed_from_u64(seed);
+        for (damage, image) in damaged() {
+            let uncut = Uncut::of(image);
+            let mut disk = Disk::new(uncut.image.bytes.clone());
+            let mut seen = HashSet::new();
+            for (nth, event) in writes(&uncut.image).iter().enumerate() {
+                disk.play(event);
+                let chance = Survivors::by_chance(&mut random);
+                for survivors in Survivors::CORNERS.into_iter().chain([chance]) {
+                    let left = disk.after_cut(survivors);
+                    let mut hasher = DefaultHasher::new();
+                    left.hash(&mut hasher);
+                    if seen.insert(hasher.finish()) {
+                        uncut.is_reached_from(left, &format!("{damage}, {nth}, {survivors:?}"));
+                    }
+                }
+            }
+        }
+    });
 }
 
 #[test]
