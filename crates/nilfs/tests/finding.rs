@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use rustix::mount::UnmountFlags;
 use serde_json::Value;
 
+use common::loops::Loop;
 use common::{CommandOutput, Volume, nilfs};
 
 /// A volume that is mounted, until the end of the test.
@@ -284,24 +285,6 @@ fn one_that_cannot_be_unmounted_does_not_keep_the_others() {
     assert!(!is_mounted(one.dir()) && !is_mounted(other.dir()));
 }
 
-/// A loop device, detached at the end.
-struct Loop(PathBuf);
-
-impl Loop {
-    fn attach(image: &Path) -> Self {
-        let losetup = Command::new("losetup").args(["--find", "--show"]).arg(image).output();
-        let losetup = losetup.unwrap();
-        assert!(losetup.status.success(), "{}", String::from_utf8_lossy(&losetup.stderr));
-        Self(String::from_utf8(losetup.stdout).unwrap().trim().into())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn volumes_are_found_by_label_and_uuid() {
     let volume = common::volume();
@@ -318,7 +301,7 @@ fn volumes_are_found_by_label_and_uuid() {
     let sentence = mounted("UUID=no").sentence(2);
     assert!(sentence.contains("no is not a UUID"), "{sentence}");
 
-    let device = Loop::attach(&volume.image);
+    let device = Loop::attach(&volume.image).unwrap();
     for name in [&by_label, &format!("UUID={uuid}")] {
         mounted(name).output();
         assert!(dir.join("directory/file").exists());
@@ -329,7 +312,7 @@ fn volumes_are_found_by_label_and_uuid() {
     }
     let twin = volume.beside("twin.img");
     fs::copy(&volume.image, &twin).unwrap();
-    let other = Loop::attach(&twin);
+    let other = Loop::attach(&twin).unwrap();
     let sentence = mounted(&by_label).sentence(2);
     for device in [&device, &other] {
         assert!(sentence.contains(device.0.to_str().unwrap()), "{sentence}");
@@ -341,7 +324,7 @@ fn volumes_are_found_by_label_and_uuid() {
 #[test]
 fn a_mounted_image_is_not_written_through_a_loop_device() {
     let mounted = Mounted::new("rw");
-    let device = Loop::attach(&mounted.volume.image);
+    let device = Loop::attach(&mounted.volume.image).unwrap();
     let loop_device = device.0.to_str().unwrap();
     let elsewhere = mounted.volume.beside("elsewhere");
     fs::create_dir(&elsewhere).unwrap();

@@ -7,9 +7,11 @@ use std::fs;
 use std::io::Read;
 use std::ops::Range;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use common::loops::Loop;
 use common::tool::{tool, tool_with_input};
 use common::{
     Volume, empty_volume, forge_records, forge_superblocks, synced_volume, volume,
@@ -119,6 +121,40 @@ fn what_is_safe_is_repaired_and_taken_back() {
     forge_superblocks(&volume.image, UUID, &[0x77]);
     let said = common::nilfs(words).sentence(1);
     assert!(said.ends_with("it was made for another volume than the one on this device"), "{said}");
+}
+
+/// A repair would write over it; and with the volume, it would be lost. The superuser and `/dev/fuse`
+/// are needed.
+#[test]
+fn an_undo_file_on_the_volume_that_is_repaired_is_refused() {
+    let volume = volume();
+    let dir = volume.beside("mnt");
+    fs::create_dir(&dir).unwrap();
+    let undo = dir.join("undo");
+    let repair = |device: &Path, undo: &Path| {
+        common::nilfs(["fsck".as_ref(), "-y".as_ref(), "--undo".as_ref(), undo, device])
+    };
+    let said = repair(&volume.image, &volume.image).sentence(6);
+    assert!(said.ends_with("exists already; name a new file"), "{said}");
+
+    let while_mounted = |device: &Path| {
+        common::nilfs(["mount".as_ref(), device, &dir]).output();
+        let refused = repair(device, &undo);
+        let made = undo.exists();
+        common::nilfs(["umount".as_ref(), dir.as_path()]).output();
+        assert!(!made);
+        refused
+    };
+    let said = while_mounted(&volume.image).sentence(5);
+    assert!(said.contains("is mounted on"), "{said}");
+
+    let Some(device) = Loop::attach(&volume.image) else {
+        eprintln!("skipped: no loop device can be set up");
+        return;
+    };
+    let said = while_mounted(&device.0).sentence(2);
+    let words = "lies on the device that is to be repaired; name another";
+    assert!(said.ends_with(words), "{said}");
 }
 
 #[test]

@@ -2,14 +2,15 @@
 
 mod common {
     pub mod asking;
+    pub mod loops;
     pub mod ours;
 }
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use common::asking::{json, nilfs, refused, works};
+use common::loops::Loop;
 use common::ours::{Image, Mounted};
 use serde_json::Value;
 
@@ -128,28 +129,10 @@ fn a_size_with_a_sign_is_a_difference_to_what_the_volume_has() {
     image.check();
 }
 
-/// A loop device, detached at the end.
-struct Loop(PathBuf);
-
-impl Loop {
-    /// None if there are no loop devices here.
-    fn of(image: &Image) -> Option<Self> {
-        let setup = Command::new("losetup").args(["--find", "--show"]).arg(image.path()).output();
-        let setup = setup.ok().filter(|setup| setup.status.success())?;
-        Some(Self(String::from_utf8(setup.stdout).unwrap().trim().into()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_volume_does_not_outgrow_its_partition_which_can_follow_when_it_shrinks() {
     let image = image();
-    let Some(device) = Loop::of(&image) else {
+    let Some(device) = Loop::attach(&image.path()) else {
         eprintln!("skipped: no loop device can be set up");
         return;
     };

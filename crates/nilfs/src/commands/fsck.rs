@@ -348,18 +348,25 @@ fn apply(plan: &Plan, device: &Arc<dyn Device>, order: &Order) -> anyhow::Result
             let file = file.with_context(|| format!("cannot make {shown}"))?;
             let undoing = UndoDevice::new(Arc::clone(device), file, plan.uuid);
             let undoing = undoing.with_context(|| format!("cannot write {shown}"))?;
+            // Its name, too, has to be there after a power cut.
+            let named = File::open(directory_of(path)).and_then(|directory| directory.sync_all());
+            named.with_context(|| format!("cannot write the directory of {shown}"))?;
             plan.apply(&undoing, &mut show)?;
         }
     }
     Ok(())
 }
 
-/// An undo file on the device itself would be overwritten by the repair, or lost with it.
-fn refuse_on_device(undo: &Path, device: &Path) -> anyhow::Result<()> {
-    let directory = match undo.parent() {
+fn directory_of(file: &Path) -> &Path {
+    match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
-    };
+    }
+}
+
+/// An undo file on the device itself would be overwritten by the repair, or lost with it.
+fn refuse_on_device(undo: &Path, device: &Path) -> anyhow::Result<()> {
+    let directory = directory_of(undo);
     let shown = directory.display();
     let directory = std::fs::metadata(directory).with_context(|| format!("cannot open {shown}"))?;
     let it =
