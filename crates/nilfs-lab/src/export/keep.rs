@@ -7,9 +7,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use nilfs_device::Event;
 use rustix::fs::FallocateFlags;
 
-use crate::trace::{Kind, Trace, Traffic};
+use crate::trace::{DeviceRequest, Kind, Trace, Traffic};
 
 /// A file of kept bytes that grows.
 pub(super) struct Keeper {
@@ -43,43 +44,52 @@ impl Keeper {
 /// # Errors
 /// The kept bytes are not those of the trace, or a file cannot be read or written.
 pub fn rebuild(trace: &Trace, kept: &Path, image: &Path) -> Result<()> {
-    let about_kept = || format!("kept data {}", kept.display());
     let about_image = || format!("image {}", image.display());
-    let source = File::open(kept).with_context(about_kept)?;
-    let found = source.metadata().with_context(about_kept)?.len();
-    let expected = Traffic::of(&trace.requests).written.bytes;
-    ensure!(
-        found == expected,
-        "{} has {found} bytes, but the trace wrote {expected}: they do not belong together",
-        kept.display()
-    );
     let mut options = File::options();
     let options = options.read(true).write(true).create(true).truncate(false);
     let target = options.open(image).with_context(about_image)?;
     if target.metadata().with_context(about_image)?.len() < trace.device_bytes {
         target.set_len(trace.device_bytes).with_context(about_image)?;
     }
-    let mut source = BufReader::new(source);
-    let mut buffer = Vec::new();
-    for request in &trace.requests {
-        match request.kind {
-            Kind::Write => {
-                buffer.clear();
-                let piece = source.by_ref().take(request.bytes);
-                copy(piece, &mut buffer, &target, request.offset).with_context(about_image)?;
-            }
-            Kind::Discard => {
-                punch(&target, request.offset, request.bytes).with_context(about_image)?
-            }
-            Kind::Read | Kind::Flush => (),
+    for event in events(trace, kept)? {
+        match event? {
+            Some(Event::Write { offset, bytes }) => target.write_all_at(&bytes, offset),
+            Some(Event::Discard { offset, bytes }) => punch(&target, offset, bytes),
+            Some(Event::Flush | Event::Resize { .. }) | None => Ok(()),
         }
+        .with_context(about_image)?;
     }
     Ok(())
 }
 
-fn copy(mut from: impl Read, buffer: &mut Vec<u8>, to: &File, offset: u64) -> io::Result<()> {
-    from.read_to_end(buffer)?;
-    to.write_all_at(buffer, offset)
+/// What each request of a trace did to the device, one after the other, with the bytes that were
+/// kept; `None` for one that only read.
+///
+/// # Errors
+/// The kept bytes are not those of the trace, or cannot be read.
+pub fn events(trace: &Trace, kept: &Path) -> Result<impl Iterator<Item = Result<Option<Event>>>> {
+    let about = format!("kept data {}", kept.display());
+    let source = File::open(kept).with_context(|| about.clone())?;
+    let found = source.metadata().with_context(|| about.clone())?.len();
+    let expected = Traffic::of(&trace.requests).written.bytes;
+    ensure!(
+        found == expected,
+        "{} has {found} bytes, but the trace wrote {expected}: they do not belong together",
+        kept.display()
+    );
+    let mut source = BufReader::new(source);
+    Ok(trace.requests.iter().map(move |&DeviceRequest { kind, offset, bytes, .. }| {
+        Ok(match kind {
+            Kind::Write => {
+                let mut written = vec![0; bytes as usize];
+                source.read_exact(&mut written).with_context(|| about.clone())?;
+                Some(Event::Write { offset, bytes: written })
+            }
+            Kind::Discard => Some(Event::Discard { offset, bytes }),
+            Kind::Flush => Some(Event::Flush),
+            Kind::Read => None,
+        })
+    }))
 }
 
 /// Makes a hole that reads as zeros.

@@ -21,14 +21,14 @@
 //! them from the kernel, does them on the image and tells them to the `device`, which knows when
 //! each is done by the model's clock. If it is paced, the `pacer` keeps the answer back until
 //! then; meanwhile further requests arrive. What was written can be kept (`keep`), so that the
-//! trace rebuilds the image.
+//! trace rebuilds the image, or what it was at any moment.
 
 mod device;
 mod keep;
 mod pacer;
 mod serve;
 
-pub use keep::rebuild;
+pub use keep::{events, rebuild};
 
 use std::fs::File;
 use std::ops::Range;

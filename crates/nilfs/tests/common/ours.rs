@@ -125,6 +125,12 @@ pub struct Mounted {
 }
 
 impl Mounted {
+    /// Mounts the volume on a device, or in any other file.
+    #[track_caller]
+    pub fn of(device: &Path, options: &str) -> Self {
+        Self::new(nilfs(), device, options)
+    }
+
     #[track_caller]
     fn new(mut nilfs: Command, image: &Path, options: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
