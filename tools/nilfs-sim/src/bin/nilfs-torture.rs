@@ -2,7 +2,7 @@
 //!
 //! The test suite has all workloads of one operation and some of two. Here, all of two are tried with
 //! every way of syncing, as many of three as there is time for, and long lives with cleaning,
-//! snapshots, rollbacks and other sizes; each on all processors.
+//! snapshots, rollbacks and other sizes; each on all processors. Or all of two, however long it takes.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,12 +30,17 @@ use rand::{Rng, SeedableRng};
     about,
     after_help = "Examples:\n  \
     nilfs-torture --minutes 60\n  \
-    nilfs-torture --seed 7      the same again: the same workloads in the same order"
+    nilfs-torture --seed 7      the same again: the same workloads in the same order\n  \
+    nilfs-torture --pairs       every two operations with every sync: hours"
 )]
 struct Arguments {
     /// How long it goes on, besides all workloads of one operation, which are always tried
     #[arg(long, value_name = "N", default_value_t = 10)]
     minutes: u64,
+
+    /// Try all workloads of one and of two operations, and nothing else, however many minutes that takes
+    #[arg(long)]
+    pairs: bool,
 
     /// What chance begins with [default: another one each time]
     #[arg(long, value_name = "N")]
@@ -70,6 +75,9 @@ const FAULTS_OF_A_LIFE: usize = 30;
 
 /// Workloads of three operations that are tried together.
 const SAMPLE: usize = 20;
+
+/// Pairs of operations after which there is a line about them.
+const LINE_AFTER: u64 = 20;
 
 /// What was tried of one kind.
 #[derive(Default)]
@@ -151,62 +159,109 @@ fn fail_somewhere(seed: u64) -> Result<(u64, u64), String> {
     Ok((1, judged?.iter().sum()))
 }
 
+/// All workloads of one operation.
+fn ones() -> impl Iterator<Item = Work> {
+    operations().into_iter().map(Work::One)
+}
+
+/// Every two operations, in an order that is up to chance.
+fn pairs(random: &mut StdRng) -> Vec<Work> {
+    let operations = operations();
+    let with_each = |first: &Op| {
+        let first = first.clone();
+        operations.iter().map(move |second| Work::Two(first.clone(), second.clone()))
+    };
+    let mut pairs: Vec<Work> = operations.iter().flat_map(with_each).collect();
+    pairs.shuffle(random);
+    pairs
+}
+
 /// What is tried, in its order: without end.
 fn works(seed: u64) -> impl Iterator<Item = Work> {
     let mut random = StdRng::seed_from_u64(seed);
-    let operations = operations();
-    let mut pairs: Vec<(Op, Op)> = operations
-        .iter()
-        .flat_map(|first| operations.iter().map(|second| (first.clone(), second.clone())))
-        .collect();
-    pairs.shuffle(&mut random);
-    let ones = operations.into_iter().map(Work::One);
+    let mut pairs = pairs(&mut random);
     let further = (0_usize..).map(move |nth| match nth % 5 {
-        0 => pairs.pop().map_or_else(
-            || Work::Three(random.random()),
-            |(first, second)| Work::Two(first, second),
-        ),
+        0 => pairs.pop().unwrap_or_else(|| Work::Three(random.random())),
         1 => Work::Three(random.random()),
         2 => Work::Life(Kind::Administration, random.random()),
         3 => Work::Life(Kind::Turmoil, random.random()),
         _ => Work::Faults(random.random()),
     });
-    ones.chain(further)
+    ones().chain(further)
+}
+
+/// What is to be done, and how far it is.
+struct Task {
+    works: Mutex<Box<dyn Iterator<Item = Work> + Send>>,
+    began: Instant,
+    /// After that, nothing begins that is not tried in any case; `None`: all is tried.
+    length: Option<Duration>,
+    progress: ProgressBar,
+}
+
+impl Task {
+    fn new(arguments: &Arguments, seed: u64) -> Self {
+        let (works, length, progress): (Box<dyn Iterator<Item = Work> + Send>, _, _) = if arguments
+            .pairs
+        {
+            let all: Vec<Work> = ones().chain(pairs(&mut StdRng::seed_from_u64(seed))).collect();
+            let bar = bar(all.len() as u64, "{pos} of {len} in {elapsed}, {eta} left");
+            (Box::new(all.into_iter()), None, bar)
+        } else {
+            let length = Duration::from_secs(60 * arguments.minutes);
+            let bar = bar(length.as_secs(), "{elapsed} of {duration}");
+            (Box::new(works(seed)), Some(length), bar)
+        };
+        Self { works: Mutex::new(works), began: Instant::now(), length, progress }
+    }
+
+    fn next(&self) -> Option<Work> {
+        let is_late = self.length.is_some_and(|length| self.began.elapsed() >= length);
+        self.works.lock().next().filter(|work| work.kind() == Kind::One || !is_late)
+    }
+
+    /// Says how far it is when one more has been tried.
+    fn advance(&self, tried: &[Tried]) {
+        self.progress.set_message(format!("{} states judged", states(tried)));
+        if self.length.is_some() {
+            return self.progress.set_position(self.began.elapsed().as_secs());
+        }
+        self.progress.inc(1);
+        let (done, all) = (self.progress.position(), self.progress.length().unwrap_or(0));
+        // Where there is no terminal, somebody reads it later.
+        if self.progress.is_hidden() && done.is_multiple_of(LINE_AFTER) {
+            println!("{done} of {all}, {} states judged", states(tried));
+        }
+    }
 }
 
 fn main() -> ExitCode {
-    let Arguments { minutes, seed } = Arguments::parse();
-    let seed = seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+    let arguments = Arguments::parse();
+    let seed = arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     println!("seed {seed} (again with --seed {seed})");
-    let began = Instant::now();
-    let end = began + Duration::from_secs(60 * minutes);
+    let task = Task::new(&arguments, seed);
     let tried: [Tried; KINDS.len()] = Default::default();
-    let (works, failure) = (Mutex::new(works(seed)), Mutex::new(None::<String>));
-    let progress = progress(minutes);
+    let failure = Mutex::new(None::<String>);
     let threads = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while failure.lock().is_none() {
-                    let Some(work) = works.lock().next() else { return };
-                    if work.kind() != Kind::One && Instant::now() >= end {
-                        return;
-                    }
+                    let Some(work) = task.next() else { return };
                     if let Err(what) = try_one(&work, &tried) {
                         failure.lock().get_or_insert(what);
                     }
-                    progress.set_position(began.elapsed().as_secs());
-                    progress.set_message(format!("{} states judged", states(&tried)));
+                    task.advance(&tried);
                 }
             });
         }
     });
-    progress.finish_and_clear();
+    task.progress.finish_and_clear();
     print!("{}", table(&tried));
     println!(
         "{} states of the device judged in {} s with {threads} threads",
         states(&tried),
-        began.elapsed().as_secs()
+        task.began.elapsed().as_secs()
     );
     match failure.into_inner() {
         None => ExitCode::SUCCESS,
@@ -217,10 +272,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn progress(minutes: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{wide_bar} {elapsed} of {duration}, {msg}");
+/// A bar that ends at `length`, followed by how far that is.
+fn bar(length: u64, how_far: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(&format!("{{wide_bar}} {how_far}, {{msg}}"));
     let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(60 * minutes).with_style(style)
+    ProgressBar::new(length).with_style(style)
 }
 
 fn try_one(work: &Work, tried: &[Tried]) -> Result<(), String> {
