@@ -6,7 +6,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -94,10 +94,13 @@ impl Image {
     /// Mounts it in a control group, whose directory is given, from the beginning.
     #[track_caller]
     pub fn mount_in(&self, group: &Path, options: &str) -> Mounted {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]).arg(group);
-        shell.arg(env!("CARGO_BIN_EXE_nilfs")).stdin(Stdio::null());
-        Mounted::new(shell, &self.path(), options)
+        Mounted::new(nilfs_in(group), &self.path(), options)
+    }
+
+    /// Runs a subcommand on it in a control group; it must have nothing to complain of.
+    #[track_caller]
+    pub fn nilfs_in(&self, group: &Path, words: &[&str]) -> String {
+        run(nilfs_in(group).args(words).arg(self.path()))
     }
 }
 
@@ -105,6 +108,14 @@ fn nilfs() -> Command {
     let mut nilfs = Command::new(env!("CARGO_BIN_EXE_nilfs"));
     nilfs.stdin(Stdio::null()).env("STATE_DIRECTORY", env!("CARGO_TARGET_TMPDIR"));
     nilfs
+}
+
+/// Our command in a control group, whose directory is given.
+fn nilfs_in(group: &Path) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]).arg(group);
+    shell.arg(env!("CARGO_BIN_EXE_nilfs")).stdin(Stdio::null());
+    shell
 }
 
 /// Runs a command, which must succeed without a word on stderr, and returns what it printed.
@@ -184,6 +195,16 @@ impl Mounted {
     pub fn checkpoint(&self) {
         let made = nilfs().arg("sync").arg(self.root()).output().unwrap();
         assert!(made.status.success(), "{made:?}");
+    }
+
+    /// Runs a subcommand on it, whatever becomes of that.
+    pub fn nilfs(&self, words: &[&str]) -> Output {
+        nilfs().args(words).arg(self.root()).output().unwrap()
+    }
+
+    /// Waits until the process that serves the volume has ended.
+    pub fn wait(mut self) -> ExitStatus {
+        self.process.wait().unwrap()
     }
 
     /// Unmounts, and makes sure that the process ended well and without a warning.
