@@ -176,6 +176,38 @@ fn heavy_load_in_128_mib() {
     live_with(128);
 }
 
+/// What a volume has that is looked after: more than the memory there is.
+const SMALL_FILES: usize = 5000;
+const LARGE_MEGABYTES: usize = 80;
+
+/// A volume with many files, a large one, and a past of it.
+fn full_image() -> Image {
+    let image = Image::ours("--size 800M -b 1024");
+    let mounted = image.mount("");
+    make_small(mounted.root(), SMALL_FILES);
+    write_large(&mounted.join("large"), 1, LARGE_MEGABYTES);
+    mounted.checkpoint();
+    for round in 0..10 {
+        overwrite(&mounted.join("large"), round, 1);
+        mounted.checkpoint();
+    }
+    mounted.unmount();
+    image
+}
+
+/// What looks after a volume does so on a machine with little memory, too.
+#[test]
+fn a_volume_is_checked_scrubbed_and_salvaged_in_64_mib() {
+    let Some(group) = Group::with_memory(64 << 20) else { return };
+    let image = full_image();
+    image.nilfs_in(&group.0, &["fsck", "-n"]);
+    image.nilfs_in(&group.0, &["scrub"]);
+    let saved = image.beside("saved");
+    image.nilfs_in(&group.0, &["salvage", "--to", saved.to_str().unwrap()]);
+    is_large(&saved.join("large"), 1, 1..LARGE_MEGABYTES);
+    read_small(&saved, 0..SMALL_FILES);
+}
+
 /// Bytes of memory of the process that serves a volume, without the files that it maps.
 fn memory_of(mounted: &Mounted) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", mounted.process())).unwrap();
