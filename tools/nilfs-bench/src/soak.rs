@@ -1,5 +1,6 @@
 //! A mount under a random mix from many threads, with all background work on, for as long as there is
-//! time: what comes back is compared with what was written, and nothing may grow without end.
+//! time: what comes back is compared with what was written, and nothing may grow without end, neither
+//! what the process takes nor how long operations wait.
 
 mod mix;
 mod process;
@@ -31,6 +32,15 @@ const SAMPLES: u32 = 24;
 
 /// How often it is looked whether it is time for a row.
 const GLANCE: Duration = Duration::from_millis(50);
+
+/// So many operations it takes to tell how long one of a hundred takes.
+const FEWEST_OPERATIONS: usize = 100;
+
+/// How many times as long operations may take in the end: other programs are at work on the machine.
+const LATENCY_SLACK: u64 = 3;
+
+/// Besides, by so much any operation may vary.
+const LATENCY_NOISE_MICROS: u64 = 5_000;
 
 /// Snapshots that are kept at a time.
 const SNAPSHOTS: usize = 3;
@@ -94,6 +104,15 @@ pub fn run(options: &Options) -> Result<()> {
     judge(&samples)
 }
 
+/// What was seen at one time.
+#[derive(Clone, Copy)]
+struct Sample {
+    vitals: Vitals,
+    /// Of a hundred operations since the last sample, the slowest but one took at least that long;
+    /// `None` if there were too few.
+    p99: Option<Duration>,
+}
+
 /// Lets everybody work to the end. Returns what was seen from time to time.
 fn soak(
     options: &Options,
@@ -101,7 +120,7 @@ fn soak(
     nilfs: &Path,
     dir: &Path,
     process: u32,
-) -> Result<Vec<Vitals>> {
+) -> Result<Vec<Sample>> {
     let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut workers = Vec::new();
     for nth in 0..options.threads {
@@ -112,7 +131,7 @@ fn soak(
     thread::scope(|scope| {
         let threads: Vec<_> =
             workers.into_iter().map(|worker| scope.spawn(|| worker.work())).collect();
-        let watched = watch(options, &done, &stop, |samples: &mut Vec<Vitals>, began: Instant| {
+        let watched = watch(options, &done, &stop, |samples: &mut Vec<Sample>, began: Instant| {
             let mut all: Vec<Duration> =
                 times.iter().flat_map(|times| std::mem::take(&mut *times.lock())).collect();
             all.sort_unstable();
@@ -124,7 +143,8 @@ fn soak(
                 &vitals,
                 samples.is_empty(),
             );
-            samples.push(vitals);
+            let p99 = (all.len() >= FEWEST_OPERATIONS).then(|| quantile(&all, 0.99)).flatten();
+            samples.push(Sample { vitals, p99 });
             administer(nilfs, dir, samples.len())
         });
         stop.store(true, Ordering::Relaxed);
@@ -143,8 +163,8 @@ fn watch(
     options: &Options,
     done: &AtomicU64,
     stop: &AtomicBool,
-    mut row: impl FnMut(&mut Vec<Vitals>, Instant) -> Result<()>,
-) -> Result<Vec<Vitals>> {
+    mut row: impl FnMut(&mut Vec<Sample>, Instant) -> Result<()>,
+) -> Result<Vec<Sample>> {
     let (began, length) = (Instant::now(), Duration::from_secs(60 * options.minutes));
     let mut samples = Vec::new();
     loop {
@@ -171,10 +191,7 @@ fn print_row(elapsed: Duration, done: u64, times: &[Duration], vitals: &Vitals, 
             "seconds", "operations", "p50", "p99", "p99.9", "max", "memory", "fds", "threads"
         );
     }
-    let at = |part: f64| {
-        let nth = ((times.len() as f64 * part) as usize).min(times.len().saturating_sub(1));
-        times.get(nth).map_or_else(String::new, |time| format!("{time:.1?}"))
-    };
+    let at = |part| quantile(times, part).map_or_else(String::new, |time| format!("{time:.1?}"));
     println!(
         "{:>8} {done:>11} {:>9} {:>9} {:>9} {:>9} {:>5} MiB {:>5} {:>8}",
         elapsed.as_secs(),
@@ -188,6 +205,12 @@ fn print_row(elapsed: Duration, done: u64, times: &[Duration], vitals: &Vitals, 
     );
 }
 
+/// The time that this part of the operations, sorted by their times, did not exceed.
+fn quantile(times: &[Duration], part: f64) -> Option<Duration> {
+    let nth = ((times.len() as f64 * part) as usize).min(times.len().saturating_sub(1));
+    times.get(nth).copied()
+}
+
 /// Makes a snapshot of this moment, and lets the oldest one go.
 fn administer(nilfs: &Path, dir: &Path, nth: usize) -> Result<()> {
     let name = |nth: usize| format!("soak-{nth}");
@@ -198,46 +221,76 @@ fn administer(nilfs: &Path, dir: &Path, nth: usize) -> Result<()> {
     Ok(())
 }
 
-/// Whether the process has stayed as it was: no more at the end than in the middle, after it has warmed
-/// up in the first quarter.
-fn judge(samples: &[Vitals]) -> Result<()> {
+/// Whether the process has stayed as it was, and its answers as quick: no more at the end than in the
+/// middle, after it has warmed up in the first quarter.
+fn judge(samples: &[Sample]) -> Result<()> {
     let warm = &samples[samples.len() / 4..];
     let (middle, end) = warm.split_at(warm.len() / 2);
-    let median = |samples: &[Vitals], of: fn(&Vitals) -> u64| {
-        let mut values: Vec<u64> = samples.iter().map(of).collect();
-        values.sort_unstable();
-        values.get(values.len() / 2).copied().unwrap_or(0)
-    };
-    let stays = |what, of, slack| {
-        let (before, after) = (median(middle, of), median(end, of));
+    let stays = |what: &str, of: fn(&Sample) -> Option<u64>, most: fn(u64) -> u64| {
+        let (Some(before), Some(after)) = (median(middle, of), median(end, of)) else {
+            return Ok(());
+        };
         ensure!(
-            after <= before + before / 4 + slack,
+            after <= most(before),
             "it grows: {before} {what} in the middle, {after} at the end"
         );
         Ok(())
     };
-    stays("bytes of memory", |it| it.memory, 16 << 20)?;
-    stays("open files", |it| it.files, 16)?;
-    stays("threads", |it| it.threads, 8)?;
-    println!("memory, open files and threads stayed as they were");
+    stays("bytes of memory", |it| Some(it.vitals.memory), |was| was + was / 4 + (16 << 20))?;
+    stays("open files", |it| Some(it.vitals.files), |was| was + was / 4 + 16)?;
+    stays("threads", |it| Some(it.vitals.threads), |was| was + was / 4 + 8)?;
+    stays(
+        "µs that one of a hundred operations takes",
+        |it| Some(u64::try_from(it.p99?.as_micros()).unwrap_or(u64::MAX)),
+        |was| was.saturating_mul(LATENCY_SLACK) + LATENCY_NOISE_MICROS,
+    )?;
+    println!("memory, open files, threads and latency stayed as they were");
     Ok(())
+}
+
+/// `None` if nothing is known of any sample.
+fn median(samples: &[Sample], of: fn(&Sample) -> Option<u64>) -> Option<u64> {
+    let mut values: Vec<u64> = samples.iter().filter_map(of).collect();
+    values.sort_unstable();
+    values.get(values.len() / 2).copied()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn judged(vitals: impl Fn(u64) -> Vitals) -> Result<()> {
-        judge(&(0..24).map(vitals).collect::<Vec<_>>())
+    const USUAL: Sample = Sample {
+        vitals: Vitals { memory: 100 << 20, files: 10, threads: 20 },
+        p99: Some(Duration::from_millis(20)),
+    };
+
+    fn judged(sample: impl Fn(u64) -> Sample) -> Result<()> {
+        judge(&(0..24).map(sample).collect::<Vec<_>>())
+    }
+
+    fn with(vitals: Vitals) -> Sample {
+        Sample { vitals, ..USUAL }
     }
 
     #[test]
     fn what_grows_without_end_is_noticed_and_what_warms_up_is_not() {
-        let usual = Vitals { memory: 100 << 20, files: 10, threads: 20 };
-        assert!(judged(|nth| Vitals { memory: nth.min(6) * (20 << 20), ..usual }).is_ok());
-        assert!(judged(|nth| Vitals { files: 10 + nth % 5, ..usual }).is_ok());
-        assert!(judged(|nth| Vitals { memory: nth * (20 << 20), ..usual }).is_err());
-        assert!(judged(|nth| Vitals { files: 10 + nth * 3, ..usual }).is_err());
-        assert!(judged(|nth| Vitals { threads: 20 + nth * 3, ..usual }).is_err());
+        let usual = USUAL.vitals;
+        let memory = |memory| with(Vitals { memory, ..usual });
+        assert!(judged(|nth| memory(nth.min(6) * (20 << 20))).is_ok());
+        assert!(judged(|nth| with(Vitals { files: 10 + nth % 5, ..usual })).is_ok());
+        assert!(judged(|nth| memory(nth * (20 << 20))).is_err());
+        assert!(judged(|nth| with(Vitals { files: 10 + nth * 3, ..usual })).is_err());
+        assert!(judged(|nth| with(Vitals { threads: 20 + nth * 3, ..usual })).is_err());
+    }
+
+    #[test]
+    fn operations_that_take_longer_and_longer_are_noticed() {
+        let taking = |millis| Sample { p99: Some(Duration::from_millis(millis)), ..USUAL };
+        assert!(judged(|nth| taking(10 + nth * 7 % 30)).is_ok());
+        assert!(judged(|nth| taking(if nth == 23 { 60_000 } else { 20 })).is_ok());
+        assert!(judged(|nth| taking(2 << (nth / 2))).is_err());
+        assert!(
+            judged(|nth| Sample { p99: (nth < 16).then_some(Duration::ZERO), ..USUAL }).is_ok()
+        );
     }
 }
