@@ -58,17 +58,25 @@ impl Workers {
         Self { limit, shared: Arc::default() }
     }
 
-    /// Has something done by another thread, or does it here if there is none to be had.
+    /// Has something done by another thread, as soon as there is one, or does it here if there is none
+    /// at all.
     pub fn run(&self, work: Work) {
-        if let Err(work) = self.start(work) {
-            work();
+        let Err(work) = self.start(work) else { return };
+        let mut state = self.shared.state.lock();
+        if state.threads > 0 {
+            // All of them are busy; whoever is done first takes it.
+            state.work.push_back(work);
+            self.shared.wanted.notify_one();
+            return;
         }
+        drop(state);
+        work();
     }
 
-    /// Has something done by another thread.
+    /// Has something done by another thread at once.
     ///
     /// # Errors
-    /// The work, if there is no thread to be had.
+    /// The work, if there is no thread to be had that does nothing else.
     pub fn start(&self, work: Work) -> Result<(), Work> {
         let mut state = self.shared.state.lock();
         if state.waiting > state.work.len() {
@@ -111,5 +119,30 @@ impl Shared {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn work_waits_for_a_thread_that_is_busy_and_not_for_who_has_brought_it() {
+        let workers = Workers::new(1);
+        let (open, gate) = mpsc::channel::<()>();
+        let (done, by) = mpsc::channel();
+        workers.run(Box::new(move || _ = gate.recv()));
+        workers.run(Box::new(move || done.send(thread::current().id()).unwrap()));
+        open.send(()).unwrap();
+        assert_ne!(by.recv().unwrap(), thread::current().id());
+    }
+
+    #[test]
+    fn without_any_thread_work_is_done_at_once() {
+        let (done, by) = mpsc::channel();
+        Workers::new(0).run(Box::new(move || done.send(thread::current().id()).unwrap()));
+        assert_eq!(by.try_recv().unwrap(), thread::current().id());
     }
 }
