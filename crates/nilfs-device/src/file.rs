@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
+use rustix::io::ReadWriteFlags;
 use thiserror::Error;
 
 use crate::claims::Marked;
@@ -370,6 +371,17 @@ impl Device for FileDevice {
             at += part.len() as u64;
             Ok(())
         })
+    }
+
+    /// Reads what the system has in memory. Where its file system cannot say what that is, as a few
+    /// cannot, everything may have to be waited for.
+    fn read_without_waiting(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
+        check_range(self.size(), offset, buffer.len() as u64)?;
+        let length = buffer.len();
+        let (pieces, flags) = (&mut [IoSliceMut::new(buffer)], ReadWriteFlags::NOWAIT);
+        // A read that waits will tell what was wrong.
+        let read = rustix::io::preadv2(&self.file, pieces, offset, flags);
+        Ok(read.is_ok_and(|read| read == length))
     }
 
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {

@@ -51,6 +51,15 @@ pub trait Device: Send + Sync {
     /// Any device error; reading beyond the end is [`io::ErrorKind::UnexpectedEof`].
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
+    /// Fills `buffer` with the bytes at `offset`, if nobody has to wait for that. Returns whether it
+    /// did. A device that does not know what has to be waited for reads in any case.
+    ///
+    /// # Errors
+    /// As [`Device::read_at`].
+    fn read_without_waiting(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
+        self.read_at(offset, buffer).map(|()| true)
+    }
+
     /// Writes the pieces one after the other, starting at `offset`.
     ///
     /// # Errors
@@ -124,6 +133,10 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         (**self).read_at(offset, buffer)
+    }
+
+    fn read_without_waiting(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
+        (**self).read_without_waiting(offset, buffer)
     }
 
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {

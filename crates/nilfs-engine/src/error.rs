@@ -120,6 +120,9 @@ pub enum Error {
         /// What it said.
         source: io::Error,
     },
+    /// The answer has to be read from the device, and the caller [must not wait](crate::without_waiting).
+    #[error("the device would have to be waited for")]
+    WouldWait,
     /// No valid superblock.
     #[error("not a NILFS2 volume: {0}")]
     NotAVolume(String),

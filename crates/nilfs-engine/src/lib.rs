@@ -54,7 +54,7 @@ pub use fs::{
     Attr, Background, DirEntry, Entry, Filesystem, FsyncBy, Inode, InodeRef, MountOptions,
     NewInode, OnError, Order, RenameMode, Seek, SetAttr, SetTime, StatFs,
 };
-pub use host::{Clock, SystemClock, Timestamp};
+pub use host::{Clock, SystemClock, Timestamp, without_waiting};
 #[cfg(feature = "shuttle")]
 pub use host::{sleep, world};
 pub use log::reader::Log;

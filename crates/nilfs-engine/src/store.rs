@@ -18,7 +18,7 @@ use self::ahead::ReadAhead;
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicU64, Ordering};
-use crate::host::{CacheHashBuilder, Rank, RwLock};
+use crate::host::{CacheHashBuilder, Rank, RwLock, may_wait};
 
 /// What flash programs at once on most cards, sticks and drives, unless somebody says otherwise.
 pub(crate) const FLASH_PAGE: ByteCount = ByteCount(16 << 10);
@@ -145,9 +145,9 @@ impl Store {
             self.cache_hits.fetch_add(1, Ordering::Relaxed);
             return Ok(content);
         }
-        self.cache_misses.fetch_add(1, Ordering::Relaxed);
         let mut content = zeroed(self.block_size());
         self.fetch(block, bytes_mut(&mut content), Some(FLASH_PAGE))?;
+        self.cache_misses.fetch_add(1, Ordering::Relaxed);
         check(&content)?;
         self.cache.insert(block, Arc::clone(&content));
         Ok(content)
@@ -164,8 +164,8 @@ impl Store {
         self.fetch(first, buffer, Some(ByteCount(0)))
     }
 
-    /// Reads blocks. With `ahead`, has the device begin to read what seems to come next: at least that
-    /// many bytes.
+    /// Reads blocks, if this thread may wait for that or need not. With `ahead`, has the device begin
+    /// to read what seems to come next: at least that many bytes.
     fn fetch(&self, first: BlockNr, buffer: &mut [u8], ahead: Option<ByteCount>) -> Result<()> {
         let count = (buffer.len() / self.block_size().bytes()) as u64;
         let last = BlockNr(first.0.saturating_add(count.saturating_sub(1)));
@@ -182,9 +182,21 @@ impl Store {
         if let Some(asked) = ahead.and_then(|least| self.ahead.ask(start, bytes, least.0)) {
             self.device.will_need(asked.start, asked.end - asked.start);
         }
-        self.device
-            .read_at(start, buffer)
-            .map_err(|source| Error::Device { what: format!("read block {first}"), source })
+        let read = match may_wait() {
+            true => self.device.read_at(start, buffer).map(|()| true),
+            false => self.device.read_without_waiting(start, buffer),
+        };
+        match read {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                // It will be read by another thread, once.
+                if ahead.is_some() {
+                    self.ahead.take_back(start, bytes);
+                }
+                Err(Error::WouldWait)
+            }
+            Err(source) => Err(Error::Device { what: format!("read block {first}"), source }),
+        }
     }
 
     /// Holds blocks that were read, instead of those held before, until [`Store::let_go`]: a mount

@@ -4,6 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nilfs_ondisk::Ino;
+
 use super::Filesystem;
 use crate::error::Result;
 use crate::host::atomic::Ordering;
@@ -230,6 +232,19 @@ impl Filesystem {
             .unwrap_or(DEFAULT_INTERVAL)
     }
 
+    /// Whether a change may have to wait for long just now: for room, for memory, or for checkpoints
+    /// between its parts, if it makes a `shortened` file shorter that is very large. A cheap look, not a
+    /// promise.
+    pub fn may_delay_changes(&self, shortened: Option<Ino>) -> bool {
+        let has_parts = |ino| {
+            let inode = self.table.lock().get(ino);
+            let per_block = self.store.block_size().sectors();
+            let most = self.most_freed().saturating_mul(per_block);
+            inode.is_some_and(|inode| inode.state.read().sectors(per_block) > most)
+        };
+        self.delays.load(Ordering::Relaxed) || shortened.is_some_and(has_parts)
+    }
+
     /// Lets writers wait while too much is uncommitted, and calls for a checkpoint before that.
     /// Where clean segments are few, writers of this many `pages` leave the cleaner some time, the
     /// more the fewer there are, so that nobody meets the end at full speed.
@@ -239,7 +254,12 @@ impl Filesystem {
             sleep(SLOWEST_PAGE.mul_f64(pages as f64 * shortage * shortage));
         }
         let page = self.store.block_size().bytes64();
-        if self.space.dirty_memory(page) >= EAGER_BYTES.min(self.options.dirty_limit / 4) {
+        let limit = self.options.dirty_limit;
+        // Early enough for those who begin before they can know.
+        let soon = limit - limit / 8;
+        self.delays
+            .store(shortage > 0.0 || self.space.uncommitted_memory(page) > soon, Ordering::Relaxed);
+        if self.space.dirty_memory(page) >= EAGER_BYTES.min(limit / 4) {
             self.wakeup.hurry();
         }
         let records = self.journal.lock().bytes();
@@ -249,7 +269,7 @@ impl Filesystem {
         } else if records > MOST_UNWRITTEN {
             self.wakeup.hurry();
         }
-        if self.space.uncommitted_memory(page) > self.options.dirty_limit {
+        if self.space.uncommitted_memory(page) > limit {
             self.commit()?;
         }
         Ok(())

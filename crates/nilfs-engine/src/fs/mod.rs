@@ -159,6 +159,8 @@ pub struct Filesystem {
     pub(crate) times: Times,
     /// Changes so far: tells whether the volume is idle.
     changes: AtomicU64,
+    /// Whether the next change may have to wait for room or for memory, as far as the last one knew.
+    delays: AtomicBool,
     /// How often somebody has asked for durability.
     syncs: AtomicU64,
     /// How often that was when data were last written ahead.
@@ -226,6 +228,7 @@ impl Filesystem {
             remaking: Mutex::new(Rank::Remaking, ()),
             times: Times::default(),
             changes: AtomicU64::new(0),
+            delays: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
             syncs_before: AtomicU64::new(0),
             file_syncs: GroupCommit::default(),

@@ -18,6 +18,7 @@ mod rank;
 mod real;
 #[cfg(feature = "shuttle")]
 mod simulated;
+mod waiting;
 
 #[cfg(not(feature = "shuttle"))]
 use self::real as machine;
@@ -32,3 +33,5 @@ pub(crate) use self::rank::Rank;
 pub(crate) use self::real::sleep;
 #[cfg(feature = "shuttle")]
 pub use self::simulated::{sleep, world};
+pub(crate) use self::waiting::may_wait;
+pub use self::waiting::without_waiting;

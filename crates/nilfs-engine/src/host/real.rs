@@ -12,7 +12,6 @@ pub(super) use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 pub(crate) use quick_cache::DefaultHashBuilder as CacheHashBuilder;
-#[cfg(debug_assertions)]
 pub(super) use std::thread_local;
 
 /// Starts a thread.

@@ -15,7 +15,6 @@ use std::time::Duration;
 pub(crate) use shuttle::sync::atomic;
 pub(crate) use shuttle::thread::JoinHandle;
 use shuttle::thread::{self, Thread};
-#[cfg(debug_assertions)]
 pub(super) use shuttle::thread_local;
 pub(super) use shuttle_parking_lot::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,

@@ -59,6 +59,15 @@ impl ReadAhead {
         }
     }
 
+    /// Those bytes were not read after all.
+    pub(super) fn take_back(&self, start: u64, bytes: u64) {
+        let region = start / REGION;
+        let reads = self.reads(region);
+        if bytes < REGION && reads > 0 {
+            self.entry(region).store(region << COUNT | (reads - 1), Ordering::Relaxed);
+        }
+    }
+
     fn entry(&self, region: u64) -> &AtomicU64 {
         &self.regions[(region % REGIONS) as usize]
     }
@@ -118,6 +127,21 @@ mod tests {
         let ahead = ReadAhead::new();
         let asked = (0..2 * ALL).filter(|_| ahead.ask(0, BLOCK, 0).is_some());
         assert_eq!(asked.count(), 2);
+    }
+
+    #[test]
+    fn what_was_not_read_after_all_is_asked_for_as_if_it_had_not_been() {
+        let ahead = ReadAhead::new();
+        let asked: Vec<_> = [9, 4, 7]
+            .map(|nth| {
+                let start = 5 * REGION + nth * BLOCK;
+                let first = ahead.ask(start, BLOCK, LEAST);
+                ahead.take_back(start, BLOCK);
+                assert_eq!(ahead.ask(start, BLOCK, LEAST), first);
+                first.map(|asked| asked.end - asked.start)
+            })
+            .into();
+        assert_eq!(asked, [Some(LEAST), Some(REGION), None]);
     }
 
     #[test]
