@@ -6,6 +6,8 @@ use nilfs_engine::{Error, Filesystem};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use crate::serve::WOULD_WAIT;
+
 /// The errno that says best what happened.
 fn errno(error: &Error) -> Errno {
     match error {
@@ -23,6 +25,7 @@ fn errno(error: &Error) -> Errno {
         Error::NotPermitted(_) => Errno::PERM,
         Error::NoData => Errno::NXIO,
         Error::Stale => Errno::STALE,
+        Error::WouldWait => WOULD_WAIT,
         // "Structure needs cleaning"
         Error::Corrupt { .. } | Error::Inconsistent(_) => Errno::UCLEAN,
         _ => Errno::IO,

@@ -79,6 +79,6 @@ pub use mounts::{Mounted, says_nobody_serves};
 pub use nodes::NodeId;
 pub use operations::{EndOfPast, Operations};
 pub use past::{PastAccess, PastSettings, ino_of_past, is_of_past};
-pub use serve::{AddEntry, Answer, Caller, Found, Given, Serve, Validity};
+pub use serve::{AddEntry, Answer, Caller, Found, Given, Serve, Validity, WOULD_WAIT};
 pub use transport::{Connection, Farewell, Session, Settings, Transport};
 pub use when::{NotAMoment, UnfitName, When, WhenError, new_name};

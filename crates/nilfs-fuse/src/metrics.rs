@@ -88,6 +88,15 @@ pub struct OperationCounts {
     pub buckets: Vec<LatencyBucket>,
 }
 
+/// How an operation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    Failed,
+    /// It will be tried again, and counted then.
+    Postponed,
+}
+
 /// Requests that took longer than those of the bucket before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LatencyBucket {
@@ -104,21 +113,25 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Runs an operation and notes how it went. `failed` judges its result.
+    /// Runs an operation and notes how it went, which `judge` says of its result.
     pub(crate) fn measure<T>(
         &self,
         operation: Operation,
-        failed: impl FnOnce(&T) -> bool,
+        judge: impl FnOnce(&T) -> Outcome,
         work: impl FnOnce() -> T,
     ) -> T {
         let begin = Instant::now();
         let result = work();
+        let outcome = judge(&result);
+        if outcome == Outcome::Postponed {
+            return result;
+        }
         let nanoseconds = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let counts = &self.operations[operation as usize];
         let bucket = BOUNDS.partition_point(|bound| *bound < nanoseconds);
         counts.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         counts.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
-        if failed(&result) {
+        if outcome == Outcome::Failed {
             counts.errors.fetch_add(1, Ordering::Relaxed);
         }
         result
@@ -154,9 +167,9 @@ mod tests {
     #[test]
     fn each_request_is_counted_once_under_its_kind() {
         let metrics = Metrics::default();
-        let failed = |result: &Result<(), ()>| result.is_err();
-        assert_eq!(metrics.measure(Operation::Ioctl, failed, || Err(())), Err(()));
-        assert_eq!(metrics.measure(Operation::Ioctl, failed, || Ok(())), Ok(()));
+        for outcome in [Outcome::Failed, Outcome::Postponed, Outcome::Done] {
+            metrics.measure(Operation::Ioctl, |()| outcome, || ());
+        }
         let counts = metrics.operations();
         let (ioctl, others): (Vec<_>, Vec<_>) =
             counts.iter().partition(|counts| counts.operation == "ioctl");
@@ -169,7 +182,7 @@ mod tests {
     fn a_slow_request_is_not_in_a_bucket_of_fast_ones() {
         let metrics = Metrics::default();
         let pause = Duration::from_millis(2);
-        metrics.measure(Operation::Fsync, |()| false, || std::thread::sleep(pause));
+        metrics.measure(Operation::Fsync, |()| Outcome::Done, || std::thread::sleep(pause));
         let counts = metrics.operations();
         let fsync = counts.iter().find(|counts| counts.operation == "fsync").unwrap();
         assert!(fsync.time >= pause);

@@ -19,7 +19,7 @@ use crate::fault::Faults;
 use crate::mountpoint::MountError;
 use crate::nodes::NodeId;
 use crate::past::Past;
-use crate::serve::{Answer, Given, Serve};
+use crate::serve::{Answer, Given, Serve, WOULD_WAIT};
 use crate::shortage::Dispensable;
 use crate::transport::Connection;
 
@@ -238,6 +238,14 @@ impl Operations {
             true => self.answer(self.past()?.give_listed(dir, listed)),
             false => self.answer(self.files.hold(listed.ino)).map(Given::present),
         }
+    }
+}
+
+/// What an entry is listed without if it is damaged, but not if it takes time to read.
+fn unless_damaged<T>(found: Answer<T>) -> Answer<Option<T>> {
+    match found {
+        Err(WOULD_WAIT) => Err(WOULD_WAIT),
+        found => Ok(found.ok()),
     }
 }
 

@@ -11,8 +11,12 @@ use rustix::io::Errno;
 
 use crate::nodes::NodeId;
 
-/// What a request comes to.
+/// What a request comes to. [`WOULD_WAIT`] is no answer.
 pub type Answer<T> = Result<T, Errno>;
+
+/// What changes nothing may be asked by a thread that [must not wait](nilfs_engine::without_waiting).
+/// If it would have to, this comes back, nothing has happened, and it is asked again by another thread.
+pub const WOULD_WAIT: Errno = Errno::WOULDBLOCK;
 
 /// What is found by a name: `None` says that there is nothing until somebody makes it, which the
 /// kernel may remember. [`Errno::NOENT`] says so for this once.
@@ -67,6 +71,12 @@ pub type AddEntry<'a> = dyn FnMut(&DirEntry<'_>, Option<&Given>) -> bool + 'a;
 pub trait Serve: Send + Sync {
     /// Whether the kernel has to ask before it opens a file.
     fn is_asked_for_opening(&self) -> bool {
+        false
+    }
+
+    /// Whether a change may have to wait for long just now, for instance for room. What makes a file
+    /// shorter names it. A cheap look.
+    fn may_delay_changes(&self, _shortened: Option<NodeId>) -> bool {
         false
     }
 

@@ -142,7 +142,7 @@ impl fmt::Debug for Session {
 #[derive(Debug)]
 enum End {
     /// The kernel waits for the answer to its last request.
-    Destroy(Reply),
+    Destroy(Reply<'static>),
     /// No more requests come through the channel.
     Closed(io::Result<()>),
 }
@@ -156,7 +156,7 @@ pub struct Farewell(Option<LastAnswer>);
 /// The answer to the last request.
 #[derive(Debug)]
 struct LastAnswer {
-    reply: Reply,
+    reply: Reply<'static>,
     /// Closed when all threads have ended, which they do when the kernel has the answer.
     ends: mpsc::Receiver<End>,
 }
@@ -302,8 +302,8 @@ fn agree(
         let incoming = Incoming::Read { bytes, channel };
         let request = incoming.request().ok_or(io::ErrorKind::InvalidData)?;
         let unique = request.unique;
-        let Some(Call::Init { offer, more }) = request.call else {
-            incoming.reply(unique).error(Errno::IO);
+        let Ok(Call::Init { offer, more }) = request.call else {
+            _ = incoming.reply(unique).error(Errno::IO);
             return Err(io::ErrorKind::InvalidData.into());
         };
         let reply = incoming.reply(unique);
@@ -313,7 +313,7 @@ fn agree(
             continue;
         }
         if offer.major < abi::MAJOR || offer.flags & NEEDED != NEEDED {
-            reply.error(Errno::PROTO);
+            _ = reply.error(Errno::PROTO);
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "the kernel's FUSE is too old; Linux 5.13 or newer is needed",
@@ -324,7 +324,7 @@ fn agree(
             Transport::Auto | Transport::Uring => rings(channel, more).map_err(Some),
         };
         match (&rings, settings.transport) {
-            (Err(_), Transport::Uring) => reply.error(Errno::PROTO),
+            (Err(_), Transport::Uring) => _ = reply.error(Errno::PROTO),
             _ => reply.value(&accept(&offer, wanted(served, settings), rings.is_ok())),
         }
         return Ok(rings);
@@ -399,8 +399,8 @@ fn take(
     buffer: &mut Vec<u8>,
 ) {
     match incoming.request() {
-        Some(Request { unique, call: Some(Call::Destroy), .. }) => {
-            _ = ended.send(End::Destroy(incoming.reply(unique)));
+        Some(Request { unique, call: Ok(Call::Destroy), .. }) => {
+            _ = ended.send(End::Destroy(incoming.keep().reply(unique)));
         }
         _ => front.answer(incoming, buffer),
     }

@@ -4,7 +4,7 @@ use nilfs_engine::{DeviceCode, Error, NewInode, RenameMode, Seek, SetAttr, StatF
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::Operations;
+use super::{Operations, unless_damaged};
 use crate::ioctl::{self, InodeIoctl};
 use crate::nodes::NodeId;
 use crate::serve::{AddEntry, Answer, Caller, Found, Given, Serve};
@@ -19,6 +19,11 @@ impl Serve for Operations {
     /// What is of the past, only the process can refuse to open for writing.
     fn is_asked_for_opening(&self) -> bool {
         self.past.is_some() && self.writer.is_some()
+    }
+
+    fn may_delay_changes(&self, shortened: Option<NodeId>) -> bool {
+        let ino = shortened.filter(|node| !node.is_past()).map(NodeId::ino);
+        self.writer.as_ref().is_some_and(|writer| writer.may_delay_changes(ino))
     }
 
     fn lookup(&self, dir: NodeId, name: &[u8]) -> Answer<Found> {
@@ -274,10 +279,13 @@ impl Serve for Operations {
             for listed in &some {
                 // Without its inode, which may be damaged, it is a name all the same.
                 let is_file = files && !listed.is_dots();
-                let given = is_file.then(|| self.give_listed(dir, listed).ok()).flatten();
+                let given = match is_file {
+                    true => unless_damaged(self.give_listed(dir, listed))?,
+                    false => None,
+                };
                 let file_type = match files {
                     true => listed.file_type.filter(|_| !is_file || given.is_some()),
-                    false => self.type_of(dir, listed).ok(),
+                    false => unless_damaged(self.type_of(dir, listed))?,
                 };
                 if !add(&listed.entry(file_type), given.as_ref()) {
                     given.inspect(|given| self.forget(given.node, 1));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nilfs_engine::{Attr, DeviceCode, DirEntry, SetAttr, SetTime, Timestamp};
+use nilfs_engine::{Attr, DeviceCode, DirEntry, SetAttr, SetTime, Timestamp, without_waiting};
 use nilfs_ondisk::inode::{S_IFDIR, S_IFMT, S_IFREG};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -20,9 +20,9 @@ use super::incoming::{Incoming, Reply};
 use super::request::{Call, Request};
 use super::workers::Workers;
 use crate::control;
-use crate::metrics::{Metrics, Operation};
+use crate::metrics::{Metrics, Operation, Outcome};
 use crate::nodes::NodeId;
-use crate::serve::{Answer, Caller, Found, Given, Serve, Validity};
+use crate::serve::{Answer, Caller, Found, Given, Serve, Validity, WOULD_WAIT};
 
 /// How long the kernel may keep a name. Nobody but the kernel changes names.
 const NAMES_KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -38,6 +38,16 @@ const DOORS_KEPT: Duration = Duration::from_millis(50);
 
 /// Bytes from which on a read is worth another thread, if its queue would stand still meanwhile.
 const LARGE_READ: u64 = 64 << 10;
+
+/// When and where a request is answered.
+enum Pace {
+    /// At once, by the thread that has received it.
+    Brief,
+    /// The same, unless that thread would have to wait.
+    Tried,
+    /// By a thread that may wait.
+    Long,
+}
 
 /// What answers requests, whichever thread has received them.
 pub(super) struct Front {
@@ -60,131 +70,151 @@ impl Front {
         Self { served, metrics, readers, long: AtomicUsize::new(0), workers }
     }
 
-    /// Answers a request. What is to be read goes through `buffer`. What may take long is left to
-    /// another thread, if the last reader would be taken from everybody else.
+    /// Answers a request. What is to be read goes through `buffer`. What takes long, or has to wait, is
+    /// left to another thread, if the last reader would be taken from everybody else.
     pub fn answer(self: &Arc<Self>, incoming: Incoming<'_>, buffer: &mut Vec<u8>) {
-        let is_long = incoming.request().is_some_and(|request| {
-            request.is_long() || incoming.is_in_ring() && request.read_size() >= LARGE_READ
+        let pace = incoming.request().map_or(Pace::Brief, |request| {
+            let is_large = incoming.is_in_ring() && request.read_size() >= LARGE_READ;
+            let waits = || request.changes() && self.served.may_delay_changes(request.shortened());
+            match request.changes_nothing() {
+                _ if is_large || request.is_long() || waits() => Pace::Long,
+                true => Pace::Tried,
+                false => Pace::Brief,
+            }
         });
-        if !is_long {
-            return self.answer_here(incoming, buffer);
-        }
+        let left = match pace {
+            Pace::Brief => self.answer_here(incoming, buffer),
+            Pace::Tried => without_waiting(|| self.answer_here(incoming, buffer)),
+            Pace::Long => Some(incoming),
+        };
+        let Some(incoming) = left else { return };
         let long = self.long.fetch_add(1, Ordering::Relaxed) + 1;
         if long < self.readers {
-            self.answer_here(incoming, buffer);
-            self.long.fetch_sub(1, Ordering::Relaxed);
-            return;
+            self.answer_waiting(incoming, buffer);
+        } else {
+            let (front, incoming) = (Arc::clone(self), incoming.keep());
+            self.workers.run(Box::new(move || front.answer_waiting(incoming, &mut Vec::new())));
         }
-        let (front, incoming) = (Arc::clone(self), incoming.keep());
-        self.workers.run(Box::new(move || {
-            front.answer_here(incoming, &mut Vec::new());
-            front.long.fetch_sub(1, Ordering::Relaxed);
-        }));
     }
 
-    fn answer_here(&self, incoming: Incoming<'_>, buffer: &mut Vec<u8>) {
-        let Some(request) = incoming.request() else { return };
+    /// Answers a request that was counted as one that takes long.
+    fn answer_waiting(&self, incoming: Incoming<'_>, buffer: &mut Vec<u8>) {
+        let left = self.answer_here(incoming, buffer);
+        assert!(left.is_none(), "a thread that may wait has left a request to others");
+        self.long.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Answers a request, or returns it if this thread must not wait and would have to.
+    fn answer_here<'a>(
+        &self,
+        incoming: Incoming<'a>,
+        buffer: &mut Vec<u8>,
+    ) -> Option<Incoming<'a>> {
+        let request = incoming.request()?;
         let Request { unique, node, caller, call } = request;
         let served = &*self.served;
         match call {
-            Some(Call::Lookup { name }) => {
+            Ok(Call::Lookup { name }) => {
                 let found = self.looked_up(|| served.lookup(node, name));
                 send(found, incoming.reply(unique), |reply, found| match found {
                     Some(given) => reply.value(&entry_out(&given)),
                     None => reply.value(&no_entry()),
-                });
+                })
             }
-            Some(Call::Forget { lookups }) => {
+            Ok(Call::Forget { lookups }) => {
                 self.counted(Operation::Forget, || served.forget(node, lookups));
                 incoming.reply(unique).none();
+                None
             }
-            Some(Call::BatchForget(nodes)) => {
+            Ok(Call::BatchForget(nodes)) => {
                 self.counted(Operation::Forget, || {
                     nodes.iter().for_each(|one| served.forget(NodeId(one.node), one.lookups));
                 });
                 incoming.reply(unique).none();
+                None
             }
-            Some(Call::GetAttr) => {
+            Ok(Call::GetAttr) => {
                 let given = self.noted(Operation::GetAttr, || served.attr(node));
-                send_attr(given, incoming.reply(unique));
+                send_attr(given, incoming.reply(unique))
             }
-            Some(Call::SetAttr(arguments)) => {
+            Ok(Call::SetAttr(arguments)) => {
                 let changes = changes(&arguments);
                 let given = self.noted(Operation::SetAttr, || served.set_attr(node, &changes));
-                send_attr(given, incoming.reply(unique));
+                send_attr(given, incoming.reply(unique))
             }
-            Some(Call::ReadLink) => {
+            Ok(Call::ReadLink) => {
                 let target = self.noted(Operation::ReadLink, || served.read_link(node));
-                send(target, incoming.reply(unique), |reply, target| reply.bytes(&target));
+                send(target, incoming.reply(unique), |reply, target| reply.bytes(&target))
             }
-            Some(Call::Symlink { name, target }) => {
+            Ok(Call::Symlink { name, target }) => {
                 let given =
                     self.noted(Operation::Symlink, || served.symlink(caller, node, name, target));
-                send_entry(given, incoming.reply(unique));
+                send_entry(given, incoming.reply(unique))
             }
-            Some(Call::MkNod { name, mode, rdev }) => {
+            Ok(Call::MkNod { name, mode, rdev }) => {
                 let rdev = DeviceCode::decode(u64::from(rdev));
                 let given = self.noted(Operation::MkNod, || {
                     served.create(caller, node, name, mode as u16, rdev)
                 });
-                send_entry(given, incoming.reply(unique));
+                send_entry(given, incoming.reply(unique))
             }
-            Some(Call::MkDir { name, mode }) => {
+            Ok(Call::MkDir { name, mode }) => {
                 let mode = mode as u16 & !S_IFMT | S_IFDIR;
                 let given = self.noted(Operation::MkDir, || {
                     served.create(caller, node, name, mode, DeviceCode::default())
                 });
-                send_entry(given, incoming.reply(unique));
+                send_entry(given, incoming.reply(unique))
             }
-            Some(Call::Create { name, mode }) => {
+            Ok(Call::Create { name, mode }) => {
                 let mode = mode as u16 & !S_IFMT | S_IFREG;
                 let given = self.noted(Operation::Create, || {
                     served.create(caller, node, name, mode, DeviceCode::default())
                 });
-                send_created(given, incoming.reply(unique));
+                send_created(given, incoming.reply(unique))
             }
-            Some(Call::CreateNameless { mode }) => {
+            Ok(Call::CreateNameless { mode }) => {
                 let mode = mode as u16 & !S_IFMT | S_IFREG;
                 let given = self.noted(Operation::CreateNameless, || {
                     served.create_nameless(caller, node, mode)
                 });
-                send_created(given, incoming.reply(unique));
+                send_created(given, incoming.reply(unique))
             }
-            Some(Call::Unlink { name }) => {
+            Ok(Call::Unlink { name }) => {
                 let done = self.noted(Operation::Unlink, || served.unlink(node, name));
-                send_done(done, incoming.reply(unique));
+                send_done(done, incoming.reply(unique))
             }
-            Some(Call::RmDir { name }) => {
+            Ok(Call::RmDir { name }) => {
                 let done = self.noted(Operation::Rmdir, || served.rmdir(node, name));
-                send_done(done, incoming.reply(unique));
+                send_done(done, incoming.reply(unique))
             }
-            Some(Call::Rename { name, to_dir, to_name, flags }) => {
+            Ok(Call::Rename { name, to_dir, to_name, flags }) => {
                 let done = self
                     .noted(Operation::Rename, || served.rename(node, name, to_dir, to_name, flags));
-                send_done(done, incoming.reply(unique));
+                send_done(done, incoming.reply(unique))
             }
-            Some(Call::Link { node: file, name }) => {
+            Ok(Call::Link { node: file, name }) => {
                 let given = self.noted(Operation::Link, || served.link(file, node, name));
-                send_entry(given, incoming.reply(unique));
+                send_entry(given, incoming.reply(unique))
             }
-            Some(Call::Open { flags, open_flags }) if served.is_asked_for_opening() => {
+            Ok(Call::Open { flags, open_flags }) if served.is_asked_for_opening() => {
                 let flags = OFlags::from_bits_retain(flags);
                 let clear_set_id = open_flags & OPEN_KILL_SUIDGID != 0;
                 let opened = self.noted(Operation::Open, || served.open(node, flags, clear_set_id));
-                send(opened, incoming.reply(unique), |reply, ()| reply.value(&OPENED));
+                send(opened, incoming.reply(unique), |reply, ()| reply.value(&OPENED))
             }
-            Some(Call::Release) => {
+            Ok(Call::Release) => {
                 // What is open is known by its node.
                 self.counted(Operation::Release, || ());
                 incoming.reply(unique).ok();
+                None
             }
-            Some(Call::Read { offset, size }) => {
+            Ok(Call::Read { offset, size }) => {
                 let reply = incoming.reply(unique);
                 reply.filled(size as usize, buffer, |room| {
                     self.noted(Operation::Read, || served.read(node, offset, room))
-                });
+                })
             }
-            Some(Call::Write { offset, data, write_flags, flags }) => {
+            Ok(Call::Write { offset, data, write_flags, flags }) => {
                 // Pages that the kernel writes back belong to no particular open file.
                 let written_back = write_flags & WRITE_CACHE != 0;
                 let flags = (!written_back).then_some(OFlags::from_bits_retain(flags));
@@ -194,42 +224,42 @@ impl Front {
                 });
                 send(written, incoming.reply(unique), |reply, written| {
                     reply.value(&WriteOut { size: written as u32, padding: 0 });
-                });
+                })
             }
-            Some(Call::Copy { offset, to, to_offset, length, wide }) => {
+            Ok(Call::Copy { offset, to, to_offset, length, wide }) => {
                 let copied = self.noted(Operation::Copy, || {
                     served.copy(node, offset, to, to_offset, length, buffer)
                 });
                 send(copied, incoming.reply(unique), |reply, copied| match wide {
                     true => reply.value(&CopyOut { copied: copied as u64 }),
                     false => reply.value(&WriteOut { size: copied as u32, padding: 0 }),
-                });
+                })
             }
-            Some(Call::Lseek { offset, whence }) => {
+            Ok(Call::Lseek { offset, whence }) => {
                 let found = self.noted(Operation::Seek, || served.seek(node, offset, whence));
                 send(found, incoming.reply(unique), |reply, offset| {
                     reply.value(&LseekOut { offset });
-                });
+                })
             }
-            Some(Call::Fsync) => {
+            Ok(Call::Fsync) => {
                 let done = self.noted(Operation::Fsync, || served.sync(node));
-                send_done(done, incoming.reply(unique));
+                send_done(done, incoming.reply(unique))
             }
-            Some(Call::SyncFs) => {
+            Ok(Call::SyncFs) => {
                 let done = self.noted(Operation::SyncFs, || served.sync_fs());
-                send_done(done, incoming.reply(unique));
+                send_done(done, incoming.reply(unique))
             }
-            Some(Call::ReadDir { cookie, size }) => {
+            Ok(Call::ReadDir { cookie, size }) => {
                 let page = self
                     .noted(Operation::ReadDir, || self.page(node, cookie, size as usize, false));
-                send(page, incoming.reply(unique), |reply, page| reply.bytes(&page.bytes));
+                send(page, incoming.reply(unique), |reply, page| reply.bytes(&page.bytes))
             }
-            Some(Call::ReadDirPlus { cookie, size }) => {
+            Ok(Call::ReadDirPlus { cookie, size }) => {
                 let page = self
                     .noted(Operation::ReadDirPlus, || self.page(node, cookie, size as usize, true));
-                send(page, incoming.reply(unique), |reply, page| reply.bytes(&page.bytes));
+                send(page, incoming.reply(unique), |reply, page| reply.bytes(&page.bytes))
             }
-            Some(Call::StatFs) => {
+            Ok(Call::StatFs) => {
                 let stat = self.noted(Operation::StatFs, || served.stat_fs(node));
                 send(stat, incoming.reply(unique), |reply, stat| {
                     reply.value(&StatFsOut {
@@ -245,37 +275,48 @@ impl Front {
                     });
                 })
             }
-            Some(Call::Ioctl { command: control::NUMBER, input, room }) => {
-                send_output(self.message(caller, input, room), incoming.reply(unique));
+            Ok(Call::Ioctl { command: control::NUMBER, input, room }) => {
+                send_output(self.message(caller, input, room), incoming.reply(unique))
             }
-            Some(Call::Ioctl { command, input, room }) => {
+            Ok(Call::Ioctl { command, input, room }) => {
                 let output =
                     self.noted(Operation::Ioctl, || served.ioctl(node, command, input, room));
-                send_output(output, incoming.reply(unique));
+                send_output(output, incoming.reply(unique))
             }
             // The session's affair, which never come here; and what we say we do not do, FLUSH among
             // others, see the crate's documentation.
-            Some(Call::Init { .. } | Call::Destroy | Call::Open { .. }) | None => {
+            refused @ (Ok(
+                Call::Init { .. } | Call::Destroy | Call::Open { .. } | Call::Unknown,
+            )
+            | Err(_)) => {
+                let errno = refused.err().unwrap_or(Errno::NOSYS);
                 self.counted(Operation::Unsupported, || ());
-                incoming.reply(unique).error(Errno::NOSYS);
+                incoming.reply(unique).error(errno)
             }
         }
     }
 
     /// Notes how a request went.
     fn noted<T>(&self, operation: Operation, work: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        self.metrics.measure(operation, Result::is_err, work)
+        self.metrics.measure(operation, outcome, work)
     }
 
     /// Notes a request that looks something up: that it is not there is an answer.
     fn looked_up(&self, work: impl FnOnce() -> Answer<Found>) -> Answer<Found> {
-        let is_error = |answer: &Answer<Found>| !matches!(answer, Ok(_) | Err(Errno::NOENT));
-        self.metrics.measure(Operation::Lookup, is_error, work)
+        let judge = |answer: &Answer<Found>| match answer {
+            Err(Errno::NOENT) => Outcome::Done,
+            answer => outcome(answer),
+        };
+        self.metrics.measure(Operation::Lookup, judge, work)
     }
 
     /// Notes a request that has no result of its own; one that we do not know has failed.
     fn counted(&self, operation: Operation, work: impl FnOnce()) {
-        self.metrics.measure(operation, |()| operation == Operation::Unsupported, work);
+        let outcome = match operation {
+            Operation::Unsupported => Outcome::Failed,
+            _ => Outcome::Done,
+        };
+        self.metrics.measure(operation, |()| outcome, work);
     }
 
     /// Passes a message on. Returns the answer as it travels.
@@ -335,32 +376,47 @@ const OPENED: OpenOut = OpenOut { handle: 0, flags: OPEN_KEEP_CACHE | OPEN_NO_FL
 /// An ioctl that was done.
 const DONE: IoctlOut = IoctlOut { result: 0, flags: 0, in_vectors: 0, out_vectors: 0 };
 
-fn send<T>(answer: Answer<T>, reply: Reply, success: impl FnOnce(Reply, T)) {
+fn outcome<T>(answer: &Answer<T>) -> Outcome {
     match answer {
-        Ok(value) => success(reply, value),
+        Ok(_) => Outcome::Done,
+        Err(WOULD_WAIT) => Outcome::Postponed,
+        Err(_) => Outcome::Failed,
+    }
+}
+
+fn send<'a, T>(
+    answer: Answer<T>,
+    reply: Reply<'a>,
+    success: impl FnOnce(Reply<'a>, T),
+) -> Option<Incoming<'a>> {
+    match answer {
+        Ok(value) => {
+            success(reply, value);
+            None
+        }
         Err(errno) => reply.error(errno),
     }
 }
 
-fn send_done(answer: Answer<()>, reply: Reply) {
-    send(answer, reply, |reply, ()| reply.ok());
+fn send_done(answer: Answer<()>, reply: Reply<'_>) -> Option<Incoming<'_>> {
+    send(answer, reply, |reply, ()| reply.ok())
 }
 
-fn send_output(answer: Answer<Vec<u8>>, reply: Reply) {
-    send(answer, reply, |reply, output| reply.value_and_bytes(&DONE, &output));
+fn send_output(answer: Answer<Vec<u8>>, reply: Reply<'_>) -> Option<Incoming<'_>> {
+    send(answer, reply, |reply, output| reply.value_and_bytes(&DONE, &output))
 }
 
-fn send_entry(answer: Answer<Given>, reply: Reply) {
-    send(answer, reply, |reply, given| reply.value(&entry_out(&given)));
+fn send_entry(answer: Answer<Given>, reply: Reply<'_>) -> Option<Incoming<'_>> {
+    send(answer, reply, |reply, given| reply.value(&entry_out(&given)))
 }
 
-fn send_created(answer: Answer<Given>, reply: Reply) {
+fn send_created(answer: Answer<Given>, reply: Reply<'_>) -> Option<Incoming<'_>> {
     send(answer, reply, |reply, given| {
         reply.value(&CreateOut { entry: entry_out(&given), open: OPENED });
-    });
+    })
 }
 
-fn send_attr(answer: Answer<Given>, reply: Reply) {
+fn send_attr(answer: Answer<Given>, reply: Reply<'_>) -> Option<Incoming<'_>> {
     send(answer, reply, |reply, given| {
         reply.value(&AttrOut {
             valid: kept(given.validity).attributes.as_secs(),
@@ -368,7 +424,7 @@ fn send_attr(answer: Answer<Given>, reply: Reply) {
             padding: 0,
             attr: attr_out(&given.attr),
         });
-    });
+    })
 }
 
 /// How long the kernel may keep what it is told.

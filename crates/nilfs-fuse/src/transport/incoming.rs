@@ -6,7 +6,7 @@ use zerocopy::{Immutable, IntoBytes};
 use super::channel::Channel;
 use super::request::Request;
 use super::ring::Entry;
-use crate::serve::Answer;
+use crate::serve::{Answer, WOULD_WAIT};
 
 /// A request that nobody has answered yet.
 #[derive(Debug)]
@@ -19,8 +19,8 @@ pub(super) enum Incoming<'a> {
     Ring(Entry),
 }
 
-impl Incoming<'_> {
-    /// What is asked for; `None` if it is no request at all.
+impl<'a> Incoming<'a> {
+    /// What is asked for; `None` if it is so little that nobody could be answered.
     pub fn request(&self) -> Option<Request<'_>> {
         match self {
             Self::Read { bytes, .. } => Request::parse(bytes),
@@ -35,13 +35,8 @@ impl Incoming<'_> {
     }
 
     /// The answer, when the request is not needed any more, which says it is called `unique`.
-    pub fn reply(self, unique: u64) -> Reply {
-        let way = match self {
-            Self::Read { channel, .. } => Way::Channel(channel.clone()),
-            Self::Kept { channel, .. } => Way::Channel(channel),
-            Self::Ring(entry) => Way::Ring(entry),
-        };
-        Reply { unique, way: Some(way) }
+    pub fn reply(self, unique: u64) -> Reply<'a> {
+        Reply { unique, to: Some(self) }
     }
 
     /// The same for another thread.
@@ -56,28 +51,22 @@ impl Incoming<'_> {
     }
 }
 
-/// How an answer goes.
-#[derive(Debug)]
-enum Way {
-    Channel(Channel),
-    Ring(Entry),
-}
-
 /// The right to answer a request, once. Dropped without an answer, it is one: an error, so that
 /// nobody waits for ever.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct Reply<'a> {
     unique: u64,
     /// `None`: it has been answered.
-    way: Option<Way>,
+    to: Option<Incoming<'a>>,
 }
 
-impl Reply {
+impl<'a> Reply<'a> {
     fn send(&mut self, error: i32, parts: [&[u8]; 2]) {
-        match self.way.take() {
+        match self.to.take() {
             // If it fails, that has been reported, or nobody waits for the answer any more.
-            Some(Way::Channel(channel)) => _ = channel.send(error, self.unique, parts),
-            Some(Way::Ring(mut entry)) => match entry.put(parts) {
+            Some(Incoming::Read { channel, .. }) => _ = channel.send(error, self.unique, parts),
+            Some(Incoming::Kept { channel, .. }) => _ = channel.send(error, self.unique, parts),
+            Some(Incoming::Ring(mut entry)) => match entry.put(parts) {
                 Some(length) => entry.answer(self.unique, error, length),
                 None => entry.answer(self.unique, -Errno::MSGSIZE.raw_os_error(), 0),
             },
@@ -85,8 +74,14 @@ impl Reply {
         }
     }
 
-    pub fn error(mut self, errno: Errno) {
+    /// Answers with an error. But the request comes back, unanswered, if what has gone wrong is only
+    /// that it must not wait.
+    pub fn error(mut self, errno: Errno) -> Option<Incoming<'a>> {
+        if errno == WOULD_WAIT {
+            return self.to.take();
+        }
         self.send(-errno.raw_os_error(), [&[], &[]]);
+        None
     }
 
     pub fn ok(self) {
@@ -106,39 +101,46 @@ impl Reply {
     }
 
     /// Answers with what `fill` leaves in at most `size` bytes, and with as many as it says. They go
-    /// through `buffer`, or come to lie where the kernel fetches them.
+    /// through `buffer`, or come to lie where the kernel fetches them. With an error, as
+    /// [`Reply::error`].
     pub fn filled(
         mut self,
         size: usize,
         buffer: &mut Vec<u8>,
         fill: impl FnOnce(&mut [u8]) -> Answer<usize>,
-    ) {
-        if let Some(Way::Ring(mut entry)) = self.way.take_if(|way| matches!(way, Way::Ring(_))) {
-            let filled = match entry.payload(size) {
-                Some(payload) => fill(payload),
-                None => Err(Errno::INVAL),
-            };
+    ) -> Option<Incoming<'a>> {
+        let unique = self.unique;
+        if let Some(Incoming::Ring(entry)) = &mut self.to {
+            let filled = entry.payload(size).map_or(Err(Errno::INVAL), fill);
             return match filled {
-                Ok(length) => entry.answer(self.unique, 0, length),
-                Err(errno) => entry.answer(self.unique, -errno.raw_os_error(), 0),
+                Ok(length) => {
+                    if let Some(Incoming::Ring(entry)) = self.to.take() {
+                        entry.answer(unique, 0, length);
+                    }
+                    None
+                }
+                Err(errno) => self.error(errno),
             };
         }
         if buffer.len() < size {
             buffer.resize(size, 0);
         }
         match fill(&mut buffer[..size]) {
-            Ok(length) => self.bytes(&buffer[..length]),
+            Ok(length) => {
+                self.bytes(&buffer[..length]);
+                None
+            }
             Err(errno) => self.error(errno),
         }
     }
 
     /// For requests that want none. They never come through a ring.
     pub fn none(mut self) {
-        self.way = None;
+        self.to = None;
     }
 }
 
-impl Drop for Reply {
+impl Drop for Reply<'_> {
     fn drop(&mut self) {
         self.send(-Errno::IO.raw_os_error(), [&[], &[]]);
     }

@@ -1,12 +1,14 @@
 //! What comes from the kernel, checked for length.
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::REQUEST_SIZE;
 use super::abi::{
     BatchForgetIn, CopyIn, CreateIn, ForgetIn, ForgetOne, FsyncIn, IOCTL_UNRESTRICTED, InHeader,
     InitIn, IoctlIn, LinkIn, LseekIn, MkDirIn, MkNodIn, OpenIn, ReadIn, Rename2In, RenameIn,
-    RingHeader, SetAttrIn, WriteIn, opcode,
+    RingHeader, SetAttrIn, WriteIn, opcode, setattr,
 };
 use crate::control;
 use crate::nodes::NodeId;
@@ -20,11 +22,12 @@ pub(super) struct Request<'a> {
     /// What it is about, or the directory of the name that it is about.
     pub node: NodeId,
     pub caller: Caller,
-    /// `None`: we do not know what it asks for, or it is cut off.
-    pub call: Option<Call<'a>>,
+    /// [`Errno::INVAL`] if it is cut off, or too long.
+    pub call: Result<Call<'a>, Errno>,
 }
 
-/// What is asked for. Names have no zeros; the kernel has checked them.
+/// What is asked for. Names have no zeros; the kernel has checked them. No more bytes are asked for
+/// than a request may have.
 #[derive(Debug)]
 pub(super) enum Call<'a> {
     Init {
@@ -125,16 +128,17 @@ pub(super) enum Call<'a> {
     },
     SyncFs,
     Destroy,
+    /// What we do not do, as far as we know what it is.
+    Unknown,
 }
 
 impl<'a> Request<'a> {
-    /// Reads what has come in one piece from `/dev/fuse`; `None` if it is no request at all.
+    /// Reads what has come in one piece from `/dev/fuse`; `None` if it is so little that nobody could
+    /// be answered.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, rest) = InHeader::read_from_prefix(bytes).ok()?;
-        if header.length as usize != bytes.len() {
-            return None;
-        }
-        Some(Self::new(&header, Arguments { head: None, rest }))
+        let whole = header.length as usize == bytes.len();
+        Some(Self::new(&header, whole.then_some(Arguments { head: None, rest })))
     }
 
     /// Reads what has come in an entry of a ring.
@@ -142,41 +146,83 @@ impl<'a> Request<'a> {
         let mut header = InHeader::default();
         header.as_mut_bytes().copy_from_slice(&entry.in_out.as_bytes()[..size_of::<InHeader>()]);
         let head = Some(entry.arguments.as_bytes());
-        match payload.get(..entry.entry.payload_size as usize) {
-            Some(rest) => Self::new(&header, Arguments { head, rest }),
-            None => Self { call: None, ..Self::new(&header, Arguments { head, rest: &[] }) },
-        }
+        let rest = payload.get(..entry.entry.payload_size as usize);
+        Self::new(&header, rest.map(|rest| Arguments { head, rest }))
     }
 
     /// Whether the answer may have to wait for the device for long, or for what others do.
     pub fn is_long(&self) -> bool {
         match self.call {
-            Some(Call::Fsync | Call::SyncFs) => true,
-            Some(Call::Ioctl { command, .. }) => command == control::NUMBER,
+            Ok(Call::Fsync | Call::SyncFs) => true,
+            Ok(Call::Ioctl { command, .. }) => command == control::NUMBER,
             // O_SYNC is O_DSYNC and one more bit.
-            Some(Call::Write { flags, .. }) => {
+            Ok(Call::Write { flags, .. }) => {
                 OFlags::from_bits_retain(flags).contains(OFlags::DSYNC)
             }
             _ => false,
         }
     }
 
+    /// Whether it leaves everything as it is, so that it can be asked again.
+    pub fn changes_nothing(&self) -> bool {
+        matches!(
+            self.call,
+            Ok(Call::Lookup { .. }
+                | Call::GetAttr
+                | Call::ReadLink
+                | Call::Read { .. }
+                | Call::Lseek { .. }
+                | Call::ReadDir { .. }
+                | Call::ReadDirPlus { .. })
+        )
+    }
+
+    /// Whether it changes the volume.
+    pub fn changes(&self) -> bool {
+        self.shortened().is_some()
+            || matches!(
+                self.call,
+                Ok(Call::SetAttr(_)
+                    | Call::Symlink { .. }
+                    | Call::MkNod { .. }
+                    | Call::MkDir { .. }
+                    | Call::Create { .. }
+                    | Call::CreateNameless { .. }
+                    | Call::Unlink { .. }
+                    | Call::RmDir { .. }
+                    | Call::Rename { .. }
+                    | Call::Link { .. }
+                    | Call::Write { .. }
+                    | Call::Copy { .. })
+            )
+    }
+
+    /// The file that gets another size, or none.
+    pub fn shortened(&self) -> Option<NodeId> {
+        let resizes = match self.call {
+            Ok(Call::SetAttr(arguments)) => arguments.valid & setattr::SIZE != 0,
+            Ok(Call::Open { flags, .. }) => OFlags::from_bits_retain(flags).contains(OFlags::TRUNC),
+            _ => false,
+        };
+        resizes.then_some(self.node)
+    }
+
     /// How many bytes are to be read from the device, at most.
     pub fn read_size(&self) -> u64 {
         match self.call {
-            Some(Call::Read { size, .. }) => u64::from(size),
-            Some(Call::Copy { length, .. }) => length,
+            Ok(Call::Read { size, .. }) => u64::from(size),
+            Ok(Call::Copy { length, .. }) => length,
             _ => 0,
         }
     }
 
-    fn new(header: &InHeader, arguments: Arguments<'a>) -> Self {
+    fn new(header: &InHeader, arguments: Option<Arguments<'a>>) -> Self {
         // Extensions would come last; we ask for none.
         Self {
             unique: header.unique,
             node: NodeId(header.node),
             caller: Caller { uid: header.uid, gid: header.gid },
-            call: arguments.call(header.opcode),
+            call: arguments.and_then(|it| it.call(header.opcode)).ok_or(Errno::INVAL),
         }
     }
 }
@@ -208,6 +254,12 @@ impl<'a> Arguments<'a> {
 
     fn bytes(&mut self, count: u32) -> Option<&'a [u8]> {
         self.rest.get(..count as usize)
+    }
+
+    /// From where on so much is to be read.
+    fn reading(&mut self) -> Option<(u64, u32)> {
+        let ReadIn { offset, size, .. } = self.take()?;
+        Some((offset, size.min(REQUEST_SIZE)))
     }
 
     fn call(mut self, code: u32) -> Option<Call<'a>> {
@@ -259,7 +311,7 @@ impl<'a> Arguments<'a> {
             }
             opcode::RELEASE => Call::Release,
             opcode::READ => {
-                let ReadIn { offset, size, .. } = self.take()?;
+                let (offset, size) = self.reading()?;
                 Call::Read { offset, size }
             }
             opcode::WRITE => {
@@ -280,25 +332,25 @@ impl<'a> Arguments<'a> {
                 Call::Fsync
             }
             opcode::READDIR => {
-                let ReadIn { offset: cookie, size, .. } = self.take()?;
+                let (cookie, size) = self.reading()?;
                 Call::ReadDir { cookie, size }
             }
             opcode::READDIRPLUS => {
-                let ReadIn { offset: cookie, size, .. } = self.take()?;
+                let (cookie, size) = self.reading()?;
                 Call::ReadDirPlus { cookie, size }
             }
             opcode::STATFS => Call::StatFs,
             opcode::IOCTL => {
                 let IoctlIn { flags, command, in_size, out_size, .. } = self.take()?;
                 if flags & IOCTL_UNRESTRICTED != 0 {
-                    return None;
+                    return Some(Call::Unknown);
                 }
                 let input = self.bytes(in_size)?;
-                Call::Ioctl { command, input, room: out_size as usize }
+                Call::Ioctl { command, input, room: out_size.min(REQUEST_SIZE) as usize }
             }
             opcode::SYNCFS => Call::SyncFs,
             opcode::DESTROY => Call::Destroy,
-            _ => return None,
+            _ => Call::Unknown,
         })
     }
 
@@ -326,7 +378,7 @@ mod tests {
         let bytes = request(opcode::RENAME2, &[arguments.as_bytes(), b"old\0new\0"].concat());
         let parsed = Request::parse(&bytes).unwrap();
         assert_eq!((parsed.unique, parsed.node), (7, NodeId(9)));
-        let Some(Call::Rename { name: b"old", to_dir, to_name: b"new", flags: 1 }) = parsed.call
+        let Ok(Call::Rename { name: b"old", to_dir, to_name: b"new", flags: 1 }) = parsed.call
         else {
             panic!("{parsed:?}")
         };
@@ -349,14 +401,13 @@ mod tests {
         let entry_of = entry(opcode::RENAME2, arguments.as_bytes(), 8);
         let parsed = Request::from_ring(&entry_of, b"old\0new\0 and what an older one has left");
         assert_eq!((parsed.unique, parsed.node), (7, NodeId(9)));
-        let Some(Call::Rename { name: b"old", to_dir, to_name: b"new", flags: 1 }) = parsed.call
+        let Ok(Call::Rename { name: b"old", to_dir, to_name: b"new", flags: 1 }) = parsed.call
         else {
             panic!("{parsed:?}")
         };
         assert_eq!(to_dir, NodeId(5));
         let lookup = entry(opcode::LOOKUP, b"", 5);
-        let Some(Call::Lookup { name: b"name" }) = Request::from_ring(&lookup, b"name\0").call
-        else {
+        let Ok(Call::Lookup { name: b"name" }) = Request::from_ring(&lookup, b"name\0").call else {
             panic!("a name without a structure before it")
         };
     }
@@ -367,27 +418,52 @@ mod tests {
         let refused = |entry: &RingHeader, payload: &[u8]| {
             let parsed = Request::from_ring(entry, payload);
             assert_eq!(parsed.unique, 7, "it can be answered");
-            parsed.call.is_none()
+            parsed.call.err() == Some(Errno::INVAL)
         };
         assert!(refused(&entry(opcode::WRITE, write.as_bytes(), 3), b"abcd"), "a byte is missing");
         assert!(refused(&entry(opcode::WRITE, write.as_bytes(), 5), b"abcd"), "too long");
         assert!(refused(&entry(opcode::LOOKUP, b"", 4), b"name\0"), "the zero is missing");
-        assert!(refused(&entry(4711, b"", 0), b""));
         assert!(!refused(&entry(opcode::WRITE, write.as_bytes(), 4), b"abcd"));
     }
 
     #[test]
-    fn what_is_cut_off_or_unknown_is_no_call() {
+    fn what_is_cut_off_is_no_call_but_can_be_answered() {
+        let refused = |bytes: &[u8]| {
+            let parsed = Request::parse(bytes).unwrap();
+            assert_eq!(parsed.unique, 7);
+            parsed.call.err() == Some(Errno::INVAL)
+        };
         let write = WriteIn { size: 4, ..WriteIn::default() };
         let bytes = request(opcode::WRITE, &[write.as_bytes(), b"abc"].concat());
-        assert!(Request::parse(&bytes).unwrap().call.is_none(), "a byte is missing");
-        assert!(Request::parse(&request(opcode::LOOKUP, b"name")).unwrap().call.is_none());
-        assert!(Request::parse(&request(opcode::SETATTR, b"")).unwrap().call.is_none());
-        assert!(Request::parse(&request(4711, b"")).unwrap().call.is_none());
-        assert!(
-            Request::parse(&bytes[..bytes.len() - 1]).is_none(),
-            "the header's length is wrong"
-        );
-        assert!(Request::parse(b"short").is_none());
+        assert!(refused(&bytes), "a byte is missing");
+        assert!(refused(&request(opcode::LOOKUP, b"name")), "the zero is missing");
+        assert!(refused(&request(opcode::SETATTR, b"")));
+        assert!(refused(&request(opcode::STATFS, b"more")[..40]), "the header's length is wrong");
+        assert!(Request::parse(b"short").is_none(), "nobody knows who asks");
+    }
+
+    #[test]
+    fn what_is_unknown_is_a_call_that_says_so() {
+        let bytes = request(4711, b"");
+        assert!(matches!(Request::parse(&bytes).unwrap().call, Ok(Call::Unknown)));
+        let entry = entry(4711, b"", 0);
+        assert!(matches!(Request::from_ring(&entry, b"").call, Ok(Call::Unknown)));
+    }
+
+    #[test]
+    fn nobody_gets_more_than_was_agreed_on() {
+        let read = ReadIn { size: u32::MAX, ..ReadIn::default() };
+        for code in [opcode::READ, opcode::READDIR, opcode::READDIRPLUS] {
+            let (bytes, entry) = (request(code, read.as_bytes()), entry(code, read.as_bytes(), 0));
+            for parsed in [Request::parse(&bytes).unwrap(), Request::from_ring(&entry, b"")] {
+                let (Ok(Call::Read { size, .. })
+                | Ok(Call::ReadDir { size, .. })
+                | Ok(Call::ReadDirPlus { size, .. })) = parsed.call
+                else {
+                    panic!("{parsed:?}")
+                };
+                assert_eq!(size, REQUEST_SIZE);
+            }
+        }
     }
 }

@@ -38,7 +38,7 @@ pub(super) use self::entry::Entry;
 /// Entries of all queues together, if that leaves each a number between these.
 const ENTRIES: usize = 512;
 const FEWEST_ENTRIES: usize = 8;
-const MOST_ENTRIES: usize = 40;
+const MOST_ENTRIES: usize = 64;
 
 /// Priority of the threads, as nice(2) counts, where we may have one.
 ///
