@@ -128,7 +128,7 @@ pub struct Session {
     served: Arc<dyn Serve>,
     ends: mpsc::Receiver<End>,
     transport: Transport,
-    /// Why it is not io_uring, if that was wanted.
+    /// Why it is not io_uring, if that would have been taken.
     absent: Option<Absent>,
 }
 
@@ -184,47 +184,38 @@ impl Session {
         settings: &Settings,
     ) -> Result<Self, MountError> {
         let failed = |error| MountError::system("answer the kernel", error);
-        let rings = match agree(&connection.channel, &*served, settings).map_err(failed)? {
-            Err(Some(absent)) if settings.transport == Transport::Uring => {
+        let agreed = agree(&connection.channel, &*served, settings).map_err(failed)?;
+        let (ended, ends) = mpsc::channel();
+        let front = |readers| {
+            let (metrics, workers) =
+                (Arc::clone(&settings.metrics), Arc::clone(&connection.workers));
+            Arc::new(Front::new(Arc::clone(&served), metrics, readers, workers))
+        };
+        let begun = agreed.and_then(|rings| {
+            let front = front(1);
+            let begun = rings.start(&front, &ended);
+            begun.map_err(|error| Some(Absent::Refused(error))).map(|()| front)
+        });
+        let insisted = settings.transport == Transport::Uring;
+        let (transport, absent, readers, front) = match begun {
+            Ok(front) => (Transport::Uring, None, 1, front),
+            Err(Some(absent)) if insisted => {
                 return Err(MountError::Transport { why: absent.to_string() });
             }
-            rings => rings,
+            Err(absent) => (Transport::Device, absent, Self::threads(), front(Self::threads())),
         };
-        Self::begin(connection, rings, served, settings).map_err(failed)
-    }
-
-    /// Starts all threads.
-    fn begin(
-        connection: Connection,
-        rings: Result<Rings, Option<Absent>>,
-        served: Arc<dyn Serve>,
-        settings: &Settings,
-    ) -> io::Result<Self> {
-        let Connection { channel, workers, .. } = connection;
-        let readers = if rings.is_ok() { 1 } else { Self::threads() };
-        let metrics = Arc::clone(&settings.metrics);
-        let front = Arc::new(Front::new(Arc::clone(&served), metrics, readers, workers));
-        let (ended, ends) = mpsc::channel();
-        let begun = rings.and_then(|rings| {
-            rings.start(&front, &ended).map_err(|error| Some(Absent::Refused(error)))
-        });
-        let (readers, pause) = match begun {
-            Ok(()) => (1, Some(FORGOTTEN_TOGETHER)),
-            Err(_) => (Self::threads(), None),
-        };
+        // Nobody waits for what comes besides the requests of rings.
+        let pause = (transport == Transport::Uring).then_some(FORGOTTEN_TOGETHER);
         for nth in 0..readers {
             let channel = match nth {
-                0 => channel.clone(),
-                _ => channel.another().unwrap_or_else(|_| channel.clone()),
+                0 => connection.channel.clone(),
+                _ => connection.channel.another().unwrap_or_else(|_| connection.channel.clone()),
             };
             let (front, ended) = (Arc::clone(&front), ended.clone());
             let read = move || _ = ended.send(serve(&front, &channel, &ended, pause));
-            thread::Builder::new().name(format!("fuse-{nth}")).spawn(read)?;
+            let thread = thread::Builder::new().name(format!("fuse-{nth}"));
+            thread.spawn(read).map_err(failed)?;
         }
-        let (transport, absent) = match begun {
-            Ok(()) => (Transport::Uring, None),
-            Err(absent) => (Transport::Device, absent),
-        };
         Ok(Self { served, ends, transport, absent })
     }
 
@@ -282,7 +273,7 @@ enum Absent {
     SwitchedOff,
     #[error("{0}; look at sysctl kernel.io_uring_disabled, seccomp rules and ulimit -l")]
     Forbidden(io::Error),
-    #[error("the kernel does not accept it: {0}")]
+    #[error("the kernel has offered it and then refused a queue: {0}; look at its log (dmesg)")]
     Refused(io::Error),
 }
 
