@@ -18,6 +18,7 @@ const IN_NILFS: &[&str] = &[
     "usr/share/bash-completion/completions/nilfs",
     "usr/share/doc/nilfs/copyright",
     "usr/share/doc/nilfs/README.md",
+    "usr/share/doc/nilfs/README.Debian",
     "usr/share/doc/nilfs/docs/mounting.md",
     "usr/share/doc/nilfs/changelog.gz",
     "usr/share/doc/nilfs/examples/nilfs@.service",
