@@ -106,6 +106,14 @@ pub fn wait(
     }
 }
 
+/// Says why requests do not come through io_uring, if they would have. The first line of a mount is that
+/// it is mounted, so this comes after that.
+pub fn log_transport(why_not_uring: Option<String>) {
+    if let Some(why) = why_not_uring {
+        tracing::info!("requests come through /dev/fuse and not through io_uring: {why}");
+    }
+}
+
 /// Says how the mount of `source` has ended.
 pub fn log_end(source: &Path, error: Option<&anyhow::Error>, hangup: Hangup) {
     match error {

@@ -18,7 +18,9 @@ use nilfs_fuse::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::attend::{Activity, Attended, Event, Hangup, listen, log_end, take_away, wait};
+use super::attend::{
+    Activity, Attended, Event, Hangup, listen, log_end, log_transport, take_away, wait,
+};
 use super::options::Options;
 use crate::administration::{Administration, ReadOnly, Reason, Refusal};
 use crate::control::{self, Past, Powers, Served};
@@ -150,10 +152,11 @@ pub fn serve<S: Shown>(
         let operations = Operations::new(content, &connection)?;
         let session = Session::start(connection, operations, &settings)?;
         _ = service.transport.set(session.transport());
+        let why_not_uring = session.why_not_uring();
         threads::start("end", move || events.send(Event::Unmounted(session.join())))?;
-        anyhow::Ok(service)
+        anyhow::Ok((service, why_not_uring))
     };
-    let service = begin().inspect_err(|_| take_away(&mount))?;
+    let (service, why_not_uring) = begin().inspect_err(|_| take_away(&mount))?;
     mount.raise_read_ahead();
     usable.store(true, Ordering::Relaxed);
     let (what, dir) = (source.display(), mount.dir().display());
@@ -161,6 +164,7 @@ pub fn serve<S: Shown>(
         Some(cno) => tracing::info!("checkpoint {cno} of {what} is mounted on {dir}"),
         None => tracing::info!("{what} is mounted on {dir}"),
     }
+    log_transport(why_not_uring);
     let served = ready().and_then(|()| wait(&happened, &mount, &*service));
     log_end(source, served.as_ref().err(), hangup);
     served.map(drop)

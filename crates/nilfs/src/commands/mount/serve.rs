@@ -16,7 +16,9 @@ use nilfs_fuse::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::attend::{Activity, Attended, Event, Hangup, listen, log_end, take_away, wait};
+use super::attend::{
+    Activity, Attended, Event, Hangup, listen, log_end, log_transport, take_away, wait,
+};
 use super::open::open;
 use super::options::Options;
 use crate::administration::{Reason, Refusal};
@@ -88,9 +90,7 @@ pub fn serve(
     mount.raise_read_ahead();
     usable.store(true, Ordering::Relaxed);
     tracing::info!("{} is mounted on {}", source.display(), mount.dir().display());
-    if let Some(why) = why_not_uring {
-        tracing::info!("requests come through /dev/fuse and not through io_uring: {why}");
-    }
+    log_transport(why_not_uring);
     let served = ready().and_then(|()| wait(&happened, &mount, &*service));
     if let Err(error) = opened.announce_end() {
         tracing::debug!("nobody is told that {} is about to be free: {error}", source.display());
