@@ -67,7 +67,7 @@ pub struct Caller {
 /// for it.
 pub type AddEntry<'a> = dyn FnMut(&DirEntry<'_>, Option<&Given>) -> bool + 'a;
 
-/// A file system. Several threads ask at the same time.
+/// A file system. Several threads ask at the same time; what they may assume is in ARCHITECTURE.md.
 pub trait Serve: Send + Sync {
     /// Whether the kernel has to ask before it opens a file.
     fn is_asked_for_opening(&self) -> bool {

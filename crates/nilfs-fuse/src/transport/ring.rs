@@ -12,8 +12,8 @@
 //! # Threads
 //! Each core has a thread that stays on it and serves its queue; the queues of cores that are
 //! switched off are dealt out among them, because the kernel asks for all before it uses any.
-//! A thread must not wait for the device for long, because nobody else can serve its queue. What
-//! may take long is done by another thread, which hands the entry back.
+//! A thread must not wait for the device, because nobody else can serve its queue. What takes long, or
+//! would have to wait, is done by another thread, which hands the entry back.
 //!
 //! What the kernel wants nobody to answer, `FORGET` above all, still comes through `/dev/fuse`, and
 //! notices go there.
