@@ -1,12 +1,16 @@
 //! A volume whose process is killed again and again under load: each time it is mounted again, and
 //! every file is what somebody has written, not older than its last fsync. The superuser and
-//! `/dev/fuse` are needed. `NILFS_KILLS=1000` kills it that often, `NILFS_SEED=n` replays what is
-//! written and after how many steps the process dies.
+//! `/dev/fuse` are needed; io_uring is used by turns where the kernel offers it. `NILFS_KILLS=1000`
+//! kills it that often, `NILFS_SEED=n` replays what is written and after how many steps the process
+//! dies.
 
 mod common {
     pub mod mapping;
     pub mod ours;
 }
+
+#[path = "../../nilfs-fuse/tests/posix/switch.rs"]
+mod switch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -20,6 +24,7 @@ use common::mapping::Mapping;
 use common::ours::{GLANCE, Image, Mounted};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use switch::Switch;
 
 /// Programs that write at the same time, each in a directory of its own.
 const WRITERS: usize = 3;
@@ -145,9 +150,11 @@ fn nothing_that_was_synced_is_lost_however_often_the_process_is_killed() {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut writers: Vec<Writer> = (0..WRITERS).map(|_| Writer::new(rng.random())).collect();
     let mut synced = 0;
-    for _ in 0..kills {
+    let switched = Switch::on();
+    let transports: &[&str] = if switched.is_some() { &["dev", "uring"] } else { &["dev"] };
+    for (_, transport) in (0..kills).zip(transports.iter().cycle()) {
         // Nothing is protected, so the cleaner has something to do.
-        let mounted = image.mount("rw,pp=0");
+        let mounted = image.mount(&format!("rw,pp=0,transport={transport}"));
         for (nth, writer) in writers.iter_mut().enumerate() {
             fs::create_dir_all(dir(&mounted, nth)).unwrap();
             synced += writer.look(&dir(&mounted, nth));

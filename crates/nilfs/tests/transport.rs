@@ -14,8 +14,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use common::{CommandOutput, nilfs};
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use switch::{SWITCH, Switch};
 
 /// One test at a time, because the switch is one for all.
@@ -154,6 +156,27 @@ impl Drop for Sysctl {
     }
 }
 
+/// What becomes of mounts that find io_uring forbidden. `hint` is a part of what the user is told.
+fn is_done_without_io_uring(hint: &str) {
+    let world = World::new();
+    let refusal = world.nilfs("mount -o transport=uring IMAGE DIR").sentence(7);
+    assert!(refusal.contains(hint), "{refusal}");
+    assert!(!is_mounted(&world.dir));
+    for access in ["rw", "ro"] {
+        let log = world.directory.path().join(access);
+        world.nilfs(&format!("mount --log {} -o {access} IMAGE DIR", log.display())).output();
+        fs::read_dir(&world.dir).unwrap();
+        let status = world.nilfs("status DIR").output();
+        assert!(status.contains("transport            dev"), "{status}");
+        world.nilfs("umount DIR").output();
+        let log = fs::read_to_string(log).unwrap();
+        let lines: Vec<_> = log.lines().filter(|line| line.contains("io_uring")).collect();
+        assert_eq!(lines.len(), 1, "{access}: {log}");
+        assert!(lines[0].contains("requests come through /dev/fuse"), "{log}");
+        assert!(lines[0].contains(hint), "{log}");
+    }
+}
+
 #[test]
 fn where_io_uring_is_forbidden_the_log_says_so_in_a_line_and_dev_fuse_is_used() {
     let _alone = alone();
@@ -161,21 +184,26 @@ fn where_io_uring_is_forbidden_the_log_says_so_in_a_line_and_dev_fuse_is_used() 
     let Some(_forbidden) = Sysctl::set("/proc/sys/kernel/io_uring_disabled", "2") else {
         return eprintln!("io_uring cannot be forbidden here");
     };
-    let world = World::new();
-    let refusal = world.nilfs("mount -o transport=uring IMAGE DIR").sentence(7);
-    assert!(refusal.contains("kernel.io_uring_disabled"), "{refusal}");
-    assert!(!is_mounted(&world.dir));
-    let log = world.directory.path().join("log");
-    world.nilfs(&format!("mount --log {} IMAGE DIR", log.display())).output();
-    fs::write(world.dir.join("file"), "content").unwrap();
-    let status = world.nilfs("status DIR").output();
-    assert!(status.contains("transport            dev"), "{status}");
-    world.nilfs("umount DIR").output();
-    let log = fs::read_to_string(log).unwrap();
-    let lines: Vec<_> = log.lines().filter(|line| line.contains("io_uring")).collect();
-    assert_eq!(lines.len(), 1, "{log}");
-    assert!(lines[0].contains("requests come through /dev/fuse"), "{log}");
-    assert!(lines[0].contains("kernel.io_uring_disabled"), "{log}");
+    is_done_without_io_uring("kernel.io_uring_disabled");
+}
+
+#[test]
+fn where_seccomp_forbids_io_uring_the_log_says_so_in_a_line_and_dev_fuse_is_used() {
+    /// The number of io_uring_setup(2), the same on all machines.
+    const SETUP: i64 = 425;
+    let _alone = alone();
+    let Some(_on) = Switch::on() else { return };
+    let forbid = || {
+        let rules = [(SETUP, Vec::new())].into();
+        let (others, this) =
+            (SeccompAction::Allow, SeccompAction::Errno(Errno::PERM.raw_os_error() as u32));
+        let machine = std::env::consts::ARCH.try_into().unwrap();
+        let filter = SeccompFilter::new(rules, others, this, machine).unwrap();
+        seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+        // The rule is for this thread, and the processes that it starts.
+        is_done_without_io_uring("seccomp");
+    };
+    thread::scope(|scope| scope.spawn(forbid).join().unwrap());
 }
 
 #[test]
@@ -305,6 +333,45 @@ fn when_the_process_dies_programs_hear_of_it_and_what_was_synced_is_there() {
         assert_eq!(fs::read(world.dir.join("synced")).unwrap(), b"content");
         world.nilfs("umount DIR").output();
         world.nilfs("check IMAGE").output();
+    });
+}
+
+/// What the threads that answer requests have had of the processor: how often they were woken or made
+/// way, and for how long they ran.
+fn spent(process: Pid) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).unwrap();
+    let read = |thread: &Path, file| fs::read_to_string(thread.join(file)).unwrap_or_default();
+    let mut spent: Vec<_> = threads
+        .map(|thread| thread.unwrap().path())
+        .filter(|thread| read(thread, "comm").starts_with("fuse-"))
+        .map(|thread| {
+            let status = read(&thread, "status");
+            let switches: Vec<_> =
+                status.lines().filter(|line| line.contains("ctxt_switches")).collect();
+            let stat = read(&thread, "stat");
+            let ticks: Vec<_> = stat.rsplit(") ").next().unwrap().split(' ').skip(11).collect();
+            format!("{}: {switches:?}, {:?} ticks", thread.display(), &ticks[..2])
+        })
+        .collect();
+    spent.sort();
+    spent
+}
+
+#[test]
+fn a_mount_that_is_asked_nothing_does_nothing() {
+    each(|world, transport| {
+        world.mount(transport);
+        let server = world.server();
+        fs::write(world.dir.join("file"), "content").unwrap();
+        // The last answer may still be on its way, but not for as long as this takes ten times.
+        let is_still = (0..10).any(|_| {
+            let before = spent(server);
+            assert!(!before.is_empty());
+            (0..50).for_each(|_| assert!(Command::new("true").status().unwrap().success()));
+            before == spent(server)
+        });
+        assert!(is_still, "{transport}: {:#?}", spent(server));
+        world.nilfs("umount DIR").output();
     });
 }
 
