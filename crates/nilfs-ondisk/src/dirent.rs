@@ -62,27 +62,18 @@ impl Record<'_> {
 /// The records of a block in order; each is checked as it is read, and the first bad one ends the
 /// iteration with an error.
 pub fn records(block: &[u8]) -> impl Iterator<Item = Result<Record<'_>, FormatError>> {
-    walk(block, record_at, |record| record.len)
-}
-
-/// What is read at each place of a block from the first on, until that fails.
-fn walk<'a, T>(
-    block: &'a [u8],
-    read_at: impl Fn(&'a [u8], usize) -> Result<T, FormatError>,
-    len: impl Fn(&T) -> usize,
-) -> impl Iterator<Item = Result<T, FormatError>> {
     let mut offset = 0;
     let mut failed = false;
     std::iter::from_fn(move || {
         if failed || offset >= block.len() {
             return None;
         }
-        let read = read_at(block, offset);
-        match &read {
-            Ok(read) => offset += len(read),
+        let record = record_at(block, offset);
+        match &record {
+            Ok(record) => offset += record.len,
             Err(_) => failed = true,
         }
-        Some(read)
+        Some(record)
     })
 }
 
@@ -96,33 +87,48 @@ struct Extent {
 }
 
 impl Extent {
-    /// The extent of the record at a byte offset; it lies in the block and has room for its name.
-    fn at(block: &[u8], offset: usize) -> Result<Self, FormatError> {
-        let rest =
-            block.get(offset..).filter(|rest| rest.len() >= HEADER_SIZE).ok_or_else(|| {
-                FormatError::field(STRUCTURE, "offset", offset, "a record inside the block")
-            })?;
-        let mut ino = [0; 8];
-        ino.copy_from_slice(&rest[..8]);
-        let ino = Ino(u64::from_le_bytes(ino));
-        let stored = usize::from(u16::from_le_bytes([rest[8], rest[9]]));
-        // A single record that fills a block of 64 KiB does not fit into 16 bits.
-        let len = if stored == 65535 { 65536 } else { stored };
-        let name_len = usize::from(rest[10]);
-        if len < 16 || len % 4 != 0 || len > rest.len() || len < HEADER_SIZE + name_len {
-            let expected =
-                format!("a multiple of 4 from {} to {}", needed(name_len).max(16), rest.len());
-            return Err(FormatError::field(STRUCTURE, "rec_len", len, expected));
-        }
-        if ino.0 != 0 && len < needed(name_len) {
-            return Err(FormatError::field(STRUCTURE, "rec_len", len, needed(name_len)));
-        }
-        Ok(Self { offset, len, ino, name_len })
+    /// The extent of the record at a byte offset; `None` unless it lies in the block and has room for
+    /// its name.
+    #[inline]
+    fn at(block: &[u8], offset: usize) -> Option<Self> {
+        let extent = Self::stored(block, offset)?;
+        let least = if extent.ino.0 != 0 { extent.used() } else { HEADER_SIZE + extent.name_len };
+        let room = block.len() - offset;
+        let fits = extent.len >= least.max(16) && extent.len <= room && extent.len % 4 == 0;
+        fits.then_some(extent)
     }
 
-    /// The extents of all records of a block.
-    fn all(block: &[u8]) -> impl Iterator<Item = Result<Self, FormatError>> {
-        walk(block, Self::at, |extent| extent.len)
+    /// What the block says about a record at a byte offset, if that leaves room for a header.
+    #[inline]
+    fn stored(block: &[u8], offset: usize) -> Option<Self> {
+        let header: &[u8; HEADER_SIZE] = block.get(offset..)?.first_chunk()?;
+        let (ino, rest) = header.split_first_chunk()?;
+        let stored = usize::from(u16::from_le_bytes([rest[0], rest[1]]));
+        // A single record that fills a block of 64 KiB does not fit into 16 bits.
+        let len = if stored == 65535 { 65536 } else { stored };
+        Some(Self { offset, len, ino: Ino(u64::from_le_bytes(*ino)), name_len: rest[2].into() })
+    }
+
+    /// Why there is no record at a byte offset.
+    #[cold]
+    fn fault(block: &[u8], offset: usize) -> FormatError {
+        let Some(Self { len, name_len, .. }) = Self::stored(block, offset) else {
+            return FormatError::field(STRUCTURE, "offset", offset, "a record inside the block");
+        };
+        let room = block.len() - offset;
+        let expected = format!("a multiple of 4 from {} to {room}", needed(name_len));
+        FormatError::field(STRUCTURE, "rec_len", len, expected)
+    }
+
+    /// Calls `visit` with the extents of all records of a block.
+    fn each(block: &[u8], mut visit: impl FnMut(Self)) -> Result<(), FormatError> {
+        let mut offset = 0;
+        while offset < block.len() {
+            let extent = Self::at(block, offset).ok_or_else(|| Self::fault(block, offset))?;
+            offset += extent.len;
+            visit(extent);
+        }
+        Ok(())
     }
 
     /// Bytes that the record needs for its name; none if it is unused.
@@ -142,7 +148,8 @@ impl Extent {
 /// A record that crosses the block, is too short for its name, misaligned, or names an inode that
 /// no entry may name.
 pub fn record_at(block: &[u8], offset: usize) -> Result<Record<'_>, FormatError> {
-    let Extent { offset, len, ino, name_len } = Extent::at(block, offset)?;
+    let extent = Extent::at(block, offset).ok_or_else(|| Extent::fault(block, offset))?;
+    let Extent { offset, len, ino, name_len } = extent;
     let name = &block[offset + HEADER_SIZE..][..name_len];
     if ino.0 != 0 {
         if !ino.is_nameable() {
@@ -220,14 +227,13 @@ pub fn insert(
     let need = needed(name.len()).max(16);
     let mut found = None;
     let mut slack = 0;
-    for extent in Extent::all(block) {
-        let extent = extent?;
+    Extent::each(block, |extent| {
         if found.is_none() && extent.slack() >= need {
             found = Some(extent);
         } else {
             slack = slack.max(extent.slack());
         }
-    }
+    })?;
     let Some(found) = found else {
         return Ok(None);
     };
@@ -250,17 +256,16 @@ pub fn remove(block: &mut [u8], offset: usize) -> Result<usize, FormatError> {
     let mut before = None;
     let mut found = None;
     let mut slack = 0;
-    for extent in Extent::all(block) {
-        let extent = extent?;
+    Extent::each(block, |extent| {
         if extent.offset == offset {
             found = Some(extent.len);
-            continue;
+            return;
         }
         slack = slack.max(extent.slack());
         if extent.offset < offset {
             before = Some(extent);
         }
-    }
+    })?;
     let len = found
         .ok_or_else(|| FormatError::field(STRUCTURE, "offset", offset, "the start of a record"))?;
     let gained = match before {
