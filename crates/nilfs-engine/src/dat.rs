@@ -252,10 +252,11 @@ impl DatEdit {
 
     fn find_free(&self, store: &Store, used: u64) -> Result<u64> {
         let source = Dat::source(store);
-        let first_in =
-            |nth, at_least| palloc::free_in_block(&self.file, source, &self.layout, nth, at_least);
-        let current = self.layout.nth_entry_block(self.numbers.next.saturating_sub(1));
-        if let Some(found) = first_in(current, 1)?.filter(|found| *found >= self.numbers.next) {
+        let next = self.numbers.next;
+        let current = self.layout.nth_entry_block(next.saturating_sub(1));
+        let entries = self.layout.entries_of_block(current);
+        let found = palloc::first_free(&self.file, source, &self.layout, entries)?;
+        if let Some(found) = found.filter(|found| *found >= next) {
             return Ok(found);
         }
         let all = self.layout.nth_entry_block(u64::MAX);
@@ -266,7 +267,8 @@ impl DatEdit {
         // a way around takes many numbers.
         let enough = self.layout.entries_per_block.div_ceil(8);
         for nth in around.chain(limit..all) {
-            if let Some(found) = first_in(nth, enough)? {
+            let found = palloc::free_in_block(&self.file, source, &self.layout, nth, enough)?;
+            if let Some(found) = found {
                 return Ok(found);
             }
         }
@@ -302,14 +304,15 @@ impl DatEdit {
         Ok(())
     }
 
-    /// The bytes of an entry that exists.
+    /// The bytes of an entry that exists, to the end of its block.
     fn entry_mut(&mut self, store: &Store, vblocknr: VBlockNr) -> Result<&mut [u8]> {
-        let source = Dat::source(store);
-        let block = self.layout.entry(vblocknr.0).block;
-        if vblocknr.0 == 0 || self.file.get(source, block)?.is_none() {
-            return Err(Error::missing(format_args!("DAT entry {vblocknr}")));
+        let missing = || Error::missing(format_args!("DAT entry {vblocknr}"));
+        if vblocknr.0 == 0 {
+            return Err(missing());
         }
-        palloc::entry_mut(&mut self.file, source, &self.layout, vblocknr.0)
+        let slot = self.layout.entry(vblocknr.0);
+        let block = self.file.block_mut(Dat::source(store), slot.block)?;
+        Ok(&mut block.ok_or_else(missing)?[slot.offset..])
     }
 
     /// Ends the life of a block: checkpoint `end` is the first that does not contain it. `None`:
@@ -361,10 +364,7 @@ impl DatEdit {
             let Some(bitmap) = self.bitmap_of(store, run[0].vblocknr)? else { continue };
             let mut events = Vec::with_capacity(2 * run.len());
             let key = layout.entry(run[0].vblocknr.0).block;
-            if self.file.get(source, key)?.is_none() {
-                continue;
-            }
-            let block = self.file.get_mut(source, key, |_| {})?;
+            let Some(block) = self.file.block_mut(source, key)? else { continue };
             for &Moved { vblocknr, from, to } in run {
                 let slot = &mut block[layout.entry(vblocknr.0).offset..];
                 let old = parse(vblocknr, slot)?;
@@ -414,11 +414,7 @@ impl DatEdit {
 
     /// Makes a block of the DAT itself part of the next checkpoint's log.
     pub(crate) fn touch(&mut self, store: &Store, key: FileBlock) -> Result<()> {
-        let source = Dat::source(store);
-        if self.file.get(source, key)?.is_some() {
-            self.file.get_mut(source, key, |_| {})?;
-        }
-        Ok(())
+        self.file.block_mut(Dat::source(store), key).map(drop)
     }
 
     /// The bitmap that says whether a number is in use.

@@ -1,5 +1,6 @@
 //! A metadata file while a commit changes it: its old map and the blocks that are new.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use nilfs_ondisk::FileBlock;
@@ -62,6 +63,15 @@ impl FileEdit {
         }
     }
 
+    /// A block for changing, or `None` for a hole.
+    pub(crate) fn block_mut(
+        &mut self,
+        source: Source<'_>,
+        key: FileBlock,
+    ) -> Result<Option<&mut [u8]>> {
+        self.block_or(source, key, || None)
+    }
+
     /// A block for changing. A hole becomes a block that `format` fills in.
     pub(crate) fn get_mut(
         &mut self,
@@ -69,19 +79,31 @@ impl FileEdit {
         key: FileBlock,
         format: impl FnOnce(&mut [u8]),
     ) -> Result<&mut [u8]> {
-        if !self.dirty.contains_key(&key) {
-            let block = match self.get(source, key)? {
-                Some(block) => block,
-                None => {
-                    let mut block = zeroed(source.store.block_size());
-                    format(bytes_mut(&mut block));
-                    block
-                }
-            };
-            self.removed.remove(&key);
-            self.dirty.insert(key, block);
-        }
-        let block = self.dirty.get_mut(&key).unwrap_or_else(|| unreachable!("inserted above"));
-        Ok(bytes_mut(block))
+        let block = self.block_or(source, key, || {
+            let mut block = zeroed(source.store.block_size());
+            format(bytes_mut(&mut block));
+            Some(block)
+        })?;
+        Ok(block.unwrap_or_else(|| unreachable!("a hole has become a block")))
+    }
+
+    /// A block for changing. A hole becomes what `in_hole` makes of it.
+    fn block_or(
+        &mut self,
+        source: Source<'_>,
+        key: FileBlock,
+        in_hole: impl FnOnce() -> Option<Block>,
+    ) -> Result<Option<&mut [u8]>> {
+        let place = match self.dirty.entry(key) {
+            Entry::Occupied(known) => return Ok(Some(bytes_mut(known.into_mut()))),
+            Entry::Vacant(place) => place,
+        };
+        let old = match self.removed.contains(&key) {
+            true => None,
+            false => source.block(&self.root, key)?,
+        };
+        let Some(block) = old.or_else(in_hole) else { return Ok(None) };
+        self.removed.remove(&key);
+        Ok(Some(bytes_mut(place.insert(block))))
     }
 }

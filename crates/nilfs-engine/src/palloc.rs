@@ -1,6 +1,8 @@
 //! Changing persistent object files: allocating, freeing and editing entries (docs/format.md §9).
 
-use nilfs_ondisk::palloc::{Palloc, clear_bit, set_bit, test_bit};
+use std::ops::Range;
+
+use nilfs_ondisk::palloc::{Palloc, clear_bit, next_clear_bit, set_bit, test_bit};
 
 use crate::bmap::Source;
 use crate::error::{Error, Result};
@@ -18,6 +20,22 @@ pub(crate) fn free_entries(
         return Ok(layout.entries_per_group);
     };
     Ok(read_u32(&block, slot.offset).into())
+}
+
+/// The first free one of some entries, all of which are described by one bitmap.
+pub(crate) fn first_free(
+    file: &FileEdit,
+    source: Source<'_>,
+    layout: &Palloc,
+    among: Range<u64>,
+) -> Result<Option<u64>> {
+    let first = layout.bit(among.start);
+    let found = match file.get(source, first.block)? {
+        Some(bitmap) => next_clear_bit(&bitmap, first.bit)
+            .map(|bit| among.start.saturating_add((bit - first.bit) as u64)),
+        None => Some(among.start),
+    };
+    Ok(found.filter(|entry| among.contains(entry)))
 }
 
 /// The first free entry of the nth block of entries, if at least this many of them are free.
