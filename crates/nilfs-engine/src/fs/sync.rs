@@ -1,11 +1,9 @@
 //! Making changes durable: freezing what has changed, having checkpoints written of it, publishing
 //! them (docs/format.md §18). The log itself belongs to its owner (`log/segment_writer.rs`).
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::{BlockSize, Cno, FileBlock};
 
 use super::inode::{Inode, InodeRef, Unlogged};
@@ -353,16 +351,17 @@ impl Filesystem {
         self.cleaner.follow(&effects, done, now);
         // The old view is dropped when nothing is locked.
         drop(self.trees.publish(log.view()));
-        let maps = effects.inodes.into_iter().map(|inode| (inode.ino, (inode.root, inode.blocks)));
-        let mut maps: HashMap<_, (Root, u64)> = maps.collect();
+        // In the order in which they were frozen; not every inode has a map.
+        let mut maps = effects.inodes.into_iter().peekable();
         for inode in &frozen.inodes {
+            let map = maps.next_if(|map| map.ino == inode.ino);
             let known = self.table.lock().get(inode.ino);
             if let Some(known) = known.filter(|_| !inode.deleted) {
-                let (mut state, map) = (known.state.write(), maps.remove(&inode.ino));
+                let mut state = known.state.write();
                 if inode.rolled_back.is_some() {
                     known.rolled_back(&mut state, inode.inode);
                 }
-                known.committed(&mut state, map);
+                known.committed(&mut state, map.map(|map| (map.root, map.blocks)));
             }
         }
         let (clean, needed) = (log.writable_segments(), self.needed_blocks(log));
