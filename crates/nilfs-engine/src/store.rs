@@ -18,7 +18,7 @@ use self::ahead::ReadAhead;
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicU64, Ordering};
-use crate::host::{CacheHashBuilder, Rank, RwLock, may_wait};
+use crate::host::{NumberState, Rank, RwLock, may_wait};
 
 /// What flash programs at once on most cards, sticks and drives, unless somebody says otherwise.
 pub(crate) const FLASH_PAGE: ByteCount = ByteCount(16 << 10);
@@ -52,7 +52,7 @@ pub(crate) struct Store {
     /// Bytes that flash programs at once.
     flash_page: AtomicU64,
     seed: u32,
-    cache: Cache<BlockNr, Block, UnitWeighter, CacheHashBuilder>,
+    cache: Cache<BlockNr, Block, UnitWeighter, NumberState>,
     cache_hits: AtomicU64,
     cache_misses: AtomicU64,
     /// A run of blocks that is being held in memory as it is on the device.
@@ -284,7 +284,7 @@ fn cached_blocks(bytes: u64, block_size: BlockSize) -> u64 {
     (bytes / block as u64).max(LEAST_BLOCKS)
 }
 
-fn cache(blocks: u64) -> Cache<BlockNr, Block, UnitWeighter, CacheHashBuilder> {
+fn cache(blocks: u64) -> Cache<BlockNr, Block, UnitWeighter, NumberState> {
     let options = OptionsBuilder::new()
         .estimated_items_capacity(blocks as usize)
         .weight_capacity(blocks)
@@ -292,6 +292,6 @@ fn cache(blocks: u64) -> Cache<BlockNr, Block, UnitWeighter, CacheHashBuilder> {
         .shards(CACHE_SHARDS)
         .build()
         .expect("both capacities are set");
-    let (hash_builder, lifecycle) = (CacheHashBuilder::default(), DefaultLifecycle::default());
+    let (hash_builder, lifecycle) = (NumberState::default(), DefaultLifecycle::default());
     Cache::with_options(options, UnitWeighter, hash_builder, lifecycle)
 }

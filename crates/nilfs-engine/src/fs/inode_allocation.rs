@@ -1,19 +1,19 @@
 //! Inode numbers: the lowest free one is the next (docs/format.md §10).
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, btree_map, hash_map};
 
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::palloc::{clear_bit, next_clear_bit, set_bit, test_bit};
 
 use crate::error::{Error, Result};
+use crate::host::NumberState;
 use crate::tree::View;
 
 /// Which inode numbers are in use, with everything that is not committed yet.
 #[derive(Debug, Clone)]
 pub(super) struct InodeNumbers {
     /// The bitmaps of groups that were looked at.
-    bitmaps: HashMap<u64, Vec<u8>>,
+    bitmaps: HashMap<u64, Vec<u8>, NumberState>,
     /// Taken (true) and given back since the last freeze.
     changes: BTreeMap<Ino, bool>,
     /// No number below is free.
@@ -25,7 +25,7 @@ pub(super) struct InodeNumbers {
 impl InodeNumbers {
     pub(super) fn new(first: Ino) -> Self {
         let first = first.0.max(Ino::FIRST_USER.0);
-        Self { bitmaps: HashMap::new(), changes: BTreeMap::new(), lowest: first, first }
+        Self { bitmaps: HashMap::default(), changes: BTreeMap::new(), lowest: first, first }
     }
 
     /// Takes the lowest free number.
@@ -99,15 +99,16 @@ impl InodeNumbers {
 
     /// A number that was taken and given back (or the other way round) has not changed.
     fn change(&mut self, ino: Ino, taken: bool) {
-        if self.changes.remove(&ino).is_none() {
-            self.changes.insert(ino, taken);
+        match self.changes.entry(ino) {
+            btree_map::Entry::Occupied(opposite) => _ = opposite.remove(),
+            btree_map::Entry::Vacant(unchanged) => _ = unchanged.insert(taken),
         }
     }
 
     fn bitmap(&mut self, view: &View, group: u64) -> Result<&mut Vec<u8>> {
         match self.bitmaps.entry(group) {
-            Entry::Occupied(known) => Ok(known.into_mut()),
-            Entry::Vacant(place) => {
+            hash_map::Entry::Occupied(known) => Ok(known.into_mut()),
+            hash_map::Entry::Vacant(place) => {
                 let key = view.ifile_layout().bitmap(group);
                 let block = view.source().block(&view.tree.ifile, key)?;
                 let empty = || vec![0; view.store.block_size().bytes()];

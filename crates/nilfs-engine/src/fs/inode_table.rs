@@ -12,6 +12,7 @@ use indexmap::IndexMap;
 use nilfs_ondisk::Ino;
 
 use super::inode::{INODE_BYTES, Inode, InodeRef};
+use crate::host::NumberState;
 
 /// Inodes that are looked at, when one is added, for one that can go.
 const LOOKS: usize = 16;
@@ -19,16 +20,16 @@ const LOOKS: usize = 16;
 /// Every inode in memory, and which of them a commit has to look at.
 #[derive(Debug)]
 pub(super) struct Table {
-    inodes: IndexMap<Ino, InodeRef>,
+    inodes: IndexMap<Ino, InodeRef, NumberState>,
     /// Bytes of these, as far as they are counted in them, and how many they should be at most.
     bytes: usize,
     limit: usize,
     /// Where the search for inodes that can go has come to.
     hand: usize,
     /// Files that the kernel knows by their number, and how often the number was given out.
-    held: HashMap<Ino, u64>,
+    held: HashMap<Ino, u64, NumberState>,
     /// How often that is still to be taken back for files that nobody holds any more.
-    owed: HashMap<Ino, u64>,
+    owed: HashMap<Ino, u64, NumberState>,
     /// Changed since the last freeze.
     pub(super) dirty: BTreeMap<Ino, InodeRef>,
     /// Without a name, with the blocks that they have in the newest checkpoint; deleted by the
@@ -43,12 +44,12 @@ impl Table {
     /// A table that keeps what nobody needs as long as it has `limit` bytes at most.
     pub(super) fn new(limit: usize) -> Self {
         Self {
-            inodes: IndexMap::new(),
+            inodes: IndexMap::default(),
             bytes: 0,
             limit,
             hand: 0,
-            held: HashMap::new(),
-            owed: HashMap::new(),
+            held: HashMap::default(),
+            owed: HashMap::default(),
             dirty: BTreeMap::new(),
             orphans: BTreeMap::new(),
             leaving: BTreeSet::new(),
@@ -152,8 +153,8 @@ impl Table {
 
     /// Notes that nobody knows any number any more.
     pub(super) fn let_go_of_all(&mut self) {
-        self.held = HashMap::new();
-        self.owed = HashMap::new();
+        self.held = HashMap::default();
+        self.owed = HashMap::default();
     }
 
     /// Files without a name that would be deleted if nobody knew their number.

@@ -49,7 +49,7 @@ use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::{FileBlock, Geometry, Ino};
 
 use crate::commit::Base;
-use crate::host::{Mutex, Rank};
+use crate::host::{Mutex, NumberState, Rank};
 
 /// Blocks that one changed data block can cost: itself and the node above it. For each of them
 /// another block, of the DAT, may change, but no more than the DAT has.
@@ -290,7 +290,7 @@ struct Account {
     /// Changed and not frozen; the blocks of the ifile are counted by name, because many inodes
     /// share one.
     dirty: Changes,
-    dirty_ifile: HashSet<FileBlock>,
+    dirty_ifile: HashSet<FileBlock, NumberState>,
     dirty_inodes: u64,
     /// In a commit that is under way.
     frozen: Changes,
@@ -319,7 +319,7 @@ impl Account {
     fn freeze(&mut self) {
         self.frozen = self.dirty();
         self.dirty = Changes::default();
-        self.dirty_ifile = HashSet::new();
+        self.dirty_ifile = HashSet::default();
         self.frozen_inodes = std::mem::take(&mut self.dirty_inodes);
     }
 

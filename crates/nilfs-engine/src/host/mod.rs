@@ -27,7 +27,9 @@ use self::simulated as machine;
 
 pub use self::clock::{Clock, SystemClock, Timestamp};
 pub(crate) use self::locks::{Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard};
-pub(crate) use self::machine::{CacheHashBuilder, Instant, JoinHandle, RandomState, atomic, spawn};
+pub(crate) use self::machine::{Instant, JoinHandle, atomic, spawn};
+// Names are chosen by users, who could choose them to collide; numbers are not.
+pub(crate) use self::machine::{NumberState, RandomState};
 pub(crate) use self::rank::Rank;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use self::real::sleep;

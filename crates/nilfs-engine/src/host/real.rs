@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(super) use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
-pub(crate) use quick_cache::DefaultHashBuilder as CacheHashBuilder;
+pub(crate) use quick_cache::DefaultHashBuilder as NumberState;
 pub(super) use std::thread_local;
 
 /// Starts a thread.

@@ -25,7 +25,7 @@ const BEGINNING: Duration = Duration::from_secs(1_800_000_000);
 
 /// Hashes everything in the same way in each world.
 pub(crate) type RandomState = BuildHasherDefault<DefaultHasher>;
-pub(crate) type CacheHashBuilder = RandomState;
+pub(crate) type NumberState = RandomState;
 
 /// The time of a world.
 #[derive(Default)]

@@ -15,7 +15,7 @@ use super::{File, Tree, TreeRoot, View};
 use crate::bmap::Source;
 use crate::checkpoints;
 use crate::error::{Error, Result};
-use crate::host::{CacheHashBuilder, Mutex, Rank, RwLock};
+use crate::host::{Mutex, NumberState, Rank, RwLock};
 use crate::store::CACHE_SHARDS;
 
 /// Blocks of a directory that are searched for a name sooner than that somebody notes where its
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     /// Checkpoints that are looked at, and those that nobody may look at any more.
     looks: Mutex<Looks>,
     /// Where the names of large directories are.
-    names: Cache<(Cno, Ino), Arc<Positions>, Bytes, CacheHashBuilder>,
+    names: Cache<(Cno, Ino), Arc<Positions>, Bytes, NumberState>,
     /// Bytes that the names of one directory may take.
     most: usize,
 }
@@ -75,7 +75,7 @@ impl Shared {
             .shards(CACHE_SHARDS)
             .build()
             .expect("both capacities are set");
-        let (hash_builder, lifecycle) = (CacheHashBuilder::default(), DefaultLifecycle::default());
+        let (hash_builder, lifecycle) = (NumberState::default(), DefaultLifecycle::default());
         Arc::new(Self {
             newest: RwLock::new(Rank::View, newest),
             looks: Mutex::new(Rank::KeptTrees, Looks::default()),
