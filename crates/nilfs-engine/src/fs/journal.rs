@@ -4,12 +4,15 @@
 //! It knows no inodes, only their numbers: how they are is asked when the log is made, so what was
 //! changed back, or was made and is gone again, takes no room.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use indexmap::map::Entry;
+use indexmap::{IndexMap, IndexSet};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::roll_forward::NameRecord;
+
+use crate::host::{NumberState, RandomState};
 
 /// Bytes that a record takes in a log: of a name, besides it, and of an inode.
 const NAME_BYTES: usize = 36;
@@ -18,10 +21,10 @@ const INODE_BYTES: usize = 80;
 /// Changes that no log has.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
-    names: BTreeMap<(Ino, Vec<u8>), Name>,
+    names: IndexMap<(Ino, Vec<u8>), Name, RandomState>,
     /// Bytes of these names.
     name_bytes: usize,
-    inodes: BTreeSet<Ino>,
+    inodes: IndexSet<Ino, NumberState>,
     contents: BTreeSet<Ino>,
 }
 
@@ -46,17 +49,15 @@ impl Journal {
 
     /// A name is gone.
     pub(super) fn name_removed(&mut self, dir: Ino, name: &[u8]) {
-        match self.names.entry((dir, name.to_vec())) {
-            Entry::Occupied(known) if known.get().new => {
-                known.remove();
-                self.name_bytes -= name.len();
-            }
-            _ => self.set_name(dir, name, Name { new: false, target: None }),
-        }
+        self.set_name(dir, name, Name { new: false, target: None });
     }
 
     fn set_name(&mut self, dir: Ino, name: &[u8], now: Name) {
         match self.names.entry((dir, name.to_vec())) {
+            Entry::Occupied(known) if known.get().new && now.target.is_none() => {
+                known.swap_remove();
+                self.name_bytes -= name.len();
+            }
             Entry::Occupied(mut known) => known.get_mut().target = now.target,
             Entry::Vacant(unknown) => {
                 unknown.insert(now);
