@@ -139,10 +139,14 @@ pub(super) fn lookup_known(state: &State, view: &View, name: &[u8]) -> Option<Re
     found.map(|found| found.map(|found| found.map(|position| position.ino)))
 }
 
-/// What a name leads to.
-pub(super) fn lookup(state: &mut State, context: &Context<'_>, name: &[u8]) -> Result<Option<Ino>> {
+/// Where a name is.
+pub(super) fn lookup(
+    state: &mut State,
+    context: &Context<'_>,
+    name: &[u8],
+) -> Result<Option<Position>> {
     read_names(state, context)?;
-    Ok(find(state, &context.view, name)?.map(|position| position.ino))
+    find(state, &context.view, name)
 }
 
 /// A block with room for a record of `need` bytes.
@@ -215,17 +219,16 @@ pub(super) fn insert(
     Ok(())
 }
 
-/// Removes a name.
+/// Removes a name, which is where [`lookup`] has just found it.
 pub(super) fn remove(
     inode: &Inode,
     state: &mut State,
     context: &Context<'_>,
     name: &[u8],
+    at: Position,
 ) -> Result<()> {
     let block_size = context.view.store.block_size();
-    read_names(state, context)?;
-    let found = find(state, &context.view, name)?.ok_or(Error::NotFound)?;
-    let Position { block: key, offset, .. } = found;
+    let Position { block: key, offset, .. } = at;
     let page = inode.page_mut(state, context, key, 0..block_size.bytes())?;
     let slack = dirent::remove(page, offset).map_err(damaged(inode.ino(), key))?;
     changed(state, context, (key, offset), slack, |index, at| index.positions.remove(name, at));

@@ -7,7 +7,7 @@ use nilfs_ondisk::{FileBlock, Ino, dirent};
 use super::Filesystem;
 use super::directory;
 use super::inode::InodeRef;
-use super::names::NAME;
+use super::names::{NAME, check_addition};
 use super::space::{Cost, Effect};
 use crate::block::{bytes_mut, zeroed};
 use crate::error::{Error, Result};
@@ -28,12 +28,13 @@ impl Filesystem {
             let _names = self.names.write();
             {
                 let mut parent = dir.state.write();
-                self.check_addition(&mut parent, name)?;
+                let context = self.context();
+                check_addition(&mut parent, &context, name)?;
                 let links = parent.links();
                 if is_directory && links >= LINK_MAX {
                     return Err(Error::TooManyLinks);
                 }
-                self.add_name(dir, &mut parent, name, ino, inode.file_type())?;
+                self.add_name(dir, &mut parent, &context, name, ino, inode.file_type())?;
                 parent.set_links(links + u16::from(is_directory));
                 self.directory_changed(dir, &mut parent);
             }

@@ -12,7 +12,7 @@ use nilfs_ondisk::{FileBlock, Ino, dirent};
 use zerocopy::little_endian::{U16, U32};
 
 use super::directory::{self, check_new_name};
-use super::inode::{Inode, InodeRef, State};
+use super::inode::{Context, INODE_BYTES, Inode, InodeRef, State};
 use super::space::{Cost, Effect};
 use super::types::{Attr, DirEntry, NewInode, RenameMode, SetAttr};
 use super::{Entry, Filesystem};
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::host::Timestamp;
 use crate::host::atomic::Ordering;
 use crate::tree::content::Content;
-use crate::tree::names;
+use crate::tree::names::{self, Position};
 
 /// The inode flags that mean something here (`FS_*_FL`).
 pub(super) mod flags {
@@ -91,8 +91,8 @@ impl Filesystem {
         }
         let mut state = dir.state.write();
         let found = directory::lookup(&mut state, &self.context(), name)?;
-        self.table.lock().recount(dir, state.names.bytes());
-        get(found)
+        self.recount(dir, &state);
+        get(found.map(|position| position.ino))
     }
 
     /// Calls `emit` with the entries of a directory from `cookie` on (0 = the first, else the
@@ -170,13 +170,13 @@ impl Filesystem {
         let inode = self.change(NAME, || {
             let _names = self.names.read();
             let mut parent = dir.state.write();
-            self.check_addition(&mut parent, name)?;
+            let context = self.context();
+            check_addition(&mut parent, &context, name)?;
             if file_type == FileType::Directory && parent.links() >= LINK_MAX {
                 return Err(Error::TooManyLinks);
             }
-            let context = self.context();
             let ino = self.numbers.lock().take(&context.view)?;
-            if let Err(error) = self.add_name(dir, &mut parent, name, ino, file_type) {
+            if let Err(error) = self.add_name(dir, &mut parent, &context, name, ino, file_type) {
                 self.numbers.lock().give_back(&context.view, ino)?;
                 return Err(error);
             }
@@ -307,8 +307,9 @@ impl Filesystem {
             }
             {
                 let mut parent = dir.state.write();
-                self.check_addition(&mut parent, name)?;
-                self.add_name(dir, &mut parent, name, inode.ino(), inode.file_type())?;
+                let (context, ino) = (self.context(), inode.ino());
+                check_addition(&mut parent, &context, name)?;
+                self.add_name(dir, &mut parent, &context, name, ino, inode.file_type())?;
                 self.directory_changed(dir, &mut parent);
             }
             let mut state = inode.state.write();
@@ -368,11 +369,11 @@ impl Filesystem {
             check_changeable(&inode.state.read())?;
             self.check_removable(&inode, directory)?;
             let mut parent = dir.state.write();
+            let context = self.context();
             // Somebody else may have removed it first.
-            if directory::lookup(&mut parent, &self.context(), name)? != Some(inode.ino()) {
-                return Err(Error::NotFound);
-            }
-            self.remove_name(dir, &mut parent, name)?;
+            let found = directory::lookup(&mut parent, &context, name)?;
+            let at = found.filter(|at| at.ino == inode.ino()).ok_or(Error::NotFound)?;
+            self.remove_name(dir, &mut parent, &context, name, at)?;
             if directory {
                 let links = parent.links();
                 parent.set_links(links.saturating_sub(1));
@@ -483,10 +484,11 @@ impl Filesystem {
         }
         {
             let mut state = to_dir.state.write();
+            let context = self.context();
             let (ino, file_type) = (inode.ino(), inode.file_type());
             match target {
-                Some(_) => self.change_name(to_dir, &mut state, to_name, inode)?,
-                None => self.add_name(to_dir, &mut state, to_name, ino, file_type)?,
+                Some(_) => self.change_name(to_dir, &mut state, &context, to_name, inode)?,
+                None => self.add_name(to_dir, &mut state, &context, to_name, ino, file_type)?,
             }
             let gained = u16::from(directory && moves);
             let lost = u16::from(directory && target.is_some());
@@ -498,7 +500,9 @@ impl Filesystem {
         }
         {
             let mut state = dir.state.write();
-            self.remove_name(dir, &mut state, name)?;
+            let context = self.context();
+            let at = directory::lookup(&mut state, &context, name)?.ok_or(Error::NotFound)?;
+            self.remove_name(dir, &mut state, &context, name, at)?;
             if directory && moves {
                 let links = state.links();
                 state.set_links(links.saturating_sub(1));
@@ -526,7 +530,7 @@ impl Filesystem {
         }
         for ((dir, name, old), (_, _, new)) in [(one, other), (other, one)] {
             let mut state = dir.state.write();
-            self.change_name(dir, &mut state, name, new)?;
+            self.change_name(dir, &mut state, &self.context(), name, new)?;
             if moves {
                 let count = |inode: &InodeRef| u16::from(inode.file_type() == FileType::Directory);
                 let links = state.links().saturating_add(count(new));
@@ -631,28 +635,17 @@ impl Filesystem {
         self.attr(inode)
     }
 
-    /// Fails unless the name can be added to the directory.
-    pub(super) fn check_addition(&self, parent: &mut State, name: &[u8]) -> Result<()> {
-        if parent.links() == 0 {
-            return Err(Error::NotFound);
-        }
-        check_directory_grows(parent)?;
-        match directory::lookup(parent, &self.context(), name)? {
-            Some(_) => Err(Error::Exists),
-            None => Ok(()),
-        }
-    }
-
     /// Adds a name that is not there.
     pub(super) fn add_name(
         &self,
         dir: &InodeRef,
         state: &mut State,
+        context: &Context<'_>,
         name: &[u8],
         ino: Ino,
         file_type: FileType,
     ) -> Result<()> {
-        directory::insert(dir, state, &self.context(), name, ino, file_type)?;
+        directory::insert(dir, state, context, name, ino, file_type)?;
         self.journal.lock().name_added(dir.ino(), name, (ino, file_type));
         Ok(())
     }
@@ -663,10 +656,11 @@ impl Filesystem {
         &self,
         dir: &InodeRef,
         state: &mut State,
+        context: &Context<'_>,
         name: &[u8],
         to: &InodeRef,
     ) -> Result<()> {
-        directory::replace(dir, state, &self.context(), name, to.ino(), to.file_type())?;
+        directory::replace(dir, state, context, name, to.ino(), to.file_type())?;
         let mut journal = self.journal.lock();
         journal.name_changed(dir.ino(), name, (to.ino(), to.file_type()));
         if to.file_type() == FileType::Regular {
@@ -675,8 +669,15 @@ impl Filesystem {
         Ok(())
     }
 
-    fn remove_name(&self, dir: &InodeRef, state: &mut State, name: &[u8]) -> Result<()> {
-        directory::remove(dir, state, &self.context(), name)?;
+    fn remove_name(
+        &self,
+        dir: &InodeRef,
+        state: &mut State,
+        context: &Context<'_>,
+        name: &[u8],
+        at: Position,
+    ) -> Result<()> {
+        directory::remove(dir, state, context, name, at)?;
         self.journal.lock().name_removed(dir.ino(), name);
         Ok(())
     }
@@ -686,7 +687,15 @@ impl Filesystem {
         state.file.set_mtime(now);
         state.file.set_ctime(now);
         self.attributes_changed(dir, state, true);
-        self.table.lock().recount(dir, state.names.bytes());
+        self.recount(dir, state);
+    }
+
+    /// Takes note of what the names of a directory take in memory.
+    fn recount(&self, dir: &Inode, state: &State) {
+        let bytes = state.names.bytes();
+        if dir.residence.counted() != INODE_BYTES + bytes {
+            self.table.lock().recount(dir, bytes);
+        }
     }
 
     pub(super) fn name_changed(&self, inode: &InodeRef, state: &mut State) {
@@ -699,6 +708,18 @@ impl Filesystem {
         state.attributes_changed(chosen);
         self.journal.lock().inode_changed(inode.ino());
         self.mark_dirty(inode, state);
+    }
+}
+
+/// Fails unless the name can be added to the directory.
+pub(super) fn check_addition(parent: &mut State, context: &Context<'_>, name: &[u8]) -> Result<()> {
+    if parent.links() == 0 {
+        return Err(Error::NotFound);
+    }
+    check_directory_grows(parent)?;
+    match directory::lookup(parent, context, name)? {
+        Some(_) => Err(Error::Exists),
+        None => Ok(()),
     }
 }
 

@@ -206,7 +206,7 @@ impl Replay<'_> {
             (Some((ino, file_type)), None) => {
                 directory::insert(&dir, &mut state, context, name, ino, file_type)
             }
-            (None, Some(_)) => directory::remove(&dir, &mut state, context, name),
+            (None, Some(at)) => directory::remove(&dir, &mut state, context, name, at),
             (None, None) => Ok(()),
         }
     }
