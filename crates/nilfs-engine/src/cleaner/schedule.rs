@@ -263,7 +263,10 @@ impl Cleaning<'_> {
             keep: Keep::Younger(options.protection),
             evacuate: None,
             // It is better to give the past up now than to let a writer wait for that.
-            shortage: (self.volume.space().shortage() > 0.0)
+            shortage: self
+                .volume
+                .space()
+                .is_short()
                 .then(|| Shortage { missing: self.volume.space().missing(None), give_up: true }),
         };
         Task::Step { params, pause, manual: false }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use nilfs_ondisk::Ino;
 
 use super::Filesystem;
+use super::space::Pressure;
 use crate::error::Result;
 use crate::host::atomic::Ordering;
 use crate::host::{Condvar, Instant, JoinHandle, Mutex, Rank, sleep, spawn};
@@ -249,17 +250,16 @@ impl Filesystem {
     /// Where clean segments are few, writers of this many `pages` leave the cleaner some time, the
     /// more the fewer there are, so that nobody meets the end at full speed.
     pub(super) fn throttle(&self, pages: u64) -> Result<()> {
-        let shortage = self.space.shortage();
+        let page = self.store.block_size().bytes64();
+        let Pressure { shortage, dirty, uncommitted } = self.space.pressure(page);
         if shortage > 0.0 && self.cleaner.is_working() {
             sleep(SLOWEST_PAGE.mul_f64(pages as f64 * shortage * shortage));
         }
-        let page = self.store.block_size().bytes64();
         let limit = self.options.dirty_limit;
         // Early enough for those who begin before they can know.
         let soon = limit - limit / 8;
-        self.delays
-            .store(shortage > 0.0 || self.space.uncommitted_memory(page) > soon, Ordering::Relaxed);
-        if self.space.dirty_memory(page) >= EAGER_BYTES.min(limit / 4) {
+        self.delays.store(shortage > 0.0 || uncommitted > soon, Ordering::Relaxed);
+        if dirty >= EAGER_BYTES.min(limit / 4) {
             self.wakeup.hurry();
         }
         let records = self.journal.lock().bytes();
@@ -269,7 +269,7 @@ impl Filesystem {
         } else if records > MOST_UNWRITTEN {
             self.wakeup.hurry();
         }
-        if self.space.uncommitted_memory(page) > limit {
+        if uncommitted > limit {
             self.commit()?;
         }
         Ok(())

@@ -11,7 +11,7 @@ use nilfs_ondisk::{BlockSize, FileBlock, Ino};
 use zerocopy::little_endian::{U16, U64};
 
 use super::directory::Names;
-use super::space::Space;
+use super::space::{Changes, Space};
 use super::types::Attr;
 use crate::block::{Block, BlockPool, bytes_mut, zeroed};
 use crate::error::{Error, Result};
@@ -316,14 +316,11 @@ impl Inode {
         page: Page,
         hole: bool,
     ) {
-        if state.overlay.is_empty() {
-            context.space.add_map();
-        }
-        context.space.add_pages(state.overlay.insert(key, page));
-        if hole {
-            context.space.add_grown();
-            state.overlay.block_delta += 1;
-        }
+        let maps = u64::from(state.overlay.is_empty());
+        let pages = state.overlay.insert(key, page) as u64;
+        let grown = u64::from(hole);
+        context.space.add(Changes { pages, grown, maps, ..Changes::default() });
+        state.overlay.block_delta += i64::from(hole);
     }
 
     /// Makes a hole of everything from `key` on.
@@ -340,7 +337,7 @@ impl Inode {
         })?;
         state.overlay.block_delta -= visible;
         if state.overlay.is_empty() {
-            context.space.add_map();
+            context.space.add(Changes { maps: 1, ..Changes::default() });
         }
         context.space.remove_pages(state.overlay.truncate(key));
         state.unlogged.cut = Some(state.unlogged.cut.map_or(key, |cut| cut.min(key)));

@@ -111,14 +111,15 @@ pub(crate) struct Cost {
 
 /// Changes of which a commit has to take care.
 #[derive(Debug, Default, Clone, Copy)]
-struct Changes {
+pub(crate) struct Changes {
     /// Data blocks of files.
-    pages: u64,
+    pub(crate) pages: u64,
     /// Those of them that were holes; they stay counted if they become holes again.
-    grown: u64,
+    pub(crate) grown: u64,
     /// Files of which data blocks have changed.
-    maps: u64,
-    ifile_blocks: u64,
+    pub(crate) maps: u64,
+    /// Blocks of the ifile.
+    pub(crate) ifile_blocks: u64,
 }
 
 impl From<Cost> for Changes {
@@ -283,6 +284,13 @@ impl DeviceSpace {
     fn unused(&self) -> u64 {
         self.unused.unwrap_or(self.free)
     }
+
+    /// How much is used up of what is to be clean ahead of need: 0 = nothing, 1 = all; the rest is
+    /// kept clean.
+    fn shortage(&self) -> f64 {
+        let left = self.free.saturating_sub(self.layers.kept);
+        if left >= self.clean_ahead { 0.0 } else { 1.0 - left as f64 / self.clean_ahead as f64 }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -355,6 +363,17 @@ impl Account {
     }
 }
 
+/// How much is used up of what there is for those who change something.
+#[derive(Debug)]
+pub(crate) struct Pressure {
+    /// Of what is to be clean ahead of need: 0 = nothing, 1 = all; the rest is kept clean.
+    pub(crate) shortage: f64,
+    /// Bytes of memory that the next commit would take.
+    pub(crate) dirty: u64,
+    /// The same with what a commit is just taking.
+    pub(crate) uncommitted: u64,
+}
+
 /// The account.
 #[derive(Debug)]
 pub(crate) struct Space(Mutex<Account>);
@@ -419,12 +438,17 @@ impl Space {
         account.missing(Some(cost), account.device.waited_for)
     }
 
-    /// How much is used up of what is to be clean ahead of need: 0 = nothing, 1 = all; the rest is
-    /// kept clean.
-    pub(crate) fn shortage(&self) -> f64 {
-        let device = &self.0.lock().device;
-        let left = device.free.saturating_sub(device.layers.kept);
-        if left >= device.clean_ahead { 0.0 } else { 1.0 - left as f64 / device.clean_ahead as f64 }
+    /// Whether less is clean than should be ahead of need.
+    pub(crate) fn is_short(&self) -> bool {
+        self.0.lock().device.shortage() > 0.0
+    }
+
+    /// How much is used up, with pages of this many bytes.
+    pub(crate) fn pressure(&self, page: u64) -> Pressure {
+        let account = self.0.lock();
+        let dirty = memory(page, account.dirty.pages, account.dirty_inodes);
+        let frozen = memory(page, account.frozen.pages, account.frozen_inodes);
+        Pressure { shortage: account.device.shortage(), dirty, uncommitted: dirty + frozen }
     }
 
     /// Blocks that the cleaner can use for moving others.
@@ -507,25 +531,17 @@ impl Space {
         self.0.lock().leaves_reserve(cost)
     }
 
-    /// Counts pages that became dirty.
-    pub(crate) fn add_pages(&self, count: usize) {
-        self.0.lock().dirty.pages += count as u64;
-    }
-
-    /// Counts a page that fills a hole.
-    pub(crate) fn add_grown(&self) {
-        self.0.lock().dirty.grown += 1;
+    /// Counts data blocks that became dirty, and files of which one has changed for the first time
+    /// since the last freeze.
+    pub(crate) fn add(&self, changes: Changes) {
+        let mut account = self.0.lock();
+        account.dirty = account.dirty + changes;
     }
 
     /// Counts dirty pages that were thrown away.
     pub(crate) fn remove_pages(&self, count: usize) {
         let pages = &mut self.0.lock().dirty.pages;
         *pages = pages.saturating_sub(count as u64);
-    }
-
-    /// Counts a file of which a data block has changed for the first time since the last freeze.
-    pub(crate) fn add_map(&self) {
-        self.0.lock().dirty.maps += 1;
     }
 
     /// Counts an inode that became dirty; tells whether it is the first one.
@@ -561,19 +577,6 @@ impl Space {
     /// Pages that the next commit would take.
     pub(crate) fn dirty_pages(&self) -> u64 {
         self.0.lock().dirty.pages
-    }
-
-    /// Bytes of memory that the next commit would take, with pages of this many bytes.
-    pub(crate) fn dirty_memory(&self, page: u64) -> u64 {
-        let account = self.0.lock();
-        memory(page, account.dirty.pages, account.dirty_inodes)
-    }
-
-    /// The same with what a commit is just taking.
-    pub(crate) fn uncommitted_memory(&self, page: u64) -> u64 {
-        let account = self.0.lock();
-        memory(page, account.dirty.pages, account.dirty_inodes)
-            + memory(page, account.frozen.pages, account.frozen_inodes)
     }
 
     /// Blocks of clean segments and of the current one, less those that uncommitted data will take.

@@ -131,9 +131,7 @@ fn a_change_counts_until_the_room_is_what_its_commit_has_left() {
     let claim = space.claim(cost(Effect::Grows)).unwrap();
     let claimed = needed();
     assert!(claimed > idle);
-    space.add_map();
-    space.add_pages(1);
-    space.add_grown();
+    space.add(Changes { pages: 1, grown: 1, maps: 1, ..Changes::default() });
     assert!(space.add_inode(Ino(11), &ifile));
     drop(claim);
     let dirty = needed();
