@@ -22,6 +22,7 @@ use crate::progress::Step;
 use crate::recovery::Newest;
 use crate::report::{Added, Counts, Findings, Location, Report, Rule, Severity, counted};
 use crate::segment_usage::UsageTable;
+use crate::summaries::Undescribed;
 use crate::volume::Volume;
 
 /// Everything that is known while a volume is checked. Each phase is an `impl` block in the module
@@ -41,6 +42,10 @@ pub(crate) struct Checker<'v, 'd> {
     pub(crate) filled: HashMap<SegNum, u64>,
     /// Whose the blocks are, by the logs; `None` until all logs are read.
     pub(crate) owners: Option<Owners>,
+    /// What no summary describes, until it is reported; and whose the blocks there are that were
+    /// reached.
+    pub(crate) undescribed: Vec<Undescribed>,
+    pub(crate) undescribed_owners: HashMap<BlockNr, Owner>,
     /// Blocks reached before the logs are read, to be compared with them then.
     pub(crate) unowned: Vec<(BlockNr, Owner, Location, Option<Correction>)>,
     /// What is below the nodes of regular files, by virtual block.
@@ -70,6 +75,8 @@ impl<'v, 'd> Checker<'v, 'd> {
             usage: UsageTable::default(),
             filled: HashMap::new(),
             owners: None,
+            undescribed: Vec::new(),
+            undescribed_owners: HashMap::new(),
             unowned: Vec::new(),
             subtrees: HashMap::new(),
             unsound_directory_blocks: HashSet::new(),
@@ -113,6 +120,7 @@ impl<'v, 'd> Checker<'v, 'd> {
         let all = past.len() as u64;
         self.options.observer.observe(Step::Checkpoints, all, all);
         self.find_leaks();
+        self.report_undescribed(&checkpoints, left_out == 0);
         self.findings.into_report(self.newest.cursor(), self.counts)
     }
 
@@ -242,7 +250,10 @@ impl<'v, 'd> Checker<'v, 'd> {
         match owners.of(block) {
             Ownership::Of(found) if found == owner => true,
             // The log that describes the block is damaged, which is reported there.
-            Ownership::Unknown => true,
+            Ownership::Unknown => {
+                self.undescribed_owners.entry(block).or_insert(owner);
+                true
+            }
             other => {
                 let corrections = match other {
                     Ownership::Nobody(_) => self.in_use_up_to(block),

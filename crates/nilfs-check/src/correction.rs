@@ -4,6 +4,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use nilfs_ondisk::summary::{FileInfo, NewLog};
 use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
 
 /// A change after which the volume keeps the rule that a finding is about.
@@ -52,6 +53,17 @@ pub enum Correction {
         bit: u8,
         /// Whether it should be set.
         set: bool,
+    },
+    /// The summary of a log cannot be used. It is to be written anew.
+    Summary {
+        /// Where the log begins.
+        at: BlockNr,
+        /// What its header says.
+        header: NewLog,
+        /// What its blocks are.
+        files: Vec<FileInfo>,
+        /// Blocks after the summary.
+        payload: u64,
     },
     /// A block cannot be used as it is. It is to be made anew from what the logs and the rest of the
     /// volume say.
@@ -186,6 +198,9 @@ impl fmt::Display for Correction {
                 }
                 _ => write!(f, "replace {} bytes", bytes.len()),
             },
+            Self::Summary { .. } => {
+                f.write_str("make the summary anew from what leads to the blocks of the log")
+            }
             Self::Block { .. } => f.write_str("make the block anew from what the logs say"),
             Self::DatEntry { .. } => f.write_str("set the entry to what the logs say"),
             Self::Pointer { .. } => f.write_str("set the pointer to what the logs say"),

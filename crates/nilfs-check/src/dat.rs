@@ -1,7 +1,7 @@
 //! The DAT (docs/format.md §8): loading its entries, translating through them, and checking them
 //! against the logs and against what was reached.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::mem::offset_of;
 use std::ops::Range;
 
@@ -246,7 +246,10 @@ impl Checker<'_, '_> {
     }
 
     /// Does something with every allocated entry, in order, and its place among the entries.
-    fn for_all_entries(&mut self, mut work: impl FnMut(&mut Self, VBlockNr, (DatEntry, usize))) {
+    pub(crate) fn for_all_entries(
+        &mut self,
+        mut work: impl FnMut(&mut Self, VBlockNr, (DatEntry, usize)),
+    ) {
         let per_block = self.dat.layout.map_or(0, |layout| layout.entries_per_block);
         for (first, at) in self.dat.in_order() {
             for (nth, at) in (0..per_block).zip(at..) {
@@ -378,14 +381,13 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// Whether a block of the DAT, or one that any checkpoint has, lies in a range.
-    pub(crate) fn has_blocks_in(&mut self, blocks: Range<BlockNr>) -> bool {
+    /// The blocks in a range that are the DAT's, or to which an entry of it leads.
+    pub(crate) fn used_blocks(&mut self, blocks: Range<BlockNr>) -> BTreeSet<BlockNr> {
         self.load_dat_entries();
-        let used = |(at, entry): (usize, &DatEntry)| {
-            self.dat.allocated.get(at) && entry.start < entry.end && blocks.contains(&entry.block)
-        };
-        self.dat.entries.iter().enumerate().any(used)
-            || self.dat.blocks.iter().any(|block| blocks.contains(block))
+        let entries = self.dat.entries.iter().enumerate();
+        let allocated = entries.filter(|(at, _)| self.dat.allocated.get(*at));
+        let all = allocated.map(|(_, entry)| entry.block).chain(self.dat.blocks.iter().copied());
+        all.filter(|block| blocks.contains(block)).collect()
     }
 
     /// The cleaner tells by `fi_cno` whether a block was overwritten in the checkpoint that wrote

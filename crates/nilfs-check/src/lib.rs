@@ -45,6 +45,7 @@ mod report;
 mod roll_forward;
 mod segment_usage;
 mod segments;
+mod summaries;
 mod superblocks;
 mod volume;
 mod xattr_file;

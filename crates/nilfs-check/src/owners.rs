@@ -49,7 +49,7 @@ pub(crate) enum Ownership {
     Of(Owner),
     /// It belongs to no file, and why.
     Nobody(&'static str),
-    /// It lies after a damaged log.
+    /// No summary that can be used describes it.
     Unknown,
 }
 
@@ -78,8 +78,10 @@ pub(crate) struct SegmentOwners {
     /// itself: all of them are looked through for each block.
     firsts: Vec<u32>,
     runs: Vec<Run>,
-    /// Blocks that are described.
+    /// Blocks that are described, or passed over.
     described: u32,
+    /// Those that were passed over.
+    gaps: Vec<Range<u32>>,
     /// Blocks in use by `su_nblocks`; more than are described if a log is damaged.
     in_use: u64,
 }
@@ -112,7 +114,25 @@ impl Run {
 impl SegmentOwners {
     /// For a segment with `in_use` blocks, none of them described so far.
     pub(crate) fn new(in_use: u64) -> Self {
-        Self { files: Vec::new(), firsts: Vec::new(), runs: Vec::new(), described: 0, in_use }
+        Self {
+            files: Vec::new(),
+            firsts: Vec::new(),
+            runs: Vec::new(),
+            described: 0,
+            gaps: Vec::new(),
+            in_use,
+        }
+    }
+
+    /// Passes over the next blocks, of which no summary says whose they are.
+    pub(crate) fn pass_over(&mut self, count: u32) {
+        let first = self.described;
+        self.add_blocks(count, None);
+        self.gaps.push(first..self.described);
+    }
+
+    fn is_in_gap(&self, block: u32) -> bool {
+        self.gaps.iter().any(|gap| gap.contains(&block))
     }
 
     /// Adds the blocks of the next log, whose counts are known to be consistent.
@@ -219,6 +239,9 @@ impl Owners {
         };
         let nth = block.0 - self.geometry.segment_start(segment).0;
         let described = u32::try_from(nth).ok().filter(|nth| *nth < owners.described);
+        if described.is_some_and(|nth| owners.is_in_gap(nth)) {
+            return (Ownership::Unknown, Cno(0));
+        }
         match described.map(|nth| owners.owner_of(nth)) {
             Some(Some((file, info))) => {
                 let (ino, cno) = owners.files[file as usize];

@@ -432,6 +432,13 @@ impl Findings {
         Added(kept.last_mut())
     }
 
+    /// Whether the volume breaks a rule, as far as is known.
+    pub(crate) fn has_errors(&self) -> bool {
+        self.kept
+            .iter()
+            .any(|((severity, _), kept)| *severity == Severity::Error && !kept.is_empty())
+    }
+
     pub(crate) fn into_report(self, newest_log: LogCursor, counts: Counts) -> Report {
         let mut findings: Vec<Finding> = self.kept.into_values().flatten().collect();
         findings.sort_by_key(|finding| Reverse(finding.severity));

@@ -15,6 +15,7 @@ use crate::owners::{Owners, SegmentOwners};
 use crate::progress::Step;
 use crate::report::{Location, Rule};
 use crate::segment_usage::UsageTable;
+use crate::summaries::Undescribed;
 
 /// What the logs of a segment have in common.
 struct SegmentHead {
@@ -76,9 +77,15 @@ impl Checker<'_, '_> {
             let (header, files) = match read_log(reader, at) {
                 Ok(log) => log,
                 Err(fault) => {
-                    let corrections = self.in_use_before(segment, at..end, usage);
-                    self.error(Rule::Log, place, || fault.to_string()).corrected_by(corrections);
-                    break;
+                    let next = self.next_log(reader, at..end, previous.as_ref());
+                    let (start, found) = next.unzip();
+                    let blocks = at..start.unwrap_or(end);
+                    at = blocks.end;
+                    owners.pass_over((blocks.end.0 - blocks.start.0) as u32);
+                    let neighbour = previous.or(found);
+                    let fault = fault.to_string();
+                    self.undescribed.push(Undescribed { segment, blocks, fault, neighbour });
+                    continue;
                 }
             };
             if at.0 + u64::from(header.nblocks) > end.0 {
@@ -126,19 +133,22 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// What makes a segment one that is in use up to a block where no log begins, if there is
-    /// nothing after it that anybody needs.
-    fn in_use_before(
+    /// The next log of the same use of a segment after the start of one that is damaged. A copy of a
+    /// log in the content of a file is none.
+    fn next_log(
         &mut self,
-        segment: SegNum,
-        rest: Range<BlockNr>,
-        usage: &UsageTable,
-    ) -> Vec<Correction> {
-        let start = self.volume.geometry.segment_start(segment);
-        if rest.start == start || self.has_blocks_in(rest.clone()) {
-            return Vec::new();
-        }
-        usage.in_use_with(segment, (rest.start.0 - start.0) as u32).collect()
+        reader: &mut LogReader<'_, '_>,
+        blocks: Range<BlockNr>,
+        previous: Option<&LogHeader>,
+    ) -> Option<(BlockNr, LogHeader)> {
+        let used = self.used_blocks(blocks.clone());
+        let free = (blocks.start.0 + 1..blocks.end.0).map(BlockNr);
+        free.filter(|block| !used.contains(block)).find_map(|block| {
+            let (header, _) = read_log(reader, block).ok()?;
+            let is_same_use = previous.is_none_or(|log| log.seq == header.seq);
+            let fits = block.0 + u64::from(header.nblocks) <= blocks.end.0;
+            (is_same_use && fits).then_some((block, header))
+        })
     }
 
     /// Blocks from the start of a segment on that are filled with logs of the same use of it.

@@ -209,7 +209,7 @@ impl LogHeader {
 }
 
 /// What one payload block of a log is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlockInfo {
     /// A data block of any file but the DAT.
     Data {
@@ -286,7 +286,7 @@ impl BlockInfo {
 }
 
 /// The blocks of one file in a log: data blocks first, then nodes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FileInfo {
     /// The file.
     pub ino: Ino,
@@ -407,7 +407,7 @@ pub fn parse_items(
 }
 
 /// What the writer of a log decides about its header.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NewLog {
     /// `LOGBGN`, `LOGEND`, `SR`, `SYNDT`, `GC`.
     pub flags: u16,

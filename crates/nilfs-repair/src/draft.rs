@@ -10,7 +10,7 @@ use nilfs_device::{CopyOnWriteDevice, Device, IoSlice};
 use nilfs_engine::Log;
 use nilfs_engine::scan::Scan;
 use nilfs_ondisk::crc::crc32_le;
-use nilfs_ondisk::summary::{LogHeader, SR};
+use nilfs_ondisk::summary::{FileInfo, LogHeader, NewLog, SR, encode_summary};
 use nilfs_ondisk::superblock::Superblock;
 use nilfs_ondisk::{BlockNr, Geometry, Ino};
 
@@ -387,6 +387,18 @@ impl Draft {
                 let made = Made { action: correction.to_string(), risk: Risk::Safe };
                 (*at, Some(*bit), vec![u8::from(*set)], made)
             }
+            Correction::Summary { at, header, files, payload } => {
+                let Some(bytes) = self.summary(*at, header, files, *payload)? else {
+                    return Ok(None);
+                };
+                // What it says about its blocks may be asked for.
+                (self.scan, self.logged) = Default::default();
+                let action = format!(
+                    "{correction}, and move what lives in it; whether the content is what was \
+                     written cannot be told any more"
+                );
+                (Position { block: *at, offset: 0 }, None, bytes, Made { action, risk: Risk::Safe })
+            }
             _ => {
                 let Some(new) = self.anew(correction, report) else { return Ok(None) };
                 self.lost_names.extend(new.lost_names);
@@ -434,6 +446,27 @@ impl Draft {
         Anew { device, geometry, newest, logged: &self.logged, dat }.make(correction)
     }
 
+    /// The summary of a log whose other blocks are there; `None` if it takes more blocks than it may.
+    fn summary(
+        &self,
+        at: BlockNr,
+        header: &NewLog,
+        files: &[FileInfo],
+        payload: u64,
+    ) -> io::Result<Option<Vec<u8>>> {
+        let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
+        let geometry = superblock.geometry();
+        let first = at.plus(header.summary_blocks);
+        // The checksum over what cannot be read will be right when that is zeros.
+        let block = |nth| dat::read(&*self.device, &geometry, first.plus(nth));
+        let zeros = || vec![0; geometry.block_size.bytes()];
+        let blocks: Vec<_> = (0..payload).map(|nth| block(nth).unwrap_or_else(zeros)).collect();
+        let payload = blocks.iter().map(Vec::as_slice);
+        let (size, seed) = (geometry.block_size, superblock.crc_seed());
+        let bytes = encode_summary(header, files, &[], payload, size, seed);
+        Ok((bytes.len() as u64 == header.summary_blocks * size.bytes64()).then_some(bytes))
+    }
+
     fn block_size(&self) -> io::Result<u64> {
         let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
         Ok(superblock.geometry().block_size.bytes64())
@@ -458,7 +491,11 @@ impl Draft {
                 if these.iter().any(|block| (at..next).contains(block)) {
                     self.seal(&geometry, superblock.crc_seed(), at, &header)?;
                     let size = geometry.block_size.bytes64();
-                    self.sealed.insert(at.0 * size, u64::from(header.nblocks) * size);
+                    let summary = (Position { block: at, offset: 0 }, Stage::Summaries, None);
+                    // It has lost the checksum of what was written with its summary.
+                    if !self.made.contains_key(&summary) {
+                        self.sealed.insert(at.0 * size, u64::from(header.nblocks) * size);
+                    }
                 }
                 at = next;
             }

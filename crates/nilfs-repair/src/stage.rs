@@ -44,6 +44,8 @@ pub(crate) enum Stage {
     Anew(Layer),
     /// Pointers, where what they lead to is neither there nor to be had.
     Pointers(Layer),
+    /// Summaries of logs: whose their blocks are follows from everything that leads there.
+    Summaries,
     /// What counts all that.
     Counts,
 }
@@ -72,7 +74,8 @@ impl Stage {
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let layers = [Layer::Dat, Layer::Volume, Layer::Ifile, Layer::Files];
         let of_layers = layers.into_iter().flat_map(|it| [Self::Anew(it), Self::Pointers(it)]);
-        [Self::SyncLogs, Self::Known].into_iter().chain(of_layers).chain([Self::Counts])
+        let first = [Self::SyncLogs, Self::Known].into_iter();
+        first.chain(of_layers).chain([Self::Summaries, Self::Counts])
     }
 
     pub(crate) fn of(correction: &Correction) -> Self {
@@ -83,6 +86,7 @@ impl Stage {
             Correction::Block { part, .. }
             | Correction::Root { part, .. }
             | Correction::Inode { part, .. } => Self::Anew(Layer::of(part.ino)),
+            Correction::Summary { .. } => Self::Summaries,
             Correction::Pointer { part, .. } => Self::Pointers(Layer::of(part.ino)),
             _ => Self::Known,
         }

@@ -273,6 +273,29 @@ const CASES: &[Case] = &[
         },
     },
     Case {
+        name: "the summary of an older log is garbage",
+        named: Named::By(Rule::Log),
+        mended: Mended::Fsck(Risk::Safe),
+        damage: |block_size| {
+            Damaged::linux(block_size, |image| {
+                let log = image.data(Ino::ROOT, 0).log;
+                let start = log.0 as usize * block_size as usize;
+                image.bytes[start..start + block_size as usize].fill(0x5a);
+            })
+        },
+    },
+    Case {
+        name: "the summary of an older log cannot be read",
+        named: Named::By(Rule::Log),
+        mended: Mended::Fsck(Risk::Safe),
+        damage: |block_size| {
+            let mut damaged = Damaged::linux(block_size, |_| {});
+            let image = &damaged.image;
+            damaged.unreadable.push(image.data(image.named("tree"), 0).log);
+            damaged
+        },
+    },
+    Case {
         name: "a crash when no space is left",
         named: Named::Not,
         mended: Mended::Mount,
