@@ -12,7 +12,7 @@ use nilfs_engine::scan::Scan;
 use nilfs_ondisk::crc::crc32_le;
 use nilfs_ondisk::summary::{FileInfo, LogHeader, NewLog, SR, encode_summary};
 use nilfs_ondisk::superblock::Superblock;
-use nilfs_ondisk::{BlockNr, Geometry, Ino};
+use nilfs_ondisk::{BlockNr, Geometry, Ino, SegNum};
 
 use crate::anew::{self, Anew, Replacement};
 use crate::dat::{self, Dat};
@@ -20,7 +20,7 @@ use crate::logged::{self, LoggedBlocks, Wanted};
 use crate::names::Nameless;
 use crate::salvage::LostName;
 use crate::stage::{Sharing, Stage};
-use crate::{Observer, Repair, RepairError, Risk, Segments, superblocks, sync_logs};
+use crate::{Kept, Observer, Repair, RepairError, Risk, Segments, superblocks, sync_logs};
 
 /// How often the corrected volume is checked and corrected again. Each round is for what the one
 /// before has uncovered.
@@ -38,6 +38,10 @@ pub(crate) struct Draft {
     /// Where blocks were corrected. They are right in the draft alone, so they have to be written
     /// elsewhere.
     pub(crate) segments: Segments,
+    /// Segments that cannot be emptied, and why: nothing is corrected there.
+    pub(crate) immovable: BTreeMap<SegNum, String>,
+    /// What is not corrected for that.
+    pub(crate) kept: BTreeSet<Kept>,
     /// What is written to the device in place, before anything else: the heads of logs that are given
     /// up. Where few segments are clean, the log goes on right before them, and a later recovery must
     /// not run into them.
@@ -87,6 +91,8 @@ impl Draft {
             below: device,
             repairs: Vec::new(),
             segments: Segments::new(),
+            immovable: BTreeMap::new(),
+            kept: BTreeSet::new(),
             given_up: Vec::new(),
             lost: Vec::new(),
             moved_cursor: false,
@@ -108,7 +114,7 @@ impl Draft {
     pub(crate) fn afresh(&self) -> Self {
         let (below, options) = (Arc::clone(&self.below), self.options.clone());
         let fresh = Self::new(below, options, self.uuid, self.observer.clone());
-        Self { sharing: self.sharing, ..fresh }
+        Self { sharing: self.sharing, immovable: self.immovable.clone(), ..fresh }
     }
 
     /// Whether nothing is to be put right.
@@ -288,7 +294,7 @@ impl Draft {
                 continue;
             };
             let Some(mut block) = dat::read(&*self.device, &geometry, lost.block) else { continue };
-            if lost.give_back(&mut block).is_some() {
+            if self.is_immovable(lost.block)?.is_none() && lost.give_back(&mut block).is_some() {
                 *count -= 1;
                 let offset = lost.block.0 * geometry.block_size.bytes64();
                 self.device.write_at(offset, &[IoSlice::new(&block)])?;
@@ -317,7 +323,9 @@ impl Draft {
             let mut first = None;
             let mut risk = Risk::Safe;
             for correction in finding.corrections.iter().filter(of_stage) {
-                let Some(made) = self.make(correction, report, &mut touched)? else { continue };
+                let Some(made) = self.make(correction, (finding, report), &mut touched)? else {
+                    continue;
+                };
                 risk = risk.max(made.risk);
                 first.get_or_insert(made.action);
             }
@@ -361,7 +369,7 @@ impl Draft {
     fn make(
         &mut self,
         correction: &Correction,
-        report: &Report,
+        (finding, report): (&Finding, &Report),
         touched: &mut Vec<BlockNr>,
     ) -> io::Result<Option<Made>> {
         let (at, bit, bytes, made) = match correction {
@@ -405,6 +413,11 @@ impl Draft {
                 (new.at, None, new.bytes, Made { action: new.action, risk: new.risk })
             }
         };
+        if let Some(why) = self.is_immovable(at.block)? {
+            let fault = finding.fault();
+            self.kept.insert(Kept { fault, why });
+            return Ok(None);
+        }
         let times = self.made.entry((at, Stage::of(correction), bit)).or_default();
         if *times == MOST_TIMES {
             return Ok(None);
@@ -444,6 +457,17 @@ impl Draft {
         let device = &*self.device;
         let dat = Dat::open(device, (geometry, superblock.crc_seed()), super_root);
         Anew { device, geometry, newest, logged: &self.logged, dat }.make(correction)
+    }
+
+    /// Why nothing can be corrected in a block, if its segment cannot be emptied.
+    fn is_immovable(&self, block: BlockNr) -> io::Result<Option<String>> {
+        if self.immovable.is_empty() {
+            return Ok(None);
+        }
+        let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
+        let segment = superblock.geometry().segment_of(block);
+        let why = |what| format!("what is in segment {segment} cannot be moved: {what}");
+        Ok(self.immovable.get(&segment).map(why))
     }
 
     /// The summary of a log whose other blocks are there; `None` if it takes more blocks than it may.

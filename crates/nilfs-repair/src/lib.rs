@@ -41,7 +41,7 @@ use std::sync::Arc;
 use nilfs_check::{CheckError, Finding, Options, Report};
 use nilfs_device::{Device, Event, IoSlice};
 use nilfs_engine::Log;
-use nilfs_ondisk::Ino;
+use nilfs_ondisk::{Ino, SegNum};
 use thiserror::Error;
 
 use crate::draft::Draft;
@@ -84,6 +84,15 @@ impl fmt::Display for Repair {
     }
 }
 
+/// Something that could be put right but for the place where it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kept {
+    /// What is wrong, and where.
+    pub fault: String,
+    /// Why it stays so.
+    pub why: String,
+}
+
 /// What is wrong with a volume, and what would put it right.
 pub struct Plan {
     /// What a check finds now.
@@ -92,6 +101,8 @@ pub struct Plan {
     pub repairs: Vec<Repair>,
     /// Sync logs that are given up by that, with what they have: it was durable, and is lost.
     pub lost: Vec<Log>,
+    /// What is known to be wrong and how, and cannot be repaired.
+    pub kept: BTreeSet<Kept>,
     /// What a check finds when all of it is done.
     pub after: Option<Report>,
     /// Why the repairs cannot be made, though they are known.
@@ -128,6 +139,9 @@ pub enum RepairError {
          or make the device larger"
     )]
     NoRoom(usize),
+    /// What is in these segments cannot be moved, and why.
+    #[error("segments with damage cannot be emptied: {}", in_words(.0))]
+    Damaged(BTreeMap<SegNum, String>),
     /// More would be wrong than before.
     #[error("a repair would leave more errors than there are")]
     Worse,
@@ -145,6 +159,11 @@ pub enum RepairError {
     /// Reading the volume needs a feature that is not known here.
     #[error(transparent)]
     Format(#[from] nilfs_ondisk::FormatError),
+}
+
+fn in_words(segments: &BTreeMap<SegNum, String>) -> String {
+    let each = segments.iter().map(|(segment, what)| format!("segment {segment}, {what}"));
+    each.collect::<Vec<_>>().join("; ")
 }
 
 /// Checks a volume in this way, and finds out what would put it right. Nothing is written. `uuid` is
@@ -193,6 +212,7 @@ pub fn plan_observed(
         }
         plan.repairs.extend(next.repairs);
         plan.lost.extend(next.lost);
+        plan.kept.extend(next.kept);
         plan.writes.extend(next.writes);
         plan.after = next.after;
     }
@@ -212,6 +232,7 @@ fn only_checked(before: Result<Report, CheckError>, uuid: [u8; 16]) -> Plan {
         before,
         repairs: Vec::new(),
         lost: Vec::new(),
+        kept: BTreeSet::new(),
         after: None,
         obstacle,
         uuid,
@@ -228,9 +249,16 @@ fn pass(
 ) -> Result<Plan, RepairError> {
     let usable = rescue::usable(draft.afresh(), &before)?;
     let mut plan = plan_from(device, usable, before)?;
-    // What is right for the present may be wrong for a checkpoint that shares the block.
-    while let (Some(RepairError::Worse), Some(sharing)) = (&plan.obstacle, draft.sharing.less()) {
-        draft.sharing = sharing;
+    loop {
+        match (&plan.obstacle, draft.sharing.less()) {
+            // What is right for the present may be wrong for a checkpoint that shares the block.
+            (Some(RepairError::Worse), Some(sharing)) => draft.sharing = sharing,
+            // What is elsewhere can be repaired all the same.
+            (Some(RepairError::Damaged(segments)), _) => {
+                draft.immovable.extend(segments.clone());
+            }
+            _ => break,
+        }
         let fewer = rescue::usable(draft.afresh(), &plan.before)?;
         plan = plan_from(device, fewer, plan.before)?;
     }
@@ -247,6 +275,7 @@ fn plan_from(
         before,
         repairs: draft.repairs.clone(),
         lost: draft.lost.clone(),
+        kept: draft.kept.clone(),
         after: None,
         obstacle: None,
         uuid: superblocks::best(&*draft.device)?.raw().s_uuid,
@@ -354,4 +383,4 @@ impl Plan {
 }
 
 /// The segments in which blocks lie that were corrected.
-type Segments = BTreeSet<nilfs_ondisk::SegNum>;
+type Segments = BTreeSet<SegNum>;

@@ -51,9 +51,13 @@ pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
     let all = draft.segments.len() as u64;
     let mut observe = |left| draft.observer.observe(Task::Move, all.saturating_sub(left), all);
     let left = fs.evacuate(draft.segments.clone(), &mut observe)?;
+    let mut damaged = fs.damaged_segments();
     fs.unmount()?;
-    if !left.is_empty() {
-        return Err(RepairError::NoRoom(left.len()));
+    damaged.retain(|segment, _| left.contains(segment));
+    match (damaged.is_empty(), left.len()) {
+        (_, 0) => {}
+        (true, left) => return Err(RepairError::NoRoom(left)),
+        (false, _) => return Err(RepairError::Damaged(damaged)),
     }
     writes.extend(recording.take_events());
     Ok(Rewritten { writes, repairs })

@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nilfs_check::{Options, Rule};
@@ -11,9 +11,13 @@ use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::{CleanerOptions, Filesystem, MountOptions, Volume};
 use nilfs_ondisk::segment_usage::{RawSegmentUsage, SufileLayout};
 use nilfs_ondisk::{BlockNr, Ino, SegNum};
-use support::{BLOCK_SIZES, Content, Image, UUID, bad_sectors, content};
+use support::{
+    BLOCK_SIZES, Content, Image, Patient, UUID, add, bad_sectors, content, read, vblock, write,
+};
 
 const SS_CREATE: usize = 24;
+const FILE_TYPE: usize = 11;
+const DE_END: usize = 16;
 
 /// How a summary is damaged.
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +86,7 @@ fn everything_can_be_cleaned(device: Arc<dyn Device>) {
     let options = MountOptions { cleaner, ..MountOptions::default() };
     let fs = Filesystem::mount(device, options).unwrap();
     assert_eq!(fs.evacuate(in_use.collect(), &mut |_| {}).unwrap(), BTreeSet::new());
+    assert_eq!(fs.damaged_segments(), BTreeMap::new());
     fs.unmount().unwrap();
 }
 
@@ -134,5 +139,37 @@ fn logs_of_moved_blocks() {
         for (log, damage) in logs.iter().zip(DAMAGE.into_iter().cycle()) {
             heals(&image, &expected, &[*log], damage);
         }
+    }
+}
+
+/// A summary that cannot be made anew, because something is said to live in its place, keeps its
+/// segment from being emptied. What is wrong elsewhere is repaired all the same.
+#[test]
+fn a_segment_that_cannot_be_emptied_is_left() {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        let log = image.data(Ino::ROOT, 0).log;
+        assert_ne!(log, image.newest_log().block);
+        image.edit_record(Ino::ROOT, "direct", |record| record[FILE_TYPE] = 2);
+        let counters = image.data(Ino::SUFILE, 0);
+        image.edit(counters, |block| add(block, 0, 1));
+        let dead = image.blocks_of(Ino::SUFILE).into_iter().map(vblock).find(|vblock| {
+            let (found, at) = image.dat_entry(*vblock);
+            read(&image.block(found.block)[at..], DE_END) != u64::MAX
+        });
+        image.edit_dat(dead.unwrap(), |entry| write(entry, 0, log.0));
+        let start = log.0 as usize * block_size as usize;
+        image.bytes[start..start + 64].fill(0x5a);
+        let segment = image.geometry().segment_of(log);
+        let patient = Patient::new(image);
+        let plan = patient.plan();
+        assert!(plan.obstacle.is_none(), "{:?}", plan.obstacle);
+        let record = plan.kept.iter().find(|kept| kept.fault.contains("direct"));
+        let why = &record.expect("that is known to be wrong").why;
+        assert!(why.contains(&format!("segment {segment} ")), "{why}");
+        plan.apply(&*patient.device, &mut |_| {}).unwrap();
+        let report = nilfs_check::check(&*patient.device, &Options::default()).unwrap();
+        let rules: BTreeSet<Rule> = report.errors().map(|it| it.rule).collect();
+        assert_eq!(rules, BTreeSet::from([Rule::Log, Rule::DirectoryEntry]), "{report}");
     }
 }

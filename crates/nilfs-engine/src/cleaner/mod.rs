@@ -28,6 +28,7 @@ pub(crate) mod space_usage;
 mod step;
 pub(crate) mod victim;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use nilfs_ondisk::{Cno, Geometry, SegNum};
@@ -230,6 +231,11 @@ impl Cleaner {
     /// name as the next, is `end` or comes after.
     pub(crate) fn leave_segments_from(&self, end: SegNum) {
         self.work.lock().leave_segments_from(end);
+    }
+
+    /// Segments that are damaged and left alone, and what is damaged.
+    pub(crate) fn skipped(&self) -> BTreeMap<SegNum, String> {
+        self.work.lock().skipped().clone()
     }
 }
 

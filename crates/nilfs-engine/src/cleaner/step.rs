@@ -1,7 +1,7 @@
 //! A step of the cleaner: choosing victims, reading what is in them, having it moved, and freeing
 //! them by a checkpoint.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,8 +40,8 @@ const CHOICES: u32 = 8;
 pub(super) struct StepState {
     /// Where moved blocks go.
     pub(super) open: Option<OpenSegment>,
-    /// Segments that are damaged and not looked at again.
-    skipped: BTreeSet<SegNum>,
+    /// Segments that are damaged and not looked at again, and what is damaged.
+    skipped: BTreeMap<SegNum, String>,
     /// How often programs had asked for durability when it ended.
     syncs: u64,
 }
@@ -171,6 +171,11 @@ impl Drop for GivenUp<'_> {
 }
 
 impl StepState {
+    /// Segments that are damaged and left alone, and what is damaged.
+    pub(super) fn skipped(&self) -> &BTreeMap<SegNum, String> {
+        &self.skipped
+    }
+
     /// Has moved blocks go to a new segment, if their own, or the one that its logs name as the
     /// next, is `end` or comes after.
     pub(super) fn leave_segments_from(&mut self, end: SegNum) {
@@ -326,7 +331,7 @@ impl Cleaning<'_> {
             .filter(|(segment, usage)| {
                 let open = work.open.map(|open| open.segment);
                 let busy = log.is_busy(*segment) || open == Some(*segment);
-                usage.is_dirty() && !usage.is_bad() && !busy && !work.skipped.contains(segment)
+                usage.is_dirty() && !usage.is_bad() && !busy && !work.skipped.contains_key(segment)
             })
             .map(|(segment, usage)| Candidate {
                 segment,
@@ -425,17 +430,20 @@ impl Cleaning<'_> {
                 Err(Refusal::Needed) => found.needed = true,
                 Err(Refusal::Unreadable(error)) => {
                     tracing::error!("segment {} is given up: {error}", victim.segment);
+                    work.skipped.insert(victim.segment, error.to_string());
                     found.changes.bad.push(victim.segment);
                 }
-                // A victim may be read twice.
-                Err(Refusal::Damaged(what)) if work.skipped.insert(victim.segment) => {
-                    tracing::error!(
-                        "segment {} is not cleaned, because its logs are damaged: {what}",
-                        victim.segment
-                    );
-                    self.cleaner.count(|totals| totals.segments_skipped += 1);
+                Err(Refusal::Damaged(what)) => {
+                    // A victim may be read twice.
+                    let known = work.skipped.insert(victim.segment, what.clone());
+                    if known.is_none() {
+                        tracing::error!(
+                            "segment {} is not cleaned, because its logs are damaged: {what}",
+                            victim.segment
+                        );
+                        self.cleaner.count(|totals| totals.segments_skipped += 1);
+                    }
                 }
-                Err(Refusal::Damaged(_)) => {}
             }
         }
         found.changes.delete = merged(lost);

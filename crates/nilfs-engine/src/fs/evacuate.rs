@@ -1,7 +1,7 @@
 //! Emptying segments that have to go, whatever there is to be gained: what was in them is to be wiped,
 //! or they are damaged.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nilfs_ondisk::SegNum;
 
@@ -43,6 +43,11 @@ impl Filesystem {
                 self.sync()?;
             }
         }
+    }
+
+    /// Segments that could not be emptied because they are damaged, and what is damaged.
+    pub fn damaged_segments(&self) -> BTreeMap<SegNum, String> {
+        self.cleaner.skipped()
     }
 
     /// Lets the log, and what the cleaner moves, go on elsewhere.

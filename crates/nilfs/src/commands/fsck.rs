@@ -15,7 +15,7 @@ use nilfs_check::{CheckError, Finding, Foreign, Options, Report};
 use nilfs_device::{Access, Device, FileDevice};
 use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::superblock::LogCursor;
-use nilfs_repair::{Plan, Repair, RepairError, Risk, UndoDevice, apply_undo, plan_observed};
+use nilfs_repair::{Kept, Plan, Repair, RepairError, Risk, UndoDevice, apply_undo, plan_observed};
 use serde::Serialize;
 
 use self::watch::watch;
@@ -424,6 +424,9 @@ fn print(plan: &Plan, done: bool) -> anyhow::Result<()> {
     }
     let fate = if done { "lost" } else { "would be lost" };
     plan.lost.iter().try_for_each(|log| SyncedLog::new(log).print(&mut output::out(), fate))?;
+    for kept in &plan.kept {
+        line(format!("not repaired: {}: {}", kept.fault, kept.why))?;
+    }
     if let Some(after) = &plan.after
         && after.errors().next().is_some()
     {
@@ -468,6 +471,8 @@ struct Record {
     repairs: Vec<RepairRecord>,
     /// What fsyncs have written that is given up.
     lost: Vec<SyncedLog>,
+    /// What stays as it is though a repair is known.
+    not_repaired: Vec<KeptRecord>,
     /// Bytes that the repairs write.
     repair_bytes: u64,
     /// Why they cannot be made.
@@ -521,7 +526,14 @@ struct RepairRecord {
     loses: bool,
 }
 
+#[derive(Serialize)]
+struct KeptRecord {
+    fault: String,
+    reason: String,
+}
+
 fn record(plan: &Plan, repaired: bool) -> Record {
+    let kept = |kept: &Kept| KeptRecord { fault: kept.fault.clone(), reason: kept.why.clone() };
     let repair = |repair: &Repair| RepairRecord {
         fault: repair.fault.clone(),
         action: repair.action.clone(),
@@ -533,6 +545,7 @@ fn record(plan: &Plan, repaired: bool) -> Record {
         fault: plan.before.as_ref().err().map(ToString::to_string),
         repairs: plan.repairs.iter().map(repair).collect(),
         lost: plan.lost.iter().map(SyncedLog::new).collect(),
+        not_repaired: plan.kept.iter().map(kept).collect(),
         repair_bytes: plan.bytes(),
         obstacle: plan.obstacle.as_ref().map(ToString::to_string),
         repaired,
