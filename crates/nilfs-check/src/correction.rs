@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 use nilfs_ondisk::summary::{FileInfo, NewLog};
-use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
+use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, VBlockNr};
 
 /// A change after which the volume keeps the rule that a finding is about.
 ///
@@ -64,6 +64,12 @@ pub enum Correction {
         files: Vec<FileInfo>,
         /// Blocks after the summary.
         payload: u64,
+    },
+    /// What lives in a segment is to be moved elsewhere, so that it becomes clean: its logs contradict
+    /// others, and nothing is wrong with their blocks.
+    Segment {
+        /// The segment.
+        segment: SegNum,
     },
     /// A block cannot be used as it is. It is to be made anew from what the logs and the rest of the
     /// volume say.
@@ -200,6 +206,9 @@ impl fmt::Display for Correction {
             },
             Self::Summary { .. } => {
                 f.write_str("make the summary anew from what leads to the blocks of the log")
+            }
+            Self::Segment { segment } => {
+                write!(f, "move what lives in segment {segment} elsewhere")
             }
             Self::Block { .. } => f.write_str("make the block anew from what the logs say"),
             Self::DatEntry { .. } => f.write_str("set the entry to what the logs say"),

@@ -103,6 +103,7 @@ impl Checker<'_, '_> {
         } else {
             self.walk_shared(file, inode)
         };
+        self.check_size(file, inode, &tree, at);
         (facts.blocks, facts.start, facts.whole) = (tree.blocks, tree.life.start, tree.whole);
         if tree.whole {
             self.check_blocks_count(file, inode, &tree, Some(at));
@@ -129,11 +130,6 @@ impl Checker<'_, '_> {
         if links > LINK_MAX {
             self.warning(Rule::Inode, place, || {
                 format!("i_links_count is {links}, more than {LINK_MAX}")
-            });
-        }
-        if inode.i_size.get() > SIZE_MAX {
-            self.error(Rule::Inode, place, || {
-                format!("i_size is {}, more than {SIZE_MAX}", inode.i_size)
             });
         }
         for (field, offset, nsec) in [
@@ -188,6 +184,24 @@ impl Checker<'_, '_> {
         .corrected_by(
             at.map(|at| Correction::count_u64(at.plus(offset_of!(RawInode, i_blocks)), expected)),
         );
+    }
+
+    /// The size is one that a file can have.
+    fn check_size(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree, at: Position) {
+        if inode.i_size.get() <= SIZE_MAX {
+            return;
+        }
+        let block_bytes = self.volume.block_size().bytes64();
+        let end = |last: Leaf| last.key.saturating_add(1).saturating_mul(block_bytes);
+        let end = tree.last.map_or(0, end).min(SIZE_MAX);
+        // Those of directories and links follow from what is in their blocks.
+        let regular = inode.file_type().is_ok_and(|it| it == FileType::Regular);
+        let up_to_end = (regular && tree.whole)
+            .then(|| Correction::u64(at.plus(offset_of!(RawInode, i_size)), end));
+        self.error(Rule::Inode, file.place(), || {
+            format!("i_size is {}, more than {SIZE_MAX}", inode.i_size)
+        })
+        .corrected_by(up_to_end);
     }
 
     /// Nothing lies beyond the end of the file.

@@ -66,17 +66,23 @@ pub(crate) fn find_newest(
     };
     let best = scan.best;
     if best.header.cno != best.cno {
-        findings.error(Rule::SuperRoot, Location::VOLUME.log(best.log), || {
-            format!(
-                "the log is of checkpoint {}, but counting from the superblock gives {}",
-                best.header.cno, best.cno
-            )
-        });
+        findings
+            .error(Rule::SuperRoot, Location::VOLUME.log(best.log), || {
+                format!(
+                    "the log is of checkpoint {}, but counting from the superblock gives {}",
+                    best.header.cno, best.cno
+                )
+            })
+            .corrected_by([Correction::Superblocks]);
     }
     if let Some(astray) = scan.astray {
-        findings.error(Rule::LogChain, Location::VOLUME.log(astray), || {
-            "the chain of logs runs into a log of moved blocks, which must not be part of it".into()
-        });
+        let segment = volume.geometry.segment_of(astray);
+        findings
+            .error(Rule::LogChain, Location::VOLUME.log(astray), || {
+                "the chain of logs runs into a log of moved blocks, which must not be part of it"
+                    .into()
+            })
+            .corrected_by([Correction::Segment { segment }]);
     }
     if !fallen_back {
         check_superblocks(volume, &mut reader, superblocks, best.log, findings);

@@ -44,7 +44,11 @@ impl Checker<'_, '_> {
             if let Some(other) = heads.insert(seq, SegmentHead { segment, next }) {
                 self.error(Rule::LogChain, Location::segment(segment), || {
                     format!("sequence number {seq} is also that of segment {}", other.segment)
-                });
+                })
+                // What is written then has greater numbers.
+                .corrected_by(
+                    [segment, other.segment].map(|segment| Correction::Segment { segment }),
+                );
             }
         }
         self.owners = Some(owners);
@@ -83,8 +87,8 @@ impl Checker<'_, '_> {
                     at = blocks.end;
                     owners.pass_over((blocks.end.0 - blocks.start.0) as u32);
                     let neighbour = previous.or(found);
-                    let fault = fault.to_string();
-                    self.undescribed.push(Undescribed { segment, blocks, fault, neighbour });
+                    let faults = vec![(Rule::Log, fault.to_string())];
+                    self.undescribed.push(Undescribed { segment, blocks, faults, neighbour });
                     continue;
                 }
             };
@@ -106,9 +110,25 @@ impl Checker<'_, '_> {
                 self.error(Rule::Log, place, || fault.to_string());
             }
             self.counts.logs += 1;
-            self.check_header(&header, &files, place);
+            let mut faults = self.contradictions_in(&header, &files);
             if let Some(previous) = &previous {
+                faults.extend(contradictions_of(previous, &header));
                 self.check_succession(previous, &header, place);
+            }
+            let blocks = at..at.plus(header.nblocks.into());
+            if !faults.is_empty() && at == self.newest.log {
+                // It is needed as it is until there is a newer one.
+                for (rule, fault) in faults {
+                    self.error(rule, place, || fault)
+                        .corrected_by([Correction::Segment { segment }]);
+                }
+            } else if !faults.is_empty() {
+                // The items of a log that contradicts itself say nothing either.
+                owners.pass_over(header.nblocks);
+                at = blocks.end;
+                let neighbour = previous;
+                self.undescribed.push(Undescribed { segment, blocks, faults, neighbour });
+                continue;
             }
             owners.add(&header, &files);
             previous = Some(header);
@@ -170,40 +190,34 @@ impl Checker<'_, '_> {
         at.0 - start.0
     }
 
-    /// Checks what a log says about itself, beyond what its parser demands.
-    fn check_header(&mut self, header: &LogHeader, files: &[FileInfo], place: Location) {
+    /// What contradicts itself in what a log says, beyond what its parser demands.
+    fn contradictions_in(&self, header: &LogHeader, files: &[FileInfo]) -> Vec<(Rule, String)> {
+        let mut faults = Vec::new();
         let block_size = self.volume.block_size();
+        let mut of_log = |fault: String| faults.push((Rule::Log, fault));
         if header.summary_blocks(block_size) >= header.nblocks.into() {
-            self.error(Rule::Log, place, || {
-                format!("ss_nblocks is {}, but the summary takes all of these", header.nblocks)
-            });
+            let nblocks = header.nblocks;
+            of_log(format!("ss_nblocks is {nblocks}, but the summary takes all of these"));
         }
         // Only logs of moved blocks, which are not part of the chain, have both flags.
         let moved = header.has(GC) && header.has(LOGBGN);
         if moved && (header.has(SR) || header.has(SYNDT) || !header.has(LOGEND)) {
-            self.error(Rule::Log, place, || {
-                "a log of moved blocks must end its logical segment and be nothing else".into()
-            });
+            of_log("a log of moved blocks must end its logical segment and be nothing else".into());
         }
         if header.has(SR) && !header.has(LOGEND) {
-            self.error(Rule::Log, place, || {
-                "a log with a super root must end its logical segment".into()
-            });
+            of_log("a log with a super root must end its logical segment".into());
         }
         let newest = self.newest.cno;
         if header.cno > newest {
-            self.error(Rule::Log, place, || {
-                format!("ss_cno is {}, but the newest is {newest}", header.cno)
-            });
+            of_log(format!("ss_cno is {}, but the newest is {newest}", header.cno));
         }
         for file in files {
-            if file.cno > header.cno {
-                self.error(Rule::Log, place.ino(file.ino), || {
-                    format!("fi_cno is {}, more than ss_cno {}", file.cno, header.cno)
-                });
+            let (ino, cno) = (file.ino, file.cno);
+            if cno > header.cno {
+                of_log(format!("fi_cno of inode {ino} is {cno}, more than ss_cno {}", header.cno));
             }
             if file.blocks.is_empty() {
-                self.error(Rule::Log, place.ino(file.ino), || "the finfo has no blocks".into());
+                of_log(format!("the finfo of inode {ino} has no blocks"));
             }
         }
         // An old log may name a segment that a later resize has cut off; the newest may not.
@@ -211,32 +225,14 @@ impl Checker<'_, '_> {
         let next = geometry.segment_of(header.next);
         let cut_off = !geometry.has_segment(next) && header.cno == newest;
         if cut_off || geometry.segment_start(next) != header.next {
-            self.error(Rule::LogChain, place, || {
-                format!("ss_next is {}, which is no start of a segment", header.next)
-            });
+            let fault = format!("ss_next is {}, which is no start of a segment", header.next);
+            faults.push((Rule::LogChain, fault));
         }
+        faults
     }
 
     /// Checks a log against the one before it in the segment.
     fn check_succession(&mut self, previous: &LogHeader, header: &LogHeader, place: Location) {
-        if (header.seq, header.next) != (previous.seq, previous.next) {
-            self.error(Rule::LogChain, place, || {
-                format!(
-                    "ss_seq is {} and ss_next {}, but the log before has {} and {}",
-                    header.seq, header.next, previous.seq, previous.next
-                )
-            });
-        }
-        if header.is_off_chain() != previous.is_off_chain() {
-            self.error(Rule::LogChain, place, || {
-                "a log of the chain and one that is not part of it are in the same segment".into()
-            });
-        }
-        if header.cno < previous.cno {
-            self.error(Rule::LogChain, place, || {
-                format!("ss_cno is {}, less than {} before", header.cno, previous.cno)
-            });
-        }
         // An I/O error can make a writer give up a logical segment.
         if header.has(LOGBGN) != previous.has(LOGEND) {
             let what = if header.has(LOGBGN) { "begins" } else { "goes on" };
@@ -266,6 +262,27 @@ impl Checker<'_, '_> {
             }
         }
     }
+}
+
+/// What contradicts the log before in the segment.
+fn contradictions_of(previous: &LogHeader, header: &LogHeader) -> Vec<(Rule, String)> {
+    let mut faults = Vec::new();
+    let mut of_chain = |fault: String| faults.push((Rule::LogChain, fault));
+    if (header.seq, header.next) != (previous.seq, previous.next) {
+        of_chain(format!(
+            "ss_seq is {} and ss_next {}, but the log before has {} and {}",
+            header.seq, header.next, previous.seq, previous.next
+        ));
+    }
+    if header.is_off_chain() != previous.is_off_chain() {
+        of_chain(
+            "a log of the chain and one that is not part of it are in the same segment".into(),
+        );
+    }
+    if header.cno < previous.cno {
+        of_chain(format!("ss_cno is {}, less than {} before", header.cno, previous.cno));
+    }
+    faults
 }
 
 fn read_log(

@@ -30,7 +30,7 @@ pub(crate) struct Undescribed {
     pub(crate) segment: SegNum,
     pub(crate) blocks: Range<BlockNr>,
     /// What is wrong with the log that begins there.
-    pub(crate) fault: String,
+    pub(crate) faults: Vec<(Rule, String)>,
     /// A log of the same use of the segment, if there is any: the one before, or else the one after.
     pub(crate) neighbour: Option<LogHeader>,
 }
@@ -72,14 +72,18 @@ impl Checker<'_, '_> {
             };
             let nobodys = here.values().filter(is_needed).count() as u64;
             if nobodys > 0 && !is_reached {
-                self.error(Rule::Log, place, || {
+                for (rule, fault) in gap.faults {
                     let blocks = counted(nobodys, "block");
-                    format!("{}; whose {blocks} of it are cannot be told so far", gap.fault)
-                });
+                    self.error(rule, place, || {
+                        format!("{fault}; whose {blocks} of it are cannot be told so far")
+                    });
+                }
                 continue;
             }
             let corrections = self.describing(&gap, &here);
-            self.error(Rule::Log, place, || gap.fault.clone()).corrected_by(corrections);
+            for (rule, fault) in gap.faults {
+                self.error(rule, place, || fault).corrected_by(corrections.clone());
+            }
         }
     }
 

@@ -395,6 +395,14 @@ impl Draft {
                 let made = Made { action: correction.to_string(), risk: Risk::Safe };
                 (*at, Some(*bit), vec![u8::from(*set)], made)
             }
+            Correction::Segment { segment } => {
+                let why = self.why_immovable(*segment);
+                let made = Made { action: correction.to_string(), risk: Risk::Safe };
+                return Ok(match why {
+                    Some(why) => self.keep(finding, why),
+                    None => self.segments.insert(*segment).then_some(made),
+                });
+            }
             Correction::Summary { at, header, files, payload } => {
                 let Some(bytes) = self.summary(*at, header, files, *payload)? else {
                     return Ok(None);
@@ -414,9 +422,7 @@ impl Draft {
             }
         };
         if let Some(why) = self.is_immovable(at.block)? {
-            let fault = finding.fault();
-            self.kept.insert(Kept { fault, why });
-            return Ok(None);
+            return Ok(self.keep(finding, why));
         }
         let times = self.made.entry((at, Stage::of(correction), bit)).or_default();
         if *times == MOST_TIMES {
@@ -465,9 +471,18 @@ impl Draft {
             return Ok(None);
         }
         let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
-        let segment = superblock.geometry().segment_of(block);
+        Ok(self.why_immovable(superblock.geometry().segment_of(block)))
+    }
+
+    fn why_immovable(&self, segment: SegNum) -> Option<String> {
         let why = |what| format!("what is in segment {segment} cannot be moved: {what}");
-        Ok(self.immovable.get(&segment).map(why))
+        self.immovable.get(&segment).map(why)
+    }
+
+    /// Leaves something as it is.
+    fn keep(&mut self, finding: &Finding, why: String) -> Option<Made> {
+        self.kept.insert(Kept { fault: finding.fault(), why });
+        None
     }
 
     /// The summary of a log whose other blocks are there; `None` if it takes more blocks than it may.

@@ -85,7 +85,9 @@ pub(crate) fn renew(draft: &mut Draft, newest: LogCursor, sound: bool) -> io::Re
     let state = superblock.raw().s_state.get();
     let mut cleared = if sound { STATE_ERROR } else { 0 };
     let named = superblock.last_log();
-    if named != newest && SuperRootLog::named_by(&*draft.device, &superblock).is_none() {
+    let found = SuperRootLog::named_by(&*draft.device, &superblock);
+    // The checkpoint's number may be wrong, too.
+    if named != newest && found.is_none_or(|found| found.header.cno != named.cno) {
         superblock.set_last_log(newest);
         draft.moved_cursor = true;
         // There may be logs to be rolled forward after it.
