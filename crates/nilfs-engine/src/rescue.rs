@@ -14,12 +14,13 @@ use std::sync::Arc;
 
 use nilfs_device::{Device, MaskedDevice};
 use nilfs_ondisk::Cno;
+use nilfs_ondisk::notes::Note;
 
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::scan::Scan;
 use crate::tree::Tree;
-use crate::volume::Volume;
+use crate::volume::{CheckpointInfo, Volume};
 
 /// Older checkpoints of a volume that are looked at, besides snapshots.
 const OLDER_CHECKPOINTS: usize = 1000;
@@ -115,6 +116,28 @@ impl Rescue {
             self.try_out(&candidate);
         }
         self.views.get(nth).cloned()
+    }
+
+    /// Which of the usable checkpoints has this number, if one has.
+    pub fn place_of(&mut self, cno: Cno) -> Option<usize> {
+        let mut nth = 0;
+        while self.tree(nth)?.tree.cno() != cno {
+            nth += 1;
+        }
+        Some(nth)
+    }
+
+    /// The checkpoints that the volume lists, ascending, usable or not; none if its list cannot be read.
+    #[must_use]
+    pub fn checkpoints(&self) -> Vec<CheckpointInfo> {
+        let mut lists = self.volumes.iter().map(|it| it.checkpoints(Cno::MIN, usize::MAX));
+        lists.find_map(Result::ok).unwrap_or_default()
+    }
+
+    /// What is noted about snapshots, by ascending number, as far as that can be read.
+    #[must_use]
+    pub fn notes(&self) -> Vec<Note> {
+        self.volumes.iter().find_map(|volume| volume.notes().ok()).unwrap_or_default()
     }
 
     /// The volume by the newest checkpoint that can be used, or by the newest that shows `cno`, and the

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use common::{CommandOutput, nilfs};
 use nilfs_device::MemoryDevice;
 use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::{Filesystem, Ino, InodeRef, Log, MountOptions, NewInode, SegNum};
+use nilfs_engine::{Cno, Filesystem, Ino, InodeRef, Log, MountOptions, NewInode, SegNum};
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
 use nilfs_ondisk::summary::BlockInfo;
@@ -523,4 +523,94 @@ fn what_cannot_be_salvaged_or_written_is_said() {
     assert!(nothing.contains("no superblock and no checkpoint was found on it"), "{nothing}");
     assert!(!place("out").exists());
     salvage(&place("missing"), &place("out")).sentence(4);
+}
+
+/// A volume with a snapshot, after which a file was changed and two were deleted.
+fn with_a_past() -> (Broken, Cno) {
+    let mut volume = Broken::new();
+    let device = Arc::new(MemoryDevice::from(std::mem::take(&mut volume.bytes)));
+    let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+    let snapshot = fs.checkpoint_now().unwrap();
+    fs.set_snapshot(snapshot, true).unwrap();
+    let bytes = content("two/large", 3, LARGE);
+    fs.write(&find(&fs, "two/large"), 0, &bytes).unwrap();
+    volume.versions.get_mut("two/large").unwrap().push(bytes);
+    for path in DELETED {
+        let (directory, name) = path.split_once('/').unwrap();
+        let directory = fs.lookup(&fs.root().unwrap().inode, directory.as_bytes()).unwrap().inode;
+        fs.unlink(&directory, name.as_bytes()).unwrap();
+    }
+    fs.unmount().unwrap();
+    volume.bytes = device.snapshot();
+    (volume, snapshot)
+}
+
+const DELETED: [&str; 2] = ["one/a file with number 7", "one/large"];
+
+impl Salvaged {
+    /// The paths below a directory of which the name begins so, and that name.
+    fn below(&self, begins: &str) -> (String, Vec<String>) {
+        let paths: Vec<&str> =
+            self.states().into_keys().filter(|path| path.starts_with(begins)).collect();
+        let directory = paths.first().expect("something is there").split_once('/').unwrap().0;
+        let inner = paths.iter().map(|path| path.split_once('/').unwrap());
+        assert!(inner.clone().all(|(top, _)| top == directory), "{paths:?}");
+        (directory.to_owned(), inner.map(|(_, path)| path.to_owned()).collect())
+    }
+}
+
+#[test]
+fn a_checkpoint_of_the_past_comes_out_as_it_was() {
+    let (mut volume, snapshot) = with_a_past();
+    let words = snapshot.to_string();
+    let salvaged = volume.salvage(&["--cp", &words]);
+    salvaged.is_whole(ALL);
+    assert_eq!(salvaged.report["checkpoint"], snapshot.0);
+    for path in [DELETED[0], DELETED[1], "two/large"] {
+        assert!(salvaged.file(path) == volume.versions[path][2], "{path}");
+    }
+    // The list of checkpoints is not needed for that.
+    let list = volume.newest(Ino::CPFILE, |_| true);
+    volume.damage(list);
+    let salvaged = volume.try_to_salvage(&["--cp", &words]).1.unwrap();
+    assert!(salvaged.file(DELETED[1]) == volume.versions[DELETED[1]][2]);
+    let (image, to) = (volume.image(), volume.directory.path().join("nothing"));
+    let output =
+        nilfs(["salvage", "--cp", "4711", image.to_str().unwrap(), "--to", to.to_str().unwrap()]);
+    assert_eq!((output.code, to.exists()), (Some(1), false), "{output:?}");
+    assert!(output.stderr.contains("there is no checkpoint 4711 that can be used"), "{output:?}");
+}
+
+#[test]
+fn snapshots_come_out_beside_the_newest_checkpoint() {
+    let (volume, snapshot) = with_a_past();
+    let salvaged = volume.salvage(&["--snapshots"]);
+    assert_eq!((salvaged.not_whole(), salvaged.code), (vec![], Some(0)));
+    let (directory, paths) = salvaged.below("snapshot-");
+    assert_eq!((directory, paths.len()), (format!("snapshot-{snapshot}"), ALL));
+    for path in &paths {
+        let Some(versions) = volume.versions.get(path) else { continue };
+        assert!(salvaged.file(&format!("snapshot-{snapshot}/{path}")) == versions[2], "{path}");
+    }
+    assert_eq!(salvaged.states().len(), 2 * ALL - DELETED.len());
+}
+
+#[test]
+fn deleted_files_come_out_in_a_directory_of_their_last_checkpoint() {
+    let (mut volume, _) = with_a_past();
+    for is_damaged in [false, true] {
+        if is_damaged {
+            // Nor is the list of names that the present has needed for it.
+            let names = volume.newest(volume.inodes["one"], |info| !info.is_node());
+            volume.damage(names);
+        }
+        let salvaged = volume.try_to_salvage(&["--deleted"]).1.unwrap();
+        let (directory, paths) = salvaged.below("deleted-");
+        assert_eq!(paths, DELETED, "nothing else was deleted");
+        for path in DELETED {
+            let found = salvaged.file(&format!("{directory}/{path}"));
+            assert!(found == volume.versions[path][2], "{path}");
+            assert!(!salvaged.to.join(path).exists(), "{path} is not in the present");
+        }
+    }
 }

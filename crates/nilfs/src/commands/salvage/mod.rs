@@ -11,8 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
+use jiff::Zoned;
 use nilfs_device::{Access, Device, MaskedDevice};
 use nilfs_engine::rescue::Rescue;
+use nilfs_engine::{CheckpointInfo, Cno, Error};
+use nilfs_fuse::When;
 
 use self::report::Base;
 use self::walk::Salvager;
@@ -30,12 +33,20 @@ use crate::progress::scan_progress;
 /// used. One that is damaged there comes from the newest older checkpoint that has a whole version of
 /// it; if there is none, what can be read is copied, and the rest is a hole. Owners, permissions,
 /// times, links and holes are kept. Each file that is not whole is listed; the exit code is 1 then.
+///
+/// What older checkpoints have besides is copied if you ask for it: --cp takes another one instead of
+/// the newest, --snapshots takes each snapshot, too, and --deleted the files that are there no more.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   nilfs salvage disk.img --to saved
+  nilfs salvage --cp 17 disk.img --to saved            the volume as it was
+  nilfs salvage --snapshots --deleted disk.img --to saved
   nilfs salvage --map disk.map disk.img --to saved     after ddrescue /dev/sdb1 disk.img disk.map
-  nilfs salvage --json /dev/sdb1 --to saved | jq '.files[] | select(.state == \"lost\")'")]
+  nilfs salvage --json /dev/sdb1 --to saved | jq '.files[] | select(.state == \"lost\")'
+
+WHEN is a checkpoint number, a snapshot's name, or a date or time such as 2026-11-20,
+\"yesterday 17:00\", monday or \"10 minutes ago\": the newest checkpoint that is not later.")]
 pub struct Args {
     /// A new or empty directory, on another device
     #[arg(long, value_name = "DIR")]
@@ -43,6 +54,16 @@ pub struct Args {
     /// The map file of ddrescue: what it does not call finished counts as unreadable
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
+    /// Salvage this checkpoint instead of the newest
+    #[arg(long, value_name = "WHEN")]
+    cp: Option<When>,
+    /// Salvage each snapshot, too, to snapshot-N in the directory; that takes room for all of them
+    #[arg(long)]
+    snapshots: bool,
+    /// Salvage files that only older checkpoints have, too: to deleted-N in the directory, where N is the
+    /// last checkpoint that has them
+    #[arg(long)]
+    deleted: bool,
     /// List the files that are whole, too
     #[arg(short, long)]
     all: bool,
@@ -61,10 +82,27 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     check_destination(&args.to, &args.device)?;
     let scanned = scan_progress("scanning the device", device.size());
     let mut rescue = Rescue::open(device, scanned).with_context(|| path.to_string())?;
-    let newest = rescue.tree(0).context("it has no checkpoint that can be used")?.tree;
-    let base = Base { newest, known: rescue.newest_known(), by_scan: rescue.by_scan().is_some() };
+    let nth = match &args.cp {
+        Some(when) => find(&mut rescue, when).with_context(|| path.to_string())?,
+        None => 0,
+    };
+    let tree = rescue.tree(nth).context("it has no checkpoint that can be used")?.tree;
+    let base = Base {
+        tree,
+        chosen: args.cp.is_some(),
+        known: rescue.newest_known(),
+        by_scan: rescue.by_scan().is_some(),
+    };
     let copier = Copier::new("salvaging", true, Existing::InTheWay)?;
-    let (report, finished) = Salvager::new(rescue, copier, args.to.clone()).run()?;
+    let mut salvager = Salvager::new(rescue, copier, args.to.clone());
+    salvager.checkpoint(nth)?;
+    if args.deleted {
+        salvager.deleted(nth)?;
+    }
+    if args.snapshots {
+        salvager.snapshots(base.cno())?;
+    }
+    let (report, finished) = salvager.finish();
     let printed = match args.json {
         true => output::json(&report.record(args.all, &base)),
         false => report.print(args.all, &base),
@@ -83,6 +121,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Err(Failure::new(Status::Failed, message).into())
         }
     }
+}
+
+/// Which of the usable checkpoints is meant.
+fn find(rescue: &mut Rescue, when: &When) -> anyhow::Result<usize> {
+    let cno = match when.number() {
+        // Though the list of checkpoints may be damaged.
+        Some(cno) => cno,
+        None => {
+            let all = rescue.checkpoints();
+            let list = |from, limit| -> Result<Vec<CheckpointInfo>, Error> {
+                Ok(all.iter().filter(|it| it.cno >= from).take(limit).copied().collect())
+            };
+            let until = |second| Ok(all.iter().rfind(|it| it.created <= second).copied());
+            let newest = all.last().map_or(Cno::MIN, |it| it.cno);
+            when.find(&Zoned::now, newest, &list, &until, &|| Ok(rescue.notes()))?.cno
+        }
+    };
+    rescue.place_of(cno).with_context(|| format!("there is no checkpoint {cno} that can be used"))
 }
 
 fn open(args: &Args) -> anyhow::Result<Arc<dyn Device>> {

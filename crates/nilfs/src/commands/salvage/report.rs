@@ -15,7 +15,7 @@ const NAMED: usize = 4;
 /// What became of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// It is as the newest usable checkpoint has it.
+    /// It is as the checkpoint has it that is salvaged.
     Whole,
     /// It is as an older checkpoint has it, because there is no whole newer version.
     Older {
@@ -54,10 +54,13 @@ impl Fate {
     }
 }
 
-/// The checkpoint from which files are taken if possible.
+/// The checkpoint from which files are taken if possible; of snapshots and deleted files, it is that
+/// of their directory.
 pub struct Base {
     /// Its files.
-    pub newest: Tree,
+    pub tree: Tree,
+    /// Somebody has asked for it.
+    pub chosen: bool,
     /// The newest checkpoint that the volume is known to have had.
     pub known: Cno,
     /// No superblock leads to it.
@@ -67,12 +70,12 @@ pub struct Base {
 impl Base {
     /// Its number.
     pub fn cno(&self) -> Cno {
-        self.newest.cno()
+        self.tree.cno()
     }
 
-    /// Whether no newer one is known.
+    /// Whether nothing newer is missing.
     pub fn is_newest(&self) -> bool {
-        self.known <= self.cno()
+        self.chosen || self.known <= self.cno()
     }
 }
 
@@ -129,7 +132,7 @@ impl Report {
         self.files.iter().filter(|(_, fate)| fate.name() == name).count() as u64
     }
 
-    /// How many files are not as the newest usable checkpoint has them.
+    /// How many files are not as the checkpoint has them that is salvaged.
     pub fn damaged(&self) -> u64 {
         self.files.len() as u64 - self.count("whole")
     }
@@ -140,9 +143,12 @@ impl Report {
         for (path, fate) in self.files.iter().filter(|(_, fate)| all || *fate != Fate::Whole) {
             writeln!(out, "{:<8} {}{}", fate.name(), shown(path), details(fate))?;
         }
-        let (cno, time) = (base.cno(), local_time(base.newest.created() as i64));
+        let (cno, time) = (base.cno(), local_time(base.tree.created() as i64));
         let found = if base.by_scan { ", which was found by its log" } else { "" };
-        writeln!(out, "The newest usable checkpoint is {cno} of {time}{found}.")?;
+        match base.chosen {
+            true => writeln!(out, "The files are those of checkpoint {cno} of {time}.")?,
+            false => writeln!(out, "The newest usable checkpoint is {cno} of {time}{found}.")?,
+        }
         if !base.is_newest() {
             writeln!(out, "Checkpoint {} is known, but cannot be used.", base.known)?;
         }
@@ -157,7 +163,7 @@ impl Report {
         Record {
             checkpoint: base.cno().0,
             newest_known_checkpoint: base.known.0,
-            created: exact_time(base.newest.created() as i64, 0),
+            created: exact_time(base.tree.created() as i64, 0),
             found_by: if base.by_scan { "scan" } else { "superblock" },
             whole: self.count("whole"),
             older: self.count("older"),

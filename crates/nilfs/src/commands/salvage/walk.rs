@@ -1,19 +1,22 @@
 //! Going through the files of a broken volume: which of them is taken from which checkpoint.
 //!
-//! The newest usable checkpoint comes first. What it cannot show is looked for in the older ones, by
+//! A checkpoint is salvaged, the newest usable one unless another is asked for. What it cannot show is
+//! looked for in the older ones, by
 //! the number of the file; a name that can be read in an older version of a damaged directory
 //! counts unless its file has been deleted since. Where names are lost, files that no name leads to
-//! are found by their numbers.
+//! are found by their numbers. Other checkpoints go into directories of their own in the same way.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use nilfs_engine::rescue::{Rescue, RescuedTree};
-use nilfs_engine::tree::File;
-use nilfs_engine::{Error, FileType, Ino};
+use nilfs_engine::tree::{ChangedFile, File};
+use nilfs_engine::{Cno, Error, FileType, Ino};
 
 use super::report::{Fate, Report};
 use crate::commands::cp::{Copier, is_damage};
@@ -29,6 +32,12 @@ pub struct Salvager {
     copier: Copier,
     to: PathBuf,
     report: Report,
+    /// Which of the usable checkpoints is being salvaged.
+    base: usize,
+    /// Checkpoints that are newer than this show nothing of it.
+    limit: Cno,
+    /// The directory for it below the destination, with a slash.
+    below: Vec<u8>,
     /// What became of files with several names, and from which checkpoint they were copied.
     linked: HashMap<(usize, Ino), (Fate, usize)>,
     /// Directories entered so far: none can have two names, unless the volume is damaged.
@@ -58,20 +67,187 @@ impl Salvager {
     /// Copies to a directory, which need not be there yet.
     pub fn new(rescue: Rescue, copier: Copier, to: PathBuf) -> Self {
         let (linked, entered, named) = Default::default();
-        let report = Report::default();
-        Self { rescue, copier, to, report, linked, entered, named, lost_names: false }
+        Self {
+            rescue,
+            copier,
+            to,
+            report: Report::default(),
+            base: 0,
+            limit: Cno::MAX,
+            below: Vec::new(),
+            linked,
+            entered,
+            named,
+            lost_names: false,
+        }
     }
 
-    /// Copies everything. Fails if something could not be written; what could not be read is in the
-    /// report.
-    pub fn run(mut self) -> anyhow::Result<(Report, anyhow::Result<()>)> {
-        let root = self.found(0, Ino::ROOT)?;
-        self.tree(Vec::new(), root);
+    /// Copies everything in a checkpoint, given by its place among the usable ones.
+    pub fn checkpoint(&mut self, nth: usize) -> anyhow::Result<()> {
+        // The newest one comes first, whatever their numbers.
+        let limit = match nth {
+            0 => Cno::MAX,
+            _ => self.rescue.tree(nth).map_or(Cno::MAX, |source| source.tree.cno()),
+        };
+        self.begin(nth, limit, Vec::new());
+        self.everything()
+    }
+
+    /// Copies everything in snapshots to directories of their own, but for the checkpoint that is
+    /// salvaged anyway.
+    pub fn snapshots(&mut self, salvaged: Cno) -> anyhow::Result<()> {
+        let all = self.rescue.checkpoints();
+        for cno in all.iter().rev().filter(|it| it.snapshot).map(|it| it.cno) {
+            if self.copier.is_interrupted() {
+                break;
+            }
+            if cno == salvaged {
+                continue;
+            }
+            let below = self.directory_for("snapshot", cno);
+            match self.rescue.place_of(cno) {
+                Some(nth) => {
+                    self.begin(nth, cno, below);
+                    self.everything()?;
+                }
+                None => {
+                    let why = format!("snapshot {cno} cannot be used");
+                    self.report.add(&below[..below.len() - 1], Fate::Lost { why });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the files that only checkpoints have which are older than the one at a place among the
+    /// usable ones, each as the newest of them has it.
+    pub fn deleted(&mut self, base: usize) -> anyhow::Result<()> {
+        let limit = self.rescue.tree(base).map_or(Cno::MAX, |source| source.tree.cno());
+        let mut known: HashMap<Ino, Vec<File>> = HashMap::new();
+        let mut newer = self.rescue.tree(base);
+        let mut next = base + 1;
+        while let Some((nth, source)) = self.older(next, limit) {
+            if self.copier.is_interrupted() {
+                break;
+            }
+            next = nth + 1;
+            let mut gone = Vec::new();
+            for file in not_in(&source, newer.as_ref()) {
+                let now = self.rescue.tree(base).and_then(|now| now.tree.file(file.ino()).ok());
+                let others = known.entry(file.ino()).or_default();
+                let is_known = others.iter().chain(&now).any(|other| other.is_same_file(&file));
+                if !is_known {
+                    others.push(file.clone());
+                    gone.push(file.ino());
+                }
+            }
+            if !gone.is_empty() {
+                let cno = source.tree.cno();
+                let below = self.directory_for("deleted", cno);
+                self.begin(nth, cno, below);
+                self.some(&gone.into_iter().collect())?;
+            }
+            newer = Some(source);
+        }
+        Ok(())
+    }
+
+    /// What has become of everything. Fails if something could not be written; what could not be read
+    /// is in the report.
+    pub fn finish(mut self) -> (Report, anyhow::Result<()>) {
+        self.report.sort();
+        (self.report, self.copier.finish())
+    }
+
+    /// Turns to another checkpoint.
+    fn begin(&mut self, base: usize, limit: Cno, below: Vec<u8>) {
+        (self.base, self.limit, self.below) = (base, limit, below);
+        (self.linked, self.entered, self.named) = Default::default();
+        self.lost_names = false;
+    }
+
+    /// A name for the directory of a checkpoint that nothing in the root directory has.
+    fn directory_for(&self, what: &str, cno: Cno) -> Vec<u8> {
+        let mut name = format!("{what}-{cno}");
+        while fs::symlink_metadata(self.to.join(&name)).is_ok() {
+            name.push('~');
+        }
+        name.push('/');
+        name.into_bytes()
+    }
+
+    /// The next of the usable checkpoints, from one on, that is not newer than the limit.
+    fn older(&mut self, mut nth: usize, limit: Cno) -> Option<(usize, RescuedTree)> {
+        loop {
+            let source = self.rescue.tree(nth)?;
+            if source.tree.cno() <= limit {
+                return Some((nth, source));
+            }
+            nth += 1;
+        }
+    }
+
+    /// Copies everything in the checkpoint.
+    fn everything(&mut self) -> anyhow::Result<()> {
+        let root = self.found(self.base, Ino::ROOT)?;
+        let top = self.below.strip_suffix(b"/").unwrap_or_default().to_vec();
+        self.tree(top, root);
         if self.lost_names {
             self.without_names()?;
         }
-        self.report.sort();
-        Ok((self.report, self.copier.finish()))
+        Ok(())
+    }
+
+    /// Copies these files of the checkpoint, with the directories above them.
+    fn some(&mut self, wanted: &HashSet<Ino>) -> anyhow::Result<()> {
+        let root = self.found(self.base, Ino::ROOT)?;
+        let top = self.below.strip_suffix(b"/").unwrap_or_default().to_vec();
+        let mut left = vec![(vec![(top, Rc::new(root))])];
+        while let Some(way) = left.pop() {
+            let Some((path, directory)) = way.last().filter(|_| !self.copier.is_interrupted())
+            else {
+                continue;
+            };
+            if !self.entered.insert(directory.file.ino()) {
+                continue;
+            }
+            let mut names = BTreeMap::new();
+            list(directory, &mut names);
+            for (name, origin) in names {
+                let Ok(found) = self.found(origin.nth, origin.ino) else { continue };
+                let path = [&path[..], b"/", &name].concat();
+                let is_directory = found.file.file_type() == FileType::Directory;
+                let is_wanted = wanted.contains(&origin.ino);
+                if is_wanted {
+                    self.named.insert(origin.ino);
+                    self.make_way(&way);
+                }
+                if is_directory {
+                    let mut way = way.clone();
+                    way.push((path, Rc::new(found)));
+                    if is_wanted {
+                        self.make_way(&way);
+                    }
+                    left.push(way);
+                } else if is_wanted {
+                    self.file(&path, &found);
+                }
+            }
+        }
+        let without: Vec<Ino> = wanted.difference(&self.named).copied().collect();
+        self.adopt(without)
+    }
+
+    /// Makes directories as they were.
+    fn make_way(&mut self, way: &[(Vec<u8>, Rc<Found>)]) {
+        for (path, directory) in way {
+            let to = self.to.join(OsStr::from_bytes(path));
+            if fs::symlink_metadata(&to).is_err()
+                && let Err(error) = self.copy_from(directory, &to)
+            {
+                self.copier.fail(&to, &error);
+            }
+        }
     }
 
     /// Copies a directory with everything below it.
@@ -85,16 +261,21 @@ impl Salvager {
         }
     }
 
-    /// Copies the files of the newest checkpoint to which no name has led.
+    /// Copies the files of the checkpoint to which no name has led.
     fn without_names(&mut self) -> anyhow::Result<()> {
-        let Some(source) = self.rescue.tree(0) else { return Ok(()) };
+        let Some(source) = self.rescue.tree(self.base) else { return Ok(()) };
         let mut found = Vec::new();
         source.tree.files_by_number(&mut |ino| found.push(ino))?;
         found.retain(|ino| !self.named.contains(ino));
+        self.adopt(found)
+    }
+
+    /// Copies files without names.
+    fn adopt(&mut self, found: Vec<Ino>) -> anyhow::Result<()> {
         // What has a name in one of these directories comes with it.
         let mut inner = HashSet::new();
         for ino in &found {
-            if let Ok(directory) = self.found(0, *ino) {
+            if let Ok(directory) = self.found(self.base, *ino) {
                 let mut names = BTreeMap::new();
                 list(&directory, &mut names);
                 inner.extend(names.values().map(|origin| origin.ino).filter(|child| child != ino));
@@ -106,19 +287,28 @@ impl Salvager {
             if self.copier.is_interrupted() || self.named.contains(&ino) {
                 continue;
             }
-            let Ok(found) = self.found(0, ino) else { continue };
+            let Ok(found) = self.found(self.base, ino) else { continue };
+            let directory = [&self.below[..], LOST_AND_FOUND.as_bytes()].concat();
             if !is_made {
-                fs::create_dir_all(self.to.join(LOST_AND_FOUND))?;
+                fs::create_dir_all(self.to.join(OsStr::from_bytes(&directory)))?;
                 is_made = true;
             }
             self.named.insert(ino);
-            let path = format!("{LOST_AND_FOUND}/#{ino}").into_bytes();
+            let path = [&directory[..], format!("/#{ino}").as_bytes()].concat();
             match found.file.file_type() {
                 FileType::Directory => self.tree(path, found),
                 _ => self.file(&path, &found),
             }
         }
         Ok(())
+    }
+
+    /// What becomes of a file that is as a checkpoint has it.
+    fn fate_in(&self, found: &Found) -> Fate {
+        match found.nth == self.base {
+            true => Fate::Whole,
+            false => Fate::older(&found.source.tree),
+        }
     }
 
     fn found(&mut self, nth: usize, ino: Ino) -> Result<Found, Error> {
@@ -141,7 +331,8 @@ impl Salvager {
         }
         let (names, fate) = self.names(directory);
         self.lost_names |= matches!(fate, Fate::Partial { .. });
-        if !path.is_empty() || fate != Fate::Whole {
+        let is_top = directory.file.ino() == Ino::ROOT;
+        if !is_top || fate != Fate::Whole {
             self.report.add(path, fate);
         }
         let mut directories = Vec::new();
@@ -174,15 +365,13 @@ impl Salvager {
     fn names(&mut self, directory: &Found) -> (BTreeMap<Vec<u8>, Origin>, Fate) {
         let mut names = BTreeMap::new();
         list(directory, &mut names);
-        let fate = match directory.nth {
-            0 => Fate::Whole,
-            _ => Fate::older(&directory.source.tree),
-        };
+        let fate = self.fate_in(directory);
         let Err(error) = directory.source.tree.check_directory(&directory.file) else {
             return (names, fate);
         };
         let mut nth = directory.nth + 1;
-        while let Some(source) = self.rescue.tree(nth) {
+        while let Some((here, source)) = self.older(nth, self.limit) {
+            nth = here;
             let older = source.tree.file(directory.file.ino());
             if let Ok(file) = older
                 && file.is_same_file(&directory.file)
@@ -200,8 +389,8 @@ impl Salvager {
     /// The file that a name leads to; `None` if it has been deleted after the name was read.
     fn find(&mut self, origin: Origin, parent: Ino, name: &[u8]) -> Result<Option<Found>, Error> {
         let own = self.found(origin.nth, origin.ino);
-        if origin.nth > 0 {
-            match (self.found(0, origin.ino), &own) {
+        if origin.nth > self.base {
+            match (self.found(self.base, origin.ino), &own) {
                 (Err(Error::Stale), _) => return Ok(None),
                 (Ok(now), Ok(then)) if now.file.is_same_file(&then.file) => return Ok(Some(now)),
                 _ => {}
@@ -213,7 +402,8 @@ impl Salvager {
             Err(error) => error,
         };
         let mut nth = origin.nth + 1;
-        while let Some(source) = self.rescue.tree(nth) {
+        while let Some((here, source)) = self.older(nth, self.limit) {
+            nth = here;
             let tree = &source.tree;
             let older = tree.file(parent).and_then(|directory| tree.lookup(&directory, name));
             if let Ok(file) = older
@@ -254,10 +444,7 @@ impl Salvager {
     /// Copies the newest version that can be read as a whole or, if there is none, what can be read
     /// of the newest version. Returns from which checkpoint it is.
     fn newest_whole(&mut self, found: &Found, to: &Path) -> anyhow::Result<(Fate, usize)> {
-        let fate = match found.nth {
-            0 => Fate::Whole,
-            _ => Fate::older(&found.source.tree),
-        };
+        let fate = self.fate_in(found);
         let why = match self.copy_from(found, to) {
             Ok(()) => return Ok((fate, found.nth)),
             Err(error) if is_damage(&error) => error,
@@ -265,7 +452,8 @@ impl Salvager {
         };
         let mut tried = (found.source.volume, found.file.clone());
         let mut nth = found.nth + 1;
-        while let Some(source) = self.rescue.tree(nth) {
+        while let Some((here, source)) = self.older(nth, self.limit) {
+            nth = here;
             let volume = source.volume;
             if let Ok(file) = source.tree.file(found.file.ino())
                 && file.is_same_file(&found.file)
@@ -319,4 +507,27 @@ fn list(directory: &Found, names: &mut BTreeMap<Vec<u8>, Origin>) {
         }
         true
     });
+}
+
+/// The files of a checkpoint that a newer one does not have. More than that if the two cannot be
+/// compared.
+fn not_in(source: &RescuedTree, newer: Option<&RescuedTree>) -> Vec<File> {
+    let mut found = Vec::new();
+    let compared = newer.filter(|newer| newer.volume == source.volume).is_some_and(|newer| {
+        let mut add = |changed: ChangedFile| {
+            let is_left = |before: &File| {
+                changed.after.as_ref().is_some_and(|after| after.is_same_file(before))
+            };
+            found.extend(changed.before.filter(|before| !is_left(before)));
+            Ok(ControlFlow::Continue(()))
+        };
+        source.tree.changed_files(&newer.tree, &mut add).is_ok()
+    });
+    if !compared {
+        found.clear();
+        // It fails for no damage.
+        let _ = source.tree.files_by_number(&mut |ino| found.extend(source.tree.file(ino).ok()));
+    }
+    found.retain(|file| file.ino() >= Ino::FIRST_USER);
+    found
 }
