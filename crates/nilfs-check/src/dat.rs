@@ -1,7 +1,7 @@
 //! The DAT (docs/format.md §8): loading its entries, translating through them, and checking them
 //! against the logs and against what was reached.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::mem::offset_of;
 use std::ops::Range;
 
@@ -35,6 +35,9 @@ pub(crate) struct Dat {
     allocated: Bits,
     /// Which of these the present uses.
     reached: Bits,
+    /// Where these and the DAT's own blocks are, in order, once something on the volume is so damaged
+    /// that it matters.
+    pub(crate) used: Option<Vec<BlockNr>>,
     /// The DAT's own blocks.
     pub(crate) blocks: HashSet<BlockNr>,
 }
@@ -381,13 +384,20 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// The blocks in a range that are the DAT's, or to which an entry of it leads.
-    pub(crate) fn used_blocks(&mut self, blocks: Range<BlockNr>) -> BTreeSet<BlockNr> {
+    /// The blocks in a range that are the DAT's, or to which an entry of it leads, in order.
+    pub(crate) fn used_blocks(&mut self, blocks: Range<BlockNr>) -> &[BlockNr] {
         self.load_dat_entries();
-        let entries = self.dat.entries.iter().enumerate();
-        let allocated = entries.filter(|(at, _)| self.dat.allocated.get(*at));
-        let all = allocated.map(|(_, entry)| entry.block).chain(self.dat.blocks.iter().copied());
-        all.filter(|block| blocks.contains(block)).collect()
+        let dat = &mut self.dat;
+        let used = dat.used.get_or_insert_with(|| {
+            let entries = dat.entries.iter().enumerate();
+            let allocated = entries.filter(|(at, _)| dat.allocated.get(*at));
+            let all = allocated.map(|(_, entry)| entry.block).chain(dat.blocks.iter().copied());
+            let mut used: Vec<BlockNr> = all.collect();
+            used.sort_unstable();
+            used
+        });
+        let before = |end: BlockNr| used.partition_point(|block| *block < end);
+        &used[before(blocks.start)..before(blocks.end)]
     }
 
     /// The cleaner tells by `fi_cno` whether a block was overwritten in the checkpoint that wrote

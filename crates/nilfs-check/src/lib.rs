@@ -9,6 +9,7 @@
 //! ```text
 //! superblocks → newest super root → bitmaps of the DAT → sufile → all logs (who owns each block)
 //!     → entries of the DAT → cpfile → trees of the checkpoints, newest first → leaks
+//!     → what damaged summaries should say
 //! ```
 //!
 //! A virtual block never changes: the same number in two checkpoints is the same block. So the

@@ -52,6 +52,7 @@ impl Checker<'_, '_> {
             }
         }
         self.owners = Some(owners);
+        self.dat.used = None;
         self.check_chain(&heads);
     }
 
@@ -163,7 +164,7 @@ impl Checker<'_, '_> {
     ) -> Option<(BlockNr, LogHeader)> {
         let used = self.used_blocks(blocks.clone());
         let free = (blocks.start.0 + 1..blocks.end.0).map(BlockNr);
-        free.filter(|block| !used.contains(block)).find_map(|block| {
+        free.filter(|block| used.binary_search(block).is_err()).find_map(|block| {
             let (header, _) = read_log(reader, block).ok()?;
             let is_same_use = previous.is_none_or(|log| log.seq == header.seq);
             let fits = block.0 + u64::from(header.nblocks) <= blocks.end.0;
