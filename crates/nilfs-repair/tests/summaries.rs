@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nilfs_check::{Options, Rule};
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::{CleanerOptions, Filesystem, MountOptions, Volume};
-use nilfs_ondisk::segment_usage::{RawSegmentUsage, SufileLayout};
+use nilfs_ondisk::segment_usage::{ERROR, RawSegmentUsage, SufileLayout};
 use nilfs_ondisk::{BlockNr, Ino, SegNum};
 use support::{
     BLOCK_SIZES, Content, Image, Patient, UUID, add, bad_sectors, content, read, vblock, write,
@@ -18,6 +18,7 @@ use support::{
 const SS_CREATE: usize = 24;
 const FILE_TYPE: usize = 11;
 const DE_END: usize = 16;
+const SU_FLAGS: usize = 12;
 
 /// How a summary is damaged.
 #[derive(Debug, Clone, Copy)]
@@ -30,11 +31,19 @@ enum Damage {
 
 const DAMAGE: [Damage; 3] = [Damage::Unreadable, Damage::Garbage, Damage::Field];
 
-/// Blocks in use of a segment.
-fn blocks_in_use(image: &Image, segment: SegNum) -> u64 {
+fn usage(image: &Image, segment: SegNum) -> RawSegmentUsage {
     let slot = SufileLayout::new(&image.geometry()).slot(segment);
     let entries = image.block(image.data(Ino::SUFILE, slot.block.0).block);
-    RawSegmentUsage::parse(&entries[slot.offset..]).unwrap().su_nblocks.get().into()
+    RawSegmentUsage::parse(&entries[slot.offset..]).unwrap()
+}
+
+fn flags(image: &Image, segment: SegNum) -> u32 {
+    usage(image, segment).su_flags.get()
+}
+
+/// Blocks in use of a segment.
+fn blocks_in_use(image: &Image, segment: SegNum) -> u64 {
+    usage(image, segment).su_nblocks.get().into()
 }
 
 /// The logs of segments in use but for that of the newest.
@@ -172,4 +181,22 @@ fn a_segment_that_cannot_be_emptied_is_left() {
         let rules: BTreeSet<Rule> = report.errors().map(|it| it.rule).collect();
         assert_eq!(rules, BTreeSet::from([Rule::Log, Rule::DirectoryEntry]), "{report}");
     }
+}
+
+/// Where nothing is clean, what is wrong is known, and that there is no room to put it right.
+#[test]
+fn a_lack_of_room_is_said_to_be_one() {
+    // With larger blocks, the usages of all segments are in one.
+    let mut image = Image::by_linux(4096);
+    let log = image.data(Ino::ROOT, 0).log;
+    let segments = (0..image.geometry().nsegments).map(SegNum);
+    for segment in segments.filter(|it| flags(&image, *it) == 0).collect::<Vec<_>>() {
+        image.edit_usage(segment, |usage| usage[SU_FLAGS] = ERROR as u8);
+    }
+    let start = log.0 as usize * image.block_size();
+    image.bytes[start..start + 64].fill(0x5a);
+    let plan = Patient::new(image).plan();
+    let obstacle = plan.obstacle.as_ref().expect("there is no room").to_string();
+    assert!(obstacle.contains("room") || obstacle.contains("space"), "{obstacle}");
+    assert!(!plan.can_be_applied());
 }
