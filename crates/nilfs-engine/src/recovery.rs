@@ -11,12 +11,16 @@ use nilfs_ondisk::superblock::{LogCursor, Superblock};
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum};
 
 use crate::error::{Error, Result};
-use crate::log::chain::{Chain, ChainedLog};
+use crate::log::chain::{Chain, ChainedLog, Gap};
 use crate::log::reader::{self, Log, LogKind};
 use crate::overlay::Placed;
 use crate::scan::SuperRootLog;
 use crate::store::Store;
 use crate::superblocks::Superblocks;
+
+mod beyond;
+
+pub(crate) use beyond::beyond;
 
 /// What the scan of the log chain found.
 #[derive(Debug)]
@@ -31,6 +35,8 @@ pub(crate) struct LogScan {
     pub(crate) clean: bool,
     /// The logs after `newest`, up to the last that could complete something to be rolled forward.
     replay: Vec<ChainedLog>,
+    /// Where the chain had no whole log after `newest`.
+    gaps: Vec<Gap>,
 }
 
 impl LogScan {
@@ -79,7 +85,7 @@ pub(crate) fn at(store: &Store, log: &SuperRootLog) -> LogScan {
     let segment = geometry.segment_of(start);
     let kind = LogKind::Checkpoint;
     let newest = ChainedLog { start, header, segment, next, kind, checked: true };
-    let alone = Seen::new(log.cursor.cno, newest).found(false);
+    let alone = Seen::new(log.cursor.cno, newest).found(false, Vec::new());
     scan(store, log.cursor, false).ok().filter(|found| found.newest.start == start).unwrap_or(alone)
 }
 
@@ -106,7 +112,7 @@ fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<LogScan> {
         }
         seen.check(store)?;
     }
-    Ok(seen.found(clean))
+    Ok(seen.found(clean, chain.gaps()))
 }
 
 /// Logs of the chain.
@@ -163,38 +169,20 @@ impl Seen {
         Ok(())
     }
 
-    fn found(mut self, clean: bool) -> LogScan {
+    fn found(mut self, clean: bool, gaps: Vec<Gap>) -> LogScan {
         let last_valid = self.logs[self.logs.len() - 1];
         let newest = self.logs.iter().rposition(|log| log.kind == LogKind::Checkpoint).unwrap_or(0);
         let cno = self.cno_at(newest);
         let mut replay = self.logs.split_off(newest + 1);
         let completes = |log: &ChainedLog| log.kind != LogKind::Part && log.header.has(LOGEND);
         replay.truncate(replay.iter().rposition(completes).map_or(0, |last| last + 1));
-        LogScan { newest: self.logs[newest], cno, last_valid, clean, replay }
+        LogScan { newest: self.logs[newest], cno, last_valid, clean, replay, gaps }
     }
 }
 
 /// Whether its super root says that the logs before this one were durable before it was written.
 fn is_all_durable_before(store: &Store, log: &ChainedLog) -> bool {
     crate::volume::super_root(store, log).is_ok_and(|super_root| super_root.durable_before)
-}
-
-/// Where the logs of a volume that was not closed cleanly seem to end, although the segment has another
-/// checkpoint after that; and the newest such checkpoint. A log before it is damaged, or was lost in a
-/// power cut by a device that does not write in the order it was told.
-///
-/// # Errors
-/// A device error.
-pub(crate) fn beyond(store: &Store, found: &LogScan) -> Result<Option<(BlockNr, Cno)>> {
-    let last = &found.last_valid;
-    let rest = last.end().0..store.geometry().segment_end(last.segment).0;
-    let mut newest = None;
-    for at in rest.filter(|_| !found.clean).map(BlockNr) {
-        // What cannot be read is no log.
-        let log = reader::verified(store, at, last.header.seq).ok().flatten();
-        newest = newest.max(log.filter(|header| header.has(SR)).map(|header| header.cno));
-    }
-    Ok(newest.map(|newest| (last.end(), newest)))
 }
 
 /// What fsyncs have made durable after the newest checkpoint, as far as it can be rolled forward.
@@ -207,6 +195,8 @@ pub(crate) struct RollForward {
     /// How far segments are filled with them, and with what they refer to: the block after the last log,
     /// and when that was written (s).
     pub(crate) filled: BTreeMap<SegNum, (BlockNr, u64)>,
+    /// Logs after one that is missing, although they say that it was durable.
+    cut_off: Vec<ChainedLog>,
 }
 
 /// One log of ours, or one of those into which Linux divides what is too much for a segment.
@@ -267,7 +257,7 @@ fn of_content(error: Error) -> Result<Error> {
 }
 
 /// Finds the complete sync logs after the newest checkpoint, as far as they belong together
-/// (docs/format.md §16): none is missing in between, and all are based on this checkpoint.
+/// (docs/format.md §16): none is missing in between or after them, and all are based on this checkpoint.
 ///
 /// # Errors
 /// A device error.
@@ -276,10 +266,20 @@ pub(crate) fn roll_forward(store: &Store, found: &LogScan) -> Result<RollForward
     for log in &found.replay {
         if let Err(error) = gathering.add(log) {
             gathering.complete.fault = Some(of_content(error)?);
-            break;
+            return Ok(gathering.complete.tidied());
         }
     }
-    Ok(gathering.complete.tidied())
+    let mut complete = gathering.complete;
+    for gap in &found.gaps {
+        let Some(logs) = beyond::witnesses(store, gap, found.cno) else { continue };
+        complete.fault = Some(Error::Inconsistent(format!(
+            "the log in block {} is damaged; it was durable when the log in block {} was written",
+            gap.at, logs[0].start
+        )));
+        complete.cut_off = logs;
+        break;
+    }
+    Ok(complete.tidied())
 }
 
 /// What a recovery would do with the logs of fsyncs after the newest checkpoint.
@@ -295,11 +295,11 @@ pub struct RecoveryPlan {
 
 /// Reads the logs once more, to be shown.
 pub(crate) fn plan(store: &Store, found: &LogScan, recovered: RollForward) -> Result<RecoveryPlan> {
-    let RollForward { logs, fault: why, .. } = recovered;
+    let RollForward { logs, fault: why, cut_off, .. } = recovered;
     let end = logs.last().map(|log| log.start);
     let (mut applied, mut lost) = (Vec::new(), Vec::new());
     let mut is_lost = end.is_none();
-    for log in &found.replay {
+    for log in found.replay.iter().chain(&cut_off) {
         let to = if is_lost { &mut lost } else { &mut applied };
         match reader::read(store, log.start, log.header) {
             // The others have blocks for records of later logs, or are parts of a checkpoint.

@@ -284,6 +284,31 @@ fn a_mount_after_a_crash_reads_the_content_of_one_sync_log() {
     fs.unmount().unwrap();
 }
 
+/// After the last log, and at the start of the next segment, one region of the device is looked
+/// through for logs beyond one that is damaged.
+#[test]
+fn a_mount_after_a_crash_looks_for_later_logs_in_two_regions() {
+    const REGION: u64 = 64 << 10;
+    let read_after = |syncs: u64| {
+        let (device, fs) = volume_of(BLOCK as u64);
+        let file = make(&fs, &fs.root().unwrap().inode, "file");
+        fs.sync().unwrap();
+        for nth in 0..syncs {
+            fs.write(&file, nth * 100, &pattern(nth as usize, 100)).unwrap();
+            fs.sync_file(&file).unwrap();
+        }
+        let crashed = device.below().snapshot();
+        fs.unmount().unwrap();
+        (mount_counting(crashed).1, mount_counting(device.below().snapshot()).1)
+    };
+    let (after_crash, cleanly) = read_after(0);
+    // The recovery has a checkpoint to make as well.
+    assert!(after_crash <= cleanly + 3 * REGION, "{after_crash}, and {cleanly} of a clean volume");
+    let (after_syncs, _) = read_after(20);
+    let logs = 20 * 2 * BLOCK as u64;
+    assert!(after_syncs <= after_crash + 2 * logs, "{after_syncs}, {after_crash} without syncs");
+}
+
 /// A large commit writes data before the log that gives them a meaning. If the power fails in between,
 /// what was synced before is all that a mount needs.
 #[test]

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use common::{check, content, make, mount, pattern, volume};
 use nilfs_device::{Device, Event, IoSlice, MemoryDevice, RecordingDevice};
 use nilfs_engine::{
-    Attr, Files, Filesystem, InodeRef, MountOptions, Order, ReadOnlyOptions, ReadOnlyVolume,
+    Attr, Error, Files, Filesystem, InodeRef, MountOptions, Order, ReadOnlyOptions, ReadOnlyVolume,
+    Volume as Opened,
 };
 
 const BLOCK: usize = 1024;
@@ -31,6 +32,10 @@ fn copy_of(device: &MemoryDevice) -> Arc<MemoryDevice> {
 
 fn file(fs: &Filesystem) -> InodeRef {
     fs.lookup(&fs.root().unwrap().inode, b"file").unwrap().inode
+}
+
+fn open(device: &Arc<MemoryDevice>) -> Opened {
+    Opened::open(Arc::clone(device) as _).unwrap()
 }
 
 fn read(device: &Arc<MemoryDevice>) -> Vec<u8> {
@@ -68,25 +73,60 @@ fn crashed(shape: Volume, count: usize) -> [Arc<MemoryDevice>; 2] {
     [before, copy_of(&device)]
 }
 
-/// The device has lost the first log after the checkpoint, but has those that came later. They were
-/// found again when the log of the recovery ended where one of them starts.
+/// The device has lost one of the logs, but has those that came later. They were dropped without a
+/// word, and on a volume with few clean segments destroyed.
 #[test]
-fn a_log_that_was_lost_does_not_come_back() {
+fn a_log_that_must_not_be_missing_is_damage() {
     for volume in VOLUMES {
-        let [before, after] = crashed(volume, 12);
-        let (old, new) = (before.snapshot(), after.snapshot());
-        let written: Vec<usize> = (4 * BLOCK..old.len())
-            .step_by(BLOCK)
-            .filter(|&at| old[at..at + BLOCK] != new[at..at + BLOCK])
-            .collect();
-        let (lost, last) = (written[0], written[written.len() - 1]);
-        assert_eq!(lost / SEGMENT, last / SEGMENT, "the logs must follow each other");
-        after.write_at(lost as u64, &[IoSlice::new(&[0; BLOCK])]).unwrap();
-        let expected = pattern(0, BLOCKS * BLOCK);
-        for crash in 1..=3 {
-            assert!(read(&after) == expected, "{volume:?}, after crash {crash}");
-            check(&*after);
+        let [_, sound] = crashed(volume, 12);
+        let logs = open(&sound).recovery_plan().unwrap().applied;
+        assert_eq!(logs.len(), 12);
+        for lost in [0, 5, 10] {
+            let what = format!("{volume:?}, without log {lost}");
+            let after = copy_of(&sound);
+            let at = logs[lost].start.0 * BLOCK as u64;
+            after.write_at(at, &[IoSlice::new(&[0; BLOCK])]).unwrap();
+            let damaged = after.snapshot();
+            let mount = |options| Filesystem::mount(Arc::clone(&after) as _, options).map(drop);
+            let refused = mount(MountOptions::default());
+            assert!(matches!(refused, Err(Error::RollForward(_))), "{what}: {refused:?}");
+            let shared = Arc::clone(&after) as Arc<dyn Device>;
+            let refused = ReadOnlyVolume::mount(shared, ReadOnlyOptions::default()).map(drop);
+            assert!(matches!(refused, Err(Error::RollForward(_))), "{what}: {refused:?}");
+            let plan = open(&after).recovery_plan().unwrap();
+            assert!(plan.why.is_some(), "{what}");
+            assert_eq!((plan.applied.len(), plan.lost.len()), (lost, 11 - lost), "{what}");
+            assert!(after.snapshot() == damaged, "{what}: something was written");
+            let force = MountOptions { give_up_unrecoverable: true, ..MountOptions::default() };
+            mount(force).unwrap();
+            let [_, expected] = crashed(volume, lost);
+            let expected = read(&expected);
+            // The others were found again when the log of the recovery ended where one of them starts.
+            for crash in 1..=3 {
+                assert!(read(&after) == expected, "{what}, after crash {crash}");
+                check(&*after);
+            }
         }
+    }
+}
+
+/// How long a log is stands in its summary, so the next one must be found without that.
+#[test]
+fn a_later_log_is_found_though_the_summary_of_a_long_one_is_damaged() {
+    for long in [10, 25, 40] {
+        let device = volume(BLOCK as u64, 16);
+        let fs = mount(&device);
+        let file = make(&fs, &fs.root().unwrap().inode, "file");
+        fs.sync().unwrap();
+        fs.write(&file, 0, &pattern(1, long * BLOCK)).unwrap();
+        fs.sync_file(&file).unwrap();
+        let first = open(&device).recovery_plan().unwrap().applied[0].start.0 * BLOCK as u64;
+        fs.write(&file, 0, b"later").unwrap();
+        fs.sync_file(&file).unwrap();
+        let damaged = copy_of(&device);
+        damaged.write_at(first, &[IoSlice::new(&[0; BLOCK])]).unwrap();
+        let refused = Filesystem::mount(damaged, MountOptions::default()).map(drop);
+        assert!(matches!(refused, Err(Error::RollForward(_))), "{long} blocks");
     }
 }
 

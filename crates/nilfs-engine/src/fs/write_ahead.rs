@@ -254,7 +254,7 @@ mod tests {
         let pairs = without.chunks(BLOCK).zip(with.chunks(BLOCK));
         let changed: Vec<usize> =
             pairs.enumerate().filter(|(_, (old, new))| old != new).map(|(nth, _)| nth).collect();
-        for lost in [changed[1], changed[changed.len() - 1]] {
+        for lost in [changed[0], changed[1], changed[changed.len() - 1]] {
             let torn = copy_of(&device);
             write(&torn, BlockNr(lost as u64), &without[lost * BLOCK..][..BLOCK]);
             assert!(content(&mount(&torn)) == before, "block {lost} was lost");

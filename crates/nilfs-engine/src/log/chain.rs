@@ -28,6 +28,13 @@ impl ChainedLog {
     }
 }
 
+/// A place where a log of the chain could be, and no whole one is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gap {
+    pub(crate) at: BlockNr,
+    pub(crate) seq: Seq,
+}
+
 /// The whole logs from one of them on. The chain ends at the first that is torn or missing, unless
 /// the next segment begins with one: the writer may have left a segment early, after an error.
 pub(crate) struct Chain<'a> {
@@ -41,6 +48,8 @@ pub(crate) struct Chain<'a> {
     just_entered: bool,
     /// Only the summaries are checked of logs that complete no checkpoint.
     skims: bool,
+    /// Since the last checkpoint.
+    gaps: Vec<Gap>,
 }
 
 impl<'a> Chain<'a> {
@@ -54,6 +63,7 @@ impl<'a> Chain<'a> {
             next: None,
             just_entered: true,
             skims: false,
+            gaps: Vec::new(),
         }
     }
 
@@ -68,6 +78,12 @@ impl<'a> Chain<'a> {
     /// on after one of these that is torn.
     pub(crate) fn skimming(self) -> Self {
         Self { skims: true, ..self }
+    }
+
+    /// Where it has found no whole log since the last checkpoint: those that it has passed over, and
+    /// where it has ended.
+    pub(crate) fn gaps(self) -> Vec<Gap> {
+        self.gaps
     }
 
     fn read(&self) -> Result<Option<(LogHeader, LogKind, bool)>> {
@@ -91,7 +107,13 @@ impl<'a> Chain<'a> {
                 let (start, segment, next) = (self.at, self.segment, self.next);
                 let log = ChainedLog { start, header, segment, next, kind, checked };
                 self.at = log.end();
+                if kind == LogKind::Checkpoint {
+                    self.gaps.clear();
+                }
                 return Ok(Some(log));
+            }
+            if has_room {
+                self.gaps.push(Gap { at: self.at, seq: self.seq });
             }
             if self.just_entered {
                 return Ok(None);
