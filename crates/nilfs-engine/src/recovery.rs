@@ -203,6 +203,8 @@ pub(crate) struct RollForward {
 #[derive(Debug)]
 pub(crate) struct SyncLog {
     start: BlockNr,
+    /// When it was written (s).
+    written: u64,
     /// What has changed besides blocks. Linux writes none.
     pub(crate) records: Option<Records>,
     /// The blocks of files.
@@ -227,6 +229,11 @@ impl RollForward {
             None => Ok(self),
             Some(fault) => Err(Error::RollForward(Box::new(fault))),
         }
+    }
+
+    /// When the last of the logs was written (s), if there is one.
+    pub(crate) fn as_of(&self) -> Option<u64> {
+        self.logs.last().map(|log| log.written)
     }
 
     /// Without the logs from one on that contradicts the checkpoint or those before it.
@@ -383,7 +390,12 @@ fn read(store: &Store, log: &ChainedLog) -> Result<SyncLog> {
             at = at.plus(1);
         }
     }
-    Ok(SyncLog { start: log.start, records: content.records()?, blocks })
+    Ok(SyncLog {
+        start: log.start,
+        written: log.header.create,
+        records: content.records()?,
+        blocks,
+    })
 }
 
 /// Fails unless nothing is missing between the checkpoint and these records. What was lost in a crash

@@ -5,12 +5,13 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use common::{check, content, make, mount, pattern, volume};
 use nilfs_device::{Device, Event, IoSlice, MemoryDevice, RecordingDevice};
 use nilfs_engine::{
-    Attr, Error, Files, Filesystem, InodeRef, MountOptions, Order, ReadOnlyOptions, ReadOnlyVolume,
-    Volume as Opened,
+    Attr, Clock, Cno, Error, Files, Filesystem, InodeRef, MountOptions, Order, ReadOnlyOptions,
+    ReadOnlyVolume, Timestamp, Volume as Opened,
 };
 
 const BLOCK: usize = 1024;
@@ -266,4 +267,46 @@ fn a_large_checkpoint_is_there_as_a_whole_or_not_at_all() {
         check(&*left);
     }
     fs.unmount().unwrap();
+}
+
+/// A clock that somebody sets.
+#[derive(Default)]
+struct Set(AtomicI64);
+
+impl Clock for Set {
+    fn now(&self) -> Timestamp {
+        Timestamp { seconds: self.0.load(Ordering::Relaxed), nanoseconds: 0 }
+    }
+}
+
+/// The checkpoint of a recovery shows the volume as it was at the last fsync, however much later
+/// somebody mounts it: who looks for the state of a moment finds it there.
+#[test]
+fn what_was_recovered_is_of_the_time_at_which_it_was_synced() {
+    let clock = Arc::new(Set(AtomicI64::new(2_000_000_000)));
+    let options = || MountOptions { clock: Arc::clone(&clock) as _, ..MountOptions::default() };
+    let created = |device: &Arc<MemoryDevice>| -> Vec<u64> {
+        let all = open(device).checkpoints(Cno(1), 100).unwrap();
+        all.iter().map(|checkpoint| checkpoint.created).collect()
+    };
+    let device = volume(BLOCK as u64, 16);
+    let fs = Filesystem::mount(Arc::clone(&device) as _, options()).unwrap();
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    fs.sync().unwrap();
+    for _ in 0..3 {
+        clock.0.fetch_add(60, Ordering::Relaxed);
+        fs.write(&file, 0, &pattern(0, 100)).unwrap();
+        fs.sync_file(&file).unwrap();
+    }
+    let [synced, nothing_synced] = [0, 1].map(|_| copy_of(&device));
+    let last = clock.now().seconds as u64;
+    let before = created(&device);
+    clock.0.fetch_add(86_400, Ordering::Relaxed);
+    drop(Filesystem::mount(Arc::clone(&synced) as _, options()).unwrap());
+    assert_eq!(created(&synced), [&before[..], &[last]].concat());
+    let first = open(&nothing_synced).recovery_plan().unwrap().applied[0].start.0;
+    let rest = vec![0; SEGMENT];
+    nothing_synced.write_at(first * BLOCK as u64, &[IoSlice::new(&rest)]).unwrap();
+    drop(Filesystem::mount(Arc::clone(&nothing_synced) as _, options()).unwrap());
+    assert_eq!(created(&nothing_synced), [&before[..], &[last + 86_400]].concat());
 }

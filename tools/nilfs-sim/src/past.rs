@@ -18,6 +18,9 @@ use crate::subject::{ReadOnlySubject, list};
 pub struct Past {
     newest: Cno,
     checkpoints: BTreeMap<Cno, Checkpoint>,
+    /// Until when something has happened, in seconds: logs of fsyncs, too, have the times at which they
+    /// were written.
+    lived: u64,
 }
 
 /// What is known of a checkpoint.
@@ -78,10 +81,15 @@ impl Past {
         self.checkpoints.values().map(|known| known.time).max().unwrap_or(0)
     }
 
+    /// Something happens now, in seconds.
+    pub fn live(&mut self, now: u64) {
+        self.lived = now;
+    }
+
     /// When the life goes on that has this past, as a number of [`crate::clock::ThreadClock::at_step`].
     #[must_use]
     pub fn next_step(&self) -> u64 {
-        self.last_time().saturating_sub(EPOCH.seconds as u64) + 1
+        self.last_time().max(self.lived).saturating_sub(EPOCH.seconds as u64) + 1
     }
 
     /// How many snapshots there are.
@@ -284,7 +292,7 @@ impl Past {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(content.to_vec()));
         let listed = list(&device)?;
         let newest = listed.last().map_or(Cno(0), |it| it.cno);
-        let mut left = Self { newest, checkpoints: BTreeMap::new() };
+        let mut left = Self { newest, checkpoints: BTreeMap::new(), lived: after.lived };
         let between = before.newest.plus(1)..after.newest;
         for it in &listed {
             let known = [after, before].map(|past| past.checkpoints.get(&it.cno).cloned());

@@ -224,6 +224,7 @@ impl World {
         let nth = self.history.steps.len();
         let now = ThreadClock::at_step(self.first + nth as u64);
         ThreadClock::set(now);
+        self.past.live(now.seconds as u64);
         let began = self.history.events.len();
         let before = self.model.clone();
         let had_room = self.subject()?.has_ample_room();

@@ -74,7 +74,11 @@ impl Stamp {
 enum State {
     /// A recovery has cut the chain of logs: the next checkpoint is written even if nothing has
     /// changed, and the superblocks name nothing before all is recovered and durable.
-    Recovering,
+    Recovering {
+        /// When the last log that was rolled forward was written (s): the checkpoint shows the volume
+        /// as it was then.
+        as_of: Option<u64>,
+    },
     /// The superblocks call the volume clean, and nothing was written since.
     Clean,
     /// The superblocks call the volume in use.
@@ -185,7 +189,7 @@ impl SegmentWriter {
             discard,
             state: match found.clean {
                 true => State::Clean,
-                false => State::Recovering,
+                false => State::Recovering { as_of: roll_forward.as_of() },
             },
             base,
             era: Arc::clone(&view.era),
@@ -255,7 +259,7 @@ impl SegmentWriter {
 
     /// Whether a recovery is under way: the next checkpoint is written in any case.
     pub(crate) fn is_recovering(&self) -> bool {
-        matches!(self.state, State::Recovering)
+        matches!(self.state, State::Recovering { .. })
     }
 
     /// Whether the next checkpoint must have everything that has changed. A recovery does not look for
@@ -395,7 +399,10 @@ impl SegmentWriter {
         changes: &MetadataChanges,
         stamp: &Stamp,
     ) -> Result<commit::Commit> {
-        let now = stamp.unsigned_seconds();
+        let now = match self.state {
+            State::Recovering { as_of: Some(as_of) } => as_of,
+            _ => stamp.unsigned_seconds(),
+        };
         let unflushed = self.barrier.then_some(self.unflushed_blocks);
         let request = CommitInput { frozen, changes, withheld: &self.withheld, unflushed, now };
         commit::build(&self.store, &self.base, &request)
@@ -577,7 +584,7 @@ impl SegmentWriter {
                 self.write_in_use(stamp)
             }
             // The superblocks have never called the volume clean.
-            State::Recovering | State::InUse { .. } => Ok(()),
+            State::Recovering { .. } | State::InUse { .. } => Ok(()),
             State::Closed { .. } | State::Failed => {
                 panic!("nothing may be written to this log any more: {:?}", self.state)
             }
@@ -654,7 +661,7 @@ impl SegmentWriter {
                 assert!(!self.needs_everything(), "the last log of a volume is a checkpoint");
                 true
             }
-            State::Recovering | State::Closed { .. } | State::Failed => {
+            State::Recovering { .. } | State::Closed { .. } | State::Failed => {
                 panic!("this log cannot be closed: {:?}", self.state)
             }
         };
