@@ -498,7 +498,10 @@ impl Cleaning<'_> {
         loop {
             let part = if in_parts { changes.split_part(PART_BLOCKS) } else { None };
             let started = Instant::now();
-            let mut log = self.volume.writable_log()?;
+            let mut log = match in_parts {
+                true => self.volume.write_ahead_of_metadata()?,
+                false => self.volume.writable_log()?,
+            };
             let now = part.as_ref().unwrap_or(&changes);
             // No segment becomes clean while another process reads: it may need what is there, and
             // the next writer would not know. A reader that comes after this commit sees the new
