@@ -213,6 +213,7 @@ pub const SUITES: [Suite; 3] = [
                 "sqlite",
                 "mail-spool",
                 "packages",
+                "small-fsyncs",
                 "fsync-beside-writer",
                 "steady-overwrite",
             ],
