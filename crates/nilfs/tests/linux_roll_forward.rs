@@ -132,7 +132,8 @@ fn linux_rolls_forward_holes_that_were_filled() {
 }
 
 /// Logs with records stay where they are when a checkpoint has come after them: tools read them, and
-/// the cleaner goes through the segments. Among these are logs that have nothing but a summary.
+/// the cleaner goes through the segments. Among these are logs without blocks of files, which have an
+/// empty block after their summary.
 #[test]
 fn linux_and_its_tools_step_over_logs_with_records() {
     for (block_size, page) in [(4096, "4K"), (4096, "16K"), (1024, "1K")] {

@@ -42,8 +42,9 @@ pub(crate) struct PlannedLog {
     /// The blocks, as ranges of files.
     pub(crate) parts: Vec<(usize, Range<usize>)>,
     pub(crate) super_root: bool,
-    /// Blocks after all of these that hold nothing. Tools of Linux take a log for damaged that has
-    /// nothing but a summary.
+    /// Blocks after all of these that hold nothing. A log without blocks has one at least: nilfs-utils
+    /// 2.3 refuses a summary that takes all blocks of its log ("too big summary info"), and then
+    /// does not clean its segment.
     pub(crate) empty: u64,
 }
 
