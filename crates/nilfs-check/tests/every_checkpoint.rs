@@ -45,13 +45,15 @@ fn the_way_to_a_checkpoint_does_not_matter() {
     let first = rand::random::<u64>();
     for block_size in BLOCK_SIZES {
         let sound = Image::by_linux(block_size);
+        let newest = sound.newest();
         let seeds = (0..ROUNDS).map(|round| first.wrapping_add(round));
         for seed in seeds.chain([SECOND_NAME]) {
             let mut image = sound.clone();
             image.damage_sound_logs(&mut StdRng::seed_from_u64(seed));
             let Some(all) = check_those(&image, Checkpoints::All) else { continue };
             let mut alone = BTreeSet::new();
-            for cno in 1..=all.newest.0 {
+            // What the damaged volume says of its newest may be any number.
+            for cno in 1..=newest.0 {
                 let report = check_those(&image, Checkpoints::List(vec![Cno(cno)]));
                 alone.extend(faults(&report.expect("a report, as before")));
             }
