@@ -30,7 +30,10 @@ type Faults = BTreeSet<(Rule, Option<Ino>)>;
 
 /// Which rules are broken, and by which files.
 fn faults(report: &Report) -> Faults {
-    report.errors().map(|finding| (finding.rule, finding.place.ino)).collect()
+    // A node in a place that is not its own is one of a broken map, or one that another place has, if
+    // that is known already.
+    let rule = |rule| if rule == Rule::SharedBlock { Rule::BlockMap } else { rule };
+    report.errors().map(|finding| (rule(finding.rule), finding.place.ino)).collect()
 }
 
 /// Without the lives of blocks that are not the file's anyway.
