@@ -259,7 +259,11 @@ fn pass(
             }
             _ => break,
         }
-        let fewer = rescue::usable(draft.afresh(), &plan.before)?;
+        let fewer = match rescue::usable(draft.afresh(), &plan.before) {
+            // What is left alone would have been needed.
+            Err(RepairError::NoCheckpoint(_)) => break,
+            fewer => fewer?,
+        };
         plan = plan_from(device, fewer, plan.before)?;
     }
     Ok(plan)

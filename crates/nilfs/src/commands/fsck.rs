@@ -276,18 +276,20 @@ fn open_to_repair(path: &Path) -> anyhow::Result<FileDevice> {
 /// Why a volume can be neither checked nor repaired.
 fn beyond(path: &Path, foreign: &[Foreign], error: RepairError) -> anyhow::Error {
     let shown = path.display();
+    let holds: String = foreign.iter().map(|it| format!(", which holds {it}")).collect();
     match error {
         RepairError::Device(error) => anyhow::Error::new(error).context(shown.to_string()),
         RepairError::Check(CheckError::Device(error)) => {
             anyhow::Error::new(error).context(shown.to_string())
         }
         RepairError::NoLog => {
-            let holds = foreign.iter().map(|it| format!(", which holds {it}"));
-            let holds: String = holds.collect();
             let message = format!(
                 "{shown}: there is neither a superblock nor a log of a NILFS2 volume on the device{holds}"
             );
             Failure::new(Status::NotAVolume, message).into()
+        }
+        RepairError::NoCheckpoint(_) => {
+            Failure::new(Status::NotAVolume, format!("{shown}: {error}{holds}")).into()
         }
         other => Failure::new(Status::NotAVolume, format!("{shown}: {other}")).into(),
     }
