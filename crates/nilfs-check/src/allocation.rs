@@ -15,8 +15,9 @@ use crate::report::Rule;
 const MOST_STRAY_BITS: usize = 64;
 
 /// What of a persistent object file is in use.
+#[derive(Clone)]
 pub(crate) struct Groups {
-    layout: Palloc,
+    pub(crate) layout: Palloc,
     bitmaps: BTreeMap<u64, Bitmap>,
     /// The counters, by the first group that they count.
     descriptors: BTreeMap<u64, (BlockNr, Vec<u8>)>,
@@ -29,6 +30,7 @@ pub(crate) struct Groups {
 }
 
 /// Which entries of a group are in use.
+#[derive(Clone)]
 struct Bitmap {
     leaf: Leaf,
     bits: Vec<u8>,

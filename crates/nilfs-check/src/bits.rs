@@ -1,7 +1,7 @@
 //! Yes or no for each of a growing number of things.
 
 /// A list of bits.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Bits {
     words: Vec<u64>,
     len: usize,

@@ -152,7 +152,9 @@ impl Walk<'_, '_, '_> {
     ) -> Subtree {
         let mut sum = Subtree::NOTHING;
         let mut entries = entries.peekable();
-        while let Some((key, pointer)) = entries.next() {
+        while !self.checker.has_given_up()
+            && let Some((key, pointer)) = entries.next()
+        {
             let next = entries.peek().map(|(key, _)| *key).or(limit);
             sum.add(if level == 0 {
                 self.data(key, pointer, above)
@@ -294,7 +296,7 @@ impl Walk<'_, '_, '_> {
                     .corrected_by(cure);
                 return None;
             }
-            if !self.checker.dat.blocks.insert(block) {
+            if !self.checker.dat_mut().blocks.insert(block) {
                 self.checker
                     .error(Rule::SharedBlock, place.block(block), || {
                         "the DAT uses the block twice".into()

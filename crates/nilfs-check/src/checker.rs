@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 use nilfs_ondisk::dat::DatEntry;
@@ -12,6 +13,7 @@ use nilfs_ondisk::superblock::Superblock;
 use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, VBlockNr};
 
 use crate::Options;
+use crate::bits::Bits;
 use crate::block_map::{Leaf, Subtree};
 use crate::checkpoints::{CheckpointTable, Selection};
 use crate::correction::{Correction, Part, Position};
@@ -19,6 +21,7 @@ use crate::dat::Dat;
 use crate::files::Files;
 use crate::owners::{Owner, Owners, Ownership};
 use crate::progress::Step;
+use crate::reached::Reached;
 use crate::recovery::Newest;
 use crate::report::{Added, Counts, Findings, Location, Report, Rule, Severity, counted};
 use crate::segment_usage::UsageTable;
@@ -35,13 +38,15 @@ pub(crate) struct Checker<'v, 'd> {
     pub(crate) findings: Findings,
     pub(crate) counts: Counts,
     /// The DAT; empty until it is loaded.
-    pub(crate) dat: Dat,
+    pub(crate) dat: Arc<Dat>,
+    /// Which of its entries the present has reached.
+    pub(crate) reached: Reached,
     /// The segments in use; none until all logs are read.
-    pub(crate) usage: UsageTable,
+    pub(crate) usage: Arc<UsageTable>,
     /// How far segments are filled with logs that follow each other, where that was asked.
     pub(crate) filled: HashMap<SegNum, u64>,
     /// Whose the blocks are, by the logs; `None` until all logs are read.
-    pub(crate) owners: Option<Owners>,
+    pub(crate) owners: Option<Arc<Owners>>,
     /// What no summary describes, until it is reported; and whose the blocks there are that were
     /// reached.
     pub(crate) undescribed: Vec<Undescribed>,
@@ -71,8 +76,9 @@ impl<'v, 'd> Checker<'v, 'd> {
             options,
             findings,
             counts: Counts::default(),
-            dat: Dat::default(),
-            usage: UsageTable::default(),
+            dat: Arc::default(),
+            reached: Reached::Present(Bits::default()),
+            usage: Arc::default(),
             filled: HashMap::new(),
             owners: None,
             undescribed: Vec::new(),
@@ -84,6 +90,36 @@ impl<'v, 'd> Checker<'v, 'd> {
         }
     }
 
+    /// A checker that knows the volume as this one does, to look at a piece of it by itself, on another
+    /// core.
+    pub(crate) fn of_a_piece(&self) -> Self {
+        Self {
+            dat: Arc::clone(&self.dat),
+            reached: Reached::Piece(Vec::new()),
+            usage: Arc::clone(&self.usage),
+            owners: self.owners.clone(),
+            ..Self::new(self.volume, self.superblock, self.newest, Findings::new(1), self.options)
+        }
+    }
+
+    /// Whether this one looks at a piece about which something is to be said. That is left to the one
+    /// that judges all pieces in their order.
+    pub(crate) fn has_given_up(&self) -> bool {
+        matches!(self.reached, Reached::Piece(_)) && !self.findings.is_empty()
+    }
+
+    /// Takes over what was seen in a piece, when it is its turn. Returns false if the piece has to be
+    /// judged: there is something to be said about it, or it has a block that another one has, too.
+    pub(crate) fn adopt(&mut self, piece: Self) -> bool {
+        if piece.has_given_up() || !self.reached.adopt(piece.reached) {
+            return false;
+        }
+        self.counts.live_blocks += piece.counts.live_blocks;
+        self.counts.logs += piece.counts.logs;
+        self.subtrees.extend(piece.subtrees);
+        true
+    }
+
     /// Checks the volume.
     pub(crate) fn run(mut self) -> Report {
         self.load_dat();
@@ -91,7 +127,7 @@ impl<'v, 'd> Checker<'v, 'd> {
         self.read_logs(&usage);
         self.load_dat_entries();
         self.check_segment_usage(&usage);
-        self.usage = usage;
+        self.usage = Arc::new(usage);
         self.compare_unowned();
         let checkpoints = self.load_checkpoints();
         let Selection { walked, left_out } = checkpoints.select(self.newest.cno, self.options);

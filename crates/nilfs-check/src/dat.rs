@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::mem::offset_of;
 use std::ops::Range;
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 use nilfs_ondisk::dat::{DatEntry, RawDatEntry};
@@ -20,7 +21,7 @@ use crate::owners::Ownership;
 use crate::report::{Location, Rule};
 
 /// The allocated entries of the DAT.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Dat {
     /// Entry blocks that nobody has asked for so far, by their first entries.
     waiting: BTreeMap<VBlockNr, Leaf>,
@@ -33,8 +34,6 @@ pub(crate) struct Dat {
     entries: Vec<DatEntry>,
     /// Which of these are allocated.
     allocated: Bits,
-    /// Which of these the present uses.
-    reached: Bits,
     /// Where these and the DAT's own blocks are, in order, once something on the volume is so damaged
     /// that it matters.
     pub(crate) used: Option<Vec<BlockNr>>,
@@ -122,13 +121,20 @@ impl Checker<'_, '_> {
             })
             .corrected_by(groups.set_allocated(0, true));
         }
+        let entry_size = geometry.dat_entry_size;
+        let dat = self.dat_mut();
         // Growing step by step would need twice as much at the end.
-        self.dat.entries.reserve_exact(entries.len() * layout.entries_per_block as usize);
+        dat.entries.reserve_exact(entries.len() * layout.entries_per_block as usize);
         let waiting = groups.entry_blocks.iter().map(|(first, leaf)| (VBlockNr(*first), *leaf));
-        self.dat.waiting = waiting.collect();
-        self.dat.layout = Some(layout);
-        self.dat.entry_size = geometry.dat_entry_size;
-        self.dat.groups = Some(groups);
+        dat.waiting = waiting.collect();
+        dat.layout = Some(layout);
+        dat.entry_size = entry_size;
+        dat.groups = Some(groups);
+    }
+
+    /// The DAT while it is loaded. Nobody else has it then, so that it is not copied.
+    pub(crate) fn dat_mut(&mut self) -> &mut Dat {
+        Arc::make_mut(&mut self.dat)
     }
 
     fn dat_file(&self) -> FileAt {
@@ -138,7 +144,10 @@ impl Checker<'_, '_> {
 
     /// Loads all entries that nobody has asked for so far.
     pub(crate) fn load_dat_entries(&mut self) {
-        let waiting = std::mem::take(&mut self.dat.waiting);
+        if self.dat.waiting.is_empty() {
+            return;
+        }
+        let waiting = std::mem::take(&mut self.dat_mut().waiting);
         let volume = self.volume;
         volume.reading_ahead(waiting.values().map(|leaf| leaf.block).collect(), || {
             for (first, leaf) in &waiting {
@@ -152,7 +161,7 @@ impl Checker<'_, '_> {
             self.present_is_whole = false;
             return;
         };
-        let dat = &mut self.dat;
+        let dat = Arc::make_mut(&mut self.dat);
         let (Some(layout), Some(groups)) = (dat.layout, &dat.groups) else {
             return;
         };
@@ -166,14 +175,16 @@ impl Checker<'_, '_> {
             let entry = entry.unwrap_or(DatEntry { block: BlockNr(0), start: Cno(0), end: Cno(0) });
             dat.entries.push(entry);
             dat.allocated.push(allocated);
-            dat.reached.push(false);
+            self.reached.grow();
         }
     }
 
     /// The place of an allocated virtual block among the entries.
     fn position_in_dat(&mut self, vblock: VBlockNr) -> Option<usize> {
         let (first, _) = self.dat.block_of(vblock)?;
-        if let Some(leaf) = self.dat.waiting.remove(&first) {
+        if self.dat.waiting.contains_key(&first)
+            && let Some(leaf) = self.dat_mut().waiting.remove(&first)
+        {
             self.load_entry_block(first, &leaf);
         }
         self.dat.position(vblock)
@@ -207,14 +218,13 @@ impl Checker<'_, '_> {
             return None;
         }
         if file.present {
-            if self.dat.reached.get(at) {
+            if !self.reached.add(at) {
                 self.error(Rule::SharedBlock, place, || {
                     "the virtual block is used twice in the present".into()
                 })
                 .corrected_by(cure.cloned());
                 return None;
             }
-            self.dat.reached.set(at, true);
             self.counts.live_blocks += 1;
         }
         if !entry.contains(file.cno) || (file.present && entry.end != Cno::MAX) {
@@ -286,8 +296,7 @@ impl Checker<'_, '_> {
         }
         let newest = self.newest.cno;
         self.for_all_entries(|checker, vblock, (entry, at)| {
-            if entry.end == Cno::MAX && !checker.dat.reached.get(at) && is_possible(&entry, newest)
-            {
+            if entry.end == Cno::MAX && !checker.reached.has(at) && is_possible(&entry, newest) {
                 checker.report_leak(vblock, entry);
             }
         });
@@ -387,7 +396,7 @@ impl Checker<'_, '_> {
     /// The blocks in a range that are the DAT's, or to which an entry of it leads, in order.
     pub(crate) fn used_blocks(&mut self, blocks: Range<BlockNr>) -> &[BlockNr] {
         self.load_dat_entries();
-        let dat = &mut self.dat;
+        let dat = self.dat_mut();
         let used = dat.used.get_or_insert_with(|| {
             let entries = dat.entries.iter().enumerate();
             let allocated = entries.filter(|(at, _)| dat.allocated.get(*at));

@@ -2,6 +2,7 @@
 //! checkpoint at the cost of what differs. Nothing is judged here.
 
 use std::collections::{BTreeSet, BinaryHeap};
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 use nilfs_ondisk::inode::{FileType, RawInode};
@@ -42,7 +43,7 @@ pub(crate) struct Files {
     /// The ifile; `None` before the first checkpoint.
     pub(crate) ifile: Option<RawInode>,
     pub(crate) layout: Palloc,
-    pub(crate) groups: Groups,
+    pub(crate) groups: Arc<Groups>,
     pages: HashMap<u64, Box<[Inode; PAGE as usize]>>,
     /// Numbers that are in use, whose inodes cannot be read.
     pub(crate) unreadable: BTreeSet<Ino>,
@@ -102,7 +103,7 @@ impl Files {
             cno: Cno(0),
             ifile: None,
             layout,
-            groups: Groups::new(layout),
+            groups: Arc::new(Groups::new(layout)),
             pages: HashMap::new(),
             unreadable: BTreeSet::new(),
             broken: BTreeSet::new(),
@@ -137,6 +138,17 @@ impl Files {
             (page * PAGE..).zip(&**inodes).filter(|(_, it)| it.is_directory()).map(|(n, _)| Ino(n))
         });
         BTreeSet::from_iter(pages).into_iter()
+    }
+
+    /// A number is in use for something else now, or for nothing.
+    pub(crate) fn change_inode(
+        &mut self,
+        ino: Ino,
+        facts: Option<InodeFacts>,
+        is_unreadable: bool,
+    ) {
+        set_membership(&mut self.unreadable, ino, is_unreadable);
+        self.set_facts(ino, facts);
     }
 
     /// A number is in use for this now, or for nothing.
@@ -223,7 +235,17 @@ impl Files {
             let old = changes.entry_blocks.get(&first).copied().unwrap_or(new);
             ChangedBlock { first, old, new }
         };
-        firsts.into_iter().map(change).collect()
+        // Bitmaps have room for far more than there is.
+        let is_there = |block: &ChangedBlock| {
+            let group = self.layout.group_of(block.first);
+            let old_bits = changes.bitmaps.get(&group).map_or(&[][..], Vec::as_slice);
+            let has_any = |bits| allocated_from(&self.layout, bits, block.first).next().is_some();
+            block.old.is_some()
+                || block.new.is_some()
+                || has_any(old_bits)
+                || has_any(self.groups.bits(group))
+        };
+        firsts.into_iter().map(change).filter(is_there).collect()
     }
 }
 
@@ -239,12 +261,13 @@ impl Checker<'_, '_> {
     /// The inodes in a block that differ.
     pub(crate) fn changed_inodes(
         &self,
-        files: &Files,
+        groups: &Groups,
         changes: &AllocationChanges,
         block: &ChangedBlock,
     ) -> Vec<ChangedInode> {
-        let group = files.layout.group_of(block.first);
-        let new_bits = files.groups.bits(group);
+        let layout = &groups.layout;
+        let group = layout.group_of(block.first);
+        let new_bits = groups.bits(group);
         let old_bits = changes.bitmaps.get(&group).map_or(new_bits, Vec::as_slice);
         let bytes_of = |leaf: &Leaf| self.volume.block(leaf.block).ok();
         let old = block.old.as_ref().and_then(bytes_of);
@@ -264,14 +287,14 @@ impl Checker<'_, '_> {
                 _ => Slot::Unreadable,
             }
         };
-        let mut inos: Vec<u64> = allocated_from(&files.layout, old_bits, block.first)
-            .chain(allocated_from(&files.layout, new_bits, block.first))
+        let mut inos: Vec<u64> = allocated_from(layout, old_bits, block.first)
+            .chain(allocated_from(layout, new_bits, block.first))
             .filter(|ino| !matches!(ino, 0 | 3..=6))
             .collect();
         inos.sort_unstable();
         inos.dedup();
         let bit = |bits: &[u8], ino: u64| {
-            let bit = files.layout.bit(ino).bit;
+            let bit = layout.bit(ino).bit;
             bits.get(bit / 8).is_some_and(|byte| byte & 1 << (bit % 8) != 0)
         };
         let changed = |ino: u64| {

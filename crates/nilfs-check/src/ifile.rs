@@ -3,19 +3,41 @@
 
 use std::collections::HashMap;
 use std::mem::offset_of;
+use std::sync::Arc;
 
 use nilfs_ondisk::checkpoint::RawCheckpoint;
 use nilfs_ondisk::superblock::FEATURE_BLOCK_COUNT;
 use nilfs_ondisk::{BlockNr, Cno, Ino};
 
+use crate::allocation::{AllocationChanges, Groups};
 use crate::checker::{Checker, FileAt};
 use crate::checkpoints::CheckpointTable;
+use crate::cores;
 use crate::correction::{Correction, Position};
 use crate::directory::DirectoryChange;
-use crate::files::{ChangedInode, Files, Slot};
-use crate::inode::Content;
+use crate::files::{ChangedBlock, ChangedInode, Files, Slot};
+use crate::inode::{Content, InodeFacts};
 use crate::progress::Step;
 use crate::report::{Location, Rule, Severity};
+
+/// Most blocks of the ifile that are looked at together.
+const PIECE: usize = 8;
+
+/// The blocks of an ifile in which inodes may differ from what is known.
+struct ChangedBlocks {
+    file: FileAt,
+    blocks: Vec<ChangedBlock>,
+    changes: AllocationChanges,
+    groups: Arc<Groups>,
+}
+
+/// An inode that is known again, and what is to be looked at of its content.
+struct JudgedInode {
+    ino: Ino,
+    facts: Option<InodeFacts>,
+    content: Option<Content>,
+    is_unreadable: bool,
+}
 
 impl Checker<'_, '_> {
     /// Checks a checkpoint: every inode of it, every block below, and the names. `files` are those
@@ -47,7 +69,8 @@ impl Checker<'_, '_> {
         };
         self.check_metadata_inode(file, &inode, &tree);
         let leaves = (&removed[..], &added[..]);
-        let changes = self.change_allocation(file, &mut files.groups, leaves, tree.whole);
+        let changes =
+            self.change_allocation(file, Arc::make_mut(&mut files.groups), leaves, tree.whole);
         if changes.bitmaps.contains_key(&0) || present {
             for reserved in (0..Ino::FIRST_USER.0).filter(|ino| !files.groups.is_allocated(*ino)) {
                 self.error(Rule::Allocation, file.place(), || {
@@ -62,29 +85,20 @@ impl Checker<'_, '_> {
         // Names go before the inodes change to which they lead, and others come afterwards.
         if !present {
             for block in &blocks {
-                for changed in self.changed_inodes(files, &changes, block) {
+                for changed in self.changed_inodes(&files.groups, &changes, block) {
                     if let Some(change) = self.forget_names(files, file, &changed, &mut touched) {
                         directories.insert(changed.ino, change);
                     }
                 }
             }
         }
+        let blocks = ChangedBlocks { file, blocks, changes, groups: Arc::clone(&files.groups) };
         let mut contents = Vec::new();
-        for (nth, block) in (0..).zip(&blocks) {
-            self.observe_present(file, Step::Inodes, nth, blocks.len());
-            let inodes = self.changed_inodes(files, &changes, block);
-            if let Some(leaf) = &block.new
-                && inodes.iter().any(|changed| changed.new == Slot::Unreadable)
-            {
-                self.read_leaf(file, leaf);
-            }
-            for changed in inodes {
-                let change = directories.remove(&changed.ino).unwrap_or_default();
-                touched.push(changed.ino);
-                let content = self.change_inode(files, file, &changed, change);
-                contents.extend(content.map(|content| (changed.ino, content)));
-            }
-        }
+        self.judge_inodes(&blocks, directories, |inode| {
+            touched.push(inode.ino);
+            files.change_inode(inode.ino, inode.facts, inode.is_unreadable);
+            contents.extend(inode.content.map(|content| (inode.ino, content)));
+        });
         let ahead = match present {
             true => self.blocks_of_contents(files, &contents, checkpoints),
             false => Vec::new(),
@@ -150,30 +164,73 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// A number is in use for something else now, or for nothing.
-    fn change_inode(
+    /// Judges the inodes in blocks of the ifile that differ, and all below them, in their order.
+    fn judge_inodes(
         &mut self,
-        files: &mut Files,
-        ifile: FileAt,
-        changed: &ChangedInode,
-        change: DirectoryChange,
-    ) -> Option<Content> {
-        let file = FileAt { ino: changed.ino, inode_at: changed.new.position(), ..ifile };
-        let is_unreadable = changed.new == Slot::Unreadable;
-        let (facts, content) = match &changed.new {
-            Slot::Inode(inode, at) => {
-                let (facts, content) = self.check_inode(file, inode, *at, change);
-                (Some(facts), content)
+        changed: &ChangedBlocks,
+        mut directories: HashMap<Ino, DirectoryChange>,
+        mut with: impl FnMut(JudgedInode),
+    ) {
+        // What is below the inodes of the past is known for the most part, and little is new.
+        let threads = if changed.file.present { self.options.threads } else { 1 };
+        let size = cores::size_of_pieces(threads, changed.blocks.len(), PIECE);
+        let pieces = changed.blocks.chunks(size);
+        let known = self.of_a_piece();
+        let way_to_look = || {
+            |piece: &&[ChangedBlock]| {
+                let mut checker = known.of_a_piece();
+                let mut inodes = Vec::new();
+                for block in *piece {
+                    inodes.extend(checker.judge_block(changed, block, &mut HashMap::new()));
+                    if checker.has_given_up() {
+                        break;
+                    }
+                }
+                (checker, inodes)
             }
-            Slot::Free | Slot::Unreadable => (None, None),
         };
-        if is_unreadable {
-            files.unreadable.insert(changed.ino);
-        } else {
-            files.unreadable.remove(&changed.ino);
+        let mut done = 0;
+        cores::in_order(threads, pieces, way_to_look, |piece, seen| {
+            self.observe_present(changed.file, Step::Inodes, done, changed.blocks.len());
+            done += piece.len() as u64;
+            let sound = seen.and_then(|(checker, inodes)| self.adopt(checker).then_some(inodes));
+            if let Some(inodes) = sound {
+                return inodes.into_iter().for_each(&mut with);
+            }
+            for block in piece {
+                let inodes = self.judge_block(changed, block, &mut directories);
+                inodes.into_iter().for_each(&mut with);
+            }
+        });
+    }
+
+    /// Judges the inodes in a block that differ.
+    fn judge_block(
+        &mut self,
+        changed: &ChangedBlocks,
+        block: &ChangedBlock,
+        directories: &mut HashMap<Ino, DirectoryChange>,
+    ) -> Vec<JudgedInode> {
+        let inodes = self.changed_inodes(&changed.groups, &changed.changes, block);
+        if let Some(leaf) = &block.new
+            && inodes.iter().any(|inode| inode.new == Slot::Unreadable)
+        {
+            self.read_leaf(changed.file, leaf);
         }
-        files.set_facts(changed.ino, facts);
-        content
+        let judge = |ChangedInode { ino, new, .. }| {
+            let change = directories.remove(&ino).unwrap_or_default();
+            let file = FileAt { ino, inode_at: new.position(), ..changed.file };
+            let is_unreadable = new == Slot::Unreadable;
+            let (facts, content) = match new {
+                Slot::Inode(inode, at) => {
+                    let (facts, content) = self.check_inode(file, &inode, at, change);
+                    (Some(facts), content)
+                }
+                Slot::Free | Slot::Unreadable => (None, None),
+            };
+            JudgedInode { ino, facts, content, is_unreadable }
+        };
+        inodes.into_iter().map(judge).collect()
     }
 
     fn check_counts(

@@ -21,8 +21,11 @@
 //! enough when it is met last. Memory is proportional to what is on the volume (docs/checking.md says
 //! how much), never to what a damaged field claims.
 //!
-//! One thread judges, so that findings come in one order. Another one has the system read what will be
-//! asked for next (`ahead.rs`).
+//! Findings come in one order, however many cores there are, because one thread judges. Of the newest
+//! checkpoint, all cores look at pieces before it is their turn (`cores.rs`), each as if there were no
+//! other. If nothing is to be said about a piece, and it has no block that another one has, the one
+//! thread takes over what was seen; else it judges the piece as if nobody had looked. And one more
+//! thread has the system read what will be asked for next (`ahead.rs`).
 
 mod ahead;
 mod allocation;
@@ -30,6 +33,7 @@ mod bits;
 mod block_map;
 mod checker;
 mod checkpoints;
+mod cores;
 mod correction;
 mod dat;
 mod difference;
@@ -41,6 +45,7 @@ mod log;
 mod namespace;
 mod owners;
 mod progress;
+mod reached;
 mod recovery;
 mod report;
 mod roll_forward;
@@ -95,6 +100,8 @@ pub struct Options {
     pub newest: Option<LogCursor>,
     /// What else is on the device. The checker does not look for it: it knows one format.
     pub foreign: Vec<Foreign>,
+    /// How many threads look at the volume. What is found does not depend on it.
+    pub threads: usize,
     /// Who wants to know how far it is.
     pub observer: Observer,
 }
@@ -115,7 +122,7 @@ impl fmt::Display for Foreign {
 }
 
 impl Default for Options {
-    /// Everything.
+    /// Everything, on all cores.
     fn default() -> Self {
         Self {
             checkpoints: Checkpoints::All,
@@ -124,6 +131,7 @@ impl Default for Options {
             protected_from: Cno::MAX,
             newest: None,
             foreign: Vec::new(),
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
             observer: Observer::default(),
         }
     }

@@ -439,6 +439,11 @@ impl Findings {
             .any(|((severity, _), kept)| *severity == Severity::Error && !kept.is_empty())
     }
 
+    /// Whether there is nothing to be said.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
     pub(crate) fn into_report(self, newest_log: LogCursor, counts: Counts) -> Report {
         let mut findings: Vec<Finding> = self.kept.into_values().flatten().collect();
         findings.sort_by_key(|finding| Reverse(finding.severity));

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use nilfs_ondisk::segment_usage::RawSegmentUsage;
 use nilfs_ondisk::summary::{FileInfo, GC, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
@@ -51,8 +52,8 @@ impl Checker<'_, '_> {
                 );
             }
         }
-        self.owners = Some(owners);
-        self.dat.used = None;
+        self.owners = Some(Arc::new(owners));
+        self.dat_mut().used = None;
         self.check_chain(&heads);
     }
 

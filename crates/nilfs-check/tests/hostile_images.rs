@@ -9,31 +9,17 @@ use nilfs_check::{Options, check};
 use nilfs_device::MemoryDevice;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use support::{BLOCK_SIZES, Image, value};
+use support::{BLOCK_SIZES, Image, rounds, seed, value};
 
-/// Damaged copies of each image; raise it with NILFS_CHECK_ROUNDS to search for longer.
-const ROUNDS: u64 = 150;
-
-fn rounds() -> u64 {
-    let rounds = std::env::var("NILFS_CHECK_ROUNDS").ok();
-    rounds.map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"))
-}
-
-/// A seed of its own for each run, or the one to be played again.
-fn seed() -> u64 {
-    match std::env::var("NILFS_CHECK_SEED") {
-        Ok(seed) => seed.parse().expect("a seed is a number"),
-        Err(_) => rand::random(),
-    }
-}
+/// Damaged copies of each image.
+const ROUNDS: usize = 150;
 
 /// Checks what damage makes of the Linux-filled images.
 fn check_damaged(damage: impl Fn(&mut Image, &mut StdRng)) {
     let first = seed();
     for block_size in BLOCK_SIZES {
         let sound = Image::by_linux(block_size);
-        for round in 0..rounds() {
-            let seed = first.wrapping_add(round);
+        for seed in (first..).take(rounds(ROUNDS)) {
             let mut image = sound.clone();
             damage(&mut image, &mut StdRng::seed_from_u64(seed));
             let device = MemoryDevice::from(image.bytes);

@@ -22,6 +22,21 @@ use rand::rngs::StdRng;
 /// The block sizes that Linux can mount.
 pub const BLOCK_SIZES: [u64; 3] = [1024, 2048, 4096];
 
+/// How many damaged copies of an image are checked; raise it with NILFS_CHECK_ROUNDS to search for longer.
+pub fn rounds(usual: usize) -> usize {
+    let rounds = std::env::var("NILFS_CHECK_ROUNDS").ok();
+    rounds.map_or(usual, |rounds| rounds.parse().expect("a number of rounds"))
+}
+
+/// The first seed: another one in each run, or the one to be played again.
+pub fn seed() -> u64 {
+    match std::env::var("NILFS_CHECK_SEED") {
+        Ok(seed) => seed.parse().expect("a seed is a number"),
+        // Others come after it.
+        Err(_) => rand::random::<u64>() / 2,
+    }
+}
+
 /// A volume in memory.
 #[derive(Clone)]
 pub struct Image {
@@ -345,6 +360,16 @@ impl Image {
             .find(|record| record.is_used() && record.name == name.as_bytes())
             .unwrap_or_else(|| panic!("{name} is in the root directory"))
             .ino
+    }
+
+    /// The inodes that the root directory names, without its own.
+    pub fn names_in_root(&self) -> Vec<Ino> {
+        let found = self.data(Ino::ROOT, 0);
+        nilfs_ondisk::dirent::records(self.block(found.block))
+            .map(|record| record.expect("a sound directory"))
+            .filter(|record| record.is_used() && record.ino != Ino::ROOT)
+            .map(|record| record.ino)
+            .collect()
     }
 
     /// Changes the record of a name in the first block of a directory, given from its start on.
