@@ -90,36 +90,6 @@ impl<'v, 'd> Checker<'v, 'd> {
         }
     }
 
-    /// A checker that knows the volume as this one does, to look at a piece of it by itself, on another
-    /// core.
-    pub(crate) fn of_a_piece(&self) -> Self {
-        Self {
-            dat: Arc::clone(&self.dat),
-            reached: Reached::Piece(Vec::new()),
-            usage: Arc::clone(&self.usage),
-            owners: self.owners.clone(),
-            ..Self::new(self.volume, self.superblock, self.newest, Findings::new(1), self.options)
-        }
-    }
-
-    /// Whether this one looks at a piece about which something is to be said. That is left to the one
-    /// that judges all pieces in their order.
-    pub(crate) fn has_given_up(&self) -> bool {
-        matches!(self.reached, Reached::Piece(_)) && !self.findings.is_empty()
-    }
-
-    /// Takes over what was seen in a piece, when it is its turn. Returns false if the piece has to be
-    /// judged: there is something to be said about it, or it has a block that another one has, too.
-    pub(crate) fn adopt(&mut self, piece: Self) -> bool {
-        if piece.has_given_up() || !self.reached.adopt(piece.reached) {
-            return false;
-        }
-        self.counts.live_blocks += piece.counts.live_blocks;
-        self.counts.logs += piece.counts.logs;
-        self.subtrees.extend(piece.subtrees);
-        true
-    }
-
     /// Checks the volume.
     pub(crate) fn run(mut self) -> Report {
         self.load_dat();

@@ -1,9 +1,9 @@
 //! One directory: that its blocks are all there and well formed (docs/format.md §13), and which names
 //! are in them. Where these lead is checked with all other names of the checkpoint.
 
-use std::collections::HashSet;
 use std::mem::offset_of;
 
+use hashbrown::HashSet;
 use nilfs_ondisk::dirent::records;
 use nilfs_ondisk::inode::{FileType, RawInode};
 use nilfs_ondisk::{BlockNr, Ino};
@@ -38,7 +38,7 @@ pub(crate) struct Directory {
 }
 
 /// How the blocks of a directory differ from those of the version that was looked at before.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct DirectoryChange {
     /// The directory as it was, if it was there.
     before: Option<Directory>,
@@ -52,6 +52,39 @@ impl DirectoryChange {
     /// Where the blocks with new names are.
     pub(crate) fn added_blocks(&self) -> impl Iterator<Item = BlockNr> {
         self.added.iter().map(|leaf| leaf.block)
+    }
+}
+
+/// What a directory has gained.
+#[derive(Debug, Default)]
+pub(crate) struct NewNames {
+    /// Where the names lead, and which types they claim.
+    targets: Vec<(Ino, Option<FileType>)>,
+    /// What ".." names, and where that is, if the first block is among the new ones.
+    parent: Option<Option<(Ino, Position)>>,
+    /// How many of all blocks cannot be used.
+    unsound_blocks: u32,
+}
+
+impl Files {
+    /// Adds the names that a directory has gained. Every inode that gains a name is noted in `touched`,
+    /// where all that are in use are if this is the present.
+    pub(crate) fn learn_names(
+        &mut self,
+        (ino, present): (Ino, bool),
+        names: NewNames,
+        touched: &mut Vec<Ino>,
+    ) {
+        if let Some(parent) = names.parent {
+            self.set_parent(ino, parent);
+        }
+        for (target, file_type) in names.targets {
+            self.add_name(ino, target, file_type);
+            if !present || self.inode(target).facts.is_none() {
+                touched.push(target);
+            }
+        }
+        self.set_unsound_blocks(ino, names.unsound_blocks);
     }
 }
 
@@ -220,54 +253,39 @@ impl Checker<'_, '_> {
                 continue;
             };
             for name in names_in(leaf.block, &block) {
-                files.remove_name(file.ino, &name);
+                files.remove_name(file.ino, name.ino);
                 touched.push(name.ino);
             }
         }
         Some(DirectoryChange { before: Some(before), added, unsound_blocks })
     }
 
-    /// Adds the names that a directory has gained, and what ".." is now.
-    pub(crate) fn learn_names(
-        &mut self,
-        files: &mut Files,
-        file: FileAt,
-        change: &DirectoryChange,
-        touched: &mut Vec<Ino>,
-    ) {
-        let mut unsound_blocks = change.unsound_blocks;
+    /// Reads the names that a directory has gained, and what ".." is now.
+    pub(crate) fn read_names(&mut self, file: FileAt, change: &DirectoryChange) -> NewNames {
+        let mut new = NewNames { unsound_blocks: change.unsound_blocks, ..NewNames::default() };
         let mut blocks = Vec::new();
         for leaf in &change.added {
             let Some(block) = self.directory_block(file, leaf) else {
-                unsound_blocks = unsound_blocks.saturating_add(1);
+                new.unsound_blocks = new.unsound_blocks.saturating_add(1);
                 continue;
             };
             if leaf.key == 0 {
-                let parent = self.parent_of(file, leaf, &block);
-                files.set_parent(file.ino, parent);
+                new.parent = Some(self.parent_of(file, leaf, &block));
             }
-            for name in names_in(leaf.block, &block) {
-                files.add_name(file.ino, &name);
-                touched.push(name.ino);
-            }
-            if file.present {
-                blocks.push((leaf.block, block));
-            }
+            blocks.push((leaf.block, block));
         }
-        files.set_unsound_blocks(file.ino, unsound_blocks);
-        self.find_duplicates(file, &blocks);
-    }
-
-    fn find_duplicates(&mut self, file: FileAt, blocks: &[(BlockNr, Vec<u8>)]) {
         let mut names = HashSet::new();
-        for record in blocks.iter().flat_map(|(nr, block)| names_in(*nr, block)) {
-            if !names.insert(record.name) {
+        for name in blocks.iter().flat_map(|(nr, block)| names_in(*nr, block)) {
+            new.targets.push((name.ino, name.file_type));
+            // Elsewhere, not all names of the directory are among these.
+            if file.present && !names.insert(name.name) {
                 self.error(Rule::Directory, file.place(), || {
-                    format!("the name {:?} stands twice", String::from_utf8_lossy(record.name))
+                    format!("the name {:?} stands twice", String::from_utf8_lossy(name.name))
                 })
-                .corrected_by(record.at.map(|at| Correction::u64(at, 0)));
+                .corrected_by(name.at.map(|at| Correction::u64(at, 0)));
             }
         }
+        new
     }
 
     /// Calls back with each name in a directory.

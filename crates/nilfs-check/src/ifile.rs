@@ -12,7 +12,6 @@ use nilfs_ondisk::{BlockNr, Cno, Ino};
 use crate::allocation::{AllocationChanges, Groups};
 use crate::checker::{Checker, FileAt};
 use crate::checkpoints::CheckpointTable;
-use crate::cores;
 use crate::correction::{Correction, Position};
 use crate::directory::DirectoryChange;
 use crate::files::{ChangedBlock, ChangedInode, Files, Slot};
@@ -20,15 +19,17 @@ use crate::inode::{Content, InodeFacts};
 use crate::progress::Step;
 use crate::report::{Location, Rule, Severity};
 
-/// Most blocks of the ifile that are looked at together.
-const PIECE: usize = 8;
+/// Blocks of the ifile in a piece.
+const BLOCKS_OF_PIECE: usize = 8;
+/// Directories and symbolic links in a piece.
+const FILES_OF_PIECE: usize = 8;
 
-/// The blocks of an ifile in which inodes may differ from what is known.
-struct ChangedBlocks {
+/// How an ifile differs from what is known.
+struct ChangedInodes {
     file: FileAt,
-    blocks: Vec<ChangedBlock>,
     changes: AllocationChanges,
     groups: Arc<Groups>,
+    directories: HashMap<Ino, DirectoryChange>,
 }
 
 /// An inode that is known again, and what is to be looked at of its content.
@@ -92,19 +93,28 @@ impl Checker<'_, '_> {
                 }
             }
         }
-        let blocks = ChangedBlocks { file, blocks, changes, groups: Arc::clone(&files.groups) };
+        // What is below the inodes of the past is known for the most part, and little is new.
+        let threads = if present { self.options.threads } else { 1 };
+        let groups = Arc::clone(&files.groups);
+        let changed = ChangedInodes { file, changes, groups, directories };
+        let judge = |it: &mut Self, block: &ChangedBlock| it.judge_block(&changed, block);
         let mut contents = Vec::new();
-        self.judge_inodes(&blocks, directories, |inode| {
-            touched.push(inode.ino);
-            files.change_inode(inode.ino, inode.facts, inode.is_unreadable);
-            contents.extend(inode.content.map(|content| (inode.ino, content)));
+        let mut done = 0;
+        self.judge_in_pieces(threads, (&blocks, BLOCKS_OF_PIECE), judge, |checker, inodes| {
+            checker.observe_present(file, Step::Inodes, done, blocks.len());
+            done += 1;
+            for JudgedInode { ino, facts, content, is_unreadable } in inodes {
+                touched.push(ino);
+                files.change_inode(ino, facts, is_unreadable);
+                contents.extend(content.map(|content| (ino, content)));
+            }
         });
         let ahead = match present {
             true => self.blocks_of_contents(files, &contents, checkpoints),
             false => Vec::new(),
         };
         self.volume.reading_ahead(ahead, || {
-            self.check_contents(files, file, &contents, &mut touched);
+            self.check_contents(files, (file, threads), &contents, &mut touched);
         });
         if !present {
             for ino in files.too_young() {
@@ -142,20 +152,28 @@ impl Checker<'_, '_> {
     fn check_contents(
         &mut self,
         files: &mut Files,
-        ifile: FileAt,
+        (ifile, threads): (FileAt, usize),
         contents: &[(Ino, Content)],
         touched: &mut Vec<Ino>,
     ) {
-        for (nth, (ino, content)) in (0..).zip(contents) {
-            self.observe_present(ifile, Step::Names, nth, contents.len());
+        let judge = |checker: &mut Self, (ino, content): &(Ino, Content)| {
             let file = FileAt { ino: *ino, inode_at: None, ..ifile };
             match content {
-                Content::Names(change) => self.learn_names(files, file, change, touched),
+                Content::Names(change) => Some((*ino, checker.read_names(file, change))),
                 Content::Target { leaf, size, size_at } => {
-                    self.check_target(file, leaf, (*size, *size_at));
+                    checker.check_target(file, leaf, (*size, *size_at));
+                    None
                 }
             }
-        }
+        };
+        let mut done = 0;
+        self.judge_in_pieces(threads, (contents, FILES_OF_PIECE), judge, |checker, names| {
+            checker.observe_present(ifile, Step::Names, done, contents.len());
+            done += 1;
+            if let Some((ino, names)) = names {
+                files.learn_names((ino, ifile.present), names, touched);
+            }
+        });
     }
 
     fn observe_present(&self, file: FileAt, step: Step, done: u64, all: usize) {
@@ -164,53 +182,8 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// Judges the inodes in blocks of the ifile that differ, and all below them, in their order.
-    fn judge_inodes(
-        &mut self,
-        changed: &ChangedBlocks,
-        mut directories: HashMap<Ino, DirectoryChange>,
-        mut with: impl FnMut(JudgedInode),
-    ) {
-        // What is below the inodes of the past is known for the most part, and little is new.
-        let threads = if changed.file.present { self.options.threads } else { 1 };
-        let size = cores::size_of_pieces(threads, changed.blocks.len(), PIECE);
-        let pieces = changed.blocks.chunks(size);
-        let known = self.of_a_piece();
-        let way_to_look = || {
-            |piece: &&[ChangedBlock]| {
-                let mut checker = known.of_a_piece();
-                let mut inodes = Vec::new();
-                for block in *piece {
-                    inodes.extend(checker.judge_block(changed, block, &mut HashMap::new()));
-                    if checker.has_given_up() {
-                        break;
-                    }
-                }
-                (checker, inodes)
-            }
-        };
-        let mut done = 0;
-        cores::in_order(threads, pieces, way_to_look, |piece, seen| {
-            self.observe_present(changed.file, Step::Inodes, done, changed.blocks.len());
-            done += piece.len() as u64;
-            let sound = seen.and_then(|(checker, inodes)| self.adopt(checker).then_some(inodes));
-            if let Some(inodes) = sound {
-                return inodes.into_iter().for_each(&mut with);
-            }
-            for block in piece {
-                let inodes = self.judge_block(changed, block, &mut directories);
-                inodes.into_iter().for_each(&mut with);
-            }
-        });
-    }
-
     /// Judges the inodes in a block that differ.
-    fn judge_block(
-        &mut self,
-        changed: &ChangedBlocks,
-        block: &ChangedBlock,
-        directories: &mut HashMap<Ino, DirectoryChange>,
-    ) -> Vec<JudgedInode> {
+    fn judge_block(&mut self, changed: &ChangedInodes, block: &ChangedBlock) -> Vec<JudgedInode> {
         let inodes = self.changed_inodes(&changed.groups, &changed.changes, block);
         if let Some(leaf) = &block.new
             && inodes.iter().any(|inode| inode.new == Slot::Unreadable)
@@ -218,7 +191,7 @@ impl Checker<'_, '_> {
             self.read_leaf(changed.file, leaf);
         }
         let judge = |ChangedInode { ino, new, .. }| {
-            let change = directories.remove(&ino).unwrap_or_default();
+            let change = changed.directories.get(&ino).cloned().unwrap_or_default();
             let file = FileAt { ino, inode_at: new.position(), ..changed.file };
             let is_unreadable = new == Slot::Unreadable;
             let (facts, content) = match new {

@@ -21,11 +21,9 @@
 //! enough when it is met last. Memory is proportional to what is on the volume (docs/checking.md says
 //! how much), never to what a damaged field claims.
 //!
-//! Findings come in one order, however many cores there are, because one thread judges. Of the newest
-//! checkpoint, all cores look at pieces before it is their turn (`cores.rs`), each as if there were no
-//! other. If nothing is to be said about a piece, and it has no block that another one has, the one
-//! thread takes over what was seen; else it judges the piece as if nobody had looked. And one more
-//! thread has the system read what will be asked for next (`ahead.rs`).
+//! One thread judges, so that findings come in one order. Before it comes to a piece of the newest
+//! checkpoint, another core has looked at that, which is enough where nothing is to be said
+//! (`pieces.rs`). One more thread has the system read what will be asked for next (`ahead.rs`).
 
 mod ahead;
 mod allocation;
@@ -44,6 +42,7 @@ mod inode;
 mod log;
 mod namespace;
 mod owners;
+mod pieces;
 mod progress;
 mod reached;
 mod recovery;

@@ -65,12 +65,12 @@ impl Claim {
 
 impl Files {
     /// Counts a name. The inode is known as it is in this checkpoint.
-    pub(crate) fn add_name(&mut self, directory: Ino, name: &Name<'_>) {
-        let inode = self.inode_mut(name.ino);
+    pub(crate) fn add_name(&mut self, directory: Ino, ino: Ino, file_type: Option<FileType>) {
+        let inode = self.inode_mut(ino);
         let tally = &mut inode.tally;
         tally.names = tally.names.saturating_add(1);
         tally.named_in = directory;
-        tally.claim = match (tally.claim, name.file_type) {
+        tally.claim = match (tally.claim, file_type) {
             (claim, None) => claim,
             (Claim::Nothing, Some(claimed)) => Claim::Type(claimed),
             (claim, Some(claimed)) if claim == Claim::Type(claimed) => claim,
@@ -83,8 +83,8 @@ impl Files {
     }
 
     /// Counts a name no more. The inode is still known as it was when the name was there.
-    pub(crate) fn remove_name(&mut self, directory: Ino, name: &Name<'_>) {
-        let inode = self.inode_mut(name.ino);
+    pub(crate) fn remove_name(&mut self, directory: Ino, ino: Ino) {
+        let inode = self.inode_mut(ino);
         inode.tally.names = inode.tally.names.saturating_sub(1);
         if inode.tally.names == 0 {
             let subdirectories = inode.tally.subdirectories;

@@ -12,7 +12,7 @@ use nilfs_ondisk::{BlockNr, FileBlock, Ino, VBlockNr};
 
 use crate::block_map::Life;
 use crate::checker::Checker;
-use crate::directory::{Directory, Name};
+use crate::directory::Directory;
 use crate::files::{Files, Inode};
 use crate::inode::InodeFacts;
 use crate::recovery::given_up;
@@ -115,7 +115,7 @@ impl Checker<'_, '_> {
         for (directory, change) in changed.iter().filter(|(_, change)| !change.names.is_empty()) {
             self.each_name(files, *directory, &mut |_, name| {
                 if change.names.contains_key(name.name) {
-                    old_names.push((*directory, name.ino, name.file_type));
+                    old_names.push((*directory, name.ino));
                 }
             });
         }
@@ -123,15 +123,14 @@ impl Checker<'_, '_> {
         let touched: BTreeSet<Ino> = changed
             .keys()
             .copied()
-            .chain(old_names.iter().map(|(_, ino, _)| *ino))
+            .chain(old_names.iter().map(|(_, ino)| *ino))
             .chain(new_targets.map(|(ino, _)| *ino))
             .collect();
         let before: Vec<(Ino, Inode)> =
             touched.iter().map(|ino| (*ino, files.inode(*ino).clone())).collect();
         let waiting = files.waiting.clone();
-        let nameless = |ino, file_type| Name { name: b"", ino, file_type, at: None };
-        for (directory, ino, file_type) in old_names {
-            files.remove_name(directory, &nameless(ino, file_type));
+        for (directory, ino) in old_names {
+            files.remove_name(directory, ino);
         }
         for (ino, change) in &changed {
             files.inode_mut(*ino).roll_forward(change);
@@ -142,7 +141,7 @@ impl Checker<'_, '_> {
                 continue;
             }
             for (ino, file_type) in change.names.values().flatten() {
-                files.add_name(directory, &nameless(*ino, Some(*file_type)));
+                files.add_name(directory, *ino, Some(*file_type));
             }
             files.changed_names.insert(directory, change.names);
         }
