@@ -31,15 +31,11 @@ const READ_BYTES: usize = 1 << 20;
 /// What to measure.
 #[derive(Args)]
 pub struct Options {
-    /// Files on each volume.
-    #[arg(long, default_value_t = 200_000)]
-    files: u64,
-    /// Checkpoints of ours, in each of which files have changed.
-    #[arg(long, default_value_t = 1_000)]
-    checkpoints: u64,
-    /// Size of each volume, in GiB; what is not written is a hole.
-    #[arg(long, default_value_t = 8)]
-    gigabytes: u64,
+    #[command(flatten)]
+    extent: Extent,
+    /// The volume that the targets are about: 64 GiB, 2 million files, 10 000 checkpoints.
+    #[arg(long, conflicts_with_all = ["files", "checkpoints", "gigabytes"])]
+    full: bool,
     /// The flash device, by its name in `nilfs-lab list`.
     #[arg(long, value_name = "NAME", default_value = "microsd-a1")]
     device: String,
@@ -50,23 +46,45 @@ pub struct Options {
     site: site::Options,
 }
 
+/// How much there is.
+#[derive(Args, Clone, Copy)]
+struct Extent {
+    /// Files on each volume.
+    #[arg(long, default_value_t = 200_000)]
+    files: u64,
+    /// Checkpoints of ours, in each of which files have changed.
+    #[arg(long, default_value_t = 1_000)]
+    checkpoints: u64,
+    /// Size of each volume, in GiB; what is not written is a hole.
+    #[arg(long, default_value_t = 8)]
+    gigabytes: u64,
+}
+
+/// What the targets are about.
+const FULL: Extent = Extent { files: 2_000_000, checkpoints: 10_000, gigabytes: 64 };
+/// A check takes at most so many times as long as reading the metadata once.
+const MOST_OF_CHECK: f64 = 1.3;
+/// A scrub reads at least at this part of the rate at which everything can be read.
+const LEAST_OF_SCRUB: f64 = 0.9;
+
 /// Measures and prints.
 pub fn run(options: &Options) -> Result<()> {
     let site = Site::new(&options.site)?;
-    let ours = site.format("ours.img", options.gigabytes)?;
+    let Extent { files, checkpoints, gigabytes } = if options.full { FULL } else { options.extent };
+    let ours = site.format("ours.img", gigabytes)?;
     let (mount, root) = site.mount(&ours, "nogc")?;
-    fill(&root, options.files)?;
+    fill(&root, files)?;
     let fresh = site.checkpoint(&root)?;
-    for number in 0..options.checkpoints {
-        change(&root, options.files, number)?;
+    for number in 0..checkpoints {
+        change(&root, files, number)?;
         site.checkpoint(&root)?;
     }
     mount.unmount()?;
-    let peers = [peer(&site, options, &Kernel::EXT4)?, peer(&site, options, &Kernel::BTRFS)?];
+    let peer = |system| peer(&site, (files, gigabytes), system);
+    let peers = [peer(&Kernel::EXT4)?, peer(&Kernel::BTRFS)?];
     let metadata = metadata_of(&site, &ours)?;
     let everything = ranges_of(&ours)?;
-    let what =
-        format!("fsck, {} files, {} checkpoints", options.files, fresh + options.checkpoints);
+    let what = format!("fsck, {} files, {} checkpoints", files, fresh + checkpoints);
     let volumes = Volumes { ours, peers, metadata, everything, what };
     let as_it_is = volumes.lines(&site, &|image, work| {
         forget(image)?;
@@ -78,9 +96,26 @@ pub fn run(options: &Options) -> Result<()> {
     })?;
     println!("Images in {}:", site.dir.display());
     print(&site, &as_it_is);
+    print_targets(&as_it_is);
     println!("The same on {}:", options.device);
     print(&site, &on_flash);
+    print_targets(&on_flash);
     Ok(())
+}
+
+/// Says whether the targets are met.
+fn print_targets([check, .., scrub]: &[Line; 4]) {
+    let times = |line: &Line| line.ours.as_secs_f64() / line.theirs.as_secs_f64();
+    let (check, scrub) = (times(check), times(scrub).recip());
+    let verdict = |is_met| if is_met { "met" } else { "missed" };
+    println!(
+        "fsck: {check:.2} times the time to read the metadata, at most {MOST_OF_CHECK}: {}",
+        verdict(check <= MOST_OF_CHECK)
+    );
+    println!(
+        "scrub: {scrub:.2} of the rate of reading, at least {LEAST_OF_SCRUB}: {}",
+        verdict(scrub >= LEAST_OF_SCRUB)
+    );
 }
 
 /// Does work on an image of which nothing is in memory, by the path at which it is shown. Returns how long
@@ -165,16 +200,16 @@ fn path_of(root: &Path, number: u64) -> PathBuf {
 }
 
 /// The same files on a file system of the kernel.
-fn peer(site: &Site, options: &Options, system: &Kernel) -> Result<PathBuf> {
+fn peer(site: &Site, (files, gigabytes): (u64, u64), system: &Kernel) -> Result<PathBuf> {
     let image = site.dir.join(format!("{}.img", system.name()));
     File::create(&image)
-        .and_then(|file| file.set_len(options.gigabytes << 30))
+        .and_then(|file| file.set_len(gigabytes << 30))
         .with_context(|| format!("cannot create {}", image.display()))?;
     system.format(&image)?;
     let root = site.dir.join("peer");
     std::fs::create_dir_all(&root).context("cannot make a directory")?;
     let mount = system.mount(&image, &root)?;
-    fill(&root, options.files)?;
+    fill(&root, files)?;
     mount.unmount()?;
     Ok(image)
 }
