@@ -47,6 +47,8 @@ pub(crate) struct Checker<'v, 'd> {
     pub(crate) filled: HashMap<SegNum, u64>,
     /// Whose the blocks are, by the logs; `None` until all logs are read.
     pub(crate) owners: Option<Arc<Owners>>,
+    /// Where among them the last block was found.
+    pub(crate) near_run: usize,
     /// What no summary describes, until it is reported; and whose the blocks there are that were
     /// reached.
     pub(crate) undescribed: Vec<Undescribed>,
@@ -81,6 +83,7 @@ impl<'v, 'd> Checker<'v, 'd> {
             usage: Arc::default(),
             filled: HashMap::new(),
             owners: None,
+            near_run: 0,
             undescribed: Vec::new(),
             undescribed_owners: HashMap::new(),
             unowned: Vec::new(),
@@ -253,7 +256,7 @@ impl<'v, 'd> Checker<'v, 'd> {
             self.unowned.push((block, owner, place, cure));
             return true;
         };
-        match owners.of(block) {
+        match owners.written(block, &mut self.near_run).0 {
             Ownership::Of(found) if found == owner => true,
             // The log that describes the block is damaged, which is reported there.
             Ownership::Unknown => {

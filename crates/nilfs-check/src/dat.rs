@@ -359,7 +359,7 @@ impl Checker<'_, '_> {
         let Some(owners) = &self.owners else {
             return;
         };
-        let (ownership, written) = owners.written(entry.block);
+        let (ownership, written) = owners.written(entry.block, &mut self.near_run);
         let wrong = match ownership {
             Ownership::Of(owner) if owner.vblock() == Some(vblock) => {
                 self.check_written(vblock, (owner.ino, written), entry, place);

@@ -180,9 +180,12 @@ impl SegmentOwners {
     }
 
     /// The owner of a block that is described; `None` for blocks of summaries and super roots.
-    fn owner_of(&self, block: u32) -> Option<(u32, BlockInfo)> {
-        let nth = self.firsts.partition_point(|first| *first <= block).checked_sub(1)?;
-        self.runs[nth].owner_of(block - self.firsts[nth])
+    fn owner_of(&self, block: u32, near: &mut usize) -> Option<(u32, BlockInfo)> {
+        let begins = |nth: usize| self.firsts.get(nth).is_some_and(|first| *first <= block);
+        let nth = [*near, *near + 1].into_iter().find(|nth| begins(*nth) && !begins(*nth + 1));
+        let search = || self.firsts.partition_point(|first| *first <= block).checked_sub(1);
+        *near = nth.or_else(search)?;
+        self.runs[*near].owner_of(block - self.firsts[*near])
     }
 }
 
@@ -224,11 +227,12 @@ impl Owners {
 
     /// Whose a block is.
     pub(crate) fn of(&self, block: BlockNr) -> Ownership {
-        self.written(block).0
+        self.written(block, &mut 0).0
     }
 
-    /// Whose a block is, and in which checkpoint it was written first (`fi_cno`).
-    pub(crate) fn written(&self, block: BlockNr) -> (Ownership, Cno) {
+    /// Whose a block is, and in which checkpoint it was written first (`fi_cno`). `near` is the run of
+    /// the block that was asked for before: most often, the next one lies there or in the run after it.
+    pub(crate) fn written(&self, block: BlockNr, near: &mut usize) -> (Ownership, Cno) {
         let nobody = |why| (Ownership::Nobody(why), Cno(0));
         let segment = self.geometry.segment_of(block);
         if !self.geometry.has_block(block) {
@@ -242,7 +246,7 @@ impl Owners {
         if described.is_some_and(|nth| owners.is_in_gap(nth)) {
             return (Ownership::Unknown, Cno(0));
         }
-        match described.map(|nth| owners.owner_of(nth)) {
+        match described.map(|nth| owners.owner_of(nth, near)) {
             Some(Some((file, info))) => {
                 let (ino, cno) = owners.files[file as usize];
                 (Ownership::Of(Owner { ino, info }), cno)

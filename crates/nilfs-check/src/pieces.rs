@@ -69,6 +69,9 @@ impl Checker<'_, '_> {
         }
         self.counts.live_blocks += piece.counts.live_blocks;
         self.subtrees.extend(piece.subtrees);
+        for (block, owner) in piece.undescribed_owners {
+            self.undescribed_owners.entry(block).or_insert(owner);
+        }
         Some(known)
     }
 }
