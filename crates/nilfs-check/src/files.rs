@@ -69,7 +69,7 @@ pub(crate) struct Files {
 pub(crate) enum Slot {
     Free,
     Unreadable,
-    Inode(Box<RawInode>, Position),
+    Inode(RawInode, Position),
 }
 
 impl Slot {
@@ -282,7 +282,7 @@ impl Checker<'_, '_> {
             match (allocated, inode, leaf) {
                 (false, ..) => Slot::Free,
                 (true, Some(inode), Some(leaf)) => {
-                    Slot::Inode(Box::new(inode), Position::new(leaf.block, start))
+                    Slot::Inode(inode, Position::new(leaf.block, start))
                 }
                 _ => Slot::Unreadable,
             }
