@@ -63,3 +63,44 @@ pub(crate) fn in_order<Piece: Send, Seen: Send, Look: FnMut(&Piece) -> Seen>(
         pieces.for_each(|piece| take(piece, None));
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::*;
+
+    #[test]
+    fn pieces_are_taken_in_order_and_few_are_under_way() {
+        let begun = AtomicUsize::new(0);
+        let look = |piece: &usize| {
+            begun.fetch_max(*piece, SeqCst);
+            piece * 2
+        };
+        let mut taken = 0;
+        in_order(
+            3,
+            0..1000,
+            || look,
+            |piece, seen| {
+                assert_eq!((piece, seen), (taken, Some(2 * taken)));
+                assert!(begun.load(SeqCst) < taken + 3 * UNDER_WAY);
+                taken += 1;
+            },
+        );
+        assert_eq!(taken, 1000);
+    }
+
+    #[test]
+    fn with_one_thread_nobody_looks() {
+        let mut taken = Vec::new();
+        in_order(1, 0..3, || |_: &i32| (), |piece, seen| taken.push((piece, seen)));
+        assert_eq!(taken, [(0, None), (1, None), (2, None)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a scoped thread panicked")]
+    fn a_thread_that_fails_is_not_waited_for() {
+        in_order(2, 0..100, || |piece: &i32| assert_ne!(*piece, 50), |_, _| {});
+    }
+}

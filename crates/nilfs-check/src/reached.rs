@@ -66,3 +66,25 @@ impl Reached {
         matches!(self, Self::Present(bits) if bits.get(at))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_that_has_what_another_one_has_changes_nothing() {
+        let mut present = Reached::Present(Bits::default());
+        (0..8).for_each(|_| present.grow());
+        let piece = |places: &[usize]| {
+            let mut piece = Reached::Piece(Vec::new());
+            assert!(places.iter().all(|at| piece.add(*at)));
+            piece
+        };
+        assert!(present.adopt(piece(&[1, 2, 5])));
+        assert!(!present.adopt(piece(&[3, 4, 5, 6])));
+        assert!(!present.adopt(piece(&[3, 4, 3])));
+        let reached: Vec<usize> = (0..8).filter(|at| present.has(*at)).collect();
+        assert_eq!(reached, [1, 2, 5]);
+        assert!(!present.add(2) && present.add(3));
+    }
+}
