@@ -14,6 +14,7 @@ use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, VBlockNr};
 
 use self::known::Known;
 use crate::block::Block;
+use crate::bmap::edit::is_possible;
 use crate::bmap::{Pointers, Source};
 use crate::error::{Error, Result};
 use crate::metafile::FileEdit;
@@ -212,11 +213,11 @@ impl DatEdit {
     }
 
     /// Takes the number that a sync log has given to a block, for [`DatEdit::assign`]. Returns false if
-    /// it is not free.
+    /// it is not free, or no number that a block can have.
     pub(crate) fn claim(&mut self, store: &Store, vblocknr: VBlockNr) -> Result<bool> {
         let source = Dat::source(store);
         let in_range = self.layout.group_of(vblocknr.0) < self.layout.max_groups();
-        if vblocknr.0 == 0 || !in_range {
+        if vblocknr.0 == 0 || !in_range || !is_possible(vblocknr.0) {
             return Ok(false);
         }
         if let Some(bitmap) = self.bitmap_of(store, vblocknr)?

@@ -16,6 +16,7 @@ use nilfs_engine::{
 use nilfs_ondisk::crc::Crc;
 use nilfs_ondisk::inode::{FileType, S_IFBLK, S_IFDIR};
 use nilfs_ondisk::roll_forward::{ExtentRecord, Record, Records};
+use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{ByteCount, FileBlock, VBlockNr};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -273,4 +274,45 @@ fn a_device_that_fails_in_the_middle_of_a_recovery_loses_nothing() {
             break;
         }
     }
+}
+
+/// The number of the first block of a file in a log with records.
+fn first_number(image: &[u8], target: &Target) -> Option<VBlockNr> {
+    let volume = Volume::open(Arc::new(MemoryDevice::from(image.to_vec()))).unwrap();
+    let at = BlockNr((target.log.start / BLOCK) as u64);
+    let logs = volume.logs(volume.geometry().segment_of(at)).ok()?;
+    let log = logs.into_iter().find(|log| log.start == at)?;
+    log.files.iter().flat_map(|file| &file.blocks).find_map(|block| match block {
+        BlockInfo::Data { vblocknr, .. } => Some(*vblocknr),
+        _ => None,
+    })
+}
+
+/// Maps keep the highest bits of a number for themselves while they are rewritten: a log that had them in
+/// the number of a block led to a panic.
+#[test]
+fn a_block_with_a_number_that_none_can_have_gets_another() {
+    let original = unrecovered();
+    let (expected, _) = recovered(&original, MountOptions::default()).unwrap();
+    let mut forged = 0;
+    for target in targets(&original) {
+        let Some(number) = first_number(&original, &target) else { continue };
+        for wrong in [1 << 62, 1 << 63, u64::MAX].map(VBlockNr) {
+            let forge = |at: usize| {
+                let mut image = original.clone();
+                image[at..at + 8].copy_from_slice(&wrong.0.to_le_bytes());
+                seal(&mut image, &target);
+                image
+            };
+            let is_number = |at: &usize| original[*at..at + 8] == number.0.to_le_bytes();
+            let places = (target.log.start..target.records.start - 8).filter(is_number);
+            let mut images = places.map(forge);
+            let image = images.find(|image| first_number(image, &target) == Some(wrong)).unwrap();
+            let (seen, after) = recovered(&image, MountOptions::default()).unwrap();
+            assert_eq!(seen, expected, "{wrong}");
+            assert_eq!(judged(&after), (None, false), "{wrong}");
+            forged += 1;
+        }
+    }
+    assert!(forged > 0);
 }

@@ -342,8 +342,13 @@ fn join(children: &mut Vec<Child>, child: Child) {
 }
 
 /// Fails if a pointer from the device could be taken for a provisional one.
+/// Whether a block map can lead to a block of this number: it looks like no provisional pointer.
+pub(crate) fn is_possible(pointer: u64) -> bool {
+    pointer & (PROVISIONAL_NODE | PROVISIONAL_DATA) == 0
+}
+
 fn check_pointers(entries: &[Entry]) -> Result<()> {
-    match entries.iter().find(|(_, pointer)| pointer & (PROVISIONAL_NODE | PROVISIONAL_DATA) != 0) {
+    match entries.iter().find(|(_, pointer)| !is_possible(*pointer)) {
         Some((key, pointer)) => Err(Error::Inconsistent(format!(
             "a block map leads from block {key} to the impossible block {pointer}"
         ))),
