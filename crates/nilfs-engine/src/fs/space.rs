@@ -277,8 +277,9 @@ impl DeviceSpace {
         let current = geometry.segment_end(base.position.segment).0 - base.position.block.0;
         let next = geometry.segment_blocks(base.position.next);
         let free = clean.saturating_mul(per_segment).saturating_add(current + next);
+        // Whatever a damaged inode says.
         let dat = base.super_root.dat.i_blocks.get() / geometry.block_size.sectors();
-        Self::new(geometry, free, needed, dat)
+        Self::new(geometry, free, needed, dat.min(blocks(geometry)))
     }
 
     fn unused(&self) -> u64 {
