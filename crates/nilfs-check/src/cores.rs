@@ -11,13 +11,14 @@ use parking_lot::Mutex;
 /// for a piece that takes long.
 const UNDER_WAY: usize = 8;
 
-/// How many of all things make a piece, at most so many: few enough that each thread gets several pieces.
+/// The number of things in a piece, of `all` things. It is small enough for each thread to get several
+/// pieces, and at `most` the number given.
 pub(crate) fn size_of_pieces(threads: usize, all: usize, most: usize) -> usize {
     (all / (threads.max(1) * UNDER_WAY)).clamp(1, most)
 }
 
-/// Looks at pieces on so many threads, each of which makes itself a way to look; and takes the pieces
-/// in order, with what was seen. If there is nothing to be divided, pieces are taken without a look.
+/// Looks at pieces on this number of threads, each of which makes its own way to look, and takes the
+/// pieces in order, with what was seen. If there is nothing to be divided, pieces are taken without a look.
 pub(crate) fn in_order<Piece: Send, Seen: Send, Look: FnMut(&Piece) -> Seen>(
     threads: usize,
     mut pieces: impl ExactSizeIterator<Item = Piece>,

@@ -11,8 +11,8 @@ use crate::reached::Reached;
 use crate::report::Findings;
 
 impl Checker<'_, '_> {
-    /// Judges things in their order, on so many threads, and takes what is then known of each. A piece
-    /// has `most` of them at most.
+    /// Judges things in their order, on this number of threads, and takes what is then known of each.
+    /// A piece has `most` of them at most.
     pub(crate) fn judge_in_pieces<Thing: Sync, Known: Send>(
         &mut self,
         threads: usize,

@@ -11,8 +11,8 @@ use nilfs_ondisk::BlockNr;
 use crate::Risk;
 use crate::draft::{Draft, Made};
 
-/// Gives up what cannot be rolled forward on a draft, of which the checker has found this log wrong.
-/// `None` if nothing is to be given up, or if that cannot be told as long as metadata are damaged.
+/// Gives up the sync logs of a draft that cannot be rolled forward. The checker has found that this log is
+/// wrong. Returns `None` if nothing is to be given up, or if damaged metadata leave that open.
 pub(crate) fn give_up(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Made>> {
     let device: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
     let plan = Volume::open(device).and_then(|volume| volume.recovery_plan());

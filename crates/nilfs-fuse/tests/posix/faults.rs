@@ -78,7 +78,7 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Returns when so many requests wait.
+    /// Returns when this number of requests wait.
     fn wait_for(&self, count: usize) {
         let state = self.state.lock().unwrap();
         drop(self.changed.wait_while(state, |state| state.waiting < count).unwrap());
