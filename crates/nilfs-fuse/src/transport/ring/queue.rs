@@ -3,9 +3,11 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
+use memmap2::UncheckedAdvice;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use zerocopy::transmute;
@@ -23,6 +25,13 @@ const BELL: u64 = u64::MAX;
 /// Where submissions have a length, which the library lets nobody set for commands.
 const LENGTH_OFFSET: usize = 24;
 const _: () = assert!(size_of::<Entry128>() == 128);
+
+/// Bytes with a request or an answer that make it a large one.
+const LARGE: u32 = 64 << 10;
+
+/// How long no request comes before the memory that large ones took goes back to the system. Taking it
+/// anew costs a page fault for each page, which is as much as copying its content.
+const IDLE: Duration = Duration::from_secs(5);
 
 /// A piece of memory, as readv(2) knows it.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +52,8 @@ pub(super) struct Queues {
     home: Arc<Home>,
     /// Entries that the kernel still takes answers of.
     alive: usize,
+    /// Whether there was a large request or answer since memory was given back.
+    was_large: bool,
 }
 
 impl Queues {
@@ -64,7 +75,7 @@ impl Queues {
             .build(count.next_power_of_two())?;
         // By its place in this list submissions know the mount, and by none the bell.
         ring.submitter().register_files(&[channel.as_raw_fd()])?;
-        Ok(Self { ring, alive: lent.len(), lent, pieces, home })
+        Ok(Self { ring, alive: lent.len(), lent, pieces, home, was_large: false })
     }
 
     /// Serves the queues until no more requests come. Says once whether the kernel has `begun` to
@@ -100,7 +111,7 @@ impl Queues {
             // An answer does not wait for the next request to be answered, which may depend on it: a
             // file has to be closed before the room that it took can be had.
             let submitted = match is_idle && self.home.sleep() {
-                true => self.ring.submit_and_wait(1),
+                true => self.submit_and_wait(),
                 false => self.submit_all(),
             };
             self.home.wake();
@@ -116,6 +127,35 @@ impl Queues {
     fn submit_all(&mut self) -> io::Result<usize> {
         let nothing = self.ring.submission().is_empty();
         if nothing { Ok(0) } else { self.ring.submit() }
+    }
+
+    /// Submits what has not been submitted, and waits until something completes.
+    fn submit_and_wait(&mut self) -> io::Result<usize> {
+        if !self.was_large {
+            return self.ring.submit_and_wait(1);
+        }
+        let idle = types::Timespec::from(IDLE);
+        let limit = types::SubmitArgs::new().timespec(&idle);
+        match self.ring.submitter().submit_with_args(1, &limit) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::TIME) => {
+                if self.ring.completion().is_empty() {
+                    self.give_memory_back();
+                }
+                Ok(0)
+            }
+            other => other,
+        }
+    }
+
+    /// Gives the memory of all entries back to the system that the kernel has. No request may have come in
+    /// one of them.
+    fn give_memory_back(&mut self) {
+        for entry in self.lent.iter().flatten() {
+            if let Err(error) = release(entry) {
+                tracing::debug!("the memory of a large request is not given back: {error}");
+            }
+        }
+        self.was_large = false;
     }
 
     /// Lends all entries to the kernel.
@@ -140,6 +180,7 @@ impl Queues {
     /// Lends an entry to the kernel.
     fn lend(&mut self, entry: Entry, command: u32) {
         let index = entry.index;
+        self.was_large |= entry.header.entry.payload_size > LARGE;
         let commit_id = entry.header.entry.commit_id;
         let arguments = RingCommand { commit_id, queue: entry.queue, ..RingCommand::default() };
         let mut submission =
@@ -188,6 +229,7 @@ impl Queues {
         }
         let entry = self.lent.get_mut(completion.user_data() as usize)?.take()?;
         if completion.result() >= 0 {
+            self.was_large |= entry.header.entry.payload_size > LARGE;
             return Some(entry);
         }
         match Errno::from_raw_os_error(-completion.result()) {
@@ -210,7 +252,31 @@ fn pieces(entry: &mut Entry) -> [Piece; 2] {
     ]
 }
 
+/// Gives the memory of an entry's payload back to the system. What was in it is lost.
+fn release(entry: &Entry) -> io::Result<()> {
+    // SAFETY: nobody refers to the payload, because whoever uses it owns the entry, and the kernel writes
+    // into it only while this thread waits. The memory belongs to this mapping alone, and is zero from now on.
+    unsafe { entry.payload.unchecked_advise(UncheckedAdvice::DontNeed) }
+}
+
 /// Whether a system call is to be made again.
 fn is_passing(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::AGAIN | Errno::BUSY))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_was_given_back_can_be_used_again() {
+        let home = Arc::new(Home::new().expect("a bell"));
+        let mut entry = Entry::new(0, 0, 1 << 20, home).expect("memory");
+        let place = entry.payload.as_ptr();
+        entry.payload.fill(0xa5);
+        release(&entry).expect("it is given back");
+        assert!(entry.payload.iter().all(|byte| *byte == 0), "the system has not got the memory");
+        entry.payload.fill(0x5a);
+        assert_eq!(entry.payload.as_ptr(), place, "the kernel knows where it is");
+    }
 }
