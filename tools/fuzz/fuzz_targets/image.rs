@@ -4,61 +4,25 @@
 #![no_main]
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::tree::{File, Parents, versions};
+use nilfs_engine::tree::{Parents, versions};
 use nilfs_engine::{
-    Files, Filesystem, MountOptions, NewInode, ReadOnlyOptions, ReadOnlyVolume, Seek, Tree, Volume,
+    Files, Filesystem, MountOptions, NewInode, ReadOnlyOptions, ReadOnlyVolume, Volume,
 };
-use nilfs_fuzz::{options, seal, volume};
-use nilfs_ondisk::inode::{DeviceCode, FileType, S_IFREG};
+use nilfs_fuzz::forgery::{Input, forge};
+use nilfs_fuzz::tour::walk;
+use nilfs_fuzz::volumes::options;
+use nilfs_ondisk::inode::{DeviceCode, S_IFREG};
 use nilfs_ondisk::{Cno, SegNum};
 
-/// Most edits of one input.
-const MAX_EDITS: usize = 8;
-/// Files looked at on one volume, so that an input is quick.
-const MAX_FILES: usize = 200;
-
-/// A volume, and the places in it where a change means something.
-struct Original {
-    image: Vec<u8>,
-    words: Vec<usize>,
-}
-
-impl Original {
-    fn new(clean: bool) -> Self {
-        let image = volume(clean);
-        let words = (0..image.len() / 8).filter(|nth| {
-            let word = &image[nth * 8..][..8];
-            // Neither unused space nor content of files, which repeats one letter.
-            word != [0; 8] && !word.iter().all(|byte| byte.is_ascii_alphabetic())
-        });
-        let words = words.map(|nth| nth * 8).collect();
-        Self { image, words }
-    }
-}
-
-static CLEAN: LazyLock<Original> = LazyLock::new(|| Original::new(true));
-static CRASHED: LazyLock<Original> = LazyLock::new(|| Original::new(false));
-
-/// An edit: which word, where in it and how much of it, and the new value.
-type Edit = (u16, u8, u64);
-
-fuzz_target!(|input: (bool, [Option<Edit>; MAX_EDITS])| {
-    let (clean, edits) = input;
-    let original = if clean { &CLEAN } else { &CRASHED };
-    let mut image = original.image.clone();
-    for (word, place, value) in edits.into_iter().flatten() {
-        let width = 1 << (place % 4);
-        let within = usize::from(place / 4 % 8) & !(width - 1);
-        let at = original.words[usize::from(word) % original.words.len()] + within;
-        image[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
-    }
-    seal(&mut image);
+fuzz_target!(|input: Input| {
+    let image = forge(input);
     look(Arc::new(MemoryDevice::from(image.clone())));
-    let _ = nilfs_check::check(&MemoryDevice::from(image.clone()), &Default::default());
+    let checks = nilfs_check::Options { threads: 1, ..Default::default() };
+    let _ = nilfs_check::check(&MemoryDevice::from(image.clone()), &checks);
     write(Arc::new(MemoryDevice::from(image.clone())), options());
     let force = MountOptions { give_up_unrecoverable: true, ..options() };
     write(Arc::new(MemoryDevice::from(image)), force);
@@ -88,45 +52,6 @@ fn look(device: Arc<dyn Device>) {
             let _ = volume.usage();
             walk(volume.shown());
         }
-    }
-}
-
-fn walk(tree: &Tree) {
-    let mut directories = Vec::from_iter(tree.root());
-    let mut left = MAX_FILES;
-    while let Some(directory) = directories.pop() {
-        let mut names = Vec::new();
-        let _ = tree.read_dir(&directory, 0, &mut |entry| {
-            names.push(entry.name.to_vec());
-            names.len() < MAX_FILES
-        });
-        for name in names {
-            let Some(still) = left.checked_sub(1) else {
-                return;
-            };
-            left = still;
-            let Ok(found) = tree.lookup(&directory, &name) else {
-                continue;
-            };
-            match found.file_type() {
-                FileType::Directory if !matches!(&name[..], b"." | b"..") => {
-                    directories.push(found);
-                }
-                FileType::Regular => read(tree, &found),
-                FileType::Symlink => drop(tree.read_link(&found)),
-                _ => {}
-            }
-        }
-    }
-}
-
-fn read(tree: &Tree, file: &File) {
-    let mut buffer = [0; 8192];
-    let size = file.size();
-    for offset in [0, size / 2, size.saturating_sub(1)] {
-        let _ = tree.read(file, offset, &mut buffer);
-        let _ = tree.seek(file, offset, Seek::Data);
-        let _ = tree.seek(file, offset, Seek::Hole);
     }
 }
 

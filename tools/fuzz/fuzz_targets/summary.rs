@@ -3,12 +3,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nilfs_fuzz::geometry;
+use nilfs_fuzz::volumes::Kind;
 use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{Items, LogHeader, parse_items};
 
 fuzz_target!(|bytes: &[u8]| {
-    let geometry = geometry();
+    let geometry = Kind::nth(0).geometry();
     let size = geometry.block_size;
     let Ok(header) = LogHeader::parse(bytes, size, geometry.blocks_per_segment) else {
         return;

@@ -3,14 +3,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nilfs_fuzz::geometry;
+use nilfs_fuzz::volumes::Kind;
 use nilfs_ondisk::crc::crc32_le;
 use nilfs_ondisk::super_root::SuperRoot;
 
 const SEED: u32 = 7;
 
 fuzz_target!(|bytes: &[u8]| {
-    let geometry = geometry();
+    let geometry = Kind::nth(0).geometry();
     let _ = SuperRoot::parse(bytes, &geometry, SEED);
     let mut block = bytes.to_vec();
     block.resize(geometry.block_size.bytes(), 0);

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nilfs_fuzz::geometry;
+use nilfs_fuzz::volumes::Kind;
 use nilfs_ondisk::checkpoint::{CpfileLayout, RawCheckpoint, RawCpfileHeader};
 use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::palloc::Palloc;
@@ -17,7 +17,7 @@ fuzz_target!(|input: (u64, &[u8])| {
     let _ = RawSufileHeader::parse(bytes);
     let _ = RawSegmentUsage::parse(bytes).map(|usage| (usage.is_clean(), usage.is_bad()));
     let _ = DatEntry::parse(bytes).map(|entry| entry.contains(Cno(number)));
-    let geometry = geometry();
+    let geometry = Kind::nth(0).geometry();
     let block_size = geometry.block_size.bytes();
     let at = CpfileLayout::new(&geometry).slot(Cno(number)).offset;
     assert!(at + geometry.checkpoint_size <= block_size);
