@@ -128,8 +128,12 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NoSpace`], [`Error::TooManyLinks`], [`Error::NameTooLong`],
-    /// [`Error::NotPermitted`], [`Error::NotFound`] if the directory is deleted already.
+    /// [`Error::NotPermitted`], [`Error::NotFound`] if the directory is deleted already,
+    /// [`Error::Invalid`] for another type.
     pub fn create(&self, dir: &InodeRef, name: &[u8], new: &NewInode) -> Result<Entry> {
+        if FileType::from_mode(new.mode) == Some(FileType::Symlink) {
+            return Err(Error::Invalid("a symbolic link is made together with its target"));
+        }
         self.make(dir, name, new, None)
     }
 
