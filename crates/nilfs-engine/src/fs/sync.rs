@@ -415,7 +415,8 @@ impl Filesystem {
         let only_newest = header.ch_nsnapshots.get() == 0 && !options.keeps_hard();
         only_newest.then(|| {
             let metadata = [&base.super_root.dat, &base.super_root.cpfile, &base.super_root.sufile];
-            let sectors: u64 = metadata.iter().map(|inode| inode.i_blocks.get()).sum();
+            let sectors = metadata.iter().map(|inode| inode.i_blocks.get());
+            let sectors = sectors.fold(0, u64::saturating_add);
             base.tree.blocks.saturating_add(sectors / self.store.block_size().sectors())
         })
     }
