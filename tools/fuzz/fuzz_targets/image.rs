@@ -63,8 +63,12 @@ fn write(device: Arc<dyn Device>, options: MountOptions) {
         let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: DeviceCode::default() };
         let file = files.create(&root.inode, b"new", &new)?.inode;
         files.write(&file, 0, b"new content")?;
-        files.unlink(&root.inode, b"large")
+        files.unlink(&root.inode, b"large")?;
+        files.unlink(&root.inode, b"sparse")
     });
+    if let Ok(space) = files.stat_fs() {
+        assert!(space.free <= space.blocks, "more is free than there is: {space:?}");
+    }
     let _ = files.release_orphans();
     let _ = files.sync();
     let _ = files.unmount();

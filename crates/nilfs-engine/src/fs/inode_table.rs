@@ -205,7 +205,7 @@ impl Table {
     /// Blocks of the newest checkpoint that a commit would delete with the files that nobody refers
     /// to any more.
     pub(super) fn abandoned_blocks(&self) -> u64 {
-        self.abandoned().map(|(_, blocks)| blocks).sum()
+        self.abandoned().map(|(_, blocks)| blocks).fold(0, u64::saturating_add)
     }
 
     /// The orphans that nobody refers to, with their blocks.

@@ -378,10 +378,12 @@ impl Filesystem {
         let files = self.noting(view.inode_capacity())?;
         self.look_for_reclaimable();
         let deleted = self.table.lock().abandoned_blocks();
-        let free = self.space.unused_blocks() + deleted;
+        let blocks = space::total(&geometry);
+        // What inodes say about their blocks may be wrong.
+        let free = self.space.unused_blocks().saturating_add(deleted).min(blocks);
         Ok(StatFs {
             block_size: geometry.block_size.bytes() as u32,
-            blocks: space::total(&geometry),
+            blocks,
             free,
             available: self.space.available(free, geometry.block_size.bytes64()),
             files,
