@@ -9,7 +9,7 @@ use nilfs_engine::{
     Timestamp,
 };
 use nilfs_ondisk::inode::{DeviceCode, S_IFCHR, S_IFDIR, S_IFREG};
-use nilfs_ondisk::{BlockSize, ByteCount, Cno, Geometry};
+use nilfs_ondisk::{BlockSize, ByteCount, Cno, Geometry, SegNum};
 
 /// Segments in a volume.
 const SEGMENTS: u64 = 48;
@@ -23,7 +23,7 @@ pub struct Kind {
     pub block_size: u64,
     /// It was closed. Otherwise, the power went after fsyncs with and without roll-forward records.
     pub clean: bool,
-    /// It has snapshots, one of them with a name.
+    /// It has snapshots, one of them with a name, and the cleaner has moved blocks.
     pub snapshots: bool,
 }
 
@@ -131,10 +131,12 @@ fn fill(fs: &Filesystem, snapshots: bool) -> nilfs_engine::Result<()> {
     fs.sync_file(&large)
 }
 
-/// Makes snapshots of two checkpoints, of which one has a name.
+/// Makes snapshots of two checkpoints, of which one has a name, and moves what lies in the first
+/// segments: a scrub repairs what was moved from where it was.
 fn keep(fs: &Filesystem) -> nilfs_engine::Result<()> {
     let newest = fs.newest_log().cno;
     let name = "before".parse().ok();
     let named = SnapshotChange::Keep { cno: newest, made_by: MadeBy::User, name, text: None };
-    fs.change_snapshots(&[SnapshotChange::plain(Cno(2), true), named])
+    fs.change_snapshots(&[SnapshotChange::plain(Cno(2), true), named])?;
+    fs.evacuate([SegNum(1), SegNum(2)].into(), &mut |_| {}).map(drop)
 }
