@@ -101,28 +101,28 @@ impl<'v, 'd> LogReader<'v, 'd> {
         Ok((files, rest))
     }
 
+    /// Whether the log lies in the hole of one that was written later: that has left the first block as
+    /// it was, and the next log, of the same later use of the segment, begins in the second.
+    pub(crate) fn is_in_hole(&mut self, at: BlockNr, found: &LogHeader) -> bool {
+        let next = at.plus(1);
+        let header = self.header(next).ok().filter(|header| header.seq > found.seq);
+        header.is_some_and(|header| self.items(next, &header).is_ok())
+    }
+
     /// Checks the checksum over the whole log.
     pub(crate) fn verify(&mut self, at: BlockNr, header: &LogHeader) -> Result<(), LogFault> {
         let per_read = (CHUNK / self.volume.block_size().bytes()) as u64;
         let mut crc = Crc::new(self.volume.seed);
         let mut skip = 4;
         let mut done = 0;
-        while done < u64::from(header.nblocks) {
-            let count = per_read.min(u64::from(header.nblocks) - done);
+        let described = header.described_blocks(self.volume.block_size());
+        while done < described {
+            let count = per_read.min(described - done);
             crc.update(&self.blocks(at.plus(done), count)?[skip..]);
             skip = 0;
             done += count;
         }
-        let computed = crc.value();
-        if computed != header.datasum {
-            return Err(LogFault::Format(FormatError::Checksum {
-                structure: "log",
-                field: "ss_datasum",
-                stored: header.datasum,
-                computed,
-            }));
-        }
-        Ok(())
+        Ok(header.verify_log(crc, self.volume.block_size())?)
     }
 
     /// The block at `at`, which is the super root of a log.

@@ -169,7 +169,8 @@ impl Checker<'_, '_> {
             let (header, _) = read_log(reader, block).ok()?;
             let is_same_use = previous.is_none_or(|log| log.seq == header.seq);
             let fits = block.0 + u64::from(header.nblocks) <= blocks.end.0;
-            (is_same_use && fits).then_some((block, header))
+            let is_next = is_same_use && fits && !reader.is_in_hole(block, &header);
+            is_next.then_some((block, header))
         })
     }
 

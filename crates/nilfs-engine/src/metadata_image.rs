@@ -168,7 +168,7 @@ impl Copier<'_, '_> {
         let kept = self.kept(log, items.as_ref());
         let mut is_readable = true;
         let mut block = vec![0; block_size.bytes()];
-        for nth in summary_blocks..header.nblocks.into() {
+        for nth in summary_blocks..header.described_blocks(block_size) {
             let place = start + nth * block_size.bytes64();
             match self.window.block(place) {
                 Some(content) => block.copy_from_slice(content),
@@ -195,8 +195,9 @@ impl Copier<'_, '_> {
         }
         if is_readable {
             // What goes may be just what was wrong.
-            let is_right = was.value() == header.datasum;
-            let sum = if is_right { is.value() } else { !is.value() };
+            let is_right = header.verify_log(was, block_size).is_ok();
+            let right = header.sum_of_log(is, block_size);
+            let sum = if is_right { right } else { !right };
             summary[..4].copy_from_slice(&sum.to_le_bytes());
         }
         self.put(start, &summary)

@@ -297,6 +297,13 @@ impl Layout {
         Some(FoundLog { start, header })
     }
 
+    /// Whether a log lies in the hole of one that was written later, and is damaged: that has left the
+    /// first block as it was, and the next log begins in the second.
+    fn is_in_hole(&self, device: &dyn Device, found: &FoundLog) -> bool {
+        let next = self.log(device, found.start.plus(1));
+        next.is_some_and(|next| next.header.seq > found.header.seq)
+    }
+
     /// A log with its super root, if it has one.
     fn super_root_of(&self, device: &dyn Device, log: &FoundLog) -> Option<SuperRootLog> {
         let at = self.block_size.address_of(log.start).filter(|_| log.header.has(SR))?;
@@ -307,7 +314,8 @@ impl Layout {
 
     fn is_whole(&self, device: &dyn Device, log: &FoundLog) -> bool {
         let Some(start) = self.block_size.address_of(log.start) else { return false };
-        let end = start.saturating_add(u64::from(log.header.nblocks) * self.block_size.bytes64());
+        let described = log.header.described_blocks(self.block_size);
+        let end = start.saturating_add(described * self.block_size.bytes64());
         let (mut crc, mut at) = (Crc::new(self.seed), start + 4);
         let mut buffer = vec![0; READ_BYTES as usize];
         while at < end {
@@ -318,7 +326,7 @@ impl Layout {
             crc.update(piece);
             at += piece.len() as u64;
         }
-        crc.value() == log.header.datasum
+        log.header.verify_log(crc, self.block_size).is_ok()
     }
 }
 
@@ -410,7 +418,8 @@ impl Found {
         while let Some(byte) = block_size.address_of(at).filter(|byte| *byte < device.size()) {
             progress(byte);
             let block = window.block(byte).filter(|block| has_magic(block));
-            let Some(log) = block.and_then(|block| layout.log_of(device, at, block)) else {
+            let log = block.and_then(|block| layout.log_of(device, at, block));
+            let Some(log) = log.filter(|log| !layout.is_in_hole(device, log)) else {
                 at = at.plus(1);
                 continue;
             };

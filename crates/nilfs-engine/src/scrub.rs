@@ -317,13 +317,17 @@ impl Reading<'_> {
         if self.interrupted {
             return Look::Later;
         }
-        if unreadable.is_empty() && sum == header.datasum {
+        let block_size = store.block_size();
+        if unreadable.is_empty() && header.verify_log(sum, block_size).is_ok() {
             return Look::Sound(header);
         }
         let Ok(log) = reader::read(&self.moment.store, at, header) else { return Look::Nothing };
         let suspect = |fault, blocks| Suspect { fault, blocks, log: Some(log.clone()) };
         let suspects = match unreadable.is_empty() {
-            true => vec![suspect(Fault::Checksum, at..at.plus(header.nblocks.into()))],
+            true => {
+                let end = at.plus(header.described_blocks(block_size));
+                vec![suspect(Fault::Checksum, at..end)]
+            }
             false => {
                 unreadable.into_iter().map(|blocks| suspect(Fault::Unreadable, blocks)).collect()
             }
@@ -331,11 +335,11 @@ impl Reading<'_> {
         Look::Damaged(header, suspects)
     }
 
-    /// Reads every block of a log. Returns its checksum and what cannot be read.
-    fn read_log(&mut self, start: BlockNr, header: &LogHeader) -> (u32, Vec<Range<BlockNr>>) {
+    /// Reads every block that a log describes. Returns their checksum and what cannot be read.
+    fn read_log(&mut self, start: BlockNr, header: &LogHeader) -> (Crc, Vec<Range<BlockNr>>) {
         let store = Arc::clone(&self.moment.store);
         let block_bytes = store.block_size().bytes();
-        let end = start.plus(header.nblocks.into());
+        let end = start.plus(header.described_blocks(store.block_size()));
         let most = (self.buffer.len() / block_bytes) as u64;
         let mut crc = Crc::new(store.seed());
         let (mut at, mut unreadable) = (start, Vec::<Range<BlockNr>>::new());
@@ -366,7 +370,7 @@ impl Reading<'_> {
             self.progress.done = (self.progress.done + bytes).min(self.progress.all);
             self.interrupted |= (self.observe)(self.progress).is_break();
         }
-        (crc.value(), unreadable)
+        (crc, unreadable)
     }
 
     /// The first block with a valid summary of the same use of the segment; the end if there is none.
@@ -379,7 +383,9 @@ impl Reading<'_> {
                 Some(seq) => header.seq == seq,
                 None => header.seq <= newest.seq && header.cno <= newest.cno,
             });
-            header.is_some_and(|header| reader::read(store, *at, header).is_ok())
+            header.is_some_and(|header| {
+                reader::read(store, *at, header).is_ok() && !reader::is_in_hole(store, *at, &header)
+            })
         };
         (blocks.start.0..blocks.end.0).map(BlockNr).find(is_log).unwrap_or(blocks.end)
     }

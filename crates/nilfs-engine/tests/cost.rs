@@ -7,7 +7,7 @@ use std::sync::Arc;
 use common::{check, content, make, parameters, pattern};
 use nilfs_device::{Device, Event, MemoryDevice, RecordingDevice};
 use nilfs_engine::mkfs::format;
-use nilfs_engine::{Filesystem, InodeRef, MountOptions, RenameMode, SetAttr};
+use nilfs_engine::{Filesystem, InodeRef, MountOptions, RenameMode, SetAttr, SetTime, Timestamp};
 use nilfs_ondisk::{BlockSize, ByteCount};
 
 const BLOCK: usize = 4096;
@@ -111,58 +111,123 @@ fn an_overwrite_made_durable_costs_the_block_and_its_summary() {
     check(&*device);
 }
 
-/// An fsync of each kind, after a first that lets the superblocks say that there are records. What
-/// fits into the summary takes a block after it as well: without one, tools of Linux (nilfs-utils 2.3)
-/// take the log for damaged, and do not clean its segment.
+/// An fsync of each kind, after a first that lets the superblocks say that there are records, is one
+/// write and one flush: of the blocks with new content and one summary, up to where a page of flash ends.
 #[test]
 fn an_fsync_costs_what_it_changed_and_one_summary() {
-    for block_size in [1024, 2048, 4096] {
-        let page = (4096 / block_size) as usize;
-        let (device, fs) = volume_of(block_size);
+    const ALL: u64 = 4096;
+    for (block_size, page) in [1024, 2048, 4096]
+        .into_iter()
+        .flat_map(|block| [block, 4096, 16 << 10].map(|page| (block, page)))
+    {
+        let (device, fs) = volume_of(block_size, page);
         let root = fs.root().unwrap().inode;
         let file = make(&fs, &root, "file");
         fs.sync_file(&file).unwrap();
-        let costs = |what: &str, blocks: usize, synced: &InodeRef| {
+        let costs = |what: &str, content: u64, synced: &InodeRef| {
             drop(device.take_events());
             fs.sync_file(synced).unwrap();
             let events = device.take_events();
-            let writes: Vec<usize> = events.iter().filter_map(bytes_of).collect();
-            assert_eq!(writes, [blocks * block_size as usize], "{what}, blocks of {block_size}");
-            assert_eq!(events.iter().filter(|event| **event == Event::Flush).count(), 1, "{what}");
+            let what = format!("{what}, blocks of {block_size}, pages of {page}");
+            let [Event::Write { offset, bytes }, Event::Flush] = &events[..] else {
+                panic!("{what}: {} events", events.len());
+            };
+            let end = (offset + block_size + content).next_multiple_of(page);
+            assert_eq!(offset + bytes.len() as u64, end, "{what}");
         };
         for nth in 0..3 {
-            fs.write(&file, nth * 4096, &pattern(nth as usize, 4096)).unwrap();
-            costs("4 KiB appended", page + 1, &file);
+            fs.write(&file, nth * ALL, &pattern(nth as usize, ALL as usize)).unwrap();
+            costs("4 KiB appended", ALL, &file);
         }
-        for nth in 0..5 {
-            fs.write(&file, 3 * 4096 + nth * 100, &[nth as u8; 100]).unwrap();
-            costs("100 bytes appended", 2, &file);
+        for nth in 0..3 {
+            fs.write(&file, 3 * ALL + nth * 100, &[nth as u8; 100]).unwrap();
+            costs("100 bytes appended", 0, &file);
+            fs.write(&file, 300, &[nth as u8; 50]).unwrap();
+            costs("50 bytes overwritten", 0, &file);
+            fs.write(&file, ALL, &pattern(nth as usize, ALL as usize)).unwrap();
+            costs("4 KiB overwritten", ALL, &file);
         }
         for nth in 0..3 {
             let new = make(&fs, &root, "new");
-            fs.write(&new, 0, &pattern(nth, 4096)).unwrap();
-            costs("a new file", page + 1, &new);
+            fs.write(&new, 0, &pattern(nth, ALL as usize)).unwrap();
+            costs("a new file", ALL, &new);
             fs.rename(&root, b"new", &root, b"replaced", RenameMode::Replace).unwrap();
-            costs("its rename over another", 2, &file);
+            costs("its rename over another", 0, &root);
         }
+        fs.rename(&root, b"replaced", &root, b"moved", RenameMode::Replace).unwrap();
+        costs("a rename", 0, &root);
+        let new = make(&fs, &root, "new");
+        fs.write(&new, 0, &pattern(9, ALL as usize)).unwrap();
+        fs.rename(&root, b"new", &root, b"moved", RenameMode::Replace).unwrap();
+        costs("a file that takes the place of another", ALL, &root);
         fs.link(&file, &root, b"link").unwrap();
-        fs.unlink(&root, b"replaced").unwrap();
-        let mode = SetAttr { mode: Some(0o600), size: Some(7), ..SetAttr::default() };
-        fs.set_attr(&file, &mode).unwrap();
-        costs("names and attributes", 2, &file);
+        fs.unlink(&root, b"moved").unwrap();
+        costs("names", 0, &file);
+        let time = Some(SetTime::At(Timestamp { seconds: 1_000_000_000, nanoseconds: 5 }));
+        let changes = [
+            SetAttr { mode: Some(0o600), ..SetAttr::default() },
+            SetAttr { mtime: time, ..SetAttr::default() },
+            SetAttr { size: Some(2 * ALL), ..SetAttr::default() },
+            SetAttr { size: Some(20 * ALL), ..SetAttr::default() },
+            SetAttr { size: Some(7), ..SetAttr::default() },
+        ];
+        for change in changes {
+            fs.set_attr(&file, &change).unwrap();
+            costs(&format!("{change:?}"), 0, &file);
+        }
         let others = ["one", "other"].map(|name| make(&fs, &root, name));
-        others.iter().for_each(|it| assert!(fs.write(it, 0, &pattern(9, 4096)).is_ok()));
-        costs("everything", 2 * page + 1, &root);
+        others.iter().for_each(|it| assert!(fs.write(it, 0, &pattern(9, ALL as usize)).is_ok()));
+        costs("everything", 2 * ALL, &root);
+        for synced in [&file, &root] {
+            fs.sync_file(synced).unwrap();
+            assert_eq!(device.take_events(), [], "nothing has changed");
+        }
         fs.unmount().unwrap();
         check(&*device);
     }
+}
+
+/// With blocks and pages of 4 KiB: one block for each fsync, one for 4 KiB of content, and a tenth of all
+/// that for checkpoints.
+#[test]
+fn a_thousand_small_fsyncs_cost_a_thousand_blocks() {
+    const TIMES: u64 = 1000;
+    let (device, fs) = volume_of(BLOCK as u64, BLOCK as u64);
+    let root = fs.root().unwrap().inode;
+    let written = |step: &dyn Fn(u64)| {
+        drop(device.take_events());
+        let mut bytes = 0;
+        for nth in 0..TIMES {
+            step(nth);
+            bytes += device.take_events().iter().filter_map(bytes_of).sum::<usize>() as u64;
+        }
+        bytes
+    };
+    let file = make(&fs, &root, "journal");
+    let appended = written(&|nth| {
+        fs.write(&file, nth * 100, &[b'x'; 100]).unwrap();
+        fs.sync_file(&file).unwrap();
+    });
+    let replaced = written(&|nth| {
+        let new = make(&fs, &root, "new");
+        fs.write(&new, 0, &pattern(nth as usize, BLOCK)).unwrap();
+        fs.sync_file(&new).unwrap();
+        fs.rename(&root, b"new", &root, b"settings", RenameMode::Replace).unwrap();
+        fs.sync_file(&root).unwrap();
+    });
+    eprintln!("1000 appends of 100 bytes: {appended} bytes; 1000 replacements: {replaced}");
+    let at_most = |blocks: u64| blocks * TIMES * BLOCK as u64 * 11 / 10;
+    assert!(appended <= at_most(1), "{appended}");
+    assert!(replaced <= at_most(3), "{replaced}");
+    fs.unmount().unwrap();
+    check(&*device);
 }
 
 /// A checkpoint wherever a segment ends would have the metadata of all that was synced in it.
 #[test]
 fn a_synced_mebibyte_costs_no_more_where_a_segment_ends() {
     const MIB: usize = 1 << 20;
-    let (device, fs) = volume_of(BLOCK as u64);
+    let (device, fs) = volume_of(BLOCK as u64, BLOCK as u64);
     let file = make(&fs, &fs.root().unwrap().inode, "file");
     fs.sync_file(&file).unwrap();
     drop(device.take_events());
@@ -189,7 +254,7 @@ fn a_synced_mebibyte_costs_no_more_where_a_segment_ends() {
 /// The super root promises that everything before it is durable, in whichever segments.
 #[test]
 fn a_checkpoint_of_several_segments_costs_one_flush() {
-    let (device, fs) = volume_of(BLOCK as u64);
+    let (device, fs) = volume_of(BLOCK as u64, BLOCK as u64);
     let file = make(&fs, &fs.root().unwrap().inode, "file");
     fs.commit().unwrap();
     for nth in 0..20 {
@@ -213,14 +278,14 @@ fn bytes_of(event: &Event) -> Option<usize> {
     }
 }
 
-fn volume_of(block_size: u64) -> (Arc<RecordingDevice<MemoryDevice>>, Arc<Filesystem>) {
+fn volume_of(block_size: u64, page: u64) -> (Arc<RecordingDevice<MemoryDevice>>, Arc<Filesystem>) {
     let memory = MemoryDevice::new(264 << 20);
     let parameters =
         nilfs_engine::mkfs::Parameters { blocks_per_segment: 1024, ..parameters(block_size) };
     format(&memory, &parameters).unwrap();
     let device = Arc::new(RecordingDevice::new(memory));
     let shared: Arc<dyn Device> = Arc::clone(&device) as _;
-    let options = MountOptions { flash_page: ByteCount(block_size), ..MountOptions::default() };
+    let options = MountOptions { flash_page: ByteCount(page), ..MountOptions::default() };
     let fs = Filesystem::mount(shared, options).unwrap();
     (device, fs)
 }
@@ -250,7 +315,7 @@ fn a_mount_after_much_data_reads_little() {
 /// after a power cut read all of them.
 #[test]
 fn a_mount_after_a_crash_reads_no_content() {
-    let (device, fs) = volume_of(4096);
+    let (device, fs) = volume_of(4096, 4096);
     let root = fs.root().unwrap().inode;
     for nth in 0..6 {
         let file = make(&fs, &root, &format!("large {nth}"));
@@ -271,7 +336,7 @@ fn a_mount_after_a_crash_reads_no_content() {
 #[test]
 fn a_mount_after_a_crash_reads_the_content_of_one_sync_log() {
     const MIB: usize = 1 << 20;
-    let (device, fs) = volume_of(BLOCK as u64);
+    let (device, fs) = volume_of(BLOCK as u64, BLOCK as u64);
     let file = make(&fs, &fs.root().unwrap().inode, "file");
     for nth in 0..12 {
         fs.write(&file, nth * MIB as u64, &pattern(nth as usize, MIB)).unwrap();
@@ -290,7 +355,7 @@ fn a_mount_after_a_crash_reads_the_content_of_one_sync_log() {
 fn a_mount_after_a_crash_looks_for_later_logs_in_two_regions() {
     const REGION: u64 = 64 << 10;
     let read_after = |syncs: u64| {
-        let (device, fs) = volume_of(BLOCK as u64);
+        let (device, fs) = volume_of(BLOCK as u64, BLOCK as u64);
         let file = make(&fs, &fs.root().unwrap().inode, "file");
         fs.sync().unwrap();
         for nth in 0..syncs {
@@ -313,7 +378,7 @@ fn a_mount_after_a_crash_looks_for_later_logs_in_two_regions() {
 /// what was synced before is all that a mount needs.
 #[test]
 fn a_mount_after_a_crash_reads_nothing_that_was_written_in_vain() {
-    let (device, fs) = volume_of(BLOCK as u64);
+    let (device, fs) = volume_of(BLOCK as u64, BLOCK as u64);
     let root = fs.root().unwrap().inode;
     let [small, large] = ["small", "large"].map(|name| make(&fs, &root, name));
     fs.write(&small, 0, b"synced").unwrap();

@@ -12,6 +12,7 @@ use nilfs_engine::{
     Amount, CleanerOptions, Cno, Error, Filesystem, InodeRef, ManualRun, MountOptions, Moved,
     PurgeOptions, Purged, RenameMode, Wiping,
 };
+use nilfs_ondisk::ByteCount;
 
 const SECRET: &[u8] = b"the secret that nobody may ever find again";
 const ALL: PurgeOptions = PurgeOptions { keep_snapshots: false, wiping: Wiping::Discard };
@@ -19,7 +20,9 @@ const ALL: PurgeOptions = PurgeOptions { keep_snapshots: false, wiping: Wiping::
 fn mounted(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
     let cleaner =
         CleanerOptions { protection: Duration::from_secs(3600), ..CleanerOptions::default() };
-    let options = MountOptions { cleaner, ..MountOptions::default() };
+    // Where a log may have a hole.
+    let flash_page = ByteCount(1024);
+    let options = MountOptions { cleaner, flash_page, ..MountOptions::default() };
     Filesystem::mount(Arc::clone(device) as _, options).unwrap()
 }
 
@@ -381,7 +384,8 @@ fn what_was_replaced_before_there_was_a_checkpoint_goes_too() {
     check(&*device);
 }
 
-/// The log goes on in segments that were clean, but not wiped, and leaves some before their end.
+/// The log goes on in segments that were clean, but not wiped. It leaves some before their end, and a
+/// block of each log that an fsync of very little has written.
 #[test]
 fn what_was_cleaned_long_ago_is_wiped_also_where_the_log_goes_on() {
     let device = volume(1024, 32);
@@ -405,6 +409,12 @@ fn what_was_cleaned_long_ago_is_wiped_also_where_the_log_goes_on() {
         ..ManualRun::default()
     };
     fs.clean(&run).unwrap();
+    for nth in 0..200 {
+        fs.write(&other, 0, &[nth]).unwrap();
+        fs.sync_file(&other).unwrap();
+    }
+    fs.write(&other, 0, &pattern(1, 1)).unwrap();
+    fs.checkpoint_now().unwrap();
     let left = traces(&device);
     assert!(left > 10_000, "{left}: what is clean still has it");
     let purged = fs.purge(None, ALL, &mut |_| {}).unwrap();

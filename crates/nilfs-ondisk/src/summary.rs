@@ -33,6 +33,9 @@ pub const SYNDT: u16 = 0x08;
 /// `ss_flags`: written by the cleaner.
 pub const GC: u16 = 0x10;
 
+/// A block of the largest size that holds nothing.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
 /// The header as it lies on disk.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -164,6 +167,26 @@ impl LogHeader {
         block_size.blocks_for(self.sumbytes.into())
     }
 
+    /// Blocks of the log that mean something: those of its summary, and those that this describes. Others,
+    /// which only a log without items and without a super root has, hold nothing, whatever lies there:
+    /// they need not have been written.
+    #[must_use]
+    pub fn described_blocks(&self, block_size: BlockSize) -> u64 {
+        match self.nfinfo == 0 && !self.has(SR) {
+            true => self.summary_blocks(block_size),
+            false => self.nblocks.into(),
+        }
+    }
+
+    /// What `ss_datasum` should be, given the running checksum of the described blocks from byte 4 on:
+    /// the others count as zeros.
+    #[must_use]
+    pub fn sum_of_log(&self, mut described: Crc, block_size: BlockSize) -> u32 {
+        let others = u64::from(self.nblocks).saturating_sub(self.described_blocks(block_size));
+        (0..others).for_each(|_| described.update(&ZEROS[..block_size.bytes()]));
+        described.value()
+    }
+
     /// Checks the checksum of the summary, given its blocks.
     ///
     /// # Errors
@@ -186,16 +209,13 @@ impl LogHeader {
         Ok(())
     }
 
-    /// Checks the checksum of the whole log, given all its blocks in pieces.
+    /// Checks the checksum of the whole log, given the running one as for
+    /// [`LogHeader::sum_of_log`].
     ///
     /// # Errors
     /// [`FormatError::Checksum`].
-    pub fn verify_log<'a>(
-        &self,
-        pieces: impl IntoIterator<Item = &'a [u8]>,
-        seed: u32,
-    ) -> Result<(), FormatError> {
-        let computed = datasum(pieces, seed);
+    pub fn verify_log(&self, described: Crc, block_size: BlockSize) -> Result<(), FormatError> {
+        let computed = self.sum_of_log(described, block_size);
         if computed != self.datasum {
             return Err(FormatError::Checksum {
                 structure: "log",
@@ -398,9 +418,7 @@ pub fn parse_items(
     }
     let super_root = u64::from(header.has(SR));
     let expected = header.summary_blocks(block_size) + payload + super_root;
-    // A log without blocks of files has one all the same, which means nothing.
-    let nothing_follows = payload + super_root == 0 && expected < u64::from(header.nblocks);
-    if expected != u64::from(header.nblocks) && !nothing_follows {
+    if expected != header.described_blocks(block_size) {
         return Err(FormatError::field(STRUCTURE, "ss_nblocks", header.nblocks, expected));
     }
     Ok(Items { files, end: place.bytes() })
@@ -424,7 +442,8 @@ pub struct NewLog {
 }
 
 /// Builds the summary blocks of a log over the payload, given in order and with the super root
-/// if there is one, and seals them with both checksums. `records` go after the items.
+/// if there is one, and seals them with both checksums. `records` go after the items. Of a log without
+/// files and super root, the payload only says how many blocks it claims.
 pub fn encode_summary<'a>(
     log: &NewLog,
     files: &[FileInfo],
@@ -487,21 +506,11 @@ pub fn encode_summary<'a>(
     bytes[..HEADER_SIZE].copy_from_slice(header.as_bytes());
     let mut crc = Crc::new(seed);
     crc.update(&bytes[4..]);
-    payload.for_each(|block| crc.update(block));
+    let is_described = !files.is_empty() || log.flags & SR != 0;
+    payload.for_each(|block| crc.update(if is_described { block } else { &ZEROS[..block.len()] }));
     let sum = crc.value();
     bytes[..4].copy_from_slice(&sum.to_le_bytes());
     bytes
-}
-
-/// CRC of a whole log, given in pieces, without its first four bytes.
-fn datasum<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, seed: u32) -> u32 {
-    let mut crc = Crc::new(seed);
-    let mut skip = 4;
-    for piece in pieces {
-        crc.update(&piece[skip.min(piece.len())..]);
-        skip = 0;
-    }
-    crc.value()
 }
 
 #[cfg(test)]
@@ -546,7 +555,10 @@ mod tests {
             let summary = encode_summary(&log, &sample(), &records, pieces(), size, 77);
             let header = LogHeader::parse(&summary, size, 2048).unwrap();
             header.verify_summary(&summary, 77).unwrap();
-            header.verify_log(std::iter::once(&summary[..]).chain(pieces()), 77).unwrap();
+            let mut crc = Crc::new(77);
+            crc.update(&summary[4..]);
+            pieces().for_each(|block| crc.update(block));
+            header.verify_log(crc, size).unwrap();
             let Items { files, end } = parse_items(&header, &summary, size).unwrap();
             assert_eq!(files, sample());
             assert_eq!(summary[end..][..records.len()], records);
@@ -556,6 +568,34 @@ mod tests {
         }
         assert!(lengths[0] < 9, "the items take no more than they need");
         assert_eq!(lengths[1], 9, "what was asked for is added");
+    }
+
+    /// They need not have been written, so they may hold anything.
+    #[test]
+    fn blocks_that_a_summary_does_not_describe_hold_nothing() {
+        let size = BlockSize::from_bytes(1024).unwrap();
+        let whatever = [[7u8; 1024]; 3];
+        let pieces = || whatever.iter().map(|block| &block[..]);
+        let of = |flags, files: &[FileInfo], records: &[u8]| {
+            let (seq, create, next, cno) = (Seq(4), 99, BlockNr(64), Cno(7));
+            let log = NewLog { flags, seq, create, next, cno, summary_blocks: 0 };
+            let summary = encode_summary(&log, files, records, pieces(), size, 77);
+            (LogHeader::parse(&summary, size, 2048).unwrap(), summary)
+        };
+        let (header, summary) = of(LOGBGN | LOGEND, &[], &[5; 900]);
+        assert_eq!((header.nblocks, header.described_blocks(size)), (4, 1));
+        parse_items(&header, &summary, size).unwrap();
+        let mut crc = Crc::new(77);
+        crc.update(&summary[4..]);
+        header.verify_log(crc.clone(), size).unwrap();
+        (0..3).for_each(|_| crc.update(&[0; 1024]));
+        assert_eq!(crc.value(), header.datasum, "as if zeros had been written");
+
+        let one = FileInfo { ino: Ino(12), cno: Cno(7), blocks: Vec::new() };
+        for (header, summary) in [of(SR | LOGEND, &[], &[]), of(0, &[one], &[])] {
+            assert_eq!(header.described_blocks(size), 4, "something is said of them");
+            assert!(parse_items(&header, &summary, size).is_err(), "but not enough");
+        }
     }
 
     #[test]

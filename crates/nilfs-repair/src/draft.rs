@@ -9,10 +9,10 @@ use nilfs_check::{CheckError, Correction, Finding, Options, Position, Report, Ru
 use nilfs_device::{CopyOnWriteDevice, Device, IoSlice};
 use nilfs_engine::Log;
 use nilfs_engine::scan::Scan;
-use nilfs_ondisk::crc::crc32_le;
+use nilfs_ondisk::crc::{Crc, crc32_le};
 use nilfs_ondisk::summary::{FileInfo, LogHeader, NewLog, SR, encode_summary};
 use nilfs_ondisk::superblock::Superblock;
-use nilfs_ondisk::{BlockNr, Geometry, Ino, SegNum};
+use nilfs_ondisk::{BlockNr, BlockSize, Geometry, Ino, SegNum};
 
 use crate::anew::{self, Anew, Replacement};
 use crate::dat::{self, Dat};
@@ -57,8 +57,8 @@ pub(crate) struct Draft {
     /// Who wants to know how far that is.
     pub(crate) observer: Observer,
     pub(crate) uuid: [u8; 16],
-    /// The logs that have corrected blocks: where they are on the device, and their bytes.
-    sealed: BTreeMap<u64, u64>,
+    /// The logs that have corrected blocks.
+    sealed: BTreeMap<BlockNr, LogHeader>,
     /// How often what was corrected.
     made: HashMap<(Position, Stage, Option<u8>), u8>,
     /// All logs, once they are asked for.
@@ -162,21 +162,20 @@ impl Draft {
     /// checksums were wrong, and are not right with the corrections either. Once they are moved,
     /// nobody can tell any more.
     fn note_other_damage(&mut self) -> io::Result<()> {
-        for (offset, length) in &self.sealed {
+        for (block, header) in &self.sealed {
+            let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
+            let (seed, size) = (superblock.crc_seed(), superblock.geometry().block_size);
             let log_of = |device: &dyn Device| -> Option<Vec<u8>> {
-                let mut log = vec![0; *length as usize];
-                device.read_at(*offset, &mut log).ok()?;
+                let mut log = vec![0; header.described_blocks(size) as usize * size.bytes()];
+                device.read_at(size.address_of(*block)?, &mut log).ok()?;
                 Some(log)
             };
-            let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
-            let seed = superblock.crc_seed();
             // What cannot be read of it is told apart.
             let Some(found) = log_of(&*self.below) else { continue };
             let written = found[..4].to_vec();
-            let sum = |log: &[u8]| crc32_le(seed, &log[4..]).to_le_bytes().to_vec();
+            let sum = |log: &[u8]| sum_of(log, header, size, seed).to_le_bytes().to_vec();
             let explained = log_of(&*self.device).is_some_and(|log| sum(&log) == written);
             if sum(&found) != written && !explained {
-                let block = offset / superblock.geometry().block_size.bytes64();
                 self.repairs.push(Repair {
                     fault: format!(
                         "log at block {block}: its checksum is wrong, and the corrections do not \
@@ -529,11 +528,10 @@ impl Draft {
                 let next = at.plus(header.nblocks.into());
                 if these.iter().any(|block| (at..next).contains(block)) {
                     self.seal(&geometry, superblock.crc_seed(), at, &header)?;
-                    let size = geometry.block_size.bytes64();
                     let summary = (Position { block: at, offset: 0 }, Stage::Summaries, None);
                     // It has lost the checksum of what was written with its summary.
                     if !self.made.contains_key(&summary) {
-                        self.sealed.insert(at.0 * size, u64::from(header.nblocks) * size);
+                        self.sealed.insert(at, header);
                     }
                 }
                 at = next;
@@ -560,7 +558,7 @@ impl Draft {
     ) -> io::Result<()> {
         let size = geometry.block_size.bytes();
         let offset = at.0 * size as u64;
-        let mut log = vec![0; header.nblocks as usize * size];
+        let mut log = vec![0; header.described_blocks(geometry.block_size) as usize * size];
         if self.device.read_at(offset, &mut log).is_err() {
             // Other blocks of it cannot be read, so there is no checksum that could be right.
             return Ok(());
@@ -574,10 +572,17 @@ impl Draft {
         let covered = (header.sumbytes as usize).clamp(8, log.len());
         let sum = crc32_le(seed, &log[8..covered]);
         log[4..8].copy_from_slice(&sum.to_le_bytes());
-        let sum = crc32_le(seed, &log[4..]);
+        let sum = sum_of(&log, header, geometry.block_size, seed);
         log[..4].copy_from_slice(&sum.to_le_bytes());
         self.device.write_at(offset, &[IoSlice::new(&log)])
     }
+}
+
+/// The checksum of a log, given what it describes.
+fn sum_of(described: &[u8], header: &LogHeader, block_size: BlockSize, seed: u32) -> u32 {
+    let mut crc = Crc::new(seed);
+    crc.update(&described[4..]);
+    header.sum_of_log(crc, block_size)
 }
 
 fn repair_of(finding: &Finding, action: String, risk: Risk) -> Repair {

@@ -112,7 +112,7 @@ fn seal(image: &mut [u8], geometry: &Geometry) {
     }
 }
 
-/// Seals the log at the start of the bytes and gives its length, or `None` if there is none.
+/// Seals the log at the start of the bytes and returns its length, or `None` if there is none.
 fn seal_log(bytes: &mut [u8], geometry: &Geometry) -> Option<usize> {
     let block_size = geometry.block_size;
     let header = LogHeader::parse(bytes, block_size, geometry.blocks_per_segment).ok()?;
@@ -129,8 +129,8 @@ fn seal_log(bytes: &mut [u8], geometry: &Geometry) -> Option<usize> {
     let sum = crc32_le(CRC_SEED, log.get(8..header.sumbytes as usize)?);
     log[4..8].copy_from_slice(&sum.to_le_bytes());
     let mut crc = Crc::new(CRC_SEED);
-    crc.update(&log[4..]);
-    let sum = crc.value();
+    crc.update(log.get(4..header.described_blocks(block_size) as usize * block_size.bytes())?);
+    let sum = header.sum_of_log(crc, block_size);
     log[..4].copy_from_slice(&sum.to_le_bytes());
     Some(length)
 }

@@ -334,6 +334,8 @@ impl Gathered {
             self.content.records.push(Record::Bytes(record));
         }
         self.add_blocks(as_blocks);
+        // Linux takes such a log for torn (docs/format.md §19).
+        self.content.needs_records |= self.content.files.is_empty();
         self
     }
 

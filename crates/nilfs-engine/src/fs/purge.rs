@@ -7,7 +7,8 @@
 //!    emptied: what checkpoints still have is moved. That takes along what sync logs have, and what was
 //!    written and replaced between two checkpoints.
 //! 3. Whatever is unused is wiped, not only these segments: blocks that the cleaner has moved long ago
-//!    may still lie in what has been clean since, and beyond the last log of a segment.
+//!    may still lie in what has been clean since, beyond the last log of a segment, and in the holes of
+//!    logs.
 //!
 //! Each of these is whole or can be done again, and takes nothing that anybody needs.
 
@@ -25,7 +26,7 @@ use super::Filesystem;
 use crate::cleaner::victim::merged;
 use crate::commit::MetadataChanges;
 use crate::error::{Error, Result};
-use crate::log::reader;
+use crate::log::reader::{self, Log};
 use crate::log::segment_writer::SegmentWriter;
 use crate::volume::CheckpointInfo;
 
@@ -199,8 +200,8 @@ impl Filesystem {
         Ok(segments)
     }
 
-    /// Wipes clean segments, and what lies in others beyond their last log. Returns those that could not
-    /// be wiped, because somebody may be reading them.
+    /// Wipes clean segments, and of others the holes and what lies beyond their last log. Returns those
+    /// that could not be wiped, because somebody may be reading them.
     fn wipe_unused(
         &self,
         wiping: Wiping,
@@ -225,34 +226,53 @@ impl Filesystem {
                 kept.insert(segment);
                 continue;
             }
-            let unused = self.unused_blocks(&log, segment)?;
-            let wiped = self.wipe(unused, wiping, purged);
-            self.or_stop(&mut log, wiped)?;
+            for blocks in self.unused_blocks(&log, segment)? {
+                let wiped = self.wipe(blocks, wiping, purged);
+                self.or_stop(&mut log, wiped)?;
+            }
             progress(PurgeProgress { done: nth + 1, of });
         }
         self.store.flush()?;
         Ok(kept)
     }
 
-    /// The blocks of a segment that nobody needs, at its end.
-    fn unused_blocks(&self, log: &SegmentWriter, segment: SegNum) -> Result<Range<BlockNr>> {
+    /// The blocks of a segment that nobody needs.
+    fn unused_blocks(&self, log: &SegmentWriter, segment: SegNum) -> Result<Vec<Range<BlockNr>>> {
         let geometry = self.store.geometry();
         let (start, end) = (geometry.segment_start(segment), geometry.segment_end(segment));
         let position = log.base().position;
         if segment == position.segment {
-            return Ok(position.block..end);
+            return self.unused_around_logs(segment, position.block);
         }
         if segment == position.next {
-            return Ok(start..end);
+            return Ok(vec![start..end]);
         }
         let usage = log.segment_usage(segment)?;
         Ok(match usage {
-            Some(usage) if usage.is_clean() => start..end,
+            Some(usage) if usage.is_clean() => vec![start..end],
             Some(usage) if usage.is_dirty() && !usage.is_bad() && !log.is_busy(segment) => {
-                BlockNr(start.0.saturating_add(usage.su_nblocks.get().into()).min(end.0))..end
+                let logs_end = start.0.saturating_add(usage.su_nblocks.get().into()).min(end.0);
+                self.unused_around_logs(segment, BlockNr(logs_end))?
             }
-            _ => end..end,
+            _ => Vec::new(),
         })
+    }
+
+    /// The blocks of a segment in use that are in no log, or that a log need not have written.
+    fn unused_around_logs(
+        &self,
+        segment: SegNum,
+        logs_end: BlockNr,
+    ) -> Result<Vec<Range<BlockNr>>> {
+        let block_size = self.store.block_size();
+        let hole = |log: &Log| {
+            let described = log.start.plus(log.header.described_blocks(block_size));
+            described..log.start.plus(log.header.nblocks.into())
+        };
+        let logs = reader::logs_of(&self.store, segment)?;
+        let holes = logs.iter().map(hole).filter(|hole| !hole.is_empty() && hole.end <= logs_end);
+        let rest = logs_end..self.store.geometry().segment_end(segment);
+        Ok(holes.chain([rest]).collect())
     }
 
     fn wipe(&self, unused: Range<BlockNr>, wiping: Wiping, purged: &mut Purged) -> Result<()> {

@@ -8,6 +8,10 @@
 //! rest. A page that two flushes write would be programmed twice, and a card would have to copy the
 //! allocation unit in which that happens. A checkpoint does so only if it costs little, because
 //! another log may follow it before the next flush. A sync log is followed by a flush.
+//!
+//! A log without blocks needs one all the same: nilfs-utils 2.3 refuses a summary that takes all blocks
+//! of its log ("too big summary info"), and then does not clean its segment. Where the summary ends with
+//! a page of flash, that block is claimed and not written: a *hole*, in which anything may lie.
 
 use std::ops::Range;
 
@@ -42,10 +46,10 @@ pub(crate) struct PlannedLog {
     /// The blocks, as ranges of files.
     pub(crate) parts: Vec<(usize, Range<usize>)>,
     pub(crate) super_root: bool,
-    /// Blocks after all of these that hold nothing. A log without blocks has one at least: nilfs-utils
-    /// 2.3 refuses a summary that takes all blocks of its log ("too big summary info"), and then
-    /// does not clean its segment.
+    /// Blocks of zeros after all of these.
     pub(crate) empty: u64,
+    /// Blocks after these that are not written.
+    pub(crate) hole: u64,
 }
 
 impl PlannedLog {
@@ -56,7 +60,8 @@ impl PlannedLog {
     /// The block after the log.
     pub(crate) fn end(&self) -> BlockNr {
         let super_root = u64::from(self.super_root);
-        self.start.plus(self.summary_blocks + self.payload() + super_root + self.empty)
+        let nothing = self.empty + self.hole;
+        self.start.plus(self.summary_blocks + self.payload() + super_root + nothing)
     }
 }
 
@@ -234,12 +239,12 @@ impl<'a> Planner<'a> {
             parts: std::mem::take(&mut self.parts),
             super_root,
             empty: 0,
+            hole: 0,
         };
-        if log.payload() == 0 && !super_root {
-            log.empty = 1;
-            log.empty += self.padding(&log, following);
-        } else {
-            log.summary_blocks += self.padding(&log, following);
+        let padding = self.padding(&log, following);
+        match log.payload() == 0 && !super_root {
+            true => (log.empty, log.hole) = (padding, u64::from(padding == 0)),
+            false => log.summary_blocks += padding,
         }
         let segment_end = self.geometry.segment_end(log.segment);
         assert!(log.end() <= segment_end, "a log goes beyond the end of its segment: {log:?}");

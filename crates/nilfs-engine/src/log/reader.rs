@@ -76,11 +76,13 @@ pub(crate) fn verified(store: &Store, start: BlockNr, seq: Seq) -> Result<Option
     })
 }
 
-/// Whether every byte of a log is as it was written. The store holds a short one with a super root.
+/// Whether every byte of a log is as it was written, as far as it means something. The store holds a
+/// short one with a super root.
 pub(crate) fn is_whole(store: &Store, start: BlockNr, header: &LogHeader) -> Result<bool> {
     let block_size = store.block_size();
     let mut crc = Crc::new(store.seed());
-    let mut left = header.nblocks as usize * block_size.bytes();
+    let described = header.described_blocks(block_size) as usize * block_size.bytes();
+    let mut left = described;
     let mut at = start;
     let mut skip = 4;
     let mut buffer = vec![0; READ_BYTES.min(left)];
@@ -92,8 +94,8 @@ pub(crate) fn is_whole(store: &Store, start: BlockNr, header: &LogHeader) -> Res
         left -= piece.len();
         at = at.plus((piece.len() / block_size.bytes()) as u64);
     }
-    let is_whole = crc.value() == header.datasum;
-    if is_whole && header.has(SR) && header.nblocks as usize * block_size.bytes() == buffer.len() {
+    let is_whole = header.sum_of_log(crc, block_size) == header.datasum;
+    if is_whole && header.has(SR) && described == buffer.len() {
         store.hold(start, buffer);
     }
     Ok(is_whole)
@@ -132,6 +134,14 @@ pub(crate) fn skimmed(
         Err(_) => return Ok(None),
     };
     Ok(Some((header, kind)))
+}
+
+/// Whether a log lies in the hole of one that was written later: that has left the first block as it
+/// was, and the next log, of the same later use of the segment, begins in the second.
+pub(crate) fn is_in_hole(store: &Store, start: BlockNr, found: &LogHeader) -> bool {
+    let next = start.plus(1);
+    let header = header(store, next).ok().flatten().filter(|header| header.seq > found.seq);
+    header.is_some_and(|header| read(store, next, header).is_ok())
 }
 
 /// What the blocks of a log are. Checks the summary on the way.

@@ -18,6 +18,8 @@ pub(crate) struct SealedLog {
     summary: Vec<u8>,
     summary_blocks: u64,
     blocks: Vec<Block>,
+    /// Blocks after these that the log claims and that are not written.
+    hole: u64,
 }
 
 impl SealedLog {
@@ -29,6 +31,11 @@ impl SealedLog {
 
     /// Blocks of the log, its summary included.
     pub(crate) fn len(&self) -> u64 {
+        self.written() + self.hole
+    }
+
+    /// Those that go to the device.
+    pub(crate) fn written(&self) -> u64 {
         self.summary_blocks + self.blocks.len() as u64
     }
 
@@ -77,7 +84,7 @@ pub(crate) fn seal(
             blocks.extend(own[range.clone()].iter().cloned());
         }
         blocks.extend(extras.super_root.filter(|_| log.super_root).cloned());
-        blocks.extend((0..log.empty).map(|_| zeroed(geometry.block_size)));
+        blocks.extend((0..log.empty + log.hole).map(|_| zeroed(geometry.block_size)));
         let header = NewLog {
             flags: flags(nth),
             seq: log.seq,
@@ -97,8 +104,9 @@ pub(crate) fn seal(
         );
         let summary_bytes = log.summary_blocks as usize * geometry.block_size.bytes();
         assert_eq!(summary.len(), summary_bytes, "the layout has left room for the summary");
-        let PlannedLog { start, segment, seq, next, summary_blocks, .. } = *log;
-        SealedLog { start, segment, seq, next, summary, summary_blocks, blocks }
+        blocks.truncate(blocks.len() - log.hole as usize);
+        let PlannedLog { start, segment, seq, next, summary_blocks, hole, .. } = *log;
+        SealedLog { start, segment, seq, next, summary, summary_blocks, blocks, hole }
     };
     plan.logs.iter().enumerate().map(one).collect()
 }

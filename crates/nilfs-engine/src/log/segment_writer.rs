@@ -512,17 +512,21 @@ impl SegmentWriter {
             self.flush()?;
         }
         self.write_log(&log, stamp)?;
-        let bytes = log.len() * self.store.block_size().bytes64();
+        let bytes = log.written() * self.store.block_size().bytes64();
         self.state = State::InUse {
             sync_logs: before + 1,
             read_after_crash: read_before + bytes.min(READ_OF_ONE),
             written_ahead: self.has_written_ahead(),
         };
-        Ok(Some(Synced { placed, blocks: log.len() }))
+        Ok(Some(Synced { placed, blocks: log.written() }))
     }
 
     /// Says in the superblocks, before the first of them is written, that there may be logs of which a
-    /// program that knows no records would lose something: it must not write, nor recover.
+    /// program that knows no records would lose something: it must not write, nor recover. For Linux the
+    /// chain ends before such a log if it has a hole with something in it, because `ss_datasum` is wrong
+    /// there: so no copy without this bit may name a log before one. Only [`SegmentWriter::close`] and
+    /// [`SegmentWriter::finish_recovery`] take the bit away, and let both copies name the newest
+    /// checkpoint by the same write.
     fn announce_records(&mut self, stamp: &Stamp) -> Result<()> {
         if self.has_announced_records() {
             return Ok(());
@@ -540,7 +544,7 @@ impl SegmentWriter {
         self.store.write_run(log.start, &log.pieces())?;
         self.unflushed.get_or_insert(log.segment);
         self.unflushed_logs += 1;
-        self.unflushed_blocks += log.len();
+        self.unflushed_blocks += log.written();
         Ok(())
     }
 

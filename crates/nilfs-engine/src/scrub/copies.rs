@@ -98,7 +98,7 @@ impl Moment {
         let summary_blocks = header.summary_blocks(store.block_size());
         let mut summary = vec![0; summary_blocks as usize * store.block_size().bytes()];
         store.read_run(at, &mut summary)?;
-        let rest = summary_blocks..header.nblocks.into();
+        let rest = summary_blocks..header.described_blocks(store.block_size());
         let blocks: Vec<_> = rest.map(|nth| self.block(at.plus(nth))).collect();
         let copies = vec![Vec::new(); blocks.len()];
         Ok(Some(Torn { log, summary, blocks, copies }))
@@ -185,6 +185,6 @@ impl Torn {
             crc.update(block);
             whole.push(block.clone());
         }
-        (crc.value() == self.log.header.datasum).then_some(whole)
+        self.log.header.verify_log(crc, moment.store.block_size()).is_ok().then_some(whole)
     }
 }
