@@ -142,6 +142,14 @@ pub fn parse(origin: &str, text: &str) -> Result<Preset> {
 }
 
 impl Preset {
+    /// Whether it is flash with pages of this size in bytes.
+    #[must_use]
+    pub fn has_pages_of(&self, bytes: u64) -> bool {
+        let card = self.card.as_ref().map(|card| card.page_bytes);
+        let ssd = self.ssd.as_ref().map(|ssd| ssd.page_bytes);
+        card.or(ssd) == Some(bytes)
+    }
+
     /// A device of this kind with this many bytes: units, rates and times are those of the
     /// original.
     ///

@@ -1,14 +1,15 @@
 //! What is to be measured: suites, and what the user chooses from them.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 
-use crate::file_systems::{self, FileSystem, OURS};
+use crate::file_systems::{self, FileSystem, OUR_OPTIONS, OURS};
 use crate::model::preset::{self, Preset};
 use crate::names::unknown;
 use crate::results::Clock;
-use crate::workloads::{self, Measure, Setting, Workload};
+use crate::workloads::{self, Measure, Modes, Setting, Workload};
 
 /// Where to run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -304,17 +305,15 @@ impl Choice {
         let devices = chosen(&self.devices, group.devices);
         let names = chosen(&self.file_systems, group.file_systems);
         for device in devices {
-            let mut systems = Vec::new();
+            let device = preset::find(device)?;
+            let mut file_systems: Vec<FileSystem> = Vec::new();
             for name in &names {
                 let found = file_systems::find(name, nilfs)?;
-                systems.extend(with_access_times(workload, found));
+                file_systems.extend(in_modes(workload.modes, found, &device));
             }
-            tables.push(Table {
-                workload,
-                device: preset::find(device)?,
-                file_systems: systems,
-                least_scale: group.least_scale,
-            });
+            let mut names = HashSet::new();
+            file_systems.retain(|system| names.insert(system.name.clone()));
+            tables.push(Table { workload, device, file_systems, least_scale: group.least_scale });
         }
         Ok(())
     }
@@ -327,12 +326,18 @@ fn chosen<'a>(own: &'a [String], given: &[&'a str]) -> Vec<&'a str> {
     }
 }
 
-/// A file system in each mode of access times, where the workload is about them.
-fn with_access_times(workload: &Workload, found: FileSystem) -> Vec<FileSystem> {
-    if workload.access_times && found.keeps_access_times() && !found.has_options() {
-        ["strictatime", "relatime", "noatime"].map(|mode| found.with(mode)).to_vec()
-    } else {
-        vec![found]
+/// A file system in each of the modes that a workload is about, unless somebody has named one.
+fn in_modes(modes: Modes, found: FileSystem, device: &Preset) -> Vec<FileSystem> {
+    match modes {
+        _ if found.has_options() => vec![found],
+        Modes::AccessTimes if found.keeps_access_times() => {
+            ["strictatime", "relatime", "noatime"].map(|mode| found.with(mode)).to_vec()
+        }
+        Modes::FlashPages if found.base_name() == OURS && device.has_pages_of(4 << 10) => {
+            let told = OUR_OPTIONS.map(|option| found.with(option));
+            std::iter::once(found).chain(told).collect()
+        }
+        _ => vec![found],
     }
 }
 
@@ -376,6 +381,20 @@ mod tests {
         let systems: Vec<_> = tables[0].file_systems.iter().map(|fs| fs.name.as_str()).collect();
         let modes = ["ext4:strictatime", "ext4:relatime", "ext4:noatime"];
         assert_eq!(systems, [&modes[..], &["ext2:noatime", "nilfs2"]].concat());
+    }
+
+    #[test]
+    fn where_pages_are_small_ours_is_also_told_so() {
+        let choice = Choice { workloads: words(&["small-fsyncs"]), ..Choice::default() };
+        for table in tables("full", &choice).unwrap() {
+            let is_told = table.file_systems.iter().any(|fs| fs.name == "nilfs:flash-page=4K");
+            let has_small_pages = table.device.ssd.as_ref().is_some_and(|it| it.page_bytes == 4096);
+            assert_eq!(is_told, has_small_pages, "{}", table.device.name);
+            assert!(table.file_systems.iter().any(|fs| fs.name == OURS));
+        }
+        let both = words(&[OURS, "nilfs:flash-page=4K"]);
+        let tables = tables("full", &Choice { file_systems: both, ..choice }).unwrap();
+        assert!(tables.iter().all(|table| table.file_systems.len() == 2), "none is there twice");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! One file, written and read by dd.
 
 use super::{
-    Best, Measure, Setting, Step, Timer, What, Workload, format, mount, pieces, remount, unmount,
+    Best, Measure, Modes, Setting, Step, Timer, What, Workload, format, mount, pieces, remount,
+    unmount,
 };
 use crate::results::Unit;
 
@@ -17,7 +18,7 @@ pub static BIG_FILE: Workload = Workload {
     needs: &[],
     sources: &[],
     history: true,
-    access_times: false,
+    modes: Modes::One,
     bytes_needed: |scale| big_file_pieces(scale) * 64 * KIB,
     steps: big_file,
 };
@@ -49,7 +50,7 @@ pub static DD: Workload = Workload {
     needs: &[],
     sources: &[],
     history: true,
-    access_times: false,
+    modes: Modes::One,
     bytes_needed: |scale| {
         pieces(25_600, scale, 64) * 8 * KIB + pieces(262_144, scale, 640) * 8 * KIB
     },
@@ -92,7 +93,7 @@ pub static DD_SYNC: Workload = Workload {
     needs: &[],
     sources: &[],
     history: true,
-    access_times: false,
+    modes: Modes::One,
     bytes_needed: |scale| {
         let mib = pieces(4, scale, 4) + pieces(256, scale, 4);
         mib * MIB + pieces(1024, scale, 16) * 4 * KIB

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::{
-    Best, Latency, Setting, Step, Timer, Workload, format, mount, pieces, remount, unmount,
+    Best, Latency, Modes, Setting, Step, Timer, Workload, format, mount, pieces, remount, unmount,
 };
 use crate::command::last_lines;
 use crate::file_systems::Program;
@@ -32,7 +32,7 @@ pub static IOZONE: Workload = Workload {
     needs: FIO,
     sources: &[],
     history: true,
-    access_times: false,
+    modes: Modes::One,
     bytes_needed: |scale| (records(scale) * 2 + synced_records(scale) * 4) * 4096,
     steps: iozone,
 };

@@ -2,7 +2,8 @@
 
 use super::fio::{COMMON, FIO};
 use super::{
-    Best, Latency, Measure, Setting, Step, Timer, What, Workload, format, mount, pieces, unmount,
+    Best, Latency, Measure, Modes, Setting, Step, Timer, What, Workload, format, mount, pieces,
+    unmount,
 };
 use crate::results::Unit;
 
@@ -18,7 +19,7 @@ pub static FSYNC_BESIDE_WRITER: Workload = Workload {
     needs: FIO,
     sources: &[],
     history: true,
-    access_times: false,
+    modes: Modes::One,
     bytes_needed: |scale| film_mib(scale) * MIB * 2,
     steps,
 };

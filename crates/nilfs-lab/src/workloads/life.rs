@@ -1,6 +1,8 @@
 //! What the life of a source tree costs a device.
 
-use super::{Best, Setting, Source, Step, Workload, format, mount, remount, sources, unmount};
+use super::{
+    Best, Modes, Setting, Source, Step, Workload, format, mount, remount, sources, unmount,
+};
 use crate::file_systems::Program;
 
 /// Bytes written while somebody works.
@@ -17,7 +19,7 @@ pub static LIFE: Workload = Workload {
     ],
     sources: &[Source::GitRepository],
     history: true,
-    access_times: true,
+    modes: Modes::AccessTimes,
     bytes_needed: |scale| Source::GitRepository.bytes(scale) * 8 + (16 << 20),
     steps,
 };

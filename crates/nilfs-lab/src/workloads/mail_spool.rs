@@ -1,7 +1,7 @@
 //! Mail that must not be lost.
 
 use super::fio::{COMMON, FIO};
-use super::{Best, Setting, Step, Timer, Workload, format, mount, pieces, unmount};
+use super::{Best, Modes, Setting, Step, Timer, Workload, format, mount, pieces, unmount};
 
 /// A new file and an fsync for every message.
 pub static MAIL_SPOOL: Workload = Workload {
@@ -12,7 +12,7 @@ pub static MAIL_SPOOL: Workload = Workload {
     needs: FIO,
     sources: &[],
     history: true,
-    access_times: false,
+    modes: Modes::One,
     bytes_needed: |scale| messages(scale) * 8192 * 6,
     steps,
 };

@@ -42,6 +42,17 @@ pub struct Setting {
     pub device_bytes: u64,
 }
 
+/// In which modes a workload is measured with a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Modes {
+    /// As it is mounted by default.
+    One,
+    /// With each way to keep access times.
+    AccessTimes,
+    /// Ours also as it should be mounted, where pages of flash are not as large as it takes them for.
+    FlashPages,
+}
+
 /// Something people do with a file system.
 #[derive(Debug)]
 pub struct Workload {
@@ -58,8 +69,8 @@ pub struct Workload {
     /// Whether file systems that keep their past may do so; the others must not, because the
     /// device is filled more than once.
     pub history: bool,
-    /// Whether each mode of access times is measured.
-    pub access_times: bool,
+    /// In which modes a file system is measured that was named without options.
+    pub modes: Modes,
     /// Bytes on the device at the same time, at most, at a scale.
     pub bytes_needed: fn(f64) -> u64,
     /// The steps, in order.

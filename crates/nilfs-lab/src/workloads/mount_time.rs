@@ -1,6 +1,6 @@
 //! How long it takes until a file system can be used.
 
-use super::{Action, Best, Setting, Step, Workload, format, mount, pieces, unmount};
+use super::{Action, Best, Modes, Setting, Step, Workload, format, mount, pieces, unmount};
 use crate::file_systems::Program;
 
 /// A mount after each thing that can have happened before.
@@ -13,7 +13,7 @@ pub static MOUNT_TIME: Workload = Workload {
     needs: &[Program { name: "perl", package: "perl-base" }],
     sources: &[],
     history: true,
-    access_times: false,
+    modes: Modes::One,
     bytes_needed: |scale| files(scale) * 8192 * 2 + saved(scale) * 8192 * 3,
     steps,
 };

@@ -1,6 +1,6 @@
 //! A distribution's packages, unpacked by its package manager.
 
-use super::{Best, Setting, Source, Step, Timer, Workload, format, mount, sources, unmount};
+use super::{Best, Modes, Setting, Source, Step, Timer, Workload, format, mount, sources, unmount};
 use crate::file_systems::Program;
 
 /// Many small files, each written, made durable and renamed.
@@ -13,7 +13,7 @@ pub static PACKAGES: Workload = Workload {
     needs: &[Program { name: "dpkg", package: "dpkg" }],
     sources: &[Source::Packages],
     history: true,
-    access_times: false,
+    modes: Modes::One,
     bytes_needed: |scale| Source::Packages.bytes(scale) * 4 + (16 << 20),
     steps,
 };

@@ -1,6 +1,6 @@
 //! PostMark.
 
-use super::{Best, Setting, Step, Timer, Workload, format, mount, pieces, unmount};
+use super::{Best, Modes, Setting, Step, Timer, Workload, format, mount, pieces, unmount};
 use crate::file_systems::Program;
 
 /// Many short-lived small files.
@@ -12,7 +12,7 @@ pub static POSTMARK: Workload = Workload {
     needs: &[Program { name: "postmark", package: "postmark" }],
     sources: &[],
     history: true,
-    access_times: false,
+    modes: Modes::One,
     bytes_needed: |scale| files(scale) * FILE_BYTES * 3,
     steps,
 };

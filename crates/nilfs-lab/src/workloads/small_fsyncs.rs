@@ -1,6 +1,6 @@
 //! What an fsync of very little costs.
 
-use super::{Best, Setting, Step, Timer, Workload, format, mount, pieces, unmount};
+use super::{Best, Modes, Setting, Step, Timer, Workload, format, mount, pieces, unmount};
 use crate::file_systems::Program;
 
 /// Appends and replacements, each of them durable before the next.
@@ -13,7 +13,7 @@ pub static SMALL_FSYNCS: Workload = Workload {
     needs: &[Program { name: "perl", package: "perl-base" }],
     sources: &[],
     history: true,
-    access_times: false,
+    modes: Modes::FlashPages,
     bytes_needed: |scale| times(scale) * 8192 * 8 + (4 << 20),
     steps,
 };

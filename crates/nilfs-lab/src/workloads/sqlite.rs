@@ -1,6 +1,6 @@
 //! A database as programs on phones use it.
 
-use super::{Best, Setting, Source, Step, Timer, Workload, format, mount, sources, unmount};
+use super::{Best, Modes, Setting, Source, Step, Timer, Workload, format, mount, sources, unmount};
 use crate::file_systems::Program;
 
 /// A transaction for every row.
@@ -12,7 +12,7 @@ pub static SQLITE: Workload = Workload {
     needs: &[Program { name: "sqlite3", package: "sqlite3" }],
     sources: &[Source::Inserts],
     history: true,
-    access_times: false,
+    modes: Modes::One,
     bytes_needed: |scale| sources::inserts(scale) * 16 * 4096 + (4 << 20),
     steps,
 };

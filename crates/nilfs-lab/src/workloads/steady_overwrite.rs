@@ -1,7 +1,9 @@
 //! Overwriting until every free block has been used and given back more than once.
 
 use super::fio::{FIO, fio};
-use super::{Best, Latency, Measure, Setting, Step, Timer, What, Workload, format, mount, unmount};
+use super::{
+    Best, Latency, Measure, Modes, Setting, Step, Timer, What, Workload, format, mount, unmount,
+};
 use crate::results::Unit;
 
 /// What a file system and a device can go on doing for ever.
@@ -13,7 +15,7 @@ pub static STEADY_OVERWRITE: Workload = Workload {
     needs: FIO,
     sources: &[],
     history: false,
-    access_times: false,
+    modes: Modes::One,
     // It fills whatever device there is.
     bytes_needed: |_| 64 << 20,
     steps,

@@ -1,6 +1,6 @@
 //! Trees of files.
 
-use super::{Best, Setting, Source, Step, Workload, format, mount, remount, unmount};
+use super::{Best, Modes, Setting, Source, Step, Workload, format, mount, remount, unmount};
 use crate::file_systems::Program;
 
 /// Thousands of very small files.
@@ -12,7 +12,7 @@ pub static GENTOO_TREE: Workload = Workload {
     needs: &[],
     sources: &[Source::GentooTree],
     history: true,
-    access_times: false,
+    modes: Modes::One,
     bytes_needed: |scale| Source::GentooTree.bytes(scale) * 10 + (4 << 20),
     steps: gentoo_tree,
 };
@@ -40,7 +40,7 @@ pub static KERNEL_TREE: Workload = Workload {
     ],
     sources: &[Source::KernelPart],
     history: true,
-    access_times: false,
+    modes: Modes::One,
     bytes_needed: |scale| Source::KernelPart.bytes(scale) * 3 + (16 << 20),
     steps: kernel_tree,
 };
