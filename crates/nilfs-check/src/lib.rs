@@ -27,6 +27,7 @@
 
 mod ahead;
 mod allocation;
+mod beyond;
 mod bits;
 mod block_map;
 mod checker;

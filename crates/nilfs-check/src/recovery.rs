@@ -10,6 +10,7 @@ use nilfs_ondisk::superblock::{FEATURE_ROLL_FORWARD, LogCursor};
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, Seq};
 
 use crate::CheckError;
+use crate::beyond;
 use crate::correction::Correction;
 use crate::log::{LogFault, LogReader};
 use crate::report::{Findings, Location, Rule, counted};
@@ -90,6 +91,7 @@ pub(crate) fn find_newest(
     let synced = if winner.is_clean() && !fallen_back {
         Synced::default()
     } else {
+        check_gaps(volume, &mut reader, &scan, findings);
         roll_forward(volume, &mut reader, &scan, findings)
     };
     match winner.raw().s_feature_compat_ro.get() & FEATURE_ROLL_FORWARD != 0 {
@@ -216,6 +218,8 @@ struct Scan {
     last_end: Option<BlockNr>,
     /// A log that should not be part of the chain.
     astray: Option<BlockNr>,
+    /// Where there is no whole log after the best one.
+    gaps: Vec<Gap>,
 }
 
 impl Scan {
@@ -236,11 +240,13 @@ impl Scan {
             first_after: None,
             last_end: None,
             astray: None,
+            gaps: Vec::new(),
         };
         let mut scan = found(first, start.cno);
         while !clean && let Some(link) = chain.next() {
             if link.header.has(SR) {
                 scan = found(link, scan.best.cno.plus(1));
+                chain.gaps.clear();
                 continue;
             }
             if link.header.is_off_chain() {
@@ -252,6 +258,7 @@ impl Scan {
                 scan.last_end = Some(link.block);
             }
         }
+        scan.gaps = chain.gaps;
         Ok(scan)
     }
 
@@ -266,7 +273,7 @@ impl Scan {
 }
 
 /// The super root at the end of a log.
-fn super_root_of(
+pub(crate) fn super_root_of(
     volume: &Volume<'_>,
     reader: &mut LogReader<'_, '_>,
     log: BlockNr,
@@ -280,15 +287,32 @@ fn super_root_of(
 }
 
 /// A log of the chain.
-struct Link {
-    block: BlockNr,
-    header: LogHeader,
+pub(crate) struct Link {
+    pub(crate) block: BlockNr,
+    pub(crate) header: LogHeader,
 }
+
+impl Link {
+    /// The block after the log.
+    pub(crate) fn end(&self) -> BlockNr {
+        self.block.plus(self.header.nblocks.into())
+    }
+}
+
+/// A place where a log of the chain could be, and why none is.
+pub(crate) struct Gap {
+    pub(crate) block: BlockNr,
+    pub(crate) seq: Seq,
+    fault: LogFault,
+}
+
+/// Reads the header of the log at a block, of a use of a segment, and judges whether it is one.
+type Take<'v, 'd> = fn(&mut LogReader<'v, 'd>, BlockNr, Seq) -> Result<LogHeader, LogFault>;
 
 /// The valid logs from a position on, in the order in which they were written. Each step takes a
 /// further log or, after at most one miss, a further sequence number, so the chain ends on any
 /// image.
-struct Chain<'c, 'v, 'd> {
+pub(crate) struct Chain<'c, 'v, 'd> {
     volume: &'v Volume<'d>,
     reader: &'c mut LogReader<'v, 'd>,
     block: BlockNr,
@@ -297,27 +321,35 @@ struct Chain<'c, 'v, 'd> {
     next: SegNum,
     /// Whether the position is the start of a segment that need not hold a log.
     missed: bool,
+    take: Take<'v, 'd>,
+    /// Where it has found no log.
+    gaps: Vec<Gap>,
 }
 
 impl<'c, 'v, 'd> Chain<'c, 'v, 'd> {
-    fn new(
+    pub(crate) fn new(
         volume: &'v Volume<'d>,
         reader: &'c mut LogReader<'v, 'd>,
         block: BlockNr,
         seq: Seq,
         next: SegNum,
     ) -> Self {
-        Self { volume, reader, block, seq, next, missed: false }
+        Self { volume, reader, block, seq, next, missed: false, take: valid_log, gaps: Vec::new() }
+    }
+
+    /// The same chain, but of what this takes for a log.
+    pub(crate) fn taking(self, take: Take<'v, 'd>) -> Self {
+        Self { take, ..self }
     }
 
     /// Takes the log at the position, which is then after it.
     fn here(&mut self) -> Result<Link, LogFault> {
-        let header = valid_log(self.reader, self.block, self.seq)?;
+        let header = (self.take)(self.reader, self.block, self.seq)?;
         let link = Link { block: self.block, header };
         let geometry = &self.volume.geometry;
         let end = geometry.segment_end(geometry.segment_of(self.block));
         self.next = geometry.segment_of(header.next);
-        self.block = self.block.plus(header.nblocks.into());
+        self.block = link.end();
         self.missed = false;
         // A log has two blocks at least.
         if self.block.0 + 1 >= end.0 {
@@ -335,20 +367,28 @@ impl<'c, 'v, 'd> Chain<'c, 'v, 'd> {
 
     /// The next log. A miss within a segment is passed over once: a writer may have given the
     /// segment up.
-    fn next(&mut self) -> Option<Link> {
+    pub(crate) fn next(&mut self) -> Option<Link> {
         while self.volume.geometry.has_block(self.block) {
+            let (block, seq) = (self.block, self.seq);
             match self.here() {
                 Ok(link) => return Some(link),
-                Err(_) if self.missed => break,
-                Err(_) => self.skip(),
+                Err(fault) => self.gaps.push(Gap { block, seq, fault }),
             }
+            if self.missed {
+                break;
+            }
+            self.skip();
         }
         None
     }
 }
 
 /// The header of a log of the given sequence number whose checksum is right.
-fn valid_log(reader: &mut LogReader<'_, '_>, at: BlockNr, seq: Seq) -> Result<LogHeader, LogFault> {
+pub(crate) fn valid_log(
+    reader: &mut LogReader<'_, '_>,
+    at: BlockNr,
+    seq: Seq,
+) -> Result<LogHeader, LogFault> {
     let header = reader.header(at)?;
     if header.seq != seq {
         return Err(LogFault::Sequence { found: header.seq, expected: seq });
@@ -393,6 +433,38 @@ fn check_order(
             )
         });
         error.corrected_by(given_up(place));
+    }
+}
+
+/// Says where a log after the newest super root is damaged that was durable: that is no power cut.
+fn check_gaps<'v, 'd>(
+    volume: &'v Volume<'d>,
+    reader: &mut LogReader<'v, 'd>,
+    scan: &Scan,
+    findings: &mut Findings,
+) {
+    for gap in &scan.gaps {
+        let Some(later) = beyond::witnesses(volume, reader, gap, scan.best.cno) else { continue };
+        let (place, fault) = (Location::VOLUME.log(gap.block), &gap.fault);
+        let damaged = "the log here is damaged, which was durable when later ones were written";
+        if beyond::summarized(reader, gap.block, gap.seq).is_ok() {
+            findings.error(Rule::RollForward, place, || {
+                format!("{damaged}: {fault}. A mount rolls it forward as it is")
+            });
+            break;
+        }
+        let error = findings.error(Rule::RollForward, place, || {
+            format!(
+                "{damaged}: {fault}. A mount would fail; this log is lost, and {} after it, from \
+                 block {} on",
+                counted(later.len() as u64, "log"),
+                later[0].block
+            )
+        });
+        // No fsync has written a checkpoint that is cut off.
+        let only_synced = later.iter().all(|log| !log.header.has(SR));
+        error.corrected_by(given_up(place).filter(|_| only_synced));
+        break;
     }
 }
 

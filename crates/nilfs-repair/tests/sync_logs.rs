@@ -20,10 +20,11 @@ const VERSION: usize = 4;
 const NUMBER: usize = 24;
 const GENERATION: usize = 32 + 8 + 8;
 
-/// A volume after three fsyncs and a power cut, with its files after each of them.
+/// A volume after three fsyncs and a power cut, with its files before the first and after each of them.
 struct Synced {
     image: Image,
     logs: Vec<BlockNr>,
+    before: Content,
     files: Vec<Content>,
 }
 
@@ -41,6 +42,7 @@ fn synced() -> Synced {
     let file = fs.create(&fs.root().unwrap().inode, b"file", &new).unwrap().inode;
     fs.write(&file, 0, &[b'.'; 20_000]).unwrap();
     fs.commit().unwrap();
+    let before = present(&*fs);
     let mut files = Vec::new();
     for nth in 1..=3 {
         fs.write(&file, 19_000 + nth * 3000, &[b'0' + nth as u8; 3000]).unwrap();
@@ -51,7 +53,7 @@ fn synced() -> Synced {
     let logs = image.logs().into_iter().filter(|log| head_in(image.block(log.block)).is_some());
     let logs: Vec<_> = logs.map(|log| log.block).collect();
     assert_eq!(logs.len(), files.len());
-    Synced { image, logs, files }
+    Synced { image, logs, before, files }
 }
 
 /// Where the records begin in the summary of a log.
@@ -66,6 +68,13 @@ impl Synced {
             let head = head_in(summary).unwrap();
             summary[head + at] ^= 0x40;
         });
+    }
+
+    /// Destroys a block of a log, counted from its summary.
+    fn destroy(&mut self, nth: usize, block: u64) {
+        let size = self.image.block_size();
+        let at = self.logs[nth].plus(block).0 as usize * size;
+        self.image.bytes[at..at + size].iter_mut().for_each(|byte| *byte ^= 0x5a);
     }
 }
 
@@ -97,6 +106,51 @@ fn what_cannot_be_rolled_forward_is_given_up_and_nothing_else() {
         assert_eq!(lost, synced.logs[1..], "byte {at}");
         assert!(recovered(&patient) == synced.files[0], "byte {at}: the first fsync stays");
     }
+}
+
+/// Those who sync were told that it is durable, so it is no power cut, and a mount refuses it.
+#[test]
+fn a_log_that_must_not_be_missing_is_damage_and_given_up_with_those_after_it() {
+    for nth in [0, 1] {
+        let mut synced = synced();
+        synced.destroy(nth, 0);
+        let report = synced.image.check().unwrap();
+        let [error] = &report.errors().collect::<Vec<_>>()[..] else { panic!("one error: {report}") };
+        assert_eq!((error.rule, error.place.log), (Rule::RollForward, Some(synced.logs[nth])));
+        let lost = &synced.logs[nth + 1..];
+        let plural = if lost.len() == 1 { "" } else { "s" };
+        let says = format!("{} log{plural} after it, from block {}", lost.len(), lost[0]);
+        assert!(error.message.contains(&says), "{error}");
+        let patient = Patient::new(synced.image.clone());
+        let plan = patient.heal();
+        assert_eq!(plan.risk(), Risk::Loses);
+        assert_eq!(plan.lost.iter().map(|log| log.start).collect::<Vec<_>>(), lost);
+        let kept = nth.checked_sub(1).map_or(&synced.before, |last| &synced.files[last]);
+        assert!(recovered(&patient) == *kept, "without log {nth}");
+    }
+}
+
+#[test]
+fn a_log_that_a_power_cut_may_have_taken_is_no_damage() {
+    let mut synced = synced();
+    synced.destroy(2, 0);
+    let report = synced.image.check().unwrap();
+    assert!(report.is_consistent(), "{report}");
+    assert!(recovered(&Patient::new(synced.image)) == synced.files[1]);
+}
+
+/// A mount does not read what a later log vouches for, so the file is there with what is damaged.
+#[test]
+fn damaged_content_of_a_durable_log_is_told_and_costs_no_log() {
+    let mut synced = synced();
+    synced.destroy(1, 1);
+    let report = synced.image.check().unwrap();
+    let [error] = &report.errors().collect::<Vec<_>>()[..] else { panic!("one error: {report}") };
+    assert_eq!((error.rule, error.place.log), (Rule::RollForward, Some(synced.logs[1])));
+    assert!(error.message.contains("as it is"), "{error}");
+    let patient = Patient::new(synced.image);
+    assert!(patient.plan().repairs.is_empty());
+    recovered(&patient);
 }
 
 #[test]
