@@ -25,13 +25,7 @@ pub(crate) fn usages(
     root: &Root,
     first: SegNum,
 ) -> impl Iterator<Item = Result<(SegNum, RawSegmentUsage)>> {
-    let geometry = source.store.geometry();
-    let layout = SufileLayout::new(&geometry);
-    let file = FileEdit::new(root.clone());
-    (first.0..geometry.nsegments).map(move |segment| {
-        let segment = SegNum(segment);
-        Ok((segment, usage_of(&file, source, &layout, segment)?))
-    })
+    SufileEdit::new(source, root.clone()).into_usages(source, first)
 }
 
 fn header_of(file: &FileEdit, source: Source<'_>) -> Result<RawSufileHeader> {
@@ -43,20 +37,6 @@ fn header_of(file: &FileEdit, source: Source<'_>) -> Result<RawSufileHeader> {
         block: None,
         source,
     })
-}
-
-fn usage_of(
-    file: &FileEdit,
-    source: Source<'_>,
-    layout: &SufileLayout,
-    segment: SegNum,
-) -> Result<RawSegmentUsage> {
-    let Slot { block: key, offset } = layout.slot(segment);
-    // A missing block says that all its segments are clean.
-    let Some(block) = file.get(source, key)? else {
-        return Ok(RawSegmentUsage::CLEAN);
-    };
-    RawSegmentUsage::parse(&block[offset..]).map_err(|source| Error::bad_segment(segment, source))
 }
 
 /// The sufile while a commit changes it.
@@ -75,6 +55,27 @@ impl SufileEdit {
             layout: SufileLayout::new(&geometry),
             nsegments: geometry.nsegments,
         }
+    }
+
+    /// The usage of every segment from `first` on, in order.
+    pub(crate) fn into_usages(
+        self,
+        source: Source<'_>,
+        first: SegNum,
+    ) -> impl Iterator<Item = Result<(SegNum, RawSegmentUsage)>> {
+        let end = source.store.geometry().nsegments;
+        (first.0..end).map(SegNum).map(move |it| Ok((it, self.usage(source, it)?)))
+    }
+
+    /// The usage of one segment.
+    pub(crate) fn usage(&self, source: Source<'_>, segment: SegNum) -> Result<RawSegmentUsage> {
+        let Slot { block: key, offset } = self.layout.slot(segment);
+        // A missing block says that all its segments are clean.
+        let Some(block) = self.file.get(source, key)? else {
+            return Ok(RawSegmentUsage::CLEAN);
+        };
+        RawSegmentUsage::parse(&block[offset..])
+            .map_err(|source| Error::bad_segment(segment, source))
     }
 
     /// Number of clean segments.
@@ -106,13 +107,13 @@ impl SufileEdit {
 
     /// Whether a segment was taken for the log to go on in, and holds nothing yet.
     pub(crate) fn is_set_aside(&self, source: Source<'_>, segment: SegNum) -> Result<bool> {
-        let usage = usage_of(&self.file, source, &self.layout, segment)?;
+        let usage = self.usage(source, segment)?;
         Ok(usage.is_dirty() && !usage.is_bad() && usage.su_nblocks.get() == 0)
     }
 
     /// Frees a segment in which nothing is needed.
     pub(crate) fn free(&mut self, source: Source<'_>, segment: SegNum) -> Result<()> {
-        let usage = usage_of(&self.file, source, &self.layout, segment)?;
+        let usage = self.usage(source, segment)?;
         debug_assert!(!usage.is_clean(), "segment {segment} is freed, but it is clean");
         self.set(source, segment, RawSegmentUsage::CLEAN)?;
         self.edit_header(source, |header| {
@@ -130,7 +131,7 @@ impl SufileEdit {
         blocks: u64,
         time: u64,
     ) -> Result<()> {
-        if usage_of(&self.file, source, &self.layout, segment)?.is_clean() {
+        if self.usage(source, segment)?.is_clean() {
             self.touch(source, segment)?;
             self.edit_header(source, |header| {
                 count(&mut header.sh_ncleansegs, -1)?;
@@ -142,7 +143,7 @@ impl SufileEdit {
 
     /// Marks a segment that the device cannot read or write: it stays in use for ever.
     pub(crate) fn mark_bad(&mut self, source: Source<'_>, segment: SegNum) -> Result<()> {
-        let mut usage = usage_of(&self.file, source, &self.layout, segment)?;
+        let mut usage = self.usage(source, segment)?;
         let clean = usage.is_clean();
         usage.su_flags = U32::new(usage.su_flags.get() | ERROR);
         self.set(source, segment, usage)?;
@@ -174,7 +175,7 @@ impl SufileEdit {
         if alone && key != HEADER_BLOCK {
             return self.file.remove(source, key);
         }
-        if !usage_of(&self.file, source, &self.layout, segment)?.is_clean() {
+        if !self.usage(source, segment)?.is_clean() {
             self.set(source, segment, RawSegmentUsage::CLEAN)?;
         }
         Ok(())
@@ -184,7 +185,7 @@ impl SufileEdit {
     pub(crate) fn clean(&self, source: Source<'_>) -> Result<Vec<SegNum>> {
         let mut clean = Vec::new();
         for segment in (0..self.nsegments).map(SegNum) {
-            if usage_of(&self.file, source, &self.layout, segment)?.is_clean() {
+            if self.usage(source, segment)?.is_clean() {
                 clean.push(segment);
             }
         }
@@ -209,7 +210,7 @@ impl SufileEdit {
     ) -> Result<Option<SegNum>> {
         for step in 0..self.nsegments {
             let segment = SegNum((from.0 + step) % self.nsegments);
-            let usage = usage_of(&self.file, source, &self.layout, segment)?;
+            let usage = self.usage(source, segment)?;
             if usage.is_clean() && !avoid(segment) {
                 return Ok(Some(segment));
             }
@@ -219,7 +220,7 @@ impl SufileEdit {
 
     /// Makes sure that the segment's entry is in a changed block and says that it is in use.
     pub(crate) fn touch(&mut self, source: Source<'_>, segment: SegNum) -> Result<()> {
-        let mut usage = usage_of(&self.file, source, &self.layout, segment)?;
+        let mut usage = self.usage(source, segment)?;
         usage.su_flags = U32::new(usage.su_flags.get() | DIRTY);
         self.set(source, segment, usage)
     }
@@ -232,7 +233,7 @@ impl SufileEdit {
         blocks: u64,
         time: u64,
     ) -> Result<()> {
-        let mut usage = usage_of(&self.file, source, &self.layout, segment)?;
+        let mut usage = self.usage(source, segment)?;
         usage.su_nblocks = U32::new(blocks as u32);
         usage.su_lastmod = U64::new(time);
         self.set(source, segment, usage)

@@ -248,14 +248,14 @@ impl Filesystem {
             return Ok(vec![start..end]);
         }
         let usage = log.segment_usage(segment)?;
-        Ok(match usage {
-            Some(usage) if usage.is_clean() => vec![start..end],
-            Some(usage) if usage.is_dirty() && !usage.is_bad() && !log.is_busy(segment) => {
-                let logs_end = start.0.saturating_add(usage.su_nblocks.get().into()).min(end.0);
-                self.unused_around_logs(segment, BlockNr(logs_end))?
-            }
-            _ => Vec::new(),
-        })
+        if usage.is_clean() {
+            return Ok(vec![start..end]);
+        }
+        if !usage.is_dirty() || usage.is_bad() || log.is_busy(segment) {
+            return Ok(Vec::new());
+        }
+        let logs_end = start.0.saturating_add(usage.su_nblocks.get().into()).min(end.0);
+        self.unused_around_logs(segment, BlockNr(logs_end))
     }
 
     /// The blocks of a segment in use that are in no log, or that a log need not have written.

@@ -6,30 +6,30 @@ use nilfs_ondisk::segment_usage::RawSegmentUsage;
 use nilfs_ondisk::superblock::STATE_RESIZE;
 
 use super::{SegmentWriter, Stamp};
-use crate::commit::{self, Base};
+use crate::commit::Base;
 use crate::error::{Error, Result};
 use crate::log::withheld::NewEnd;
-use crate::segments;
 
 impl SegmentWriter {
-    /// The usages of all segments, as the newest checkpoint has them.
+    /// The usages of all segments, with those that the log has used since the newest checkpoint: that
+    /// one calls them clean, and what was synced lies there.
     ///
     /// # Errors
     /// The sufile cannot be read.
     pub(crate) fn segment_usages(&self) -> Result<Vec<(SegNum, RawSegmentUsage)>> {
-        let sufile = commit::root_of(&self.base.super_root.sufile)?;
-        segments::usages(self.source(), &sufile, SegNum(0)).collect()
+        self.base.sufile_edit.clone().into_usages(self.source(), SegNum(0)).collect()
     }
 
-    /// What the newest checkpoint says of one segment.
-    pub(crate) fn segment_usage(&self, segment: SegNum) -> Result<Option<RawSegmentUsage>> {
-        let sufile = commit::root_of(&self.base.super_root.sufile)?;
-        let usage = segments::usages(self.source(), &sufile, segment).next().transpose()?;
-        Ok(usage.filter(|(found, _)| *found == segment).map(|(_, usage)| usage))
+    /// The usage of one segment, as [`SegmentWriter::segment_usages`] has it.
+    ///
+    /// # Errors
+    /// The sufile cannot be read.
+    pub(crate) fn segment_usage(&self, segment: SegNum) -> Result<RawSegmentUsage> {
+        self.base.sufile_edit.usage(self.source(), segment)
     }
 
-    /// Whether the log is in a segment, will be there next, or has been there since the checkpoint:
-    /// what [`SegmentWriter::segment_usages`] says of it is out of date.
+    /// Whether the log is in a segment, will be there next, or has been there since the newest
+    /// checkpoint: what it has written there is in no checkpoint yet.
     pub(crate) fn is_busy(&self, segment: SegNum) -> bool {
         let Base { position, left, .. } = &self.base;
         [position.segment, position.next].contains(&segment) || left.contains(&segment)
