@@ -115,7 +115,9 @@ fn a_log_that_must_not_be_missing_is_damage_and_given_up_with_those_after_it() {
         let mut synced = synced();
         synced.destroy(nth, 0);
         let report = synced.image.check().unwrap();
-        let [error] = &report.errors().collect::<Vec<_>>()[..] else { panic!("one error: {report}") };
+        let [error] = &report.errors().collect::<Vec<_>>()[..] else {
+            panic!("one error: {report}")
+        };
         assert_eq!((error.rule, error.place.log), (Rule::RollForward, Some(synced.logs[nth])));
         let lost = &synced.logs[nth + 1..];
         let plural = if lost.len() == 1 { "" } else { "s" };

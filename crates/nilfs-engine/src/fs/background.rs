@@ -275,3 +275,49 @@ impl Filesystem {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NewInode;
+    use crate::fixtures::{check, copy_of, empty_volume, make_file, mount};
+
+    /// The next fsync, of whatever file, would have to write all of them.
+    #[test]
+    fn many_names_are_written_without_being_asked_for_where_somebody_syncs() {
+        let device = empty_volume(60);
+        let fs = mount(&device);
+        let root = fs.root().unwrap().inode;
+        let file = make_file(&fs);
+        let permissions = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: Default::default() };
+        let name = |nth: usize| format!("{nth:0200}");
+        let make = |nth| fs.create(&root, name(nth).as_bytes(), &permissions).unwrap();
+        let bytes = || fs.journal.lock().bytes();
+        let is_asked = || matches!(fs.wakeup.wait(Duration::ZERO, false), Due::Records);
+        let mut count = 0;
+        let mut make_many = || {
+            while bytes() <= MOST_RECORDS {
+                make(count);
+                count += 1;
+            }
+            // The first change after that sees it.
+            make(count);
+            count += 1;
+            count
+        };
+        make_many();
+        assert!(!is_asked(), "nobody syncs");
+        fs.sync_file(&file).unwrap();
+        assert_eq!(bytes(), 0);
+        let checkpoint = fs.newest_log().cno;
+        let made = make_many();
+        assert!(is_asked());
+        fs.write_records().unwrap();
+        assert_eq!((bytes(), fs.newest_log().cno), (0, checkpoint));
+        check(&device);
+        let after_cut = mount(&copy_of(&device));
+        let root = after_cut.root().unwrap().inode;
+        assert!(after_cut.lookup(&root, name(made - 1).as_bytes()).is_ok());
+        fs.unmount().unwrap();
+    }
+}

@@ -144,6 +144,24 @@ fn a_super_root_in_another_segment_waits_for_the_logs_before() {
     }
 }
 
+/// It refers to blocks in the segments before, and those who wait for it were promised all of them.
+#[test]
+fn a_sync_log_in_another_segment_waits_for_the_logs_before() {
+    let (device, ino) = recorded();
+    let volume = open(&device);
+    let mut log = writer(&volume);
+    checkpoint(&mut log, &overwritten(&volume, ino, [(0, b'n')]));
+    log.flush().unwrap();
+    drop(written(&device));
+    let pages = |byte| vec![(FileBlock(1), block(byte))];
+    let rest = [SyncedFile { ino, pages: pages(b'a') }];
+    assert!(log.leave_segment(&rest, &NOW).unwrap().is_some());
+    assert!(log.write_sync(&content_of(ino, pages(b'b')), &NOW).unwrap().is_some());
+    assert_eq!(written(&device), ["log", "flush", "log"]);
+    assert!(log.write_sync(&content_of(ino, pages(b'c')), &NOW).unwrap().is_some());
+    assert_eq!(written(&device), ["log"], "in the same segment");
+}
+
 #[test]
 fn a_checkpoint_takes_over_what_a_sync_log_has_written() {
     let (device, ino) = recorded();
