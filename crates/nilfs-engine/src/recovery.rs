@@ -192,6 +192,8 @@ pub(crate) struct RollForward {
     pub(crate) logs: Vec<SyncLog>,
     /// Why those after them cannot be, if there are any.
     pub(crate) fault: Option<Error>,
+    /// Where the first of those should be that cannot, as far as the logs themselves say that.
+    pub(crate) stops_at: Option<BlockNr>,
     /// How far segments are filled with them, and with what they refer to: the block after the last log,
     /// and when that was written (s).
     pub(crate) filled: BTreeMap<SegNum, (BlockNr, u64)>,
@@ -272,6 +274,8 @@ pub(crate) fn roll_forward(store: &Store, found: &LogScan) -> Result<RollForward
     let mut gathering = Gathering::new(store, found.cno);
     for log in &found.replay {
         if let Err(error) = gathering.add(log) {
+            let before = found.gaps.iter().find(|gap| gap.seq < log.header.seq);
+            gathering.complete.stops_at = Some(before.map_or(log.start, |gap| gap.at));
             gathering.complete.fault = Some(of_content(error)?);
             return Ok(gathering.complete.tidied());
         }
@@ -283,6 +287,7 @@ pub(crate) fn roll_forward(store: &Store, found: &LogScan) -> Result<RollForward
             "the log in block {} is damaged; it was durable when the log in block {} was written",
             gap.at, logs[0].start
         )));
+        complete.stops_at = Some(gap.at);
         complete.cut_off = logs;
         break;
     }

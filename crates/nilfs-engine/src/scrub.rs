@@ -67,7 +67,7 @@ pub struct Scrubbed {
     pub sound_logs: u64,
     /// What is damaged and needed.
     pub damage: Vec<Damage>,
-    /// Checkpoints that are on the device, or should be, but that nothing leads to.
+    /// Checkpoints, or logs of fsyncs, that are on the device, or should be, but that nothing leads to.
     pub unreached: Option<Unreached>,
     /// It was ended before it had read everything: the segment with which it has to go on.
     pub interrupted: Option<SegNum>,
@@ -78,8 +78,9 @@ pub struct Scrubbed {
 pub struct Unreached {
     /// The block in which a log should be.
     pub block: BlockNr,
-    /// The newest checkpoint that is known to be there, or after it.
-    pub newest: Cno,
+    /// The newest checkpoint that is known to be there, or after it. `None`: what fsyncs have written
+    /// after the one that was found, and a mount refuses.
+    pub newest: Option<Cno>,
 }
 
 /// What is wrong at a place.
@@ -182,9 +183,13 @@ fn find(device: &Arc<dyn Device>) -> Result<(Moment, Option<Unreached>)> {
     let copies = named.iter().flat_map(|it| std::iter::once(&it.best).chain(&it.other));
     let named = copies.map(|copy| copy.last_log()).max_by_key(|log| log.cno);
     let unreached = match named.filter(|log| log.cno > found) {
-        Some(log) => Some(Unreached { block: log.block, newest: log.cno }),
-        None => recovery::beyond(&volume.store, &volume.found)?
-            .map(|(block, newest)| Unreached { block, newest }),
+        Some(log) => Some(Unreached { block: log.block, newest: Some(log.cno) }),
+        None => match recovery::beyond(&volume.store, &volume.found)? {
+            Some((block, newest)) => Some(Unreached { block, newest: Some(newest) }),
+            None => recovery::roll_forward(&volume.store, &volume.found)?
+                .stops_at
+                .map(|block| Unreached { block, newest: None }),
+        },
     };
     Ok((Moment::of_volume(&volume), unreached))
 }

@@ -337,7 +337,7 @@ fn a_bad_log_that_looks_like_the_end_of_the_log_is_told_from_it() {
     let blocks = logs.find(|it| it.start == log.block).unwrap().header.nblocks;
     flip(&device, log.block.plus(u64::from(blocks) - 1));
     let unreached = all_of(&device).unreached.expect("the newest checkpoint is not reached");
-    assert_eq!((unreached.block, unreached.newest), (log.block, newest));
+    assert_eq!((unreached.block, unreached.newest), (log.block, Some(newest)));
 
     // After a crash, the superblocks name an older log: it is the chain of logs that is broken.
     let device = self::volume();
@@ -356,7 +356,36 @@ fn a_bad_log_that_looks_like_the_end_of_the_log_is_told_from_it() {
     let (log, at) = place(&crashed, damaged, 1);
     flip(&crashed, at);
     let unreached = all_of(&crashed).unreached.expect("two checkpoints are not reached");
-    assert_eq!((unreached.block, unreached.newest), (log.start, newest));
+    assert_eq!((unreached.block, unreached.newest), (log.start, Some(newest)));
+}
+
+/// A mount refuses the volume then, so it is not sound.
+#[test]
+fn a_log_of_an_fsync_that_must_not_be_missing_is_told() {
+    let device = self::volume();
+    let fs = mount(&device);
+    write(&fs, &["a"]);
+    let root = fs.root().unwrap().inode;
+    let file = fs.lookup(&root, b"a").unwrap().inode;
+    for nth in 0..3 {
+        fs.write(&file, nth, b"synced").unwrap();
+        fs.sync_file(&file).unwrap();
+    }
+    let copy = || {
+        let mut bytes = vec![0; device.size() as usize];
+        device.read_at(0, &mut bytes).unwrap();
+        Arc::new(MemoryDevice::from(bytes))
+    };
+    let logs = Volume::open(copy() as _).unwrap().recovery_plan().unwrap().applied;
+    // What was lost last may have been lost in a power cut.
+    for (nth, log) in logs.iter().enumerate() {
+        let crashed = copy();
+        let size = Volume::open(crashed.clone() as _).unwrap().geometry().block_size.bytes64();
+        crashed.write_at(log.start.0 * size, &[IoSlice::new(&[0; 16])]).unwrap();
+        let told = all_of(&crashed).unreached.map(|it| (it.block, it.newest));
+        assert_eq!(told, (nth + 1 < logs.len()).then_some((log.start, None)), "log {nth}");
+    }
+    fs.unmount().unwrap();
 }
 
 /// Scrubs, repairs, and returns how many places were damaged, repaired, and are damaged afterwards.

@@ -177,11 +177,17 @@ fn print(report: &Report) -> anyhow::Result<()> {
 fn judge(path: &Path, report: &Report) -> Result<(), Failure> {
     let shown = path.display();
     if let (0, Some(unreached)) = (report.left(), report.unreached) {
-        let message = format!(
-            "{shown}: a log of the last checkpoints is damaged: the device leads only to checkpoint {}, \
-             not to {}, and nothing after it was read",
-            report.checkpoint, unreached.checkpoint
-        );
+        let found = report.checkpoint;
+        let message = match unreached.checkpoint {
+            Some(newest) => format!(
+                "{shown}: a log of the last checkpoints is damaged: the device leads only to checkpoint \
+                 {found}, not to {newest}, and nothing after it was read"
+            ),
+            None => format!(
+                "{shown}: a log of an fsync after checkpoint {found} is damaged, so the volume cannot be \
+                 mounted; nilfs fsck says what is lost with it"
+            ),
+        };
         return Err(Failure::new(Status::NotAVolume, message));
     }
     if !report.is_sound() {

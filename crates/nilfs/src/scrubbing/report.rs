@@ -35,8 +35,9 @@ pub struct Report {
 pub struct UnreachedRecord {
     /// Where it should be.
     pub block: u64,
-    /// The newest checkpoint that is known to be there, or after it.
-    pub checkpoint: u64,
+    /// The newest checkpoint that is known to be there, or after it; none if only fsyncs have written
+    /// there.
+    pub checkpoint: Option<u64>,
 }
 
 /// A damaged place.
@@ -92,7 +93,7 @@ impl From<&Scrubbed> for Report {
 
 impl From<Unreached> for UnreachedRecord {
     fn from(unreached: Unreached) -> Self {
-        Self { block: unreached.block.0, checkpoint: unreached.newest.0 }
+        Self { block: unreached.block.0, checkpoint: unreached.newest.map(|cno| cno.0) }
     }
 }
 
@@ -160,11 +161,11 @@ impl Report {
     /// It cannot be written.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
         if let Some(UnreachedRecord { block, checkpoint }) = self.unreached {
-            writeln!(
-                out,
-                "broken off: no whole log is in block {block}, where the way to checkpoint \
-                 {checkpoint} begins"
-            )?;
+            let what = match checkpoint {
+                Some(cno) => format!("the way to checkpoint {cno} begins"),
+                None => "what fsyncs have written goes on".to_owned(),
+            };
+            writeln!(out, "broken off: no whole log is in block {block}, where {what}")?;
         }
         for damage in &self.damage {
             writeln!(out, "{}", damage.place())?;
@@ -190,6 +191,7 @@ impl Report {
         let left = match (self.left(), self.unreached) {
             (0, None) if repaired > 0 => return format!("{} repaired", counted(repaired, "place")),
             (0, None) => "no damage".to_owned(),
+            (0, Some(UnreachedRecord { checkpoint: None, .. })) => "fsyncs not reached".to_owned(),
             (0, Some(_)) => "newer checkpoints not reached".to_owned(),
             (many, _) => format!("{} damaged", counted(many, "place")),
         };
