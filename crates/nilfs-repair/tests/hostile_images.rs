@@ -7,45 +7,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nilfs_check::{Checkpoints, Report};
 use nilfs_repair::plan;
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
-use support::{BLOCK_SIZES, Image, Patient, UUID};
+use support::{BLOCK_SIZES, Image, Patient, UUID, damage, number};
 
 /// Damaged copies of each image; raise it with NILFS_REPAIR_ROUNDS to search for longer.
 const ROUNDS: u64 = 25;
-
-fn number(name: &str, otherwise: u64) -> u64 {
-    let given = std::env::var(name).ok();
-    given.map_or(otherwise, |given| given.parse().expect("a number"))
-}
-
-/// Changes some bytes of logs, late ones more often; half of the time so that checksums are right.
-fn damage(image: &mut Image, random: &mut StdRng) {
-    let logs = image.logs();
-    for _ in 0..random.random_range(1..4) {
-        let early = random.random_range(0..logs.len()).min(random.random_range(0..logs.len()));
-        let log = &logs[logs.len() - 1 - early];
-        let size = image.block_size();
-        let block = log.block.0 as usize + random.random_range(0..log.header.nblocks as usize);
-        let within = if random.random() { 256 } else { size };
-        let at = block * size + random.random_range(0..within) / 8 * 8;
-        let value: u64 = match random.random_range(0..4) {
-            0 => 0,
-            1 => u64::MAX,
-            2 => random.random_range(0..64),
-            _ => random.random(),
-        };
-        let width = [1, 2, 4, 8][random.random_range(0..4)];
-        image.bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
-        if random.random_range(0..4) == 0 {
-            image.bytes[block * size..(block + 1) * size].fill(value as u8);
-        }
-        if random.random() {
-            let length = log.header.nblocks as usize * size;
-            image.seal_within(log.block, length);
-        }
-    }
-}
 
 fn errors(report: &Report) -> usize {
     report.errors().count()

@@ -8,12 +8,16 @@ mod images;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use images::{BLOCK_SIZES, Image, LoggedBlock, add, read, vblock, write};
+pub use images::{BLOCK_SIZES, Image, LoggedBlock, add, read, value, vblock, write};
 use nilfs_check::Severity;
 use nilfs_device::{Device, FaultyDevice, MemoryDevice};
 use nilfs_engine::{Attr, BlockNr, Cno, FileType, Files, Ino, Volume};
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
+use nilfs_ondisk::summary::BlockInfo;
 use nilfs_repair::{Plan, Risk};
+use rand::Rng;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
 
 /// The identity that a volume gets if its own is lost.
 pub const UUID: [u8; 16] = [0x11; 16];
@@ -60,6 +64,65 @@ pub fn damaged() -> Vec<(&'static str, Image)> {
         ("one copy", one_copy),
         ("a counter of the sufile", counter),
     ]
+}
+
+/// A number from the environment.
+pub fn number(name: &str, otherwise: u64) -> u64 {
+    let given = std::env::var(name).ok();
+    given.map_or(otherwise, |given| given.parse().expect("a number"))
+}
+
+/// Changes some bytes of logs, late ones more often; half of the time so that checksums are right.
+pub fn damage(image: &mut Image, random: &mut StdRng) {
+    let logs = image.logs();
+    for _ in 0..random.random_range(1..4) {
+        let early = random.random_range(0..logs.len()).min(random.random_range(0..logs.len()));
+        let log = &logs[logs.len() - 1 - early];
+        let size = image.block_size();
+        let block = log.block.0 as usize + random.random_range(0..log.header.nblocks as usize);
+        let within = if random.random() { 256 } else { size };
+        let at = block * size + random.random_range(0..within) / 8 * 8;
+        let value: u64 = match random.random_range(0..4) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => random.random_range(0..64),
+            _ => random.random(),
+        };
+        let width = [1, 2, 4, 8][random.random_range(0..4)];
+        image.bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
+        if random.random_range(0..4) == 0 {
+            image.bytes[block * size..(block + 1) * size].fill(value as u8);
+        }
+        if random.random() {
+            let length = log.header.nblocks as usize * size;
+            image.seal_within(log.block, length);
+        }
+    }
+}
+
+/// Changes some numbers in blocks that the newest checkpoint uses: of metadata, directories and maps,
+/// with right checksums.
+pub fn damage_what_is_in_use(image: &mut Image, random: &mut StdRng) {
+    let metadata = [Ino::DAT, Ino::CPFILE, Ino::SUFILE, Ino::IFILE, Ino::ROOT];
+    let all = [&metadata[..], &image.names_in_root()].concat();
+    for _ in 0..random.random_range(1..5) {
+        let blocks = image.blocks_of(all[random.random_range(0..all.len())]);
+        // Of a block that was written again, the last one is in use.
+        let Some(chosen) = blocks.choose(random) else { continue };
+        let is_same = |it: &&LoggedBlock| match (it.info, chosen.info) {
+            (BlockInfo::Data { offset, .. }, BlockInfo::Data { offset: other, .. }) => {
+                offset == other
+            }
+            (info, other) => info == other,
+        };
+        let used = *blocks.iter().rfind(is_same).unwrap_or(chosen);
+        let width = [1, 2, 4, 8][random.random_range(0..4)];
+        // Most of what matters is near the start.
+        let within = image.block_size() / if random.random() { 1 } else { 8 };
+        let at = random.random_range(0..within) / width * width;
+        let bytes = value(random).to_le_bytes();
+        image.edit(used, |block| block[at..at + width].copy_from_slice(&bytes[..width]));
+    }
 }
 
 /// A damaged volume.
