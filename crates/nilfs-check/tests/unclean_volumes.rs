@@ -4,10 +4,8 @@
 mod support;
 
 use nilfs_check::{Rule, Severity};
-use nilfs_ondisk::summary::{
-    BlockInfo, FileInfo, GC, LOGBGN, LOGEND, NewLog, SYNDT, encode_summary,
-};
-use nilfs_ondisk::{FileBlock, Ino, VBlockNr};
+use nilfs_ondisk::Ino;
+use nilfs_ondisk::summary::{GC, LOGBGN, LOGEND, SYNDT};
 use support::{BLOCK_SIZES, Image};
 
 /// Makes both superblocks name the first log, as if no later state had been noted.
@@ -19,35 +17,6 @@ fn forget_the_newest(image: &mut Image) {
         raw.s_last_pseg.set(log.block.0);
         raw.s_last_seq.set(log.header.seq.0);
     });
-}
-
-/// Writes a log of one block after the newest log, for a file.
-fn append(image: &mut Image, ino: Ino, flags: u16) {
-    let newest = image.newest_log();
-    let geometry = image.geometry();
-    let mut at = newest.block.plus(newest.header.nblocks.into());
-    let mut seq = newest.header.seq;
-    if at.0 + 2 > geometry.segment_end(geometry.segment_of(newest.block)).0 {
-        at = newest.header.next;
-        seq = seq.plus(1);
-    }
-    let log = NewLog {
-        flags,
-        seq,
-        create: newest.header.create,
-        next: newest.header.next,
-        cno: newest.header.cno.plus(1),
-        summary_blocks: 0,
-    };
-    let info = BlockInfo::Data { vblocknr: VBlockNr(999), offset: FileBlock(0) };
-    let files = [FileInfo { ino, cno: log.cno, blocks: vec![info] }];
-    let payload = vec![7; image.block_size()];
-    let blocks = std::iter::once(&payload[..]);
-    let seed = image.superblock.crc_seed();
-    let mut bytes = encode_summary(&log, &files, &[], blocks, geometry.block_size, seed);
-    bytes.extend_from_slice(&payload);
-    let start = at.0 as usize * image.block_size();
-    image.bytes[start..start + bytes.len()].copy_from_slice(&bytes);
 }
 
 /// Not on the volume that was cleaned: a superblock would not name a log that is gone.
@@ -71,7 +40,7 @@ fn logs_to_roll_forward_are_named() {
         for block_size in BLOCK_SIZES {
             let mut image = Image::by_linux(block_size);
             let direct = image.named("direct");
-            append(&mut image, direct, SYNDT | flags);
+            image.append(direct, SYNDT | flags);
             image.edit_superblocks(|raw| raw.s_state.set(0));
             let report = image.check().unwrap();
             assert!(report.is_consistent(), "{report}");
@@ -89,7 +58,7 @@ fn logs_to_roll_forward_are_named() {
 fn a_log_for_a_file_that_does_not_exist_cannot_be_rolled_forward() {
     for block_size in BLOCK_SIZES {
         let mut image = Image::by_linux(block_size);
-        append(&mut image, Ino(777), SYNDT | LOGBGN | LOGEND);
+        image.append(Ino(777), SYNDT | LOGBGN | LOGEND);
         image.edit_superblocks(|raw| raw.s_state.set(0));
         let report = image.check().unwrap();
         let seen = |finding: &nilfs_check::Finding| finding.place.ino == Some(Ino(777));
@@ -102,7 +71,7 @@ fn a_log_for_a_file_that_does_not_exist_cannot_be_rolled_forward() {
 fn the_chain_must_not_run_into_moved_blocks() {
     for block_size in BLOCK_SIZES {
         let mut image = Image::by_linux(block_size);
-        append(&mut image, Ino(777), GC | LOGBGN | LOGEND);
+        image.append(Ino(777), GC | LOGBGN | LOGEND);
         image.edit_superblocks(|raw| raw.s_state.set(0));
         let report = image.check().unwrap();
         let seen = |finding: &nilfs_check::Finding| {

@@ -4,6 +4,7 @@
 mod support;
 
 use nilfs_check::Rule;
+use nilfs_ondisk::summary::{GC, LOGBGN, LOGEND};
 use nilfs_ondisk::{BlockNr, Ino};
 use nilfs_repair::Risk;
 use support::{BLOCK_SIZES, Image, Patient, add, content, write};
@@ -75,6 +76,15 @@ fn two_segments_with_one_number() {
         for log in logs.iter().filter(|log| log.header.seq.plus(1) == newest) {
             image.edit_summary(log.block, |block| add(block, SS_SEQ, 1));
         }
+    });
+}
+
+/// A mount after a crash follows the chain, and would take blocks that were moved for what was synced.
+#[test]
+fn the_chain_leads_astray_to_moved_blocks() {
+    heals(Rule::LogChain, |image| {
+        image.append(Ino(777), GC | LOGBGN | LOGEND);
+        image.edit_superblocks(|raw| raw.s_state.set(0));
     });
 }
 

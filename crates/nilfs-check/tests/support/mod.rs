@@ -13,7 +13,9 @@ use nilfs_ondisk::crc::crc32_le;
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::segment_usage::SufileLayout;
-use nilfs_ondisk::summary::{BlockInfo, FileInfo, LogHeader, SR, parse_items};
+use nilfs_ondisk::summary::{
+    BlockInfo, FileInfo, LogHeader, NewLog, SR, encode_summary, parse_items,
+};
 use nilfs_ondisk::superblock::{RawSuperblock, SUPERBLOCK_SIZE, Superblock};
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, SegNum, Slot, VBlockNr};
 use rand::Rng;
@@ -255,6 +257,35 @@ impl Image {
     /// The newest log with a super root.
     pub fn newest_log(&self) -> LogAt {
         self.log(self.superblock.last_log().block).expect("a clean volume names its newest log")
+    }
+
+    /// Writes a log of one block after the newest log, for a file.
+    pub fn append(&mut self, ino: Ino, flags: u16) {
+        let newest = self.newest_log();
+        let geometry = self.geometry();
+        let mut at = newest.block.plus(newest.header.nblocks.into());
+        let mut seq = newest.header.seq;
+        if at.0 + 2 > geometry.segment_end(geometry.segment_of(newest.block)).0 {
+            at = newest.header.next;
+            seq = seq.plus(1);
+        }
+        let log = NewLog {
+            flags,
+            seq,
+            create: newest.header.create,
+            next: newest.header.next,
+            cno: newest.header.cno.plus(1),
+            summary_blocks: 0,
+        };
+        let info = BlockInfo::Data { vblocknr: VBlockNr(999), offset: FileBlock(0) };
+        let files = [FileInfo { ino, cno: log.cno, blocks: vec![info] }];
+        let payload = vec![7; self.block_size()];
+        let blocks = std::iter::once(&payload[..]);
+        let seed = self.superblock.crc_seed();
+        let mut bytes = encode_summary(&log, &files, &[], blocks, geometry.block_size, seed);
+        bytes.extend_from_slice(&payload);
+        let start = at.0 as usize * self.block_size();
+        self.bytes[start..start + bytes.len()].copy_from_slice(&bytes);
     }
 
     /// The super root of the newest checkpoint, as a block to edit.
