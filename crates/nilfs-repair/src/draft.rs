@@ -20,7 +20,9 @@ use crate::logged::{self, LoggedBlocks, Wanted};
 use crate::names::Nameless;
 use crate::salvage::LostName;
 use crate::stage::{Sharing, Stage};
-use crate::{Kept, Observer, Repair, RepairError, Risk, Segments, superblocks, sync_logs};
+use crate::{
+    Kept, Observer, Repair, RepairError, Risk, Segments, displaced_by, superblocks, sync_logs,
+};
 
 /// How often the corrected volume is checked and corrected again. Each round is for what the one
 /// before has uncovered.
@@ -133,7 +135,7 @@ impl Draft {
     /// What writing the superblocks anew costs. Where something else is in the place of the primary
     /// one, that is lost.
     pub(crate) fn risk_of_superblocks(&self) -> Risk {
-        match superblocks::is_displaced(&*self.below, &self.options) {
+        match displaced_by(&*self.below, || self.options.foreign.clone()).is_some() {
             true => Risk::Loses,
             false => Risk::Safe,
         }

@@ -38,7 +38,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use nilfs_check::{CheckError, Finding, Options, Report};
+use nilfs_check::{CheckError, Finding, Foreign, Options, Report};
 use nilfs_device::{Device, Event, IoSlice};
 use nilfs_engine::Log;
 use nilfs_ondisk::{Ino, SegNum};
@@ -149,7 +149,10 @@ pub enum RepairError {
     #[error("the volume is mounted; unmount it, and nilfs fsck tells what can be repaired")]
     Mounted,
     /// Something else has taken the place of the primary superblock, and would be damaged.
-    #[error("the primary superblock is gone, and the device holds {by}")]
+    #[error(
+        "the primary superblock is gone, and the device holds {by}; if the volume is to have the \
+         device back, nilfs fsck --force -y repairs"
+    )]
     Displaced {
         /// What that is, and where.
         by: String,
@@ -216,12 +219,36 @@ pub fn plan_observed(
         plan.writes.extend(next.writes);
         plan.after = next.after;
     }
-    if superblocks::is_displaced(&**device, &options) {
-        let by: Vec<_> = options.foreign.iter().map(ToString::to_string).collect();
+    if let Some(by) = displaced_by(&**device, || options.foreign.clone()) {
         let besides = plan.obstacle.take().map(Box::new);
-        plan.obstacle = Some(RepairError::Displaced { by: by.join(" and "), besides });
+        plan.obstacle = Some(RepairError::Displaced { by, besides });
     }
     Ok(plan)
+}
+
+/// Why nothing may be written to a volume whose secondary superblock is all that is left, while
+/// something else, of which `foreign` tells, lies on the device. `foreign` is asked only where it
+/// matters.
+#[must_use]
+pub fn displaced(
+    device: &dyn Device,
+    foreign: impl FnOnce() -> Vec<Foreign>,
+) -> Option<RepairError> {
+    superblocks::best(device).ok()?;
+    displaced_by(device, foreign).map(|by| RepairError::Displaced { by, besides: None })
+}
+
+/// What has taken the place of the primary superblock: whoever has put it there may have given the
+/// volume up.
+pub(crate) fn displaced_by(
+    device: &dyn Device,
+    foreign: impl FnOnce() -> Vec<Foreign>,
+) -> Option<String> {
+    if superblocks::has_primary(device) {
+        return None;
+    }
+    let by: Vec<_> = foreign().iter().map(ToString::to_string).collect();
+    (!by.is_empty()).then(|| by.join(" and "))
 }
 
 /// A plan in which nothing is done, because what somebody else writes would be torn apart.

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use nilfs_check::Options;
 use nilfs_device::{Device, IoSlice};
 use nilfs_engine::scan::SuperRootLog;
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
@@ -44,10 +43,9 @@ pub(crate) fn best(device: &dyn Device) -> Result<Superblock, FormatError> {
     best.ok_or_else(|| fault.unwrap_or_else(none))
 }
 
-/// Whether something else has taken the place of the primary copy: whoever has put it there may have
-/// given the volume up.
-pub(crate) fn is_displaced(device: &dyn Device, options: &Options) -> bool {
-    !options.foreign.is_empty() && read(device, PRIMARY_SUPERBLOCK).is_err()
+/// Whether the primary copy is there.
+pub(crate) fn has_primary(device: &dyn Device) -> bool {
+    read(device, PRIMARY_SUPERBLOCK).is_ok()
 }
 
 fn read(device: &dyn Device, offset: u64) -> Result<Superblock, FormatError> {

@@ -13,10 +13,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, bail};
 use nilfs_check::Foreign;
+use nilfs_device::Device;
 use nilfs_ondisk::geometry::PRIMARY_SUPERBLOCK;
 use nilfs_ondisk::superblock::{MAGIC, RawSuperblock, SUPERBLOCK_SIZE};
 use serde::Deserialize;
 
+use crate::exit::{Failure, Status};
 use crate::output::printable;
 
 /// Where wipefs may be; the directories of an ordinary user's PATH leave its usual place out.
@@ -68,6 +70,15 @@ pub fn foreign(path: &Path) -> Vec<Foreign> {
     let found = find(path).or_else(|_| at_superblock(path)).unwrap_or_default();
     let others = found.into_iter().filter(|it| it.file_system.as_deref() != Some(NILFS2));
     others.map(|it| Foreign { what: it.description, offset: it.offset }).collect()
+}
+
+/// Fails if something else has taken the place of the primary superblock of a volume: whoever has put it
+/// there may have given the volume up, and what is written to the volume may damage it.
+pub fn refuse_displaced(path: &Path, device: &dyn Device) -> Result<(), Failure> {
+    match nilfs_repair::displaced(device, || foreign(path)) {
+        None => Ok(()),
+        Some(why) => Err(Failure::new(Status::NotAVolume, format!("{}: {why}", path.display()))),
+    }
 }
 
 /// Several things in words.

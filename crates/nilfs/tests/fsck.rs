@@ -223,6 +223,31 @@ fn a_device_that_was_given_to_something_else_is_left_to_it() {
     }
 }
 
+/// The secondary superblock still leads to a volume, which nobody may want any more.
+#[test]
+fn nobody_writes_to_a_volume_whose_place_something_else_has_taken() {
+    let volume = volume();
+    let list = volume.nilfs("ls -lR IMAGE").output();
+    with_part_of(&volume, EXT4, PRIMARY..PRIMARY + 1024);
+    let before = fs::read(&volume.image).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let mount = format!("mount IMAGE {}", directory.path().display());
+    let ways = [
+        &mount[..],
+        "recover IMAGE",
+        "tune -L new IMAGE",
+        "snapshot create IMAGE",
+        "scrub --repair IMAGE",
+    ];
+    for line in ways {
+        let said = volume.nilfs(line).sentence(3);
+        assert!(said.contains("the device holds ext4 data labelled other at byte 1080"), "{said}");
+        assert!(said.ends_with("nilfs fsck --force -y repairs"), "{line}: {said}");
+    }
+    assert_eq!(volume.nilfs("ls -lR IMAGE").output(), list, "it can be read");
+    assert!(fs::read(&volume.image).unwrap() == before);
+}
+
 #[test]
 fn a_device_is_taken_back_by_those_who_insist() {
     let volume = volume();

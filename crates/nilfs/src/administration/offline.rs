@@ -11,7 +11,7 @@ use nilfs_engine::{
 
 use super::{Administration, Purpose};
 use crate::output::say;
-use crate::{config, device};
+use crate::{config, device, signature};
 
 /// The volume, for as long as it is needed.
 pub(super) enum Offline {
@@ -37,6 +37,7 @@ impl Offline {
             }
             Purpose::Change => {
                 let opened = Arc::new(device::open(device, Access::ReadWrite)?);
+                signature::refuse_displaced(device, &*opened)?;
                 let options = MountOptions { cleaner, ..MountOptions::default() };
                 let fs = Filesystem::mount(opened, options).with_context(context)?;
                 let background = fs.start_background().context("cannot start the cleaner")?;

@@ -19,7 +19,7 @@ use nilfs_repair::{Kept, Plan, Repair, RepairError, Risk, UndoDevice, apply_undo
 use serde::Serialize;
 
 use self::watch::watch;
-use super::tune::open_to_change;
+use super::tune::open_unmounted;
 use crate::administration::{Administration, Target, mount_of};
 use crate::control::Client;
 use crate::device;
@@ -315,9 +315,6 @@ fn outcome(plan: &Plan, applied: bool, path: &Path) -> Outcome {
         Err(error) => error.to_string(),
     };
     let hint = match (&plan.obstacle, plan.can_be_applied(), plan.risk()) {
-        (Some(displaced @ RepairError::Displaced { .. }), ..) => format!(
-            "; {displaced}; if the volume is to have the device back, nilfs fsck --force -y repairs"
-        ),
         (Some(obstacle), ..) => format!("; {}", exit::without_error_numbers(&obstacle.to_string())),
         (None, false, _) => "; nothing of that can be repaired".to_owned(),
         (None, true, Risk::Safe) => "; nilfs fsck -p repairs".to_owned(),
@@ -389,7 +386,7 @@ fn undo(file: &Path, path: &Path) -> anyhow::Result<()> {
     let shown = file.display();
     let saved = File::open(file).with_context(|| format!("cannot open {shown}"))?;
     let path = names::device(path)?;
-    let device: FileDevice = open_to_change(&path, false)?;
+    let device: FileDevice = open_unmounted(&path, false)?;
     let bytes = apply_undo(saved, &device).with_context(|| shown.to_string())?;
     writeln!(output::out(), "{}: {} put back", path.display(), ByteCount(bytes))?;
     Ok(())

@@ -12,9 +12,9 @@ use nilfs_device::{Access, Device, FileDevice};
 use nilfs_engine::{CleanerOptions, Filesystem, MountOptions, scrub};
 use serde::Serialize;
 
+use super::tune::open_to_change;
 use crate::administration::{Reason, Target};
 use crate::control::Client;
-use crate::device;
 use crate::exit::{Failure, Status};
 use crate::image::device_of;
 use crate::interrupt::Interrupt;
@@ -139,7 +139,7 @@ fn by_mount(target: &Target, plan: Plan, interrupt: &Interrupt) -> anyhow::Resul
 
 fn by_this_process(path: &Path, plan: Plan, interrupt: &Interrupt) -> anyhow::Result<Record> {
     let device: Arc<dyn Device> = match plan.repair {
-        true => Arc::new(device::open(path, Access::ReadWrite)?),
+        true => Arc::new(open_to_change(path, false)?),
         false => Arc::new(FileDevice::open(path, Access::Inspect)?),
     };
     let progress = Progress::count("scrubbing", "MiB");

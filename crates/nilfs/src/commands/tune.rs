@@ -17,7 +17,7 @@ use crate::commands::info::{ROLL_FORWARD, features, label};
 use crate::exit::{Failure, Status};
 use crate::names;
 use crate::output::{self, Rows, printable};
-use crate::{config, device};
+use crate::{config, device, signature};
 
 /// Change label, identity and other settings of a volume that is not mounted
 ///
@@ -192,8 +192,15 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if args.json { output::json(&record) } else { print(record) }
 }
 
-/// Opens a device whose superblocks are to be changed.
+/// Opens a device with a volume that is to be changed.
 pub fn open_to_change(path: &Path, force: bool) -> anyhow::Result<FileDevice> {
+    let device = open_unmounted(path, force)?;
+    signature::refuse_displaced(path, &device)?;
+    Ok(device)
+}
+
+/// Opens a device to write to it, whatever it holds.
+pub fn open_unmounted(path: &Path, force: bool) -> anyhow::Result<FileDevice> {
     if !force && let Some(mounted) = administration::mount_of(path)? {
         let (path, dir) = (path.display(), mounted.dir.display());
         let message = format!("{path} is mounted on {dir}; unmount it first");

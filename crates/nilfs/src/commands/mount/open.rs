@@ -10,6 +10,8 @@ use super::options::Options;
 use crate::administration::mount_of;
 use crate::device;
 use crate::exit::{Status, status_of};
+use crate::output::say;
+use crate::signature;
 
 /// Opens the device. A checkpoint that is named can be read while one of our processes writes.
 pub fn open(path: &Path, options: &Options) -> anyhow::Result<Arc<FileDevice>> {
@@ -23,6 +25,10 @@ pub fn open(path: &Path, options: &Options) -> anyhow::Result<Arc<FileDevice>> {
         }
         opened => opened?,
     };
+    match signature::refuse_displaced(path, &opened) {
+        Err(displaced) if options.kernel.read_only => say!("nilfs: {displaced}"),
+        refused => refused?,
+    }
     Ok(Arc::new(opened))
 }
 
