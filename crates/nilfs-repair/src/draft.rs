@@ -408,6 +408,11 @@ impl Draft {
                 let Some(bytes) = self.summary(*at, header, files, *payload)? else {
                     return Ok(None);
                 };
+                // This is safe. What a summary says of a block that is in use follows from the maps
+                // and the DAT; others need no description, because the segment is emptied; and what
+                // a sync log says besides is in the checkpoint by which its blocks are in use. The
+                // checksum of the content was lost with the summary, and not by the repair.
+                //
                 // What it says about its blocks may be asked for.
                 (self.scan, self.logged) = Default::default();
                 let action = format!(
