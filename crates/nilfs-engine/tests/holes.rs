@@ -17,7 +17,9 @@ use nilfs_engine::{
     ReadOnlyVolume, metadata_image,
 };
 use nilfs_ondisk::crc::crc32_le;
+use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::summary::{GC, SR};
+use nilfs_ondisk::superblock::Superblock;
 use nilfs_ondisk::{BlockSize, ByteCount};
 
 const BLOCK: usize = 4096;
@@ -234,4 +236,26 @@ fn nilfs_utils_take_every_log_for_sound() {
             assert!(kinds.iter().all(|count| *count > 0), "{kinds:?}, blocks of {block_size}");
         }
     }
+}
+
+/// Linux takes a log with something in its hole for the end of all logs.
+#[test]
+fn a_superblock_follows_each_checkpoint_after_a_log_with_a_hole() {
+    let device = volume(BLOCK as u64, 32);
+    let fs = mount(&device, BLOCK);
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    fs.sync().unwrap();
+    for nth in 0..20 {
+        fs.write(&file, nth * 10, b"0123456789").unwrap();
+        fs.sync_file(&file).unwrap();
+        let newest = fs.commit().unwrap();
+        let image = device.snapshot();
+        let size = image.len() as u64;
+        let named = [PRIMARY_SUPERBLOCK, secondary_superblock(size).unwrap()]
+            .map(|at| Superblock::parse(&image[at as usize..], size).unwrap().last_log().cno);
+        assert_eq!(named.into_iter().max(), Some(newest));
+    }
+    drop(file);
+    fs.unmount().unwrap();
+    check(&*device);
 }

@@ -140,6 +140,9 @@ pub(crate) struct SegmentWriter {
     /// Segment and time (s) of the last superblock.
     superblock_seq: Seq,
     superblock_time: i64,
+    /// Whether a log with a hole was written since. Linux, which only looks at a volume with such logs,
+    /// sees no checkpoint after one.
+    has_hole: bool,
 }
 
 impl SegmentWriter {
@@ -201,6 +204,7 @@ impl SegmentWriter {
             flushes: 0,
             superblock_seq: newest.header.seq,
             superblock_time: 0,
+            has_hole: false,
         };
         log.recount()?;
         Ok(log)
@@ -512,6 +516,7 @@ impl SegmentWriter {
             self.flush()?;
         }
         self.write_log(&log, stamp)?;
+        self.has_hole |= log.written() < log.len();
         let bytes = log.written() * self.store.block_size().bytes64();
         self.state = State::InUse {
             sync_logs: before + 1,
@@ -607,16 +612,17 @@ impl SegmentWriter {
         self.superblocks.write_all(self.store.device())
     }
 
-    /// Whether the log has left the segment that the superblocks name.
+    /// Whether the log has left the segment that the superblocks name, or Linux does not see what comes
+    /// after the log that they name.
     pub(crate) fn superblocks_lag(&self) -> bool {
-        self.base.last_log.seq != self.superblock_seq
+        self.has_hole || self.base.last_log.seq != self.superblock_seq
     }
 
-    /// Whether a superblock should follow the log now.
+    /// Whether a superblock should follow the log now. After a log with a hole it is at once, because
+    /// Linux would show an older checkpoint, of which the cleaner frees blocks.
     pub(crate) fn superblock_is_due(&self, seconds: i64) -> bool {
-        !self.is_recovering()
-            && self.superblocks_lag()
-            && seconds - self.superblock_time >= SUPERBLOCK_INTERVAL
+        let is_late = seconds - self.superblock_time >= SUPERBLOCK_INTERVAL;
+        !self.is_recovering() && self.superblocks_lag() && (is_late || self.has_hole)
     }
 
     /// Lets the older superblock name the newest checkpoint, which must be durable.
@@ -651,6 +657,7 @@ impl SegmentWriter {
         superblock.raw_mut().s_wtime = U64::new(stamp.unsigned_seconds());
         self.superblock_seq = last_log.seq;
         self.superblock_time = stamp.seconds;
+        self.has_hole = false;
     }
 
     /// Closes the log after its last checkpoint, which must be durable. `clean`: the next mount has
