@@ -74,6 +74,33 @@ fn linux_leaves_alone_what_only_we_can_recover_until_we_have() {
     }
 }
 
+/// Where a page of flash is one block, logs of names alone have holes.
+#[test]
+fn linux_shows_the_last_checkpoint_whatever_lies_in_the_holes_of_logs() {
+    let image = volume(4096);
+    let unused = OpenOptions::new().write(true).open(image.path()).unwrap();
+    unused.write_all_at(&vec![0xa5; 100 << 20], 1 << 20).unwrap();
+    let mounted = image.mount("rw,nogc,flash-page=4K");
+    for nth in 0..5 {
+        fs::create_dir(mounted.join(&format!("{nth}"))).unwrap();
+        sync(&mounted.join(""));
+        mounted.checkpoint();
+    }
+    fs::create_dir(mounted.join("after the last checkpoint")).unwrap();
+    sync(&mounted.join(""));
+    mounted.kill();
+    assert!(needs_us(&image));
+    let script = "mount_nilfs ro,norecovery; ls $MNT; umount_nilfs";
+    let verdict = Uml::new(image.path()).script(script).run().unwrap().succeeded().unwrap();
+    assert_eq!(verdict.stdout, "0\n1\n2\n3\n4\n", "{verdict}");
+    image.nilfs(&["recover"]);
+    let script = "mount_nilfs; ls $MNT; umount_nilfs";
+    let verdict = Uml::new(image.path()).script(script).run().unwrap();
+    let listed = verdict.without_complaint().unwrap().stdout;
+    assert_eq!(listed, "0\n1\n2\n3\n4\nafter the last checkpoint\n");
+    image.check();
+}
+
 #[test]
 fn with_checkpoints_instead_of_logs_linux_recovers_by_itself() {
     for block_size in [4096, 1024] {
