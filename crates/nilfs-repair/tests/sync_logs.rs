@@ -45,7 +45,7 @@ fn synced() -> Synced {
     let before = present(&*fs);
     let mut files = Vec::new();
     for nth in 1..=3 {
-        fs.write(&file, 19_000 + nth * 3000, &[b'0' + nth as u8; 3000]).unwrap();
+        fs.write(&file, 19_000 + nth * 3000, &[b'0' + nth as u8; 9000]).unwrap();
         fs.sync_file(&file).unwrap();
         files.push(present(&*fs));
     }
@@ -145,7 +145,8 @@ fn a_log_that_a_power_cut_may_have_taken_is_no_damage() {
 #[test]
 fn damaged_content_of_a_durable_log_is_told_and_costs_no_log() {
     let mut synced = synced();
-    synced.destroy(1, 1);
+    let last = synced.logs[2].0 - synced.logs[1].0 - 1;
+    synced.destroy(1, last);
     let report = synced.image.check().unwrap();
     let [error] = &report.errors().collect::<Vec<_>>()[..] else { panic!("one error: {report}") };
     assert_eq!((error.rule, error.place.log), (Rule::RollForward, Some(synced.logs[1])));
