@@ -1,12 +1,12 @@
-//! What lies beyond a place where the chain of logs has no whole one (docs/format.md §16). A power cut
-//! takes what was not durable. But a log that says that everything before the gap's end was durable shows
-//! that the missing one was damaged, and a mount refuses the volume then.
+//! What lies beyond a gap: a place where the chain of logs has no whole one (docs/format.md §16). A power
+//! cut takes what was not durable. But if a later log says that everything before it was durable, the
+//! missing one was damaged, and a mount refuses the volume. It must not know what records change.
 
 use nilfs_ondisk::summary::{LogHeader, SR};
 use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
 
 use crate::log::{LogFault, LogReader};
-use crate::recovery::{Chain, Gap, Link, super_root_of, valid_log};
+use crate::recovery::{Chain, Gap, Link, header_of, super_root_of};
 use crate::volume::Volume;
 
 /// Bytes without a log after which a mount looks no further in a segment.
@@ -42,14 +42,12 @@ pub(crate) fn summarized(
     at: BlockNr,
     seq: Seq,
 ) -> Result<LogHeader, LogFault> {
-    let header = reader.header(at)?;
-    if header.seq != seq {
-        return Err(LogFault::Sequence { found: header.seq, expected: seq });
-    }
+    let header = header_of(reader, at, seq)?;
     match header.has(SR) {
-        true => valid_log(reader, at, seq),
-        false => reader.items(at, &header).map(|_| header),
+        true => reader.verify(at, &header)?,
+        false => drop(reader.items(at, &header)?),
     }
+    Ok(header)
 }
 
 /// Whether a log, the `nth` of a run, says that everything before the run was durable when it was written.

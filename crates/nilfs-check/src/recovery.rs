@@ -389,12 +389,22 @@ pub(crate) fn valid_log(
     at: BlockNr,
     seq: Seq,
 ) -> Result<LogHeader, LogFault> {
-    let header = reader.header(at)?;
-    if header.seq != seq {
-        return Err(LogFault::Sequence { found: header.seq, expected: seq });
-    }
+    let header = header_of(reader, at, seq)?;
     reader.verify(at, &header)?;
     Ok(header)
+}
+
+/// The header of a log of the given sequence number.
+pub(crate) fn header_of(
+    reader: &mut LogReader<'_, '_>,
+    at: BlockNr,
+    seq: Seq,
+) -> Result<LogHeader, LogFault> {
+    let header = reader.header(at)?;
+    match header.seq == seq {
+        true => Ok(header),
+        false => Err(LogFault::Sequence { found: header.seq, expected: seq }),
+    }
 }
 
 /// Logs of which the last is still to come.

@@ -58,7 +58,7 @@ fn older_logs(image: &Image) -> Vec<(BlockNr, u64)> {
     logs.map(|log| (log.block, log.header.summary_blocks(geometry.block_size))).collect()
 }
 
-/// Damages the summaries, and demands that the repair loses nothing and leaves nothing behind.
+/// Damages the summaries, and demands that the repair loses nothing and leaves no damage.
 #[track_caller]
 fn heals(image: &Image, expected: &Content, logs: &[(BlockNr, u64)], damage: Damage) {
     let (mut image, size) = (image.clone(), image.block_size());

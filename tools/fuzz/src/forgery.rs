@@ -90,8 +90,8 @@ pub fn forge((which, edits): Input) -> Vec<u8> {
     image
 }
 
-/// Gives superblocks, super roots, summaries and logs the checksums of what is in them now, as far
-/// as they can still be recognised.
+/// Makes the checksums of superblocks, super roots, summaries and logs those of what is in them now, as
+/// far as they can still be recognised.
 fn seal(image: &mut [u8], geometry: &Geometry) {
     let size = image.len() as u64;
     for at in [Some(PRIMARY_SUPERBLOCK), secondary_superblock(size)].into_iter().flatten() {

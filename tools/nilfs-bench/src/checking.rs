@@ -62,7 +62,7 @@ struct Extent {
 
 /// What the targets are about.
 const FULL: Extent = Extent { files: 2_000_000, checkpoints: 10_000, gigabytes: 64 };
-/// A check takes at most so many times as long as reading the metadata once.
+/// A check may take at most this many times as long as reading the metadata once.
 const MOST_OF_CHECK: f64 = 1.3;
 /// A scrub reads at least at this part of the rate at which everything can be read.
 const LEAST_OF_SCRUB: f64 = 0.9;

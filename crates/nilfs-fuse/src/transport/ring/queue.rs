@@ -147,8 +147,8 @@ impl Queues {
         }
     }
 
-    /// Gives the memory of all entries back to the system that the kernel has. No request may have come in
-    /// one of them.
+    /// Lets the system have the memory of all entries that are lent to the kernel. No request may have
+    /// come in one of them.
     fn give_memory_back(&mut self) {
         for entry in self.lent.iter().flatten() {
             if let Err(error) = release(entry) {
@@ -252,7 +252,7 @@ fn pieces(entry: &mut Entry) -> [Piece; 2] {
     ]
 }
 
-/// Gives the memory of an entry's payload back to the system. What was in it is lost.
+/// Lets the system have the memory of an entry's payload. What was in it is lost.
 fn release(entry: &Entry) -> io::Result<()> {
     // SAFETY: nobody refers to the payload, because whoever uses it owns the entry, and the kernel writes
     // into it only while this thread waits. The memory belongs to this mapping alone, and is zero from now on.
