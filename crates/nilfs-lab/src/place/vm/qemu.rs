@@ -149,9 +149,10 @@ fn arguments(
          -device virtio-serial-pci -chardev stdio,id=agent,signal=off \
          -device virtserialport,chardev=agent,name=agent",
     ));
-    // No cache in between, one queue, nothing merged: requests arrive as the guest's kernel sends
-    // them. Cards and sticks have no command that writes zeros, so the guest has none either.
-    let disk = "if=none,id=disk,format=raw,cache=none,aio=threads,discard=unmap,\
+    // No cache in between, one queue, nothing merged, and no threads of QEMU that overtake each
+    // other: requests arrive as the guest's kernel sends them. Cards and sticks have no command that
+    // writes zeros, so the guest has none either.
+    let disk = "if=none,id=disk,format=raw,cache=none,aio=native,discard=unmap,\
                 detect-zeroes=off,file=";
     arguments.extend(["-drive".to_owned(), file_of(disk, device)]);
     arguments.extend(words(
