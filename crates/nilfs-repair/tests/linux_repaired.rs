@@ -14,27 +14,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nilfs_check::{Checkpoints, Options, Report};
+use nilfs_check::Options;
 use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::{FileType, FsyncBy, Volume};
+use nilfs_engine::{FileType, Volume};
 use nilfs_real_kernels::Uml;
-use nilfs_sim::generate::Profile;
-use nilfs_sim::op::Op;
-use nilfs_sim::power::{Disk, Survivors};
-use nilfs_sim::subject::Mounting;
-use nilfs_sim::volume::Shape;
-use nilfs_sim::world::{Settings, World};
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 use support::{
-    BLOCK_SIZES, File, Image, Patient, UUID, content_of, damage, damage_what_is_in_use, number,
+    BLOCK_SIZES, File, Image, Patient, UUID, checked, content_of, damage_visibly, lived, number,
 };
 
 /// Damaged copies of each volume.
 const ROUNDS: u64 = 12;
-
-/// Operations that have made a volume.
-const OPERATIONS: usize = 300;
 
 /// The content of files that are shorter than this is compared; of a longer one the beginning is read.
 const COMPARED: u64 = 4 << 20;
@@ -65,33 +56,6 @@ const SCRIPT: &str = r#"
         losetup -d "$DEV"
     done"#;
 
-/// A volume with a past that was cleaned, and snapshots, in segments of which some are clean.
-fn lived(block_size: u64) -> Image {
-    let blocks_per_segment = (64 << 10) / block_size as u32;
-    let shape = Shape { block_size, blocks_per_segment, segments: 96 };
-    let mounting = Mounting { fsync: FsyncBy::Checkpoint, protection: 0, ..Mounting::READ_WRITE };
-    let mut world = World::new(Settings { shape, mounting, may_fill: false }).unwrap();
-    let lived = world.live(block_size, Profile::ADMINISTRATION, OPERATIONS);
-    lived.unwrap_or_else(|failure| panic!("{failure}"));
-    world.step(&Op::Clean { protection: 0, faults: None }).unwrap();
-    let history = world.end().unwrap();
-    let mut disk = Disk::new(history.start);
-    history.events.iter().for_each(|event| disk.play(event));
-    Image::from(disk.after_cut(Survivors::All))
-}
-
-/// Damages a volume until the checker sees an error.
-fn damage_visibly(image: &mut Image, random: &mut StdRng) {
-    let kind = random.random_range(0..4);
-    while check(&image.bytes).is_ok_and(|report| report.is_consistent()) {
-        match kind {
-            0 => damage(image, random),
-            1 => image.damage_sound_logs(random),
-            _ => damage_what_is_in_use(image, random),
-        }
-    }
-}
-
 /// The volume without its damage, if no error is left after the repair.
 fn repaired(image: Image) -> Option<Vec<u8>> {
     let patient = Patient::new(image);
@@ -99,12 +63,7 @@ fn repaired(image: Image) -> Option<Vec<u8>> {
     if plan.can_be_applied() {
         plan.apply(&*patient.device, &mut |_| {}).unwrap();
     }
-    check(&patient.bytes()).is_ok_and(|report| report.is_consistent()).then(|| patient.bytes())
-}
-
-fn check(bytes: &[u8]) -> Result<Report, nilfs_check::CheckError> {
-    let options = Options { checkpoints: Checkpoints::All, ..Options::default() };
-    nilfs_check::check(&MemoryDevice::from(bytes.to_vec()), &options)
+    checked(&patient.bytes()).is_ok_and(|report| report.is_consistent()).then(|| patient.bytes())
 }
 
 /// Type, links, size and content by path.
@@ -197,7 +156,7 @@ fn linux_agrees_that_a_repaired_volume_is_sound() {
     ended.succeeded().unwrap_or_else(|error| panic!("{error}\n{names}"));
     for (what, path, ours) in &given {
         assert_same(what, &shown_by_linux(path), ours);
-        let report = check(&fs::read(path).unwrap()).unwrap();
+        let report = checked(&fs::read(path).unwrap()).unwrap();
         assert!(report.is_consistent(), "{what}, after Linux has written: {report}");
     }
     println!("{made} volumes were damaged, {changed} repaired, and {} given to Linux", given.len());

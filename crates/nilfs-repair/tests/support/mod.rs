@@ -9,18 +9,27 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use images::{BLOCK_SIZES, Image, LoggedBlock, add, read, value, vblock, write};
-use nilfs_check::Severity;
+use nilfs_check::{CheckError, Options, Report, Severity};
 use nilfs_device::{Device, FaultyDevice, MemoryDevice};
-use nilfs_engine::{Attr, BlockNr, Cno, FileType, Files, Ino, Volume};
+use nilfs_engine::{Attr, BlockNr, Cno, FileType, Files, FsyncBy, Ino, Volume};
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_repair::{Plan, Risk};
+use nilfs_sim::generate::Profile;
+use nilfs_sim::op::Op;
+use nilfs_sim::power::{Disk, Survivors};
+use nilfs_sim::subject::Mounting;
+use nilfs_sim::volume::Shape;
+use nilfs_sim::world::{Settings, World};
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
 /// The identity that a volume gets if its own is lost.
 pub const UUID: [u8; 16] = [0x11; 16];
+
+/// Operations that have made a volume.
+const OPERATIONS: usize = 300;
 
 /// What a file is: its type, links, size and content.
 pub type File = (FileType, u16, u64, Vec<u8>);
@@ -123,6 +132,39 @@ pub fn damage_what_is_in_use(image: &mut Image, random: &mut StdRng) {
         let bytes = value(random).to_le_bytes();
         image.edit(used, |block| block[at..at + width].copy_from_slice(&bytes[..width]));
     }
+}
+
+/// A volume with a past that was cleaned, and snapshots, in segments of which some are clean.
+pub fn lived(block_size: u64) -> Image {
+    let blocks_per_segment = (64 << 10) / block_size as u32;
+    let shape = Shape { block_size, blocks_per_segment, segments: 96 };
+    let mounting = Mounting { fsync: FsyncBy::Checkpoint, protection: 0, ..Mounting::READ_WRITE };
+    let mut world = World::new(Settings { shape, mounting, may_fill: false }).unwrap();
+    let lived = world.live(block_size, Profile::ADMINISTRATION, OPERATIONS);
+    lived.unwrap_or_else(|failure| panic!("{failure}"));
+    world.step(&Op::Clean { protection: 0, faults: None }).unwrap();
+    let history = world.end().unwrap();
+    let mut disk = Disk::new(history.start);
+    history.events.iter().for_each(|event| disk.play(event));
+    Image::from(disk.after_cut(Survivors::All))
+}
+
+/// Damages a volume until the checker sees an error.
+pub fn damage_visibly(image: &mut Image, random: &mut StdRng) {
+    let kind = random.random_range(0..4);
+    while checked(&image.bytes).is_ok_and(|report| report.is_consistent()) {
+        match kind {
+            0 => damage(image, random),
+            1 => image.damage_sound_logs(random),
+            _ => damage_what_is_in_use(image, random),
+        }
+    }
+}
+
+/// Checks all of a volume.
+pub fn checked(bytes: &[u8]) -> Result<Report, CheckError> {
+    let options = Options { findings_per_rule: 1 << 20, ..Options::default() };
+    nilfs_check::check(&MemoryDevice::from(bytes.to_vec()), &options)
 }
 
 /// A damaged volume.
