@@ -258,7 +258,8 @@ impl Checker<'_, '_> {
                 let place = file.place().file_block(layout.bitmap(*group).0);
                 self.error(Rule::Allocation, place, || {
                     format!("group {group} has a bitmap, but no descriptor block")
-                });
+                })
+                .corrected_by(file.inode_at.map(|at| file.unmapped(at)));
             }
         }
     }
@@ -286,10 +287,11 @@ impl Checker<'_, '_> {
                     let count = entries.len();
                     format!("the bitmap has {count} entries of blocks that do not exist")
                 })
-                .corrected_by([anew]);
+                .corrected_by(file.inode_at.map(|at| file.unmapped(at)).into_iter().chain([anew]));
                 continue;
             }
             for entry in entries {
+                let unmapped = file.inode_at.map(|at| file.unmapped(at));
                 let place = if file.ino == Ino::DAT {
                     file.place().vblock(VBlockNr(entry))
                 } else {
@@ -298,7 +300,7 @@ impl Checker<'_, '_> {
                 self.error(Rule::Allocation, place, || {
                     format!("entry {entry} is allocated, but its block does not exist")
                 })
-                .corrected_by(groups.set_allocated(entry, false));
+                .corrected_by(unmapped.into_iter().chain(groups.set_allocated(entry, false)));
             }
         }
     }

@@ -312,7 +312,14 @@ impl Walk<'_, '_, '_> {
             self.checker.translate(self.file, vblock, place, cure.as_ref())?;
         let owner = virtual_owner(self.file.ino, vblock, key, level);
         let life = Life { start: (start, vblock), end: (end, vblock) };
-        self.checker.belongs(block, owner, place.vblock(vblock), cure).then_some((block, life))
+        if !self.checker.belongs(block, owner, place.vblock(vblock), cure) {
+            return None;
+        }
+        let cno = self.file.cno;
+        if !(start <= cno && cno < end) || (self.file.present && end != Cno::MAX) {
+            self.checker.not_alive(self.file, vblock);
+        }
+        Some((block, life))
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
+use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use nilfs_ondisk::dat::DatEntry;
+use nilfs_ondisk::inode::RawInode;
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::Superblock;
@@ -25,6 +27,7 @@ use crate::reached::Reached;
 use crate::recovery::Newest;
 use crate::report::{Added, Counts, Findings, Location, Report, Rule, Severity, counted};
 use crate::segment_usage::UsageTable;
+use crate::segments::Unproved;
 use crate::summaries::Undescribed;
 use crate::volume::Volume;
 
@@ -53,6 +56,8 @@ pub(crate) struct Checker<'v, 'd> {
     /// reached.
     pub(crate) undescribed: Vec<Undescribed>,
     pub(crate) undescribed_owners: HashMap<BlockNr, Owner>,
+    /// Logs of which the checksum over the content is wrong, until they are reported.
+    pub(crate) unproved: Vec<Unproved>,
     /// Blocks reached before the logs are read, to be compared with them then.
     pub(crate) unowned: Vec<(BlockNr, Owner, Location, Option<Correction>)>,
     /// What is below the nodes of regular files, by virtual block.
@@ -86,6 +91,7 @@ impl<'v, 'd> Checker<'v, 'd> {
             near_run: 0,
             undescribed: Vec::new(),
             undescribed_owners: HashMap::new(),
+            unproved: Vec::new(),
             unowned: Vec::new(),
             subtrees: HashMap::new(),
             unsound_directory_blocks: HashSet::new(),
@@ -129,6 +135,7 @@ impl<'v, 'd> Checker<'v, 'd> {
         let all = past.len() as u64;
         self.options.observer.observe(Step::Checkpoints, all, all);
         self.find_leaks();
+        self.report_unproved(&checkpoints, left_out == 0);
         self.report_undescribed(&checkpoints, left_out == 0);
         self.findings.into_report(self.newest.cursor(), self.counts)
     }
@@ -315,6 +322,12 @@ impl FileAt {
     /// All of the file, of which no level is known.
     pub(crate) fn whole(&self) -> Part {
         Part { ino: self.ino, level: 0, key: 0, limit: None, life: self.life() }
+    }
+
+    /// What finds blocks that the map has lost, given where the inode is.
+    pub(crate) fn unmapped(&self, inode_at: Position) -> Correction {
+        let root = inode_at.plus(offset_of!(RawInode, i_bmap));
+        Correction::Unmapped { root, part: self.whole() }
     }
 
     /// Where it is: for users' files and the ifile also in which checkpoint.

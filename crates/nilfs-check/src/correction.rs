@@ -37,8 +37,8 @@ pub enum Correction {
         /// What they should be.
         bytes: Vec<u8>,
     },
-    /// A number that only counts what is said elsewhere is replaced. It is to be corrected after
-    /// what it counts.
+    /// A number that only counts or repeats what is said elsewhere is replaced. It is to be corrected
+    /// after that.
     Count {
         /// Where it is.
         at: Position,
@@ -89,11 +89,34 @@ pub enum Correction {
         /// The byte of the bitmap that says whether it is in use, and which bit of that.
         bit: (Position, u8),
     },
+    /// A DAT entry and the log of its block name different checkpoints as the first that has the block.
+    /// The one that contradicts the rest of the log is to be set to the other.
+    Start {
+        /// Where the entry says so.
+        at: Position,
+        /// The virtual block.
+        vblock: VBlockNr,
+        /// What the log says.
+        written: Cno,
+    },
+    /// A checkpoint has nothing that could be read. It is to be given up.
+    Checkpoint {
+        /// Where its flags are.
+        at: Position,
+    },
     /// A pointer of a block map is wrong. It is to lead to what the logs say is there, or to go.
     Pointer {
         /// What has the pointer.
         holder: Holder,
         /// What it should lead to.
+        part: Part,
+    },
+    /// A block map may have lost blocks that are there. Those that the logs have for the file, and that
+    /// live as long as it does, are to be put where nothing is.
+    Unmapped {
+        /// Where the root of the map is.
+        root: Position,
+        /// All of the file; the level is unknown.
         part: Part,
     },
     /// The root of a block map is nonsense. It is to be made anew from what the logs say.
@@ -212,7 +235,12 @@ impl fmt::Display for Correction {
             }
             Self::Block { .. } => f.write_str("make the block anew from what the logs say"),
             Self::DatEntry { .. } => f.write_str("set the entry to what the logs say"),
+            Self::Start { .. } => f.write_str("set it to what the rest of the log says"),
+            Self::Checkpoint { .. } => f.write_str("give up the checkpoint, which is empty"),
             Self::Pointer { .. } => f.write_str("set the pointer to what the logs say"),
+            Self::Unmapped { .. } => {
+                f.write_str("put blocks into the map that the logs have for it")
+            }
             Self::Root { .. } => f.write_str("make the root anew from what the logs say"),
             Self::Inode { .. } => f.write_str("make the inode anew from what the logs say"),
             Self::Bit { set: true, .. } => f.write_str("mark it as allocated"),

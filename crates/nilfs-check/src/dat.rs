@@ -74,12 +74,22 @@ impl Dat {
         Some(Correction::DatEntry { at, vblock, bit })
     }
 
+    /// Where a field of an entry is.
+    fn position_of(&self, vblock: VBlockNr, field: usize) -> Option<Position> {
+        let (first, nth) = self.block_of(vblock)?;
+        let block = self.blocks_of_entries.get(&first)?.1;
+        Some(Position::new(block, nth * self.entry_size + field))
+    }
+
     /// What gives a field of an entry another value.
     fn set(&self, vblock: VBlockNr, field: usize, value: u64) -> Option<Correction> {
+        Some(Correction::u64(self.position_of(vblock, field)?, value))
+    }
+
+    /// The entry of a virtual block that is not allocated, if it has a block to be in.
+    fn unallocated(&self, vblock: VBlockNr) -> Option<DatEntry> {
         let (first, nth) = self.block_of(vblock)?;
-        let offset = nth * self.entry_size + field;
-        let block = self.blocks_of_entries.get(&first)?.1;
-        Some(Correction::u64(Position::new(block, offset), value))
+        self.entries.get(self.blocks_of_entries.get(&first)?.0 + nth).copied()
     }
 
     /// What marks an entry as allocated or free.
@@ -190,9 +200,8 @@ impl Checker<'_, '_> {
         self.dat.position(vblock)
     }
 
-    /// Where a virtual block is and when it lives. Reports a block that does not exist, is not
-    /// part of the file's checkpoint, or that the present uses twice. `cure` puts right what has led
-    /// here.
+    /// Where a virtual block is and when it lives. Reports a block that does not exist, or that the
+    /// present uses twice. `cure` puts right what has led here.
     pub(crate) fn translate(
         &mut self,
         file: FileAt,
@@ -202,7 +211,11 @@ impl Checker<'_, '_> {
     ) -> Option<(BlockNr, Cno, Cno)> {
         let place = place.vblock(vblock);
         let Some(at) = self.position_in_dat(vblock) else {
-            let allocate = self.dat.set_allocated(vblock, true);
+            // Its bit may have been lost; or the pointer is wrong, and then nothing is there.
+            let newest = self.newest.cno;
+            let is_there = |it: &DatEntry| is_possible(it, newest) && it.contains(file.cno);
+            let there = self.dat.unallocated(vblock).filter(is_there);
+            let allocate = there.and_then(|_| self.dat.set_allocated(vblock, true));
             self.error(Rule::Pointer, place, || {
                 "the virtual block is not allocated in the DAT".into()
             })
@@ -226,9 +239,6 @@ impl Checker<'_, '_> {
                 return None;
             }
             self.counts.live_blocks += 1;
-        }
-        if !entry.contains(file.cno) || (file.present && entry.end != Cno::MAX) {
-            self.not_alive(file, vblock);
         }
         Some((entry.block, entry.start, entry.end))
     }
@@ -304,7 +314,8 @@ impl Checker<'_, '_> {
 
     fn report_leak(&mut self, vblock: VBlockNr, entry: DatEntry) {
         // Older checkpoints may have it.
-        let ended = self.dat.set(vblock, offset_of!(RawDatEntry, de_end), self.newest.cno.0);
+        let ended = self.dat.position_of(vblock, offset_of!(RawDatEntry, de_end));
+        let ended = ended.map(|at| Correction::count_u64(at, self.newest.cno.0));
         let place = Location::file(Ino::DAT).vblock(vblock).block(entry.block);
         self.error(Rule::Leak, place, || {
             let start = entry.start;
@@ -420,7 +431,8 @@ impl Checker<'_, '_> {
     ) {
         let has_history = !matches!(ino, Ino::CPFILE | Ino::SUFILE);
         if written != entry.start && (has_history || written.0 != 0) {
-            let start = self.dat.set(vblock, offset_of!(RawDatEntry, de_start), written.0);
+            let at = self.dat.position_of(vblock, offset_of!(RawDatEntry, de_start));
+            let start = at.map(|at| Correction::Start { at, vblock, written });
             self.error(Rule::DatEntry, place, || {
                 let start = entry.start;
                 format!("the block starts with checkpoint {start}, but its fi_cno is {written}")

@@ -146,8 +146,9 @@ impl Checker<'_, '_> {
         let is_dense = end == tree.data_blocks;
         if !size.is_multiple_of(block_size) || size == 0 {
             let size_at = at.plus(offset_of!(RawInode, i_size));
-            let fits = (tree.whole && is_dense && end > 0)
-                .then(|| Correction::u64(size_at, end * block_size));
+            // A directory has one block at least.
+            let fits = (tree.whole && is_dense)
+                .then(|| Correction::count_u64(size_at, end.max(1) * block_size));
             self.error(Rule::Directory, place, || {
                 format!("i_size is {size}, expected a multiple of {block_size}")
             })
@@ -156,7 +157,8 @@ impl Checker<'_, '_> {
         if tree.whole && (!is_dense || end != expected) {
             directory.is_complete = false;
             let size_at = at.plus(offset_of!(RawInode, i_size));
-            let fits = is_dense.then(|| Correction::u64(size_at, end * block_size));
+            let fits =
+                (is_dense && end > 0).then(|| Correction::count_u64(size_at, end * block_size));
             let leaves = self.leaves(file.ino, inode);
             let dense = (0..).zip(&leaves).take_while(|(nth, leaf)| *nth == leaf.key).count();
             self.error(Rule::Directory, place, || {

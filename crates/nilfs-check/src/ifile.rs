@@ -69,6 +69,14 @@ impl Checker<'_, '_> {
             }
         };
         self.check_metadata_inode(file, &inode, &tree);
+        if tree.blocks == 0 && !present {
+            let at = checkpoints.position(cno);
+            let at = at.map(|at| at.plus(offset_of!(RawCheckpoint, cp_flags)));
+            self.error(Rule::Checkpoint, Location::checkpoint(cno), || {
+                "no block of its ifile is there, so there is nothing in it".into()
+            })
+            .corrected_by(at.map(|at| Correction::Checkpoint { at }));
+        }
         let leaves = (&removed[..], &added[..]);
         let changes =
             self.change_allocation(file, Arc::make_mut(&mut files.groups), leaves, tree.whole);
@@ -77,7 +85,10 @@ impl Checker<'_, '_> {
                 self.error(Rule::Allocation, file.place(), || {
                     format!("the reserved inode {reserved} is not allocated")
                 })
-                .corrected_by(files.groups.set_allocated(reserved, true));
+                .corrected_by(match files.groups.set_allocated(reserved, true) {
+                    None => inode_at.map(|at| file.unmapped(at)),
+                    allocated => allocated,
+                });
             }
         }
         let blocks = files.changed_blocks(&changes);

@@ -87,6 +87,16 @@ impl Checker<'_, '_> {
         }
         self.check_fields(file, inode, at);
         if !file_type.has_blocks() {
+            let (size, blocks) = (inode.i_size.get(), inode.i_blocks.get());
+            if size != 0 && blocks != 0 {
+                let part = file.whole();
+                self.error(Rule::Inode, file.place(), || {
+                    format!(
+                        "it is of type {file_type:?}, but has {size} bytes and {blocks} sectors"
+                    )
+                })
+                .corrected_by([Correction::Inode { at, part }]);
+            }
             return (facts, None);
         }
         let mut content = None;
@@ -148,7 +158,14 @@ impl Checker<'_, '_> {
     /// Checks the inode of the DAT, cpfile, sufile or an ifile.
     pub(crate) fn check_metadata_inode(&mut self, file: FileAt, inode: &RawInode, tree: &Subtree) {
         if let Err(error) = inode.validate_metadata_file("inode") {
-            self.error(Rule::Inode, file.place(), || error.to_string());
+            let regular = FileType::Regular.mode_bits().to_le_bytes().to_vec();
+            let at = |offset| file.inode_at.map(|at| at.plus(offset));
+            let mode = at(offset_of!(RawInode, i_mode));
+            let mode = mode.map(|at| Correction::Bytes { at, bytes: regular });
+            let links = at(offset_of!(RawInode, i_links_count));
+            let links = links.map(|at| Correction::Bytes { at, bytes: vec![1, 0] });
+            self.error(Rule::Inode, file.place(), || error.to_string())
+                .corrected_by(mode.into_iter().chain(links));
         }
         if inode.i_size.get() != 0 {
             self.warning(Rule::InodeSize, file.place(), || {
@@ -156,7 +173,7 @@ impl Checker<'_, '_> {
             });
         }
         if tree.whole {
-            self.check_blocks_count(file, inode, tree, None);
+            self.check_blocks_count(file, inode, tree, file.inode_at);
         }
     }
 
@@ -178,12 +195,14 @@ impl Checker<'_, '_> {
         if by_mkfs && (1..=MKFS_BLOCKS_MAX).any(|made| found == off(made)) {
             return;
         }
+        // The map may have lost some.
+        let unmapped = at.filter(|_| found > expected).map(|at| file.unmapped(at));
+        let count =
+            at.map(|at| Correction::count_u64(at.plus(offset_of!(RawInode, i_blocks)), expected));
         self.error(Rule::InodeBlocks, file.place(), || {
             format!("i_blocks is {found}, but {} blocks give {expected}", tree.blocks)
         })
-        .corrected_by(
-            at.map(|at| Correction::count_u64(at.plus(offset_of!(RawInode, i_blocks)), expected)),
-        );
+        .corrected_by(unmapped.into_iter().chain(count));
     }
 
     /// The size is one that a file can have.

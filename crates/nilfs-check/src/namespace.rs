@@ -333,7 +333,7 @@ impl Checker<'_, '_> {
                     entry.ino
                 )
             })
-            .corrected_by(entry.at.map(|at| Correction::Bytes {
+            .corrected_by(entry.at.map(|at| Correction::Count {
                 at: at.plus(TYPE_IN_RECORD),
                 bytes: vec![found.dirent_code()],
             }));

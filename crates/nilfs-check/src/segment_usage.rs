@@ -124,9 +124,14 @@ impl Checker<'_, '_> {
         let nblocks = entry.su_nblocks.get();
         let place = Location::segment(segment).ino(Ino::SUFILE);
         if u64::from(nblocks) > most {
+            let blocks = if entry.is_dirty() { self.used_up_to(segment) } else { 0 };
             self.error(Rule::SegmentUsage, place, || {
                 format!("su_nblocks is {nblocks}, but the segment has {most} blocks")
-            });
+            })
+            .corrected_by([Correction::u32(
+                at.plus(offset_of!(RawSegmentUsage, su_nblocks)),
+                blocks as u32,
+            )]);
         }
         if entry.is_clean() && (nblocks != 0 || entry.su_lastmod.get() != 0) {
             self.warning(Rule::SegmentUsage, place, || {

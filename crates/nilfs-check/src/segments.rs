@@ -1,15 +1,16 @@
 //! Reading all logs of the segments in use (docs/format.md §4, §15.2): each log by itself, then how
 //! they follow each other. What the logs say about their blocks becomes the map of owners.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use nilfs_ondisk::segment_usage::RawSegmentUsage;
 use nilfs_ondisk::summary::{FileInfo, GC, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
-use nilfs_ondisk::{BlockNr, SegNum, Seq};
+use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
 
 use crate::checker::Checker;
+use crate::checkpoints::CheckpointTable;
 use crate::correction::Correction;
 use crate::log::{LogFault, LogReader};
 use crate::owners::{Owners, SegmentOwners};
@@ -24,7 +25,40 @@ struct SegmentHead {
     next: BlockNr,
 }
 
+/// A log of which the checksum over the content is wrong.
+pub(crate) struct Unproved {
+    segment: SegNum,
+    blocks: Range<BlockNr>,
+    fault: String,
+}
+
 impl Checker<'_, '_> {
+    /// Reports the logs whose content is not what was written. Where no checkpoint needs any of that, it
+    /// goes with its segment. `all_walked`: whether all checkpoints were.
+    pub(crate) fn report_unproved(&mut self, checkpoints: &CheckpointTable, all_walked: bool) {
+        let logs = std::mem::take(&mut self.unproved);
+        let all_is_known = all_walked && !self.findings.has_errors();
+        let mut needed: BTreeSet<BlockNr> = BTreeSet::from([self.newest.log]);
+        if !logs.is_empty() && all_is_known {
+            let ends: BTreeMap<BlockNr, BlockNr> =
+                logs.iter().map(|log| (log.blocks.start, log.blocks.end)).collect();
+            let is_in_one = |block: &BlockNr| {
+                ends.range(..=*block).next_back().is_some_and(|(_, end)| block < end)
+            };
+            needed.extend(self.dat.blocks.iter().filter(|block| is_in_one(block)));
+            self.for_all_entries(|_, _, (entry, _)| {
+                let lives = entry.end == Cno::MAX || checkpoints.any_in(entry.start, entry.end);
+                needed.extend(Some(entry.block).filter(|block| lives && is_in_one(block)));
+            });
+        }
+        for Unproved { segment, blocks, fault } in logs {
+            let is_needed = !all_is_known || needed.range(blocks.clone()).next().is_some();
+            let place = Location::segment(segment).log(blocks.start);
+            self.error(Rule::Log, place, || fault)
+                .corrected_by((!is_needed).then_some(Correction::Segment { segment }));
+        }
+    }
+
     /// Reads the logs of every segment in use up to its `su_nblocks`.
     pub(crate) fn read_logs(&mut self, usage: &UsageTable) {
         let mut reader = LogReader::new(self.volume, self.options.read_content);
@@ -83,7 +117,10 @@ impl Checker<'_, '_> {
             let (header, files) = match read_log(reader, at) {
                 Ok(log) => log,
                 Err(fault) => {
-                    let next = self.next_log(reader, at..end, previous.as_ref());
+                    let next = match at == self.newest.log {
+                        true => None,
+                        false => self.next_log(reader, at..end, previous.as_ref()),
+                    };
                     let (start, found) = next.unzip();
                     let blocks = at..start.unwrap_or(end);
                     at = blocks.end;
@@ -109,7 +146,8 @@ impl Checker<'_, '_> {
             if self.options.read_content
                 && let Err(fault) = reader.verify(at, &header)
             {
-                self.error(Rule::Log, place, || fault.to_string());
+                let blocks = at..at.plus(header.nblocks.into());
+                self.unproved.push(Unproved { segment, blocks, fault: fault.to_string() });
             }
             self.counts.logs += 1;
             let mut faults = self.contradictions_in(&header, &files);
@@ -128,7 +166,8 @@ impl Checker<'_, '_> {
                 // The items of a log that contradicts itself say nothing either.
                 owners.pass_over(header.nblocks);
                 at = blocks.end;
-                let neighbour = previous;
+                let after = || read_log(reader, at).ok().filter(|_| at < end).map(|it| it.0);
+                let neighbour = previous.or_else(after);
                 self.undescribed.push(Undescribed { segment, blocks, faults, neighbour });
                 continue;
             }
@@ -174,6 +213,16 @@ impl Checker<'_, '_> {
         })
     }
 
+    /// Blocks from the start of a segment on that are in use: filled with logs, or up to where an entry
+    /// of the DAT leads.
+    pub(crate) fn used_up_to(&mut self, segment: SegNum) -> u64 {
+        let geometry = self.volume.geometry;
+        let start = geometry.segment_start(segment);
+        let last = self.used_blocks(start..geometry.segment_end(segment)).last();
+        let used = last.map_or(0, |last| last.0 + 1 - start.0);
+        self.filled(segment).max(used)
+    }
+
     /// Blocks from the start of a segment on that are filled with logs of the same use of it.
     fn filled(&mut self, segment: SegNum) -> u64 {
         if let Some(known) = self.filled.get(&segment) {
@@ -213,6 +262,10 @@ impl Checker<'_, '_> {
         let newest = self.newest.cno;
         if header.cno > newest {
             of_log(format!("ss_cno is {}, but the newest is {newest}", header.cno));
+        }
+        let last = self.newest.header.seq;
+        if header.seq > last && !header.is_off_chain() {
+            of_log(format!("ss_seq is {}, but the newest log has {last}", header.seq));
         }
         for file in files {
             let (ino, cno) = (file.ino, file.cno);

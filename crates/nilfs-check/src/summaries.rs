@@ -128,6 +128,9 @@ impl Checker<'_, '_> {
             let blocks = gap.blocks.start.0 - start.0;
             return self.usage.in_use_with(gap.segment, blocks as u32).collect();
         }
+        if gap.blocks.start == self.newest.log {
+            return self.describing_newest(known).into_iter().collect();
+        }
         let Some(logs) = logs_for(gap.blocks.clone(), known, geometry.block_size) else {
             return Vec::new();
         };
@@ -150,6 +153,21 @@ impl Checker<'_, '_> {
             Correction::Summary { at, header, files, payload }
         };
         logs.into_iter().map(correction).collect()
+    }
+}
+
+impl Checker<'_, '_> {
+    /// The summary of the newest log, whose header led to its super root: only its items are damaged.
+    fn describing_newest(&self, known: &BTreeMap<BlockNr, Known>) -> Option<Correction> {
+        let (at, header) = (self.newest.log, &self.newest.header);
+        let super_root = at.plus(u64::from(header.nblocks) - 1);
+        let block_size = self.volume.geometry.block_size;
+        let [log] = &logs_for(at..super_root, known, block_size)?[..] else { return None };
+        let LogHeader { flags, seq, create, next, cno, .. } = *header;
+        let summary_blocks = log.summary_blocks;
+        let header = NewLog { flags, seq, create, next, cno, summary_blocks };
+        let payload = log.payload + 1;
+        Some(Correction::Summary { at, header, files: log.files.clone(), payload })
     }
 }
 

@@ -8,9 +8,11 @@
 //! checker says what else has become other since.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use nilfs_check::{Correction, Holder, Part, Position};
 use nilfs_device::Device;
+use nilfs_engine::scan::Scan;
 use nilfs_ondisk::bmap::{
     DIRECT_POINTERS, Entry, LEVEL_MAX, Node, ROOT_MAX_CHILDREN, ROOT_SIZE, Root, encode_node,
     max_children,
@@ -18,13 +20,14 @@ use nilfs_ondisk::bmap::{
 use nilfs_ondisk::checkpoint::{CpfileLayout, INVALID, RawCheckpoint, SNAPSHOT};
 use nilfs_ondisk::dat::{DAT_ENTRY_SIZE, DatEntry};
 use nilfs_ondisk::inode::{FileType, INODE_SIZE, RawInode};
-use nilfs_ondisk::palloc::{BlockRole, Palloc};
+use nilfs_ondisk::palloc::{BlockRole, Palloc, set_bit};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, VBlockNr, dirent, notes};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
+use crate::contradicted::Disputed;
 use crate::dat::{Dat, read};
 use crate::logged::{Logged, LoggedBlocks, Wanted};
 use crate::{Risk, salvage, superblocks};
@@ -36,13 +39,15 @@ pub(crate) struct Replacement {
     /// What that means.
     pub(crate) action: String,
     pub(crate) risk: Risk,
+    /// Whether it is what a log says about its blocks.
+    pub(crate) describes: bool,
     /// Names that are not in a directory any more, though they may have been.
     pub(crate) lost_names: Vec<salvage::LostName>,
 }
 
 impl Replacement {
-    fn new(at: Position, bytes: Vec<u8>, risk: Risk, action: impl Into<String>) -> Self {
-        Self { at, bytes, action: action.into(), risk, lost_names: Vec::new() }
+    pub(crate) fn new(at: Position, bytes: Vec<u8>, risk: Risk, action: impl Into<String>) -> Self {
+        Self { at, bytes, action: action.into(), risk, describes: false, lost_names: Vec::new() }
     }
 }
 
@@ -74,9 +79,12 @@ pub(crate) fn wanted(correction: &Correction, geometry: &Geometry, wanted: &mut 
         }
         Correction::Block { part, .. }
         | Correction::Pointer { part, .. }
+        | Correction::Unmapped { part, .. }
         | Correction::Root { part, .. } => _ = wanted.files.insert(part.ino),
         Correction::Inode { part, .. } => wanted.files.extend([Ino::IFILE, part.ino]),
-        Correction::DatEntry { vblock, .. } => _ = wanted.vblocks.insert(*vblock),
+        Correction::DatEntry { vblock, .. } | Correction::Start { vblock, .. } => {
+            _ = wanted.vblocks.insert(*vblock)
+        }
         _ => {}
     }
 }
@@ -87,6 +95,9 @@ pub(crate) struct Anew<'a> {
     pub(crate) geometry: Geometry,
     pub(crate) newest: LogCursor,
     pub(crate) logged: &'a LoggedBlocks,
+    pub(crate) scan: Option<&'a Scan>,
+    /// What contradicts the logs.
+    pub(crate) disputed: &'a Disputed,
     /// `None` if no super root leads to it.
     pub(crate) dat: Option<Dat<'a>>,
 }
@@ -103,22 +114,24 @@ impl Anew<'_> {
                 let action = "make the root of the block map anew from what the logs say";
                 Some(Replacement::new(*at, root.to_vec(), Risk::Safe, action))
             }
+            Correction::Unmapped { root, part } => self.unmapped(*root, part),
             Correction::DatEntry { at, vblock, bit } => self.dat_entry(*at, *vblock, *bit),
+            Correction::Start { at, vblock, written } => self.start(*at, *vblock, *written),
             Correction::Inode { at, part } => self.inode(*at, part),
             _ => None,
         }?;
-        let found = self.read(new.at.block);
-        let end = new.at.offset + new.bytes.len();
-        let same = found.is_some_and(|found| found[new.at.offset..end] == new.bytes[..]);
+        let start = self.geometry.block_size.address_of(new.at.block)? + new.at.offset as u64;
+        let mut found = vec![0; new.bytes.len()];
+        let same = self.device.read_at(start, &mut found).is_ok() && found == new.bytes;
         (!same || !new.lost_names.is_empty()).then_some(new)
     }
 
-    fn read(&self, block: BlockNr) -> Option<Vec<u8>> {
+    pub(crate) fn read(&self, block: BlockNr) -> Option<Vec<u8>> {
         read(self.device, &self.geometry, block)
     }
 
     /// Whether a block is there that all of a part's checkpoints have.
-    fn lives(&mut self, logged: &Logged, part: &Part) -> bool {
+    pub(crate) fn lives(&mut self, logged: &Logged, part: &Part) -> bool {
         let Some(vblock) = logged.vblock() else { return part.ino == Ino::DAT };
         let entry = self.dat.as_mut().and_then(|dat| dat.entry(vblock));
         entry.is_some_and(|entry| {
@@ -134,12 +147,14 @@ impl Anew<'_> {
         let logged = self.logged;
         let within = |key: &u64| *key >= part.key && part.limit.is_none_or(|limit| *key < limit);
         let mut found = BTreeMap::<u64, ((Cno, _), u64)>::new();
+        let end = self.end_of(part.ino);
         let candidates = match part.level {
             1 => logged.data(part.ino, part.key, part.limit),
             _ => logged.nodes(part.ino),
         };
         for logged in candidates {
-            let Some(key) = self.key_of(logged, part.level - 1).filter(within) else { continue };
+            let key = self.key_of(logged, part.level - 1).filter(within);
+            let Some(key) = key.filter(|key| *key < end) else { continue };
             // Those of the DAT that were written last come first.
             let is_dat = part.ino == Ino::DAT;
             if is_dat && found.contains_key(&key) || !self.lives(logged, part) {
@@ -155,8 +170,18 @@ impl Anew<'_> {
         found.into_iter().map(|(key, (_, pointer))| (key, pointer)).collect()
     }
 
+    /// Before which block a file must end. Blocks of the DAT have no lives, which would tell an old log
+    /// that is damaged.
+    pub(crate) fn end_of(&self, ino: Ino) -> u64 {
+        let layout = Palloc::new(self.geometry.block_size, self.geometry.dat_entry_size);
+        match ino {
+            Ino::DAT => layout.bitmap(layout.max_groups()).0,
+            _ => u64::MAX,
+        }
+    }
+
     /// The first key of a block, if it is of that level.
-    fn key_of(&self, logged: &Logged, level: u8) -> Option<u64> {
+    pub(crate) fn key_of(&self, logged: &Logged, level: u8) -> Option<u64> {
         match logged.info {
             BlockInfo::Data { .. } | BlockInfo::DatData { .. } => {
                 logged.offset().filter(|_| level == 0)
@@ -183,7 +208,7 @@ impl Anew<'_> {
     }
 
     /// The root of a file's map: above the highest nodes there are.
-    fn root(&mut self, part: &Part) -> Option<Root> {
+    pub(crate) fn root(&mut self, part: &Part) -> Option<Root> {
         for level in (2..LEVEL_MAX).rev() {
             let nodes = self.children(&Part { level, ..part.clone() });
             if !nodes.is_empty() {
@@ -205,6 +230,12 @@ impl Anew<'_> {
     fn pointer(&mut self, holder: Holder, part: &Part) -> Option<Replacement> {
         let above = Part { level: part.level + 1, ..part.clone() };
         let right = self.children(&above).first().copied();
+        if right.is_none()
+            && let Some(pointer) = self.held(holder, part)
+            && let Some(owned) = self.owned(part, pointer)
+        {
+            return Some(owned);
+        }
         let put = |entries: &mut Vec<Entry>| {
             let at = entries.iter().position(|(key, _)| *key == part.key)?;
             match right {
@@ -238,6 +269,25 @@ impl Anew<'_> {
             }
         };
         Some(Replacement::new(at, bytes, risk, action))
+    }
+
+    /// The pointer as it is.
+    fn held(&self, holder: Holder, part: &Part) -> Option<u64> {
+        let entries: Vec<Entry> = match holder {
+            Holder::Root(at) => {
+                let block = self.read(at.block)?;
+                let found = block.get(at.offset..at.offset + ROOT_SIZE)?.try_into().ok()?;
+                match Root::parse(found).ok()? {
+                    Root::Direct(pointers) => (0..).zip(pointers).collect(),
+                    Root::Tree { entries, .. } => entries,
+                }
+            }
+            Holder::Node(block) => {
+                let bytes = self.read(block)?;
+                Node::parse(&bytes, part.level + 1).ok()?.entries().collect()
+            }
+        };
+        entries.into_iter().find(|(key, _)| *key == part.key).map(|(_, pointer)| pointer)
     }
 
     fn changed_root(
@@ -274,6 +324,9 @@ impl Anew<'_> {
         (byte, bit): (Position, u8),
     ) -> Option<Replacement> {
         let Some(logged) = self.logged.with(vblock) else {
+            if let Some(renumbered) = self.renumbered(vblock) {
+                return Some(renumbered);
+            }
             let bits = self.read(byte.block)?.get(byte.offset)? & !(1 << bit);
             let action = "free it, as no log has such a block";
             return Some(Replacement::new(byte, vec![bits], Risk::Safe, action));
@@ -286,6 +339,10 @@ impl Anew<'_> {
 
     /// A block of data, all of which is metadata.
     fn data(&mut self, block: BlockNr, part: &Part) -> Option<Replacement> {
+        // What led here is wrong, and not the block.
+        if self.is_anothers(block, part) {
+            return None;
+        }
         let at = Position { block, offset: 0 };
         match part.ino {
             Ino::DAT | Ino::CPFILE | Ino::SUFILE | Ino::IFILE => {}
@@ -306,7 +363,10 @@ impl Anew<'_> {
         let mut bytes = older.clone().unwrap_or_else(|| vec![0; self.geometry.block_size.bytes()]);
         match part.ino {
             Ino::DAT => self.dat_entries(&mut bytes, part),
-            Ino::IFILE => self.inodes(&mut bytes, part, older.is_some()),
+            Ino::IFILE => {
+                self.inodes(&mut bytes, part, older.is_some());
+                self.numbers_in_use(&mut bytes, part);
+            }
             Ino::CPFILE => self.checkpoints(&mut bytes, part, older.is_some()),
             _ => {}
         }
@@ -322,15 +382,24 @@ impl Anew<'_> {
         Some(Replacement::new(at, bytes, risk, action))
     }
 
-    /// Earlier versions of a block of data, the newest first.
-    fn versions(&self, block: BlockNr, ino: Ino, key: u64) -> impl Iterator<Item = Vec<u8>> {
+    /// Other versions of a block of data: those before it, the last of them first, and then those after
+    /// it.
+    fn versions(
+        &self,
+        block: BlockNr,
+        (ino, key): (Ino, u64),
+        life: &Range<Cno>,
+    ) -> impl Iterator<Item = Vec<u8>> {
+        let then = if ino == Ino::DAT { self.newest.cno } else { life.start };
         let all = self.logged.data(ino, key, key.checked_add(1)).iter();
-        let versions = all.filter(move |it| it.block != block);
-        versions.filter_map(|it| self.read(it.block))
+        let (before, mut after): (Vec<&Logged>, Vec<_>) =
+            all.filter(|it| it.block != block).partition(|it| it.since <= then);
+        after.reverse();
+        before.into_iter().chain(after).filter_map(|it| self.read(it.block))
     }
 
     fn older(&self, block: BlockNr, part: &Part) -> Option<Vec<u8>> {
-        self.versions(block, part.ino, part.key).next()
+        self.versions(block, (part.ino, part.key), &part.life).next()
     }
 
     fn dat_entries(&self, bytes: &mut [u8], part: &Part) {
@@ -360,6 +429,31 @@ impl Anew<'_> {
                 && let Some(inode) = self.brought_up_to_date(inode, &part)
             {
                 slot[..INODE_SIZE].copy_from_slice(inode.as_bytes());
+            }
+        }
+    }
+
+    /// Of a bitmap of the ifile, sets the bits of what has links, and of what the format reserves.
+    fn numbers_in_use(&self, bytes: &mut [u8], part: &Part) {
+        let layout = Palloc::new(self.geometry.block_size, self.geometry.inode_size);
+        let BlockRole::Bitmap { group } = layout.role_of(FileBlock(part.key)) else { return };
+        bytes.fill(0);
+        let first = layout.first_of_group(group);
+        let reserved = (first..Ino::FIRST_USER.0).map(|ino| layout.bit(ino).bit);
+        reserved.for_each(|bit| _ = set_bit(bytes, bit));
+        let blocks = (first..first.saturating_add(layout.entries_per_group))
+            .step_by(layout.entries_per_block as usize);
+        for in_block in blocks {
+            let key = layout.entry(in_block).block.0;
+            let Some(block) = self.as_of(Ino::IFILE, key, part.life.start) else { continue };
+            let slots = block.chunks_exact(self.geometry.inode_size);
+            for (ino, slot) in (in_block..).zip(slots) {
+                let inode = RawInode::parse(slot).ok();
+                let is_used =
+                    inode.is_some_and(|it| it.file_type().is_ok() && it.i_links_count.get() > 0);
+                if is_used && ino >= Ino::FIRST_USER.0 && layout.group_of(ino) == group {
+                    set_bit(bytes, layout.bit(ino).bit);
+                }
             }
         }
     }
@@ -416,12 +510,17 @@ impl Anew<'_> {
     fn inode(&mut self, at: Position, part: &Part) -> Option<Replacement> {
         let layout = Palloc::new(self.geometry.block_size, self.geometry.inode_size);
         let slot = layout.entry(part.ino.0);
-        let mut versions = self.versions(at.block, Ino::IFILE, slot.block.0);
-        let older = versions.find_map(|bytes| {
+        let is_directory = self.has_names(part);
+        let versions = self.versions(at.block, (Ino::IFILE, slot.block.0), &part.life);
+        let versions = versions.filter_map(|bytes| {
             let inode = RawInode::parse(bytes.get(slot.offset..)?).ok()?;
-            (inode.file_type().is_ok() && inode.i_links_count.get() > 0).then_some(inode)
+            let file_type = inode.file_type().ok().filter(|_| inode.i_links_count.get() > 0)?;
+            Some((file_type == FileType::Directory, inode))
         });
-        drop(versions);
+        let versions: Vec<_> = versions.collect();
+        // Another file may have had the number.
+        let same = versions.iter().find(|(directory, _)| *directory == is_directory);
+        let older = same.or(versions.first()).map(|(_, inode)| *inode);
         let (inode, action) = match older.and_then(|it| self.brought_up_to_date(it, part)) {
             Some(inode) => (
                 inode,
@@ -437,17 +536,23 @@ impl Anew<'_> {
         Some(Replacement::new(at, inode.as_bytes().to_vec(), Risk::Loses, action))
     }
 
+    /// Whether the blocks of a file begin like those of a directory.
+    fn has_names(&mut self, part: &Part) -> bool {
+        let data = self.children(&Part { level: 1, ..part.clone() });
+        let first = data.first().filter(|(key, _)| *key == 0).map(|(_, vblock)| VBlockNr(*vblock));
+        let first = first.and_then(|vblock| self.dat.as_mut()?.entry(vblock));
+        first.and_then(|it| self.read(it.block)).is_some_and(|bytes| {
+            let own = dirent::records(&bytes).next();
+            matches!(own, Some(Ok(own)) if own.name == b"." && own.ino == part.ino)
+        })
+    }
+
     /// An inode for what is left of a file: a directory if it begins like that one.
     fn made_from_blocks(&mut self, part: &Part) -> Option<RawInode> {
         let root = self.root(part)?;
         let data = self.children(&Part { level: 1, ..part.clone() });
         let blocks = data.last().map_or(0, |(key, _)| key.saturating_add(1));
-        let first = data.first().filter(|(key, _)| *key == 0).map(|(_, vblock)| VBlockNr(*vblock));
-        let first = first.and_then(|vblock| self.dat.as_mut()?.entry(vblock));
-        let is_directory = first.and_then(|it| self.read(it.block)).is_some_and(|bytes| {
-            let own = dirent::records(&bytes).next();
-            matches!(own, Some(Ok(own)) if own.name == b"." && own.ino == part.ino)
-        });
+        let is_directory = self.has_names(part);
         let written = self.logged.last_written(part.ino);
         let (file_type, permissions, links) = match is_directory || part.ino == Ino::ROOT {
             true => (FileType::Directory, 0o700, 2),
@@ -468,11 +573,14 @@ impl Anew<'_> {
     fn inode_as_of(&self, ino: Ino, cno: Cno) -> Option<RawInode> {
         let layout = Palloc::new(self.geometry.block_size, self.geometry.inode_size);
         let slot = layout.entry(ino.0);
-        let key = slot.block.0;
-        let versions = self.logged.data(Ino::IFILE, key, key.checked_add(1)).iter();
+        RawInode::parse(self.as_of(Ino::IFILE, slot.block.0, cno)?.get(slot.offset..)?).ok()
+    }
+
+    /// A block of data as a checkpoint had it.
+    fn as_of(&self, ino: Ino, key: u64, cno: Cno) -> Option<Vec<u8>> {
+        let versions = self.logged.data(ino, key, key.checked_add(1)).iter();
         let then = versions.filter(|it| it.since <= cno);
-        let then = then.max_by_key(|it| (it.since, it.written))?;
-        RawInode::parse(self.read(then.block)?.get(slot.offset..)?).ok()
+        self.read(then.max_by_key(|it| (it.since, it.written))?.block)
     }
 
     /// A block of the names and notes of snapshots. The first one says what all of them have: without
@@ -482,7 +590,7 @@ impl Anew<'_> {
         let is_whole = |bytes: &Vec<u8>| {
             part.key == 0 && notes::parse(bytes, seed).is_ok_and(|it| !it.is_empty())
         };
-        let older = self.versions(at.block, part.ino, part.key).find(is_whole);
+        let older = self.versions(at.block, (part.ino, part.key), &part.life).find(is_whole);
         let action = match older {
             Some(_) => "take the names and notes of snapshots that there were before",
             None => "write it without names and notes of snapshots: these are lost",

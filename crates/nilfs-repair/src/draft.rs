@@ -1,7 +1,7 @@
 //! The volume as it should be: the device with corrections laid over it in memory. Checksums of logs
 //! are made right again, so that the engine and the checker take what was corrected for written so.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
@@ -9,12 +9,14 @@ use nilfs_check::{CheckError, Correction, Finding, Options, Position, Report, Ru
 use nilfs_device::{CopyOnWriteDevice, Device, IoSlice};
 use nilfs_engine::Log;
 use nilfs_engine::scan::Scan;
+use nilfs_ondisk::checkpoint::INVALID;
 use nilfs_ondisk::crc::{Crc, crc32_le};
 use nilfs_ondisk::summary::{FileInfo, LogHeader, NewLog, SR, encode_summary};
 use nilfs_ondisk::superblock::Superblock;
 use nilfs_ondisk::{BlockNr, BlockSize, Geometry, Ino, SegNum};
 
 use crate::anew::{self, Anew, Replacement};
+use crate::contradicted::Disputed;
 use crate::dat::{self, Dat};
 use crate::logged::{self, LoggedBlocks, Wanted};
 use crate::names::Nameless;
@@ -67,6 +69,10 @@ pub(crate) struct Draft {
     scan: Option<Scan>,
     /// What they say about the blocks that are asked about.
     logged: LoggedBlocks,
+    /// Whether they say something else now.
+    described_anew: bool,
+    /// What contradicts them.
+    disputed: Disputed,
     /// Names that blocks of directories may have had that are damaged.
     lost_names: BTreeSet<LostName>,
     /// What of the present has no name, once all else is corrected.
@@ -106,6 +112,8 @@ impl Draft {
             made: HashMap::new(),
             scan: None,
             logged: LoggedBlocks::default(),
+            described_anew: false,
+            disputed: Disputed::default(),
             lost_names: BTreeSet::new(),
             nameless: Nameless::default(),
             remade: BTreeSet::new(),
@@ -318,12 +326,20 @@ impl Draft {
         let wrong = || report.findings.iter().filter(|it| sharing.corrects(it));
         let corrections = wrong().flat_map(|it| &it.corrections).filter(of_stage);
         self.ask_logs(&superblock.geometry(), report, corrections);
+        self.disputed = Disputed::of(report);
+        // Many findings may be about what one map has lost.
+        let mut maps = HashSet::new();
         let mut touched = Vec::new();
         let mut anything = false;
         for finding in wrong() {
             let mut first = None;
             let mut risk = Risk::Safe;
             for correction in finding.corrections.iter().filter(of_stage) {
+                if let Correction::Unmapped { root, .. } = correction
+                    && !maps.insert(*root)
+                {
+                    continue;
+                }
                 let Some(made) = self.make(correction, (finding, report), &mut touched)? else {
                     continue;
                 };
@@ -334,7 +350,10 @@ impl Draft {
             anything = true;
             // Nothing else tells that blocks are missing in a map that was made anew.
             let remade = finding.place.ino.is_some_and(|ino| self.remade.contains(&ino));
-            if finding.rule == Rule::InodeBlocks && remade {
+            // How far a file reached that has lost its size is a guess.
+            let guessed = finding.rule == Rule::InodeSize;
+            let fewer = stage == Stage::Counts && finding.rule == Rule::InodeBlocks && remade;
+            if fewer || guessed {
                 risk = Risk::Loses;
             }
             self.repairs.push(repair_of(finding, action, risk));
@@ -342,6 +361,9 @@ impl Draft {
         touched.sort_unstable();
         touched.dedup();
         self.seal_logs(&superblock, &touched)?;
+        if std::mem::take(&mut self.described_anew) {
+            (self.scan, self.logged) = Default::default();
+        }
         Ok(anything)
     }
 
@@ -377,8 +399,12 @@ impl Draft {
             Correction::Superblocks => {
                 let sound = report.errors().next().is_none();
                 let renewed = superblocks::renew(self, report.newest_log, sound)?;
-                let made =
-                    Made { action: correction.to_string(), risk: self.risk_of_superblocks() };
+                // Where they led, there was a checkpoint.
+                let risk = match finding.rule {
+                    Rule::SuperRoot => Risk::Loses,
+                    _ => self.risk_of_superblocks(),
+                };
+                let made = Made { action: correction.to_string(), risk };
                 return Ok(renewed.then_some(made));
             }
             Correction::Feature { bit, set } => {
@@ -395,6 +421,10 @@ impl Draft {
             Correction::Bit { at, bit, set } => {
                 let made = Made { action: correction.to_string(), risk: Risk::Safe };
                 (*at, Some(*bit), vec![u8::from(*set)], made)
+            }
+            Correction::Checkpoint { at } => {
+                let made = Made { action: correction.to_string(), risk: Risk::Loses };
+                (*at, None, INVALID.to_le_bytes().to_vec(), made)
             }
             Correction::Segment { segment } => {
                 let why = self.why_immovable(*segment);
@@ -414,7 +444,7 @@ impl Draft {
                 // checksum of the content was lost with the summary, and not by the repair.
                 //
                 // What it says about its blocks may be asked for.
-                (self.scan, self.logged) = Default::default();
+                self.described_anew = true;
                 let action = format!(
                     "{correction}, and move what lives in it; whether the content is what was \
                      written cannot be told any more"
@@ -424,6 +454,7 @@ impl Draft {
             _ => {
                 let Some(new) = self.anew(correction, report) else { return Ok(None) };
                 self.lost_names.extend(new.lost_names);
+                self.described_anew |= new.describes;
                 (new.at, None, new.bytes, Made { action: new.action, risk: new.risk })
             }
         };
@@ -437,6 +468,7 @@ impl Draft {
         *times += 1;
         if let Correction::Block { part, .. }
         | Correction::Root { part, .. }
+        | Correction::Unmapped { part, .. }
         | Correction::Pointer { part, .. } = correction
         {
             self.remade.insert(part.ino);
@@ -468,7 +500,9 @@ impl Draft {
         let super_root = newest.block.plus(u64::from(header.nblocks) - 1);
         let device = &*self.device;
         let dat = Dat::open(device, (geometry, superblock.crc_seed()), super_root);
-        Anew { device, geometry, newest, logged: &self.logged, dat }.make(correction)
+        let (logged, scan) = (&self.logged, self.scan.as_ref());
+        let disputed = &self.disputed;
+        Anew { device, geometry, newest, logged, scan, disputed, dat }.make(correction)
     }
 
     /// Why nothing can be corrected in a block, if its segment cannot be emptied.

@@ -19,6 +19,7 @@
 //! its own that finds or writes logs, which is the engine's.
 
 mod anew;
+mod contradicted;
 mod dat;
 mod draft;
 mod logged;
@@ -32,6 +33,7 @@ mod stage;
 mod superblocks;
 mod sync_logs;
 mod undo;
+mod unmapped;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -117,7 +117,8 @@ impl LoggedBlocks {
         self.of(ino).iter().max_by_key(|it| it.written).map_or(0, |it| it.time)
     }
 
-    fn of(&self, ino: Ino) -> &[Logged] {
+    /// All blocks of a file.
+    pub(crate) fn of(&self, ino: Ino) -> &[Logged] {
         self.files.get(&ino).map_or(&[], |blocks| blocks)
     }
 

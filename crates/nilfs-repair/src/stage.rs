@@ -44,6 +44,8 @@ pub(crate) enum Stage {
     Anew(Layer),
     /// Pointers, where what they lead to is neither there nor to be had.
     Pointers(Layer),
+    /// What is marked as in use, and is nowhere.
+    Stray,
     /// Summaries of logs: whose their blocks are follows from everything that leads there.
     Summaries,
     /// What counts all that.
@@ -75,17 +77,19 @@ impl Stage {
         let layers = [Layer::Dat, Layer::Volume, Layer::Ifile, Layer::Files];
         let of_layers = layers.into_iter().flat_map(|it| [Self::Anew(it), Self::Pointers(it)]);
         let first = [Self::SyncLogs, Self::Known].into_iter();
-        first.chain(of_layers).chain([Self::Summaries, Self::Counts])
+        first.chain(of_layers).chain([Self::Stray, Self::Summaries, Self::Counts])
     }
 
     pub(crate) fn of(correction: &Correction) -> Self {
         match correction {
             Correction::SyncLogs { .. } => Self::SyncLogs,
             Correction::Count { .. } => Self::Counts,
-            Correction::DatEntry { .. } => Self::Anew(Layer::Dat),
+            Correction::DatEntry { .. } | Correction::Start { .. } => Self::Anew(Layer::Dat),
             Correction::Block { part, .. }
             | Correction::Root { part, .. }
+            | Correction::Unmapped { part, .. }
             | Correction::Inode { part, .. } => Self::Anew(Layer::of(part.ino)),
+            Correction::Bit { set: false, .. } | Correction::Checkpoint { .. } => Self::Stray,
             Correction::Summary { .. } => Self::Summaries,
             Correction::Pointer { part, .. } => Self::Pointers(Layer::of(part.ino)),
             _ => Self::Known,

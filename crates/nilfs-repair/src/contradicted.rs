@@ -1,0 +1,211 @@
+//! Summaries that are contradicted by a block map and the DAT together. If nothing else in the logs is
+//! what these lead to, it is the summary that says something wrong of a block, and it is set right.
+
+use std::collections::{HashMap, HashSet};
+
+use nilfs_check::{Part, Position, Report, Rule};
+use nilfs_ondisk::summary::{BlockInfo, FileInfo, LogHeader, NewLog, encode_summary, parse_items};
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, VBlockNr};
+
+use crate::Risk;
+use crate::anew::{Anew, Replacement};
+
+/// Which pointers contradict the logs.
+#[derive(Debug, Default)]
+pub(crate) struct Disputed {
+    /// Where a virtual block was reached that is another one, or another file's, by its log.
+    reached: HashMap<VBlockNr, (Ino, FileBlock)>,
+    /// Virtual blocks that were reached twice. One of the pointers is wrong.
+    shared: HashSet<VBlockNr>,
+    /// Virtual blocks that do not live as long as they are needed.
+    short_lived: HashSet<VBlockNr>,
+}
+
+impl Disputed {
+    pub(crate) fn of(report: &Report) -> Self {
+        let mut disputed = Self::default();
+        for finding in &report.findings {
+            let Some(vblock) = finding.place.vblock else { continue };
+            match (finding.rule, finding.place.ino, finding.place.file_block) {
+                (Rule::Owner, Some(ino), Some(key)) => {
+                    disputed.reached.entry(vblock).or_insert((ino, key));
+                }
+                (Rule::SharedBlock, ..) => _ = disputed.shared.insert(vblock),
+                (Rule::Lifetime, ..) => _ = disputed.short_lived.insert(vblock),
+                _ => {}
+            }
+        }
+        disputed
+    }
+}
+
+impl Anew<'_> {
+    /// The summary of the log of a block with another virtual number there: the one by which a file and
+    /// the DAT lead to the block, and under which no log has one.
+    pub(crate) fn renumbered(&mut self, vblock: VBlockNr) -> Option<Replacement> {
+        let (ino, key) = *self.disputed.reached.get(&vblock)?;
+        let block = self.dat.as_mut()?.entry(vblock)?.block;
+        let (found, since, info) = self.described(block)?;
+        let other = match info {
+            BlockInfo::Data { vblocknr, offset } if offset == key => vblocknr,
+            BlockInfo::Node { vblocknr } => vblocknr,
+            _ => return None,
+        };
+        let is_others = self.dat.as_mut()?.entry(other).is_some_and(|it| it.block == block);
+        let right = match info {
+            BlockInfo::Node { .. } => BlockInfo::Node { vblocknr: vblock },
+            _ => BlockInfo::Data { vblocknr: vblock, offset: key },
+        };
+        (found == ino && !is_others).then(|| self.with_description(block, (ino, since, right)))?
+    }
+
+    /// The summary of the log of a block, to which a pointer leads, with the file and the place there to
+    /// which the pointer belongs.
+    pub(crate) fn owned(&mut self, part: &Part, pointer: u64) -> Option<Replacement> {
+        let vblock = VBlockNr(pointer);
+        if part.ino == Ino::DAT || self.disputed.shared.contains(&vblock) {
+            return None;
+        }
+        let entry = self.dat.as_mut()?.entry(vblock)?;
+        let lives = entry.start <= part.life.start && entry.end >= part.life.end;
+        let (_, since, info) = self.described(entry.block).filter(|_| lives)?;
+        let is_it = match info {
+            BlockInfo::Data { vblocknr, .. } | BlockInfo::Node { vblocknr } => vblocknr == vblock,
+            BlockInfo::DatData { .. } | BlockInfo::DatNode { .. } => false,
+        };
+        let right = match part.level {
+            0 => BlockInfo::Data { vblocknr: vblock, offset: FileBlock(part.key) },
+            _ => BlockInfo::Node { vblocknr: vblock },
+        };
+        is_it.then(|| self.with_description(entry.block, (part.ino, since, right)))?
+    }
+
+    /// The first checkpoint of a block is what the DAT says, or what its log says: that of the log, unless
+    /// the cleaner has moved the block.
+    pub(crate) fn start(
+        &mut self,
+        at: Position,
+        vblock: VBlockNr,
+        written: Cno,
+    ) -> Option<Replacement> {
+        let entry = self.dat.as_mut()?.entry(vblock)?;
+        let log = self.log_of(entry.block)?;
+        let nth = (entry.block.0 - log.payload.0) as usize;
+        let (ino, _, info) = *log.blocks.get(nth)?;
+        let own = log.header.cno;
+        let is_possible = written.0 > 0 && written <= own.min(entry.end);
+        // Of a block that was moved, a number that is too small does no harm, and one that is too great
+        // would be missed.
+        let is_moved = written != own;
+        let is_early = is_moved && !self.disputed.short_lived.contains(&vblock);
+        let dat_is_right = entry.start == own || is_early;
+        if !is_possible || dat_is_right {
+            return self.with_description(entry.block, (ino, entry.start, info));
+        }
+        let action = format!("set it to {written}, as the log says");
+        Some(Replacement::new(at, written.0.to_le_bytes().to_vec(), Risk::Safe, action))
+    }
+
+    /// What the summary of its log says of a block.
+    fn described(&self, block: BlockNr) -> Option<(Ino, Cno, BlockInfo)> {
+        let log = self.log_of(block)?;
+        log.blocks.into_iter().nth((block.0 - log.payload.0) as usize)
+    }
+
+    /// The summary of its log with something else about a block.
+    fn with_description(
+        &self,
+        block: BlockNr,
+        right: (Ino, Cno, BlockInfo),
+    ) -> Option<Replacement> {
+        let mut log = self.log_of(block)?;
+        *log.blocks.get_mut((block.0 - log.payload.0) as usize)? = right;
+        let size = self.geometry.block_size;
+        let seed = crate::superblocks::best(self.device).ok()?.crc_seed();
+        let all = log.header.described_blocks(size) - log.header.summary_blocks(size);
+        let payload: Option<Vec<_>> =
+            (0..all).map(|nth| self.read(log.payload.plus(nth))).collect();
+        let LogHeader { flags, seq, create, next, cno, .. } = log.header;
+        let summary_blocks = log.header.summary_blocks(size);
+        let header = NewLog { flags, seq, create, next, cno, summary_blocks };
+        let files = by_file(&log.blocks);
+        let payload = payload?;
+        let payload = payload.iter().map(Vec::as_slice);
+        let bytes = encode_summary(&header, &files, &log.records, payload, size, seed);
+        let action = "set what the summary of the log says of the block to what the block map and \
+                      the DAT say";
+        let at = Position { block: log.start, offset: 0 };
+        (bytes.len() as u64 == summary_blocks * size.bytes64()).then(|| Replacement {
+            describes: true,
+            ..Replacement::new(at, bytes, Risk::Safe, action)
+        })
+    }
+
+    /// Whether its log says of a block that it is something else of its file, or of another.
+    pub(crate) fn is_anothers(&self, block: BlockNr, part: &Part) -> bool {
+        self.described(block).is_some_and(|(ino, _, info)| {
+            let offset = match info {
+                BlockInfo::Data { offset, .. } | BlockInfo::DatData { offset } => Some(offset.0),
+                BlockInfo::Node { .. } | BlockInfo::DatNode { .. } => None,
+            };
+            (ino, offset) != (part.ino, Some(part.key))
+        })
+    }
+
+    /// The log that has a block after its summary.
+    fn log_of(&self, block: BlockNr) -> Option<Described> {
+        let scan = self.scan?;
+        let after = scan.logs.partition_point(|log| log.start <= block);
+        let start = scan.logs[..after].last()?.start;
+        let size = self.geometry.block_size;
+        // It may have been set right since it was found.
+        let first = self.read(start)?;
+        let header = LogHeader::parse(&first, size, self.geometry.blocks_per_segment).ok()?;
+        let payload = start.plus(header.summary_blocks(size));
+        if !(payload..start.plus(header.nblocks.into())).contains(&block) {
+            return None;
+        }
+        let mut summary = Vec::new();
+        for nth in start.0..payload.0 {
+            summary.extend(self.read(BlockNr(nth))?);
+        }
+        let items = parse_items(&header, &summary, size).ok()?;
+        let records = summary.get(items.end..header.sumbytes as usize).unwrap_or_default();
+        let of_file = |file: FileInfo| {
+            let (ino, cno) = (file.ino, file.cno);
+            file.blocks.into_iter().map(move |info| (ino, cno, info))
+        };
+        Some(Described {
+            start,
+            header,
+            payload,
+            records: records.to_vec(),
+            blocks: items.files.into_iter().flat_map(of_file).collect(),
+        })
+    }
+}
+
+/// A log, taken apart.
+struct Described {
+    start: BlockNr,
+    header: LogHeader,
+    /// The first block after the summary.
+    payload: BlockNr,
+    /// What comes after the items.
+    records: Vec<u8>,
+    blocks: Vec<(Ino, Cno, BlockInfo)>,
+}
+
+/// The blocks of a log by files, as a summary has them.
+fn by_file(blocks: &[(Ino, Cno, BlockInfo)]) -> Vec<FileInfo> {
+    let mut files: Vec<FileInfo> = Vec::new();
+    for (ino, cno, info) in blocks {
+        match files.last_mut().filter(|file| (file.ino, file.cno) == (*ino, *cno)) {
+            Some(file) if info.is_node() || !file.blocks.iter().any(BlockInfo::is_node) => {
+                file.blocks.push(*info);
+            }
+            _ => files.push(FileInfo { ino: *ino, cno: *cno, blocks: vec![*info] }),
+        }
+    }
+    files
+}

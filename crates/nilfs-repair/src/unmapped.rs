@@ -1,0 +1,153 @@
+//! Blocks that a block map has lost: a node or a root with fewer entries than it had still looks whole.
+//! That they are missing follows from what counts them, and where they belong from the logs. What the map
+//! has stays as it is.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+
+use nilfs_check::{Part, Position};
+use nilfs_ondisk::bmap::{
+    DIRECT_POINTERS, Entry, LEVEL_MAX, Node, ROOT_MAX_CHILDREN, ROOT_SIZE, Root, encode_node,
+    max_children,
+};
+use nilfs_ondisk::summary::BlockInfo;
+use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
+
+use crate::Risk;
+use crate::anew::{Anew, Replacement};
+use crate::logged::Logged;
+
+/// A node of a map, or its root, with its entries.
+struct Above {
+    /// The block of a node; `None` for the root.
+    block: Option<BlockNr>,
+    /// What it covers, at its level.
+    part: Part,
+    entries: Vec<Entry>,
+}
+
+impl Anew<'_> {
+    /// The root, or the highest node, to which entries are added that it has lost.
+    pub(crate) fn unmapped(&mut self, at: Position, part: &Part) -> Option<Replacement> {
+        let block = self.read(at.block)?;
+        let found: &[u8; ROOT_SIZE] =
+            block.get(at.offset..at.offset + ROOT_SIZE)?.try_into().ok()?;
+        let root = Root::parse(found).ok()?;
+        let action = "put blocks into the map again that it has lost, as the logs say";
+        let (level, entries) = match &root {
+            Root::Direct(pointers) if pointers.iter().all(|pointer| *pointer == 0) => {
+                let root = self.root(part)?.encode().to_vec();
+                return Some(Replacement::new(at, root, Risk::Safe, action));
+            }
+            Root::Direct(pointers) => {
+                (1, (0..).zip(*pointers).filter(|(_, pointer)| *pointer != 0).collect())
+            }
+            Root::Tree { level, entries } => (*level, entries.clone()),
+        };
+        let mut nodes = Vec::new();
+        self.walk(None, Part { level, ..part.clone() }, entries, &mut nodes);
+        let lost = self.lost(part, &nodes);
+        // What is below a node that is lost is there again with it.
+        let mut highest: Vec<&Above> = nodes.iter().collect();
+        highest.sort_by_key(|node| Reverse(node.part.level));
+        let (above, entries) = highest.into_iter().find_map(|node| {
+            let Part { key, limit, level, .. } = node.part;
+            let within = lost.range((level - 1, key)..=(level - 1, u64::MAX));
+            let within = within.take_while(|((_, key), _)| limit.is_none_or(|end| *key < end));
+            let mut entries: BTreeMap<u64, u64> = node.entries.iter().copied().collect();
+            let before = entries.len();
+            within.for_each(|((_, key), pointer)| _ = entries.entry(*key).or_insert(*pointer));
+            (entries.len() > before).then_some((node, entries))
+        })?;
+        let entries: Vec<Entry> = entries.into_iter().collect();
+        let (at, bytes) = match above.block {
+            Some(block) if entries.len() <= max_children(self.geometry.block_size) => {
+                let mut bytes = vec![0; self.geometry.block_size.bytes()];
+                encode_node(&mut bytes, above.part.level, &entries);
+                (Position { block, offset: 0 }, bytes)
+            }
+            None if matches!(root, Root::Direct(_)) => {
+                let mut pointers = [0; DIRECT_POINTERS];
+                for (key, pointer) in entries {
+                    *pointers.get_mut(usize::try_from(key).ok()?)? = pointer;
+                }
+                (at, Root::Direct(pointers).encode().to_vec())
+            }
+            None if entries.len() <= ROOT_MAX_CHILDREN => {
+                (at, Root::Tree { level: above.part.level, entries }.encode().to_vec())
+            }
+            _ => return None,
+        };
+        Some(Replacement::new(at, bytes, Risk::Safe, action))
+    }
+
+    /// Collects what has the pointers of a map.
+    fn walk(
+        &mut self,
+        block: Option<BlockNr>,
+        part: Part,
+        entries: Vec<Entry>,
+        nodes: &mut Vec<Above>,
+    ) {
+        let limits = entries.iter().skip(1).map(|(key, _)| Some(*key)).chain([part.limit]);
+        let children: Vec<_> = entries.iter().copied().zip(limits).collect();
+        nodes.push(Above { block, part: part.clone(), entries });
+        if part.level == 1 {
+            return;
+        }
+        for ((key, pointer), limit) in children {
+            let below = Part { level: part.level - 1, key, limit, ..part.clone() };
+            let Some((block, life)) = self.child(&below, pointer) else { continue };
+            let Some(bytes) = self.read(block) else { continue };
+            let Ok(node) = Node::parse(&bytes, below.level) else { continue };
+            // So no node is entered twice.
+            if node.validate(Some(key)).is_ok() {
+                let entries = node.entries().collect();
+                self.walk(Some(block), Part { life, ..below }, entries, nodes);
+            }
+        }
+    }
+
+    /// Where a pointer leads, and the checkpoints that have it.
+    fn child(&mut self, part: &Part, pointer: u64) -> Option<(BlockNr, Range<Cno>)> {
+        if part.ino == Ino::DAT {
+            return Some((BlockNr(pointer), part.life.clone()));
+        }
+        let entry = self.dat.as_mut()?.entry(VBlockNr(pointer))?;
+        Some((entry.block, entry.start..entry.end))
+    }
+
+    /// Pointers to blocks of a file that are there, and to which its map does not lead, by level and first
+    /// key. Of two at the same place, the one counts that is younger.
+    fn lost(&mut self, part: &Part, nodes: &[Above]) -> BTreeMap<(u8, u64), u64> {
+        let reached: HashSet<u64> =
+            nodes.iter().flat_map(|node| &node.entries).map(|(_, pointer)| *pointer).collect();
+        let logged = self.logged;
+        let mut lost = BTreeMap::<(u8, u64), (_, u64)>::new();
+        for logged in logged.of(part.ino) {
+            let pointer = logged.vblock().map_or(logged.block.0, |vblock| vblock.0);
+            if reached.contains(&pointer) || !self.lives(logged, part) {
+                continue;
+            }
+            let end = self.end_of(part.ino);
+            let place = self.place_of(logged).filter(|(_, key)| *key < end);
+            let Some(place) = place else { continue };
+            let age = (logged.since, logged.written);
+            let known = lost.entry(place).or_insert((age, pointer));
+            *known = (*known).max((age, pointer));
+        }
+        lost.into_iter().map(|(place, (_, pointer))| (place, pointer)).collect()
+    }
+
+    /// The level and the first key of a block.
+    fn place_of(&self, logged: &Logged) -> Option<(u8, u64)> {
+        match logged.info {
+            BlockInfo::Data { offset, .. } | BlockInfo::DatData { offset } => Some((0, offset.0)),
+            BlockInfo::DatNode { key, level } => Some((level, key)),
+            BlockInfo::Node { .. } => {
+                (1..LEVEL_MAX).find_map(|level| Some((level, self.key_of(logged, level)?)))
+            }
+        }
+    }
+}
