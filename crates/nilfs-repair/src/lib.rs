@@ -22,6 +22,7 @@ mod anew;
 mod contradicted;
 mod dat;
 mod draft;
+mod left;
 mod logged;
 mod names;
 mod paths;
@@ -86,12 +87,12 @@ impl fmt::Display for Repair {
     }
 }
 
-/// Something that could be put right but for the place where it is.
+/// Something that stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kept {
     /// What is wrong, and where.
     pub fault: String,
-    /// Why it stays so.
+    /// Why, and what can be done about it.
     pub why: String,
 }
 
@@ -103,7 +104,8 @@ pub struct Plan {
     pub repairs: Vec<Repair>,
     /// Sync logs that are given up by that, with what they have: it was durable, and is lost.
     pub lost: Vec<Log>,
-    /// What is known to be wrong and how, and cannot be repaired.
+    /// What is wrong and stays so: among it, every error that is left when all of it is done, unless there
+    /// is an obstacle.
     pub kept: BTreeSet<Kept>,
     /// What a check finds when all of it is done.
     pub after: Option<Report>,
@@ -130,7 +132,10 @@ pub enum RepairError {
     #[error("there is no log of a NILFS2 volume on the device")]
     NoLog,
     /// No checkpoint can be used.
-    #[error("none of the {0} super roots on the device leads to a checkpoint that can be used")]
+    #[error(
+        "none of the {0} super roots on the device leads to a checkpoint that can be used; {help}",
+        help = left::COPY_OUT
+    )]
     NoCheckpoint(usize),
     /// The corrected volume cannot be written.
     #[error("the corrected volume cannot be written: {0}")]
@@ -145,7 +150,7 @@ pub enum RepairError {
     #[error("segments with damage cannot be emptied: {}", in_words(.0))]
     Damaged(BTreeMap<SegNum, String>),
     /// More would be wrong than before.
-    #[error("a repair would leave more errors than there are")]
+    #[error("a repair would leave more errors than there are; {}", left::COPY_OUT)]
     Worse,
     /// Somebody writes to the volume.
     #[error("the volume is mounted; unmount it, and nilfs fsck tells what can be repaired")]
@@ -225,6 +230,7 @@ pub fn plan_observed(
         let besides = plan.obstacle.take().map(Box::new);
         plan.obstacle = Some(RepairError::Displaced { by, besides });
     }
+    plan.explain_what_is_left();
     Ok(plan)
 }
 

@@ -303,7 +303,7 @@ fn outcome(plan: &Plan, applied: bool, path: &Path) -> Outcome {
         if left == 0 {
             return Outcome::Repaired;
         }
-        let message = format!("{path}: repaired, but for {}", counted(left, "error"));
+        let message = format!("{path}: repaired, but for {}; see above", counted(left, "error"));
         return Outcome::Partly(Failure::new(Status::NotAVolume, message));
     }
     let found = match &plan.before {
@@ -316,7 +316,7 @@ fn outcome(plan: &Plan, applied: bool, path: &Path) -> Outcome {
     };
     let hint = match (&plan.obstacle, plan.can_be_applied(), plan.risk()) {
         (Some(obstacle), ..) => format!("; {}", exit::without_error_numbers(&obstacle.to_string())),
-        (None, false, _) => "; nothing of that can be repaired".to_owned(),
+        (None, false, _) => "; nothing of that can be repaired, see above".to_owned(),
         (None, true, Risk::Safe) => "; nilfs fsck -p repairs".to_owned(),
         (None, true, Risk::Loses) => "; nilfs fsck -y repairs, with losses".to_owned(),
     };
@@ -425,12 +425,6 @@ fn print(plan: &Plan, done: bool) -> anyhow::Result<()> {
     plan.lost.iter().try_for_each(|log| SyncedLog::new(log).print(&mut output::out(), fate))?;
     for kept in &plan.kept {
         line(format!("not repaired: {}: {}", kept.fault, kept.why))?;
-    }
-    if let Some(after) = &plan.after
-        && after.errors().next().is_some()
-    {
-        line("after these repairs, this is left:".to_owned())?;
-        after.errors().try_for_each(|finding| line(format!("  {}", with_path(plan, finding))))?;
     }
     Ok(())
 }
