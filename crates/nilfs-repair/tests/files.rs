@@ -4,20 +4,11 @@ mod support;
 
 use nilfs_ondisk::Ino;
 use nilfs_repair::Risk;
-use support::{BLOCK_SIZES, Image, Patient, add, write};
+use support::{BLOCK_SIZES, Image, Patient, add, heals, write};
 
 const I_BLOCKS: usize = 0;
 const I_SIZE: usize = 8;
 const I_LINKS: usize = 50;
-
-#[track_caller]
-fn heals(damage: impl Fn(&mut Image)) {
-    for block_size in BLOCK_SIZES {
-        let mut image = Image::by_linux(block_size);
-        damage(&mut image);
-        Patient::new(image).is_healed(Risk::Safe);
-    }
-}
 
 #[test]
 fn counts_of_links() {

@@ -4,21 +4,10 @@
 mod support;
 
 use nilfs_ondisk::{Cno, Ino, SegNum};
-use nilfs_repair::Risk;
-use support::{BLOCK_SIZES, Image, LoggedBlock, Patient, add, read, vblock, write};
+use support::{Image, LoggedBlock, add, heals, read, vblock, write};
 
 const DE_START: usize = 8;
 const DE_END: usize = 16;
-
-/// Damages the volumes that Linux has filled, and demands that they are healed.
-#[track_caller]
-fn heals(damage: impl Fn(&mut Image)) {
-    for block_size in BLOCK_SIZES {
-        let mut image = Image::by_linux(block_size);
-        damage(&mut image);
-        Patient::new(image).is_healed(Risk::Safe);
-    }
-}
 
 fn live(image: &Image) -> LoggedBlock {
     image.data(Ino::ROOT, 0)

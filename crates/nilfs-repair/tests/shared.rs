@@ -4,25 +4,16 @@
 mod support;
 
 use nilfs_repair::Risk;
-use support::{BLOCK_SIZES, Image, Patient, read, vblock, write};
+use support::{BLOCK_SIZES, Image, Patient, heals_with, read, vblock, write};
 
 /// The pointers of an inode's map, if it has no nodes.
 const DIRECT: usize = 56 + 8;
 const I_BLOCKS: usize = 0;
 
-#[track_caller]
-fn heals(risk: Risk, damage: impl Fn(&mut Image)) {
-    for block_size in BLOCK_SIZES {
-        let mut image = Image::by_linux(block_size);
-        damage(&mut image);
-        Patient::new(image).is_healed(risk);
-    }
-}
-
 #[test]
 fn two_virtual_blocks_at_one_place() {
     for (one, other) in [("direct", "sparse"), ("sparse", "direct"), ("tree", "many")] {
-        heals(Risk::Safe, |image| {
+        heals_with(Risk::Safe, |image| {
             let first = |image: &Image, name: &str| {
                 let blocks = image.blocks_of(image.named(name));
                 let live = blocks.into_iter().rev().find(|it| !it.info.is_node()).unwrap();
@@ -38,7 +29,7 @@ fn two_virtual_blocks_at_one_place() {
 
 #[test]
 fn two_pointers_to_one_virtual_block() {
-    heals(Risk::Safe, |image| {
+    heals_with(Risk::Safe, |image| {
         let (direct, many) = (image.named("moved"), image.named("many"));
         let taken = vblock(image.data(many, 0)).0;
         image.edit_inode(direct, |inode| write(inode, DIRECT, taken));

@@ -5,17 +5,7 @@ mod support;
 
 use nilfs_ondisk::{Ino, SegNum};
 use nilfs_repair::Risk;
-use support::{BLOCK_SIZES, Image, LoggedBlock, Patient, add, read, write};
-
-/// Damages the volumes that Linux has filled, and demands that they are healed.
-#[track_caller]
-fn heals(damage: impl Fn(&mut Image)) {
-    for block_size in BLOCK_SIZES {
-        let mut image = Image::by_linux(block_size);
-        damage(&mut image);
-        Patient::new(image).is_healed(Risk::Safe);
-    }
-}
+use support::{BLOCK_SIZES, Image, LoggedBlock, Patient, add, heals, read, write};
 
 /// Changes a number of eight bytes in the summary of the log of a block.
 #[track_caller]

@@ -225,6 +225,22 @@ impl Patient {
     }
 }
 
+/// Damages the volumes that Linux has filled, and demands that they are healed without a loss.
+#[track_caller]
+pub fn heals(damage: impl Fn(&mut Image)) {
+    heals_with(Risk::Safe, damage);
+}
+
+/// As [`heals`], with repairs of this risk.
+#[track_caller]
+pub fn heals_with(risk: Risk, damage: impl Fn(&mut Image)) {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        damage(&mut image);
+        Patient::new(image).is_healed(risk);
+    }
+}
+
 /// Everything in the newest checkpoint of a volume and in its snapshots.
 pub fn content(bytes: &[u8]) -> Content {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(bytes.to_vec()));
