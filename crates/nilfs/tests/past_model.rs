@@ -130,9 +130,16 @@ impl World {
         self.listed().into_iter().filter(|cno| self.then.contains_key(cno)).collect()
     }
 
+    /// Waits until the checkpoints that the cleaner is deleting are gone: nobody can look into them any
+    /// more, but until that is committed they are listed.
+    fn let_them_go(&self) {
+        self.nilfs("sync MNT").output();
+    }
+
     /// Whether a checkpoint has vanished. The serving process is asked: the kernel may remember for
     /// a moment what a door had.
     fn is_gone(&self, cno: u64) -> bool {
+        self.let_them_go();
         let output = self.nilfs("checkpoints --json MNT");
         let told: Vec<Value> = serde_json::from_str(&output.stdout).unwrap();
         !told.iter().any(|checkpoint| checkpoint["checkpoint"] == cno)
@@ -255,6 +262,7 @@ impl World {
             let was_there = self.ever.contains(*path);
             assert!(was_there && !self.now.contains_key(*path), "{path} was not deleted");
         }
+        self.let_them_go();
         for cno in self.left() {
             let is_deleted =
                 |path: &&String| !self.now.contains_key(*path) && !self.moved.contains(*path);
