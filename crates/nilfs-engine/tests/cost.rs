@@ -4,10 +4,12 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{check, content, make, parameters, pattern};
+use common::{check, content, make, mount, parameters, pattern, volume};
 use nilfs_device::{Device, Event, MemoryDevice, RecordingDevice};
 use nilfs_engine::mkfs::format;
-use nilfs_engine::{Filesystem, InodeRef, MountOptions, RenameMode, SetAttr, SetTime, Timestamp};
+use nilfs_engine::{
+    Cno, Filesystem, InodeRef, MountOptions, Order, RenameMode, SetAttr, SetTime, Timestamp,
+};
 use nilfs_ondisk::{BlockSize, ByteCount};
 
 const BLOCK: usize = 4096;
@@ -251,6 +253,27 @@ fn a_synced_mebibyte_costs_no_more_where_a_segment_ends() {
     check(&*device);
 }
 
+/// A sync log has no room for them, in whatever segment.
+#[test]
+fn names_that_fill_more_than_a_segment_cost_a_checkpoint_and_no_segments() {
+    let device = volume(1024, 32);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let file = make(&fs, &root, "file");
+    fs.sync().unwrap();
+    for nth in 0..2000 {
+        make(&fs, &root, &format!("{nth:0200}"));
+    }
+    let before = fs.status();
+    fs.sync_file(&file).unwrap();
+    let after = fs.status();
+    assert!(fs.newest_log().cno > Cno(2));
+    let segments = before.clean_segments - after.clean_segments;
+    assert!(segments < 8, "{segments} segments of 256 KiB for 400 KiB");
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
 /// The super root promises that everything before it is durable, in whichever segments.
 #[test]
 fn a_checkpoint_of_several_segments_costs_one_flush() {
@@ -291,11 +314,14 @@ fn volume_of(block_size: u64, page: u64) -> (Arc<RecordingDevice<MemoryDevice>>,
 }
 
 /// Recovery reads the newest checkpoint's log from end to end. That must not be all the data which
-/// were written with it.
+/// were written with it. In strict order none of them were written before.
 #[test]
 fn a_mount_after_much_data_reads_little() {
     for cleanly in [true, false] {
         let (device, fs) = used_volume(100);
+        fs.unmount().unwrap();
+        let options = MountOptions { order: Order::Strict, ..MountOptions::default() };
+        let fs = Filesystem::mount(Arc::clone(&device) as _, options).unwrap();
         let file = make(&fs, &fs.root().unwrap().inode, "large");
         for nth in 0..30 {
             fs.write(&file, nth << 20, &pattern(nth as usize, 1 << 20)).unwrap();
@@ -312,24 +338,30 @@ fn a_mount_after_much_data_reads_little() {
 }
 
 /// What was copied since the superblocks last followed the log can be hundreds of megabytes. A mount
-/// after a power cut read all of them.
+/// after a power cut read all of them. The last checkpoint says that they were durable, and so does a
+/// sync log.
 #[test]
 fn a_mount_after_a_crash_reads_no_content() {
-    let (device, fs) = volume_of(4096, 4096);
-    let root = fs.root().unwrap().inode;
-    for nth in 0..6 {
-        let file = make(&fs, &root, &format!("large {nth}"));
-        fs.write(&file, 0, &pattern(nth, 1 << 20)).unwrap();
-        fs.commit().unwrap();
+    for synced in [false, true] {
+        let (device, fs) = volume_of(4096, 4096);
+        let root = fs.root().unwrap().inode;
+        for nth in 0..6 {
+            let file = make(&fs, &root, &format!("large {nth}"));
+            fs.write(&file, 0, &pattern(nth, 5 << 20)).unwrap();
+            fs.commit().unwrap();
+        }
+        if synced {
+            fs.sync_file(&make(&fs, &root, "small")).unwrap();
+        }
+        let (again, read) = mount_counting(device.below().snapshot());
+        // Of each checkpoint the log with the super root, and what of content it has.
+        assert!(read < 2 << 20, "read {read} bytes of 30 MiB, synced: {synced}");
+        let found = again.lookup(&again.root().unwrap().inode, b"small");
+        assert_eq!(found.is_ok(), synced);
+        drop(found);
+        again.unmount().unwrap();
+        fs.unmount().unwrap();
     }
-    let small = make(&fs, &root, "small");
-    fs.write(&small, 0, b"synced").unwrap();
-    fs.sync_file(&small).unwrap();
-    let (again, read) = mount_counting(device.below().snapshot());
-    assert!(read < 512 << 10, "read {read} bytes of 6 MiB");
-    assert_eq!(content_of(&again, "small"), b"synced");
-    again.unmount().unwrap();
-    fs.unmount().unwrap();
 }
 
 /// Each sync log says that those before it were durable, so only the last has to be read.
@@ -390,7 +422,9 @@ fn a_mount_after_a_crash_reads_nothing_that_was_written_in_vain() {
     drop(device.take_events());
     fs.commit().unwrap();
     let events = device.take_events();
-    let super_root = events.iter().rposition(|event| bytes_of(event).is_some()).unwrap();
+    // A superblock has no more than a block.
+    let is_log = |event: &Event| bytes_of(event).is_some_and(|bytes| bytes > BLOCK);
+    let super_root = events.iter().rposition(is_log).unwrap();
     let mut in_vain = 0;
     for event in &events[..super_root] {
         let Event::Write { offset, bytes } = event else { continue };
@@ -401,6 +435,7 @@ fn a_mount_after_a_crash_reads_nothing_that_was_written_in_vain() {
     let (again, read) = mount_counting(image);
     assert!(read < 1 << 20, "read {read} bytes of 20 MiB");
     assert_eq!(content_of(&again, "small"), b"synced");
+    assert_eq!(content_of(&again, "large"), b"");
     again.unmount().unwrap();
     fs.unmount().unwrap();
 }

@@ -17,6 +17,8 @@ use nilfs_engine::{
 const BLOCK: usize = 1024;
 const BLOCKS: usize = 4;
 const SEGMENT: usize = 256 * BLOCK;
+/// What the log of an fsync takes.
+const FLASH_PAGE: usize = 16 << 10;
 /// A volume with few clean segments and one with many.
 const VOLUMES: [Volume; 2] =
     [Volume { megabytes: 5, filled: true }, Volume { megabytes: 16, filled: false }];
@@ -67,8 +69,15 @@ fn crashed(shape: Volume, count: usize) -> [Arc<MemoryDevice>; 2] {
         fs.commit().unwrap();
     }
     let file = make(&fs, &root, "file");
-    fs.write(&file, 0, &pattern(0, BLOCKS * BLOCK)).unwrap();
-    fs.sync().unwrap();
+    loop {
+        fs.write(&file, 0, &pattern(0, BLOCKS * BLOCK)).unwrap();
+        fs.sync().unwrap();
+        // At the end of a segment, where few are clean, an fsync is a checkpoint.
+        let checkpoint = fs.newest_log().block.0 as usize * BLOCK % SEGMENT;
+        if checkpoint + (count.min(12) + 2) * FLASH_PAGE <= SEGMENT {
+            break;
+        }
+    }
     let before = copy_of(&device);
     overwrite(&fs, count);
     [before, copy_of(&device)]

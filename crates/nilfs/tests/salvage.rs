@@ -136,6 +136,16 @@ impl Broken {
         *self.blocks(ino, fits).last().expect("the file has such a block")
     }
 
+    /// Another checkpoint, so that what was written before is not in the newest log, without which there
+    /// would be no checkpoint.
+    fn go_on(&mut self) {
+        let device = Arc::new(MemoryDevice::from(std::mem::take(&mut self.bytes)));
+        let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+        fs.checkpoint_now().unwrap();
+        fs.unmount().unwrap();
+        self.bytes = device.snapshot();
+    }
+
     /// Puts garbage in the place of a block.
     fn damage(&mut self, at: usize) {
         self.bytes[at..at + BLOCK].fill(0xa5);
@@ -445,6 +455,7 @@ impl Broken {
 #[test]
 fn a_rescue_mount_shows_what_is_not_damaged() {
     let mut volume = Broken::new();
+    volume.go_on();
     let large = volume.inodes["one/large"];
     let node = volume.newest(large, BlockInfo::is_node);
     volume.damage(node);

@@ -83,6 +83,10 @@ pub(crate) trait Mounted {
     /// The log, if it can be written.
     fn writable_log(&self) -> Result<MutexGuard<'_, SegmentWriter>>;
 
+    /// The log, if it can be written, for a checkpoint of everything. Those who sync files need not wait
+    /// for the data of others.
+    fn write_ahead(&self) -> Result<MutexGuard<'_, SegmentWriter>>;
+
     /// The log, if it can be written, for changes of metadata. Those who sync files need not wait for
     /// what a checkpoint would have to write with them.
     fn write_ahead_of_metadata(&self) -> Result<MutexGuard<'_, SegmentWriter>>;

@@ -287,7 +287,7 @@ impl Cleaning<'_> {
         let changes = MetadataChanges { bad: vec![segment], ..MetadataChanges::default() };
         let marked = self
             .volume
-            .writable_log()
+            .write_ahead_of_metadata()
             .and_then(|mut log| self.volume.commit_metadata(&mut log, &changes).map(drop));
         if let Err(error) = marked {
             tracing::error!("segment {segment} cannot be marked as bad: {error}");

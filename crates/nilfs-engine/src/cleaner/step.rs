@@ -500,7 +500,7 @@ impl Cleaning<'_> {
             let started = Instant::now();
             let mut log = match in_parts {
                 true => self.volume.write_ahead_of_metadata()?,
-                false => self.volume.writable_log()?,
+                false => self.volume.write_ahead()?,
             };
             let now = part.as_ref().unwrap_or(&changes);
             // No segment becomes clean while another process reads: it may need what is there, and

@@ -103,6 +103,10 @@ impl Mounted for Unused {
         Ok(self.log.lock())
     }
 
+    fn write_ahead(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
+        Ok(self.log.lock())
+    }
+
     fn write_ahead_of_metadata(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
         Ok(self.log.lock())
     }

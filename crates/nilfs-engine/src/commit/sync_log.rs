@@ -89,8 +89,8 @@ pub(crate) fn build_ahead(
 }
 
 /// Lets the log go on in the next segment, and builds logs, as [`build_ahead`] does, of as many
-/// blocks as fit into the rest of this one. Returns `None` if the others would fill more than half of
-/// a segment.
+/// blocks as fit into the rest of this one. Returns `None` if there is no other segment, or if this one is
+/// as empty as that and has no block to be filled with.
 pub(crate) fn build_rest_of_segment(
     store: &Store,
     base: &mut Base,
@@ -102,13 +102,15 @@ pub(crate) fn build_rest_of_segment(
     let all = What { files, records: &[], now };
     let mut built = build(store, &mut across, &all, &[], LOGBGN | LOGEND)?;
     if let Err(missing) = built {
-        if missing > u64::from(store.geometry().blocks_per_segment) / 2 {
-            return Ok(None);
-        }
         let head = What { files: &without_last(files, missing), records: &[], now };
         built = build(store, &mut across, &head, &[], LOGBGN | LOGEND)?;
     }
     let Ok(built) = built else { return Ok(None) };
+    let begins_segment =
+        base.position.block == store.geometry().segment_start(base.position.segment);
+    if begins_segment && built.0.is_empty() {
+        return Ok(None);
+    }
     let next = set_aside(store, &mut across, withheld)?;
     let LogPosition { next: segment, seq, .. } = across.position;
     let block = store.geometry().segment_start(segment);

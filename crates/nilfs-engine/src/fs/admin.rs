@@ -95,7 +95,7 @@ impl Filesystem {
     /// [`Error::NoCheckpoint`] if the range has none, [`Error::ReadOnly`], damage, a device error.
     pub fn delete_checkpoints(&self, range: RangeInclusive<Cno>) -> Result<DeletedCheckpoints> {
         self.admit_metadata_change(Effect::Frees, 0)?;
-        let mut log = self.writable_log()?;
+        let mut log = self.write_ahead()?;
         let cpfile = root_of(&log.base().super_root.cpfile)?;
         let (first, last) = (*range.start(), *range.end());
         let end = Cno(last.0.saturating_add(1)).min(log.cno());
@@ -121,7 +121,7 @@ impl Filesystem {
     /// Changes checkpoints. Returns the number of those that were deleted. Durable on return.
     pub(super) fn change_checkpoints(&self, changes: &MetadataChanges) -> Result<u64> {
         self.admit_metadata_change(Effect::Frees, 0)?;
-        let mut log = self.writable_log()?;
+        let mut log = self.write_ahead()?;
         self.change_metadata(&mut log, changes)
     }
 
@@ -145,7 +145,7 @@ impl Filesystem {
 
     fn checkpoint_with(&self, changes: &MetadataChanges) -> Result<Cno> {
         self.admit_metadata_change(Effect::Changes, 0)?;
-        let mut log = self.writable_log()?;
+        let mut log = self.write_ahead()?;
         self.change_metadata(&mut log, changes)?;
         Ok(log.cno())
     }

@@ -80,8 +80,8 @@ impl Wakeup {
         }
     }
 
-    /// A lot has changed.
-    fn hurry(&self) {
+    /// A checkpoint should not wait for its time.
+    pub(super) fn hurry(&self) {
         let mut state = self.state.lock();
         if !state.eager {
             state.eager = true;

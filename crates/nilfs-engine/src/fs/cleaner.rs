@@ -64,6 +64,10 @@ impl Mounted for Filesystem {
         self.writable_log()
     }
 
+    fn write_ahead(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
+        self.write_ahead()
+    }
+
     fn write_ahead_of_metadata(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
         self.write_ahead_of_metadata()
     }

@@ -53,7 +53,7 @@ impl Filesystem {
     /// Lets the log, and what the cleaner moves, go on elsewhere.
     fn leave(&self, segments: &BTreeSet<SegNum>) -> Result<()> {
         self.cleaner.leave_segments_from(SegNum(0));
-        let mut log = self.writable_log()?;
+        let mut log = self.write_ahead()?;
         let in_the_way = |log: &SegmentWriter| segments.iter().any(|it| log.is_busy(*it));
         // The segment that is set aside is entered, and left again, only if it is one of them.
         for _ in 0..2 {

@@ -19,6 +19,7 @@ use nilfs_ondisk::{BlockSize, FileBlock, Ino};
 use super::Filesystem;
 use super::inode::{InodeRef, State};
 use super::types::{FsyncBy, Order};
+use super::write_ahead::LEFT_ALONE;
 use crate::block::Block;
 use crate::commit::{MetadataChanges, SyncContent, SyncedFile};
 use crate::error::{Error, Result};
@@ -62,13 +63,13 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::commit`].
     pub fn sync_file(&self, inode: &InodeRef) -> Result<()> {
-        let before = self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.syncs.fetch_add(1, Ordering::Relaxed);
         if inode.state.read().links() == 0 && self.options.order == Order::Relaxed {
             // It is gone after a crash, whatever is written. But in strict order a sync of it covers
             // all others.
             return self.check_writable();
         }
-        self.write_much(inode, before)?;
+        self.write_much(inode)?;
         let ticket = self.next_freeze();
         let request = SyncRequest { inode: Arc::clone(inode), ticket };
         self.file_syncs.join(
@@ -126,7 +127,7 @@ impl Filesystem {
         }
         let stamp = self.stamp();
         let mut written = log.write_sync(&content, &stamp);
-        if matches!(written, Ok(None)) && self.leave_segment(log, &mut content, &inodes)? {
+        while matches!(written, Ok(None)) && self.leave_segment(log, &mut content, &inodes)? {
             written = log.write_sync(&content, &stamp);
         }
         let Some(written) = self.or_stop(log, written)? else { return Ok(false) };
@@ -143,9 +144,17 @@ impl Filesystem {
         content: &mut SyncContent,
         inodes: &[InodeRef],
     ) -> Result<bool> {
-        // A checkpoint turns what changes could cost into what they do, and lets dead blocks be reclaimed.
-        if !self.writes_records() || self.space.missing(None) > 0 {
+        if !self.writes_records() {
             return Ok(false);
+        }
+        // A checkpoint turns what changes could cost into what they do, and lets dead blocks be reclaimed.
+        // But who waits here should not wait for what others have changed.
+        let is_short = self.space.missing(None) > 0;
+        if is_short && log.writable_segments() < LEFT_ALONE {
+            return Ok(false);
+        }
+        if is_short || log.has_much_to_read() {
+            self.wakeup.hurry();
         }
         let written = log.leave_segment(&content.files, &self.stamp());
         let Some(written) = self.or_stop(log, written)? else { return Ok(false) };

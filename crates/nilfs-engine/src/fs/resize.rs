@@ -138,7 +138,7 @@ impl Filesystem {
 
     /// Lets the log go on before `end` only. Returns the number of segments in use from there on.
     fn leave_segments(&self, end: SegNum) -> Result<u64> {
-        let mut log = self.writable_log()?;
+        let mut log = self.write_ahead()?;
         let usages = log.segment_usages()?;
         let beyond = usages.iter().filter(|(segment, _)| *segment >= end);
         let clean_beyond = beyond.clone().filter(|(_, usage)| usage.is_clean()).count() as u64;
@@ -189,7 +189,7 @@ impl Filesystem {
     /// move first.
     fn finish_resize(&self, count: u64, bytes: u64, changes: MetadataChanges) -> Result<()> {
         self.cleaning().wait_for_readers();
-        let mut log = self.writable_log()?;
+        let mut log = self.write_ahead()?;
         self.flush_locked(&mut log)?;
         let before = self.store.geometry().nsegments;
         let begun = log.begin_resize(count, &self.stamp());

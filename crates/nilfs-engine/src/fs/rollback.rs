@@ -148,7 +148,7 @@ impl Filesystem {
     ) -> Result<Attempt> {
         // A step that is under way may be about to give the numbers of dead blocks away.
         let _between_steps = self.cleaner.pause();
-        let mut log = self.writable_log()?;
+        let mut log = self.write_ahead()?;
         let alone = self.transactions.write();
         self.commit_alone(&mut log, &alone)?;
         let cpfile = root_of(&log.base().super_root.cpfile)?;

@@ -93,7 +93,7 @@ impl Filesystem {
             effect,
             if notes { xattr_file::blocks(&self.view()) } else { 0 },
         )?;
-        let mut log = self.writable_log()?;
+        let mut log = self.write_ahead()?;
         drop(pinned);
         let mut changes = self.changes_of_metadata(&log, changes)?;
         if changes.is_empty() {

@@ -135,10 +135,12 @@ impl Filesystem {
 
     /// As [`Filesystem::unmount`], between two steps of the cleaner.
     pub(super) fn close(&self) -> Result<()> {
+        let written_ahead = self.write_ahead().map(drop);
         let mut log = self.log.lock();
         if log.is_closed() {
             return Ok(());
         }
+        written_ahead?;
         self.check_writable()?;
         {
             // A transaction that has begun is part of the last commit; those that begin later find

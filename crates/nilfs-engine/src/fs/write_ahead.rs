@@ -1,6 +1,7 @@
 //! Writing file data before a commit freezes it, in pieces between which an fsync can go. A commit
 //! then has little more to write than metadata, and an fsync of a small file waits for one piece at
-//! most, not for what a large writer has changed.
+//! most, not for what a large writer has changed. Where nobody syncs, pieces are larger, because many
+//! small ones keep the device less busy; the first fsync after that may have one of these to wait for.
 //!
 //! A file that takes the place of another is written as soon as it does: a program that replaces files
 //! in this way means them to be durable, and often does not ask for it.
@@ -26,11 +27,14 @@ use crate::log::segment_writer::SegmentWriter;
 const PIECE: u64 = 256 << 10;
 const PIECES_IN_SEGMENT: u64 = 8;
 
+/// So many times as large is a piece where nobody syncs, or half a segment.
+const TIMES_LARGER: u64 = 16;
+
 /// How often a commit writes ahead what programs have written while it did so before.
 const MOST_ROUNDS: usize = 4;
 
 /// Clean segments that are left to commits and to the cleaner.
-const LEFT_ALONE: u64 = 16;
+pub(super) const LEFT_ALONE: u64 = 16;
 
 /// Blocks that are written together.
 #[derive(Default)]
@@ -41,18 +45,18 @@ struct Piece {
 }
 
 impl Filesystem {
-    /// Writes the data of files as a commit would have to, where somebody syncs files meanwhile, and
-    /// returns the log for that commit. What is less than a piece is left to it; and more, if programs go
-    /// on writing faster than that can be written ahead.
+    /// Writes the data of files as a commit would have to, and returns the log for that commit. What is
+    /// less than a piece is left to it; and more, if programs go on writing faster than that can be
+    /// written ahead.
     pub(super) fn write_ahead(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
         let syncs = self.syncs.load(Ordering::Relaxed);
-        let somebody_syncs = self.syncs_before.swap(syncs, Ordering::Relaxed) != syncs;
-        if !self.writes_records() || !somebody_syncs {
+        let before = self.syncs_before.swap(syncs, Ordering::Relaxed);
+        if !self.writes_records() {
             return self.writable_log();
         }
         let piece = self.blocks_of_a_piece();
         for _ in 0..MOST_ROUNDS {
-            self.write_pieces(self.dirty_inodes(), piece)?;
+            self.write_pieces(self.dirty_inodes(), piece, before)?;
             let log = self.writable_log()?;
             if !self.has_unwritten(piece) {
                 return Ok(log);
@@ -86,16 +90,24 @@ impl Filesystem {
         self.table.lock().dirty.values().cloned().collect()
     }
 
-    /// Writes the data of a file that is about to be synced, if it is so much that others should not have
-    /// to wait for it. `before`: how often somebody had synced until then.
-    pub(super) fn write_much(&self, inode: &InodeRef, before: u64) -> Result<()> {
-        let much = self.store.geometry().blocks_per_segment / 2;
-        let somebody_syncs = self.syncs_before.load(Ordering::Relaxed) != before;
-        let has_much = || inode.state.read().overlay.unlogged.len() > much as usize;
-        if !self.writes_records() || !somebody_syncs || !has_much() {
+    /// Writes the data of what an fsync has to make durable, if it is so much that others should not have
+    /// to wait for it.
+    pub(super) fn write_much(&self, inode: &InodeRef) -> Result<()> {
+        if !self.writes_records() {
             return Ok(());
         }
-        self.write_pieces(vec![Arc::clone(inode)], self.blocks_of_a_piece())
+        let inodes = match inode.ino() {
+            Ino::ROOT => self.dirty_inodes(),
+            _ => self.replacements().into_iter().chain([Arc::clone(inode)]).collect(),
+        };
+        let blocks =
+            inodes.iter().map(|inode| inode.state.read().overlay.unlogged.len()).sum::<usize>();
+        if blocks <= self.store.geometry().blocks_per_segment as usize / 2 {
+            return Ok(());
+        }
+        // But this one.
+        let others = self.syncs_before.load(Ordering::Relaxed) + 1;
+        self.write_pieces(inodes, self.blocks_of_a_piece(), others)
     }
 
     /// A file has taken the place of another: what is in no log of it begins to be written.
@@ -107,11 +119,18 @@ impl Filesystem {
 
     /// Writes the data of files that have taken the place of others since the last log.
     pub(super) fn write_replacements(&self) -> Result<()> {
+        let before = self.syncs_before.load(Ordering::Relaxed);
+        self.write_pieces(self.replacements(), 1, before)
+    }
+
+    /// Files that have taken the place of others since the last log.
+    fn replacements(&self) -> Vec<InodeRef> {
         let replacements: Vec<Ino> = self.journal.lock().contents().collect();
+        if replacements.is_empty() {
+            return Vec::new();
+        }
         let table = self.table.lock();
-        let inodes = replacements.into_iter().filter_map(|ino| table.get(ino)).collect();
-        drop(table);
-        self.write_pieces(inodes, 1)
+        replacements.into_iter().filter_map(|ino| table.get(ino)).collect()
     }
 
     fn blocks_of_a_piece(&self) -> u64 {
@@ -120,14 +139,21 @@ impl Filesystem {
         (PIECE / geometry.block_size.bytes64()).min(in_segment).saturating_sub(1).max(1)
     }
 
-    /// Writes the data of files in pieces, none of which has less blocks than `least`.
-    fn write_pieces(&self, mut rest: Vec<InodeRef>, least: u64) -> Result<()> {
-        let most = self.blocks_of_a_piece();
+    /// Writes the data of files in pieces, none of which has less blocks than `least`. Nobody waits as
+    /// long as somebody has synced no more than `syncs` times.
+    fn write_pieces(&self, mut rest: Vec<InodeRef>, least: u64, syncs: u64) -> Result<()> {
+        let small = self.blocks_of_a_piece();
+        let half = u64::from(self.store.geometry().blocks_per_segment) / 2;
+        let large = (TIMES_LARGER * small).min(half).max(small);
+        // The last is taken first: they are written in the order in which a commit would.
+        rest.reverse();
         let mut from = FileBlock(0);
         loop {
             // An fsync waits for one piece, however many threads write ahead.
             let piece_by_piece = self.writing_ahead.lock();
             let mut log = self.writable_log()?;
+            let nobody_waits = self.syncs.load(Ordering::Relaxed) == syncs;
+            let most = if nobody_waits { large } else { small };
             let mut piece = Piece::default();
             while piece.blocks < most
                 && let Some(inode) = rest.last()
@@ -147,9 +173,7 @@ impl Filesystem {
             self.refresh_space(&log);
             MutexGuard::unlock_fair(log);
             // Otherwise the next fsync would have to wait for all of them.
-            if piece.blocks == most
-                && let Err(error) = self.store.write_out()
-            {
+            if let Err(error) = self.store.write_out() {
                 return self.or_stop(&mut self.log.lock(), Err(error));
             }
             MutexGuard::unlock_fair(piece_by_piece);

@@ -44,9 +44,13 @@ use crate::volume::Volume;
 /// little to scan.
 const SUPERBLOCK_INTERVAL: i64 = 10;
 
-/// Bytes that a mount after a crash reads of sync logs, after which no more of them go into another
-/// segment before the next checkpoint.
-const MOST_READ: u64 = 4 << 20;
+/// Bytes that a mount after a crash reads of sync logs, after which a checkpoint is due before more of
+/// them go into another segment.
+const MUCH_TO_READ: u64 = 4 << 20;
+
+/// The same, after which none of them goes into another segment before that checkpoint: whoever should
+/// have made it does not get to it.
+const MOST_READ: u64 = 4 * MUCH_TO_READ;
 
 /// Bytes that it reads of one of them at most: short ones are read together.
 const READ_OF_ONE: u64 = 64 << 10;
@@ -450,9 +454,10 @@ impl SegmentWriter {
     }
 
     /// Lets the log go on in the next segment, where there is room for a sync log that has none in this
-    /// one, and writes as many of the blocks of its files as fit into the rest of this one: of each file
-    /// those from the first on that the result says. `None`, and nothing is written, where a checkpoint
-    /// is better: when there is much to read of sync logs already, or much of a segment is wanted.
+    /// one, or may have in one after that, and writes as many of the blocks of its files as fit into the
+    /// rest of this one: of each file those from the first on that the result says. `None`, and nothing
+    /// is written, if there is no other segment, if it would not help, or if there is too much to read of
+    /// sync logs already.
     ///
     /// # Errors
     /// A log cannot be written; see [`SegmentWriter::fail`].
@@ -471,6 +476,11 @@ impl SegmentWriter {
         let Ok(Some((logs, placed))) = built else { return Ok(None) };
         self.write_logs_ahead(&logs, stamp)?;
         Ok(Some(Synced { placed, blocks: logs.iter().map(SealedLog::len).sum() }))
+    }
+
+    /// Whether a mount after a crash has so much to read of sync logs that a checkpoint is due.
+    pub(crate) fn has_much_to_read(&self) -> bool {
+        self.sync_logs().1 >= MUCH_TO_READ
     }
 
     fn write_logs_ahead(&mut self, logs: &[SealedLog], stamp: &Stamp) -> Result<()> {
