@@ -2,6 +2,7 @@
 //! snapshots, the engine's own threads, and unmounting. Time is virtual, so that commit intervals
 //! end and the cleaner begins at every possible moment.
 
+mod beside_checkpoints;
 mod slow_reader;
 
 use std::sync::{Arc, Mutex};
@@ -79,6 +80,13 @@ fn threads_on_a_full_volume_break_nothing() {
 fn unmounting_takes_what_was_done_before_and_ends_all_writing() {
     explore("unmounting_takes_what_was_done_before_and_ends_all_writing", 250, |seed| {
         farewell(settings(seed), seed, 5, 15)
+    });
+}
+
+#[test]
+fn what_is_synced_during_a_checkpoint_is_there_after_it() {
+    explore("what_is_synced_during_a_checkpoint_is_there_after_it", 100, |_| {
+        beside_checkpoints::fsyncs_beside_checkpoints()
     });
 }
 
