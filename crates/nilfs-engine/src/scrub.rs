@@ -17,6 +17,7 @@
 pub(crate) mod copies;
 pub(crate) mod moment;
 pub(crate) mod needs;
+mod window;
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
@@ -29,6 +30,7 @@ use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, Seq};
 
 use self::moment::{Moment, UsedSegment};
 use self::needs::Needs;
+use self::window::Window;
 use crate::error::{Error, Result};
 use crate::log::reader::{self, Log};
 use crate::recovery;
@@ -36,9 +38,6 @@ use crate::rescue::Rescue;
 use crate::superblocks;
 use crate::tree::Extent;
 use crate::volume::Volume;
-
-/// Bytes read at a time.
-const READ_BYTES: usize = 1 << 20;
 
 /// What is to be read: everything, or what an earlier scrub has not read, with what it found damaged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -212,7 +211,7 @@ pub(crate) fn read(
         observe,
         progress: Progress { done: 0, all, read: 0, sound_logs: 0, from: SegNum(0) },
         interrupted: false,
-        buffer: vec![0; READ_BYTES.max(block_bytes as usize)],
+        window: Window::new(&at_first.store),
     };
     let mut damaged: Vec<(SegNum, Suspect)> = Vec::new();
     for segment in &segments {
@@ -272,7 +271,7 @@ struct Reading<'a> {
     observe: Observe<'a>,
     progress: Progress,
     interrupted: bool,
-    buffer: Vec<u8>,
+    window: Window<'a>,
 }
 
 impl Reading<'_> {
@@ -281,6 +280,7 @@ impl Reading<'_> {
         let geometry = self.moment.store.geometry();
         let mut at = geometry.segment_start(segment.segment);
         let end = at.plus(segment.blocks).min(geometry.segment_end(segment.segment));
+        self.window.enter(&(at..end));
         let (mut seq, mut sound, mut suspects) = (None, 0, Vec::new());
         // A log has two blocks at least.
         while at.plus(1) < end && !self.interrupted {
@@ -311,7 +311,7 @@ impl Reading<'_> {
     /// Reads the log that should be at a block.
     fn look(&mut self, at: BlockNr, seq: Option<Seq>) -> Look {
         let store = &self.moment.store;
-        let Ok(Some(header)) = reader::header(store, at) else { return Look::Nothing };
+        let Some(header) = self.header(at) else { return Look::Nothing };
         if header.cno > self.moment.newest.cno {
             return Look::Later;
         }
@@ -340,42 +340,46 @@ impl Reading<'_> {
         Look::Damaged(header, suspects)
     }
 
+    /// The header of the log that should be at a block.
+    fn header(&mut self, at: BlockNr) -> Option<LogHeader> {
+        let block = at..at.plus(1);
+        self.piece(&block);
+        let is_readable = !self.window.unreadable().contains(&at);
+        is_readable
+            .then(|| reader::parse_header(&self.moment.store, at, self.window.content(&block)))?
+    }
+
     /// Reads every block that a log describes. Returns their checksum and what cannot be read.
     fn read_log(&mut self, start: BlockNr, header: &LogHeader) -> (Crc, Vec<Range<BlockNr>>) {
-        let store = Arc::clone(&self.moment.store);
-        let block_bytes = store.block_size().bytes();
-        let end = start.plus(header.described_blocks(store.block_size()));
-        let most = (self.buffer.len() / block_bytes) as u64;
+        let store = &self.moment.store;
         let mut crc = Crc::new(store.seed());
-        let (mut at, mut unreadable) = (start, Vec::<Range<BlockNr>>::new());
-        while at < end && !self.interrupted {
-            let blocks = most.min(end.0 - at.0);
-            let piece = &mut self.buffer[..blocks as usize * block_bytes];
-            // What is in a cache says nothing about the device.
-            store.device().forget_cached(at.0 * block_bytes as u64, piece.len() as u64);
-            let is_read = store.read_run(at, piece).is_ok();
-            if is_read {
-                // The checksum does not cover itself.
-                let skip = if at == start { 4 } else { 0 };
-                crc.update(&piece[skip..]);
-            } else {
-                for (block, content) in (at.0..).map(BlockNr).zip(piece.chunks_mut(block_bytes)) {
-                    if store.read_run(block, content).is_ok() {
-                        continue;
-                    }
-                    match unreadable.last_mut() {
-                        Some(last) if last.end == block => last.end = block.plus(1),
-                        _ => unreadable.push(block..block.plus(1)),
-                    }
+        let mut rest = start..start.plus(header.described_blocks(store.block_size()));
+        let mut unreadable = Vec::<Range<BlockNr>>::new();
+        while !rest.is_empty() && !self.interrupted {
+            let piece = self.piece(&rest);
+            // The checksum does not cover itself.
+            let skip = if piece.start == start { 4 } else { 0 };
+            crc.update(&self.window.content(&piece)[skip..]);
+            for block in self.window.unreadable().iter().filter(|it| piece.contains(it)) {
+                match unreadable.last_mut() {
+                    Some(last) if last.end == *block => last.end = block.plus(1),
+                    _ => unreadable.push(*block..block.plus(1)),
                 }
             }
-            let bytes = piece.len() as u64;
-            at = at.plus(blocks);
+            rest.start = piece.end;
+        }
+        (crc, unreadable)
+    }
+
+    /// The first of these blocks, as many as are in memory, after reading them if they were not.
+    fn piece(&mut self, blocks: &Range<BlockNr>) -> Range<BlockNr> {
+        if !self.window.blocks().contains(&blocks.start) {
+            let bytes = self.window.read(blocks.start);
             self.progress.read += bytes;
             self.progress.done = (self.progress.done + bytes).min(self.progress.all);
             self.interrupted |= (self.observe)(self.progress).is_break();
         }
-        (crc, unreadable)
+        blocks.start..blocks.end.min(self.window.blocks().end)
     }
 
     /// The first block with a valid summary of the same use of the segment; the end if there is none.

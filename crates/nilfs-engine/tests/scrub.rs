@@ -3,13 +3,15 @@
 
 mod common;
 
+use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{LINUX_IMAGES, check, linux_image, make, parameters, pattern};
 use nilfs_device::{CopyOnWriteDevice, Device, IoSlice, MaskedDevice, MemoryDevice};
-use nilfs_engine::mkfs::format;
+use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_engine::scrub::{Fault, Need, Progress, Scrubbed, Selection, scrub};
 use nilfs_engine::tree::Extent;
 use nilfs_engine::{
@@ -285,13 +287,13 @@ fn a_scrub_that_was_ended_goes_on_where_it_was_and_finds_what_it_found_again() {
     flip(&device, place(&device, early, 0).1);
     let shared: Arc<dyn Device> = Arc::clone(&device) as _;
     let (mut from, mut also, mut logs, mut parts) = (SegNum(0), Default::default(), 0, 0);
-    // A segment has more than one log, so each part reads some, and gets on by a segment at least.
+    // A segment is a piece. A part reads the damaged one twice, and gets on by a segment at least.
     loop {
         let selection = Selection { from, also };
         let mut pieces = 0;
         let mut stop = |_: Progress| {
             pieces += 1;
-            if pieces < 30 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            if pieces < 5 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
         let found = scrub(&shared, &selection, &mut stop).unwrap();
         parts += 1;
@@ -448,4 +450,74 @@ fn another_version_of_a_file_is_a_copy_if_it_has_the_same_and_none_if_not() {
         drop(file);
         fs.unmount().unwrap();
     }
+}
+
+/// A device that remembers up to where it was read, and was asked to read ahead.
+struct Ahead {
+    below: MemoryDevice,
+    read: AtomicU64,
+    asked: AtomicU64,
+}
+
+impl Device for Ahead {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.read.store(offset + buffer.len() as u64, Ordering::Relaxed);
+        self.below.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, _offset: u64, _pieces: &[IoSlice<'_>]) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) {
+        self.asked.store(offset + bytes, Ordering::Relaxed);
+    }
+}
+
+/// Otherwise it would have nothing to do while sums are made, nor between small logs.
+#[test]
+fn the_device_always_has_something_to_read() {
+    const MIB: usize = 1 << 20;
+    let device = Arc::new(MemoryDevice::new(160 * MIB as u64));
+    format(&*device, &Parameters { blocks_per_segment: 2048, ..parameters(4096) }).unwrap();
+    let fs = mount(&device);
+    for nth in 0..200 {
+        let file = make(&fs, &fs.root().unwrap().inode, &format!("{nth}"));
+        let bytes = if nth == 100 { 20 * MIB } else { 10_000 };
+        fs.write(&file, 0, &pattern(nth, bytes)).unwrap();
+        fs.commit().unwrap();
+    }
+    fs.unmount().unwrap();
+    let (read, asked) = Default::default();
+    let ahead = Arc::new(Ahead { below: MemoryDevice::from(device.snapshot()), read, asked });
+    let (mut pieces, mut idle) = (0, 0);
+    let mut observe = |_: Progress| {
+        pieces += 1;
+        let (read, asked) = (&ahead.read, &ahead.asked);
+        idle += u32::from(asked.load(Ordering::Relaxed) <= read.load(Ordering::Relaxed));
+        ControlFlow::Continue(())
+    };
+    let device = Arc::clone(&ahead) as Arc<dyn Device>;
+    let found = scrub(&device, &Selection::default(), &mut observe).unwrap();
+    assert!(found.sound_logs >= 200 && found.damage.is_empty(), "{found:?}");
+    // A segment has eight pieces, after the last of which there is nothing to ask for.
+    let segments = found.bytes.div_ceil(8 * MIB as u64) as u32;
+    assert!(pieces <= 8 * segments, "{pieces} pieces in {segments} segments");
+    assert!(idle <= segments, "{idle} times idle in {segments} segments");
 }

@@ -59,7 +59,9 @@ pub(crate) fn header(store: &Store, start: BlockNr) -> Result<Option<LogHeader>>
     Ok(parse_header(store, start, &block))
 }
 
-fn parse_header(store: &Store, start: BlockNr, block: &[u8]) -> Option<LogHeader> {
+/// The header of the log at `start`, given its first block, or `None` if there is no log that fits into the
+/// segment.
+pub(crate) fn parse_header(store: &Store, start: BlockNr, block: &[u8]) -> Option<LogHeader> {
     let geometry = store.geometry();
     let parsed = LogHeader::parse(block, geometry.block_size, geometry.blocks_per_segment);
     let end = geometry.segment_end(geometry.segment_of(start));
