@@ -55,7 +55,7 @@ impl Bench {
 
     fn options(&self, bytes: u64) -> ExportOptions {
         let (image, keep_data) = (self.file("image"), Some(self.file("kept")));
-        ExportOptions { image, bytes, model: None, pace: false, keep_data }
+        ExportOptions { image, bytes, model: None, pace: false, queue_depth: 64, keep_data }
     }
 
     /// The image made anew from what was recorded.
@@ -318,7 +318,14 @@ fn exports_until_a_signal_comes() {
     let Some(image) = std::env::var_os("EXPORTED_IMAGE") else { return };
     on_signals(|| ()).unwrap();
     let image = image.into();
-    let options = ExportOptions { image, bytes: MIB, model: None, pace: false, keep_data: None };
+    let options = ExportOptions {
+        image,
+        bytes: MIB,
+        model: None,
+        pace: false,
+        queue_depth: 64,
+        keep_data: None,
+    };
     let export = Export::start(options).unwrap();
     println!("\nexported {}", export.path().display());
     sleep(Duration::from_secs(600));

@@ -656,6 +656,7 @@ fn a_nonsensical_preset_is_refused_with_field_and_reason() {
             "request_bytes = 5000",
             "request_bytes is 5000, must be",
         ),
+        ("emmc", "queue_depth = 1", "queue_depth = 0", "queue_depth is 0, must be between 1"),
         ("emmc", "name = \"emmc\"", "name = \"e/mmc\"", "name is 'e/mmc', must be"),
         ("nvme", "mapping_bytes = 4096", "mapping_bytes = 5000", "ssd.mapping_bytes is"),
         ("nvme", "buffer_bytes = 33554432", "buffer_bytes = 1", "ssd.buffer_bytes is 1, must be"),

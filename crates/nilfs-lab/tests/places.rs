@@ -100,9 +100,19 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Requests that the devices here have under way.
+const QUEUE_DEPTH: u16 = 16;
+
 fn export(image: &Path, bytes: u64) -> Export {
     let image = image.to_owned();
-    let options = ExportOptions { image, bytes, model: None, pace: false, keep_data: None };
+    let options = ExportOptions {
+        image,
+        bytes,
+        model: None,
+        pace: false,
+        queue_depth: QUEUE_DEPTH,
+        keep_data: None,
+    };
     Export::start(options).unwrap()
 }
 
@@ -273,6 +283,9 @@ fn every_file_system_works_in_the_virtual_machine() {
     let vm = place::vm(&world.work_dir()).unwrap();
     let mut session = vm.attach(world.device()).unwrap();
     let (device, directory) = (session.device().to_owned(), session.directory().to_owned());
+    // The rest waits in the guest's scheduler, which puts it in order.
+    let depth = ok(&mut *session, "cat /sys/module/virtio_blk/parameters/queue_depth");
+    assert_eq!(depth.trim(), QUEUE_DEPTH.to_string());
     let ours = this_test().with_file_name("../nilfs");
     for system in file_systems::all(&ours) {
         if system.base_name() == file_systems::OURS && !ours.exists() {

@@ -56,6 +56,7 @@ fn what_was_synced_is_there_when_the_device_is_back() {
         bytes: fs::metadata(image.path()).unwrap().len(),
         model: None,
         pace: false,
+        queue_depth: 64,
         keep_data: None,
     });
     let export = export.unwrap();

@@ -82,7 +82,8 @@ fn live(seed: u64, options: &str, order: Order) -> History {
     let bytes = start.len() as u64;
     let (model, pace) = (None, false);
     let keep_data = Some(kept.clone());
-    let export = Export::start(ExportOptions { image, bytes, model, pace, keep_data }).unwrap();
+    let export = ExportOptions { image, bytes, model, pace, queue_depth: 64, keep_data };
+    let export = Export::start(export).unwrap();
     let now = || export.mark("now").requests;
 
     let root = ReadOnlySubject::mount(memory(start.clone()), None).unwrap().root().unwrap();

@@ -155,12 +155,14 @@ pub struct ExportArgs {
 pub fn export(args: &ExportArgs) -> Result<ExitCode> {
     on_signals(|| ())?;
     let bytes = args.size << 20;
-    let model = preset::find(&args.device)?.model(bytes)?;
+    let preset = preset::find(&args.device)?;
+    let model = preset.model(bytes)?;
     let export = Export::start(ExportOptions {
         image: args.image.clone(),
         bytes,
         model: Some(model),
         pace: !args.no_pace,
+        queue_depth: preset.queue_depth,
         keep_data: None,
     })?;
     show(&format!("{}\n", export.path().display()))?;

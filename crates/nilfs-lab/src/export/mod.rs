@@ -67,6 +67,8 @@ pub struct ExportOptions {
     pub model: Option<Box<dyn Model>>,
     /// Whether requests really take as long as the model says.
     pub pace: bool,
+    /// Requests that an asynchronous user may have under way.
+    pub queue_depth: u16,
     /// Where to keep what was written, for [`rebuild`].
     pub keep_data: Option<PathBuf>,
 }
@@ -87,6 +89,7 @@ pub struct Snapshot {
 /// An exported device. Dropped without [`Export::end`], it is torn away from its users.
 pub struct Export {
     device: Arc<Device>,
+    queue_depth: u16,
     path: PathBuf,
     mounted: Option<Mounted>,
     _dir: Pending,
@@ -122,7 +125,7 @@ impl Export {
     /// # Errors
     /// The options make no sense, the image is in use or cannot be made, or FUSE refuses.
     pub fn start(options: ExportOptions) -> Result<Self> {
-        let ExportOptions { image, bytes, model, pace, keep_data } = options;
+        let ExportOptions { image, bytes, model, pace, queue_depth, keep_data } = options;
         ensure!(
             bytes > 0 && bytes.is_multiple_of(SECTOR_BYTES),
             "a device of {bytes} bytes: its size must be a multiple of {SECTOR_BYTES}"
@@ -132,14 +135,20 @@ impl Export {
         let keeper = keep_data.map(|path| Keeper::create(&path)).transpose()?;
         let device = Arc::new(Device::new(file, bytes, model, keeper));
         let (dir, removal) = cleanup::directory("nilfs-lab-export-", &std::env::temp_dir())?;
-        let mounted = mount(dir.clone(), &image, Front::new(Arc::clone(&device), pace)?)?;
-        Ok(Self { device, path: dir.join(FILE_NAME), mounted: Some(mounted), _dir: removal })
+        let front = Front::new(Arc::clone(&device), pace, queue_depth)?;
+        let mounted = Some(mount(dir.clone(), &image, front)?);
+        Ok(Self { device, queue_depth, path: dir.join(FILE_NAME), mounted, _dir: removal })
     }
 
     /// The file that stands for the device.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Requests that may be under way at a time.
+    pub(crate) fn queue_depth(&self) -> u16 {
+        self.queue_depth
     }
 
     /// The switch of its power, which is on.

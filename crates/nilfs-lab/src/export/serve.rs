@@ -26,23 +26,22 @@ const GENERATION: Generation = Generation(0);
 const NO_HANDLE: FileHandle = FileHandle(0);
 /// What a loop device takes for the smallest range that can be discarded.
 const BLOCK_BYTES: u32 = 4096;
-/// Requests that may be under way for an asynchronous user of the file: the queue of a fast disk.
-const QUEUE_DEPTH: u16 = 64;
 
 /// What the kernel talks to.
 pub(super) struct Front {
     device: Arc<Device>,
     pacer: Option<Pacer>,
+    queue_depth: u16,
     root: FileAttr,
     file: FileAttr,
 }
 
 impl Front {
-    pub(super) fn new(device: Arc<Device>, pace: bool) -> Result<Self> {
+    pub(super) fn new(device: Arc<Device>, pace: bool, queue_depth: u16) -> Result<Self> {
         let pacer = pace.then(Pacer::start).transpose()?;
         let root = attr(INodeNo::ROOT, FileType::Directory, 0o700, 0);
         let file = attr(FILE, FileType::RegularFile, 0o600, device.bytes());
-        Ok(Self { device, pacer, root, file })
+        Ok(Self { device, pacer, queue_depth, root, file })
     }
 
     fn attr(&self, ino: INodeNo) -> Result<&FileAttr, Errno> {
@@ -116,7 +115,7 @@ impl Filesystem for Front {
         // An older kernel sends asynchronous requests one after another, as any queue may.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         // An ordinary user may be allowed fewer.
-        let _ = config.set_max_background(QUEUE_DEPTH);
+        let _ = config.set_max_background(self.queue_depth);
         config
             .set_max_write(MAX_REQUEST_BYTES)
             .map(drop)

@@ -36,6 +36,9 @@ fn most_request_bytes() -> u64 {
     MOST_REQUEST_BYTES
 }
 
+/// What the lab's devices let their users have under way.
+const MOST_QUEUE_DEPTH: u16 = 64;
+
 /// A kind of device. One of `card`, `ssd` and `disk` says how it works.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -53,6 +56,9 @@ pub struct Preset {
     /// The largest request that the host's driver made of it.
     #[serde(default = "most_request_bytes")]
     pub request_bytes: u64,
+    /// Requests that the host's driver has under way at a time. The others wait in the scheduler, which
+    /// puts them in order: 1 on cards and on sticks without a queue of commands.
+    pub queue_depth: u16,
     /// A card or stick.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<Card>,
@@ -180,6 +186,7 @@ impl Preset {
         within("capacity", self.capacity, CAPACITY)?;
         within("request_bytes", self.request_bytes, 4096..=MOST_REQUEST_BYTES)?;
         multiple("request_bytes", self.request_bytes, 4096, "4096")?;
+        within("queue_depth", u64::from(self.queue_depth), 1..=u64::from(MOST_QUEUE_DEPTH))?;
         match (&self.card, &self.ssd, &self.disk) {
             (Some(card), None, None) => card.check(),
             (None, Some(ssd), None) => ssd.check(),

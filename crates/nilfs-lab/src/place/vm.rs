@@ -122,16 +122,16 @@ impl Place for Vm {
 
     fn attach(&self, device: &Export) -> Result<Box<dyn Session>> {
         device.power().restore();
-        let mut boot = self.boot(device.path());
+        let mut boot = self.boot(device);
         for _ in 1..BOOTS {
-            boot = boot.or_else(|_| self.boot(device.path()));
+            boot = boot.or_else(|_| self.boot(device));
         }
         Ok(Box::new(boot?))
     }
 }
 
 impl Vm {
-    fn boot(&self, device: &Path) -> Result<VmSession> {
+    fn boot(&self, device: &Export) -> Result<VmSession> {
         let (qemu, scripts, answers) = Qemu::start(
             &self.options,
             &self.kernel,

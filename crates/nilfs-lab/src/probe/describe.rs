@@ -64,6 +64,7 @@ impl Findings {
             sources: vec!["nilfs-lab probe".to_owned()],
             capacity: self.bytes,
             request_bytes: MAX_REQUEST_BYTES,
+            queue_depth: 1,
             card: Some(self.card(writing)),
             ssd: None,
             disk: None,

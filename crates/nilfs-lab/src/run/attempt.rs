@@ -70,6 +70,7 @@ impl Attempt<'_> {
             bytes: self.setting.device_bytes,
             model: Some(model),
             pace: self.plan.clock != Some(Clock::Device),
+            queue_depth: self.table.device.queue_depth,
             keep_data: None,
         })?;
         let mut stage = Stage {

@@ -15,6 +15,7 @@ use super::VmOptions;
 use super::kernel::Kernel;
 use crate::cleanup::{Pending, Undo, set_up};
 use crate::command;
+use crate::export::Export;
 
 /// The program.
 pub const PROGRAM: &str = "qemu-system-x86_64";
@@ -49,7 +50,7 @@ impl Qemu {
         options: &VmOptions,
         kernel: &Kernel,
         initramfs: &Path,
-        device: &Path,
+        device: &Export,
         logs: &Path,
     ) -> Result<(Self, ChildStdin, ChildStdout)> {
         let console = logs.join("console.log");
@@ -122,7 +123,7 @@ fn arguments(
     options: &VmOptions,
     kernel: &Kernel,
     initramfs: &Path,
-    device: &Path,
+    device: &Export,
     console: &Path,
 ) -> Vec<String> {
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
@@ -139,7 +140,11 @@ fn arguments(
     // A panic ends QEMU, because a reboot does.
     arguments.extend([
         "-append".to_owned(),
-        "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check cryptomgr.notests".to_owned(),
+        format!(
+            "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check \
+             cryptomgr.notests virtio_blk.queue_depth={}",
+            device.queue_depth()
+        ),
     ]);
     arguments.extend(["-chardev".to_owned(), file_of("file,id=console,path=", console)]);
     arguments.extend(words("-serial chardev:console"));
@@ -154,7 +159,7 @@ fn arguments(
     // writes zeros, so the guest has none either.
     let disk = "if=none,id=disk,format=raw,cache=none,aio=native,discard=unmap,\
                 detect-zeroes=off,file=";
-    arguments.extend(["-drive".to_owned(), file_of(disk, device)]);
+    arguments.extend(["-drive".to_owned(), file_of(disk, device.path())]);
     arguments.extend(words(
         "-device virtio-blk-pci,drive=disk,serial=nilfs-lab,num-queues=1,request-merging=off,\
          discard=on,write-zeroes=off",
