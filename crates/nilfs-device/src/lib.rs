@@ -4,7 +4,7 @@
 //! device or an image file, [`MemoryDevice`] a buffer, [`RecordingDevice`] a wrapper that
 //! remembers writes and flushes so that a power cut can be played at any of them,
 //! [`FaultyDevice`] one whose requests fail by a rule, [`MaskedDevice`] one of which some parts are
-//! not to be read, and [`CopyOnWriteDevice`] one that keeps writes in memory.
+//! not to be read, and [`CopyOnWriteDevice`] one that keeps writes elsewhere, in a scratch file.
 //!
 //! This crate knows nothing of NILFS2.
 
@@ -19,6 +19,8 @@ mod masked;
 mod memory;
 mod reads;
 mod recording;
+mod scratch;
+mod writes;
 
 use std::io;
 use std::sync::Arc;
@@ -31,6 +33,8 @@ pub use holder::Holder;
 pub use masked::MaskedDevice;
 pub use memory::MemoryDevice;
 pub use recording::{Event, RecordingDevice};
+pub use scratch::Scratch;
+pub use writes::Writes;
 
 pub use std::io::IoSlice;
 

@@ -422,7 +422,7 @@ fn what_the_cleaner_has_moved_is_repaired_from_where_it_was_for_every_checkpoint
         fs.unmount().unwrap();
         let bad = moved.0 * BLOCK..moved.0 * BLOCK + 1;
         let masked = MaskedDevice::new(device as _, unreadable.then_some(bad));
-        let device = Arc::new(CopyOnWriteDevice::new(Arc::new(masked)));
+        let device = Arc::new(CopyOnWriteDevice::new(Arc::new(masked), Arc::default()));
         let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
         assert_eq!(repaired(&fs), (1, 1, 0), "unreadable: {unreadable}");
         assert_eq!(content(&fs, "a"), pattern(0, 3 * BLOCK as usize));

@@ -1,12 +1,12 @@
-//! The volume as it should be: the device with corrections laid over it in memory. Checksums of logs
-//! are made right again, so that the engine and the checker take what was corrected for written so.
+//! The volume as it should be: the device with corrections laid over it. Checksums of logs are made
+//! right again, so that the engine and the checker take what was corrected for written so.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
 use nilfs_check::{CheckError, Correction, Finding, Options, Position, Report, Rule};
-use nilfs_device::{CopyOnWriteDevice, Device, IoSlice};
+use nilfs_device::{CopyOnWriteDevice, Device, IoSlice, Scratch, Writes};
 use nilfs_engine::Log;
 use nilfs_engine::scan::Scan;
 use nilfs_ondisk::checkpoint::INVALID;
@@ -36,7 +36,9 @@ const MOST_TIMES: u8 = 3;
 /// A volume that is being corrected.
 pub(crate) struct Draft {
     /// The device as it is.
-    below: Arc<dyn Device>,
+    pub(crate) below: Arc<dyn Device>,
+    /// Where what is written is kept.
+    pub(crate) scratch: Arc<Scratch>,
     pub(crate) device: Arc<CopyOnWriteDevice>,
     pub(crate) repairs: Vec<Repair>,
     /// Where blocks were corrected. They are right in the draft alone, so they have to be written
@@ -89,14 +91,15 @@ pub(crate) struct Made {
 
 impl Draft {
     pub(crate) fn new(
-        device: Arc<dyn Device>,
-        options: Options,
-        uuid: [u8; 16],
-        observer: Observer,
+        below: Arc<dyn Device>,
+        scratch: &Arc<Scratch>,
+        (options, uuid, observer): (Options, [u8; 16], Observer),
     ) -> Self {
+        let corrections = Arc::new(Writes::new(scratch));
         Self {
-            device: Arc::new(CopyOnWriteDevice::new(Arc::clone(&device))),
-            below: device,
+            device: Arc::new(CopyOnWriteDevice::new(Arc::clone(&below), corrections)),
+            below,
+            scratch: Arc::clone(scratch),
             repairs: Vec::new(),
             segments: Segments::new(),
             immovable: BTreeMap::new(),
@@ -122,8 +125,8 @@ impl Draft {
 
     /// A draft of the same device, without corrections.
     pub(crate) fn afresh(&self) -> Self {
-        let (below, options) = (Arc::clone(&self.below), self.options.clone());
-        let fresh = Self::new(below, options, self.uuid, self.observer.clone());
+        let settings = (self.options.clone(), self.uuid, self.observer.clone());
+        let fresh = Self::new(Arc::clone(&self.below), &self.scratch, settings);
         Self { sharing: self.sharing, immovable: self.immovable.clone(), ..fresh }
     }
 
@@ -615,7 +618,10 @@ impl Draft {
         log[4..8].copy_from_slice(&sum.to_le_bytes());
         let sum = sum_of(&log, header, geometry.block_size, seed);
         log[..4].copy_from_slice(&sum.to_le_bytes());
-        self.device.write_at(offset, &[IoSlice::new(&log)])
+        if header.has(SR) {
+            self.device.write_at(offset + root as u64, &[IoSlice::new(&log[root..root + 4])])?;
+        }
+        self.device.write_at(offset, &[IoSlice::new(&log[..8])])
     }
 }
 

@@ -1,10 +1,10 @@
 //! Repairing a volume. The checker says what is wrong and what it should be; this crate makes it so.
 //!
 //! Nothing is written in place but superblocks, because a power cut in the middle must leave
-//! something from which the next repair can go on. So a repair is made in memory first:
+//! something from which the next repair can go on. So a repair is made beside the device first:
 //!
 //! ```text
-//! device ── check ──► corrections, laid over the device in memory ──► check, until nothing is left
+//! device ── check ──► corrections, laid over the device ──► check, until nothing is left
 //!    │                                                                        │
 //!    │             the engine mounts this view, and empties the segments in which something was
 //!    │             corrected: the blocks are written to new places, right as they are in the view
@@ -12,8 +12,11 @@
 //!    └──► check what is on the device with these writes, and without the view ◄┘
 //! ```
 //!
-//! What the engine has written is kept as a list. It is the plan: how the volume will be is known
-//! before the first byte of it reaches the device. Applying the plan is playing the list.
+//! What the engine has written is kept in order. It is the plan: how the volume will be is known
+//! before the first byte of it reaches the device. Applying the plan is doing the same again.
+//!
+//! It may be more than fits into memory. So all of it, and what is laid over the device, lies in
+//! scratch files ([`nilfs_device::Scratch`]).
 //!
 //! The crate has no rules of its own about what is sound, which are the checker's, and no code of
 //! its own that finds or writes logs, which is the engine's.
@@ -42,7 +45,7 @@ use std::io;
 use std::sync::Arc;
 
 use nilfs_check::{CheckError, Finding, Foreign, Options, Report};
-use nilfs_device::{Device, Event, IoSlice};
+use nilfs_device::{Device, Scratch, Writes};
 use nilfs_engine::Log;
 use nilfs_ondisk::{Ino, SegNum};
 use thiserror::Error;
@@ -113,7 +116,7 @@ pub struct Plan {
     pub obstacle: Option<RepairError>,
     /// The identity of the volume when all of it is done.
     pub uuid: [u8; 16],
-    writes: Vec<Event>,
+    writes: Vec<Arc<Writes>>,
     /// Of the files in what a check finds now.
     paths: Paths,
 }
@@ -125,6 +128,9 @@ pub enum RepairError {
     /// The device failed.
     #[error("the device failed: {0}")]
     Device(#[from] io::Error),
+    /// What would be written cannot be kept in a scratch file.
+    #[error(transparent)]
+    Scratch(io::Error),
     /// It cannot be checked, and nothing is known to do about that.
     #[error(transparent)]
     Check(CheckError),
@@ -200,6 +206,18 @@ pub fn plan_observed(
     uuid: [u8; 16],
     observer: &Observer,
 ) -> Result<Plan, RepairError> {
+    let scratch = Arc::new(Scratch::default());
+    let plan = plan_with(&scratch, device, (options, uuid, observer));
+    // What was found where something was kept badly is not so.
+    scratch.failure().map_or(plan, |error| Err(RepairError::Scratch(error)))
+}
+
+/// Keeps what would be written in scratch files that are made there.
+fn plan_with(
+    scratch: &Arc<Scratch>,
+    device: &Arc<dyn Device>,
+    (options, uuid, observer): (&Options, [u8; 16], &Observer),
+) -> Result<Plan, RepairError> {
     let options = Options { findings_per_rule: FINDINGS_PER_RULE, ..options.clone() };
     let before = match observer.check(&**device, &options) {
         Err(error) if !rescue::is_curable(&error) => return Err(RepairError::Check(error)),
@@ -210,12 +228,12 @@ pub fn plan_observed(
         return Ok(Plan { paths, ..only_checked(before, uuid) });
     }
     let draft = |device: &Arc<dyn Device>| {
-        Draft::new(Arc::clone(device), options.clone(), uuid, observer.clone())
+        Draft::new(Arc::clone(device), scratch, (options.clone(), uuid, observer.clone()))
     };
     let mut plan = Plan { paths, ..pass(device, draft(device), before)? };
     for _ in 1..PASSES {
         let Some(after) = plan.after.clone().filter(|_| plan.can_be_applied()) else { break };
-        let view: Arc<dyn Device> = rewrite::view(device, &plan.writes)?;
+        let view = rewrite::view(device, &plan.writes);
         let next = pass(&view, draft(&view), Ok(after))?;
         if !next.can_be_applied() {
             break;
@@ -363,7 +381,7 @@ impl Plan {
     /// Whether there is something to write, and nothing that keeps it from being written.
     #[must_use]
     pub fn can_be_applied(&self) -> bool {
-        self.obstacle.is_none() && !self.writes.is_empty()
+        self.obstacle.is_none() && self.writes.iter().any(|writes| !writes.is_empty())
     }
 
     /// Lets the plan take the device back from what has taken the place of the volume.
@@ -390,11 +408,7 @@ impl Plan {
     /// Bytes that are written.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let of_event = |event: &Event| match event {
-            Event::Write { bytes, .. } => bytes.len() as u64,
-            _ => 0,
-        };
-        self.writes.iter().map(of_event).sum()
+        self.writes.iter().map(|writes| writes.bytes()).sum()
     }
 
     /// Carries the plan out, on the device for which it was made. Calls `progress` with the bytes
@@ -406,16 +420,11 @@ impl Plan {
     /// The device fails.
     pub fn apply(&self, device: &dyn Device, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
         let mut written = 0;
-        for event in &self.writes {
-            match event {
-                Event::Write { offset, bytes } => {
-                    device.write_at(*offset, &[IoSlice::new(bytes)])?;
-                    written += bytes.len() as u64;
-                    progress(written);
-                }
-                Event::Flush => device.flush()?,
-                Event::Discard { .. } | Event::Resize { .. } => {}
-            }
+        for writes in &self.writes {
+            writes.replay(device, &mut |bytes| {
+                written += bytes;
+                progress(written);
+            })?;
         }
         device.flush()
     }

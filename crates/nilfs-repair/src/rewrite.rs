@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nilfs_check::Report;
-use nilfs_device::{CopyOnWriteDevice, Device, Event, IoSlice, RecordingDevice};
+use nilfs_device::{CopyOnWriteDevice, Device, IoSlice, Writes};
 use nilfs_engine::{CleanerOptions, Filesystem, MountOptions};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
@@ -16,36 +16,26 @@ const MOST_NAMED: usize = 100;
 
 /// A draft as the engine has written it.
 pub(crate) struct Rewritten {
-    /// What has to be written so that the device is as the draft.
-    pub(crate) writes: Vec<Event>,
+    /// What has to be written so that the device is as the draft, one after the other.
+    pub(crate) writes: Vec<Arc<Writes>>,
     /// What is put right by that, with the paths of files.
     pub(crate) repairs: Vec<Repair>,
 }
 
 /// Writes a draft to where there is room for it, on a view of it.
 pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
-    let mut writes = Vec::new();
-    for (offset, bytes) in &draft.given_up {
-        writes.push(Event::Write { offset: *offset, bytes: bytes.clone() });
-    }
-    if !writes.is_empty() {
-        writes.push(Event::Flush);
-    }
-    if draft.moved_cursor {
-        // If the repair is cut off, what it has written so far is no checkpoint that somebody has
-        // made, and must not look like one that is given up.
-        writes.extend(superblock_writes(draft)?);
-    }
+    let is_in_place = draft.segments.is_empty() && !draft.moved_cursor && draft.nameless.is_empty();
+    let in_place = Arc::new(Writes::new(&draft.scratch));
+    write_in_place(draft, &view(&draft.below, [&in_place]), is_in_place)?;
     let mut repairs = draft.repairs.clone();
-    if draft.segments.is_empty() && !draft.moved_cursor && draft.nameless.is_empty() {
-        writes.extend(superblock_writes(draft)?);
-        return Ok(Rewritten { writes, repairs });
+    if is_in_place {
+        return Ok(Rewritten { writes: vec![in_place], repairs });
     }
+    let moved = Arc::new(Writes::new(&draft.scratch));
     let below: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
-    let recording = Arc::new(RecordingDevice::new(CopyOnWriteDevice::new(below)));
     let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
     let options = MountOptions { cleaner, ..MountOptions::default() };
-    let fs = Filesystem::mount(Arc::clone(&recording) as Arc<dyn Device>, options)?;
+    let fs = Filesystem::mount(view(&below, [&moved]), options)?;
     repairs.extend(draft.nameless.settle(&fs)?);
     name_files(&fs, &mut repairs);
     let all = draft.segments.len() as u64;
@@ -59,8 +49,24 @@ pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
         (true, left) => return Err(RepairError::NoRoom(left)),
         (false, _) => return Err(RepairError::Damaged(damaged)),
     }
-    writes.extend(recording.take_events());
-    Ok(Rewritten { writes, repairs })
+    Ok(Rewritten { writes: vec![in_place, moved], repairs })
+}
+
+/// Writes what does not go to a new place: the heads of logs that are given up, and the superblocks
+/// if they are `all` that there is, or if the log goes on from another one.
+fn write_in_place(draft: &Draft, device: &dyn Device, all: bool) -> Result<(), RepairError> {
+    for (offset, bytes) in &draft.given_up {
+        device.write_at(*offset, &[IoSlice::new(bytes)])?;
+    }
+    if !draft.given_up.is_empty() {
+        device.flush()?;
+    }
+    // If the repair is cut off, what it has written so far is no checkpoint that somebody has made,
+    // and must not look like one that is given up.
+    if all || draft.moved_cursor {
+        write_superblocks(draft, device)?;
+    }
+    Ok(())
 }
 
 /// Says of which files something is lost.
@@ -88,38 +94,33 @@ fn name_files(fs: &Filesystem, repairs: &mut [Repair]) {
 
 /// Both superblocks, one after the other, so that one of them is whole at any time. The one that
 /// counts comes last.
-fn superblock_writes(draft: &Draft) -> Result<Vec<Event>, RepairError> {
-    let mut writes = Vec::new();
+fn write_superblocks(draft: &Draft, device: &dyn Device) -> Result<(), RepairError> {
     let superblock = superblocks::best(&*draft.device)?;
     for offset in superblocks::places(&*draft.device, &superblock).into_iter().rev() {
         let mut bytes = vec![0; SUPERBLOCK_SIZE];
         draft.device.read_at(offset, &mut bytes)?;
-        writes.push(Event::Write { offset, bytes });
-        writes.push(Event::Flush);
+        device.write_at(offset, &[IoSlice::new(&bytes)])?;
+        device.flush()?;
     }
-    Ok(writes)
+    Ok(())
 }
 
 /// What a check finds on a device when these writes have been made.
 pub(crate) fn preview(
     draft: &Draft,
     device: &Arc<dyn Device>,
-    writes: &[Event],
+    writes: &[Arc<Writes>],
 ) -> Result<Report, RepairError> {
-    let view = view(device, writes)?;
-    draft.observer.check(&*view, &draft.options).map_err(RepairError::Check)
+    draft.observer.check(&*view(device, writes), &draft.options).map_err(RepairError::Check)
 }
 
-/// A device as it is when these writes have been made.
-pub(crate) fn view(
+/// A device as it is when these writes have been made, one after the other. More can be added to the
+/// last of them.
+pub(crate) fn view<'w>(
     device: &Arc<dyn Device>,
-    writes: &[Event],
-) -> Result<Arc<CopyOnWriteDevice>, RepairError> {
-    let view = CopyOnWriteDevice::new(Arc::clone(device));
-    for event in writes {
-        if let Event::Write { offset, bytes } = event {
-            view.write_at(*offset, &[IoSlice::new(bytes)])?;
-        }
-    }
-    Ok(Arc::new(view))
+    writes: impl IntoIterator<Item = &'w Arc<Writes>>,
+) -> Arc<dyn Device> {
+    writes.into_iter().fold(Arc::clone(device), |below, writes| {
+        Arc::new(CopyOnWriteDevice::new(below, Arc::clone(writes)))
+    })
 }

@@ -20,6 +20,7 @@ use common::{
 use nilfs_device::MemoryDevice;
 use nilfs_engine::{Filesystem, MountOptions, NewInode};
 use nilfs_ondisk::inode::{DeviceCode, S_IFREG};
+use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
@@ -394,6 +395,41 @@ fn exit_codes_are_those_that_fsck_expects() {
         assert!(ended.stderr.starts_with("fsck.nilfs2: "), "{ended:?}");
     }
     assert!(tool("fsck.nilfs2", ["-h"]).output().starts_with("Usage: fsck.nilfs2 "));
+}
+
+/// What a repair would write is kept in a file first. The superuser is needed.
+#[test]
+fn a_repair_for_which_there_is_no_room_says_where_and_writes_nothing() {
+    let volume = astray();
+    let before = fs::read(&volume.image).unwrap();
+    let full = volume.beside("full");
+    fs::create_dir(&full).unwrap();
+    let flags = MountFlags::empty();
+    rustix::mount::mount("none", &full, "tmpfs", flags, Some(c"size=4k")).unwrap();
+    let mut ended = Vec::new();
+    for directory in [full.clone(), volume.beside("missing")] {
+        for (name, options, code) in
+            [("nilfs", &["fsck", "-y"][..], 1), ("fsck.nilfs2", &["-fy"], 8)]
+        {
+            let output = Command::new(env!("CARGO_BIN_EXE_nilfs"))
+                .arg0(name)
+                .args(options)
+                .arg(&volume.image)
+                .env("TMPDIR", &directory)
+                .output()
+                .unwrap();
+            ended.push((directory.clone(), code, common::CommandOutput::of(&output)));
+        }
+    }
+    rustix::mount::unmount(&full, UnmountFlags::empty()).unwrap();
+    for (directory, code, ended) in ended {
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        let said = format!("a scratch file in {} cannot be ", directory.display());
+        assert!(ended.stderr.contains(&said), "{ended:?}");
+        assert!(ended.stderr.ends_with("; TMPDIR may name another directory\n"), "{ended:?}");
+    }
+    assert!(fs::read(&volume.image).unwrap() == before);
+    assert_eq!(volume.nilfs("fsck -y IMAGE").code, Some(0), "there is room elsewhere");
 }
 
 /// An owner whom no other file has, and the name of his file in the past.

@@ -278,7 +278,9 @@ fn beyond(path: &Path, foreign: &[Foreign], error: RepairError) -> anyhow::Error
     let shown = path.display();
     let holds: String = foreign.iter().map(|it| format!(", which holds {it}")).collect();
     match error {
-        RepairError::Device(error) => anyhow::Error::new(error).context(shown.to_string()),
+        RepairError::Device(error) | RepairError::Scratch(error) => {
+            anyhow::Error::new(error).context(shown.to_string())
+        }
         RepairError::Check(CheckError::Device(error)) => {
             anyhow::Error::new(error).context(shown.to_string())
         }

@@ -56,6 +56,11 @@ const SETTINGS_FILES: List = &[
 
 const NO_COLOR: (&str, &str) = ("NO_COLOR", "No colours on a terminal, if it is set.");
 const TZ: (&str, &str) = ("TZ", "The time zone in which times are shown.");
+const TMPDIR: (&str, &str) = (
+    "TMPDIR",
+    "The directory in which what a repair would write is kept until then. Without it, that is \
+     /var/tmp.",
+);
 const NILFS_LOG: (&str, &str) =
     ("NILFS_LOG", "What a mount writes to its log: error, warn, info (default), debug or trace.");
 
@@ -397,13 +402,18 @@ const NOTES: &[(&str, Notes)] = &[
                 ("fsck.nilfs2 -n /dev/sdb1", "Check a volume, and write nothing."),
                 ("fsck -t nilfs2 -p /dev/sdb1", "Repair what can be repaired without loss."),
             ],
+            environment: &[TMPDIR],
             see_also: &["nilfs(1)", "nilfs-fsck(1)", "fsck(8)"],
             ..PROGRAM
         },
     ),
     (
         "nilfs-fsck(1)",
-        Notes { see_also: &["nilfs(1)", "nilfs-check(1)", "fsck.nilfs2(8)", "fsck(8)"], ..NOTHING },
+        Notes {
+            environment: &[TMPDIR, TZ],
+            see_also: &["nilfs(1)", "nilfs-check(1)", "fsck.nilfs2(8)", "fsck(8)"],
+            ..NOTHING
+        },
     ),
     (
         "mount.nilfs2(8)",
