@@ -20,6 +20,7 @@ use crate::contradicted::Disputed;
 use crate::dat::{self, Dat};
 use crate::logged::{self, LoggedBlocks, Wanted};
 use crate::names::Nameless;
+use crate::repairs::Repairs;
 use crate::salvage::LostName;
 use crate::stage::{Sharing, Stage};
 use crate::{
@@ -40,7 +41,7 @@ pub(crate) struct Draft {
     /// Where what is written is kept.
     pub(crate) scratch: Arc<Scratch>,
     pub(crate) device: Arc<CopyOnWriteDevice>,
-    pub(crate) repairs: Vec<Repair>,
+    pub(crate) repairs: Repairs,
     /// Where blocks were corrected. They are right in the draft alone, so they have to be written
     /// elsewhere.
     pub(crate) segments: Segments,
@@ -100,7 +101,7 @@ impl Draft {
             device: Arc::new(CopyOnWriteDevice::new(Arc::clone(&below), corrections)),
             below,
             scratch: Arc::clone(scratch),
-            repairs: Vec::new(),
+            repairs: Repairs::default(),
             segments: Segments::new(),
             immovable: BTreeMap::new(),
             kept: BTreeSet::new(),

@@ -30,6 +30,7 @@ mod logged;
 mod names;
 mod paths;
 mod progress;
+mod repairs;
 mod rescue;
 mod rewrite;
 mod salvage;
@@ -105,6 +106,8 @@ pub struct Plan {
     pub before: Result<Report, CheckError>,
     /// What is done, in this order.
     pub repairs: Vec<Repair>,
+    /// How much else of which risk is done: there is a bound to what is listed.
+    pub omitted: BTreeMap<Risk, u64>,
     /// Sync logs that are given up by that, with what they have: it was durable, and is lost.
     pub lost: Vec<Log>,
     /// What is wrong and stays so: among it, every error that is left when all of it is done, unless there
@@ -239,6 +242,9 @@ fn plan_with(
             break;
         }
         plan.repairs.extend(next.repairs);
+        for (risk, count) in next.omitted {
+            *plan.omitted.entry(risk).or_default() += count;
+        }
         plan.lost.extend(next.lost);
         plan.kept.extend(next.kept);
         plan.writes.extend(next.writes);
@@ -284,6 +290,7 @@ fn only_checked(before: Result<Report, CheckError>, uuid: [u8; 16]) -> Plan {
     Plan {
         before,
         repairs: Vec::new(),
+        omitted: BTreeMap::new(),
         lost: Vec::new(),
         kept: BTreeSet::new(),
         after: None,
@@ -330,7 +337,8 @@ fn plan_from(
 ) -> Result<Plan, RepairError> {
     let mut plan = Plan {
         before,
-        repairs: draft.repairs.clone(),
+        repairs: draft.repairs.listed.clone(),
+        omitted: draft.repairs.omitted.clone(),
         lost: draft.lost.clone(),
         kept: draft.kept.clone(),
         after: None,
@@ -344,7 +352,7 @@ fn plan_from(
     }
     match rewrite::rewrite(&draft) {
         Ok(rewritten) => {
-            plan.repairs = rewritten.repairs;
+            (plan.repairs, plan.omitted) = (rewritten.repairs.listed, rewritten.repairs.omitted);
             if plan.repairs.is_empty() {
                 return Ok(plan);
             }
@@ -399,10 +407,17 @@ impl Plan {
         self.paths.get(finding, self.before.as_ref().ok()?.newest)
     }
 
+    /// How many repairs there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.repairs.len() as u64 + self.omitted.values().sum::<u64>()
+    }
+
     /// The worst that a repair of the plan does.
     #[must_use]
     pub fn risk(&self) -> Risk {
-        self.repairs.iter().map(|repair| repair.risk).max().unwrap_or(Risk::Safe)
+        let listed = self.repairs.iter().map(|repair| repair.risk);
+        listed.chain(self.omitted.keys().copied()).max().unwrap_or(Risk::Safe)
     }
 
     /// Bytes that are written.

@@ -151,11 +151,12 @@ fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
                     let files = files_in(&scan, device, &later);
                     let mut going_on = repair(fault, (origin, root), &later, files);
                     going_on.risk = going_on.risk.max(draft.risk_of_superblocks());
-                    draft.repairs.insert(0, going_on);
-                    if draft.repairs.len() == 1 || superblocks.len() == 1 {
+                    draft.repairs.listed.insert(0, going_on);
+                    if draft.repairs.count() == 1 || superblocks.len() == 1 {
                         return Ok(draft);
                     }
-                    if best.as_ref().is_none_or(|best| draft.repairs.len() < best.repairs.len()) {
+                    if best.as_ref().is_none_or(|best| draft.repairs.count() < best.repairs.count())
+                    {
                         best = Some(draft);
                     }
                     break;

@@ -9,6 +9,7 @@ use nilfs_ondisk::Ino;
 use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
 
 use crate::draft::Draft;
+use crate::repairs::Repairs;
 use crate::{Repair, RepairError, Risk, Task, names, superblocks};
 
 /// Files that are named of those of which a repair loses something.
@@ -19,7 +20,7 @@ pub(crate) struct Rewritten {
     /// What has to be written so that the device is as the draft, one after the other.
     pub(crate) writes: Vec<Arc<Writes>>,
     /// What is put right by that, with the paths of files.
-    pub(crate) repairs: Vec<Repair>,
+    pub(crate) repairs: Repairs,
 }
 
 /// Writes a draft to where there is room for it, on a view of it.
@@ -36,8 +37,8 @@ pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
     let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
     let options = MountOptions { cleaner, ..MountOptions::default() };
     let fs = Filesystem::mount(view(&below, [&moved]), options)?;
-    repairs.extend(draft.nameless.settle(&fs)?);
-    name_files(&fs, &mut repairs);
+    draft.nameless.settle(&fs)?.into_iter().for_each(|repair| repairs.push(repair));
+    name_files(&fs, &mut repairs.listed);
     let all = draft.segments.len() as u64;
     let mut observe = |left| draft.observer.observe(Task::Move, all.saturating_sub(left), all);
     let left = fs.evacuate(draft.segments.clone(), &mut observe)?;

@@ -330,7 +330,7 @@ fn ask(plan: &Plan) -> io::Result<bool> {
         Risk::Safe => "nothing is lost",
         Risk::Loses => "something is lost, see above",
     };
-    let repairs = counted(plan.repairs.len() as u64, "repair");
+    let repairs = counted(plan.count(), "repair");
     let bytes = ByteCount(plan.bytes());
     utter(format_args!("Make {repairs}? {bytes} are written, and {losses}. [y/N] "));
     let mut answer = String::new();
@@ -423,6 +423,10 @@ fn print(plan: &Plan, done: bool) -> anyhow::Result<()> {
     for repair in plan.repairs.iter().filter(|repair| !shown.contains(&repair.fault[..])) {
         line(format!("repair: {repair}"))?;
     }
+    for (risk, count) in &plan.omitted {
+        let lost = if *risk == Risk::Loses { ", by which something is lost" } else { "" };
+        line(format!("repair: {count} more{lost}"))?;
+    }
     let fate = if done { "lost" } else { "would be lost" };
     plan.lost.iter().try_for_each(|log| SyncedLog::new(log).print(&mut output::out(), fate))?;
     for kept in &plan.kept {
@@ -464,6 +468,8 @@ struct Record {
     /// Why it could not be checked as it is.
     fault: Option<String>,
     repairs: Vec<RepairRecord>,
+    /// How many others there are.
+    repairs_omitted: u64,
     /// What fsyncs have written that is given up.
     lost: Vec<SyncedLog>,
     /// What stays as it is though a repair is known.
@@ -539,6 +545,7 @@ fn record(plan: &Plan, repaired: bool) -> Record {
         found: plan.before.as_ref().map(|it| report_record(plan, it)).unwrap_or_default(),
         fault: plan.before.as_ref().err().map(ToString::to_string),
         repairs: plan.repairs.iter().map(repair).collect(),
+        repairs_omitted: plan.omitted.values().sum(),
         lost: plan.lost.iter().map(SyncedLog::new).collect(),
         not_repaired: plan.kept.iter().map(kept).collect(),
         repair_bytes: plan.bytes(),
