@@ -14,8 +14,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 /// Where such files are if nobody names another place: `/tmp` may be memory.
 const DIRECTORY: &str = "/var/tmp";
 
-/// Makes scratch files, and remembers that one has failed: whoever takes that for an error of a device
-/// can be told apart.
+/// Makes scratch files, and remembers that one has failed: where it lies under a device, that looks
+/// like an error of the device.
 pub struct Scratch {
     /// A directory that somebody has named.
     named: Option<PathBuf>,
@@ -23,8 +23,8 @@ pub struct Scratch {
 }
 
 impl Default for Scratch {
-    /// In the directory `$TMPDIR`, or in `/var/tmp`. Where that cannot be used, as early in a boot, and
-    /// nobody has named another, in memory.
+    /// In the directory `$TMPDIR`, or in `/var/tmp`. Where that cannot be used, as early in a boot,
+    /// and nobody has named another, in memory.
     fn default() -> Self {
         let named = env::var_os("TMPDIR").filter(|it| !it.is_empty()).map(PathBuf::from);
         Self { named, failure: Mutex::default() }
@@ -78,7 +78,7 @@ impl ScratchFile {
     pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let written = self.file.write_all_at(bytes, self.end);
         written.map_err(|error| {
-            self.scratch.failed(format_args!("written beyond {} MiB", self.end >> 20), &error)
+            self.scratch.failed(format_args!("made longer than {} KiB", self.end >> 10), &error)
         })?;
         self.end += bytes.len() as u64;
         Ok(())

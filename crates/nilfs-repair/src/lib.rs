@@ -209,18 +209,6 @@ pub fn plan_observed(
     uuid: [u8; 16],
     observer: &Observer,
 ) -> Result<Plan, RepairError> {
-    let scratch = Arc::new(Scratch::default());
-    let plan = plan_with(&scratch, device, (options, uuid, observer));
-    // What was found where something was kept badly is not so.
-    scratch.failure().map_or(plan, |error| Err(RepairError::Scratch(error)))
-}
-
-/// Keeps what would be written in scratch files that are made there.
-fn plan_with(
-    scratch: &Arc<Scratch>,
-    device: &Arc<dyn Device>,
-    (options, uuid, observer): (&Options, [u8; 16], &Observer),
-) -> Result<Plan, RepairError> {
     let options = Options { findings_per_rule: FINDINGS_PER_RULE, ..options.clone() };
     let before = match observer.check(&**device, &options) {
         Err(error) if !rescue::is_curable(&error) => return Err(RepairError::Check(error)),
@@ -228,12 +216,36 @@ fn plan_with(
     };
     let paths = before.as_ref().map(|report| Paths::of(device, report)).unwrap_or_default();
     if options.newest.is_some() {
-        return Ok(Plan { paths, ..only_checked(before, uuid) });
+        // What somebody else writes would be torn apart.
+        let is_sound = before.as_ref().is_ok_and(Report::is_consistent);
+        let obstacle = (!is_sound).then_some(RepairError::Mounted);
+        return Ok(Plan { paths, obstacle, ..only_checked(before, uuid) });
     }
+    let scratch = Arc::new(Scratch::default());
+    let found = before.as_ref().ok().cloned();
+    let plan = passes(&scratch, device, (options, uuid, observer), before);
+    let Some(error) = scratch.failure() else { return Ok(Plan { paths, ..plan? }) };
+    // What was found where something was kept badly is not so.
+    let obstacle = RepairError::Scratch(error);
+    match found {
+        Some(report) => {
+            Ok(Plan { paths, obstacle: Some(obstacle), ..only_checked(Ok(report), uuid) })
+        }
+        None => Err(obstacle),
+    }
+}
+
+/// Repairs a volume, of which a check has found this, until nothing else comes to light.
+fn passes(
+    scratch: &Arc<Scratch>,
+    device: &Arc<dyn Device>,
+    (options, uuid, observer): (Options, [u8; 16], &Observer),
+    before: Result<Report, CheckError>,
+) -> Result<Plan, RepairError> {
     let draft = |device: &Arc<dyn Device>| {
         Draft::new(Arc::clone(device), scratch, (options.clone(), uuid, observer.clone()))
     };
-    let mut plan = Plan { paths, ..pass(device, draft(device), before)? };
+    let mut plan = pass(device, draft(device), before)?;
     for _ in 1..PASSES {
         let Some(after) = plan.after.clone().filter(|_| plan.can_be_applied()) else { break };
         let view = rewrite::view(device, &plan.writes);
@@ -283,10 +295,8 @@ pub(crate) fn displaced_by(
     (!by.is_empty()).then(|| by.join(" and "))
 }
 
-/// A plan in which nothing is done, because what somebody else writes would be torn apart.
+/// A plan in which nothing is done.
 fn only_checked(before: Result<Report, CheckError>, uuid: [u8; 16]) -> Plan {
-    let is_sound = before.as_ref().is_ok_and(Report::is_consistent);
-    let obstacle = (!is_sound).then_some(RepairError::Mounted);
     Plan {
         before,
         repairs: Vec::new(),
@@ -294,7 +304,7 @@ fn only_checked(before: Result<Report, CheckError>, uuid: [u8; 16]) -> Plan {
         lost: Vec::new(),
         kept: BTreeSet::new(),
         after: None,
-        obstacle,
+        obstacle: None,
         uuid,
         writes: Vec::new(),
         paths: Paths::default(),

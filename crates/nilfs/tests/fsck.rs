@@ -397,6 +397,13 @@ fn exit_codes_are_those_that_fsck_expects() {
     assert!(tool("fsck.nilfs2", ["-h"]).output().starts_with("Usage: fsck.nilfs2 "));
 }
 
+/// A command that keeps what a repair would write in this directory.
+fn keeping_in(directory: &Path, name: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nilfs"));
+    command.arg0(name).env("TMPDIR", directory);
+    command
+}
+
 /// What a repair would write is kept in a file first. The superuser is needed.
 #[test]
 fn a_repair_for_which_there_is_no_room_says_where_and_writes_nothing() {
@@ -407,18 +414,13 @@ fn a_repair_for_which_there_is_no_room_says_where_and_writes_nothing() {
     let flags = MountFlags::empty();
     rustix::mount::mount("none", &full, "tmpfs", flags, Some(c"size=4k")).unwrap();
     let mut ended = Vec::new();
-    for directory in [full.clone(), volume.beside("missing")] {
+    for directory in [&full, &volume.beside("missing")] {
         for (name, options, code) in
             [("nilfs", &["fsck", "-y"][..], 1), ("fsck.nilfs2", &["-fy"], 8)]
         {
-            let output = Command::new(env!("CARGO_BIN_EXE_nilfs"))
-                .arg0(name)
-                .args(options)
-                .arg(&volume.image)
-                .env("TMPDIR", &directory)
-                .output()
-                .unwrap();
-            ended.push((directory.clone(), code, common::CommandOutput::of(&output)));
+            let output = keeping_in(directory, name).args(options).arg(&volume.image).output();
+            let output = common::CommandOutput::of(&output.unwrap());
+            ended.push((directory.clone(), code, output));
         }
     }
     rustix::mount::unmount(&full, UnmountFlags::empty()).unwrap();
@@ -430,6 +432,20 @@ fn a_repair_for_which_there_is_no_room_says_where_and_writes_nothing() {
     }
     assert!(fs::read(&volume.image).unwrap() == before);
     assert_eq!(volume.nilfs("fsck -y IMAGE").code, Some(0), "there is room elsewhere");
+}
+
+#[test]
+fn what_a_check_has_found_is_shown_where_there_is_no_room_for_a_repair() {
+    let volume = volume();
+    let mut bytes = fs::read(&volume.image).unwrap();
+    bytes[PRIMARY + UUID] ^= 1;
+    fs::write(&volume.image, bytes).unwrap();
+    let mut command = keeping_in(&volume.beside("missing"), "nilfs");
+    let output = command.arg("check").arg(&volume.image).output().unwrap();
+    let ended = common::CommandOutput::of(&output);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stdout.contains("the primary copy cannot be used"), "{ended:?}");
+    assert!(ended.stderr.contains("TMPDIR"), "{ended:?}");
 }
 
 /// An owner whom no other file has, and the name of his file in the past.

@@ -236,6 +236,9 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
         (false, true) => Ok(()),
         (false, false) => print(&plan, agreed),
     };
+    if let Some(RepairError::Scratch(error)) = plan.obstacle {
+        return Err(anyhow::Error::new(error).context(path.display().to_string()));
+    }
     let outcome = outcome(&plan, agreed, &path);
     if let Outcome::Repaired = outcome
         && !order.json
