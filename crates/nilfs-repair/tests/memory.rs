@@ -47,8 +47,8 @@ fn volume() -> Image {
     Image::from(Arc::into_inner(device).unwrap().snapshot())
 }
 
-/// Repairs a volume with damage in the maps of so many files. Returns the bytes that it writes, and
-/// those of memory that it takes at most.
+/// Damages the maps of this many files, and repairs the volume. Returns how many bytes the repair
+/// writes, and how many bytes of memory it takes at most.
 fn repair(mut image: Image, files: usize) -> (u64, usize) {
     for ino in image.names_in_root().into_iter().take(files) {
         let node = image.node(ino);

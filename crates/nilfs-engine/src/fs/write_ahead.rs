@@ -227,9 +227,23 @@ mod tests {
     use crate::fixtures::{BLOCK, check, copy_of, empty_volume, make_file, mount, write};
     use crate::{NewInode, RenameMode};
 
+    fn new_file() -> NewInode {
+        NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: Default::default() }
+    }
+
     /// What takes more than one piece to write.
     fn large() -> Vec<u8> {
         (0..100 * BLOCK).map(|at| (at / 7) as u8).collect()
+    }
+
+    /// Lets a new file with this content take the place of one that is durable.
+    fn replace_file(fs: &Filesystem, content: &[u8]) -> InodeRef {
+        fs.sync_file(&make_file(fs)).unwrap();
+        let root = fs.root().unwrap().inode;
+        let new = fs.create(&root, b"new", &new_file()).unwrap().inode;
+        fs.write(&new, 0, content).unwrap();
+        fs.rename(&root, b"new", &root, b"file", RenameMode::Replace).unwrap();
+        new
     }
 
     fn content(fs: &Filesystem) -> Vec<u8> {
@@ -284,8 +298,7 @@ mod tests {
         fs.write(&file, 0, &large()).unwrap();
         drop(fs.write_ahead_of_metadata().unwrap());
         assert!(fs.has_unwritten(2 * piece), "no sync log waits");
-        let other = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: Default::default() };
-        let other = fs.create(&fs.root().unwrap().inode, b"other", &other).unwrap().inode;
+        let other = fs.create(&fs.root().unwrap().inode, b"other", &new_file()).unwrap().inode;
         fs.sync_file(&other).unwrap();
         drop(fs.write_ahead_of_metadata().unwrap());
         assert!(!fs.has_unwritten(piece), "a sync log waits");
@@ -329,17 +342,11 @@ mod tests {
     fn what_takes_the_place_of_another_file_is_written_at_once() {
         let device = empty_volume(60);
         let fs = mount(&device);
-        let old = make_file(&fs);
-        fs.sync_file(&old).unwrap();
-        let root = fs.root().unwrap().inode;
-        let permissions = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: Default::default() };
-        let new = fs.create(&root, b"new", &permissions).unwrap().inode;
         let large = large();
-        fs.write(&new, 0, &large).unwrap();
-        fs.rename(&root, b"new", &root, b"file", RenameMode::Replace).unwrap();
+        drop(replace_file(&fs, &large));
         fs.write_replacements().unwrap();
         let written = fs.status().data_sync_blocks;
-        let other = fs.create(&root, b"other", &permissions).unwrap().inode;
+        let other = fs.create(&fs.root().unwrap().inode, b"other", &new_file()).unwrap().inode;
         fs.sync_file(&other).unwrap();
         assert!(fs.status().data_sync_blocks - written < 10, "the content is there");
         let after_cut = mount(&copy_of(&device));
@@ -353,18 +360,12 @@ mod tests {
     fn a_file_that_has_replaced_another_and_is_synced_is_written_once() {
         let device = empty_volume(60);
         let fs = mount(&device);
-        let old = make_file(&fs);
-        fs.sync_file(&old).unwrap();
-        let root = fs.root().unwrap().inode;
-        let permissions = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: Default::default() };
-        let new = fs.create(&root, b"new", &permissions).unwrap().inode;
-        fs.write(&new, 0, &[b'n'; 140 * BLOCK]).unwrap();
-        fs.rename(&root, b"new", &root, b"file", RenameMode::Replace).unwrap();
+        let new = replace_file(&fs, &[b'n'; 140 * BLOCK]);
         let written = fs.status().data_sync_blocks;
         fs.sync_file(&new).unwrap();
         assert!(fs.status().data_sync_blocks - written < 140 + 40, "its blocks and summaries");
         fs.commit().unwrap();
-        drop((old, new, root));
+        drop(new);
         fs.unmount().unwrap();
         check(&device);
     }
