@@ -429,8 +429,8 @@ impl Device for FileDevice {
         let _ = rustix::fs::fadvise(&self.file, offset, Some(bytes), Advice::DontNeed);
     }
 
-    fn write_out(&self) -> io::Result<()> {
-        kernel::write_out(&self.file)
+    fn write_out(&self, offset: u64, bytes: u64, wait: bool) -> io::Result<()> {
+        kernel::write_out(&self.file, offset, bytes, wait)
     }
 
     fn will_need(&self, offset: u64, bytes: u64) {

@@ -82,16 +82,23 @@ pub(crate) fn is_open_for_writing(file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Waits until nothing of a file that was written is only in memory.
+/// Begins to write what only memory has of a range of a file, and with `wait`, waits until it is written.
+/// The range is not empty. What of it is beyond the end of the file is left out.
 ///
 /// # Errors
 /// Something could not be written. The system tells this once.
-pub(crate) fn write_out(file: &File) -> io::Result<()> {
-    let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE
-        | libc::SYNC_FILE_RANGE_WRITE
-        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+pub(crate) fn write_out(file: &File, offset: u64, bytes: u64, wait: bool) -> io::Result<()> {
+    let how = match wait {
+        true => {
+            libc::SYNC_FILE_RANGE_WAIT_BEFORE
+                | libc::SYNC_FILE_RANGE_WRITE
+                | libc::SYNC_FILE_RANGE_WAIT_AFTER
+        }
+        false => libc::SYNC_FILE_RANGE_WRITE,
+    };
+    let (offset, bytes) = (offset as libc::off64_t, bytes as libc::off64_t);
     // SAFETY: this call takes and returns plain integers.
-    match unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, all) } {
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), offset, bytes, how) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

@@ -98,12 +98,12 @@ pub trait Device: Send + Sync {
     /// device. What has not reached the device yet stays. Only advice: nothing may depend on it.
     fn forget_cached(&self, _offset: u64, _bytes: u64) {}
 
-    /// Waits until what was written has left the system's memory for the device. That makes nothing
-    /// durable, but the next [`Device::flush`] has less to wait for.
+    /// Has what was written to a range leave the system's memory for the device, and with `wait`, waits
+    /// until it has. That makes nothing durable, but the next [`Device::flush`] has less to wait for.
     ///
     /// # Errors
     /// As [`Device::flush`]: what was written may be lost.
-    fn write_out(&self) -> io::Result<()> {
+    fn write_out(&self, _offset: u64, _bytes: u64, _wait: bool) -> io::Result<()> {
         Ok(())
     }
 
@@ -163,8 +163,8 @@ impl<D: Device + ?Sized> Device for Arc<D> {
         (**self).forget_cached(offset, bytes);
     }
 
-    fn write_out(&self) -> io::Result<()> {
-        (**self).write_out()
+    fn write_out(&self, offset: u64, bytes: u64, wait: bool) -> io::Result<()> {
+        (**self).write_out(offset, bytes, wait)
     }
 
     fn will_need(&self, offset: u64, bytes: u64) {

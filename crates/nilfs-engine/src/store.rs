@@ -7,6 +7,7 @@
 
 mod ahead;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use nilfs_device::{Claim, Device, IoSlice};
@@ -258,10 +259,20 @@ impl Store {
             .map_err(|source| Error::Device { what: "flush its cache".into(), source })
     }
 
-    /// Waits until what was written so far has reached the device, durable or not.
-    pub(crate) fn write_out(&self) -> Result<()> {
+    /// Has blocks that were written begin to reach the device, durable or not.
+    pub(crate) fn begin_to_write_out(&self, blocks: &Range<BlockNr>) -> Result<()> {
+        self.write_out_and(blocks, false)
+    }
+
+    /// Waits until blocks that were written have reached the device, durable or not.
+    pub(crate) fn write_out(&self, blocks: &Range<BlockNr>) -> Result<()> {
+        self.write_out_and(blocks, true)
+    }
+
+    fn write_out_and(&self, blocks: &Range<BlockNr>, wait: bool) -> Result<()> {
+        let (start, end) = (self.address(blocks.start), self.address(blocks.end));
         self.device
-            .write_out()
+            .write_out(start, end - start, wait)
             .map_err(|source| Error::Device { what: "write what it was given".into(), source })
     }
 

@@ -1,10 +1,13 @@
 //! What an fsync has to wait for that others have written: no more than a piece of it.
 
+#![allow(clippy::disallowed_types, reason = "the engine's locks are for the engine")]
+
 mod common;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use common::{check, make, parameters, pattern};
@@ -26,13 +29,14 @@ type Work = Box<dyn Fn() + Send + Sync>;
 /// A device that counts what the system would have in memory.
 struct Cached {
     below: MemoryDevice,
-    waiting: AtomicU64,
+    /// Where, and how many bytes.
+    waiting: Mutex<BTreeMap<u64, u64>>,
     most: AtomicU64,
     /// All bytes, and those of the largest request since this was asked last.
     written: AtomicU64,
     largest: AtomicU64,
     write_outs: AtomicU64,
-    /// What is done during one of the write-outs, counted from 0.
+    /// What is done during one of the write-outs that are waited for, counted from 0.
     meanwhile: OnceLock<(u64, Work)>,
 }
 
@@ -76,15 +80,17 @@ impl Device for Cached {
 
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
         let bytes = pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
-        let waiting = self.waiting.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.most.fetch_max(waiting, Ordering::Relaxed);
+        let mut waiting = self.waiting.lock().unwrap();
+        waiting.insert(offset, bytes);
+        self.most.fetch_max(waiting.values().sum(), Ordering::Relaxed);
+        drop(waiting);
         self.written.fetch_add(bytes, Ordering::Relaxed);
         self.largest.fetch_max(bytes, Ordering::Relaxed);
         self.below.write_at(offset, pieces)
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.waiting.store(0, Ordering::Relaxed);
+        self.waiting.lock().unwrap().clear();
         self.below.flush()
     }
 
@@ -92,8 +98,11 @@ impl Device for Cached {
         self.below.discard(offset, bytes)
     }
 
-    fn write_out(&self) -> io::Result<()> {
-        self.waiting.store(0, Ordering::Relaxed);
+    fn write_out(&self, offset: u64, bytes: u64, wait: bool) -> io::Result<()> {
+        if !wait {
+            return Ok(());
+        }
+        self.waiting.lock().unwrap().retain(|at, _| !(offset..offset + bytes).contains(at));
         let nth = self.write_outs.fetch_add(1, Ordering::Relaxed);
         if let Some((_, work)) = self.meanwhile.get().filter(|(when, _)| *when == nth) {
             work();
@@ -118,7 +127,7 @@ impl Scene {
         format(&below, &parameters).unwrap();
         let device = Arc::new(Cached {
             below,
-            waiting: AtomicU64::default(),
+            waiting: Mutex::default(),
             most: AtomicU64::default(),
             written: AtomicU64::default(),
             largest: AtomicU64::default(),

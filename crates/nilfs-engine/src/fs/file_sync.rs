@@ -180,12 +180,12 @@ impl Filesystem {
         written: Synced,
     ) {
         assert_eq!(written.placed.len(), files.len(), "each file has its blocks in the log");
-        let mut blocks = 0;
+        let (mut blocks, blocks_of_logs) = (0, written.blocks());
         for ((inode, file), placed) in files.zip(written.placed) {
             blocks += placed.len() as u64;
             note_placed(&mut inode.state.write(), file, placed);
         }
-        self.written.data_sync.fetch_add(written.blocks, Ordering::Relaxed);
+        self.written.data_sync.fetch_add(blocks_of_logs, Ordering::Relaxed);
         self.written.user_blocks.fetch_add(blocks, Ordering::Relaxed);
     }
 

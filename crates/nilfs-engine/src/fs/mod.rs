@@ -29,13 +29,13 @@ mod types;
 mod write_ahead;
 
 use std::fmt;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, OnceLock};
 
 use nilfs_device::Device;
 use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::palloc::{BlockRole, Palloc, test_bit};
-use nilfs_ondisk::{FileBlock, Ino};
+use nilfs_ondisk::{BlockNr, FileBlock, Ino};
 
 pub use background::Background;
 pub use inode::{Inode, InodeRef};
@@ -152,8 +152,9 @@ pub struct Filesystem {
     stopped: RwLock<Option<Stopped>>,
     wakeup: Wakeup,
     cleaner: Cleaner,
-    /// Locked while a piece of data is written ahead.
-    writing_ahead: Mutex<()>,
+    /// Locked while a piece of data is written ahead. Where the log lies that the device may still be
+    /// busy with.
+    writing_ahead: Mutex<Option<Range<BlockNr>>>,
     /// Locked while the volume becomes larger, smaller, or what it was.
     remaking: Mutex<()>,
     pub(crate) times: Times,
@@ -224,7 +225,7 @@ impl Filesystem {
             stopped: RwLock::new(Rank::Stopped, None),
             wakeup: Wakeup::default(),
             cleaner: Cleaner::new(options.cleaner),
-            writing_ahead: Mutex::new(Rank::WritingAhead, ()),
+            writing_ahead: Mutex::new(Rank::WritingAhead, None),
             remaking: Mutex::new(Rank::Remaking, ()),
             times: Times::default(),
             changes: AtomicU64::new(0),

@@ -1,7 +1,7 @@
 //! Writing file data before a commit freezes it, in pieces between which an fsync can go. A commit
 //! then has little more to write than metadata, and an fsync of a small file waits for one piece at
 //! most, not for what a large writer has changed. Where nobody syncs, pieces are larger, because many
-//! small ones keep the device less busy; the first fsync after that may have one of these to wait for.
+//! small ones keep the device less busy; the first fsync after that may have two of these to wait for.
 //!
 //! A file that takes the place of another is written as soon as it does: a program that replaces files
 //! in this way means them to be durable, and often does not ask for it.
@@ -9,10 +9,11 @@
 //! What is written this way is not durable for anybody yet: a recovery looks at it only if a sync log
 //! or the checkpoint refers to it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use nilfs_ondisk::inode::FileType;
-use nilfs_ondisk::{FileBlock, Ino};
+use nilfs_ondisk::{BlockNr, FileBlock, Ino};
 
 use super::Filesystem;
 use super::inode::{InodeRef, State};
@@ -27,8 +28,9 @@ use crate::log::segment_writer::SegmentWriter;
 const PIECE: u64 = 256 << 10;
 const PIECES_IN_SEGMENT: u64 = 8;
 
-/// So many times as large is a piece where nobody syncs, or half a segment.
-const TIMES_LARGER: u64 = 16;
+/// So many times as large is a piece where nobody syncs, or half a segment. The device has two of these
+/// at a time.
+const TIMES_LARGER: u64 = 8;
 
 /// How often a commit writes ahead what programs have written while it did so before.
 const MOST_ROUNDS: usize = 4;
@@ -155,7 +157,7 @@ impl Filesystem {
         let mut from = FileBlock(0);
         loop {
             // An fsync waits for one piece, however many threads write ahead.
-            let piece_by_piece = self.writing_ahead.lock();
+            let mut on_its_way = self.writing_ahead.lock();
             let mut log = self.writable_log()?;
             let nobody_waits = self.syncs.load(Ordering::Relaxed) == syncs;
             let most = if nobody_waits { large } else { small };
@@ -174,15 +176,34 @@ impl Filesystem {
             let written = log.write_ahead(&piece.files, &self.stamp());
             let Some(written) = self.or_stop(&mut log, written)? else { return Ok(()) };
             let files = piece.inodes.iter().zip(&piece.files);
+            let logs = written.logs.clone();
             self.note_placed(files, written);
             self.refresh_space(&log);
             MutexGuard::unlock_fair(log);
             // Otherwise the next fsync would have to wait for all of them.
-            if let Err(error) = self.store.write_out() {
+            if let Err(error) = self.write_out(logs, nobody_waits, &mut on_its_way) {
                 return self.or_stop(&mut self.log.lock(), Err(error));
             }
-            MutexGuard::unlock_fair(piece_by_piece);
+            MutexGuard::unlock_fair(on_its_way);
         }
+    }
+
+    /// Waits until logs have reached the device, and the one that is on its way. Where nobody waits, the
+    /// last of them goes on its way then, so that the device has something to do while the next piece is
+    /// made. It is alone: the system may write what lies in the next segment before the rest of this one.
+    fn write_out(
+        &self,
+        mut logs: Vec<Range<BlockNr>>,
+        nobody_waits: bool,
+        on_its_way: &mut Option<Range<BlockNr>>,
+    ) -> Result<()> {
+        let last = if nobody_waits { logs.pop() } else { None };
+        logs.iter().try_for_each(|log| self.store.write_out(log))?;
+        if let Some(last) = &last {
+            self.store.begin_to_write_out(last)?;
+        }
+        let before = std::mem::replace(on_its_way, last);
+        before.map_or(Ok(()), |log| self.store.write_out(&log))
     }
 }
 
@@ -221,8 +242,6 @@ fn unwritten(state: &State, from: FileBlock) -> impl Iterator<Item = (FileBlock,
 
 #[cfg(test)]
 mod tests {
-    use nilfs_ondisk::BlockNr;
-
     use super::*;
     use crate::fixtures::{BLOCK, check, copy_of, empty_volume, make_file, mount, write};
     use crate::{NewInode, RenameMode};

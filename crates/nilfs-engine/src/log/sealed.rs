@@ -1,6 +1,8 @@
 //! New logs: what they have, and the form in which they go to the device. The layout has decided where
 //! they go; what they mean is the caller's affair.
 
+use std::ops::Range;
+
 use nilfs_device::IoSlice;
 use nilfs_ondisk::summary::{FileInfo, NewLog, encode_summary};
 use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
@@ -37,6 +39,11 @@ impl SealedLog {
     /// Those that go to the device.
     pub(crate) fn written(&self) -> u64 {
         self.summary_blocks + self.blocks.len() as u64
+    }
+
+    /// The addresses of those.
+    pub(crate) fn extent(&self) -> Range<BlockNr> {
+        self.start..BlockNr(self.start.0 + self.written())
     }
 
     /// The addresses of the log's blocks.

@@ -13,13 +13,14 @@
 
 mod segments;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::superblock::{
     FEATURE_ROLL_FORWARD, STATE_ERROR, STATE_RESIZE, STATE_VALID, Superblock,
 };
-use nilfs_ondisk::{Cno, SegNum, Seq};
+use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
 use zerocopy::little_endian::{U16, U64};
 
 use super::resume;
@@ -113,13 +114,20 @@ pub(crate) struct Written {
     pub(crate) refused: Option<Error>,
 }
 
-/// What became of a sync log.
+/// What became of blocks of files that are written without a checkpoint.
 #[derive(Debug)]
 pub(crate) struct Synced {
     /// Where the blocks of each file lie.
     pub(crate) placed: Vec<Vec<Placed>>,
-    /// Blocks of the log, its summary included.
-    pub(crate) blocks: u64,
+    /// Where each log lies, its summary included.
+    pub(crate) logs: Vec<Range<BlockNr>>,
+}
+
+impl Synced {
+    /// Blocks of the logs, their summaries included.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.logs.iter().map(|log| log.end.0 - log.start.0).sum()
+    }
 }
 
 /// The owner of the log; see the head of the module.
@@ -450,7 +458,7 @@ impl SegmentWriter {
         let built = commit::build_ahead(store, &mut self.base, withheld, files, now);
         let Ok(Some((logs, placed))) = built else { return Ok(None) };
         self.write_logs_ahead(&logs, stamp)?;
-        Ok(Some(Synced { placed, blocks: logs.iter().map(SealedLog::len).sum() }))
+        Ok(Some(Synced { placed, logs: logs.iter().map(SealedLog::extent).collect() }))
     }
 
     /// Lets the log go on in the next segment, where there is room for a sync log that has none in this
@@ -475,7 +483,7 @@ impl SegmentWriter {
         let built = commit::build_rest_of_segment(store, &mut self.base, withheld, files, now);
         let Ok(Some((logs, placed))) = built else { return Ok(None) };
         self.write_logs_ahead(&logs, stamp)?;
-        Ok(Some(Synced { placed, blocks: logs.iter().map(SealedLog::len).sum() }))
+        Ok(Some(Synced { placed, logs: logs.iter().map(SealedLog::extent).collect() }))
     }
 
     /// Whether a mount after a crash has so much to read of sync logs that a checkpoint is due.
@@ -533,7 +541,7 @@ impl SegmentWriter {
             read_after_crash: read_before + bytes.min(READ_OF_ONE),
             written_ahead: self.has_written_ahead(),
         };
-        Ok(Some(Synced { placed, blocks: log.written() }))
+        Ok(Some(Synced { placed, logs: vec![log.extent()] }))
     }
 
     /// Says in the superblocks, before the first of them is written, that there may be logs of which a
