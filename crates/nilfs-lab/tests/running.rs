@@ -47,19 +47,9 @@ fn plan(directory: &Path, workloads: &[&str], file_systems: &[&str]) -> Plan {
     }
 }
 
-/// Built together with the lab, in the same profile, as `make lab` does it.
+/// Built in the same profile as the lab, as `make lab` does it.
 fn our_program() -> PathBuf {
-    let nilfs = Path::new(env!("CARGO_BIN_EXE_nilfs-lab")).with_file_name("nilfs");
-    let profile = nilfs.parent().unwrap();
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    build.args(["build", "--quiet", "--package", "nilfs", "--target-dir"]);
-    build.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if profile.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.status().unwrap().success(), "our program cannot be built");
-    nilfs
+    nilfs_real_kernels::programs(&["nilfs"]).unwrap().join("nilfs")
 }
 
 fn can_run() -> bool {

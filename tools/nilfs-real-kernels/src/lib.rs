@@ -97,5 +97,5 @@ pub use manifest::{Manifest, ParseManifestError};
 pub use nilfs_utils::{NilfsUtils, ToolOutput};
 pub use script_result::ScriptResult;
 pub use synced::{SyncedReport, count_synced, verify_synced};
-pub use tools::Tools;
+pub use tools::{Tools, programs};
 pub use uml::{RunningUml, Uml};

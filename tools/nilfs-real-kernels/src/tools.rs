@@ -1,4 +1,4 @@
-//! This crate's own programs, built for the tests of any crate.
+//! Programs of this workspace, built for the tests of any crate.
 //!
 //! Cargo builds a dependency's library but not its programs, so the first test that needs them
 //! builds them, in the same target directory and with the same cargo.
@@ -8,8 +8,6 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-
-use serde_json::Value;
 
 use crate::error::{Error, Result, host};
 
@@ -45,27 +43,30 @@ impl Tools {
     }
 
     fn build() -> Result<Self> {
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-        let mut command = Command::new(&cargo);
-        command
-            .args(["build", "--bins", "--message-format=json-render-diagnostics"])
-            .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
-        let output = command.output().map_err(host("run", Path::new(&cargo)))?;
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        if !output.status.success() {
-            return Err(Error::Program { command: format!("{command:?}"), stderr });
-        }
-        String::from_utf8_lossy(&output.stdout)
-            .lines()
-            .find_map(executable)
-            .and_then(|program| program.parent().map(Path::to_owned))
-            .map(|directory| Self { directory })
-            .ok_or(Error::Program { command: format!("{command:?}"), stderr })
+        Ok(Self { directory: programs(&["manifest", "fill"])? })
     }
 }
 
-/// The program that a line of cargo's report says was built.
-fn executable(report: &str) -> Option<PathBuf> {
-    let report: Value = serde_json::from_str(report).ok()?;
-    Some(PathBuf::from(report.get("executable")?.as_str()?))
+/// Builds programs of this workspace as the test that asks for them was built. Returns their directory.
+pub fn programs(names: &[&str]) -> Result<PathBuf> {
+    let this = env::current_exe().map_err(host("find", Path::new("the running test")))?;
+    let directory = this.ancestors().nth(2).unwrap_or(Path::new("/")).to_owned();
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let mut command = Command::new(&cargo);
+    command
+        .args(["build", "--quiet", "--workspace"])
+        .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")])
+        .args(names.iter().flat_map(|name| ["--bin", name]))
+        // With a test among them, and out of all of the workspace, they need what `cargo test --workspace`
+        // has built, and not the same libraries with other features.
+        .args(["--test", "fill"])
+        .args(directory.ends_with("release").then_some("--release"))
+        .arg("--target-dir")
+        .arg(directory.parent().unwrap_or(&directory));
+    let output = command.output().map_err(host("run", Path::new(&cargo)))?;
+    if output.status.success() {
+        return Ok(directory);
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(Error::Program { command: format!("{command:?}"), stderr })
 }
