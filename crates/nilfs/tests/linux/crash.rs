@@ -1,21 +1,18 @@
 //! What was synced survives: Linux's power failures in our hands, and our killed processes in
 //! Linux's and in our own. Both make the same of what they find.
 
-mod common {
-    pub mod ours;
-}
-
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread;
 
-use common::ours::{GLANCE, Image, Mounted, assert_same, assert_same_but_for_times, scale};
 use nilfs_real_kernels::{
     CrashWorkload, LinuxImage, Manifest, ScriptResult, Tools, Uml, count_synced, linux,
     verify_synced,
 };
+
+use crate::ours::{GLANCE, Image, Mounted, assert_same, assert_same_but_for_times, scale};
 
 /// Block size and seed of each crash. `NILFS_TEST_SCALE` multiplies the number of seeds.
 fn crashes(seeds: u64) -> impl Iterator<Item = (u32, u64)> {

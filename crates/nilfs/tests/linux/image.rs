@@ -1,14 +1,11 @@
 //! Linux mounts the image of a volume's metadata, with and without scrambled names, and finds every file
 //! there, with its attributes.
 
-mod common {
-    pub mod ours;
-}
-
 use std::fs;
 
-use common::ours::Image;
 use nilfs_real_kernels::Uml;
+
+use crate::ours::Image;
 
 /// What can be seen without names and content. Links are followed: they lead where they led.
 const SCRIPT: &str = r#"

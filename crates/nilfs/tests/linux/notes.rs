@@ -2,17 +2,13 @@
 //! a volume, writes and cleans it, its tools have nothing to complain of, and the names are there
 //! afterwards.
 
-mod common {
-    pub mod ours;
-    pub mod past;
-}
-
 use std::collections::BTreeMap;
 
-use common::ours::Image;
-use common::past::{agreed, in_linux};
 use nilfs_real_kernels::{LinuxImage, NilfsUtils};
 use serde_json::Value;
+
+use crate::ours::Image;
+use crate::past::{agreed, in_linux};
 
 /// Number, name and note of every snapshot, as we list them.
 fn named(image: &Image) -> Vec<(u64, String, String)> {

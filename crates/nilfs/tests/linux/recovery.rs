@@ -2,14 +2,9 @@
 //! it takes away: both get the same bytes of volumes that are mounted with `fsync=checkpoint`, whose
 //! logs Linux knows all of. `NILFS_TEST_SCALE` multiplies the number of lives and of cuts.
 
-mod common {
-    pub mod ours;
-}
-
 use std::fs;
 use std::time::Duration;
 
-use common::ours::{Mounted, assert_same_but_for_times, scale};
 use nilfs_engine::FsyncBy;
 use nilfs_real_kernels::{Manifest, Uml};
 use nilfs_sim::generate::Profile;
@@ -23,6 +18,8 @@ use nilfs_sim::world::{Settings, World};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
+
+use crate::ours::{Mounted, assert_same_but_for_times, scale};
 
 /// Operations of a life.
 const OPERATIONS: usize = 400;

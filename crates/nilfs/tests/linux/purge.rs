@@ -1,19 +1,15 @@
 //! What was purged from a volume of Linux' own is gone for Linux, too: it shows every checkpoint that is
 //! left as we do, works on, and its cleaner loses nothing.
 
-mod common {
-    pub mod ours;
-    pub mod past;
-}
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-use common::ours::{Image, assert_same, scale};
-use common::past::{agreed, in_linux};
 use nilfs_real_kernels::{Fill, LinuxImage, Manifest};
 use serde_json::Value;
+
+use crate::ours::{Image, assert_same, scale};
+use crate::past::{agreed, in_linux};
 
 const SECRET: &str = "the secret that nobody may ever find again";
 

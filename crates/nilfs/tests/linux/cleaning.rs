@@ -1,21 +1,17 @@
 //! What our cleaner leaves: Linux mounts it with nothing to complain of, sees every checkpoint and
 //! snapshot that is left as it was, cleans on, and gives it back to us.
 
-mod common {
-    pub mod ours;
-    pub mod past;
-}
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::ours::{Image, assert_same, scale};
-use common::past::{agreed, in_linux, listed_by_us, snapshots, work_of_ours};
 use nilfs_device::{Access, FileDevice};
 use nilfs_engine::{Amount, Filesystem, ManualRun, MountOptions};
 use nilfs_real_kernels::{Fill, LinuxImage};
+
+use crate::ours::{Image, assert_same, scale};
+use crate::past::{agreed, in_linux, listed_by_us, snapshots, work_of_ours};
 
 /// Cleans all there is to clean. Returns the number of segments that became clean, and of
 /// checkpoints that were given up.

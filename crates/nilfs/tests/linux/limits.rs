@@ -1,12 +1,9 @@
 //! A mount in a control group of version 2 with little memory and few processes, under a Linux that
 //! has these controllers in version 2, as nearly all systems do today.
 
-mod common {
-    pub mod ours;
-}
-
-use common::ours::Image;
 use nilfs_real_kernels::Uml;
+
+use crate::ours::Image;
 
 const SCRIPT: &str = r#"
 insmod "/usr/lib/uml/modules/$(uname -r)/kernel/fs/fuse/fuse.ko"

@@ -1,12 +1,9 @@
 //! Volumes on what the device mapper makes, under a Linux that has it: found by their names, and
 //! written by one mount at a time, whichever way leads to the bytes.
 
-mod common {
-    pub mod ours;
-}
-
-use common::ours::Image;
 use nilfs_real_kernels::{ScriptResult, Uml};
+
+use crate::ours::Image;
 
 /// What the scripts have in common. `busy COMMAND` wants the exit code of a device in use.
 const BEGIN: &str = r#"

@@ -2,16 +2,12 @@
 //! Every checkpoint that is left shows the same in ours, whichever of the two wrote, cleaned and
 //! wrote again.
 
-mod common {
-    pub mod ours;
-    pub mod past;
-}
-
 use std::collections::BTreeMap;
 
-use common::ours::{Image, assert_same, scale};
-use common::past::{agreed, in_linux, listed_by_us, snapshots, work_of_ours};
 use nilfs_real_kernels::{Fill, LinuxImage};
+
+use crate::ours::{Image, assert_same, scale};
+use crate::past::{agreed, in_linux, listed_by_us, snapshots, work_of_ours};
 
 fn history(block_size: u32) {
     let fill = |seed| Fill { seed: seed + u64::from(block_size), scale: scale() };

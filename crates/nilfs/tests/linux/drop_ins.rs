@@ -1,24 +1,21 @@
 //! Our tools against the real ones: both look at the same image, and every byte that they print
 //! is the same. The real ones need a mounted volume, and have it in a Linux of its own.
 
-mod common;
-#[path = "common/ours.rs"]
-mod ours;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::tool::tool;
 use nilfs_real_kernels::{LinuxImage, Uml};
-use ours::Image;
+
+use crate::common::tool::tool;
+use crate::ours::Image;
 
 /// What is asked of a volume that is mounted read-only, a line each; `IMAGE` stands for the volume.
-const MOUNTED: &str = include_str!("drop_ins/mounted.txt");
+const MOUNTED: &str = include_str!("../drop_ins/mounted.txt");
 
 /// What is asked of a volume that is not mounted, in this order: some of it changes the volume.
-const UNMOUNTED: &str = include_str!("drop_ins/unmounted.txt");
+const UNMOUNTED: &str = include_str!("../drop_ins/unmounted.txt");
 
 /// Asks Linux's tools. Their answers are in files named by the number of the question.
 const ASK: &str = r#"

@@ -1,11 +1,6 @@
 //! A volume that was rolled back is one of Linux' own: it shows every checkpoint as we do, works on in
 //! files whose blocks have come back to life, and its cleaner loses nothing, whoever cleans first.
 
-mod common {
-    pub mod ours;
-    pub mod past;
-}
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -13,12 +8,13 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::ours::{Image, assert_same, scale};
-use common::past::{agreed, in_linux, listed_by_us, snapshots, work_of_ours};
 use nilfs_device::{Access, FileDevice};
 use nilfs_engine::{Amount, Filesystem, ManualRun, MountOptions};
 use nilfs_real_kernels::{Fill, LinuxImage, Manifest};
 use serde_json::Value;
+
+use crate::ours::{Image, assert_same, scale};
+use crate::past::{agreed, in_linux, listed_by_us, snapshots, work_of_ours};
 
 /// Rolls a volume, mounted or not, or a path on it back. Returns what the command has said.
 #[track_caller]

@@ -1,19 +1,15 @@
 //! What an fsync has written, and Linux: it keeps away from what it cannot recover, and recovers what
 //! it can; when we have recovered or unmounted the volume, it has nothing to say against it.
 
-mod common {
-    pub mod ours;
-    pub mod past;
-}
-
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::ours::{Image, assert_same};
-use common::past::in_linux;
 use nilfs_real_kernels::{NilfsUtils, Uml};
+
+use crate::ours::{Image, assert_same};
+use crate::past::in_linux;
 
 /// A volume on which nothing makes a checkpoint but who asks for one.
 fn volume(block_size: u32) -> Image {

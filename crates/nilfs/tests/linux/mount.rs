@@ -1,12 +1,9 @@
 //! Our mounts under another Linux than the host's: 6.1 waits at umount(2) as newer kernels do, but
 //! passes no sync on.
 
-mod common {
-    pub mod ours;
-}
-
-use common::ours::Image;
 use nilfs_real_kernels::Uml;
+
+use crate::ours::Image;
 
 const SCRIPT: &str = r#"
 insmod "/usr/lib/uml/modules/$(uname -r)/kernel/fs/fuse/fuse.ko"

@@ -1,15 +1,12 @@
 //! What counts most: a real Linux works on our volumes and we on its, in turns, and both see
 //! the same tree each time. `NILFS_TEST_SCALE` makes the tree larger.
 
-mod common {
-    pub mod ours;
-}
-
 use std::fs;
 use std::path::Path;
 
-use common::ours::{Image, assert_same, scale};
 use nilfs_real_kernels::{Fill, LinuxImage, Manifest, NilfsUtils, linux};
+
+use crate::ours::{Image, assert_same, scale};
 
 fn fill(seed: u32) -> Fill {
     Fill { seed: u64::from(seed), scale: scale() }
