@@ -31,7 +31,7 @@ pub(crate) struct LogScan {
     pub(crate) cno: Cno,
     /// The newest valid log of all; after `newest` if the volume was not closed cleanly.
     pub(crate) last_valid: ChainedLog,
-    /// Whether the volume was closed cleanly and its newest log is whole.
+    /// Whether the volume was closed cleanly.
     pub(crate) clean: bool,
     /// The logs after `newest`, up to the last that could complete something to be rolled forward.
     replay: Vec<ChainedLog>,
@@ -79,40 +79,52 @@ fn scan_from(
 
 /// What there is from a log with a super root on. If the log itself is not whole, it is all there is.
 pub(crate) fn at(store: &Store, log: &SuperRootLog) -> LogScan {
-    let geometry = store.geometry();
-    let next = Some(geometry.segment_of(log.header.next)).filter(|it| geometry.has_segment(*it));
-    let (start, header) = (log.cursor.block, log.header);
-    let segment = geometry.segment_of(start);
-    let kind = LogKind::Checkpoint;
-    let newest = ChainedLog { start, header, segment, next, kind, checked: true };
+    let (start, kind) = (log.cursor.block, LogKind::Checkpoint);
+    let newest = ChainedLog::new(store.geometry(), start, log.header, kind, true);
     let alone = Seen::new(log.cursor.cno, newest).found(false, Vec::new());
     scan(store, log.cursor, false).ok().filter(|found| found.newest.start == start).unwrap_or(alone)
 }
 
-/// Follows the chain of logs from `start`, which must have a super root. In a volume that was
-/// closed cleanly that is the newest log.
+/// Finds the newest log from `start` on, which must have a super root.
+fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<LogScan> {
+    let found = match clean {
+        true => closed(store, start),
+        false => follow(store, start),
+    };
+    found?.ok_or_else(|| {
+        Error::Inconsistent(format!(
+            "the superblock names block {} as the newest checkpoint, but no whole log with a super \
+             root is there",
+            start.block
+        ))
+    })
+}
+
+/// The newest log of a volume that was closed cleanly. It was durable before the superblock that says so
+/// was written, and nothing was written after it: as all other logs, it need not be read to the end
+/// each time. Whoever loads its super root checks that, and a scrub checks the rest.
+fn closed(store: &Store, start: LogCursor) -> Result<Option<LogScan>> {
+    let found = reader::skimmed(store, start.block, start.seq)?;
+    let Some((header, kind @ LogKind::Checkpoint)) = found else { return Ok(None) };
+    reader::hold_end(store, start.block, &header)?;
+    let newest = ChainedLog::new(store.geometry(), start.block, header, kind, false);
+    Ok(Some(Seen::new(start.cno, newest).found(true, Vec::new())))
+}
+
+/// Follows the chain of logs.
 ///
 /// The content of files makes up most of the logs. It is not read where a later log says that everything
 /// was durable before it, nor where nothing depends on it.
-fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<LogScan> {
+fn follow(store: &Store, start: LogCursor) -> Result<Option<LogScan>> {
     let mut chain = Chain::from(store, start.block, start.seq).skimming();
-    let mut seen = match chain.next()? {
-        Some(log) if log.kind == LogKind::Checkpoint => Seen::new(start.cno, log),
-        _ => {
-            return Err(Error::Inconsistent(format!(
-                "the superblock names block {} as the newest checkpoint, but no whole log with a \
-                 super root is there",
-                start.block
-            )));
-        }
-    };
-    if !clean {
-        while let Some(log) = chain.next()? {
-            seen.push(store, log);
-        }
-        seen.check(store)?;
+    let first = chain.next()?.filter(|log| log.kind == LogKind::Checkpoint);
+    let Some(first) = first else { return Ok(None) };
+    let mut seen = Seen::new(start.cno, first);
+    while let Some(log) = chain.next()? {
+        seen.push(store, log);
     }
-    Ok(seen.found(clean, chain.gaps()))
+    seen.check(store)?;
+    Ok(Some(seen.found(false, chain.gaps())))
 }
 
 /// Logs of the chain.

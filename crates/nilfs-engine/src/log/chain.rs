@@ -2,7 +2,7 @@
 //! its logs name. What a log means is the caller's affair; the checker follows the chain by itself.
 
 use nilfs_ondisk::summary::LogHeader;
-use nilfs_ondisk::{BlockNr, SegNum, Seq};
+use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
 
 use super::reader::{self, LogKind};
 use crate::error::Result;
@@ -22,6 +22,18 @@ pub(crate) struct ChainedLog {
 }
 
 impl ChainedLog {
+    pub(crate) fn new(
+        geometry: Geometry,
+        start: BlockNr,
+        header: LogHeader,
+        kind: LogKind,
+        checked: bool,
+    ) -> Self {
+        let segment = geometry.segment_of(start);
+        let next = Some(geometry.segment_of(header.next)).filter(|it| geometry.has_segment(*it));
+        Self { start, header, segment, next, kind, checked }
+    }
+
     /// The block after the log.
     pub(crate) fn end(&self) -> BlockNr {
         self.start.plus(self.header.nblocks.into())
@@ -101,12 +113,8 @@ impl<'a> Chain<'a> {
             let geometry = self.store.geometry();
             let has_room = self.at.plus(1) < geometry.segment_end(self.segment);
             if has_room && let Some((header, kind, checked)) = self.read()? {
-                let next = Some(geometry.segment_of(header.next));
-                self.next = next.filter(|next| geometry.has_segment(*next));
-                self.just_entered = false;
-                let (start, segment, next) = (self.at, self.segment, self.next);
-                let log = ChainedLog { start, header, segment, next, kind, checked };
-                self.at = log.end();
+                let log = ChainedLog::new(geometry, self.at, header, kind, checked);
+                (self.at, self.next, self.just_entered) = (log.end(), log.next, false);
                 if kind == LogKind::Checkpoint {
                     self.gaps.clear();
                 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use nilfs_device::{Access, FileDevice};
+use nilfs_device::{Access, Device, FileDevice};
 use nilfs_fuse::Mounted;
 
 use super::options::Options;
@@ -25,6 +25,8 @@ pub fn open(path: &Path, options: &Options) -> anyhow::Result<Arc<FileDevice>> {
         }
         opened => opened?,
     };
+    // Else the system goes on from what is read now, also after it has been told not to.
+    opened.without_read_ahead();
     match signature::refuse_displaced(path, &opened) {
         Err(displaced) if options.kernel.read_only => say!("nilfs: {displaced}"),
         refused => refused?,
