@@ -35,7 +35,7 @@ impl Model for Steady {
         Wear { host_bytes: self.host_bytes, ..Wear::default() }
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self, _request_bytes: u64) -> Limits {
         Limits::default()
     }
 }

@@ -173,7 +173,7 @@ fn pauses_do_not_make_flash_faster_than_it_is() {
         let mut model = preset.model(trace.device_bytes).expect("a built-in preset");
         replay(&trace, &mut *model).total.as_secs_f64()
     };
-    let limit = Bench::new(&preset, 512 * MIB).model.limits().sequential_write;
+    let limit = preset.limits().unwrap().sequential_write;
     let expected = (128 * MIB) as f64 / limit;
     for pause in [0, 3, 20] {
         let found = total(Duration::from_millis(pause));
@@ -418,12 +418,13 @@ fn idle_time_is_used_to_collect() {
 #[test]
 fn a_read_goes_before_what_is_being_programmed() {
     let end = |read: bool| {
-        let mut bench = Bench::new(&find("ssd-2009"), 256 * MIB);
+        let preset = find("ssd-2009");
+        let mut bench = Bench::new(&preset, 256 * MIB);
         bench.write(0, 16 * MIB);
         if read {
-            let limits = bench.model.limits();
             let time = bench.read(64 * MIB, 4096);
-            assert_close(time.as_secs_f64(), limits.small_read, 0.001, "read");
+            let limit = preset.limits().unwrap().small_read;
+            assert_close(time.as_secs_f64(), limit, 0.001, "read");
         }
         bench.flush();
         bench.now
@@ -456,7 +457,7 @@ fn the_disk_waits_for_its_arm_and_for_the_platter() {
         bench.read(random.random_range(0..device / 4096) * 4096, 4096);
     }
     let mean = bench.now.as_secs_f64() / f64::from(count);
-    assert_close(mean, bench.model.limits().small_read, 0.02, &format!("seed {SEED}"));
+    assert_close(mean, preset.limits().unwrap().small_read, 0.02, &format!("seed {SEED}"));
 }
 
 #[test]
@@ -472,7 +473,7 @@ fn every_built_in_device_reaches_its_limits() {
         }
         // A disk is fastest at its beginning only.
         let device = if preset.disk.is_some() { preset.capacity } else { 1024 * MIB };
-        let limits = Bench::new(&preset, device).model.limits();
+        let limits = preset.limits().unwrap();
         let stream = |kind: Kind, step: u64, count: u64| {
             let mut bench = Bench::new(&preset, device);
             // After the FAT area. What comes first fills buffers.
@@ -486,10 +487,11 @@ fn every_built_in_device_reaches_its_limits() {
             }
             (bench.now - from).as_secs_f64() / (count - count / 2) as f64
         };
-        let large = 8 * MIB;
-        let read = large as f64 / stream(Kind::Read, large, 24);
+        let large = preset.request_bytes;
+        let count = 192 * MIB / large;
+        let read = large as f64 / stream(Kind::Read, large, count);
         assert_close(read, limits.sequential_read, 0.01, &format!("{name}: sequential read"));
-        let write = large as f64 / stream(Kind::Write, large, 24);
+        let write = large as f64 / stream(Kind::Write, large, count);
         assert_close(write, limits.sequential_write, 0.01, &format!("{name}: sequential write"));
         let small = stream(Kind::Write, 4096, 16_384);
         assert_close(small, limits.small_write, 0.01, &format!("{name}: small write"));

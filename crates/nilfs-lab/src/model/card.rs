@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::{MICROSECONDS, Nonsense, PAGE, RATE, multiple, within};
 use super::range::{Covered, cells, on_device, whole_cells};
-use super::time::{micros, times, transfer};
+use super::time::{micros, rate, times, transfer};
 use super::{Limits, Model, Wear, wear};
 use crate::trace::{DeviceRequest, Kind};
 use units::Units;
@@ -168,14 +168,18 @@ impl Model for CardModel {
         wear::of_blocks(self.host_bytes, self.programmed_bytes, erases, 1)
     }
 
-    fn limits(&self) -> Limits {
-        let small_read = transfer(SMALL, self.card.read_bytes_per_second);
+    fn limits(&self, request_bytes: u64) -> Limits {
+        let card = &self.card;
+        let read =
+            |bytes| micros(card.read_overhead_us) + transfer(bytes, card.read_bytes_per_second);
+        let write =
+            |bytes| micros(card.write_overhead_us) + transfer(bytes, card.write_bytes_per_second);
         Limits {
-            sequential_read: self.card.read_bytes_per_second as f64,
-            sequential_write: self.card.write_bytes_per_second as f64,
-            small_read: (micros(self.card.read_overhead_us) + small_read).as_secs_f64(),
-            small_write: self.card.small_write().as_secs_f64(),
-            flush: micros(self.card.flush_us).as_secs_f64(),
+            sequential_read: rate(request_bytes, read(request_bytes)),
+            sequential_write: rate(request_bytes, write(request_bytes)),
+            small_read: read(SMALL).as_secs_f64(),
+            small_write: card.small_write().as_secs_f64(),
+            flush: micros(card.flush_us).as_secs_f64(),
         }
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::{MICROSECONDS, Nonsense, RATE, within};
 use super::range::on_device;
-use super::time::{micros, transfer};
+use super::time::{micros, rate, transfer};
 use super::{Limits, Model, Wear};
 use crate::trace::{DeviceRequest, Kind};
 
@@ -103,16 +103,15 @@ impl Model for DiskModel {
         Wear { host_bytes: self.written, programmed_bytes: self.written, ..Wear::default() }
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self, request_bytes: u64) -> Limits {
         let disk = &self.disk;
-        let overhead = micros(disk.overhead_us);
-        let small = transfer(4096, disk.outer_bytes_per_second);
-        let anywhere = overhead + micros(disk.average_seek_us) + disk.rotation() / 2 + small;
+        let next = |bytes| micros(disk.overhead_us) + transfer(bytes, disk.outer_bytes_per_second);
+        let anywhere = micros(disk.average_seek_us) + disk.rotation() / 2 + next(4096);
         Limits {
-            sequential_read: disk.outer_bytes_per_second as f64,
-            sequential_write: disk.outer_bytes_per_second as f64,
+            sequential_read: rate(request_bytes, next(request_bytes)),
+            sequential_write: rate(request_bytes, next(request_bytes)),
             small_read: anywhere.as_secs_f64(),
-            small_write: (overhead + small).as_secs_f64(),
+            small_write: next(4096).as_secs_f64(),
             flush: 0.0,
         }
     }

@@ -34,8 +34,8 @@ pub trait Model: Send {
     /// What the flash has suffered so far.
     fn wear(&self) -> Wear;
 
-    /// What the device can do at best.
-    fn limits(&self) -> Limits;
+    /// What the device can do at best, if large requests have this many bytes.
+    fn limits(&self, request_bytes: u64) -> Limits;
 }
 
 /// Serves a request and says how long it takes, and that with what was worked on before it came.

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::Model;
 use super::card::Card;
 use super::check::{Nonsense, multiple, within};
 use super::disk::Disk;
 use super::ssd::Ssd;
+use super::{Limits, Model};
 use crate::names::unknown;
 
 /// The built-in presets, in the order in which they are listed.
@@ -163,6 +163,16 @@ impl Preset {
     /// If a field makes no sense, or the size.
     pub fn model(&self, device_bytes: u64) -> Result<Box<dyn Model>> {
         self.build(device_bytes).map_err(|nonsense| nonsense.of(&self.name))
+    }
+
+    /// What a device of this kind can do at best, in requests as large as it takes.
+    ///
+    /// # Errors
+    /// If a field makes no sense.
+    pub fn limits(&self) -> Result<Limits> {
+        /// Limits do not depend on the size, and a small device is soon made.
+        const DEVICE_BYTES: u64 = 512 << 20;
+        Ok(self.model(DEVICE_BYTES)?.limits(self.request_bytes))
     }
 
     fn build(&self, device_bytes: u64) -> std::result::Result<Box<dyn Model>, Nonsense> {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::{MICROSECONDS, Nonsense, PAGE, RATE, multiple, within};
 use super::range::{Covered, cells, on_device, whole_cells};
-use super::time::{micros, times, transfer};
+use super::time::{micros, rate, times, transfer};
 use super::{Limits, Model, Wear, wear};
 use crate::trace::{DeviceRequest, Kind};
 use buffer::Buffer;
@@ -208,16 +208,17 @@ impl Model for SsdModel {
         wear::of_blocks(self.host_bytes, self.programmed_bytes, erases, width)
     }
 
-    fn limits(&self) -> Limits {
-        let ssd = &self.ssd;
-        let (link, command) = (ssd.link_bytes_per_second as f64, micros(ssd.command_us));
-        let small = transfer(SMALL, ssd.link_bytes_per_second);
-        let sequential_write = link.min(ssd.programming());
+    fn limits(&self, request_bytes: u64) -> Limits {
+        let (ssd, command) = (&self.ssd, micros(self.ssd.command_us));
+        let linked = |bytes| command + transfer(bytes, ssd.link_bytes_per_second);
+        let read = Duration::from_secs_f64(request_bytes as f64 / ssd.reading());
+        let sequential_read = rate(request_bytes, linked(request_bytes).max(command + read));
+        let sequential_write = rate(request_bytes, linked(request_bytes)).min(ssd.programming());
         Limits {
-            sequential_read: link.min(ssd.reading()),
+            sequential_read,
             sequential_write,
-            small_read: (command + micros(ssd.read_us) + small).as_secs_f64(),
-            small_write: (command + small).as_secs_f64().max(SMALL as f64 / sequential_write),
+            small_read: (micros(ssd.read_us) + linked(SMALL)).as_secs_f64(),
+            small_write: linked(SMALL).as_secs_f64().max(SMALL as f64 / ssd.programming()),
             flush: (command + micros(ssd.flush_us)).as_secs_f64(),
         }
     }

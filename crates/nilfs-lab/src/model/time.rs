@@ -8,6 +8,11 @@ pub(super) fn transfer(bytes: u64, bytes_per_second: u64) -> Duration {
     Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
 }
 
+/// Bytes per second, if that many take so long.
+pub(super) fn rate(bytes: u64, takes: Duration) -> f64 {
+    bytes as f64 / takes.as_secs_f64()
+}
+
 /// Microseconds as presets give them.
 pub(super) fn micros(microseconds: u32) -> Duration {
     Duration::from_micros(u64::from(microseconds))

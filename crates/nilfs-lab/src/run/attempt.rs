@@ -58,7 +58,7 @@ impl Attempt<'_> {
     /// The lab itself cannot go on.
     pub fn run(&mut self) -> Result<AttemptResult> {
         let model = self.table.device.model(self.setting.device_bytes)?;
-        let limits = model.limits();
+        let limits = self.table.device.limits()?;
         let mut sources = Vec::new();
         for source in self.table.workload.sources {
             sources.push(source.prepare(&self.source_directory()?, self.setting.scale)?);

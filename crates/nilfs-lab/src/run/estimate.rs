@@ -41,8 +41,6 @@ impl Estimate {
     /// # Errors
     /// There is no model of a device.
     pub fn of(plan: &Plan, surroundings: &Surroundings, store: &Store) -> Result<Self> {
-        /// The limits of a device do not depend on its size, and a small one is soon made.
-        const DEVICE_BYTES: u64 = 512 << 20;
         let pace = Pace::of(surroundings, plan.clock);
         let mut limits: BTreeMap<&str, Limits> = BTreeMap::new();
         let mut jobs = Vec::new();
@@ -50,7 +48,7 @@ impl Estimate {
             let device = table.device.name.as_str();
             let limits = match limits.entry(device) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(table.device.model(DEVICE_BYTES)?.limits()),
+                Entry::Vacant(new) => new.insert(table.device.limits()?),
             };
             jobs.push(Job {
                 names: [device, table.workload.name, &file_system.name].map(str::to_owned),
@@ -194,7 +192,7 @@ mod tests {
                 file_systems: vec![file_systems::find(file_system, Path::new("nilfs")).unwrap()],
                 least_scale: 0.0,
             };
-            let limits = table.device.model(512 << 20).unwrap().limits();
+            let limits = table.device.limits().unwrap();
             let steps = (table.workload.steps)(&table.setting(SCALE));
             let expected = pace.seconds(&steps, &limits);
             Job { names: names.clone(), expected, took: None, is_done: false }
