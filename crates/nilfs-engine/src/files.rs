@@ -270,14 +270,13 @@ impl Files for Tree {
 
 impl Files for Filesystem {
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
-        let entry = match name {
-            // So a file is asked for of which nothing but the number is known. One without a name
-            // is kept only for those who have it open, and they need no name.
-            b"." => {
-                Some(self.inode(dir)?).filter(|entry| entry.attr.nlink > 0).ok_or(Error::Stale)?
-            }
-            _ => self.lookup(&self.by_number(dir)?, name)?,
-        };
+        if name != b"." {
+            return self.lookup_and_hold(&self.by_number(dir)?, name);
+        }
+        // So a file is asked for of which nothing but the number is known. One without a name is kept
+        // only for those who have it open, and they need no name.
+        let entry = Some(self.inode(dir)?).filter(|entry| entry.attr.nlink > 0);
+        let entry = entry.ok_or(Error::Stale)?;
         self.hold(&entry.inode);
         Ok(entry.attr)
     }

@@ -14,6 +14,7 @@ mod inode;
 mod inode_allocation;
 mod inode_table;
 mod journal;
+mod lookup;
 mod nameless;
 mod names;
 pub(crate) mod purge;

@@ -1,4 +1,4 @@
-//! Operations on names and attributes: lookup, create, link, unlink, rename, setattr.
+//! Operations that change names and attributes: create, link, unlink, rename, setattr.
 //!
 //! They lock one inode at a time. Those that are about one directory and one file in it (create,
 //! symlink, unlink) are held together by the lock of the directory, and share another lock, `names`;
@@ -51,50 +51,6 @@ const GROUP_EXECUTES: u16 = 0o010;
 pub(super) const NAME: Cost = Cost { pages: 3, inodes: 3, effect: Effect::Grows };
 
 impl Filesystem {
-    /// The file that a name leads to; "." and ".." work too.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NameTooLong`], damage.
-    pub fn lookup(&self, dir: &InodeRef, name: &[u8]) -> Result<Entry> {
-        names::check(name)?;
-        let found = match self.find_now(dir, name) {
-            // A rollback takes the name away, or the file: it is one transaction.
-            Err(Error::Stale) => {
-                let _transaction = self.transactions.read();
-                self.find(dir, name)
-            }
-            found => found,
-        };
-        self.entry(self.noting(found)?.ok_or(Error::NotFound)?)
-    }
-
-    /// The file that a name leads to, for a transaction.
-    fn find(&self, dir: &InodeRef, name: &[u8]) -> Result<Option<InodeRef>> {
-        self.find_now(dir, name).map_err(|error| match error {
-            Error::Stale => Error::missing(format_args!("a file of directory {}", dir.ino())),
-            other => other,
-        })
-    }
-
-    /// The file that a name leads to. The directory stays locked until the file is in hand: a name
-    /// that exists keeps its file from being deleted. [`Error::Stale`] if there is no such file, which
-    /// can only be while a rollback is under way.
-    fn find_now(&self, dir: &InodeRef, name: &[u8]) -> Result<Option<InodeRef>> {
-        dir.require_directory()?;
-        let get = |ino: Option<Ino>| ino.map(|ino| self.get(ino)).transpose();
-        {
-            let state = dir.state.read();
-            let view = self.view();
-            if let Some(found) = directory::lookup_known(&state, &view, name) {
-                return get(found?);
-            }
-        }
-        let mut state = dir.state.write();
-        let found = directory::lookup(&mut state, &self.context(), name)?;
-        self.recount(dir, &state);
-        get(found.map(|position| position.ino))
-    }
-
     /// Calls `emit` with the entries of a directory from `cookie` on (0 = the first, else the
     /// [`DirEntry::next`] of an entry) until it returns false.
     ///
@@ -695,7 +651,7 @@ impl Filesystem {
     }
 
     /// Takes note of what the names of a directory take in memory.
-    fn recount(&self, dir: &Inode, state: &State) {
+    pub(super) fn recount(&self, dir: &Inode, state: &State) {
         let bytes = state.names.bytes();
         if dir.residence.counted() != INODE_BYTES + bytes {
             self.table.lock().recount(dir, bytes);
