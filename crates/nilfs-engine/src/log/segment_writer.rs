@@ -144,6 +144,8 @@ pub(crate) struct SegmentWriter {
     withheld: Withheld,
     /// The segment of the oldest log that may not be durable.
     unflushed: Option<SegNum>,
+    /// The last log, if it may be that the system has not begun to send it to the device.
+    not_begun: Option<Range<BlockNr>>,
     /// Logs that may not be durable, and their blocks.
     unflushed_logs: u64,
     unflushed_blocks: u64,
@@ -211,6 +213,7 @@ impl SegmentWriter {
             superblocks,
             withheld: Withheld::default(),
             unflushed: None,
+            not_begun: None,
             unflushed_logs: 0,
             unflushed_blocks: 0,
             flushes: 0,
@@ -564,6 +567,11 @@ impl SegmentWriter {
     fn write_log(&mut self, log: &SealedLog, stamp: &Stamp) -> Result<()> {
         self.mark_in_use(stamp)?;
         log.addresses().for_each(|block| self.store.forget(block));
+        // The system begins with a large write at once and leaves a small one for later. A card with one
+        // open unit opens and closes two of them where the small one comes after the large one.
+        if let Some(before) = self.not_begun.replace(log.extent()) {
+            self.store.begin_to_write_out(&before)?;
+        }
         self.store.write_run(log.start, &log.pieces())?;
         self.unflushed.get_or_insert(log.segment);
         self.unflushed_logs += 1;
@@ -580,6 +588,7 @@ impl SegmentWriter {
             self.store.flush()?;
         }
         self.unflushed = None;
+        self.not_begun = None;
         self.unflushed_logs = 0;
         self.unflushed_blocks = 0;
         self.flushes += 1;
