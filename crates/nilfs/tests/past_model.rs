@@ -136,13 +136,16 @@ impl World {
         self.nilfs("sync MNT").output();
     }
 
-    /// Whether a checkpoint has vanished. The serving process is asked: the kernel may remember for
-    /// a moment what a door had.
+    /// Whether a checkpoint vanishes. The serving process is asked: the kernel may remember for a moment
+    /// what a door had. The cleaner may be in the middle of the step that deletes it, which a sync does
+    /// not wait for.
     fn is_gone(&self, cno: u64) -> bool {
-        self.let_them_go();
-        let output = self.nilfs("checkpoints --json MNT");
-        let told: Vec<Value> = serde_json::from_str(&output.stdout).unwrap();
-        !told.iter().any(|checkpoint| checkpoint["checkpoint"] == cno)
+        (0..50).any(|_| {
+            self.let_them_go();
+            let output = self.nilfs("checkpoints --json MNT");
+            let told: Vec<Value> = serde_json::from_str(&output.stdout).unwrap();
+            !told.iter().any(|checkpoint| checkpoint["checkpoint"] == cno)
+        })
     }
 
     /// Every door entry has what the model had.
