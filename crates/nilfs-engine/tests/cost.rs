@@ -381,6 +381,24 @@ fn a_mount_after_a_crash_reads_the_content_of_one_sync_log() {
     fs.unmount().unwrap();
 }
 
+/// What an fsync has written ahead is durable before the sync log that refers to it.
+#[test]
+fn a_mount_after_a_crash_reads_little_of_what_was_synced_at_once() {
+    let (device, fs) = volume_of(BLOCK as u64, BLOCK as u64);
+    let root = fs.root().unwrap().inode;
+    let file = make(&fs, &root, "file");
+    for nth in 0..20 {
+        fs.write(&file, nth << 20, &pattern(nth as usize, 1 << 20)).unwrap();
+    }
+    fs.sync_file(&root).unwrap();
+    let (again, read) = mount_counting(device.below().snapshot());
+    assert!(read < 2 << 20, "read {read} bytes of 20 MiB");
+    assert!(content_of(&again, "file") == content(&fs, &file));
+    again.unmount().unwrap();
+    drop((root, file));
+    fs.unmount().unwrap();
+}
+
 /// After the last log, and at the start of the next segment, one region of the device is looked
 /// through for logs beyond one that is damaged.
 #[test]

@@ -114,7 +114,11 @@ impl Filesystem {
         }
         // But this one.
         let others = self.syncs_before.load(Ordering::Relaxed) + 1;
-        self.write_pieces(inodes, self.blocks_of_a_piece(), others)
+        self.write_pieces(inodes, self.blocks_of_a_piece(), others)?;
+        // Else the sync log would say that all of it may not be durable, and a mount after a crash read it.
+        let mut log = self.writable_log()?;
+        let flushed = log.flush();
+        self.or_stop(&mut log, flushed)
     }
 
     /// A file has taken the place of another: what is in no log of it begins to be written.
