@@ -65,5 +65,7 @@ pub fn all(nilfs: &Path) -> Vec<Box<dyn FileSystem>> {
         Box::new(fuse2fs::Fuse2fs),
         Box::new(null::Null::BY_DEVICE),
         Box::new(null::Null::BY_IO_URING),
+        Box::new(null::Null::WITH_DATA),
+        Box::new(null::Null::WITH_DATA_BY_IO_URING),
     ]
 }

@@ -2,9 +2,13 @@
 //!
 //! Its requests come the way that ours come, and are answered by the same transport; what it is told
 //! of each it answers from memory. It keeps names and sizes, for without these no workload would run;
-//! data that is written is gone, data that is read is zero. What it reaches is what the transport
+//! data that are written are gone, data that are read are zeros. What it reaches is what the transport
 //! leaves to any file system.
+//!
+//! With an image it keeps the data there, and does nothing else with them. That is what transport and
+//! device together leave to one.
 
+mod data;
 mod nodes;
 mod requests;
 
@@ -16,6 +20,7 @@ use clap::Args;
 use nilfs_fuse::{Connection, KernelOptions, Mount, Mountpoint, Session, Settings, Transport};
 use nilfs_lab::cleanup::{Undo, register};
 
+use data::Data;
 use requests::NullFs;
 
 /// How to serve it.
@@ -26,12 +31,17 @@ pub struct Options {
     /// Let requests come through io_uring, not through /dev/fuse.
     #[arg(long)]
     uring: bool,
+    /// Keep data on this image; it is overwritten.
+    #[arg(long)]
+    image: Option<PathBuf>,
 }
 
 /// Mounts it and serves it until it is unmounted.
 pub fn serve(options: &Options) -> Result<()> {
     let transport = if options.uring { Transport::Uring } else { Transport::Device };
-    let (mount, session) = mount(&options.dir, transport)?;
+    let data =
+        options.image.as_deref().map(Data::on).transpose().context("cannot open the image")?;
+    let (mount, session) = mount(&options.dir, transport, data)?;
     let pending = register(Undo::Unmount(options.dir.clone()));
     mount.raise_read_ahead();
     let farewell = session.join().context("the connection to the kernel broke")?;
@@ -40,12 +50,12 @@ pub fn serve(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn mount(dir: &Path, transport: Transport) -> Result<(Mount, Session)> {
+fn mount(dir: &Path, transport: Transport, data: Option<Data>) -> Result<(Mount, Session)> {
     let subtype = "nilfs-bench".to_owned();
     let kernel = KernelOptions { subtype, allow_other: true, ..KernelOptions::default() };
     let (mount, channel) = Mountpoint::prepare(dir, false)?.mount(Path::new("null"), &kernel)?;
     let settings = Settings { transport, ..Settings::default() };
-    let session = Session::start(Connection::new(channel), Arc::new(NullFs::new()), &settings)?;
+    let session = Session::start(Connection::new(channel), Arc::new(NullFs::new(data)), &settings)?;
     Ok((mount, session))
 }
 
@@ -85,7 +95,7 @@ mod tests {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
-        let (mount, session) = mount(dir.path(), Transport::Device).unwrap();
+        let (mount, session) = mount(dir.path(), Transport::Device, None).unwrap();
         let lived = std::panic::catch_unwind(|| live_in(dir.path()));
         mount.unmount().unwrap();
         drop(session.join().unwrap());

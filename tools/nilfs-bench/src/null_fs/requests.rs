@@ -8,17 +8,20 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::data::Data;
 use super::nodes::{NewNode, Nodes};
 
 /// The file system.
 pub struct NullFs {
     nodes: Mutex<Nodes>,
+    /// Where data are kept, if they are.
+    data: Option<Data>,
 }
 
 impl NullFs {
     /// An empty one.
-    pub fn new() -> Self {
-        Self { nodes: Mutex::new(Nodes::new()) }
+    pub fn new(data: Option<Data>) -> Self {
+        Self { nodes: Mutex::new(Nodes::new()), data }
     }
 
     fn make(&self, parent: NodeId, name: &[u8], new: &NewNode<'_>) -> Answer<Given> {
@@ -29,6 +32,10 @@ impl NullFs {
     fn remove(&self, parent: NodeId, name: &[u8]) -> Answer<()> {
         self.nodes.lock().remove(parent.ino(), name)
     }
+}
+
+fn errno(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
 fn change(attr: &mut Attr, changes: &SetAttr) {
@@ -97,7 +104,10 @@ impl Serve for NullFs {
     fn read(&self, node: NodeId, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
         let size = self.nodes.lock().node(node.ino())?.attr.size;
         let left = size.saturating_sub(offset).min(buffer.len() as u64) as usize;
-        buffer[..left].fill(0);
+        match &self.data {
+            Some(data) => data.read(node.ino(), offset, &mut buffer[..left]).map_err(errno)?,
+            None => buffer[..left].fill(0),
+        }
         Ok(left)
     }
 
@@ -109,6 +119,9 @@ impl Serve for NullFs {
         _flags: Option<OFlags>,
         _clear_set_id: bool,
     ) -> Answer<usize> {
+        if let Some(kept) = &self.data {
+            kept.write(node.ino(), offset, data).map_err(errno)?;
+        }
         let mut nodes = self.nodes.lock();
         let node = nodes.node_mut(node.ino())?;
         let end = offset.saturating_add(data.len() as u64);
@@ -119,11 +132,11 @@ impl Serve for NullFs {
     }
 
     fn sync(&self, _node: NodeId) -> Answer<()> {
-        Ok(())
+        self.sync_fs()
     }
 
     fn sync_fs(&self) -> Answer<()> {
-        Ok(())
+        self.data.as_ref().map_or(Ok(()), |data| data.sync().map_err(errno))
     }
 
     /// Room without end.
