@@ -1,5 +1,6 @@
-//! Data of files on an image, where a file system is asked to keep them: each block at the place that
-//! was next when it was first written, for ever. Knows numbers of files and nothing else of them.
+//! The data of files, kept on an image: each block at the place that was next when it was first
+//! written. A place is never given back, not even by a file that is cut off or removed. Knows the
+//! numbers of files and nothing else of them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,8 +11,12 @@ use std::path::Path;
 
 use nilfs_engine::Ino;
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 const BLOCK_BYTES: u64 = 4096;
+
+/// Bytes of the largest file: each of its blocks takes memory, holes too.
+const MAX_SIZE: u64 = 64 << 30;
 
 /// The image, and what lies where.
 pub struct Data {
@@ -23,7 +28,7 @@ pub struct Data {
 struct Places {
     /// For each block of a file its number on the image, 0 for a hole.
     files: HashMap<Ino, Vec<u64>>,
-    /// The last block of the image that was given away.
+    /// The last block of the image that was assigned.
     last: u64,
 }
 
@@ -62,15 +67,18 @@ impl Data {
     /// Writes to a file.
     ///
     /// # Errors
-    /// The image cannot be written, or is full and does not grow.
+    /// The file would be too large, or the image cannot be written.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> io::Result<()> {
+        if offset.saturating_add(data.len() as u64) > MAX_SIZE {
+            return Err(Errno::FBIG.into());
+        }
         let runs = {
             let mut places = self.places.lock();
             places.take(ino, offset, data.len());
             places.runs(ino, offset, data.len())
         };
-        let runs = runs.into_iter().filter_map(|run| Some((run.part, run.at?)));
-        runs.into_iter().try_for_each(|(part, at)| self.image.write_all_at(&data[part], at))
+        let mut runs = runs.into_iter().filter_map(|run| Some((run.part, run.at?)));
+        runs.try_for_each(|(part, at)| self.image.write_all_at(&data[part], at))
     }
 
     /// Makes all of it durable.
@@ -83,7 +91,7 @@ impl Data {
 }
 
 impl Places {
-    /// Gives each block of a range that has none a place.
+    /// Assigns a place to each block of a range that has none yet.
     fn take(&mut self, ino: Ino, offset: u64, bytes: usize) {
         let blocks = self.files.entry(ino).or_default();
         let end = (offset + bytes as u64).div_ceil(BLOCK_BYTES) as usize;
@@ -146,6 +154,16 @@ mod tests {
         let mut read = vec![1; expected.len()];
         data.read(Ino(20), 0, &mut read).unwrap();
         assert!(read == expected);
+    }
+
+    #[test]
+    fn a_write_far_away_is_refused() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let data = Data::on(image.path()).unwrap();
+        for offset in [MAX_SIZE, u64::MAX] {
+            let refused = data.write(Ino(20), offset, b"x").unwrap_err();
+            assert_eq!(Errno::from_io_error(&refused), Some(Errno::FBIG));
+        }
     }
 
     #[test]

@@ -39,8 +39,7 @@ pub struct Options {
 /// Mounts it and serves it until it is unmounted.
 pub fn serve(options: &Options) -> Result<()> {
     let transport = if options.uring { Transport::Uring } else { Transport::Device };
-    let data =
-        options.image.as_deref().map(Data::on).transpose().context("cannot open the image")?;
+    let data = options.image.as_deref().map(data_on).transpose()?;
     let (mount, session) = mount(&options.dir, transport, data)?;
     let pending = register(Undo::Unmount(options.dir.clone()));
     mount.raise_read_ahead();
@@ -48,6 +47,10 @@ pub fn serve(options: &Options) -> Result<()> {
     pending.cancel();
     drop(farewell);
     Ok(())
+}
+
+fn data_on(image: &Path) -> Result<Data> {
+    Data::on(image).with_context(|| format!("cannot open the image {}", image.display()))
 }
 
 fn mount(dir: &Path, transport: Transport, data: Option<Data>) -> Result<(Mount, Session)> {
