@@ -14,6 +14,7 @@ use rustix::io::ReadWriteFlags;
 use thiserror::Error;
 
 use crate::claims::Marked;
+use crate::direct::Direct;
 use crate::holder::{Holder, holder_of};
 use crate::loops::{self, InUse, Node};
 use crate::{Claim, Device, IoSlice, check_range, claims, kernel, reads};
@@ -105,6 +106,8 @@ impl OpenError {
 /// writer is kept out.
 pub struct FileDevice {
     file: File,
+    /// The same past the system's memory, where that is possible.
+    direct: Option<Direct>,
     /// The same block device, opened so that nobody else on this host can claim it.
     exclusive: Mutex<Option<File>>,
     /// Says that this process is about to let go of it.
@@ -321,6 +324,7 @@ impl<'a> Opening<'a> {
             Node::File { .. } => None,
         };
         Ok(FileDevice {
+            direct: Direct::of(&file),
             read_at_once,
             size: AtomicU64::new(size.map_err(|error| self.cannot(error.into()))?),
             file,
@@ -382,6 +386,16 @@ impl Device for FileDevice {
         // A read that waits will tell what was wrong.
         let read = rustix::io::preadv2(&self.file, pieces, offset, flags);
         Ok(read.is_ok_and(|read| read == length))
+    }
+
+    fn read_once(&self, offset: u64, buffer: &mut [u8], wait: bool) -> io::Result<bool> {
+        check_range(self.size(), offset, buffer.len() as u64)?;
+        match self.direct.as_ref().filter(|direct| direct.is_for(offset, buffer)) {
+            Some(_) if !wait => Ok(false),
+            Some(direct) if direct.read(offset, buffer) => Ok(true),
+            None if !wait => self.read_without_waiting(offset, buffer),
+            _ => self.read_at(offset, buffer).map(|()| true),
+        }
     }
 
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {

@@ -27,6 +27,44 @@ pub(crate) struct LoopStatus {
 
 const _: () = assert!(size_of::<LoopStatus>() == 232);
 
+/// The number of cachestat(2), the same on all architectures that Rust's standard library knows.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// What the system has in memory of a range of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cached {
+    pub(crate) bytes: u64,
+    /// Some of it has not been written to the device yet.
+    pub(crate) unwritten: bool,
+}
+
+/// What cachestat(2) counts, in pages (`struct cachestat`).
+#[repr(C)]
+#[derive(Default)]
+struct CacheStat {
+    cache: u64,
+    dirty: u64,
+    writeback: u64,
+    _evicted: u64,
+    _recently_evicted: u64,
+}
+
+/// Asks what the system has in memory of a range of a file. `None` if it does not tell: it is older than
+/// Linux 6.5, or the file is somebody else's.
+pub(crate) fn cached(file: &File, offset: u64, bytes: u64) -> Option<Cached> {
+    let (range, mut found) = ([offset, bytes], CacheStat::default());
+    // SAFETY: the system reads the two numbers of a `struct cachestat_range` and writes a `struct
+    // cachestat`, whose fields `CacheStat` has.
+    let failed = unsafe {
+        libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), &raw mut found, 0)
+    };
+    let page = rustix::param::page_size() as u64;
+    (failed == 0).then(|| Cached {
+        bytes: found.cache.saturating_mul(page),
+        unwritten: found.dirty + found.writeback > 0,
+    })
+}
+
 impl LoopStatus {
     /// The device of the file system on which the file lies.
     pub(crate) fn device(&self) -> u64 {

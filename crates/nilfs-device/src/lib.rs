@@ -10,6 +10,7 @@
 
 mod claims;
 mod copy_on_write;
+mod direct;
 mod faulty;
 mod file;
 mod holder;
@@ -62,6 +63,18 @@ pub trait Device: Send + Sync {
     /// As [`Device::read_at`].
     fn read_without_waiting(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
         self.read_at(offset, buffer).map(|()| true)
+    }
+
+    /// As [`Device::read_at`], or as [`Device::read_without_waiting`] unless `wait`, for what is not likely
+    /// to be asked for again soon: nothing need be kept of it.
+    ///
+    /// # Errors
+    /// As [`Device::read_at`].
+    fn read_once(&self, offset: u64, buffer: &mut [u8], wait: bool) -> io::Result<bool> {
+        match wait {
+            true => self.read_at(offset, buffer).map(|()| true),
+            false => self.read_without_waiting(offset, buffer),
+        }
     }
 
     /// Writes the pieces one after the other, starting at `offset`.
@@ -141,6 +154,10 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn read_without_waiting(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
         (**self).read_without_waiting(offset, buffer)
+    }
+
+    fn read_once(&self, offset: u64, buffer: &mut [u8], wait: bool) -> io::Result<bool> {
+        (**self).read_once(offset, buffer, wait)
     }
 
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {

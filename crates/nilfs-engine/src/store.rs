@@ -43,6 +43,28 @@ const CACHE_HOT: f64 = 0.5;
 /// again depends on it.
 pub(crate) const CACHE_SHARDS: usize = 16;
 
+/// What blocks are read for.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// A block of metadata, which is kept in memory.
+    Metadata,
+    /// A part of a file, which the system above keeps.
+    Content,
+    /// Whatever lies there.
+    Run,
+}
+
+impl Kind {
+    /// What the device is asked for at least if it is to read ahead what lies near.
+    fn least_ahead(self) -> Option<ByteCount> {
+        match self {
+            Self::Metadata => Some(FLASH_PAGE),
+            Self::Content => Some(ByteCount(0)),
+            Self::Run => None,
+        }
+    }
+}
+
 /// The blocks of a volume.
 pub(crate) struct Store {
     device: Arc<dyn Device>,
@@ -147,7 +169,7 @@ impl Store {
             return Ok(content);
         }
         let mut content = zeroed(self.block_size());
-        self.fetch(block, bytes_mut(&mut content), Some(FLASH_PAGE))?;
+        self.fetch(block, bytes_mut(&mut content), Kind::Metadata)?;
         self.cache_misses.fetch_add(1, Ordering::Relaxed);
         check(&content)?;
         self.cache.insert(block, Arc::clone(&content));
@@ -156,18 +178,17 @@ impl Store {
 
     /// Blocks that lie one after the other, past the cache, as many as fill `buffer`.
     pub(crate) fn read_run(&self, first: BlockNr, buffer: &mut [u8]) -> Result<()> {
-        self.fetch(first, buffer, None)
+        self.fetch(first, buffer, Kind::Run)
     }
 
-    /// As [`Store::read_run`], for the content of files. The system above asks ahead for what follows in
-    /// a file, but does not know what lies next to each other.
+    /// As [`Store::read_run`], for the content of files. The system above keeps it, and asks ahead for what
+    /// follows in a file, but does not know what lies next to each other.
     pub(crate) fn read_content(&self, first: BlockNr, buffer: &mut [u8]) -> Result<()> {
-        self.fetch(first, buffer, Some(ByteCount(0)))
+        self.fetch(first, buffer, Kind::Content)
     }
 
-    /// Reads blocks, if this thread may wait for that or need not. With `ahead`, has the device begin
-    /// to read what seems to come next: at least that many bytes.
-    fn fetch(&self, first: BlockNr, buffer: &mut [u8], ahead: Option<ByteCount>) -> Result<()> {
+    /// Reads blocks, if this thread may wait for that or need not.
+    fn fetch(&self, first: BlockNr, buffer: &mut [u8], kind: Kind) -> Result<()> {
         let count = (buffer.len() / self.block_size().bytes()) as u64;
         let last = BlockNr(first.0.saturating_add(count.saturating_sub(1)));
         let geometry = self.geometry();
@@ -180,12 +201,14 @@ impl Store {
             return Ok(());
         }
         let (start, bytes) = (self.address(first), buffer.len() as u64);
+        let ahead = kind.least_ahead();
         if let Some(asked) = ahead.and_then(|least| self.ahead.ask(start, bytes, least.0)) {
             self.device.will_need(asked.start, asked.end - asked.start);
         }
-        let read = match may_wait() {
-            true => self.device.read_at(start, buffer).map(|()| true),
-            false => self.device.read_without_waiting(start, buffer),
+        let read = match (kind, may_wait()) {
+            (Kind::Content, wait) => self.device.read_once(start, buffer, wait),
+            (_, true) => self.device.read_at(start, buffer).map(|()| true),
+            (_, false) => self.device.read_without_waiting(start, buffer),
         };
         match read {
             Ok(true) => Ok(()),
