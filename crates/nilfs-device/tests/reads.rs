@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use common::{Loop, SIZE, image};
-use nilfs_device::{Access, Device, FileDevice};
+use nilfs_device::{Access, Device, FileDevice, IoSlice};
 
 /// Requests that the driver got for reading a MiB, if it takes at most `kib` in one.
 fn requests_of_a_mib(kib: u64) -> Option<u64> {
@@ -33,4 +33,28 @@ fn what_is_read_is_divided_into_whole_requests() {
         let Some(requests) = requests_of_a_mib(kib) else { return };
         assert_eq!(requests, 1024_u64.div_ceil(kib), "requests of {kib} KiB");
     }
+}
+
+/// A long read goes past the system's memory, where what was written last may still be.
+#[test]
+fn a_long_read_finds_what_was_just_written() {
+    const LENGTH: usize = 512 << 10;
+    let image = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    image.as_file().set_len(SIZE).unwrap();
+    let device = FileDevice::open(image.path(), Access::ReadWrite).unwrap();
+    let mut bytes = vec![0; LENGTH + 4096];
+    let start = bytes.as_ptr().align_offset(4096);
+    let read = &mut bytes[start..start + LENGTH];
+    let mut expected = vec![0; LENGTH];
+    for (content, at, flushed) in [(1, 0, true), (2, 4096, false), (3, LENGTH - 4096, false)] {
+        device.write_at(at as u64, &[IoSlice::new(&[content; 4096])]).unwrap();
+        expected[at..at + 4096].fill(content);
+        if flushed {
+            device.flush().unwrap();
+            device.forget_cached(0, SIZE);
+        }
+        assert!(device.read_once(0, read, true).unwrap());
+        assert!(read == expected, "after the write at {at}");
+    }
+    assert!(device.read_once(SIZE - 4096, read, true).is_err(), "beyond the end");
 }

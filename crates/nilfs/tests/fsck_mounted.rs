@@ -19,8 +19,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
 
-/// Checks while somebody writes: at least so many, and more until something was cleaned, but not for ever.
+/// How often a volume is checked, at least, while somebody writes.
 const ROUNDS: usize = 12;
+/// How often it is checked at most, if nothing has been cleaned until then.
 const MOST_ROUNDS: usize = 40 * ROUNDS;
 /// Files that somebody writes, and the most that one has.
 const FILES: u32 = 24;
