@@ -177,7 +177,8 @@ impl<'v, 'd> Checker<'v, 'd> {
     ) -> Vec<BlockNr> {
         let all = self.owners.iter().flat_map(|owners| owners.blocks(&is_wanted));
         let place = |(block, owner): (BlockNr, Owner)| {
-            let entry = self.dat.entry(owner.vblock()?).filter(|entry| entry.block == block)?;
+            let entry =
+                self.dat.entry(owner.info.vblock()?).filter(|entry| entry.block == block)?;
             Some((order(&owner, entry)?, block))
         };
         let mut blocks: Vec<_> = all.filter_map(place).collect();

@@ -372,14 +372,14 @@ impl Checker<'_, '_> {
         };
         let (ownership, written) = owners.written(entry.block, &mut self.near_run);
         let wrong = match ownership {
-            Ownership::Of(owner) if owner.vblock() == Some(vblock) => {
+            Ownership::Of(owner) if owner.info.vblock() == Some(vblock) => {
                 self.check_written(vblock, (owner.ino, written), entry, place);
                 false
             }
             Ownership::Unknown => false,
             _ if needed => true,
             // The block of a dead entry may be gone, but must not have become another's.
-            Ownership::Of(owner) => match owner.vblock() {
+            Ownership::Of(owner) => match owner.info.vblock() {
                 Some(other) => self.dat.entry(other).is_some_and(|o| o.block == entry.block),
                 None => self.dat.blocks.contains(&entry.block),
             },

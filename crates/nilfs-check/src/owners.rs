@@ -5,23 +5,13 @@ use std::ops::Range;
 
 use hashbrown::HashMap;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, LogHeader, SR};
-use nilfs_ondisk::{BlockNr, Cno, Geometry, Ino, SegNum, VBlockNr};
+use nilfs_ondisk::{BlockNr, Cno, Geometry, Ino, SegNum};
 
 /// The file that a block was written for, and its place there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) ino: Ino,
     pub(crate) info: BlockInfo,
-}
-
-impl Owner {
-    /// The virtual block, unless the block is the DAT's.
-    pub(crate) fn vblock(&self) -> Option<VBlockNr> {
-        match self.info {
-            BlockInfo::Data { vblocknr, .. } | BlockInfo::Node { vblocknr } => Some(vblocknr),
-            BlockInfo::DatData { .. } | BlockInfo::DatNode { .. } => None,
-        }
-    }
 }
 
 impl fmt::Display for Owner {

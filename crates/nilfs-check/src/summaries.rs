@@ -95,7 +95,7 @@ impl Checker<'_, '_> {
         }
         for (block, owner) in std::mem::take(&mut self.undescribed_owners) {
             let has_history = !matches!(owner.ino, Ino::DAT | Ino::CPFILE | Ino::SUFILE);
-            let entry = owner.vblock().and_then(|vblock| self.dat.entry(vblock));
+            let entry = owner.info.vblock().and_then(|vblock| self.dat.entry(vblock));
             let since = entry.filter(|_| has_history).map_or(Cno(0), |entry| entry.start);
             known.insert(block, Known::Owned { owner, since });
         }

@@ -641,8 +641,8 @@ impl LaidOut {
         for (file, addresses) in payload.iter().zip(&self.plan.addresses) {
             assert_eq!(file.blocks.len(), addresses.len(), "every block has an address");
             for (info, &address) in file.info.blocks.iter().zip(addresses) {
-                if let BlockInfo::Data { vblocknr, .. } | BlockInfo::Node { vblocknr } = info {
-                    self.dat.assign(store, *vblocknr, address, self.cno)?;
+                if let Some(vblock) = info.vblock() {
+                    self.dat.assign(store, vblock, address, self.cno)?;
                 }
             }
         }

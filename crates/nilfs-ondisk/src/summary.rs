@@ -273,6 +273,15 @@ impl BlockInfo {
         matches!(self, Self::Node { .. } | Self::DatNode { .. })
     }
 
+    /// The virtual block number; the DAT's blocks have none.
+    #[must_use]
+    pub fn vblock(&self) -> Option<VBlockNr> {
+        match self {
+            Self::Data { vblocknr, .. } | Self::Node { vblocknr } => Some(*vblocknr),
+            Self::DatData { .. } | Self::DatNode { .. } => None,
+        }
+    }
+
     fn parse(dat: bool, node: bool, bytes: &[u8]) -> Self {
         let word = |at: usize| {
             let mut word = [0; 8];

@@ -132,7 +132,7 @@ impl Anew<'_> {
 
     /// Whether a block is there that all of a part's checkpoints have.
     pub(crate) fn lives(&mut self, logged: &Logged, part: &Part) -> bool {
-        let Some(vblock) = logged.vblock() else { return part.ino == Ino::DAT };
+        let Some(vblock) = logged.info.vblock() else { return part.ino == Ino::DAT };
         let entry = self.dat.as_mut().and_then(|dat| dat.entry(vblock));
         entry.is_some_and(|entry| {
             entry.block == logged.block
@@ -160,7 +160,7 @@ impl Anew<'_> {
             if is_dat && found.contains_key(&key) || !self.lives(logged, part) {
                 continue;
             }
-            let pointer = logged.vblock().map_or(logged.block.0, |vblock| vblock.0);
+            let pointer = logged.info.vblock().map_or(logged.block.0, |vblock| vblock.0);
             let age = (logged.since, logged.written);
             let known = found.entry(key).or_insert((age, pointer));
             if !is_dat && age > known.0 {
@@ -230,9 +230,8 @@ impl Anew<'_> {
     fn pointer(&mut self, holder: Holder, part: &Part) -> Option<Replacement> {
         let above = Part { level: part.level + 1, ..part.clone() };
         let right = self.children(&above).first().copied();
-        if right.is_none()
-            && let Some(pointer) = self.held(holder, part)
-            && let Some(owned) = self.owned(part, pointer)
+        if let Some(pointer) = self.held(holder, part)
+            && let Some(owned) = self.owned(part, pointer, right)
         {
             return Some(owned);
         }

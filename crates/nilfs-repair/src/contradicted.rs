@@ -4,6 +4,9 @@
 use std::collections::{HashMap, HashSet};
 
 use nilfs_check::{Part, Position, Report, Rule};
+use nilfs_ondisk::bmap::{Entry, Node};
+use nilfs_ondisk::dat::DatEntry;
+use nilfs_ondisk::palloc::{BlockRole, Palloc};
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, LogHeader, NewLog, encode_summary, parse_items};
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, VBlockNr};
 
@@ -60,24 +63,75 @@ impl Anew<'_> {
     }
 
     /// The summary of the log of a block, to which a pointer leads, with the file and the place there to
-    /// which the pointer belongs.
-    pub(crate) fn owned(&mut self, part: &Part, pointer: u64) -> Option<Replacement> {
+    /// which the pointer belongs. `known` is what the logs say of that place.
+    pub(crate) fn owned(
+        &mut self,
+        part: &Part,
+        pointer: u64,
+        known: Option<Entry>,
+    ) -> Option<Replacement> {
+        if part.ino == Ino::DAT {
+            return self.owned_by_dat(part, BlockNr(pointer), known);
+        }
         let vblock = VBlockNr(pointer);
-        if part.ino == Ino::DAT || self.disputed.shared.contains(&vblock) {
+        if known.is_some() || self.disputed.shared.contains(&vblock) {
             return None;
         }
         let entry = self.dat.as_mut()?.entry(vblock)?;
         let lives = entry.start <= part.life.start && entry.end >= part.life.end;
         let (_, since, info) = self.described(entry.block).filter(|_| lives)?;
-        let is_it = match info {
-            BlockInfo::Data { vblocknr, .. } | BlockInfo::Node { vblocknr } => vblocknr == vblock,
-            BlockInfo::DatData { .. } | BlockInfo::DatNode { .. } => false,
-        };
         let right = match part.level {
             0 => BlockInfo::Data { vblocknr: vblock, offset: FileBlock(part.key) },
             _ => BlockInfo::Node { vblocknr: vblock },
         };
+        let is_it = info.vblock() == Some(vblock);
         is_it.then(|| self.with_description(entry.block, (part.ino, since, right)))?
+    }
+
+    /// The same for a block of the DAT. These have no lives, so the logs may know an older version of
+    /// it: the block is the right one if it was written after that, and if what it holds belongs there.
+    fn owned_by_dat(
+        &self,
+        part: &Part,
+        block: BlockNr,
+        known: Option<Entry>,
+    ) -> Option<Replacement> {
+        let written = |block| self.log_of(block).map(|log| (log.header.seq, block));
+        let before = known.and_then(|(_, older)| written(BlockNr(older)));
+        let is_later = part.key < self.end_of(Ino::DAT) && written(block) > before;
+        if !is_later || !self.is_confirmed(part, block) {
+            return None;
+        }
+        let (_, since, _) = self.described(block)?;
+        let right = of_dat(part.level, part.key);
+        self.with_description(block, (Ino::DAT, since, right))
+    }
+
+    /// Whether something to which a block leads, as a part of the DAT, is by its log what it would be
+    /// then.
+    fn is_confirmed(&self, part: &Part, block: BlockNr) -> bool {
+        let Some(bytes) = self.read(block) else { return false };
+        let layout = Palloc::new(self.geometry.block_size, self.geometry.dat_entry_size);
+        match (part.level, layout.role_of(FileBlock(part.key))) {
+            (0, BlockRole::Entries { first_entry }) => {
+                let slots = bytes.chunks_exact(self.geometry.dat_entry_size).map(DatEntry::parse);
+                (first_entry..).map(VBlockNr).zip(slots).any(|(vblock, entry)| {
+                    let found = entry.ok().and_then(|entry| self.described(entry.block));
+                    found.is_some_and(|(_, _, info)| info.vblock() == Some(vblock))
+                })
+            }
+            (0, _) => false,
+            (level, _) => {
+                let node = Node::parse(&bytes, level).ok();
+                let node = node.filter(|node| node.validate(Some(part.key)).is_ok());
+                node.is_some_and(|node| {
+                    node.entries().any(|(key, child)| {
+                        let found = self.described(BlockNr(child));
+                        found.is_some_and(|(_, _, info)| info == of_dat(level - 1, key))
+                    })
+                })
+            }
+        }
     }
 
     /// The first checkpoint of a block is what the DAT says, or what its log says: that of the log, unless
@@ -182,6 +236,14 @@ impl Anew<'_> {
             records: records.to_vec(),
             blocks: items.files.into_iter().flat_map(of_file).collect(),
         })
+    }
+}
+
+/// What a log says of a part of the DAT.
+fn of_dat(level: u8, key: u64) -> BlockInfo {
+    match level {
+        0 => BlockInfo::DatData { offset: FileBlock(key) },
+        level => BlockInfo::DatNode { key, level },
     }
 }
 

@@ -23,14 +23,6 @@ pub(crate) struct Logged {
 }
 
 impl Logged {
-    /// The virtual block, unless it is a block of the DAT.
-    pub(crate) fn vblock(&self) -> Option<VBlockNr> {
-        match self.info {
-            BlockInfo::Data { vblocknr, .. } | BlockInfo::Node { vblocknr } => Some(vblocknr),
-            BlockInfo::DatData { .. } | BlockInfo::DatNode { .. } => None,
-        }
-    }
-
     /// Which block of data of its file it is, if it is one.
     pub(crate) fn offset(&self) -> Option<u64> {
         match self.info {
@@ -87,7 +79,8 @@ impl LoggedBlocks {
         if self.wanted.files.contains(&ino) {
             self.files.entry(ino).or_default().push(logged);
         }
-        if let Some(vblock) = logged.vblock().filter(|vblock| self.wanted.vblocks.contains(vblock))
+        if let Some(vblock) =
+            logged.info.vblock().filter(|vblock| self.wanted.vblocks.contains(vblock))
         {
             let known = self.vblocks.entry(vblock).or_insert(logged);
             if (logged.since, logged.written) > (known.since, known.written) {

@@ -126,7 +126,7 @@ impl Anew<'_> {
         let logged = self.logged;
         let mut lost = BTreeMap::<(u8, u64), (_, u64)>::new();
         for logged in logged.of(part.ino) {
-            let pointer = logged.vblock().map_or(logged.block.0, |vblock| vblock.0);
+            let pointer = logged.info.vblock().map_or(logged.block.0, |vblock| vblock.0);
             if reached.contains(&pointer) || !self.lives(logged, part) {
                 continue;
             }

@@ -3,7 +3,10 @@
 
 mod support;
 
-use nilfs_ondisk::{Ino, SegNum};
+use nilfs_ondisk::dat::DAT_ENTRY_SIZE;
+use nilfs_ondisk::palloc::Palloc;
+use nilfs_ondisk::summary::BlockInfo;
+use nilfs_ondisk::{FileBlock, Ino, SegNum};
 use nilfs_repair::Risk;
 use support::{BLOCK_SIZES, Image, LoggedBlock, Patient, add, heals, read, write};
 
@@ -33,6 +36,30 @@ fn a_summary_that_gives_a_block_another_virtual_number() {
         let found = image.data(image.named("many"), 0);
         edit_summary(image, found, support::vblock(found).0, 1 << 40);
     });
+}
+
+/// An older version of the block was taken, and files were as they had been before, without a word.
+#[test]
+fn a_summary_that_gives_a_block_of_the_dat_another_place() {
+    for block_size in BLOCK_SIZES {
+        let image = Image::by_linux(block_size);
+        let entries = Palloc::new(image.geometry().block_size, DAT_ENTRY_SIZE).entry(0).block;
+        let is_one_of_two =
+            image.blocks_of(Ino::DAT).iter().filter(|it| is_at(it, entries)).count() > 1;
+        assert!(is_one_of_two, "there is an older version");
+        let mut damaged = image.clone();
+        let found = image.data(Ino::DAT, entries.0);
+        damaged.edit_summary(found.log, |block| {
+            // The DAT is the last file of a log.
+            let at = (64..block.len() - 8).step_by(8).rfind(|at| read(block, *at) == entries.0);
+            write(block, at.expect("the summary says so"), 1 << 40);
+        });
+        Patient::new(damaged).is_healed(Risk::Safe);
+    }
+}
+
+fn is_at(found: &LoggedBlock, place: FileBlock) -> bool {
+    matches!(found.info, BlockInfo::DatData { offset } if offset == place)
 }
 
 /// The blocks below were taken for leaked, and the file for one with holes.

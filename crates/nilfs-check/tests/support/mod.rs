@@ -468,8 +468,5 @@ impl Image {
 
 /// The virtual block of a block that is not the DAT's.
 pub fn vblock(found: LoggedBlock) -> VBlockNr {
-    match found.info {
-        BlockInfo::Data { vblocknr, .. } | BlockInfo::Node { vblocknr } => vblocknr,
-        _ => panic!("a block of the DAT has no virtual block"),
-    }
+    found.info.vblock().expect("it is not a block of the DAT")
 }
