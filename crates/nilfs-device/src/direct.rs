@@ -3,10 +3,13 @@
 //! Small reads are none of its business, nor is what the system has in memory already.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io::IoSliceMut;
+use std::mem;
+use std::os::unix::fs::OpenOptionsExt;
 
 use rustix::fs::OFlags;
 
+use crate::part::{self, Part};
 use crate::{claims, kernel};
 
 /// The shortest read, in bytes, that is worth it.
@@ -27,28 +30,52 @@ impl Direct {
     }
 
     /// Whether a read is better done here than from the system's memory.
-    pub(crate) fn is_for(&self, offset: u64, buffer: &[u8]) -> bool {
+    pub(crate) fn is_for(&self, offset: u64, parts: &[Part<'_>]) -> bool {
+        let in_memory = |part: &Part<'_>| match part {
+            Part::Wanted(buffer) => buffer.as_ptr().addr(),
+            Part::Skipped(_) => 0,
+        };
         let aligned = offset.is_multiple_of(ALIGNED as u64)
-            && buffer.len().is_multiple_of(ALIGNED)
-            && buffer.as_ptr().addr().is_multiple_of(ALIGNED);
-        if buffer.len() < LONG || !aligned {
+            && parts.iter().all(|part| (part.bytes() | in_memory(part)).is_multiple_of(ALIGNED));
+        let bytes = part::total(parts);
+        if bytes < LONG || !aligned {
             return false;
         }
         // The edges may be there, since they lie next to something that was read.
-        let bytes = buffer.len() as u64;
+        let bytes = bytes as u64;
         kernel::cached(&self.0, offset, bytes)
             .is_none_or(|cached| !cached.unwritten && cached.bytes < bytes / 2)
     }
 
-    /// Fills `buffer`. Returns whether that was possible; if not, another way of reading tells why.
-    pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> bool {
-        self.0.read_exact_at(buffer, offset).is_ok()
+    /// Fills the parts. Returns whether that was possible; if not, another way of reading tells why.
+    pub(crate) fn read(&self, offset: u64, parts: &mut [Part<'_>]) -> bool {
+        let total = part::total(parts);
+        let skipped = parts.iter().map(|part| match part {
+            Part::Wanted(_) => 0,
+            Part::Skipped(bytes) => *bytes,
+        });
+        let mut scratch = vec![0; skipped.sum::<usize>() + ALIGNED];
+        let start = scratch.as_ptr().align_offset(ALIGNED).min(ALIGNED);
+        let mut unused = &mut scratch[start..];
+        let mut pieces = Vec::with_capacity(parts.len());
+        for part in parts {
+            pieces.push(IoSliceMut::new(match part {
+                Part::Wanted(buffer) => buffer,
+                Part::Skipped(bytes) => {
+                    let (skipped, rest) = mem::take(&mut unused).split_at_mut(*bytes);
+                    unused = rest;
+                    skipped
+                }
+            }));
+        }
+        rustix::io::preadv(&self.0, &mut pieces, offset).is_ok_and(|read| read == total)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{Seek, Write};
+    use std::os::unix::fs::FileExt;
 
     use super::*;
 
@@ -83,14 +110,34 @@ mod tests {
         &mut bytes[start..start + length]
     }
 
+    fn is_for(direct: &Direct, offset: usize, buffer: &mut [u8]) -> bool {
+        direct.is_for(offset as u64, &[Part::Wanted(buffer)])
+    }
+
     #[test]
     fn a_long_read_leaves_nothing_in_the_memory_of_the_system() {
         let Some((file, content)) = cold_file() else { return };
         let (direct, mut bytes) = (Direct::of(&file).unwrap(), Vec::new());
         let buffer = aligned(&mut bytes, 2 * LONG);
-        assert!(direct.is_for(LONG as u64, buffer) && direct.read(LONG as u64, buffer));
+        let parts = &mut [Part::Wanted(&mut *buffer)];
+        assert!(direct.is_for(LONG as u64, parts) && direct.read(LONG as u64, parts));
         assert!(buffer == &content[LONG..3 * LONG]);
         assert_eq!(kernel::cached(&file, 0, content.len() as u64).unwrap().bytes, 0);
+    }
+
+    #[test]
+    fn what_lies_between_is_skipped() {
+        let Some((file, content)) = cold_file() else { return };
+        let (direct, mut bytes) = (Direct::of(&file).unwrap(), Vec::new());
+        let (first, rest) = aligned(&mut bytes, 2 * LONG).split_at_mut(LONG);
+        let (second, third) = rest.split_at_mut(ALIGNED);
+        let (one, two) = (Part::Skipped(ALIGNED), Part::Skipped(2 * ALIGNED));
+        let parts = &mut [Part::Wanted(third), one, Part::Wanted(first), two, Part::Wanted(second)];
+        assert!(direct.is_for(0, parts) && direct.read(0, parts));
+        let (first, second) = (LONG, 2 * LONG + 2 * ALIGNED);
+        let expected =
+            [&content[first..][..LONG], &content[second..][..ALIGNED], &content[..LONG - ALIGNED]];
+        assert!(aligned(&mut bytes, 2 * LONG) == expected.concat());
     }
 
     #[test]
@@ -99,10 +146,10 @@ mod tests {
         let (direct, mut bytes) = (Direct::of(&file).unwrap(), Vec::new());
         let buffer = aligned(&mut bytes, LONG);
         file.read_exact_at(buffer, 0).unwrap();
-        assert!(!direct.is_for(0, buffer), "read already");
-        assert!(direct.is_for(2 * LONG as u64, buffer));
+        assert!(!is_for(&direct, 0, buffer), "read already");
+        assert!(is_for(&direct, 2 * LONG, buffer));
         file.write_all_at(b"new", 2 * LONG as u64).unwrap();
-        assert!(!direct.is_for(2 * LONG as u64, buffer), "not written out yet");
+        assert!(!is_for(&direct, 2 * LONG, buffer), "not written out yet");
     }
 
     #[test]
@@ -110,16 +157,18 @@ mod tests {
         let Some((file, _)) = cold_file() else { return };
         let (direct, mut bytes) = (Direct::of(&file).unwrap(), Vec::new());
         let buffer = aligned(&mut bytes, LONG + ALIGNED);
-        assert!(!direct.is_for(512, &buffer[..LONG]));
-        assert!(!direct.is_for(0, &buffer[..LONG + 512]));
-        assert!(!direct.is_for(0, &buffer[512..LONG + 512]));
-        assert!(!direct.is_for(0, &buffer[..LONG - ALIGNED]), "a short one");
+        assert!(!is_for(&direct, 512, &mut buffer[..LONG]));
+        assert!(!is_for(&direct, 0, &mut buffer[..LONG + 512]));
+        assert!(!is_for(&direct, 0, &mut buffer[512..LONG + 512]));
+        assert!(!is_for(&direct, 0, &mut buffer[..LONG - ALIGNED]), "a short one");
+        assert!(!direct.is_for(0, &[Part::Skipped(512), Part::Wanted(&mut buffer[..LONG])]));
     }
 
     #[test]
     fn what_is_beyond_the_end_is_left_to_another_way_of_reading() {
         let Some((file, content)) = cold_file() else { return };
         let (direct, mut bytes) = (Direct::of(&file).unwrap(), Vec::new());
-        assert!(!direct.read((content.len() - LONG) as u64, aligned(&mut bytes, 2 * LONG)));
+        let parts = &mut [Part::Wanted(aligned(&mut bytes, 2 * LONG))];
+        assert!(!direct.read((content.len() - LONG) as u64, parts));
     }
 }

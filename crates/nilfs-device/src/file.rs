@@ -17,6 +17,7 @@ use crate::claims::Marked;
 use crate::direct::Direct;
 use crate::holder::{Holder, holder_of};
 use crate::loops::{self, InUse, Node};
+use crate::part::{self, Part};
 use crate::{Claim, Device, IoSlice, check_range, claims, kernel, reads};
 
 /// Pieces that one gathered write may have (`IOV_MAX` of Linux).
@@ -388,14 +389,19 @@ impl Device for FileDevice {
         Ok(read.is_ok_and(|read| read == length))
     }
 
-    fn read_once(&self, offset: u64, buffer: &mut [u8], wait: bool) -> io::Result<bool> {
-        check_range(self.size(), offset, buffer.len() as u64)?;
-        match self.direct.as_ref().filter(|direct| direct.is_for(offset, buffer)) {
-            Some(_) if !wait => Ok(false),
-            Some(direct) if direct.read(offset, buffer) => Ok(true),
-            None if !wait => self.read_without_waiting(offset, buffer),
-            _ => self.read_at(offset, buffer).map(|()| true),
+    fn read_once(&self, offset: u64, parts: &mut [Part<'_>], wait: bool) -> io::Result<bool> {
+        check_range(self.size(), offset, part::total(parts) as u64)?;
+        let direct = self.direct.as_ref().filter(|direct| direct.is_for(offset, parts));
+        if direct.is_some() && !wait {
+            return Ok(false);
         }
+        if direct.is_some_and(|direct| direct.read(offset, parts)) {
+            return Ok(true);
+        }
+        part::gather(parts, |buffer| match wait {
+            true => self.read_at(offset, buffer).map(|()| true),
+            false => self.read_without_waiting(offset, buffer),
+        })
     }
 
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {

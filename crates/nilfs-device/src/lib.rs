@@ -18,6 +18,7 @@ mod kernel;
 mod loops;
 mod masked;
 mod memory;
+mod part;
 mod reads;
 mod recording;
 mod scratch;
@@ -33,6 +34,7 @@ pub use file::{Access, FileDevice, OpenError};
 pub use holder::Holder;
 pub use masked::MaskedDevice;
 pub use memory::MemoryDevice;
+pub use part::Part;
 pub use recording::{Event, RecordingDevice};
 pub use scratch::Scratch;
 pub use writes::Writes;
@@ -65,16 +67,17 @@ pub trait Device: Send + Sync {
         self.read_at(offset, buffer).map(|()| true)
     }
 
-    /// As [`Device::read_at`], or as [`Device::read_without_waiting`] unless `wait`, for what is not likely
-    /// to be asked for again soon: nothing need be kept of it.
+    /// Reads the parts, which lie one after the other from `offset` on, as [`Device::read_at`], or as
+    /// [`Device::read_without_waiting`] unless `wait`. They are not likely to be asked for again soon:
+    /// nothing need be kept of them.
     ///
     /// # Errors
-    /// As [`Device::read_at`].
-    fn read_once(&self, offset: u64, buffer: &mut [u8], wait: bool) -> io::Result<bool> {
-        match wait {
+    /// As [`Device::read_at`], also for what is skipped, which may be read as well.
+    fn read_once(&self, offset: u64, parts: &mut [Part<'_>], wait: bool) -> io::Result<bool> {
+        part::gather(parts, |buffer| match wait {
             true => self.read_at(offset, buffer).map(|()| true),
             false => self.read_without_waiting(offset, buffer),
-        }
+        })
     }
 
     /// Writes the pieces one after the other, starting at `offset`.
@@ -156,8 +159,8 @@ impl<D: Device + ?Sized> Device for Arc<D> {
         (**self).read_without_waiting(offset, buffer)
     }
 
-    fn read_once(&self, offset: u64, buffer: &mut [u8], wait: bool) -> io::Result<bool> {
-        (**self).read_once(offset, buffer, wait)
+    fn read_once(&self, offset: u64, parts: &mut [Part<'_>], wait: bool) -> io::Result<bool> {
+        (**self).read_once(offset, parts, wait)
     }
 
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {

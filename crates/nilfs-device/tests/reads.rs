@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use common::{Loop, SIZE, image};
-use nilfs_device::{Access, Device, FileDevice, IoSlice};
+use nilfs_device::{Access, Device, FileDevice, IoSlice, Part};
 
 /// Requests that the driver got for reading a MiB, if it takes at most `kib` in one.
 fn requests_of_a_mib(kib: u64) -> Option<u64> {
@@ -53,8 +53,11 @@ fn a_long_read_finds_what_was_just_written() {
             device.flush().unwrap();
             device.forget_cached(0, SIZE);
         }
-        assert!(device.read_once(0, read, true).unwrap());
+        assert!(device.read_once(0, &mut [Part::Wanted(&mut *read)], true).unwrap());
         assert!(read == expected, "after the write at {at}");
     }
-    assert!(device.read_once(SIZE - 4096, read, true).is_err(), "beyond the end");
+    assert!(
+        device.read_once(SIZE - 4096, &mut [Part::Wanted(read)], true).is_err(),
+        "beyond the end"
+    );
 }

@@ -7,10 +7,11 @@
 
 mod ahead;
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nilfs_device::{Claim, Device, IoSlice};
+use nilfs_device::{Claim, Device, IoSlice, Part};
 use nilfs_ondisk::{BlockNr, BlockSize, ByteCount, Geometry};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, UnitWeighter};
@@ -169,7 +170,7 @@ impl Store {
             return Ok(content);
         }
         let mut content = zeroed(self.block_size());
-        self.fetch(block, bytes_mut(&mut content), Kind::Metadata)?;
+        self.fetch_all(block, bytes_mut(&mut content), Kind::Metadata)?;
         self.cache_misses.fetch_add(1, Ordering::Relaxed);
         check(&content)?;
         self.cache.insert(block, Arc::clone(&content));
@@ -178,18 +179,45 @@ impl Store {
 
     /// Blocks that lie one after the other, past the cache, as many as fill `buffer`.
     pub(crate) fn read_run(&self, first: BlockNr, buffer: &mut [u8]) -> Result<()> {
-        self.fetch(first, buffer, Kind::Run)
+        self.fetch_all(first, buffer, Kind::Run)
     }
 
     /// As [`Store::read_run`], for the content of files. The system above keeps it, and asks ahead for what
     /// follows in a file, but does not know what lies next to each other.
     pub(crate) fn read_content(&self, first: BlockNr, buffer: &mut [u8]) -> Result<()> {
-        self.fetch(first, buffer, Kind::Content)
+        if self.copy_held(first, buffer) {
+            return Ok(());
+        }
+        self.read_parts(first, &mut [Part::Wanted(buffer)])
     }
 
-    /// Reads blocks, if this thread may wait for that or need not.
-    fn fetch(&self, first: BlockNr, buffer: &mut [u8], kind: Kind) -> Result<()> {
-        let count = (buffer.len() / self.block_size().bytes()) as u64;
+    /// As [`Store::read_content`], with parts that nobody needs; together they are whole blocks.
+    pub(crate) fn read_parts(&self, first: BlockNr, parts: &mut [Part<'_>]) -> Result<()> {
+        let bytes = parts.iter().map(Part::bytes).sum();
+        self.fetch(first, bytes, Kind::Content, |start, wait| {
+            self.device.read_once(start, parts, wait)
+        })
+    }
+
+    fn fetch_all(&self, first: BlockNr, buffer: &mut [u8], kind: Kind) -> Result<()> {
+        if self.copy_held(first, buffer) {
+            return Ok(());
+        }
+        self.fetch(first, buffer.len(), kind, |start, wait| match wait {
+            true => self.device.read_at(start, buffer).map(|()| true),
+            false => self.device.read_without_waiting(start, buffer),
+        })
+    }
+
+    /// Has blocks read, if this thread may wait for that or need not.
+    fn fetch(
+        &self,
+        first: BlockNr,
+        bytes: usize,
+        kind: Kind,
+        read: impl FnOnce(u64, bool) -> io::Result<bool>,
+    ) -> Result<()> {
+        let count = (bytes / self.block_size().bytes()) as u64;
         let last = BlockNr(first.0.saturating_add(count.saturating_sub(1)));
         let geometry = self.geometry();
         if !geometry.has_block(first) || !geometry.has_block(last) {
@@ -197,20 +225,12 @@ impl Store {
                 "a pointer leads to block {last}, which is in no segment"
             )));
         }
-        if self.copy_held(first, buffer) {
-            return Ok(());
-        }
-        let (start, bytes) = (self.address(first), buffer.len() as u64);
+        let (start, bytes) = (self.address(first), bytes as u64);
         let ahead = kind.least_ahead();
         if let Some(asked) = ahead.and_then(|least| self.ahead.ask(start, bytes, least.0)) {
             self.device.will_need(asked.start, asked.end - asked.start);
         }
-        let read = match (kind, may_wait()) {
-            (Kind::Content, wait) => self.device.read_once(start, buffer, wait),
-            (_, true) => self.device.read_at(start, buffer).map(|()| true),
-            (_, false) => self.device.read_without_waiting(start, buffer),
-        };
-        match read {
+        match read(start, may_wait()) {
             Ok(true) => Ok(()),
             Ok(false) => {
                 // It will be read by another thread, once.

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use nilfs_device::Part;
 use nilfs_ondisk::{BlockNr, BlockSize};
 
 use crate::error::Result;
@@ -65,37 +66,63 @@ impl DeviceReads {
         let block_size = store.block_size();
         let bridged = BRIDGED / block_size.bytes64();
         self.runs.sort_unstable_by_key(|run| run.first);
-        let near =
-            |one: &Run, next: &Run| next.first.0 <= one.end(block_size).0.saturating_add(bridged);
+        let near = |one: &Run, next: &Run| {
+            let gap = next.first.0.checked_sub(one.end(block_size).0);
+            gap.is_some_and(|blocks| blocks <= bridged)
+        };
         for runs in self.runs.chunk_by(near) {
+            let mut read = |runs: &[Run]| read_together(store, runs, buffer);
             match runs {
-                [run] if run.is_whole_blocks(block_size) => {
-                    store.read_content(run.first, &mut buffer[run.part.clone()])?;
-                }
+                [_] => read(runs)?,
                 // What is between them may be unreadable, and nobody needs it.
-                runs => read_together(store, runs, buffer).or_else(|_| {
-                    let alone = |run| read_together(store, std::slice::from_ref(run), buffer);
-                    runs.iter().try_for_each(alone)
-                })?,
+                runs => {
+                    read(runs).or_else(|_| runs.chunks(1).try_for_each(read))?;
+                }
             }
         }
         Ok(())
     }
 }
 
-/// Reads runs that lie near each other, with what is between them.
+/// Reads runs that lie near each other, in the order in which they lie there, with what is between them.
 fn read_together(store: &Store, runs: &[Run], buffer: &mut [u8]) -> Result<()> {
     let block_size = store.block_size();
-    let Some(first) = runs.first().map(|run| run.first) else { return Ok(()) };
-    let end = runs.iter().map(|run| run.end(block_size)).fold(first, BlockNr::max);
-    let bytes = |from: BlockNr, to: BlockNr| (to.0 - from.0) as usize * block_size.bytes();
-    let mut content = vec![0; bytes(first, end)];
-    store.read_content(first, &mut content)?;
-    for Run { first: start, within, part } in runs {
-        let from = bytes(first, *start) + within;
-        buffer[part.clone()].copy_from_slice(&content[from..from + part.len()]);
+    let Some(first) = runs.first() else { return Ok(()) };
+    if let ([run], true) = (runs, first.is_whole_blocks(block_size)) {
+        return store.read_content(run.first, &mut buffer[run.part.clone()]);
     }
-    Ok(())
+    let byte = |block: BlockNr| (block.0 - first.first.0) as usize * block_size.bytes();
+    let mut parts = Vec::with_capacity(2 * runs.len() + 1);
+    let mut at = 0;
+    for (run, wanted) in runs.iter().zip(wanted(runs, buffer)) {
+        let start = byte(run.first) + run.within;
+        parts.extend(skipped(at..start));
+        parts.push(Part::Wanted(wanted));
+        at = start + run.part.len();
+    }
+    let end = runs.last().map_or(at, |run| byte(run.end(block_size)));
+    parts.extend(skipped(at..end));
+    store.read_parts(first.first, &mut parts)
+}
+
+fn skipped<'a>(bytes: Range<usize>) -> Option<Part<'a>> {
+    (!bytes.is_empty()).then(|| Part::Skipped(bytes.len()))
+}
+
+/// Where in the buffer each run goes.
+fn wanted<'a>(runs: &[Run], buffer: &'a mut [u8]) -> Vec<&'a mut [u8]> {
+    let mut by_place: Vec<usize> = (0..runs.len()).collect();
+    by_place.sort_unstable_by_key(|nth| runs[*nth].part.start);
+    let (mut rest, mut at) = (buffer, 0);
+    let mut wanted: Vec<(usize, &mut [u8])> = Vec::with_capacity(runs.len());
+    for nth in by_place {
+        let part = &runs[nth].part;
+        let (found, after) = rest.split_at_mut(part.end - at);
+        wanted.push((nth, &mut found[part.start - at..]));
+        (rest, at) = (after, part.end);
+    }
+    wanted.sort_unstable_by_key(|(nth, _)| *nth);
+    wanted.into_iter().map(|(_, wanted)| wanted).collect()
 }
 
 #[cfg(test)]
@@ -183,6 +210,13 @@ mod tests {
         let device = Numbered::new(&[]);
         read(&device, &[100, 200, 101, 102, 201, 104, 202, 203, 105]).unwrap();
         assert_eq!(*device.reads.lock(), [100..106, 200..204]);
+    }
+
+    /// Only a damaged map has it so.
+    #[test]
+    fn a_block_may_be_wanted_twice() {
+        let device = Numbered::new(&[]);
+        read(&device, &[100, 100, 101, 100]).unwrap();
     }
 
     #[test]
