@@ -13,7 +13,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nilfs_ondisk::inode::FileType;
-use nilfs_ondisk::{BlockNr, FileBlock, Ino};
+use nilfs_ondisk::summary::{BlockInfo, FINFO_SIZE, Placement};
+use nilfs_ondisk::{BlockNr, FileBlock, Geometry, Ino, VBlockNr};
 
 use super::Filesystem;
 use super::inode::{InodeRef, State};
@@ -23,14 +24,16 @@ use crate::error::Result;
 use crate::host::MutexGuard;
 use crate::host::atomic::Ordering;
 use crate::log::segment_writer::SegmentWriter;
+use crate::store::FLASH_PAGE;
 
 /// Bytes of a piece, with its summary, and the part of a segment that it is at most.
 const PIECE: u64 = 256 << 10;
 const PIECES_IN_SEGMENT: u64 = 8;
 
-/// So many times as large is a piece where nobody syncs, or half a segment. The device has two of these
-/// at a time.
-const TIMES_LARGER: u64 = 8;
+/// The same where nobody syncs. The device has two of these at a time. Less by a page of flash, because
+/// two blocks of 4 KiB describe what is left: so little is read along with the data on both sides of it.
+const LARGE_PIECE: u64 = (2 << 20) - FLASH_PAGE.0;
+const LARGE_PIECES_IN_SEGMENT: u64 = 2;
 
 /// How often a commit writes ahead what programs have written while it did so before.
 const MOST_ROUNDS: usize = 4;
@@ -56,7 +59,7 @@ impl Filesystem {
         if !self.writes_records() {
             return self.writable_log();
         }
-        let piece = self.blocks_of_a_piece();
+        let piece = self.small_piece();
         for _ in 0..MOST_ROUNDS {
             self.write_pieces(self.dirty_inodes(), piece, before)?;
             let log = self.writable_log()?;
@@ -114,7 +117,7 @@ impl Filesystem {
         }
         // But this one.
         let others = self.syncs_before.load(Ordering::Relaxed) + 1;
-        self.write_pieces(inodes, self.blocks_of_a_piece(), others)?;
+        self.write_pieces(inodes, self.small_piece(), others)?;
         // Else the sync log would say that all of it may not be durable, and a mount after a crash read it.
         let mut log = self.writable_log()?;
         let flushed = log.flush();
@@ -144,18 +147,19 @@ impl Filesystem {
         replacements.into_iter().filter_map(|ino| table.get(ino)).collect()
     }
 
-    fn blocks_of_a_piece(&self) -> u64 {
-        let geometry = self.store.geometry();
-        let in_segment = u64::from(geometry.blocks_per_segment) / PIECES_IN_SEGMENT;
-        (PIECE / geometry.block_size.bytes64()).min(in_segment).saturating_sub(1).max(1)
+    fn small_piece(&self) -> u64 {
+        data_of_a_log(&self.store.geometry(), PIECE, PIECES_IN_SEGMENT)
+    }
+
+    fn large_piece(&self) -> u64 {
+        let large = data_of_a_log(&self.store.geometry(), LARGE_PIECE, LARGE_PIECES_IN_SEGMENT);
+        large.max(self.small_piece())
     }
 
     /// Writes the data of files in pieces, none of which has less blocks than `least`. Nobody waits as
     /// long as somebody has synced no more than `syncs` times.
     fn write_pieces(&self, mut rest: Vec<InodeRef>, least: u64, syncs: u64) -> Result<()> {
-        let small = self.blocks_of_a_piece();
-        let half = u64::from(self.store.geometry().blocks_per_segment) / 2;
-        let large = (TIMES_LARGER * small).min(half).max(small);
+        let (small, large) = (self.small_piece(), self.large_piece());
         // The last is taken first: they are written in the order in which a commit would.
         rest.reverse();
         let mut from = FileBlock(0);
@@ -244,8 +248,24 @@ fn unwritten(state: &State, from: FileBlock) -> impl Iterator<Item = (FileBlock,
     })
 }
 
+/// How many blocks of one file fill a log of so many bytes, or one of so many in a segment.
+fn data_of_a_log(geometry: &Geometry, bytes: u64, in_segment: u64) -> u64 {
+    let Geometry { block_size, blocks_per_segment, .. } = *geometry;
+    let room = (bytes / block_size.bytes64()).min(u64::from(blocks_per_segment) / in_segment);
+    let mut summary = Placement::new(block_size);
+    summary.place(FINFO_SIZE);
+    let info = BlockInfo::Data { vblocknr: VBlockNr(0), offset: FileBlock(0) };
+    let fits = |blocks: &u64| {
+        summary.place(info.size());
+        summary.blocks_with(0) + blocks <= room
+    };
+    (1..room).take_while(fits).last().unwrap_or(1)
+}
+
 #[cfg(test)]
 mod tests {
+    use nilfs_ondisk::BlockSize;
+
     use super::*;
     use crate::fixtures::{BLOCK, check, copy_of, empty_volume, make_file, mount, write};
     use crate::{NewInode, RenameMode};
@@ -274,6 +294,31 @@ mod tests {
         let mut bytes = vec![0; file.attr.size as usize];
         assert_eq!(fs.read(&file.inode, 0, &mut bytes).unwrap(), bytes.len());
         bytes
+    }
+
+    /// What is written ahead has no more of a summary than it needs: a file that is read in order is
+    /// read across it.
+    #[test]
+    fn a_piece_and_its_summary_fill_pages_of_flash() {
+        let geometry = mount(&empty_volume(60)).store.geometry();
+        for (bytes, block_size) in [
+            (PIECE, 1),
+            (PIECE, 2),
+            (PIECE, 4),
+            (LARGE_PIECE, 1),
+            (LARGE_PIECE, 2),
+            (LARGE_PIECE, 4),
+        ] {
+            let block_size = BlockSize::from_bytes(block_size << 10).unwrap();
+            let geometry = Geometry { block_size, blocks_per_segment: 1 << 20, ..geometry };
+            let data = data_of_a_log(&geometry, bytes, 1);
+            let summary = bytes / block_size.bytes64() - data;
+            assert_eq!(
+                summary,
+                block_size.blocks_for(64 + 24 + 16 * data),
+                "{bytes}, {block_size}"
+            );
+        }
     }
 
     /// A file grows, and part of it is overwritten again after it was written ahead. An fsync then
@@ -317,7 +362,7 @@ mod tests {
         let fs = mount(&device);
         let file = make_file(&fs);
         fs.sync().unwrap();
-        let piece = fs.blocks_of_a_piece();
+        let piece = fs.small_piece();
         fs.write(&file, 0, &large()).unwrap();
         drop(fs.write_ahead_of_metadata().unwrap());
         assert!(fs.has_unwritten(2 * piece), "no sync log waits");
