@@ -32,8 +32,9 @@ const HELPER: &str = "fusermount3";
 /// Bytes in a block of a device, as `fuseblk` wants to know it; what devices have by themselves.
 const BLOCK_SIZE: u32 = 4096;
 
-/// KiB that the kernel may read ahead; as much as fits into one request.
-const READ_AHEAD_KIB: &str = "1024";
+/// KiB that the kernel may read ahead: two requests, so that the device reads for the one while the data
+/// of the other are copied.
+const READ_AHEAD_KIB: &str = "2048";
 
 /// Why mounting or unmounting failed.
 #[derive(Debug, Error)]
@@ -253,7 +254,7 @@ impl Mount {
         &self.dir
     }
 
-    /// Lets the kernel read ahead as much as fits into a request, if we may.
+    /// Lets the kernel read ahead as much as fits into two requests, if we may.
     pub fn raise_read_ahead(&self) {
         if let Some(device) = &self.device {
             let suffix = if self.block { "-fuseblk" } else { "" };
