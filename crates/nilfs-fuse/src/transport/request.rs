@@ -442,6 +442,21 @@ mod tests {
         assert!(Request::parse(b"short").is_none(), "nobody knows who asks");
     }
 
+    /// What lies in an entry may be left from another request.
+    #[test]
+    fn whatever_lies_in_an_entry_can_be_answered() {
+        let payload: Vec<u8> = (0..4096).map(|at| (at % 251) as u8).collect();
+        for (code, fill) in (0..64).chain([4711, u32::MAX]).flat_map(|it| [(it, 0), (it, 0xff)]) {
+            for (length, size) in [(0, 0), (1, 7), (4096, 4096), (4096, 0), (0, usize::MAX)] {
+                let mut entry = entry(code, &[], size);
+                entry.arguments.as_mut_bytes().fill(fill);
+                let parsed = Request::from_ring(&entry, &payload[..length]);
+                assert_eq!(parsed.unique, 7, "{parsed:?}");
+                assert!(size <= length || parsed.call.is_err(), "{parsed:?}");
+            }
+        }
+    }
+
     #[test]
     fn what_is_unknown_is_a_call_that_says_so() {
         let bytes = request(4711, b"");
