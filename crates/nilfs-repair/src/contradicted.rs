@@ -96,10 +96,13 @@ impl Anew<'_> {
         block: BlockNr,
         known: Option<Entry>,
     ) -> Option<Replacement> {
+        // A damaged map may have keys for which there are no virtual blocks.
+        if part.key >= self.end_of(Ino::DAT) {
+            return None;
+        }
         let written = |block| self.log_of(block).map(|log| (log.header.seq, block));
         let before = known.and_then(|(_, older)| written(BlockNr(older)));
-        let is_later = part.key < self.end_of(Ino::DAT) && written(block) > before;
-        if !is_later || !self.is_confirmed(part, block) {
+        if written(block) <= before || !self.is_confirmed(part, block) {
             return None;
         }
         let (_, since, _) = self.described(block)?;
@@ -107,31 +110,35 @@ impl Anew<'_> {
         self.with_description(block, (Ino::DAT, since, right))
     }
 
-    /// Whether something to which a block leads, as a part of the DAT, is by its log what it would be
-    /// then.
+    /// Whether the logs confirm a block as a part of the DAT: something that it leads to is, by its own
+    /// log, what it would be below that part.
     fn is_confirmed(&self, part: &Part, block: BlockNr) -> bool {
         let Some(bytes) = self.read(block) else { return false };
-        let layout = Palloc::new(self.geometry.block_size, self.geometry.dat_entry_size);
-        match (part.level, layout.role_of(FileBlock(part.key))) {
-            (0, BlockRole::Entries { first_entry }) => {
-                let slots = bytes.chunks_exact(self.geometry.dat_entry_size).map(DatEntry::parse);
-                (first_entry..).map(VBlockNr).zip(slots).any(|(vblock, entry)| {
-                    let found = entry.ok().and_then(|entry| self.described(entry.block));
-                    found.is_some_and(|(_, _, info)| info.vblock() == Some(vblock))
-                })
-            }
-            (0, _) => false,
-            (level, _) => {
-                let node = Node::parse(&bytes, level).ok();
-                let node = node.filter(|node| node.validate(Some(part.key)).is_ok());
-                node.is_some_and(|node| {
-                    node.entries().any(|(key, child)| {
-                        let found = self.described(BlockNr(child));
-                        found.is_some_and(|(_, _, info)| info == of_dat(level - 1, key))
-                    })
-                })
-            }
+        match part.level {
+            0 => self.has_confirmed_entry(&bytes, FileBlock(part.key)),
+            level => self.has_confirmed_child(&bytes, level, part.key),
         }
+    }
+
+    fn has_confirmed_entry(&self, bytes: &[u8], key: FileBlock) -> bool {
+        let layout = Palloc::new(self.geometry.block_size, self.geometry.dat_entry_size);
+        let BlockRole::Entries { first_entry } = layout.role_of(key) else { return false };
+        let slots = bytes.chunks_exact(self.geometry.dat_entry_size).map(DatEntry::parse);
+        (first_entry..).map(VBlockNr).zip(slots).any(|(vblock, entry)| {
+            let found = entry.ok().and_then(|entry| self.described(entry.block));
+            found.is_some_and(|(_, _, info)| info.vblock() == Some(vblock))
+        })
+    }
+
+    fn has_confirmed_child(&self, bytes: &[u8], level: u8, key: u64) -> bool {
+        let node = Node::parse(bytes, level).ok();
+        let node = node.filter(|node| node.validate(Some(key)).is_ok());
+        node.is_some_and(|node| {
+            node.entries().any(|(key, child)| {
+                let found = self.described(BlockNr(child));
+                found.is_some_and(|(_, _, info)| info == of_dat(level - 1, key))
+            })
+        })
     }
 
     /// The first checkpoint of a block is what the DAT says, or what its log says: that of the log, unless

@@ -44,9 +44,9 @@ fn a_summary_that_gives_a_block_of_the_dat_another_place() {
     for block_size in BLOCK_SIZES {
         let image = Image::by_linux(block_size);
         let entries = Palloc::new(image.geometry().block_size, DAT_ENTRY_SIZE).entry(0).block;
-        let is_one_of_two =
-            image.blocks_of(Ino::DAT).iter().filter(|it| is_at(it, entries)).count() > 1;
-        assert!(is_one_of_two, "there is an older version");
+        let blocks = image.blocks_of(Ino::DAT);
+        let versions = blocks.iter().filter(|found| is_at(found, entries));
+        assert!(versions.count() > 1, "there is an older version");
         let mut damaged = image.clone();
         let found = image.data(Ino::DAT, entries.0);
         damaged.edit_summary(found.log, |block| {
