@@ -7,7 +7,7 @@ use std::ops::Range;
 use nilfs_device::Part;
 use nilfs_ondisk::{BlockNr, BlockSize};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::Store;
 
 /// Bytes that are read for nothing rather than asked for twice: a card takes about as long for them as
@@ -72,12 +72,12 @@ impl DeviceReads {
         };
         for runs in self.runs.chunk_by(near) {
             let mut read = |runs: &[Run]| read_together(store, runs, buffer);
-            match runs {
-                [_] => read(runs)?,
+            match read(runs) {
                 // What is between them may be unreadable, and nobody needs it.
-                runs => {
-                    read(runs).or_else(|_| runs.chunks(1).try_for_each(read))?;
+                Err(Error::Device { .. }) if runs.len() > 1 => {
+                    runs.chunks(1).try_for_each(read)?;
                 }
+                done => done?,
             }
         }
         Ok(())
