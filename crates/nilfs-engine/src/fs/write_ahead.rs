@@ -30,8 +30,9 @@ use crate::store::FLASH_PAGE;
 const PIECE: u64 = 256 << 10;
 const PIECES_IN_SEGMENT: u64 = 8;
 
-/// The same where nobody syncs. The device has two of these at a time. Less by a page of flash, because
-/// two blocks of 4 KiB describe what is left: so little is read along with the data on both sides of it.
+/// The same where nobody syncs. The device has two of these at a time. It is a page of flash short of
+/// 2 MiB, so that two summary blocks of 4 KiB are enough: a sequential read takes these along rather than
+/// make two of itself.
 const LARGE_PIECE: u64 = (2 << 20) - FLASH_PAGE.0;
 const LARGE_PIECES_IN_SEGMENT: u64 = 2;
 
@@ -248,7 +249,8 @@ fn unwritten(state: &State, from: FileBlock) -> impl Iterator<Item = (FileBlock,
     })
 }
 
-/// How many blocks of one file fill a log of so many bytes, or one of so many in a segment.
+/// The data blocks of one file that fill a log, next to its summary. The log has at most `bytes` bytes, and
+/// a segment has room for at least `in_segment` of such logs.
 fn data_of_a_log(geometry: &Geometry, bytes: u64, in_segment: u64) -> u64 {
     let Geometry { block_size, blocks_per_segment, .. } = *geometry;
     let room = (bytes / block_size.bytes64()).min(u64::from(blocks_per_segment) / in_segment);

@@ -3,9 +3,9 @@
 //! A commit writes what belongs together next to each other, but it is read by turns: a node of a
 //! file's map, the DAT's blocks for it, content, the next node. The system, which looks for one
 //! sequence, takes that for scattered. So the device is asked for a whole region at the second read
-//! that goes there, or at the first one, if the region before has been asked for; and for the next one as
-//! well, when a region is read on after the one before, so that nobody has to wait for it.
-//! It knows addresses, and nothing of what the blocks are.
+//! that goes there, or at the first one, if the region before has been asked for. Where one region is
+//! read on after another, the next one is asked for as well, so that nobody has to wait for it. It knows
+//! addresses, and nothing of what the blocks are.
 
 use std::ops::Range;
 
