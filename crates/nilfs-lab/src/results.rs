@@ -178,3 +178,18 @@ pub struct Measured {
     /// The trace of the median run, if it was kept: a path relative to the results.
     pub trace: Option<String>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run that goes on with what it has saved reports the very figures of before. This one was
+    /// read as its neighbour, the next greater.
+    #[test]
+    fn a_figure_is_read_as_it_was_saved() {
+        let scale = 1.886_117_103_478_314_2;
+        let saved = serde_json::to_string(&Results { scale, ..Results::default() }).unwrap();
+        let read: Results = serde_json::from_str(&saved).unwrap();
+        assert_eq!(read.scale.to_bits(), scale.to_bits(), "saved as {saved}");
+    }
+}
