@@ -6,6 +6,7 @@ use std::io::{self, IoSliceMut};
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -18,6 +19,7 @@ use crate::direct::Direct;
 use crate::holder::{Holder, holder_of};
 use crate::loops::{self, InUse, Node};
 use crate::part::{self, Part};
+use crate::under_way::UnderWay;
 use crate::{Claim, Device, IoSlice, check_range, claims, kernel, reads};
 
 /// Pieces that one gathered write may have (`IOV_MAX` of Linux).
@@ -106,9 +108,11 @@ impl OpenError {
 /// A block device or an image file. Others can see that it is being read or written, and a second
 /// writer is kept out.
 pub struct FileDevice {
-    file: File,
+    file: Arc<File>,
     /// The same past the system's memory, where that is possible.
     direct: Option<Direct>,
+    /// What is written there.
+    under_way: UnderWay,
     /// The same block device, opened so that nobody else on this host can claim it.
     exclusive: Mutex<Option<File>>,
     /// Says that this process is about to let go of it.
@@ -183,6 +187,7 @@ impl FileDevice {
     /// # Errors
     /// The name of this process is still on the device.
     pub fn release(&self) -> io::Result<()> {
+        self.under_way.finish()?;
         self.yield_claim();
         if self.access.writes() {
             claims::stop_writing(&self.file);
@@ -201,6 +206,8 @@ fn claim_exclusively(path: &Path) -> io::Result<File> {
 
 impl Drop for FileDevice {
     fn drop(&mut self) {
+        // Whoever needs to know whether it has failed has flushed.
+        let _ = self.under_way.finish();
         if self.access.writes() {
             claims::stop_writing(&self.file);
         }
@@ -325,10 +332,11 @@ impl<'a> Opening<'a> {
             Node::File { .. } => None,
         };
         Ok(FileDevice {
-            direct: Direct::of(&file),
+            direct: Direct::of(&file, self.access.writes()),
+            under_way: UnderWay::default(),
             read_at_once,
             size: AtomicU64::new(size.map_err(|error| self.cannot(error.into()))?),
-            file,
+            file: Arc::new(file),
             exclusive: Mutex::new(exclusive),
             ending: Mutex::default(),
             access: self.access,
@@ -369,6 +377,7 @@ impl Device for FileDevice {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         check_range(self.size(), offset, buffer.len() as u64)?;
+        self.under_way.wait_for(&(offset..offset + buffer.len() as u64));
         let at_once = self.read_at_once.map_or(usize::MAX, NonZeroUsize::get);
         let mut at = offset;
         buffer.chunks_mut(at_once).try_for_each(|part| {
@@ -383,6 +392,9 @@ impl Device for FileDevice {
     fn read_without_waiting(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
         check_range(self.size(), offset, buffer.len() as u64)?;
         let length = buffer.len();
+        if self.under_way.has(&(offset..offset + length as u64)) {
+            return Ok(false);
+        }
         let (pieces, flags) = (&mut [IoSliceMut::new(buffer)], ReadWriteFlags::NOWAIT);
         // A read that waits will tell what was wrong.
         let read = rustix::io::preadv2(&self.file, pieces, offset, flags);
@@ -390,7 +402,11 @@ impl Device for FileDevice {
     }
 
     fn read_once(&self, offset: u64, parts: &mut [Part<'_>], wait: bool) -> io::Result<bool> {
-        check_range(self.size(), offset, part::total(parts) as u64)?;
+        let total = part::total(parts) as u64;
+        check_range(self.size(), offset, total)?;
+        if wait {
+            self.under_way.wait_for(&(offset..offset + total));
+        }
         let direct = self.direct.as_ref().filter(|direct| direct.is_for(offset, parts));
         if direct.is_some() && !wait {
             return Ok(false);
@@ -407,10 +423,8 @@ impl Device for FileDevice {
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
         let total = pieces.iter().map(|piece| piece.len() as u64).sum();
         check_range(self.size(), offset, total)?;
-        let mut at = offset;
-        for group in pieces.chunks(PIECES_PER_CALL) {
-            at = write_all(&self.file, at, group)?;
-        }
+        self.under_way.wait_for(&(offset..offset + total));
+        write_groups(&self.file, offset, pieces)?;
         if let Some(large) = NonZeroU64::new(total).filter(|total| total.get() >= LARGE_WRITE) {
             // Only advice, but it lets the system begin to write at once, while we go on: the next
             // flush has less to wait for. The system above us caches the same data already.
@@ -419,7 +433,24 @@ impl Device for FileDevice {
         Ok(())
     }
 
+    fn begin_to_write(&self, offset: u64, pieces: Vec<Arc<Box<[u8]>>>) -> io::Result<()> {
+        let total = pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        check_range(self.size(), offset, total)?;
+        let direct = self.direct.as_ref().and_then(|direct| direct.to_write(offset, &pieces));
+        let Some(direct) = direct else {
+            return self.write_at(offset, &slices(&pieces));
+        };
+        let file = Arc::clone(&self.file);
+        let write = move || {
+            let pieces = slices(&pieces);
+            // Through the system's memory, it tells what was wrong, or that nothing is.
+            write_groups(&direct, offset, &pieces).or_else(|_| write_groups(&file, offset, &pieces))
+        };
+        self.under_way.begin(offset..offset + total, Box::new(write))
+    }
+
     fn flush(&self) -> io::Result<()> {
+        self.under_way.finish()?;
         if self.unmarked.load(Ordering::Relaxed) {
             // If a second writer is there by now, this one must not write.
             let marked = claims::write(&self.file)?;
@@ -430,12 +461,14 @@ impl Device for FileDevice {
 
     fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
         check_range(self.size(), offset, bytes)?;
+        self.under_way.wait_for(&(offset..offset + bytes));
         // A hole in a file; on a block device the kernel turns it into a discard.
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.file, mode, offset, bytes)?)
     }
 
     fn resize(&self, bytes: u64) -> io::Result<()> {
+        self.under_way.finish()?;
         if self.file.metadata()?.is_file() {
             self.file.set_len(bytes)?;
         }
@@ -450,6 +483,9 @@ impl Device for FileDevice {
     }
 
     fn write_out(&self, offset: u64, bytes: u64, wait: bool) -> io::Result<()> {
+        if wait && self.under_way.has(&(offset..offset + bytes)) {
+            self.under_way.finish()?;
+        }
         kernel::write_out(&self.file, offset, bytes, wait)
     }
 
@@ -470,6 +506,19 @@ impl Device for FileDevice {
     fn keep_readers_out(&self) -> Option<Claim> {
         claims::keep_readers_out(&self.file).unwrap_or_else(|_| Some(Box::new(())))
     }
+}
+
+fn slices(pieces: &[Arc<Box<[u8]>>]) -> Vec<IoSlice<'_>> {
+    pieces.iter().map(|piece| IoSlice::new(piece)).collect()
+}
+
+/// Writes all pieces at `offset`, with as few calls as possible.
+fn write_groups(file: &File, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+    let mut at = offset;
+    pieces.chunks(PIECES_PER_CALL).try_for_each(|group| {
+        at = write_all(file, at, group)?;
+        Ok(())
+    })
 }
 
 /// Writes all pieces at `offset` and returns the offset after them, whatever part of them the

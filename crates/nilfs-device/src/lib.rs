@@ -22,6 +22,7 @@ mod part;
 mod reads;
 mod recording;
 mod scratch;
+mod under_way;
 mod writes;
 
 use std::io;
@@ -86,6 +87,17 @@ pub trait Device: Send + Sync {
     /// Any device error; some of the bytes may have been written then. Writing beyond the end
     /// is an error.
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()>;
+
+    /// Writes the pieces one after the other, starting at `offset`, perhaps while the caller goes on. What
+    /// reads or writes the same place afterwards waits for that, wherever it has to.
+    ///
+    /// # Errors
+    /// As [`Device::write_at`]. They may also come from the next call, from [`Device::write_out`], or from
+    /// [`Device::flush`].
+    fn begin_to_write(&self, offset: u64, pieces: Vec<Arc<Box<[u8]>>>) -> io::Result<()> {
+        let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        self.write_at(offset, &slices)
+    }
 
     /// Returns when everything written before is durable.
     ///
@@ -165,6 +177,10 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
         (**self).write_at(offset, pieces)
+    }
+
+    fn begin_to_write(&self, offset: u64, pieces: Vec<Arc<Box<[u8]>>>) -> io::Result<()> {
+        (**self).begin_to_write(offset, pieces)
     }
 
     fn flush(&self) -> io::Result<()> {

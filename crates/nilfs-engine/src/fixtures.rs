@@ -117,7 +117,7 @@ pub(crate) fn overwritten(
 /// The blocks of logs with their addresses.
 pub(crate) fn blocks_of(logs: &[SealedLog]) -> Vec<(BlockNr, Vec<u8>)> {
     let one = |log: &SealedLog| {
-        let bytes: Vec<u8> = log.pieces().iter().flat_map(|piece| piece.to_vec()).collect();
+        let bytes: Vec<u8> = log.content().iter().flat_map(|piece| piece.to_vec()).collect();
         let blocks: Vec<Vec<u8>> = bytes.chunks(BLOCK).map(<[u8]>::to_vec).collect();
         assert_eq!(blocks.len() as u64, log.len());
         log.addresses().zip(blocks).collect::<Vec<_>>()

@@ -274,6 +274,14 @@ impl Store {
             .map_err(|source| Error::Device { what: format!("write block {first}"), source })
     }
 
+    /// Writes the blocks of a log one after the other, perhaps while the caller goes on: a flush waits for
+    /// that, and so does whoever reads them.
+    pub(crate) fn write_log(&self, first: BlockNr, blocks: Vec<Block>) -> Result<()> {
+        self.device
+            .begin_to_write(self.address(first), blocks)
+            .map_err(|source| Error::Device { what: format!("write the log at {first}"), source })
+    }
+
     /// Puts a block that was just written, or is about to be, into the cache.
     pub(crate) fn remember(&self, block: BlockNr, content: Block) {
         self.cache.insert(block, content);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use nilfs_device::IoSlice;
 use nilfs_ondisk::{BlockNr, FileBlock, Geometry, SegNum};
 
 use super::Cleaning;
@@ -232,13 +233,14 @@ impl Cleaning<'_> {
     /// at most.
     fn write_off_chain(&self, log: &SealedLog) -> Result<()> {
         log.addresses().for_each(|block| self.store.forget(block));
-        let pieces = log.pieces();
+        let content = log.content();
         let mut at = log.start;
         let mut syncs = self.volume.syncs();
-        for piece in pieces.chunks(PIECE_BLOCKS) {
+        for piece in content.chunks(PIECE_BLOCKS) {
             let started = Instant::now();
-            self.store.write_run(at, piece)?;
-            let bytes: usize = piece.iter().map(|slice| slice.len()).sum();
+            let slices: Vec<_> = piece.iter().map(|block| IoSlice::new(block)).collect();
+            self.store.write_run(at, &slices)?;
+            let bytes: usize = piece.iter().map(|block| block.len()).sum();
             at = at.plus((bytes / self.store.block_size().bytes()) as u64);
             let now = self.volume.syncs();
             if now != std::mem::replace(&mut syncs, now) {

@@ -2,8 +2,8 @@
 //! they go; what they mean is the caller's affair.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use nilfs_device::IoSlice;
 use nilfs_ondisk::summary::{FileInfo, NewLog, encode_summary};
 use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
 
@@ -17,7 +17,7 @@ pub(crate) struct SealedLog {
     pub(crate) segment: SegNum,
     pub(crate) seq: Seq,
     pub(crate) next: SegNum,
-    summary: Vec<u8>,
+    summary: Block,
     summary_blocks: u64,
     blocks: Vec<Block>,
     /// Blocks after these that the log claims and that are not written.
@@ -25,10 +25,9 @@ pub(crate) struct SealedLog {
 }
 
 impl SealedLog {
-    /// The pieces in which the log goes to the device.
-    pub(crate) fn pieces(&self) -> Vec<IoSlice<'_>> {
-        let blocks = self.blocks.iter().map(|block| IoSlice::new(block));
-        std::iter::once(IoSlice::new(&self.summary)).chain(blocks).collect()
+    /// What goes to the device: the summary as one piece, and the blocks after it.
+    pub(crate) fn content(&self) -> Vec<Block> {
+        std::iter::once(&self.summary).chain(&self.blocks).cloned().collect()
     }
 
     /// Blocks of the log, its summary included.
@@ -112,6 +111,7 @@ pub(crate) fn seal(
         let summary_bytes = log.summary_blocks as usize * geometry.block_size.bytes();
         assert_eq!(summary.len(), summary_bytes, "the layout has left room for the summary");
         blocks.truncate(blocks.len() - log.hole as usize);
+        let summary = Arc::new(summary.into_boxed_slice());
         let PlannedLog { start, segment, seq, next, summary_blocks, hole, .. } = *log;
         SealedLog { start, segment, seq, next, summary, summary_blocks, blocks, hole }
     };

@@ -572,7 +572,7 @@ impl SegmentWriter {
         if let Some(before) = self.not_begun.replace(log.extent()) {
             self.store.begin_to_write_out(&before)?;
         }
-        self.store.write_run(log.start, &log.pieces())?;
+        self.store.write_log(log.start, log.content())?;
         self.unflushed.get_or_insert(log.segment);
         self.unflushed_logs += 1;
         self.unflushed_blocks += log.written();
