@@ -124,3 +124,18 @@ fn what_lies_askew_is_written_as_well() {
     let beyond = device.begin_to_write((SIZE - 4096) as u64, blocks(&expected[..LENGTH], 4096));
     assert!(beyond.is_err(), "beyond the end");
 }
+
+/// A card with one open unit would open and close two where the next write overtakes the one before.
+#[test]
+fn what_is_written_next_goes_on_its_way_after_what_is_under_way() {
+    let (image, device) = image();
+    for version in 0..8 {
+        let written = content(version, LENGTH);
+        device.begin_to_write(LENGTH as u64, blocks(&written, 4096)).unwrap();
+        device.write_at(0, &[IoSlice::new(&[version as u8; 4096])]).unwrap();
+        device.write_out(0, 4096, false).unwrap();
+        let (last, mut found) = (LENGTH - 4096, [0; 4096]);
+        image.as_file().read_exact_at(&mut found, (LENGTH + last) as u64).unwrap();
+        assert!(found == written[last..], "write {version}");
+    }
+}
