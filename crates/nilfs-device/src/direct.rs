@@ -20,11 +20,11 @@ const LONG_READ: usize = 128 << 10;
 /// system has them in memory for a while.
 const LONG_WRITE: usize = 1 << 20;
 
-/// Where such reads begin and end, in the file and in memory: no device asks for more.
+/// Where direct reads begin and end, in the file and in memory: no device asks for more.
 const ALIGNED: usize = 4096;
 
-/// The same for writes, which begin wherever the log goes on: no device asks for less, and what it asks
-/// for shows when one of them fails.
+/// The same for direct writes, which begin wherever the log goes on. A device that wants more refuses
+/// them, and they go through the system's memory.
 const SECTOR: usize = 512;
 
 /// A device that is open once more, past the system's memory.

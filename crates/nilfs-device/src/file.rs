@@ -185,16 +185,16 @@ impl FileDevice {
     /// Releases all locks and claims. Nothing may be written any more.
     ///
     /// # Errors
-    /// The name of this process is still on the device.
+    /// The name of this process is still on the device, or something could not be written.
     pub fn release(&self) -> io::Result<()> {
-        self.under_way.finish()?;
+        let written = self.under_way.finish();
         self.yield_claim();
         if self.access.writes() {
             claims::stop_writing(&self.file);
         }
         rustix::fs::flock(&self.file, FlockOperation::Unlock)?;
         self.ending.lock().take();
-        Ok(())
+        written
     }
 }
 
@@ -377,7 +377,7 @@ impl Device for FileDevice {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         check_range(self.size(), offset, buffer.len() as u64)?;
-        self.under_way.wait_for(&(offset..offset + buffer.len() as u64));
+        self.under_way.wait_for(&(offset..offset + buffer.len() as u64))?;
         let at_once = self.read_at_once.map_or(usize::MAX, NonZeroUsize::get);
         let mut at = offset;
         buffer.chunks_mut(at_once).try_for_each(|part| {
@@ -405,7 +405,7 @@ impl Device for FileDevice {
         let total = part::total(parts) as u64;
         check_range(self.size(), offset, total)?;
         if wait {
-            self.under_way.wait_for(&(offset..offset + total));
+            self.under_way.wait_for(&(offset..offset + total))?;
         }
         let direct = self.direct.as_ref().filter(|direct| direct.is_for(offset, parts));
         if direct.is_some() && !wait {
@@ -423,14 +423,10 @@ impl Device for FileDevice {
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
         let total = pieces.iter().map(|piece| piece.len() as u64).sum();
         check_range(self.size(), offset, total)?;
-        self.under_way.wait_for(&(offset..offset + total));
-        write_groups(&self.file, offset, pieces)?;
-        if let Some(large) = NonZeroU64::new(total).filter(|total| total.get() >= LARGE_WRITE) {
-            // Only advice, but it lets the system begin to write at once, while we go on: the next
-            // flush has less to wait for. The system above us caches the same data already.
-            let _ = rustix::fs::fadvise(&self.file, offset, Some(large), Advice::DontNeed);
-        }
-        Ok(())
+        // A card with one open unit should get first what was written first, and a superblock must not
+        // name a log that may still fail.
+        self.under_way.finish()?;
+        write_cached(&self.file, offset, pieces)
     }
 
     fn begin_to_write(&self, offset: u64, pieces: Vec<Arc<Box<[u8]>>>) -> io::Result<()> {
@@ -444,7 +440,7 @@ impl Device for FileDevice {
         let write = move || {
             let pieces = slices(&pieces);
             // Through the system's memory, it tells what was wrong, or that nothing is.
-            write_groups(&direct, offset, &pieces).or_else(|_| write_groups(&file, offset, &pieces))
+            write_groups(&direct, offset, &pieces).or_else(|_| write_cached(&file, offset, &pieces))
         };
         self.under_way.begin(offset..offset + total, Box::new(write))
     }
@@ -461,7 +457,7 @@ impl Device for FileDevice {
 
     fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
         check_range(self.size(), offset, bytes)?;
-        self.under_way.wait_for(&(offset..offset + bytes));
+        self.under_way.wait_for(&(offset..offset + bytes))?;
         // A hole in a file; on a block device the kernel turns it into a discard.
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.file, mode, offset, bytes)?)
@@ -483,11 +479,9 @@ impl Device for FileDevice {
     }
 
     fn write_out(&self, offset: u64, bytes: u64, wait: bool) -> io::Result<()> {
-        if !wait && self.under_way.has(&(offset..offset + bytes)) {
-            return Ok(());
+        if wait {
+            self.under_way.wait_for(&(offset..offset + bytes))?;
         }
-        // What is under way was written before: a card with one open unit should get it first.
-        self.under_way.finish()?;
         kernel::write_out(&self.file, offset, bytes, wait)
     }
 
@@ -512,6 +506,18 @@ impl Device for FileDevice {
 
 fn slices(pieces: &[Arc<Box<[u8]>>]) -> Vec<IoSlice<'_>> {
     pieces.iter().map(|piece| IoSlice::new(piece)).collect()
+}
+
+/// Writes all pieces at `offset` to the system's memory.
+fn write_cached(file: &File, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+    write_groups(file, offset, pieces)?;
+    let total = pieces.iter().map(|piece| piece.len() as u64).sum();
+    if let Some(large) = NonZeroU64::new(total).filter(|total| total.get() >= LARGE_WRITE) {
+        // Only advice, but it lets the system begin to write at once, while we go on: the next flush
+        // has less to wait for. The system above us caches the same data already.
+        let _ = rustix::fs::fadvise(file, offset, Some(large), Advice::DontNeed);
+    }
+    Ok(())
 }
 
 /// Writes all pieces at `offset`, with as few calls as possible.

@@ -88,18 +88,18 @@ pub trait Device: Send + Sync {
     /// is an error.
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()>;
 
-    /// Writes the pieces one after the other, starting at `offset`, perhaps while the caller goes on. What
-    /// reads or writes the same place afterwards waits for that, wherever it has to.
+    /// Writes the pieces one after the other, starting at `offset`, perhaps while the caller goes on.
+    /// Through this device, whoever reads the same bytes waits for that, and so does every other write.
     ///
     /// # Errors
-    /// As [`Device::write_at`]. They may also come from the next call, from [`Device::write_out`], or from
-    /// [`Device::flush`].
+    /// As [`Device::write_at`]. If it fails later, every write and flush from then on does, and so does
+    /// reading these bytes.
     fn begin_to_write(&self, offset: u64, pieces: Vec<Arc<Box<[u8]>>>) -> io::Result<()> {
         let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
         self.write_at(offset, &slices)
     }
 
-    /// Returns when everything written before is durable.
+    /// Returns when everything that was written before, or begun to be written, is durable.
     ///
     /// # Errors
     /// Any device error; what had been written since the last flush may be lost then.

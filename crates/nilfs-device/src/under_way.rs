@@ -1,16 +1,18 @@
 //! A long write that is under way while whoever asked for it makes the next one ready. Whoever reads what
-//! is being written waits for it. Whether it has failed is told once, to whoever waits for all of it.
+//! is being written waits for it.
+//!
+//! Once a write has failed, nothing is written any more, and what it should have written cannot be read:
+//! the caller has been told that all is well and may have nothing of it in memory any more.
 //!
 //! It knows nothing of devices, and has one write at a time, so that nobody has to wait for many.
 
 use std::io;
-use std::mem;
 use std::ops::Range;
 use std::sync::mpsc::{self, SendError, Sender};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 
 /// What writes, with all that it needs for that.
 type Work = Box<dyn FnOnce() -> io::Result<()> + Send>;
@@ -30,12 +32,17 @@ struct Shared {
 }
 
 #[derive(Default)]
-enum State {
+struct State {
+    /// The bytes that were written last, or are being written.
+    range: Range<u64>,
+    progress: Progress,
+}
+
+#[derive(Default)]
+enum Progress {
     #[default]
-    Idle,
-    /// A range of bytes is being written.
-    Writing(Range<u64>),
-    /// The last write has failed, and nobody knows yet.
+    Done,
+    Writing,
     Failed(io::Error),
 }
 
@@ -43,9 +50,16 @@ impl UnderWay {
     /// Begins to write a range of bytes, after the write before.
     ///
     /// # Errors
-    /// That of the write before.
+    /// A write before has failed.
     pub(crate) fn begin(&self, range: Range<u64>, work: Work) -> io::Result<()> {
-        *self.ended()? = State::Writing(range);
+        {
+            let mut state = self.shared.state.lock();
+            while state.is_writing() {
+                self.shared.ended.wait(&mut state);
+            }
+            state.check()?;
+            *state = State { range, progress: Progress::Writing };
+        }
         let not_sent = match self.thread.get_or_init(|| start(&self.shared)) {
             Some(thread) => thread.send(work).err().map(|SendError(work)| work),
             None => Some(work),
@@ -59,46 +73,54 @@ impl UnderWay {
     /// Returns when nothing is under way.
     ///
     /// # Errors
-    /// That of the last write.
+    /// A write has failed.
     pub(crate) fn finish(&self) -> io::Result<()> {
-        self.ended().map(drop)
-    }
-
-    /// Whether a part of a range is being written.
-    pub(crate) fn has(&self, range: &Range<u64>) -> bool {
-        self.shared.state.lock().has(range)
+        self.wait_for(&(0..u64::MAX))
     }
 
     /// Returns when no part of a range is being written.
-    pub(crate) fn wait_for(&self, range: &Range<u64>) {
+    ///
+    /// # Errors
+    /// A part of it could not be written.
+    pub(crate) fn wait_for(&self, range: &Range<u64>) -> io::Result<()> {
         let mut state = self.shared.state.lock();
-        while state.has(range) {
+        while state.is_writing() && state.overlaps(range) {
             self.shared.ended.wait(&mut state);
         }
+        if state.overlaps(range) { state.check() } else { Ok(()) }
     }
 
-    fn ended(&self) -> io::Result<MutexGuard<'_, State>> {
-        let mut state = self.shared.state.lock();
-        while matches!(*state, State::Writing(_)) {
-            self.shared.ended.wait(&mut state);
-        }
-        match mem::take(&mut *state) {
-            State::Failed(error) => Err(error),
-            State::Idle | State::Writing(_) => Ok(state),
-        }
+    /// Whether [`UnderWay::wait_for`] has something to say of a range.
+    pub(crate) fn has(&self, range: &Range<u64>) -> bool {
+        let state = self.shared.state.lock();
+        !matches!(state.progress, Progress::Done) && state.overlaps(range)
     }
 }
 
 impl State {
-    fn has(&self, range: &Range<u64>) -> bool {
-        matches!(self, Self::Writing(own) if own.start < range.end && range.start < own.end)
+    fn is_writing(&self) -> bool {
+        matches!(self.progress, Progress::Writing)
+    }
+
+    fn overlaps(&self, range: &Range<u64>) -> bool {
+        self.range.start < range.end && range.start < self.range.end
+    }
+
+    fn check(&self) -> io::Result<()> {
+        match &self.progress {
+            Progress::Failed(error) => Err(match error.raw_os_error() {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => error.kind().into(),
+            }),
+            Progress::Done | Progress::Writing => Ok(()),
+        }
     }
 }
 
 impl Shared {
     fn run(&self, work: Work) {
-        let done = work();
-        *self.state.lock() = done.map_or_else(State::Failed, |()| State::Idle);
+        let progress = work().map_or_else(Progress::Failed, |()| Progress::Done);
+        self.state.lock().progress = progress;
         self.ended.notify_all();
     }
 }
@@ -130,29 +152,32 @@ mod tests {
     fn whoever_reads_what_is_being_written_waits_and_nobody_else() {
         let under_way = UnderWay::default();
         let open = gated(&under_way, 10..20, Ok(()));
-        under_way.wait_for(&(0..10));
-        under_way.wait_for(&(20..30));
+        under_way.wait_for(&(0..10)).unwrap();
+        under_way.wait_for(&(20..30)).unwrap();
         assert!(under_way.has(&(19..20)) && under_way.has(&(0..100)) && !under_way.has(&(20..21)));
         thread::scope(|scope| {
             let reader = scope.spawn(|| under_way.wait_for(&(0..11)));
             assert!(!reader.is_finished());
             open.send(()).unwrap();
+            reader.join().unwrap().unwrap();
         });
         assert!(!under_way.has(&(10..20)));
     }
 
+    /// Somebody who does not know what it means may hear of it first.
     #[test]
-    fn an_error_is_told_once_to_whoever_waits_for_all() {
+    fn an_error_is_told_to_everybody_it_concerns_as_often_as_they_ask() {
         let under_way = UnderWay::default();
-        let open = gated(&under_way, 0..1, Err(io::ErrorKind::StorageFull.into()));
+        let open = gated(&under_way, 10..20, Err(io::ErrorKind::StorageFull.into()));
         open.send(()).unwrap();
-        under_way.wait_for(&(0..1));
-        assert_eq!(under_way.finish().unwrap_err().kind(), io::ErrorKind::StorageFull);
-        under_way.finish().unwrap();
-
-        let open = gated(&under_way, 0..1, Err(io::ErrorKind::StorageFull.into()));
-        open.send(()).unwrap();
-        let next = under_way.begin(1..2, Box::new(|| panic!("written after an error")));
-        assert_eq!(next.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        for _ in 0..2 {
+            assert_eq!(under_way.finish().unwrap_err().kind(), io::ErrorKind::StorageFull);
+            let error = under_way.wait_for(&(19..30)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+            under_way.wait_for(&(20..30)).unwrap();
+            assert!(under_way.has(&(0..11)) && !under_way.has(&(20..30)));
+            let next = under_way.begin(30..40, Box::new(|| panic!("written after an error")));
+            assert_eq!(next.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        }
     }
 }

@@ -30,7 +30,7 @@ use crate::store::FLASH_PAGE;
 const PIECE: u64 = 256 << 10;
 const PIECES_IN_SEGMENT: u64 = 8;
 
-/// The same where nobody syncs. The device has two of these at a time. It is a page of flash short of
+/// The same where nobody syncs. An fsync may have two of these to wait for. It is a page of flash short of
 /// 2 MiB, so that two summary blocks of 4 KiB are enough: a sequential read takes these along rather than
 /// make two of itself.
 const LARGE_PIECE: u64 = (2 << 20) - FLASH_PAGE.0;

@@ -567,7 +567,7 @@ impl SegmentWriter {
     fn write_log(&mut self, log: &SealedLog, stamp: &Stamp) -> Result<()> {
         self.mark_in_use(stamp)?;
         log.addresses().for_each(|block| self.store.forget(block));
-        // The system begins with a large write at once and leaves a small one for later. A card with one
+        // A large write reaches the device at once, a small one when the system comes to it. A card with one
         // open unit opens and closes two of them where the small one comes after the large one.
         if let Some(before) = self.not_begun.replace(log.extent()) {
             self.store.begin_to_write_out(&before)?;

@@ -32,9 +32,9 @@ use crate::scrubbing::{Scrubber, StateFile};
 use crate::threads;
 
 /// Threads besides those that answer the kernel: for signals, for the end, for metrics, for
-/// checkpoints, for the cleaner, for the past, for retention and for scrubs. And unmounting may take a
-/// process, fusermount3.
-const OTHER_THREADS: usize = 9;
+/// checkpoints, for the cleaner, for the past, for retention, for scrubs, and one that writes to the
+/// device. And unmounting may take a process, fusermount3.
+const OTHER_THREADS: usize = 10;
 
 /// Serves the volume on `device` in `dir`, until it is unmounted or a signal says so. Calls
 /// `ready` when it can be used. Whatever can fail without touching the volume comes first.
