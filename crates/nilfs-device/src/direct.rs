@@ -16,9 +16,9 @@ use crate::{claims, kernel};
 /// The shortest read, in bytes, that is worth it.
 const LONG_READ: usize = 128 << 10;
 
-/// The same for a write. Those of less than that reach the device together with their neighbours if the
-/// system has them in memory for a while.
-const LONG_WRITE: usize = 1 << 20;
+/// The same for a write, which also goes on its way at once where it cannot be direct. Shorter ones reach
+/// the device together with their neighbours if the system has them in memory for a while.
+pub(crate) const LONG_WRITE: usize = 1 << 20;
 
 /// Where direct reads begin and end, in the file and in memory: no device asks for more.
 const ALIGNED: usize = 4096;

@@ -15,7 +15,7 @@ use rustix::io::ReadWriteFlags;
 use thiserror::Error;
 
 use crate::claims::Marked;
-use crate::direct::Direct;
+use crate::direct::{Direct, LONG_WRITE};
 use crate::holder::{Holder, holder_of};
 use crate::loops::{self, InUse, Node};
 use crate::part::{self, Part};
@@ -24,9 +24,6 @@ use crate::{Claim, Device, IoSlice, check_range, claims, kernel, reads};
 
 /// Pieces that one gathered write may have (`IOV_MAX` of Linux).
 const PIECES_PER_CALL: usize = 1024;
-
-/// Bytes from which on a write is worth being sent on its way to the device at once.
-const LARGE_WRITE: u64 = 1 << 20;
 
 /// How a device is opened, and so which other processes may have it open.
 ///
@@ -512,7 +509,7 @@ fn slices(pieces: &[Arc<Box<[u8]>>]) -> Vec<IoSlice<'_>> {
 fn write_cached(file: &File, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
     write_groups(file, offset, pieces)?;
     let total = pieces.iter().map(|piece| piece.len() as u64).sum();
-    if let Some(large) = NonZeroU64::new(total).filter(|total| total.get() >= LARGE_WRITE) {
+    if let Some(large) = NonZeroU64::new(total).filter(|total| total.get() >= LONG_WRITE as u64) {
         // Only advice, but it lets the system begin to write at once, while we go on: the next flush
         // has less to wait for. The system above us caches the same data already.
         let _ = rustix::fs::fadvise(file, offset, Some(large), Advice::DontNeed);

@@ -89,7 +89,8 @@ pub trait Device: Send + Sync {
     fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()>;
 
     /// Writes the pieces one after the other, starting at `offset`, perhaps while the caller goes on.
-    /// Through this device, whoever reads the same bytes waits for that, and so does every other write.
+    /// Through this device, whoever reads the same bytes waits for that, and so does every other write; who
+    /// has the file open otherwise may still see what was there before.
     ///
     /// # Errors
     /// As [`Device::write_at`]. If it fails later, every write and flush from then on does, and so does
