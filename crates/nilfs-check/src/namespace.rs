@@ -126,7 +126,7 @@ impl Checker<'_, '_> {
                 Some(facts) => facts.links == 0 || inode.tally.claim.contradicts(facts.file_type),
                 None => !files.is_incomplete(),
             };
-            if inode.tally.names > 0 && is_wrong {
+            if inode.tally.names > 0 && (is_wrong || !ino.is_of_user()) {
                 suspects.insert(*ino);
             }
             if inode.is_directory() {
@@ -310,6 +310,14 @@ impl Checker<'_, '_> {
     fn check_name(&mut self, files: &Files, directory: Ino, entry: &Name<'_>) {
         let place = Location::checkpoint(files.cno).ino(directory);
         let name = || String::from_utf8_lossy(entry.name).into_owned();
+        if !entry.ino.is_of_user() {
+            // mkfs has made some of these look like files, with a link.
+            self.error(Rule::DirectoryEntry, place, || {
+                format!("{:?} names inode {}, which is reserved", name(), entry.ino)
+            })
+            .corrected_by(entry.at.map(|at| Correction::u64(at, 0)));
+            return;
+        }
         let Some(facts) = &files.inode(entry.ino).facts else {
             let corrections = self.found_or_forgotten(entry, files);
             self.error(Rule::DirectoryEntry, place, || {

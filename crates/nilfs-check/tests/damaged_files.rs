@@ -208,6 +208,9 @@ fn links() {
     expect_error(Rule::DirectoryEntry, "which is not in use", |image| {
         image.edit_record(Ino::ROOT, "direct", |record| write(record, 0, 5000));
     });
+    expect_error(Rule::DirectoryEntry, "which is reserved", |image| {
+        image.edit_record(Ino::ROOT, "direct", |record| write(record, 0, 10));
+    });
     expect_error(Rule::DirectoryEntry, "claims type", |image| {
         image.edit_record(Ino::ROOT, "direct", |record| record[11] = 2);
     });

@@ -564,7 +564,7 @@ fn short(have: usize, need: usize) -> FormatError {
 /// An inode that can have names: the root, or one of a user.
 fn user_inode(ino: U64) -> Result<Ino, FormatError> {
     let ino = Ino(ino.get());
-    match ino == Ino::ROOT || ino >= Ino::FIRST_USER {
+    match ino.is_of_user() {
         true => Ok(ino),
         false => Err(FormatError::field(STRUCTURE, "ino", ino, "the inode of a user's file")),
     }

@@ -105,10 +105,18 @@ impl Ino {
     /// The first inode number that a user file may have.
     pub const FIRST_USER: Ino = Ino(11);
 
-    /// Whether a directory entry may name this inode (docs/format.md §10).
+    /// Whether this is the inode of the root directory or of another file of a user, and none that
+    /// the format reserves (docs/format.md §10).
+    #[must_use]
+    pub fn is_of_user(self) -> bool {
+        self >= Self::FIRST_USER || self == Self::ROOT
+    }
+
+    /// Whether Linux reads a directory entry that names this inode. Number 10 was meant for a sketch
+    /// file, which nobody has ever made.
     #[must_use]
     pub fn is_nameable(self) -> bool {
-        self.0 >= Self::FIRST_USER.0 || self == Self::ROOT || self.0 == 10
+        self.is_of_user() || self.0 == 10
     }
 }
 

@@ -45,6 +45,6 @@ impl Paths {
 
 /// The file that a finding is about, if it is one with a name, and a checkpoint that has it.
 fn file_of(finding: &Finding, newest: Cno) -> Option<(Cno, Ino)> {
-    let ino = finding.place.ino.filter(|ino| *ino >= Ino::FIRST_USER || *ino == Ino::ROOT)?;
+    let ino = finding.place.ino.filter(|ino| ino.is_of_user())?;
     Some((finding.place.checkpoint.unwrap_or(newest), ino))
 }

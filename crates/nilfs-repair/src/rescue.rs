@@ -177,7 +177,7 @@ fn written(log: &FoundLog) -> (Seq, BlockNr) {
 /// The users' files of which logs have blocks.
 fn files_in(scan: &Scan, device: &dyn Device, logs: &[FoundLog]) -> BTreeSet<Ino> {
     let all = logs.iter().flat_map(|log| scan.files_in(device, log));
-    all.filter(|ino| *ino == Ino::ROOT || *ino >= Ino::FIRST_USER).collect()
+    all.filter(|ino| ino.is_of_user()).collect()
 }
 
 /// What it means to go on from a log.

@@ -100,10 +100,12 @@ fn a_name_that_leads_nowhere_goes_and_its_file_is_kept() {
 
 #[test]
 fn a_name_of_a_reserved_inode_goes_and_its_file_is_kept() {
-    repaired(
-        |image| image.edit_record(Ino::ROOT, "direct", |record| write(record, 0, 3)),
-        |image, content| into_lost_and_found(image, content, "direct"),
-    );
+    for reserved in [3, 10] {
+        repaired(
+            |image| image.edit_record(Ino::ROOT, "direct", |record| write(record, 0, reserved)),
+            |image, content| into_lost_and_found(image, content, "direct"),
+        );
+    }
 }
 
 #[test]

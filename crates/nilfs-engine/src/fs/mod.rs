@@ -309,7 +309,7 @@ impl Filesystem {
         if let Some(inode) = self.table.lock().get(ino) {
             return Ok(inode);
         }
-        if ino != Ino::ROOT && ino < Ino::FIRST_USER {
+        if !ino.is_of_user() {
             return Err(Error::Stale);
         }
         // No freeze may come between finding the number in use and finding its inode.

@@ -188,7 +188,7 @@ impl<'a> Needs<'a> {
     fn name(&self, damage: &mut [Damage]) {
         let mut wanted: BTreeMap<Cno, BTreeSet<Ino>> = BTreeMap::new();
         for need in damage.iter().flat_map(|it| &it.needs) {
-            let file = need.ino.filter(|ino| *ino >= Ino::FIRST_USER || *ino == Ino::ROOT);
+            let file = need.ino.filter(|ino| ino.is_of_user());
             file.into_iter().for_each(|ino| _ = wanted.entry(need.last).or_default().insert(ino));
         }
         let mut paths = BTreeMap::new();

@@ -190,7 +190,7 @@ impl Changes<'_> {
 
 /// A user's file, if a tree has it.
 fn file_of(view: &View, ino: Ino) -> Result<Option<File>> {
-    if ino != Ino::ROOT && ino < Ino::FIRST_USER || !view.has_inode(ino)? {
+    if !ino.is_of_user() || !view.has_inode(ino)? {
         return Ok(None);
     }
     match view.inode(ino) {

@@ -142,7 +142,7 @@ impl Tree {
     /// # Errors
     /// [`Error::Stale`] if the checkpoint has none, damage, a device error.
     pub fn file(&self, ino: Ino) -> Result<File> {
-        if ino != Ino::ROOT && ino < Ino::FIRST_USER {
+        if !ino.is_of_user() {
             return Err(Error::Stale);
         }
         if let Some(file) = self.recovered.file(ino) {
