@@ -115,7 +115,7 @@ pub(super) struct AttributeTimes {
 
 /// What it takes to work on a file's blocks.
 pub(super) struct Context<'a> {
-    pub(super) view: View,
+    pub(super) view: Arc<View>,
     pub(super) space: &'a Space,
     pub(super) pool: &'a BlockPool,
     /// Bytes that the index of a directory may have.

@@ -440,7 +440,7 @@ impl Filesystem {
         Ok(true)
     }
 
-    pub(crate) fn view(&self) -> View {
+    pub(crate) fn view(&self) -> Arc<View> {
         self.trees.newest()
     }
 

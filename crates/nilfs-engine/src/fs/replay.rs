@@ -54,6 +54,7 @@ pub(super) fn replay(context: &Context<'_>, logs: &[SyncLog]) -> Result<Replayed
 /// A device error.
 pub(crate) fn without_contradictions(view: View, found: RollForward) -> Result<RollForward> {
     let (space, pool) = (Space::default(), BlockPool::new(view.store.block_size(), 0));
+    let view = Arc::new(view);
     let context = Context { view, space: &space, pool: &pool, index_limit: 0 };
     let mut replay = Replay { context: &context, inodes: BTreeMap::new() };
     let refused = found.logs.iter().enumerate().find_map(|(nth, log)| {
@@ -77,6 +78,7 @@ pub(crate) fn replayed_files(
 ) -> Result<BTreeMap<Ino, (File, Overlay)>> {
     let (space, pool) = (Space::default(), BlockPool::new(view.store.block_size(), 0));
     let sectors = view.store.block_size().sectors();
+    let view = Arc::new(view);
     let context = Context { view, space: &space, pool: &pool, index_limit: names_limit };
     let files = replay(&context, logs)?.inodes.into_iter().map(|(ino, inode)| {
         let mut state = inode.unshared();

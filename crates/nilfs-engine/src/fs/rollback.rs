@@ -376,7 +376,7 @@ impl<'a> Making<'a> {
         }
         // What is changed here is part of no account.
         let space = Space::default();
-        let context = Context { view: now.view(), space: &space, ..self.fs.context() };
+        let context = Context { view: Arc::new(now.view()), space: &space, ..self.fs.context() };
         let inode = Inode::new(subtree.directory.ino(), subtree.directory.raw, false)?;
         let mut state = inode.unshared();
         let (name, file_type) = (&subtree.name[..], top.file_type());

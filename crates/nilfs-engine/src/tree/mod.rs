@@ -108,7 +108,7 @@ impl Tree {
     /// What it takes to read the tree, for the time of one call: blocks may move between two.
     pub(crate) fn view(&self) -> View {
         let (tree, around_damage) = (Arc::clone(&self.root), self.around_damage);
-        View { tree, around_damage, ..self.shared.newest() }
+        View { tree, around_damage, ..View::clone(&self.shared.newest()) }
     }
 
     /// The number of the checkpoint.

@@ -28,7 +28,7 @@ const DIRECTORIES: usize = 1024;
 /// What all trees of a volume share.
 pub(crate) struct Shared {
     /// The newest checkpoint, and the DAT through which every tree finds its blocks.
-    newest: RwLock<View>,
+    newest: RwLock<Arc<View>>,
     /// Checkpoints that are looked at, and those that nobody may look at any more.
     looks: Mutex<Looks>,
     /// Where the names of large directories are.
@@ -77,7 +77,7 @@ impl Shared {
             .expect("both capacities are set");
         let (hash_builder, lifecycle) = (NumberState::default(), DefaultLifecycle::default());
         Arc::new(Self {
-            newest: RwLock::new(Rank::View, newest),
+            newest: RwLock::new(Rank::View, Arc::new(newest)),
             looks: Mutex::new(Rank::KeptTrees, Looks::default()),
             names: Cache::with_options(options, Bytes, hash_builder, lifecycle),
             most: bytes / 4,
@@ -85,13 +85,13 @@ impl Shared {
     }
 
     /// The newest checkpoint.
-    pub(crate) fn newest(&self) -> View {
-        self.newest.read().clone()
+    pub(crate) fn newest(&self) -> Arc<View> {
+        Arc::clone(&self.newest.read())
     }
 
     /// Puts another one in its place. Returns the one before.
-    pub(crate) fn publish(&self, newest: View) -> View {
-        std::mem::replace(&mut *self.newest.write(), newest)
+    pub(crate) fn publish(&self, newest: View) -> Arc<View> {
+        std::mem::replace(&mut *self.newest.write(), Arc::new(newest))
     }
 
     /// Opens the tree of a checkpoint.
