@@ -182,8 +182,10 @@ pub(crate) fn build(store: &Store, base: &Base, request: &CommitInput<'_>) -> Re
         ifile: parse_root("ifile", &ifile_inode)?,
         inodes: counters(base.tree.inodes, taken as i64 - given_back as i64)?,
         blocks: counters(base.tree.blocks, build.block_delta)?,
+        known: None,
         created: now,
-    };
+    }
+    .remembering();
     let data_blocks: usize = build.payload.iter().map(|file| file.blocks.len()).sum();
     let entry = RawCheckpoint {
         cp_flags: U32::new(if user_files { 0 } else { MINOR }),

@@ -3,8 +3,6 @@
 //!
 //! There is one DAT for past and present: every tree, however old, translates through the newest.
 
-mod known;
-
 use std::sync::Arc;
 
 use nilfs_ondisk::bmap::Root;
@@ -12,11 +10,11 @@ use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::palloc::{BlockRole, Palloc, test_bit};
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, VBlockNr};
 
-use self::known::Known;
 use crate::block::Block;
 use crate::bmap::edit::is_possible;
 use crate::bmap::{Pointers, Source};
 use crate::error::{Error, Result};
+use crate::memo::Memo;
 use crate::metafile::FileEdit;
 use crate::palloc;
 use crate::store::Store;
@@ -26,13 +24,14 @@ use crate::store::Store;
 pub(crate) struct Dat {
     root: Root,
     layout: Palloc,
-    known: Arc<Known>,
+    /// Addresses that were asked for lately.
+    known: Arc<Memo>,
 }
 
 impl Dat {
     pub(crate) fn new(root: Root, geometry: &Geometry) -> Self {
         let layout = Palloc::new(geometry.block_size, geometry.dat_entry_size);
-        Self { root, layout, known: Arc::new(Known::new()) }
+        Self { root, layout, known: Arc::new(Memo::new()) }
     }
 
     fn source(store: &Store) -> Source<'_> {
@@ -103,11 +102,11 @@ impl Dat {
 
     /// Where a virtual block is.
     pub(crate) fn translate(&self, store: &Store, vblocknr: VBlockNr) -> Result<BlockNr> {
-        if let Some(address) = self.known.get(vblocknr) {
-            return Ok(address);
+        if let Some(address) = self.known.get(vblocknr.0) {
+            return Ok(BlockNr(address));
         }
         let address = self.translator(store).translate(vblocknr)?;
-        self.known.note(vblocknr, address);
+        self.known.note(vblocknr.0, address.0);
         Ok(address)
     }
 

@@ -20,6 +20,7 @@ mod fixtures;
 pub mod fs;
 mod host;
 mod log;
+mod memo;
 pub mod metadata_image;
 mod metafile;
 pub mod mkfs;

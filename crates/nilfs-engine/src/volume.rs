@@ -346,7 +346,7 @@ impl Volume {
         let view = View {
             store: Arc::clone(&self.store),
             dat: Arc::clone(&self.dat),
-            tree: Arc::new(TreeRoot::new(&entry)?),
+            tree: Arc::new(TreeRoot::new(&entry)?.remembering()),
             era: Arc::new(Era(0)),
             around_damage: false,
         };

@@ -53,10 +53,12 @@ pub use self::parents::Parents;
 pub(crate) use self::parents::changed_names;
 pub(crate) use self::recovered::Recovered;
 pub(crate) use self::shared::{Kept, Shared};
+use crate::block::Block;
 use crate::bmap::{Pointers, Source};
 use crate::dat::Dat;
 use crate::error::{Error, Result};
 use crate::fs::{DirEntry, Seek};
+use crate::memo::Memo;
 use crate::store::Store;
 use content::Content;
 
@@ -273,6 +275,9 @@ impl Tree {
 pub(crate) struct TreeRoot {
     pub(crate) cno: Cno,
     pub(crate) ifile: Root,
+    /// Where the map of the ifile has led lately. Only the newest checkpoint has this, because there can
+    /// be very many trees.
+    pub(crate) known: Option<Arc<Memo>>,
     pub(crate) inodes: u64,
     pub(crate) blocks: u64,
     /// In seconds since 1970.
@@ -289,10 +294,16 @@ impl TreeRoot {
         Ok(Self {
             cno,
             ifile: Root::parse(&entry.cp_ifile_inode.i_bmap).map_err(bad)?,
+            known: None,
             inodes: entry.cp_inodes_count.get(),
             blocks: entry.cp_blocks_count.get(),
             created: entry.cp_create.get(),
         })
+    }
+
+    /// The same, with a memo of where the map of the ifile leads.
+    pub(crate) fn remembering(self) -> Self {
+        Self { known: Some(Arc::new(Memo::new())), ..self }
     }
 }
 
@@ -328,17 +339,31 @@ impl View {
     /// Whether the ifile has an inode with this number (docs/format.md §10).
     pub(crate) fn has_inode(&self, ino: Ino) -> Result<bool> {
         let bit = self.ifile_layout().bit(ino.0);
-        match self.source().block(&self.tree.ifile, bit.block) {
+        match self.ifile_block(bit.block) {
             // A file that was deleted has no links, so the inode alone tells most of it.
             Err(_) if self.around_damage => Ok(true),
             bitmap => Ok(bitmap?.is_some_and(|bitmap| test_bit(&bitmap, bit.bit))),
         }
     }
 
+    /// A block of the ifile, if it is not a hole.
+    fn ifile_block(&self, key: FileBlock) -> Result<Option<Block>> {
+        let (source, known) = (self.source(), self.tree.known.as_deref());
+        let pointer = match known.and_then(|known| known.get(key.0)) {
+            Some(pointer) => pointer,
+            None => {
+                let Some(pointer) = source.lookup(&self.tree.ifile, key)? else { return Ok(None) };
+                known.inspect(|known| known.note(key.0, pointer));
+                pointer
+            }
+        };
+        self.store.read(source.locate(pointer)?).map(Some)
+    }
+
     /// An inode as it lies on disk, whatever its state.
     pub(crate) fn raw_inode(&self, ino: Ino) -> Result<RawInode> {
         let slot = self.ifile_layout().entry(ino.0);
-        let block = self.source().block(&self.tree.ifile, slot.block)?.ok_or(Error::Stale)?;
+        let block = self.ifile_block(slot.block)?.ok_or(Error::Stale)?;
         RawInode::parse(&block[slot.offset..]).map_err(|source| Error::bad_inode(ino, source))
     }
 
