@@ -42,13 +42,14 @@ pub struct RecordingDevice<D> {
     read: AtomicU64,
     read_ahead: AtomicU64,
     reads_ahead: AtomicBool,
+    begun: AtomicU64,
 }
 
 impl<D: Device> RecordingDevice<D> {
     /// Records what is done to `below` from now on.
     pub fn new(below: D) -> Self {
-        let (events, read, read_ahead) = Default::default();
-        Self { below, events, read, read_ahead, reads_ahead: AtomicBool::new(true) }
+        let (events, read, read_ahead, begun) = Default::default();
+        Self { below, events, read, read_ahead, reads_ahead: AtomicBool::new(true), begun }
     }
 
     /// The device below.
@@ -66,6 +67,12 @@ impl<D: Device> RecordingDevice<D> {
     #[must_use]
     pub fn bytes_read_ahead(&self) -> u64 {
         self.read_ahead.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were written by [`Device::begin_to_write`].
+    #[must_use]
+    pub fn bytes_begun(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
     }
 
     /// Everything recorded so far.
@@ -105,6 +112,13 @@ impl<D: Device> Device for RecordingDevice<D> {
         let bytes = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
         events.push(Event::Write { offset, bytes });
         Ok(())
+    }
+
+    fn begin_to_write(&self, offset: u64, pieces: Vec<Arc<Box<[u8]>>>) -> io::Result<()> {
+        let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
+        self.begun.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.write_at(offset, &slices)
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -274,9 +274,15 @@ impl Store {
             .map_err(|source| Error::Device { what: format!("write block {first}"), source })
     }
 
-    /// Writes the blocks of a log one after the other, perhaps while the caller goes on: a flush waits for
-    /// that, and so does whoever reads them.
-    pub(crate) fn write_log(&self, first: BlockNr, blocks: Vec<Block>) -> Result<()> {
+    /// As [`Store::write_run`].
+    pub(crate) fn write_blocks(&self, first: BlockNr, blocks: &[Block]) -> Result<()> {
+        let pieces: Vec<_> = blocks.iter().map(|block| IoSlice::new(block)).collect();
+        self.write_run(first, &pieces)
+    }
+
+    /// Writes blocks that lie one after the other, perhaps past the system's memory and while the caller
+    /// goes on: a flush waits for that, and so does whoever reads them.
+    pub(crate) fn begin_to_write(&self, first: BlockNr, blocks: Vec<Block>) -> Result<()> {
         self.device
             .begin_to_write(self.address(first), blocks)
             .map_err(|source| Error::Device { what: format!("write the log at {first}"), source })

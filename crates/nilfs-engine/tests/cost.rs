@@ -549,3 +549,24 @@ fn what_the_first_fdatasync_of_a_mount_wrote_survives_a_power_cut() {
     recovered.read(&file, 0, &mut content).unwrap();
     assert_eq!(content, pattern(42, 1000));
 }
+
+/// The kernel asks for the end of a small file that was just written, and then it is in the system's
+/// memory. A large file need not be there twice.
+#[test]
+fn only_large_files_are_written_past_the_systems_memory() {
+    const LARGE: usize = 8 << 20;
+    let (device, fs) = used_volume(10);
+    let root = fs.root().unwrap().inode;
+    for nth in 0..500 {
+        let file = make(&fs, &root, &format!("small {nth}"));
+        fs.write(&file, 0, &pattern(nth, 9000)).unwrap();
+    }
+    fs.sync().unwrap();
+    assert!(written_blocks(&device).0 * BLOCK > 4 << 20);
+    assert_eq!(device.bytes_begun(), 0);
+    let file = make(&fs, &root, "large");
+    fs.write(&file, 0, &pattern(0, LARGE)).unwrap();
+    fs.sync().unwrap();
+    assert!(device.bytes_begun() > LARGE as u64 / 2, "{}", device.bytes_begun());
+    check(&*device);
+}

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use nilfs_device::IoSlice;
 use nilfs_ondisk::{BlockNr, FileBlock, Geometry, SegNum};
 
 use super::Cleaning;
@@ -238,8 +237,7 @@ impl Cleaning<'_> {
         let mut syncs = self.volume.syncs();
         for piece in content.chunks(PIECE_BLOCKS) {
             let started = Instant::now();
-            let slices: Vec<_> = piece.iter().map(|block| IoSlice::new(block)).collect();
-            self.store.write_run(at, &slices)?;
+            self.store.write_blocks(at, piece)?;
             let bytes: usize = piece.iter().map(|block| block.len()).sum();
             at = at.plus((bytes / self.store.block_size().bytes()) as u64);
             let now = self.volume.syncs();

@@ -11,6 +11,9 @@ use super::layout::{Plan, PlannedLog};
 use crate::block::{Block, zeroed};
 use crate::store::Store;
 
+/// Bytes in a log, of which on the average each of its files has at least this many if they are large.
+const LARGE: usize = 128 << 10;
+
 /// A log, ready to be written.
 pub(crate) struct SealedLog {
     pub(crate) start: BlockNr,
@@ -19,6 +22,8 @@ pub(crate) struct SealedLog {
     pub(crate) next: SegNum,
     summary: Block,
     summary_blocks: u64,
+    /// How many files the blocks are of.
+    files: usize,
     blocks: Vec<Block>,
     /// Blocks after these that the log claims and that are not written.
     hole: u64,
@@ -28,6 +33,14 @@ impl SealedLog {
     /// What goes to the device: the summary as one piece, and the blocks after it.
     pub(crate) fn content(&self) -> Vec<Block> {
         std::iter::once(&self.summary).chain(&self.blocks).cloned().collect()
+    }
+
+    /// Whether files have so much in the log that hardly anything of it will be read from the device
+    /// soon: of what a program has written, the kernel keeps whole pages, but not the one in which a file
+    /// ends, and of a small file it is asked for that one, too.
+    pub(crate) fn is_of_large_files(&self) -> bool {
+        let bytes: usize = self.blocks.iter().map(|block| block.len()).sum();
+        bytes >= self.files.saturating_mul(LARGE)
     }
 
     /// Blocks of the log, its summary included.
@@ -113,7 +126,8 @@ pub(crate) fn seal(
         blocks.truncate(blocks.len() - log.hole as usize);
         let summary = Arc::new(summary.into_boxed_slice());
         let PlannedLog { start, segment, seq, next, summary_blocks, hole, .. } = *log;
-        SealedLog { start, segment, seq, next, summary, summary_blocks, blocks, hole }
+        let files = files.len();
+        SealedLog { start, segment, seq, next, summary, summary_blocks, files, blocks, hole }
     };
     plan.logs.iter().enumerate().map(one).collect()
 }

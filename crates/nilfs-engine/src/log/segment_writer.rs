@@ -572,7 +572,11 @@ impl SegmentWriter {
         if let Some(before) = self.not_begun.replace(log.extent()) {
             self.store.begin_to_write_out(&before)?;
         }
-        self.store.write_log(log.start, log.content())?;
+        let content = log.content();
+        match log.is_of_large_files() {
+            true => self.store.begin_to_write(log.start, content)?,
+            false => self.store.write_blocks(log.start, &content)?,
+        }
         self.unflushed.get_or_insert(log.segment);
         self.unflushed_logs += 1;
         self.unflushed_blocks += log.written();
