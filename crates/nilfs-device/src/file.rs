@@ -511,7 +511,7 @@ fn write_cached(file: &File, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<
     let total = pieces.iter().map(|piece| piece.len() as u64).sum();
     if let Some(large) = NonZeroU64::new(total).filter(|total| total.get() >= LONG_WRITE as u64) {
         // Only advice, but it lets the system begin to write at once, while we go on: the next flush
-        // has less to wait for. The system above us caches the same data already.
+        // has less to wait for. What was just written stays in memory, because it is not clean yet.
         let _ = rustix::fs::fadvise(file, offset, Some(large), Advice::DontNeed);
     }
     Ok(())

@@ -275,8 +275,8 @@ impl Tree {
 pub(crate) struct TreeRoot {
     pub(crate) cno: Cno,
     pub(crate) ifile: Root,
-    /// Where the map of the ifile has led lately. Only the newest checkpoint has this, because there can
-    /// be very many trees.
+    /// Where the map of the ifile has led lately. Only the checkpoint that a mount stands on has this,
+    /// because very many others can be looked at.
     pub(crate) known: Option<Arc<Memo>>,
     pub(crate) inodes: u64,
     pub(crate) blocks: u64,
