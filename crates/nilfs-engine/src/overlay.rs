@@ -84,13 +84,13 @@ impl Overlay {
         usize::from(old.is_none())
     }
 
-    /// Takes out all pages from `key` on; returns their number.
-    pub(crate) fn truncate(&mut self, key: FileBlock) -> usize {
+    /// Takes out all pages from `key` on.
+    pub(crate) fn truncate(&mut self, key: FileBlock) -> BTreeMap<FileBlock, Page> {
         let removed = self.pages.split_off(&key);
         self.unlogged.split_off(&key);
         self.superseded.extend(removed.values().filter_map(|page| page.placed));
         self.cut = Some(self.cut.map_or(key, |cut| cut.min(key)));
-        removed.len()
+        removed
     }
 
     /// Takes out all blocks that sync logs have of the file.

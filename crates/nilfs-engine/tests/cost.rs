@@ -54,6 +54,33 @@ fn a_checkpoint_of_one_small_change_costs_at_most_12_blocks() {
     assert!(most_blocks_of_a_checkpoint(100) <= 12);
 }
 
+/// Files that come and go fill neither the memory for changes nor the volume, so what stays is not written
+/// before its time.
+#[test]
+fn what_lives_for_a_moment_costs_nothing() {
+    let (device, fs) = used_volume(10);
+    let root = fs.root().unwrap().inode;
+    let stays = make(&fs, &root, "stays");
+    fs.write(&stays, 0, &pattern(1, 1000)).unwrap();
+    let much = vec![1; 4 << 20];
+    // More than changes may have of memory, and than the volume has room for.
+    for _ in 0..70 {
+        let gone = make(&fs, &root, "gone");
+        fs.write(&gone, 0, &much).unwrap();
+        fs.hold(&gone);
+        let ino = gone.ino();
+        drop(gone);
+        fs.unlink(&root, b"gone").unwrap();
+        fs.let_go(ino, 1);
+    }
+    assert_eq!(written_blocks(&device), (0, 0, 0));
+    fs.sync().unwrap();
+    let (blocks, _, _) = written_blocks(&device);
+    assert!(blocks <= 16, "{blocks} blocks");
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
 /// A used one: the ifile and the cpfile have a B-tree node each, and the change ends the life of a
 /// block that is described elsewhere in the DAT: 15 blocks, and one so that the log ends where four
 /// pages of flash do.

@@ -329,16 +329,18 @@ impl Subject {
             }
             Op::Unlink(path) => {
                 let (parent, name) = self.parent(path)?;
-                done(fs.unlink(&parent, &name.bytes()))
+                done(self.taking_away(&parent, name, || fs.unlink(&parent, &name.bytes())))
             }
             Op::RemoveDirectory(path) => {
                 let (parent, name) = self.parent(path)?;
-                done(fs.rmdir(&parent, &name.bytes()))
+                done(self.taking_away(&parent, name, || fs.rmdir(&parent, &name.bytes())))
             }
             Op::Rename { from, to, mode } => {
                 let (parent, name) = self.parent(from)?;
                 let (to_parent, to_name) = self.parent(to)?;
-                done(fs.rename(&parent, &name.bytes(), &to_parent, &to_name.bytes(), *mode))
+                done(self.taking_away(&to_parent, to_name, || {
+                    fs.rename(&parent, &name.bytes(), &to_parent, &to_name.bytes(), *mode)
+                }))
             }
             Op::Write { target, offset, length, fill } => {
                 let inode = self.find(target)?;
@@ -367,7 +369,9 @@ impl Subject {
                 Ok(Outcome::Done)
             }
             Op::Close(handle) => {
-                self.handles.remove(handle);
+                if let Some(inode) = self.handles.remove(handle) {
+                    self.let_go(inode);
+                }
                 Ok(Outcome::Done)
             }
             Op::Fsync(target) => done(fs.sync_file(&self.find(target)?)),
@@ -474,6 +478,30 @@ impl Subject {
             let Entry { inode, .. } = self.fs.lookup(&at, &name.bytes())?;
             Ok(inode)
         })
+    }
+
+    /// Does what may take the name of a file away, as a front end does it: the file is held by its number,
+    /// and let go of after that.
+    fn taking_away(
+        &self,
+        parent: &InodeRef,
+        name: Name,
+        take: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let held = self.fs.lookup_and_hold(parent, &name.bytes());
+        let taken = take();
+        if let Ok(attr) = held {
+            self.fs.let_go(attr.ino, 1);
+        }
+        taken
+    }
+
+    /// Lets go of an open file, as a front end does it.
+    fn let_go(&self, inode: InodeRef) {
+        self.fs.hold(&inode);
+        let ino = inode.ino();
+        drop(inode);
+        self.fs.let_go(ino, 1);
     }
 
     fn parent(&self, path: &Path) -> Result<(InodeRef, Name), Refusal> {

@@ -178,6 +178,29 @@ impl Filesystem {
         Ok(true)
     }
 
+    /// Lets go of the content of a file that nobody can reach any more, if no checkpoint has the file.
+    /// Otherwise files that live for a moment would fill the memory for changes, and what stays would be
+    /// written before its time.
+    pub(super) fn drop_content(&self, gone: &Inode) {
+        // A commit that is just beginning may still write the file, and no checkpoint has a directory or a
+        // symbolic link without content.
+        if gone.file_type() != FileType::Regular {
+            return;
+        }
+        let _transaction = self.transactions.read();
+        let mut state = gone.state.write();
+        let is_unborn = state.fresh && state.links() == 0;
+        if !is_unborn || state.overlay.pages.is_empty() {
+            return;
+        }
+        let grown = state.overlay.block_delta;
+        // What cannot be dropped now stays until a commit deletes the file.
+        if gone.cut(&mut state, &self.context(), FileBlock(0)).is_ok() {
+            state.set_size(0);
+            self.space.remove_grown(grown.max(0) as u64);
+        }
+    }
+
     /// Makes a file shorter until a single commit can free what it has beyond `size`, with a
     /// checkpoint for each part.
     pub(super) fn shorten_in_parts(

@@ -339,7 +339,9 @@ impl Inode {
         if state.overlay.is_empty() {
             context.space.add(Changes { maps: 1, ..Changes::default() });
         }
-        context.space.remove_pages(state.overlay.truncate(key));
+        let removed = state.overlay.truncate(key);
+        context.space.remove_pages(removed.len());
+        context.pool.recycle(removed.into_values().filter_map(|page| page.data));
         state.unlogged.cut = Some(state.unlogged.cut.map_or(key, |cut| cut.min(key)));
         state.unlogged.content = true;
         Ok(())

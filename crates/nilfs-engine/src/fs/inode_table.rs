@@ -131,8 +131,9 @@ impl Table {
         *self.held.entry(ino).or_default() += 1;
     }
 
-    /// Notes that a number that was given out is forgotten, `times` times.
-    pub(super) fn let_go(&mut self, ino: Ino, mut times: u64) {
+    /// Notes that a number that was given out is forgotten, `times` times. Returns the file if that was
+    /// the end of it: it has no name, and nobody refers to it any more.
+    pub(super) fn let_go(&mut self, ino: Ino, mut times: u64) -> Option<InodeRef> {
         if let Some(owed) = self.owed.get_mut(&ino) {
             let paid = times.min(*owed);
             *owed -= paid;
@@ -141,14 +142,17 @@ impl Table {
                 self.owed.remove(&ino);
             }
         }
-        let Some(held) = self.held.get_mut(&ino) else { return };
+        let held = self.held.get_mut(&ino)?;
         *held = held.saturating_sub(times);
-        if *held == 0 {
-            self.held.remove(&ino);
-            if self.held.capacity() / 8 > self.held.len().max(1024) {
-                self.held.shrink_to(self.held.len() * 2);
-            }
+        if *held > 0 {
+            return None;
         }
+        self.held.remove(&ino);
+        if self.held.capacity() / 8 > self.held.len().max(1024) {
+            self.held.shrink_to(self.held.len() * 2);
+        }
+        let inode = self.inodes.get(&ino).filter(|_| self.orphans.contains_key(&ino))?;
+        self.is_abandoned(inode).then(|| Arc::clone(inode))
     }
 
     /// Notes that nobody knows any number any more.

@@ -330,7 +330,10 @@ impl Filesystem {
 
     /// Ends what `times` calls of [`Filesystem::hold`] began.
     pub fn let_go(&self, ino: Ino, times: u64) {
-        self.table.lock().let_go(ino, times);
+        let gone = self.table.lock().let_go(ino, times);
+        if let Some(gone) = gone {
+            self.drop_content(&gone);
+        }
     }
 
     /// Files without a name that are kept for nobody but those who [hold](Filesystem::hold) them.

@@ -114,7 +114,8 @@ pub(crate) struct Cost {
 pub(crate) struct Changes {
     /// Data blocks of files.
     pub(crate) pages: u64,
-    /// Those of them that were holes; they stay counted if they become holes again.
+    /// Those of them that were holes; they stay counted if they become holes again, unless their file is
+    /// gone.
     pub(crate) grown: u64,
     /// Files of which data blocks have changed.
     pub(crate) maps: u64,
@@ -543,6 +544,12 @@ impl Space {
     pub(crate) fn remove_pages(&self, count: usize) {
         let pages = &mut self.0.lock().dirty.pages;
         *pages = pages.saturating_sub(count as u64);
+    }
+
+    /// Counts blocks that a file got since the last freeze, and that nobody can write again.
+    pub(crate) fn remove_grown(&self, blocks: u64) {
+        let grown = &mut self.0.lock().dirty.grown;
+        *grown = grown.saturating_sub(blocks);
     }
 
     /// Counts an inode that became dirty; tells whether it is the first one.
