@@ -508,11 +508,10 @@ fn slices(pieces: &[Arc<Box<[u8]>>]) -> Vec<IoSlice<'_>> {
 /// Writes all pieces at `offset` to the system's memory.
 fn write_cached(file: &File, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
     write_groups(file, offset, pieces)?;
-    let total = pieces.iter().map(|piece| piece.len() as u64).sum();
-    if let Some(large) = NonZeroU64::new(total).filter(|total| total.get() >= LONG_WRITE as u64) {
-        // Only advice, but it lets the system begin to write at once, while we go on: the next flush
-        // has less to wait for. What was just written stays in memory, because it is not clean yet.
-        let _ = rustix::fs::fadvise(file, offset, Some(large), Advice::DontNeed);
+    let total = pieces.iter().map(|piece| piece.len()).sum::<usize>();
+    if total >= LONG_WRITE {
+        // The system begins to write at once, while we go on: the next flush has less to wait for.
+        kernel::write_out(file, offset, total as u64, false)?;
     }
     Ok(())
 }
