@@ -1,30 +1,58 @@
 //! Group commit: whatever many threads want to have durable at the same time takes one log and one
 //! flush. It knows nothing of what they want.
+//!
+//! One of them leads. It waits for the log, serves all who have come until then, and tells them; after
+//! that, one of those who have come meanwhile leads. So who was served waits for nobody, and asks for the
+//! next thing while the next log is being written.
 
+use std::collections::VecDeque;
 use std::mem;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::error::Result;
-use crate::host::atomic::{AtomicBool, Ordering};
-use crate::host::{Mutex, Rank};
+use crate::host::{Condvar, Mutex, Rank};
 
-/// Requests that no thread has taken yet.
-pub(crate) struct GroupCommit<T>(Mutex<Vec<Arc<Waiting<T>>>>);
+/// The threads that want something now.
+pub(crate) struct GroupCommit<T>(Mutex<Group<T>>);
 
-struct Waiting<T> {
+struct Group<T> {
+    /// Those whom no leader has taken.
+    waiting: VecDeque<Arc<Member<T>>>,
+    is_led: bool,
+}
+
+struct Member<T> {
     request: T,
-    done: AtomicBool,
+    /// What this thread has waited for; decided under the lock of the group.
+    fate: OnceLock<Fate>,
+    decided: Condvar,
+}
+
+#[derive(Clone, Copy)]
+enum Fate {
+    Leads,
+    Served,
+    /// The leader has taken the request, and has failed.
+    Failed,
+}
+
+/// The thread that leads, until it is dropped.
+struct Lead<'a, T> {
+    group: &'a GroupCommit<T>,
+    /// Others whom it serves.
+    taken: VecDeque<Arc<Member<T>>>,
 }
 
 impl<T> Default for GroupCommit<T> {
     fn default() -> Self {
-        Self(Mutex::new(Rank::SyncRequests, Vec::new()))
+        let group = Group { waiting: VecDeque::new(), is_led: false };
+        Self(Mutex::new(Rank::SyncRequests, group))
     }
 }
 
 impl<T> GroupCommit<T> {
-    /// Returns when `request` has been served. The thread that gets the log by `lock` first has
-    /// `serve` make durable what all want that wait for it; the others find it done.
+    /// Returns when `request` has been served. The thread that leads gets the log by `lock`, and has
+    /// `serve` make durable what all want that wait for it.
     ///
     /// # Errors
     /// Those of `lock` and `serve`. When `serve` has failed, `lock` must fail from then on: what that
@@ -35,23 +63,69 @@ impl<T> GroupCommit<T> {
         lock: impl FnOnce() -> Result<L>,
         serve: impl FnOnce(&mut L, &[&T]) -> Result<()>,
     ) -> Result<()> {
-        let mine = Arc::new(Waiting { request, done: AtomicBool::new(false) });
-        self.0.lock().push(Arc::clone(&mine));
-        let mut log = lock().inspect_err(|_| {
-            self.0.lock().retain(|waiting| !Arc::ptr_eq(waiting, &mine));
-        })?;
-        if mine.done.load(Ordering::Acquire) {
-            return Ok(());
+        let mine = Arc::new(Member { request, fate: OnceLock::new(), decided: Condvar::default() });
+        match self.fate_of(&mine) {
+            Fate::Leads => {}
+            Fate::Served => return Ok(()),
+            Fate::Failed => {
+                lock()?;
+                panic!(
+                    "a thread that took this request has failed, but the log can still be locked"
+                )
+            }
         }
-        let taken = mem::take(&mut *self.0.lock());
-        assert!(
-            taken.iter().any(|waiting| Arc::ptr_eq(waiting, &mine)),
-            "a thread that took this request has failed, but the log can still be locked"
-        );
-        let requests: Vec<&T> = taken.iter().map(|waiting| &waiting.request).collect();
+        // The log is let go of first.
+        let mut lead = Lead { group: self, taken: VecDeque::new() };
+        let mut log = lock()?;
+        lead.taken = mem::take(&mut self.0.lock().waiting);
+        let others = lead.taken.iter().map(|member| &member.request);
+        let requests: Vec<&T> = std::iter::once(&mine.request).chain(others).collect();
         serve(&mut log, &requests)?;
-        taken.iter().for_each(|waiting| waiting.done.store(true, Ordering::Release));
+        lead.tell(Fate::Served);
         Ok(())
+    }
+
+    /// Waits until it is decided what becomes of a thread.
+    fn fate_of(&self, mine: &Arc<Member<T>>) -> Fate {
+        let mut group = self.0.lock();
+        if !mem::replace(&mut group.is_led, true) {
+            return Fate::Leads;
+        }
+        group.waiting.push_back(Arc::clone(mine));
+        loop {
+            if let Some(fate) = mine.fate.get() {
+                return *fate;
+            }
+            mine.decided.wait(&mut group);
+        }
+    }
+}
+
+impl<T> Lead<'_, T> {
+    /// Tells all whom it serves what has become of them.
+    fn tell(&mut self, fate: Fate) {
+        let _group = self.group.0.lock();
+        self.taken.drain(..).for_each(|member| member.decide(fate));
+    }
+}
+
+impl<T> Drop for Lead<'_, T> {
+    fn drop(&mut self) {
+        self.tell(Fate::Failed);
+        let mut group = self.group.0.lock();
+        match group.waiting.pop_front() {
+            Some(next) => next.decide(Fate::Leads),
+            None => group.is_led = false,
+        }
+    }
+}
+
+impl<T> Member<T> {
+    fn decide(&self, fate: Fate) {
+        if self.fate.set(fate).is_err() {
+            unreachable!("whoever waits is taken or made the leader once");
+        }
+        self.decided.notify_all();
     }
 }
 
@@ -64,36 +138,81 @@ mod tests {
     use crate::error::Error;
     use crate::host::MutexGuard;
 
+    impl<T> GroupCommit<T> {
+        /// Returns when so many wait for a leader.
+        fn until_waiting(&self, count: usize) {
+            while self.0.lock().waiting.len() < count {
+                thread::yield_now();
+            }
+        }
+    }
+
     /// The first thread holds the log until the others wait, so the second has to serve them all.
     #[test]
     fn all_that_wait_are_served_at_once() {
         const WAITING: usize = 5;
         let commits = GroupCommit::<usize>::default();
         let log = Mutex::new(Rank::Log, Vec::new());
-        let serve = |log: &mut MutexGuard<'_, Vec<Vec<usize>>>, all: &[&usize]| {
-            log.push(all.iter().map(|request| **request).collect());
-            Ok(())
-        };
         let held = log.lock();
-        let (about_to_wait, waits) = mpsc::channel();
         thread::scope(|scope| {
             for nth in 0..WAITING {
-                let (commits, log, about_to_wait) = (&commits, &log, about_to_wait.clone());
+                let (commits, log) = (&commits, &log);
                 scope.spawn(move || {
-                    let lock = || {
-                        about_to_wait.send(()).unwrap();
-                        Ok(log.lock())
+                    let serve = |log: &mut MutexGuard<'_, Vec<Vec<usize>>>, all: &[&usize]| {
+                        log.push(all.iter().map(|request| **request).collect());
+                        Ok(())
                     };
-                    commits.join(nth, lock, serve).unwrap();
+                    commits.join(nth, || Ok(log.lock()), serve).unwrap();
                 });
             }
-            waits.iter().take(WAITING).for_each(drop);
+            commits.until_waiting(WAITING - 1);
             drop(held);
         });
         let mut served = log.lock().clone();
         assert_eq!(served.len(), 1, "one log for all: {served:?}");
         served[0].sort_unstable();
         assert_eq!(served[0], [0, 1, 2, 3, 4]);
+    }
+
+    /// With many threads, all but a few waited for the log again and again only to learn that there was
+    /// nothing left to do, while those who came later had their logs written one by one.
+    #[test]
+    fn who_was_served_does_not_wait_for_the_next_log() {
+        const SERVED: usize = 3;
+        let commits = GroupCommit::<usize>::default();
+        let log = Mutex::new(Rank::Log, ());
+        let (open, gate) = mpsc::channel::<()>();
+        let held = log.lock();
+        thread::scope(|scope| {
+            let join = |serve: Box<dyn FnOnce() + Send>| {
+                let (commits, log) = (&commits, &log);
+                scope.spawn(move || {
+                    let serve = |_: &mut MutexGuard<'_, ()>, _: &[&usize]| {
+                        serve();
+                        Ok(())
+                    };
+                    commits.join(0, || Ok(log.lock()), serve).unwrap();
+                })
+            };
+            let waits = &commits;
+            let (late, come) = mpsc::channel::<()>();
+            let meanwhile = move || {
+                late.send(()).unwrap();
+                waits.until_waiting(1);
+            };
+            let mut first = vec![join(Box::new(meanwhile))];
+            while !commits.0.lock().is_led {
+                thread::yield_now();
+            }
+            first.extend((1..SERVED).map(|_| join(Box::new(|| {}))));
+            commits.until_waiting(SERVED - 1);
+            drop(held);
+            come.recv().unwrap();
+            let late = join(Box::new(move || gate.recv().unwrap()));
+            first.into_iter().for_each(|served| served.join().unwrap());
+            assert!(!late.is_finished());
+            open.send(()).unwrap();
+        });
     }
 
     #[test]
@@ -106,5 +225,35 @@ mod tests {
             Ok(())
         };
         commits.join(2, || Ok(()), serve).unwrap();
+    }
+
+    #[test]
+    fn all_whom_a_failed_leader_has_taken_learn_why() {
+        let commits = GroupCommit::<usize>::default();
+        let log = Mutex::new(Rank::Log, false);
+        let held = log.lock();
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|nth| {
+                    let (commits, log) = (&commits, &log);
+                    scope.spawn(move || {
+                        let lock = || {
+                            let log = log.lock();
+                            if *log { Err(Error::NoSpace) } else { Ok(log) }
+                        };
+                        let serve = |log: &mut MutexGuard<'_, bool>, _: &[&usize]| {
+                            **log = true;
+                            Err(Error::NoSpace)
+                        };
+                        commits.join(nth, lock, serve)
+                    })
+                })
+                .collect();
+            commits.until_waiting(3);
+            drop(held);
+            for thread in threads {
+                assert!(matches!(thread.join().unwrap(), Err(Error::NoSpace)));
+            }
+        });
     }
 }

@@ -9,8 +9,8 @@ use super::channel::Channel;
 use super::workers::Workers;
 use crate::nodes::NodeId;
 
-/// Threads for what takes long, at most.
-const WORKERS: usize = 32;
+/// Threads for what takes long, at most. So many fsyncs can share a log and a flush.
+const WORKERS: usize = 64;
 
 /// How long the kernel may take to say whether it has an inode. As a rule it says so at once.
 const ANSWER_IN: Duration = Duration::from_millis(100);
