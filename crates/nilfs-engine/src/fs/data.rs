@@ -1,7 +1,7 @@
 //! The content of files: reading, writing, truncating, seeking.
 
-use nilfs_ondisk::FileBlock;
 use nilfs_ondisk::inode::FileType;
+use nilfs_ondisk::{FileBlock, Ino};
 
 use super::inode::{Context, Inode, InodeRef, State};
 use super::space::{Cost, Effect};
@@ -180,21 +180,22 @@ impl Filesystem {
 
     /// Lets go of the content of a file that nobody can reach any more, if no checkpoint has the file.
     /// Otherwise files that live for a moment would fill the memory for changes, and what stays would be
-    /// written before its time.
-    pub(super) fn drop_content(&self, gone: &Inode) {
-        // A commit that is just beginning may still write the file, and no checkpoint has a directory or a
-        // symbolic link without content.
+    /// written before its time. What cannot be had without waiting is left to the next commit.
+    pub(super) fn drop_content(&self, ino: Ino) {
+        // A freeze would not take a file for abandoned of which there is a reference here.
+        let Some(_transaction) = self.transactions.try_read() else { return };
+        let Some(gone) = self.table.lock().abandoned_file(ino) else { return };
+        // A commit still writes a file that somebody is just writing ahead; then a directory or a symbolic
+        // link must have its content.
         if gone.file_type() != FileType::Regular {
             return;
         }
-        let _transaction = self.transactions.read();
         let mut state = gone.state.write();
         let is_unborn = state.fresh && state.links() == 0;
         if !is_unborn || state.overlay.pages.is_empty() {
             return;
         }
         let grown = state.overlay.block_delta;
-        // What cannot be dropped now stays until a commit deletes the file.
         if gone.cut(&mut state, &self.context(), FileBlock(0)).is_ok() {
             state.set_size(0);
             self.space.remove_grown(grown.max(0) as u64);

@@ -131,9 +131,9 @@ impl Table {
         *self.held.entry(ino).or_default() += 1;
     }
 
-    /// Notes that a number that was given out is forgotten, `times` times. Returns the file if that was
-    /// the end of it: it has no name, and nobody refers to it any more.
-    pub(super) fn let_go(&mut self, ino: Ino, mut times: u64) -> Option<InodeRef> {
+    /// Notes that a number that was given out is forgotten, `times` times. Returns whether that may have
+    /// been the end of the file: it has no name, and nobody holds it any more.
+    pub(super) fn let_go(&mut self, ino: Ino, mut times: u64) -> bool {
         if let Some(owed) = self.owed.get_mut(&ino) {
             let paid = times.min(*owed);
             *owed -= paid;
@@ -142,15 +142,20 @@ impl Table {
                 self.owed.remove(&ino);
             }
         }
-        let held = self.held.get_mut(&ino)?;
+        let Some(held) = self.held.get_mut(&ino) else { return false };
         *held = held.saturating_sub(times);
         if *held > 0 {
-            return None;
+            return false;
         }
         self.held.remove(&ino);
         if self.held.capacity() / 8 > self.held.len().max(1024) {
             self.held.shrink_to(self.held.len() * 2);
         }
+        self.orphans.contains_key(&ino)
+    }
+
+    /// A file without a name, if nobody refers to it any more.
+    pub(super) fn abandoned_file(&self, ino: Ino) -> Option<InodeRef> {
         let inode = self.inodes.get(&ino).filter(|_| self.orphans.contains_key(&ino))?;
         self.is_abandoned(inode).then(|| Arc::clone(inode))
     }

@@ -330,9 +330,9 @@ impl Filesystem {
 
     /// Ends what `times` calls of [`Filesystem::hold`] began.
     pub fn let_go(&self, ino: Ino, times: u64) {
-        let gone = self.table.lock().let_go(ino, times);
-        if let Some(gone) = gone {
-            self.drop_content(&gone);
+        let may_have_ended = self.table.lock().let_go(ino, times);
+        if may_have_ended {
+            self.drop_content(ino);
         }
     }
 

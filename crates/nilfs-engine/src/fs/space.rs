@@ -546,7 +546,7 @@ impl Space {
         *pages = pages.saturating_sub(count as u64);
     }
 
-    /// Counts blocks that a file got since the last freeze, and that nobody can write again.
+    /// Forgets blocks by which a file has grown since the last freeze that is gone.
     pub(crate) fn remove_grown(&self, blocks: u64) {
         let grown = &mut self.0.lock().dirty.grown;
         *grown = grown.saturating_sub(blocks);
