@@ -79,9 +79,10 @@ impl BlockPool {
     }
 
     /// Takes blocks back; those that somebody still refers to are left alone.
-    pub(crate) fn recycle(&self, used: impl Iterator<Item = Block>) {
+    pub(crate) fn recycle(&self, mut used: impl Iterator<Item = Block>) {
         let mut blocks = self.blocks.lock();
-        for mut block in used {
+        // What does not fit is given back to the system when the lock is.
+        for mut block in used.by_ref() {
             if blocks.len() >= self.limit {
                 return;
             }
