@@ -510,8 +510,9 @@ fn write_cached(file: &File, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<
     write_groups(file, offset, pieces)?;
     let total = pieces.iter().map(|piece| piece.len()).sum::<usize>();
     if total >= LONG_WRITE {
-        // The system begins to write at once, while we go on: the next flush has less to wait for.
-        kernel::write_out(file, offset, total as u64, false)?;
+        // The system begins to write at once, while we go on: the next flush has less to wait for, and
+        // tells what has failed. A system that cannot begin before is no worse.
+        let _ = kernel::write_out(file, offset, total as u64, false);
     }
     Ok(())
 }
