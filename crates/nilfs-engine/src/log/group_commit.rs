@@ -37,7 +37,7 @@ enum Fate {
 }
 
 /// The thread that leads, until it is dropped.
-struct Lead<'a, T> {
+struct Leader<'a, T> {
     group: &'a GroupCommit<T>,
     /// Others whom it serves.
     taken: VecDeque<Arc<Member<T>>>,
@@ -75,13 +75,13 @@ impl<T> GroupCommit<T> {
             }
         }
         // The log is let go of first.
-        let mut lead = Lead { group: self, taken: VecDeque::new() };
+        let mut leader = Leader { group: self, taken: VecDeque::new() };
         let mut log = lock()?;
-        lead.taken = mem::take(&mut self.0.lock().waiting);
-        let others = lead.taken.iter().map(|member| &member.request);
+        leader.taken = mem::take(&mut self.0.lock().waiting);
+        let others = leader.taken.iter().map(|member| &member.request);
         let requests: Vec<&T> = std::iter::once(&mine.request).chain(others).collect();
         serve(&mut log, &requests)?;
-        lead.tell(Fate::Served);
+        leader.tell(Fate::Served);
         Ok(())
     }
 
@@ -101,7 +101,7 @@ impl<T> GroupCommit<T> {
     }
 }
 
-impl<T> Lead<'_, T> {
+impl<T> Leader<'_, T> {
     /// Tells all whom it serves what has become of them.
     fn tell(&mut self, fate: Fate) {
         let _group = self.group.0.lock();
@@ -109,7 +109,7 @@ impl<T> Lead<'_, T> {
     }
 }
 
-impl<T> Drop for Lead<'_, T> {
+impl<T> Drop for Leader<'_, T> {
     fn drop(&mut self) {
         self.tell(Fate::Failed);
         let mut group = self.group.0.lock();
@@ -147,7 +147,7 @@ mod tests {
         }
     }
 
-    /// The first thread holds the log until the others wait, so the second has to serve them all.
+    /// The log is held until all wait, so the one that leads has to serve them all.
     #[test]
     fn all_that_wait_are_served_at_once() {
         const WAITING: usize = 5;
@@ -180,14 +180,16 @@ mod tests {
     fn who_was_served_does_not_wait_for_the_next_log() {
         const SERVED: usize = 3;
         let commits = GroupCommit::<usize>::default();
-        let log = Mutex::new(Rank::Log, ());
+        // How many requests each log has served.
+        let log = Mutex::new(Rank::Log, Vec::new());
         let (open, gate) = mpsc::channel::<()>();
         let held = log.lock();
         thread::scope(|scope| {
             let join = |serve: Box<dyn FnOnce() + Send>| {
                 let (commits, log) = (&commits, &log);
                 scope.spawn(move || {
-                    let serve = |_: &mut MutexGuard<'_, ()>, _: &[&usize]| {
+                    let serve = |log: &mut MutexGuard<'_, Vec<usize>>, all: &[&usize]| {
+                        log.push(all.len());
                         serve();
                         Ok(())
                     };
@@ -213,6 +215,7 @@ mod tests {
             assert!(!late.is_finished());
             open.send(()).unwrap();
         });
+        assert_eq!(*log.lock(), [SERVED, 1]);
     }
 
     #[test]
