@@ -1,9 +1,9 @@
 //! Group commit: whatever many threads want to have durable at the same time takes one log and one
 //! flush. It knows nothing of what they want.
 //!
-//! One of them leads. It waits for the log, serves all who have come until then, and tells them; after
-//! that, one of those who have come meanwhile leads. So who was served waits for nobody, and asks for the
-//! next thing while the next log is being written.
+//! One of them leads: it waits for the log, serves everybody who has come by then, and tells them. After
+//! that, one of those who have come meanwhile leads. So a thread that was served waits for nobody, and can
+//! ask for the next thing while the next log is being written.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -139,7 +139,7 @@ mod tests {
     use crate::host::MutexGuard;
 
     impl<T> GroupCommit<T> {
-        /// Returns when so many wait for a leader.
+        /// Waits until this many threads wait for a leader.
         fn until_waiting(&self, count: usize) {
             while self.0.lock().waiting.len() < count {
                 thread::yield_now();
@@ -174,10 +174,10 @@ mod tests {
         assert_eq!(served[0], [0, 1, 2, 3, 4]);
     }
 
-    /// With many threads, all but a few waited for the log again and again only to learn that there was
-    /// nothing left to do, while those who came later had their logs written one by one.
+    /// Otherwise the threads of one log and those of the next get in each other's way, and with many of
+    /// them, each log serves only a few.
     #[test]
-    fn who_was_served_does_not_wait_for_the_next_log() {
+    fn a_thread_that_was_served_does_not_wait_for_the_next_log() {
         const SERVED: usize = 3;
         let commits = GroupCommit::<usize>::default();
         // How many requests each log has served.
@@ -197,19 +197,19 @@ mod tests {
                 })
             };
             let waits = &commits;
-            let (late, come) = mpsc::channel::<()>();
-            let meanwhile = move || {
-                late.send(()).unwrap();
+            let (serving, is_serving) = mpsc::channel::<()>();
+            let until_one_more_waits = move || {
+                serving.send(()).unwrap();
                 waits.until_waiting(1);
             };
-            let mut first = vec![join(Box::new(meanwhile))];
+            let mut first = vec![join(Box::new(until_one_more_waits))];
             while !commits.0.lock().is_led {
                 thread::yield_now();
             }
             first.extend((1..SERVED).map(|_| join(Box::new(|| {}))));
             commits.until_waiting(SERVED - 1);
             drop(held);
-            come.recv().unwrap();
+            is_serving.recv().unwrap();
             let late = join(Box::new(move || gate.recv().unwrap()));
             first.into_iter().for_each(|served| served.join().unwrap());
             assert!(!late.is_finished());
