@@ -178,15 +178,16 @@ impl Filesystem {
         Ok(true)
     }
 
-    /// Lets go of the content of a file that nobody can reach any more, if no checkpoint has the file.
+    /// Drops the content of a file that nobody can reach any more, if no checkpoint has the file.
     /// Otherwise files that live for a moment would fill the memory for changes, and what stays would be
-    /// written before its time. What cannot be had without waiting is left to the next commit.
+    /// written before its time. Where this would have to wait, it is left to the next commit.
     pub(super) fn drop_content(&self, ino: Ino) {
-        // A freeze would not take a file for abandoned of which there is a reference here.
+        // A freeze does not take a file for abandoned while anybody refers to it, so it must not meet the
+        // reference below.
         let Some(_transaction) = self.transactions.try_read() else { return };
         let Some(gone) = self.table.lock().abandoned_file(ino) else { return };
-        // A commit still writes a file that somebody is just writing ahead; then a directory or a symbolic
-        // link must have its content.
+        // Whoever writes ahead refers to files without a transaction, and a commit that meets this writes
+        // them: a directory or a symbolic link must have its content then.
         if gone.file_type() != FileType::Regular {
             return;
         }

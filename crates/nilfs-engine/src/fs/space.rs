@@ -546,7 +546,7 @@ impl Space {
         *pages = pages.saturating_sub(count as u64);
     }
 
-    /// Forgets blocks by which a file has grown since the last freeze that is gone.
+    /// Forgets the blocks by which a file that is gone had grown since the last freeze.
     pub(crate) fn remove_grown(&self, blocks: u64) {
         let grown = &mut self.0.lock().dirty.grown;
         *grown = grown.saturating_sub(blocks);

@@ -9,7 +9,7 @@ use super::channel::Channel;
 use super::workers::Workers;
 use crate::nodes::NodeId;
 
-/// Threads for what takes long, at most. So many fsyncs can share a log and a flush.
+/// Threads for what takes long, at most. No more fsyncs than that share a log and a flush.
 const WORKERS: usize = 64;
 
 /// How long the kernel may take to say whether it has an inode. As a rule it says so at once.
