@@ -77,7 +77,9 @@ impl Filesystem {
             || self.writable_log(),
             |log, requests| {
                 self.write_files(log, requests)?;
-                self.flush_locked(log)
+                let has_written = log.has_unflushed();
+                self.flush_locked(log)?;
+                Ok(has_written)
             },
         )
     }

@@ -312,6 +312,11 @@ impl SegmentWriter {
         matches!(self.state, State::Closed { .. })
     }
 
+    /// Whether something was written since the last flush.
+    pub(crate) fn has_unflushed(&self) -> bool {
+        self.unflushed.is_some()
+    }
+
     /// How often everything that was written has become durable.
     pub(crate) fn flushes(&self) -> u64 {
         self.flushes
