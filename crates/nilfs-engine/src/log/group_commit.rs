@@ -5,10 +5,10 @@
 //! that, one of those who have come meanwhile leads. So a thread that was served waits for nobody, and can
 //! ask for the next thing while the next log is being written.
 //!
-//! Who syncs again and again comes back soon after being served. If the next log did not wait for that,
-//! threads would part into two groups that take turns, and each would get half of the logs. So the next
-//! leader waits for them: for as long as a log takes however little is in it, since that is what one
-//! log less saves.
+//! A thread that syncs again and again comes back soon after it was served. If the next leader did not
+//! wait for that, such threads would part into two groups that take turns, and each log would serve only
+//! half of them. So it waits: for as long as a log takes that has hardly anything in it, since that is what
+//! one log fewer saves.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -113,7 +113,7 @@ impl<T> GroupCommit<T> {
         let others = leader.taken.iter().map(|member| &member.request);
         let requests: Vec<&T> = std::iter::once(&mine.request).chain(others).collect();
         if serve(&mut log, &requests)? {
-            self.expect(requests.len(), began.elapsed());
+            self.note_log(requests.len(), began.elapsed());
         }
         leader.tell(Fate::Served);
         Ok(())
@@ -137,8 +137,8 @@ impl<T> GroupCommit<T> {
         }
     }
 
-    /// Takes note of those who may want the next log, after one that took so long and served so many.
-    fn expect(&self, served: usize, took: Duration) {
+    /// Notes how many threads a log has served and how long it took: they may want the next one, too.
+    fn note_log(&self, served: usize, took: Duration) {
         let mut group = self.group.lock();
         // It goes up slowly again, since a device can become slower.
         group.quickest = took.min(group.quickest + group.quickest / 64).min(MOST_PATIENCE);
@@ -217,7 +217,7 @@ mod tests {
     fn those_whom_the_last_log_served_are_waited_for() {
         const SERVED: usize = 3;
         let commits = GroupCommit::<()>::default();
-        commits.expect(SERVED, MOST_PATIENCE);
+        commits.note_log(SERVED, MOST_PATIENCE);
         // None is late however slow the machine is.
         let later = Instant::now() + Duration::from_secs(3600);
         commits.group.lock().expected.as_mut().unwrap().until = later;
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn those_who_do_not_come_back_hold_nobody_up() {
         let commits = GroupCommit::<()>::default();
-        commits.expect(2, Duration::from_millis(1));
+        commits.note_log(2, Duration::from_millis(1));
         commits.join((), || Ok(()), |(): &mut (), _| Ok(true)).unwrap();
     }
 
