@@ -20,6 +20,7 @@
 pub(crate) mod live_blocks;
 mod moving;
 pub mod options;
+mod past;
 pub(crate) mod policy;
 pub(crate) mod protection;
 pub(crate) mod schedule;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::{BlockNr, Cno, Geometry, SegNum};
 
-use super::policy::Candidate;
 use super::protection::Protection;
 use crate::dat::LifeEvent;
 
@@ -193,62 +192,19 @@ impl SegmentTable {
         u64::from(segment.current) + past.map(|(_, count)| u64::from(*count)).sum::<u64>()
     }
 
-    /// From which checkpoint on the past can be kept so that cleaning `candidates` gives `wanted`
-    /// blocks back: the lowest number for that, from `protection.from` on. What is given up first
-    /// may lie here and there in segments full of what is kept. So more is given up if moving that
-    /// would cost more than twice what it would if nothing but snapshots were kept, and more than a
-    /// quarter of what is gained. But not where a third of all blocks is dead: the emptiest
-    /// segments are at least as empty, so no more than two blocks are moved for each that is
-    /// gained.
-    pub(crate) fn give_up(
+    /// Blocks of a segment that only protected checkpoints need which are no single ones: how many,
+    /// and the checkpoint from which on they were dead.
+    pub(super) fn only_young(
         &self,
+        segment: SegNum,
         protection: &Protection,
-        candidates: &[Candidate],
-        wanted: u64,
-    ) -> Cno {
-        let per_segment = u64::from(self.geometry.blocks_per_segment);
-        let mut young: Vec<(Cno, usize, u64)> = Vec::new();
-        for (nth, candidate) in candidates.iter().enumerate() {
-            let Some(segment) = self.segments.get(candidate.segment.0 as usize) else { continue };
-            let only_young = segment.past.iter().filter(|((start, end), _)| {
-                protection.keeps(*start, *end) && !protection.has_single(*start, *end)
-            });
-            young.extend(only_young.map(|((_, end), count)| (*end, nth, u64::from(*count))));
-        }
-        young.sort_unstable();
-        let lives: Vec<u64> = candidates.iter().map(|candidate| candidate.live).collect();
-        // What must be moved to gain what is wanted, if this many of the lives are given up.
-        let cost = |count: usize| {
-            let mut lives = lives.clone();
-            young[..count].iter().for_each(|&(_, nth, blocks)| lives[nth] -= blocks);
-            lives.sort_unstable();
-            let (mut moved, mut gained) = (0, 0);
-            for live in lives {
-                if gained >= wanted {
-                    break;
-                }
-                moved += live;
-                gained += per_segment.saturating_sub(live);
-            }
-            (gained >= wanted).then_some(moved)
-        };
-        let Some(least) = cost(young.len()) else { return Cno::MAX };
-        let acceptable = (wanted / 4).max(2 * least);
-        let dead: u64 = candidates.iter().map(|candidate| candidate.gain(per_segment)).sum();
-        let a_third_is_dead = |count: usize| {
-            let given_up: u64 = young[..count].iter().map(|(.., blocks)| blocks).sum();
-            3 * (dead + given_up) >= per_segment * candidates.len() as u64
-        };
-        let (mut low, mut high) = (0, young.len());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match cost(middle) {
-                Some(moved) if moved <= acceptable || a_third_is_dead(middle) => high = middle,
-                _ => low = middle + 1,
-            }
-        }
-        let last = high.checked_sub(1).and_then(|nth| young.get(nth));
-        last.map_or(protection.from, |(end, ..)| protection.from.max(*end))
+    ) -> impl Iterator<Item = (Cno, u64)> {
+        let segment = self.segments.get(segment.0 as usize);
+        let past = segment.into_iter().flat_map(|segment| &segment.past);
+        past.filter(|((start, end), _)| {
+            protection.keeps(*start, *end) && !protection.has_single(*start, *end)
+        })
+        .map(|((_, end), count)| (*end, u64::from(*count)))
     }
 
     /// What keeps the blocks of the whole volume. `protection.kept` are taken for snapshots.
@@ -296,18 +252,20 @@ impl SegmentTable {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeSet;
 
     use nilfs_ondisk::BlockSize;
 
     use super::*;
 
-    const PER_SEGMENT: u64 = 100;
+    pub(in crate::cleaner) const PER_SEGMENT: u64 = 100;
+    /// When a block of the newest checkpoint dies.
+    pub(in crate::cleaner) const NEVER: u64 = u64::MAX;
 
     /// A table in which each segment has these blocks: how many, and the checkpoints in which they
     /// were born and from which on they were dead.
-    fn table(segments: &[&[(u64, u64, u64)]]) -> (SegmentTable, Vec<Candidate>) {
+    pub(in crate::cleaner) fn table(segments: &[&[(u64, u64, u64)]]) -> SegmentTable {
         let geometry = Geometry {
             block_size: BlockSize::DEFAULT,
             blocks_per_segment: PER_SEGMENT as u32,
@@ -329,68 +287,17 @@ mod tests {
                 }
             }
         }
-        let candidate = |segment| Candidate {
-            segment: SegNum(segment),
-            filled: PER_SEGMENT,
-            live: table.live(SegNum(segment), &young()),
-            modified: 0,
-            age: 0,
-        };
-        let candidates = (0..segments.len() as u64).map(candidate).collect();
-        (table, candidates)
+        table
     }
 
     /// Everything from checkpoint 10 on, and a snapshot before.
-    fn young() -> Protection {
+    pub(in crate::cleaner) fn young() -> Protection {
         Protection { from: Cno(10), kept: BTreeSet::from([Cno(5)]) }
-    }
-
-    const NEVER: u64 = u64::MAX;
-
-    #[test]
-    fn no_more_is_given_up_than_is_wanted_and_the_oldest_first() {
-        let (table, candidates) = table(&[
-            &[(90, 6, 9), (9, 1, NEVER)],
-            &[(100, 8, 20)],
-            &[(100, 8, 30)],
-            &[(100, 8, 40)],
-        ]);
-        let from = |wanted| table.give_up(&young(), &candidates, wanted).0;
-        assert_eq!(from(50), 10, "dead blocks are enough");
-        assert_eq!(from(150), 20);
-        assert_eq!(from(250), 30);
-        assert_eq!(from(391), 40);
-        assert_eq!(from(500), NEVER, "there is not so much");
-    }
-
-    #[test]
-    fn what_only_a_snapshot_keeps_is_not_given_up() {
-        let (table, candidates) = table(&[&[(100, 1, 20)], &[(100, 8, 30)]]);
-        assert_eq!(table.give_up(&young(), &candidates, 100), Cno(30), "a snapshot has the other");
-    }
-
-    /// The oldest dead blocks lie in segments full of live ones.
-    #[test]
-    fn more_is_given_up_where_moving_would_be_dear() {
-        let full: &[_] = &[(10, 8, 20), (90, 8, NEVER)];
-        let mut segments = vec![full; 10];
-        segments.push(&[(100, 8, 30)]);
-        let (table, candidates) = self::table(&segments);
-        assert_eq!(table.give_up(&young(), &candidates, 80), Cno(30));
-    }
-
-    #[test]
-    fn no_more_is_given_up_where_a_third_is_dead_anyway() {
-        let dead_here_and_there: &[_] = &[(40, 6, 9), (60, 8, NEVER)];
-        let mut segments = vec![dead_here_and_there; 9];
-        segments.push(&[(100, 8, 30)]);
-        let (table, candidates) = self::table(&segments);
-        assert_eq!(table.give_up(&young(), &candidates, 80), Cno(10));
     }
 
     #[test]
     fn what_is_needed_is_counted_along() {
-        let (mut table, _) = table(&[&[(50, 1, NEVER), (20, 1, 9)], &[(30, 8, 20)]]);
+        let mut table = table(&[&[(50, 1, NEVER), (20, 1, 9)], &[(30, 8, 20)]]);
         table.count(young());
         assert_eq!(table.needed(), 100, "a snapshot has the twenty");
         table.count_with(&BTreeSet::new());

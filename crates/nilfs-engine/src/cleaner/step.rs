@@ -12,6 +12,7 @@ use nilfs_ondisk::{Cno, SegNum, Seq};
 use super::live_blocks::{LiveBlocks, Tracking};
 use super::moving::{Moves, OpenSegment};
 use super::options::{Amount, Policy};
+use super::past::Past;
 use super::policy::{self, Candidate};
 use super::protection::Protection;
 use super::victim::{Content, LiveBlock, Refusal, SegmentReader, merged};
@@ -28,6 +29,9 @@ const PART_BLOCKS: usize = 1024;
 /// Content that a step holds in memory at most, in bytes. Less if programs may have less; but a
 /// segment must fit.
 const STEP_BYTES: u64 = 64 << 20;
+
+/// A past that reaches back no longer than this is short: in a shortage, little is paid for it.
+const SHORT_PAST: Duration = Duration::from_secs(300);
 
 /// Segments that a step empties when they have to go.
 const EVACUATED_AT_ONCE: usize = 8;
@@ -96,7 +100,7 @@ pub(super) struct Shortage {
     /// Blocks.
     pub(super) missing: u64,
     /// Whether protected checkpoints are given up for that, the oldest first. If not, and that is
-    /// what it would take, nothing is done.
+    /// what it would take, nothing is done; but a short past always goes.
     pub(super) give_up: bool,
 }
 
@@ -362,12 +366,15 @@ impl Cleaning<'_> {
             && !self.cleaner.options().hard_protection
             && let Some(known) = self.cleaner.live_blocks().ready()
         {
-            let from = known.table.give_up(&protection, &candidates, shortage.missing);
-            if from > protection.from && !shortage.give_up {
+            let now = self.volume.seconds();
+            let recent = known.protection(SHORT_PAST, now).from;
+            let past = Past::new(&known.table, &protection, &candidates);
+            let from = past.kept_from(shortage.missing, recent);
+            let is_short = protection.from >= recent;
+            if from > protection.from && !shortage.give_up && !is_short {
                 return Ok(None);
             }
             if from > protection.from {
-                let now = self.volume.seconds();
                 let oldest = known.time_of(from).map(|time| now.saturating_sub(time));
                 self.cleaner.warn_of_short_history(oldest, now);
             }
