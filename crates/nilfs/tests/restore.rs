@@ -3,8 +3,10 @@
 mod common;
 
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use common::{CommandOutput, Volume, nilfs};
 use nilfs_real_kernels::Manifest;
@@ -162,6 +164,38 @@ fn what_was_deleted_at_several_moments_is_found_and_brought_back() {
     mounted.nilfs(&format!("restore -f MNT/top@{whole}")).output();
     assert_same(&before, &top);
     assert_eq!(mounted.nilfs("undelete -n MNT/top/below").output(), "");
+}
+
+/// The checkpoint of what it had listed could go while it waited for an answer, and then nothing at all
+/// came back.
+#[test]
+fn what_undelete_has_listed_is_there_until_it_is_answered() {
+    let mounted = Mounted::new();
+    let at = mounted.checkpoint();
+    let file = mounted.path("top/below/deep");
+    fs::remove_file(&file).unwrap();
+    mounted.checkpoint();
+    // It asks on a terminal only.
+    let undelete =
+        format!("{} undelete {}", env!("CARGO_BIN_EXE_nilfs"), mounted.path("top").display());
+    let mut asking = Command::new("script")
+        .args(["-qec", &undelete, "/dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    let mut stdout = asking.stdout.take().unwrap();
+    while !said.ends_with("[y/N] ") {
+        let mut byte = [0];
+        assert_eq!(stdout.read(&mut byte).unwrap(), 1, "{said}");
+        said.push(byte[0].into());
+    }
+    mounted.nilfs(&format!("checkpoints delete MNT {at}")).output();
+    asking.stdin.take().unwrap().write_all(b"y\n").unwrap();
+    stdout.read_to_string(&mut said).unwrap();
+    assert!(asking.wait().unwrap().success(), "{said}");
+    assert_eq!(fs::read(&file).unwrap(), vec![7; 5000]);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::bail;
-use nilfs_engine::{CheckpointInfo, Cno, FileType, Files};
+use anyhow::{anyhow, bail};
+use nilfs_engine::{CheckpointInfo, Cno, Error, FileType, Files};
 use nilfs_fuse::When;
 use nilfs_ondisk::ByteCount;
 use serde::Serialize;
@@ -101,10 +101,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.dry_run {
         return Ok(());
     }
+    // What is looked at stays while the user thinks.
+    let jobs = jobs(&located, &deleted);
     if !args.force {
         confirm(deleted.len())?;
     }
-    bring_back(&located, &deleted)
+    bring_back(&deleted, jobs)
 }
 
 /// Compares each checkpoint with the next one, where names changed between the two.
@@ -216,21 +218,39 @@ fn confirm(count: usize) -> anyhow::Result<()> {
     }
 }
 
-fn bring_back(located: &Located, deleted: &[Deleted]) -> anyhow::Result<()> {
+/// How each of them is brought back, or why it cannot be.
+fn jobs(located: &Located, deleted: &[Deleted]) -> Vec<anyhow::Result<Job>> {
     let mut opened: HashMap<Cno, Arc<dyn Files>> = HashMap::new();
-    let mut copier = Copier::new("restoring", true, Existing::InTheWay)?;
-    for it in deleted {
+    let job = |it: &Deleted| {
         let files = match opened.get(&it.last) {
             Some(files) => Arc::clone(files),
             None => {
-                let files = open_files(&located.device, Some(it.last))?;
+                let files = open_last(located, it.last)?;
                 opened.insert(it.last, Arc::clone(&files));
                 files
             }
         };
         let source = OsStr::from_bytes(it.file.path.as_bytes()).to_owned();
-        let job = Job { files, cno: it.last, source, destination: it.path.clone() };
-        job.run(&mut copier)?;
+        Ok(Job { files, cno: it.last, source, destination: it.path.clone() })
+    };
+    deleted.iter().map(job).collect()
+}
+
+fn open_last(located: &Located, last: Cno) -> anyhow::Result<Arc<dyn Files>> {
+    open_files(&located.device, Some(last)).map_err(|error| match error.downcast_ref() {
+        Some(Error::NoCheckpoint(_)) => {
+            anyhow!("checkpoint {last}, the last that has it, was given up meanwhile")
+        }
+        _ => error,
+    })
+}
+
+fn bring_back(deleted: &[Deleted], jobs: Vec<anyhow::Result<Job>>) -> anyhow::Result<()> {
+    let mut copier = Copier::new("restoring", true, Existing::InTheWay)?;
+    for (it, job) in deleted.iter().zip(jobs) {
+        if let Err(error) = job.and_then(|job| job.run(&mut copier)) {
+            copier.fail(&it.path, &error);
+        }
     }
     copier.finish()?;
     Ok(writeln!(output::out(), "{} restored", counted(deleted.len() as u64, "file"))?)
