@@ -135,7 +135,10 @@ impl Files {
     /// All directories, in order.
     pub(crate) fn directories(&self) -> impl Iterator<Item = Ino> + use<> {
         let pages = self.pages.iter().flat_map(|(page, inodes)| {
-            (page * PAGE..).zip(&**inodes).filter(|(_, it)| it.is_directory()).map(|(n, _)| Ino(n))
+            (page * PAGE..=u64::MAX)
+                .zip(&**inodes)
+                .filter(|(_, it)| it.is_directory())
+                .map(|(n, _)| Ino(n))
         });
         BTreeSet::from_iter(pages).into_iter()
     }
@@ -321,5 +324,28 @@ impl Checker<'_, '_> {
         let at = self.inode_at(files, ino)?;
         let bytes = self.volume.block(at.block).ok()?;
         RawInode::parse(bytes.get(at.offset..)?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nilfs_ondisk::{BlockSize, VBlockNr};
+
+    use super::*;
+
+    /// A damaged name or bitmap may speak of any number.
+    #[test]
+    fn a_directory_may_have_the_last_number_that_there_is() {
+        let mut files = Files::new(Palloc::new(BlockSize::DEFAULT, 128));
+        let directory = InodeFacts {
+            file_type: Some(FileType::Directory),
+            links: 2,
+            whole: true,
+            blocks: 0,
+            start: (Cno(1), VBlockNr(1)),
+            directory: None,
+        };
+        files.set_facts(Ino(u64::MAX), Some(directory));
+        assert!(files.directories().eq([Ino(u64::MAX)]));
     }
 }

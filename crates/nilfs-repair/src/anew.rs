@@ -407,7 +407,7 @@ impl Anew<'_> {
             return;
         };
         let slots = bytes.chunks_exact_mut(self.geometry.dat_entry_size);
-        for (vblock, slot) in (first_entry..).map(VBlockNr).zip(slots) {
+        for (vblock, slot) in (first_entry..=u64::MAX).map(VBlockNr).zip(slots) {
             if let (Some(logged), Ok(old)) = (self.logged.with(vblock), DatEntry::parse(slot)) {
                 entry_of(logged, old, self.newest.cno).encode(slot);
             }
@@ -422,7 +422,7 @@ impl Anew<'_> {
             return;
         };
         let slots = bytes.chunks_exact_mut(self.geometry.inode_size);
-        for (ino, slot) in (first_entry..).map(Ino).zip(slots).filter(|_| older) {
+        for (ino, slot) in (first_entry..=u64::MAX).map(Ino).zip(slots).filter(|_| older) {
             let part = Part { ino, key: 0, limit: None, ..part.clone() };
             if let Ok(inode) = RawInode::parse(slot)
                 && let Some(inode) = self.brought_up_to_date(inode, &part)
@@ -446,7 +446,7 @@ impl Anew<'_> {
             let key = layout.entry(in_block).block.0;
             let Some(block) = self.as_of(Ino::IFILE, key, part.life.start) else { continue };
             let slots = block.chunks_exact(self.geometry.inode_size);
-            for (ino, slot) in (in_block..).zip(slots) {
+            for (ino, slot) in (in_block..=u64::MAX).zip(slots) {
                 let inode = RawInode::parse(slot).ok();
                 let is_used =
                     inode.is_some_and(|it| it.file_type().is_ok() && it.i_links_count.get() > 0);
