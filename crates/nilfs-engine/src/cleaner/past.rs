@@ -16,8 +16,8 @@ struct Price {
     /// The blocks that are moved, in quarters of those that would be if nothing but snapshots were
     /// kept.
     quarters: u64,
-    /// Where one block in so many is dead, no more is given up, whatever is moved: the emptiest
-    /// segments have as many dead blocks at least.
+    /// Once one block in so many is dead, no more is given up, however much has to be moved: of the
+    /// emptiest segments, at least that share is dead.
     one_dead_in: u64,
 }
 
@@ -70,7 +70,7 @@ impl Past {
         let acceptable = (wanted / 4).max(price.quarters * least / 4);
         let is_enough = |count: usize| {
             let moved = self.moved(count, wanted);
-            moved.is_some_and(|moved| moved <= acceptable || self.is_dead(count, price))
+            moved.is_some_and(|moved| moved <= acceptable || self.enough_is_dead(count, price))
         };
         let (mut low, mut high) = (0, self.young.len());
         while low < high {
@@ -101,8 +101,8 @@ impl Past {
         (gained >= wanted).then_some(moved)
     }
 
-    /// Whether so much is dead then that no more is given up.
-    fn is_dead(&self, count: usize, price: Price) -> bool {
+    /// Whether so much is dead, if this many entries are given up, that no more has to go.
+    fn enough_is_dead(&self, count: usize, price: Price) -> bool {
         let all = self.per_segment * self.lives.len() as u64;
         let live: u64 = self.lives.iter().map(|&live| live.min(self.per_segment)).sum();
         let given_up: u64 = self.young[..count].iter().map(|(.., blocks)| blocks).sum();
@@ -165,32 +165,29 @@ mod tests {
         assert_eq!(from(&past(&segments), 80), 30);
     }
 
-    #[test]
-    fn no_more_is_given_up_where_a_third_is_dead_anyway() {
-        let dead_here_and_there: &[_] = &[(40, 6, 9), (60, 8, NEVER)];
-        let mut segments = vec![dead_here_and_there; 9];
+    /// Nine segments in which so many of a hundred blocks are dead, and one that only the past needs.
+    fn dead_here_and_there(dead: u64) -> Past {
+        let here_and_there = [(dead, 6, 9), (100 - dead, 8, NEVER)];
+        let mut segments = vec![&here_and_there[..]; 9];
         segments.push(&[(100, 8, 30)]);
-        assert_eq!(from(&past(&segments), 80), 10);
+        past(&segments)
     }
 
-    /// A third is dead, and moving costs as much as that: a program that overwrites the volume in
-    /// minutes would wait for that again and again.
+    #[test]
+    fn no_more_is_given_up_where_a_third_is_dead_anyway() {
+        assert_eq!(from(&dead_here_and_there(40), 80), 10);
+    }
+
+    /// A program that overwrites the volume in minutes would wait for the moving again and again.
     #[test]
     fn of_a_past_of_minutes_more_is_given_up() {
-        let dead_here_and_there: &[_] = &[(40, 6, 9), (60, 8, NEVER)];
-        let mut segments = vec![dead_here_and_there; 9];
-        segments.push(&[(100, 20, 30)]);
-        let past = past(&segments);
-        let from = |recent| past.kept_from(80, Cno(recent)).0;
-        assert_eq!(from(11), 10, "some of it is older than that");
-        assert_eq!(from(10), 30);
+        let past = dead_here_and_there(40);
+        assert_eq!(past.kept_from(80, Cno(11)), Cno(10), "some of it is older than that");
+        assert_eq!(past.kept_from(80, Cno(10)), Cno(30));
     }
 
     #[test]
     fn even_of_such_a_past_no_more_is_given_up_where_half_is_dead() {
-        let dead_here_and_there: &[_] = &[(60, 6, 9), (40, 8, NEVER)];
-        let mut segments = vec![dead_here_and_there; 9];
-        segments.push(&[(100, 20, 30)]);
-        assert_eq!(past(&segments).kept_from(80, Cno(10)), Cno(10));
+        assert_eq!(dead_here_and_there(60).kept_from(80, Cno(10)), Cno(10));
     }
 }

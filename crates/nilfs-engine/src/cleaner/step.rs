@@ -370,6 +370,7 @@ impl Cleaning<'_> {
             let recent = known.protection(SHORT_PAST, now).from;
             let past = Past::new(&known.table, &protection, &candidates);
             let from = past.kept_from(shortage.missing, recent);
+            // Losing a short past is better than a checkpoint that might show that less has to go.
             let is_short = protection.from >= recent;
             if from > protection.from && !shortage.give_up && !is_short {
                 return Ok(None);
