@@ -548,20 +548,17 @@ const MOST_TIME: Duration = Duration::from_secs(900);
 
 /// What Linux copies out of volumes, which it has to mount; then it deletes everything in them.
 const COPY_AND_DELETE: &str = r#"
-    insmod "/usr/lib/uml/modules/$(uname -r)/kernel/drivers/block/loop.ko"
-    for image in "$IMAGES"/*.img; do
-        echo "$image" >/dev/kmsg
-        DEV=$(losetup --show -f "$image")
+    copy_and_delete() {
         mount_nilfs
-        mkdir "${image%.img}"
-        cp -a --sparse=always "$MNT/." "${image%.img}"
+        mkdir "${IMAGE%.img}"
+        cp -a --sparse=always "$MNT/." "${IMAGE%.img}"
         find "$MNT" -mindepth 1 -delete
         umount_nilfs
         mount_nilfs
         find "$MNT" -mindepth 1
         umount_nilfs
-        losetup -d "$DEV"
-    done"#;
+    }
+    each_image "$IMAGES" copy_and_delete"#;
 
 /// The files below a directory of the host. What a directory takes there is not compared.
 fn copied(directory: &Path, path: &str, found: &mut Content) {

@@ -33,18 +33,15 @@ const COMPARED: u64 = 4 << 20;
 /// Many volumes are mounted twice, in a guest whose system calls are slow.
 const MOST_TIME: Duration = Duration::from_secs(3600);
 
-/// Mounts one after the other, says what is there, reads all of it, and writes to it, unless the damage
-/// has made the root directory one that nobody may change.
+/// Says what is in each volume, reads all of it, and writes to it, unless the damage has made the root
+/// directory one that nobody may change.
 const SCRIPT: &str = r#"
-    insmod "/usr/lib/uml/modules/$(uname -r)/kernel/drivers/block/loop.ko"
-    for image in "$IMAGES"/*.img; do
-        echo "$image" >/dev/kmsg
-        DEV=$(losetup --show -f "$image")
+    look_and_write() {
         mount_nilfs
-        mkdir "${image%.img}"
+        mkdir "${IMAGE%.img}"
         cd "$MNT"
-        find . -mindepth 1 -printf '%y %n %s %P\0' >"$image.list"
-        find . -type f -size -${COMPARED}c -print0 | xargs -0r cp --parents -t "${image%.img}"
+        find . -mindepth 1 -printf '%y %n %s %P\0' >"$IMAGE.list"
+        find . -type f -size -${COMPARED}c -print0 | xargs -0r cp --parents -t "${IMAGE%.img}"
         find . -type f -size +$((COMPARED - 1))c -exec head -c $COMPARED {} \; >/dev/null
         cd /
         if mkdir "$MNT/written by Linux"; then
@@ -53,8 +50,8 @@ const SCRIPT: &str = r#"
             echo more >>"$MNT/written by Linux/file"
         fi
         umount_nilfs
-        losetup -d "$DEV"
-    done"#;
+    }
+    each_image "$IMAGES" look_and_write"#;
 
 /// The volume without its damage, if no error is left after the repair.
 fn repaired(image: Image) -> Option<Vec<u8>> {

@@ -42,17 +42,14 @@ const SHAPES: [Shape; 3] = [
 /// Hundreds of volumes are mounted, in a guest whose system calls are slow.
 const MOST_TIME: Duration = Duration::from_secs(3600);
 
-/// Mounts one after the other and says what is there.
+/// Says what is in each volume.
 const SCRIPT: &str = r#"
-insmod "/usr/lib/uml/modules/$(uname -r)/kernel/drivers/block/loop.ko"
-for image in "$IMAGES"/*.img; do
-    echo "$image" >/dev/kmsg
-    DEV=$(losetup --show -f "$image")
+say() {
     mount_nilfs
-    manifest "$MNT" >"$image.linux"
+    manifest "$MNT" >"$IMAGE.linux"
     umount_nilfs
-    losetup -d "$DEV"
-done
+}
+each_image "$IMAGES" say
 "#;
 
 /// What a device holds after a cut, with a name.
