@@ -45,7 +45,8 @@ const HIDDEN_FROM_GUEST: &[&str] = &["/dev", "/proc", "/sys"];
 ///
 /// * `$DEV`, the image as a block device, and `$MNT`, an empty directory to mount it on;
 /// * `mount_nilfs [OPTIONS]` and `umount_nilfs`;
-/// * `each_image DIRECTORY FUNCTION`, for many images in one guest: `$DEV` is one after the other;
+/// * `each_image DIRECTORY FUNCTION`, which calls the function with `$DEV` as each of the images in
+///   the directory, and `$IMAGE` as its path;
 /// * `manifest` and `fill`, this crate's tools, in its `PATH`;
 /// * the variables given with [`Uml::env`];
 /// * the host's files under their own names (except below `/dev`, `/proc` and `/sys`). What it

@@ -16,8 +16,8 @@ struct Price {
     /// The blocks that are moved, in quarters of those that would be if nothing but snapshots were
     /// kept.
     quarters: u64,
-    /// Once one block in so many is dead, no more is given up, however much has to be moved: of the
-    /// emptiest segments, at least that share is dead.
+    /// If at least one block in `one_dead_in` is dead, no more is given up, however much has to be
+    /// moved: in the emptiest segments, the share of dead blocks is no smaller than in all.
     one_dead_in: u64,
 }
 
@@ -101,7 +101,7 @@ impl Past {
         (gained >= wanted).then_some(moved)
     }
 
-    /// Whether so much is dead, if this many entries are given up, that no more has to go.
+    /// Whether giving up the first `count` entries leaves so many blocks dead that no more has to go.
     fn enough_is_dead(&self, count: usize, price: Price) -> bool {
         let all = self.per_segment * self.lives.len() as u64;
         let live: u64 = self.lives.iter().map(|&live| live.min(self.per_segment)).sum();
@@ -165,7 +165,8 @@ mod tests {
         assert_eq!(from(&past(&segments), 80), 30);
     }
 
-    /// Nine segments in which so many of a hundred blocks are dead, and one that only the past needs.
+    /// Nine segments of a hundred blocks, `dead` of which are dead in each, and a tenth segment that only
+    /// the past needs.
     fn dead_here_and_there(dead: u64) -> Past {
         let here_and_there = [(dead, 6, 9), (100 - dead, 8, NEVER)];
         let mut segments = vec![&here_and_there[..]; 9];

@@ -6,8 +6,9 @@ mount_nilfs() { mount -i -t nilfs2 -o "${1:-rw}" "$DEV" "$MNT"; }
 # umount_nilfs: unmounts it again.
 umount_nilfs() { umount "$MNT"; }
 
-# each_image DIRECTORY FUNCTION: calls the function for each *.img of a directory, with $DEV as a device
-# of it and $IMAGE as its path, which the kernel's log has before what is said about it.
+# each_image DIRECTORY FUNCTION: calls the function once for every *.img in the directory. $IMAGE is the
+# path of the image, and $DEV a loop device for it. The path is put into the kernel's log first, so that
+# complaints can be told apart.
 each_image() {
     insmod "/usr/lib/uml/modules/$(uname -r)/kernel/drivers/block/loop.ko"
     for IMAGE in "$1"/*.img; do

@@ -25,16 +25,15 @@ pub const PROGRAM: &str = "qemu-system-x86_64";
 /// deeper page tables cost and bring nothing.
 const PROCESSOR: &str = "max,-erms,-fsrm,-smap,-smep,-umip,-la57";
 
-/// A processor that waits for work goes on looking for some. An emulated one that sleeps is woken late
-/// by the other one, by as much as a tick of the clock (4 ms) where this machine has other things to
-/// do; and whoever asks a file system in user space for something waits for its daemon to wake up,
-/// twice with each request.
+/// The guest's processors poll when they have nothing to do. An emulated processor that sleeps wakes up
+/// late, by up to a tick of the clock (4 ms) if this machine is busy; and each request to a file system
+/// in user space takes two wake-ups, that of the daemon and that of the program that waits for it.
 const IDLE: &str = " idle=poll";
 
 /// How a kernel begins to say that it cannot go on.
 const FATAL: [&str; 4] = ["Kernel panic", "BUG: ", "Oops", "Out of memory"];
 
-/// So many lines at the end of the console are quoted in an error.
+/// How many lines at the end of the console are quoted in an error.
 const QUOTED_LINES: usize = 8;
 
 /// How long QEMU may take from closing its pipes to its end.
