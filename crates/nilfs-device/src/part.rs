@@ -7,7 +7,7 @@ use std::io;
 pub enum Part<'a> {
     /// Fills this buffer.
     Wanted(&'a mut [u8]),
-    /// So many bytes between two others that nobody needs.
+    /// This many bytes, between two other parts, are not needed.
     Skipped(usize),
 }
 

@@ -138,7 +138,7 @@ impl Store {
         ByteCount(self.flash_page.load(Ordering::Relaxed))
     }
 
-    /// Lets logs end where so many bytes do.
+    /// Makes logs end at multiples of this many bytes.
     pub(crate) fn set_flash_page(&self, bytes: ByteCount) {
         self.flash_page.store(bytes.0, Ordering::Relaxed);
     }

@@ -39,7 +39,7 @@ pub struct DeviceRequest {
 /// A moment between requests that somebody gave a name: "step begins", "step ends".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// So many requests came before it.
+    /// The number of requests before it.
     pub before: usize,
     /// When, since the recording began.
     pub at: Duration,

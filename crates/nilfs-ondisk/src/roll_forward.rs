@@ -358,7 +358,7 @@ impl ContentRecord {
 }
 
 impl BytesRecord {
-    /// Bytes that a record of so many bytes of a file takes.
+    /// The size, in bytes, of a record that holds `bytes` bytes of a file.
     #[must_use]
     pub fn size(bytes: usize) -> usize {
         RECORD_HEAD_SIZE + (size_of::<RawBytesRecord>() + bytes).next_multiple_of(8)

@@ -10,7 +10,7 @@ use nilfs_engine::{Attr, CheckpointInfo, Checkpoints, Cno, Error, FileType, Resu
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// Of so many files it is remembered which directories they are in, at 20 to 40 bytes for each.
+/// The number of files of which it is remembered which directories they are in, at 20 to 40 bytes each.
 const REMEMBERED_FILES: usize = 1 << 20;
 
 /// A name that is not in both of two checkpoints, or whose file has changed.

@@ -101,7 +101,7 @@ impl Progress {
         self.appear();
     }
 
-    /// So many more bytes are done.
+    /// Counts more bytes as done.
     pub fn add(&self, bytes: u64) {
         self.bar.inc(bytes);
         self.appear();

@@ -37,7 +37,8 @@ fn replace(root: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     File::open(root)?.sync_all()
 }
 
-/// Works for as long as that succeeds, and at most for so many steps. Returns the error, if there was one.
+/// Works for as long as that succeeds, and no longer than the given steps. Returns the error, if there
+/// was one.
 fn work(root: &Path, durable: &mut Durable, steps: std::ops::Range<usize>) -> Option<io::Error> {
     steps.into_iter().find_map(|nth| {
         let (name, bytes) = (format!("file{}", nth % 7), content(nth));

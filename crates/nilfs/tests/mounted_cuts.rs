@@ -5,7 +5,7 @@
 //!
 //! The worlds of nilfs-sim cut the engine alone. Here, the kernel, the transport, the process's own
 //! threads and its device file are between the program and the disk. `NILFS_SEED=n` replays a program,
-//! though not when background work happens; `NILFS_TEST_SCALE=n` tries so many times as many.
+//! though not when background work happens; `NILFS_TEST_SCALE=n` tries n times as many.
 
 mod common {
     pub mod ours;

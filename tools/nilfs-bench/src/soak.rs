@@ -33,13 +33,13 @@ const SAMPLES: u32 = 24;
 /// How often it is looked whether it is time for a row.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// So many operations it takes to tell how long one of a hundred takes.
+/// How many operations it takes to tell how long one of a hundred takes.
 const FEWEST_OPERATIONS: usize = 100;
 
 /// How many times as long operations may take in the end: other programs are at work on the machine.
 const LATENCY_SLACK: u64 = 3;
 
-/// Besides, by so much any operation may vary.
+/// How much longer any operation may take besides that.
 const LATENCY_NOISE_MICROS: u64 = 5_000;
 
 /// Snapshots that are kept at a time.

@@ -33,7 +33,7 @@ use crate::world::Settings;
 
 /// Rounds of cleaning from one snapshot to the next.
 const SNAPSHOT_EVERY: usize = 4;
-/// So many are kept.
+/// How many snapshots are kept.
 const SNAPSHOTS: usize = 5;
 
 /// Bytes that are written at a time to fill a volume.

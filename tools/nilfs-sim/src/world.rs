@@ -463,7 +463,7 @@ impl World {
     }
 
     /// Whether the cleaner has given up no more of the protected past than it may (docs/cleaning.md):
-    /// nothing with which, `before` the operation, a third of the volume of so many `segments` was
+    /// nothing with which, `before` the operation, a third of the volume of `segments` segments was
     /// unused besides what is kept back and what writers are given at a time.
     fn judge_given_up(
         &mut self,

@@ -22,7 +22,7 @@ pub enum Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Amount {
-    /// So many (segments, or blocks of a segment).
+    /// A number of segments, or of blocks of a segment.
     Count(u64),
     /// Hundredths of all.
     Percent(u8),

@@ -92,7 +92,7 @@ impl Filesystem {
         Err(Error::NoSpace)
     }
 
-    /// Blocks that writing so much can touch.
+    /// The most blocks that writing `data` can touch.
     fn pages_for(&self, data: &[u8]) -> u64 {
         data.len() as u64 / self.store.block_size().bytes64() + 2
     }

@@ -344,7 +344,7 @@ impl Account {
         self.device = device;
     }
 
-    /// Whether an operation would leave so much more than it has to leave clean.
+    /// Whether an operation would leave `more` blocks clean besides those that it has to leave.
     fn fits(&self, cost: Cost, more: u64) -> bool {
         self.needed(Some(cost)) + self.device.layers.of(cost.effect) + more <= self.device.free
     }

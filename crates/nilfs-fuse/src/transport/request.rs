@@ -256,7 +256,7 @@ impl<'a> Arguments<'a> {
         self.rest.get(..count as usize)
     }
 
-    /// From where on so much is to be read.
+    /// The offset and the number of bytes to read.
     fn reading(&mut self) -> Option<(u64, u32)> {
         let ReadIn { offset, size, .. } = self.take()?;
         Some((offset, size.min(REQUEST_SIZE)))

@@ -76,9 +76,9 @@ pub struct ExportOptions {
 /// What the device has done up to a moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Snapshot {
-    /// So many requests have arrived.
+    /// The number of requests that have arrived.
     pub requests: usize,
-    /// So long the model was busy with them.
+    /// How long the model was busy with them.
     pub busy: Duration,
     /// What the flash has suffered.
     pub wear: Wear,

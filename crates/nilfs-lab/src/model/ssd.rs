@@ -57,9 +57,9 @@ pub struct Ssd {
     pub discard: bool,
     /// How long nothing must be asked before the device works ahead.
     pub idle_after_us: u32,
-    /// So many percent of the flash are kept free by collecting while idle; 0: never.
+    /// The percentage of the flash that collecting keeps free while the disk is idle; 0: never.
     pub idle_free_percent: u8,
-    /// So many percent hold something already when the lab begins, in an order without any. A
+    /// The percentage that holds something already when the lab begins, in no particular order. A
     /// device that knows no discards has been written over since, until no flash was left that had
     /// not been collected.
     pub used_percent: u8,

@@ -109,7 +109,7 @@ impl Target for FileTarget {
     }
 }
 
-/// So many bytes of a buffer, from a page on.
+/// The given number of bytes of a buffer, starting at a page.
 fn aligned(buffer: &[u8], bytes: u64) -> Range<usize> {
     let start = buffer.as_ptr().align_offset(PAGE_BYTES);
     start..start + bytes as usize

@@ -82,7 +82,7 @@ pub struct Units {
 /// Writing to several units in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
-    /// So many.
+    /// The number of units.
     pub units: u64,
     /// The mean of a write.
     pub time: Duration,

@@ -13,7 +13,7 @@ use crate::trace::Kind;
 /// Pictures together may have this many bytes, that the page can be sent and opened anywhere.
 const MOST_BYTES: usize = 3 << 20;
 
-/// Names of steps stand below a picture where there is so much of its width for them.
+/// The name of a step stands below a picture if the step has at least this share of its width.
 const NAME_WIDTH: f64 = 0.15;
 
 /// The pictures that the page has.

@@ -319,7 +319,7 @@ fn remount() -> [Step; 3] {
     [unmount(), Step::of(Action::DropCaches), mount()]
 }
 
-/// So many whole pieces of a size, at least a few.
+/// The number of pieces at a scale, but no fewer than `least`.
 fn pieces(original: u64, scale: f64, least: u64) -> u64 {
     ((original as f64 * scale).round() as u64).max(least)
 }

@@ -63,7 +63,7 @@ impl Buffer {
         self.order.len() as u64 * self.unit_bytes * 2 > self.capacity
     }
 
-    /// Remembers that so much is being programmed until then.
+    /// Remembers that `bytes` bytes are being programmed, until the time `until`.
     pub(super) fn leaves(&mut self, until: Duration, bytes: u64) {
         self.leaving.push_back((until, bytes));
         self.leaving_bytes += bytes;
