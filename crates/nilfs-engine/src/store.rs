@@ -243,6 +243,17 @@ impl Store {
         }
     }
 
+    /// Has the system begin to read blocks that will be asked for soon, if they are in segments. Only
+    /// advice.
+    pub(crate) fn will_need(&self, blocks: &Range<BlockNr>) {
+        let geometry = self.geometry();
+        let last = BlockNr(blocks.end.0.saturating_sub(1));
+        if geometry.has_block(blocks.start) && geometry.has_block(last) {
+            let (start, end) = (self.address(blocks.start), self.address(blocks.end));
+            self.device.will_need(start, end.saturating_sub(start));
+        }
+    }
+
     /// Holds blocks that were read, instead of those held before, until [`Store::let_go`]: a mount
     /// reads the newest log to verify it, and finds most of what it needs next in it.
     pub(crate) fn hold(&self, first: BlockNr, content: Vec<u8>) {

@@ -348,6 +348,7 @@ impl Volume {
             dat: Arc::clone(&self.dat),
             tree: Arc::new(TreeRoot::new(&entry)?.remembering()),
             era: Arc::new(Era(0)),
+            sequences: Arc::default(),
             around_damage: false,
         };
         view.check_root()?;

@@ -57,6 +57,8 @@ pub(crate) enum Rank {
     Wakeup,
     /// Files that threads wait for to become durable.
     SyncRequests,
+    /// Files that are being read in order.
+    Sequences,
     /// Blocks that a mount has read before they are asked for.
     ReadAhead,
     /// Memory of blocks that are in use no more.

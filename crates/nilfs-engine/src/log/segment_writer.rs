@@ -38,7 +38,7 @@ use crate::recovery::RollForward;
 use crate::segments::SufileEdit;
 use crate::store::Store;
 use crate::superblocks::SuperblockWriter;
-use crate::tree::{Era, View};
+use crate::tree::{Era, Sequences, View};
 use crate::volume::Volume;
 
 /// Seconds after which a superblock follows the log into another segment, so that a recovery has
@@ -140,6 +140,8 @@ pub(crate) struct SegmentWriter {
     state: State,
     base: Base,
     era: Arc<Era>,
+    /// For readers, from one view to the next.
+    sequences: Arc<Sequences>,
     superblocks: SuperblockWriter,
     withheld: Withheld,
     /// The segment of the oldest log that may not be durable.
@@ -210,6 +212,7 @@ impl SegmentWriter {
             },
             base,
             era: Arc::clone(&view.era),
+            sequences: Arc::clone(&view.sequences),
             superblocks,
             withheld: Withheld::default(),
             unflushed: None,
@@ -257,6 +260,7 @@ impl SegmentWriter {
             dat: Arc::clone(&self.base.dat),
             tree: Arc::clone(&self.base.tree),
             era: Arc::clone(&self.era),
+            sequences: Arc::clone(&self.sequences),
             around_damage: false,
         }
     }

@@ -108,6 +108,7 @@ impl Moment {
             dat: Arc::clone(&self.dat),
             tree: Arc::new(TreeRoot::new(&entry)?),
             era: Arc::new(Era(0)),
+            sequences: Arc::default(),
             around_damage: true,
         };
         let shared = Shared::new(view, CACHE_BYTES);

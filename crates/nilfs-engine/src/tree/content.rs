@@ -148,11 +148,35 @@ pub(crate) trait Content {
     fn read(&self, view: &View, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let left = self.file().size().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        let end = FileBlock(view.store.block_size().blocks_for(offset + count as u64));
+        let (ino, part) = (self.file().ino(), offset..offset + count as u64);
+        let end = FileBlock(view.store.block_size().blocks_for(part.end));
         let below = Addresses::below(end);
         let (device, buffer) = (DeviceReads::default(), &mut buffer[..count]);
-        Reader { content: self, view, below, device, buffer }.read(offset)?;
+        let asked = view.sequences.begin(ino, &part);
+        let places = Reader { content: self, view, below, device, buffer, asked }.read(offset)?;
+        if let Some(ahead) = view.sequences.answer(ino, &part, places)
+            && let Err(error) = self.ask(view, ahead)
+        {
+            tracing::debug!("not asked for ahead: {error}");
+        }
         Ok(count)
+    }
+
+    /// Asks the device for a part of the file that will be read soon, as far as the map below has it.
+    fn ask(&self, view: &View, part: Range<u64>) -> Result<()> {
+        let (block_size, end) = (view.store.block_size(), part.end.min(self.file().size()));
+        if part.start >= end {
+            return Ok(());
+        }
+        let keys = block_size.block_of(part.start).0..block_size.blocks_for(end);
+        let found = resolve(self.file(), view, keys)?;
+        let mut device = DeviceReads::default();
+        for (nth, block) in found.into_iter().enumerate().filter(|(_, block)| block.0 != 0) {
+            let start = nth * block_size.bytes();
+            device.add(block_size, block, 0, start..start + block_size.bytes());
+        }
+        device.ask(&view.store);
+        Ok(())
     }
 
     /// The next data or hole at or after `offset`.
@@ -321,11 +345,14 @@ struct Reader<'a, C: ?Sized> {
     below: Addresses,
     device: DeviceReads,
     buffer: &'a mut [u8],
+    /// Whether the device has been asked for it.
+    asked: bool,
 }
 
 impl<C: Content + ?Sized> Reader<'_, C> {
-    /// Fills all of the buffer from `offset`; the range lies within the file.
-    fn read(mut self, offset: u64) -> Result<()> {
+    /// Fills all of the buffer from `offset`; the range lies within the file. Returns in how many places
+    /// of the device it lay.
+    fn read(mut self, offset: u64) -> Result<usize> {
         let block_size = self.view.store.block_size();
         let mut filled = 0;
         while filled < self.buffer.len() {
@@ -335,7 +362,7 @@ impl<C: Content + ?Sized> Reader<'_, C> {
             self.read_block(block_size.block_of(at), within, filled..filled + count)?;
             filled += count;
         }
-        self.device.read(&self.view.store, self.buffer)
+        self.device.read(&self.view.store, self.buffer, self.asked)
     }
 
     /// Fills a part of the buffer from one block, unless that has to come from the device.

@@ -61,17 +61,14 @@ impl DeviceReads {
         self.runs.push(Run { first: block, within, part });
     }
 
-    /// Fills these parts.
-    pub(super) fn read(mut self, store: &Store, buffer: &mut [u8]) -> Result<()> {
-        let block_size = store.block_size();
-        let bridged = BRIDGED / block_size.bytes64();
-        self.runs.sort_unstable_by_key(|run| run.first);
-        let near = |one: &Run, next: &Run| {
-            let gap = next.first.0.checked_sub(one.end(block_size).0);
-            gap.is_some_and(|blocks| blocks <= bridged)
-        };
-        for runs in self.runs.chunk_by(near) {
-            let mut read = |runs: &[Run]| read_together(store, runs, buffer);
+    /// Fills these parts. Returns in how many places they lay. If the device has been `asked` for them,
+    /// they are not read past what the system has in memory or is about to have.
+    pub(super) fn read(mut self, store: &Store, buffer: &mut [u8], asked: bool) -> Result<usize> {
+        let read_runs = if asked { read_cached } else { read_together };
+        let mut places = 0;
+        for runs in self.places(store.block_size()) {
+            places += 1;
+            let mut read = |runs: &[Run]| read_runs(store, runs, buffer);
             match read(runs) {
                 // What is between them may be unreadable, and nobody needs it.
                 Err(Error::Device { .. }) if runs.len() > 1 => {
@@ -80,7 +77,29 @@ impl DeviceReads {
                 done => done?,
             }
         }
-        Ok(())
+        Ok(places)
+    }
+
+    /// Asks for these parts, which will be read soon.
+    pub(super) fn ask(mut self, store: &Store) {
+        let block_size = store.block_size();
+        for runs in self.places(block_size) {
+            if let [first, ..] = runs
+                && let [.., last] = runs
+            {
+                store.will_need(&(first.first..last.end(block_size)));
+            }
+        }
+    }
+
+    /// The runs in the order in which they lie there, those together that are worth one read.
+    fn places(&mut self, block_size: BlockSize) -> impl Iterator<Item = &[Run]> {
+        let bridged = BRIDGED / block_size.bytes64();
+        self.runs.sort_unstable_by_key(|run| run.first);
+        self.runs.chunk_by(move |one, next| {
+            let gap = next.first.0.checked_sub(one.end(block_size).0);
+            gap.is_some_and(|blocks| blocks <= bridged)
+        })
     }
 }
 
@@ -103,6 +122,23 @@ fn read_together(store: &Store, runs: &[Run], buffer: &mut [u8]) -> Result<()> {
     let end = runs.last().map_or(at, |run| byte(run.end(block_size)));
     parts.extend(skipped(at..end));
     store.read_parts(first.first, &mut parts)
+}
+
+/// The same from what the system has in memory.
+fn read_cached(store: &Store, runs: &[Run], buffer: &mut [u8]) -> Result<()> {
+    let block_size = store.block_size();
+    let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Ok(()) };
+    if runs.len() == 1 && first.is_whole_blocks(block_size) {
+        return store.read_run(first.first, &mut buffer[first.part.clone()]);
+    }
+    let byte = |block: BlockNr| (block.0 - first.first.0) as usize * block_size.bytes();
+    let mut content = vec![0; byte(last.end(block_size))];
+    store.read_run(first.first, &mut content)?;
+    for run in runs {
+        let found = &content[byte(run.first) + run.within..][..run.part.len()];
+        buffer[run.part.clone()].copy_from_slice(found);
+    }
+    Ok(())
 }
 
 fn skipped<'a>(bytes: Range<usize>) -> Option<Part<'a>> {
@@ -184,32 +220,34 @@ mod tests {
         }
     }
 
-    /// Reads these blocks, the first and the last of them in part.
-    fn read(device: &Arc<Numbered>, blocks: &[u64]) -> Result<Vec<u8>> {
+    /// Reads these blocks, the first and the last of them in part, asked for or not.
+    fn read(device: &Arc<Numbered>, blocks: &[u64]) -> Result<()> {
         let volume = open(&empty_volume(60));
         let store = Store::new(Arc::clone(device) as _, volume.store.geometry(), 0);
-        let mut reads = DeviceReads::default();
-        let mut filled = 0;
-        for (nth, block) in blocks.iter().enumerate() {
-            let within = if nth == 0 { 7 } else { 0 };
-            let end = if nth + 1 == blocks.len() { 5 } else { BLOCK };
-            reads.add(block_size(), BlockNr(*block), within, filled..filled + end - within);
-            filled += end - within;
-        }
-        let mut buffer = vec![0xff; filled];
-        reads.read(&store, &mut buffer)?;
         let mut expected: Vec<u8> = blocks.iter().flat_map(|block| [*block as u8; BLOCK]).collect();
         expected.drain(..7);
-        expected.truncate(filled);
-        assert!(buffer == expected, "{blocks:?}");
-        Ok(buffer)
+        expected.truncate(expected.len() - (BLOCK - 5));
+        for asked in [false, true] {
+            let mut reads = DeviceReads::default();
+            let mut filled = 0;
+            for (nth, block) in blocks.iter().enumerate() {
+                let within = if nth == 0 { 7 } else { 0 };
+                let end = if nth + 1 == blocks.len() { 5 } else { BLOCK };
+                reads.add(block_size(), BlockNr(*block), within, filled..filled + end - within);
+                filled += end - within;
+            }
+            let mut buffer = vec![0xff; filled];
+            reads.read(&store, &mut buffer, asked)?;
+            assert!(buffer == expected, "{blocks:?}");
+        }
+        Ok(())
     }
 
     #[test]
     fn blocks_that_alternate_between_places_are_read_in_one_go_each() {
         let device = Numbered::new(&[]);
         read(&device, &[100, 200, 101, 102, 201, 104, 202, 203, 105]).unwrap();
-        assert_eq!(*device.reads.lock(), [100..106, 200..204]);
+        assert_eq!(*device.reads.lock(), [100..106, 200..204, 100..106, 200..204]);
     }
 
     /// Only a damaged map has it so.

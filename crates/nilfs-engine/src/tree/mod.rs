@@ -8,6 +8,8 @@
 //! |---|---|
 //! | `file` | a file of a checkpoint: attributes, and the map of its blocks |
 //! | `content` | reading what lies in layers of memory above a map |
+//! | `device_reads` | the order in which the blocks of one request are read |
+//! | `sequences` | which files are read in order, and what the device has been asked for ahead of that |
 //! | `recovered` | what was synced after the newest checkpoint, on top of its files |
 //! | `names` | reading directories |
 //! | `difference` | what two trees do not have in common |
@@ -31,6 +33,7 @@ pub(crate) mod names;
 mod parents;
 mod paths;
 mod recovered;
+mod sequences;
 mod shared;
 
 use std::ops::ControlFlow;
@@ -52,6 +55,7 @@ pub(crate) use self::history::{older_tree, tree_of, versions_of_all_at, versions
 pub use self::parents::Parents;
 pub(crate) use self::parents::changed_names;
 pub(crate) use self::recovered::Recovered;
+pub(crate) use self::sequences::Sequences;
 pub(crate) use self::shared::{Kept, Shared};
 use crate::block::Block;
 use crate::bmap::{Pointers, Source};
@@ -316,6 +320,8 @@ pub(crate) struct View {
     /// Shared by all views between two moments at which the cleaner moved blocks. While somebody
     /// holds one, the places where the blocks were must not be written.
     pub(crate) era: Arc<Era>,
+    /// Shared by all views of a volume.
+    pub(crate) sequences: Arc<Sequences>,
     /// Whether damaged structures are passed over as far as possible.
     pub(crate) around_damage: bool,
 }
