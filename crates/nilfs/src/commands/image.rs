@@ -19,11 +19,11 @@ use crate::progress::scan_progress;
 
 /// Copy the metadata of a volume to a sparse image, for a bug report
 ///
-/// The image has everything but the content of files, which is zeros in it: a checker finds in it what
-/// it finds on the volume. Names, the targets of symbolic links and the notes of snapshots are in it
-/// for everybody to read, unless they are scrambled: then each name becomes another one of the same
-/// length, wherever it occurs, and the notes are left out. What fsync has recorded since the newest checkpoint is not. Nothing is
-/// written to the volume.
+/// The image has everything but the content of files, which is zeros in it, and what fsync has recorded
+/// since the newest checkpoint, which is left out: a checker finds in it what it finds on the volume,
+/// but for damage of these records. Names, the targets of symbolic links and the notes of snapshots are
+/// in it for everybody to read, unless they are scrambled: then each name becomes another one of the
+/// same length, wherever it occurs, and the notes are left out. Nothing is written to the volume.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
