@@ -64,7 +64,10 @@ pub enum MountError {
         dir: PathBuf,
     },
     /// Somebody still writes.
-    #[error("{} cannot become read-only: a process has a file open there for writing", dir.display())]
+    #[error(
+        "{} cannot become read-only: a process has a file open there for writing, or a deleted one",
+        dir.display()
+    )]
     Written {
         /// The directory.
         dir: PathBuf,
