@@ -77,11 +77,11 @@ impl Overlay {
         self.pages.is_empty() && self.cut.is_none() && self.superseded.is_empty()
     }
 
-    /// Puts a page in; returns the number of pages that the overlay has more than before.
-    pub(crate) fn insert(&mut self, key: FileBlock, page: Page) -> usize {
+    /// Puts a page in; returns the one before.
+    pub(crate) fn insert(&mut self, key: FileBlock, page: Page) -> Option<Page> {
         let old = self.pages.insert(key, page);
         self.superseded.extend(old.as_ref().and_then(|page| page.placed));
-        usize::from(old.is_none())
+        old
     }
 
     /// Takes out all pages from `key` on.

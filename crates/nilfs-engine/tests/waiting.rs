@@ -21,6 +21,10 @@ const MIB: u64 = 1 << 20;
 const PIECE: u64 = MIB / 4;
 const LITTLE: u64 = MIB / 4;
 
+/// MiB of a volume with many clean segments, and of one with few.
+const ROOMY: u64 = 512;
+const SMALL: u64 = 160;
+
 /// Bytes of a write with which the system begins at once.
 const LARGE: u64 = MIB;
 
@@ -135,8 +139,8 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(options: MountOptions) -> Self {
-        let below = MemoryDevice::new(512 * MIB);
+    fn new(mebibytes: u64) -> Self {
+        let below = MemoryDevice::new(mebibytes * MIB);
         let parameters =
             nilfs_engine::mkfs::Parameters { blocks_per_segment: 2048, ..parameters(4096) };
         format(&below, &parameters).unwrap();
@@ -151,7 +155,7 @@ impl Scene {
             write_outs: AtomicU64::default(),
             meanwhile: OnceLock::new(),
         });
-        let fs = Filesystem::mount(Arc::clone(&device) as _, options).unwrap();
+        let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
         let root = fs.root().unwrap().inode;
         let (small, large) = (make(&fs, &root, "small"), make(&fs, &root, "large"));
         fs.sync().unwrap();
@@ -182,9 +186,10 @@ impl Scene {
     }
 }
 
-/// Somebody syncs a small file, while 30 MiB of another are made durable by `how`.
-fn most_that_waits(how: impl Fn(&Scene)) -> u64 {
-    let scene = Scene::new(MountOptions::default());
+/// Somebody syncs a small file, while 30 MiB of another are made durable by `how`, on a volume of this many
+/// MiB.
+fn most_that_waits(mebibytes: u64, how: impl Fn(&Scene)) -> u64 {
+    let scene = Scene::new(mebibytes);
     for nth in 0..30 {
         scene.fs.write(&scene.large, nth * MIB, &pattern(nth as usize, MIB as usize)).unwrap();
         scene.sync_small(nth as usize);
@@ -200,7 +205,7 @@ fn most_that_waits(how: impl Fn(&Scene)) -> u64 {
 /// ones of the next.
 #[test]
 fn the_rest_of_a_segment_is_on_its_way_before_the_next_one() {
-    let scene = Scene::new(MountOptions::default());
+    let scene = Scene::new(ROOMY);
     for mebibytes in [20, 41, 5] {
         scene.write(&scene.large, mebibytes);
         scene.fs.commit().unwrap();
@@ -211,29 +216,32 @@ fn the_rest_of_a_segment_is_on_its_way_before_the_next_one() {
 
 #[test]
 fn an_fsync_of_a_large_file_leaves_no_more_than_a_piece_to_others() {
-    let most = most_that_waits(|scene| scene.fs.sync_file(&scene.large).unwrap());
+    let most = most_that_waits(ROOMY, |scene| scene.fs.sync_file(&scene.large).unwrap());
     assert!(most <= PIECE + LITTLE, "{most} bytes");
 }
 
 #[test]
 fn an_fsync_of_the_root_leaves_no_more_than_a_piece_to_others() {
-    let most = most_that_waits(|scene| {
+    let most = most_that_waits(ROOMY, |scene| {
         let root = scene.fs.root().unwrap().inode;
         scene.fs.sync_file(&root).unwrap();
     });
     assert!(most <= PIECE + LITTLE, "{most} bytes");
 }
 
+/// Also where few segments are clean.
 #[test]
 fn a_commit_leaves_no_more_than_a_piece_and_metadata_to_an_fsync() {
-    let most = most_that_waits(|scene| scene.fs.commit().map(drop).unwrap());
-    assert!(most <= PIECE + 4 * LITTLE, "{most} bytes");
+    for mebibytes in [ROOMY, SMALL] {
+        let most = most_that_waits(mebibytes, |scene| scene.fs.commit().map(drop).unwrap());
+        assert!(most <= PIECE + 4 * LITTLE, "{most} bytes on {mebibytes} MiB");
+    }
 }
 
 /// Not even if some of it is overwritten when it has been written ahead already.
 #[test]
 fn what_is_written_during_a_commit_is_not_left_to_an_fsync() {
-    let most = most_that_waits(|Scene { device, fs, large, .. }| {
+    let most = most_that_waits(ROOMY, |Scene { device, fs, large, .. }| {
         let (writer, large) = (Arc::downgrade(fs), Arc::clone(large));
         device.during_write_out(60, move || {
             let writer = writer.upgrade().unwrap();
@@ -269,7 +277,7 @@ const COMMITS: &[(&str, Verb)] = &[
 #[test]
 fn the_first_fsync_after_none_for_long_waits_for_one_piece() {
     for (what, verb) in COMMITS {
-        let scene = Scene::new(MountOptions::default());
+        let scene = Scene::new(ROOMY);
         // There is something to clean, and little to move for that.
         for mebibytes in [20, 10] {
             scene.write(&scene.large, mebibytes);
@@ -304,7 +312,7 @@ fn the_first_fsync_after_none_for_long_waits_for_one_piece() {
 /// Where segments end, and where so much has been synced that a checkpoint is due.
 #[test]
 fn an_fsync_of_little_writes_little_however_many_there_have_been() {
-    let scene = Scene::new(MountOptions::default());
+    let scene = Scene::new(ROOMY);
     scene.write(&scene.large, 30);
     for nth in 0..1200 {
         let written = scene.device.written_by(|| scene.sync_small(nth));
@@ -317,7 +325,7 @@ fn an_fsync_of_little_writes_little_however_many_there_have_been() {
 /// segment.
 #[test]
 fn an_fsync_takes_along_what_has_replaced_another_file_and_nothing_else() {
-    let scene = Scene::new(MountOptions::default());
+    let scene = Scene::new(ROOMY);
     let root = scene.fs.root().unwrap().inode;
     let [old, new] = ["old", "new"].map(|name| make(&scene.fs, &root, name));
     scene.fs.write(&old, 0, b"old").unwrap();

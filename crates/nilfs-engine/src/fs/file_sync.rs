@@ -19,7 +19,6 @@ use nilfs_ondisk::{BlockSize, FileBlock, Ino};
 use super::Filesystem;
 use super::inode::{InodeRef, State};
 use super::types::{FsyncBy, Order};
-use super::write_ahead::LEFT_ALONE;
 use crate::block::Block;
 use crate::commit::{MetadataChanges, SyncContent, SyncedFile};
 use crate::error::{Error, Result};
@@ -31,6 +30,9 @@ use crate::tree::names;
 
 /// Bytes that an item takes in the summary for a block that is alone of its file.
 const ITEM_SIZE: usize = FINFO_SIZE + 16;
+
+/// Clean segments that sync logs leave to commits and to the cleaner where room is short.
+const LEFT_ALONE: u64 = 16;
 
 /// A file that is to become durable.
 pub(super) struct SyncRequest {
@@ -133,8 +135,7 @@ impl Filesystem {
             written = log.write_sync(&content, &stamp);
         }
         let Some(written) = self.or_stop(log, written)? else { return Ok(false) };
-        self.note_placed(inodes.iter().zip(&content.files), written);
-        self.refresh_space(log);
+        self.note_placed(log, inodes.iter().zip(&content.files), written);
         Ok(true)
     }
 
@@ -171,21 +172,25 @@ impl Filesystem {
             content.records.extend(extents.into_iter().map(Record::Extent));
             ahead.push(SyncedFile { ino: file.ino, pages });
         }
-        self.note_placed(inodes.iter().zip(&ahead), written);
+        self.note_placed(log, inodes.iter().zip(&ahead), written);
         Ok(true)
     }
 
     /// Takes note of where a log has put the blocks of files.
     pub(super) fn note_placed<'a>(
         &self,
+        log: &SegmentWriter,
         files: impl ExactSizeIterator<Item = (&'a InodeRef, &'a SyncedFile)>,
         written: Synced,
     ) {
         assert_eq!(written.placed.len(), files.len(), "each file has its blocks in the log");
+        // Before any block is taken to need no room any more.
+        self.refresh_space(log);
         let (mut blocks, blocks_of_logs) = (0, written.blocks());
         for ((inode, file), placed) in files.zip(written.placed) {
             blocks += placed.len() as u64;
-            note_placed(&mut inode.state.write(), file, placed);
+            let mut state = inode.state.write();
+            self.space.add_placed(note_placed(&mut state, file, placed));
         }
         self.written.data_sync.fetch_add(blocks_of_logs, Ordering::Relaxed);
         self.written.user_blocks.fetch_add(blocks, Ordering::Relaxed);
@@ -393,16 +398,19 @@ fn time(time: Timestamp) -> Time {
     Time { seconds: time.seconds as u64, nanoseconds: time.nanoseconds }
 }
 
-/// Takes note of where a sync log has put the pages of a file. Some may have changed since.
-fn note_placed(state: &mut State, file: &SyncedFile, placed: Vec<Placed>) {
+/// Takes note of where a sync log has put the pages of a file. Some may have changed since. Returns how many
+/// have not.
+fn note_placed(state: &mut State, file: &SyncedFile, placed: Vec<Placed>) -> u64 {
     assert_eq!(placed.len(), file.pages.len(), "each block has its place in the log");
+    let mut unchanged = 0;
     for ((key, data), placed) in file.pages.iter().zip(placed) {
         let same = |page: &&mut crate::overlay::Page| {
             page.data.as_ref().is_some_and(|now| Arc::ptr_eq(now, data))
         };
         match state.overlay.pages.get_mut(key).filter(same) {
-            Some(page) => page.placed = Some(placed),
+            Some(page) => unchanged += u64::from(page.placed.replace(placed).is_none()),
             None => state.overlay.superseded.push(placed),
         }
     }
+    unchanged
 }

@@ -317,9 +317,12 @@ impl Inode {
         hole: bool,
     ) {
         let maps = u64::from(state.overlay.is_empty());
-        let pages = state.overlay.insert(key, page) as u64;
-        let grown = u64::from(hole);
+        let old = state.overlay.insert(key, page);
+        let (pages, grown) = (u64::from(old.is_none()), u64::from(hole));
         context.space.add(Changes { pages, grown, maps, ..Changes::default() });
+        if old.is_some_and(|old| old.placed.is_some()) {
+            context.space.remove_placed(1);
+        }
         state.overlay.block_delta += i64::from(hole);
     }
 
@@ -340,7 +343,8 @@ impl Inode {
             context.space.add(Changes { maps: 1, ..Changes::default() });
         }
         let removed = state.overlay.truncate(key);
-        context.space.remove_pages(removed.len());
+        let placed = removed.values().filter(|page| page.placed.is_some()).count();
+        context.space.remove_pages(removed.len() as u64, placed as u64);
         context.pool.recycle(removed.into_values().filter_map(|page| page.data));
         state.unlogged.cut = Some(state.unlogged.cut.map_or(key, |cut| cut.min(key)));
         state.unlogged.content = true;

@@ -10,6 +10,8 @@
 //! - An operation claims what it may change before it begins, and its claim ends after what it has
 //!   changed was counted. In between, some of it counts twice.
 //! - A freeze moves all that has changed to the commit at once, while no operation is under way.
+//! - A data block that a log has is charged without itself until it changes again; the free space becomes
+//!   what the log has left before.
 //! - What a commit has taken is forgotten in the moment in which the free space becomes what the
 //!   commit has left. Only a thread that has the log says how much there is, so it is never out of
 //!   date.
@@ -114,6 +116,8 @@ pub(crate) struct Cost {
 pub(crate) struct Changes {
     /// Data blocks of files.
     pub(crate) pages: u64,
+    /// Those of them that are in a log already, so that a commit need not write them again.
+    pub(crate) placed: u64,
     /// Those of them that were holes; they stay counted if they become holes again, unless their file is
     /// gone.
     pub(crate) grown: u64,
@@ -127,6 +131,7 @@ impl From<Cost> for Changes {
     fn from(cost: Cost) -> Self {
         Self {
             pages: cost.pages,
+            placed: 0,
             grown: if cost.effect == Effect::Grows { cost.pages } else { 0 },
             maps: cost.inodes,
             ifile_blocks: cost.inodes,
@@ -140,6 +145,7 @@ impl Add for Changes {
     fn add(self, other: Self) -> Self {
         Self {
             pages: self.pages + other.pages,
+            placed: self.placed + other.placed,
             grown: self.grown + other.grown,
             maps: self.maps + other.maps,
             ifile_blocks: self.ifile_blocks + other.ifile_blocks,
@@ -153,7 +159,12 @@ impl Changes {
         let changed = self.pages * BLOCKS_PER_PAGE
             + self.maps * BLOCKS_PER_MAP
             + self.ifile_blocks * BLOCKS_PER_IFILE_BLOCK;
-        changed + changed.min(dat)
+        changed.saturating_sub(self.placed) + changed.min(dat)
+    }
+
+    /// Data blocks that no log has.
+    fn unplaced(&self) -> u64 {
+        self.pages.saturating_sub(self.placed)
     }
 
     /// Blocks that the volume can have more to keep, with what describes these.
@@ -540,10 +551,29 @@ impl Space {
         account.dirty = account.dirty + changes;
     }
 
-    /// Counts dirty pages that were thrown away.
-    pub(crate) fn remove_pages(&self, count: usize) {
-        let pages = &mut self.0.lock().dirty.pages;
-        *pages = pages.saturating_sub(count as u64);
+    /// Whether this many blocks can be written ahead of a commit, although they may have to be written
+    /// again: it leaves what changes that grow files leave.
+    pub(crate) fn has_room_ahead(&self, blocks: u64) -> bool {
+        let account = self.0.lock();
+        account.needed(None) + account.device.layers.kept + blocks <= account.device.free
+    }
+
+    /// Counts dirty pages that a log has now.
+    pub(crate) fn add_placed(&self, count: u64) {
+        self.0.lock().dirty.placed += count;
+    }
+
+    /// Counts dirty pages that were thrown away, and those of them that were in a log.
+    pub(crate) fn remove_pages(&self, count: u64, placed: u64) {
+        let dirty = &mut self.0.lock().dirty;
+        dirty.pages = dirty.pages.saturating_sub(count);
+        dirty.placed = dirty.placed.saturating_sub(placed);
+    }
+
+    /// Counts dirty pages that have changed since a log has taken them.
+    pub(crate) fn remove_placed(&self, count: u64) {
+        let placed = &mut self.0.lock().dirty.placed;
+        *placed = placed.saturating_sub(count);
     }
 
     /// Forgets the blocks by which a file that is gone had grown since the last freeze.
@@ -590,7 +620,7 @@ impl Space {
     /// Blocks of clean segments and of the current one, less those that uncommitted data will take.
     pub(crate) fn free_blocks(&self) -> u64 {
         let account = self.0.lock();
-        account.device.free.saturating_sub(account.dirty.pages + account.frozen.pages)
+        account.device.free.saturating_sub(account.dirty.unplaced() + account.frozen.unplaced())
     }
 }
 

@@ -39,9 +39,6 @@ const LARGE_PIECES_IN_SEGMENT: u64 = 2;
 /// How often a commit writes ahead what programs have written while it did so before.
 const MOST_ROUNDS: usize = 4;
 
-/// Clean segments that are left to commits and to the cleaner.
-pub(super) const LEFT_ALONE: u64 = 16;
-
 /// Blocks that are written together.
 #[derive(Default)]
 struct Piece {
@@ -179,15 +176,15 @@ impl Filesystem {
                     None => (_, from) = (rest.pop(), FileBlock(0)),
                 }
             }
-            if piece.blocks < least || log.writable_segments() < LEFT_ALONE {
+            // With its summary, and what it may leave of a segment.
+            if piece.blocks < least || !self.space.has_room_ahead(2 * piece.blocks) {
                 return Ok(());
             }
             let written = log.write_ahead(&piece.files, &self.stamp());
             let Some(written) = self.or_stop(&mut log, written)? else { return Ok(()) };
             let files = piece.inodes.iter().zip(&piece.files);
             let logs = written.logs.clone();
-            self.note_placed(files, written);
-            self.refresh_space(&log);
+            self.note_placed(&log, files, written);
             MutexGuard::unlock_fair(log);
             // Otherwise the next fsync would have to wait for all of them.
             if let Err(error) = self.write_out(logs, nobody_waits, &mut on_its_way) {

@@ -142,6 +142,31 @@ fn a_change_counts_until_the_room_is_what_its_commit_has_left() {
     assert_eq!((needed(), space.free_blocks()), (idle, 1990));
 }
 
+/// Whether its file is overwritten, shortened or committed after a log has taken it.
+#[test]
+fn a_block_that_a_log_has_is_charged_without_itself_until_it_changes() {
+    let geometry = geometry(VOLUMES[4]);
+    let space = Space::default();
+    *space.0.lock() = account(&geometry, 3000, 2000);
+    let needed = || space.0.lock().needed(None);
+    let counts = || (needed(), space.free_blocks());
+    let idle = counts();
+    space.add(Changes { pages: 5, maps: 1, ..Changes::default() });
+    let (needed, free) = counts();
+    space.add_placed(5);
+    assert_eq!(counts(), (needed - 5, free + 5));
+    space.remove_placed(2);
+    assert_eq!(counts(), (needed - 3, free + 3));
+    space.freeze();
+    assert_eq!(counts(), (needed - 3, free + 3));
+    space.thaw();
+    assert_eq!(counts(), idle);
+    space.add(Changes { pages: 5, maps: 1, ..Changes::default() });
+    space.add_placed(3);
+    space.remove_pages(4, 3);
+    assert_eq!(space.free_blocks(), free + 4);
+}
+
 /// With every block that it compacts, the cleaner moves more for the next.
 #[test]
 fn the_cleaner_is_never_asked_for_more_than_half_of_what_it_could_gain() {
