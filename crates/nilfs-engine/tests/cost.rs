@@ -4,12 +4,13 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{check, content, make, mount, parameters, pattern, volume};
+use common::{check, content, make, mount, new, parameters, pattern, volume};
 use nilfs_device::{Device, Event, MemoryDevice, RecordingDevice};
 use nilfs_engine::mkfs::format;
 use nilfs_engine::{
     Cno, Filesystem, InodeRef, MountOptions, Order, RenameMode, SetAttr, SetTime, Timestamp,
 };
+use nilfs_ondisk::inode::S_IFREG;
 use nilfs_ondisk::{BlockSize, ByteCount};
 
 const BLOCK: usize = 4096;
@@ -77,6 +78,29 @@ fn what_lives_for_a_moment_costs_nothing() {
     fs.sync().unwrap();
     let (blocks, _, _) = written_blocks(&device);
     assert!(blocks <= 16, "{blocks} blocks");
+    fs.unmount().unwrap();
+    check(&*device);
+}
+
+/// Nobody could find it after a power cut.
+#[test]
+fn an_fsync_of_a_file_without_a_name_costs_nothing() {
+    let (device, fs) = used_volume(10);
+    let root = fs.root().unwrap().inode;
+    fs.sync().unwrap();
+    drop(device.take_events());
+    let never_named = fs.create_nameless(&root, &new(S_IFREG | 0o600)).unwrap().inode;
+    let deleted = make(&fs, &root, "deleted");
+    fs.hold(&deleted);
+    fs.unlink(&root, b"deleted").unwrap();
+    for file in [&never_named, &deleted] {
+        fs.write(file, 0, &pattern(1, 10_000)).unwrap();
+        fs.sync_file(file).unwrap();
+        assert_eq!(device.take_events(), []);
+    }
+    let ino = deleted.ino();
+    drop((never_named, deleted));
+    fs.let_go(ino, 1);
     fs.unmount().unwrap();
     check(&*device);
 }

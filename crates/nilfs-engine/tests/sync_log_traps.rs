@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{check, content, make, mount, pattern, volume};
 use nilfs_device::{Device, Event, IoSlice, MemoryDevice, RecordingDevice};
 use nilfs_engine::{
-    CleanerOptions, Cno, DirEntry, Error, Files, Filesystem, Ino, InodeRef, ManualRun,
+    CleanerOptions, Cno, DirEntry, Error, Files, Filesystem, FsyncBy, Ino, InodeRef, ManualRun,
     MountOptions, PurgeOptions, SegNum, Volume, Wiping,
 };
 use nilfs_ondisk::superblock::FEATURE_ROLL_FORWARD;
@@ -321,6 +321,26 @@ fn the_bit_is_durable_in_both_superblocks_before_there_are_records() {
         fs.unmount().unwrap();
         assert_eq!(bits(device.below()), [false; 2], "unmounted");
     }
+}
+
+/// So the next crash is one that Linux can recover from.
+#[test]
+fn a_mount_without_records_clears_the_bit_and_never_sets_it() {
+    let device = volume(BLOCK as u64, MEGABYTES);
+    let fs = mount(&device);
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    fs.sync_file(&file).unwrap();
+    let cut = Arc::new(MemoryDevice::from(device.snapshot()));
+    assert_eq!(bits(&cut), [true; 2]);
+    let options = MountOptions { fsync: FsyncBy::Checkpoint, ..MountOptions::default() };
+    let again = Filesystem::mount(Arc::clone(&cut) as _, options).unwrap();
+    let root = again.root().unwrap().inode;
+    assert_eq!(bits(&cut), [false; 2]);
+    let file = again.lookup(&root, b"file").unwrap().inode;
+    again.write(&file, 0, b"appended").unwrap();
+    again.sync_file(&file).unwrap();
+    again.sync_file(&make(&again, &root, "another")).unwrap();
+    assert_eq!(bits(&cut), [false; 2]);
 }
 
 /// Whether each of the superblocks says that there may be records.
