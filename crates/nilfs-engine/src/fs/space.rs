@@ -552,7 +552,7 @@ impl Space {
     }
 
     /// Whether this many blocks can be written ahead of a commit, although they may have to be written
-    /// again: it leaves what changes that grow files leave.
+    /// again: what growing files leave clean must still be clean then.
     pub(crate) fn has_room_ahead(&self, blocks: u64) -> bool {
         let account = self.0.lock();
         account.needed(None) + account.device.layers.kept + blocks <= account.device.free

@@ -176,7 +176,7 @@ impl Filesystem {
                     None => (_, from) = (rest.pop(), FileBlock(0)),
                 }
             }
-            // With its summary, and what it may leave of a segment.
+            // Twice its blocks: with its summary, and what it may leave of a segment.
             if piece.blocks < least || !self.space.has_room_ahead(2 * piece.blocks) {
                 return Ok(());
             }

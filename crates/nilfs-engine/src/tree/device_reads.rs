@@ -84,11 +84,8 @@ impl DeviceReads {
     pub(super) fn ask(mut self, store: &Store) {
         let block_size = store.block_size();
         for runs in self.places(block_size) {
-            if let [first, ..] = runs
-                && let [.., last] = runs
-            {
-                store.will_need(&(first.first..last.end(block_size)));
-            }
+            let (Some(first), Some(last)) = (runs.first(), runs.last()) else { continue };
+            store.will_need(&(first.first..last.end(block_size)));
         }
     }
 
