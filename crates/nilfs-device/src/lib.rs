@@ -35,7 +35,7 @@ pub use file::{Access, FileDevice, OpenError};
 pub use holder::Holder;
 pub use masked::MaskedDevice;
 pub use memory::MemoryDevice;
-pub use part::Part;
+pub use part::{Part, gather};
 pub use recording::{Event, RecordingDevice};
 pub use scratch::Scratch;
 pub use writes::Writes;

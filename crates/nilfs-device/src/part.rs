@@ -27,8 +27,11 @@ pub(crate) fn total(parts: &[Part<'_>]) -> usize {
     parts.iter().map(Part::bytes).sum()
 }
 
-/// Fills the parts from what `read` reads, which has all of them in one piece.
-pub(crate) fn gather(
+/// Fills the parts from what `read` reads, which has all of them in one piece. Returns what it does.
+///
+/// # Errors
+/// Those of `read`.
+pub fn gather(
     parts: &mut [Part<'_>],
     read: impl FnOnce(&mut [u8]) -> io::Result<bool>,
 ) -> io::Result<bool> {

@@ -11,7 +11,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nilfs_device::{Claim, Device, IoSlice, Part};
+use nilfs_device::{Claim, Device, IoSlice, Part, gather};
 use nilfs_ondisk::{BlockNr, BlockSize, ByteCount, Geometry};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, UnitWeighter};
@@ -188,14 +188,22 @@ impl Store {
         if self.copy_held(first, buffer) {
             return Ok(());
         }
-        self.read_parts(first, &mut [Part::Wanted(buffer)])
+        self.read_parts(first, &mut [Part::Wanted(buffer)], false)
     }
 
-    /// As [`Store::read_content`], with parts that nobody needs; together they are whole blocks.
-    pub(crate) fn read_parts(&self, first: BlockNr, parts: &mut [Part<'_>]) -> Result<()> {
+    /// As [`Store::read_content`], with parts that nobody needs; together they are whole blocks. If the
+    /// device has been `asked` for them, they are not read past what the system has in memory.
+    pub(crate) fn read_parts(
+        &self,
+        first: BlockNr,
+        parts: &mut [Part<'_>],
+        asked: bool,
+    ) -> Result<()> {
         let bytes = parts.iter().map(Part::bytes).sum();
-        self.fetch(first, bytes, Kind::Content, |start, wait| {
-            self.device.read_once(start, parts, wait)
+        let kind = if asked { Kind::Run } else { Kind::Content };
+        self.fetch(first, bytes, kind, |start, wait| match asked {
+            true => gather(parts, |buffer| self.read_bytes(start, buffer, wait)),
+            false => self.device.read_once(start, parts, wait),
         })
     }
 
@@ -203,10 +211,15 @@ impl Store {
         if self.copy_held(first, buffer) {
             return Ok(());
         }
-        self.fetch(first, buffer.len(), kind, |start, wait| match wait {
+        self.fetch(first, buffer.len(), kind, |start, wait| self.read_bytes(start, buffer, wait))
+    }
+
+    /// Returns whether that was possible, which it is if it may `wait`.
+    fn read_bytes(&self, start: u64, buffer: &mut [u8], wait: bool) -> io::Result<bool> {
+        match wait {
             true => self.device.read_at(start, buffer).map(|()| true),
             false => self.device.read_without_waiting(start, buffer),
-        })
+        }
     }
 
     /// Has blocks read, if this thread may wait for that or need not.

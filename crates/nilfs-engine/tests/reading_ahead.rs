@@ -1,4 +1,4 @@
-//! How a file is read that lies in many places: in few requests to the device, and nothing twice.
+//! A file that lies in many places is read with few requests to the device, and nothing of it twice.
 
 #![allow(clippy::disallowed_types, reason = "the engine's locks are for the engine")]
 

@@ -101,7 +101,7 @@ impl Past {
         (gained >= wanted).then_some(moved)
     }
 
-    /// Whether giving up the first `count` entries leaves so many blocks dead that no more has to go.
+    /// Whether enough blocks are dead once the first `count` entries are given up.
     fn enough_is_dead(&self, count: usize, price: Price) -> bool {
         let all = self.per_segment * self.lives.len() as u64;
         let live: u64 = self.lives.iter().map(|&live| live.min(self.per_segment)).sum();

@@ -184,7 +184,7 @@ impl Filesystem {
         written: Synced,
     ) {
         assert_eq!(written.placed.len(), files.len(), "each file has its blocks in the log");
-        // Before any block is taken to need no room any more.
+        // First the room that the log has taken; only then are its blocks charged without themselves.
         self.refresh_space(log);
         let (mut blocks, blocks_of_logs) = (0, written.blocks());
         for ((inode, file), placed) in files.zip(written.placed) {

@@ -176,7 +176,7 @@ impl Filesystem {
                     None => (_, from) = (rest.pop(), FileBlock(0)),
                 }
             }
-            // Twice its blocks: with its summary, and what it may leave of a segment.
+            // Twice its blocks: it has a summary, too, and may leave the end of a segment unused.
             if piece.blocks < least || !self.space.has_room_ahead(2 * piece.blocks) {
                 return Ok(());
             }

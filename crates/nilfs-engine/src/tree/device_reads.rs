@@ -64,11 +64,10 @@ impl DeviceReads {
     /// Fills these parts. Returns in how many places they lay. If the device has been `asked` for them,
     /// they are not read past what the system has in memory or is about to have.
     pub(super) fn read(mut self, store: &Store, buffer: &mut [u8], asked: bool) -> Result<usize> {
-        let read_runs = if asked { read_cached } else { read_together };
         let mut places = 0;
         for runs in self.places(store.block_size()) {
             places += 1;
-            let mut read = |runs: &[Run]| read_runs(store, runs, buffer);
+            let mut read = |runs: &[Run]| read_together(store, runs, buffer, asked);
             match read(runs) {
                 // What is between them may be unreadable, and nobody needs it.
                 Err(Error::Device { .. }) if runs.len() > 1 => {
@@ -101,11 +100,15 @@ impl DeviceReads {
 }
 
 /// Reads runs that lie near each other, in the order in which they lie there, with what is between them.
-fn read_together(store: &Store, runs: &[Run], buffer: &mut [u8]) -> Result<()> {
+fn read_together(store: &Store, runs: &[Run], buffer: &mut [u8], asked: bool) -> Result<()> {
     let block_size = store.block_size();
     let Some(first) = runs.first() else { return Ok(()) };
     if let ([run], true) = (runs, first.is_whole_blocks(block_size)) {
-        return store.read_content(run.first, &mut buffer[run.part.clone()]);
+        let buffer = &mut buffer[run.part.clone()];
+        return match asked {
+            true => store.read_run(run.first, buffer),
+            false => store.read_content(run.first, buffer),
+        };
     }
     let byte = |block: BlockNr| (block.0 - first.first.0) as usize * block_size.bytes();
     let mut parts = Vec::with_capacity(2 * runs.len() + 1);
@@ -118,24 +121,7 @@ fn read_together(store: &Store, runs: &[Run], buffer: &mut [u8]) -> Result<()> {
     }
     let end = runs.last().map_or(at, |run| byte(run.end(block_size)));
     parts.extend(skipped(at..end));
-    store.read_parts(first.first, &mut parts)
-}
-
-/// The same from what the system has in memory.
-fn read_cached(store: &Store, runs: &[Run], buffer: &mut [u8]) -> Result<()> {
-    let block_size = store.block_size();
-    let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Ok(()) };
-    if runs.len() == 1 && first.is_whole_blocks(block_size) {
-        return store.read_run(first.first, &mut buffer[first.part.clone()]);
-    }
-    let byte = |block: BlockNr| (block.0 - first.first.0) as usize * block_size.bytes();
-    let mut content = vec![0; byte(last.end(block_size))];
-    store.read_run(first.first, &mut content)?;
-    for run in runs {
-        let found = &content[byte(run.first) + run.within..][..run.part.len()];
-        buffer[run.part.clone()].copy_from_slice(found);
-    }
-    Ok(())
+    store.read_parts(first.first, &mut parts, asked)
 }
 
 fn skipped<'a>(bytes: Range<usize>) -> Option<Part<'a>> {
