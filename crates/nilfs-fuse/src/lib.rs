@@ -37,8 +37,9 @@
 //! writing: the superuser may do what its mode forbids, and what is written to a shared mapping
 //! would be lost without a word. So where there is a door, the kernel asks before it opens a file.
 //! Where there is none, it is told not to send `OPEN` and `RELEASE` at all; `FLUSH` is never sent.
-//! `O_TRUNC` arrives with `OPEN` where that is sent, else as a change of size. An immutable file can
-//! be opened for writing; it is the write that fails.
+//! `O_TRUNC` arrives as a change of size, after `OPEN` where that is sent: the kernel may still refuse
+//! to open a file when we have answered. An immutable file can be opened for writing; it is the write
+//! that fails.
 //!
 //! # What the kernel holds
 //! The kernel counts how often it was given an inode and gives the count back with `FORGET`. Until

@@ -142,9 +142,10 @@ pub trait Serve: Send + Sync {
         Err(Errno::NOSYS)
     }
 
-    /// Opens a file, with the flags of open(2), where [`Serve::is_asked_for_opening`]. With `O_TRUNC`,
-    /// it loses its content, and its set-id bits if the caller must not keep them.
-    fn open(&self, _node: NodeId, _flags: OFlags, _clear_set_id: bool) -> Answer<()> {
+    /// Says whether a file may be opened with these flags of open(2), where
+    /// [`Serve::is_asked_for_opening`]. The kernel may still refuse it afterwards, so nothing is
+    /// changed here: `O_TRUNC` comes as a change of size.
+    fn open(&self, _node: NodeId, _flags: OFlags) -> Answer<()> {
         Err(Errno::NOSYS)
     }
 

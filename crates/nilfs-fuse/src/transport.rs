@@ -74,7 +74,9 @@ const FORGOTTEN_TOGETHER: Duration = Duration::from_millis(1);
 const NEEDED: u32 = capability::NO_OPEN_SUPPORT | capability::NO_OPENDIR_SUPPORT;
 
 /// What is asked of the kernel if it can do it. Not among them: ASYNC_DIO, with which a buffered
-/// read during asynchronous direct writes is left with old pages in the cache.
+/// read during asynchronous direct writes is left with old pages in the cache; and ATOMIC_O_TRUNC,
+/// with which OPEN would empty a file that the kernel then refuses to open, because it is a program
+/// that runs, or because a security module forbids it.
 const WANTED: u32 = capability::ASYNC_READ
     | capability::BIG_WRITES
     | capability::CACHE_SYMLINKS
@@ -184,7 +186,7 @@ impl Session {
         settings: &Settings,
     ) -> Result<Self, MountError> {
         let failed = |error| MountError::system("answer the kernel", error);
-        let agreed = agree(&connection.channel, &*served, settings).map_err(failed)?;
+        let agreed = agree(&connection.channel, settings).map_err(failed)?;
         let (ended, ends) = mpsc::channel();
         let front = |readers| {
             let (metrics, workers) =
@@ -282,11 +284,7 @@ const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Answers the kernel's first request, in which both sides say what they can do. Returns rings if
 /// they are to be used, or why they cannot be, if they are wanted.
-fn agree(
-    channel: &Channel,
-    served: &dyn Serve,
-    settings: &Settings,
-) -> io::Result<Result<Rings, Option<Absent>>> {
+fn agree(channel: &Channel, settings: &Settings) -> io::Result<Result<Rings, Option<Absent>>> {
     let mut buffer = vec![0; 2 * HEADERS_SIZE];
     loop {
         let bytes = channel.receive(&mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
@@ -316,7 +314,7 @@ fn agree(
         };
         match (&rings, settings.transport) {
             (Err(_), Transport::Uring) => _ = reply.error(Errno::PROTO),
-            _ => reply.value(&accept(&offer, wanted(served, settings), rings.is_ok())),
+            _ => reply.value(&accept(&offer, wanted(settings), rings.is_ok())),
         }
         return Ok(rings);
     }
@@ -332,11 +330,9 @@ fn rings(channel: &Channel, offered: u32) -> Result<Rings, Absent> {
 }
 
 /// What is asked of the kernel for this mount, if it can do it.
-fn wanted(served: &dyn Serve, settings: &Settings) -> u32 {
+fn wanted(settings: &Settings) -> u32 {
     let cache = if settings.writeback { capability::WRITEBACK_CACHE } else { 0 };
-    // Where OPEN is answered, it need not be followed by a change of size.
-    let truncates = if served.is_asked_for_opening() { capability::ATOMIC_O_TRUNC } else { 0 };
-    WANTED | cache | truncates
+    WANTED | cache
 }
 
 fn accept(offer: &InitIn, wanted: u32, uring: bool) -> InitOut {

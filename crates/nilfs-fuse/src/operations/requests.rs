@@ -146,19 +146,11 @@ impl Serve for Operations {
         renamed.map_err(|errno| self.kept_door(name, errno))
     }
 
-    fn open(&self, node: NodeId, flags: OFlags, clear_set_id: bool) -> Answer<()> {
-        let truncates = flags.contains(OFlags::TRUNC);
-        let writes = truncates || !matches!(flags & OFlags::RWMODE, OFlags::RDONLY);
-        if node.is_past() && writes {
-            return Err(Errno::ROFS);
+    fn open(&self, node: NodeId, flags: OFlags) -> Answer<()> {
+        match node.is_past() && flags & OFlags::RWMODE != OFlags::RDONLY {
+            true => Err(Errno::ROFS),
+            false => Ok(()),
         }
-        if truncates {
-            let (writer, inode) = self.changeable(node)?;
-            self.clear_set_id(writer, &inode, clear_set_id)?;
-            let empty = SetAttr { size: Some(0), ..SetAttr::default() };
-            self.answer(writer.set_attr(&inode, &empty))?;
-        }
-        Ok(())
     }
 
     fn read(&self, node: NodeId, offset: u64, buffer: &mut [u8]) -> Answer<usize> {

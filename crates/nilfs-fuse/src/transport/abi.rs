@@ -62,8 +62,6 @@ pub(super) mod opcode {
 /// Capabilities of the kernel, in `InitIn::flags` and `InitOut::flags`.
 pub(super) mod capability {
     pub const ASYNC_READ: u32 = 1 << 0;
-    /// `O_TRUNC` is left to OPEN.
-    pub const ATOMIC_O_TRUNC: u32 = 1 << 3;
     pub const EXPORT_SUPPORT: u32 = 1 << 4;
     pub const BIG_WRITES: u32 = 1 << 5;
     pub const IOCTL_DIR: u32 = 1 << 11;
@@ -113,8 +111,6 @@ pub(super) mod setattr {
 pub(super) const WRITE_CACHE: u32 = 1 << 0;
 /// `WriteIn::write_flags`: the writer must not leave set-id bits to the file.
 pub(super) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// `OpenIn::open_flags`: with `O_TRUNC`, the same.
-pub(super) const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// `IoctlIn::flags`: the argument is an address in the caller's memory.
 pub(super) const IOCTL_UNRESTRICTED: u32 = 1 << 1;
 /// `OpenOut::flags`: what the kernel has cached of the file stays valid.

@@ -14,8 +14,8 @@ use zerocopy::IntoBytes;
 
 use super::abi::{
     self, AttrOut, CopyOut, CreateOut, EntryOut, IoctlOut, LseekOut, OPEN_KEEP_CACHE,
-    OPEN_KILL_SUIDGID, OPEN_NO_FLUSH, OpenOut, SetAttrIn, StatFsOut, WRITE_CACHE,
-    WRITE_KILL_SUIDGID, WriteOut, setattr,
+    OPEN_NO_FLUSH, OpenOut, SetAttrIn, StatFsOut, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteOut,
+    setattr,
 };
 use super::incoming::{Incoming, Reply};
 use super::request::{Call, Request};
@@ -212,10 +212,9 @@ impl Front {
                 let given = self.noted(Operation::Link, || served.link(file, node, name));
                 send_entry(given, incoming.reply(unique))
             }
-            Ok(Call::Open { flags, open_flags }) if served.is_asked_for_opening() => {
+            Ok(Call::Open { flags }) if served.is_asked_for_opening() => {
                 let flags = OFlags::from_bits_retain(flags);
-                let clear_set_id = open_flags & OPEN_KILL_SUIDGID != 0;
-                let opened = self.noted(Operation::Open, || served.open(node, flags, clear_set_id));
+                let opened = self.noted(Operation::Open, || served.open(node, flags));
                 send(opened, incoming.reply(unique), |reply, ()| reply.value(&OPENED))
             }
             Ok(Call::Release) => {

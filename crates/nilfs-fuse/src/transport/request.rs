@@ -86,7 +86,6 @@ pub(super) enum Call<'a> {
     },
     Open {
         flags: u32,
-        open_flags: u32,
     },
     Release,
     Read {
@@ -179,32 +178,31 @@ impl<'a> Request<'a> {
 
     /// Whether it changes the volume.
     pub fn changes(&self) -> bool {
-        self.shortened().is_some()
-            || matches!(
-                self.call,
-                Ok(Call::SetAttr(_)
-                    | Call::Symlink { .. }
-                    | Call::MkNod { .. }
-                    | Call::MkDir { .. }
-                    | Call::Create { .. }
-                    | Call::CreateNameless { .. }
-                    | Call::Unlink { .. }
-                    | Call::RmDir { .. }
-                    | Call::Rename { .. }
-                    | Call::Link { .. }
-                    | Call::Write { .. }
-                    | Call::Copy { .. })
-            )
+        matches!(
+            self.call,
+            Ok(Call::SetAttr(_)
+                | Call::Symlink { .. }
+                | Call::MkNod { .. }
+                | Call::MkDir { .. }
+                | Call::Create { .. }
+                | Call::CreateNameless { .. }
+                | Call::Unlink { .. }
+                | Call::RmDir { .. }
+                | Call::Rename { .. }
+                | Call::Link { .. }
+                | Call::Write { .. }
+                | Call::Copy { .. })
+        )
     }
 
     /// The file that gets another size, or none.
     pub fn shortened(&self) -> Option<NodeId> {
-        let resizes = match self.call {
-            Ok(Call::SetAttr(arguments)) => arguments.valid & setattr::SIZE != 0,
-            Ok(Call::Open { flags, .. }) => OFlags::from_bits_retain(flags).contains(OFlags::TRUNC),
-            _ => false,
-        };
-        resizes.then_some(self.node)
+        match self.call {
+            Ok(Call::SetAttr(SetAttrIn { valid, .. })) if valid & setattr::SIZE != 0 => {
+                Some(self.node)
+            }
+            _ => None,
+        }
     }
 
     /// How many bytes are to be read from the device, at most.
@@ -306,8 +304,8 @@ impl<'a> Arguments<'a> {
                 Call::Link { node: NodeId(node), name: self.name()? }
             }
             opcode::OPEN => {
-                let OpenIn { flags, open_flags } = self.take()?;
-                Call::Open { flags, open_flags }
+                let OpenIn { flags, .. } = self.take()?;
+                Call::Open { flags }
             }
             opcode::RELEASE => Call::Release,
             opcode::READ => {

@@ -17,6 +17,7 @@ mod locks;
 mod mounting;
 mod nameless;
 mod names;
+mod opening;
 mod past;
 mod permissions;
 mod requests;
