@@ -444,3 +444,12 @@ structures! {
         unused: [u64; 7],
     }
 }
+
+impl RingHeader {
+    /// The head of the request that has come, until that of the answer takes its place.
+    pub fn request(&self) -> InHeader {
+        let mut header = InHeader::default();
+        header.as_mut_bytes().copy_from_slice(&self.in_out.as_bytes()[..size_of::<InHeader>()]);
+        header
+    }
+}

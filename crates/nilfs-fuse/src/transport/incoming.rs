@@ -5,7 +5,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::channel::Channel;
 use super::request::Request;
-use super::ring::Entry;
+use super::ring::Delivery;
 use crate::serve::{Answer, WOULD_WAIT};
 
 /// A request that nobody has answered yet.
@@ -16,7 +16,7 @@ pub(super) enum Incoming<'a> {
     /// It was read from `/dev/fuse`, and another thread than the reader answers it.
     Kept { bytes: Vec<u8>, channel: Channel },
     /// It lies in an entry of a ring.
-    Ring(Entry),
+    Ring(Delivery),
 }
 
 impl<'a> Incoming<'a> {
@@ -25,7 +25,7 @@ impl<'a> Incoming<'a> {
         match self {
             Self::Read { bytes, .. } => Request::parse(bytes),
             Self::Kept { bytes, .. } => Request::parse(bytes),
-            Self::Ring(entry) => Some(entry.request()),
+            Self::Ring(delivery) => delivery.request(),
         }
     }
 
@@ -46,7 +46,7 @@ impl<'a> Incoming<'a> {
                 Incoming::Kept { bytes: bytes.to_vec(), channel: channel.clone() }
             }
             Self::Kept { bytes, channel } => Incoming::Kept { bytes, channel },
-            Self::Ring(entry) => Incoming::Ring(entry),
+            Self::Ring(delivery) => Incoming::Ring(delivery),
         }
     }
 }
@@ -66,9 +66,9 @@ impl<'a> Reply<'a> {
             // If it fails, that has been reported, or nobody waits for the answer any more.
             Some(Incoming::Read { channel, .. }) => _ = channel.send(error, self.unique, parts),
             Some(Incoming::Kept { channel, .. }) => _ = channel.send(error, self.unique, parts),
-            Some(Incoming::Ring(mut entry)) => match entry.put(parts) {
-                Some(length) => entry.answer(self.unique, error, length),
-                None => entry.answer(self.unique, -Errno::MSGSIZE.raw_os_error(), 0),
+            Some(Incoming::Ring(mut delivery)) => match delivery.put(parts) {
+                Some(length) => delivery.answer(error, length),
+                None => delivery.answer(-Errno::MSGSIZE.raw_os_error(), 0),
             },
             None => {}
         }
@@ -109,13 +109,12 @@ impl<'a> Reply<'a> {
         buffer: &mut Vec<u8>,
         fill: impl FnOnce(&mut [u8]) -> Answer<usize>,
     ) -> Option<Incoming<'a>> {
-        let unique = self.unique;
-        if let Some(Incoming::Ring(entry)) = &mut self.to {
-            let filled = entry.payload(size).map_or(Err(Errno::INVAL), fill);
+        if let Some(Incoming::Ring(delivery)) = &mut self.to {
+            let filled = delivery.payload(size).map_or(Err(Errno::INVAL), fill);
             return match filled {
                 Ok(length) => {
-                    if let Some(Incoming::Ring(entry)) = self.to.take() {
-                        entry.answer(unique, 0, length);
+                    if let Some(Incoming::Ring(delivery)) = self.to.take() {
+                        delivery.answer(0, length);
                     }
                     None
                 }
@@ -134,9 +133,11 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// For requests that want none. They never come through a ring.
+    /// For requests that want none. Only the entry of a ring goes back.
     pub fn none(mut self) {
-        self.to = None;
+        if let Some(Incoming::Ring(delivery)) = self.to.take() {
+            delivery.answer(0, 0);
+        }
     }
 }
 

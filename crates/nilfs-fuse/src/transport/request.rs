@@ -142,11 +142,9 @@ impl<'a> Request<'a> {
 
     /// Reads what has come in an entry of a ring.
     pub fn from_ring(entry: &'a RingHeader, payload: &'a [u8]) -> Self {
-        let mut header = InHeader::default();
-        header.as_mut_bytes().copy_from_slice(&entry.in_out.as_bytes()[..size_of::<InHeader>()]);
         let head = Some(entry.arguments.as_bytes());
         let rest = payload.get(..entry.entry.payload_size as usize);
-        Self::new(&header, rest.map(|rest| Arguments { head, rest }))
+        Self::new(&entry.request(), rest.map(|rest| Arguments { head, rest }))
     }
 
     /// Whether the answer may have to wait for the device for long, or for what others do.

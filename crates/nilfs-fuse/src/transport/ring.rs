@@ -15,11 +15,17 @@
 //! A thread must not wait for the device, because nobody else can serve its queue. What takes long, or
 //! would have to wait, is done by another thread, which hands the entry back.
 //!
-//! What the kernel wants nobody to answer, `FORGET` above all, still comes through `/dev/fuse`, and
-//! notices go there.
+//! # What comes here
+//! All that the kernel waits for. It gathers what it wants no answer to, `FORGET` above all, and lets that
+//! come through `/dev/fuse`, where notices go, too. But it also forces a `FORGET` at once, for a file that
+//! it was given and does not accept: an entry of a directory that leads back to what is above it. That
+//! one comes as any other request, and the kernel waits for its entry, though for no answer. So every
+//! entry [goes back](entry::Delivery), whatever has come in it.
 
 mod entry;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 use std::fs;
 use std::io;
@@ -33,7 +39,7 @@ use super::channel::Channel;
 use super::front::Front;
 use super::{End, REQUEST_SIZE};
 
-pub(super) use self::entry::Entry;
+pub(super) use self::entry::Delivery;
 
 /// Entries of all queues together, if that leaves each a number between these.
 const ENTRIES: usize = 512;
@@ -159,18 +165,4 @@ fn parse_cores(text: &str) -> Option<Vec<u16>> {
         cores.extend(first.parse::<u16>().ok()?..=last.parse().ok()?);
     }
     (!cores.is_empty()).then_some(cores)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_of_cores_are_read_as_the_kernel_writes_them() {
-        assert_eq!(parse_cores("0-1\n"), Some(vec![0, 1]));
-        assert_eq!(parse_cores("0,2-4,7\n"), Some(vec![0, 2, 3, 4, 7]));
-        assert_eq!(parse_cores("\n"), None);
-        assert_eq!(parse_cores("0-x"), None);
-        assert_eq!(parse_cores("70000"), None);
-    }
 }

@@ -20,6 +20,7 @@ mod names;
 mod opening;
 mod past;
 mod permissions;
+mod refused;
 mod requests;
 mod set_id;
 mod support;

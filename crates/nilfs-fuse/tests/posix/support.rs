@@ -261,7 +261,8 @@ fn serve(content: Content, dir: &Path, read_only: bool, settings: Settings) -> (
 /// The variable that says by which transport tests mount: by `/dev/fuse` unless it is `uring`.
 pub const TRANSPORT: &str = "NILFS_TEST_TRANSPORT";
 
-fn transport() -> Transport {
+/// The transport by which tests mount.
+pub fn transport() -> Transport {
     match std::env::var(TRANSPORT).as_deref() {
         Ok("uring") => Transport::Uring,
         _ => Transport::Device,

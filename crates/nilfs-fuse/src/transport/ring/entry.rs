@@ -1,4 +1,4 @@
-//! The memory of one request and its answer.
+//! The memory of one request and its answer, and its way between the kernel and us.
 
 use std::fmt;
 use std::io;
@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use memmap2::MmapMut;
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
+use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::super::abi::{OutHeader, RingHeader};
+use super::super::abi::{InHeader, OutHeader, RingHeader};
 use super::super::request::Request;
 
-/// An entry while the kernel does not have it: a request has come in it, or it is not lent yet.
-pub(in super::super) struct Entry {
+/// The memory of one request and its answer, which is lent to the kernel.
+pub(super) struct Entry {
     /// Which one of its thread's.
     pub(super) index: usize,
     /// The queue it belongs to.
@@ -25,7 +26,6 @@ pub(in super::super) struct Entry {
     /// The system gets it back when the mount ends, which an allocator might keep, and it takes no
     /// memory until something is written there.
     pub(super) payload: MmapMut,
-    home: Arc<Home>,
 }
 
 impl fmt::Debug for Entry {
@@ -35,24 +35,46 @@ impl fmt::Debug for Entry {
 }
 
 impl Entry {
-    pub(super) fn new(
-        index: usize,
-        queue: u16,
-        payload_size: usize,
-        home: Arc<Home>,
-    ) -> io::Result<Self> {
+    pub fn new(index: usize, queue: u16, payload_size: usize) -> io::Result<Self> {
         let payload = MmapMut::map_anon(payload_size)?;
-        Ok(Self { index, queue, header: Box::default(), payload, home })
+        Ok(Self { index, queue, header: Box::default(), payload })
     }
 
-    /// The request that has come.
-    pub fn request(&self) -> Request<'_> {
-        Request::from_ring(&self.header, &self.payload)
+    /// Puts the head of an answer where the request had its own, from which it takes the name.
+    fn conclude(&mut self, error: i32, length: usize) {
+        let InHeader { unique, .. } = self.header.request();
+        let out = OutHeader { length: (size_of::<OutHeader>() + length) as u32, error, unique };
+        self.header.in_out.as_mut_bytes()[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
+        self.header.entry.payload_size = length as u32;
+    }
+}
+
+/// A request that has come in an entry.
+///
+/// Its entry goes back to the thread whose ring lends it to the kernel, whatever becomes of the request:
+/// the kernel waits for that with every request of a ring, also with those that want no answer, and
+/// neither a signal nor another entry ends the wait. Dropped without an answer, a request has an error
+/// for one. Where the mount has ended, the thread is gone, and the entry stays with what it has left.
+#[derive(Debug)]
+pub(in super::super) struct Delivery {
+    /// `None`: it has gone back.
+    entry: Option<Entry>,
+    home: Arc<Home>,
+}
+
+impl Delivery {
+    pub(super) fn new(entry: Entry, home: Arc<Home>) -> Self {
+        Self { entry: Some(entry), home }
+    }
+
+    /// What is asked for.
+    pub fn request(&self) -> Option<Request<'_>> {
+        self.entry.as_ref().map(|entry| Request::from_ring(&entry.header, &entry.payload))
     }
 
     /// Where the first `size` bytes of an answer go; `None` if there is less room.
     pub fn payload(&mut self, size: usize) -> Option<&mut [u8]> {
-        self.payload.get_mut(..size)
+        self.entry.as_mut()?.payload.get_mut(..size)
     }
 
     /// Puts an answer where the kernel fetches it. Returns its length, or `None` if there is too
@@ -65,17 +87,27 @@ impl Entry {
         Some(length)
     }
 
-    /// Answers the request that is called `unique`, with `length` bytes of the payload or with an
-    /// error, a negative errno.
-    pub fn answer(mut self, unique: u64, error: i32, length: usize) {
-        let out = OutHeader { length: (size_of::<OutHeader>() + length) as u32, error, unique };
-        self.header.in_out.as_mut_bytes()[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
-        self.header.entry.payload_size = length as u32;
-        Arc::clone(&self.home).take_back(self);
+    /// Answers with `length` bytes of the payload, or with an error, a negative errno.
+    pub fn answer(mut self, error: i32, length: usize) {
+        self.go_back(error, length);
+    }
+
+    fn go_back(&mut self, error: i32, length: usize) {
+        if let Some(mut entry) = self.entry.take() {
+            entry.conclude(error, length);
+            self.home.take_back(entry);
+        }
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        self.go_back(-Errno::IO.raw_os_error(), 0);
     }
 }
 
 /// Where entries go when they are answered: to the thread whose ring they are lent by.
+#[derive(Debug)]
 pub(super) struct Home {
     answered: Mutex<Vec<Entry>>,
     /// Whether the thread waits for requests, and has to be woken.

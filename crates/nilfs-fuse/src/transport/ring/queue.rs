@@ -17,7 +17,7 @@ use super::super::channel::Channel;
 use super::super::front::Front;
 use super::super::incoming::Incoming;
 use super::super::{End, take};
-use super::entry::{Entry, Home};
+use super::entry::{Delivery, Entry, Home};
 
 /// Marks completions that are about no entry, but about the bell.
 const BELL: u64 = u64::MAX;
@@ -63,7 +63,7 @@ impl Queues {
         let all = queues.iter().flat_map(|(queue, depth)| (0..*depth).map(|_| *queue));
         let mut entries: Vec<Entry> = all
             .enumerate()
-            .map(|(index, queue)| Entry::new(index, queue, payload, Arc::clone(&home)))
+            .map(|(index, queue)| Entry::new(index, queue, payload))
             .collect::<io::Result<_>>()?;
         let pieces = entries.iter_mut().map(pieces).collect();
         let lent: Vec<_> = entries.into_iter().map(Some).collect();
@@ -98,8 +98,8 @@ impl Queues {
         loop {
             let come = self.ring.completion().next();
             let is_idle = come.is_none();
-            if let Some(entry) = come.and_then(|completion| self.received(&completion)) {
-                take(Incoming::Ring(entry), front, ended, &mut buffer);
+            if let Some(delivery) = come.and_then(|completion| self.received(&completion)) {
+                take(Incoming::Ring(delivery), front, ended, &mut buffer);
             }
             self.home.answered(&mut answered);
             for entry in answered.drain(..) {
@@ -219,8 +219,8 @@ impl Queues {
         assert!(pushed.is_ok(), "a ring has no room for an answer");
     }
 
-    /// The entry that a completion is about, if a request has come in it.
-    fn received(&mut self, completion: &cqueue::Entry) -> Option<Entry> {
+    /// The request that a completion says has come.
+    fn received(&mut self, completion: &cqueue::Entry) -> Option<Delivery> {
         if completion.user_data() == BELL {
             if !cqueue::more(completion.flags()) {
                 self.watch_bell();
@@ -230,7 +230,7 @@ impl Queues {
         let entry = self.lent.get_mut(completion.user_data() as usize)?.take()?;
         if completion.result() >= 0 {
             self.was_large |= entry.header.entry.payload_size > LARGE;
-            return Some(entry);
+            return Some(Delivery::new(entry, Arc::clone(&self.home)));
         }
         match Errno::from_raw_os_error(-completion.result()) {
             // The end of the mount.
@@ -270,8 +270,7 @@ mod tests {
 
     #[test]
     fn memory_that_was_given_back_can_be_used_again() {
-        let home = Arc::new(Home::new().expect("a bell"));
-        let mut entry = Entry::new(0, 0, 1 << 20, home).expect("memory");
+        let mut entry = Entry::new(0, 0, 1 << 20).expect("memory");
         let place = entry.payload.as_ptr();
         entry.payload.fill(0xa5);
         release(&entry).expect("it is given back");
