@@ -127,6 +127,33 @@ fn a_field_is_named_after_its_type() {
     }
 }
 
+/// The commands below one, with what their help says.
+fn with_help(command: &str) -> Vec<(String, String)> {
+    let words = command.split_whitespace().chain(["--help"]);
+    let help = Command::new(env!("CARGO_BIN_EXE_nilfs")).args(words).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let list = help.split_once("Commands:\n").map_or("", |(_, list)| list);
+    let lines = list.lines().take_while(|line| !line.is_empty());
+    let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    let below = names.filter(|name| !name.is_empty()).map(|name| format!("{command} {name}"));
+    below
+        .flat_map(|name| with_help(name.trim()))
+        .chain([(command.to_owned(), help.clone())])
+        .collect()
+}
+
+#[test]
+fn every_command_that_prints_json_is_on_the_page() {
+    let tables = documented();
+    let printing = with_help("").into_iter().filter(|(_, help)| help.contains("--json"));
+    let printing: Vec<_> = printing.map(|(command, _)| command).collect();
+    assert!(printing.len() > 30, "{printing:?}");
+    // What is listed without a word for it is the list.
+    for command in printing.iter().filter(|it| *it != "checkpoints list") {
+        assert!(tables.contains_key(command), "{command} is not in docs/json.md");
+    }
+}
+
 #[test]
 fn all_listings_keep_to_the_page() {
     let image = Image::ours("--size 32M -B 256 --label json");
@@ -139,25 +166,35 @@ fn all_listings_keep_to_the_page() {
     the_list_has(root, "rw", None);
     let named = ["snapshot", "create", "-m", "first", "--note", "a line"];
     keeps_to_the_page("snapshot create", &named, root, &[]);
+    keeps_to_the_page("snapshot rename", &["snapshot", "rename"], root, &["first", "second"]);
+    keeps_to_the_page("snapshot note", &["snapshot", "note"], root, &["second", "another line"]);
     keeps_to_the_page("snapshot keep", &["snapshot", "keep", "--daily", "1", "-n"], root, &[]);
     fs::write(mounted.join("directory/file"), vec![8; 300_000]).unwrap();
-    mounted.checkpoint();
+    keeps_to_the_page("sync", &["sync"], root, &[]);
     fs::remove_file(mounted.join("directory/gone")).unwrap();
     keeps_to_the_page("diff", &["diff", "1"], root, &[]);
     keeps_to_the_page("log", &["log"], &mounted.join("directory/file"), &[]);
     keeps_to_the_page("undelete", &["undelete"], root, &[]);
+    let file = mounted.join("directory/file@second");
+    keeps_to_the_page("restore", &["restore", "-n"], &file, &[]);
+    keeps_to_the_page("restore", &["restore", "-f"], &file, &[]);
     for command in ["status", "metrics", "df", "checkpoints", "trim", "clean"] {
         keeps_to_the_page(command, &[command], root, &[]);
     }
     keeps_to_the_page("snapshot list", &["snapshot", "list"], root, &[]);
     keeps_to_the_page("defrag", &["defrag", "-r"], root, &[]);
+    keeps_to_the_page("snapshot delete", &["snapshot", "delete"], root, &["second"]);
     keeps_to_the_page("checkpoints delete", &["checkpoints", "delete"], root, &[".."]);
     keeps_to_the_page("resize", &["resize"], root, &["-4M"]);
     mounted.unmount();
     let newest = json(&["info"], &image.path())["newest_checkpoint"].as_u64().unwrap();
     let past = image.mount(&format!("ro,cp={newest}"));
     the_list_has(past.root(), "ro", Some(newest));
-    past.unmount();
+    keeps_to_the_page("umount", &["umount"], past.root(), &[]);
+    assert!(past.wait().success());
+    keeps_to_the_page("mkfs", &["mkfs", "-n", "--size", "32M"], &image.beside("other.img"), &[]);
+    let copy = image.beside("metadata.img");
+    keeps_to_the_page("image", &["image"], &image.path(), &[copy.to_str().unwrap()]);
     for command in ["info", "tune", "segments", "check", "scrub", "df"] {
         keeps_to_the_page(command, &[command], &image.path(), &[]);
     }

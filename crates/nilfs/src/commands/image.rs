@@ -10,6 +10,7 @@ use anyhow::Context;
 use nilfs_device::{Access, Device};
 use nilfs_engine::metadata_image;
 use nilfs_ondisk::ByteCount;
+use serde::Serialize;
 
 use super::salvage::lies_on;
 use crate::device;
@@ -36,12 +37,22 @@ pub struct Args {
     /// snapshots
     #[arg(long)]
     scramble: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     /// The device or image
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
     /// A new file, as large as the device, of which only metadata take room
     #[arg(value_name = "FILE")]
     file: PathBuf,
+}
+
+/// What became of the bytes of the device that are in use.
+#[derive(Serialize)]
+struct Record {
+    metadata_bytes: u64,
+    omitted_bytes: u64,
 }
 
 /// Copies it.
@@ -72,6 +83,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         io::ErrorKind::AlreadyExists => refused("is there already; name a new file"),
         _ => anyhow::Error::from(error.error).context(file.to_string()),
     })?;
+    if args.json {
+        let (metadata_bytes, omitted_bytes) = (copied.kept, copied.dropped);
+        return output::json(&Record { metadata_bytes, omitted_bytes });
+    }
     let (kept, dropped) = (ByteCount(copied.kept), ByteCount(copied.dropped));
     Ok(writeln!(output::out(), "{file}: {kept} of metadata; {dropped} of content left out")?)
 }

@@ -12,6 +12,7 @@ use nilfs_device::{Access, Device, FileDevice};
 use nilfs_engine::mkfs::{DEFAULT_BLOCKS_PER_SEGMENT, DEFAULT_RESERVED_PERCENT, Parameters};
 use nilfs_ondisk::superblock::Superblock;
 use nilfs_ondisk::{BlockSize, ByteCount};
+use serde::Serialize;
 use uuid::Uuid;
 
 use crate::exit::{Failure, Status};
@@ -72,9 +73,23 @@ pub struct Args {
     /// Seed of the checksums, such as 0x1f2e3d4c; random if left out
     #[arg(long, value_name = "NUMBER", value_parser = parse_seed)]
     seed: Option<u32>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     /// The device or image
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
+}
+
+/// The volume, for programs.
+#[derive(Serialize)]
+struct Record {
+    made: bool,
+    uuid: String,
+    size_bytes: u64,
+    block_bytes: u64,
+    segments: u64,
+    segment_bytes: u64,
 }
 
 /// Makes the volume.
@@ -94,7 +109,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         }
         wanted => on_device(&args, wanted, &parameters)?,
     };
-    print(path, &superblock, args.dry_run)
+    print(&args, &superblock)
 }
 
 /// Makes a volume on a device or image that exists.
@@ -205,18 +220,30 @@ fn confirm(path: &Path, found: &str) -> anyhow::Result<()> {
     }
 }
 
-fn print(path: &Path, superblock: &Superblock, dry_run: bool) -> anyhow::Result<()> {
+fn print(args: &Args, superblock: &Superblock) -> anyhow::Result<()> {
     let geometry = superblock.geometry();
-    let verb = if dry_run { "would make" } else { "made" };
+    let size_bytes = superblock.raw().s_dev_size.get();
+    let uuid = Uuid::from_bytes(superblock.raw().s_uuid);
+    if args.json {
+        return output::json(&Record {
+            made: !args.dry_run,
+            uuid: uuid.to_string(),
+            size_bytes,
+            block_bytes: geometry.block_size.bytes64(),
+            segments: geometry.nsegments,
+            segment_bytes: geometry.segment_bytes(),
+        });
+    }
+    let verb = if args.dry_run { "would make" } else { "made" };
     writeln!(
         output::out(),
         "{verb} a NILFS2 volume on {}: {}, {} segments of {}, blocks of {} bytes, uuid {}",
-        path.display(),
-        ByteCount(superblock.raw().s_dev_size.get()),
+        args.device.display(),
+        ByteCount(size_bytes),
         geometry.nsegments,
         ByteCount(geometry.segment_bytes()),
         geometry.block_size,
-        Uuid::from_bytes(superblock.raw().s_uuid)
+        uuid
     )?;
     Ok(())
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use nilfs_engine::{Cno, FileType, Files};
 use nilfs_fuse::When;
+use serde::Serialize;
 
 use super::cp::{Copier, Existing, is_as};
 use crate::exit::{Failure, Status};
@@ -45,6 +46,9 @@ pub struct Args {
     /// Only say what would be done
     #[arg(short = 'n', long)]
     dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     /// Files and directories on a mount; they need not be there any more
     #[arg(value_name = "PATH@WHEN", required = true)]
     paths: Vec<OsString>,
@@ -72,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut plan = Plan::default();
     jobs.iter().try_for_each(|job| plan.add(job))?;
     if args.dry_run {
-        return plan.print();
+        return if args.json { plan.print_json(false) } else { plan.print() };
     }
     if !plan.overwritten.is_empty() && !args.force {
         confirm(&plan.overwritten)?;
@@ -82,6 +86,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         job.run(&mut copier)?;
     }
     copier.finish()?;
+    if args.json {
+        return plan.print_json(true);
+    }
     let mut out = output::out();
     Ok(writeln!(out, "{} restored", counted(plan.restored(), "file"))?)
 }
@@ -125,6 +132,14 @@ impl Job {
     }
 }
 
+/// What was done, or would be, for programs.
+#[derive(Serialize)]
+struct Record {
+    restored: bool,
+    new: Vec<String>,
+    overwritten: Vec<String>,
+}
+
 /// What is to be done.
 #[derive(Default)]
 struct Plan {
@@ -165,6 +180,14 @@ impl Plan {
 
     fn restored(&self) -> u64 {
         (self.new.len() + self.overwritten.len()) as u64
+    }
+
+    fn print_json(&self, restored: bool) -> anyhow::Result<()> {
+        let names = |paths: &[PathBuf]| {
+            paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
+        };
+        let (new, overwritten) = (names(&self.new), names(&self.overwritten));
+        output::json(&Record { restored, new, overwritten })
     }
 
     fn print(&self) -> anyhow::Result<()> {

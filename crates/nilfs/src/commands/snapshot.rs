@@ -1,7 +1,7 @@
 //! `nilfs snapshot`: checkpoints that are kept until somebody lets go of them, with names and notes.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use clap::Subcommand;
@@ -70,6 +70,9 @@ enum Action {
     },
     /// Make snapshots ordinary checkpoints again, without name and note
     Delete {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
         /// Any file or directory of the mount, or the device or image
         #[arg(value_name = "DIR|DEVICE")]
         path: PathBuf,
@@ -79,6 +82,9 @@ enum Action {
     },
     /// Give a snapshot a name, or another one
     Rename {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
         /// Any file or directory of the mount, or the device or image
         #[arg(value_name = "DIR|DEVICE")]
         path: PathBuf,
@@ -91,6 +97,9 @@ enum Action {
     },
     /// Note a line of text with a snapshot, instead of what was noted before
     Note {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
         /// Any file or directory of the mount, or the device or image
         #[arg(value_name = "DIR|DEVICE")]
         path: PathBuf,
@@ -140,10 +149,20 @@ enum Action {
     },
 }
 
-/// A snapshot that was made.
+/// A snapshot, by its number.
 #[derive(Serialize)]
 struct Record {
     checkpoint: u64,
+}
+
+/// What a snapshot is called from now on, or what is noted with it.
+#[derive(Serialize)]
+struct Noted {
+    checkpoint: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
 }
 
 /// Does it.
@@ -160,14 +179,15 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             print(&made, json)
                 .with_context(|| format!("made {}, but cannot print that", named(&made)))
         }
-        Action::Delete { path, snapshots } => {
-            on(&path, Purpose::Change, |volume| delete(volume, &snapshots))
+        Action::Delete { json, path, snapshots } => {
+            let released = on(&path, Purpose::Change, |volume| delete(volume, &snapshots))?;
+            if json { print_json(&released) } else { Ok(()) }
         }
-        Action::Rename { path, snapshot, name } => {
-            on(&path, Purpose::Change, |volume| note(volume, &snapshot, Some(name), None))
+        Action::Rename { json, path, snapshot, name } => {
+            note(&path, &snapshot, Some(name), None, json)
         }
-        Action::Note { path, snapshot, text } => {
-            on(&path, Purpose::Change, |volume| note(volume, &snapshot, None, Some(text)))
+        Action::Note { json, path, snapshot, text } => {
+            note(&path, &snapshot, None, Some(text), json)
         }
         Action::Keep { hourly, daily, weekly, monthly, dry_run, json, path } => {
             let rule = Retention::new(hourly, daily, weekly, monthly);
@@ -258,23 +278,35 @@ fn create_of_present(
     }
 }
 
-/// Lets go of them, of all or of none.
-fn delete(volume: &dyn Administration, snapshots: &[When]) -> anyhow::Result<()> {
-    let release = |when| Ok(SnapshotChange::plain(snapshot(volume, when)?.cno, false));
-    let changes = snapshots.iter().map(release).collect::<anyhow::Result<Vec<_>>>()?;
-    Ok(volume.change_snapshots(&changes)?)
+/// Lets go of them, of all or of none, and returns their numbers.
+fn delete(volume: &dyn Administration, snapshots: &[When]) -> anyhow::Result<Vec<Cno>> {
+    let found = snapshots.iter().map(|when| Ok(snapshot(volume, when)?.cno));
+    let released = found.collect::<anyhow::Result<Vec<Cno>>>()?;
+    let changes: Vec<_> = released.iter().map(|cno| SnapshotChange::plain(*cno, false)).collect();
+    volume.change_snapshots(&changes)?;
+    Ok(released)
 }
 
 /// Changes the name of a snapshot, or its note.
 fn note(
-    volume: &dyn Administration,
+    path: &Path,
     when: &When,
     name: Option<SnapshotName>,
     text: Option<NoteText>,
+    json: bool,
 ) -> anyhow::Result<()> {
-    let cno = snapshot(volume, when)?.cno;
-    let change = SnapshotChange::Keep { cno, made_by: MadeBy::User, name, text };
-    Ok(volume.change_snapshots(&[change])?)
+    let cno = on(path, Purpose::Change, |volume| {
+        let cno = snapshot(volume, when)?.cno;
+        let (name, text) = (name.clone(), text.clone());
+        let change = SnapshotChange::Keep { cno, made_by: MadeBy::User, name, text };
+        volume.change_snapshots(&[change])?;
+        Ok(cno)
+    })?;
+    if !json {
+        return Ok(());
+    }
+    let (name, note) = (name.map(|it| it.to_string()), text.map(|it| it.to_string()));
+    output::json(&Noted { checkpoint: cno.0, name, note })
 }
 
 /// The snapshot that is meant.
@@ -287,12 +319,15 @@ fn snapshot(volume: &dyn Administration, when: &When) -> anyhow::Result<Checkpoi
 
 fn print(made: &[Cno], json: bool) -> anyhow::Result<()> {
     if json {
-        let records: Vec<_> = made.iter().map(|cno| Record { checkpoint: cno.0 }).collect();
-        return output::json(&records);
+        return print_json(made);
     }
     let mut out = output::out();
     made.iter().try_for_each(|cno| writeln!(out, "{cno}"))?;
     Ok(out.flush()?)
+}
+
+fn print_json(snapshots: &[Cno]) -> anyhow::Result<()> {
+    output::json_list(snapshots.iter().map(|cno| Record { checkpoint: cno.0 }))
 }
 
 /// What to call snapshots in a message.

@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use serde::Serialize;
+
 use crate::administration::{Purpose, on};
 use crate::output;
 
@@ -17,13 +19,24 @@ Examples:
   nilfs sync /mnt
   S=$(nilfs sync /mnt); nilfs diff $S /mnt")]
 pub struct Args {
-    /// Any file or directory of the mount, or the device or image
-    #[arg(value_name = "DIR|DEVICE")]
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Any file or directory of the mount, or the device or image; without it, the current directory
+    #[arg(value_name = "DIR|DEVICE", default_value = ".", hide_default_value = true)]
     path: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Record {
+    checkpoint: u64,
 }
 
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let cno = on(&args.path, Purpose::Change, |volume| Ok(volume.checkpoint(false)?))?;
+    if args.json {
+        return output::json(&Record { checkpoint: cno.0 });
+    }
     Ok(writeln!(output::out(), "{cno}")?)
 }

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -18,12 +19,13 @@ use nilfs_ondisk::superblock::{STATE_ERROR, STATE_VALID};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::Serialize;
 
 use crate::administration::{Administration, is_believable, mounts_of};
 use crate::control::Client;
 use crate::exit::{self, Failure, Status};
 use crate::names::{Name, ambiguous};
-use crate::output::local_time;
+use crate::output::{self, local_time, printable};
 
 /// Unmount volumes and wait until they are clean
 #[derive(Debug, clap::Args)]
@@ -31,25 +33,52 @@ use crate::output::local_time;
 Examples:
   nilfs umount mnt")]
 pub struct UmountArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     /// The directories on which they are mounted, or the devices or images; or LABEL=, UUID=,
     /// PARTLABEL= or PARTUUID= with a name
     #[arg(value_name = "DIR|DEVICE", required = true)]
     operands: Vec<PathBuf>,
 }
 
+/// A mount that is no more.
+#[derive(Serialize)]
+struct Record {
+    device: String,
+    directory: String,
+    /// Whether everything is on the device.
+    complete: bool,
+}
+
 /// Unmounts all of them; when this returns, the processes that served the volumes have let go of
 /// them. One that cannot be unmounted is no reason to leave the others.
 pub fn umount(args: UmountArgs) -> anyhow::Result<()> {
-    let mut failed = None;
-    for operand in &args.operands {
-        let done = directory(operand).and_then(|dir| unmount(&dir));
+    let (mut unmounted, mut failed) = (Vec::new(), None);
+    let mut note = |done: anyhow::Result<()>| {
         if let Err(error) = done
             && let Some(earlier) = failed.replace(error)
         {
             exit::report(&earlier);
         }
+    };
+    for operand in &args.operands {
+        note(directory(operand).and_then(|dir| unmount(&dir)).and_then(|(mount, end)| {
+            unmounted.push(Record::of(&mount, end.is_ok()));
+            end
+        }));
+    }
+    if args.json {
+        note(output::json(&unmounted));
     }
     failed.map_or(Ok(()), Err)
+}
+
+impl Record {
+    fn of(mount: &Mounted, complete: bool) -> Self {
+        let name = |path: &Path| printable(path.as_os_str().as_bytes());
+        Self { device: name(&mount.source), directory: name(&mount.dir), complete }
+    }
 }
 
 /// The directory of the mount that an operand means.
@@ -81,8 +110,9 @@ fn directory(operand: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Unmounts what is mounted on a directory.
-fn unmount(dir: &Path) -> anyhow::Result<()> {
+/// Unmounts what is mounted on a directory. Returns the mount, and whether all is well with the volume
+/// when the process that served it is done.
+fn unmount(dir: &Path) -> anyhow::Result<(Mounted, anyhow::Result<()>)> {
     let refuse = |why: String| Failure::new(Status::Failed, format!("{} {why}", dir.display()));
     let mounted = Mounted::on(dir).ok_or_else(|| refuse("is not mounted".into()))?;
     if !mounted.is_nilfs() {
@@ -104,22 +134,35 @@ fn unmount(dir: &Path) -> anyhow::Result<()> {
     let loss = if written { write_out(dir) } else { None };
     let process = if written { None } else { serving_process(dir) };
     nilfs_fuse::unmount(dir)?;
-    let source = mounted.source.display();
-    let volume =
-        volume.with_context(|| format!("unmounted, but cannot see when {source} is clean"))?;
     if let Some(process) = process {
         wait_for_end(&process);
     }
+    let end = see_the_end(&mounted, volume, loss);
+    Ok((mounted, end))
+}
+
+/// Waits until the volume of a mount that is no more is free, and checks that nothing is missing on it
+/// but the `loss` that is known of already.
+fn see_the_end(
+    mounted: &Mounted,
+    volume: io::Result<File>,
+    loss: Option<Loss>,
+) -> anyhow::Result<()> {
+    let source = mounted.source.display();
+    let written = !mounted.is_read_only();
+    let volume =
+        volume.with_context(|| format!("unmounted, but cannot see when {source} is clean"))?;
     wait_for_release(&volume, written)
         .with_context(|| format!("unmounted, but cannot wait for {source}"))?;
-    match loss {
-        Some(loss) => Err(refuse(format!("is unmounted, but {}", missing(&loss, &source))).into()),
+    let why = match loss {
+        Some(loss) => missing(&loss, &source),
         None if written && is_marked_as_bad(&mounted.source) => {
-            let why = "is unmounted, but the last checkpoint could not be written; see the log";
-            Err(refuse(why.into()).into())
+            "the last checkpoint could not be written; see the log".to_owned()
         }
-        None => Ok(()),
-    }
+        None => return Ok(()),
+    };
+    let message = format!("{} is unmounted, but {why}", mounted.dir.display());
+    Err(Failure::new(Status::Failed, message).into())
 }
 
 /// Lets everything be written while the process can still be asked what has become of it. Returns
