@@ -26,6 +26,7 @@ use crate::past::Name;
 pub use read_only::ReadOnly;
 pub use target::{
     Place, Purpose, Target, is_believable, mount_around, mount_of, mounts_of, on, source_of,
+    unnamed,
 };
 
 /// Checkpoints that are listed at a time.

@@ -4,10 +4,12 @@
 mod common;
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use common::tool::{tool, tool_with_input};
-use common::{CommandOutput, Volume, empty_volume, volume};
+use common::{CommandOutput, Volume, empty_volume, nilfs, volume};
 
 const TOOLS: [&str; 17] = [
     "chcp",
@@ -568,6 +570,39 @@ fn settings_that_are_read_again_do_not_undo_the_words_of_the_mount() {
     assert!(said.starts_with("Error: ") && said.ends_with("; name one of them.\n"), "{said}");
     tool("umount.nilfs2", [second]).output();
     tool("umount.nilfs2", [dir]).output();
+}
+
+/// With two volumes, they asked to name one, also of the user who stood in one of them.
+#[test]
+fn without_an_operand_the_volume_of_the_current_directory_is_meant() {
+    let volumes = [volume(), empty_volume()];
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    for (volume, dir) in volumes.iter().zip(&dirs) {
+        tool("mount.nilfs2", [&volume.image, dir.path()]).output();
+    }
+    let here = dirs[0].path().join("directory");
+    let in_there = |name: &str, words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nilfs"));
+        command.arg0(name).args(words).current_dir(&here).env("TZ", "UTC").stdin(Stdio::null());
+        CommandOutput::of(&command.output().unwrap()).output()
+    };
+    let dir = dirs[0].path().to_str().unwrap();
+    for name in ["lscp", "lssu"] {
+        assert_eq!(in_there(name, &["-a"]), tool(name, ["-a", dir]).output(), "{name}");
+    }
+    let made = in_there("mkcp", &["-sp"]);
+    assert!(tool("lscp", ["-s", dir]).output().contains(&format!(" {}", made.trim())));
+    for line in ["checkpoints", "checkpoints list", "snapshot list", "info", "sync"] {
+        let words: Vec<_> = line.split(' ').collect();
+        let named = nilfs(words.iter().copied().chain([dir])).output();
+        assert_eq!(in_there("nilfs", &words), named, "{line}");
+    }
+    for line in ["status", "df", "metrics", "segments"] {
+        assert_ne!(in_there("nilfs", &[line]), "", "{line}");
+    }
+    let outside = complaint(tool("lscp", [""; 0]), 1);
+    assert!(outside.ends_with("; name one of them\n"), "{outside}");
+    dirs.iter().for_each(|dir| drop(tool("umount.nilfs2", [dir.path()]).output()));
 }
 
 /// From mounting to unmounting, everything as nilfs-utils' programs are called.

@@ -4,12 +4,14 @@
 //! or, if there is none, the volume on it. Any other file means the mount that it lies in.
 
 use std::fs::Metadata;
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use nilfs_device::OpenError;
 use nilfs_fuse::{Mounted, says_nobody_serves};
+use rustix::io::Errno;
 
 use super::Administration;
 use super::offline::Offline;
@@ -132,6 +134,26 @@ pub fn mounts_of(path: &Path) -> anyhow::Result<Vec<Mounted>> {
     let volume = Source::new(path, &metadata);
     let mounts = Mounted::all().into_iter();
     Ok(mounts.filter(|mounted| volume.is_of(mounted)).collect())
+}
+
+/// The path that leads to the volume that is meant where none is named: the one that the current
+/// directory is on, or else the only one that is mounted.
+///
+/// # Errors
+/// None is mounted, or several are.
+pub fn unnamed() -> anyhow::Result<PathBuf> {
+    let here = PathBuf::from(".");
+    if std::fs::metadata(&here).is_ok_and(|metadata| mount_around(&metadata).is_some()) {
+        return Ok(here);
+    }
+    let mut mounts: Vec<_> = Mounted::all().into_iter().filter(Mounted::is_nilfs).collect();
+    mounts.sort_by(|one, other| one.source.cmp(&other.source));
+    mounts.dedup_by(|one, other| one.source == other.source);
+    match &mounts[..] {
+        [] => Err(io::Error::from_raw_os_error(Errno::NOENT.raw_os_error()).into()),
+        [mounted] => Ok(mounted.dir.clone()),
+        _ => Err(anyhow!("{} volumes are mounted; name one of them", mounts.len())),
+    }
 }
 
 /// A file or directory on one of our mounts.

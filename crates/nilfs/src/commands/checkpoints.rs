@@ -11,7 +11,6 @@ use nilfs_ondisk::Cno;
 use serde::Serialize;
 
 use crate::administration::{Administration, Purpose, Reason, Target, on};
-use crate::exit::{Failure, Status};
 use crate::image::Checkpoints;
 use crate::output::{self, Column, Rows, counted, exact_time, local_time, say};
 
@@ -19,7 +18,6 @@ use crate::output::{self, Column, Rows, counted, exact_time, local_time, say};
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true,
     after_help = "\
 Examples:
   nilfs checkpoints /mnt
@@ -30,7 +28,7 @@ pub struct Args {
     #[command(subcommand)]
     action: Option<Action>,
     #[command(flatten)]
-    list: Option<ListArgs>,
+    list: ListArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -52,8 +50,8 @@ struct ListArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Any file or directory of the mount, or the device or image
-    #[arg(value_name = "DIR|DEVICE")]
+    /// Any file or directory of the mount, or the device or image; without it, the current directory
+    #[arg(value_name = "DIR|DEVICE", default_value = ".", hide_default_value = true)]
     path: PathBuf,
 }
 
@@ -95,11 +93,10 @@ struct Deleted {
 
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    match (args.action, args.list) {
-        (Some(Action::Delete(args)), _) => delete(&args),
-        (Some(Action::List(args)), _) | (None, Some(args)) => list(&args),
-        // The parser lets nobody get here.
-        (None, None) => Err(Failure::new(Status::Usage, "which volume?").into()),
+    match args.action {
+        Some(Action::Delete(args)) => delete(&args),
+        Some(Action::List(args)) => list(&args),
+        None => list(&args.list),
     }
 }
 

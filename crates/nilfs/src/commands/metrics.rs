@@ -23,8 +23,8 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Any file or directory of the mount, or the device
-    #[arg(value_name = "DIR")]
+    /// Any file or directory of the mount, or the device; without it, the current directory
+    #[arg(value_name = "DIR", default_value = ".", hide_default_value = true)]
     path: PathBuf,
 }
 

@@ -22,8 +22,8 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The device or image, or any file or directory of a mounted volume
-    #[arg(value_name = "DEVICE|DIR")]
+    /// The device or image, or any file or directory of a mounted volume; without it, the current directory
+    #[arg(value_name = "DEVICE|DIR", default_value = ".", hide_default_value = true)]
     device: PathBuf,
 }
 

@@ -143,8 +143,8 @@ enum Action {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Any file or directory of the mount, or the device or image
-        #[arg(value_name = "DIR|DEVICE")]
+        /// Any file or directory of the mount, or the device or image; without it, the current directory
+        #[arg(value_name = "DIR|DEVICE", default_value = ".", hide_default_value = true)]
         path: PathBuf,
     },
 }

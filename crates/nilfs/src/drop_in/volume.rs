@@ -1,5 +1,6 @@
 //! From an operand to a volume: a device or image, any file or directory on a volume that we
-//! serve, or nothing, which means the only one that we serve.
+//! serve, or nothing, which means the volume of the current directory, or else the only one that we
+//! serve.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use nilfs_engine::{Error, Volume};
-use nilfs_fuse::Mounted;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use crate::administration::{self, Administration, Purpose, Target};
@@ -69,19 +69,9 @@ pub fn target_to_change(path: &Path) -> anyhow::Result<Target> {
     Ok(target)
 }
 
-/// What the operand names, or where the only volume is that we serve.
+/// The path that leads to the volume that an operand names, or to the one that is meant without.
 pub fn path(operand: Option<&OsStr>) -> anyhow::Result<PathBuf> {
-    if let Some(operand) = operand {
-        return Ok(operand.into());
-    }
-    let mut mounts: Vec<_> = Mounted::all().into_iter().filter(Mounted::is_nilfs).collect();
-    mounts.sort_by(|one, other| one.source.cmp(&other.source));
-    mounts.dedup_by(|one, other| one.source == other.source);
-    match &mounts[..] {
-        [] => Err(io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error()).into()),
-        [mounted] => Ok(mounted.dir.clone()),
-        _ => Err(anyhow!("{} volumes are mounted; name one of them", mounts.len())),
-    }
+    operand.map_or_else(administration::unnamed, |operand| Ok(operand.into()))
 }
 
 /// The sentence of nilfs-utils about a volume that cannot be used.

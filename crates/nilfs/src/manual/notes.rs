@@ -77,7 +77,7 @@ const PROGRAM: Notes = Notes {
     description: &[
         "This is nilfs(1) under the name of a program of nilfs-utils. DEVICE is a device or image, \
          mounted or not. NODE is any file or directory of a volume that nilfs has mounted. Without \
-         either, the only volume that is mounted is meant.",
+         either, the volume of the current directory is meant, or else the only one that is mounted.",
     ],
     exit_status: DONE_OR_FAILED,
     ..NOTHING
