@@ -25,6 +25,7 @@ pub use self::door::Door;
 pub use self::walk::{Entry, LastLink, Walk, WalkEntry, find};
 
 use crate::administration::{Administration, Place, source_of};
+use crate::completions;
 use crate::control::Client;
 use crate::exit::{Failure, Status};
 
@@ -33,7 +34,7 @@ use crate::exit::{Failure, Status};
 pub struct ImageArgs {
     /// Look at the newest checkpoint that is not later than this: a checkpoint number, a date or time
     /// such as 2026-11-20 or "yesterday 17:00", monday, "10 minutes ago"
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", add = completions::moment())]
     at: Option<When>,
     /// The device or image, or the directory of a mount; what follows are paths on the volume. Or a
     /// file or directory on a mount, by its ordinary path, and so are those that follow. After a path,

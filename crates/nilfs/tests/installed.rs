@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use common::nilfs;
+use common::{Volume, nilfs};
 use tempfile::TempDir;
 
 /// A directory with the man pages or the completions.
@@ -127,7 +127,12 @@ impl Shell {
     fn run(&self, shell: &str, arguments: &[&str], script: &str) -> Option<Vec<String>> {
         let path = format!("{}:{}", self.bin.path().display(), std::env::var("PATH").unwrap());
         let mut command = Command::new(shell);
-        command.args(arguments).arg(script).env("PATH", path).current_dir(self.bin.path());
+        command
+            .args(arguments)
+            .arg(script)
+            .env("PATH", path)
+            .env("TZ", "UTC")
+            .current_dir(self.bin.path());
         let output = run(&mut command)?;
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.is_empty(), "{shell}: {said}");
@@ -149,14 +154,16 @@ fn bash_completes_subcommands_options_and_the_words_of_a_mount() {
     let shell = Shell::new();
     let file = shell.file("nilfs.bash");
     // As readline does it: the words, which of them is completed, and how it begins.
-    let complete = |words: &str, begun: &str| {
+    let complete_before = |words: &str, begun: &str, after: &str| {
         let script = format!(
             "source {}; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
-             _nilfs nilfs '{begun}' 2>/dev/null; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+             COMP_WORDS+=({after}); _nilfs nilfs '{begun}' 2>/dev/null; \
+             printf '%s\\n' \"${{COMPREPLY[@]}}\"",
             file.display()
         );
         shell.run("bash", &["-c"], &script)
     };
+    let complete = |words: &str, begun: &str| complete_before(words, begun, "");
     assert_offers("bash", &complete("nilfs ''", "").unwrap(), &["mount", "check", "help"]);
     assert_offers("bash", &complete("nilfs mount --", "--").unwrap(), &["--foreground", "--log"]);
     assert_eq!(complete("nilfs mount -o ro,nob", "ro,nob").unwrap(), ["ro,nobarrier"]);
@@ -164,6 +171,22 @@ fn bash_completes_subcommands_options_and_the_words_of_a_mount() {
     let values = complete("nilfs mount -o order '='", "").unwrap();
     assert_eq!(values, ["relaxed", "strict"]);
     assert_eq!(complete("nilfs mount -o ro,order '=' st", "st").unwrap(), ["strict"]);
+    // The volume may come after the moment.
+    let volume = volume_with_a_snapshot();
+    let image = volume.image.to_str().unwrap();
+    let moments = complete_before("nilfs ls --at ''", "", image).unwrap();
+    assert_offers("bash", &moments, &["yesterday", "monday", "kept", "1", "2"]);
+    assert_eq!(complete_before("nilfs ls --at '=' ke", "ke", image).unwrap(), ["kept"]);
+    let snapshots = complete(&format!("nilfs snapshot delete {image} ''"), "").unwrap();
+    let number = volume.before_deletion.to_string();
+    assert_eq!(snapshots, ["kept", &number, "--json", "--help", "--version"]);
+}
+
+/// A volume with a snapshot that is called `kept`.
+fn volume_with_a_snapshot() -> Volume {
+    let volume = common::volume();
+    volume.nilfs(&format!("snapshot create -m kept IMAGE {}", volume.before_deletion)).output();
+    volume
 }
 
 #[test]
@@ -177,6 +200,14 @@ fn fish_completes_subcommands_and_the_words_of_a_mount() {
     let Some(subcommands) = complete("nilfs ") else { return };
     assert_offers("fish", &subcommands, &["mount", "check", "help"]);
     assert_offers("fish", &complete("nilfs mount -o ro,cle").unwrap(), &["ro,cleaner-config="]);
+    let volume = volume_with_a_snapshot();
+    let image = volume.image.display();
+    let moments = complete(&format!("nilfs snapshot create {image} ")).unwrap();
+    let number = volume.before_deletion.to_string();
+    assert_offers("fish", &moments, &["yesterday", "kept", &number]);
+    let explained = |line: String| assert!(moments.contains(&line), "{line} in {moments:?}");
+    explained(format!("kept\t2023-11-14 22:13:20 checkpoint {number}"));
+    explained(format!("{number}\t2023-11-14 22:13:20 kept"));
 }
 
 /// The script is loaded when it is first needed, and must complete that time already.
@@ -184,15 +215,23 @@ fn fish_completes_subcommands_and_the_words_of_a_mount() {
 fn zsh_completes_the_first_time() {
     let shell = Shell::new();
     // compadd and _describe need a terminal; the candidates that come to _describe do not.
-    let script = format!(
-        "autoload -U compinit; compinit -u -d {dump}; fpath=({files} $fpath); \
-         _describe() {{ print -l -- ${{(P)3}} ${{(P)4}}; }}; \
-         words=(nilfs mount -o ro,nob); CURRENT=4; autoload -U _nilfs; _nilfs",
-        dump = shell.file("dump").display(),
-        files = shell.files.path().display()
-    );
-    let Some(offered) = shell.run("zsh", &["-f", "-c"], &script) else { return };
+    let script = |line: &str| {
+        format!(
+            "autoload -U compinit; compinit -u -d {dump}; fpath=({files} $fpath); \
+             _describe() {{ print -l -- ${{(P)3}} ${{(P)4}}; }}; \
+             words=({line}); CURRENT=4; autoload -U _nilfs; _nilfs",
+            dump = shell.file("dump").display(),
+            files = shell.files.path().display()
+        )
+    };
+    let first = script("nilfs mount -o ro,nob");
+    let Some(offered) = shell.run("zsh", &["-f", "-c"], &first) else { return };
     assert!(offered.contains(&"ro,nobarrier".to_owned()), "{offered:?}");
+    let volume = volume_with_a_snapshot();
+    let line = format!("nilfs ls --at '' {}", volume.image.display());
+    let offered = shell.run("zsh", &["-f", "-c"], &script(&line)).unwrap();
+    let expected = format!("kept:2023-11-14 22:13:20 checkpoint {}", volume.before_deletion);
+    assert!(offered.contains(&expected), "{offered:?}");
 }
 
 #[test]

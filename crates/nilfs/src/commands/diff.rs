@@ -16,6 +16,7 @@ use nilfs_ondisk::ByteCount;
 use serde::Serialize;
 
 use self::text::Side;
+use crate::completions;
 use crate::image::{LastLink, Located, find, has_snapshot, open_files};
 use crate::output::{self, Column, Rows, counted, printable};
 use crate::past::{Change, FileAt};
@@ -57,7 +58,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// The older moment
-    #[arg(value_name = "WHEN")]
+    #[arg(value_name = "WHEN", add = completions::moment())]
     from: When,
     /// The newer moment, if it is not the present; the device or image, or a file or directory on a
     /// mount; and paths on that volume

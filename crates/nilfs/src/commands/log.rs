@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::checkpoints::known_notes;
 use super::df::print_reach;
 use super::diff::text::{self, Side};
+use crate::completions;
 use crate::exit::{Failure, Status};
 use crate::image::{Located, open_files};
 use crate::output::{self, Column, Rows, exact_time, local_time, printable};
@@ -42,7 +43,7 @@ Examples:
   nilfs log disk.img photos/1.jpg")]
 pub struct Args {
     /// Begin at this moment instead of now
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", add = completions::moment())]
     at: Option<When>,
     /// Show at most N versions
     #[arg(short = 'n', long, value_name = "N")]

@@ -14,6 +14,7 @@ use nilfs_fuse::When;
 use serde::Serialize;
 
 use super::cp::{Copier, Existing, is_as};
+use crate::completions;
 use crate::exit::{Failure, Status};
 use crate::image::{Entry, LastLink, Located, Named, Walk, WalkEntry, find, open_files};
 use crate::output::{self, counted, printable, utter};
@@ -35,7 +36,7 @@ WHEN is a checkpoint number, or a date or time such as 2026-11-20, \"yesterday 1
 \"10 minutes ago\": the newest checkpoint that is not later.")]
 pub struct Args {
     /// The moment of paths that do not name one themselves
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", add = completions::moment())]
     at: Option<When>,
     /// Put them here instead: a new name, or a directory
     #[arg(long, value_name = "DEST")]

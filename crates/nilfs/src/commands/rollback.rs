@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::diff;
 use crate::administration::{Purpose, mount_of, on};
+use crate::completions;
 use crate::exit::{Failure, Status};
 use crate::image::{LastLink, Located, find, open_files};
 use crate::output::{self, counted, printable};
@@ -47,7 +48,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// The moment
-    #[arg(value_name = "WHEN")]
+    #[arg(value_name = "WHEN", add = completions::moment())]
     when: When,
     /// The device or image, the directory of a mount, or a file or directory on a mount, which need not
     /// be there any more

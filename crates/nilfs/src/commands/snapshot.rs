@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::checkpoints;
 use crate::administration::{self, Administration, Purpose, Reason, Refusal, Target, on};
+use crate::completions;
 use crate::exit::{Failure, Status};
 use crate::image::Checkpoints;
 use crate::output::{self, local_time};
@@ -65,7 +66,7 @@ enum Action {
         #[arg(value_name = "DIR|DEVICE")]
         path: PathBuf,
         /// The checkpoints: a number, or any moment, which means the newest that is not later
-        #[arg(value_name = "WHEN")]
+        #[arg(value_name = "WHEN", add = completions::moment())]
         checkpoints: Vec<When>,
     },
     /// Make snapshots ordinary checkpoints again, without name and note
@@ -78,6 +79,7 @@ enum Action {
         path: PathBuf,
         /// The snapshots, by number or name
         #[arg(value_name = "SNAPSHOT", value_parser = one, required = true)]
+        #[arg(add = completions::snapshot())]
         snapshots: Vec<When>,
     },
     /// Give a snapshot a name, or another one
@@ -89,7 +91,7 @@ enum Action {
         #[arg(value_name = "DIR|DEVICE")]
         path: PathBuf,
         /// The snapshot, by number or name
-        #[arg(value_name = "SNAPSHOT", value_parser = one)]
+        #[arg(value_name = "SNAPSHOT", value_parser = one, add = completions::snapshot())]
         snapshot: When,
         /// How it is called from now on
         #[arg(value_name = "NAME", value_parser = new_name)]
@@ -104,7 +106,7 @@ enum Action {
         #[arg(value_name = "DIR|DEVICE")]
         path: PathBuf,
         /// The snapshot, by number or name
-        #[arg(value_name = "SNAPSHOT", value_parser = one)]
+        #[arg(value_name = "SNAPSHOT", value_parser = one, add = completions::snapshot())]
         snapshot: When,
         /// The text; '' removes what was noted
         #[arg(value_name = "TEXT")]

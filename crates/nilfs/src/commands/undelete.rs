@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::cp::{Copier, Existing};
 use super::restore::Job;
 use crate::administration::{Reason, Refusal};
+use crate::completions;
 use crate::exit::{Failure, Status};
 use crate::image::{Checkpoints, Located, open_files};
 use crate::output::{self, Column, Rows, counted, exact_time, local_time, printable, utter};
@@ -39,7 +40,7 @@ WHEN is a checkpoint number, or a date or time such as 2026-11-20, \"yesterday 1
 \"10 minutes ago\": the newest checkpoint that is not later.")]
 pub struct Args {
     /// Look at what was deleted after this moment
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", add = completions::moment())]
     since: Option<When>,
     /// Bring everything back without asking
     #[arg(short, long)]

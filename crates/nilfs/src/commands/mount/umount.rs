@@ -22,6 +22,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 
 use crate::administration::{Administration, is_believable, mounts_of};
+use crate::completions;
 use crate::control::Client;
 use crate::exit::{self, Failure, Status};
 use crate::names::{Name, ambiguous};
@@ -38,7 +39,7 @@ pub struct UmountArgs {
     json: bool,
     /// The directories on which they are mounted, or the devices or images; or LABEL=, UUID=,
     /// PARTLABEL= or PARTUUID= with a name
-    #[arg(value_name = "DIR|DEVICE", required = true)]
+    #[arg(value_name = "DIR|DEVICE", required = true, add = completions::mount())]
     operands: Vec<PathBuf>,
 }
 

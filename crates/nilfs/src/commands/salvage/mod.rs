@@ -21,6 +21,7 @@ use self::report::Base;
 use self::walk::Salvager;
 use super::cp::{Copier, Existing};
 use crate::administration::mounts_of;
+use crate::completions;
 use crate::device;
 use crate::exit::{Failure, Status};
 use crate::output::{self, counted};
@@ -55,7 +56,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
     /// Salvage this checkpoint instead of the newest
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", add = completions::moment())]
     cp: Option<When>,
     /// Salvage each snapshot, too, to snapshot-N in the directory; that takes room for all of them
     #[arg(long)]
