@@ -22,7 +22,7 @@ QUICK_TESTS := bad_input config control copies defrag drop_ins handles host_full
 	claims loop_device \
 	clean_volumes damaged_files damaged_metadata hostile_images unclean_volumes \
 	cleaning cleaning_faults cleaning_readers cost life linux_images memory recovery free_space \
-	superblocks trees rollback purge faults \
+	superblocks trees rollback purge faults unmounting \
 	posix
 
 # For make fuzz: seconds for each target.

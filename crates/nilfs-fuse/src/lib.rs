@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `mountpoint` | `mount(2)`, `umount2(2)` and fusermount3 |
 //! | `mounts` | the kernel's table of mounts |
+//! | `users` | what keeps a mount in use |
 //! | `loop_device` | a loop device that lends its name to a mount |
 //! | `transport` | requests and answers as they travel, through `/dev/fuse` or io_uring |
 //! | `serve` | what the transport asks of a file system |
@@ -69,6 +70,7 @@ mod past;
 mod serve;
 mod shortage;
 mod transport;
+mod users;
 mod when;
 
 pub use content::Content;
@@ -82,4 +84,5 @@ pub use operations::{EndOfPast, Operations};
 pub use past::{PastAccess, PastSettings, ino_of_past, is_of_past};
 pub use serve::{AddEntry, Answer, Caller, Found, Given, Serve, Validity, WOULD_WAIT};
 pub use transport::{Connection, Farewell, Session, Settings, Transport};
+pub use users::{Hold, User};
 pub use when::{NotAMoment, UnfitName, When, WhenError, new_name};

@@ -16,6 +16,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -25,6 +27,7 @@ use thiserror::Error;
 
 use crate::loop_device;
 use crate::mounts::{BLOCK, Mounted, PLAIN, SUBTYPE, says_nobody_serves, source_at};
+use crate::users::User;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
@@ -35,6 +38,11 @@ const BLOCK_SIZE: u32 = 4096;
 /// KiB that the kernel may read ahead: two requests, so that the device reads for the one while the data
 /// of the other are copied.
 const READ_AHEAD_KIB: &str = "2048";
+
+/// How often an unmount is tried while the mount is in use, and how long it waits in between: a second
+/// in all. Programs that look at every mount, as df(1) does, use each of them for a moment.
+const MOST_TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why mounting or unmounting failed.
 #[derive(Debug, Error)]
@@ -58,10 +66,12 @@ pub enum MountError {
     #[error("{0}")]
     Helper(String),
     /// Something on the volume is in use.
-    #[error("{} is in use: a process has a file open there, or works in it", dir.display())]
+    #[error("{} is in use{}", dir.display(), by(users))]
     Busy {
         /// The directory.
         dir: PathBuf,
+        /// What uses it, as far as that was looked for and can be told.
+        users: Vec<User>,
     },
     /// Somebody still writes.
     #[error(
@@ -91,6 +101,16 @@ pub enum MountError {
 impl MountError {
     pub(crate) fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::System { what: what.into(), source: source.into() }
+    }
+}
+
+/// The end of the sentence that a mount is in use.
+fn by(users: &[User]) -> String {
+    match users {
+        [] => ": a process has a file open there, or works in it".to_owned(),
+        [user] => format!(" by {user}"),
+        [user, _] => format!(" by {user}, and by another one"),
+        [user, rest @ ..] => format!(" by {user}, and by {} others", rest.len()),
     }
 }
 
@@ -302,12 +322,19 @@ impl Mount {
     }
 }
 
-/// Unmounts what is mounted on `dir`.
+/// Unmounts what is mounted on `dir`, an absolute path without symbolic links. If that is in use, it is
+/// tried again for a second.
 ///
 /// # Errors
 /// [`MountError::Busy`], or the kernel or fusermount3 refused.
 pub fn unmount(dir: &Path) -> Result<(), MountError> {
-    take_away(dir, UnmountFlags::empty(), &["-u"])
+    for _ in 0..MOST_TRIES {
+        match take_away(dir, UnmountFlags::empty(), &["-u"]) {
+            Err(MountError::Busy { .. }) => thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
+    Err(MountError::Busy { dir: dir.to_owned(), users: User::of(dir) })
 }
 
 /// Makes what is mounted read-only, or writable, and leaves everything else as it is. Only the
@@ -336,7 +363,7 @@ pub fn remount(mounted: &Mounted, read_only: bool) -> Result<(), MountError> {
 }
 
 fn take_away(dir: &Path, flags: UnmountFlags, helper_flags: &[&str]) -> Result<(), MountError> {
-    let busy = || MountError::Busy { dir: dir.to_owned() };
+    let busy = || MountError::Busy { dir: dir.to_owned(), users: Vec::new() };
     if rustix::process::geteuid().is_root() {
         return match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
             Err(Errno::BUSY) => Err(busy()),

@@ -253,6 +253,12 @@ fn all_mounts_are_listed() {
     }
     assert_eq!((&present["access"], &present["checkpoint"]), (&"rw".into(), &Value::Null));
     assert_eq!((&past["access"], &past["checkpoint"]), (&"ro".into(), &at.into()));
+    let named = ["snapshot", "create", "-m", "kept", "IMAGE", &at.to_string()].join(" ");
+    mounted.nilfs(&named).output();
+    let listed: Vec<Value> =
+        serde_json::from_str(&mounted.nilfs("list --long --json").output()).unwrap();
+    let past = listed.iter().find(|it| it["directory"] == mounted.dirs[1].to_str().unwrap());
+    assert_eq!(past.unwrap()["name"], "kept");
     let table = mounted.nilfs("list").output();
     assert!(table.starts_with("DEVICE "), "{table}");
     let line = table.lines().find(|line| line.contains(mounted.dir().to_str().unwrap())).unwrap();

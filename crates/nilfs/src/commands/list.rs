@@ -1,4 +1,5 @@
-//! `nilfs list`: what is mounted.
+//! `nilfs list`: what is mounted, as the kernel's table tells it. A mount that is asked something is in
+//! use meanwhile, and could not be unmounted, so that is done on request alone.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -18,10 +19,13 @@ Examples:
   nilfs list
   nilfs list --json | jq -r '.[].directory'
 
-ACCESS is ro or rw. CHECKPOINT is the one that a read-only mount shows, with its name if it has one,
-USER the user who serves the mount. Of the mounts of other users only the superuser's are asked for
-their checkpoint.")]
+ACCESS is ro or rw, USER the user who serves the mount. CHECKPOINT is the one of the past that was
+mounted with cp=. With --long it is what each read-only mount shows, with its name if it has one; of
+the mounts of other users only the superuser's are asked for that.")]
 pub struct Args {
+    /// Ask each read-only mount which checkpoint it shows; it is in use for that moment
+    #[arg(short, long)]
+    long: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -32,9 +36,9 @@ struct Record {
     device: String,
     directory: String,
     access: &'static str,
-    /// What a read-only mount shows, if it answers.
+    /// The one that is shown, as far as that is known without asking, or is answered.
     checkpoint: Option<u64>,
-    /// The name of that, if it is a snapshot that has one.
+    /// The name of that, if it is a snapshot that has one, and if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     uid: Option<u32>,
@@ -43,20 +47,21 @@ struct Record {
 /// Prints them.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let mounts = Mounted::all().into_iter().filter(Mounted::is_nilfs);
-    let records: Vec<_> = mounts.map(|mounted| Record::of(&mounted)).collect();
+    let records: Vec<_> = mounts.map(|mounted| Record::of(&mounted, args.long)).collect();
     if args.json { output::json(&records) } else { print(&records) }
 }
 
 impl Record {
-    fn of(mounted: &Mounted) -> Self {
+    fn of(mounted: &Mounted, asked: bool) -> Self {
         let name = |path: &Path| printable(path.as_os_str().as_bytes());
-        let checkpoint = shown(mounted);
+        let answer = if asked { shown(mounted) } else { None };
+        let checkpoint = answer.or(mounted.checkpoint.map(Cno));
         Self {
             device: name(&mounted.source),
             directory: name(&mounted.dir),
             access: if mounted.is_read_only() { "ro" } else { "rw" },
             checkpoint: checkpoint.map(|cno| cno.0),
-            name: checkpoint.and_then(|cno| name_of(mounted, cno)),
+            name: answer.and_then(|cno| name_of(mounted, cno)),
             uid: mounted.owner(),
         }
     }
