@@ -197,11 +197,11 @@ pub struct Mountpoint {
 }
 
 impl Mountpoint {
-    /// Checks that `dir` can be mounted on. One that is not empty is refused unless `nonempty`.
+    /// Checks that `dir` can be mounted on. What is in it is hidden by the mount.
     ///
     /// # Errors
     /// [`MountError::Directory`], [`MountError::NoFuse`].
-    pub fn prepare(dir: &Path, nonempty: bool) -> Result<Self, MountError> {
+    pub fn prepare(dir: &Path) -> Result<Self, MountError> {
         let refuse = |why: String| MountError::Directory { dir: dir.to_owned(), why };
         let because = |error: io::Error| {
             refuse(match Errno::from_io_error(&error) {
@@ -222,11 +222,6 @@ impl Mountpoint {
             && mounted.is_nilfs()
         {
             return Err(refuse(format!("{} is mounted on it already", mounted.source.display())));
-        }
-        if !nonempty && fs::read_dir(&absolute).map_err(because)?.next().is_some() {
-            return Err(refuse(
-                "the directory is not empty (mount over its content with -o nonempty)".into(),
-            ));
         }
         if !Path::new(DEVICE).exists() {
             return Err(MountError::NoFuse);

@@ -250,7 +250,7 @@ fn serve(content: Content, dir: &Path, read_only: bool, settings: Settings) -> (
     let Settings { writeback, past, control, metrics } = settings;
     let settings = nilfs_fuse::Settings { transport: transport(), writeback, metrics };
     let kernel = KernelOptions { read_only, allow_other: true, ..KernelOptions::default() };
-    let mountpoint = Mountpoint::prepare(dir, false).unwrap();
+    let mountpoint = Mountpoint::prepare(dir).unwrap();
     let (mount, channel) = mountpoint.mount(Path::new("memory"), &kernel).unwrap();
     let connection = Connection::new(channel);
     let content = content.with_past(past).with_control(control);

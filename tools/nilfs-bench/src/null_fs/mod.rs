@@ -56,7 +56,7 @@ fn data_on(image: &Path) -> Result<Data> {
 fn mount(dir: &Path, transport: Transport, data: Option<Data>) -> Result<(Mount, Session)> {
     let subtype = "nilfs-bench".to_owned();
     let kernel = KernelOptions { subtype, allow_other: true, ..KernelOptions::default() };
-    let (mount, channel) = Mountpoint::prepare(dir, false)?.mount(Path::new("null"), &kernel)?;
+    let (mount, channel) = Mountpoint::prepare(dir)?.mount(Path::new("null"), &kernel)?;
     let settings = Settings { transport, ..Settings::default() };
     let session = Session::start(Connection::new(channel), Arc::new(NullFs::new(data)), &settings)?;
     Ok((mount, session))

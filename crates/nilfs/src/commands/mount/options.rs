@@ -51,8 +51,6 @@ pub struct Options {
     past: Option<PastAccess>,
     past_name: String,
     past_hold: Duration,
-    /// The directory may have content.
-    pub nonempty: bool,
     /// Where metrics are offered.
     pub metrics: Option<SocketAddr>,
     /// Which checkpoints are kept as snapshots.
@@ -130,7 +128,6 @@ impl Options {
             past: Some(PastAccess::Owner),
             past_name: PastSettings::default().name,
             past_hold: PastSettings::default().hold,
-            nonempty: false,
             metrics: None,
             keep: Retention::default(),
             scrub: Schedule::default(),
@@ -414,7 +411,7 @@ mod tests {
         assert_eq!(of(&format!("{table},remount,ro")), Ok(Some(true)));
         assert_eq!(of("defaults,nofail,x-a.b,pp=60,nogc,remount"), Ok(None));
         assert_eq!(of("remount,ro,barrier,pp=60"), Ok(Some(true)), "what is so already");
-        for word in ["pp=61", "suid", "noexec", "sync", "cp=3", "discard", "dirty=1K", "nonempty"] {
+        for word in ["pp=61", "suid", "noexec", "sync", "cp=3", "discard", "dirty=1K"] {
             let said = of(&format!("remount,ro,{word}")).unwrap_err();
             assert!(said.starts_with(&format!("a remount cannot change {word}, only")), "{said}");
         }

@@ -126,7 +126,7 @@ pub fn serve<S: Shown>(
     hangup: Hangup,
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let mountpoint = Mountpoint::prepare(dir, options.nonempty)?;
+    let mountpoint = Mountpoint::prepare(dir)?;
     let endpoint = options.metrics.map(Endpoint::bind).transpose()?;
     threads::make_sure_of(Session::threads() + OTHER_THREADS)?;
     threads::abort_on_panic();

@@ -45,7 +45,7 @@ pub fn serve(
     hangup: Hangup,
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let mountpoint = Mountpoint::prepare(dir, options.nonempty)?;
+    let mountpoint = Mountpoint::prepare(dir)?;
     let endpoint = options.metrics.map(Endpoint::bind).transpose()?;
     let opened = open(device, &options)?;
     let source = std::fs::canonicalize(device)

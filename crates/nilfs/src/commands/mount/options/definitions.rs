@@ -310,10 +310,6 @@ pub const OPTIONS: &[MountOption] = &[
     )
     .default("`nilfs`"),
     MountOption::new(
-        &[flag("nonempty", |it| it.nonempty = true)],
-        "mount over a directory that has content",
-    ),
-    MountOption::new(
         &[
             flag("dev", |it| it.kernel.nodev = false),
             flag("nodev", |it| it.kernel.nodev = true),
@@ -342,8 +338,8 @@ pub fn table() -> String {
 }
 
 const IGNORED_HELP: &str = "\
-Accepted without effect: defaults, default_permissions (always on), atime options (NILFS2 keeps no
-access times), and the words for mount(8) itself, such as user, noauto, nofail, _netdev, x-….";
+Accepted without effect: defaults, default_permissions and nonempty (always on), atime options (NILFS2
+keeps no access times), and the words for mount(8) itself, such as user, noauto, nofail, _netdev, x-….";
 
 /// Words for mount(8) and systemd, which pass them on all the same; after a name there may be a
 /// value.
@@ -360,7 +356,7 @@ const FROM_KERNEL: [&str; 5] = ["user_id", "group_id", "max_read", "blksize", "s
 
 /// Whether a word changes nothing, whatever its value.
 pub(super) fn is_ignored(name: &str) -> bool {
-    name == "default_permissions"
+    matches!(name, "default_permissions" | "nonempty")
         || FOR_MOUNT.contains(&name)
         || ABOUT_ATIME.contains(&name.strip_prefix("no").unwrap_or(name))
         || name.starts_with("x-")
