@@ -33,6 +33,7 @@ fn links_are_where_the_programs_of_nilfs_utils_are() {
         "usr/local/bin/lscp",
         "usr/local/bin/dumpseg",
         "usr/sbin/fsck.nilfs2",
+        "usr/sbin/fsck.fuse.nilfs",
         "usr/sbin/mkfs.nilfs2",
         "usr/sbin/mount.nilfs2",
         "usr/sbin/mount.fuse.nilfs",

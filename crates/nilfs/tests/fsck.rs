@@ -79,6 +79,9 @@ fn with_part_of(volume: &Volume, (program, options): (&str, &[&str]), part: Rang
     fs::write(&volume.image, bytes).unwrap();
 }
 
+/// The names under which fsck(8) calls the checker.
+const CHECKERS: [&str; 3] = ["fsck.nilfs2", "fsck.fuse.nilfs", "fsck.fuseblk.nilfs"];
+
 fn fsck(volume: &Volume, options: &[&str], input: &str) -> common::CommandOutput {
     let mut words = options.to_vec();
     words.push(volume.image.to_str().unwrap());
@@ -394,7 +397,32 @@ fn exit_codes_are_those_that_fsck_expects() {
         assert_eq!(ended.code, Some(16), "{wrong:?}");
         assert!(ended.stderr.starts_with("fsck.nilfs2: "), "{ended:?}");
     }
-    assert!(tool("fsck.nilfs2", ["-h"]).output().starts_with("Usage: fsck.nilfs2 "));
+    for name in CHECKERS {
+        assert!(tool(name, ["-h"]).output().starts_with(&format!("Usage: {name} ")));
+    }
+}
+
+/// A line of the type that our mounts have was never checked, whatever its pass number.
+#[test]
+fn fsck_8_checks_the_lines_of_fstab_with_a_pass_number_of_each_of_our_types() {
+    for name in CHECKERS {
+        let volume = astray();
+        let programs = volume.beside("programs");
+        fs::create_dir(&programs).unwrap();
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nilfs"), programs.join(name)).unwrap();
+        let table = volume.beside("fstab");
+        let (image, kind) = (volume.image.display(), name.strip_prefix("fsck.").unwrap());
+        for (pass, code) in [(0, 0), (2, 1)] {
+            fs::write(&table, format!("{image} /nowhere {kind} defaults 0 {pass}\n")).unwrap();
+            let mut fsck = Command::new("fsck");
+            fsck.args(["-A", "-a", "-T"]).env("FSTAB_FILE", &table);
+            // What there is besides, on today's systems, is in /usr/sbin.
+            let path = format!("{}:/usr/sbin:/sbin", programs.display());
+            let ended = fsck.env("PATH", path).stdin(Stdio::null()).output().unwrap();
+            assert_eq!(ended.status.code(), Some(code), "{name}, pass {pass}: {ended:?}");
+        }
+        volume.nilfs("check IMAGE").output();
+    }
 }
 
 /// A command that keeps what a repair would write in this directory.

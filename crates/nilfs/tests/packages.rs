@@ -14,6 +14,9 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const IN_NILFS: &[&str] = &[
     "usr/bin/nilfs",
     "usr/bin/nilfs-lab",
+    // systemd checks what udev calls nilfs2 only with a program of that name, whatever fstab calls it.
+    "usr/sbin/fsck.fuse.nilfs",
+    "usr/sbin/fsck.nilfs2",
     "usr/sbin/mount.fuse.nilfs",
     "usr/share/bash-completion/completions/nilfs",
     "usr/share/doc/nilfs/copyright",
@@ -38,7 +41,6 @@ const COMPAT_PROGRAMS: &[&str] = &[
     "usr/bin/lssu",
     "usr/bin/mkcp",
     "usr/bin/rmcp",
-    "usr/sbin/fsck.nilfs2",
     "usr/sbin/mkfs.nilfs2",
     "usr/sbin/mount.nilfs2",
     "usr/sbin/nilfs-clean",

@@ -1,5 +1,6 @@
-//! `fsck.nilfs2`: what fsck(8) calls for a volume. nilfs-utils have no such program; options and exit
-//! codes are those that fsck(8) expects of all of its kind.
+//! What fsck(8) calls for a volume: `fsck.nilfs2`, and two for the types that our own mounts have in
+//! fstab(5). nilfs-utils have no such program; options and exit codes are those that fsck(8) expects of
+//! all of its kind.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -17,12 +18,9 @@ use crate::exit;
 use crate::names;
 use crate::output::say;
 
-pub(super) const TOOL: Tool = Tool {
-    name: "fsck.nilfs2",
-    usage: "\
-Usage: fsck.nilfs2 [-afnprvy] [-C FD] DEVICE
-Check a NILFS2 volume, and repair it: what fsck(8) calls.
-
+macro_rules! options {
+    () => {
+        "
   -a   as -p
   -C   write to the file descriptor FD how far the check is: pass, done, all, device
   -f   check also what -p takes for sound by its superblocks
@@ -33,11 +31,33 @@ Check a NILFS2 volume, and repair it: what fsck(8) calls.
   -v   nothing: every finding is shown anyway
   -V   the version
   -y   repair everything
-",
-    long: &[],
-    complaint: "fsck.nilfs2: ",
-    run,
-};
+"
+    };
+}
+
+macro_rules! checker_for {
+    ($type:literal) => {
+        Tool {
+            name: concat!("fsck.", $type),
+            usage: concat!(
+                "Usage: fsck.",
+                $type,
+                " [-afnprvy] [-C FD] DEVICE\nCheck a NILFS2 volume, and repair it: what fsck(8) calls for \
+                 the type ",
+                $type,
+                ".\n",
+                options!()
+            ),
+            long: &[],
+            complaint: concat!("fsck.", $type, ": "),
+            run,
+        }
+    };
+}
+
+pub(super) const FOR_NILFS2: Tool = checker_for!("nilfs2");
+pub(super) const FOR_FUSE: Tool = checker_for!("fuse.nilfs");
+pub(super) const FOR_FUSEBLK: Tool = checker_for!("fuseblk.nilfs");
 
 /// Exit codes as in fsck(8), which combines them.
 const REPAIRED: u8 = 1;
@@ -65,7 +85,7 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
         json: false,
         force: false,
         interrupted: INTERRUPTED,
-        complaint: TOOL.complaint,
+        complaint: words.tool().complaint,
         undo: None,
         progress,
         device,

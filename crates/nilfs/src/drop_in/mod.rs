@@ -49,10 +49,12 @@ pub struct Tool {
 }
 
 /// All of them.
-pub const TOOLS: [&Tool; 18] = [
+pub const TOOLS: [&Tool; 20] = [
     &chcp::TOOL,
     &dumpseg::TOOL,
-    &fsck::TOOL,
+    &fsck::FOR_NILFS2,
+    &fsck::FOR_FUSE,
+    &fsck::FOR_FUSEBLK,
     &lscp::TOOL,
     &lssu::TOOL,
     &mkcp::TOOL,

@@ -408,6 +408,37 @@ const NOTES: &[(&str, Notes)] = &[
         },
     ),
     (
+        "fsck.fuse.nilfs(8)",
+        Notes {
+            summary: "check and repair a NILFS2 volume, for lines of the type fuse.nilfs in fstab(5)",
+            description: &[
+                "fsck(8) calls this program for the type fuse.nilfs, so that the sixth field of a line \
+                 in /etc/fstab has its meaning. It does what fsck.nilfs2(8) does.",
+            ],
+            examples: &[
+                ("/dev/sdb1 /srv/data fuse.nilfs defaults,nofail 0 2", "A line for /etc/fstab."),
+                ("fsck /srv/data", "Check the volume of that line."),
+            ],
+            environment: &[TMPDIR],
+            see_also: &["nilfs-fsck(1)", "fsck.nilfs2(8)", "mount.fuse.nilfs(8)", "fsck(8)"],
+            ..PROGRAM
+        },
+    ),
+    (
+        "fsck.fuseblk.nilfs(8)",
+        Notes {
+            summary: "check and repair a NILFS2 volume, for lines of the type fuseblk.nilfs in fstab(5)",
+            description: &[
+                "fsck(8) calls this program for the type fuseblk.nilfs, which lines copied from \
+                 /etc/mtab have. It does what fsck.nilfs2(8) does.",
+            ],
+            examples: &[("fsck -t fuseblk.nilfs -p /dev/sdb1", "Repair what is safe to repair.")],
+            environment: &[TMPDIR],
+            see_also: &["nilfs-fsck(1)", "fsck.nilfs2(8)", "mount.fuseblk.nilfs(8)", "fsck(8)"],
+            ..PROGRAM
+        },
+    ),
+    (
         "nilfs-fsck(1)",
         Notes {
             environment: &[TMPDIR, TZ],
@@ -503,7 +534,7 @@ const NOTES: &[(&str, Notes)] = &[
             examples: &[
                 ("mount -t fuse.nilfs /dev/sdb1 /mnt", "Mount a device."),
                 ("mount -t fuse.nilfs -o ro,cp=17 disk.img /old", "Mount checkpoint 17."),
-                ("/dev/sdb1 /srv/data fuse.nilfs defaults,nofail 0 0", "A line for /etc/fstab."),
+                ("/dev/sdb1 /srv/data fuse.nilfs defaults,nofail 0 2", "A line for /etc/fstab."),
             ],
             exit_status: AS_MOUNT,
             files: MOUNT_FILES,
