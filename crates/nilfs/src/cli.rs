@@ -1,6 +1,7 @@
 //! The one definition of the command line: help, man pages and completions are made of it.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
@@ -47,7 +48,7 @@ pub struct Cli {
 
 /// Does what a command line says, the program's name included.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = with_subcommand(arguments.into_iter().collect());
     match parse(&arguments) {
         Ok(Cli { command: Command::Help(args) }) => main(args.asked()),
         Ok(cli) => {
@@ -59,6 +60,16 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             exit::report_usage(&error, &subcommand(&arguments))
         }
     }
+}
+
+/// The words with the subcommand that they mean. Where our helper is not installed, mount(8) lets
+/// mount.fuse3(8) run `nilfs DEVICE DIR -o OPTIONS`, as it does with every file system. No subcommand
+/// has a slash in its name.
+fn with_subcommand(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    if arguments.get(1).is_some_and(|word| word.as_bytes().contains(&b'/')) {
+        arguments.insert(1, "mount".into());
+    }
+    arguments
 }
 
 /// The definition of the whole command line.

@@ -505,6 +505,20 @@ fn a_failure_leaves_no_mount_behind() {
     assert!(!place.is_mounted());
 }
 
+/// Where our helper is not installed, mount(8) comes by mount.fuse3(8) with these words, of which the
+/// first was an unknown subcommand.
+#[test]
+fn words_without_a_subcommand_as_from_mount_fuse3_mount_the_volume() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    let options = ["-o", "ro,dev,suid"].map(OsStr::new);
+    nilfs([volume.image.as_os_str(), place.dir.as_os_str()].into_iter().chain(options)).output();
+    assert!(place.is_mounted());
+    place.umount().output();
+    let said = nilfs([&volume.image]).sentence(2);
+    assert_eq!(said, "the directory is missing; see nilfs mount --help");
+}
+
 #[test]
 fn umount_refuses_what_is_not_ours() {
     let volume = common::volume();
