@@ -34,13 +34,12 @@
 //! that all is well. [`Settings::writeback`] is for those who prefer speed.
 //!
 //! # Opening and closing
-//! The engine keeps nothing per open file. But only we can refuse to open a file of the past for
-//! writing: the superuser may do what its mode forbids, and what is written to a shared mapping
-//! would be lost without a word. So where there is a door, the kernel asks before it opens a file.
-//! Where there is none, it is told not to send `OPEN` and `RELEASE` at all; `FLUSH` is never sent.
-//! `O_TRUNC` arrives as a change of size, after `OPEN` where that is sent: the kernel may still refuse
-//! to open a file when we have answered. An immutable file can be opened for writing; it is the write
-//! that fails.
+//! The engine keeps nothing per open file. But only we can refuse to open a file for writing that is
+//! of the past, immutable or append-only: the superuser may do what its mode forbids, the kernel does
+//! not know the flags, and what is written to a shared mapping would be lost without a word. So
+//! where anything can be written, the kernel asks before it opens a file. A read-only mount tells
+//! it not to send `OPEN` and `RELEASE` at all; `FLUSH` is never sent. `O_TRUNC` arrives as a change of
+//! size, after `OPEN`: the kernel may still refuse to open a file when we have answered.
 //!
 //! # What the kernel holds
 //! The kernel counts how often it was given an inode and gives the count back with `FORGET`. Until

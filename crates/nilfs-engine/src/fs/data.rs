@@ -6,7 +6,7 @@ use nilfs_ondisk::{FileBlock, Ino};
 use super::inode::{Context, Inode, InodeRef, State};
 use super::space::{Cost, Effect};
 use super::types::Seek;
-use super::{Filesystem, names::flags};
+use super::{Filesystem, names::check_written};
 
 use crate::error::{Error, Result};
 use crate::tree::content::Content;
@@ -37,12 +37,12 @@ impl Filesystem {
         self.noting(state.read(&view, offset, buffer))
     }
 
-    /// Writes all of `data`. An error of the device or damage of the volume can leave a part of it
+    /// Writes all of `data`, whatever flags the file has: a cache that comes to write only now has
+    /// accepted it before. An error of the device or damage of the volume can leave a part of it
     /// written; any other error, nothing.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], [`Error::FileTooLarge`], [`Error::ReadOnly`], [`Error::NotPermitted`],
-    /// damage, a device error.
+    /// [`Error::NoSpace`], [`Error::FileTooLarge`], [`Error::ReadOnly`], damage, a device error.
     pub fn write(&self, inode: &InodeRef, offset: u64, data: &[u8]) -> Result<()> {
         if inode.file_type() != FileType::Regular {
             return Err(Error::Invalid("only regular files can be written"));
@@ -64,12 +64,16 @@ impl Filesystem {
         self.write_at_once(inode, offset, data, Effect::Changes)
     }
 
-    /// As [`Filesystem::write`]; but if there is room for a part only, writes that. Returns the
-    /// number of bytes written, which is 0 only if there are none to be written.
+    /// Writes `data` as far as the flags of the file allow it; if there is room for a part only, that.
+    /// Returns the number of bytes written, which is 0 only if there are none to be written.
     ///
     /// # Errors
-    /// As [`Filesystem::write`].
+    /// As [`Filesystem::write`]; [`Error::NotPermitted`].
     pub fn write_some(&self, inode: &InodeRef, offset: u64, data: &[u8]) -> Result<usize> {
+        {
+            let state = inode.state.read();
+            check_written(&state, offset >= state.size())?;
+        }
         match self.write(inode, offset, data) {
             Err(Error::NoSpace) => {}
             written => return written.map(|()| data.len()),
@@ -125,12 +129,6 @@ impl Filesystem {
             let context = self.context();
             if effect == Effect::Changes && !self.overwrites(&state, offset, data.len())? {
                 return Err(Error::NoSpace);
-            }
-            if state.has_flag(flags::IMMUTABLE) {
-                return Err(Error::NotPermitted("the file is immutable"));
-            }
-            if state.has_flag(flags::APPEND) && offset < state.size() {
-                return Err(Error::NotPermitted("the file can only be appended to"));
             }
             let size = state.size();
             self.mark_dirty(inode, &mut state);

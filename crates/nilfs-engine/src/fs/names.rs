@@ -24,11 +24,11 @@ use crate::tree::content::Content;
 use crate::tree::names::{self, Position};
 
 /// The inode flags that mean something here (`FS_*_FL`).
-pub(super) mod flags {
+mod flags {
     /// Nothing about the file can change.
-    pub(in crate::fs) const IMMUTABLE: u32 = 0x10;
+    pub(super) const IMMUTABLE: u32 = 0x10;
     /// The file can only grow at its end.
-    pub(in crate::fs) const APPEND: u32 = 0x20;
+    pub(super) const APPEND: u32 = 0x20;
     /// What a new file takes over from its directory (docs/format.md §13), but for the two above:
     /// ext4 does not hand those down either, and a directory that only grows should not fill with
     /// files that nobody can ever delete.
@@ -577,6 +577,14 @@ impl Filesystem {
         self.attr(inode)
     }
 
+    /// Fails unless a file may be opened for writing; `appends`: at its end alone.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] because of a flag of the file.
+    pub fn check_opened_for_writing(&self, inode: &InodeRef, appends: bool) -> Result<()> {
+        check_written(&inode.state.read(), appends)
+    }
+
     /// Sets the flags of an inode (`FS_*_FL`).
     ///
     /// # Errors
@@ -683,14 +691,24 @@ pub(super) fn check_addition(parent: &mut State, context: &Context<'_>, name: &[
     }
 }
 
-fn check_changeable(state: &State) -> Result<()> {
-    if state.has_flag(flags::IMMUTABLE) {
-        return Err(Error::NotPermitted("the file is immutable"));
+fn check_not_immutable(state: &State) -> Result<()> {
+    match state.has_flag(flags::IMMUTABLE) {
+        true => Err(Error::NotPermitted("the file is immutable")),
+        false => Ok(()),
     }
+}
+
+fn check_changeable(state: &State) -> Result<()> {
+    check_not_immutable(state)?;
     if state.has_flag(flags::APPEND) {
         return Err(Error::NotPermitted("the file can only be appended to"));
     }
     Ok(())
+}
+
+/// Fails unless the content can be changed, which only grows if what is written `appends` to it.
+pub(super) fn check_written(state: &State, appends: bool) -> Result<()> {
+    if appends { check_not_immutable(state) } else { check_changeable(state) }
 }
 
 /// Names can be added to a directory that only grows.
@@ -743,9 +761,7 @@ fn set_id_bits(mode: u16) -> u16 {
 }
 
 fn check_changeable_attributes(state: &State, changes: &SetAttr) -> Result<()> {
-    if state.has_flag(flags::IMMUTABLE) {
-        return Err(Error::NotPermitted("the file is immutable"));
-    }
+    check_not_immutable(state)?;
     let more_than_touched = changes.mode.is_some()
         || changes.uid.is_some()
         || changes.gid.is_some()

@@ -16,9 +16,10 @@ const COPIED_AT_ONCE: u64 = 8 << 20;
 const COPIED_PIECE: usize = 1 << 20;
 
 impl Serve for Operations {
-    /// What is of the past, only the process can refuse to open for writing.
+    /// The kernel knows neither what is of the past nor what is immutable, so only the process can
+    /// refuse to open it for writing. A read-only mount is the kernel's affair.
     fn is_asked_for_opening(&self) -> bool {
-        self.past.is_some() && self.writer.is_some()
+        self.writer.is_some()
     }
 
     fn may_delay_changes(&self, shortened: Option<NodeId>) -> bool {
@@ -147,10 +148,12 @@ impl Serve for Operations {
     }
 
     fn open(&self, node: NodeId, flags: OFlags) -> Answer<()> {
-        match node.is_past() && flags & OFlags::RWMODE != OFlags::RDONLY {
-            true => Err(Errno::ROFS),
-            false => Ok(()),
+        if flags & OFlags::RWMODE == OFlags::RDONLY {
+            return Ok(());
         }
+        let (writer, inode) = self.changeable(node)?;
+        let appends = flags.contains(OFlags::APPEND);
+        self.answer(writer.check_opened_for_writing(&inode, appends))
     }
 
     fn read(&self, node: NodeId, offset: u64, buffer: &mut [u8]) -> Answer<usize> {

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{content, durability, times};
+use crate::{content, durability, flags, times};
 
 const JOB: &str = "NILFS_TEST_JOB";
 const FILE: &str = "NILFS_TEST_FILE";
@@ -20,6 +20,7 @@ const JOBS: &[Job] = &[
     ("map shared", content::map_shared),
     ("map privately", content::map_privately),
     ("write mapped", times::write_mapped),
+    ("write mapped and make immutable", flags::write_mapped_and_make_immutable),
     ("write mapped and sync", durability::write_mapped_and_sync),
 ];
 

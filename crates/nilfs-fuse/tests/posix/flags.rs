@@ -6,13 +6,16 @@ use std::os::unix::fs::{FileExt, chown, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use nilfs_fuse::PastSettings;
 use rustix::fs::{
     AtFlags, CWD, FileType, IFlags, Mode, OFlags, RawMode, Timespec, Timestamps, UTIME_NOW,
     ioctl_getflags, ioctl_setflags,
 };
 use rustix::io::Errno;
 
-use crate::support::{World, as_nobody, errno, open};
+use crate::client;
+use crate::content::Mapping;
+use crate::support::{Settings, World, as_nobody, errno, open};
 
 /// Sets these flags, and removes all others.
 pub fn set_flags(path: &Path, flags: IFlags) {
@@ -70,6 +73,23 @@ fn append(dir: &Path) -> io::Result<()> {
     open(&dir.join("target"), OFlags::APPEND)?.write_all(b"x")
 }
 
+/// What opens a file to change what is there.
+const OPENINGS: [Attempt; 5] = [
+    ("open for writing", |dir| File::options().write(true).open(dir.join("target")).map(drop)),
+    ("open for both", |dir| open(&dir.join("target"), OFlags::empty()).map(drop)),
+    ("open, and make what is missing", |dir| open(&dir.join("target"), OFlags::CREATE).map(drop)),
+    ("open for writing, empty", |dir| open(&dir.join("target"), OFlags::TRUNC).map(drop)),
+    ("open for reading, empty", |dir| {
+        let flags = OFlags::RDONLY | OFlags::TRUNC;
+        Ok(rustix::fs::open(dir.join("target"), flags, Mode::empty()).map(drop)?)
+    }),
+];
+
+const OPEN_TO_APPEND: Attempt =
+    ("open to append", |dir| open(&dir.join("target"), OFlags::APPEND).map(drop));
+
+const OPEN_TO_READ: Attempt = ("open to read", |dir| File::open(dir.join("target")).map(drop));
+
 /// What takes a name out of a directory.
 const REMOVALS: [Attempt; 5] = [
     ("unlink", |dir| fs::remove_file(dir.join("target/file"))),
@@ -83,7 +103,8 @@ const REMOVALS: [Attempt; 5] = [
 ];
 
 /// What adds a name to a directory.
-const ADDITIONS: [Attempt; 6] = [
+const ADDITIONS: [Attempt; 7] = [
+    ("a file without a name", |dir| open(&dir.join("target"), OFlags::TMPFILE).map(drop)),
     ("create", |dir| fs::write(dir.join("target/new"), "")),
     ("mkdir", |dir| fs::create_dir(dir.join("target/new"))),
     ("symlink", |dir| symlink("x", dir.join("target/new"))),
@@ -103,9 +124,18 @@ const RMDIR: Attempt = ("rmdir of itself", |dir| fs::remove_dir(dir.join("target
 /// What happens with a flag to each attempt. Without the flag it works, so it was refused for the
 /// flag's sake, and has changed nothing.
 fn try_all(flag: IFlags, prepare: fn(&Path), attempts: &[&[Attempt]], expected: Result<(), Errno>) {
-    let world = World::new();
+    try_on(&World::new(), flag, prepare, attempts, expected);
+}
+
+fn try_on(
+    world: &World,
+    flag: IFlags,
+    prepare: fn(&Path),
+    attempts: &[&[Attempt]],
+    expected: Result<(), Errno>,
+) {
     for (what, attempt) in attempts.concat() {
-        let dir = world.directory(what);
+        let dir = world.directory(&format!("{what} with {flag:?}"));
         let target = dir.join("target");
         prepare(&target);
         set_flags(&target, flag);
@@ -148,6 +178,24 @@ fn an_append_only_file_only_grows() {
     try_all(IFlags::APPEND, file, &[&[("append", append), ("times now", touch)]], Ok(()));
 }
 
+/// Such a file could be opened for writing, because the kernel does not know the flag, and what was
+/// written through a mapping of it was lost without a word.
+#[test]
+fn immutable_and_append_only_files_are_refused_when_they_are_opened() {
+    for past in [None, Some(PastSettings::default())] {
+        for writeback in [false, true] {
+            let settings = Settings { past: past.clone(), writeback, ..Settings::default() };
+            let world = World::with_settings(settings);
+            let refused = Err(Errno::PERM);
+            let immutable: [&[Attempt]; 2] = [&OPENINGS, &[OPEN_TO_APPEND]];
+            try_on(&world, IFlags::IMMUTABLE, file, &immutable, refused);
+            try_on(&world, IFlags::APPEND, file, &[&OPENINGS], refused);
+            try_on(&world, IFlags::IMMUTABLE, file, &[&[OPEN_TO_READ]], Ok(()));
+            try_on(&world, IFlags::APPEND, file, &[&[OPEN_TO_APPEND, OPEN_TO_READ]], Ok(()));
+        }
+    }
+}
+
 #[test]
 fn an_immutable_directory_keeps_its_names() {
     let changes: [&[Attempt]; 3] = [&CHANGES, &REMOVALS, &ADDITIONS];
@@ -176,6 +224,63 @@ fn what_was_open_for_writing_becomes_immutable_too() {
     set_flags(&path, IFlags::empty());
     file.write_all_at(b"x", 0).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"xontent");
+}
+
+/// Nor is there a way by what was opened to append: Linux would not let go of O_APPEND.
+#[test]
+fn what_was_open_for_writing_only_grows_once_the_file_is_append_only() {
+    let world = World::new();
+    let path = world.file("file", "content");
+    let before = open(&path, OFlags::empty()).unwrap();
+    set_flags(&path, IFlags::APPEND);
+    let after = open(&path, OFlags::APPEND).unwrap();
+    rustix::fs::fcntl_setfl(&after, OFlags::empty()).unwrap();
+    for file in [before, after] {
+        assert_eq!(errno(file.write_all_at(b"x", 0)), Errno::PERM);
+        assert_eq!(errno(file.set_len(1)), Errno::PERM);
+        let end = fs::metadata(&path).unwrap().len();
+        file.write_all_at(b"+", end).unwrap();
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"content++");
+    set_flags(&path, IFlags::empty());
+}
+
+/// What the kernel wrote back to a file with a flag was refused, and lost: with its write-back cache
+/// all that was appended to an append-only file.
+#[test]
+fn what_was_written_before_a_flag_was_set_is_written_back() {
+    for writeback in [false, true] {
+        let settings = Settings { writeback, ..Settings::default() };
+        let mut world = World::with_settings(settings);
+        let log = world.file("log", "content");
+        set_flags(&log, IFlags::APPEND);
+        for _ in 0..2 {
+            let mut end = open(&log, OFlags::APPEND).unwrap();
+            end.write_all(b"+").unwrap();
+            end.sync_all().unwrap();
+        }
+        let early = world.file("early", "content");
+        let file = open(&early, OFlags::empty()).unwrap();
+        file.write_all_at(b"C", 0).unwrap();
+        set_flags(&early, IFlags::IMMUTABLE);
+        file.sync_data().unwrap();
+        drop(file);
+        let mapped = world.file("mapped", [0; 8192]);
+        client::run("write mapped and make immutable", &mapped);
+        world.remount();
+        assert_eq!(fs::read(&log).unwrap(), b"content++");
+        assert_eq!(fs::read(&early).unwrap(), b"Content");
+        assert_eq!(fs::read(&mapped).unwrap()[5000], 1);
+        [log, early, mapped].iter().for_each(|path| set_flags(path, IFlags::empty()));
+    }
+}
+
+pub fn write_mapped_and_make_immutable(path: &Path) {
+    let file = open(path, OFlags::empty()).unwrap();
+    let mut mapping = Mapping::of_file(&file, 8192, rustix::mm::MapFlags::SHARED);
+    mapping.bytes_mut()[5000] = 1;
+    set_flags(path, IFlags::IMMUTABLE);
+    mapping.sync();
 }
 
 #[test]

@@ -45,8 +45,22 @@ fn unpacking_a_file_takes_a_request_for_each_system_call_and_two_more() {
     unpack("first");
     let taken = requests(&metrics, || unpack("second"));
     // The name was asked for, and the directory's mode, because names in it have changed.
-    let expected = [("create", 1), ("getattr", 1), ("lookup", 1), ("setattr", 3), ("write", 1)];
+    let expected =
+        [("create", 1), ("getattr", 1), ("lookup", 1), ("open", 1), ("setattr", 3), ("write", 1)];
     assert_eq!(taken, BTreeMap::from(expected));
+}
+
+/// With doors or without: only we know which files are immutable.
+#[test]
+fn opening_a_file_that_is_in_the_cache_takes_one_request_that_is_waited_for() {
+    for past in [None, Some(PastSettings::default())] {
+        let (world, metrics) = world(Settings { past, ..Settings::default() });
+        let file = world.file("file", "content");
+        // The attributes are out of date after a write.
+        File::open(&file).unwrap();
+        let taken = requests(&metrics, || drop(File::open(&file).unwrap()));
+        assert_eq!(taken, BTreeMap::from([("open", 1)]));
+    }
 }
 
 #[test]
