@@ -81,6 +81,9 @@ pub enum Error {
     /// The arguments make no sense.
     #[error("{0}")]
     Invalid(&'static str),
+    /// A request for something that is not done here.
+    #[error("not supported: {0}")]
+    Unsupported(&'static str),
     /// The offset lies beyond the largest file that the format allows.
     #[error("the file would be too large")]
     FileTooLarge,

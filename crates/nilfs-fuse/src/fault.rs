@@ -21,6 +21,7 @@ fn errno(error: &Error) -> Errno {
         Error::TooManyLinks => Errno::MLINK,
         Error::NameTooLong => Errno::NAMETOOLONG,
         Error::Invalid(_) => Errno::INVAL,
+        Error::Unsupported(_) => Errno::OPNOTSUPP,
         Error::FileTooLarge => Errno::FBIG,
         Error::NotPermitted(_) => Errno::PERM,
         Error::NoData => Errno::NXIO,

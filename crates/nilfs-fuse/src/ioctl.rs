@@ -7,6 +7,7 @@
 use std::ffi::{c_int, c_long};
 
 use rustix::ioctl::{Opcode, opcode};
+use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 /// What a process asks of an open file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,18 +15,28 @@ pub(crate) enum InodeIoctl {
     GetFlags,
     SetFlags(u32),
     GetExtended,
-    SetExtended(u32),
+    SetExtended(Extended),
     GetGeneration,
+}
+
+/// Linux's `struct fsxattr`, in the byte order of the machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Extended {
+    flags: u32,
+    extent_size: u32,
+    /// Only told, never set.
+    extents: u32,
+    project: u32,
+    cow_extent_size: u32,
+    padding: [u8; 8],
 }
 
 const GET_FLAGS: Opcode = opcode::read::<c_long>(b'f', 1);
 const SET_FLAGS: Opcode = opcode::write::<c_long>(b'f', 2);
-const GET_EXTENDED: Opcode = opcode::read::<[u8; EXTENDED_SIZE]>(b'X', 31);
-const SET_EXTENDED: Opcode = opcode::write::<[u8; EXTENDED_SIZE]>(b'X', 32);
+const GET_EXTENDED: Opcode = opcode::read::<Extended>(b'X', 31);
+const SET_EXTENDED: Opcode = opcode::write::<Extended>(b'X', 32);
 const GET_GENERATION: Opcode = opcode::read::<c_long>(b'v', 1);
-
-/// Bytes of `struct fsxattr`: flags, four more words and padding.
-const EXTENDED_SIZE: usize = 28;
 
 /// `FS_*_FL` bits and the `FS_XFLAG_*` bits that mean the same.
 const EXTENDED_FLAGS: [(u32, u32); 5] = [
@@ -44,7 +55,7 @@ impl InodeIoctl {
             GET_FLAGS => Self::GetFlags,
             SET_FLAGS => Self::SetFlags(word()?),
             GET_EXTENDED => Self::GetExtended,
-            SET_EXTENDED => Self::SetExtended(word()?),
+            SET_EXTENDED => Self::SetExtended(Extended::read_from_prefix(input).ok()?.0),
             GET_GENERATION => Self::GetGeneration,
             _ => return None,
         })
@@ -55,7 +66,7 @@ impl InodeIoctl {
         let mut answer = value.to_ne_bytes().to_vec();
         match self {
             Self::SetFlags(_) | Self::SetExtended(_) => answer.clear(),
-            Self::GetExtended => answer.resize(EXTENDED_SIZE, 0),
+            Self::GetExtended => answer.resize(size_of::<Extended>(), 0),
             // The number says "long", but everybody passes an int, the kernel included.
             Self::GetFlags | Self::GetGeneration => answer.truncate(size_of::<c_int>()),
         }
@@ -70,16 +81,19 @@ pub(crate) fn extended(flags: u32) -> u32 {
     pairs.fold(0, |bits, (_, extended)| bits | extended)
 }
 
-/// `flags` with those changed that an `FS_XFLAG_*` bit stands for; `None` if a bit has no meaning
-/// here.
-pub(crate) fn with_extended(flags: u32, extended: u32) -> Option<u32> {
-    let known = EXTENDED_FLAGS.iter().fold(0, |bits, (_, extended)| bits | extended);
-    if extended & !known != 0 {
-        return None;
+impl Extended {
+    /// Returns `flags` with those changed that an `FS_XFLAG_*` bit stands for; `None` if something is
+    /// asked for that no inode has, such as a project or hints about extents.
+    pub fn applied_to(self, flags: u32) -> Option<u32> {
+        let known = EXTENDED_FLAGS.iter().fold(0, |bits, (_, extended)| bits | extended);
+        let hints = [self.extent_size, self.project, self.cow_extent_size];
+        if self.flags & !known != 0 || hints != [0; 3] {
+            return None;
+        }
+        Some(EXTENDED_FLAGS.iter().fold(flags, |flags, (plain, bit)| {
+            if self.flags & bit != 0 { flags | plain } else { flags & !plain }
+        }))
     }
-    Some(EXTENDED_FLAGS.iter().fold(flags, |flags, (plain, bit)| {
-        if extended & bit != 0 { flags | plain } else { flags & !plain }
-    }))
 }
 
 #[cfg(test)]
@@ -99,7 +113,7 @@ mod tests {
     fn extended_flags_keep_what_they_cannot_say() {
         let flags = 0x10 | 0x1_0000;
         assert_eq!(extended(flags), 0x08);
-        assert_eq!(with_extended(flags, 0x40), Some(0x80 | 0x1_0000));
-        assert_eq!(with_extended(flags, 0x8000), None);
+        let of = |flag| Extended { flags: flag, ..Extended::default() }.applied_to(flags);
+        assert_eq!((of(0x40), of(0x8000)), (Some(0x80 | 0x1_0000), None));
     }
 }

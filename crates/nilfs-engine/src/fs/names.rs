@@ -38,8 +38,11 @@ mod flags {
     pub(super) const DIRECTORY_ONLY: u32 = 0x1_0000;
     /// What files that are neither regular nor directories keep of them.
     pub(super) const ANY_FILE: u32 = 0x40 | 0x80;
-    /// What a user may set or clear: the flags that the format knows.
-    pub(super) const CHANGEABLE: u32 = INHERITED | IMMUTABLE | APPEND | 0x2_0000;
+    /// What a user may set: immutable, append-only, no dump, no atime, not compressed, no tail merging.
+    /// The first two are heeded here, the third is for others to read, and no file has what the rest
+    /// rules out. The format has more flags, and Linux heeds two of them, for synchronous writes and
+    /// directories. Nothing is done for those here, so they are only kept where they are.
+    pub(super) const DONE: u32 = IMMUTABLE | APPEND | 0x40 | 0x80 | 0x400 | 0x8000;
 }
 
 const SET_UID: u16 = 0o4000;
@@ -540,7 +543,7 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::NotPermitted`], [`Error::FileTooLarge`], [`Error::NoSpace`], [`Error::IsDirectory`],
-    /// damage.
+    /// damage; [`Error::Unsupported`] for an access time alone, unless it is the one that is shown.
     pub fn set_attr(&self, inode: &InodeRef, changes: &SetAttr) -> Result<Attr> {
         if changes.size.is_some() && inode.file_type() != FileType::Regular {
             return Err(match inode.file_type() {
@@ -551,7 +554,10 @@ impl Filesystem {
         // A file that becomes longer gets a hole.
         let shrinks = changes.size.is_some_and(|size| size < inode.state.read().size());
         let effect = if shrinks { Effect::Frees } else { Effect::Changes };
-        let check = |state: &State| check_changeable_attributes(state, changes);
+        let check = |state: &State| {
+            check_changeable_attributes(state, changes)?;
+            self.check_access_time(state, changes)
+        };
         if let Some(size) = changes.size.filter(|_| shrinks) {
             self.shorten_in_parts(inode, size, check)?;
         }
@@ -577,6 +583,16 @@ impl Filesystem {
         self.attr(inode)
     }
 
+    /// Fails if the change sets an access time that would not read back. Together with the mtime it is
+    /// accepted, because `cp -p`, tar and rsync set both in one call and need the other.
+    fn check_access_time(&self, state: &State, changes: &SetAttr) -> Result<()> {
+        let alone = changes.atime.filter(|_| changes.mtime.is_none());
+        match alone.is_some_and(|atime| atime.at(self.now()) != state.file.modified()) {
+            true => Err(Error::Unsupported("the format keeps no access times")),
+            false => Ok(()),
+        }
+    }
+
     /// Fails unless a file may be opened for writing; `appends`: at its end alone.
     ///
     /// # Errors
@@ -588,13 +604,13 @@ impl Filesystem {
     /// Sets the flags of an inode (`FS_*_FL`).
     ///
     /// # Errors
-    /// [`Error::Invalid`] for flags that the format does not know.
+    /// [`Error::Unsupported`] for a flag that is not heeded here, unless the inode has it already.
     pub fn set_flags(&self, inode: &InodeRef, new: u32) -> Result<Attr> {
-        if new & !flags::CHANGEABLE != 0 {
-            return Err(Error::Invalid("the volume's format does not know one of these flags"));
-        }
         self.change(Cost { pages: 0, inodes: 1, effect: Effect::Changes }, || {
             let mut state = inode.state.write();
+            if new & !state.file.raw.i_flags.get() & !flags::DONE != 0 {
+                return Err(Error::Unsupported("one of these flags would have no effect"));
+            }
             state.file.raw.i_flags = U32::new(new);
             state.file.set_ctime(self.now());
             self.attributes_changed(inode, &mut state, false);
@@ -771,4 +787,25 @@ fn check_changeable_attributes(state: &State, changes: &SetAttr) -> Result<()> {
         return Err(Error::NotPermitted("the file can only be appended to"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{empty_volume, make_file, mount};
+
+    /// Linux sets more flags than have an effect here.
+    #[test]
+    fn a_flag_that_would_have_no_effect_is_kept_and_can_be_taken_away_but_not_set() {
+        const SYNC: u32 = 0x8;
+        const NO_DUMP: u32 = 0x40;
+        let fs = mount(&empty_volume(16));
+        let file = make_file(&fs);
+        let set = |flags| fs.set_flags(&file, flags).map(|attr| attr.flags);
+        assert!(matches!(set(SYNC), Err(Error::Unsupported(_))));
+        file.state.write().file.raw.i_flags = U32::new(SYNC);
+        assert_eq!(set(SYNC | NO_DUMP).unwrap(), SYNC | NO_DUMP);
+        assert_eq!(set(NO_DUMP).unwrap(), NO_DUMP);
+        assert!(matches!(set(SYNC | NO_DUMP), Err(Error::Unsupported(_))));
+    }
 }

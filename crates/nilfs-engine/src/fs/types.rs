@@ -185,7 +185,8 @@ pub struct SetAttr {
     pub clear_set_id: bool,
     /// Size in bytes.
     pub size: Option<u64>,
-    /// Last access. The format does not keep it, but setting it is a change of the file.
+    /// Last access. The format does not keep it; set together with the mtime, it is a change of the
+    /// file all the same.
     pub atime: Option<SetTime>,
     /// Last change of the content.
     pub mtime: Option<SetTime>,

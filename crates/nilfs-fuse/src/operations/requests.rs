@@ -306,7 +306,7 @@ impl Serve for Operations {
             InodeIoctl::GetGeneration => attr.generation,
             InodeIoctl::SetFlags(flags) => set_flags(flags)?,
             InodeIoctl::SetExtended(extended) => {
-                let flags = ioctl::with_extended(attr.flags, extended).ok_or(Errno::OPNOTSUPP)?;
+                let flags = extended.applied_to(attr.flags).ok_or(Errno::OPNOTSUPP)?;
                 set_flags(flags)?
             }
         };

@@ -9,6 +9,7 @@ mod client;
 mod content;
 mod control;
 mod directories;
+mod done_or_refused;
 mod durability;
 mod faults;
 mod flags;

@@ -153,15 +153,6 @@ fn who_may_write_may_touch_but_only_the_owner_sets_a_time() {
     assert_eq!(mtime(&file), LONG_AGO);
 }
 
-#[test]
-fn setting_the_access_time_alone_is_a_change_of_the_file_but_not_of_its_mtime() {
-    let world = World::new();
-    let path = world.file("file", "");
-    set_mtime(&path, LONG_AGO);
-    assert_eq!(touched(&path, || set(&path, SOME_TIME, OMIT)), (false, true));
-    assert_eq!(touched(&path, || set(&path, NOW, OMIT)), (false, true));
-}
-
 /// The kernel must not answer from what it was told before.
 #[test]
 fn choosing_both_times_of_a_file_just_opened_changes_the_ctime() {
