@@ -17,6 +17,8 @@ pub struct Content {
     /// What can be changed.
     pub(crate) writer: Option<Arc<Filesystem>>,
     pub(crate) past: Option<PastSettings>,
+    /// Changes are durable when they are answered.
+    pub(crate) synchronous: bool,
     pub(crate) control: Option<Handler>,
 }
 
@@ -30,13 +32,29 @@ impl Content {
     /// Files that nobody can change, and that have no past.
     #[must_use]
     pub fn files(files: Arc<dyn Files>) -> Self {
-        Self { files, checkpoints: None, writer: None, past: None, control: None }
+        Self {
+            files,
+            checkpoints: None,
+            writer: None,
+            past: None,
+            synchronous: false,
+            control: None,
+        }
     }
 
     /// Shows the past of each directory.
     #[must_use]
     pub fn with_past(self, past: Option<PastSettings>) -> Self {
         Self { past, ..self }
+    }
+
+    /// Makes each change of names, sizes and other attributes durable before it is answered. What is
+    /// written is the kernel's affair, which asks for it with [`KernelOptions::sync`].
+    ///
+    /// [`KernelOptions::sync`]: crate::KernelOptions::sync
+    #[must_use]
+    pub fn with_durable_changes(self, synchronous: bool) -> Self {
+        Self { synchronous, ..self }
     }
 
     /// Answers the messages that come through [`crate::ask`]; without it nobody understands them.

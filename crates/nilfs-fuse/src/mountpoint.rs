@@ -135,6 +135,11 @@ pub struct KernelOptions {
     pub noexec: bool,
     /// Every write is durable when it returns.
     pub sync: bool,
+    /// The table of mounts says that names are durable, too; [`Content::with_durable_changes`] makes
+    /// that true.
+    ///
+    /// [`Content::with_durable_changes`]: crate::Content::with_durable_changes
+    pub dirsync: bool,
     /// Users other than the one who mounts have access, as far as permissions go.
     pub allow_other: bool,
 }
@@ -150,6 +155,7 @@ impl Default for KernelOptions {
             nosuid: false,
             noexec: false,
             sync: false,
+            dirsync: false,
             allow_other: false,
         }
     }
@@ -173,6 +179,7 @@ impl KernelOptions {
         flags.set(MountFlags::NOSUID, self.nosuid);
         flags.set(MountFlags::NOEXEC, self.noexec);
         flags.set(MountFlags::SYNCHRONOUS, self.sync);
+        flags.set(MountFlags::DIRSYNC, self.dirsync);
         flags
     }
 
@@ -184,6 +191,7 @@ impl KernelOptions {
             (self.read_only, "ro"),
             (self.noexec, "noexec"),
             (self.sync, "sync"),
+            (self.dirsync, "dirsync"),
             (self.allow_other, "allow_other"),
         ];
         words.into_iter().filter(|(given, _)| *given).map(|(_, word)| word).collect()
@@ -344,6 +352,7 @@ pub fn remount(mounted: &Mounted, read_only: bool) -> Result<(), MountError> {
         ("noexec", MountFlags::NOEXEC),
         ("noatime", MountFlags::NOATIME),
         ("sync", MountFlags::SYNCHRONOUS),
+        ("dirsync", MountFlags::DIRSYNC),
     ];
     let given = words.into_iter().filter(|(word, _)| mounted.has(word)).map(|(_, flag)| flag);
     let mut flags: MountFlags = given.collect();

@@ -63,6 +63,8 @@ pub struct Operations {
     /// What is changed, where anything can be.
     writer: Option<Arc<Filesystem>>,
     past: Option<Arc<Past>>,
+    /// Changes are durable when they are answered.
+    synchronous: bool,
     control: Option<Handler>,
     faults: Faults,
     kernel: Connection,
@@ -81,7 +83,7 @@ impl Operations {
     /// # Errors
     /// There is no thread to be had.
     pub fn new(content: Content, kernel: &Connection) -> Result<Arc<Self>, MountError> {
-        let Content { files, checkpoints, writer, past, control } = content;
+        let Content { files, checkpoints, writer, past, synchronous, control } = content;
         let owner = rustix::process::geteuid().as_raw();
         let past = match checkpoints.zip(past) {
             None => None,
@@ -102,7 +104,16 @@ impl Operations {
             writer.tell_of_shortage(move |writer| dispensable.let_go(writer));
         }
         let (faults, kernel) = (Faults::default(), kernel.clone());
-        Ok(Arc::new(Self { files, writer, past, control, faults, kernel, dispensable }))
+        Ok(Arc::new(Self {
+            files,
+            writer,
+            past,
+            synchronous,
+            control,
+            faults,
+            kernel,
+            dispensable,
+        }))
     }
 
     /// What lets go of the checkpoints that are only kept because somebody looks at them. Whatever
@@ -126,6 +137,20 @@ impl Operations {
 
     fn answer<T>(&self, result: Result<T, Error>) -> Answer<T> {
         result.map_err(|error| self.faults.answer(self.writer.as_deref(), &error))
+    }
+
+    /// Ends a change of a file, or of a name in a directory, with its answer.
+    fn changed<T>(
+        &self,
+        writer: &Filesystem,
+        inode: &InodeRef,
+        result: Result<T, Error>,
+    ) -> Answer<T> {
+        let done = self.answer(result)?;
+        if self.synchronous {
+            self.answer(writer.sync_file(inode))?;
+        }
+        Ok(done)
     }
 
     /// What can be changed, and the file in it that the kernel means. The kernel need not hold it:

@@ -24,7 +24,7 @@ impl Serve for Operations {
 
     fn may_delay_changes(&self, shortened: Option<NodeId>) -> bool {
         let ino = shortened.filter(|node| !node.is_past()).map(NodeId::ino);
-        self.writer.as_ref().is_some_and(|writer| writer.may_delay_changes(ino))
+        self.synchronous || self.writer.as_ref().is_some_and(|writer| writer.may_delay_changes(ino))
     }
 
     fn lookup(&self, dir: NodeId, name: &[u8]) -> Answer<Found> {
@@ -58,7 +58,7 @@ impl Serve for Operations {
 
     fn set_attr(&self, node: NodeId, changes: &SetAttr) -> Answer<Given> {
         let (writer, inode) = self.changeable(node)?;
-        self.answer(writer.set_attr(&inode, changes)).map(Given::present)
+        self.changed(writer, &inode, writer.set_attr(&inode, changes)).map(Given::present)
     }
 
     fn read_link(&self, node: NodeId) -> Answer<Vec<u8>> {
@@ -80,7 +80,7 @@ impl Serve for Operations {
         let new = NewInode { mode, uid, gid, rdev };
         let (writer, dir) = self.changeable(dir)?;
         self.check_new_name(name)?;
-        let made = self.answer(writer.create(&dir, name, &new))?;
+        let made = self.changed(writer, &dir, writer.create(&dir, name, &new))?;
         Ok(Self::give(writer, &made.inode, made.attr))
     }
 
@@ -96,7 +96,8 @@ impl Serve for Operations {
         let Caller { uid, gid } = caller;
         let (writer, dir) = self.changeable(dir)?;
         self.check_new_name(name)?;
-        let made = self.answer(writer.symlink(&dir, name, target, uid, gid))?;
+        let made = writer.symlink(&dir, name, target, uid, gid);
+        let made = self.changed(writer, &dir, made)?;
         Ok(Self::give(writer, &made.inode, made.attr))
     }
 
@@ -109,18 +110,20 @@ impl Serve for Operations {
         let (_, dir) = self.changeable(dir)?;
         let (writer, inode) = self.changeable(node)?;
         self.check_new_name(name)?;
-        let attr = self.answer(writer.link(&inode, &dir, name))?;
+        let attr = self.changed(writer, &dir, writer.link(&inode, &dir, name))?;
         Ok(Self::give(writer, &inode, attr))
     }
 
     fn unlink(&self, dir: NodeId, name: &[u8]) -> Answer<()> {
         let (writer, dir) = self.changeable(dir)?;
-        self.answer(writer.unlink(&dir, name)).map_err(|errno| self.kept_door(name, errno))
+        let done = self.changed(writer, &dir, writer.unlink(&dir, name));
+        done.map_err(|errno| self.kept_door(name, errno))
     }
 
     fn rmdir(&self, dir: NodeId, name: &[u8]) -> Answer<()> {
         let (writer, dir) = self.changeable(dir)?;
-        self.answer(writer.rmdir(&dir, name)).map_err(|errno| self.kept_door(name, errno))
+        let done = self.changed(writer, &dir, writer.rmdir(&dir, name));
+        done.map_err(|errno| self.kept_door(name, errno))
     }
 
     fn rename(
@@ -143,7 +146,8 @@ impl Serve for Operations {
         let (writer, from) = self.changeable(dir)?;
         let (_, to) = self.changeable(to_dir)?;
         self.check_new_name(to_name)?;
-        let renamed = self.answer(writer.rename(&from, name, &to, to_name, mode));
+        let renamed = writer.rename(&from, name, &to, to_name, mode);
+        let renamed = self.changed(writer, &to, renamed);
         renamed.map_err(|errno| self.kept_door(name, errno))
     }
 
@@ -213,7 +217,7 @@ impl Serve for Operations {
                 Err(errno) => return Err(errno),
             }
         }
-        Ok(copied)
+        self.changed(writer, &target, Ok(copied))
     }
 
     fn seek(&self, node: NodeId, offset: u64, whence: u32) -> Answer<u64> {
@@ -295,7 +299,7 @@ impl Serve for Operations {
         let attr = self.attr(node)?.attr;
         let set_flags = |flags| {
             let (writer, inode) = self.changeable(node)?;
-            let attr = self.answer(writer.set_flags(&inode, flags))?;
+            let attr = self.changed(writer, &inode, writer.set_flags(&inode, flags))?;
             // The kernel does not expect that it changes the ctime.
             self.kernel.outdate_attributes(node);
             Ok(attr.flags)

@@ -8,11 +8,11 @@ use std::path::Path;
 
 use nilfs_engine::tree::File as FileOfTree;
 use nilfs_engine::{Error, Tree};
-use rustix::fs::OFlags;
+use rustix::fs::{IFlags, OFlags};
 
 use crate::client;
 use crate::content::Mapping;
-use crate::support::{World, chmod, open};
+use crate::support::{Settings, World, chmod, open};
 
 fn find(tree: &Tree, path: &str) -> Result<FileOfTree, Error> {
     path.split('/').try_fold(tree.root()?, |dir, name| tree.lookup(&dir, name.as_bytes()))
@@ -112,12 +112,44 @@ pub fn write_mapped_and_sync(path: &Path) {
 
 #[test]
 fn fsync_through_the_write_back_cache_keeps_everything() {
-    let world =
-        World::with_settings(crate::support::Settings { writeback: true, ..Default::default() });
+    let world = World::with_settings(Settings { writeback: true, ..Default::default() });
     let mut file = File::create(world.path("file")).unwrap();
     for _ in 0..1000 {
         file.write_all(&[7; 33]).unwrap();
     }
     file.sync_all().unwrap();
     assert_eq!(content(&world.after_power_cut(), "file"), vec![7; 33_000]);
+}
+
+/// Only what was written was durable then, and no name.
+#[test]
+fn on_a_synchronous_mount_each_change_is_durable_when_it_returns() {
+    let settings = Settings { synchronous: true, ..Settings::default() };
+    let world = World::with_settings(settings);
+    let path = world.path("file");
+    let exists = |name: &str| find(&world.after_power_cut(), name).is_ok();
+    let attr = |name: &str| find(&world.after_power_cut(), name).unwrap().attr();
+    fs::write(&path, [7; 5000]).unwrap();
+    assert_eq!(content(&world.after_power_cut(), "file"), vec![7; 5000]);
+    world.directory("dir");
+    assert!(exists("dir"));
+    std::os::unix::fs::symlink("x", world.path("link")).unwrap();
+    assert!(exists("link"));
+    fs::hard_link(&path, world.path("dir/second")).unwrap();
+    assert!(exists("dir/second"));
+    fs::rename(world.path("dir/second"), world.path("third")).unwrap();
+    assert!(exists("third") && !exists("dir/second"));
+    fs::remove_file(world.path("link")).unwrap();
+    assert!(!exists("link"));
+    fs::remove_dir(world.path("dir")).unwrap();
+    assert!(!exists("dir"));
+    chmod(&path, 0o604);
+    assert_eq!(attr("file").mode, 0o604);
+    open(&path, OFlags::empty()).unwrap().set_len(3).unwrap();
+    assert_eq!(attr("file").size, 3);
+    rustix::fs::ioctl_setflags(File::open(&path).unwrap(), IFlags::NODUMP).unwrap();
+    assert_eq!(attr("file").flags, IFlags::NODUMP.bits());
+    let (from, to) = (File::open(&path).unwrap(), File::create(world.path("copy")).unwrap());
+    assert_eq!(rustix::fs::copy_file_range(from, None, to, None, 3), Ok(3));
+    assert_eq!(content(&world.after_power_cut(), "copy"), [7; 3]);
 }

@@ -36,6 +36,8 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Settings {
     pub writeback: bool,
     pub past: Option<PastSettings>,
+    /// Names and attributes are durable when they have changed.
+    pub synchronous: bool,
     pub control: Option<Handler>,
     pub metrics: Arc<Metrics>,
 }
@@ -247,13 +249,18 @@ fn mount(device: Arc<dyn Device>, dir: &Path, settings: Settings) -> Mounted {
 }
 
 fn serve(content: Content, dir: &Path, read_only: bool, settings: Settings) -> (Mount, Session) {
-    let Settings { writeback, past, control, metrics } = settings;
+    let Settings { writeback, past, synchronous, control, metrics } = settings;
     let settings = nilfs_fuse::Settings { transport: transport(), writeback, metrics };
-    let kernel = KernelOptions { read_only, allow_other: true, ..KernelOptions::default() };
+    let kernel = KernelOptions {
+        read_only,
+        allow_other: true,
+        sync: synchronous,
+        ..KernelOptions::default()
+    };
     let mountpoint = Mountpoint::prepare(dir).unwrap();
     let (mount, channel) = mountpoint.mount(Path::new("memory"), &kernel).unwrap();
     let connection = Connection::new(channel);
-    let content = content.with_past(past).with_control(control);
+    let content = content.with_past(past).with_control(control).with_durable_changes(synchronous);
     let operations = Operations::new(content, &connection).unwrap();
     (mount, Session::start(connection, operations, &settings).unwrap())
 }

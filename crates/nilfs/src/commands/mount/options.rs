@@ -205,9 +205,6 @@ impl Options {
         };
         match definition::set(OPTIONS, self, name, value) {
             Err(Problem::Unknown(_)) if is_ignored(name) => Ok(()),
-            Err(Problem::Unknown(_)) if name == "dirsync" => {
-                Err(usage("option dirsync is not supported; sync is"))
-            }
             Err(Problem::Unknown(meant)) => {
                 let meant = meant.map(|meant| format!("; did you mean {meant}?"));
                 let meant = meant.as_deref().unwrap_or(";");

@@ -59,6 +59,7 @@ pub fn serve(
     let usable = Arc::new(AtomicBool::new(false));
     let (transport, writeback) = (options.transport, options.writeback);
     let shown_past = options.past();
+    let durable_changes = options.kernel.sync || options.kernel.dirsync;
     let begin = || {
         let (mounted, is_usable) = (Arc::clone(&mount), Arc::clone(&usable));
         listen(signals, hangup, events.clone(), mounted, is_usable)?;
@@ -77,6 +78,7 @@ pub fn serve(
         endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
         let background = fs.start_background().context(threads::NO_THREAD)?;
         let content = Content::from(fs).with_past(shown_past).with_control(Some(control));
+        let content = content.with_durable_changes(durable_changes);
         let connection = Connection::new(channel);
         let operations = Operations::new(content, &connection)?;
         _ = service.end_of_past.set(operations.end_of_past());

@@ -319,6 +319,7 @@ pub const OPTIONS: &[MountOption] = &[
             flag("noexec", |it| it.kernel.noexec = true),
             flag("sync", |it| it.kernel.sync = true),
             flag("async", |it| it.kernel.sync = false),
+            flag("dirsync", |it| it.kernel.dirsync = true),
         ],
         "as in mount(8)",
     ),
