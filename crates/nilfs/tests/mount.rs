@@ -467,6 +467,36 @@ fn a_remount_that_cannot_be_leaves_everything_as_it_was() {
     place.umount().output();
 }
 
+/// Access times are not kept, and durable names were not to be had.
+#[test]
+fn words_of_mount_8_are_obeyed_or_refused_and_one_is_warned_of() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    for word in ["atime", "diratime", "strictatime", "lazytime", "mand", "nosymfollow", "iversion"]
+    {
+        let sentence = mount(word, &volume, &place).sentence(2);
+        assert!(sentence.contains(&format!("option {word}")), "{sentence}");
+        assert!(!place.is_mounted());
+    }
+    let warned = mount("rw,relatime", &volume, &place);
+    let said = "nilfs: option relatime has no effect: NILFS2 keeps no access times; ";
+    assert!(warned.code == Some(0) && warned.stderr.starts_with(said), "{warned:?}");
+    let sentence = remount("remount,norelatime", &place).sentence(2);
+    assert!(sentence.contains("cannot change norelatime"), "{sentence}");
+    remount("remount,ro,relatime,noatime,relatime", &place).output();
+    place.umount().output();
+    let words =
+        "noatime,nodiratime,norelatime,nostrictatime,nolazytime,sync,dirsync,nosuid,nodev,noexec";
+    mount(words, &volume, &place).output();
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.contains(&place.dir.display().to_string())).unwrap();
+    for word in ["noatime", "nosuid", "nodev", "noexec", "sync", "dirsync"] {
+        let is_there = line.split([' ', ',']).any(|shown| shown == word);
+        assert!(is_there, "{word} is not in {line}");
+    }
+    place.umount().output();
+}
+
 #[test]
 fn an_unfit_directory_is_named_before_the_volume_is_touched() {
     let volume = common::volume();

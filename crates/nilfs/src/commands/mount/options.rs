@@ -19,7 +19,7 @@ use crate::retention::Retention;
 use crate::scrubbing::Schedule;
 
 pub use complete::complete;
-use definitions::{OPTIONS, is_from_kernel, is_ignored};
+use definitions::{OPTIONS, RELATIME, advice, is_from_kernel, is_ignored};
 pub use definitions::{help, table};
 
 /// Bounds of what a mount allows itself unasked, in bytes. What does not fit into its cache is
@@ -59,6 +59,8 @@ pub struct Options {
     pub scrub: Schedule,
     /// Where the settings of the cleaner and of retention come from.
     pub cleaner: CleanerSource,
+    /// Access times were asked for as Linux keeps them unasked.
+    relatime: bool,
     /// Whether the superuser mounts.
     superuser: bool,
 }
@@ -132,6 +134,7 @@ impl Options {
             keep: Retention::default(),
             scrub: Schedule::default(),
             cleaner: CleanerSource::default(),
+            relatime: false,
             superuser,
         };
         for word in words(lists) {
@@ -160,6 +163,11 @@ impl Options {
             cleaner: self.engine.cleaner,
             ..ReadOnlyOptions::default()
         }
+    }
+
+    /// A word that has no effect, although that is not what it asks for.
+    pub fn warning(&self) -> Option<&'static str> {
+        self.relatime.then_some(RELATIME)
     }
 
     /// Whether a mount that is not `fuseblk` will not do.
@@ -204,8 +212,13 @@ impl Options {
             None => (word, None),
         };
         match definition::set(OPTIONS, self, name, value) {
-            Err(Problem::Unknown(_)) if is_ignored(name) => Ok(()),
             Err(Problem::Unknown(meant)) => {
+                if let Some(advice) = advice(name) {
+                    return Err(usage(format!("option {name} is not supported: {advice}")));
+                }
+                if is_ignored(name) {
+                    return Ok(());
+                }
                 let meant = meant.map(|meant| format!("; did you mean {meant}?"));
                 let meant = meant.as_deref().unwrap_or(";");
                 Err(usage(format!("unknown option {word}{meant} see nilfs mount --help")))
@@ -393,6 +406,26 @@ mod tests {
         assert!(refused("color=red").starts_with("unknown option color=red"));
         let said = "unknown option nobarier; did you mean nobarrier? see nilfs mount --help";
         assert_eq!(refused("nobarier"), said);
+    }
+
+    #[test]
+    fn what_is_asked_for_is_done_or_refused_with_what_to_write() {
+        for word in ["atime", "diratime", "strictatime"] {
+            let said = format!(
+                "option {word} is not supported: NILFS2 keeps no access times; write noatime, or nothing"
+            );
+            assert_eq!(refused(word), said);
+        }
+        assert!(refused("lazytime").contains("leave it out"));
+        for word in ["X-mount.mkdir=0700", "x-mount.mkdir", "X-mount.idmap=/proc/1/ns/user"] {
+            assert!(refused(word).contains("only mount(8) knows it; type mount -t"), "{word}");
+        }
+        for word in ["noatime", "nodiratime", "norelatime", "nostrictatime", "nolazytime"] {
+            assert!(parse(word).unwrap() == parse("").unwrap(), "{word} is so in any case");
+        }
+        let warned = |list| parse(list).unwrap().warning().is_some();
+        assert!(warned("relatime") && warned("noatime,relatime"));
+        assert!(!warned("relatime,noatime") && !warned("relatime,norelatime"));
     }
 
     #[test]

@@ -87,7 +87,9 @@ pub fn mount(mut args: MountArgs) -> anyhow::Result<()> {
     // Started as /proc/self/exe, the process would be called "exe".
     let _ = rustix::thread::set_name(c"nilfs");
     logging::start(args.log.as_deref(), args.foreground)?;
-    for warning in options.read_config()? {
+    let of_files = options.read_config()?;
+    let of_words = options.warning().map(str::to_owned);
+    for warning in of_files.iter().map(ToString::to_string).chain(of_words) {
         tracing::warn!("{warning}");
         if args.background {
             say!("nilfs: {warning}");

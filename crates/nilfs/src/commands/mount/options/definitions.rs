@@ -323,6 +323,19 @@ pub const OPTIONS: &[MountOption] = &[
         ],
         "as in mount(8)",
     ),
+    MountOption::new(
+        &[
+            flag("noatime", |it| it.relatime = false),
+            flag("nodiratime", |_| ()),
+            flag("norelatime", |it| it.relatime = false),
+            flag("nostrictatime", |_| ()),
+            flag("nolazytime", |_| ()),
+            flag("relatime", |it| it.relatime = true),
+        ],
+        "keep no access times, which is so in any case; `relatime` is accepted with a warning",
+    )
+    .default("`noatime`")
+    .more("[access times](#access-times)"),
 ];
 
 /// What the help says of all of them.
@@ -339,8 +352,8 @@ pub fn table() -> String {
 }
 
 const IGNORED_HELP: &str = "\
-Accepted without effect: defaults, default_permissions and nonempty (always on), atime options (NILFS2
-keeps no access times), and the words for mount(8) itself, such as user, noauto, nofail, _netdev, x-….";
+Accepted without effect: defaults, default_permissions and nonempty (always on), and the words for mount(8)
+itself, such as user, noauto, nofail, _netdev, x-….";
 
 /// Words for mount(8) and systemd, which pass them on all the same; after a name there may be a
 /// value.
@@ -349,19 +362,44 @@ const FOR_MOUNT: [&str; 16] = [
     "users", "nouser", "nousers", "owner", "noowner", "group", "nogroup",
 ];
 
-/// Words about access times, which the format does not have; each also with `no` before it.
-const ABOUT_ATIME: [&str; 5] = ["atime", "diratime", "relatime", "strictatime", "lazytime"];
+/// Words of mount(8) that are not obeyed, with advice; a name that ends with `*` is a beginning.
+const NOT_DONE: [(&str, &str); 6] = [
+    ("atime", NO_ACCESS_TIMES),
+    ("diratime", NO_ACCESS_TIMES),
+    ("strictatime", NO_ACCESS_TIMES),
+    ("lazytime", "times are written with all other changes; leave it out"),
+    ("X-mount.*", ONLY_MOUNT_8),
+    ("x-mount.*", ONLY_MOUNT_8),
+];
+
+const NO_ACCESS_TIMES: &str = "NILFS2 keeps no access times; write noatime, or nothing";
+
+const ONLY_MOUNT_8: &str =
+    "only mount(8) knows it; type mount -t fuse.nilfs in place of nilfs mount";
+
+/// A warning about `relatime`, which is what Linux does unasked, and stands in many lines of fstab.
+pub(super) const RELATIME: &str = "option relatime has no effect: NILFS2 keeps no access times; what \
+                                   programs are shown is the time of the last change";
 
 /// What the kernel's table of mounts says of a mount, and mount(8) repeats in a remount.
-const FROM_KERNEL: [&str; 5] = ["user_id", "group_id", "max_read", "blksize", "seclabel"];
+const FROM_KERNEL: [&str; 6] =
+    ["user_id", "group_id", "max_read", "blksize", "seclabel", "noatime"];
 
 /// Whether a word changes nothing, whatever its value.
 pub(super) fn is_ignored(name: &str) -> bool {
     matches!(name, "default_permissions" | "nonempty")
         || FOR_MOUNT.contains(&name)
-        || ABOUT_ATIME.contains(&name.strip_prefix("no").unwrap_or(name))
         || name.starts_with("x-")
         || name.starts_with("X-")
+}
+
+/// Advice about a word that asks for what is not done.
+pub(super) fn advice(name: &str) -> Option<&'static str> {
+    let is_meant = |known: &str| match known.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => name == known,
+    };
+    NOT_DONE.iter().find(|(known, _)| is_meant(known)).map(|(_, advice)| *advice)
 }
 
 /// Whether a word is one that only the kernel says.
