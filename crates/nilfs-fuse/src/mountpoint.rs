@@ -291,12 +291,12 @@ impl Mount {
         }
     }
 
-    /// Unmounts, if it is still mounted.
+    /// Unmounts wherever it is still mounted.
     ///
     /// # Errors
     /// [`MountError::Busy`], or the kernel or fusermount3 refused.
     pub fn unmount(&self) -> Result<(), MountError> {
-        self.unless_gone(|| unmount(&self.dir))
+        self.everywhere(unmount)
     }
 
     /// Takes the mount out of the tree of directories although something on it is in use.
@@ -309,19 +309,22 @@ impl Mount {
         if let Ok(root) = rustix::fs::open(&self.dir, flags, Mode::empty()) {
             let _ = rustix::fs::syncfs(root);
         }
-        self.unless_gone(|| take_away(&self.dir, UnmountFlags::DETACH, &["-u", "-z"]))
+        self.everywhere(|dir| take_away(dir, UnmountFlags::DETACH, &["-u", "-z"]))
     }
 
-    /// Another file system may be mounted on the directory by now: leave that alone.
-    fn unless_gone(
+    /// Unmounts it from each directory on which it is: `mount --bind` shows it on others as well. A
+    /// mount of another file system on top of one is left alone.
+    fn everywhere(
         &self,
-        unmount: impl FnOnce() -> Result<(), MountError>,
+        unmount: impl Fn(&Path) -> Result<(), MountError>,
     ) -> Result<(), MountError> {
-        let now = Mounted::on(&self.dir).map(|mounted| mounted.device);
-        if now.is_none() || now != self.device {
-            return Ok(());
+        let is_ours = |mounted: &Mounted| Some(&mounted.device) == self.device.as_ref();
+        for place in Mounted::all().into_iter().rev().filter(is_ours) {
+            if Mounted::on(&place.dir).as_ref().is_some_and(is_ours) {
+                unmount(&place.dir)?;
+            }
         }
-        unmount()
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nilfs_device::{Access, FileDevice, Holder, OpenError};
-use nilfs_fuse::says_nobody_serves;
+use nilfs_fuse::{Mounted, says_nobody_serves};
 
 use crate::administration::mount_of;
 use crate::exit::{Failure, Status};
@@ -28,6 +28,18 @@ const PASSING: [&str; 3] = ["nilfs", "(udev-worker)", "systemd-udevd"];
 /// # Errors
 /// See [`OpenError`]; one that is mounted is in use, with the name of the directory.
 pub fn open(path: &Path, access: Access) -> anyhow::Result<FileDevice> {
+    open_or_advise(path, access, |_| None)
+}
+
+/// Opens a device or image as [`open`] does. If it is mounted, the error ends with an `advice`.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_or_advise(
+    path: &Path,
+    access: Access,
+    advice: impl Fn(&Mounted) -> Option<String>,
+) -> anyhow::Result<FileDevice> {
     let mut told = false;
     let mut started = Instant::now();
     loop {
@@ -48,7 +60,7 @@ pub fn open(path: &Path, access: Access) -> anyhow::Result<FileDevice> {
         }
         let mounted = mount_of(below.as_deref().unwrap_or(path)).ok().flatten();
         if let Some(mounted) = mounted {
-            return Err(mounted_on(path, &mounted.dir, &busy).into());
+            return Err(mounted_on(path, &mounted, &busy, advice).into());
         }
         let passes = match holder {
             Holder::Process { name, .. } => PASSING.contains(&name.as_str()),
@@ -64,8 +76,14 @@ pub fn open(path: &Path, access: Access) -> anyhow::Result<FileDevice> {
     }
 }
 
-/// What to say of a device that is mounted on `dir`; the process that served it may be gone.
-fn mounted_on(path: &Path, dir: &Path, busy: &OpenError) -> Failure {
+/// The message about a device that is mounted; the process that served it may be gone.
+fn mounted_on(
+    path: &Path,
+    mounted: &Mounted,
+    busy: &OpenError,
+    advice: impl Fn(&Mounted) -> Option<String>,
+) -> Failure {
+    let dir = &mounted.dir;
     let is_served = !std::fs::metadata(dir).is_err_and(|error| says_nobody_serves(&error));
     let (path, dir) = (path.display(), dir.display());
     let message = match busy {
@@ -73,7 +91,8 @@ fn mounted_on(path: &Path, dir: &Path, busy: &OpenError) -> Failure {
             format!("{path} is in use by the mount on {dir}, whose process is gone; unmount {dir}")
         }
         OpenError::Busy { holder: Holder::Process { .. }, .. } => {
-            format!("{busy}; it is mounted on {dir}")
+            let advice = advice(mounted).map(|advice| format!("; {advice}")).unwrap_or_default();
+            format!("{busy}; it is mounted on {dir}{advice}")
         }
         _ => busy.to_string(),
     };

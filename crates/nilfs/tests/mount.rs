@@ -239,12 +239,15 @@ fn the_second_of_two_mounts_is_told_who_has_the_volume() {
     let mut child = serve(&volume, &place);
     let other = directory_beside(&volume, "other");
     let sentence = mount_on(&other, "rw", &volume).sentence(5);
+    let (dir, second) = (place.dir.display(), other.display());
     let holder = format!(
-        "in use by process {} (nilfs); it is mounted on {}",
+        "in use by process {} (nilfs); it is mounted on {dir}; to have it on {second} as well, type: \
+         mount --bind {dir} {second}",
         child.id(),
-        place.dir.display()
     );
-    assert!(sentence.contains(&holder), "{sentence}");
+    assert!(sentence.ends_with(&holder), "{sentence}");
+    let sentence = mount_on(&other, "ro", &volume).sentence(5);
+    assert!(sentence.ends_with(&format!("type: mount -o bind,ro {dir} {second}")), "{sentence}");
     // The directory means the same volume.
     for command in ["check", "segments"] {
         let of = |operand: &Path| nilfs([Path::new(command), operand]).output();
@@ -254,6 +257,46 @@ fn the_second_of_two_mounts_is_told_who_has_the_volume() {
     assert!(sentence.contains("is mounted on it already"), "{sentence}");
     place.umount().output();
     child.wait().unwrap();
+}
+
+/// Types the end of a message.
+fn obey(sentence: &str) {
+    let (_, typed) = sentence.rsplit_once(", type: ").expect(sentence);
+    assert!(Command::new("sh").args(["-c", typed]).status().unwrap().success(), "{typed}");
+}
+
+/// `nilfs umount` of one waited for the other to be unmounted, and a signal left the other dead.
+#[test]
+fn a_second_directory_shows_the_same_mount_and_each_can_be_unmounted_first() {
+    let volume = common::volume();
+    let place = Place::new(&volume);
+    let other = directory_beside(&volume, "other");
+    let (first, second) = (&place.dir, &other);
+    for (gone, left) in [(first, second), (second, first)] {
+        mount("rw", &volume, &place).output();
+        obey(&mount_on(&other, "rw", &volume).sentence(5));
+        fs::write(gone.join("new"), "written\n").unwrap();
+        assert_eq!(fs::read_to_string(left.join("new")).unwrap(), "written\n");
+        let list = nilfs(["list"]).output();
+        for dir in [gone, left] {
+            assert!(list.contains(&dir.display().to_string()), "{list}");
+        }
+        let of_both = volume.nilfs("umount IMAGE").sentence(2);
+        assert!(of_both.contains(&other.display().to_string()), "{of_both}");
+        nilfs([Path::new("umount"), gone]).output();
+        assert!(!gone.join("new").exists());
+        fs::remove_file(left.join("new")).unwrap();
+        fs::write(left.join("last"), "written\n").unwrap();
+        nilfs([Path::new("umount"), left]).output();
+        is_clean_with(&volume, "/last", "written\n");
+    }
+    let mut child = serve(&volume, &place);
+    obey(&mount_on(&other, "ro", &volume).sentence(5));
+    assert!(fs::write(other.join("new"), "").is_err());
+    signal(&child, Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(!place.is_mounted() && fs::read_dir(&other).unwrap().next().is_none());
+    is_clean_with(&volume, "/last", "written\n");
 }
 
 #[test]
@@ -641,6 +684,14 @@ fn an_ordinary_user_mounts_an_own_image() {
     let read = Command::new("cat").arg(place.dir.join("directory/file")).uid(NOBODY).output();
     // The file belongs to user 1000 and is for its group.
     assert!(!read.unwrap().status.success());
+    let other = directory_beside(&volume, "other");
+    let (code, said) = run(&[Path::new("mount"), &volume.image, &other]);
+    let (dir, second) = (place.dir.display(), other.display());
+    let link =
+        format!("to find it by {second} as well, type: rmdir {second} && ln -s {dir} {second}");
+    assert!(code == Some(5) && said.trim_end().ends_with(&link), "{said}");
+    obey(said.trim_end());
+    assert_eq!(run(&[Path::new("ls"), &other]), (Some(0), String::new()));
     assert_eq!(run(&[Path::new("umount"), &place.dir]), (Some(0), String::new()));
     assert!(!place.is_mounted());
     let mut magic = [0; 2];

@@ -47,7 +47,7 @@ pub fn serve(
 ) -> anyhow::Result<()> {
     let mountpoint = Mountpoint::prepare(dir)?;
     let endpoint = options.metrics.map(Endpoint::bind).transpose()?;
-    let opened = open(device, &options)?;
+    let opened = open(device, mountpoint.dir(), &options)?;
     let source = std::fs::canonicalize(device)
         .with_context(|| format!("cannot find {}", device.display()))?;
     threads::make_sure_of(Session::threads() + OTHER_THREADS)?;

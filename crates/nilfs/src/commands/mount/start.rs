@@ -131,7 +131,7 @@ fn serve_volume(
     if let Some(door) = door {
         return read_only::serve(|_| Ok(door), &source()?, dir, checkpoint, options, hangup, ready);
     }
-    let opened = open(device, &options)?;
+    let opened = open(device, dir, &options)?;
     let volume = |options: &Options| {
         ReadOnlyVolume::mount(opened.clone(), options.read_only(checkpoint))
             .with_context(|| device.display().to_string())

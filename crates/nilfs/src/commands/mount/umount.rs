@@ -135,29 +135,34 @@ fn unmount(dir: &Path) -> anyhow::Result<(Mounted, anyhow::Result<()>)> {
     let loss = if written { write_out(dir) } else { None };
     let process = if written { None } else { serving_process(dir) };
     nilfs_fuse::unmount(dir)?;
-    if let Some(process) = process {
+    // The process goes on where another directory shows the same mount (mount --bind).
+    let has_ended = Mounted::all().iter().all(|it| it.device != mounted.device);
+    if has_ended && let Some(process) = process {
         wait_for_end(&process);
     }
-    let end = see_the_end(&mounted, volume, loss);
+    let end = see_the_end(&mounted, volume, loss, has_ended);
     Ok((mounted, end))
 }
 
-/// Waits until the volume of a mount that is no more is free, and checks that nothing is missing on it
+/// Waits until the volume of a mount that `has_ended` is free, and checks that nothing is missing on it
 /// but the `loss` that is known of already.
 fn see_the_end(
     mounted: &Mounted,
     volume: io::Result<File>,
     loss: Option<Loss>,
+    has_ended: bool,
 ) -> anyhow::Result<()> {
     let source = mounted.source.display();
     let written = !mounted.is_read_only();
-    let volume =
-        volume.with_context(|| format!("unmounted, but cannot see when {source} is clean"))?;
-    wait_for_release(&volume, written)
-        .with_context(|| format!("unmounted, but cannot wait for {source}"))?;
+    if has_ended {
+        let volume =
+            volume.with_context(|| format!("unmounted, but cannot see when {source} is clean"))?;
+        wait_for_release(&volume, written)
+            .with_context(|| format!("unmounted, but cannot wait for {source}"))?;
+    }
     let why = match loss {
         Some(loss) => missing(&loss, &source),
-        None if written && is_marked_as_bad(&mounted.source) => {
+        None if has_ended && written && is_marked_as_bad(&mounted.source) => {
             "the last checkpoint could not be written; see the log".to_owned()
         }
         None => return Ok(()),
