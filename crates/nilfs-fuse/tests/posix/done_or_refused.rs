@@ -16,6 +16,9 @@ use rustix::ioctl::{Getter, Opcode, Setter, ioctl, opcode};
 
 use crate::support::{World, names, open};
 
+/// A request about a file.
+type Request = fn(&Path) -> Result<(), Errno>;
+
 /// Errors that say of a request that it is not done.
 const REFUSALS: [Errno; 3] = [Errno::OPNOTSUPP, Errno::INVAL, Errno::NOTTY];
 
@@ -258,7 +261,7 @@ fn requests_of_other_file_systems_are_refused() {
     }
     let world = World::new();
     let path = world.file("file", "content");
-    let requests: [(&str, fn(&Path) -> Result<(), Errno>); 4] = [
+    let requests: [(&str, Request); 4] = [
         ("FS_IOC_SETVERSION", send::<{ opcode::write::<c_long>(b'v', 2) }>),
         ("FS_IOC_SETFSLABEL", send::<{ opcode::write::<[u8; 256]>(0x94, 50) }>),
         ("FITRIM", send::<{ opcode::read_write::<[u64; 3]>(b'X', 121) }>),
