@@ -1,9 +1,9 @@
 //! What was written, kept along with the trace: the bytes of all writes, one after the other, in
 //! the order of the trace. Zeroed ranges are holes in it.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufReader, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -11,6 +11,16 @@ use nilfs_device::Event;
 use rustix::fs::FallocateFlags;
 
 use crate::trace::{DeviceRequest, Kind, Trace, Traffic};
+
+/// The permissions of files with bytes of a device in them.
+const PRIVATE: u32 = 0o600;
+
+/// Opens a file with bytes of a device in it. If it is new, nobody but its owner may read it.
+pub(super) fn private() -> OpenOptions {
+    let mut options = File::options();
+    options.write(true).create(true).mode(PRIVATE);
+    options
+}
 
 /// A file of kept bytes that grows.
 pub(super) struct Keeper {
@@ -21,8 +31,12 @@ pub(super) struct Keeper {
 impl Keeper {
     /// Begins with nothing.
     pub(super) fn create(path: &Path) -> Result<Self> {
-        let file = File::create(path)
-            .with_context(|| format!("cannot keep data in {}", path.display()))?;
+        let about = || format!("cannot keep data in {}", path.display());
+        let file = private().truncate(true).open(path).with_context(about)?;
+        // A file of that name may have been there, for others to read.
+        if file.metadata().with_context(about)?.is_file() {
+            file.set_permissions(Permissions::from_mode(PRIVATE)).with_context(about)?;
+        }
         Ok(Self { file, end: 0 })
     }
 
@@ -45,9 +59,7 @@ impl Keeper {
 /// The kept bytes are not those of the trace, or a file cannot be read or written.
 pub fn rebuild(trace: &Trace, kept: &Path, image: &Path) -> Result<()> {
     let about_image = || format!("image {}", image.display());
-    let mut options = File::options();
-    let options = options.read(true).write(true).create(true).truncate(false);
-    let target = options.open(image).with_context(about_image)?;
+    let target = private().read(true).truncate(false).open(image).with_context(about_image)?;
     if target.metadata().with_context(about_image)?.len() < trace.device_bytes {
         target.set_len(trace.device_bytes).with_context(about_image)?;
     }

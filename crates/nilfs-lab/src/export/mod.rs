@@ -47,7 +47,7 @@ use crate::cleanup::{self, Pending, Undo, set_up};
 use crate::model::{Model, Wear};
 use crate::trace::{DeviceRequest, Trace};
 use device::Device;
-use keep::Keeper;
+use keep::{Keeper, private};
 use serve::{FILE_NAME, Front};
 
 /// The smallest part of a disk: the exported file consists of whole ones.
@@ -198,14 +198,7 @@ impl Drop for Export {
 
 fn open_image(path: &Path, bytes: u64) -> Result<File> {
     let about = || format!("image {}", path.display());
-    let mut options = File::options();
-    let file = options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .with_context(about)?;
+    let file = private().read(true).truncate(false).open(path).with_context(about)?;
     let metadata = file.metadata().with_context(about)?;
     ensure!(metadata.is_file(), "{} is not a regular file", path.display());
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
