@@ -18,7 +18,7 @@ DIR ?= mnt
 # For make check: the integration tests that take seconds. The others need a real Linux, other file
 # systems' programs, or minutes.
 QUICK_TESTS := bad_input config control copies defrag drop_ins handles host_full hostile json listings \
-	mkfs mount mount_end outputs recover resize transport \
+	mkfs mount mount_end outputs private recover resize transport \
 	claims loop_device \
 	clean_volumes damaged_files damaged_metadata hostile_images unclean_volumes \
 	cleaning cleaning_faults cleaning_readers cost life linux_images memory recovery free_space \

@@ -24,6 +24,7 @@ mod metrics;
 mod names;
 mod output;
 mod past;
+mod private;
 mod progress;
 mod reach;
 mod record;

@@ -3,7 +3,7 @@
 mod watch;
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -28,6 +28,7 @@ use crate::image::device_of;
 use crate::interrupt;
 use crate::names;
 use crate::output::{self, counted, printable, say, utter};
+use crate::private;
 use crate::progress::Progress;
 use crate::roll_forward::SyncedLog;
 use crate::signature;
@@ -348,7 +349,7 @@ fn apply(plan: &Plan, device: &Arc<dyn Device>, order: &Order) -> anyhow::Result
         None => plan.apply(&**device, &mut show)?,
         Some(path) => {
             let shown = path.display();
-            let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+            let file = private::create_new(path);
             let file = file.with_context(|| format!("cannot make {shown}"))?;
             let undoing = UndoDevice::new(Arc::clone(device), file, plan.uuid);
             let undoing = undoing.with_context(|| format!("cannot write {shown}"))?;
@@ -380,7 +381,7 @@ fn refuse_on_device(undo: &Path, device: &Path) -> anyhow::Result<()> {
             format!("{} lies on the device that is to be repaired; name another", undo.display());
         return Err(Failure::new(Status::Usage, message).into());
     }
-    if undo.exists() {
+    if undo.symlink_metadata().is_ok() {
         let message = format!("{} exists already; name a new file", undo.display());
         return Err(Failure::new(Status::Refused, message).into());
     }

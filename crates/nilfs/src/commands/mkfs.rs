@@ -1,10 +1,9 @@
 //! `nilfs mkfs`: makes a volume.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -18,6 +17,7 @@ use uuid::Uuid;
 use crate::exit::{Failure, Status};
 use crate::names;
 use crate::output;
+use crate::private;
 use crate::progress::spinner;
 use crate::signature;
 use crate::size;
@@ -164,9 +164,7 @@ fn in_new_image(
         return Ok(superblock);
     }
     let create = || -> anyhow::Result<()> {
-        // What will be in it is nobody else's business, deleted files included.
-        let image = File::options().write(true).create_new(true).mode(0o600).open(path);
-        image
+        private::create_new(path)
             .and_then(|image| image.set_len(size))
             .map_err(|error| cannot("create", path, &error.to_string()))?;
         let device = FileDevice::open(path, Access::ReadWrite)?;
