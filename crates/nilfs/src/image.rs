@@ -25,6 +25,7 @@ pub use self::door::Door;
 pub use self::walk::{Entry, LastLink, Walk, WalkEntry, find};
 
 use crate::administration::{Administration, Place, source_of};
+use crate::beneath::Destination;
 use crate::completions;
 use crate::control::Client;
 use crate::exit::{Failure, Status};
@@ -218,6 +219,16 @@ impl Located {
             }
             _ => Checkpoints::of(&self.device),
         }
+    }
+
+    /// The place of a file of the volume on the mount by which the volume was named; `typed` is how the
+    /// user has called it. `None` if the volume was not named by a mount.
+    ///
+    /// # Errors
+    /// As [`Destination::on_mount`].
+    pub fn place_of(&self, path: &OsStr, typed: &Path) -> anyhow::Result<Option<Destination>> {
+        let on = |mounted| Destination::on_mount(mounted, Path::new(path), typed);
+        self.mounted.as_ref().map(on).transpose()
     }
 
     /// The checkpoint that the mount shows by which the volume was named; `None` if that is the newest,

@@ -4,12 +4,14 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::{volume, volume_with_a_file_of};
+use common::{nilfs, volume, volume_with_a_file_of};
+use nilfs_real_kernels::Manifest;
 use rustix::process::{Pid, Signal, kill_process};
 
 fn names_in(directory: &Path) -> Vec<String> {
@@ -83,4 +85,61 @@ fn a_file_takes_the_place_of_one_that_was_there() {
     let words = ["cp", volume.image.to_str().unwrap(), "directory/file", copy.to_str().unwrap()];
     common::nilfs(words).output();
     assert_eq!(fs::read_to_string(&copy).unwrap(), "content\n");
+}
+
+/// The superuser copies to a directory in which somebody else has put a link where the volume has a file
+/// or directory.
+#[test]
+fn no_link_at_the_destination_is_followed() {
+    let volume = volume();
+    let all = ["bell\x07", "directory", "directory/file", "link", "second name", "sparse"];
+    let variants =
+        |trap| [("-rp", true), ("-r", true), ("-rp", false), ("-r", false)].map(|it| (trap, it));
+    for (nth, (trap, (options, to_directory))) in all.into_iter().flat_map(variants).enumerate() {
+        let copies = volume.beside(&format!("copies {nth}"));
+        let outside = volume.beside(&format!("outside {nth}"));
+        fs::create_dir_all(copies.join(trap).parent().unwrap()).unwrap();
+        fs::create_dir_all(outside.join("directory")).unwrap();
+        fs::write(outside.join("directory/file"), "secret").unwrap();
+        let target = if to_directory { "directory" } else { "directory/file" };
+        symlink(outside.join(target), copies.join(trap)).unwrap();
+        let before = Manifest::of(&outside).unwrap();
+        let image = volume.image.to_str().unwrap();
+        let outcome = nilfs(["cp", options, image, "/", copies.to_str().unwrap()]);
+        let shown = copies.join(trap).display().to_string().replace('\x07', "\\u{7}");
+        let in_the_way = "exists already and is a symbolic link; move it away first";
+        let expected = format!("nilfs: {shown}: {in_the_way}\nnilfs: 1 file could not be copied\n");
+        assert_eq!((outcome.code, outcome.stderr), (Some(1), expected));
+        let after = Manifest::of(&outside).unwrap();
+        assert_eq!(Manifest::diff(&before, &after), [""; 0], "{trap}");
+        for path in all.into_iter().filter(|path| !path.starts_with(trap)) {
+            assert!(fs::symlink_metadata(copies.join(path)).is_ok(), "{path} is copied");
+        }
+        assert!(!names_in(&copies).iter().any(|name| name.starts_with(".nilfs")), "{trap}");
+    }
+}
+
+/// A FIFO in the place of a file would keep whoever opens it waiting.
+#[test]
+fn nothing_but_a_file_is_replaced_by_a_file() {
+    let volume = volume();
+    let copies = volume.beside("copies");
+    fs::create_dir_all(copies.join("sparse")).unwrap();
+    fs::create_dir(copies.join("directory")).unwrap();
+    let pipe = copies.join("directory/file");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    fs::write(copies.join("link"), "a file").unwrap();
+    let words = ["cp", "-rp", volume.image.to_str().unwrap(), "/", copies.to_str().unwrap()];
+    let outcome = nilfs(words);
+    for (name, kind) in [
+        ("directory/file", "a special file"),
+        ("sparse", "a directory"),
+        ("link", "a regular file"),
+    ] {
+        let line = format!("{name}: exists already and is {kind}; move it away first\n");
+        assert!(outcome.stderr.contains(&line), "{outcome:?}");
+    }
+    assert!(outcome.stderr.ends_with("3 files could not be copied\n"), "{outcome:?}");
+    assert_eq!(fs::read(copies.join("link")).unwrap(), b"a file");
 }

@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -15,8 +14,9 @@ use nilfs_engine::tree::Extent;
 use nilfs_engine::{Attr, Files, Seek};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::FileType;
-use rustix::fs::{AtFlags, CWD, IFlags, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{Stat, Timespec};
 
+use crate::beneath::{self, Destination, Draft, Handle, Identity};
 use crate::exit::{Failure, Status, sentence};
 use crate::image::{Asked, Entry, ImageArgs, LastLink, Walk, WalkEntry, find};
 use crate::interrupt::Interrupt;
@@ -59,19 +59,21 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         unreachable!("clap wants a path");
     };
     let sources = args.image.open(sources, "cp")?;
-    let destination = Path::new(destination);
-    if sources.len() > 1 && !destination.is_dir() {
-        bail!("{} is not a directory", destination.display());
+    let must_be_there =
+        sources.len() > 1 || destination.as_bytes().ends_with(b"/") && !args.recursive;
+    let destination = Destination::typed(Path::new(destination))?;
+    if must_be_there && !destination.is_top() {
+        bail!("{} is not a directory", destination.shown().display());
     }
-    let mut copier = Copier::new("copying", args.preserve, Existing::InTheWay)?;
+    let mut copier = Copier::new("copying", args.preserve, Existing::ReplaceFiles)?;
     for Asked { files, path: source } in &sources {
         let found = find(files, source.as_bytes(), LastLink::Keep)?;
         if found.attr.file_type == FileType::Directory && !args.recursive {
             bail!("{} is a directory; use -r to copy it", printable(source.as_bytes()));
         }
         let to = match Path::new(source).file_name() {
-            Some(name) if destination.is_dir() => destination.join(name),
-            _ => destination.to_owned(),
+            Some(name) if destination.is_top() => destination.join(name),
+            _ => destination.clone(),
         };
         copier.begin(files);
         copier.copy_tree(found, &to);
@@ -79,13 +81,16 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     copier.finish()
 }
 
-/// What becomes of something that has the name of a copy. A regular file is replaced by another one,
-/// and directories are shared, in any case.
+/// What becomes of something that has the name of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
     /// It stays, and there is no copy.
-    InTheWay,
-    /// It is replaced, unless it is a directory, or is already what the copy would be.
+    Keep,
+    /// A regular file is replaced by another one, and directories are shared. Anything else stays, and
+    /// there is no copy.
+    ReplaceFiles,
+    /// It is replaced, unless it is already what the copy would be. Directories are shared; one that is
+    /// in the way of a file stays, and so does a file that is in the way of a directory.
     Replace,
 }
 
@@ -97,12 +102,12 @@ pub struct Copier {
     sources: Vec<Arc<dyn Files>>,
     /// Which of them is being copied from.
     source: usize,
-    /// Where the first name of a file with several names was copied to.
-    links: HashMap<(usize, Ino), PathBuf>,
-    /// Directories whose times are to be set when everything is in them.
-    directories: Vec<(PathBuf, Attr)>,
+    /// Where the first name of a file with several names was copied to, and the copy.
+    links: HashMap<(usize, Ino), (Destination, Identity)>,
+    /// Directories whose attributes are to be set when everything is in them.
+    directories: Vec<(Destination, Identity, Attr)>,
     /// Files whose flags are to be set at the very end: they may forbid changes.
-    flagged: Vec<(PathBuf, u32)>,
+    flagged: Vec<(Destination, Identity, u32)>,
     failed: u64,
     progress: Progress,
     interrupt: Interrupt,
@@ -150,7 +155,7 @@ impl Copier {
     }
 
     /// Copies a file, or a directory with everything in it.
-    pub fn copy_tree(&mut self, top: Entry, to: &Path) {
+    pub fn copy_tree(&mut self, top: Entry, to: &Destination) {
         let is_directory = top.attr.file_type == FileType::Directory;
         let top = Rc::new(top);
         if !self.try_copy(Ok(Rc::clone(&top)), to) || !is_directory {
@@ -164,134 +169,143 @@ impl Copier {
         }
     }
 
-    fn try_copy(&mut self, entry: anyhow::Result<Rc<Entry>>, to: &Path) -> bool {
+    fn try_copy(&mut self, entry: anyhow::Result<Rc<Entry>>, to: &Destination) -> bool {
         if self.interrupt.came() {
             return false;
         }
-        let copied = entry.and_then(|entry| self.copy(&entry, to));
-        let Err(error) = copied.with_context(|| printable(to.as_os_str().as_bytes())) else {
-            return true;
-        };
-        if self.interrupt.came() {
-            return false;
+        let Err(error) = entry.and_then(|entry| self.copy(&entry, to)) else { return true };
+        if !self.interrupt.came() {
+            self.fail(&to.shown(), &error);
         }
-        self.failed += 1;
-        self.progress.warn(&format!("nilfs: {}", sentence(&error)));
         false
     }
 
-    /// Copies one file, or makes one directory. No symbolic link at the destination is followed:
-    /// the volume might have put it there.
-    pub fn copy(&mut self, entry: &Entry, to: &Path) -> anyhow::Result<()> {
+    /// Copies one file, or makes one directory.
+    ///
+    /// # Errors
+    /// It cannot be read or written, or something is in the way.
+    pub fn copy(&mut self, entry: &Entry, to: &Destination) -> anyhow::Result<()> {
         let attr = entry.attr;
         if attr.file_type == FileType::Directory {
             return self.make_directory(attr, to);
         }
-        if attr.nlink > 1 {
-            let file = (self.source, attr.ino);
-            if let Some(first) = self.links.get(&file) {
-                // Renaming a name of a file to another name of it would do nothing.
-                return match is_one_file(first, to) {
-                    true => Ok(()),
-                    false => self.place(to, |to| fs::hard_link(first, to)),
-                };
-            }
-            self.links.insert(file, to.to_owned());
-        }
-        if self.existing == Existing::Replace {
-            if fs::symlink_metadata(to).is_ok_and(|now| is_as(&attr, &now)) {
+        let now = to.look()?;
+        if let Some((first, copy)) = self.links.get(&(self.source, attr.ino)) {
+            // Renaming a name of a file to another name of it would do nothing.
+            if now.is_some_and(|now| Identity::of(&now) == *copy) {
                 return Ok(());
             }
-            if attr.flags != 0 {
-                self.flagged.push((to.to_owned(), attr.flags));
-            }
+            let replace = self.may_replace(&attr, now.as_ref())?;
+            return Ok(to.link(first, *copy)?.take_name(replace)?);
         }
-        match attr.file_type {
+        if self.existing == Existing::Replace
+            && let Some(now) = now.filter(|now| is_as(&attr, now))
+        {
+            self.note(&attr, to, Identity::of(&now));
+            return Ok(());
+        }
+        let replace = self.may_replace(&attr, now.as_ref())?;
+        let draft = match attr.file_type {
             FileType::Regular => {
-                return self.copy_file(entry, to, |copier, copy| copier.copy_content(entry, copy));
+                let content = |copier: &mut Self, copy: &File| copier.copy_content(entry, copy);
+                self.draft_file(entry, to, content)?
             }
-            FileType::Symlink => {
-                let target = entry.read_link()?;
-                let target = OsStr::from_bytes(&target);
-                self.place(to, |to| std::os::unix::fs::symlink(target, to))?;
+            FileType::Symlink => to.symlink(&entry.read_link()?)?,
+            other => {
+                let device = rustix::fs::makedev(attr.rdev.major, attr.rdev.minor);
+                let file_type = rustix::fs::FileType::from_raw_mode(other.mode_bits().into());
+                to.node(file_type, self.mode_until_complete(&attr), device)?
             }
-            _ => self.place(to, |to| make_node(&attr, to))?,
-        }
-        if self.preserve { preserve(&attr, to) } else { Ok(()) }
+        };
+        self.complete(&attr, to, draft, replace)
     }
 
-    /// Makes something under a name that may be in use.
-    fn place(&self, to: &Path, make: impl Fn(&Path) -> io::Result<()>) -> anyhow::Result<()> {
-        if self.existing == Existing::InTheWay {
-            return Ok(make(to)?);
+    /// Whether what has the name of a copy may be replaced; not if there is nothing.
+    fn may_replace(&self, attr: &Attr, now: Option<&Stat>) -> anyhow::Result<bool> {
+        let Some(now) = now else { return Ok(false) };
+        let now_is = beneath::file_type(now);
+        let may = match self.existing {
+            Existing::Keep => false,
+            Existing::ReplaceFiles => now_is.is_file() && attr.file_type == FileType::Regular,
+            Existing::Replace => !now_is.is_dir(),
+        };
+        if may { Ok(true) } else { Err(beneath::in_the_way(now)) }
+    }
+
+    /// The permissions of a copy that is not complete. Nobody else is to open it before it has its owner.
+    fn mode_until_complete(&self, attr: &Attr) -> u32 {
+        if self.preserve { 0o600 } else { u32::from(attr.mode & 0o777) }
+    }
+
+    /// Gives a copy its attributes and its name.
+    fn complete(
+        &mut self,
+        attr: &Attr,
+        to: &Destination,
+        draft: Draft,
+        replace: bool,
+    ) -> anyhow::Result<()> {
+        if self.preserve {
+            preserve(attr, draft.handle())?;
         }
-        let made = tempfile::Builder::new().prefix(PREFIX).make_in(directory_of(to), make)?;
-        made.into_temp_path().persist(to).map_err(|error| error.error)?;
+        let copy = Identity::of(&draft.handle().stat()?);
+        draft.take_name(replace)?;
+        self.note(attr, to, copy);
+        if self.existing == Existing::Replace && attr.flags != 0 {
+            self.flagged.push((to.clone(), copy, attr.flags));
+        }
         Ok(())
     }
 
-    fn make_directory(&mut self, attr: Attr, to: &Path) -> anyhow::Result<()> {
-        // We must be able to fill it, whatever its own permissions are.
-        let mode = u32::from(attr.mode & 0o777) | 0o700;
-        match DirBuilder::new().mode(mode).create(to) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                if !fs::symlink_metadata(to)?.is_dir() {
-                    bail!("exists already and is not a directory");
-                }
-            }
-            made => made?,
+    /// Remembers where a file is that may have other names.
+    fn note(&mut self, attr: &Attr, to: &Destination, copy: Identity) {
+        if attr.nlink > 1 {
+            self.links.insert((self.source, attr.ino), (to.clone(), copy));
         }
-        self.directories.push((to.to_owned(), attr));
+    }
+
+    fn make_directory(&mut self, attr: Attr, to: &Destination) -> anyhow::Result<()> {
+        // We must be able to fill it, whatever its own permissions are.
+        let mode = if self.preserve { 0o700 } else { u32::from(attr.mode & 0o777) | 0o700 };
+        let made = to.make_directory(mode, self.existing != Existing::Keep)?;
+        self.directories.push((to.clone(), made, attr));
         Ok(())
     }
 
     /// Copies what can be read of a regular file, of which `data` are the parts that are no holes.
     /// Returns the parts that cannot be read; they are holes in the copy.
+    ///
+    /// # Errors
+    /// The copy cannot be written, or something is in the way.
     pub fn copy_readable(
         &mut self,
         entry: &Entry,
-        to: &Path,
+        to: &Destination,
         data: &[Extent],
         block_bytes: u64,
     ) -> anyhow::Result<Vec<Extent>> {
+        let replace = self.may_replace(&entry.attr, to.look()?.as_ref())?;
         let mut missing = Vec::new();
-        self.copy_file(entry, to, |copier, copy| {
+        let draft = self.draft_file(entry, to, |copier, copy| {
             for extent in data {
                 copier.copy_readable_range(entry, copy, extent, block_bytes, &mut missing)?;
             }
             Ok(copy.set_len(entry.attr.size)?)
         })?;
-        if entry.attr.nlink > 1 {
-            self.links.insert((self.source, entry.attr.ino), to.to_owned());
-        }
+        self.complete(&entry.attr, to, draft, replace)?;
         Ok(missing)
     }
 
-    /// Copies a regular file under a name of its own, which goes away if `content` fails.
-    fn copy_file(
+    /// Makes a regular file without its name, which goes away if `content` fails.
+    fn draft_file(
         &mut self,
         entry: &Entry,
-        to: &Path,
+        to: &Destination,
         content: impl FnOnce(&mut Self, &File) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        match fs::symlink_metadata(to) {
-            Ok(existing) if existing.is_file() => {}
-            Ok(existing) if self.existing == Existing::Replace && !existing.is_dir() => {}
-            Ok(_) => bail!("exists already and is not a regular file"),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error.into()),
-        }
-        let mode = u32::from(entry.attr.mode & 0o777);
-        let create =
-            |path: &Path| File::options().write(true).create_new(true).mode(mode).open(path);
-        // Unlike `tempfile_in`, this leaves the name out of errors, since it means nothing to the user.
-        let copy = tempfile::Builder::new().prefix(PREFIX).make_in(directory_of(to), create)?;
-        content(self, copy.as_file())?;
-        if self.preserve {
-            preserve(&entry.attr, copy.path())?;
-        }
-        copy.persist(to).map_err(|error| error.error)?;
-        Ok(())
+    ) -> anyhow::Result<Draft> {
+        let draft = to.file(self.mode_until_complete(&entry.attr))?;
+        content(self, draft.handle().file())?;
+        Ok(draft)
     }
 
     fn copy_content(&mut self, entry: &Entry, copy: &File) -> anyhow::Result<()> {
@@ -367,17 +381,17 @@ impl Copier {
     pub fn finish(mut self) -> anyhow::Result<()> {
         if self.preserve {
             // Innermost first: setting a directory's attributes changes nothing above it.
-            for (path, attr) in std::mem::take(&mut self.directories).iter().rev() {
-                if let Err(error) = preserve(attr, path) {
-                    self.fail(path, &error);
+            for (to, made, attr) in std::mem::take(&mut self.directories).iter().rev() {
+                let held = to.hold(*made);
+                if let Err(error) = held.and_then(|directory| preserve(attr, &directory)) {
+                    self.fail(&to.shown(), &error);
                 }
             }
         }
-        for (path, flags) in std::mem::take(&mut self.flagged) {
-            if let Err(error) = set_flags(&path, flags) {
-                self.failed += 1;
-                let path = printable(path.as_os_str().as_bytes());
-                self.progress.warn(&format!("nilfs: {path}: its flags cannot be set: {error}"));
+        for (to, copy, flags) in std::mem::take(&mut self.flagged) {
+            let set = to.hold(copy).and_then(|file| Ok(file.set_flags(flags)?));
+            if let Err(error) = set.context("its flags cannot be set") {
+                self.fail(&to.shown(), &error);
             }
         }
         match self.failed {
@@ -412,65 +426,81 @@ fn data_from(entry: &Entry, offset: u64) -> anyhow::Result<Option<(u64, u64)>> {
     Ok((end > start).then_some((start, end)))
 }
 
-/// What the names of files begin with that are not complete.
-const PREFIX: &str = ".nilfs-cp-";
-
-/// The directory in which a path ends.
-fn directory_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    }
-}
-
-/// Whether two names lead to one file.
-fn is_one_file(one: &Path, other: &Path) -> bool {
-    let file = |path| fs::symlink_metadata(path).map(|found| (found.dev(), found.ino())).ok();
-    file(one).is_some_and(|found| file(other) == Some(found))
-}
-
 /// Whether a file is as it was, as far as can be told without reading it.
-pub fn is_as(attr: &Attr, now: &fs::Metadata) -> bool {
+pub fn is_as(attr: &Attr, now: &Stat) -> bool {
     let mode = u32::from(attr.file_type.mode_bits() | attr.mode);
-    let time = (attr.mtime.seconds, i64::from(attr.mtime.nanoseconds));
-    (mode, attr.uid, attr.gid, attr.size) == (now.mode(), now.uid(), now.gid(), now.size())
-        && time == (now.mtime(), now.mtime_nsec())
-}
-
-/// Sets the flags of chattr(1).
-fn set_flags(path: &Path, flags: u32) -> io::Result<()> {
-    let flags = IFlags::from_bits_retain(flags);
-    let file = rustix::fs::open(
-        path,
-        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
-    Ok(rustix::fs::ioctl_setflags(file, flags)?)
-}
-
-/// Makes a device node, a FIFO or a socket.
-fn make_node(attr: &Attr, to: &Path) -> io::Result<()> {
-    let file_type = rustix::fs::FileType::from_raw_mode(attr.file_type.mode_bits().into());
-    let mode = Mode::from_raw_mode(u32::from(attr.mode & 0o777));
-    let device = rustix::fs::makedev(attr.rdev.major, attr.rdev.minor);
-    Ok(rustix::fs::mknodat(CWD, to, file_type, mode, device)?)
+    let time = (attr.mtime.seconds, u64::from(attr.mtime.nanoseconds));
+    (mode, attr.uid, attr.gid, attr.size)
+        == (now.st_mode, now.st_uid, now.st_gid, now.st_size as u64)
+        && time == (now.st_mtime, now.st_mtime_nsec)
 }
 
 /// Gives a copy the owner, permissions and times of the original.
-fn preserve(attr: &Attr, to: &Path) -> anyhow::Result<()> {
+fn preserve(attr: &Attr, copy: &Handle) -> anyhow::Result<()> {
     let is_root = rustix::process::geteuid().is_root();
     if is_root {
-        std::os::unix::fs::lchown(to, Some(attr.uid), Some(attr.gid))?;
+        copy.set_owner(attr.uid, attr.gid)?;
     }
     if attr.file_type != FileType::Symlink {
         // Set-id bits only with the owner that they were meant for.
         let kept = if is_root { 0o7777 } else { 0o777 };
-        let mode = Mode::from_raw_mode(u32::from(attr.mode & kept));
-        rustix::fs::chmodat(CWD, to, mode, AtFlags::empty())?;
+        copy.set_mode(u32::from(attr.mode & kept))?;
     }
     let nanoseconds = attr.mtime.nanoseconds.into();
-    let time = Timespec { tv_sec: attr.mtime.seconds, tv_nsec: nanoseconds };
-    let times = Timestamps { last_access: time, last_modification: time };
-    rustix::fs::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW)
+    copy.set_time(Timespec { tv_sec: attr.mtime.seconds, tv_nsec: nanoseconds })
         .map_err(|error| anyhow!("its time cannot be set: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
+    use nilfs_device::{Device, MemoryDevice};
+    use nilfs_engine::mkfs::{Parameters, format};
+    use nilfs_engine::{DeviceCode, Filesystem, MountOptions, NewInode, Volume};
+    use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
+
+    use super::*;
+
+    /// The copy of a file that only its owner could read was there for all to read until it was complete,
+    /// and what was set-id already had the owner of the process.
+    #[test]
+    fn a_copy_belongs_to_us_alone_until_it_is_complete() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(32 << 20));
+        let mut parameters = Parameters::new([7; 16], 1, 1_700_000_000);
+        parameters.blocks_per_segment = 256;
+        format(&*device, &parameters).unwrap();
+        let fs = Filesystem::mount(Arc::clone(&device), MountOptions::default()).unwrap();
+        let new = |mode| NewInode { mode, uid: 1234, gid: 1234, rdev: DeviceCode::default() };
+        let root = fs.root().unwrap().inode;
+        let directory = fs.create(&root, b"directory", &new(S_IFDIR | 0o2777)).unwrap().inode;
+        fs.create(&directory, b"file", &new(S_IFREG | 0o6777)).unwrap();
+        drop((root, directory));
+        fs.unmount().unwrap();
+        let files: Arc<dyn Files> = Arc::new(Volume::open(device).unwrap().tree(None).unwrap());
+        let found = |path: &str| find(&files, path.as_bytes(), LastLink::Keep).unwrap();
+
+        let scene = tempfile::tempdir().unwrap();
+        let mode = |name: &str| fs::metadata(scene.path().join(name)).unwrap().mode() & 0o7777;
+        let top = Destination::typed(scene.path()).unwrap();
+        let mut copier = Copier::new("copying", true, Existing::ReplaceFiles).unwrap();
+        copier.begin(&files);
+        copier.copy(&found("directory"), &top.join("directory")).unwrap();
+        assert_eq!(mode("directory"), 0o700);
+        let (file, to) = (found("directory/file"), top.join("directory/file"));
+        let draft = copier.draft_file(&file, &to, |_, copy| {
+            let copy = copy.metadata()?;
+            assert_eq!(
+                (copy.mode() & 0o7777, copy.uid()),
+                (0o600, rustix::process::geteuid().as_raw())
+            );
+            Ok(())
+        });
+        copier.complete(&file.attr, &to, draft.unwrap(), false).unwrap();
+        copier.finish().unwrap();
+        let kept = if rustix::process::geteuid().is_root() { 0o7777 } else { 0o777 };
+        assert_eq!(mode("directory"), 0o2777 & kept);
+        assert_eq!(mode("directory/file"), 0o6777 & kept);
+    }
 }

@@ -1,29 +1,30 @@
 //! `nilfs restore`: files as they were, in the place of what is there now.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use nilfs_engine::{Cno, FileType, Files};
 use nilfs_fuse::When;
 use serde::Serialize;
 
 use super::cp::{Copier, Existing, is_as};
+use crate::beneath::{self, Destination};
 use crate::completions;
-use crate::exit::{Failure, Status};
+use crate::exit::{Failure, Status, sentence};
 use crate::image::{Entry, LastLink, Located, Named, Walk, WalkEntry, find, open_files};
-use crate::output::{self, counted, printable, utter};
+use crate::output::{self, counted, printable, say, utter};
 
 /// Bring files and directories back as they were
 ///
 /// A file gets its content, owner, permissions, times and links of that moment. Of a directory,
 /// everything comes back that was in it; what is there besides stays. What is as it was is left alone.
-/// What would be overwritten is listed first, and asked about.
+/// What would be overwritten is listed first, and asked about. Where a directory has become a symbolic
+/// link, what was in it is not restored: nothing is written outside of the mount.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "nilfs restore [OPTIONS] <PATH@WHEN>...")]
 #[command(after_help = "\
@@ -64,16 +65,17 @@ pub struct Job {
     /// The path from the root of the volume.
     pub source: OsString,
     /// Where to put it.
-    pub destination: PathBuf,
+    pub destination: Destination,
 }
 
 /// Brings them back.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    if args.to.as_ref().is_some_and(|to| args.paths.len() > 1 && !to.is_dir()) {
+    let to = args.to.as_deref().map(Destination::typed).transpose()?;
+    if to.as_ref().is_some_and(|to| args.paths.len() > 1 && !to.is_top()) {
         bail!("with several paths, --to must be a directory");
     }
-    let jobs =
-        args.paths.iter().map(|path| Job::new(path, args)).collect::<anyhow::Result<Vec<_>>>()?;
+    let job = |path: &OsString| Job::new(path, args.at.as_ref(), to.as_ref());
+    let jobs = args.paths.iter().map(job).collect::<anyhow::Result<Vec<_>>>()?;
     let mut plan = Plan::default();
     jobs.iter().try_for_each(|job| plan.add(job))?;
     if args.dry_run {
@@ -95,11 +97,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Job {
-    fn new(operand: &OsStr, args: &Args) -> anyhow::Result<Self> {
+    fn new(operand: &OsStr, at: Option<&When>, to: Option<&Destination>) -> anyhow::Result<Self> {
         let shown = || printable(operand.as_bytes());
         let Named { path, when } = Named::on_mount(operand);
         let path = Path::new(&path);
-        let Some(when) = when.as_ref().or(args.at.as_ref()) else {
+        let Some(when) = when.as_ref().or(at) else {
             let is_named = operand.as_bytes().contains(&b'@') && path.symlink_metadata().is_err();
             let unknown = if is_named { "; nothing is called what follows the @" } else { "" };
             let message =
@@ -107,15 +109,15 @@ impl Job {
             return Err(Failure::new(Status::Usage, message).into());
         };
         let located = Located::find(path, &[])?;
-        let [source] = &located.paths[..] else {
-            bail!("{} is not on a mounted volume; nilfs cp copies out of images", path.display());
-        };
+        let [source] = &located.paths[..] else { return Err(not_on_mount(path)) };
         let cno = located.checkpoints()?.find(when)?.cno;
         let files = open_files(&located.device, Some(cno))?;
-        let destination = match (&args.to, path.file_name()) {
-            (Some(to), Some(name)) if to.is_dir() => to.join(name),
+        let destination = match (to, path.file_name()) {
+            (Some(to), Some(name)) if to.is_top() => to.join(name),
             (Some(to), _) => to.clone(),
-            (None, _) => path.to_owned(),
+            (None, _) => {
+                located.place_of(source, path)?.with_context(|| not_on_mount(path).to_string())?
+            }
         };
         Ok(Self { files, cno, source: source.clone(), destination })
     }
@@ -146,37 +148,48 @@ struct Record {
 struct Plan {
     new: Vec<PathBuf>,
     overwritten: Vec<PathBuf>,
+    /// What cannot be restored, and why.
+    obstacles: Vec<(PathBuf, anyhow::Error)>,
 }
 
 impl Plan {
     fn add(&mut self, job: &Job) -> anyhow::Result<()> {
         let top = Rc::new(job.find()?);
-        self.note(&top, &job.destination)?;
-        if top.attr.file_type == FileType::Directory {
-            for WalkEntry { path, entry } in Walk::new(top, true) {
-                let entry = entry.with_context(|| printable(&path))?;
-                self.note(&entry, &job.destination.join(OsStr::from_bytes(&path)))?;
+        if !self.note(&top, &job.destination) || top.attr.file_type != FileType::Directory {
+            return Ok(());
+        }
+        let mut walk = Walk::new(top, true);
+        while let Some(WalkEntry { path, entry }) = walk.next() {
+            let entry = entry.with_context(|| printable(&path))?;
+            if !self.note(&entry, &job.destination.join(OsStr::from_bytes(&path))) {
+                walk.pass_by();
             }
         }
         Ok(())
     }
 
-    fn note(&mut self, entry: &Entry, to: &Path) -> anyhow::Result<()> {
+    /// Notes what becomes of a file. Returns whether nothing is in the way.
+    fn note(&mut self, entry: &Entry, to: &Destination) -> bool {
         let attr = entry.attr;
-        match fs::symlink_metadata(to) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.new.push(to.to_owned()),
-            Err(error) => return Err(error).with_context(|| to.display().to_string()),
-            Ok(now) if now.is_dir() != (attr.file_type == FileType::Directory) => {
-                let (was, is) = match now.is_dir() {
-                    true => ("none", "a directory"),
-                    false => ("a directory", "none"),
-                };
-                bail!("{} was {was} and is {is}; move it away first", to.display());
+        let obstacle = match to.look() {
+            Ok(None) => {
+                self.new.push(to.shown());
+                return true;
             }
-            Ok(now) if now.is_dir() || is_as(&attr, &now) => {}
-            Ok(_) => self.overwritten.push(to.to_owned()),
-        }
-        Ok(())
+            Ok(Some(now)) => {
+                let is_directory = beneath::file_type(&now).is_dir();
+                if is_directory == (attr.file_type == FileType::Directory) {
+                    if !is_directory && !is_as(&attr, &now) {
+                        self.overwritten.push(to.shown());
+                    }
+                    return true;
+                }
+                beneath::in_the_way(&now)
+            }
+            Err(error) => error,
+        };
+        self.obstacles.push((to.shown(), obstacle));
+        false
     }
 
     fn restored(&self) -> u64 {
@@ -198,7 +211,31 @@ impl Plan {
                 writeln!(out, "{what} {}", printable(path.as_os_str().as_bytes()))?;
             }
         }
-        Ok(())
+        for (path, obstacle) in &self.obstacles {
+            say!("nilfs: {}: {}", printable(path.as_os_str().as_bytes()), sentence(obstacle));
+        }
+        match self.obstacles.len() as u64 {
+            0 => Ok(()),
+            count => {
+                let message = format!("{} cannot be restored", counted(count, "file"));
+                Err(Failure::new(Status::Failed, message).into())
+            }
+        }
+    }
+}
+
+/// Says that a path does not lead to a file on a mounted volume, and through which symbolic link it leads
+/// off one, if there is one.
+fn not_on_mount(path: &Path) -> anyhow::Error {
+    match path.ancestors().skip(1).find(|above| above.is_symlink()) {
+        Some(link) => anyhow!(
+            "{} leads through {}, which is a symbolic link, to a file that is not on a mounted volume",
+            path.display(),
+            link.display()
+        ),
+        None => {
+            anyhow!("{} is not on a mounted volume; nilfs cp copies out of images", path.display())
+        }
     }
 }
 

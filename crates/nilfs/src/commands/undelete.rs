@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
-use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow};
 use nilfs_engine::{CheckpointInfo, Cno, Error, FileType, Files};
 use nilfs_fuse::When;
 use nilfs_ondisk::ByteCount;
@@ -17,6 +16,7 @@ use serde::Serialize;
 use super::cp::{Copier, Existing};
 use super::restore::Job;
 use crate::administration::{Reason, Refusal};
+use crate::beneath::Destination;
 use crate::completions;
 use crate::exit::{Failure, Status};
 use crate::image::{Checkpoints, Located, open_files};
@@ -67,7 +67,7 @@ struct Deleted {
     /// The first that does not.
     gone: CheckpointInfo,
     /// Where it was, on the mount.
-    path: PathBuf,
+    place: Destination,
 }
 
 #[derive(Serialize)]
@@ -81,9 +81,9 @@ struct Record {
 /// Lists it, and brings it back.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let located = Located::find(&args.dir, &[])?;
-    let [top] = &located.paths[..] else {
-        bail!("{} is not on a mounted volume", args.dir.display());
-    };
+    let no_mount = || format!("{} is not on a mounted volume", args.dir.display());
+    let top = located.paths.first().with_context(no_mount)?;
+    let place = located.place_of(top, &args.dir)?.with_context(no_mount)?;
     // What was deleted just now has to be gone in a checkpoint, too.
     located.shown()?;
     let checkpoints = located.checkpoints()?;
@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(when) => checkpoints.find(when)?.cno,
         None => Cno::MIN,
     };
-    let deleted = find(&checkpoints, from, top, args)?;
+    let deleted = find(&checkpoints, from, top, &place)?;
     if args.json {
         return output::json_list(deleted.iter().map(Record::from));
     }
@@ -115,7 +115,7 @@ fn find(
     checkpoints: &Checkpoints,
     from: Cno,
     top_path: &OsStr,
-    args: &Args,
+    place: &Destination,
 ) -> anyhow::Result<Vec<Deleted>> {
     let _sign_of_life = progress::spinner("looking through the checkpoints");
     let top = Path::new(top_path).strip_prefix("/").unwrap_or(Path::new(top_path));
@@ -151,19 +151,20 @@ fn find(
             let Some(file) = change.before else { continue };
             let path = PathBuf::from(OsStr::from_bytes(file.path.as_bytes()));
             if let Ok(below) = path.strip_prefix(top) {
-                let path = args.dir.join(below);
-                deleted.insert(path.clone(), Deleted { file, last, gone, path });
+                let place = place.join(below);
+                deleted.insert(below.to_owned(), Deleted { file, last, gone, place });
             }
         }
     }
-    deleted.retain(|path, _| fs::symlink_metadata(path).is_err());
+    // What lies beyond a symbolic link is not there: the link has taken the place of a directory.
+    deleted.retain(|_, it| !matches!(it.place.look(), Ok(Some(_))));
     let with_directory: Vec<PathBuf> = deleted
-        .values()
-        .filter(|it| {
-            let above = it.path.ancestors().skip(1).filter_map(|above| deleted.get(above));
-            above.into_iter().any(|above| above.last == it.last)
+        .iter()
+        .filter(|(path, it)| {
+            let mut above = path.ancestors().skip(1).filter_map(|above| deleted.get(above));
+            above.any(|above| above.last == it.last)
         })
-        .map(|it| it.path.clone())
+        .map(|(path, _)| path.clone())
         .collect();
     with_directory.iter().for_each(|path| _ = deleted.remove(path));
     Ok(deleted.into_values().collect())
@@ -194,7 +195,7 @@ fn print(deleted: &[Deleted]) -> anyhow::Result<()> {
     ]);
     for it in deleted {
         let is_directory = it.file.file_type() == Some(FileType::Directory);
-        let path = printable(it.path.as_os_str().as_bytes());
+        let path = printable(it.place.shown().as_os_str().as_bytes());
         rows.push([
             local_time(it.gone.created as i64),
             it.last.to_string(),
@@ -232,7 +233,7 @@ fn jobs(located: &Located, deleted: &[Deleted]) -> Vec<anyhow::Result<Job>> {
             }
         };
         let source = OsStr::from_bytes(it.file.path.as_bytes()).to_owned();
-        Ok(Job { files, cno: it.last, source, destination: it.path.clone() })
+        Ok(Job { files, cno: it.last, source, destination: it.place.clone() })
     };
     deleted.iter().map(job).collect()
 }
@@ -247,10 +248,10 @@ fn open_last(located: &Located, last: Cno) -> anyhow::Result<Arc<dyn Files>> {
 }
 
 fn bring_back(deleted: &[Deleted], jobs: Vec<anyhow::Result<Job>>) -> anyhow::Result<()> {
-    let mut copier = Copier::new("restoring", true, Existing::InTheWay)?;
+    let mut copier = Copier::new("restoring", true, Existing::Keep)?;
     for (it, job) in deleted.iter().zip(jobs) {
         if let Err(error) = job.and_then(|job| job.run(&mut copier)) {
-            copier.fail(&it.path, &error);
+            copier.fail(&it.place.shown(), &error);
         }
     }
     copier.finish()?;

@@ -5,7 +5,6 @@ mod report;
 mod walk;
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +20,7 @@ use self::report::Base;
 use self::walk::Salvager;
 use super::cp::{Copier, Existing};
 use crate::administration::mounts_of;
+use crate::beneath::Destination;
 use crate::completions;
 use crate::device;
 use crate::exit::{Failure, Status};
@@ -80,7 +80,8 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = args.device.display();
     let device = open(args)?;
-    check_destination(&args.to, &args.device)?;
+    let to = Destination::typed(&args.to)?;
+    check_destination(&to, &args.device)?;
     let scanned = scan_progress("scanning the device", device.size());
     let mut rescue = Rescue::open(device, scanned).with_context(|| path.to_string())?;
     let nth = match &args.cp {
@@ -94,8 +95,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         known: rescue.newest_known(),
         by_scan: rescue.by_scan().is_some(),
     };
-    let copier = Copier::new("salvaging", true, Existing::InTheWay)?;
-    let mut salvager = Salvager::new(rescue, copier, args.to.clone());
+    let copier = Copier::new("salvaging", true, Existing::ReplaceFiles)?;
+    let mut salvager = Salvager::new(rescue, copier, to);
     salvager.checkpoint(nth)?;
     if args.deleted {
         salvager.deleted(nth)?;
@@ -152,25 +153,20 @@ fn open(args: &Args) -> anyhow::Result<Arc<dyn Device>> {
 }
 
 /// Fails unless the directory is empty or can be made, and on another device.
-fn check_destination(to: &Path, device: &Path) -> anyhow::Result<()> {
+fn check_destination(to: &Destination, device: &Path) -> anyhow::Result<()> {
     let refused = |why: &str| {
-        let message = format!("{} {why}", to.display());
-        anyhow::Error::from(Failure::new(Status::Refused, message))
+        let message = format!("{} {why}", to.shown().display());
+        Err(anyhow::Error::from(Failure::new(Status::Refused, message)))
     };
-    let place = match fs::read_dir(to) {
-        Ok(mut entries) => match entries.next() {
-            None => fs::metadata(to),
-            Some(_) => return Err(refused("is not empty; name a new directory")),
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let parent = to.parent().filter(|parent| *parent != Path::new(""));
-            fs::metadata(parent.unwrap_or(Path::new(".")))
-        }
-        Err(error) => Err(error),
-    };
-    let place = place.with_context(|| to.display().to_string())?.dev();
-    match is_of(place, device)? {
-        true => Err(refused("lies on the volume that is to be salvaged; name another place")),
+    let named = || to.shown().display().to_string();
+    if to.is_top() && !to.has_empty_top().with_context(named)? {
+        return refused("is not empty; name a new directory");
+    }
+    if !to.is_top() && to.look().with_context(named)?.is_some() {
+        return refused("is not a directory; name a new one");
+    }
+    match is_of(to.device().with_context(named)?, device)? {
+        true => refused("lies on the volume that is to be salvaged; name another place"),
         false => Ok(()),
     }
 }

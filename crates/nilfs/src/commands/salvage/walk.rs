@@ -8,20 +8,21 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
-use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use anyhow::Context;
 use nilfs_engine::rescue::{Rescue, RescuedTree};
 use nilfs_engine::tree::{ChangedFile, File};
 use nilfs_engine::{Cno, Error, FileType, Ino};
 
 use super::report::{Fate, Report};
+use crate::beneath::Destination;
 use crate::commands::cp::{Copier, is_damage};
 use crate::exit::sentence;
 use crate::image::Entry;
+use crate::output::printable;
 
 /// The directory of files without names.
 const LOST_AND_FOUND: &str = "lost+found";
@@ -30,7 +31,7 @@ const LOST_AND_FOUND: &str = "lost+found";
 pub struct Salvager {
     rescue: Rescue,
     copier: Copier,
-    to: PathBuf,
+    to: Destination,
     report: Report,
     /// Which of the usable checkpoints is being salvaged.
     base: usize,
@@ -65,7 +66,7 @@ struct Origin {
 
 impl Salvager {
     /// Copies to a directory, which need not be there yet.
-    pub fn new(rescue: Rescue, copier: Copier, to: PathBuf) -> Self {
+    pub fn new(rescue: Rescue, copier: Copier, to: Destination) -> Self {
         let (linked, entered, named) = Default::default();
         Self {
             rescue,
@@ -169,7 +170,7 @@ impl Salvager {
     /// A name for the directory of a checkpoint that nothing in the root directory has.
     fn directory_for(&self, what: &str, cno: Cno) -> Vec<u8> {
         let mut name = format!("{what}-{cno}");
-        while fs::symlink_metadata(self.to.join(&name)).is_ok() {
+        while matches!(self.to.join(&name).look(), Ok(Some(_))) {
             name.push('~');
         }
         name.push('/');
@@ -242,10 +243,10 @@ impl Salvager {
     fn make_way(&mut self, way: &[(Vec<u8>, Rc<Found>)]) {
         for (path, directory) in way {
             let to = self.to.join(OsStr::from_bytes(path));
-            if fs::symlink_metadata(&to).is_err()
+            if !matches!(to.look(), Ok(Some(_)))
                 && let Err(error) = self.copy_from(directory, &to)
             {
-                self.copier.fail(&to, &error);
+                self.copier.fail(&to.shown(), &error);
             }
         }
     }
@@ -290,7 +291,10 @@ impl Salvager {
             let Ok(found) = self.found(self.base, ino) else { continue };
             let directory = [&self.below[..], LOST_AND_FOUND.as_bytes()].concat();
             if !is_made {
-                fs::create_dir_all(self.to.join(OsStr::from_bytes(&directory)))?;
+                // The directories in which they were may have kept others out.
+                let to = self.to.join(OsStr::from_bytes(&directory));
+                to.make_directory(0o700, true)
+                    .with_context(|| printable(to.shown().as_os_str().as_bytes()))?;
                 is_made = true;
             }
             self.named.insert(ino);
@@ -326,7 +330,7 @@ impl Salvager {
             return Vec::new();
         }
         if let Err(error) = self.copy_from(directory, &to) {
-            self.copier.fail(&to, &error);
+            self.copier.fail(&to.shown(), &error);
             return Vec::new();
         }
         let (names, fate) = self.names(directory);
@@ -437,13 +441,13 @@ impl Salvager {
                 self.report.add(path, fate);
             }
             Err(_) if self.copier.is_interrupted() => {}
-            Err(error) => self.copier.fail(&to, &error),
+            Err(error) => self.copier.fail(&to.shown(), &error),
         }
     }
 
     /// Copies the newest version that can be read as a whole or, if there is none, what can be read
     /// of the newest version. Returns from which checkpoint it is.
-    fn newest_whole(&mut self, found: &Found, to: &Path) -> anyhow::Result<(Fate, usize)> {
+    fn newest_whole(&mut self, found: &Found, to: &Destination) -> anyhow::Result<(Fate, usize)> {
         let fate = self.fate_in(found);
         let why = match self.copy_from(found, to) {
             Ok(()) => return Ok((fate, found.nth)),
@@ -479,7 +483,12 @@ impl Salvager {
         Ok((self.copy_partly(found, to, why)?, found.nth))
     }
 
-    fn copy_partly(&mut self, found: &Found, to: &Path, why: String) -> anyhow::Result<Fate> {
+    fn copy_partly(
+        &mut self,
+        found: &Found,
+        to: &Destination,
+        why: String,
+    ) -> anyhow::Result<Fate> {
         let tree = &found.source.tree;
         let survey = tree.survey(&found.file)?;
         let entry = Entry::hold(&found.source.files, found.file.ino())?;
@@ -491,7 +500,7 @@ impl Salvager {
         Ok(Fate::Partial { missing, why })
     }
 
-    fn copy_from(&mut self, found: &Found, to: &Path) -> anyhow::Result<()> {
+    fn copy_from(&mut self, found: &Found, to: &Destination) -> anyhow::Result<()> {
         self.copier.begin(&found.source.files);
         self.copier.copy(&Entry::hold(&found.source.files, found.file.ino())?, to)
     }
@@ -530,4 +539,66 @@ fn not_in(source: &RescuedTree, newer: Option<&RescuedTree>) -> Vec<File> {
     }
     found.retain(|file| file.ino() >= Ino::FIRST_USER);
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::sync::Arc;
+
+    use nilfs_device::{Device, MemoryDevice};
+    use nilfs_engine::mkfs::{Parameters, format};
+    use nilfs_engine::{DeviceCode, Filesystem, MountOptions, NewInode};
+    use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
+
+    use super::*;
+    use crate::commands::cp::Existing;
+
+    /// A directory that is empty when a salvage begins need not stay so.
+    #[test]
+    fn links_that_appear_at_the_destination_are_not_followed() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(32 << 20));
+        let mut parameters = Parameters::new([7; 16], 1, 1_700_000_000);
+        parameters.blocks_per_segment = 256;
+        format(&*device, &parameters).unwrap();
+        let fs = Filesystem::mount(Arc::clone(&device), MountOptions::default()).unwrap();
+        let new = |mode| NewInode { mode, uid: 0, gid: 0, rdev: DeviceCode::default() };
+        let root = fs.root().unwrap().inode;
+        for name in [&b"one"[..], b"two"] {
+            let directory = fs.create(&root, name, &new(S_IFDIR | 0o755)).unwrap().inode;
+            fs.create(&directory, b"file", &new(S_IFREG | 0o644)).unwrap();
+        }
+        fs.create(&root, b"file", &new(S_IFREG | 0o644)).unwrap();
+        drop(root);
+        fs.unmount().unwrap();
+
+        for trap in ["one", "one/file", "file", ""] {
+            let scene = tempfile::tempdir().unwrap();
+            let (to, outside) = (scene.path().join("to"), scene.path().join("outside"));
+            fs::create_dir_all(&to).unwrap();
+            fs::create_dir_all(outside.join("one")).unwrap();
+            fs::write(outside.join("file"), "secret").unwrap();
+            let rescue = Rescue::open(Arc::clone(&device), Box::new(|_| {})).unwrap();
+            let copier = Copier::new("salvaging", true, Existing::ReplaceFiles).unwrap();
+            let mut salvager = Salvager::new(rescue, copier, Destination::typed(&to).unwrap());
+            let (link, target) = match trap {
+                "" => (to.clone(), outside.clone()),
+                trap => (to.join(trap), outside.join(trap)),
+            };
+            match trap {
+                "" => fs::rename(&to, scene.path().join("moved")).unwrap(),
+                _ => fs::create_dir_all(link.parent().unwrap()).unwrap(),
+            }
+            symlink(target, link).unwrap();
+            salvager.checkpoint(0).unwrap();
+            let (_, finished) = salvager.finish();
+            assert_eq!(finished.is_ok(), trap.is_empty(), "{trap}");
+            assert_eq!(fs::read(outside.join("file")).unwrap(), b"secret", "{trap}");
+            assert_eq!(fs::read_dir(&outside).unwrap().count(), 2, "{trap}");
+            assert_eq!(fs::read_dir(outside.join("one")).unwrap().count(), 0, "{trap}");
+            let to = scene.path().join(if trap.is_empty() { "moved" } else { "to" });
+            assert!(to.join("two/file").exists(), "the rest goes on");
+        }
+    }
 }
