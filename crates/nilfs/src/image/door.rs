@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -22,15 +22,13 @@ use nilfs_engine::{
 };
 use nilfs_fuse::{ino_of_past, is_of_past};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use crate::administration::{Administration, Reason, Refusal, is_believable, mount_of};
+use crate::beneath::{self, Mounts};
 use crate::control::{Client, Powers};
 use crate::output::printable;
-
-/// Bytes of the longest path that the kernel takes at once, with the zero at its end.
-const PATH_MAX: usize = 4096;
 
 /// The files of a checkpoint, through the door.
 pub struct Door {
@@ -150,15 +148,9 @@ impl Door {
 
     /// Opens a file by its path from the root of the volume.
     fn open_at(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
-        if path == Path::new("") {
-            return openat(&self.top, Path::new("."), flags).map_err(failed);
-        }
-        if path.as_os_str().len() < PATH_MAX {
-            return openat(&self.top, path, flags).map_err(failed);
-        }
-        let (parent, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
-        let parent = self.open_at(parent, OFlags::PATH)?;
-        openat(parent, Path::new(name), flags).map_err(failed)
+        // A server that is not to be trusted may show a directory now, and a symbolic link in a moment.
+        let file = beneath::open(&self.top, path, flags, Mounts::Refuse);
+        file.map_err(|obstacle| failed(obstacle.errno))
     }
 }
 
@@ -269,7 +261,15 @@ impl Files for Door {
 
 /// The root directory of a checkpoint in a door; `None` if this user may not look there.
 fn open_checkpoint(door: &Path, cno: Cno) -> anyhow::Result<Option<OwnedFd>> {
-    match openat(CWD, &door.join(format!("cp{cno}/.")), OFlags::PATH) {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = || {
+        let door = rustix::fs::openat(CWD, door, flags | OFlags::NOFOLLOW, Mode::empty())?;
+        let top = rustix::fs::openat(&door, format!("cp{cno}"), flags, Mode::empty())?;
+        // The number is a symbolic link to an entry of the door, unless the server is not to be trusted.
+        let device = |file: &OwnedFd| rustix::fs::fstat(file).map(|stat| stat.st_dev);
+        if device(&top)? == device(&door)? { Ok(top) } else { Err(Errno::XDEV) }
+    };
+    match open() {
         Err(Errno::NOENT) => Err(Error::NoCheckpoint(cno).into()),
         Err(Errno::ACCESS) => Ok(None),
         top => Ok(Some(top.with_context(|| format!("cannot open {cno} in {}", door.display()))?)),
@@ -288,11 +288,8 @@ pub fn look(door: &Path, cno: Cno, path: &Path) -> anyhow::Result<Option<Attr>> 
     };
     let top = open_checkpoint(door, cno)?.ok_or(Errno::ACCESS).with_context(forbidden)?;
     let path = path.strip_prefix("/").unwrap_or(path);
-    let path = if path == Path::new("") { Path::new(".") } else { path };
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    match rustix::fs::openat2(&top, path, flags, Mode::empty(), resolve) {
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+    match beneath::open(&top, path, OFlags::PATH, Mounts::Refuse) {
+        Err(it) if matches!(it.errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
         file => Ok(Some(shown_attr(&file.with_context(forbidden)?)?)),
     }
 }
@@ -324,11 +321,6 @@ fn shown_attr(file: &OwnedFd) -> Result<Attr> {
     })
 }
 
-fn openat(dir: impl AsFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    rustix::fs::openat(dir, path, flags, Mode::empty())
-}
-
 /// What the kernel says, in the words of the engine.
 fn failed(errno: Errno) -> Error {
     match errno {
@@ -347,4 +339,24 @@ fn refused(refusal: Refusal) -> Error {
 
 fn device(what: &str, source: io::Error) -> Error {
     Error::Device { what: what.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A user who serves a mount decides what its door has in it.
+    #[test]
+    fn a_door_does_not_lead_to_another_file_system() {
+        let door = tempfile::tempdir().unwrap();
+        fs::create_dir(door.path().join("entry")).unwrap();
+        symlink("entry", door.path().join("cp1")).unwrap();
+        symlink("/proc/self", door.path().join("cp2")).unwrap();
+        assert!(open_checkpoint(door.path(), Cno(1)).unwrap().is_some());
+        assert!(open_checkpoint(door.path(), Cno(2)).is_err());
+        symlink(door.path(), door.path().join("door")).unwrap();
+        assert!(open_checkpoint(&door.path().join("door"), Cno(1)).is_err());
+    }
 }
