@@ -307,3 +307,19 @@ fn a_difference_costs_what_differs() {
     let ifile = FILES * 128;
     assert!(read < ifile / 20, "{read} bytes were read, and the ifile has {ifile}");
 }
+
+/// A forged link was read as if it were whole, and whoever made it again was told of a NUL byte by the
+/// system: no path has one.
+#[test]
+fn a_link_with_a_zero_byte_in_its_target_is_damaged() {
+    let fs = mount(&volume(BLOCK as u64, 24));
+    let root = fs.root().unwrap().inode;
+    let link = fs.symlink(&root, b"link", b"to\0rn", 0, 0).unwrap().inode;
+    fs.commit().unwrap();
+    let tree = fs.tree(None).unwrap();
+    let of_tree = tree.read_link(&tree.lookup(&tree.root().unwrap(), b"link").unwrap());
+    for read in [of_tree, fs.read_link(&link)] {
+        let error = read.unwrap_err();
+        assert!(error.is_fault() && error.to_string().contains("has zero bytes in it"), "{error}");
+    }
+}

@@ -260,9 +260,15 @@ pub(crate) trait Content {
         let block = self.block(view, FileBlock(0))?;
         let size = usize::try_from(self.file().size()).ok();
         let target = block.and_then(|block| Some(block.get(..size?)?.to_vec()));
-        target.ok_or_else(|| {
-            Error::missing(format_args!("the target of symbolic link {}", self.file().ino()))
-        })
+        let name = || format!("the target of symbolic link {}", self.file().ino());
+        match target.filter(|target| !target.is_empty()) {
+            // No path has a zero byte in it, and no system call takes one.
+            Some(target) if target.contains(&0) => {
+                Err(Error::Inconsistent(format!("{} has zero bytes in it", name())))
+            }
+            Some(target) => Ok(target),
+            None => Err(Error::missing(name())),
+        }
     }
 }
 
