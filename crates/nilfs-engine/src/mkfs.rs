@@ -9,6 +9,7 @@
 //! The bytes are those of mkfs.nilfs2 for the same parameters. The module knows the first log
 //! only; it shares nothing with the writer of later ones.
 
+use std::fmt;
 use std::io;
 
 use nilfs_device::{Device, IoSlice};
@@ -43,6 +44,8 @@ pub const LABEL_MAX: usize = 80;
 
 /// The greatest block size that Linux can mount on every machine.
 const LARGEST_BLOCK: usize = 4096;
+/// The smallest block size of the format.
+const SMALLEST_BLOCK: u64 = 1024;
 /// Segments that a new volume must have besides the reserved ones.
 const MIN_USABLE_SEGMENTS: u64 = 8;
 /// Blocks of the summary: its five files fit into one block of any size.
@@ -139,8 +142,7 @@ pub enum MkfsError {
     Label(usize),
     /// A device that is too small for the parameters.
     #[error(
-        "{} is too small: with segments of {} a volume needs at least {} KiB, with smaller segments \
-         less",
+        "{} is too small: with segments of {} a volume needs at least {} KiB; {fit}",
         ByteCount(*size),
         ByteCount(*segment_bytes),
         least.div_ceil(1024)
@@ -152,6 +154,8 @@ pub enum MkfsError {
         segment_bytes: u64,
         /// Bytes needed.
         least: u64,
+        /// What would fit.
+        fit: Fit,
     },
     /// The parameters give a superblock that no reader would accept.
     #[error(transparent)]
@@ -164,6 +168,44 @@ pub enum MkfsError {
         /// What it said.
         source: io::Error,
     },
+}
+
+/// What fits on a device that is too small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fit {
+    /// Segments of so many blocks, or fewer.
+    BlocksPerSegment(u32),
+    /// Nothing on a device of fewer bytes than these, and there the smallest segments of the smallest
+    /// blocks.
+    Smallest(u64),
+}
+
+impl fmt::Display for Fit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BlocksPerSegment(blocks) => write!(f, "-B {blocks} makes segments that fit"),
+            Self::Smallest(bytes) => write!(
+                f,
+                "the smallest volume, with -b 1024 -B {MIN_BLOCKS_PER_SEGMENT}, needs {} KiB",
+                bytes.div_ceil(1024)
+            ),
+        }
+    }
+}
+
+impl Fit {
+    /// What fits on a device of so many bytes, where a volume needs at least `segments`.
+    fn on(device_size: u64, block_size: BlockSize, segments: u64) -> Self {
+        let room = secondary_superblock(device_size).unwrap_or(0) / segments;
+        let blocks = (room / block_size.bytes64()).checked_ilog2().map_or(0, |bits| 1 << bits);
+        match blocks >= MIN_BLOCKS_PER_SEGMENT {
+            true => Self::BlocksPerSegment(blocks),
+            false => {
+                let segment = u64::from(MIN_BLOCKS_PER_SEGMENT) * SMALLEST_BLOCK;
+                Self::Smallest(segments * segment + SUPERBLOCK_AREA)
+            }
+        }
+    }
 }
 
 /// Makes a volume on the device. Everything that was on it is lost.
@@ -584,6 +626,7 @@ fn geometry_for(device_size: u64, parameters: &Parameters) -> Result<Geometry, M
             size: device_size,
             segment_bytes,
             least: enough * segment_bytes + SUPERBLOCK_AREA,
+            fit: Fit::on(device_size, bs, enough),
         });
     }
     Ok(Geometry {

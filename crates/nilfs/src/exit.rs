@@ -159,7 +159,7 @@ fn status_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Status> 
     }
     if let Some(error) = cause.downcast_ref::<MkfsError>() {
         return Some(match error {
-            MkfsError::Device { .. } | MkfsError::TooSmall { .. } => Status::Failed,
+            MkfsError::Device { .. } => Status::Failed,
             _ => Status::Usage,
         });
     }

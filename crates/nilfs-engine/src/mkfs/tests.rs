@@ -184,6 +184,29 @@ fn the_least_size_is_exact() {
     }
 }
 
+/// A newcomer with a small card was told to take smaller segments, and not how.
+#[test]
+fn what_a_refusal_for_size_proposes_is_taken_and_nothing_larger_is() {
+    for (size, block_size, percent) in
+        [(64 * MIB, 4096, 5), (5 * MIB, 1024, 5), (127 * MIB, 2048, 60), (300 << 10, 1024, 5)]
+    {
+        let with = |blocks| Parameters {
+            reserved_percent: percent,
+            ..parameters(block_size, blocks, 1, 1)
+        };
+        let Err(MkfsError::TooSmall { fit, .. }) = plan(size, &with(1 << 20)) else {
+            panic!("{size} bytes were enough");
+        };
+        let Fit::BlocksPerSegment(blocks) = fit else { panic!("{size}: {fit}") };
+        plan(size, &with(blocks)).unwrap();
+        assert!(plan(size, &with(2 * blocks)).is_err(), "{size}");
+    }
+    let tiny = plan(200 << 10, &parameters(4096, 2048, 1, 1)).unwrap_err();
+    let MkfsError::TooSmall { fit: Fit::Smallest(least), .. } = tiny else { panic!("{tiny}") };
+    plan(least, &parameters(1024, 16, 1, 1)).unwrap();
+    assert!(plan(least - 1, &parameters(1024, 16, 1, 1)).is_err());
+}
+
 #[test]
 fn a_superblock_is_written_only_when_its_log_is_durable() {
     let device = RecordingDevice::new(MemoryDevice::new(2 * MIB));
