@@ -126,9 +126,18 @@ pub enum Error {
     /// The answer has to be read from the device, and the caller [must not wait](crate::without_waiting).
     #[error("the device would have to be waited for")]
     WouldWait,
-    /// No valid superblock.
+    /// Neither a valid superblock nor a log.
     #[error("not a NILFS2 volume: {0}")]
     NotAVolume(String),
+    /// There are logs of a volume, and no valid superblock.
+    #[error(
+        "both superblocks of the NILFS2 volume are damaged ({0}); nilfs fsck makes them anew from its \
+         logs, nilfs salvage copies the files out, and nilfs mount -o ro,rescue shows them"
+    )]
+    NoSuperblock(String),
+    /// There is a volume, and none of its checkpoints can be used.
+    #[error("the volume is damaged: it has no checkpoint that can be used")]
+    NothingToRescue,
     /// The device is shorter than the volume on it ([`FormatError::Truncated`]).
     #[error(transparent)]
     Truncated(FormatError),

@@ -65,7 +65,7 @@ impl Rescue {
     /// been gone through, if it has to be scanned.
     ///
     /// # Errors
-    /// [`Error::NotAVolume`], [`Error::Feature`], or no checkpoint can be used.
+    /// [`Error::NotAVolume`], [`Error::Feature`], [`Error::NothingToRescue`].
     pub fn open(device: Arc<dyn Device>, progress: Box<dyn Fn(u64)>) -> Result<Self> {
         let (volumes, to_try, by_scan) = match Volume::open(Arc::clone(&device)) {
             Ok(volume) => {
@@ -81,7 +81,7 @@ impl Rescue {
             Some(_) => Ok(rescue),
             None => Err(match rescue.scan {
                 Some(Err(error)) => error,
-                _ => Error::Inconsistent("it has no checkpoint that can be used".into()),
+                _ => Error::NothingToRescue,
             }),
         }
     }

@@ -1,8 +1,6 @@
 //! The two copies of the superblock: choosing one at mount, rewriting them later
 //! (docs/format.md §3 and §2).
 
-use std::fmt;
-
 use nilfs_device::{Device, IoSlice};
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::lifetime::Lifetime;
@@ -36,8 +34,8 @@ impl Superblocks {
 /// Reads both copies.
 ///
 /// # Errors
-/// [`Error::NotAVolume`], [`Error::Truncated`] if the device is shorter than its volume, or
-/// [`Error::Device`] if it cannot be told.
+/// [`Error::NotAVolume`], [`Error::NoSuperblock`], [`Error::Truncated`] if the device is shorter than its
+/// volume, or [`Error::Device`] if it cannot be told.
 pub(crate) fn load(device: &dyn Device) -> Result<Superblocks> {
     let Some(offset) = secondary_superblock(device.size()) else {
         let size = ByteCount(device.size());
@@ -55,34 +53,28 @@ pub(crate) fn load(device: &dyn Device) -> Result<Superblocks> {
         }
         (Ok(best), Err(_)) | (Err(_), Ok(best)) => Ok(Superblocks { best, other: None }),
         (Err(Error::NotAVolume(why)), Err(_)) if scan::begins_with_logs(device) => {
-            Err(only_logs(&why))
+            Err(Error::NoSuperblock(why))
         }
         (Err(why @ Error::Device { .. }), Err(_)) if scan::begins_with_logs(device) => {
-            Err(only_logs(&why))
+            Err(Error::NoSuperblock(why.to_string()))
+        }
+        (Err(Error::NotAVolume(why)), Err(_)) => {
+            Err(Error::NotAVolume(format!("no valid superblock ({why})")))
         }
         (Err(first), Err(_)) => Err(first),
     }
 }
 
-fn only_logs(why: &dyn fmt::Display) -> Error {
-    Error::NotAVolume(format!(
-        "{why}, but there are logs of one: nilfs fsck makes superblocks from them, and nilfs \
-         salvage copies the files out"
-    ))
-}
-
 fn read_copy(device: &dyn Device, offset: u64) -> Result<Superblock> {
-    let invalid =
-        |why: &dyn fmt::Display| Error::NotAVolume(format!("no valid superblock ({why})"));
     let mut bytes = [0; SUPERBLOCK_SIZE];
     let failed = |source| Error::Device { what: "read a superblock".into(), source };
     device.read_at(offset, &mut bytes).map_err(failed)?;
     let copy = Superblock::parse(&bytes, device.size()).map_err(|error| match error {
         FormatError::Truncated { .. } => Error::Truncated(error),
-        error => invalid(&error),
+        error => Error::NotAVolume(error.to_string()),
     })?;
     match offset != PRIMARY_SUPERBLOCK && inside_segments(&copy, offset) {
-        true => Err(invalid(&"it lies inside a segment")),
+        true => Err(Error::NotAVolume("it lies inside a segment".into())),
         false => Ok(copy),
     }
 }

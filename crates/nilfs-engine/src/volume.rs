@@ -116,7 +116,8 @@ impl Volume {
     /// Opens the volume on a device.
     ///
     /// # Errors
-    /// [`Error::NotAVolume`], [`Error::Feature`], or damage that leaves no way to a checkpoint.
+    /// [`Error::NotAVolume`], [`Error::NoSuperblock`], [`Error::Feature`], or damage that leaves no way to
+    /// a checkpoint.
     pub fn open(device: Arc<dyn Device>) -> Result<Self> {
         let superblocks = superblocks::load(&*device)?;
         superblocks.best.refuse_unknown_features(false).map_err(Error::Feature)?;
@@ -409,7 +410,7 @@ impl Volume {
     /// The valid copies, without looking any further.
     ///
     /// # Errors
-    /// [`Error::NotAVolume`].
+    /// [`Error::NotAVolume`], [`Error::NoSuperblock`].
     pub fn superblocks(device: &dyn Device) -> Result<Superblocks> {
         superblocks::load(device)
     }
@@ -418,7 +419,7 @@ impl Volume {
     /// What is durable already stays where it is: only labels and hints may be changed.
     ///
     /// # Errors
-    /// [`Error::NotAVolume`], a device error.
+    /// [`Error::NotAVolume`], [`Error::NoSuperblock`], a device error.
     pub fn change_superblocks(
         device: &dyn Device,
         mut change: impl FnMut(&mut RawSuperblock),

@@ -52,7 +52,7 @@ fn both_superblocks_can_be_made_again_from_the_logs() {
     for (name, device) in volumes() {
         let before = superblock(&device);
         overwrite_superblocks(&device, &[0; 1024]);
-        assert!(matches!(Volume::open(Arc::clone(&device) as _), Err(Error::NotAVolume(_))));
+        assert!(matches!(Volume::open(Arc::clone(&device) as _), Err(Error::NoSuperblock(_))));
         let found = scan(&*device).unwrap();
         // How many segments are kept back is written nowhere else.
         let percent = before.geometry().reserved_percent;

@@ -25,8 +25,8 @@ use crate::past::Name;
 
 pub use read_only::ReadOnly;
 pub use target::{
-    Place, Purpose, Target, is_believable, mount_around, mount_of, mounts_of, on, source_of,
-    unnamed,
+    Place, Purpose, Target, is_believable, mount_around, mount_of, mounts_of, not_a_volume, on,
+    source_of, unnamed,
 };
 
 /// Checkpoints that are listed at a time.

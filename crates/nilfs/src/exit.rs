@@ -182,6 +182,8 @@ fn status_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Status> 
         _ => Status::Failed,
     })
 }
+        | Error::NoSuperblock(_)
+        | Error::NothingToRescue
 
 #[cfg(test)]
 mod tests {

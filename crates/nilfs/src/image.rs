@@ -9,6 +9,7 @@ mod seen;
 mod walk;
 
 use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -24,11 +25,12 @@ pub use self::checkpoints::Checkpoints;
 pub use self::door::Door;
 pub use self::walk::{Entry, LastLink, Walk, WalkEntry, find};
 
-use crate::administration::{Administration, Place, source_of};
+use crate::administration::{Administration, Place, not_a_volume, source_of};
 use crate::beneath::Destination;
 use crate::completions;
 use crate::control::Client;
 use crate::exit::{Failure, Status};
+use crate::signature::OnVolume;
 
 /// Where to look and at which checkpoint; part of the arguments of several subcommands.
 #[derive(Debug, clap::Args)]
@@ -251,14 +253,21 @@ pub fn open_files(device: &Path, at: Option<Cno>) -> anyhow::Result<Arc<dyn File
         Some(cno) => volume.tree(Some(cno)),
         None => volume.recovered_tree(),
     };
-    Ok(Arc::new(tree.with_context(|| device.display().to_string())?))
+    Ok(Arc::new(tree.on_volume(device)?))
 }
 
 /// The place on one of our mounts that a path means, unless it means a device, or an image, which
 /// may lie on such a mount itself.
 fn volume_on_mount(path: &Path) -> anyhow::Result<Option<Place>> {
-    let Some(place) = Place::find(path)? else { return Ok(None) };
-    let kind = std::fs::metadata(path).map(|metadata| metadata.file_type());
+    let metadata = std::fs::metadata(path);
+    let Some(place) = Place::find(path)? else {
+        let is_fit = |it: &Metadata| it.is_file() || it.file_type().is_block_device();
+        return match metadata.as_ref().ok().filter(|it| !is_fit(it)) {
+            Some(unfit) => Err(not_a_volume(path, unfit).into()),
+            None => Ok(None),
+        };
+    };
+    let kind = metadata.map(|metadata| metadata.file_type());
     let is_volume = match kind {
         Ok(kind) if kind.is_file() => open_volume(path).is_ok(),
         Ok(kind) => kind.is_block_device(),
@@ -275,6 +284,9 @@ pub fn device_of(path: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
+///
+/// # Errors
+/// It means neither: it is a directory elsewhere, for example.
 /// The paths within the volume, of a place on a mount and what was named after it.
 fn on_mount(place: &Place, paths: &[OsString]) -> anyhow::Result<Vec<OsString>> {
     if place.is_top() && !paths.is_empty() {
@@ -310,5 +322,5 @@ fn shown_on(mounted: &Mounted) -> anyhow::Result<Option<Cno>> {
 /// Opens a volume without its files. Nothing is written.
 pub fn open_volume(path: &Path) -> anyhow::Result<Volume> {
     let device = FileDevice::open(path, Access::Inspect)?;
-    Volume::open(Arc::new(device)).with_context(|| path.display().to_string())
+    Volume::open(Arc::new(device)).on_volume(path)
 }

@@ -1,11 +1,13 @@
-//! What is already on a device that is about to be overwritten.
+//! What a device or image holds: before it is overwritten, and where a volume was expected and there is
+//! none.
 //!
 //! wipefs(8) is asked, which finds every file system, partition table and RAID member on a device,
 //! however many there are; a list of our own would be shorter and older. Where it is not installed,
-//! anything but zeros at the place of a superblock counts.
+//! anything but zeros at the place of a superblock counts. Files in which others are packed, such as
+//! compressed ones, are no business of wipefs, so these are known here.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -14,11 +16,12 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, anyhow, bail};
 use nilfs_check::Foreign;
 use nilfs_device::Device;
-use nilfs_ondisk::geometry::PRIMARY_SUPERBLOCK;
+use nilfs_engine::Error;
+use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::superblock::{MAGIC, RawSuperblock, SUPERBLOCK_SIZE};
 use serde::Deserialize;
 
-use crate::exit::{Failure, Status};
+use crate::exit::{self, Failure, Status};
 use crate::output::printable;
 
 /// Where wipefs may be; the directories of an ordinary user's PATH leave its usual place out.
@@ -29,13 +32,202 @@ const NILFS2: &str = "nilfs2";
 /// Something that a device or image holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
-    /// The name that wipefs has for the kind of file system, if it is one.
-    pub file_system: Option<String>,
+    /// The name that wipefs has for the kind; `None` if nothing is known but that it is there.
+    pub kind: Option<String>,
+    /// Whether it is a partition table.
+    pub is_table: bool,
     /// What it is, in words.
     pub description: String,
     /// Where its first mark is, in bytes from the start of the device.
     pub offset: u64,
 }
+
+/// A result of opening the volume on a device or image.
+pub trait OnVolume<T> {
+    /// Puts the path before what failed. Where there is no volume that can be used, the error says what
+    /// there is instead, and what can be done.
+    ///
+    /// # Errors
+    /// Those of the result.
+    fn on_volume(self, path: &Path) -> anyhow::Result<T>;
+}
+
+impl<T, E: Into<anyhow::Error>> OnVolume<T> for Result<T, E> {
+    fn on_volume(self, path: &Path) -> anyhow::Result<T> {
+        self.map_err(|error| explained(path, error.into()))
+    }
+}
+
+/// What [`OnVolume::on_volume`] makes of an error.
+pub fn explained(path: &Path, error: anyhow::Error) -> anyhow::Error {
+    let shown = path.display();
+    let advice = match error.downcast_ref::<Error>() {
+        Some(Error::NotAVolume(why)) => {
+            let message = format!("{shown}: {}", instead(path, why));
+            return Failure::new(Status::NotAVolume, message).into();
+        }
+        Some(Error::NoSuperblock(_)) => match other_than_volume(path) {
+            Some(Other { what, .. }) => {
+                let message = format!(
+                    "{shown}: it holds {what}, and logs of a NILFS2 volume that was there before; nilfs \
+                     salvage copies the files of that out"
+                );
+                return Failure::new(Status::NotAVolume, message).into();
+            }
+            None => "",
+        },
+        Some(Error::Truncated(_)) => "; nilfs salvage copies out what is there",
+        Some(Error::Corrupt { .. } | Error::Inconsistent(_)) => {
+            "; nilfs fsck -n says what can be repaired, nilfs salvage copies the files out, and nilfs \
+             mount -o ro,rescue shows them"
+        }
+        _ => "",
+    };
+    match advice {
+        "" => error.context(shown.to_string()),
+        _ => {
+            let message = format!("{shown}: {}{advice}", exit::sentence(&error));
+            Failure::new(exit::status_of(&error), message).into()
+        }
+    }
+}
+
+/// What to say of a device or image that is no volume, and what to do. `why` says what is wrong with it as a
+/// volume.
+fn instead(path: &Path, why: &str) -> String {
+    match what_else(path) {
+        Some(known) => format!("not a NILFS2 volume: {known}"),
+        None if is_small(path) => format!("not a NILFS2 volume: {why}"),
+        None if is_blank(path) => {
+            "not a NILFS2 volume: it begins with nothing but zeros; nilfs mkfs makes a \
+             volume, and nilfs fsck -n looks for one that was there"
+                .to_owned()
+        }
+        None => format!(
+            "not a NILFS2 volume: {why}; if there was one, nilfs fsck -n looks for what is left of it"
+        ),
+    }
+}
+
+/// What to say of one that has been looked through for what is left of a volume.
+pub fn nothing_left(path: &Path) -> String {
+    match what_else(path) {
+        Some(known) => format!("not a NILFS2 volume: {known}"),
+        None if is_small(path) => "not a NILFS2 volume: it is too small for one".to_owned(),
+        None => {
+            "not a NILFS2 volume: there is neither a superblock nor a log of one on it; nilfs mkfs \
+             makes a new one"
+                .to_owned()
+        }
+    }
+}
+
+/// What a device or image is that is known, and what to do about it.
+fn what_else(path: &Path) -> Option<String> {
+    if size_of(path) == Some(0) {
+        return Some("it is empty; nilfs mkfs --size SIZE makes a volume in a new file".to_owned());
+    }
+    let Other { what, advice } = other_than_volume(path)?;
+    Some(format!("it holds {what}; {advice}"))
+}
+
+/// Whether no volume has room there.
+fn is_small(path: &Path) -> bool {
+    size_of(path).is_some_and(|size| secondary_superblock(size).is_none())
+}
+
+/// The bytes of a device or image, if it can be read.
+fn size_of(path: &Path) -> Option<u64> {
+    File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0))).ok()
+}
+
+/// Something that is where a volume was expected.
+struct Other {
+    what: String,
+    /// What to do about it.
+    advice: String,
+}
+
+/// A kind of file in which another one is packed.
+struct Packing {
+    offset: u64,
+    magic: &'static [u8],
+    name: &'static str,
+    /// The program that unpacks it.
+    unpacks: &'static str,
+}
+
+const fn packing(
+    offset: u64,
+    magic: &'static [u8],
+    name: &'static str,
+    unpacks: &'static str,
+) -> Packing {
+    Packing { offset, magic, name, unpacks }
+}
+
+/// The kinds in which images are handed on.
+const PACKINGS: [Packing; 11] = [
+    packing(0, b"\x1f\x8b\x08", "gzip", "gunzip -k"),
+    packing(0, b"\xfd7zXZ\0", "xz", "unxz -k"),
+    packing(0, b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
+    packing(0, b"BZh", "bzip2", "bunzip2 -k"),
+    packing(0, b"\x04\x22\x4d\x18", "lz4", "unlz4"),
+    packing(0, b"PK\x03\x04", "zip", "unzip"),
+    packing(257, b"ustar", "tar", "tar -xSf"),
+    packing(0, b"QFI\xfb", "qcow2", CONVERT),
+    packing(0, b"KDMV", "vmdk", CONVERT),
+    packing(0, b"vhdxfile", "vhdx", CONVERT),
+    packing(64, b"\x7f\x10\xda\xbe", "vdi", CONVERT),
+];
+const CONVERT: &str = "qemu-img convert -O raw";
+
+/// Finds what a device or image holds instead of a volume, as far as that can be told.
+fn other_than_volume(path: &Path) -> Option<Other> {
+    if let Some(packing) = packing_of(path) {
+        let Packing { name, unpacks, .. } = packing;
+        let what = format!("data in the format {name}");
+        return Some(Other { what, advice: format!("unpack it first, as with {unpacks}") });
+    }
+    let mut found = find(path).ok()?;
+    found.retain(|it| it.kind.as_deref() != Some(NILFS2) && it.kind.is_some());
+    let advice = advice_about(found.first()?.kind.as_deref()?);
+    Some(Other { what: list(&found), advice })
+}
+
+fn packing_of(path: &Path) -> Option<&'static Packing> {
+    let file = File::open(path).ok()?;
+    let is_there = |packing: &&Packing| {
+        let mut bytes = vec![0; packing.magic.len()];
+        file.read_exact_at(&mut bytes, packing.offset).is_ok() && bytes == packing.magic
+    };
+    PACKINGS.iter().find(is_there)
+}
+
+/// What to do about a kind of signature, by the name that wipefs has for it.
+fn advice_about(kind: &str) -> String {
+    match kind {
+        "dos" | "gpt" | "PMBR" => {
+            "name one of the partitions; for those in a file, losetup --show -fP FILE makes devices"
+        }
+        "crypto_LUKS" => "cryptsetup open DEVICE NAME opens it as /dev/mapper/NAME; name that",
+        "LVM2_member" => "name one of the logical volumes on it, as lvs lists them",
+        "linux_raid_member" => "name the RAID of which it is a part, such as /dev/md0",
+        "swap" => "it is the system's memory on disk, and has no files",
+        file_system => return format!("mount -t {file_system} is for that"),
+    }
+    .to_owned()
+}
+
+/// Whether there are only zeros where a volume begins.
+fn is_blank(path: &Path) -> bool {
+    let mut bytes = [0; BLANK_BYTES];
+    let read = File::open(path).and_then(|file| file.read_at(&mut bytes, 0));
+    read.is_ok_and(|count| count > 0) && bytes.iter().all(|byte| *byte == 0)
+}
+
+/// Bytes that say whether a device is blank.
+const BLANK_BYTES: usize = 64 << 10;
 
 /// What wipefs prints.
 #[derive(Deserialize)]
@@ -68,7 +260,7 @@ pub fn find(path: &Path) -> anyhow::Result<Vec<Signature>> {
 /// sector, that is what can be told without it.
 pub fn foreign(path: &Path) -> Vec<Foreign> {
     let found = find(path).or_else(|_| at_superblock(path)).unwrap_or_default();
-    let others = found.into_iter().filter(|it| it.file_system.as_deref() != Some(NILFS2));
+    let others = found.into_iter().filter(|it| it.kind.as_deref() != Some(NILFS2));
     others.map(|it| Foreign { what: it.description, offset: it.offset }).collect()
 }
 
@@ -124,10 +316,7 @@ fn describe(listing: &[u8]) -> anyhow::Result<Vec<Signature>> {
         };
         match found.iter_mut().find(|it| it.description == description) {
             Some(known) => known.offset = known.offset.min(offset),
-            None => {
-                let file_system = Some(kind).filter(|_| !is_table);
-                found.push(Signature { file_system, description, offset });
-            }
+            None => found.push(Signature { kind: Some(kind), is_table, description, offset }),
         }
     }
     Ok(found)
@@ -150,7 +339,7 @@ fn at_superblock(path: &Path) -> io::Result<Vec<Signature>> {
         false => (None, "data of an unknown kind"),
     };
     let (description, offset) = (description.to_owned(), PRIMARY_SUPERBLOCK);
-    Ok(vec![Signature { file_system: kind, description, offset }])
+    Ok(vec![Signature { kind, is_table: false, description, offset }])
 }
 
 #[cfg(test)]
@@ -171,7 +360,7 @@ mod tests {
         let gpt = ("a partition table (gpt)", 0x200);
         assert_eq!(words, [("vfat data", 0), ("a NILFS2 volume labelled lab", 0x406), gpt]);
         assert_eq!(list(&found[1..]), "a NILFS2 volume labelled lab and a partition table (gpt)");
-        assert_eq!(found[2].file_system, None);
+        assert_eq!(found[2].kind.as_deref(), Some("gpt"));
         assert_eq!(describe(b"").unwrap(), []);
     }
 
@@ -184,9 +373,9 @@ mod tests {
         assert_eq!(found(&file), []);
         file.write_all(&[b'x'; 1080]).unwrap();
         let other = found(&file).remove(0);
-        assert_eq!((other.file_system, other.offset), (None, 1024));
+        assert_eq!((other.kind, other.offset), (None, 1024));
         file.as_file().write_all_at(&MAGIC.to_le_bytes(), 1024 + 6).unwrap();
         let ours = found(&file).remove(0);
-        assert_eq!(ours.file_system.as_deref(), Some(NILFS2));
+        assert_eq!(ours.kind.as_deref(), Some(NILFS2));
     }
 }

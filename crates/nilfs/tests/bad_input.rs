@@ -104,7 +104,7 @@ fn a_truncated_device_is_said_to_be_shorter_than_its_volume() {
     lacks(1 << 20, "the device or image is 1 MiB shorter than the volume on it (2.0 MiB)");
     lacks(VOLUME_SIZE - 20480, "is 2.0 MiB shorter than the volume on it (2.0 MiB)");
     // Too short for any volume.
-    for (size, words) in [(20479, "20.0 KiB is too small"), (0, "0 B is too small")] {
+    for (size, words) in [(20479, "20.0 KiB is too small"), (0, "it is empty")] {
         file.set_len(size).unwrap();
         refused_by(&WAYS, &volume.image, 3, words);
         refused_by(&["check IMAGE"], &volume.image, 3, words);

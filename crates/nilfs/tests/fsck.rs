@@ -186,7 +186,7 @@ fn what_is_no_volume_is_left_alone() {
     let size = fs::metadata(&volume.image).unwrap().len() as usize;
     fs::write(&volume.image, vec![0; size]).unwrap();
     let said = volume.nilfs("fsck -y IMAGE").sentence(3);
-    let words = "there is neither a superblock nor a log of a NILFS2 volume on the device";
+    let words = "not a NILFS2 volume: there is neither a superblock nor a log of one on it";
     assert!(said.contains(words), "{said}");
     let said = volume.nilfs("fsck --apply-undo IMAGE IMAGE").sentence(1);
     assert!(said.ends_with("it is not an undo file of nilfs fsck"), "{said}");

@@ -11,7 +11,8 @@ use nilfs_engine::{
 
 use super::{Administration, Purpose};
 use crate::output::say;
-use crate::{config, device, signature};
+use crate::signature::{OnVolume, refuse_displaced};
+use crate::{config, device};
 
 /// The volume, for as long as it is needed.
 pub(super) enum Offline {
@@ -27,19 +28,18 @@ impl Offline {
         let loaded = config::load(None)?;
         loaded.warnings.iter().for_each(|warning| say!("nilfs: {warning}"));
         let cleaner = CleanerOptions { enabled: false, ..loaded.cleaner };
-        let context = || device.display().to_string();
         match purpose {
             Purpose::Inspect => {
                 let opened = Arc::new(device::open(device, Access::Inspect)?);
                 let options = ReadOnlyOptions { cleaner, ..ReadOnlyOptions::default() };
-                let volume = ReadOnlyVolume::mount(opened, options).with_context(context)?;
+                let volume = ReadOnlyVolume::mount(opened, options).on_volume(device)?;
                 Ok(Self::ReadOnly(Box::new(volume)))
             }
             Purpose::Change => {
                 let opened = Arc::new(device::open(device, Access::ReadWrite)?);
-                signature::refuse_displaced(device, &*opened)?;
+                refuse_displaced(device, &*opened)?;
                 let options = MountOptions { cleaner, ..MountOptions::default() };
-                let fs = Filesystem::mount(opened, options).with_context(context)?;
+                let fs = Filesystem::mount(opened, options).on_volume(device)?;
                 let background = fs.start_background().context("cannot start the cleaner")?;
                 Ok(Self::Writable { fs, background })
             }

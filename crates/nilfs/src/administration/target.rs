@@ -63,12 +63,7 @@ impl Target {
         if metadata.is_file() || metadata.file_type().is_block_device() {
             return Ok(Self::Unmounted(path.to_owned()));
         }
-        let kind = if metadata.is_dir() { "a directory" } else { "a special file" };
-        let message = format!(
-            "{} is {kind}, not a block device, an image file, or on a volume mounted by nilfs",
-            path.display()
-        );
-        Err(Failure::new(Status::CannotOpen, message).into())
+        Err(not_a_volume(path, &metadata).into())
     }
 
     /// The device or image.
@@ -87,7 +82,9 @@ impl Target {
         match self {
             Self::Mounted { node, .. } => Ok(Client::new(node)),
             Self::Unmounted(device) => {
-                let message = format!("{} is not mounted by nilfs", device.display());
+                let device = device.display();
+                let message =
+                    format!("{device} is not mounted by nilfs; nilfs mount {device} DIR mounts it");
                 Err(Failure::new(Status::Failed, message).into())
             }
         }
@@ -95,6 +92,23 @@ impl Target {
 }
 
 /// Lets `work` administer the volume that `path` means. A volume that is not mounted is used in
+/// What to say of a path that means no volume at all.
+pub fn not_a_volume(path: &Path, metadata: &Metadata) -> Failure {
+    let message = if path == Path::new(".") {
+        "the current directory is not on a volume mounted by nilfs; name a device, an image, or a path on \
+         a mount"
+            .to_owned()
+    } else {
+        let kind = if metadata.is_dir() { "a directory" } else { "a special file" };
+        format!(
+            "{} is {kind}, not a block device, an image file, or on a volume mounted by nilfs; nilfs list \
+             shows what is mounted",
+            path.display()
+        )
+    };
+    Failure::new(Status::CannotOpen, message)
+}
+
 /// this process, and let go of at the end.
 ///
 /// # Errors

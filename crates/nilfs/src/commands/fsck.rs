@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 use nilfs_check::{CheckError, Finding, Foreign, Options, Report};
 use nilfs_device::{Access, Device, FileDevice};
-use nilfs_ondisk::ByteCount;
+use nilfs_engine::Error;
 use nilfs_ondisk::superblock::LogCursor;
 use nilfs_repair::{Kept, Plan, Repair, RepairError, Risk, UndoDevice, apply_undo, plan_observed};
+use nilfs_ondisk::{ByteCount, FormatError};
 use serde::Serialize;
 
 use self::watch::watch;
@@ -184,6 +185,8 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
         _ => names::device(&order.device)?,
     };
     let told = path.display().to_string();
+        // What is mounted there is to be unmounted first.
+        _ if order.device.is_dir() => device_of(&order.device)?,
     let is_writing = Arc::new(AtomicBool::new(false));
     let (writing, complaint) = (Arc::clone(&is_writing), order.complaint);
     interrupt::end_at_once(order.interrupted, move || match writing.load(Ordering::Relaxed) {
@@ -288,13 +291,14 @@ fn beyond(path: &Path, foreign: &[Foreign], error: RepairError) -> anyhow::Error
         RepairError::Check(CheckError::Device(error)) => {
             anyhow::Error::new(error).context(shown.to_string())
         }
-        RepairError::NoLog => {
-            let message = format!(
-                "{shown}: there is neither a superblock nor a log of a NILFS2 volume on the device{holds}"
-            );
+        RepairError::NoLog | RepairError::Check(CheckError::DeviceTooSmall { .. }) => {
+            let message = format!("{shown}: {}", signature::nothing_left(path));
             Failure::new(Status::NotAVolume, message).into()
         }
         RepairError::NoCheckpoint(_) => {
+        RepairError::Check(CheckError::Format(error @ FormatError::Truncated { .. })) => {
+            signature::explained(path, Error::Truncated(error).into())
+        }
             Failure::new(Status::NotAVolume, format!("{shown}: {error}{holds}")).into()
         }
         other => Failure::new(Status::NotAVolume, format!("{shown}: {other}")).into(),

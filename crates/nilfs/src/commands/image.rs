@@ -18,6 +18,7 @@ use crate::exit::{Failure, Status};
 use crate::output;
 use crate::progress::scan_progress;
 
+use crate::signature::OnVolume;
 /// Copy the metadata of a volume to a sparse image, for a bug report
 ///
 /// The image has everything but the content of files, which is zeros in it, and what fsync has recorded
@@ -78,7 +79,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let progress = scan_progress("reading the device", device.size());
     let copied = metadata_image::copy(&device, args.scramble, &mut write, &*progress)
-        .with_context(|| format!("{path} to {file}"))?;
+        .with_context(|| format!("to {file}"))
+        .on_volume(&args.device)?;
+    drop(progress);
     image.persist_noclobber(&args.file).map_err(|error| match error.error.kind() {
         io::ErrorKind::AlreadyExists => refused("is there already; name a new file"),
         _ => anyhow::Error::from(error.error).context(file.to_string()),

@@ -102,7 +102,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return report(args, &[], &done);
     }
     let [path] = &located.paths[..] else {
-        let message = format!("{}: the path of a file is missing", args.place.display());
+        let place = args.place.display();
+        let message = format!(
+            "{place}: the path of a file is missing; say nilfs purge DEVICE PATH, or its path on a mount"
+        );
         return Err(Failure::new(Status::Usage, message).into());
     };
     let name = Name::from(path.as_bytes().to_vec());

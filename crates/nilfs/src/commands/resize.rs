@@ -16,6 +16,7 @@ use crate::exit::{Failure, Status as ExitStatus};
 use crate::output;
 use crate::progress::Progress;
 use crate::size::Change;
+use crate::signature::OnVolume;
 
 /// Make a volume larger or smaller, also while it is mounted
 ///
@@ -97,8 +98,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 impl Sizes {
     fn of(device: &Path) -> anyhow::Result<Self> {
         let opened = FileDevice::open(device, Access::Inspect)?;
-        let superblocks =
-            Volume::superblocks(&opened).with_context(|| device.display().to_string())?;
+        let superblocks = Volume::superblocks(&opened).on_volume(device)?;
         let is_block_device = fs::metadata(device)?.file_type().is_block_device();
         let volume_bytes = superblocks.best.raw().s_dev_size.get();
         Ok(Self { bytes: opened.size(), volume_bytes, is_block_device })

@@ -21,6 +21,7 @@ use crate::interrupt::Interrupt;
 use crate::output::{self, exact_time, local_time};
 use crate::progress::Progress;
 use crate::scrubbing::{self, Plan, Record, Report, Scrubbing, StateFile, scrub_mounted};
+use crate::signature::OnVolume;
 use crate::size;
 
 /// How long a pause may keep the command from noticing that it is to end.
@@ -166,7 +167,7 @@ fn by_this_process(path: &Path, plan: Plan, interrupt: &Interrupt) -> anyhow::Re
         found.and_then(|found| closed.map(|()| found))
     };
     let scrubbed = scrubbing::run(scrub, &StateFile::of(&*device), plan, &end, &note);
-    scrubbed.with_context(|| path.display().to_string())
+    scrubbed.on_volume(path)
 }
 
 fn print(report: &Report) -> anyhow::Result<()> {

@@ -253,7 +253,9 @@ fn confirm(path: &Path) -> anyhow::Result<()> {
     let found = signature::find(path)?;
     let found = match &found[..] {
         [] => return Ok(()),
-        [Signature { file_system: Some(kind), .. }] => format!("an existing {kind} superblock"),
+        [Signature { kind: Some(kind), is_table: false, .. }] => {
+            format!("an existing {kind} superblock")
+        }
         several => signature::list(several),
     };
     let path = path.display();

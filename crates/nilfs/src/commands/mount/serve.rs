@@ -29,6 +29,7 @@ use crate::metrics::{self, Endpoint, Metrics};
 use crate::past::KnownParents;
 use crate::retention::Keeper;
 use crate::scrubbing::{Scrubber, StateFile};
+use crate::signature::OnVolume;
 use crate::threads;
 
 /// Threads besides those that answer the kernel: for signals, for the end, for metrics, for
@@ -63,8 +64,7 @@ pub fn serve(
     let begin = || {
         let (mounted, is_usable) = (Arc::clone(&mount), Arc::clone(&usable));
         listen(signals, hangup, events.clone(), mounted, is_usable)?;
-        let fs = Filesystem::mount(opened.clone(), options.engine.clone())
-            .with_context(|| device.display().to_string())?;
+        let fs = Filesystem::mount(opened.clone(), options.engine.clone()).on_volume(device)?;
         let requests = Arc::<nilfs_fuse::Metrics>::default();
         let metrics = gatherer(Arc::clone(&fs), Arc::clone(&requests));
         let keeper = Keeper::start(Arc::clone(&fs), options.keep)?;

@@ -26,6 +26,7 @@ use crate::exit::{Failure, Status};
 use crate::image::{Checkpoints, Door};
 use crate::names;
 use crate::output::say;
+use crate::signature::OnVolume;
 
 /// What comes first below the options on the help page.
 const EXAMPLES: &str = "\
@@ -133,8 +134,7 @@ fn serve_volume(
     }
     let opened = open(device, dir, &options)?;
     let volume = |options: &Options| {
-        ReadOnlyVolume::mount(opened.clone(), options.read_only(checkpoint))
-            .with_context(|| device.display().to_string())
+        ReadOnlyVolume::mount(opened.clone(), options.read_only(checkpoint)).on_volume(device)
     };
     let served = read_only::serve(volume, &source()?, dir, checkpoint, options, hangup, ready);
     if let Err(error) = opened.release() {

@@ -26,6 +26,7 @@ use crate::device;
 use crate::exit::{Failure, Status};
 use crate::output::{self, counted};
 use crate::progress::scan_progress;
+use crate::signature::OnVolume;
 
 /// Copy out what can be read of a broken volume
 ///
@@ -83,7 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let to = Destination::typed(&args.to)?;
     check_destination(&to, &args.device)?;
     let scanned = scan_progress("scanning the device", device.size());
-    let mut rescue = Rescue::open(device, scanned).with_context(|| path.to_string())?;
+    let mut rescue = Rescue::open(device, scanned).on_volume(&args.device)?;
     let nth = match &args.cp {
         Some(when) => find(&mut rescue, when).with_context(|| path.to_string())?,
         None => 0,
