@@ -86,6 +86,12 @@ fn usage_sentence(error: &clap::Error, command: &str) -> String {
     });
     let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
     let end = if meant.is_empty() { ";" } else { "" };
+    if error.kind() == ErrorKind::ArgumentConflict
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+    {
+        // clap takes every word for a subcommand here, whether or not there is one of that name.
+        return format!("unexpected argument '{word}' found; see {command} --help");
+    }
     format!("{}{meant}{end} see {command} --help", in_words(&words.join(" ")))
 }
 
@@ -176,14 +182,14 @@ fn status_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Status> 
         Error::NotAVolume(_)
         | Error::Truncated(_)
         | Error::Feature(_)
+        | Error::NoSuperblock(_)
+        | Error::NothingToRescue
         | Error::Corrupt { .. }
         | Error::Inconsistent(_)
         | Error::RollForward(_) => Status::NotAVolume,
         _ => Status::Failed,
     })
 }
-        | Error::NoSuperblock(_)
-        | Error::NothingToRescue
 
 #[cfg(test)]
 mod tests {
@@ -242,6 +248,10 @@ mod tests {
             ),
             (
                 "nilfs resize x --verbos",
+            (
+                "nilfs checkpoints x y",
+                "unexpected argument 'y' found; see nilfs checkpoints --help",
+            ),
                 "unexpected argument '--verbos' found; did you mean --verbose? \
                  see nilfs resize --help",
             ),

@@ -153,6 +153,25 @@ impl Named {
     }
 }
 
+/// Fails if a moment is the name of a file, and of no snapshot of the volume that `place` means: the moment
+/// comes before the volume. `usage` is how the command is called, but for that.
+///
+/// # Errors
+/// That is so.
+pub fn refuse_file_as_moment(when: &When, place: &Path, usage: &str) -> anyhow::Result<()> {
+    let Some(name) = when.name() else { return Ok(()) };
+    let is_snapshot =
+        || Located::find(place, &[]).is_ok_and(|located| has_snapshot(&located.device, name));
+    if std::fs::symlink_metadata(Path::new(&name.to_string())).is_err() || is_snapshot() {
+        return Ok(());
+    }
+    let message = format!(
+        "{name} is a file here, and no moment, which comes first; try {usage} WHEN {name}, where WHEN is \
+         such as yesterday, '10 minutes ago', or the number of a checkpoint"
+    );
+    Err(Failure::new(Status::Usage, message).into())
+}
+
 /// Whether a snapshot of the volume on a device has this name, as far as that can be told.
 pub fn has_snapshot(device: &Path, name: &SnapshotName) -> bool {
     let notes = Checkpoints::of(device).ok().and_then(|checkpoints| checkpoints.notes().ok());
@@ -258,6 +277,9 @@ pub fn open_files(device: &Path, at: Option<Cno>) -> anyhow::Result<Arc<dyn File
 
 /// The place on one of our mounts that a path means, unless it means a device, or an image, which
 /// may lie on such a mount itself.
+///
+/// # Errors
+/// It means neither: it is a directory elsewhere, for example.
 fn volume_on_mount(path: &Path) -> anyhow::Result<Option<Place>> {
     let metadata = std::fs::metadata(path);
     let Some(place) = Place::find(path)? else {
@@ -284,9 +306,6 @@ pub fn device_of(path: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-///
-/// # Errors
-/// It means neither: it is a directory elsewhere, for example.
 /// The paths within the volume, of a place on a mount and what was named after it.
 fn on_mount(place: &Place, paths: &[OsString]) -> anyhow::Result<Vec<OsString>> {
     if place.is_top() && !paths.is_empty() {

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use self::text::Side;
 use crate::completions;
-use crate::image::{LastLink, Located, find, has_snapshot, open_files};
+use crate::image::{LastLink, Located, find, has_snapshot, open_files, refuse_file_as_moment};
 use crate::output::{self, Column, Rows, counted, printable};
 use crate::past::{Change, FileAt};
 use crate::record::type_name;
@@ -127,16 +127,18 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     let place = operands.next();
     let paths: Vec<OsString> = operands.map(OsString::from).collect();
-    let located = Located::find(Path::new(place.unwrap_or(OsStr::new("."))), &paths)?;
-    // What was written until now has to be in a checkpoint first.
-    let shown = if to.is_none() { located.shown()? } else { None };
-    let checkpoints = located.checkpoints();
-    let checkpoints = match to.as_ref().and_then(When::name).filter(|_| place.is_none()) {
-        None => checkpoints?,
-        Some(name) => checkpoints.with_context(|| {
+    let top = Path::new(place.unwrap_or(OsStr::new(".")));
+    refuse_file_as_moment(&args.from, top, "nilfs diff")?;
+    let located = Located::find(top, &paths);
+    let located = match to.as_ref().and_then(When::name).filter(|_| place.is_none()) {
+        None => located?,
+        Some(name) => located.with_context(|| {
             format!("there is no file {name}, and no volume here that could have such a snapshot")
         })?,
     };
+    // What was written until now has to be in a checkpoint first.
+    let shown = if to.is_none() { located.shown()? } else { None };
+    let checkpoints = located.checkpoints()?;
     let before = checkpoints.find(&args.from)?.cno;
     let after = match &to {
         Some(when) => checkpoints.find(when)?.cno,
