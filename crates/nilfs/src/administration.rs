@@ -35,6 +35,11 @@ const CHECKPOINTS_AT_ONCE: usize = 1024;
 /// A volume as an administrator sees it. The methods mean what those of [`Filesystem`] with the
 /// same names mean.
 pub trait Administration {
+    /// Whether another process serves the volume, which goes on with what was begun if this one ends.
+    fn is_served(&self) -> bool {
+        false
+    }
+
     /// How things are.
     fn status(&self) -> Result<Status, Refusal>;
 

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::{commands, exit, output};
+use crate::exit::{self, Status};
+use crate::{commands, interrupt, output};
 
 /// The examples on the help page of `nilfs` itself.
 const EXAMPLES: &str = "\
@@ -28,7 +29,8 @@ Exit codes:
   4  the device or image is missing or cannot be opened
   5  the device, image or mount is in use
   6  refused, because data would be overwritten (mkfs, restore without -f)
-  7  cannot mount there: the directory, or FUSE, does not allow it";
+  7  cannot mount there: the directory, or FUSE, does not allow it
+  130  interrupted, by Ctrl-C or the signal TERM";
 
 /// NILFS2 in user space: make, mount and look into volumes of the log-structured file system.
 ///
@@ -51,9 +53,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = with_subcommand(arguments.into_iter().collect());
     match parse(&arguments) {
         Ok(Cli { command: Command::Help(args) }) => main(args.asked()),
-        Ok(cli) => {
-            let done = cli.command.run().and_then(|()| Ok(output::flush()?));
-            done.map_or_else(|error| exit::report(&error), |()| ExitCode::SUCCESS)
+        // A process that serves a mount has its own way to end.
+        Ok(Cli { command: command @ Command::Mount(_) }) => finish(command),
+        Ok(Cli { command }) => {
+            let code = Status::Interrupted as u8;
+            interrupt::interruptible("nilfs: ", code, || finish(command))
         }
         Err(error) => {
             let error = without_signs(&arguments, &error).unwrap_or(error);
@@ -70,6 +74,12 @@ fn with_subcommand(mut arguments: Vec<OsString>) -> Vec<OsString> {
         arguments.insert(1, "mount".into());
     }
     arguments
+}
+
+/// Does what a subcommand says, and reports what became of it.
+fn finish(command: Command) -> ExitCode {
+    let done = command.run().and_then(|()| Ok(output::flush()?));
+    done.map_or_else(|error| exit::report(&error), |()| ExitCode::SUCCESS)
 }
 
 /// The definition of the whole command line.

@@ -30,6 +30,8 @@ pub enum Status {
     Refused = 6,
     /// The directory or FUSE does not allow a mount.
     CannotMount = 7,
+    /// Somebody has asked it to end: what a shell makes of Ctrl-C.
+    Interrupted = 130,
 }
 
 /// An error of the command itself, with the status it ends with.
@@ -84,14 +86,14 @@ fn usage_sentence(error: &clap::Error, command: &str) -> String {
         ContextValue::Strings(several) => several.last().cloned(),
         _ => None,
     });
-    let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
-    let end = if meant.is_empty() { ";" } else { "" };
     if error.kind() == ErrorKind::ArgumentConflict
         && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
     {
         // clap takes every word for a subcommand here, whether or not there is one of that name.
         return format!("unexpected argument '{word}' found; see {command} --help");
     }
+    let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+    let end = if meant.is_empty() { ";" } else { "" };
     format!("{}{meant}{end} see {command} --help", in_words(&words.join(" ")))
 }
 
@@ -180,10 +182,10 @@ fn status_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Status> 
     }
     cause.downcast_ref::<Error>().map(|error| match error {
         Error::NotAVolume(_)
-        | Error::Truncated(_)
-        | Error::Feature(_)
         | Error::NoSuperblock(_)
         | Error::NothingToRescue
+        | Error::Truncated(_)
+        | Error::Feature(_)
         | Error::Corrupt { .. }
         | Error::Inconsistent(_)
         | Error::RollForward(_) => Status::NotAVolume,
@@ -247,11 +249,11 @@ mod tests {
                  see nilfs ls --help",
             ),
             (
-                "nilfs resize x --verbos",
-            (
                 "nilfs checkpoints x y",
                 "unexpected argument 'y' found; see nilfs checkpoints --help",
             ),
+            (
+                "nilfs resize x --verbos",
                 "unexpected argument '--verbos' found; did you mean --verbose? \
                  see nilfs resize --help",
             ),

@@ -286,7 +286,8 @@ fn a_sound_volume_may_have_marks_of_what_was_there_before() {
 /// Somebody who is asked may as well press Ctrl-C.
 #[test]
 fn an_interrupted_check_writes_nothing() {
-    for (name, options, code) in [("nilfs", &["fsck", "-i"][..], 1), ("fsck.nilfs2", &["-r"], 32)] {
+    for (name, options, code) in [("nilfs", &["fsck", "-i"][..], 130), ("fsck.nilfs2", &["-r"], 32)]
+    {
         let volume = astray();
         let before = fs::read(&volume.image).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_nilfs"))

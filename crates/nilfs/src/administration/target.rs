@@ -17,6 +17,7 @@ use super::Administration;
 use super::offline::Offline;
 use crate::control::Client;
 use crate::exit::{Failure, Status};
+use crate::interrupt;
 
 /// What is to be done with a volume that is not mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +92,6 @@ impl Target {
     }
 }
 
-/// Lets `work` administer the volume that `path` means. A volume that is not mounted is used in
 /// What to say of a path that means no volume at all.
 pub fn not_a_volume(path: &Path, metadata: &Metadata) -> Failure {
     let message = if path == Path::new(".") {
@@ -109,6 +109,7 @@ pub fn not_a_volume(path: &Path, metadata: &Metadata) -> Failure {
     Failure::new(Status::CannotOpen, message)
 }
 
+/// Lets `work` administer the volume that `path` means. A volume that is not mounted is used in
 /// this process, and let go of at the end.
 ///
 /// # Errors
@@ -119,6 +120,10 @@ pub fn on<T>(
     work: impl FnOnce(&dyn Administration) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let target = Target::find(path)?;
+    if purpose == Purpose::Change {
+        let (path, is_mounted) = (path.to_owned(), matches!(target, Target::Mounted { .. }));
+        interrupt::explain(move || if_interrupted(&path, is_mounted));
+    }
     let result = match &target {
         Target::Mounted { node, .. } => work(&Client::new(node)),
         Target::Unmounted(device) => {
@@ -129,6 +134,20 @@ pub fn on<T>(
         }
     };
     result.with_context(|| path.display().to_string())
+}
+
+/// What has become of a change that somebody interrupts, unless the command can tell more.
+fn if_interrupted(path: &Path, is_mounted: bool) -> String {
+    let path = path.display();
+    match is_mounted {
+        true => format!(
+            "{path}: interrupted; the process that serves the volume does what it has been asked already"
+        ),
+        false => format!(
+            "{path}: interrupted; what was not done can be done by the same command again, and the next \
+             mount recovers the volume as after a crash"
+        ),
+    }
 }
 
 /// Where a device or image is mounted, by any user: of several mounts, the one that can be written.

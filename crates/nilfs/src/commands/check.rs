@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use crate::exit::Status;
-
 use super::fsck::{Mode, Order, check_and_repair, end};
 
 /// Check that a volume keeps the rules of the format
@@ -37,8 +35,6 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         scrub,
         json,
         force: false,
-        interrupted: Status::Failed as u8,
-        complaint: "nilfs: ",
         undo: None,
         progress: None,
         device,

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::administration::{Administration, Purpose, Target, on};
 use crate::config;
+use crate::exit::{Failure, Status};
 use crate::interrupt::Interrupt;
 use crate::output::{self, counted};
 use crate::progress::Progress;
@@ -22,7 +23,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 ///
 /// A mounted volume is cleaned without this command, when space is needed; the command is for users
 /// who do not want to wait. A volume that is not mounted is cleaned by the command itself.
-/// Interrupted, it stops, and nothing is lost.
+/// Interrupted, it stops, and what was cleaned stays so.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -105,18 +106,25 @@ fn clean(args: &Args) -> anyhow::Result<()> {
     };
     let record = clean_now(&args.path, run)?;
     if args.json {
-        return output::json(&record);
+        output::json(&record)?;
+    } else {
+        let mut out = output::out();
+        match record.segments_cleaned {
+            0 if record.interrupted => writeln!(out, "nothing cleaned"),
+            0 => writeln!(out, "nothing to clean"),
+            count => writeln!(out, "{} cleaned", counted(count, "segment")),
+        }?;
     }
-    let stopped = if record.interrupted { "interrupted: " } else { "" };
-    let mut out = output::out();
-    Ok(match record.segments_cleaned {
-        0 => writeln!(out, "{stopped}nothing to clean"),
-        count => writeln!(out, "{stopped}{} cleaned", counted(count, "segment")),
-    }?)
+    if !record.interrupted {
+        return Ok(());
+    }
+    let path = args.path.display();
+    let message = format!("{path}: interrupted; nilfs clean goes on from there");
+    Err(Failure::new(Status::Interrupted, message).into())
 }
 
 fn clean_now(path: &Path, run: ManualRun) -> anyhow::Result<Record> {
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::listen();
     on(path, Purpose::Change, |volume| {
         volume.order_cleaner(CleanerOrder::Run(run))?;
         let run = follow(volume, &interrupt)?;
@@ -138,8 +146,8 @@ fn clean_now(path: &Path, run: ManualRun) -> anyhow::Result<Record> {
 fn follow(volume: &dyn Administration, interrupt: &Interrupt) -> anyhow::Result<RunProgress> {
     let progress = Progress::count("cleaning", "segments");
     loop {
-        let run = volume.status()?.run;
-        progress.set(run.cleaned, run.candidates);
+        let status = volume.status()?;
+        let run = status.run;
         if !run.running {
             return Ok(run);
         }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -65,7 +66,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if must_be_there && !destination.is_top() {
         bail!("{} is not a directory", destination.shown().display());
     }
-    let mut copier = Copier::new("copying", args.preserve, Existing::ReplaceFiles)?;
+    let mut copier = Copier::new(Work::COPY, args.preserve, Existing::ReplaceFiles);
     for Asked { files, path: source } in &sources {
         let found = find(files, source.as_bytes(), LastLink::Keep)?;
         if found.attr.file_type == FileType::Directory && !args.recursive {
@@ -78,7 +79,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         copier.begin(files);
         copier.copy_tree(found, &to);
     }
-    copier.finish()
+    copier.finish().map(drop)
 }
 
 /// What becomes of something that has the name of a copy.
@@ -94,8 +95,69 @@ pub enum Existing {
     Replace,
 }
 
+/// The purpose of copies, in words.
+#[derive(Debug, Clone, Copy)]
+pub struct Work {
+    /// What is being done to files.
+    doing: &'static str,
+    /// What has been done to them.
+    done: &'static str,
+    /// How to go on after an interruption.
+    again: &'static str,
+}
+
+impl Work {
+    /// Copies out of a volume.
+    const COPY: Self =
+        Self { doing: "copying", done: "copied", again: "the same command again copies all of it" };
+    /// Brings files back.
+    pub const RESTORE: Self = Self {
+        doing: "restoring",
+        done: "restored",
+        again: "the same command again brings back the rest",
+    };
+    /// Copies out of a broken volume.
+    pub const SALVAGE: Self = Self {
+        doing: "salvaging",
+        done: "salvaged",
+        again: "name another directory to salvage all of it",
+    };
+}
+
+/// Number of files and directories.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Count {
+    files: u64,
+    directories: u64,
+}
+
+impl Count {
+    /// Counts one more.
+    pub fn add(&mut self, file_type: FileType) {
+        match file_type {
+            FileType::Directory => self.directories += 1,
+            _ => self.files += 1,
+        }
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let directories = match self.directories {
+            1 => "1 directory".to_owned(),
+            count => format!("{count} directories"),
+        };
+        match (self.files, self.directories) {
+            (0, 1..) => f.write_str(&directories),
+            (files, 0) => f.write_str(&counted(files, "file")),
+            (files, _) => write!(f, "{} and {directories}", counted(files, "file")),
+        }
+    }
+}
+
 /// Copies files one by one and counts what did not work.
 pub struct Copier {
+    work: Work,
     preserve: bool,
     existing: Existing,
     /// The files of checkpoints: a number may be another file in another one.
@@ -108,6 +170,7 @@ pub struct Copier {
     directories: Vec<(Destination, Identity, Attr)>,
     /// Files whose flags are to be set at the very end: they may forbid changes.
     flagged: Vec<(Destination, Identity, u32)>,
+    copied: Count,
     failed: u64,
     progress: Progress,
     interrupt: Interrupt,
@@ -115,10 +178,10 @@ pub struct Copier {
 }
 
 impl Copier {
-    /// What is done is called `what` while it takes long. To `preserve` is to keep owner, permissions
-    /// and times.
-    pub fn new(what: &'static str, preserve: bool, existing: Existing) -> anyhow::Result<Self> {
-        Ok(Self {
+    /// To `preserve` is to keep owner, permissions and times.
+    pub fn new(work: Work, preserve: bool, existing: Existing) -> Self {
+        Self {
+            work,
             preserve,
             existing,
             sources: Vec::new(),
@@ -126,11 +189,12 @@ impl Copier {
             links: HashMap::new(),
             directories: Vec::new(),
             flagged: Vec::new(),
+            copied: Count::default(),
             failed: 0,
-            progress: Progress::bytes(what),
-            interrupt: Interrupt::listen()?,
+            progress: Progress::bytes(work.doing),
+            interrupt: Interrupt::listen(),
             buffer: vec![0; COPY_BYTES],
-        })
+        }
     }
 
     /// Gets ready for files of a checkpoint.
@@ -173,7 +237,12 @@ impl Copier {
         if self.interrupt.came() {
             return false;
         }
-        let Err(error) = entry.and_then(|entry| self.copy(&entry, to)) else { return true };
+        let copied = entry.and_then(|entry| {
+            self.copy(&entry, to)?;
+            self.copied.add(entry.attr.file_type);
+            Ok(())
+        });
+        let Err(error) = copied else { return true };
         if !self.interrupt.came() {
             self.fail(&to.shown(), &error);
         }
@@ -377,8 +446,9 @@ impl Copier {
         Ok(())
     }
 
-    /// Completes directories. Fails if something could not be copied, or somebody has interrupted it.
-    pub fn finish(mut self) -> anyhow::Result<()> {
+    /// Completes directories, and returns what was copied. Fails if something could not be, or somebody has
+    /// interrupted it.
+    pub fn finish(mut self) -> anyhow::Result<Count> {
         if self.preserve {
             // Innermost first: setting a directory's attributes changes nothing above it.
             for (to, made, attr) in std::mem::take(&mut self.directories).iter().rev() {
@@ -396,10 +466,12 @@ impl Copier {
         }
         match self.failed {
             _ if self.interrupt.came() => {
-                let message = "interrupted; every file that was copied is complete";
-                Err(Failure::new(Status::Failed, message).into())
+                let Work { done, again, .. } = self.work;
+                let message =
+                    format!("interrupted; {} {done}, each file complete; {again}", self.copied);
+                Err(Failure::new(Status::Interrupted, message).into())
             }
-            0 => Ok(()),
+            0 => Ok(self.copied),
             count => {
                 let message = format!("{} could not be copied", counted(count, "file"));
                 Err(Failure::new(Status::Failed, message).into())

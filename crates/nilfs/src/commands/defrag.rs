@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::administration::{Administration, mount_around};
 use crate::control::Client;
 use crate::exit::{Failure, Status, sentence};
+use crate::interrupt;
 use crate::output::{self, Column, Rows, counted, printable};
 use crate::progress::Progress;
 use crate::size;
@@ -143,6 +144,15 @@ impl Work {
     }
 
     fn take(&mut self, path: &Path, metadata: &Metadata) {
+        let shown = printable(path.as_os_str().as_bytes());
+        let done = self.records.iter().filter(|record| record.done.is_some()).count() as u64;
+        interrupt::explain(move || {
+            format!(
+                "interrupted; {} done, and the process that serves the volume goes on with {shown}; the \
+                 same command again sees to the rest",
+                counted(done, "file")
+            )
+        });
         let over_budget = metadata.blocks().saturating_mul(STAT_BLOCK) > self.budget;
         let done = match over_budget {
             true => None,

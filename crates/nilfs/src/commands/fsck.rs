@@ -117,10 +117,6 @@ pub struct Order {
     pub json: bool,
     /// Whether what else is on the device may be damaged.
     pub force: bool,
-    /// The exit code if somebody interrupts it.
-    pub interrupted: u8,
-    /// How messages begin.
-    pub complaint: &'static str,
     /// Where to save what is overwritten.
     pub undo: Option<PathBuf>,
     /// Whom to tell how far the check is, besides the terminal.
@@ -162,8 +158,6 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         scrub,
         json,
         force,
-        interrupted: Status::Failed as u8,
-        complaint: "nilfs: ",
         undo,
         progress: None,
         device,
@@ -188,13 +182,11 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
         // What is mounted there is to be unmounted first.
         _ if order.device.is_dir() => device_of(&order.device)?,
     let is_writing = Arc::new(AtomicBool::new(false));
-    let (writing, complaint) = (Arc::clone(&is_writing), order.complaint);
-    interrupt::end_at_once(order.interrupted, move || match writing.load(Ordering::Relaxed) {
-        false => format!("{complaint}{told}: interrupted; nothing was written"),
-        true => {
-            format!("{complaint}{told}: interrupted in a repair; nilfs fsck goes on from there")
-        }
-    })?;
+    let writing = Arc::clone(&is_writing);
+    interrupt::explain(move || match writing.load(Ordering::Relaxed) {
+        false => format!("{told}: interrupted; nothing was written"),
+        true => format!("{told}: interrupted in a repair; nilfs fsck goes on from there"),
+    });
     if let Some(undo) = &order.undo {
         refuse_on_device(undo, &path)?;
     }

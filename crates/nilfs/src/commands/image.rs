@@ -15,10 +15,11 @@ use serde::Serialize;
 use super::salvage::lies_on;
 use crate::device;
 use crate::exit::{Failure, Status};
+use crate::interrupt;
 use crate::output;
 use crate::progress::scan_progress;
-
 use crate::signature::OnVolume;
+
 /// Copy the metadata of a volume to a sparse image, for a bug report
 ///
 /// The image has everything but the content of files, which is zeros in it, and what fsync has recorded
@@ -72,6 +73,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let image = tempfile::Builder::new().prefix(".nilfs-image-").tempfile_in(directory);
     let image = image.with_context(|| directory.display().to_string())?;
+    let (told, unfinished) = (path.to_string(), image.path().to_owned());
+    interrupt::explain(move || {
+        // If it cannot be removed, it can be seen.
+        let _ = fs::remove_file(&unfinished);
+        format!("{told}: interrupted; no image was made")
+    });
     image.as_file().set_len(device.size()).with_context(|| file.to_string())?;
     let mut write = |place, bytes: &[u8]| match bytes.iter().all(|byte| *byte == 0) {
         true => Ok(()),

@@ -15,6 +15,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::exit::{Failure, Status};
+use crate::interrupt;
 use crate::names;
 use crate::output;
 use crate::private;
@@ -146,6 +147,12 @@ fn on_device(
             confirm(path, &signature::list(&found))?;
         }
     }
+    let told = path.display().to_string();
+    interrupt::explain(move || {
+        format!(
+            "{told}: interrupted; there may be half a volume on it, which nilfs mkfs -f makes anew"
+        )
+    });
     // Discarding a large device takes its time.
     let _busy = spinner("writing");
     nilfs_engine::mkfs::format(&device, parameters).with_context(context)
@@ -163,9 +170,17 @@ fn in_new_image(
     if dry_run {
         return Ok(superblock);
     }
+    let unfinished = path.to_owned();
     let create = || -> anyhow::Result<()> {
         private::create_new(path)
-            .and_then(|image| image.set_len(size))
+            .and_then(|image| {
+                interrupt::explain(move || {
+                    // If it cannot be removed, it can be seen.
+                    let _ = fs::remove_file(&unfinished);
+                    format!("{}: interrupted; no image was made", unfinished.display())
+                });
+                image.set_len(size)
+            })
             .map_err(|error| cannot("create", path, &error.to_string()))?;
         let device = FileDevice::open(path, Access::ReadWrite)?;
         nilfs_engine::mkfs::format(&device, parameters).with_context(context)?;

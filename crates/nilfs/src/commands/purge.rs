@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use nilfs_engine::{CheckpointInfo, Cno, Holders, Moved, Note, PurgeOptions, Purged, Wiping};
@@ -14,6 +14,7 @@ use super::checkpoints;
 use crate::administration::{Administration, Purpose, on};
 use crate::exit::{Failure, Status};
 use crate::image::Located;
+use crate::interrupt;
 use crate::output::{self, counted, printable, utter};
 use crate::past::Name;
 use crate::progress::Progress;
@@ -98,7 +99,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         wiping: if args.overwrite { Wiping::Overwrite } else { Wiping::Discard },
     };
     if args.finish {
-        let done = on(&located.device, Purpose::Change, |volume| purge(volume, None, options))?;
+        let done =
+            on(&located.device, Purpose::Change, |volume| purge(volume, &located, None, options))?;
         return report(args, &[], &done);
     }
     let [path] = &located.paths[..] else {
@@ -125,20 +127,42 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         if !args.yes {
             confirm(&holders, args.keep_snapshots)?;
         }
-        Ok(Some((purge(volume, Some(&name), options)?, holders.moved)))
+        Ok(Some((purge(volume, &located, Some(&name), options)?, holders.moved)))
     })?;
     done.map_or(Ok(()), |(done, moved)| report(args, &moved, &done))
 }
 
 fn purge(
     volume: &dyn Administration,
+    located: &Located,
     path: Option<&Name>,
     options: PurgeOptions,
 ) -> anyhow::Result<Purged> {
     let bar = Progress::count("purging", "segments");
-    let done = volume.purge(path, options, &mut |progress| bar.set(progress.done, progress.of));
+    // By the time of which it is first told how far it is, the checkpoints are gone.
+    let mut is_explained = false;
+    let done = volume.purge(path, options, &mut |progress| {
+        if !std::mem::replace(&mut is_explained, true) {
+            interrupt::explain(if_interrupted(&located.device, volume.is_served()));
+        }
+        bar.set(progress.done, progress.of);
+    });
     drop(bar);
     Ok(done?)
+}
+
+/// What is said of a purge that is under way.
+fn if_interrupted(device: &Path, is_served: bool) -> impl Fn() -> String + use<> {
+    let device = device.display().to_string();
+    move || match is_served {
+        true => format!(
+            "{device}: interrupted; the purge goes on in the process that serves the volume, and nilfs \
+             purge --finish {device} waits for it"
+        ),
+        false => format!(
+            "{device}: interrupted in the purge; nilfs purge --finish {device} does the rest"
+        ),
+    }
 }
 
 fn list(args: &Args, holders: &Holders, notes: &[Note]) -> anyhow::Result<()> {

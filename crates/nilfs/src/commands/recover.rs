@@ -4,7 +4,6 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::Context;
 use nilfs_device::Device;
 use nilfs_engine::{CleanerOptions, Filesystem, MountOptions, RecoveryPlan, Volume};
 use nilfs_ondisk::superblock::FEATURE_ROLL_FORWARD;
@@ -12,8 +11,10 @@ use serde::Serialize;
 
 use super::tune::open_to_change;
 use crate::exit::{self, Failure, Status};
+use crate::interrupt;
 use crate::output::{self, counted};
 use crate::roll_forward::{Sum, SyncedLog};
+use crate::signature::OnVolume;
 
 /// Recover a volume that was not unmounted, without mounting it
 ///
@@ -57,10 +58,12 @@ struct Report {
 pub fn run(args: Args) -> anyhow::Result<()> {
     let path = args.device.display();
     let device: Arc<dyn Device> = Arc::new(open_to_change(&args.device, false)?);
-    let mut report = examine(&device).with_context(|| path.to_string())?;
+    let told = path.to_string();
+    interrupt::explain(move || format!("{told}: interrupted; nilfs recover goes on from there"));
+    let mut report = examine(&device).on_volume(&args.device)?;
     let is_refused = report.lost_because.is_some() && !args.force;
     if report.needed && !is_refused {
-        recover(device, args.force).with_context(|| path.to_string())?;
+        recover(device, args.force).on_volume(&args.device)?;
         report.recovered = true;
     }
     match args.json {

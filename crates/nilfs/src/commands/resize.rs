@@ -13,10 +13,11 @@ use serde::Serialize;
 
 use crate::administration::{Administration, Purpose, Reason, Refusal, Target, on};
 use crate::exit::{Failure, Status as ExitStatus};
+use crate::interrupt;
 use crate::output;
 use crate::progress::Progress;
-use crate::size::Change;
 use crate::signature::OnVolume;
+use crate::size::Change;
 
 /// Make a volume larger or smaller, also while it is mounted
 ///
@@ -83,7 +84,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         );
         return Err(Failure::new(ExitStatus::Failed, message).into());
     }
-    let record = on(&args.path, Purpose::Change, |volume| resize(volume, bytes))?;
+    let record = on(&args.path, Purpose::Change, |volume| resize(volume, &args.path, bytes))?;
     if args.json {
         return output::json(&record);
     }
@@ -115,8 +116,19 @@ impl Sizes {
     }
 }
 
-fn resize(volume: &dyn Administration, bytes: u64) -> anyhow::Result<Record> {
+fn resize(volume: &dyn Administration, path: &Path, bytes: u64) -> anyhow::Result<Record> {
     let before = volume.status()?;
+    let (path, is_served) = (path.display().to_string(), volume.is_served());
+    interrupt::explain(move || match is_served {
+        true => format!(
+            "{path}: interrupted; the process that serves the volume goes on with the resize, and the \
+             same command again waits for it"
+        ),
+        false => format!(
+            "{path}: interrupted; the volume is as large as it was, or as it should be; the same \
+             command again goes on"
+        ),
+    });
     let mut last = ResizeProgress::default();
     let bar = Progress::count("emptying", "segments");
     let done = volume.resize(bytes, &mut |progress| {

@@ -12,7 +12,7 @@ use nilfs_engine::{Cno, FileType, Files};
 use nilfs_fuse::When;
 use serde::Serialize;
 
-use super::cp::{Copier, Existing, is_as};
+use super::cp::{Copier, Count, Existing, Work, is_as};
 use crate::beneath::{self, Destination};
 use crate::completions;
 use crate::exit::{Failure, Status, sentence};
@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !plan.overwritten.is_empty() && !args.force {
         confirm(&plan.overwritten)?;
     }
-    let mut copier = Copier::new("restoring", true, Existing::Replace)?;
+    let mut copier = Copier::new(Work::RESTORE, true, Existing::Replace);
     for job in &jobs {
         job.run(&mut copier)?;
     }
@@ -127,6 +127,16 @@ impl Job {
         copier.begin(&self.files);
         copier.copy_tree(self.find()?, &self.destination);
         Ok(())
+    }
+
+    /// Adds what there is to be brought back, as far as it can be read.
+    pub fn count(&self, count: &mut Count) {
+        let Ok(top) = self.find() else { return };
+        count.add(top.attr.file_type);
+        if top.attr.file_type == FileType::Directory {
+            let entries = Walk::new(Rc::new(top), true).filter_map(|it| it.entry.ok());
+            entries.for_each(|entry| count.add(entry.attr.file_type));
+        }
     }
 
     fn find(&self) -> anyhow::Result<Entry> {

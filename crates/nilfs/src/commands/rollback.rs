@@ -15,7 +15,8 @@ use super::diff;
 use crate::administration::{Purpose, mount_of, on};
 use crate::completions;
 use crate::exit::{Failure, Status};
-use crate::image::{LastLink, Located, find, open_files};
+use crate::image::{LastLink, Located, find, open_files, refuse_file_as_moment};
+use crate::interrupt;
 use crate::output::{self, counted, printable};
 use crate::past::Name;
 use crate::progress::Progress;
@@ -82,6 +83,7 @@ struct Preview {
 /// Does it.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let paths: Vec<OsString> = args.path.iter().cloned().collect();
+    refuse_file_as_moment(&args.when, &args.place, "nilfs rollback")?;
     let located = Located::find(&args.place, &paths)?;
     match &located.paths[..] {
         [] => on_volume(args, &located, OsStr::new("")),
@@ -123,6 +125,17 @@ fn on_volume(args: &Args, located: &Located, path: &OsStr) -> anyhow::Result<()>
     write_back(&located.device)?;
     let name = Name::from(path.as_bytes().to_vec());
     let done = on(&located.device, Purpose::Change, |volume| {
+        let (device, is_served) = (located.device.display().to_string(), volume.is_served());
+        interrupt::explain(move || match is_served {
+            true => format!(
+                "{device}: interrupted; the process that serves the volume goes on with the rollback, \
+                 and the same command again waits for it"
+            ),
+            false => format!(
+                "{device}: interrupted; everything is as it was, or as it should be; the same command \
+                 again sees to it"
+            ),
+        });
         let bar = Progress::count("rolling back", "files");
         let done =
             volume.roll_back(to, &name, &mut |progress| bar.set(progress.files, progress.of));

@@ -95,7 +95,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let done = if args.stop { client.stop_scrub() } else { client.start_scrub(plan) };
         return done.with_context(|| args.device.display().to_string());
     }
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::listen();
     let record = match by_mount(&target, plan, &interrupt)? {
         Some(record) => record,
         None => by_this_process(&path, plan, &interrupt)?,
@@ -197,7 +197,7 @@ fn judge(path: &Path, report: &Report) -> Result<(), Failure> {
     if report.interrupted {
         let message =
             format!("{shown}: interrupted before everything was read; the next scrub goes on");
-        return Err(Failure::new(Status::Failed, message));
+        return Err(Failure::new(Status::Interrupted, message));
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use nilfs_ondisk::ByteCount;
 use serde::Serialize;
 
 use crate::administration::{Purpose, on};
+use crate::interrupt;
 use crate::output;
 use crate::size;
 
@@ -47,8 +48,17 @@ struct Record {
 /// Does it, and prints how much it was.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let to = args.to.unwrap_or(u64::MAX);
-    let trimmed_bytes =
-        on(&args.path, Purpose::Change, |volume| Ok(volume.trim(args.from, to, args.minimum)?))?;
+    let trimmed_bytes = on(&args.path, Purpose::Change, |volume| {
+        let (path, is_served) = (args.path.display().to_string(), volume.is_served());
+        interrupt::explain(move || {
+            let goes_on = match is_served {
+                true => "the process that serves the volume goes on with the trim",
+                false => "what was trimmed stays so",
+            };
+            format!("{path}: interrupted; {goes_on}, and it may be done again")
+        });
+        Ok(volume.trim(args.from, to, args.minimum)?)
+    })?;
     if args.json {
         return output::json(&Record { trimmed_bytes });
     }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use nilfs_device::{Access, Device, FileDevice};
 use nilfs_engine::Volume;
 use nilfs_engine::mkfs::LABEL_MAX;
@@ -15,9 +15,11 @@ use uuid::Uuid;
 use crate::administration;
 use crate::commands::info::{ROLL_FORWARD, features, label};
 use crate::exit::{Failure, Status};
+use crate::interrupt;
 use crate::names;
 use crate::output::{self, Rows, printable};
-use crate::{config, device, signature};
+use crate::signature::{OnVolume, refuse_displaced};
+use crate::{config, device};
 
 /// Change label, identity and other settings of a volume that is not mounted
 ///
@@ -178,16 +180,19 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let message = "nothing is to be changed or shown; see nilfs tune --help";
         return Err(Failure::new(Status::Usage, message).into());
     }
-    let context = || args.device.display().to_string();
     if !args.changes.are_none() {
         let device = open_to_change(&args.device, args.force)?;
-        args.changes.apply(&device).with_context(context)?;
+        let told = args.device.display().to_string();
+        interrupt::explain(move || {
+            format!("{told}: interrupted; the same command again changes both superblocks")
+        });
+        args.changes.apply(&device).on_volume(&args.device)?;
     }
     if !list {
         return Ok(());
     }
     let device = FileDevice::open(&args.device, Access::Inspect)?;
-    let superblocks = Volume::superblocks(&device).with_context(context)?;
+    let superblocks = Volume::superblocks(&device).on_volume(&args.device)?;
     let record = record(superblocks.best.raw());
     if args.json { output::json(&record) } else { print(record) }
 }
@@ -195,7 +200,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 /// Opens a device with a volume that is to be changed.
 pub fn open_to_change(path: &Path, force: bool) -> anyhow::Result<FileDevice> {
     let device = open_unmounted(path, force)?;
-    signature::refuse_displaced(path, &device)?;
+    refuse_displaced(path, &device)?;
     Ok(device)
 }
 

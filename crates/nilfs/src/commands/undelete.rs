@@ -13,14 +13,14 @@ use nilfs_fuse::When;
 use nilfs_ondisk::ByteCount;
 use serde::Serialize;
 
-use super::cp::{Copier, Existing};
+use super::cp::{Copier, Count, Existing, Work};
 use super::restore::Job;
 use crate::administration::{Reason, Refusal};
 use crate::beneath::Destination;
 use crate::completions;
 use crate::exit::{Failure, Status};
 use crate::image::{Checkpoints, Located, open_files};
-use crate::output::{self, Column, Rows, counted, exact_time, local_time, printable, utter};
+use crate::output::{self, Column, Rows, exact_time, local_time, printable, utter};
 use crate::past::FileAt;
 use crate::progress;
 
@@ -81,7 +81,12 @@ struct Record {
 /// Lists it, and brings it back.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let located = Located::find(&args.dir, &[])?;
-    let no_mount = || format!("{} is not on a mounted volume", args.dir.display());
+    let no_mount = || {
+        format!(
+            "{} is not on a mounted volume; name a directory on one, as nilfs list shows them",
+            args.dir.display()
+        )
+    };
     let top = located.paths.first().with_context(no_mount)?;
     let place = located.place_of(top, &args.dir)?.with_context(no_mount)?;
     // What was deleted just now has to be gone in a checkpoint, too.
@@ -206,12 +211,15 @@ fn print(deleted: &[Deleted]) -> anyhow::Result<()> {
     rows.print()
 }
 
-fn confirm(count: usize) -> anyhow::Result<()> {
+/// Asks whether all of it is to be brought back; where nobody can be asked, it is not.
+fn confirm(jobs: &[anyhow::Result<Job>]) -> anyhow::Result<()> {
     let refused = |message: &str| Err(Failure::new(Status::Refused, message.to_owned()).into());
     if !io::stdin().is_terminal() {
         return refused("nothing was brought back; use -f to bring back what is listed");
     }
-    utter(format_args!("Bring back {}? [y/N] ", counted(count as u64, "file")));
+    let mut count = Count::default();
+    jobs.iter().flatten().for_each(|job| job.count(&mut count));
+    utter(format_args!("Bring back {count}? [y/N] "));
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     match answer.trim() {
@@ -248,12 +256,12 @@ fn open_last(located: &Located, last: Cno) -> anyhow::Result<Arc<dyn Files>> {
 }
 
 fn bring_back(deleted: &[Deleted], jobs: Vec<anyhow::Result<Job>>) -> anyhow::Result<()> {
-    let mut copier = Copier::new("restoring", true, Existing::Keep)?;
+    let mut copier = Copier::new(Work::RESTORE, true, Existing::Keep);
     for (it, job) in deleted.iter().zip(jobs) {
         if let Err(error) = job.and_then(|job| job.run(&mut copier)) {
             copier.fail(&it.place.shown(), &error);
         }
     }
-    copier.finish()?;
-    Ok(writeln!(output::out(), "{} restored", counted(deleted.len() as u64, "file"))?)
+    let count = copier.finish()?;
+    Ok(writeln!(output::out(), "{count} restored")?)
 }

@@ -166,6 +166,10 @@ fn unreachable_because(error: &io::Error) -> Refusal {
 }
 
 impl Administration for Client {
+    fn is_served(&self) -> bool {
+        true
+    }
+
     fn status(&self) -> Result<Status, Refusal> {
         self.ask(&GetStatus {})
     }

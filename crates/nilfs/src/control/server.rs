@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use nilfs_engine::{
-    Checkpoints, Cno, Ino, PurgeOptions, PurgeProgress, ResizeProgress, RollbackProgress,
-};
+use nilfs_engine::{Checkpoints, Cno, Ino, PurgeOptions, ResizeProgress};
 use nilfs_fuse::{Caller, Handler, Transport};
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -103,9 +101,23 @@ pub struct Server {
     pub(super) metrics: Gatherer,
     /// The user who started the process.
     owner: u32,
-    resizing: Arc<Mutex<Resizing>>,
-    rolling_back: Arc<Mutex<RollingBack>>,
-    purging: Arc<Mutex<Purging>>,
+    resizing: Arc<Mutex<Job<u64, Resizing>>>,
+    rolling_back: Arc<Mutex<Job<(Cno, Name), RollingBack>>>,
+    purging: Arc<Mutex<Job<(Option<Name>, PurgeOptions), Purging>>>,
+}
+
+/// The work of a kind that was begun last.
+struct Job<Asked, Work> {
+    /// What was asked for.
+    asked: Option<Asked>,
+    /// How it is going.
+    work: Work,
+}
+
+impl<Asked, Work: Default> Default for Job<Asked, Work> {
+    fn default() -> Self {
+        Self { asked: None, work: Work::default() }
+    }
 }
 
 /// A request by its name.
@@ -193,18 +205,18 @@ impl Server {
 
     /// How the resize is going that was begun last.
     pub(super) fn resizing(&self) -> Resizing {
-        self.resizing.lock().clone()
+        self.resizing.lock().work.clone()
     }
 
     /// How the rollback is going that was begun last.
     pub(super) fn rolling_back(&self) -> RollingBack {
-        self.rolling_back.lock().clone()
+        self.rolling_back.lock().work.clone()
     }
 
     /// Resizes the volume in a thread of its own.
     pub(super) fn start_resize(&self, bytes: u64) -> Result<(), Refusal> {
         let volume = Arc::clone(&self.volume);
-        start("resize", &self.resizing, ResizeProgress::default(), move |note| {
+        start("resize", &self.resizing, bytes, PartialEq::eq, move |note| {
             let mut last = ResizeProgress::default();
             let done = volume.resize(bytes, &mut |progress| {
                 last = progress;
@@ -217,14 +229,15 @@ impl Server {
     /// Rolls the volume back in a thread of its own.
     pub(super) fn start_rollback(&self, to: Cno, path: Name) -> Result<(), Refusal> {
         let volume = Arc::clone(&self.volume);
-        start("rollback", &self.rolling_back, RollbackProgress::default(), move |note| {
+        let asked = (to, path.clone());
+        start("rollback", &self.rolling_back, asked, PartialEq::eq, move |note| {
             volume.roll_back(to, &path, note)
         })
     }
 
     /// How the purge is going that was begun last.
     pub(super) fn purging(&self) -> Purging {
-        self.purging.lock().clone()
+        self.purging.lock().work.clone()
     }
 
     /// Purges a file in a thread of its own.
@@ -234,34 +247,46 @@ impl Server {
         options: PurgeOptions,
     ) -> Result<(), Refusal> {
         let volume = Arc::clone(&self.volume);
-        start("purge", &self.purging, PurgeProgress::default(), move |note| {
+        let asked = (path.clone(), options);
+        // To complete a purge is a part of it.
+        let covers = |running: &(Option<Name>, PurgeOptions),
+                      asked: &(Option<Name>, PurgeOptions)| {
+            running.1 == asked.1 && (asked.0.is_none() || running.0 == asked.0)
+        };
+        start("purge", &self.purging, asked, covers, move |note| {
             volume.purge(path.as_ref(), options, note)
         })
     }
 }
 
-/// Does something in a thread of its own, one at a time, with `state` saying how it is going. `work`
-/// calls what it is given with its progress.
-fn start<Progress: Send + 'static, Done: Send + 'static>(
+/// Does something in a thread of its own, one at a time, with `job` saying how it is going. `work` calls what
+/// it is given with its progress. Where what is under way `covers` what is asked for, as when a command was
+/// interrupted and is called again, there is nothing to begin.
+fn start<Asked: Send + 'static, Progress: Default + Send + 'static, Done: Send + 'static>(
     name: &'static str,
-    state: &Arc<Mutex<Work<Progress, Done>>>,
-    begin: Progress,
+    job: &Arc<Mutex<Job<Asked, Work<Progress, Done>>>>,
+    asked: Asked,
+    covers: impl FnOnce(&Asked, &Asked) -> bool,
     work: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<Done, Refusal> + Send + 'static,
 ) -> Result<(), Refusal> {
-    let mut now = state.lock();
-    if let Work::Running(_) = *now {
-        let message = format!("a {name} of the volume is under way already");
+    let mut now = job.lock();
+    if let Work::Running(_) = now.work {
+        if now.asked.as_ref().is_some_and(|running| covers(running, &asked)) {
+            return Ok(());
+        }
+        let message =
+            format!("another {name} of the volume is under way; try again when that is done");
         return Err(Refusal::new(Reason::Failed, message));
     }
-    let state = Arc::clone(state);
+    let told = Arc::clone(job);
     let work = move || {
-        let done = work(&mut |progress| *state.lock() = Work::Running(progress));
-        *state.lock() = done.map_or_else(Work::Failed, Work::Done);
+        let done = work(&mut |progress| told.lock().work = Work::Running(progress));
+        told.lock().work = done.map_or_else(Work::Failed, Work::Done);
     };
     // It can note nothing before the lock is let go of.
     threads::start(name, work)
         .map_err(|error| Refusal::new(Reason::Failed, exit::sentence(&error)))?;
-    *now = Work::Running(begin);
+    *now = Job { asked: Some(asked), work: Work::Running(Progress::default()) };
     Ok(())
 }
 
@@ -273,7 +298,8 @@ mod tests {
 
     use nilfs_engine::{
         CheckpointInfo, CheckpointTotals, CleanerOrder, Cno, Defragmented, DeletedCheckpoints,
-        Holders, Ino, Note, Purged, RolledBack, SnapshotChange, Status, Usage,
+        Holders, Ino, Note, PurgeProgress, Purged, RollbackProgress, RolledBack, SnapshotChange,
+        Status, Usage,
     };
     use nilfs_ondisk::superblock::LogCursor;
 
@@ -438,7 +464,9 @@ mod tests {
             }
             assert_eq!(resizing(), Resizing::Running(last));
             assert_eq!(ask(&handler, &GetUsage {}), Ok(Usage::default()));
-            assert_eq!(begin().unwrap_err().reason, Reason::Failed, "one at a time");
+            let other = ask(&handler, &StartResize { bytes: 6 });
+            assert_eq!(other.unwrap_err().reason, Reason::Failed, "one at a time");
+            assert_eq!(begin(), Ok(Nothing {}), "who asks again waits for the same one");
             end.send(how.clone()).unwrap();
             while matches!(resizing(), Resizing::Running(_)) {
                 thread::yield_now();

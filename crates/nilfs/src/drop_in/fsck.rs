@@ -15,6 +15,7 @@ use super::words::{Word, Words};
 use super::{Ended, Tool};
 use crate::commands::fsck::{Mode, Order, Outcome, check_and_repair};
 use crate::exit;
+use crate::interrupt;
 use crate::names;
 use crate::output::say;
 
@@ -84,29 +85,33 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
         scrub: false,
         json: false,
         force: false,
-        interrupted: INTERRUPTED,
-        complaint: words.tool().complaint,
         undo: None,
         progress,
         device,
     };
-    let code = match check_and_repair(&order) {
+    let tool = words.tool();
+    let check = || ExitCode::from(checked(tool, &order));
+    Ok(interrupt::interruptible(tool.complaint, INTERRUPTED, check))
+}
+
+/// Does it, and returns the exit code.
+fn checked(tool: &Tool, order: &Order) -> u8 {
+    match check_and_repair(order) {
         Ok(Outcome::Sound) => 0,
         Ok(Outcome::Repaired) => REPAIRED,
         Ok(Outcome::Partly(left)) => {
-            words.tool().complain(left);
+            tool.complain(left);
             REPAIRED | ERRORS_LEFT
         }
         Ok(Outcome::Damaged(why)) => {
-            words.tool().complain(why);
+            tool.complain(why);
             ERRORS_LEFT
         }
         Err(error) => {
-            words.tool().complain(exit::sentence(&error));
+            tool.complain(exit::sentence(&error));
             FAILED
         }
-    };
-    Ok(ExitCode::from(code))
+    }
 }
 
 /// What is asked for.

@@ -25,6 +25,7 @@ use crate::administration::{Administration, is_believable, mounts_of};
 use crate::completions;
 use crate::control::Client;
 use crate::exit::{self, Failure, Status};
+use crate::interrupt;
 use crate::names::{Name, ambiguous};
 use crate::output::{self, local_time, printable};
 
@@ -132,9 +133,15 @@ fn unmount(dir: &Path) -> anyhow::Result<(Mounted, anyhow::Result<()>)> {
     // Before unmounting: the path is known to name the right file while the volume is mounted.
     let volume = File::open(&mounted.source);
     let written = !mounted.is_read_only();
+    let told = dir.display().to_string();
+    interrupt::explain(move || format!("{told}: interrupted; it is still mounted"));
     let loss = if written { write_out(dir) } else { None };
     let process = if written { None } else { serving_process(dir) };
     nilfs_fuse::unmount(dir)?;
+    let (told, on) = (dir.display().to_string(), mounted.source.display().to_string());
+    interrupt::explain(move || {
+        format!("{told}: interrupted; it is unmounted, and what was written may not be on {on} yet")
+    });
     // The process goes on where another directory shows the same mount (mount --bind).
     let has_ended = Mounted::all().iter().all(|it| it.device != mounted.device);
     if has_ended && let Some(process) = process {

@@ -157,7 +157,7 @@ impl Salvager {
     /// is in the report.
     pub fn finish(mut self) -> (Report, anyhow::Result<()>) {
         self.report.sort();
-        (self.report, self.copier.finish())
+        (self.report, self.copier.finish().map(drop))
     }
 
     /// Turns to another checkpoint.
