@@ -56,8 +56,8 @@ enum Keep {
 }
 
 /// Copies the metadata of the volume on a device, with names `scrambled` or as they are. `progress` is
-/// told how many bytes of the device have been gone through: once for finding the logs, and once more for
-/// copying them.
+/// told how much of the device has been gone through, in bytes: once for finding the logs, and once more
+/// for copying them, where the logs stand for the whole device.
 ///
 /// # Errors
 /// [`Error::NotAVolume`], or the copy cannot be written ([`Error::Device`]).
@@ -77,9 +77,12 @@ pub fn copy(
     let window = Window::new(device, scan.geometry.block_size.bytes64());
     let mut copier = Copier { device, window, scan: &scan, owners, scramble, write, copied };
     copier.superblocks()?;
+    let blocks_of = |log: &FoundLog| u128::from(log.header.nblocks);
+    let (mut done, all) = (0, scan.logs.iter().map(blocks_of).sum::<u128>());
     for log in &scan.logs {
-        progress(log.start.0 * scan.geometry.block_size.bytes64());
+        progress((u128::from(device.size()) * done / all.max(1)) as u64);
         copier.log(log)?;
+        done += blocks_of(log);
     }
     progress(device.size());
     Ok(copier.copied)

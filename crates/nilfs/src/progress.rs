@@ -72,13 +72,23 @@ impl Progress {
         Self { bar, started: Instant::now() }
     }
 
-    /// Starts counting things of which it becomes known how many there are. `what` is being done
-    /// to them.
+    /// Starts counting things of which it becomes known how many there are, and from that how long they
+    /// take. `what` is being done to them.
     pub fn count(what: &'static str, things: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
-        let template = "{spinner} {msg} {wide_bar} {pos} of {len} {prefix}";
+        let template = "{spinner} {msg} {wide_bar} {pos} of {len} {prefix}, {eta} left";
         let style = ProgressStyle::with_template(template);
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message(what);
+        bar.set_prefix(things);
+        Self { bar, started: Instant::now() }
+    }
+
+    /// Starts counting things of which nobody knows how many there are. `what` is being done to them.
+    pub fn tally(what: &'static str, things: &'static str) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        let style = ProgressStyle::with_template("{spinner} {msg} {pos} {prefix}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
         bar.set_message(what);
         bar.set_prefix(things);
         Self { bar, started: Instant::now() }
@@ -101,9 +111,9 @@ impl Progress {
         self.appear();
     }
 
-    /// Counts more bytes as done.
-    pub fn add(&self, bytes: u64) {
-        self.bar.inc(bytes);
+    /// Counts more bytes or things as done.
+    pub fn add(&self, more: u64) {
+        self.bar.inc(more);
         self.appear();
     }
 

@@ -127,7 +127,7 @@ fn clean_now(path: &Path, run: ManualRun) -> anyhow::Result<Record> {
     let interrupt = Interrupt::listen();
     on(path, Purpose::Change, |volume| {
         volume.order_cleaner(CleanerOrder::Run(run))?;
-        let run = follow(volume, &interrupt)?;
+        let run = follow(volume, run.until, &interrupt)?;
         if run.cleaned == 0 && volume.status()?.state == CleanerState::HeldUp {
             bail!(
                 "nothing can be cleaned while another process reads the volume, such as a mount of \
@@ -142,15 +142,28 @@ fn clean_now(path: &Path, run: ManualRun) -> anyhow::Result<Record> {
     })
 }
 
-/// Shows how far the run has come until it is over, and ends it when interrupted.
-fn follow(volume: &dyn Administration, interrupt: &Interrupt) -> anyhow::Result<RunProgress> {
+/// Shows how far the run has come until it is over, and ends it when interrupted. `until`: how many segments
+/// are to be clean.
+fn follow(
+    volume: &dyn Administration,
+    until: Option<Amount>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<RunProgress> {
     let progress = Progress::count("cleaning", "segments");
     loop {
         let status = volume.status()?;
         let run = status.run;
         if !run.running {
+            // Of the candidates, those are left from which nothing would be gained.
+            progress.set(run.cleaned, run.cleaned);
             return Ok(run);
         }
+        let wanted = until.map_or(u64::MAX, |until| {
+            let geometry = &status.geometry;
+            let wanted = until.of(geometry.nsegments, geometry.segment_bytes());
+            run.cleaned.saturating_add(wanted.saturating_sub(status.clean_segments))
+        });
+        progress.set(run.cleaned, run.candidates.min(wanted));
         if interrupt.came() {
             volume.order_cleaner(CleanerOrder::Stop)?;
         }

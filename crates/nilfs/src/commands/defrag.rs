@@ -69,7 +69,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         budget: args.budget.unwrap_or(u64::MAX),
         records: Vec::new(),
         failed: 0,
-        progress: Progress::count("defragmenting", "files"),
+        progress: Progress::tally("defragmenting", "files"),
     };
     for path in &args.paths {
         work.take_named(path);
@@ -175,8 +175,7 @@ impl Work {
     }
 
     fn count(&self) {
-        let count = self.records.len() as u64 + self.failed;
-        self.progress.set(count, count);
+        self.progress.add(1);
     }
 }
 
