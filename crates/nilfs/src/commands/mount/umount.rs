@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context;
 use nilfs_device::{Access, FileDevice};
 use nilfs_engine::{Loss, Volume};
-use nilfs_fuse::{Mounted, says_nobody_serves};
+use nilfs_fuse::{MountError, Mounted, says_nobody_serves};
 use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::superblock::{STATE_ERROR, STATE_VALID};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -137,7 +137,7 @@ fn unmount(dir: &Path) -> anyhow::Result<(Mounted, anyhow::Result<()>)> {
     interrupt::explain(move || format!("{told}: interrupted; it is still mounted"));
     let loss = if written { write_out(dir) } else { None };
     let process = if written { None } else { serving_process(dir) };
-    nilfs_fuse::unmount(dir)?;
+    nilfs_fuse::unmount(dir).map_err(|error| held_by(&mounted, error))?;
     let (told, on) = (dir.display().to_string(), mounted.source.display().to_string());
     interrupt::explain(move || {
         format!("{told}: interrupted; it is unmounted, and what was written may not be on {on} yet")
@@ -176,6 +176,23 @@ fn see_the_end(
     };
     let message = format!("{} is unmounted, but {why}", mounted.dir.display());
     Err(Failure::new(Status::Failed, message).into())
+}
+
+/// Names a mount of the past that reads through this one, if that is why it is in use.
+fn held_by(mounted: &Mounted, error: MountError) -> anyhow::Error {
+    let is_past = |other: &Mounted| {
+        let is_other = other.dir != mounted.dir && other.checkpoint.is_some();
+        is_other && other.source == mounted.source && other.is_nilfs()
+    };
+    let past = Mounted::all().into_iter().find(is_past);
+    let (MountError::Busy { dir }, Some(past)) = (&error, past) else { return error.into() };
+    let message = format!(
+        "{} is in use: checkpoint {} of it is mounted on {} and read through it; unmount that first",
+        dir.display(),
+        past.checkpoint.unwrap_or_default(),
+        past.dir.display()
+    );
+    Failure::new(Status::Busy, message).into()
 }
 
 /// Lets everything be written while the process can still be asked what has become of it. Returns
