@@ -245,7 +245,8 @@ impl Destination {
             directory: Rc::new(directory),
             shown: mounted.dir.clone(),
             mounts: Mounts::Refuse,
-            typed: (path.to_owned(), typed.to_owned()),
+            // Without a slash at its end.
+            typed: (path.to_owned(), typed.components().collect()),
             parent: RefCell::default(),
         };
         Ok(Self { top: Rc::new(top), path: path.to_owned() })

@@ -51,7 +51,7 @@ pub struct Args {
     /// Print JSON, and bring nothing back
     #[arg(long)]
     json: bool,
-    /// A directory on a mount
+    /// A directory on a mount, or a file or directory that is not there any more
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }
@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // What is looked at stays while the user thinks.
     let jobs = jobs(&located, &deleted);
     if !args.force {
-        confirm(deleted.len())?;
+        confirm(&jobs)?;
     }
     bring_back(&deleted, jobs)
 }

@@ -1,0 +1,316 @@
+//! Something else in the place of a volume: whichever command meets it says what it is and what can be
+//! done. Only fsck and mkfs did; a newcomer who had mounted a partition table, or named a compressed image,
+//! was told of a magic number. The superuser and `/dev/fuse` are needed.
+
+mod common {
+    pub mod ours;
+}
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::ours::Image;
+use tempfile::TempDir;
+
+/// The commands that take a volume; `V` stands for it, and `D` for an empty directory.
+const OF_A_VOLUME: [&str; 33] = [
+    "info V",
+    "ls V",
+    "cat V x",
+    "stat V /",
+    "cp V x D/out",
+    "diff 1 V",
+    "log V x",
+    "rollback 1 V",
+    "purge -y V x",
+    "df V",
+    "clean V",
+    "sync V",
+    "checkpoints V",
+    "checkpoints delete V 1",
+    "snapshot list V",
+    "snapshot create V",
+    "trim V",
+    "resize V",
+    "segments V",
+    "dump V 0",
+    "check V",
+    "fsck -n V",
+    "fsck -y V",
+    "scrub V",
+    "recover V",
+    "salvage V --to D/out",
+    "image V D/out",
+    "tune -l V",
+    "tune -L x V",
+    "mount V D",
+    "mount -o ro V D",
+    "mount -o ro,norecovery V D",
+    "mount -o ro,rescue V D",
+];
+
+/// Those that need one that is mounted.
+const OF_A_MOUNT: [&str; 6] =
+    ["status V", "metrics V", "undelete -n V", "restore V@1", "defrag V", "umount V"];
+
+/// Those that take none, or make one.
+const OF_NO_VOLUME: [&str; 3] = ["help", "list", "mkfs"];
+
+/// Those that get something out of a volume without superblocks, or cut short, or put it right.
+const HELPERS: [&str; 6] = [
+    "check V",
+    "fsck -n V",
+    "fsck -y V",
+    "salvage V --to D/out",
+    "image V D/out",
+    "mount -o ro,rescue V D",
+];
+
+const SIZE: u64 = 20 << 20;
+
+/// Something in the place of a volume.
+struct Operand {
+    path: PathBuf,
+    /// The exit code for it.
+    code: i32,
+    /// What everybody says of it.
+    words: &'static [&'static str],
+    /// Those that are not for it.
+    not: &'static [&'static str],
+}
+
+/// Things that are no volumes, in a directory.
+struct Operands {
+    directory: TempDir,
+    all: Vec<Operand>,
+}
+
+impl Operands {
+    fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap(), all: Vec::new() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn add(&mut self, name: &str, code: i32, words: &'static [&'static str]) {
+        self.all.push(Operand { path: self.path(name), code, words, not: &[] });
+    }
+
+    /// Adds a file with bytes at some places.
+    fn file(
+        &mut self,
+        name: &str,
+        size: u64,
+        bytes: &[(u64, &[u8])],
+        words: &'static [&'static str],
+    ) {
+        let file = File::create(self.path(name)).unwrap();
+        file.set_len(size).unwrap();
+        bytes.iter().for_each(|(at, bytes)| file.write_all_at(bytes, *at).unwrap());
+        self.add(name, 3, words);
+    }
+
+    /// Adds a volume that `change` has damaged.
+    fn broken(&mut self, name: &str, change: impl FnOnce(&File), words: &'static [&'static str]) {
+        let volume = Image::ours("--size 16M -B 64");
+        fs::copy(volume.path(), self.path(name)).unwrap();
+        change(&File::options().write(true).open(self.path(name)).unwrap());
+        let path = self.path(name);
+        self.all.push(Operand { path, code: 3, words, not: &HELPERS });
+    }
+}
+
+fn operands() -> Operands {
+    let mut them = Operands::new();
+    them.add("missing", 4, &["cannot open", "No such file or directory"]);
+    fs::create_dir(them.path("directory")).unwrap();
+    them.add("directory", 4, &["is a directory, not a block device"]);
+    them.file("empty", 0, &[], &["not a NILFS2 volume: it is empty", "nilfs mkfs"]);
+    them.file("text", 5, &[(0, b"text\n")], &["not a NILFS2 volume: "]);
+    them.file("blank", SIZE, &[], &["not a NILFS2 volume", "nilfs mkfs makes"]);
+    let noise: Vec<u8> = (0..SIZE / 4).flat_map(|it| (it as u32 | 1 << 31).to_ne_bytes()).collect();
+    them.file("noise", SIZE, &[(0, &noise)], &["not a NILFS2 volume: ", " superblock"]);
+    for (name, at, magic, advice) in [
+        ("gzip", 0, &b"\x1f\x8b\x08"[..], &["in the format gzip", "gunzip"]),
+        ("xz", 0, b"\xfd7zXZ\0", &["in the format xz", "unxz"]),
+        ("zstd", 0, b"\x28\xb5\x2f\xfd", &["in the format zstd", "unzstd"]),
+        ("qcow2", 0, b"QFI\xfb", &["in the format qcow2", "qemu-img convert"]),
+        ("tar", 257, b"ustar", &["in the format tar", "tar -x"]),
+    ] {
+        // Also one that is smaller than any volume.
+        them.file(name, SIZE, &[(at, magic)], advice);
+        them.file(&format!("small.{name}"), 600, &[(at, magic)], advice);
+    }
+    let mut luks = [0; 592];
+    luks[..8].copy_from_slice(b"LUKS\xba\xbe\0\x01");
+    luks[168..204].copy_from_slice(b"12345678-1234-1234-1234-123456789012");
+    them.file("luks", SIZE, &[(0, &luks)], &["crypto_LUKS data", "cryptsetup open"]);
+    let entry = [0, 0, 2, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 0x40, 0, 0];
+    let table: [(u64, &[u8]); 2] = [(446, &entry), (510, &[0x55, 0xaa])];
+    them.file("disk", SIZE, &table, &["a partition table (dos)", "name one of the partitions"]);
+    them.file("ext4", SIZE, &[], &["it holds ext4 data", "mount -t ext4"]);
+    let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(them.path("ext4")).status();
+    assert!(made.unwrap().success());
+    let without = |file: &File| {
+        for at in [1024, (16 << 20) - 4096] {
+            file.write_all_at(&[0; 1024], at).unwrap();
+        }
+    };
+    let advice = &[
+        "both superblocks of the NILFS2 volume are damaged",
+        "nilfs fsck",
+        "nilfs salvage",
+        "rescue",
+    ];
+    them.broken("without superblocks", without, advice);
+    let short = |file: &File| file.set_len(8 << 20).unwrap();
+    them.broken("cut short", short, &["8 MiB shorter than the volume on it", "nilfs salvage"]);
+    them
+}
+
+/// A command line, and who says it.
+fn command(line: &str, volume: &Path, directory: &Path) -> Command {
+    let mut nilfs = Command::new(env!("CARGO_BIN_EXE_nilfs"));
+    nilfs.stdin(Stdio::null()).env("STATE_DIRECTORY", env!("CARGO_TARGET_TMPDIR"));
+    let (volume, directory) = (volume.to_str().unwrap(), directory.to_str().unwrap());
+    nilfs.args(line.split(' ').map(|word| word.replace('V', volume).replace('D', directory)));
+    nilfs
+}
+
+/// The one sentence of a command that must fail with this code and do nothing.
+#[track_caller]
+fn refused(command: &mut Command, code: i32) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{command:?}: {said}");
+    assert_eq!(output.stdout, b"", "{command:?}");
+    assert!(said.starts_with("nilfs: "), "{command:?}: {said}");
+    said
+}
+
+#[test]
+fn each_command_says_what_is_in_the_place_of_a_volume() {
+    let them = operands();
+    for Operand { path, code, words, not } in &them.all {
+        let before = fs::read(path).ok();
+        for line in OF_A_VOLUME.iter().filter(|line| !not.contains(line)) {
+            let directory = tempfile::tempdir().unwrap();
+            let said = refused(&mut command(line, path, directory.path()), *code);
+            assert!(said.contains(path.to_str().unwrap()), "{line}: {said}");
+            assert!(words.iter().all(|it| said.contains(it)), "{line}: {said}");
+            assert_eq!(said.lines().count(), 1, "{line}: {said}");
+            assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "{line}: {said}");
+        }
+        for line in OF_A_MOUNT.iter().filter(|_| path.is_file()) {
+            let said = refused(&mut command(line, path, Path::new("")), 1);
+            assert!(said.contains(path.to_str().unwrap()), "{line}: {said}");
+            assert!(said.contains("mounted"), "{line}: {said}");
+        }
+        assert!(fs::read(path).ok() == before, "{}", path.display());
+    }
+}
+
+#[test]
+fn who_may_not_read_a_volume_is_told_so_by_each_command() {
+    let image = Image::ours("--size 16M -B 64");
+    for path in [image.path().parent().unwrap(), Path::new(env!("CARGO_BIN_EXE_nilfs"))] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for line in OF_A_VOLUME {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let mut nilfs = command(line, &image.path(), directory.path());
+        nilfs.uid(65534).gid(65534).env("STATE_DIRECTORY", directory.path());
+        let said = refused(&mut nilfs, 4);
+        let expected = format!("cannot open {}: Permission denied", image.path().display());
+        assert!(said.contains(&expected), "{line}: {said}");
+    }
+}
+
+/// A new command comes into one of the tables.
+#[test]
+fn no_command_is_left_out() {
+    let help = Command::new(env!("CARGO_BIN_EXE_nilfs")).arg("--help").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let (_, commands) = help.split_once("\nCommands:\n").unwrap();
+    let (commands, _) = commands.split_once("\n\n").unwrap();
+    let of_line = |line: &str| line.split_whitespace().next().unwrap().to_owned();
+    let listed: BTreeSet<String> =
+        commands.lines().filter(|line| !line.starts_with("   ")).map(of_line).collect();
+    let tables = OF_A_VOLUME.iter().chain(&OF_A_MOUNT).chain(&OF_NO_VOLUME);
+    assert_eq!(tables.map(|line| of_line(line)).collect::<BTreeSet<_>>(), listed);
+}
+
+/// A volume in the place of the moment, which comes first, was taken for one, and the current directory,
+/// which nobody had named, was said to be no volume.
+#[test]
+fn a_volume_in_the_place_of_a_moment_is_told_from_one() {
+    let image = Image::ours("--size 16M -B 64");
+    let directory = image.path().parent().unwrap().to_owned();
+    for line in
+        ["diff volume.img", "diff volume.img 1", "rollback volume.img", "rollback volume.img 1"]
+    {
+        let said = refused(command(line, Path::new(""), Path::new("")).current_dir(&directory), 2);
+        assert!(said.contains("volume.img is a file here, and no moment"), "{line}: {said}");
+        let usage = format!("nilfs {} WHEN volume.img", line.split(' ').next().unwrap());
+        assert!(said.contains(&usage), "{line}: {said}");
+    }
+    for line in ["diff 1", "rollback 1", "diff 1 missing"] {
+        let said = refused(command(line, Path::new(""), Path::new("")).current_dir(&directory), 4);
+        assert!(said.contains("the current directory is not on a volume"), "{line}: {said}");
+    }
+    let said = refused(&mut command("checkpoints V other", &image.path(), Path::new("")), 2);
+    assert!(said.contains("unexpected argument 'other' found"), "{said}");
+}
+
+/// Nothing told which mount it was that kept the present in use.
+#[test]
+fn a_mount_of_the_past_is_named_when_it_keeps_the_present_in_use() {
+    let image = Image::ours("--size 16M -B 64");
+    let present = image.mount("rw");
+    let past = image.mount("ro,cp=1");
+    let said = refused(&mut command("umount V", present.root(), Path::new("")), 5);
+    let names = [present.root(), past.root()].map(|dir| said.contains(dir.to_str().unwrap()));
+    assert!(names == [true; 2] && said.contains("checkpoint 1 of it is mounted"), "{said}");
+    past.unmount();
+    present.unmount();
+}
+
+/// A file that was named itself had a slash after it, and a directory two; and a directory full of files was
+/// one file.
+#[test]
+fn what_was_deleted_is_shown_by_its_path_and_counted_as_what_it_is() {
+    let image = Image::ours("--size 32M -B 64");
+    let mounted = image.mount("rw");
+    let (file, docs) = (mounted.join("taxes.txt"), mounted.join("docs"));
+    fs::write(&file, "taxes").unwrap();
+    fs::create_dir(&docs).unwrap();
+    (0..27).for_each(|nth| fs::write(docs.join(nth.to_string()), "text").unwrap());
+    mounted.checkpoint();
+    fs::remove_file(&file).unwrap();
+    fs::remove_dir_all(&docs).unwrap();
+    let printed = |line: &str, path: &Path| {
+        let output = command(line, path, Path::new("")).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let with_slash = PathBuf::from(format!("{}/", docs.display()));
+    for (path, shown) in
+        [(&file, file.display().to_string()), (&docs, with_slash.display().to_string())]
+    {
+        for named in [path, &PathBuf::from(format!("{}/", path.display()))] {
+            let listed = printed("undelete -n V", named);
+            assert!(listed.ends_with(&format!("  {shown}\n")), "{listed}");
+        }
+    }
+    let done = printed("undelete -f V", mounted.root());
+    assert!(done.ends_with("28 files and 1 directory restored\n"), "{done}");
+    assert_eq!(fs::read_dir(&docs).unwrap().count(), 27);
+    mounted.unmount();
+}
