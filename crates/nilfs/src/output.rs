@@ -1,6 +1,7 @@
 //! What a command prints: its results on standard output, aligned for people or as JSON for
 //! programs, and what else there is to be said on standard error. Nothing else writes to the two.
 
+use std::env;
 use std::fmt;
 use std::io::{self, StdoutLock, Write};
 use std::mem;
@@ -166,6 +167,10 @@ impl Rows {
 fn empty_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
+    // Some who want no colours want no bold either, and nobody can tell.
+    if env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
+        table.force_no_tty();
+    }
     table.set_content_arrangement(ContentArrangement::Disabled);
     table
 }

@@ -231,3 +231,19 @@ fn a_mount_outlives_a_log_beyond_the_limit_of_the_size_of_files() {
     prlimit(Some(Pid::from_child(&child)), Resource::Fsize, limits).unwrap();
     outlives_its_next_message(&volume, child, &dir);
 }
+
+/// Headers were bold for those who had asked for plain text.
+#[test]
+fn no_color_means_no_bold_either() {
+    let volume = volume();
+    let line = format!("{} checkpoints {}", env!("CARGO_BIN_EXE_nilfs"), volume.image.display());
+    for (value, is_bold) in [("", true), ("1", false)] {
+        // On a terminal.
+        let mut script = Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).env("NO_COLOR", value).stdin(Stdio::null());
+        let output = script.output().unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && printed.contains("CHECKPOINT"), "{printed}");
+        assert_eq!(printed.contains('\x1b'), is_bold, "{printed:?}");
+    }
+}
