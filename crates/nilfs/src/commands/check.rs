@@ -19,6 +19,9 @@ pub struct Args {
     /// Read the content of files, too, and compare all of it with the checksums of the logs
     #[arg(long)]
     scrub: bool,
+    /// Show every finding; without this option, of many of one kind only some
+    #[arg(short, long, conflicts_with = "json")]
+    verbose: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -29,10 +32,11 @@ pub struct Args {
 
 /// Prints what is wrong, and what there is.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let Args { scrub, json, device } = args;
+    let Args { scrub, verbose, json, device } = args;
     end(check_and_repair(&Order {
         mode: Mode::Check,
         scrub,
+        verbose,
         json,
         force: false,
         undo: None,

@@ -1,5 +1,6 @@
 //! `nilfs fsck`: what is wrong with a volume, and what would put it right; and doing that.
 
+mod groups;
 mod watch;
 
 use std::collections::{HashMap, HashSet};
@@ -15,10 +16,11 @@ use nilfs_check::{CheckError, Finding, Foreign, Options, Report};
 use nilfs_device::{Access, Device, FileDevice};
 use nilfs_engine::Error;
 use nilfs_ondisk::superblock::LogCursor;
-use nilfs_repair::{Kept, Plan, Repair, RepairError, Risk, UndoDevice, apply_undo, plan_observed};
 use nilfs_ondisk::{ByteCount, FormatError};
+use nilfs_repair::{Kept, Plan, Repair, RepairError, Risk, UndoDevice, apply_undo, plan_observed};
 use serde::Serialize;
 
+use self::groups::{EXAMPLES, Groups, Line};
 use self::watch::watch;
 use super::tune::open_unmounted;
 use crate::administration::{Administration, Target, mount_of};
@@ -59,6 +61,9 @@ pub struct Args {
     /// Read the content of files, too, and compare all of it with the checksums of the logs
     #[arg(long)]
     scrub: bool,
+    /// Show every finding and every repair; without this option, of many of one kind only some
+    #[arg(short, long, conflicts_with = "json")]
+    verbose: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -69,7 +74,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     undo: Option<PathBuf>,
     /// Take a repair back, with the file that it has made
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["undo", "mode", "json", "scrub", "force"])]
+    #[arg(long, value_name = "FILE")]
+    #[arg(conflicts_with_all = ["undo", "mode", "json", "scrub", "force", "verbose"])]
     apply_undo: Option<PathBuf>,
     /// The device or image
     #[arg(value_name = "DEVICE")]
@@ -113,6 +119,8 @@ pub struct Order {
     pub mode: Mode,
     /// Whether the content of files is read.
     pub scrub: bool,
+    /// Whether every finding is shown, however many there are of a kind.
+    pub verbose: bool,
     /// Whether the result is printed as JSON.
     pub json: bool,
     /// Whether what else is on the device may be damaged.
@@ -152,10 +160,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         _ if io::stdin().is_terminal() && !args.json => Mode::Ask,
         _ => Mode::Check,
     };
-    let Args { scrub, json, force, undo, device, .. } = args;
+    let Args { scrub, verbose, json, force, undo, device, .. } = args;
     end(check_and_repair(&Order {
         mode,
         scrub,
+        verbose,
         json,
         force,
         undo,
@@ -176,11 +185,11 @@ pub fn end(outcome: Outcome) -> anyhow::Result<()> {
 pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
     let path = match order.mode {
         Mode::Check => device_of(&order.device)?,
+        // What is mounted there is to be unmounted first.
+        _ if order.device.is_dir() => device_of(&order.device)?,
         _ => names::device(&order.device)?,
     };
     let told = path.display().to_string();
-        // What is mounted there is to be unmounted first.
-        _ if order.device.is_dir() => device_of(&order.device)?,
     let is_writing = Arc::new(AtomicBool::new(false));
     let writing = Arc::clone(&is_writing);
     interrupt::explain(move || match writing.load(Ordering::Relaxed) {
@@ -218,7 +227,7 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
             Mode::Safe => plan.risk() == Risk::Safe,
             Mode::All => true,
             Mode::Ask => {
-                print(&plan, false)?;
+                print(&plan, false, order.verbose)?;
                 output::flush()?;
                 ask(&plan)?
             }
@@ -230,7 +239,7 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
     let printed = match (order.json, asks) {
         (true, _) => output::json(&record(&plan, agreed)),
         (false, true) => Ok(()),
-        (false, false) => print(&plan, agreed),
+        (false, false) => print(&plan, agreed, order.verbose),
     };
     if let Some(RepairError::Scratch(error)) = plan.obstacle {
         return Err(anyhow::Error::new(error).context(path.display().to_string()));
@@ -287,10 +296,10 @@ fn beyond(path: &Path, foreign: &[Foreign], error: RepairError) -> anyhow::Error
             let message = format!("{shown}: {}", signature::nothing_left(path));
             Failure::new(Status::NotAVolume, message).into()
         }
-        RepairError::NoCheckpoint(_) => {
         RepairError::Check(CheckError::Format(error @ FormatError::Truncated { .. })) => {
             signature::explained(path, Error::Truncated(error).into())
         }
+        RepairError::NoCheckpoint(_) => {
             Failure::new(Status::NotAVolume, format!("{shown}: {error}{holds}")).into()
         }
         other => Failure::new(Status::NotAVolume, format!("{shown}: {other}")).into(),
@@ -394,45 +403,57 @@ fn undo(file: &Path, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print(plan: &Plan, done: bool) -> anyhow::Result<()> {
-    let mut out = output::out();
-    let mut line = |line: String| writeln!(out, "{}", printable(line.as_bytes()));
+fn print(plan: &Plan, done: bool, verbose: bool) -> anyhow::Result<()> {
+    let mut out = io::BufWriter::new(output::out());
+    let most = if verbose { usize::MAX } else { EXAMPLES };
     let repairs = by_fault(plan);
     let mut shown = HashSet::new();
     match &plan.before {
         Ok(report) => {
+            let mut groups = Groups::default();
             for finding in &report.findings {
-                line(with_path(plan, finding))?;
-                if let Some(repair) = repairs.get(&finding.fault()[..]) {
-                    line(format!("  repair: {}", repair.action))?;
-                    shown.insert(&repair.fault[..]);
-                }
+                let repair = repairs.get(&finding.fault()[..]);
+                shown.extend(repair.map(|repair| &repair.fault[..]));
+                groups.add(Line {
+                    label: finding.severity.to_string(),
+                    subject: Some(finding.rule.to_string()),
+                    kind: finding.message.clone(),
+                    text: with_path(plan, finding),
+                    repair: repair.map(|repair| repair.action.clone()),
+                });
             }
-            report.summary().lines().try_for_each(|text| line(text.to_owned()))?;
+            groups.print(&mut out, most)?;
+            for text in report.summary().lines() {
+                writeln!(out, "{}", printable(text.as_bytes()))?;
+            }
         }
         Err(error) => {
             let fault = error.to_string();
-            line(format!("error: {fault}"))?;
+            writeln!(out, "error: {}", printable(fault.as_bytes()))?;
             for repair in plan.repairs.iter().filter(|repair| repair.fault == fault) {
-                line(format!("  repair: {}", repair.action))?;
+                writeln!(out, "  repair: {}", printable(repair.action.as_bytes()))?;
                 shown.insert(&repair.fault[..]);
             }
         }
     }
     // What comes to light only when something else has been repaired.
+    let mut groups = Groups::default();
     for repair in plan.repairs.iter().filter(|repair| !shown.contains(&repair.fault[..])) {
-        line(format!("repair: {repair}"))?;
+        groups.add(Line::new("repair", repair.to_string()));
     }
+    groups.print(&mut out, most)?;
     for (risk, count) in &plan.omitted {
         let lost = if *risk == Risk::Loses { ", by which something is lost" } else { "" };
-        line(format!("repair: {count} more{lost}"))?;
+        writeln!(out, "repair: {count} more{lost}")?;
     }
     let fate = if done { "lost" } else { "would be lost" };
-    plan.lost.iter().try_for_each(|log| SyncedLog::new(log).print(&mut output::out(), fate))?;
+    plan.lost.iter().try_for_each(|log| SyncedLog::new(log).print(&mut out, fate))?;
+    let mut groups = Groups::default();
     for kept in &plan.kept {
-        line(format!("not repaired: {}: {}", kept.fault, kept.why))?;
+        groups.add(Line::new("not repaired", format!("{}: {}", kept.fault, kept.why)));
     }
-    Ok(())
+    groups.print(&mut out, most)?;
+    Ok(out.flush()?)
 }
 
 /// What is done about which fault; the first of several.
@@ -447,8 +468,8 @@ fn by_fault(plan: &Plan) -> HashMap<&str, &Repair> {
 /// A finding, with the path of the file that it is about.
 fn with_path(plan: &Plan, finding: &Finding) -> String {
     match path_of(plan, finding) {
-        Some(path) => format!("{}: {path}: {}", finding.severity, finding.fault()),
-        None => finding.to_string(),
+        Some(path) => format!("{path}: {}", finding.fault()),
+        None => finding.fault(),
     }
 }
 

@@ -29,7 +29,7 @@ macro_rules! options {
   -n   write nothing
   -p   repair what can be repaired without loss
   -r   show what is to be done, and ask; this is so on a terminal
-  -v   nothing: every finding is shown anyway
+  -v   show every finding, however many there are of a kind
   -V   the version
   -y   repair everything
 "
@@ -68,7 +68,7 @@ const USAGE: u8 = 16;
 const INTERRUPTED: u8 = 32;
 
 fn run(mut words: Words) -> anyhow::Result<ExitCode> {
-    let Asked { mode, force, progress, device } = match read(&mut words) {
+    let Asked { mode, force, verbose, progress, device } = match read(&mut words) {
         Ok(Some(asked)) => asked,
         Ok(None) => return Err(Ended(USAGE).into()),
         // Help was asked for, or an option has no value, which has been said.
@@ -83,6 +83,7 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
     let order = Order {
         mode,
         scrub: false,
+        verbose,
         json: false,
         force: false,
         undo: None,
@@ -118,6 +119,7 @@ fn checked(tool: &Tool, order: &Order) -> u8 {
 struct Asked {
     mode: Mode,
     force: bool,
+    verbose: bool,
     /// Where to write how far it is.
     progress: Option<File>,
     device: PathBuf,
@@ -125,7 +127,8 @@ struct Asked {
 
 /// What is asked for; `None` if it makes no sense, which has been said then.
 fn read(words: &mut Words) -> anyhow::Result<Option<Asked>> {
-    let (mut modes, mut force, mut progress, mut device) = (Vec::new(), false, None, None);
+    let (mut modes, mut progress, mut device) = (Vec::new(), None, None);
+    let (mut force, mut verbose) = (false, false);
     while let Some(word) = words.next()? {
         match word {
             Word::Option('a' | 'p') => modes.push(Mode::Safe),
@@ -133,7 +136,7 @@ fn read(words: &mut Words) -> anyhow::Result<Option<Asked>> {
             Word::Option('r') => modes.push(Mode::Ask),
             Word::Option('y') => modes.push(Mode::All),
             Word::Option('f') => force = true,
-            Word::Option('v') => {}
+            Word::Option('v') => verbose = true,
             Word::Option('C') => {
                 let value = words.value()?;
                 let Some(number) = value.to_str().and_then(|it| it.parse::<i32>().ok()) else {
@@ -167,7 +170,7 @@ fn read(words: &mut Words) -> anyhow::Result<Option<Asked>> {
         say!("{}: no device was named", words.tool().name());
         return Ok(None);
     };
-    Ok(Some(Asked { mode, force, progress, device }))
+    Ok(Some(Asked { mode, force, verbose, progress, device }))
 }
 
 /// A file that was open when the program began. The standard input stands for a bar on the terminal, which
