@@ -193,7 +193,7 @@ fn plan(args: RunArgs) -> Result<Plan> {
     let choice = Choice { workloads: args.workload, devices: args.device, file_systems: args.fs };
     let scale = args.scale.map_or_else(|| workloads::scale_of(suite.scale), Ok)?;
     Ok(Plan {
-        suite: suite.name.to_owned(),
+        suite: choice.suite(suite),
         tables: choice.tables(suite, &nilfs)?,
         scale,
         runs: args.runs,

@@ -200,6 +200,16 @@ const ALL: &[Base] = &[
     },
 ];
 
+/// What the kernel calls a mounted file system with this magic number of statfs(2); `None` if it is
+/// none of these.
+#[must_use]
+pub fn type_of(magic: u64) -> Option<&'static str> {
+    // The three have one number, and one driver in most kernels.
+    const EXT: &str = "ext2/3/4";
+    let base = ALL.iter().find(|base| base.magic == magic)?;
+    Some(if magic == EXT_MAGIC { EXT } else { base.kind })
+}
+
 /// A file system with the options it is mounted with.
 #[derive(Debug, Clone)]
 pub struct FileSystem {

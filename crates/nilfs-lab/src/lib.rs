@@ -17,7 +17,7 @@ pub mod draw;
 pub mod export;
 pub mod file_systems;
 pub mod model;
-mod names;
+pub mod names;
 pub mod place;
 pub mod probe;
 pub mod published;

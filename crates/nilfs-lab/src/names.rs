@@ -1,4 +1,5 @@
-//! Names that nobody has: what was probably meant, and what there is.
+//! Names and numbers in messages: what was probably meant by a name that does not exist, and things
+//! counted.
 
 /// How alike two names must be, from 0 to 1, for one to be taken for a slip in typing the other.
 const ALIKE: f64 = 0.85;
@@ -12,6 +13,12 @@ pub fn unknown(what: &str, name: &str, known: &[&str]) -> String {
         None => ".".to_owned(),
     };
     format!("there is no {what} \"{name}\"{guess} There are: {}", known.join(", "))
+}
+
+/// A number of things: "1 device", "2 devices".
+#[must_use]
+pub fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

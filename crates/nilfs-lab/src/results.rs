@@ -20,8 +20,8 @@ pub(crate) const FILE_NAME: &str = "results.json";
 pub struct Results {
     /// Where it ran.
     pub surroundings: Surroundings,
-    /// The suite: "published", "quick" or "full".
-    pub suite: String,
+    /// The suite: "published", "quick" or "full"; `None`: a selection of somebody's own.
+    pub suite: Option<String>,
     /// The part of the original sizes: 1.0 or less.
     pub scale: f64,
     /// The same for each workload: where so small a part would be something else, it was more.
@@ -114,6 +114,9 @@ pub struct Cell {
     pub workload: String,
     /// Name of its step.
     pub step: String,
+    /// What the step did, with the amounts that were done at the scale of the run.
+    #[serde(default)]
+    pub about: String,
     /// Name of the file system with its options.
     pub file_system: String,
     /// The unit of the figure.
@@ -139,6 +142,13 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// Whether a figure is larger where more is done: amounts are, rates are not, and neither are the
+    /// times of single operations, which are given in milliseconds.
+    #[must_use]
+    pub fn grows_with_size(self) -> bool {
+        matches!(self, Self::Seconds | Self::Megabytes)
+    }
+
     /// Whether more is better.
     #[must_use]
     pub fn more_is_better(self) -> bool {

@@ -95,7 +95,8 @@ fn row(results: &mut Results, at: [&str; 3], unit: Unit, limit: Option<f64>, fou
         };
         let [device, workload, step] = at.map(str::to_owned);
         let file_system = (*file_system).to_owned();
-        results.cells.push(Cell { device, workload, step, file_system, unit, outcome });
+        let about = format!("{step}: 16 × 1 MiB");
+        results.cells.push(Cell { device, workload, step, about, file_system, unit, outcome });
     }
 }
 
@@ -121,7 +122,7 @@ fn results() -> Results {
             kernel: "6.12.48+deb13-amd64".to_owned(),
             machine: "QEMU TCG on AMD EPYC 7R13, 2 cores".to_owned(),
         },
-        suite: "published".to_owned(),
+        suite: Some("published".to_owned()),
         scale: 0.125,
         clock: Clock::Paced,
         versions: [("mkfs.ext4", "1.47.2"), ("mkfs.f2fs", "1.16.0"), ("fio", "3.39")]
@@ -215,7 +216,7 @@ fn article<'a>(page: &'a str, anchor: &str) -> &'a str {
 
 /// The part of an article that belongs to a file system in its table.
 fn table_row<'a>(article: &'a str, file_system: &str) -> &'a str {
-    let name = format!("</i>{file_system}</th>");
+    let name = format!("</i>{}</th>", file_system.replace(':', "<wbr>:"));
     article.split("<tr>").find(|row| row.contains(&name)).expect("the file system has its row")
 }
 
@@ -313,7 +314,7 @@ fn a_page_needs_nothing_but_itself_and_its_links_lead_somewhere() {
 #[test]
 fn a_name_is_only_a_name() {
     let mut results = results();
-    results.suite = HOSTILE.to_owned();
+    results.suite = Some(HOSTILE.to_owned());
     results.surroundings.kernel = HOSTILE.to_owned();
     results.versions.insert(HOSTILE.to_owned(), HOSTILE.to_owned());
     results.devices.insert(HOSTILE.to_owned(), limits(1e6, 1e6));
@@ -329,7 +330,7 @@ fn a_name_is_only_a_name() {
         assert!(!inside || columns(line) == columns(next), "a name makes no columns: {next}");
     }
     let before = results.clone();
-    results.suite.push('!');
+    results.suite = None;
     for text in [report::terminal(&results, &Others), report::compare(&before, &results)] {
         assert!(!text.contains('\u{1b}') && text.contains("<script>"), "{text}");
     }
@@ -353,6 +354,78 @@ fn pictures_never_make_a_page_too_large_to_be_sent() {
         let before_figures = first.split("<article").next().unwrap();
         assert!(before_figures.contains("t-write"), "{device} has a picture");
     }
+}
+
+#[test]
+fn a_selection_of_ones_own_is_no_suite_in_any_form() {
+    let forms = |results: &Results| {
+        let (page, markdown) = written(results, &Others);
+        [page, markdown, report::terminal(results, &Others)]
+    };
+    for form in forms(&results()) {
+        assert!(form.to_lowercase().contains("published suite"), "{form}");
+    }
+    let own = Results { suite: None, ..results() };
+    for form in forms(&own) {
+        assert!(form.to_lowercase().contains("own selection") && !form.contains("suite"), "{form}");
+        // ext4 and ext4:noatime are one.
+        assert!(form.contains("3 workloads on 2 devices with 10 file systems"), "{form}");
+    }
+    assert!(report::compare(&results(), &own).contains("  selection: published suite → own"));
+}
+
+#[test]
+fn every_form_says_what_a_step_did_and_what_was_mounted() {
+    let (page, markdown) = written(&results(), &Others);
+    for form in [&page, &markdown, &report::terminal(&results(), &Others)] {
+        assert!(form.contains("random-write: 16 × 1 MiB"), "{form}");
+    }
+    let row = table_row(article(&page, "at-microsd-2012-iozone-random-write"), "nilfs2");
+    assert!(row.contains("<span title=\"statfs 0x3434\">nilfs2</span>"), "{row}");
+}
+
+/// A published figure of seconds at the original size stood next to one of an eighth of it.
+#[test]
+fn published_amounts_are_scaled_as_the_run_is() {
+    struct Seconds;
+    impl Background for Seconds {
+        fn published(&self, cell: &Cell) -> Option<Published> {
+            let figure = 893.0;
+            let asked = cell.unit == Unit::Seconds && cell.file_system == "ext2";
+            asked.then(|| Published { figure, source: "others".to_owned(), why: None })
+        }
+    }
+    let (page, markdown) = written(&results(), &Seconds);
+    let row = table_row(article(&page, "at-usb-2010-big-file-write"), "ext2");
+    assert!(row.contains("<td>112<br><small>893 at 1</small></td>"), "{row}");
+    assert!(markdown.contains("112 (893 at 1)"), "{markdown}");
+    assert!(report::terminal(&results(), &Seconds).contains("(893 at scale 1)"));
+    let (page, _) = written(&Results { scale: 1.0, ..results() }, &Seconds);
+    let row = table_row(article(&page, "at-usb-2010-big-file-write"), "ext2");
+    assert!(row.contains("<td>893</td>"), "{row}");
+}
+
+#[test]
+fn runs_that_differ_threefold_are_warned_of_in_every_form() {
+    let forms = |most: f64| {
+        let mut results = results();
+        let at = ["microsd-2012", "iozone", "spread"];
+        let found: Figures<'_> = &[("ext4", Ok(&[10.0, 20.0, most])), ("nilfs", Ok(&[1.0]))];
+        row(&mut results, at, Unit::Seconds, None, found);
+        let (page, markdown) = written(&results, &Others);
+        [page, markdown, report::terminal(&results, &Others)]
+    };
+    for form in forms(29.9) {
+        assert!(!form.contains("threefold") && !form.contains("differ "), "{form}");
+    }
+    for form in forms(30.0) {
+        assert!(form.contains("One figure is the median of runs that differ threefold"), "{form}");
+        assert!(form.contains("differ 3.00×"), "{form}");
+    }
+    let [page, ..] = forms(45.0);
+    let warning = page.split("class=\"warning\"").nth(1).unwrap().split("</div>").next().unwrap();
+    let link = "<a href=\"#at-microsd-2012-iozone-spread\">ext4, iozone spread</a>";
+    assert!(warning.contains(link) && warning.contains("4.50×"), "{warning}");
 }
 
 #[test]
@@ -439,20 +512,42 @@ fn run_browser(browser: &Path, directory: &Path, page: &str, options: &[&str]) -
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A page that holds the report in a frame as wide as a phone, and says whether it would have to
-/// be moved sideways. Windows cannot be as narrow as that.
-fn on_a_phone(report: &str) -> String {
+/// A page that holds the report in a frame of a width, which windows cannot be as narrow as, and
+/// says how wide it is really, how many of its tables have to be moved sideways, and whether the
+/// first cell of every row stays in its place then, with nothing seen through it.
+fn framed(report: &str, width: u32) -> String {
     let report = report.replace('&', "&amp;").replace('"', "&quot;");
     format!(
         "<!doctype html><body style='margin:0'><output></output>\
-         <iframe style='border:0' width=360 height=2400 srcdoc=\"{report}\"></iframe><script>\
+         <iframe style='border:0' width={width} height=2400 srcdoc=\"{report}\"></iframe><script>\
          onload = () => {{\
-           const page = document.querySelector('iframe').contentDocument.documentElement;\
+           const view = document.querySelector('iframe').contentWindow;\
+           const page = view.document.documentElement;\
            const tables = [...page.querySelectorAll('.scroll')];\
+           const cut = tables.filter(t => t.scrollWidth > t.clientWidth);\
+           cut.forEach(t => t.scrollLeft = 200);\
+           const stays = t => [...t.querySelectorAll('tr > :first-child')].every(cell => \
+             cell.getBoundingClientRect().left - t.getBoundingClientRect().left < 1 && \
+             cell.getBoundingClientRect().width < t.clientWidth / 2 && \
+             view.getComputedStyle(cell).backgroundColor.startsWith('rgb('));\
            document.querySelector('output').textContent =\
-             `wide=${{page.scrollWidth}} scrolls=${{tables.some(t => t.scrollWidth > t.clientWidth)}}`;\
+             `wide=${{page.scrollWidth}} cut=${{cut.length}} stay=${{cut.every(stays)}}`;\
          }}</script>"
     )
+}
+
+/// What such a frame says of the report: its width, the tables that are cut, and whether their first
+/// columns stay.
+fn measured_in(browser: &Path, directory: &Path, report: &str, width: u32) -> (u32, u32, bool) {
+    fs::write(directory.join("frame.html"), framed(report, width)).unwrap();
+    let dom = run_browser(browser, directory, "frame.html", &["--dump-dom"]);
+    let said = dom.split("<output>").nth(1).unwrap().split('<').next().unwrap();
+    let value = |name: &str| {
+        let value = said.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        value.unwrap_or_else(|| panic!("{name} in {said}"))
+    };
+    let number = |name: &str| value(name).parse().unwrap();
+    (number("wide"), number("cut"), value("stay") == "true")
 }
 
 #[test]
@@ -469,7 +564,7 @@ fn a_browser_shows_it_on_a_desk_and_on_a_phone_by_day_and_by_night() {
     let directory = directory.path();
     report::write(&results, &Others, directory).unwrap();
     let page = fs::read_to_string(directory.join("report.html")).unwrap();
-    fs::write(directory.join("phone.html"), on_a_phone(&page)).unwrap();
+    fs::write(directory.join("phone.html"), framed(&page, 360)).unwrap();
 
     let dom = run_browser(&browser, directory, "report.html", &["--dump-dom"]);
     let steps = 5;
@@ -483,8 +578,9 @@ fn a_browser_shows_it_on_a_desk_and_on_a_phone_by_day_and_by_night() {
     assert_eq!(dom.matches(colour).count(), 4, "a file system has one colour in all plots");
     assert!(!dom.contains("<script"), "a name has become a script");
 
-    let dom = run_browser(&browser, directory, "phone.html", &["--dump-dom"]);
-    assert!(dom.contains("wide=360 scrolls=true"), "{}", dom.split("<iframe").next().unwrap());
+    // Five tables of steps, and others, are wider than a phone.
+    let (wide, cut, stay) = measured_in(&browser, directory, &page, 360);
+    assert!(wide == 360 && cut >= 5 && stay, "{wide} {cut} {stay}");
 
     let picture = |name: &str, page: &str, scheme: &str| {
         let file = directory.join(name);
@@ -501,4 +597,25 @@ fn a_browser_shows_it_on_a_desk_and_on_a_phone_by_day_and_by_night() {
         assert!(day.starts_with(b"\x89PNG") && day.len() > 20_000, "{page}: an empty picture");
         assert_ne!(day, night, "{page}: the page does not follow the colour scheme");
     }
+}
+
+/// The last columns of every table were cut off, and those of a workload with many modes far away.
+#[test]
+fn no_table_is_cut_on_a_screen_of_1280_points() {
+    let Some(browser) = browser() else {
+        eprintln!("skipped: no chromium here to show the page");
+        return;
+    };
+    let mut results = results();
+    let modes = ["strictatime", "relatime", "noatime"];
+    let names: Vec<String> = ["ext2", "ext3", "ext4", "ext4-nojournal"]
+        .iter()
+        .flat_map(|name| modes.map(|mode| format!("{name}:{mode}")))
+        .collect();
+    let found: Vec<(&str, Result<&[f64], &str>)> =
+        names.iter().map(|name| (name.as_str(), Ok(&[10_000.0, 33_000.0][..]))).collect();
+    row(&mut results, ["microsd-2012", "life", "git-clone"], Unit::Megabytes, Some(12.3), &found);
+    let directory = tempfile::tempdir().unwrap();
+    let (page, _) = written(&results, &Others);
+    assert_eq!(measured_in(&browser, directory.path(), &page, 1280), (1280, 0, true));
 }

@@ -96,3 +96,32 @@ fn a_scale_is_a_part_of_the_whole_and_nothing_else() {
         assert!(workloads::scale_of(wrong).is_err(), "{wrong:?} is taken for a scale");
     }
 }
+
+/// A report at 1/16 had rows of "4 GB" and "256 of 1 MiB" that were none.
+#[test]
+fn what_is_said_of_a_step_is_what_it_does_at_its_scale() {
+    let steps = |workload: &Workload, scale: f64| {
+        let setting = Setting { scale, asked: scale, device_bytes: 1 << 30 };
+        let steps = (workload.steps)(&setting).into_iter();
+        steps.filter(|step| !step.measures.is_empty()).collect::<Vec<_>>()
+    };
+    for workload in workloads::all() {
+        for (whole, part) in steps(workload, 1.0).iter().zip(&steps(workload, 1.0 / 16.0)) {
+            let name = &whole.measures[0].name;
+            assert!(!whole.about.is_empty(), "{} {name}", workload.name);
+            for (measure, scaled) in whole.measures.iter().zip(&part.measures) {
+                assert_eq!(measure.name, scaled.name, "a row has one name at any scale");
+                assert_eq!(scaled.about, part.about);
+            }
+            // A script that does less says less.
+            let same = whole.action == part.action;
+            assert!(same || whole.about != part.about, "{} {name}: {}", workload.name, part.about);
+        }
+    }
+    let big_file = steps(workloads::find("big-file").unwrap(), 1.0 / 16.0);
+    assert!(big_file[0].about.contains("268 MB"), "{}", big_file[0].about);
+    let synced = steps(workloads::find("dd-sync").unwrap(), 1.0 / 16.0);
+    let abouts: Vec<&str> = synced.iter().map(|step| step.about.as_str()).collect();
+    let each = "each durable before the next";
+    assert_eq!(abouts, ["64 × 4 KiB", "4 × 1 MiB", "16 × 1 MiB"].map(|so| format!("{so}, {each}")));
+}

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nilfs_lab::file_systems::OURS;
+use nilfs_lab::names::counted;
 use nilfs_lab::run::{Beginning, Plan};
 
 pub fn announcement(plan: &Plan, beginning: &Beginning) -> String {
@@ -34,13 +35,19 @@ pub fn announcement(plan: &Plan, beginning: &Beginning) -> String {
     for (name, reason) in left_out {
         lines.push(format!("  {name} cannot be measured: {reason}."));
     }
+    let systems = names(plan.jobs().map(|(_, system)| system.name.as_str()));
+    let file_systems = names(plan.jobs().map(|(_, system)| system.base_name())).len();
+    let modes = match systems.len() {
+        all if all > file_systems => format!(" in {all} modes"),
+        _ => String::new(),
+    };
     let devices = names(plan.tables.iter().map(|table| table.device.name.as_str())).len();
     let workloads = names(plan.tables.iter().map(|table| table.workload.name)).len();
     lines.push(format!(
-        "{}, {} and {} make {}, which give {}.{}",
+        "{}, {} and {}{modes} make {}, which give {}.{}",
         counted(workloads, "workload"),
         counted(devices, "device"),
-        counted(names(plan.jobs().map(|(_, system)| system.name.as_str())).len(), "file system"),
+        counted(file_systems, "file system"),
         counted(*jobs, "measurement"),
         counted(*figures, "figure"),
         if *done > 0 {
@@ -60,10 +67,6 @@ pub fn announcement(plan: &Plan, beginning: &Beginning) -> String {
 fn names<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = BTreeSet::new();
     all.filter(|name| seen.insert(*name)).collect()
-}
-
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// An estimated time, as exactly as it is known.
@@ -96,7 +99,7 @@ mod tests {
         };
         let nilfs = PathBuf::from("/usr/bin/nilfs");
         let plan = Plan {
-            suite: "quick".to_owned(),
+            suite: None,
             tables: choice.tables(Suite::find("quick").unwrap(), &nilfs).unwrap(),
             scale: 1.0,
             runs: 1,
@@ -123,7 +126,7 @@ mod tests {
 File systems run on this machine (Linux 6.12.48): for a reason.
   Served: ext4, ext4:discard by the kernel; nilfs by /usr/bin/nilfs, through FUSE.
   vfat cannot be measured: the kernel has no vfat.
-1 workload, 2 devices and 4 file systems make 8 measurements, which give 24 figures. \
+1 workload, 2 devices and 3 file systems in 4 modes make 8 measurements, which give 24 figures. \
 3 of the measurements are done already.
 It takes about 5 minutes. Ctrl-C ends it with a report of what there is, and the same command \
 goes on.";

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nilfs_lab::report::{Background, Published};
+use nilfs_lab::report::{self, Background, Published};
 use nilfs_lab::results::Cell;
 use nilfs_lab::run::Plan;
 use nilfs_lab::{file_systems, published, workloads};
@@ -22,7 +22,7 @@ impl Background for Known<'_> {
         let others: Vec<String> = found
             .others
             .iter()
-            .map(|(circumstance, figure)| format!("{circumstance}: {figure:.4}"))
+            .map(|(circumstance, figure)| format!("{circumstance}: {}", report::figure(*figure)))
             .collect();
         let source = match others.as_slice() {
             [] => found.source,

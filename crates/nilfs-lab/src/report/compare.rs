@@ -1,10 +1,10 @@
 //! Two sets of results side by side.
 
-use super::Nothing;
 use super::agreement::lead;
 use super::format_numbers::{clock, figure, scale, times, unit};
 use super::table::{Entry, Figure, Row, Shown, Tables, Workload};
 use super::terminal::{align_right, lined_table, plain};
+use super::{Nothing, selection};
 use crate::results::Results;
 
 /// Medians closer than this are alike even if no run of one set reaches into the other.
@@ -49,7 +49,7 @@ fn facts(results: &Results) -> [(&'static str, String); 6] {
         ("place", place.place.clone()),
         ("kernel", place.kernel.clone()),
         ("machine", place.machine.clone()),
-        ("suite", results.suite.clone()),
+        ("selection", selection(results)),
         ("scale", scale(results.scale)),
         ("clock", clock(results.clock).to_owned()),
     ]

@@ -6,7 +6,8 @@ use crate::results::{Clock, Unit};
 const THIN_SPACE: char = '\u{202f}';
 
 /// A figure with three significant digits; from 1000 on, all before the point.
-pub(super) fn figure(figure: f64) -> String {
+#[must_use]
+pub fn figure(figure: f64) -> String {
     if !figure.is_finite() {
         return "–".to_owned();
     }
@@ -25,7 +26,7 @@ pub(super) fn figure(figure: f64) -> String {
 }
 
 /// A whole number.
-pub(super) fn count(number: u64) -> String {
+pub(crate) fn count(number: u64) -> String {
     if number < 10_000 { number.to_string() } else { grouped(&number.to_string()) }
 }
 
@@ -42,7 +43,7 @@ fn grouped(digits: &str) -> String {
 }
 
 /// Bytes in units of 1000.
-pub(super) fn bytes(bytes: u64) -> String {
+pub(crate) fn bytes(bytes: u64) -> String {
     let number = bytes as f64;
     match bytes {
         0 => "0".to_owned(),
@@ -75,15 +76,12 @@ pub(super) fn percent(deviation: f64) -> String {
 
 /// The part of the original sizes: "1/8".
 pub(crate) fn scale(scale: f64) -> String {
-    if scale == 1.0 {
-        return "1".to_owned();
-    }
-    let inverse = 1.0 / scale;
-    let whole = inverse.round();
-    if scale < 1.0 && whole > 1.0 && (inverse - whole).abs() < 1e-6 {
-        format!("1/{whole:.0}")
-    } else {
-        figure(scale)
+    const LARGEST: u32 = 10_000;
+    let is_near = |number: f64| (number - number.round()).abs() < 1e-9 * number;
+    match (1..=LARGEST).map(f64::from).find(|whole| is_near(scale * whole)) {
+        Some(1.0) => format!("{scale:.0}"),
+        Some(whole) => format!("{:.0}/{whole:.0}", scale * whole),
+        None => figure(scale),
     }
 }
 
@@ -95,6 +93,17 @@ pub(super) fn unit(unit: Unit) -> &'static str {
         Unit::Seconds => "s",
         Unit::Milliseconds => "ms",
         Unit::Megabytes => "MB",
+    }
+}
+
+/// The unit of a figure in words.
+pub(super) fn in_unit(unit: Unit) -> &'static str {
+    match unit {
+        Unit::MegabytesPerSecond => "in MB/s",
+        Unit::PerSecond => "operations per second",
+        Unit::Seconds => "in seconds",
+        Unit::Milliseconds => "in milliseconds",
+        Unit::Megabytes => "in MB",
     }
 }
 
@@ -146,6 +155,8 @@ mod tests {
     fn a_scale_is_a_fraction() {
         assert_eq!(scale(0.125), "1/8");
         assert_eq!(scale(1.0), "1");
-        assert_eq!(scale(0.3), "0.300");
+        assert_eq!(scale(3.0 / 16.0), "3/16");
+        assert_eq!(scale(0.3), "3/10");
+        assert_eq!(scale(1.0 / std::f64::consts::PI), "0.318");
     }
 }

@@ -5,11 +5,14 @@ use std::path::{Component, Path};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::agreement::Agreement;
-use super::format_numbers::{bytes, clock, count, duration, figure, percent, scale, times, unit};
+use super::format_numbers::{
+    bytes, clock, count, duration, figure, in_unit, percent, scale, times, unit,
+};
 use super::pictures::Pictures;
 use super::plot::{colour, lanes};
-use super::table::{Device, Entry, Figure, Row, Shown, Standing, Tables, Workload};
-use super::{Background, Published, missing};
+use super::table::{Device, Doubt, Entry, Figure, Row, Shown, Standing, Tables, Workload};
+use super::{Background, doubts, extent, missing, place, selection};
+use crate::file_systems::type_of;
 use crate::results::{Measured, Results};
 use crate::trace::Count;
 
@@ -25,13 +28,13 @@ pub(super) fn page(results: &Results, tables: &Tables<'_>, background: &dyn Back
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { "Flash lab: " (results.suite) " suite" }
+                title { "Flash lab: " (selection(results)) }
                 style { (PreEscaped(STYLE)) }
             }
             body {
                 (navigation(tables))
                 main {
-                    (head(results))
+                    (head(results, tables))
                     (summary(tables, background))
                     (devices(tables, background))
                     (how_to_read())
@@ -71,18 +74,42 @@ fn navigation(tables: &Tables<'_>) -> Markup {
     }
 }
 
-fn head(results: &Results) -> Markup {
-    let place = &results.surroundings;
+fn head(results: &Results, tables: &Tables<'_>) -> Markup {
     html! {
         header #top {
-            h1 { "Flash lab" }
+            h1 { "Flash lab: " (selection(results)) }
             p.lead {
-                "File systems side by side on modelled flash. Suite " b { (results.suite) }
-                ", scale " b { (scale(results.scale)) } ", in " b { (place.place) }
-                " with kernel " b { (place.kernel) } "."
+                "File systems side by side on modelled flash: " (extent(tables)) ", at "
+                b { (scale(results.scale)) } " of the original sizes, " (place(results))
+                ", Linux " b { (results.surroundings.kernel) } "."
             }
             p { "Clock: " (clock(results.clock)) "." }
             @if let Some(missing) = missing(results) { p { b { (missing) } } }
+            @if let Some(doubts) = doubts(tables) { (warning(&doubts, tables)) }
+        }
+    }
+}
+
+/// The figures that say little, the worst of them by name.
+fn warning(doubts: &str, tables: &Tables<'_>) -> Markup {
+    const NAMED: usize = 10;
+    let mut figures: Vec<Doubt<'_>> = tables.doubtful().collect();
+    figures.sort_by(|a, b| b.spread.total_cmp(&a.spread));
+    let others = figures.len().saturating_sub(NAMED);
+    html! {
+        div.warning role="note" {
+            p { b { (doubts) } }
+            ul {
+                @for doubt in figures.iter().take(NAMED) {
+                    li {
+                        a href={ "#" (doubt.row.anchor) } {
+                            (doubt.file_system) ", " (doubt.workload.name) " " (doubt.row.step)
+                        }
+                        " on " (doubt.device.name) ": " (times(doubt.spread))
+                    }
+                }
+                @if others > 0 { li { "and " (others) " more" } }
+            }
         }
     }
 }
@@ -115,7 +142,7 @@ fn summary(tables: &Tables<'_>, background: &dyn Background) -> Markup {
 fn standings(name: &str, tables: &Tables<'_>, background: &dyn Background) -> Markup {
     html! {
         tr {
-            th scope="row" title=[background.file_system(name)] { (swatch(name)) (name) }
+            th scope="row" title=[background.file_system(name)] { (named(name)) }
             @for device in &tables.devices { (standing(device.standing(name))) }
         }
     }
@@ -227,8 +254,10 @@ fn how_to_read() -> Markup {
                 dd { "what the device wrote into its flash, its own copies included; and that for each byte it was asked to write." }
                 dt { "Pictures of what reached the device" }
                 dd { "time runs to the right, and is the device’s own: the whole width is how long it was busy. Addresses grow upwards; what nobody read or wrote is left out. A log is a staircase, writing in place is a cloud. Dashed lines are the steps’ beginnings." }
+                dt { "Type" }
+                dd { "what the kernel said the mounted file system is. One that is served through FUSE, as ours, is fuse to it." }
                 dt { "Published" }
-                dd { "what others measured on a real device. Ratios are to the best of theirs: what they published → what was measured here. Pairs closer than 5 % are a tie; a ratio agrees if it is within 30 %." }
+                dd { "what others measured on a real device; seconds and megabytes times the scale of the run, with the original below. Ratios are to the best of theirs: what they published → what was measured here. Pairs closer than 5 % are a tie; a ratio agrees if it is within 30 %." }
             }
         }
     }
@@ -248,12 +277,18 @@ fn device_section(
             @for workload in &device.workloads {
                 section.workload id=(workload.anchor) {
                     h3 {
-                        (workload.name) small { " on " (device.name) (own_scale(workload, results)) }
+                        (workload.name) small { " on " (device.name) }
                     }
                     @if let Some(about) = background.workload(workload.name) { p { (about) } }
+                    @if results.scale_of(workload.name) != 1.0 {
+                        p.hint {
+                            "Sizes of the original; each step says what was done here, at "
+                            (scale(results.scale_of(workload.name))) " of them."
+                        }
+                    }
                     (pictures.show(device.name, workload.name))
                     @for row in &workload.rows {
-                        (row_article(row, results.scale_of(workload.name)))
+                        (row_article(row))
                     }
                 }
             }
@@ -261,29 +296,30 @@ fn device_section(
     }
 }
 
-/// The scale of a workload that was done at a larger one than the run's.
-fn own_scale(workload: &Workload<'_>, results: &Results) -> String {
-    match results.scale_of(workload.name) {
-        own if own > results.scale => format!(", scale {}", scale(own)),
-        _ => String::new(),
-    }
-}
-
-/// All rows of a device, each entry as its ratio to the best.
+/// All rows of a device, each entry as its ratio to the best: a table for all workloads in which the
+/// same file systems take part.
 fn glance(device: &Device<'_>, tables: &Tables<'_>) -> Markup {
-    let takes_part = |name: &&&str| device.standing(name).rows > 0;
-    let names: Vec<&str> = tables.file_systems.iter().filter(takes_part).copied().collect();
+    let mut parts: Vec<(Vec<&str>, Vec<&Workload<'_>>)> = Vec::new();
+    for workload in &device.workloads {
+        let names = workload.file_systems(&tables.file_systems);
+        match parts.iter_mut().find(|(known, _)| *known == names) {
+            Some((_, workloads)) => workloads.push(workload),
+            None => parts.push((names, vec![workload])),
+        }
+    }
     html! {
         p.hint { "Ratios to the best of each row; 1.00× is the best, 2.00× half as good." }
-        div.scroll tabindex="0" {
-            table.matrix.glance {
-                thead {
-                    tr {
-                        th scope="col" { "Step" }
-                        @for name in &names { th scope="col" { (swatch(name)) (name) } }
+        @for (names, workloads) in &parts {
+            div.scroll tabindex="0" {
+                table.matrix.glance {
+                    thead {
+                        tr {
+                            th scope="col" { "Step" }
+                            @for name in names { th scope="col" { (named(name)) } }
+                        }
                     }
+                    @for workload in workloads { (glance_group(workload, names)) }
                 }
-                @for workload in &device.workloads { (glance_group(workload, &names)) }
             }
         }
     }
@@ -295,7 +331,9 @@ fn glance_group(workload: &Workload<'_>, names: &[&str]) -> Markup {
             tr.group { th scope="rowgroup" { (workload.name) } td colspan=(names.len()) {} }
             @for row in &workload.rows {
                 tr {
-                    th scope="row" { a href={ "#" (row.anchor) } { (row.step) } }
+                    th scope="row" title=(row.about) {
+                        a href={ "#" (row.anchor) } { (row.step) } small { " " (unit(row.unit)) }
+                    }
                     @for name in names { (glance_cell(row.entry(name))) }
                 }
             }
@@ -328,11 +366,12 @@ fn heat(found: &Figure<'_>) -> &'static str {
     }
 }
 
-fn row_article(row: &Row<'_>, scale: f64) -> Markup {
+fn row_article(row: &Row<'_>) -> Markup {
     html! {
         article id=(row.anchor) {
-            h4 { (row.step) small { " " (unit(row.unit)) } }
-            figure { (lanes(row, scale)) }
+            h4 { (row.step) small { " " (in_unit(row.unit)) } }
+            @if !row.about.is_empty() { p.about { (row.about) } }
+            figure { (lanes(row)) }
             div.scroll tabindex="0" {
                 table {
                     (row_header(row))
@@ -364,7 +403,7 @@ fn row_header(row: &Row<'_>) -> Markup {
         thead {
             tr.groups {
                 th {}
-                th colspan="4" { "Figure, " (unit(row.unit)) }
+                th colspan="4" { "Figure" }
                 @if row.published() > 0 { th colspan="2" { "Published" } }
                 th colspan="5" { "What reached the device" }
                 th colspan="2" { "Flash wear" }
@@ -386,7 +425,7 @@ fn row_header(row: &Row<'_>) -> Markup {
 fn entry_row(entry: &Entry<'_>, row: &Row<'_>) -> Markup {
     html! {
         tr {
-            th scope="row" { (swatch(entry.file_system)) (entry.file_system) }
+            th scope="row" { (named(entry.file_system)) }
             @match &entry.found {
                 Shown::Failed(reason) => {
                     td.text.failed colspan="4" { b { "failed" } " " (reason) }
@@ -411,6 +450,9 @@ fn figure_cells(found: &Figure<'_>) -> Markup {
             @if found.most > found.least {
                 br; small { (figure(found.least)) ".." (figure(found.most)) }
             }
+            @if let Some(spread) = found.wide_spread() {
+                br; small.off { "differ " (times(spread)) }
+            }
         }
         td { (found.rank) }
         td class=(heat(found)) { (found.to_best.map_or_else(|| "–".to_owned(), times)) }
@@ -422,7 +464,14 @@ fn published_cells(entry: &Entry<'_>, agreement: Option<&Agreement>) -> Markup {
     let ratio = agreement.and_then(|agreement| agreement.ratio(entry.file_system));
     let is_reference = agreement.is_some_and(|known| known.reference == entry.file_system);
     html! {
-        td { @if let Some(Published { figure: theirs, .. }) = &entry.published { (figure(*theirs)) } }
+        td {
+            @if let Some(published) = &entry.published {
+                (figure(published.figure))
+                @if let Some(original) = published.original() {
+                    br; small { (figure(original)) " at 1" }
+                }
+            }
+        }
         td {
             @if let Some(ratio) = ratio {
                 (figure(ratio.published)) " → " (figure(ratio.measured)) br;
@@ -449,10 +498,21 @@ fn device_cells(measured: &Measured) -> Markup {
         td { (count(wear.erases)) }
         td { (duration(measured.device_seconds)) }
         td {
-            code { (format!("{:#x}", measured.magic)) }
+            (kernel_type(measured.magic))
             @if let Some(link) = measured.trace.as_deref().and_then(relative_link) {
                 br; a href=(link) { "trace" }
             }
+        }
+    }
+}
+
+/// What the kernel said the mounted file system is.
+fn kernel_type(magic: u64) -> Markup {
+    let number = format!("{magic:#x}");
+    html! {
+        @match type_of(magic) {
+            Some(name) => { span title={ "statfs " (number) } { (name) } }
+            None => { code { (number) } }
         }
     }
 }
@@ -487,10 +547,10 @@ fn relative_link(path: &str) -> Option<String> {
 fn surroundings(results: &Results) -> Markup {
     let place = &results.surroundings;
     let facts = [
-        ("Place", place.place.clone()),
+        ("Place", self::place(results).to_owned()),
         ("Kernel", place.kernel.clone()),
         ("Machine", place.machine.clone()),
-        ("Suite", results.suite.clone()),
+        ("Selection", selection(results)),
         ("Scale", scale(results.scale)),
         ("Clock", clock(results.clock).to_owned()),
     ];
@@ -505,6 +565,12 @@ fn surroundings(results: &Results) -> Markup {
     }
 }
 
-fn swatch(file_system: &str) -> Markup {
-    html! { i class={ "swatch " (colour(file_system)) } aria-hidden="true" {} }
+/// A file system's colour and name, which may be divided before each option.
+fn named(file_system: &str) -> Markup {
+    let mut words = file_system.split(':');
+    html! {
+        i class={ "swatch " (colour(file_system)) } aria-hidden="true" {}
+        (words.next().unwrap_or_default())
+        @for option in words { wbr; ":" (option) }
+    }
 }

@@ -1,14 +1,22 @@
 //! The report as Markdown: tables only.
 
 use super::agreement::Agreement;
-use super::format_numbers::{bytes, clock, count, duration, figure, percent, scale, times, unit};
+use super::format_numbers::{
+    bytes, clock, count, duration, figure, in_unit, percent, scale, times,
+};
 use super::table::{Device, Entry, Figure, Row, Shown, Tables};
-use super::{Background, missing};
+use super::{Background, doubts, extent, missing, selection};
 use crate::results::{Measured, Results};
 
 /// The whole file.
 pub(super) fn text(results: &Results, tables: &Tables<'_>, background: &dyn Background) -> String {
-    let mut text = format!("# Flash lab\n\n{}", place(results));
+    let mut text = format!(
+        "# Flash lab: {}\n\n{}, at scale {}.\n\n{}",
+        plain(&selection(results)),
+        extent(tables),
+        scale(results.scale),
+        place(results, tables)
+    );
     text.push_str(&standings(tables));
     text.push_str(&limits(tables, background));
     for device in &tables.devices {
@@ -24,20 +32,21 @@ pub(super) fn text(results: &Results, tables: &Tables<'_>, background: &dyn Back
     text
 }
 
-fn place(results: &Results) -> String {
-    let place = &results.surroundings;
+fn place(results: &Results, tables: &Tables<'_>) -> String {
+    let surroundings = &results.surroundings;
     let mut facts = vec![
-        ("Suite".to_owned(), results.suite.clone()),
+        ("Selection".to_owned(), selection(results)),
         ("Scale".to_owned(), scale(results.scale)),
         ("Clock".to_owned(), clock(results.clock).to_owned()),
-        ("Place".to_owned(), place.place.clone()),
-        ("Kernel".to_owned(), place.kernel.clone()),
-        ("Machine".to_owned(), place.machine.clone()),
+        ("Place".to_owned(), super::place(results).to_owned()),
+        ("Kernel".to_owned(), surroundings.kernel.clone()),
+        ("Machine".to_owned(), surroundings.machine.clone()),
     ];
     facts.extend(results.versions.iter().map(|(name, version)| (name.clone(), version.clone())));
     let rows = facts.iter().map(|(name, value)| vec![plain(name), plain(value)]);
-    let missing = missing(results).map_or_else(String::new, |missing| format!("{missing}\n\n"));
-    missing + &table(&["Where it ran", ""], rows)
+    let warnings = [missing(results), doubts(tables)];
+    let warnings: String = warnings.iter().flatten().map(|text| format!("{text}\n\n")).collect();
+    warnings + &table(&["Where it ran", ""], rows)
 }
 
 /// How often each is first, on each device.
@@ -89,7 +98,10 @@ fn limits(tables: &Tables<'_>, background: &dyn Background) -> String {
 }
 
 fn row_text(row: &Row<'_>) -> String {
-    let heading = format!("\n#### {} ({})\n\n", plain(row.step), unit(row.unit));
+    let mut heading = format!("\n#### {}, {}\n\n", plain(row.step), in_unit(row.unit));
+    if !row.about.is_empty() {
+        heading.push_str(&format!("{}\n\n", plain(row.about)));
+    }
     let with_published = row.published() > 0;
     let mut header = vec![
         "File system",
@@ -138,11 +150,20 @@ fn standing_cells(found: &Figure<'_>) -> [String; 5] {
     let ratio = |ratio: Option<f64>| ratio.map_or_else(String::new, times);
     [
         figure(found.measured.median),
-        format!("{}..{}", figure(found.least), figure(found.most)),
+        runs(found),
         found.rank.to_string(),
         ratio(found.to_best),
         ratio(found.to_limit),
     ]
+}
+
+/// The least and the most, and a warning where they are far apart.
+fn runs(found: &Figure<'_>) -> String {
+    let range = format!("{}..{}", figure(found.least), figure(found.most));
+    match found.wide_spread() {
+        Some(spread) => format!("{range}, differ {}", times(spread)),
+        None => range,
+    }
 }
 
 fn device_cells(measured: &Measured) -> [String; 9] {
@@ -167,7 +188,11 @@ fn published(entry: &Entry<'_>, agreement: Option<&Agreement>) -> [String; 2] {
     let published = entry.published.as_ref();
     let ratio = agreement.and_then(|agreement| agreement.ratio(entry.file_system));
     [
-        published.map_or_else(String::new, |published| figure(published.figure)),
+        published.map_or_else(String::new, |published| {
+            let here = figure(published.figure);
+            let original = published.original();
+            original.map_or(here.clone(), |original| format!("{here} ({} at 1)", figure(original)))
+        }),
         ratio.map_or_else(String::new, |ratio| {
             let (theirs, ours) = (figure(ratio.published), figure(ratio.measured));
             format!("{theirs} → {ours} ({})", percent(ratio.deviation()))

@@ -10,7 +10,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::names::counted;
 use crate::results::{Cell, Results};
+use table::Tables;
 
 pub mod agreement;
 mod compare;
@@ -23,6 +25,7 @@ mod table;
 mod terminal;
 
 pub use compare::compare;
+pub use format_numbers::figure;
 pub use terminal::terminal;
 
 /// What a report says besides the results. A name about which there is nothing to say is left out.
@@ -67,9 +70,33 @@ pub struct Published {
 
 /// Writes `report.html` and `report.md` into a directory that exists.
 pub fn write(results: &Results, background: &dyn Background, directory: &Path) -> Result<()> {
-    let tables = table::Tables::of(results, background);
+    let tables = Tables::of(results, background);
     replace(&directory.join("report.md"), &markdown::text(results, &tables, background))?;
     replace(&directory.join("report.html"), &html::page(results, &tables, background))
+}
+
+/// What was chosen to be measured: "quick suite".
+fn selection(results: &Results) -> String {
+    results.suite.as_ref().map_or("own selection".to_owned(), |name| format!("{name} suite"))
+}
+
+/// How much was measured: "2 workloads on 1 device with 4 file systems".
+fn extent(tables: &Tables<'_>) -> String {
+    format!(
+        "{} on {} with {}",
+        counted(tables.count_of_workloads(), "workload"),
+        counted(tables.devices.len(), "device"),
+        counted(tables.count_of_file_systems(), "file system"),
+    )
+}
+
+/// Where it ran: "in a virtual machine".
+fn place(results: &Results) -> &str {
+    match results.surroundings.place.as_str() {
+        "vm" => "in a virtual machine",
+        "host" => "on the machine itself",
+        other => other,
+    }
 }
 
 /// What is missing, if the run was interrupted.
@@ -80,6 +107,19 @@ fn missing(results: &Results) -> Option<String> {
         many => format!("{many} figures are"),
     };
     Some(format!("Interrupted: {figures} still to be measured. The same command goes on."))
+}
+
+/// A warning, if there are figures whose runs differ so much that they say little.
+fn doubts(tables: &Tables<'_>) -> Option<String> {
+    let figures = match tables.doubtful().count() {
+        0 => return None,
+        1 => "One figure is the median".to_owned(),
+        many => format!("{many} figures are medians"),
+    };
+    Some(format!(
+        "{figures} of runs that differ threefold or more: ranks and ratios say little there. \
+         Was the machine busy with something else?"
+    ))
 }
 
 /// What the agreement of a row amounts to, in a sentence or two.

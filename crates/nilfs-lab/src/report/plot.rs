@@ -5,7 +5,6 @@ use maud::{Markup, html};
 
 use super::format_numbers::{count, figure, scale, unit};
 use super::table::{Entry, Figure, KNOWN, Row, Shown, without_options};
-use crate::results::Unit;
 
 /// Height of a lane in pixels.
 const LANE: u32 = 26;
@@ -30,21 +29,18 @@ struct Axis {
     /// The figure at its right end.
     end: f64,
     step: f64,
-    /// What published figures are multiplied with.
-    published_scale: f64,
 }
 
 impl Axis {
-    fn of(row: &Row<'_>, results_scale: f64) -> Self {
-        let published_scale = published_scale(row.unit, results_scale);
+    fn of(row: &Row<'_>) -> Self {
         let largest = row.figures().map(|figure| figure.most).fold(0.0, f64::max);
         let published = row.entries.iter().filter_map(|entry| entry.published.as_ref());
-        let published = published.map(|published| published.figure * published_scale);
+        let published = published.map(|published| published.figure);
         let limits = row.figures().filter_map(|figure| figure.measured.limit);
         let near = |mark: &f64| largest == 0.0 || *mark <= largest * FAR;
         let end = published.chain(limits).filter(near).fold(largest, f64::max);
         let end = if end.is_finite() && end > 0.0 { end * 1.03 } else { 1.0 };
-        Self { end, step: tick_step(end), published_scale }
+        Self { end, step: tick_step(end) }
     }
 
     /// Where a figure is, in percent; `None` if beyond the end.
@@ -65,15 +61,6 @@ impl Axis {
     }
 }
 
-/// Amounts grow with the size of a workload, rates do not. Times of single operations, which are
-/// given in milliseconds, do not either.
-fn published_scale(unit: Unit, results_scale: f64) -> f64 {
-    match unit {
-        Unit::Seconds | Unit::Megabytes => results_scale,
-        Unit::MegabytesPerSecond | Unit::PerSecond | Unit::Milliseconds => 1.0,
-    }
-}
-
 /// 1, 2 or 5 times a power of ten.
 fn tick_step(end: f64) -> f64 {
     let rough = end / TICKS;
@@ -83,8 +70,8 @@ fn tick_step(end: f64) -> f64 {
 }
 
 /// The lanes of a row, the axis below, and what the marks are.
-pub(super) fn lanes(row: &Row<'_>, results_scale: f64) -> Markup {
-    let axis = Axis::of(row, results_scale);
+pub(super) fn lanes(row: &Row<'_>) -> Markup {
+    let axis = Axis::of(row);
     html! {
         div.lanes aria-hidden="true" {
             @for entry in &row.entries { (lane(entry, &axis)) }
@@ -120,7 +107,7 @@ fn lane(entry: &Entry<'_>, axis: &Axis) -> Markup {
             }
             @if let Some(found) = found { (bar(entry.file_system, found, axis)) }
             @if let Some(published) = &entry.published {
-                (diamond(published.figure * axis.published_scale, axis))
+                (diamond(published.figure, axis))
             }
         }
         @match &entry.found {
@@ -187,13 +174,13 @@ fn key(row: &Row<'_>, axis: &Axis) -> Markup {
 fn published_key(row: &Row<'_>, axis: &Axis) -> String {
     let beyond = |entry: &Entry<'_>| {
         let published = entry.published.as_ref();
-        published.is_some_and(|p| axis.at(p.figure * axis.published_scale).is_none())
+        published.is_some_and(|published| axis.at(published.figure).is_none())
     };
     let off: Vec<&str> =
         row.entries.iter().filter(|entry| beyond(entry)).map(|entry| entry.file_system).collect();
     let mut text = "published".to_owned();
-    if axis.published_scale != 1.0 {
-        text.push_str(&format!(", times {}", scale(axis.published_scale)));
+    if let Some(factor) = row.published_factor() {
+        text.push_str(&format!(", times {}", scale(factor)));
     }
     if !off.is_empty() {
         text.push_str(&format!("; off the scale: {}", off.join(", ")));
@@ -212,11 +199,11 @@ mod tests {
     #[test]
     fn ticks_are_round_and_few() {
         for end in [0.013, 1.0, 7.3, 99.0, 1609.0, 26_750.0] {
-            let axis = Axis { end, step: tick_step(end), published_scale: 1.0 };
+            let axis = Axis { end, step: tick_step(end) };
             let ticks = axis.ticks().count();
             assert!((3..=6).contains(&ticks), "{ticks} ticks up to {end}");
         }
-        let axis = Axis { end: 0.7, step: 0.2, published_scale: 1.0 };
+        let axis = Axis { end: 0.7, step: 0.2 };
         assert_eq!(axis.label(0.2 * 3.0), "0.6");
         assert_eq!([tick_step(7.3), tick_step(1609.0)], [2.0, 500.0]);
     }

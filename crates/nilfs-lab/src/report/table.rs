@@ -1,7 +1,7 @@
 //! Results put in order for people: devices, their workloads, a row for each step, in the row an
 //! entry for each file system, with rank and ratios. All forms of the report print this.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::agreement::{Agreement, Point, best_first, lead};
 use super::{Background, Published};
@@ -10,6 +10,10 @@ use crate::results::{Cell, CellResult, Measured, Results, Unit};
 
 /// A file system is as good as the first if it is within 5 % of it.
 const AS_GOOD: f64 = 1.05;
+
+/// Runs that differ by this factor or more say little together: their median could as well be
+/// another one.
+const WIDE: f64 = 3.0;
 
 /// Our order of file systems, and the class of the style sheet that has the colour of each: both
 /// depend on the name alone, so that they are the same in every report.
@@ -56,6 +60,8 @@ pub(super) struct Workload<'a> {
 /// Figures that can be compared: one step, one unit.
 pub(super) struct Row<'a> {
     pub step: &'a str,
+    /// What the step did; empty in results of older versions.
+    pub about: &'a str,
     pub anchor: String,
     pub unit: Unit,
     pub entries: Vec<Entry<'a>>,
@@ -66,7 +72,30 @@ pub(super) struct Row<'a> {
 pub(super) struct Entry<'a> {
     pub file_system: &'a str,
     pub found: Shown<'a>,
-    pub published: Option<Published>,
+    pub published: Option<Reference>,
+}
+
+/// A published figure as it can stand next to one of the run.
+pub(super) struct Reference {
+    /// At the scale of the run.
+    pub figure: f64,
+    /// What the published figure was multiplied with for that.
+    pub factor: f64,
+    pub source: String,
+    pub why: Option<String>,
+}
+
+impl Reference {
+    fn of(published: Published, unit: Unit, scale: f64) -> Self {
+        let Published { figure, source, why } = published;
+        let factor = if unit.grows_with_size() { scale } else { 1.0 };
+        Self { figure: figure * factor, factor, source, why }
+    }
+
+    /// The figure as it was published, if that is another one.
+    pub fn original(&self) -> Option<f64> {
+        (self.factor != 1.0).then(|| self.figure / self.factor)
+    }
 }
 
 /// What was found.
@@ -86,6 +115,16 @@ pub(super) struct Figure<'a> {
     pub rank: usize,
     pub to_best: Option<f64>,
     pub to_limit: Option<f64>,
+}
+
+/// A figure whose runs differ so much that it says little.
+pub(super) struct Doubt<'a> {
+    pub device: &'a Device<'a>,
+    pub workload: &'a Workload<'a>,
+    pub row: &'a Row<'a>,
+    pub file_system: &'a str,
+    /// The most of the runs in terms of the least.
+    pub spread: f64,
 }
 
 /// How often a file system is ahead on a device.
@@ -117,7 +156,10 @@ impl<'a> Tables<'a> {
             }
             let device = tables.device(&cell.device, results, &mut anchors);
             let workload = device.workload(&cell.workload, &mut anchors);
-            workload.row(cell, &mut anchors).add(cell, background);
+            let published = background.published(cell).map(|published| {
+                Reference::of(published, cell.unit, results.scale_of(&cell.workload))
+            });
+            workload.row(cell, &mut anchors).add(cell, published);
         }
         let place =
             |name: &&str| KNOWN.iter().position(|(known, _)| *known == without_options(name));
@@ -151,6 +193,35 @@ impl<'a> Tables<'a> {
     fn rows_mut(&mut self) -> impl Iterator<Item = &mut Row<'a>> {
         let workloads = self.devices.iter_mut().flat_map(|device| &mut device.workloads);
         workloads.flat_map(|workload| &mut workload.rows)
+    }
+
+    /// How many file systems take part, in however many modes each.
+    pub fn count_of_file_systems(&self) -> usize {
+        let names = self.file_systems.iter().map(|name| without_options(name));
+        names.collect::<BTreeSet<&str>>().len()
+    }
+
+    /// How many workloads there are, on however many devices each.
+    pub fn count_of_workloads(&self) -> usize {
+        let workloads = self.devices.iter().flat_map(|device| &device.workloads);
+        workloads.map(|workload| workload.name).collect::<BTreeSet<&str>>().len()
+    }
+
+    /// The figures whose runs differ so much that they say little.
+    pub fn doubtful(&self) -> impl Iterator<Item = Doubt<'_>> {
+        let workloads = self
+            .devices
+            .iter()
+            .flat_map(|device| device.workloads.iter().map(move |workload| (device, workload)));
+        workloads.flat_map(|(device, workload)| {
+            workload.rows.iter().flat_map(move |row| {
+                let entries = row.entries.iter();
+                entries.filter_map(move |entry| {
+                    let spread = entry.figure()?.wide_spread()?;
+                    Some(Doubt { device, workload, row, file_system: entry.file_system, spread })
+                })
+            })
+        })
     }
 
     /// The row of another set of results that measures the same.
@@ -212,6 +283,7 @@ impl<'a> Workload<'a> {
         let at = known.unwrap_or_else(|| {
             self.rows.push(Row {
                 step: &cell.step,
+                about: &cell.about,
                 anchor: anchors.take(&self.anchor, &cell.step),
                 unit: cell.unit,
                 entries: Vec::new(),
@@ -231,12 +303,11 @@ impl<'a> Workload<'a> {
 
 impl<'a> Row<'a> {
     /// A later cell of the same file system replaces an earlier one: it was run again.
-    fn add(&mut self, cell: &'a Cell, background: &dyn Background) {
+    fn add(&mut self, cell: &'a Cell, published: Option<Reference>) {
         let found = match &cell.outcome {
             CellResult::Measured(measured) => Shown::Figure(Figure::of(measured)),
             CellResult::Failed(reason) => Shown::Failed(reason),
         };
-        let published = background.published(cell);
         let entry = Entry { file_system: &cell.file_system, found, published };
         match self.entries.iter_mut().find(|known| known.file_system == cell.file_system) {
             Some(known) => *known = entry,
@@ -279,6 +350,12 @@ impl<'a> Row<'a> {
     /// How many entries have a published figure.
     pub fn published(&self) -> usize {
         self.entries.iter().filter(|entry| entry.published.is_some()).count()
+    }
+
+    /// What published figures were multiplied with, if they were.
+    pub fn published_factor(&self) -> Option<f64> {
+        let mut published = self.entries.iter().filter_map(|entry| entry.published.as_ref());
+        published.find(|published| published.factor != 1.0).map(|published| published.factor)
     }
 
     /// Why the figures are others than the published ones, where they are and that is known.
@@ -329,6 +406,12 @@ impl<'a> Figure<'a> {
             to_best: None,
             to_limit: None,
         }
+    }
+
+    /// The most of the runs in terms of the least, if that is so much that the figure says little.
+    pub fn wide_spread(&self) -> Option<f64> {
+        let spread = self.most / self.least;
+        (spread.is_finite() && spread >= WIDE).then_some(spread)
     }
 
     /// `medians` is all of the row, the best first.

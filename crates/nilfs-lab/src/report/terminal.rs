@@ -4,7 +4,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::format_numbers::{clock, duration, figure, scale, times, unit};
 use super::table::{Device, Entry, Figure, Row, Shown, Tables, Workload};
-use super::{Background, missing};
+use super::{Background, doubts, extent, missing, place, selection};
 use crate::results::Results;
 
 const LEGEND: &str = "\
@@ -16,36 +16,50 @@ as good the device could be, if nothing but it stood in the way.
 #[must_use]
 pub fn terminal(results: &Results, background: &dyn Background) -> String {
     let tables = Tables::of(results, background);
-    let mut text = heading(results);
+    let mut text = heading(results, &tables);
     let mut notes = Notes::default();
     for device in &tables.devices {
         text.push_str(&format!("\n{}\n", device_line(device)));
         for workload in &device.workloads {
             let table = workload_table(workload, &tables, &mut notes);
-            text.push_str(&format!("\n{}\n{table}\n", plain(workload.name)));
+            let steps = steps(workload);
+            text.push_str(&format!("\n{}\n{steps}{table}\n", plain(workload.name)));
         }
     }
     text.push('\n');
     text.push_str(LEGEND);
     text.push_str(&standings(&tables));
-    if let Some(missing) = missing(results) {
-        text.push_str(&format!("{missing}\n"));
+    for warning in [missing(results), doubts(&tables)].iter().flatten() {
+        text.push_str(&format!("{warning}\n"));
     }
     text.push_str(&notes.text());
     text
 }
 
-fn heading(results: &Results) -> String {
-    let place = &results.surroundings;
+fn heading(results: &Results, tables: &Tables<'_>) -> String {
+    let mut selection = plain(&selection(results));
+    if let Some(first) = selection.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
     format!(
-        "Suite {}, scale {}; {}, kernel {}, {}.\nClock: {}.\n",
-        plain(&results.suite),
+        "{selection}: {}, scale {}; {}, Linux {}, {}.\nClock: {}.\n",
+        extent(tables),
         scale(results.scale),
-        plain(&place.place),
-        plain(&place.kernel),
-        plain(&place.machine),
+        plain(place(results)),
+        plain(&results.surroundings.kernel),
+        plain(&results.surroundings.machine),
         clock(results.clock),
     )
+}
+
+/// What the steps of a workload did.
+fn steps(workload: &Workload<'_>) -> String {
+    let known: Vec<&Row<'_>> = workload.rows.iter().filter(|row| !row.about.is_empty()).collect();
+    let line = |alike: &[&Row<'_>]| {
+        let names: Vec<String> = alike.iter().map(|row| plain(row.step)).collect();
+        format!("  {}: {}\n", names.join(", "), plain(alike[0].about))
+    };
+    known.chunk_by(|a, b| a.about == b.about).map(line).collect()
 }
 
 fn device_line(device: &Device<'_>) -> String {
@@ -114,6 +128,9 @@ fn cell(entry: &Entry<'_>, notes: &mut Notes) -> String {
     };
     if let Some(published) = &entry.published {
         text.push_str(&format!("\npublished {}", figure(published.figure)));
+        if let Some(original) = published.original() {
+            text.push_str(&format!("\n({} at scale 1)", figure(original)));
+        }
     }
     text
 }
@@ -125,6 +142,9 @@ fn figure_lines(found: &Figure<'_>) -> String {
     }
     if let Some(ratio) = found.to_limit {
         text.push_str(&format!("\nlimit {}", times(ratio)));
+    }
+    if let Some(spread) = found.wide_spread() {
+        text.push_str(&format!("\nruns differ {}", times(spread)));
     }
     text
 }

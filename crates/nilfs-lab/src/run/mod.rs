@@ -194,6 +194,7 @@ fn cell(table: &Table, fs: &FileSystem, measure: &Measure, outcome: CellResult) 
         device: table.device.name.clone(),
         workload: table.workload.name.to_owned(),
         step: measure.name.clone(),
+        about: measure.about.clone(),
         file_system: fs.name.clone(),
         unit: measure.unit,
         outcome,

@@ -39,8 +39,8 @@ pub struct Table {
 /// Everything about a run.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Name of the suite.
-    pub suite: String,
+    /// Name of the suite; `None`: a selection of the user's own.
+    pub suite: Option<String>,
     /// The tables, in order.
     pub tables: Vec<Table>,
     /// The part of the original sizes.
@@ -250,7 +250,7 @@ impl Suite {
 }
 
 /// What the user has chosen; what is empty is left to the suite.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Choice {
     /// Names of workloads.
     pub workloads: Vec<String>,
@@ -261,6 +261,13 @@ pub struct Choice {
 }
 
 impl Choice {
+    /// The name under which the results are reported: that of the suite, if all of it is measured
+    /// and nothing else.
+    #[must_use]
+    pub fn suite(&self, suite: &Suite) -> Option<String> {
+        (*self == Self::default()).then(|| suite.name.to_owned())
+    }
+
     /// The tables of a suite that are left, with what was chosen in place of its own. Workloads
     /// that the suite does not have are measured with all file systems on a card.
     ///
@@ -351,6 +358,19 @@ mod tests {
 
     fn words(words: &[&str]) -> Vec<String> {
         words.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn only_a_whole_suite_goes_by_its_name() {
+        let quick = Suite::find("quick").unwrap();
+        assert_eq!(Choice::default().suite(quick).as_deref(), Some("quick"));
+        for own in [
+            Choice { workloads: words(&["dd"]), ..Choice::default() },
+            Choice { devices: words(&[CARD]), ..Choice::default() },
+            Choice { file_systems: words(&["ext4"]), ..Choice::default() },
+        ] {
+            assert_eq!(own.suite(quick), None, "{own:?}");
+        }
     }
 
     #[test]

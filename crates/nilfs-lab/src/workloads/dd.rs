@@ -1,9 +1,9 @@
 //! One file, written and read by dd.
 
 use super::{
-    Best, Measure, Modes, Setting, Step, Timer, What, Workload, format, mount, pieces, remount,
-    unmount,
+    Best, Modes, Setting, Step, Timer, What, Workload, format, mount, pieces, remount, unmount,
 };
+use crate::report::format_numbers::bytes as in_bytes;
 use crate::results::Unit;
 
 const KIB: u64 = 1 << 10;
@@ -30,10 +30,15 @@ fn big_file_pieces(scale: f64) -> u64 {
 fn big_file(setting: &Setting) -> Vec<Step> {
     let count = big_file_pieces(setting.scale);
     let bytes = (count * 64 * KIB) as f64;
-    let write = Step::script(format!(
-        "dd if=/dev/zero of=\"$DIR/big\" bs=64k count={count} status=none; $SYNC \"$DIR\""
-    ));
-    let read = Step::script("dd if=\"$DIR/big\" of=/dev/null bs=64k status=none");
+    let size = in_bytes(count * 64 * KIB);
+    let write = Step::task(
+        format!("a file of {size} written in pieces of 64 KiB, and a sync"),
+        format!("dd if=/dev/zero of=\"$DIR/big\" bs=64k count={count} status=none; $SYNC \"$DIR\""),
+    );
+    let read = Step::task(
+        format!("its {size} read back, none of them cached"),
+        "dd if=\"$DIR/big\" of=/dev/null bs=64k status=none",
+    );
     let mut steps = vec![format(), mount(), write.seconds("write", Best::Write(bytes))];
     steps.extend(remount());
     steps.push(read.seconds("read", Best::Read(bytes)));
@@ -59,22 +64,24 @@ pub static DD: Workload = Workload {
 
 fn dd(setting: &Setting) -> Vec<Step> {
     let mut steps = vec![format(), mount()];
-    for (name, pages) in [("100m", 25_600), ("1g", 262_144)] {
+    for (name, pages) in [("small", 25_600), ("large", 262_144)] {
         let count = pieces(pages, setting.scale, pages / 400);
         let bytes = count * 4 * KIB;
         let write = |file: &str| {
             format!("dd if=/dev/zero of=\"$DIR/{name}-{file}\" bs=4k count={count} status=none")
         };
+        let about = |until| format!("{} written with bs=4k, until {until}", in_bytes(bytes));
         let cached = What::Time { amount: bytes as f64, by: Timer::Clock, memory: true };
-        steps.push(Step::script(write("cached")).measured(Measure {
-            name: name.to_owned(),
-            unit: Unit::MegabytesPerSecond,
-            what: cached,
-            best: Best::Unknown,
-        }));
+        steps.push(Step::task(about("dd ends"), write("cached")).measured(
+            name,
+            Unit::MegabytesPerSecond,
+            cached,
+            Best::Unknown,
+        ));
         let all_written = Best::Write(bytes as f64);
         steps.push(Step::script("$SYNC \"$DIR\"").costs(all_written));
-        steps.push(Step::script(format!("{}; $SYNC \"$DIR\"", write("synced"))).rate(
+        let synced = format!("{}; $SYNC \"$DIR\"", write("synced"));
+        steps.push(Step::task(about("all is durable"), synced).rate(
             &format!("{name}-sync"),
             bytes,
             Timer::Clock,
@@ -103,15 +110,19 @@ pub static DD_SYNC: Workload = Workload {
 
 fn dd_sync(setting: &Setting) -> Vec<Step> {
     let sizes = [
-        ("4k-1024", 4 * KIB, pieces(1024, setting.scale, 16)),
-        ("1m-4", MIB, pieces(4, setting.scale, 4)),
-        ("1m-256", MIB, pieces(256, setting.scale, 4)),
+        ("4k", 4 * KIB, "4 KiB", pieces(1024, setting.scale, 16)),
+        ("1m-few", MIB, "1 MiB", pieces(4, setting.scale, 4)),
+        ("1m-many", MIB, "1 MiB", pieces(256, setting.scale, 4)),
     ];
     let mut steps = vec![format(), mount()];
-    for (name, size, count) in sizes {
-        let script = Step::script(format!(
-            "dd if=/dev/zero of=\"$DIR/{name}\" bs={size} count={count} oflag=sync status=none"
-        ));
+    for (name, size, in_words, count) in sizes {
+        let about = format!("{count} × {in_words}, each durable before the next");
+        let script = Step::task(
+            about,
+            format!(
+                "dd if=/dev/zero of=\"$DIR/{name}\" bs={size} count={count} oflag=sync status=none"
+            ),
+        );
         let best = Best::Synced { times: count as f64, bytes: size as f64 };
         steps.push(script.rate(name, size * count, Timer::Clock, best));
     }

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::command::last_lines;
 use crate::file_systems::Program;
+use crate::report::format_numbers::{bytes as in_bytes, count as in_words};
 
 /// The package that has fio.
 pub(super) const FIO: &[Program] = &[Program { name: "fio", package: "fio" }];
@@ -49,7 +50,11 @@ fn iozone(setting: &Setting) -> Vec<Step> {
     let (count, synced) = (records(setting.scale), synced_records(setting.asked));
     let reads = records(setting.asked);
     let (bytes, synced_bytes) = (count * 4096, synced * 4096);
-    let job = |name: &str, file: &str, options: &str| Step::script(fio(name, file, options));
+    let job = |name: &str, about: String, file: &str, options: &str| {
+        Step::task(about, fio(name, file, options))
+    };
+    let (records, some) = (in_words(count), in_words(reads));
+    let (syncs, synced_size) = (in_words(synced), in_bytes(synced_bytes));
     let whole = |rw: &str| format!("--rw={rw} --bs=4k --size={bytes}");
     let each = |rw: &str| format!("--rw={rw} --bs=4k --size={synced_bytes} --fsync=1");
     let by = Timer::Fio;
@@ -57,45 +62,50 @@ fn iozone(setting: &Setting) -> Vec<Step> {
     let all_synced = Best::Synced { times: synced as f64, bytes: 4096.0 };
 
     let mut steps = vec![format(), mount()];
-    steps.push(job("write", "file", &format!("{} --end_fsync=1", whole("write"))).rate(
+    let about = format!("a file of {} written in records of 4 KiB, and an fsync", in_bytes(bytes));
+    let end_synced = |rw: &str| format!("{} --end_fsync=1", whole(rw));
+    steps.push(job("write", about, "file", &end_synced("write")).rate(
         "write",
         bytes,
         by,
         all_written,
     ));
     steps.extend(remount());
-    steps.push(
-        job("random-write", "file", &format!("{} --end_fsync=1", whole("randwrite"))).per_second(
-            "random-write",
-            count,
-            by,
-            all_written,
-        ),
-    );
+    let about = format!("its {records} records overwritten at random, and an fsync");
+    steps.push(job("random-write", about, "file", &end_synced("randwrite")).per_second(
+        "random-write",
+        count,
+        by,
+        all_written,
+    ));
     steps.extend(remount());
-    steps.push(job("read", "file", &whole("read")).rate(
+    let about = format!("its {} read in order, none of them cached", in_bytes(bytes));
+    steps.push(job("read", about, "file", &whole("read")).rate(
         "read",
         bytes,
         by,
         Best::Read(bytes as f64),
     ));
     steps.extend(remount());
-    let some = format!("{} --io_size={}", whole("randread"), reads * 4096);
-    steps.push(job("random-read", "file", &some).per_second(
+    let about = format!("{some} of its records read at random, none of them cached");
+    let options = format!("{} --io_size={}", whole("randread"), reads * 4096);
+    steps.push(job("random-read", about, "file", &options).per_second(
         "random-read",
         reads,
         by,
         Best::SmallReads(reads as f64),
     ));
     steps.extend(remount());
-    steps.push(job("write-fsync", "synced", &each("write")).rate(
+    let about = format!("{synced_size} written in {syncs} records, an fsync after each");
+    steps.push(job("write-fsync", about, "synced", &each("write")).rate(
         "write-fsync",
         synced_bytes,
         by,
         all_synced,
     ));
     steps.extend(remount());
-    steps.push(job("random-write-fsync", "synced", &each("randwrite")).per_second(
+    let about = format!("the {syncs} records overwritten at random, an fsync after each");
+    steps.push(job("random-write-fsync", about, "synced", &each("randwrite")).per_second(
         "random-write-fsync",
         synced,
         by,

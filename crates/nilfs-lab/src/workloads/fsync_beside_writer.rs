@@ -2,9 +2,9 @@
 
 use super::fio::{COMMON, FIO};
 use super::{
-    Best, Latency, Measure, Modes, Setting, Step, Timer, What, Workload, format, mount, pieces,
-    unmount,
+    Best, Latency, Modes, Setting, Step, Timer, What, Workload, format, mount, pieces, unmount,
 };
+use crate::report::format_numbers::bytes as in_bytes;
 use crate::results::Unit;
 
 const MIB: u64 = 1 << 20;
@@ -32,22 +32,23 @@ fn steps(setting: &Setting) -> Vec<Step> {
     let film = film_mib(setting.scale) * MIB;
     // The job that is measured comes first. It goes on until the other one ends, and both of them
     // with that.
-    let beside = Step::script(format!(
+    let about = format!("a page fsynced every 20 ms while {} are written", in_bytes(film));
+    let script = format!(
         "fio {COMMON} --exitall --directory=\"$DIR\" \
          --name=small --rw=randwrite --bs=4k --size=64k --fsync=1 --thinktime=20ms \
          --time_based --runtime=1d \
          --name=film --rw=write --bs=1M --size={film} --end_fsync=1 --time_based=0"
-    ));
-    let latency = |name: &str, which| Measure {
-        name: name.to_owned(),
-        unit: Unit::Milliseconds,
-        what: What::SyncLatency(which),
-        best: Best::Unknown,
-    };
-    let beside = beside
-        .measured(latency("fsync-p50", Latency::Median))
-        .measured(latency("fsync-p99", Latency::Percentile99))
-        .measured(latency("fsync-max", Latency::Most))
+    );
+    let latencies = [
+        ("fsync-p50", Latency::Median),
+        ("fsync-p99", Latency::Percentile99),
+        ("fsync-max", Latency::Most),
+    ];
+    let beside = latencies
+        .into_iter()
+        .fold(Step::task(about, script), |step, (name, which)| {
+            step.measured(name, Unit::Milliseconds, What::SyncLatency(which), Best::Unknown)
+        })
         .rate("film", film, Timer::Clock, Best::Write(film as f64));
     vec![format(), mount(), beside, unmount()]
 }

@@ -26,24 +26,27 @@ pub static LIFE: Workload = Workload {
 
 fn steps(setting: &Setting) -> Vec<Step> {
     let tree = Best::Write((Source::GitRepository.bytes(setting.scale) * 2) as f64);
-    let compiling = sources::c_files(setting.scale) as f64 * 0.15;
-    let synced = |script: &str| Step::script(format!("{script}; $SYNC \"$DIR\""));
+    let sources = sources::c_files(setting.scale);
+    let synced = |about: &str, script: &str| Step::task(about, format!("{script}; $SYNC \"$DIR\""));
     let clone = "export HOME=\"$SCRATCH\" GIT_CONFIG_NOSYSTEM=1; \
                  git clone -q \"file://$SCRATCH/repository\" \"$DIR/tree\"";
     let read = "find \"$DIR/tree\" -type f -print0 | xargs -0 wc >/dev/null";
     let mut steps = vec![format(), mount()];
-    steps.push(synced(clone).written("git-clone", Best::Unknown).costs(tree));
+    let about = format!("a tree of {sources} C files cloned, and a sync");
+    steps.push(synced(&about, clone).written("git-clone", Best::Unknown).costs(tree));
     steps.extend(remount());
     steps.push(
-        synced("make -s -j2 -C \"$DIR/tree\" >/dev/null")
+        synced("it is built, and a sync", "make -s -j2 -C \"$DIR/tree\" >/dev/null")
             .written("make", Best::Unknown)
             .costs(tree)
-            .works(compiling),
+            .works(sources as f64 * 0.15),
     );
     steps.extend(remount());
-    steps.push(synced("make -s -C \"$DIR/tree\" clean").written("make-clean", Best::Unknown));
+    let clean = synced("what was built is deleted, and a sync", "make -s -C \"$DIR/tree\" clean");
+    steps.push(clean.written("make-clean", Best::Unknown));
     steps.extend(remount());
-    steps.push(synced(read).written("read-only", Best::Unknown));
+    let read = synced("all its files are read, and a sync", read);
+    steps.push(read.written("read-only", Best::Unknown));
     steps.push(unmount());
     steps
 }

@@ -2,6 +2,7 @@
 
 use super::fio::{COMMON, FIO};
 use super::{Best, Modes, Setting, Step, Timer, Workload, format, mount, pieces, unmount};
+use crate::report::format_numbers::count as in_words;
 
 /// A new file and an fsync for every message.
 pub static MAIL_SPOOL: Workload = Workload {
@@ -25,15 +26,17 @@ fn steps(setting: &Setting) -> Vec<Step> {
     let mut steps = vec![format(), mount()];
     for (name, writers) in [("deliver", 1), ("deliver-8", 8), ("deliver-64", 64)] {
         let each = messages(setting.scale) / writers;
-        let deliver = Step::script(format!(
+        let count = each * writers;
+        let by = if writers == 1 { "one process".to_owned() } else { format!("{writers} at once") };
+        let about = format!("{} messages of 4 KiB, each a durable file, by {by}", in_words(count));
+        let script = format!(
             "mkdir \"$DIR/{name}\"; fio --name=mail --directory=\"$DIR/{name}\" --rw=write --bs=4k \
              --numjobs={writers} --group_reporting --filesize=4k --nrfiles={each} --openfiles=1 \
              --file_service_type=sequential --fsync=1 {COMMON}"
-        ));
-        let count = each * writers;
+        );
         // Those who wait at the same time can share a flush.
         let best = Best::Synced { times: each as f64, bytes: (writers * 4096) as f64 };
-        let delivered = deliver.per_second(name, count, Timer::Fio, best);
+        let delivered = Step::task(about, script).per_second(name, count, Timer::Fio, best);
         steps.push(delivered.written(&format!("{name}-written"), Best::Unknown));
     }
     steps.push(unmount());

@@ -82,6 +82,8 @@ pub struct Workload {
 pub struct Step {
     /// What is done.
     pub action: Action,
+    /// The same for people, with the amounts of the setting: "16 × 1 MiB, each durable".
+    pub about: String,
     /// What is found by it; nothing for a preparation.
     pub measures: Vec<Measure>,
     /// What the device has to do for it, where its measures do not say that: only to tell how long
@@ -115,6 +117,8 @@ pub enum Action {
 pub struct Measure {
     /// The name of the row.
     pub name: String,
+    /// What its step does, with the amounts of the setting.
+    pub about: String,
     /// The unit of its figure.
     pub unit: Unit,
     /// Where the figure comes from.
@@ -237,15 +241,22 @@ impl Measure {
 
 impl Step {
     fn of(action: Action) -> Self {
-        Self { action, measures: Vec::new(), cost: Best::Unknown, work: 0.0 }
+        let (about, measures) = (String::new(), Vec::new());
+        Self { action, about, measures, cost: Best::Unknown, work: 0.0 }
     }
 
     fn script(script: impl Into<String>) -> Self {
         Self::of(Action::Script(script.into()))
     }
 
-    fn measured(mut self, measure: Measure) -> Self {
-        self.measures.push(measure);
+    /// A script that is measured, and what it does.
+    fn task(about: impl Into<String>, script: impl Into<String>) -> Self {
+        Self { about: about.into(), ..Self::script(script) }
+    }
+
+    fn measured(mut self, name: &str, unit: Unit, what: What, best: Best) -> Self {
+        let (name, about) = (name.to_owned(), self.about.clone());
+        self.measures.push(Measure { name, about, unit, what, best });
         self
     }
 
@@ -275,30 +286,23 @@ impl Step {
     /// Seconds of the whole script.
     fn seconds(self, name: &str, best: Best) -> Self {
         let what = What::Time { amount: 1.0, by: Timer::Clock, memory: false };
-        self.measured(Measure { name: name.to_owned(), unit: Unit::Seconds, what, best })
-    }
-
-    fn milliseconds(self, name: &str) -> Self {
-        let what = What::Time { amount: 1.0, by: Timer::Clock, memory: false };
-        let (name, best) = (name.to_owned(), Best::Unknown);
-        self.measured(Measure { name, unit: Unit::Milliseconds, what, best })
+        self.measured(name, Unit::Seconds, what, best)
     }
 
     /// Megabytes per second of a number of bytes.
     fn rate(self, name: &str, bytes: u64, by: Timer, best: Best) -> Self {
         let what = What::Time { amount: bytes as f64, by, memory: false };
-        self.measured(Measure { name: name.to_owned(), unit: Unit::MegabytesPerSecond, what, best })
+        self.measured(name, Unit::MegabytesPerSecond, what, best)
     }
 
     /// Operations per second.
     fn per_second(self, name: &str, operations: u64, by: Timer, best: Best) -> Self {
         let what = What::Time { amount: operations as f64, by, memory: false };
-        self.measured(Measure { name: name.to_owned(), unit: Unit::PerSecond, what, best })
+        self.measured(name, Unit::PerSecond, what, best)
     }
 
     fn written(self, name: &str, best: Best) -> Self {
-        let (name, what) = (name.to_owned(), What::Written);
-        self.measured(Measure { name, unit: Unit::Megabytes, what, best })
+        self.measured(name, Unit::Megabytes, What::Written, best)
     }
 }
 
@@ -308,6 +312,13 @@ fn format() -> Step {
 
 fn mount() -> Step {
     Step::of(Action::Mount)
+}
+
+/// A mount that is measured, in milliseconds, and what comes before it.
+fn timed_mount(name: &str, about: impl Into<String>) -> Step {
+    let what = What::Time { amount: 1.0, by: Timer::Clock, memory: false };
+    let step = Step { about: about.into(), ..mount() };
+    step.measured(name, Unit::Milliseconds, what, Best::Unknown)
 }
 
 fn unmount() -> Step {

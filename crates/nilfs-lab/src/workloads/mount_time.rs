@@ -1,7 +1,8 @@
 //! How long it takes until a file system can be used.
 
-use super::{Action, Best, Modes, Setting, Step, Workload, format, mount, pieces, unmount};
+use super::{Action, Best, Modes, Setting, Step, Workload, format, pieces, timed_mount, unmount};
 use crate::file_systems::Program;
+use crate::report::format_numbers::count as in_words;
 
 /// A mount after each thing that can have happened before.
 pub static MOUNT_TIME: Workload = Workload {
@@ -43,24 +44,28 @@ fn steps(setting: &Setting) -> Vec<Step> {
          syswrite($file, \"x\" x 8192) == 8192 or die $!; $file->sync or die $! }}' \"$DIR\""
     ));
     let all_written = Best::Write((count * 8192) as f64);
+    let (files, saves) = (in_words(count), in_words(saved));
     let settle = || Step::script("$SYNC \"$DIR\"").costs(all_written);
     vec![
         format(),
         Step::of(Action::Reattach),
-        mount().milliseconds("first"),
+        timed_mount("first", "the first mount after format"),
         write("before"),
         settle(),
         unmount(),
         Step::of(Action::Reattach),
-        mount().milliseconds("reboot"),
+        timed_mount("reboot", format!("after a reboot, with {files} files of 8 KiB")),
         write("durable"),
         settle(),
         write("lost"),
         Step::of(Action::CutPower),
-        mount().milliseconds("crash"),
+        timed_mount("crash", format!("after a power cut while {files} files were written")),
         save.costs(Best::Synced { times: saved as f64, bytes: 8192.0 }),
         Step::of(Action::CutPower),
-        mount().milliseconds("crash-after-saving"),
+        timed_mount(
+            "crash-after-saving",
+            format!("after a power cut while {saves} files were saved, each durable"),
+        ),
         unmount(),
     ]
 }

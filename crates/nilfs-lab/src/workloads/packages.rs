@@ -2,6 +2,7 @@
 
 use super::{Best, Modes, Setting, Source, Step, Timer, Workload, format, mount, sources, unmount};
 use crate::file_systems::Program;
+use crate::report::format_numbers::{bytes as in_bytes, count};
 
 /// Many small files, each written, made durable and renamed.
 pub static PACKAGES: Workload = Workload {
@@ -28,13 +29,17 @@ fn steps(setting: &Setting) -> Vec<Step> {
     let best = Best::Synced { times: files as f64, bytes: (bytes / files) as f64 };
     // Its log is this machine's, unless it is told otherwise, and so are its options: images of
     // containers let it leave out every fsync.
-    let unpack = |name: &str| {
-        let unpack = Step::script(
+    let unpack = |name: &str, about: String| {
+        let unpack = Step::task(
+            about,
             "dpkg --root=\"$DIR\" --admindir=\"$DIR/database\" --log=/dev/null \\\n\
              --no-force-unsafe-io --unpack \"$SCRATCH\"/packages/*.deb >/dev/null",
         );
         let unpack = unpack.per_second(name, files, Timer::Clock, best);
         unpack.written(&format!("{name}-written"), Best::Write(bytes as f64))
     };
-    vec![format(), mount(), database, unpack("install"), unpack("upgrade"), unmount()]
+    let files = count(files);
+    let install = unpack("install", format!("{} in {files} files unpacked", in_bytes(bytes)));
+    let upgrade = unpack("upgrade", format!("the {files} files unpacked over themselves"));
+    vec![format(), mount(), database, install, upgrade, unmount()]
 }

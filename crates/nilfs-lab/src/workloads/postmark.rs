@@ -2,6 +2,7 @@
 
 use super::{Best, Modes, Setting, Step, Timer, Workload, format, mount, pieces, unmount};
 use crate::file_systems::Program;
+use crate::report::format_numbers::count;
 
 /// Many short-lived small files.
 pub static POSTMARK: Workload = Workload {
@@ -26,14 +27,19 @@ fn files(scale: f64) -> u64 {
 
 fn steps(setting: &Setting) -> Vec<Step> {
     let (files, transactions) = (files(setting.scale), pieces(20_000, setting.scale, 256));
-    let run = Step::script(format!(
+    let about = format!(
+        "{} transactions on a pool of {} files of up to 10 kB, and a sync",
+        count(transactions),
+        count(files)
+    );
+    let script = format!(
         "mkdir \"$DIR/postmark\"\n\
          printf 'set location %s\\nset number {files}\\nset transactions {transactions}\\n\
          set size 512 9916\\nset report terse\\nrun\\nquit\\n' \"$DIR/postmark\" \
          >\"$SCRATCH/postmark.conf\"\n\
          postmark \"$SCRATCH/postmark.conf\"\n$SYNC \"$DIR\""
-    ));
-    let run = run
+    );
+    let run = Step::task(about, script)
         .per_second("transactions", transactions, Timer::Clock, Best::Unknown)
         .costs(Best::Write((files * FILE_BYTES) as f64));
     vec![format(), mount(), run, unmount()]

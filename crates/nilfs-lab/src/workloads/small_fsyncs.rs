@@ -2,6 +2,7 @@
 
 use super::{Best, Modes, Setting, Step, Timer, Workload, format, mount, pieces, unmount};
 use crate::file_systems::Program;
+use crate::report::format_numbers::count as in_words;
 
 /// Appends and replacements, each of them durable before the next.
 pub static SMALL_FSYNCS: Workload = Workload {
@@ -39,19 +40,38 @@ fn steps(setting: &Setting) -> Vec<Step> {
          syswrite($file, \"x\" x 4096) == 4096 or die $!; durable($file); close $file; \
          rename \"$dir/d/new\", \"$dir/d/settings\" or die $!; durable($parent) }}"
     );
-    let step = |name: &str, program: &str, syncs: u64, bytes: u64| {
+    let times = in_words(count);
+    let step = |name: &str, about: String, program: &str, syncs: u64, bytes: u64| {
         let run = format!("perl -MIO::Handle -e '{SYNC} my $dir = shift; {program}' \"$DIR\"");
         let best = Best::Synced { times: (count * syncs) as f64, bytes: bytes as f64 };
-        Step::script(run)
+        Step::task(about, run)
             .per_second(name, count, Timer::Clock, best)
             .written(&format!("{name}-written"), Best::Unknown)
     };
     vec![
         format(),
         mount(),
-        step("append", &append("log", 4096), 1, 4096),
-        step("append-100-bytes", &append("journal", 100), 1, 100),
-        step("replace", &replace, 2, 4096),
+        step(
+            "append",
+            format!("{times} × 4 KiB appended, each with an fsync"),
+            &append("log", 4096),
+            1,
+            4096,
+        ),
+        step(
+            "append-100-bytes",
+            format!("{times} × 100 bytes appended, each with an fsync"),
+            &append("journal", 100),
+            1,
+            100,
+        ),
+        step(
+            "replace",
+            format!("{times} × a file of 4 KiB replaced, with fsyncs of it and its directory"),
+            &replace,
+            2,
+            4096,
+        ),
         unmount(),
     ]
 }

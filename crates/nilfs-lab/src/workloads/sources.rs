@@ -95,7 +95,8 @@ fn make_directory(path: &Path) -> Result<()> {
     fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))
 }
 
-struct SmallFile {
+/// A file of the tree of very small ones.
+pub(super) struct SmallFile {
     directory: u64,
     number: u64,
     bytes: usize,
@@ -107,7 +108,7 @@ const CATEGORIES: u64 = 18;
 const SMALL_FILES: u64 = 4499;
 
 /// Package descriptions of some hundred bytes, with a few longer changelogs among them.
-fn gentoo_files(scale: f64) -> Vec<SmallFile> {
+pub(super) fn gentoo_files(scale: f64) -> Vec<SmallFile> {
     let mut random = StdRng::seed_from_u64(SEED);
     let packages = pieces(PACKAGES, scale, 4);
     let file = |number| {

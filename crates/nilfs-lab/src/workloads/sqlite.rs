@@ -2,6 +2,7 @@
 
 use super::{Best, Modes, Setting, Source, Step, Timer, Workload, format, mount, sources, unmount};
 use crate::file_systems::Program;
+use crate::report::format_numbers::count as in_words;
 
 /// A transaction for every row.
 pub static SQLITE: Workload = Workload {
@@ -20,13 +21,16 @@ pub static SQLITE: Workload = Workload {
 fn steps(setting: &Setting) -> Vec<Step> {
     let count = sources::inserts(setting.scale);
     let mut steps = vec![format(), mount()];
-    for (name, mode) in [("rollback", "DELETE"), ("wal", "WAL")] {
-        let run = Step::script(format!(
+    for (name, mode, with) in
+        [("rollback", "DELETE", "a rollback journal"), ("wal", "WAL", "a write-ahead log")]
+    {
+        let about = format!("{} inserts, each a transaction, with {with}", in_words(count));
+        let script = format!(
             "sqlite3 -batch -cmd 'PRAGMA synchronous=FULL' -cmd 'PRAGMA journal_mode={mode}' \
              \"$DIR/{name}.db\" <\"$SCRATCH/inserts.sql\""
-        ));
+        );
         let best = Best::Synced { times: count as f64, bytes: 4096.0 };
-        let run = run.per_second(name, count, Timer::Clock, best);
+        let run = Step::task(about, script).per_second(name, count, Timer::Clock, best);
         steps.push(run.written(&format!("{name}-written"), Best::Unknown));
     }
     steps.push(unmount());

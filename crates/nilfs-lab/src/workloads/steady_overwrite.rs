@@ -1,9 +1,8 @@
 //! Overwriting until every free block has been used and given back more than once.
 
 use super::fio::{FIO, fio};
-use super::{
-    Best, Latency, Measure, Modes, Setting, Step, Timer, What, Workload, format, mount, unmount,
-};
+use super::{Best, Latency, Modes, Setting, Step, Timer, What, Workload, format, mount, unmount};
+use crate::report::format_numbers::bytes as in_bytes;
 use crate::results::Unit;
 
 /// What a file system and a device can go on doing for ever.
@@ -51,6 +50,10 @@ fn steps(setting: &Setting) -> Vec<Step> {
             bytes: (SYNC_INTERVAL * 4096) as f64,
         };
         let name = format!("full-{percent}");
+        let about = format!(
+            "{} overwritten anywhere in a file that takes {percent} % of the room",
+            in_bytes(measured)
+        );
         let fill = format!("{room}\n{}", fio("fill", "file", fill));
         let filled = Best::Write((setting.device_bytes / 100 * percent) as f64);
         steps.extend([format(), mount(), Step::script(fill).costs(filled)]);
@@ -59,15 +62,15 @@ fn steps(setting: &Setting) -> Vec<Step> {
         let balance = fio("balance", "file", &overwrite(free));
         steps.push(Step::script(balance).costs(scattered(free)));
         steps.push(
-            Step::script(fio("overwrite", "file", &overwrite(measured)))
+            Step::task(about, fio("overwrite", "file", &overwrite(measured)))
                 .per_second(&name, writes, Timer::Fio, best)
                 .written(&format!("{name}-written"), Best::Write(measured as f64))
-                .measured(Measure {
-                    name: format!("{name}-p99"),
-                    unit: Unit::Milliseconds,
-                    what: What::SyncLatency(Latency::Percentile99),
-                    best: Best::Unknown,
-                })
+                .measured(
+                    &format!("{name}-p99"),
+                    Unit::Milliseconds,
+                    What::SyncLatency(Latency::Percentile99),
+                    Best::Unknown,
+                )
                 .costs(scattered(measured)),
         );
         steps.push(unmount());

@@ -1,7 +1,10 @@
 //! Trees of files.
 
-use super::{Best, Modes, Setting, Source, Step, Workload, format, mount, remount, unmount};
+use super::{
+    Best, Modes, Setting, Source, Step, Workload, format, mount, remount, sources, unmount,
+};
 use crate::file_systems::Program;
+use crate::report::format_numbers::{bytes, count};
 
 /// Thousands of very small files.
 pub static GENTOO_TREE: Workload = Workload {
@@ -19,10 +22,15 @@ pub static GENTOO_TREE: Workload = Workload {
 
 fn gentoo_tree(setting: &Setting) -> Vec<Step> {
     let best = Best::Write(Source::GentooTree.bytes(setting.scale) as f64);
-    let copy = || Step::script("cp -r \"$SCRATCH/gentoo/.\" \"$DIR/tree\"; $SYNC \"$DIR\"");
-    let mut steps = vec![format(), mount(), copy().seconds("copy", best)];
+    let files = count(sources::gentoo_files(setting.scale).len() as u64);
+    let copy = |about: String| {
+        Step::task(about, "cp -r \"$SCRATCH/gentoo/.\" \"$DIR/tree\"; $SYNC \"$DIR\"")
+    };
+    let first = copy(format!("{files} very small files copied, and a sync"));
+    let again = copy(format!("the {files} files copied over themselves, and a sync"));
+    let mut steps = vec![format(), mount(), first.seconds("copy", best)];
     steps.extend(remount());
-    steps.push(copy().seconds("overwrite", best));
+    steps.push(again.seconds("overwrite", best));
     steps.push(unmount());
     steps
 }
@@ -49,12 +57,15 @@ pub static KERNEL_TREE: Workload = Workload {
 const COMPILING: f64 = 15.0;
 
 fn kernel_tree(setting: &Setting) -> Vec<Step> {
-    let best = Best::Write(Source::KernelPart.bytes(setting.scale) as f64);
-    let unpack = Step::script(
+    let size = Source::KernelPart.bytes(setting.scale);
+    let best = Best::Write(size as f64);
+    let unpack = Step::task(
+        format!("{} of Linux' source unpacked, and a sync", bytes(size)),
         "mkdir \"$DIR/kernel\"; tar -xf \"$SCRATCH/kernel.tar\" -C \"$DIR/kernel\" \
          --strip-components=1 --no-same-owner; $SYNC \"$DIR\"",
     );
-    let compile = Step::script(
+    let compile = Step::task(
+        "its libraries for tools compiled, and a sync",
         "for d in api subcmd perf; do make -s -j2 -C \"$DIR/kernel/tools/lib/$d\" >/dev/null; \
          done; $SYNC \"$DIR\"",
     );
