@@ -50,8 +50,8 @@ fn iozone(setting: &Setting) -> Vec<Step> {
     let (count, synced) = (records(setting.scale), synced_records(setting.asked));
     let reads = records(setting.asked);
     let (bytes, synced_bytes) = (count * 4096, synced * 4096);
-    let job = |name: &str, about: String, file: &str, options: &str| {
-        Step::task(about, fio(name, file, options))
+    let job = |name: &str, calls: u64, about: String, file: &str, options: &str| {
+        Step::task(about, fio(name, file, options)).calls(calls)
     };
     let (records, some) = (in_words(count), in_words(reads));
     let (syncs, synced_size) = (in_words(synced), in_bytes(synced_bytes));
@@ -64,7 +64,7 @@ fn iozone(setting: &Setting) -> Vec<Step> {
     let mut steps = vec![format(), mount()];
     let about = format!("a file of {} written in records of 4 KiB, and an fsync", in_bytes(bytes));
     let end_synced = |rw: &str| format!("{} --end_fsync=1", whole(rw));
-    steps.push(job("write", about, "file", &end_synced("write")).rate(
+    steps.push(job("write", count, about, "file", &end_synced("write")).rate(
         "write",
         bytes,
         by,
@@ -72,7 +72,7 @@ fn iozone(setting: &Setting) -> Vec<Step> {
     ));
     steps.extend(remount());
     let about = format!("its {records} records overwritten at random, and an fsync");
-    steps.push(job("random-write", about, "file", &end_synced("randwrite")).per_second(
+    steps.push(job("random-write", count, about, "file", &end_synced("randwrite")).per_second(
         "random-write",
         count,
         by,
@@ -80,7 +80,7 @@ fn iozone(setting: &Setting) -> Vec<Step> {
     ));
     steps.extend(remount());
     let about = format!("its {} read in order, none of them cached", in_bytes(bytes));
-    steps.push(job("read", about, "file", &whole("read")).rate(
+    steps.push(job("read", count, about, "file", &whole("read")).rate(
         "read",
         bytes,
         by,
@@ -89,7 +89,7 @@ fn iozone(setting: &Setting) -> Vec<Step> {
     steps.extend(remount());
     let about = format!("{some} of its records read at random, none of them cached");
     let options = format!("{} --io_size={}", whole("randread"), reads * 4096);
-    steps.push(job("random-read", about, "file", &options).per_second(
+    steps.push(job("random-read", reads, about, "file", &options).per_second(
         "random-read",
         reads,
         by,
@@ -97,7 +97,7 @@ fn iozone(setting: &Setting) -> Vec<Step> {
     ));
     steps.extend(remount());
     let about = format!("{synced_size} written in {syncs} records, an fsync after each");
-    steps.push(job("write-fsync", about, "synced", &each("write")).rate(
+    steps.push(job("write-fsync", synced * 2, about, "synced", &each("write")).rate(
         "write-fsync",
         synced_bytes,
         by,
@@ -105,12 +105,14 @@ fn iozone(setting: &Setting) -> Vec<Step> {
     ));
     steps.extend(remount());
     let about = format!("the {syncs} records overwritten at random, an fsync after each");
-    steps.push(job("random-write-fsync", about, "synced", &each("randwrite")).per_second(
-        "random-write-fsync",
-        synced,
-        by,
-        all_synced,
-    ));
+    steps.push(
+        job("random-write-fsync", synced * 2, about, "synced", &each("randwrite")).per_second(
+            "random-write-fsync",
+            synced,
+            by,
+            all_synced,
+        ),
+    );
     steps.push(unmount());
     steps
 }

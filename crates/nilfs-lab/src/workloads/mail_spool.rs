@@ -1,7 +1,9 @@
 //! Mail that must not be lost.
 
 use super::fio::{COMMON, FIO};
-use super::{Best, Modes, Setting, Step, Timer, Workload, format, mount, pieces, unmount};
+use super::{
+    Best, CALLS_OF_A_FILE, Modes, Setting, Step, Timer, Workload, format, mount, pieces, unmount,
+};
 use crate::report::format_numbers::count as in_words;
 
 /// A new file and an fsync for every message.
@@ -36,7 +38,12 @@ fn steps(setting: &Setting) -> Vec<Step> {
         );
         // Those who wait at the same time can share a flush.
         let best = Best::Synced { times: each as f64, bytes: (writers * 4096) as f64 };
-        let delivered = Step::task(about, script).per_second(name, count, Timer::Fio, best);
+        let delivered = Step::task(about, script).calls(count * CALLS_OF_A_FILE).per_second(
+            name,
+            count,
+            Timer::Fio,
+            best,
+        );
         steps.push(delivered.written(&format!("{name}-written"), Best::Unknown));
     }
     steps.push(unmount());

@@ -91,6 +91,8 @@ pub struct Step {
     pub cost: Best,
     /// Seconds that a processor works for it, such as a compiler's: to tell that, too.
     pub work: f64,
+    /// The same for calls of the file system, which take longer where a process serves it.
+    pub calling: f64,
 }
 
 /// What a step does.
@@ -242,7 +244,7 @@ impl Measure {
 impl Step {
     fn of(action: Action) -> Self {
         let (about, measures) = (String::new(), Vec::new());
-        Self { action, about, measures, cost: Best::Unknown, work: 0.0 }
+        Self { action, about, measures, cost: Best::Unknown, work: 0.0, calling: 0.0 }
     }
 
     fn script(script: impl Into<String>) -> Self {
@@ -269,6 +271,13 @@ impl Step {
     /// Seconds that a processor of this machine works for it.
     fn works(mut self, seconds: f64) -> Self {
         self.work = seconds;
+        self
+    }
+
+    /// So often a program calls the file system, and waits for it.
+    fn calls(mut self, calls: u64) -> Self {
+        const CALL: f64 = 1e-4;
+        self.calling = calls as f64 * CALL;
         self
     }
 
@@ -329,6 +338,9 @@ fn unmount() -> Step {
 fn remount() -> [Step; 3] {
     [unmount(), Step::of(Action::DropCaches), mount()]
 }
+
+/// What it takes to make a small file: it is looked up, made, opened, written, closed, looked at.
+const CALLS_OF_A_FILE: u64 = 6;
 
 /// The number of pieces at a scale, but no fewer than `least`.
 fn pieces(original: u64, scale: f64, least: u64) -> u64 {

@@ -1,6 +1,9 @@
 //! How long it takes until a file system can be used.
 
-use super::{Action, Best, Modes, Setting, Step, Workload, format, pieces, timed_mount, unmount};
+use super::{
+    Action, Best, CALLS_OF_A_FILE, Modes, Setting, Step, Workload, format, pieces, timed_mount,
+    unmount,
+};
 use crate::file_systems::Program;
 use crate::report::format_numbers::count as in_words;
 
@@ -36,6 +39,7 @@ fn steps(setting: &Setting) -> Vec<Step> {
              split -a 6 -b 8192 - \"$DIR/{directory}/\"",
             count * 8192
         ))
+        .calls(count * CALLS_OF_A_FILE)
     };
     let saved = saved(setting.scale);
     let save = Step::script(format!(
@@ -60,7 +64,8 @@ fn steps(setting: &Setting) -> Vec<Step> {
         write("lost"),
         Step::of(Action::CutPower),
         timed_mount("crash", format!("after a power cut while {files} files were written")),
-        save.costs(Best::Synced { times: saved as f64, bytes: 8192.0 }),
+        save.costs(Best::Synced { times: saved as f64, bytes: 8192.0 })
+            .calls(saved * CALLS_OF_A_FILE),
         Step::of(Action::CutPower),
         timed_mount(
             "crash-after-saving",

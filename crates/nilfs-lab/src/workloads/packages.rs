@@ -1,6 +1,9 @@
 //! A distribution's packages, unpacked by its package manager.
 
-use super::{Best, Modes, Setting, Source, Step, Timer, Workload, format, mount, sources, unmount};
+use super::{
+    Best, CALLS_OF_A_FILE, Modes, Setting, Source, Step, Timer, Workload, format, mount, sources,
+    unmount,
+};
 use crate::file_systems::Program;
 use crate::report::format_numbers::{bytes as in_bytes, count};
 
@@ -35,7 +38,8 @@ fn steps(setting: &Setting) -> Vec<Step> {
             "dpkg --root=\"$DIR\" --admindir=\"$DIR/database\" --log=/dev/null \\\n\
              --no-force-unsafe-io --unpack \"$SCRATCH\"/packages/*.deb >/dev/null",
         );
-        let unpack = unpack.per_second(name, files, Timer::Clock, best);
+        let unpack =
+            unpack.calls(files * CALLS_OF_A_FILE).per_second(name, files, Timer::Clock, best);
         unpack.written(&format!("{name}-written"), Best::Write(bytes as f64))
     };
     let files = count(files);

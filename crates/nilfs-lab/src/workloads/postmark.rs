@@ -1,6 +1,8 @@
 //! PostMark.
 
-use super::{Best, Modes, Setting, Step, Timer, Workload, format, mount, pieces, unmount};
+use super::{
+    Best, CALLS_OF_A_FILE, Modes, Setting, Step, Timer, Workload, format, mount, pieces, unmount,
+};
 use crate::file_systems::Program;
 use crate::report::format_numbers::count;
 
@@ -40,6 +42,7 @@ fn steps(setting: &Setting) -> Vec<Step> {
          postmark \"$SCRATCH/postmark.conf\"\n$SYNC \"$DIR\""
     );
     let run = Step::task(about, script)
+        .calls((files + transactions) * CALLS_OF_A_FILE)
         .per_second("transactions", transactions, Timer::Clock, Best::Unknown)
         .costs(Best::Write((files * FILE_BYTES) as f64));
     vec![format(), mount(), run, unmount()]

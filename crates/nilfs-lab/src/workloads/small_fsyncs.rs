@@ -45,6 +45,7 @@ fn steps(setting: &Setting) -> Vec<Step> {
         let run = format!("perl -MIO::Handle -e '{SYNC} my $dir = shift; {program}' \"$DIR\"");
         let best = Best::Synced { times: (count * syncs) as f64, bytes: bytes as f64 };
         Step::task(about, run)
+            .calls(count * syncs * 4)
             .per_second(name, count, Timer::Clock, best)
             .written(&format!("{name}-written"), Best::Unknown)
     };

@@ -18,6 +18,9 @@ pub static SQLITE: Workload = Workload {
     steps,
 };
 
+/// Journal, database and their syncs.
+const CALLS_OF_AN_INSERT: u64 = 8;
+
 fn steps(setting: &Setting) -> Vec<Step> {
     let count = sources::inserts(setting.scale);
     let mut steps = vec![format(), mount()];
@@ -30,7 +33,8 @@ fn steps(setting: &Setting) -> Vec<Step> {
              \"$DIR/{name}.db\" <\"$SCRATCH/inserts.sql\""
         );
         let best = Best::Synced { times: count as f64, bytes: 4096.0 };
-        let run = Step::task(about, script).per_second(name, count, Timer::Clock, best);
+        let run = Step::task(about, script).calls(count * CALLS_OF_AN_INSERT);
+        let run = run.per_second(name, count, Timer::Clock, best);
         steps.push(run.written(&format!("{name}-written"), Best::Unknown));
     }
     steps.push(unmount());

@@ -60,7 +60,7 @@ fn steps(setting: &Setting) -> Vec<Step> {
         // All that was free is written over: from here on cleaning is paid for.
         let free = setting.device_bytes / 100 * (100 - percent);
         let balance = fio("balance", "file", &overwrite(free));
-        steps.push(Step::script(balance).costs(scattered(free)));
+        steps.push(Step::script(balance).costs(scattered(free)).calls(free / 4096));
         steps.push(
             Step::task(about, fio("overwrite", "file", &overwrite(measured)))
                 .per_second(&name, writes, Timer::Fio, best)
@@ -71,7 +71,8 @@ fn steps(setting: &Setting) -> Vec<Step> {
                     What::SyncLatency(Latency::Percentile99),
                     Best::Unknown,
                 )
-                .costs(scattered(measured)),
+                .costs(scattered(measured))
+                .calls(writes),
         );
         steps.push(unmount());
     }

@@ -1,7 +1,8 @@
 //! Trees of files.
 
 use super::{
-    Best, Modes, Setting, Source, Step, Workload, format, mount, remount, sources, unmount,
+    Best, CALLS_OF_A_FILE, Modes, Setting, Source, Step, Workload, format, mount, remount, sources,
+    unmount,
 };
 use crate::file_systems::Program;
 use crate::report::format_numbers::{bytes, count};
@@ -22,9 +23,11 @@ pub static GENTOO_TREE: Workload = Workload {
 
 fn gentoo_tree(setting: &Setting) -> Vec<Step> {
     let best = Best::Write(Source::GentooTree.bytes(setting.scale) as f64);
-    let files = count(sources::gentoo_files(setting.scale).len() as u64);
+    let number = sources::gentoo_files(setting.scale).len() as u64;
+    let files = count(number);
     let copy = |about: String| {
         Step::task(about, "cp -r \"$SCRATCH/gentoo/.\" \"$DIR/tree\"; $SYNC \"$DIR\"")
+            .calls(number * CALLS_OF_A_FILE)
     };
     let first = copy(format!("{files} very small files copied, and a sync"));
     let again = copy(format!("the {files} files copied over themselves, and a sync"));
