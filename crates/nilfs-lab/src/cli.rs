@@ -2,6 +2,7 @@
 
 mod announcement;
 mod background;
+mod exit;
 mod list;
 mod progress;
 mod tools;
@@ -11,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use nilfs_lab::cleanup::on_signals;
+use nilfs_lab::failure::{Failure, Status};
 use nilfs_lab::report;
 use nilfs_lab::results::{CellResult, Clock, Results};
 use nilfs_lab::run::{self, Choice, Plan, Suite, Where};
@@ -33,8 +35,10 @@ Examples:
 
 Exit codes:
   0    done, everything was measured
-  1    some figures are missing; the report says why
-  2    the command line is wrong, or nothing could be measured
+  1    failed; of run also: some figures are missing, and the report says why
+  2    the command line is wrong
+  4    a device, an image, a trace or results are missing or cannot be opened
+  5    a device, an image or the directory of --out is in use
   130  interrupted (128 + signal); the same run command goes on where it was";
 
 /// Measures file systems side by side on modelled flash devices, with the workloads of published
@@ -126,18 +130,37 @@ struct CompareArgs {
 }
 
 /// Does what the command line says.
-pub fn main() -> Result<ExitCode> {
-    match Cli::parse().command {
-        Command::Run(args) => run(args),
-        Command::List(args) => list::list(&args),
-        Command::Compare(args) => {
-            show(&report::compare(&load(&args.before)?, &load(&args.after)?))?;
-            Ok(ExitCode::SUCCESS)
+pub fn main() -> ExitCode {
+    match Cli::try_parse() {
+        Ok(cli) => cli.command.run().unwrap_or_else(|error| exit::report(&error)),
+        Err(error) => exit::report_usage(&error, &subcommand()),
+    }
+}
+
+/// The program and the subcommand that were typed, for a message.
+fn subcommand() -> String {
+    let definition = Cli::command();
+    let typed = std::env::args().nth(1).unwrap_or_default();
+    match definition.find_subcommand(&typed) {
+        Some(found) => format!("{} {}", definition.get_name(), found.get_name()),
+        None => definition.get_name().to_owned(),
+    }
+}
+
+impl Command {
+    fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Run(args) => run(args),
+            Self::List(args) => list::list(&args),
+            Self::Compare(args) => {
+                show(&report::compare(&load(&args.before)?, &load(&args.after)?))?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Self::Probe(args) => tools::probe(&args),
+            Self::Replay(args) => tools::replay(&args),
+            Self::Draw(args) => tools::draw(&args),
+            Self::Export(args) => tools::export(&args),
         }
-        Command::Probe(args) => tools::probe(&args),
-        Command::Replay(args) => tools::replay(&args),
-        Command::Draw(args) => tools::draw(&args),
-        Command::Export(args) => tools::export(&args),
     }
 }
 
@@ -182,7 +205,7 @@ fn interrupted(plan: &Plan, progress: &Progress) {
         }
     });
     if let Err(error) = reported {
-        say(&format!("nilfs-lab: interrupted, and there is no report: {error:#}"));
+        say(&format!("nilfs-lab: interrupted, and there is no report: {}", exit::sentence(&error)));
     }
 }
 
@@ -241,6 +264,10 @@ fn load(path: &Path) -> Result<Results> {
     if !path.is_dir() {
         return Results::read(path);
     }
-    let found = Results::load(path)?;
-    found.with_context(|| format!("{} has no results of a run", path.display()))
+    Results::load(path)?.ok_or_else(|| {
+        let path = path.display();
+        let why =
+            format!("{path} has no results.json; name the --out of a run, or its results.json");
+        Failure::new(Status::CannotOpen, why).into()
+    })
 }

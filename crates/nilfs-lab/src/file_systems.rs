@@ -6,9 +6,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use crate::names::unknown;
+use crate::names::wrong;
 
 /// The name of ours.
 pub const OURS: &str = "nilfs";
@@ -245,14 +245,14 @@ pub fn find(name: &str, nilfs: &Path) -> Result<FileSystem> {
     let wanted = words.next().unwrap_or_default();
     let Some(base) = ALL.iter().find(|base| base.name == wanted) else {
         let names: Vec<&str> = ALL.iter().map(|base| base.name).collect();
-        bail!(unknown("file system", wanted, &names));
+        return Err(wrong("file system", wanted, &names));
     };
     let mut options = Vec::new();
     for word in words {
         let ours: &[&str] = if base.name == OURS { &OUR_OPTIONS } else { &[] };
         let known = [&OPTIONS, ours].concat();
         let Some(option) = known.iter().find(|option| **option == word) else {
-            bail!("{name}: {}", unknown("option", word, &known));
+            return Err(wrong(&format!("option of {}", base.name), word, &known));
         };
         options.push(*option);
     }

@@ -15,6 +15,7 @@ pub mod cleanup;
 mod command;
 pub mod draw;
 pub mod export;
+pub mod failure;
 pub mod file_systems;
 pub mod model;
 pub mod names;

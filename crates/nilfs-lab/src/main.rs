@@ -7,11 +7,5 @@ mod cli;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match cli::main() {
-        Ok(code) => code,
-        Err(error) => {
-            cli::say(&format!("nilfs-lab: {error:#}"));
-            ExitCode::from(2)
-        }
-    }
+    cli::main()
 }

@@ -1,10 +1,13 @@
 //! Names and numbers in messages: what was probably meant by a name that does not exist, and things
 //! counted.
 
+use crate::failure::{Failure, Status};
+
 /// How alike two names must be, from 0 to 1, for one to be taken for a slip in typing the other.
 const ALIKE: f64 = 0.85;
 
 /// The message for a name that is not known, such as "there is no workload \"iozon\"".
+#[must_use]
 pub fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     let likeness = |other: &str| strsim::jaro_winkler(name, other);
     let closest = known.iter().copied().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
@@ -13,6 +16,12 @@ pub fn unknown(what: &str, name: &str, known: &[&str]) -> String {
         None => ".".to_owned(),
     };
     format!("there is no {what} \"{name}\"{guess} There are: {}", known.join(", "))
+}
+
+/// The failure of a command line with a name that is not known.
+#[must_use]
+pub fn wrong(what: &str, name: &str, known: &[&str]) -> anyhow::Error {
+    Failure::new(Status::Usage, unknown(what, name, known)).into()
 }
 
 /// A number of things: "1 device", "2 devices".

@@ -72,7 +72,10 @@ pub fn device(path: &Path, extent: Extent) -> Result<Findings> {
 
 fn probe(target: &mut dyn Target, extent: Extent) -> Result<Findings> {
     let bytes = target.bytes();
-    ensure!(bytes >= LEAST_BYTES, "a device of {bytes} bytes is too small to be probed");
+    ensure!(
+        bytes >= LEAST_BYTES,
+        "a device of {bytes} bytes is too small to be probed; it takes {LEAST_BYTES}"
+    );
     let reading = reading::probe(target)?;
     let writing = match extent {
         Extent::ReadOnly => None,

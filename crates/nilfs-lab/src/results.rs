@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::draw::Picture;
+use crate::failure::{Failure, Status};
 use crate::model::{Limits, Wear};
 use crate::place::Surroundings;
 use crate::trace::Traffic;
@@ -62,9 +63,12 @@ impl Results {
     /// # Errors
     /// As [`Results::load`], or there is no such file.
     pub fn read(path: &Path) -> Result<Self> {
-        let about = || format!("cannot read {}", path.display());
-        let text = fs::read_to_string(path).with_context(about)?;
-        serde_json::from_str(&text).with_context(about)
+        let text = fs::read_to_string(path).map_err(|error| {
+            let why = format!("cannot read {}: {error}", path.display());
+            Failure::new(Status::CannotOpen, why)
+        })?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("{} is not the results.json of a run", path.display()))
     }
 
     /// The part of the original sizes that a workload was done with.

@@ -306,7 +306,7 @@ fn a_full_standard_output_is_an_error_and_a_closed_one_is_not() {
         (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
     };
     let (status, said) = lab("\"$0\" list >/dev/full");
-    assert_eq!(status, Some(2));
+    assert_eq!(status, Some(1));
     assert!(said.contains("cannot write to standard output: No space left"), "{said}");
     assert_eq!(lab("{ \"$0\" list; echo $? >&2; } | true"), (Some(0), "0\n".to_owned()));
     assert_eq!(lab("\"$0\" run --suite none 2>/dev/full").0, Some(2));

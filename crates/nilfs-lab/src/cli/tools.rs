@@ -128,7 +128,7 @@ pub fn draw(args: &DrawArgs) -> Result<ExitCode> {
 }
 
 fn load(path: &Path) -> Result<Trace> {
-    Trace::load(path).with_context(|| path.display().to_string())
+    Ok(Trace::load(path)?)
 }
 
 /// Serve an image as a modelled device, for a loop device or a virtual machine of your own

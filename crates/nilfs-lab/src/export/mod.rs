@@ -40,10 +40,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use fuser::{BackgroundSession, Config, MountOption, SessionACL};
+use nilfs_device::OpenError;
 use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
 
 use crate::cleanup::{self, Pending, Undo, set_up};
+use crate::failure::{Failure, Status};
 use crate::model::{Model, Wear};
 use crate::trace::{DeviceRequest, Trace};
 use device::Device;
@@ -197,12 +199,14 @@ impl Drop for Export {
 }
 
 fn open_image(path: &Path, bytes: u64) -> Result<File> {
-    let about = || format!("image {}", path.display());
-    let file = private().read(true).truncate(false).open(path).with_context(about)?;
-    let metadata = file.metadata().with_context(about)?;
+    let about = || format!("cannot make the image {} large enough", path.display());
+    let source = |source| OpenError::Open { path: path.to_owned(), source };
+    let file = private().read(true).truncate(false).open(path).map_err(source)?;
+    let metadata = file.metadata().map_err(source)?;
     ensure!(metadata.is_file(), "{} is not a regular file", path.display());
-    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
-        .with_context(|| format!("{} is in use", path.display()))?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        Failure::new(Status::Busy, format!("{} is in use by another process", path.display()))
+    })?;
     if metadata.len() < bytes {
         file.set_len(bytes).with_context(about)?;
     }

@@ -65,26 +65,29 @@ pub(super) struct FileTarget {
     input: Vec<u8>,
     /// Noise, because some controllers compress.
     output: Vec<u8>,
-    /// Keeps others out while it is written.
-    _lock: Option<FileDevice>,
+    _opened: FileDevice,
 }
 
 impl FileTarget {
     pub(super) fn open(path: &Path, extent: Extent) -> Result<Self> {
         let write = extent == Extent::Destructive;
-        let lock = write.then(|| FileDevice::open(path, Access::ReadWrite)).transpose()?;
+        let access = if write { Access::ReadWrite } else { Access::Inspect };
+        // It says what cannot be probed in its own words, and keeps others out while it is written.
+        let opened = FileDevice::open(path, access)?;
         let file = File::options()
             .read(true)
             .write(write)
             .custom_flags(OFlags::DIRECT.bits() as i32)
             .open(path)
-            .with_context(|| format!("cannot open {} past the page cache", path.display()))?;
+            .with_context(|| {
+                format!("cannot open {} past the page cache, with O_DIRECT", path.display())
+            })?;
         let bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))
             .with_context(|| format!("size of {}", path.display()))?;
         let input = vec![0; MAX_REQUEST_BYTES as usize + PAGE_BYTES];
         let mut output = input.clone();
         StdRng::seed_from_u64(SEED).fill_bytes(&mut output);
-        Ok(Self { path: path.to_owned(), file, bytes, input, output, _lock: lock })
+        Ok(Self { path: path.to_owned(), file, bytes, input, output, _opened: opened })
     }
 }
 

@@ -6,8 +6,10 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 use super::plan::{Plan, Table};
+use crate::failure::{Failure, Status};
 use crate::file_systems::OURS;
 use crate::place::Place;
+use crate::report::format_numbers::scale;
 use crate::workloads::Source;
 
 /// Memory for programs, besides what sources take.
@@ -15,6 +17,11 @@ const MEMORY_RESERVE: u64 = 256 << 20;
 
 /// Fails if the run could not come to its end.
 pub(super) fn before(plan: &Plan) -> Result<()> {
+    let out = nearest_existing(&plan.directory);
+    if !out.is_dir() {
+        let why = format!("{} is a file; name a directory with --out", out.display());
+        return Err(Failure::new(Status::Usage, why).into());
+    }
     ensure!(
         !plan.jobs().any(|(_, fs)| fs.base_name() == OURS) || plan.nilfs.is_file(),
         "our program is not at {}: build it with `cargo build --release -p nilfs`, or say where it \
@@ -40,7 +47,7 @@ fn disk(plan: &Plan) -> Result<()> {
         "{} has {} MB free, but scale {} may need {} MB: choose another --out or a smaller --scale",
         existing.display(),
         free / 1_000_000,
-        plan.scale,
+        scale(plan.scale),
         needed / 1_000_000
     );
     Ok(())
@@ -61,7 +68,7 @@ fn memory(plan: &Plan) -> Result<()> {
         free >= needed,
         "{} MB of memory are free, but scale {} needs {} MB: choose a smaller --scale",
         free / 1_000_000,
-        plan.scale,
+        scale(plan.scale),
         needed / 1_000_000
     );
     Ok(())

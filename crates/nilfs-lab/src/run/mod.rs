@@ -77,10 +77,10 @@ pub struct Beginning<'a> {
 pub fn run(plan: &Plan, tell: &mut dyn FnMut(Event)) -> Result<Results> {
     checks::before(plan)?;
     let work = plan.directory.join("work");
-    for directory in [&plan.directory, &work] {
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot create {}", directory.display()))?;
-    }
+    std::fs::create_dir_all(&work).with_context(|| {
+        let out = plan.directory.display();
+        format!("cannot write to {out}; name a directory of yours with --out")
+    })?;
     let _lock = store::lock(&plan.directory)?;
     let _work = register(Undo::Remove(work.clone()));
     let (place, why) = choose_place(plan, &work)?;

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use crate::file_systems::{self, FileSystem, OUR_OPTIONS, OURS};
 use crate::model::preset::{self, Preset};
-use crate::names::unknown;
+use crate::names::wrong;
 use crate::results::Clock;
 use crate::workloads::{self, Measure, Modes, Setting, Workload};
 
@@ -244,7 +244,7 @@ impl Suite {
         static ALL: [Suite; 3] = SUITES;
         match ALL.iter().find(|suite| suite.name == name) {
             Some(suite) => Ok(suite),
-            None => bail!(unknown("suite", name, &SUITES.map(|suite| suite.name))),
+            None => Err(wrong("suite", name, &SUITES.map(|suite| suite.name))),
         }
     }
 }

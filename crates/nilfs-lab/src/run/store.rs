@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::FlockOperation;
 
 use super::plan::{Plan, Table};
+use crate::failure::{Failure, Status};
 use crate::file_systems::FileSystem;
 use crate::model::Limits;
 use crate::place::Surroundings;
@@ -24,8 +25,11 @@ pub(super) struct Store {
 pub(super) fn lock(directory: &Path) -> Result<File> {
     let about = || format!("cannot open {}", directory.display());
     let file = File::open(directory).with_context(about)?;
-    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
-        .with_context(|| format!("another run uses {}", directory.display()))?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        let why =
+            format!("another run uses {}; wait for it, or take another --out", directory.display());
+        Failure::new(Status::Busy, why)
+    })?;
     Ok(file)
 }
 

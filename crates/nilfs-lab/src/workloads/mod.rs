@@ -10,7 +10,7 @@
 
 use crate::file_systems::Program;
 use crate::model::Limits;
-use crate::names::unknown;
+use crate::names::wrong;
 use crate::results::Unit;
 
 mod dd;
@@ -378,7 +378,7 @@ pub fn all() -> &'static [&'static Workload] {
 pub fn find(name: &str) -> anyhow::Result<&'static Workload> {
     ALL.iter().copied().find(|workload| workload.name == name).ok_or_else(|| {
         let names: Vec<&str> = ALL.iter().map(|workload| workload.name).collect();
-        anyhow::anyhow!(unknown("workload", name, &names))
+        wrong("workload", name, &names)
     })
 }
 
