@@ -1,11 +1,14 @@
 //! The Debian packages: what is in them, that it works where they put it, and that Debian's own
 //! checker has nothing to complain of.
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use common::markdown::dead_links;
 use tempfile::TempDir;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -50,6 +53,9 @@ const COMPAT_PROGRAMS: &[&str] = &[
     "usr/sbin/umount.nilfs2",
 ];
 
+/// The pages that the package is made of, besides those in directories.
+const PAGES: [&str; 4] = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md"];
+
 /// Packages made of the binary under test.
 struct Packages {
     directory: TempDir,
@@ -66,8 +72,17 @@ impl Packages {
         let directory = tempfile::tempdir().unwrap();
         let source = directory.path().join("source");
         fs::create_dir(&source).unwrap();
-        let parts = ["debian", "docs", "scripts", "CHANGELOG.md", "README.md"];
-        run(Command::new("cp").arg("-r").args(parts).arg(&source).current_dir(ROOT));
+        let parts = ["debian", "docs", "scripts"].into_iter().chain(PAGES);
+        let crates = fs::read_dir(Path::new(ROOT).join("crates")).unwrap();
+        let names = crates.map(|entry| Path::new("crates").join(entry.unwrap().file_name()));
+        let pages = names.map(|name| name.join("README.md"));
+        let pages = pages.filter(|page| Path::new(ROOT).join(page).exists());
+        run(Command::new("cp")
+            .args(["-r", "--parents"])
+            .args(parts)
+            .args(pages)
+            .arg(&source)
+            .current_dir(ROOT));
         let nilfs = source.join("nilfs");
         let built = Path::new(env!("CARGO_BIN_EXE_nilfs"));
         fs::copy(built, &nilfs).unwrap();
@@ -109,6 +124,24 @@ fn run(command: &mut Command) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {stderr}{stdout}");
     stdout
+}
+
+/// The pages named others by the places that these have in the source, where the packages had none of
+/// them: the architecture, the licences, the changelog.
+#[test]
+fn links_of_the_packaged_pages_lead_somewhere() {
+    let Some(packages) = Packages::make() else { return };
+    let files = packages.files("nilfs");
+    let directory = "usr/share/doc/nilfs/";
+    let pages: Vec<PathBuf> = files
+        .iter()
+        .filter_map(|file| file.strip_prefix(directory))
+        .filter(|file| file.ends_with(".md"))
+        .map(PathBuf::from)
+        .collect();
+    assert!(pages.len() > 15, "{pages:?}");
+    let root = packages.directory.path().join("nilfs.files").join(directory);
+    assert_eq!(dead_links(&root, &pages), [""; 0]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub mod loops;
+pub mod markdown;
 pub mod tool;
 
 use std::ffi::OsStr;
