@@ -225,9 +225,9 @@ mod tests {
             ),
             ("nilfs ls --frob x", "unexpected argument '--frob' found; see nilfs ls --help"),
             (
-                "nilfs info",
+                "nilfs check",
                 "the following required arguments were not provided: <DEVICE|DIR>; \
-                 see nilfs info --help",
+                 see nilfs check --help",
             ),
             (
                 "nilfs ls --at 5x y",

@@ -153,7 +153,7 @@ fn a_wrong_command_line_is_one_sentence() {
     let volume = common::volume();
     for (line, words) in [
         ("ls --frobnicate IMAGE", "unexpected argument '--frobnicate' found; see nilfs ls --help"),
-        ("info", "required arguments were not provided: <DEVICE|DIR>"),
+        ("check", "required arguments were not provided: <DEVICE|DIR>"),
         ("frobnicate IMAGE", "unrecognized subcommand 'frobnicate'"),
         ("ls --at 0 IMAGE", "invalid value '0' for '--at <WHEN>'"),
         ("mkfs -b 512 IMAGE", "possible values: 1024, 2048, 4096"),

@@ -192,7 +192,12 @@ fn all_listings_keep_to_the_page() {
     the_list_has(past.root(), "ro", Some(newest));
     keeps_to_the_page("umount", &["umount"], past.root(), &[]);
     assert!(past.wait().success());
-    keeps_to_the_page("mkfs", &["mkfs", "-n", "--size", "32M"], &image.beside("other.img"), &[]);
+    keeps_to_the_page(
+        "mkfs",
+        &["mkfs", "-nB256", "--size", "32M"],
+        &image.beside("other.img"),
+        &[],
+    );
     let copy = image.beside("metadata.img");
     keeps_to_the_page("image", &["image"], &image.path(), &[copy.to_str().unwrap()]);
     for command in ["info", "tune", "segments", "check", "scrub", "df"] {

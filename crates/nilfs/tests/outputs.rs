@@ -138,7 +138,8 @@ fn damage_is_told_by_the_exit_code_although_the_report_is_not_read() {
 
 #[test]
 fn a_failure_keeps_its_exit_code_when_nobody_can_be_told() {
-    for (line, code) in [("nilfs info NEW", 4), ("nilfs info", 2), ("nilfs", 2), ("lscp --frob", 1)]
+    for (line, code) in
+        [("nilfs info NEW", 4), ("nilfs check", 2), ("nilfs", 2), ("lscp --frob", 1)]
     {
         for output in [Stdio::from(full()), closed().into()] {
             let volume = volume();

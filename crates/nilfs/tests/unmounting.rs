@@ -37,9 +37,9 @@ impl Place {
         Self { volume, dir }
     }
 
-    fn mount(&self, options: &str) {
+    fn mount(&self, options: &str) -> CommandOutput {
         let words = ["mount".as_ref(), "-o".as_ref(), Path::new(options), &self.volume.image];
-        nilfs(words.into_iter().chain([self.dir.as_path()])).output();
+        nilfs(words.into_iter().chain([self.dir.as_path()]))
     }
 
     fn umount(&self) -> CommandOutput {
@@ -92,11 +92,12 @@ fn device_of(path: &Path) -> u64 {
     std::os::unix::fs::MetadataExt::dev(&fs::metadata(path).unwrap())
 }
 
-/// What a command prints that must not wait for a mount; a minute is taken for waiting.
+/// What a command prints that must not wait for a mount; a minute is taken for waiting, which nothing
+/// but KILL ends.
 #[track_caller]
 fn prints(variables: &[(&str, &str)], words: &[&str]) -> String {
     let mut command = Command::new("timeout");
-    command.args(["60", env!("CARGO_BIN_EXE_nilfs")]).args(words);
+    command.args(["--signal=KILL", "60", env!("CARGO_BIN_EXE_nilfs")]).args(words);
     let output = command.envs(variables.iter().copied()).output().unwrap();
     assert!(output.status.success(), "{words:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
@@ -134,7 +135,7 @@ fn listing_and_completing_mounts_asks_none_of_them() {
 fn what_is_in_use_for_a_moment_is_unmounted_when_that_is_over() {
     let _alone = alone();
     let place = Place::new();
-    place.mount("rw");
+    place.mount("rw").output();
     let in_use = File::open(&place.dir).unwrap();
     let mut umount = Command::new(env!("CARGO_BIN_EXE_nilfs"))
         .arg("umount")
@@ -160,7 +161,7 @@ fn nobody_who_looks_at_all_mounts_keeps_one_from_being_unmounted() {
     const ROUNDS: usize = 30;
     let _alone = alone();
     let (place, other) = (Place::new(), Place::new());
-    other.mount("ro");
+    other.mount("ro").output();
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -176,9 +177,9 @@ fn nobody_who_looks_at_all_mounts_keeps_one_from_being_unmounted() {
                 completes(&["nilfs", "umount", ""]);
             }
         });
-        let rounds = (0..ROUNDS).map(|round| {
-            place.mount(if round % 2 == 0 { "ro" } else { "rw" });
-            place.umount()
+        let rounds = (0..ROUNDS).flat_map(|round| {
+            let options = if round % 2 == 0 { "ro" } else { "rw" };
+            [place.mount(options), place.umount()]
         });
         let failed: Vec<_> = rounds.filter(|output| output.code != Some(0)).collect();
         ended.store(true, Ordering::Relaxed);
@@ -191,7 +192,7 @@ fn nobody_who_looks_at_all_mounts_keeps_one_from_being_unmounted() {
 fn what_keeps_a_mount_in_use_is_named() {
     let _alone = alone();
     let place = Place::new();
-    place.mount("rw");
+    place.mount("rw").output();
     let dir = place.dir.display();
     let open = File::open(place.dir.join("directory/file")).unwrap();
     let said = place.umount().sentence(5);
