@@ -135,7 +135,7 @@ fn look_around(root: &Path) -> Vec<String> {
 #[test]
 fn a_directory_with_impossible_files_can_be_listed() {
     let dir = tempfile::tempdir().unwrap();
-    let mountpoint = Mountpoint::prepare(dir.path(), false).unwrap();
+    let mountpoint = Mountpoint::prepare(dir.path()).unwrap();
     let (mount, channel) =
         mountpoint.mount(Path::new("impossible"), &KernelOptions::default()).unwrap();
     let settings = nilfs_fuse::Settings { transport: transport(), ..Default::default() };
