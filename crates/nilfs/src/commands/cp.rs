@@ -556,7 +556,7 @@ mod tests {
         let scene = tempfile::tempdir().unwrap();
         let mode = |name: &str| fs::metadata(scene.path().join(name)).unwrap().mode() & 0o7777;
         let top = Destination::typed(scene.path()).unwrap();
-        let mut copier = Copier::new("copying", true, Existing::ReplaceFiles).unwrap();
+        let mut copier = Copier::new(Work::COPY, true, Existing::ReplaceFiles);
         copier.begin(&files);
         copier.copy(&found("directory"), &top.join("directory")).unwrap();
         assert_eq!(mode("directory"), 0o700);

@@ -27,7 +27,7 @@ impl Page {
 
     pub fn of(text: &str) -> Self {
         let mut page = Self::default();
-        let mut times = HashMap::new();
+        let mut seen: HashMap<String, u32> = HashMap::new();
         let (mut heading, mut session) = (None::<String>, None::<String>);
         for event in Parser::new_ext(text, pulldown_cmark::Options::ENABLE_TABLES) {
             match event {
@@ -37,12 +37,12 @@ impl Page {
                 Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
                 Event::End(TagEnd::Heading(_)) => {
                     let name = anchor(&heading.take().unwrap_or_default());
-                    let times = times.entry(name.clone()).or_insert(0);
-                    page.anchors.insert(match times {
+                    let before = seen.entry(name.clone()).or_default();
+                    page.anchors.insert(match *before {
                         0 => name,
-                        times => format!("{name}-{times}"),
+                        before => format!("{name}-{before}"),
                     });
-                    *times += 1;
+                    *before += 1;
                 }
                 Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(kind))) => {
                     session = (&*kind == "console").then(String::new);
@@ -103,8 +103,9 @@ fn is_elsewhere(link: &str) -> bool {
 /// A path from a directory on, without the directories that it leaves again. One that leads out of
 /// the root leads nowhere.
 fn joined(directory: &Path, path: &str) -> PathBuf {
+    let path = directory.join(path);
     let mut parts = Vec::new();
-    for part in directory.join(path).components() {
+    for part in path.components() {
         match part {
             Component::ParentDir if parts.pop().is_none() => return "/nowhere".into(),
             Component::ParentDir | Component::CurDir => {}

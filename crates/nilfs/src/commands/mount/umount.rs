@@ -185,7 +185,7 @@ fn held_by(mounted: &Mounted, error: MountError) -> anyhow::Error {
         is_other && other.source == mounted.source && other.is_nilfs()
     };
     let past = Mounted::all().into_iter().find(is_past);
-    let (MountError::Busy { dir }, Some(past)) = (&error, past) else { return error.into() };
+    let (MountError::Busy { dir, .. }, Some(past)) = (&error, past) else { return error.into() };
     let message = format!(
         "{} is in use: checkpoint {} of it is mounted on {} and read through it; unmount that first",
         dir.display(),

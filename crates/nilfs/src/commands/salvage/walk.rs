@@ -580,7 +580,7 @@ mod tests {
             fs::create_dir_all(outside.join("one")).unwrap();
             fs::write(outside.join("file"), "secret").unwrap();
             let rescue = Rescue::open(Arc::clone(&device), Box::new(|_| {})).unwrap();
-            let copier = Copier::new("salvaging", true, Existing::ReplaceFiles).unwrap();
+            let copier = Copier::new(Work::SALVAGE, true, Existing::ReplaceFiles);
             let mut salvager = Salvager::new(rescue, copier, Destination::typed(&to).unwrap());
             let (link, target) = match trap {
                 "" => (to.clone(), outside.clone()),
