@@ -32,7 +32,9 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
 pub(crate) use self::metadata_changes::{FilledSegment, MetadataChanges, MetadataOutcome};
-pub(crate) use self::moved::{MovedBlock, MovedLogs, OffChain, SegmentHead, build_moved};
+pub(crate) use self::moved::{
+    MovedBlock, MovedLogs, OffChain, SegmentHead, build_moved, most_in_log,
+};
 pub(crate) use self::sync_log::{
     SyncContent, SyncedFile, build_ahead, build_rest_of_segment, build_sync_log,
 };

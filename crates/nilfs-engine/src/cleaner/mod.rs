@@ -18,7 +18,7 @@
 //! memory: of the mounted volume it sees what [`Mounted`] says, above all the owner of the log.
 
 pub(crate) mod live_blocks;
-mod moving;
+pub(crate) mod moving;
 pub mod options;
 mod past;
 pub(crate) mod policy;

@@ -17,7 +17,10 @@ use crate::host::{Instant, sleep};
 use crate::log::sealed::SealedLog;
 
 /// Blocks that are moved in one step, if nothing but their places is to change.
-const RELOCATED_AT_ONCE: usize = 8192;
+const RELOCATED_AT_ONCE: u64 = 8192;
+
+/// Blocks of the shortest log: a log of one block says nothing.
+pub(crate) const LEAST_LOG: u64 = 2;
 
 /// Blocks that are read together at most.
 const READ_BLOCKS: usize = 256;
@@ -63,18 +66,43 @@ pub(super) struct Moves {
 
 impl Cleaning<'_> {
     /// Moves blocks into segments next to the chain of logs, in this order, and touches nothing
-    /// else. Returns how many were moved.
-    pub(crate) fn relocate(&self, blocks: &[LiveBlock]) -> Result<u64> {
+    /// else. Each of these segments is filled to its end before the next; the first may have other blocks
+    /// already, unless `from_start` of a segment. Returns how many were moved.
+    pub(crate) fn relocate(&self, blocks: &[LiveBlock], from_start: bool) -> Result<u64> {
         let mut work = self.cleaner.work.lock();
-        let mut relocated = 0;
-        for part in blocks.chunks(RELOCATED_AT_ONCE) {
+        if from_start {
+            work.open = None;
+        }
+        let (mut relocated, mut rest) = (0, blocks);
+        while !rest.is_empty() {
+            let (part, others) = rest.split_at(self.filling_segments(work.open, rest));
+            rest = others;
             let mut found = VictimBlocks { live: part.to_vec(), ..self.no_victims() };
             let contents = self.read_live(&mut found)?;
             let moves = self.move_blocks(&mut work, &mut found, &contents)?;
-            relocated += found.changes.moved.len() as u64;
-            self.finish_step(&mut work, found.changes, moves)?;
+            let moved = found.changes.moved.len() as u64;
+            self.finish_step(&mut work, found.changes, moves)?.ok_or(Error::NoSpace)?;
+            relocated += moved;
         }
         Ok(relocated)
+    }
+
+    /// How many of these blocks, from the first on, fill segments to their ends, beginning with the open
+    /// one: about as many as are moved in one step, or as there is room for, but at least a segment.
+    fn filling_segments(&self, open: Option<OpenSegment>, blocks: &[LiveBlock]) -> usize {
+        let geometry = self.store.geometry();
+        let whole = u64::from(geometry.blocks_per_segment);
+        let most = |rest, room| commit::most_in_log(geometry.block_size, rest, room);
+        let mut left = self.volume.space().room_for_moving().min(RELOCATED_AT_ONCE);
+        let mut count = open.map_or(0, |open| most(blocks, open.room(&geometry)));
+        loop {
+            let more = most(&blocks[count..], whole);
+            if more == 0 || count > 0 && left < whole {
+                return count;
+            }
+            count += more;
+            left = left.saturating_sub(whole);
+        }
     }
 
     /// Writes blocks, of which the content is known, anew next to the chain of logs, and blocks of the
@@ -85,7 +113,7 @@ impl Cleaning<'_> {
         found.changes.dat_keys = dat_keys;
         let moves = self.move_blocks(&mut work, &mut found, blocks)?;
         if !found.changes.is_empty() {
-            self.finish_step(&mut work, found.changes, moves)?;
+            self.finish_step(&mut work, found.changes, moves)?.ok_or(Error::NoSpace)?;
         }
         Ok(())
     }
@@ -192,8 +220,7 @@ impl Cleaning<'_> {
         let ages = claimed.iter().filter_map(|it| Some((*it, averages.get(it)?.blocks))).collect();
         Ok(Moves {
             claimed,
-            // A log of one block says nothing.
-            open: Some(open).filter(|open| open.room(&geometry) >= 2),
+            open: Some(open).filter(|open| open.room(&geometry) >= LEAST_LOG),
             ages,
             written: logs.iter().map(SealedLog::len).sum(),
         })

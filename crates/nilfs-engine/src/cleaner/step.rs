@@ -251,7 +251,7 @@ impl Cleaning<'_> {
             return Ok(Step { candidates: selection.candidates, ..Step::default() });
         }
         let moved = blocks.len() as u64;
-        let freed = self.finish_step(work, found.changes, moves)?;
+        let freed = self.finish_step(work, found.changes, moves)?.unwrap_or(0);
         self.wait_for_readers();
         let gained = self.writable_blocks(work).saturating_sub(before);
         Ok(Step { freed, gained, moved, candidates: selection.candidates })
@@ -487,8 +487,8 @@ impl Cleaning<'_> {
         self.volume.space().free_blocks() + open
     }
 
-    /// Commits what was prepared, and takes the victims out of use. Returns the number of these;
-    /// none if there was no room, or another process is reading.
+    /// Commits what was prepared, and takes the victims out of use. Returns the number of these; `None`
+    /// if nothing was done, or not all, because there was no room, or another process is reading.
     ///
     /// While programs wait for their fsyncs, this is done in parts, so that none of them keeps the
     /// log for long.
@@ -497,7 +497,7 @@ impl Cleaning<'_> {
         work: &mut StepState,
         mut changes: MetadataChanges,
         moves: Moves,
-    ) -> Result<u64> {
+    ) -> Result<Option<u64>> {
         let freed = changes.cleaned.len() as u64;
         let moved = changes.moved.len() as u64;
         let mut deleted = 0;
@@ -519,7 +519,7 @@ impl Cleaning<'_> {
                 false => match self.store.keep_readers_out() {
                     None => {
                         self.unclaim(&mut log, &moves);
-                        return Ok(0);
+                        return Ok(None);
                     }
                     guard => guard,
                 },
@@ -532,7 +532,7 @@ impl Cleaning<'_> {
             };
             if let Some(error) = outcome.refused {
                 self.unclaim(&mut log, &moves);
-                return if matches!(error, Error::NoSpace) { Ok(0) } else { Err(error) };
+                return if matches!(error, Error::NoSpace) { Ok(None) } else { Err(error) };
             }
             deleted += outcome.deleted_checkpoints;
             work.open = moves.open;
@@ -557,7 +557,7 @@ impl Cleaning<'_> {
             totals.blocks_written += moves.written;
             totals.checkpoints_deleted += deleted;
         });
-        Ok(freed)
+        Ok(Some(freed))
     }
 
     /// Flushes, so that what was cleaned can be written again, without keeping the log from others.

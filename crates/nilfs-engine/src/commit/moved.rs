@@ -2,12 +2,12 @@
 //! like any other.
 
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, GC, LOGBGN, LOGEND};
-use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
+use nilfs_ondisk::{BlockNr, BlockSize, Cno, SegNum, Seq};
 
 use crate::block::Block;
 use crate::cleaner::victim::LiveBlock;
 use crate::dat::Moved;
-use crate::log::layout::{LogPosition, plan};
+use crate::log::layout::{Filling, LogPosition, plan};
 use crate::log::sealed::{Extras, Payload, SealedLog, seal};
 use crate::store::Store;
 
@@ -48,6 +48,31 @@ pub(crate) struct MovedLogs {
     pub(crate) end: LogPosition,
 }
 
+/// How many of these blocks, from the first on, a log has that takes `room` blocks at most.
+pub(crate) fn most_in_log(block_size: BlockSize, blocks: &[LiveBlock], room: u64) -> usize {
+    let mut log = Filling::new(block_size, 0);
+    let begins_file = |nth: usize| nth == 0 || !are_together(&blocks[nth - 1], &blocks[nth]);
+    let mut added = 0;
+    while added < blocks.len()
+        && log.add(begins_file(added), block_info(&blocks[added]).size(), room)
+    {
+        added += 1;
+    }
+    added
+}
+
+/// Whether a summary describes two blocks, one after the other, as blocks of one file.
+fn are_together(one: &LiveBlock, other: &LiveBlock) -> bool {
+    (one.ino, one.fi_cno) == (other.ino, other.fi_cno)
+}
+
+fn block_info(found: &LiveBlock) -> BlockInfo {
+    match found.offset {
+        Some(offset) => BlockInfo::Data { vblocknr: found.vblocknr, offset },
+        None => BlockInfo::Node { vblocknr: found.vblocknr },
+    }
+}
+
 /// Builds logs of blocks that keep their numbers and the checkpoint of their birth. The logs lie
 /// next to the chain, in `segments`, of which the first is free from `off_chain.start` on: no
 /// recovery looks at them, and the checkpoint that names their blocks follows when they are
@@ -61,19 +86,11 @@ pub(crate) fn build_moved(
     blocks: &[MovedBlock],
 ) -> Option<MovedLogs> {
     let mut payload: Vec<Payload> = Vec::new();
-    for MovedBlock { found, content } in blocks {
-        let (ino, cno) = (found.ino, found.fi_cno);
-        if payload.last().is_none_or(|file| file.info.ino != ino || file.info.cno != cno) {
-            let info = FileInfo { ino, cno, blocks: Vec::new() };
-            payload.push(Payload { info, blocks: Vec::new() });
-        }
-        let last = payload.len() - 1;
-        let file = &mut payload[last];
-        file.info.blocks.push(match found.offset {
-            Some(offset) => BlockInfo::Data { vblocknr: found.vblocknr, offset },
-            None => BlockInfo::Node { vblocknr: found.vblocknr },
-        });
-        file.blocks.push(Block::clone(content));
+    for together in blocks.chunk_by(|a, b| are_together(&a.found, &b.found)) {
+        let LiveBlock { ino, fi_cno: cno, .. } = together[0].found;
+        let infos = together.iter().map(|block| block_info(&block.found)).collect();
+        let contents = together.iter().map(|block| Block::clone(&block.content)).collect();
+        payload.push(Payload { info: FileInfo { ino, cno, blocks: infos }, blocks: contents });
     }
     let mut following = segments.iter().copied().skip(1).chain([off_chain.next]);
     let position = LogPosition {

@@ -1,14 +1,21 @@
 //! Making files contiguous: what the cleaner does, with another goal. The blocks of a file move
 //! into segments next to the chain of logs, in order; nothing else is touched.
+//!
+//! A log ends with its segment at the latest, and begins with its summary. So a file is contiguous when
+//! its first piece ends where a segment does, and each of the others is as long as the one log that a
+//! segment has room for. That is how moving leaves a file, wherever it began: what was moved once is
+//! not moved again, and of what was appended since, no more than the last piece is.
 
 use std::ops::ControlFlow;
 
-use nilfs_ondisk::{FileBlock, VBlockNr};
+use nilfs_ondisk::{FileBlock, Geometry, VBlockNr};
 use serde::{Deserialize, Serialize};
 
 use super::Filesystem;
 use super::inode::InodeRef;
+use crate::cleaner::moving::LEAST_LOG;
 use crate::cleaner::victim::LiveBlock;
+use crate::commit::most_in_log;
 use crate::error::Result;
 
 /// What making a file contiguous has done.
@@ -24,22 +31,23 @@ pub struct Defragmented {
 }
 
 impl Filesystem {
-    /// Makes a file contiguous on the device, if its blocks are at most `budget`. Does nothing if
-    /// it is already. Changes that are not committed are first.
+    /// Makes a file contiguous on the device, as far as segments allow, if its blocks are at most
+    /// `budget`. Moves only what is not: nothing, if it was done before. Changes that are not committed
+    /// are first.
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`], the volume cannot be written, damage, a device error.
     pub fn defragment(&self, inode: &InodeRef, budget: u64) -> Result<Defragmented> {
         self.commit()?;
         let blocks = self.blocks_of(inode)?;
-        let before = extents(&blocks);
+        let before = pieces(&blocks).count() as u64;
         let mut done = Defragmented { extents_before: before, extents_after: before, moved: 0 };
-        let least = (blocks.len() as u64).div_ceil(self.store.geometry().blocks_per_segment.into());
-        if before <= least.max(1) || blocks.len() as u64 > budget {
+        let in_place = contiguous(&self.store.geometry(), &blocks);
+        if in_place == blocks.len() || blocks.len() as u64 > budget {
             return Ok(done);
         }
-        done.moved = self.cleaning().relocate(&blocks)?;
-        done.extents_after = extents(&self.blocks_of(inode)?);
+        done.moved = self.cleaning().relocate(&blocks[in_place..], in_place > 0)?;
+        done.extents_after = pieces(&self.blocks_of(inode)?).count() as u64;
         Ok(done)
     }
 
@@ -71,7 +79,31 @@ impl Filesystem {
     }
 }
 
-fn extents(blocks: &[LiveBlock]) -> u64 {
-    let gaps = blocks.windows(2).filter(|pair| pair[1].block != pair[0].block.plus(1)).count();
-    u64::from(!blocks.is_empty()) + gaps as u64
+/// How many blocks of a file, from the first on, are contiguous as far as segments allow: whole pieces.
+fn contiguous(geometry: &Geometry, blocks: &[LiveBlock]) -> usize {
+    let mut in_place = 0;
+    for piece in pieces(blocks) {
+        let rest = &blocks[in_place..];
+        let is_first = rest.len() == blocks.len();
+        let is_complete = piece.len() == rest.len()
+            || is_first && ends_with_segment(geometry, &piece[piece.len() - 1])
+            || piece.len()
+                >= most_in_log(geometry.block_size, rest, geometry.blocks_per_segment.into());
+        if !is_complete {
+            break;
+        }
+        in_place += piece.len();
+    }
+    in_place
+}
+
+/// Whether no log has room after a block in its segment.
+fn ends_with_segment(geometry: &Geometry, last: &LiveBlock) -> bool {
+    let end = geometry.segment_end(geometry.segment_of(last.block));
+    end.0.saturating_sub(last.block.plus(1).0) < LEAST_LOG
+}
+
+/// Runs of blocks that follow each other on the device.
+fn pieces(blocks: &[LiveBlock]) -> impl Iterator<Item = &[LiveBlock]> {
+    blocks.chunk_by(|one, other| other.block == one.block.plus(1))
 }

@@ -16,7 +16,7 @@
 use std::ops::Range;
 
 use nilfs_ondisk::summary::{FINFO_SIZE, FileInfo, Placement};
-use nilfs_ondisk::{BlockNr, ByteCount, Geometry, SegNum, Seq};
+use nilfs_ondisk::{BlockNr, BlockSize, ByteCount, Geometry, SegNum, Seq};
 
 /// Bytes of a log that may end with a super root. After more, it gets a log of its own: the next mount
 /// reads the newest log with a super root from end to end, for its checksum.
@@ -93,7 +93,7 @@ pub(crate) fn plan(
     let segment = geometry.segment_start(position.segment)..=geometry.segment_end(position.segment);
     assert!(segment.contains(&position.block), "the log is not in its segment: {position:?}");
     let mut planner = Planner::new(geometry, flash_page, position, extra, records);
-    if records > 0 && planner.room() <= planner.summary_blocks() {
+    if records > 0 && planner.room() <= planner.log.summary_blocks() {
         return Err(1);
     }
     for (nth, file) in files.iter().enumerate() {
@@ -123,6 +123,42 @@ pub(crate) fn plan(
     Ok(Plan { logs, addresses, position })
 }
 
+/// A log while it is being filled.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Filling {
+    summary: Placement,
+    payload: u64,
+    /// Bytes of records in the summary.
+    records: usize,
+}
+
+impl Filling {
+    /// A log without blocks.
+    pub(crate) fn new(block_size: BlockSize, records: usize) -> Self {
+        Self { summary: Placement::new(block_size), payload: 0, records }
+    }
+
+    fn summary_blocks(&self) -> u64 {
+        self.summary.blocks_with(self.records)
+    }
+
+    /// Adds a block, unless the log would then take more than `room` blocks. Returns whether it was
+    /// added.
+    pub(crate) fn add(&mut self, begins_file: bool, binfo_size: usize, room: u64) -> bool {
+        let mut with = *self;
+        if begins_file {
+            with.summary.place(FINFO_SIZE);
+        }
+        with.summary.place(binfo_size);
+        with.payload += 1;
+        let fits = with.summary_blocks() + with.payload <= room;
+        if fits {
+            *self = with;
+        }
+        fits
+    }
+}
+
 struct Planner<'a> {
     geometry: &'a Geometry,
     /// Blocks of a page of flash.
@@ -131,14 +167,10 @@ struct Planner<'a> {
     extra: std::slice::Iter<'a, SegNum>,
     position: LogPosition,
     logs: Vec<PlannedLog>,
-    /// Bytes of records in the summary.
-    records: usize,
-    /// The summary of a log without blocks.
-    empty: Placement,
-    /// The log being filled: its summary so far and its parts.
-    summary: Placement,
+    empty: Filling,
+    /// The log being filled, and its parts.
+    log: Filling,
     parts: Vec<(usize, Range<usize>)>,
-    payload: u64,
 }
 
 impl<'a> Planner<'a> {
@@ -149,23 +181,17 @@ impl<'a> Planner<'a> {
         extra: &'a [SegNum],
         records: usize,
     ) -> Self {
-        let empty = Placement::new(geometry.block_size);
+        let empty = Filling::new(geometry.block_size, records);
         Self {
             geometry,
             page_blocks: (flash_page.0 / geometry.block_size.bytes64()).max(1),
             extra: extra.iter(),
             position,
             logs: Vec::new(),
-            records,
             empty,
-            summary: empty,
+            log: empty,
             parts: Vec::new(),
-            payload: 0,
         }
-    }
-
-    fn summary_blocks(&self) -> u64 {
-        self.summary.blocks_with(self.records)
     }
 
     fn room(&self) -> u64 {
@@ -175,15 +201,8 @@ impl<'a> Planner<'a> {
     /// Adds a block to the log, in a new segment if it must be. False if there is none.
     fn add(&mut self, file: usize, index: usize, binfo_size: usize) -> bool {
         loop {
-            let mut summary = self.summary;
             let same_file = self.parts.last().is_some_and(|(last, _)| *last == file);
-            if !same_file {
-                summary.place(FINFO_SIZE);
-            }
-            summary.place(binfo_size);
-            if summary.blocks_with(self.records) + self.payload < self.room() {
-                self.summary = summary;
-                self.payload += 1;
+            if self.log.add(!same_file, binfo_size, self.room()) {
                 match self.parts.last_mut() {
                     Some((_, range)) if same_file => range.end = index + 1,
                     _ => self.parts.push((file, index..index + 1)),
@@ -197,10 +216,10 @@ impl<'a> Planner<'a> {
     }
 
     fn add_super_root(&mut self) -> bool {
-        if self.payload * self.geometry.block_size.bytes64() > BEFORE_SUPER_ROOT {
+        if self.log.payload * self.geometry.block_size.bytes64() > BEFORE_SUPER_ROOT {
             self.push(false, SUPER_ROOT_LOG);
         }
-        if self.summary_blocks() + self.payload >= self.room() && !self.advance() {
+        if self.log.summary_blocks() + self.log.payload >= self.room() && !self.advance() {
             return false;
         }
         self.push(true, 0);
@@ -223,7 +242,7 @@ impl<'a> Planner<'a> {
     }
 
     fn close(&mut self) {
-        if self.payload > 0 || self.records > 0 {
+        if self.log.payload > 0 || self.log.records > 0 {
             self.push(false, 0);
         }
     }
@@ -235,7 +254,7 @@ impl<'a> Planner<'a> {
             seq: self.position.seq,
             segment: self.position.segment,
             next: self.position.next,
-            summary_blocks: self.summary_blocks(),
+            summary_blocks: self.log.summary_blocks(),
             parts: std::mem::take(&mut self.parts),
             super_root,
             empty: 0,
@@ -250,8 +269,7 @@ impl<'a> Planner<'a> {
         assert!(log.end() <= segment_end, "a log goes beyond the end of its segment: {log:?}");
         self.position.block = log.end();
         self.logs.push(log);
-        self.summary = self.empty;
-        self.payload = 0;
+        self.log = self.empty;
     }
 
     /// Blocks from the end of a log, and of what comes after it, to the end of the page of flash; none
@@ -260,7 +278,7 @@ impl<'a> Planner<'a> {
         let end = log.end().0 + following;
         let padding = end.next_multiple_of(self.page_blocks) - end;
         let fits = end + padding <= self.geometry.segment_end(log.segment).0;
-        let worth_it = self.records > 0 || padding * 2 <= end - log.start.0;
+        let worth_it = self.log.records > 0 || padding * 2 <= end - log.start.0;
         if fits && worth_it { padding } else { 0 }
     }
 }

@@ -23,8 +23,10 @@ const STAT_BLOCK: u64 = 512;
 
 /// Make files of a mounted volume contiguous
 ///
-/// Prints in how many pieces each file was before and is now. A large file has a piece in each
-/// segment at best. Snapshots and checkpoints that share the blocks share them afterwards too.
+/// Prints in how many pieces each file was before and is now, and how much was moved for that. A large
+/// file has a piece in each segment at best, and one more if it begins in the middle of one: such a file
+/// is in place, and so is each that was defragmented and not changed since. Of a file that has grown,
+/// only the end is moved. Snapshots and checkpoints that share the blocks share them afterwards too.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -201,7 +203,10 @@ fn print(records: &[Record]) -> anyhow::Result<()> {
             Some(done) => [
                 done.extents_before.to_string(),
                 done.extents_after.to_string(),
-                ByteCount(done.moved_bytes).to_string(),
+                match done.moved_bytes {
+                    0 => "in place".into(),
+                    moved => ByteCount(moved).to_string(),
+                },
                 path,
             ],
             None => ["-".into(), "-".into(), "over budget".into(), path],

@@ -50,10 +50,15 @@ impl SegmentWriter {
     /// # Errors
     /// [`Error::NoSpace`] if there is none, damage of the sufile.
     pub(crate) fn claim_segment(&mut self) -> Result<SegNum> {
-        let avoid = |segment| self.withheld.has(segment);
         // Far from the segments that the log will take next.
         let from = self.base.position.next.plus(self.store.geometry().nsegments / 2);
-        let found = self.base.sufile_edit.find_clean(self.source(), from, &avoid)?;
+        let find = |shorter: bool| {
+            let avoid = |segment| self.withheld.has(segment) || shorter && segment == SegNum(0);
+            self.base.sufile_edit.find_clean(self.source(), from, &avoid)
+        };
+        // The first segment is shorter than the others: a file that is made contiguous has its pieces
+        // in whole ones.
+        let found = find(true).transpose().or_else(|| find(false).transpose()).transpose()?;
         let segment = found.ok_or(Error::NoSpace)?;
         self.withheld.claim(segment);
         Ok(segment)
