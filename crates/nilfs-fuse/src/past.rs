@@ -21,9 +21,9 @@
 //! is two for the kernel, which does not like one to have two places. `st_ino` is another number.
 //!
 //! # What is kept
-//! The checkpoint of an entry is kept for [`PastSettings::hold`] after the last request, or until a
-//! writer finds no room. A thread of its own tells the kernel to forget what is not kept any more: the
-//! kernel waits for requests meanwhile, so no thread that answers them may do so.
+//! The checkpoint of an entry is kept for [`PastSettings::hold`] after the last request, or, if it is no
+//! snapshot, until a writer finds no room. A thread of its own tells the kernel to forget what is not
+//! kept any more: the kernel waits for requests meanwhile, so no thread that answers them may do so.
 //!
 //! Nothing of the past can be changed, and nothing in it is more than content: set-id bits and
 //! device nodes have no power.
@@ -308,13 +308,26 @@ impl Past {
     /// Lets go of all that is kept. Whatever still reads it gets `ESTALE`. Returns which checkpoints that
     /// were, for people, if there were any.
     pub fn give_up(&self) -> Option<String> {
-        let gone = self.entries.lock().give_up_all();
+        self.give_up_held(|_| true)
+    }
+
+    /// Lets go of what takes room because it is kept, as [`Past::give_up`] does: not of snapshots, which
+    /// would stay all the same.
+    pub fn give_up_for_room(&self) -> Option<String> {
+        self.give_up_held(|cno| match self.checkpoints.checkpoints(cno, 1) {
+            Ok(found) => !found.first().is_some_and(|it| it.cno == cno && it.snapshot),
+            // What cannot be read is no reason to take anything from anybody.
+            Err(_) => false,
+        })
+    }
+
+    fn give_up_held(&self, goes: impl Fn(Cno) -> bool) -> Option<String> {
+        let mut cnos = self.entries.lock().held();
+        cnos.retain(|cno| goes(*cno));
+        let gone = self.entries.lock().give_up_all(&cnos);
         if gone.is_empty() {
             return None;
         }
-        let mut cnos: Vec<Cno> = gone.iter().map(|it| it.entry.cno).collect();
-        cnos.sort_unstable();
-        cnos.dedup();
         let named: Vec<String> = cnos.iter().take(NAMED).map(ToString::to_string).collect();
         let more = if cnos.len() > NAMED { " and others" } else { "" };
         let gone: Vec<LetGo> = gone.into_iter().map(LetGo::without_tree).collect();

@@ -1,5 +1,5 @@
 //! What a mount lets go of where there is no room: files without a name that the kernel has let go of,
-//! and then the past that is only kept because somebody looks at it.
+//! and then the checkpoints that are only kept because somebody looks at them, which are no snapshots.
 
 use std::sync::Arc;
 
@@ -45,7 +45,9 @@ impl Dispensable {
     }
 
     fn give_up_past(&self) -> bool {
-        let Some(cnos) = self.past.as_ref().and_then(|past| past.give_up()) else { return false };
+        let Some(cnos) = self.past.as_ref().and_then(|past| past.give_up_for_room()) else {
+            return false;
+        };
         tracing::warn!(
             "there is no room to write, so the checkpoints that somebody was looking at are not kept \
              any more, and whatever still reads them gets ESTALE: {cnos}"

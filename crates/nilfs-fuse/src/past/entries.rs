@@ -7,7 +7,7 @@
 //! there. The kernel is told to forget an entry without a tree, and does, as far as no process is in
 //! there.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::time::{Duration, Instant};
 
@@ -179,10 +179,20 @@ impl Entries {
         oldest.filter_map(|(_, nr)| self.end(nr, State::LetGo)).collect()
     }
 
-    /// All that is held. Requests for what the kernel has of it fail from now on.
-    pub fn give_up_all(&mut self) -> Vec<LetGo> {
-        let all: Vec<PastNr> = self.known.keys().copied().collect();
-        all.into_iter().filter_map(|nr| self.end(nr, State::GivenUp)).collect()
+    /// The checkpoints that are held, ascending.
+    pub fn held(&self) -> Vec<Cno> {
+        let held = self.known.values().filter(|known| matches!(known.state, State::Held(_)));
+        let cnos: BTreeSet<Cno> = held.map(|known| known.entry.cno).collect();
+        cnos.into_iter().collect()
+    }
+
+    /// All that is held of these checkpoints, which are in ascending order. Requests for what the kernel
+    /// has of it fail from now on.
+    pub fn give_up_all(&mut self, cnos: &[Cno]) -> Vec<LetGo> {
+        let goes = |known: &Known| cnos.binary_search(&known.entry.cno).is_ok();
+        let going = self.known.iter().filter(|(_, known)| goes(known)).map(|(nr, _)| *nr);
+        let going: Vec<PastNr> = going.collect();
+        going.into_iter().filter_map(|nr| self.end(nr, State::GivenUp)).collect()
     }
 
     /// Notes that the checkpoint of an entry is gone. Returns whether that is news.

@@ -1,7 +1,7 @@
 //! The past of a directory, in `.checkpoints` within it.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -297,6 +297,47 @@ fn a_writer_without_room_gets_what_is_only_kept_to_be_looked_at() {
     assert_eq!(watched.look(), Err(Errno::STALE));
     // By its name it can be looked at again, or it is gone.
     assert!(names(&dir.join(".checkpoints")).len() > 1);
+}
+
+/// What was kept of a snapshot went as well, though that gave nothing back: a program that read there
+/// got ESTALE, as if the snapshot had gone.
+#[test]
+fn a_snapshot_and_the_present_are_read_without_interruption_while_there_is_no_room() {
+    let world = world();
+    let dir = world.directory("dir");
+    let (half, small) = (vec![7; crate::support::SIZE as usize / 2], vec![3; 1 << 20]);
+    world.file("dir/file", &small);
+    let snapshot = world.checkpoint();
+    world.keep_checkpoint(snapshot);
+    world.file("dir/old", &half);
+    let plain = world.checkpoint();
+    let [of_snapshot, of_plain] = [snapshot, plain].map(|cno| Watched::new(&at(&dir, cno)));
+    let present = File::open(dir.join("file")).unwrap();
+    let past = File::open(at(&dir, snapshot).join("file")).unwrap();
+    let still_there = |when: &str| {
+        assert_eq!(of_snapshot.look(), Ok(()), "{when}");
+        for (file, what) in [(&past, "the snapshot"), (&present, "the present")] {
+            // Nothing of it is in the kernel.
+            rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            let mut read = vec![0; small.len()];
+            file.read_exact_at(&mut read, 0).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(read == small, "{what}, {when}");
+        }
+    };
+    still_there("before");
+    fs::remove_file(dir.join("old")).unwrap();
+    for round in 0..3 {
+        let file = world.file("new", &half);
+        still_there(&format!("in round {round}"));
+        // Now there is no room whatever is given up.
+        let more = fs::write(world.path("more"), &half);
+        assert_eq!(errno(more), Errno::NOSPC);
+        still_there(&format!("on the full volume of round {round}"));
+        fs::remove_file(world.path("more")).unwrap();
+        fs::remove_file(file).unwrap();
+    }
+    assert_eq!(of_plain.look(), Err(Errno::STALE), "what is no snapshot has made room");
+    assert_eq!(fs::read(at(&dir, snapshot).join("file")).unwrap(), small);
 }
 
 /// The kernel remembers what is in a directory for as long as its modification time stays, and that of
