@@ -18,7 +18,7 @@ DIR ?= mnt
 # For make check: the integration tests that take seconds. The others need a real Linux, other file
 # systems' programs, or minutes.
 QUICK_TESTS := bad_input config control copies defrag docs drop_ins handles host_full hostile interrupted \
-	json listings messages operands \
+	json listings mapped_on_full messages operands \
 	mkfs mount mount_end outputs private recover resize transport \
 	claims loop_device \
 	clean_volumes damaged_files damaged_metadata hostile_images unclean_volumes \

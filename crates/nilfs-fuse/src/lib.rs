@@ -60,6 +60,7 @@ mod control;
 mod fault;
 mod ioctl;
 mod loop_device;
+mod losses;
 mod metrics;
 mod mountpoint;
 mod mounts;

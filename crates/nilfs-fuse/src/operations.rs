@@ -11,11 +11,13 @@ use std::thread;
 
 use nilfs_engine::{Attr, DirEntry, Error, FileType, Files, Filesystem, InodeRef, SetAttr, Stale};
 use nilfs_ondisk::Ino;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::content::Content;
 use crate::control::Handler;
 use crate::fault::Faults;
+use crate::losses::Losses;
 use crate::mountpoint::MountError;
 use crate::nodes::NodeId;
 use crate::past::Past;
@@ -69,6 +71,7 @@ pub struct Operations {
     faults: Faults,
     kernel: Connection,
     dispensable: Arc<Dispensable>,
+    losses: Arc<Losses>,
 }
 
 impl fmt::Debug for Operations {
@@ -103,7 +106,7 @@ impl Operations {
             let dispensable = Arc::clone(&dispensable);
             writer.tell_of_shortage(move |writer| dispensable.let_go(writer));
         }
-        let (faults, kernel) = (Faults::default(), kernel.clone());
+        let (faults, losses, kernel) = (Faults::default(), Arc::default(), kernel.clone());
         Ok(Arc::new(Self {
             files,
             writer,
@@ -113,6 +116,7 @@ impl Operations {
             faults,
             kernel,
             dispensable,
+            losses,
         }))
     }
 
@@ -205,6 +209,28 @@ impl Operations {
         Ok(())
     }
 
+    fn write_now(
+        &self,
+        node: NodeId,
+        offset: u64,
+        data: &[u8],
+        flags: Option<OFlags>,
+        clear_set_id: bool,
+    ) -> Answer<usize> {
+        let (writer, inode) = self.changeable(node)?;
+        self.clear_set_id(writer, &inode, clear_set_id)?;
+        let Some(flags) = flags else {
+            self.answer(writer.write(&inode, offset, data))?;
+            return Ok(data.len());
+        };
+        let written = self.answer(writer.write_some(&inode, offset, data))?;
+        if flags.contains(OFlags::DSYNC) {
+            // O_SYNC is O_DSYNC and one more bit.
+            self.answer(writer.sync_file(&inode))?;
+        }
+        Ok(written)
+    }
+
     /// Fails if a new name is the door's, which it would hide.
     fn check_new_name(&self, name: &[u8]) -> Answer<()> {
         if self.is_name_of_door(name) { Err(Errno::EXIST) } else { Ok(()) }
@@ -263,6 +289,12 @@ impl Operations {
             true => self.answer(self.past()?.give_listed(dir, listed)),
             false => self.answer(self.files.hold(listed.ino)).map(Given::present),
         }
+    }
+}
+
+impl Drop for Operations {
+    fn drop(&mut self) {
+        self.losses.tell();
     }
 }
 

@@ -172,18 +172,11 @@ impl Serve for Operations {
         flags: Option<OFlags>,
         clear_set_id: bool,
     ) -> Answer<usize> {
-        let (writer, inode) = self.changeable(node)?;
-        self.clear_set_id(writer, &inode, clear_set_id)?;
-        let Some(flags) = flags else {
-            self.answer(writer.write(&inode, offset, data))?;
-            return Ok(data.len());
-        };
-        let written = self.answer(writer.write_some(&inode, offset, data))?;
-        if flags.contains(OFlags::DSYNC) {
-            // O_SYNC is O_DSYNC and one more bit.
-            self.answer(writer.sync_file(&inode))?;
+        let written = self.write_now(node, offset, data, flags, clear_set_id);
+        if let (None, Err(errno)) = (flags, written) {
+            self.losses.add(node.ino(), data.len() as u64, errno);
         }
-        Ok(written)
+        written
     }
 
     fn copy(
