@@ -1,6 +1,7 @@
 //! The memory of this process: the allocator, and how much there may be, which is what the machine
 //! has, or what the control groups that the process is in leave to it, if that is less.
 
+use std::ffi::c_long;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,25 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 pub fn give_back() {
     // SAFETY: this can be called by any thread at any time; it touches only memory that is free.
     unsafe { libmimalloc_sys::mi_collect(true) }
+}
+
+/// The allocator's option that says for how many milliseconds it keeps what was freed, of which the
+/// bindings have no name.
+const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+
+/// How long it may keep that where there is little memory. By itself it does so for a second, in which a
+/// mount frees more than a small container has: pages of changes, buffers, and what a commit needs.
+const SHORT_DELAY: c_long = 10;
+
+/// Bytes that are little memory.
+const LITTLE: u64 = 1 << 30;
+
+/// Lets the allocator give back soon what was freed, if this process may not use more than so many bytes.
+pub fn get_along_with(available: u64) {
+    if available < LITTLE {
+        // SAFETY: the allocator reads this option, a number, anew whenever it needs it.
+        unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, SHORT_DELAY) }
+    }
 }
 
 /// The files that limit the memory of a control group, of both versions of control groups.
@@ -128,6 +148,16 @@ mod tests {
     #[test]
     fn no_limit_is_none() {
         assert_eq!((limit("max\n"), limit("67108864\n"), limit("")), (None, Some(64 << 20), None));
+    }
+
+    #[test]
+    fn the_allocator_keeps_what_was_freed_for_a_shorter_time_where_there_is_little_memory() {
+        // SAFETY: this only reads a number.
+        let delay = || unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) };
+        get_along_with(LITTLE);
+        assert_eq!(delay(), 1000, "the option is not the one that was meant");
+        get_along_with(LITTLE - 1);
+        assert_eq!(delay(), SHORT_DELAY);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use super::remount::remount;
 use super::serve::serve;
 use crate::exit::{Failure, Status};
 use crate::image::{Checkpoints, Door};
+use crate::memory;
 use crate::names;
 use crate::output::say;
 use crate::signature::OnVolume;
@@ -87,6 +88,7 @@ pub fn mount(mut args: MountArgs) -> anyhow::Result<()> {
     }
     // Started as /proc/self/exe, the process would be called "exe".
     let _ = rustix::thread::set_name(c"nilfs");
+    memory::get_along_with(memory::available());
     logging::start(args.log.as_deref(), args.foreground)?;
     let of_files = options.read_config()?;
     let of_words = options.warning().map(str::to_owned);
