@@ -146,6 +146,8 @@ pub(crate) struct Effects {
     pub(crate) deleted_checkpoints: u64,
     /// Blocks of user files that were written.
     pub(crate) user_blocks: u64,
+    /// Damage that was met in what the checkpoint gives up, and that did not stand in its way.
+    pub(crate) damage: Option<Error>,
 }
 
 /// The map of a metadata file.
@@ -167,6 +169,7 @@ pub(crate) fn build(store: &Store, base: &Base, request: &CommitInput<'_>) -> Re
         cno,
         payload: Vec::new(),
         block_delta: 0,
+        damage: None,
     };
     build.unborn(frozen.unborn.iter().copied())?;
     let (inodes, ifile_inode) = build.files_and_ifile(base, frozen, changes)?;
@@ -212,6 +215,7 @@ pub(crate) fn build(store: &Store, base: &Base, request: &CommitInput<'_>) -> Re
         inodes,
         deleted_checkpoints: deleted,
         user_blocks,
+        damage: build.damage,
         unflushed,
         nongc_ctime: if only_cleaning { base.super_root.nongc_ctime } else { now },
     };
@@ -232,6 +236,7 @@ struct Decided {
     inodes: Vec<CommittedInode>,
     deleted_checkpoints: u64,
     user_blocks: u64,
+    damage: Option<Error>,
     /// Blocks of logs before this commit that may not be durable.
     unflushed: Option<u64>,
     /// When something else than the cleaner last made a checkpoint (s).
@@ -256,6 +261,8 @@ struct Build<'a> {
     payload: Vec<Payload>,
     /// Blocks that the tree has more than the old one.
     block_delta: i64,
+    /// What is wrong with something that is given up.
+    damage: Option<Error>,
 }
 
 impl Build<'_> {
@@ -446,7 +453,9 @@ impl Build<'_> {
             payload.blocks.push(node_block(self.store, node.level, &node.entries));
         }
         for &pointer in &map.dead {
-            self.dat.end(self.store, VBlockNr(pointer), history)?;
+            if let Err(damage) = self.dat.end(self.store, VBlockNr(pointer), history)? {
+                self.damage.get_or_insert(damage);
+            }
         }
         if !payload.blocks.is_empty() {
             self.payload.push(payload);
@@ -614,6 +623,7 @@ impl LaidOut {
             events,
             deleted_checkpoints: decided.deleted_checkpoints,
             user_blocks: decided.user_blocks,
+            damage: decided.damage,
         };
         Ok(Commit { logs, base, metadata, effects })
     }

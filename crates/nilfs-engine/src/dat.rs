@@ -317,30 +317,39 @@ impl DatEdit {
 
     /// Ends the life of a block: checkpoint `end` is the first that does not contain it. `None`:
     /// no checkpoint ever contained it, because its file keeps no history.
+    ///
+    /// The inner error says that the block had no life that could end, and stays as it is: whoever gives
+    /// a block up need not stop for that.
     pub(crate) fn end(
         &mut self,
         store: &Store,
         vblocknr: VBlockNr,
         end: Option<Cno>,
-    ) -> Result<()> {
-        let slot = self.entry_mut(store, vblocknr)?;
-        let old = parse(vblocknr, slot)?;
+    ) -> Result<Result<()>> {
+        let slot = match self.entry_mut(store, vblocknr) {
+            Err(damage @ Error::Inconsistent(_)) => return Ok(Err(damage)),
+            slot => slot?,
+        };
+        let old = match parse(vblocknr, slot) {
+            Err(damage) => return Ok(Err(damage)),
+            Ok(old) => old,
+        };
         let mut entry = old;
         if entry.block.0 == 0 || entry.end != Cno::MAX {
-            return Err(Error::Inconsistent(format!(
+            return Ok(Err(Error::Inconsistent(format!(
                 "virtual block {vblocknr} is in use, but its DAT entry says that it is not"
-            )));
+            ))));
         }
         entry.end = end.unwrap_or(entry.start);
         if entry.start > entry.end {
-            return Err(Error::Inconsistent(format!(
+            return Ok(Err(Error::Inconsistent(format!(
                 "virtual block {vblocknr} was born in checkpoint {}, after its end {}",
                 entry.start, entry.end
-            )));
+            ))));
         }
         entry.encode(slot);
         self.events.extend([LifeEvent::Remove(old), LifeEvent::Add(entry)]);
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Takes back the end of a block's life: the next checkpoint contains it again, as it was. Between its

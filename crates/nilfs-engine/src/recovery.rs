@@ -245,6 +245,12 @@ impl RollForward {
         }
     }
 
+    /// The first `count` logs of it, as if there were no others.
+    pub(crate) fn first(mut self, count: usize) -> Self {
+        self.logs.truncate(count);
+        Self { logs: self.logs, filled: self.filled, ..Self::default() }.tidied()
+    }
+
     /// When the last of the logs was written (s), if there is one.
     pub(crate) fn as_of(&self) -> Option<u64> {
         self.logs.last().map(|log| log.written)

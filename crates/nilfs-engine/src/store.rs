@@ -115,6 +115,11 @@ impl Store {
         &*self.device
     }
 
+    /// The same device, for a store of its own.
+    pub(crate) fn shared_device(&self) -> Arc<dyn Device> {
+        Arc::clone(&self.device)
+    }
+
     pub(crate) fn geometry(&self) -> Geometry {
         Geometry { nsegments: self.nsegments.load(Ordering::Acquire), ..self.geometry }
     }

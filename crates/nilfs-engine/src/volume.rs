@@ -16,6 +16,7 @@ use crate::cleaner::protection::Protection;
 use crate::cleaner::victim::SegmentReader;
 use crate::dat::Dat;
 use crate::error::{Error, Locate, Result};
+use crate::fs::Filesystem;
 use crate::fs::replay::{replayed_files, without_contradictions};
 use crate::log::chain::ChainedLog;
 use crate::log::reader::{self, Log};
@@ -328,13 +329,33 @@ impl Volume {
     /// # Errors
     /// Damage of the newest checkpoint, a device error.
     pub fn recovery_plan(&self) -> Result<RecoveryPlan> {
-        let recovered = self.recoverable(self.view(self.found.cno)?)?;
+        let recovered = self.recoverable()?;
         recovery::plan(&self.store, &self.found, recovered)
     }
 
-    /// What can be put on top of the newest checkpoint, which `view` shows.
-    pub(crate) fn recoverable(&self, view: View) -> Result<RollForward> {
-        without_contradictions(view, recovery::roll_forward(&self.store, &self.found)?)
+    /// What can be put on top of the newest checkpoint and made another one: without the logs from the
+    /// first on that contradicts something, or with which no checkpoint can be made.
+    pub(crate) fn recoverable(&self) -> Result<RollForward> {
+        let found = recovery::roll_forward(&self.store, &self.found)?;
+        let found = without_contradictions(self.view(self.found.cno)?, found)?;
+        if found.logs.is_empty() {
+            return Ok(found);
+        }
+        let trial = |logs| Filesystem::trial(self.store.shared_device(), logs);
+        let Some(mut damage) = trial(found.logs.len())? else { return Ok(found) };
+        // Without any log, it would be in vain to give them up.
+        if let Some(damage) = trial(0)? {
+            return Err(damage);
+        }
+        let (mut possible, mut impossible) = (0, found.logs.len());
+        while possible + 1 < impossible {
+            let middle = possible.midpoint(impossible);
+            match trial(middle)? {
+                None => possible = middle,
+                Some(found) => (impossible, damage) = (middle, found),
+            }
+        }
+        found.before(possible, damage)
     }
 
     pub(crate) fn source(&self) -> Source<'_> {

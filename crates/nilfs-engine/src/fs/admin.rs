@@ -187,6 +187,16 @@ impl Filesystem {
         matches!(*self.stopped.read(), Some(Stopped::ReadOnly | Stopped::Unmounted))
     }
 
+    /// Damage because of which the recovery of the volume could not be completed: all that was durable is
+    /// shown, and nothing is written.
+    #[must_use]
+    pub fn unrecovered(&self) -> Option<String> {
+        match &*self.stopped.read() {
+            Some(Stopped::Unrecovered(damage)) => Some(damage.clone()),
+            _ => None,
+        }
+    }
+
     /// How things are.
     #[must_use]
     pub fn status(&self) -> Status {

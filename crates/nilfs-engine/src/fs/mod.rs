@@ -33,7 +33,7 @@ use std::fmt;
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, OnceLock};
 
-use nilfs_device::Device;
+use nilfs_device::{CopyOnWriteDevice, Device};
 use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::palloc::{BlockRole, Palloc, test_bit};
 use nilfs_ondisk::{BlockNr, FileBlock, Ino};
@@ -59,12 +59,13 @@ use self::space::{Claim, Cost, Effect, Space};
 use self::sync::Exposed;
 use crate::block::BlockPool;
 use crate::cleaner::Cleaner;
+use crate::cleaner::options::CleanerOptions;
 use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::host::{Instant, Mutex, Rank, RwLock, Timestamp};
 use crate::log::group_commit::GroupCommit;
 use crate::log::segment_writer::SegmentWriter;
-use crate::recovery::{self, SyncLog};
+use crate::recovery::{self, RollForward, SyncLog};
 use crate::store::Store;
 use crate::times::Times;
 use crate::tree::{Shared, View};
@@ -78,6 +79,8 @@ enum Stopped {
     ReadOnly,
     /// An error, as it was reported.
     Failed(String),
+    /// Damage because of which no checkpoint can be made of what was recovered: nothing has changed.
+    Unrecovered(String),
 }
 
 impl fmt::Display for Stopped {
@@ -85,7 +88,7 @@ impl fmt::Display for Stopped {
         f.write_str(match self {
             Self::Unmounted => "it has been unmounted",
             Self::ReadOnly => "it is mounted read-only",
-            Self::Failed(error) => error,
+            Self::Failed(error) | Self::Unrecovered(error) => error,
         })
     }
 }
@@ -184,7 +187,8 @@ pub struct Filesystem {
 }
 
 impl Filesystem {
-    /// Mounts the volume on a device. If it was not closed cleanly, it is recovered.
+    /// Mounts the volume on a device. If it was not closed cleanly, it is recovered. If damage keeps that
+    /// from being completed, all that was durable can be read, and nothing is written.
     ///
     /// No thread is started; see [`Filesystem::start_background`].
     ///
@@ -197,19 +201,56 @@ impl Filesystem {
         }
         let volume = Volume::open(device)?;
         volume.superblock().refuse_unknown_features(true).map_err(Error::Feature)?;
+        let found = match options.give_up_unrecoverable {
+            true => volume.recoverable()?,
+            false => recovery::roll_forward(&volume.store, &volume.found)?.whole()?,
+        };
+        let fs = Self::assemble(&volume, &found, options)?;
+        {
+            let mut log = fs.log.lock();
+            match fs.begin(&mut log, &found.logs).map_err(no_room_to_recover)? {
+                Err(damage) => fs.show_unrecovered(&damage),
+                Ok(()) if volume.superblocks_lag || log.has_announced_records() => {
+                    log.mark_in_use(&fs.stamp())?;
+                }
+                Ok(()) => {}
+            }
+        }
+        fs.store.let_go();
+        Ok(fs)
+    }
+
+    /// Damage because of which no checkpoint can be made of the first `logs` of what is to be rolled
+    /// forward, if there is any. It is tried on a copy of what would be written.
+    ///
+    /// # Errors
+    /// As [`Filesystem::mount`].
+    pub(crate) fn trial(device: Arc<dyn Device>, logs: usize) -> Result<Option<Error>> {
+        let copy = CopyOnWriteDevice::new(device, Arc::default());
+        let volume = Volume::open(Arc::new(copy))?;
+        let found = recovery::roll_forward(&volume.store, &volume.found)?.first(logs);
+        let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
+        let options = MountOptions { barrier: false, cleaner, ..MountOptions::default() };
+        let fs = Self::assemble(&volume, &found, options)?;
+        let mut log = fs.log.lock();
+        match fs.begin(&mut log, &found.logs) {
+            // That is no damage, and the mount says it.
+            Err(Error::NoSpace) => Ok(None),
+            begun => begun.map(Result::err),
+        }
+    }
+
+    /// Gets everything ready on which a mount begins.
+    fn assemble(volume: &Volume, found: &RollForward, options: MountOptions) -> Result<Arc<Self>> {
         volume.store.set_cache_limit(options.block_cache());
         volume.store.set_flash_page(options.flash_page);
         let view = volume.view(volume.found.cno)?;
-        let found = match options.give_up_unrecoverable {
-            true => volume.recoverable(view.clone())?,
-            false => recovery::roll_forward(&volume.store, &volume.found)?.whole()?,
-        };
         let (barrier, discard) = (options.barrier, options.discard);
-        let log = SegmentWriter::open(&volume, &view, &found, barrier, discard)
+        let log = SegmentWriter::open(volume, &view, found, barrier, discard)
             .map_err(no_room_to_recover)?;
         let now = options.clock.now();
         let first_ino = Ino(volume.superblock().raw().s_first_ino.get().into());
-        let fs = Arc::new(Self {
+        Ok(Arc::new(Self {
             store: Arc::clone(&volume.store),
             trees: Shared::new(view, options.inode_cache()),
             log: Mutex::new(Rank::Log, log),
@@ -242,31 +283,27 @@ impl Filesystem {
             shortage: Shortage::default(),
             deleting: AtomicBool::new(false),
             options,
-        });
-        {
-            let mut log = fs.log.lock();
-            fs.begin(&mut log, &found.logs).map_err(no_room_to_recover)?;
-            if volume.superblocks_lag || log.has_announced_records() {
-                log.mark_in_use(&fs.stamp())?;
-            }
-        }
-        fs.store.let_go();
-        Ok(fs)
+        }))
     }
 
-    /// Takes over what sync logs have made durable after the newest checkpoint.
-    fn roll_forward(&self, log: &mut SegmentWriter, sync_logs: &[SyncLog]) -> Result<()> {
+    /// Takes over what sync logs have made durable after the newest checkpoint. The inner error says that
+    /// a number of theirs cannot be had; all of it can be read then, but not be made a checkpoint.
+    fn roll_forward(&self, log: &mut SegmentWriter, sync_logs: &[SyncLog]) -> Result<Result<()>> {
         let context = self.context();
+        let mut claimed = Ok(());
         for inode in replay(&context, sync_logs)?.inodes.into_values() {
             let mut state = inode.state.write();
             let is_gone = state.links() == 0;
             if is_gone && state.fresh {
                 continue;
             }
-            inode.claim_placed(&mut state, &context, |placed| log.claim(placed))?;
-            if state.fresh {
-                self.numbers.lock().take_exactly(&context.view, inode.ino())?;
-            }
+            claimed = claimed.and_then(|()| {
+                inode.claim_placed(&mut state, &context, |placed| log.claim(placed))?;
+                match state.fresh {
+                    true => self.numbers.lock().take_exactly(&context.view, inode.ino()),
+                    false => Ok(()),
+                }
+            });
             self.mark_dirty(&inode, &mut state);
             let mut table = self.table.lock();
             if is_gone {
@@ -275,7 +312,7 @@ impl Filesystem {
             }
             table.insert(Arc::clone(&inode));
         }
-        Ok(())
+        Ok(claimed)
     }
 
     /// Whether nothing can be changed for now, or any more because of an error.

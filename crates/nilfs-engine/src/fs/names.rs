@@ -354,6 +354,10 @@ impl Filesystem {
             (true, false) => Err(Error::NotDirectory),
             (false, true) => Err(Error::IsDirectory),
             (false, false) => Ok(()),
+            // No volume can be mounted without it.
+            (true, true) if inode.ino() == Ino::ROOT => {
+                Err(Error::Inconsistent("a name leads to the root directory".into()))
+            }
             (true, true) => {
                 let state = inode.state.read();
                 let view = self.view();

@@ -114,12 +114,31 @@ impl Replay<'_> {
         if let Some(known) = self.inodes.get(&ino) {
             return Ok(Arc::clone(known));
         }
+        let in_checkpoint = self.in_checkpoint(ino)?;
+        let raw = in_checkpoint.ok_or_else(|| contradiction(ino, "there is no such inode"))?;
+        Ok(self.insert(Inode::new(ino, raw, false)?))
+    }
+
+    /// An inode of the checkpoint. On a damaged volume, one to which names led can be missing in the
+    /// bitmap: whoever wrote the log had no need to look there.
+    fn in_checkpoint(&self, ino: Ino) -> Result<Option<RawInode>> {
         let view = &self.context.view;
-        let in_checkpoint = match view.has_inode(ino)? {
-            true => view.raw_inode(ino)?,
-            false => return Err(contradiction(ino, "there is no such inode")),
-        };
-        Ok(self.insert(Inode::new(ino, in_checkpoint, false)?))
+        if view.has_inode(ino)? {
+            return view.raw_inode(ino).map(Some);
+        }
+        match view.inode(ino) {
+            Err(Error::Stale | Error::Corrupt { .. }) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// Whether a record is of an inode that the checkpoint does not have.
+    fn is_new(&self, record: &InodeRecord) -> Result<bool> {
+        if self.inodes.contains_key(&record.ino) || self.context.view.has_inode(record.ino)? {
+            return Ok(false);
+        }
+        let in_checkpoint = self.in_checkpoint(record.ino)?;
+        Ok(in_checkpoint.is_none_or(|raw| raw.i_generation.get() != record.generation))
     }
 
     fn insert(&mut self, inode: Inode) -> InodeRef {
@@ -140,8 +159,7 @@ impl Replay<'_> {
 
     fn inode(&mut self, record: &InodeRecord) -> Result<()> {
         let ino = record.ino;
-        let is_new = !self.inodes.contains_key(&ino) && !self.context.view.has_inode(ino)?;
-        let inode = match is_new {
+        let inode = match self.is_new(record)? {
             true => self.new_inode(record)?,
             false => self.same(ino, record.generation)?,
         };

@@ -11,7 +11,7 @@ use super::journal::Journal;
 use super::{Filesystem, Stopped};
 use crate::checkpoints;
 use crate::commit::{self, Effects, Frozen, MetadataChanges, MetadataOutcome};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicU64, Ordering};
 use crate::host::{MutexGuard, RwLockWriteGuard};
 use crate::log::segment_writer::{SegmentWriter, Stamp, Written};
@@ -23,6 +23,10 @@ const EVICTED_AT_ONCE: usize = 1024;
 
 /// The right to freeze: no transaction is open, and none can be.
 pub(super) type Alone<'a> = RwLockWriteGuard<'a, ()>;
+
+/// Whether a recovery was completed. The inner error is damage because of which no checkpoint can be made
+/// of what sync logs have made durable, although all of that is there.
+pub(super) type Begun = Result<()>;
 
 /// What has been taken from memory and is not durable yet, or never will be.
 #[derive(Debug, Default)]
@@ -60,16 +64,35 @@ impl Exposed {
 
 impl Filesystem {
     /// Gets ready to write, and completes a recovery by a checkpoint.
-    pub(super) fn begin(&self, log: &mut SegmentWriter, sync_logs: &[SyncLog]) -> Result<()> {
+    pub(super) fn begin(&self, log: &mut SegmentWriter, sync_logs: &[SyncLog]) -> Result<Begun> {
         self.refresh_space(log);
-        if log.is_recovering() {
-            self.roll_forward(log, sync_logs)?;
-            self.commit_locked(log, &MetadataChanges::default())?;
-            self.flush_locked(log)?;
-            log.finish_recovery(&self.stamp())?;
-            self.refresh_space(log);
+        if !log.is_recovering() {
+            return Ok(Ok(()));
         }
+        let claimed = self.roll_forward(log, sync_logs)?;
+        match self.complete_recovery(log, claimed) {
+            Err(damage @ (Error::Corrupt { .. } | Error::Inconsistent(_))) => Ok(Err(damage)),
+            completed => completed.map(Ok),
+        }
+    }
+
+    fn complete_recovery(&self, log: &mut SegmentWriter, claimed: Result<()>) -> Result<()> {
+        self.or_stop(log, claimed)?;
+        self.commit_locked(log, &MetadataChanges::default())?;
+        self.flush_locked(log)?;
+        log.finish_recovery(&self.stamp())?;
+        self.refresh_space(log);
         Ok(())
+    }
+
+    /// Shows what was to be recovered, and leaves the volume as it is: no checkpoint can be made of it.
+    pub(super) fn show_unrecovered(&self, damage: &Error) {
+        tracing::error!(
+            "what was written last is all there, but no checkpoint can be made of it, so nothing else \
+             is written; nilfs fsck may repair the volume, and nilfs recover says what would be lost \
+             without a repair: {damage}"
+        );
+        *self.stopped.write() = Some(Stopped::Unrecovered(damage.to_string()));
     }
 
     /// What the log's owner must know of the world.
@@ -137,7 +160,7 @@ impl Filesystem {
     pub(super) fn close(&self) -> Result<()> {
         let written_ahead = self.write_ahead().map(drop);
         let mut log = self.log.lock();
-        if log.is_closed() {
+        if log.is_closed() || self.unrecovered().is_some() {
             return Ok(());
         }
         written_ahead?;
@@ -349,6 +372,9 @@ impl Filesystem {
             return MetadataOutcome { refused, deleted_checkpoints: 0 };
         };
         self.account(&effects);
+        if let Some(damage) = &effects.damage {
+            self.stop(damage);
+        }
         let done = if refused.is_none() { changes } else { &MetadataChanges::default() };
         self.cleaner.follow(&effects, done, now);
         // The old view is dropped when nothing is locked.

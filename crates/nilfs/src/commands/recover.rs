@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nilfs_device::Device;
-use nilfs_engine::{CleanerOptions, Filesystem, MountOptions, RecoveryPlan, Volume};
+use nilfs_engine::{CleanerOptions, Filesystem, MountOptions, OnError, RecoveryPlan, Volume};
 use nilfs_ondisk::superblock::FEATURE_ROLL_FORWARD;
 use serde::Serialize;
 
@@ -98,8 +98,19 @@ fn examine(device: &Arc<dyn Device>) -> anyhow::Result<Report> {
 /// Does what a mount and an unmount do.
 fn recover(device: Arc<dyn Device>, force: bool) -> anyhow::Result<()> {
     let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
-    let options = MountOptions { cleaner, give_up_unrecoverable: force, ..MountOptions::default() };
+    let options = MountOptions {
+        cleaner,
+        give_up_unrecoverable: force,
+        // What the recovery gives up may be damaged.
+        on_error: OnError::Continue,
+        ..MountOptions::default()
+    };
     let fs = Filesystem::mount(device, options)?;
+    if let Some(damage) = fs.unrecovered() {
+        let message =
+            format!("{damage}; nothing was written, and nilfs fsck may repair the volume");
+        return Err(Failure::new(Status::NotAVolume, message).into());
+    }
     fs.release_orphans()?;
     Ok(fs.unmount()?)
 }
