@@ -280,7 +280,7 @@ impl Mount {
         &self.dir
     }
 
-    /// Lets the kernel read ahead as much as fits into two requests, if we may.
+    /// Lets the kernel read ahead as much as fits into two of the largest requests, if we may.
     pub fn raise_read_ahead(&self) {
         if let Some(device) = &self.device {
             let suffix = if self.block { "-fuseblk" } else { "" };

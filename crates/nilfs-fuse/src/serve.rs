@@ -167,9 +167,9 @@ pub trait Serve: Send + Sync {
         clear_set_id: bool,
     ) -> Answer<usize>;
 
-    /// Copies bytes of a file to another one, or to another place in it, by way of `buffer`. Returns
-    /// how many: fewer than `length` at the end of the file, where there is no room for the rest, and
-    /// if it would take long.
+    /// Copies bytes of a file to another one, or to another place in it, by way of `buffer`, which is as
+    /// large as the largest request. Returns how many: fewer than `length` at the end of the file, where
+    /// there is no room for the rest, and if it would take long.
     fn copy(
         &self,
         _node: NodeId,
@@ -177,7 +177,7 @@ pub trait Serve: Send + Sync {
         _to: NodeId,
         _to_offset: u64,
         _length: u64,
-        _buffer: &mut Vec<u8>,
+        _buffer: &mut [u8],
     ) -> Answer<usize> {
         Err(Errno::NOSYS)
     }

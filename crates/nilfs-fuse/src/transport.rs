@@ -4,6 +4,7 @@
 //! | module | what it knows |
 //! |---|---|
 //! | `abi` | the numbers and structures of the kernel's interface |
+//! | `budget` | how much memory requests may take |
 //! | `channel` | how bytes come and go through `/dev/fuse` |
 //! | `connection` | what the kernel can be told and asked besides |
 //! | `ring` | how they do through io_uring |
@@ -23,13 +24,23 @@
 //! threads to be had. So do messages to the process itself, which may ask for a checkpoint. The
 //! threads of rings stay out of all of that.
 //!
+//! # Memory
+//! Requests that are under way take no more than [`Settings::memory`]. The entries of a ring are all that
+//! takes memory there, because data are read into them and copied by way of them, and they are as many
+//! and as large as fit. Through `/dev/fuse` the readers have a buffer each for what comes and for what
+//! goes, and what they leave to other threads they keep only as far as there is memory left; else they
+//! answer it themselves, and the kernel keeps what comes meanwhile.
+//!
 //! # The end
 //! The kernel's last request, DESTROY, is answered by the thread that has joined the session, when
 //! nothing is left to be written: see [`Farewell`].
 
 mod abi;
+mod budget;
 mod channel;
 mod connection;
+#[cfg(test)]
+mod fixtures;
 mod front;
 mod incoming;
 mod request;
@@ -47,21 +58,26 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use self::abi::{InitIn, InitOut, capability};
+use self::budget::Budget;
 use self::channel::Channel;
 pub use self::connection::Connection;
 use self::front::Front;
 use self::incoming::{Incoming, Reply};
 use self::request::{Call, Request};
-use self::ring::Rings;
+use self::ring::{Layout, Rings};
 use crate::metrics::Metrics;
 use crate::mountpoint::MountError;
 use crate::serve::Serve;
 
-/// Bytes in the largest request; `fs.fuse.max_pages_limit` allows no more.
-const REQUEST_SIZE: u32 = 1 << 20;
-
 /// Bytes that a request has besides its data, at most.
 const HEADERS_SIZE: usize = 4096;
+
+/// Buffers of the size of a request that a reader of `/dev/fuse` uses: for what comes, for what goes, and one
+/// that it spares for other threads.
+const BUFFERS: usize = 3;
+
+/// Requests for which there is memory for each reader of `/dev/fuse`.
+const REQUESTS_FOR_READER: usize = 8;
 
 /// Requests that the kernel may have under way in the background, read-ahead above all.
 const IN_BACKGROUND: u16 = 64;
@@ -121,6 +137,9 @@ pub struct Settings {
     /// Lets the kernel keep small writes back and pass them on in large ones. Faster, but an
     /// error such as `ENOSPC` may come after `write(2)` has reported success.
     pub writeback: bool,
+    /// Bytes that requests under way and their answers may take, if that is limited. Where it is little,
+    /// requests are smaller, and fewer are under way.
+    pub memory: Option<u64>,
     /// Where requests are counted.
     pub metrics: Arc<Metrics>,
 }
@@ -186,14 +205,18 @@ impl Session {
         settings: &Settings,
     ) -> Result<Self, MountError> {
         let failed = |error| MountError::system("answer the kernel", error);
-        let agreed = agree(&connection.channel, settings).map_err(failed)?;
+        let memory = settings.memory.unwrap_or(u64::MAX);
+        let Agreed { rings, request_size } =
+            agree(&connection.channel, settings, memory).map_err(failed)?;
         let (ended, ends) = mpsc::channel();
         let front = |readers| {
             let (metrics, workers) =
                 (Arc::clone(&settings.metrics), Arc::clone(&connection.workers));
-            Arc::new(Front::new(Arc::clone(&served), metrics, readers, workers))
+            let taken = u64::from(request_size) * (BUFFERS * readers) as u64;
+            let left = Budget::new(memory.saturating_sub(taken));
+            Arc::new(Front::new(Arc::clone(&served), metrics, readers, workers, request_size, left))
         };
-        let begun = agreed.and_then(|rings| {
+        let begun = rings.and_then(|rings| {
             let front = front(1);
             let begun = rings.start(&front, &ended);
             begun.map_err(|error| Some(Absent::Refused(error))).map(|()| front)
@@ -214,7 +237,7 @@ impl Session {
                 _ => connection.channel.another().unwrap_or_else(|_| connection.channel.clone()),
             };
             let (front, ended) = (Arc::clone(&front), ended.clone());
-            let read = move || _ = ended.send(serve(&front, &channel, &ended, pause));
+            let read = move || _ = ended.send(serve(&front, &channel, &ended, request_size, pause));
             let thread = thread::Builder::new().name(format!("fuse-{nth}"));
             thread.spawn(read).map_err(failed)?;
         }
@@ -275,6 +298,12 @@ enum Absent {
     SwitchedOff,
     #[error("{0}; look at sysctl kernel.io_uring_disabled, seccomp rules and ulimit -l")]
     Forbidden(io::Error),
+    #[error(
+        "its queues need more than the {} KiB of memory that requests may take here; \
+         allow the process more",
+        .0 >> 10
+    )]
+    NoMemory(u64),
     #[error("the kernel has offered it and then refused a queue: {0}; look at its log (dmesg)")]
     Refused(io::Error),
 }
@@ -282,9 +311,17 @@ enum Absent {
 /// The kernel's switch.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Answers the kernel's first request, in which both sides say what they can do. Returns rings if
-/// they are to be used, or why they cannot be, if they are wanted.
-fn agree(channel: &Channel, settings: &Settings) -> io::Result<Result<Rings, Option<Absent>>> {
+/// What was agreed on with the kernel.
+struct Agreed {
+    /// Rings if they are to be used, or why they cannot be, if they are wanted.
+    rings: Result<Rings, Option<Absent>>,
+    /// Bytes of data that a request has at most.
+    request_size: u32,
+}
+
+/// Answers the kernel's first request, in which both sides say what they can do. Requests may take so many
+/// bytes of `memory`.
+fn agree(channel: &Channel, settings: &Settings, memory: u64) -> io::Result<Agreed> {
     let mut buffer = vec![0; 2 * HEADERS_SIZE];
     loop {
         let bytes = channel.receive(&mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
@@ -310,20 +347,31 @@ fn agree(channel: &Channel, settings: &Settings) -> io::Result<Result<Rings, Opt
         }
         let rings = match settings.transport {
             Transport::Device => Err(None),
-            Transport::Auto | Transport::Uring => rings(channel, more).map_err(Some),
+            Transport::Auto | Transport::Uring => rings(channel, more, memory).map_err(Some),
         };
+        let request_size = rings.as_ref().map_or_else(
+            |_| {
+                let count = REQUESTS_FOR_READER * Session::threads();
+                budget::size_of_requests(memory, count).unwrap_or(budget::SMALLEST)
+            },
+            Rings::request_size,
+        );
         match (&rings, settings.transport) {
             (Err(_), Transport::Uring) => _ = reply.error(Errno::PROTO),
-            _ => reply.value(&accept(&offer, wanted(settings), rings.is_ok())),
+            _ => reply.value(&accept(&offer, wanted(settings), rings.is_ok(), request_size)),
         }
-        return Ok(rings);
+        return Ok(Agreed { rings, request_size });
     }
 }
 
-/// Prepares rings, if the kernel offers to use them.
-fn rings(channel: &Channel, offered: u32) -> Result<Rings, Absent> {
+/// Prepares rings, if the kernel offers to use them, whose entries take so many bytes of `memory` at most.
+fn rings(channel: &Channel, offered: u32, memory: u64) -> Result<Rings, Absent> {
     match offered & capability::OVER_IO_URING != 0 {
-        true => Rings::prepare(channel).map_err(Absent::Forbidden),
+        true => {
+            let layout = Layout::within(memory).map_err(Absent::Forbidden)?;
+            let layout = layout.ok_or(Absent::NoMemory(memory))?;
+            Rings::prepare(channel, layout).map_err(Absent::Forbidden)
+        }
         false if Path::new(SWITCH).exists() => Err(Absent::SwitchedOff),
         false => Err(Absent::TooOld),
     }
@@ -335,32 +383,33 @@ fn wanted(settings: &Settings) -> u32 {
     WANTED | cache
 }
 
-fn accept(offer: &InitIn, wanted: u32, uring: bool) -> InitOut {
+fn accept(offer: &InitIn, wanted: u32, uring: bool, request_size: u32) -> InitOut {
     let more = if uring { capability::OVER_IO_URING } else { 0 };
     InitOut {
         major: abi::MAJOR,
         minor: abi::MINOR,
-        max_readahead: offer.max_readahead.min(REQUEST_SIZE),
+        max_readahead: offer.max_readahead.min(request_size),
         flags: (NEEDED | wanted) & offer.flags,
         flags2: more,
         max_background: IN_BACKGROUND,
         congestion_threshold: IN_BACKGROUND / 4 * 3,
-        max_write: REQUEST_SIZE,
+        max_write: request_size,
         time_granularity: 1,
-        max_pages: REQUEST_SIZE.div_ceil(rustix::param::page_size() as u32) as u16,
+        max_pages: request_size.div_ceil(rustix::param::page_size() as u32) as u16,
         ..InitOut::default()
     }
 }
 
-/// Answers requests from `/dev/fuse` until no more come. Between two there is a `pause`, if nobody
-/// waits for an answer to what comes here.
+/// Answers requests from `/dev/fuse`, with so many bytes of data at most, until no more come. Between two
+/// there is a `pause`, if nobody waits for an answer to what comes here.
 fn serve(
     front: &Arc<Front>,
     channel: &Channel,
     ended: &mpsc::Sender<End>,
+    request_size: u32,
     pause: Option<Duration>,
 ) -> End {
-    let mut incoming = vec![0; REQUEST_SIZE as usize + HEADERS_SIZE];
+    let mut incoming = vec![0; request_size as usize + HEADERS_SIZE];
     let mut outgoing = Vec::new();
     loop {
         let bytes = match channel.receive(&mut incoming) {

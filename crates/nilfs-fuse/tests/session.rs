@@ -112,15 +112,22 @@ impl Kernel {
     }
 }
 
+/// With a transport, and all else as it is by default.
+fn by(transport: Transport) -> Settings {
+    Settings { transport, ..Settings::default() }
+}
+
 /// Something that is served, and its kernel.
 struct World {
     kernel: Kernel,
     session: Session,
+    /// What it has answered to the first request.
+    agreed: Vec<u8>,
 }
 
 impl World {
     fn try_new(
-        transport: Transport,
+        settings: &Settings,
         serve: impl FnOnce(&Connection) -> Arc<dyn Serve>,
     ) -> Result<Self, MountError> {
         static ONCE: Once = Once::new();
@@ -129,14 +136,13 @@ impl World {
         let init = kernel.say_init();
         let connection = Connection::new(channel);
         let served = serve(&connection);
-        let settings = Settings { transport, ..Settings::default() };
-        let session = Session::start(connection, served, &settings)?;
-        kernel.hear_of(init).unwrap();
-        Ok(Self { kernel, session })
+        let session = Session::start(connection, served, settings)?;
+        let agreed = kernel.hear_of(init).unwrap();
+        Ok(Self { kernel, session, agreed })
     }
 
     fn new(serve: impl FnOnce(&Connection) -> Arc<dyn Serve>) -> Self {
-        Self::try_new(Transport::Device, serve).unwrap()
+        Self::try_new(&by(Transport::Device), serve).unwrap()
     }
 
     fn of_volume(fs: &Arc<Filesystem>) -> Self {
@@ -146,7 +152,7 @@ impl World {
 
     /// Ends the mount as a kernel does. `then` happens before the channel is closed.
     fn end(self, then: impl FnOnce(&Kernel)) {
-        let Self { kernel, session } = self;
+        let Self { kernel, session, .. } = self;
         let destroy = kernel.say(DESTROY, 0, &[]);
         let farewell = session.join().unwrap();
         then(&kernel);
@@ -272,7 +278,7 @@ fn a_read_gets_no_more_room_than_was_agreed_on() {
 /// refused it later.
 #[test]
 fn io_uring_that_is_offered_and_then_refused_is_refused_to_who_insists_on_it() {
-    let refused = World::try_new(Transport::Uring, |_| Arc::new(Nothing::default()));
+    let refused = World::try_new(&by(Transport::Uring), |_| Arc::new(Nothing::default()));
     let Err(error @ MountError::Transport { .. }) = refused.map(drop) else {
         panic!("a mount went on without io_uring")
     };
@@ -282,13 +288,36 @@ fn io_uring_that_is_offered_and_then_refused_is_refused_to_who_insists_on_it() {
 #[test]
 fn who_does_not_insist_on_io_uring_has_all_that_dev_fuse_offers() {
     let nothing = Arc::new(Nothing::default());
-    let world = World::try_new(Transport::Auto, |_| Arc::<Nothing>::clone(&nothing)).unwrap();
+    let world = World::try_new(&by(Transport::Auto), |_| Arc::<Nothing>::clone(&nothing)).unwrap();
     assert_eq!(world.session.transport(), Transport::Device);
     assert!(world.session.why_not_uring().is_some());
     world.kernel.ask(FSYNC, ROOT, &[0; 16]).unwrap();
     // One of several readers may wait; only the last one leaves that to others.
     assert_ne!(*nothing.synced_by.lock().unwrap(), "fuse-worker");
     world.end(|_| ());
+}
+
+/// Bytes that the kernel may write by a request.
+fn largest_write(world: &World) -> u32 {
+    u32::from_ne_bytes(world.agreed[20..24].try_into().unwrap())
+}
+
+#[test]
+fn where_there_is_little_memory_requests_are_small_and_do_without_io_uring() {
+    for (memory, largest) in [(None, 1 << 20), (Some(32 << 20), 1 << 20), (Some(0), 64 << 10)] {
+        let settings = Settings { memory, ..by(Transport::Device) };
+        let world = World::try_new(&settings, |_| Arc::new(Nothing::default())).unwrap();
+        assert_eq!(largest_write(&world), largest, "{memory:?}");
+        world.end(|_| ());
+    }
+    let settings = |transport| Settings { memory: Some(0), ..by(transport) };
+    let world =
+        World::try_new(&settings(Transport::Auto), |_| Arc::new(Nothing::default())).unwrap();
+    let why = world.session.why_not_uring().unwrap();
+    assert!(why.contains("memory") && world.session.transport() == Transport::Device, "{why}");
+    world.end(|_| ());
+    let refused = World::try_new(&settings(Transport::Uring), |_| Arc::new(Nothing::default()));
+    assert!(refused.is_err_and(|error| error.to_string().contains("memory")));
 }
 
 #[test]

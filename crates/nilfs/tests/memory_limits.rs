@@ -2,22 +2,27 @@
 //! and when that is over it gives memory back.
 //!
 //! What broke once: the memory for changes followed the machine alone, so that in a small container
-//! the kernel killed the process; and each file that was read took kilobytes for as long as the
-//! kernel knew of it.
+//! the kernel killed the process; it did so through io_uring, whose entries followed nothing; and each
+//! file that was read took kilobytes for as long as the kernel knew of it.
 
 mod common {
     pub mod ours;
 }
+#[path = "../../nilfs-fuse/tests/posix/switch.rs"]
+mod switch;
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use common::ours::{Image, Mounted, scale};
+use switch::Switch;
 
 /// A control group with a limit for memory, which goes away with the value.
 struct Group(PathBuf);
@@ -31,7 +36,9 @@ impl Group {
             ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
         ];
         for (place, limit, with_swap) in places {
-            let name = format!("nilfs-test-{}-{bytes}", std::process::id());
+            static GROUPS: AtomicU32 = AtomicU32::new(0);
+            let nth = GROUPS.fetch_add(1, Ordering::Relaxed);
+            let name = format!("nilfs-test-{}-{nth}", std::process::id());
             let group = Self(Path::new(place).join(name));
             if fs::create_dir(&group.0).is_err() {
                 continue;
@@ -125,11 +132,22 @@ fn read_small(dir: &Path, numbers: impl Iterator<Item = usize>) {
     }
 }
 
-fn live_with(megabytes: u64) {
+/// Calls `test` with the words that mount a volume by each transport that is to be had, and with which
+/// nothing is protected, so that the cleaner has something to do when the volume gets full.
+fn each(test: impl Fn(&str)) {
+    /// One test at a time, because the switch is one for all.
+    static ALONE: Mutex<()> = Mutex::new(());
+    test("pp=0,transport=dev");
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(_on) = Switch::on() {
+        test("pp=0,transport=uring");
+    }
+}
+
+fn live_with(megabytes: u64, options: &str) {
     let Some(group) = Group::with_memory(megabytes << 20) else { return };
     let image = Image::ours("--size 800M -b 4096");
-    // Nothing is protected, so the cleaner has something to do when the volume gets full.
-    let mounted = image.mount_in(&group.0, "pp=0");
+    let mounted = image.mount_in(&group.0, options);
     let large = 160 * scale() as usize;
     let small = 6000 * scale() as usize;
     let root = mounted.root();
@@ -153,7 +171,7 @@ fn live_with(megabytes: u64) {
     // What the kernel has in its cache is not what the process has written.
     mounted.unmount();
     image.check();
-    let mounted = image.mount_in(&group.0, "pp=0");
+    let mounted = image.mount_in(&group.0, options);
     let dirs = ["one", "other"].map(|name| mounted.join(name));
     for (seed, dir) in dirs.iter().enumerate() {
         is_large(&dir.join("large"), seed + 1000, 0..large / 2);
@@ -168,12 +186,43 @@ fn live_with(megabytes: u64) {
 
 #[test]
 fn heavy_load_in_64_mib() {
-    live_with(64);
+    each(|options| live_with(64, options));
 }
 
 #[test]
 fn heavy_load_in_128_mib() {
-    live_with(128);
+    each(|options| live_with(128, options));
+}
+
+/// Each of many programs has a request of a MiB under way, and another one when that is answered.
+#[test]
+fn many_large_requests_at_once_in_64_mib() {
+    const PROGRAMS: usize = 48;
+    const MEGABYTES: usize = 2;
+    each(|options| {
+        let Some(group) = Group::with_memory(64 << 20) else { return };
+        let image = Image::ours("--size 800M -b 4096");
+        let mounted = image.mount_in(&group.0, options);
+        let root = mounted.root();
+        thread::scope(|scope| {
+            for program in 0..PROGRAMS {
+                scope.spawn(move || {
+                    let (file, copy) =
+                        (root.join(format!("{program}")), root.join(format!("copy {program}")));
+                    for round in 0..3 * scale() as usize {
+                        let content =
+                            [block(program), block(round)].concat().repeat(MEGABYTES << 7);
+                        fs::write(&file, &content).unwrap();
+                        fs::copy(&file, &copy).unwrap();
+                        fs::remove_file(&file).unwrap();
+                        assert!(fs::read(&copy).unwrap() == content);
+                    }
+                });
+            }
+        });
+        mounted.unmount();
+        image.check();
+    });
 }
 
 /// What a volume has that is looked after: more than the memory there is.

@@ -12,9 +12,6 @@ use crate::serve::{AddEntry, Answer, Caller, Found, Given, Serve};
 /// Bytes that a request to copy moves at most: another one gets its turn then.
 const COPIED_AT_ONCE: u64 = 8 << 20;
 
-/// Bytes that are copied in one piece.
-const COPIED_PIECE: usize = 1 << 20;
-
 impl Serve for Operations {
     /// The kernel knows neither what is of the past nor what is immutable, so only the process can
     /// refuse to open it for writing. A read-only mount is the kernel's affair.
@@ -186,16 +183,13 @@ impl Serve for Operations {
         to: NodeId,
         to_offset: u64,
         length: u64,
-        buffer: &mut Vec<u8>,
+        buffer: &mut [u8],
     ) -> Answer<usize> {
         let length = length.min(COPIED_AT_ONCE) as usize;
         let (writer, target) = self.changeable(to)?;
         let mut copied = 0;
         while copied < length {
-            let piece = (length - copied).min(COPIED_PIECE);
-            if buffer.len() < piece {
-                buffer.resize(piece, 0);
-            }
+            let piece = (length - copied).min(buffer.len());
             let done = self
                 .read_now_or_then(node, offset + copied as u64, &mut buffer[..piece])
                 .and_then(|read| {

@@ -17,6 +17,7 @@ use super::abi::{
     OPEN_NO_FLUSH, OpenOut, SetAttrIn, StatFsOut, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteOut,
     setattr,
 };
+use super::budget::Budget;
 use super::incoming::{Incoming, Reply};
 use super::request::{Call, Request};
 use super::workers::Workers;
@@ -59,6 +60,10 @@ pub(super) struct Front {
     /// Requests under way that may take long.
     long: AtomicUsize,
     workers: Arc<Workers>,
+    /// Bytes of data that a request has at most.
+    request_size: u32,
+    /// Memory for what workers are left with.
+    memory: Arc<Budget>,
     /// Buffers of workers that have just been used, one for each reader at most. To clear a new one takes
     /// a tenth as long as to fill it from a fast device.
     spare: Mutex<Vec<Vec<u8>>>,
@@ -70,13 +75,16 @@ impl Front {
         metrics: Arc<Metrics>,
         readers: usize,
         workers: Arc<Workers>,
+        request_size: u32,
+        memory: Arc<Budget>,
     ) -> Self {
         let (long, spare) = Default::default();
-        Self { served, metrics, readers, long, workers, spare }
+        Self { served, metrics, readers, long, workers, request_size, memory, spare }
     }
 
     /// Answers a request. What is to be read goes through `buffer`. What takes long, or has to wait, is
-    /// left to another thread, if the last reader would be taken from everybody else.
+    /// left to another thread, if the last reader would be taken from everybody else, and if there is
+    /// memory to keep it.
     pub fn answer(self: &Arc<Self>, incoming: Incoming<'_>, buffer: &mut Vec<u8>) {
         let pace = incoming.request().map_or(Pace::Brief, |request| {
             let is_large = incoming.is_in_ring() && request.read_size() >= LARGE_READ;
@@ -94,16 +102,18 @@ impl Front {
         };
         let Some(incoming) = left else { return };
         let long = self.long.fetch_add(1, Ordering::Relaxed) + 1;
-        if long < self.readers {
-            self.answer_waiting(incoming, buffer);
-        } else {
-            let (front, incoming) = (Arc::clone(self), incoming.keep());
-            self.workers.run(Box::new(move || {
-                let mut buffer = front.spare.lock().pop().unwrap_or_default();
-                front.answer_waiting(incoming, &mut buffer);
-                front.spare_buffer(buffer);
-            }));
-        }
+        let claim = match long < self.readers {
+            true => None,
+            false => self.memory.claim(incoming.kept_size(self.request_size)),
+        };
+        let Some(claim) = claim else { return self.answer_waiting(incoming, buffer) };
+        let (front, incoming) = (Arc::clone(self), incoming.keep());
+        self.workers.run(Box::new(move || {
+            let mut buffer = front.spare.lock().pop().unwrap_or_default();
+            front.answer_waiting(incoming, &mut buffer);
+            front.spare_buffer(buffer);
+            drop(claim);
+        }));
     }
 
     fn spare_buffer(&self, buffer: Vec<u8>) {
@@ -242,10 +252,12 @@ impl Front {
                 })
             }
             Ok(Call::Copy { offset, to, to_offset, length, wide }) => {
+                let mut reply = incoming.reply(unique);
+                let room = reply.scratch(self.request_size as usize, buffer);
                 let copied = self.noted(Operation::Copy, || {
-                    served.copy(node, offset, to, to_offset, length, buffer)
+                    served.copy(node, offset, to, to_offset, length, room)
                 });
-                send(copied, incoming.reply(unique), |reply, copied| match wide {
+                send(copied, reply, |reply, copied| match wide {
                     true => reply.value(&CopyOut { copied: copied as u64 }),
                     false => reply.value(&WriteOut { size: copied as u32, padding: 0 }),
                 })
@@ -518,5 +530,46 @@ fn changes(asked: &SetAttrIn) -> SetAttr {
         mtime: time(setattr::MTIME, setattr::MTIME_NOW, asked.mtime, asked.mtime_ns),
         ctime: given(setattr::CTIME)
             .then_some(Timestamp { seconds: asked.ctime, nanoseconds: asked.ctime_ns }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use rustix::net::RecvFlags;
+
+    use super::super::abi::{FsyncIn, InHeader, opcode};
+    use super::super::channel::Channel;
+    use super::super::fixtures;
+    use super::*;
+
+    /// Each program that waited for its fsync or for room had its request kept, so that many of them
+    /// took more memory than there was.
+    #[test]
+    fn what_there_is_no_memory_to_keep_is_answered_by_the_thread_that_has_received_it() {
+        let (fs, operations) = fixtures::volume();
+        let (kernel, ours) = fixtures::channel();
+        let channel = Channel::new(ours);
+        let arguments = FsyncIn::default();
+        let length = (size_of::<InHeader>() + size_of::<FsyncIn>()) as u32;
+        let header = InHeader { length, opcode: opcode::FSYNC, node: 1, ..InHeader::default() };
+        let bytes = [header.as_bytes(), arguments.as_bytes()].concat();
+        let workers = Arc::new(Workers::new(1));
+        // The only other thread is busy until this is dropped.
+        let (busy, gate) = mpsc::channel::<()>();
+        workers.run(Box::new(move || _ = gate.recv()));
+        let is_answered =
+            || rustix::net::recv(&kernel, &mut [0; 64][..], RecvFlags::empty()).is_ok();
+        let memory = Budget::new(2 * u64::from(length) - 1);
+        let (served, metrics) = (operations as Arc<dyn Serve>, Arc::default());
+        let front = Arc::new(Front::new(served, metrics, 1, workers, 4096, memory));
+        for is_kept in [true, false, false] {
+            front.answer(Incoming::Read { bytes: &bytes, channel: &channel }, &mut Vec::new());
+            assert_eq!(is_answered(), !is_kept);
+        }
+        drop(busy);
+        drop(front);
+        fs.unmount().unwrap();
     }
 }

@@ -39,6 +39,16 @@ impl<'a> Incoming<'a> {
         Reply { unique, to: Some(self) }
     }
 
+    /// Bytes that another thread needs to answer it, if a request has `request_size` at most. It needs
+    /// none for what lies in a ring: all that is read or copied goes through the entry.
+    pub fn kept_size(&self, request_size: u32) -> u64 {
+        let read = self.request().map_or(0, |request| request.read_size());
+        match self {
+            Self::Read { bytes, .. } => bytes.len() as u64 + read.min(u64::from(request_size)),
+            Self::Kept { .. } | Self::Ring(_) => 0,
+        }
+    }
+
     /// The same for another thread.
     pub fn keep(self) -> Incoming<'static> {
         match self {
@@ -121,15 +131,20 @@ impl<'a> Reply<'a> {
                 Err(errno) => self.error(errno),
             };
         }
-        if buffer.len() < size {
-            buffer.resize(size, 0);
-        }
-        match fill(&mut buffer[..size]) {
+        match fill(at_least(buffer, size)) {
             Ok(length) => {
                 self.bytes(&buffer[..length]);
                 None
             }
             Err(errno) => self.error(errno),
+        }
+    }
+
+    /// Memory of `size` bytes to be used before the answer is given: `buffer`, or the place for the answer.
+    pub fn scratch<'b>(&'b mut self, size: usize, buffer: &'b mut Vec<u8>) -> &'b mut [u8] {
+        match &mut self.to {
+            Some(Incoming::Ring(delivery)) => delivery.scratch(size),
+            _ => at_least(buffer, size),
         }
     }
 
@@ -139,6 +154,14 @@ impl<'a> Reply<'a> {
             delivery.answer(0, 0);
         }
     }
+}
+
+/// The first `size` bytes of a buffer that grows where it is shorter.
+fn at_least(buffer: &mut Vec<u8>, size: usize) -> &mut [u8] {
+    if buffer.len() < size {
+        buffer.resize(size, 0);
+    }
+    &mut buffer[..size]
 }
 
 impl Drop for Reply<'_> {

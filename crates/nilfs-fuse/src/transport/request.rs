@@ -4,12 +4,12 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::REQUEST_SIZE;
 use super::abi::{
     BatchForgetIn, CopyIn, CreateIn, ForgetIn, ForgetOne, FsyncIn, IOCTL_UNRESTRICTED, InHeader,
     InitIn, IoctlIn, LinkIn, LseekIn, MkDirIn, MkNodIn, OpenIn, ReadIn, Rename2In, RenameIn,
     RingHeader, SetAttrIn, WriteIn, opcode, setattr,
 };
+use super::budget::LARGEST;
 use crate::control;
 use crate::nodes::NodeId;
 use crate::serve::Caller;
@@ -255,7 +255,7 @@ impl<'a> Arguments<'a> {
     /// The offset and the number of bytes to read.
     fn reading(&mut self) -> Option<(u64, u32)> {
         let ReadIn { offset, size, .. } = self.take()?;
-        Some((offset, size.min(REQUEST_SIZE)))
+        Some((offset, size.min(LARGEST)))
     }
 
     fn call(mut self, code: u32) -> Option<Call<'a>> {
@@ -342,7 +342,7 @@ impl<'a> Arguments<'a> {
                     return Some(Call::Unknown);
                 }
                 let input = self.bytes(in_size)?;
-                Call::Ioctl { command, input, room: out_size.min(REQUEST_SIZE) as usize }
+                Call::Ioctl { command, input, room: out_size.min(LARGEST) as usize }
             }
             opcode::SYNCFS => Call::SyncFs,
             opcode::DESTROY => Call::Destroy,
@@ -473,7 +473,7 @@ mod tests {
                 else {
                     panic!("{parsed:?}")
                 };
-                assert_eq!(size, REQUEST_SIZE);
+                assert_eq!(size, LARGEST);
             }
         }
     }

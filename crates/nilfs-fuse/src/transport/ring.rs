@@ -37,11 +37,12 @@ use rustix::thread::CpuSet;
 use self::queue::Queues;
 use super::channel::Channel;
 use super::front::Front;
-use super::{End, REQUEST_SIZE};
+use super::{End, budget};
 
 pub(super) use self::entry::Delivery;
 
-/// Entries of all queues together, if that leaves each a number between these.
+/// Entries of all queues together, if there is memory for them, and if that leaves each a number between
+/// these.
 const ENTRIES: usize = 512;
 const FEWEST_ENTRIES: usize = 8;
 const MOST_ENTRIES: usize = 64;
@@ -53,9 +54,46 @@ const MOST_ENTRIES: usize = 64;
 /// although answering takes longer than asking: creating a file takes 1.5 times as long where it is.
 const NICE: i32 = -3;
 
+/// The queues that there are to be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// For each thread the cores whose queues it serves, its own first, with the number of their entries.
+    threads: Vec<Vec<(u16, usize)>>,
+    /// Bytes of data in an entry.
+    request_size: u32,
+}
+
+impl Layout {
+    /// Lays queues out for all cores, with entries that take so many bytes of `memory` at most; `None` if
+    /// not even the smallest are small enough.
+    ///
+    /// # Errors
+    /// The system does not say how many cores it has.
+    pub fn within(memory: u64) -> io::Result<Option<Self>> {
+        let possible = cores("/sys/devices/system/cpu/possible")?;
+        let online = cores("/sys/devices/system/cpu/online")?;
+        Ok(Self::of(&possible, &online, memory))
+    }
+
+    fn of(possible: &[u16], online: &[u16], memory: u64) -> Option<Self> {
+        let off: Vec<_> = possible.iter().filter(|core| !online.contains(core)).collect();
+        let fewest = FEWEST_ENTRIES * online.len() + off.len();
+        let request_size = budget::size_of_requests(memory, fewest)?;
+        let fitting = usize::try_from(memory / u64::from(request_size)).unwrap_or(usize::MAX);
+        let entries = ENTRIES.min(fitting - off.len());
+        let depth = (entries / online.len()).clamp(FEWEST_ENTRIES, MOST_ENTRIES);
+        let mut threads: Vec<_> = online.iter().map(|core| vec![(*core, depth)]).collect();
+        for (nth, core) in off.into_iter().enumerate() {
+            threads[nth % online.len()].push((*core, 1));
+        }
+        Some(Self { threads, request_size })
+    }
+}
+
 /// Threads that are ready to serve all queues.
 pub(super) struct Rings {
     starts: Vec<mpsc::Sender<Start>>,
+    request_size: u32,
 }
 
 /// What a thread needs to begin.
@@ -70,21 +108,12 @@ impl Rings {
     /// Makes rings for the mount of `channel`, and starts threads to serve them.
     ///
     /// # Errors
-    /// The system allows no rings, or not as many threads, or does not say how many cores it has.
-    pub fn prepare(channel: &Channel) -> io::Result<Self> {
-        let possible = cores("/sys/devices/system/cpu/possible")?;
-        let online = cores("/sys/devices/system/cpu/online")?;
-        let depth = (ENTRIES / possible.len().max(1)).clamp(FEWEST_ENTRIES, MOST_ENTRIES);
-        let mut dealt: Vec<Vec<(u16, usize)>> =
-            online.iter().map(|core| vec![(*core, depth)]).collect();
-        let off = possible.iter().filter(|core| !online.contains(core));
-        for (nth, core) in off.enumerate() {
-            let thread = nth % dealt.len();
-            dealt[thread].push((*core, 1));
-        }
+    /// The system allows no rings, or not as many threads.
+    pub fn prepare(channel: &Channel, layout: Layout) -> io::Result<Self> {
+        let Layout { threads, request_size } = layout;
         let (made, results) = mpsc::channel();
         let mut starts = Vec::new();
-        for cores in dealt {
+        for cores in threads {
             let (start, started) = mpsc::channel::<Start>();
             let (channel, made) = (channel.clone(), made.clone());
             let name = format!("fuse-core-{}", cores[0].0);
@@ -92,7 +121,7 @@ impl Rings {
                 stay_on(cores[0].0);
                 ask_for_priority();
                 // A ring belongs to the thread that has made it.
-                let queues = match Queues::new(&channel, &cores, REQUEST_SIZE as usize) {
+                let queues = match Queues::new(&channel, &cores, request_size as usize) {
                     Ok(queues) => queues,
                     Err(error) => {
                         _ = made.send(Err(error));
@@ -110,7 +139,12 @@ impl Rings {
         }
         drop(made);
         results.iter().collect::<io::Result<()>>()?;
-        Ok(Self { starts })
+        Ok(Self { starts, request_size })
+    }
+
+    /// Bytes of data that a request can have.
+    pub fn request_size(&self) -> u32 {
+        self.request_size
     }
 
     /// Begins to answer requests through the rings, after the kernel was told so.

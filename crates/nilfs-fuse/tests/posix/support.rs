@@ -250,7 +250,8 @@ fn mount(device: Arc<dyn Device>, dir: &Path, settings: Settings) -> Mounted {
 
 fn serve(content: Content, dir: &Path, read_only: bool, settings: Settings) -> (Mount, Session) {
     let Settings { writeback, past, synchronous, control, metrics } = settings;
-    let settings = nilfs_fuse::Settings { transport: transport(), writeback, metrics };
+    let transport = transport();
+    let settings = nilfs_fuse::Settings { transport, writeback, metrics, memory: None };
     let kernel = KernelOptions {
         read_only,
         allow_other: true,

@@ -26,6 +26,8 @@ pub(super) struct Entry {
     /// The system gets it back when the mount ends, which an allocator might keep, and it takes no
     /// memory until something is written there.
     pub(super) payload: MmapMut,
+    /// Bytes of the payload that may have been written since the system has got its memory.
+    pub(super) used: usize,
 }
 
 impl fmt::Debug for Entry {
@@ -37,7 +39,7 @@ impl fmt::Debug for Entry {
 impl Entry {
     pub fn new(index: usize, queue: u16, payload_size: usize) -> io::Result<Self> {
         let payload = MmapMut::map_anon(payload_size)?;
-        Ok(Self { index, queue, header: Box::default(), payload })
+        Ok(Self { index, queue, header: Box::default(), payload, used: 0 })
     }
 
     /// Puts the head of an answer where the request had its own, from which it takes the name.
@@ -46,6 +48,7 @@ impl Entry {
         let out = OutHeader { length: (size_of::<OutHeader>() + length) as u32, error, unique };
         self.header.in_out.as_mut_bytes()[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
         self.header.entry.payload_size = length as u32;
+        self.used = self.used.max(length);
     }
 }
 
@@ -63,7 +66,8 @@ pub(in super::super) struct Delivery {
 }
 
 impl Delivery {
-    pub(super) fn new(entry: Entry, home: Arc<Home>) -> Self {
+    pub(super) fn new(mut entry: Entry, home: Arc<Home>) -> Self {
+        entry.used = entry.used.max(entry.header.entry.payload_size as usize);
         Self { entry: Some(entry), home }
     }
 
@@ -75,6 +79,14 @@ impl Delivery {
     /// Where the first `size` bytes of an answer go; `None` if there is less room.
     pub fn payload(&mut self, size: usize) -> Option<&mut [u8]> {
         self.entry.as_mut()?.payload.get_mut(..size)
+    }
+
+    /// The first `size` bytes of the payload, to be used before the answer is given; nothing if there is
+    /// less room.
+    pub fn scratch(&mut self, size: usize) -> &mut [u8] {
+        let Some(entry) = &mut self.entry else { return &mut [] };
+        entry.used = entry.used.max(size);
+        entry.payload.get_mut(..size).unwrap_or_default()
     }
 
     /// Puts an answer where the kernel fetches it. Returns its length, or `None` if there is too

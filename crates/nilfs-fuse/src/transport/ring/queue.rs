@@ -27,7 +27,7 @@ const LENGTH_OFFSET: usize = 24;
 const _: () = assert!(size_of::<Entry128>() == 128);
 
 /// Bytes with a request or an answer that make it a large one.
-const LARGE: u32 = 64 << 10;
+const LARGE: usize = 64 << 10;
 
 /// How long no request comes before the memory that large ones took goes back to the system. Taking it
 /// anew costs a page fault for each page, which is as much as copying its content.
@@ -150,9 +150,12 @@ impl Queues {
     /// Lets the system have the memory of all entries that are lent to the kernel. No request may have
     /// come in one of them.
     fn give_memory_back(&mut self) {
-        for entry in self.lent.iter().flatten() {
-            if let Err(error) = release(entry) {
-                tracing::debug!("the memory of a large request is not given back: {error}");
+        for entry in self.lent.iter_mut().flatten().filter(|entry| entry.used > 0) {
+            match release(entry) {
+                Ok(()) => entry.used = 0,
+                Err(error) => {
+                    tracing::debug!("the memory of a large request is not given back: {error}");
+                }
             }
         }
         self.was_large = false;
@@ -180,7 +183,7 @@ impl Queues {
     /// Lends an entry to the kernel.
     fn lend(&mut self, entry: Entry, command: u32) {
         let index = entry.index;
-        self.was_large |= entry.header.entry.payload_size > LARGE;
+        self.was_large |= entry.used >= LARGE;
         let commit_id = entry.header.entry.commit_id;
         let arguments = RingCommand { commit_id, queue: entry.queue, ..RingCommand::default() };
         let mut submission =
@@ -229,7 +232,6 @@ impl Queues {
         }
         let entry = self.lent.get_mut(completion.user_data() as usize)?.take()?;
         if completion.result() >= 0 {
-            self.was_large |= entry.header.entry.payload_size > LARGE;
             return Some(Delivery::new(entry, Arc::clone(&self.home)));
         }
         match Errno::from_raw_os_error(-completion.result()) {

@@ -3,25 +3,20 @@
 
 use std::iter;
 
-use nilfs_device::MemoryDevice;
-use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::{Filesystem, MountOptions};
+use nilfs_engine::Filesystem;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::abi::{ForgetIn, InHeader, OutHeader, opcode};
-use super::super::connection::Connection;
+use super::super::budget::Budget;
+use super::super::fixtures;
 use super::super::incoming::Incoming;
 use super::super::take;
 use super::super::workers::Workers;
 use super::entry::{Entry, Home};
 use super::*;
-use crate::content::Content;
 use crate::metrics::Metrics;
-use crate::operations::Operations;
-use crate::past::PastSettings;
 use crate::serve::Serve;
 
 /// Bytes of the payload of an entry.
@@ -67,7 +62,14 @@ struct Queue {
 impl Queue {
     fn new(served: Arc<dyn Serve>) -> Self {
         let workers = Arc::new(Workers::new(4));
-        let front = Arc::new(Front::new(served, Arc::new(Metrics::default()), 1, workers));
+        let front = Arc::new(Front::new(
+            served,
+            Arc::new(Metrics::default()),
+            1,
+            workers,
+            ROOM as u32,
+            Budget::new(u64::MAX),
+        ));
         let (ended, ends) = mpsc::channel();
         Self { front, home: Arc::new(Home::new().unwrap()), ended, ends }
     }
@@ -100,13 +102,17 @@ impl Queue {
     /// Waits for the entry, and returns the error that is in it.
     fn handed_back(&self, asked: Asked<'_>) -> i32 {
         let mut answered = Vec::new();
-        if self.home.sleep() {
-            let mut bell = [PollFd::new(self.home.bell(), PollFlags::IN)];
-            rustix::event::poll(&mut bell, Some(&PATIENCE)).unwrap();
-            _ = rustix::io::read(self.home.bell(), &mut [0; 8]);
-        }
-        self.home.wake();
         self.home.answered(&mut answered);
+        while answered.is_empty() {
+            if self.home.sleep() {
+                let mut bell = [PollFd::new(self.home.bell(), PollFlags::IN)];
+                let rung = rustix::event::poll(&mut bell, Some(&PATIENCE)).unwrap();
+                assert_eq!(rung, 1, "the entry of {asked:?} is not handed back");
+                _ = rustix::io::read(self.home.bell(), &mut [0; 8]);
+            }
+            self.home.wake();
+            self.home.answered(&mut answered);
+        }
         let [entry] = &answered[..] else {
             panic!("{} entries are handed back for {asked:?}", answered.len())
         };
@@ -121,18 +127,9 @@ impl Queue {
     }
 }
 
-/// A volume that answers everything that it can.
+/// A volume that answers everything that it can, and a queue of requests to it.
 fn volume() -> (Arc<Filesystem>, Queue) {
-    let device = MemoryDevice::new(64 << 20);
-    let parameters =
-        Parameters { blocks_per_segment: 256, ..Parameters::new([7; 16], 1, 1_700_000_000) };
-    format(&device, &parameters).unwrap();
-    let fs = Filesystem::mount(Arc::new(device), MountOptions::default()).unwrap();
-    // Notices go where nobody listens.
-    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-    let (_, notices) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
-    let content = Content::from(Arc::clone(&fs)).with_past(Some(PastSettings::default()));
-    let operations = Operations::new(content, &Connection::new(notices)).unwrap();
+    let (fs, operations) = fixtures::volume();
     (fs, Queue::new(operations))
 }
 
@@ -180,6 +177,36 @@ fn what_is_dropped_is_handed_back_with_an_error() {
         assert_eq!(queue.handed_back(asked), -Errno::IO.raw_os_error());
     }
     fs.unmount().unwrap();
+}
+
+/// Bytes that the entries of all queues can take, and how many a core has that is switched on.
+fn laid_out(possible: u16, online: u16, memory: u64) -> Option<(u64, u32, usize)> {
+    let (possible, online): (Vec<_>, Vec<_>) = ((0..possible).collect(), (0..online).collect());
+    let Layout { threads, request_size } = Layout::of(&possible, &online, memory)?;
+    let mut queues = threads.concat();
+    queues.sort();
+    assert!(queues.iter().map(|(core, _)| core).eq(&possible), "each core has a queue");
+    let entries: usize = queues.iter().map(|(_, depth)| depth).sum();
+    Some((entries as u64 * u64::from(request_size), request_size, queues[0].1))
+}
+
+/// The kernel killed a process in a control group of 64 MiB that had 128 entries of 1 MiB each.
+#[test]
+fn entries_are_as_many_and_as_large_as_there_is_memory() {
+    const MIB: u64 = 1 << 20;
+    assert_eq!(laid_out(2, 2, u64::MAX), Some((128 * MIB, 1 << 20, 64)));
+    assert_eq!(laid_out(64, 64, u64::MAX), Some((512 * MIB, 1 << 20, 8)));
+    for (possible, online) in [(1, 1), (2, 2), (4, 2), (64, 8), (64, 64), (512, 4)] {
+        for memory in (0..40).map(|power| 1 << power).flat_map(|it: u64| [it, it + it / 3]) {
+            match laid_out(possible, online, memory) {
+                Some((bytes, size, depth)) => {
+                    assert!(bytes <= memory && depth >= 8, "{bytes} of {memory} bytes");
+                    assert!((budget::SMALLEST..=budget::LARGEST).contains(&size));
+                }
+                None => assert!(memory < 64 * 1024 * (8 * u64::from(online) + u64::from(possible))),
+            }
+        }
+    }
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub struct Options {
     pub writeback: bool,
     /// Which way requests take.
     pub transport: Transport,
+    /// Bytes that requests may take.
+    pub request_memory: u64,
     /// Who may look into the past of directories.
     past: Option<PastAccess>,
     past_name: String,
@@ -118,8 +120,9 @@ impl Options {
     /// # Errors
     /// An unknown word, a wrong value, or words that do not go together.
     pub fn parse(lists: &[String], superuser: bool) -> Result<Self, Failure> {
+        let share = share_of(memory::available());
         let mut options = Self {
-            engine: default_memory(memory::available()),
+            engine: default_memory(share),
             checkpoint: None,
             recovery: true,
             rescue: false,
@@ -127,6 +130,7 @@ impl Options {
             fuseblk: None,
             writeback: false,
             transport: Transport::Auto,
+            request_memory: share,
             past: Some(PastAccess::Owner),
             past_name: PastSettings::default().name,
             past_hold: PastSettings::default().hold,
@@ -253,13 +257,17 @@ fn is_access(word: &str) -> bool {
     matches!(word, "ro" | "rw")
 }
 
-/// What a mount allows itself of `available` bytes of memory. Changes can take several times their
-/// own memory while a commit makes metadata of them, and the cleaner's step as much as changes may.
-fn default_memory(available: u64) -> MountOptions {
-    let share = available / 8;
+/// What a mount allows itself of `available` bytes of memory for changes, for its cache, and for requests.
+/// Changes can take several times their own memory while a commit makes metadata of them, and the
+/// cleaner's step as much as changes may.
+fn share_of(available: u64) -> u64 {
+    (available / 8).max(LEAST_MEMORY)
+}
+
+fn default_memory(share: u64) -> MountOptions {
     MountOptions {
-        dirty_limit: share.clamp(LEAST_MEMORY, MOST_DIRTY),
-        cache_limit: share.clamp(LEAST_MEMORY, MOST_CACHE),
+        dirty_limit: share.min(MOST_DIRTY),
+        cache_limit: share.min(MOST_CACHE),
         ..MountOptions::default()
     }
 }
@@ -317,7 +325,7 @@ mod tests {
     #[test]
     fn what_a_mount_allows_itself_follows_the_memory() {
         let of = |available: u64| {
-            let options = default_memory(available);
+            let options = default_memory(share_of(available));
             (options.dirty_limit >> 20, options.cache_limit >> 20)
         };
         assert_eq!(of(0), (1, 1));

@@ -137,7 +137,7 @@ pub fn serve<S: Shown>(
     let (mount, channel) = mountpoint.mount(source, &kernel)?;
     let mount = Arc::new(mount);
     let usable = Arc::new(AtomicBool::new(false));
-    let transport = options.transport;
+    let (transport, memory) = (options.transport, Some(options.request_memory));
     let begin = || {
         listen(signals, hangup, events.clone(), Arc::clone(&mount), Arc::clone(&usable))?;
         let service = Arc::new(Service::new(open(&options)?, options, checkpoint.is_some())?);
@@ -146,7 +146,7 @@ pub fn serve<S: Shown>(
         let control = control::handler(shown.clone(), service.clone(), Arc::clone(&metrics));
         endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
         let metrics = Arc::clone(&service.requests);
-        let settings = Settings { transport, metrics, ..Settings::default() };
+        let settings = Settings { transport, memory, metrics, writeback: false };
         let content = shown.content().with_past(service.shown_past()).with_control(Some(control));
         let connection = Connection::new(channel);
         let operations = Operations::new(content, &connection)?;

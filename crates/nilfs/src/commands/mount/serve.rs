@@ -59,6 +59,7 @@ pub fn serve(
     let mount = Arc::new(mount);
     let usable = Arc::new(AtomicBool::new(false));
     let (transport, writeback) = (options.transport, options.writeback);
+    let memory = Some(options.request_memory);
     let shown_past = options.past();
     let durable_changes = options.kernel.sync || options.kernel.dirsync;
     let begin = || {
@@ -74,7 +75,7 @@ pub fn serve(
             Service::new(Arc::clone(&fs), Arc::clone(&requests), options, keeper, scrubber);
         let service = Arc::new(service);
         let control = control::handler(fs.clone(), service.clone(), Arc::clone(&metrics));
-        let settings = Settings { transport, writeback, metrics: requests };
+        let settings = Settings { transport, writeback, memory, metrics: requests };
         endpoint.map_or(Ok(()), |endpoint| endpoint.answer(metrics))?;
         let background = fs.start_background().context(threads::NO_THREAD)?;
         let content = Content::from(fs).with_past(shown_past).with_control(Some(control));
