@@ -553,7 +553,7 @@ mod tests {
     use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
 
     use super::*;
-    use crate::commands::cp::Existing;
+    use crate::commands::cp::{Existing, Work};
 
     /// A directory that is empty when a salvage begins need not stay so.
     #[test]
