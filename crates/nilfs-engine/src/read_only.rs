@@ -160,6 +160,7 @@ impl ReadOnlyVolume {
         FreeSpace {
             free: blocks(self.clean_segments),
             reserved: blocks(geometry.reserved_segments()),
+            unused: None,
         }
     }
 }
@@ -232,7 +233,7 @@ impl Files for ReadOnlyVolume {
 
     /// What is not in a clean segment counts as in use, whether or not anything needs it.
     fn stat_fs(&self) -> Result<StatFs> {
-        let FreeSpace { free, reserved } = self.free_space();
+        let FreeSpace { free, reserved, .. } = self.free_space();
         let stat = self.shown.stat_fs()?;
         let available = space::available(free, reserved, stat.block_size.into());
         Ok(StatFs { free, available, ..stat })

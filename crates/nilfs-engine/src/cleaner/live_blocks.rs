@@ -16,6 +16,7 @@ use crate::cleaner::segment_table::SegmentTable;
 use crate::commit::{Effects, MetadataChanges, root_of};
 use crate::dat::{Dat, LifeEvent};
 use crate::error::Result;
+use crate::fs::space::Needed;
 use crate::segments;
 use crate::store::Store;
 
@@ -167,6 +168,11 @@ impl LiveBlocks {
         self.times.get(nth).map(|(_, time)| *time)
     }
 
+    /// The newest checkpoint.
+    fn newest(&self) -> Cno {
+        self.times.back().map_or(Cno(0), |(cno, _)| *cno)
+    }
+
     /// What is to be kept when everything younger than `period` is protected (docs/format.md §22).
     pub(crate) fn protection(&self, period: Duration, now: u64) -> Protection {
         let limit = now.saturating_sub(period.as_secs());
@@ -185,10 +191,13 @@ impl LiveBlocks {
         Protection { from: Cno::MAX, kept }
     }
 
-    /// Blocks that must be kept, as of the last [`SegmentTable::count`], and those of segments that
-    /// cannot be written.
-    pub(crate) fn needed(&self) -> u64 {
-        self.table.needed() + self.table.segment_blocks() * self.bad_segments
+    /// What must be kept, as of the last [`SegmentTable::count`]: of the blocks of segments that cannot be
+    /// written, all.
+    pub(crate) fn needed(&self) -> Needed {
+        Needed {
+            blocks: self.table.needed() + self.table.segment_blocks() * self.bad_segments,
+            last_kept: self.table.counted().last_kept(self.newest()),
+        }
     }
 
     /// Forgets what nothing needs, to save memory.

@@ -42,7 +42,7 @@ pub(crate) use self::step::Evacuated;
 use self::step::StepState;
 use crate::commit::{Effects, MetadataChanges, MetadataOutcome};
 use crate::error::Result;
-use crate::fs::space::Space;
+use crate::fs::space::{Needed, Space};
 use crate::host::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::host::{Condvar, Mutex, MutexGuard, Rank};
 use crate::log::segment_writer::SegmentWriter;
@@ -214,8 +214,8 @@ impl Cleaner {
         self.live_blocks().follow(effects, changes, time);
     }
 
-    /// Blocks that must be kept when there is no room; `None` if that is not known.
-    pub(crate) fn needed_blocks(&self) -> Option<u64> {
+    /// What must be kept when there is no room; `None` if that is not known.
+    pub(crate) fn needed_blocks(&self) -> Option<Needed> {
         self.live_blocks().ready().map(|known| known.needed())
     }
 

@@ -266,7 +266,7 @@ pub struct Usage {
     pub total: u64,
     /// Blocks of the newest checkpoint, metadata included.
     pub live: u64,
-    /// Blocks that only snapshots keep.
+    /// Blocks that snapshots keep, and perhaps checkpoints inside the protection period too.
     pub snapshots: u64,
     /// Blocks that only checkpoints inside the protection period keep.
     pub protected: u64,
@@ -281,7 +281,8 @@ pub struct Usage {
     /// Of free and reclaimable blocks, and of those that are protected unless that is hard, those
     /// that are kept back.
     pub reserved: u64,
-    /// Of the same, those that data of files can take.
+    /// Of the same, those that data of files can take, with what was changed since the newest checkpoint
+    /// taken into account.
     pub available: u64,
     /// What deleting each snapshot alone would free.
     pub exclusive: Vec<SnapshotUsage>,
@@ -293,6 +294,6 @@ pub struct Usage {
 pub struct SnapshotUsage {
     /// Its checkpoint.
     pub cno: Cno,
-    /// Blocks that no other checkpoint has.
+    /// Blocks that no other snapshot has, and, where protection is hard, no checkpoint inside its period.
     pub blocks: u64,
 }

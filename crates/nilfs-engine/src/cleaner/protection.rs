@@ -32,6 +32,12 @@ impl Protection {
         start < end && (end > self.from || self.has_single(start, end))
     }
 
+    /// The last checkpoint that is kept, if `newest` is the newest of all: of its blocks, those are kept
+    /// when they die that were born by then.
+    pub(crate) fn last_kept(&self, newest: Cno) -> Option<Cno> {
+        if self.from <= newest { Some(newest) } else { self.kept.last().copied() }
+    }
+
     /// Whether one of the single checkpoints is there from `start` to before `end`.
     pub(crate) fn has_single(&self, start: Cno, end: Cno) -> bool {
         self.kept.range(start..end).next().is_some()

@@ -41,14 +41,16 @@ struct SegmentUse {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Census {
     pub(crate) current: u64,
-    /// Kept by a young checkpoint, and perhaps by snapshots too.
-    pub(crate) protected: u64,
-    /// The last checkpoint that needs one of these.
-    pub(crate) protected_until: Option<Cno>,
-    /// Kept by snapshots only.
+    /// Kept by snapshots, and perhaps by young checkpoints too.
     pub(crate) kept: u64,
-    /// Kept by this one snapshot only.
+    /// Kept by young checkpoints only.
+    pub(crate) young: u64,
+    /// The last checkpoint that needs one of these.
+    pub(crate) young_until: Option<Cno>,
+    /// Kept by this one snapshot and by no young checkpoint.
     pub(crate) exclusive: HashMap<Cno, u64>,
+    /// Kept by this one snapshot, and by young checkpoints too.
+    pub(crate) exclusive_young: HashMap<Cno, u64>,
 }
 
 impl SegmentTable {
@@ -68,6 +70,11 @@ impl SegmentTable {
     /// event since.
     pub(crate) fn needed(&self) -> u64 {
         self.current + self.kept
+    }
+
+    /// What [`SegmentTable::needed`] counts.
+    pub(crate) fn counted(&self) -> &Protection {
+        &self.counted
     }
 
     /// Lets [`SegmentTable::needed`] count what `protection` keeps.
@@ -214,16 +221,23 @@ impl SegmentTable {
             census.current += u64::from(segment.current);
             for (&(start, end), &count) in &segment.past {
                 let count = u64::from(count);
+                let is_young = end > protection.from;
                 let mut snapshots = protection.kept.range(start..end);
-                if end > protection.from {
-                    census.protected += count;
-                    let last = Cno(end.0 - 1);
-                    census.protected_until = census.protected_until.max(Some(last));
-                } else if let Some(&first) = snapshots.next() {
-                    census.kept += count;
-                    if snapshots.next().is_none() {
-                        *census.exclusive.entry(first).or_default() += count;
+                match (snapshots.next(), snapshots.next()) {
+                    (Some(&only), None) => {
+                        census.kept += count;
+                        let alone = match is_young {
+                            true => &mut census.exclusive_young,
+                            false => &mut census.exclusive,
+                        };
+                        *alone.entry(only).or_default() += count;
                     }
+                    (Some(_), _) => census.kept += count,
+                    (None, _) if is_young => {
+                        census.young += count;
+                        census.young_until = census.young_until.max(Some(Cno(end.0 - 1)));
+                    }
+                    (None, _) => {}
                 }
             }
         }
@@ -307,5 +321,22 @@ pub(super) mod tests {
         assert_eq!(table.needed(), 79);
         table.clear(SegNum(0));
         assert_eq!(table.needed(), 29);
+    }
+
+    /// What a snapshot keeps was counted as protected while it was young, and so as what a writer could
+    /// take.
+    #[test]
+    fn what_a_snapshot_keeps_is_the_snapshots_also_while_it_is_young() {
+        let table = table(&[
+            &[(10, 1, NEVER), (11, 1, 9), (12, 3, 9), (13, 4, 20)],
+            &[(14, 6, 20), (15, 6, 9), (16, 1, 40), (17, 20, 30)],
+        ]);
+        let protection = Protection { from: Cno(10), kept: [Cno(2), Cno(5), Cno(25)].into() };
+        let census = table.census(&protection);
+        assert_eq!(census.current, 10);
+        assert_eq!(census.kept, 11 + 12 + 13 + 16 + 17);
+        assert_eq!((census.young, census.young_until), (14, Some(Cno(19))));
+        assert_eq!(census.exclusive, [(Cno(5), 12)].into(), "of the eleven there are two");
+        assert_eq!(census.exclusive_young, [(Cno(5), 13), (Cno(25), 17)].into());
     }
 }

@@ -27,6 +27,9 @@ pub(crate) struct FreeSpace {
     pub(crate) free: u64,
     /// What programs cannot fill.
     pub(crate) reserved: u64,
+    /// What a mount for writing takes for unused, with what can be reclaimed; `None`: there is no such
+    /// mount.
+    pub(crate) unused: Option<u64>,
 }
 
 impl SpaceUsage {
@@ -51,34 +54,36 @@ impl SpaceUsage {
 
     /// Counts. `time_of` says when a checkpoint was made (s).
     pub(crate) fn count(&self, time_of: impl FnOnce(Cno) -> Option<u64>) -> Usage {
-        let FreeSpace { free, reserved } = self.room;
+        let FreeSpace { free, reserved, unused } = self.room;
         let block_size = self.geometry.block_size.bytes64();
         let census = self.table.census(&self.protection);
-        let until = census.protected_until.and_then(time_of);
+        let until = census.young_until.and_then(time_of);
         let total = space::total(&self.geometry);
-        let kept = census.current + census.protected + census.kept;
-        let reclaimable = total.saturating_sub(free).saturating_sub(kept);
-        let given_up = if self.hard_protection { 0 } else { census.protected };
-        let unused = free + reclaimable + given_up;
-        // Ascending, as the snapshots are.
-        let snapshots = self.protection.kept.iter();
-        let alone = |cno: &Cno| SnapshotUsage {
-            cno: *cno,
-            blocks: census.exclusive.get(cno).copied().unwrap_or(0),
+        let needed = census.current + census.kept + census.young;
+        let reclaimable = total.saturating_sub(free).saturating_sub(needed);
+        // Where protection is soft, a writer can take what only the young keep.
+        let given_up = if self.hard_protection { 0 } else { census.young };
+        let unused = unused.unwrap_or(free + reclaimable + given_up);
+        let alone = |cno| {
+            let blocks = census.exclusive.get(cno).copied().unwrap_or(0);
+            let young = census.exclusive_young.get(cno).copied().unwrap_or(0);
+            let blocks = if self.hard_protection { blocks } else { blocks + young };
+            SnapshotUsage { cno: *cno, blocks }
         };
         Usage {
             block_size,
             total,
             live: census.current,
             snapshots: census.kept,
-            protected: census.protected,
+            protected: census.young,
             hard_protection: self.hard_protection,
             protected_until: until.map(|time| time.saturating_add(self.period.as_secs())),
             reclaimable,
             free,
             reserved: reserved.min(unused),
             available: space::available(unused, reserved, block_size),
-            exclusive: snapshots.map(alone).collect(),
+            // Ascending, as the snapshots are.
+            exclusive: self.protection.kept.iter().map(alone).collect(),
         }
     }
 }

@@ -300,11 +300,25 @@ impl Cleaning<'_> {
     pub(crate) fn count_needed(&self) {
         let mut state = self.cleaner.live_blocks();
         let Some(known) = state.ready() else { return };
+        let protection = self.protection_without_room(known);
+        known.table.count(protection);
+    }
+
+    /// Whether less must be kept than was counted: time has passed, or readers have gone.
+    pub(crate) fn needs_less(&self) -> bool {
+        let mut state = self.cleaner.live_blocks();
+        let Some(known) = state.ready() else { return false };
+        let (counted, now) = (known.table.counted(), self.protection_without_room(known));
+        counted.from < now.from || !counted.kept.is_subset(&now.kept)
+    }
+
+    /// What must be kept when there is no room.
+    fn protection_without_room(&self, known: &LiveBlocks) -> Protection {
         let options = self.cleaner.options();
         let period = if options.keeps_hard() { options.protection } else { Duration::ZERO };
         let mut protection = known.protection(period, self.volume.seconds());
         protection.kept.extend(self.volume.kept_checkpoints());
-        known.table.count(protection);
+        protection
     }
 
     /// Looks at all segments that could be cleaned.

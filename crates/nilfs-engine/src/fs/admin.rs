@@ -1,4 +1,4 @@
-//! What an administrator asks of a mounted volume: checkpoints, the cleaner, space.
+//! What an administrator asks of a mounted volume: checkpoints, the cleaner, how it is.
 
 use std::ops::{ControlFlow, RangeInclusive};
 
@@ -10,9 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::space::{Cost, Effect};
 use super::{Filesystem, Stopped};
 use crate::checkpoints;
-use crate::cleaner::options::{CleanerState, Loss, Status, Usage};
+use crate::cleaner::options::{CleanerState, Loss, Status};
 use crate::cleaner::schedule::Activity;
-use crate::cleaner::space_usage::{FreeSpace, SpaceUsage};
 use crate::commit::{MetadataChanges, root_of};
 use crate::error::{Error, Result};
 use crate::host::atomic::Ordering;
@@ -23,9 +22,6 @@ use crate::volume::{CheckpointInfo, CheckpointTotals};
 /// As many changed inodes cost at least what changes of metadata cost: blocks of the cpfile and
 /// their like.
 const METADATA_CHANGE_INODES: u64 = 2;
-
-/// How often what must be known is gathered in vain.
-const ATTEMPTS: u32 = 3;
 
 /// What became of a request to delete checkpoints.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -269,39 +265,6 @@ impl Filesystem {
                 .saturating_add(bytes(chain + totals.blocks_written)),
             segments_freed: before.segments_freed.saturating_add(totals.segments_freed),
         }
-    }
-
-    /// Where the space is. Reads the DAT when it is asked for the first time.
-    ///
-    /// # Errors
-    /// Damage, a device error.
-    pub fn usage(&self) -> Result<Usage> {
-        let usage = self.space_usage()?;
-        // Counting takes a while on a large volume: nobody should have to wait for it.
-        Ok(usage.count(|cno| self.cleaner.live_blocks().ready()?.time_of(cno)))
-    }
-
-    /// What is to be counted, of one moment. Gathers what must be known for that.
-    fn space_usage(&self) -> Result<SpaceUsage> {
-        let options = self.cleaner.options();
-        for _ in 0..ATTEMPTS {
-            self.cleaning().gather_live_blocks()?;
-            // What is counted is of one moment.
-            let _log = self.log.lock();
-            let now = self.now().seconds as u64;
-            let mut state = self.cleaner.live_blocks();
-            match state.ready() {
-                Some(known) if known.covers(&known.protection(options.protection, now)) => {
-                    let space = &self.space;
-                    let (free, reserved) = (space.free_blocks(), space.reserved_blocks());
-                    let (geometry, room) = (self.store.geometry(), FreeSpace { free, reserved });
-                    return Ok(SpaceUsage::new(geometry, known, &options, room, now));
-                }
-                Some(_) => state.forget_all(),
-                None => {}
-            }
-        }
-        Err(Error::Invalid("the volume changes too fast to be counted; try again"))
     }
 
     /// Tells the device about clean segments, in bytes `from` to `to` of the volume, in runs of at

@@ -126,7 +126,8 @@ impl Filesystem {
 
     /// Lets the cleaner find out what could be reclaimed, unless that is known or being found out.
     pub(super) fn look_for_reclaimable(&self) {
-        if !self.space.knows_unused() && self.cleaner.options().enabled {
+        let is_known = self.space.knows_unused() && !self.cleaning().needs_less();
+        if !is_known && self.cleaner.options().enabled {
             self.cleaner.ask_reclaimable();
         }
     }

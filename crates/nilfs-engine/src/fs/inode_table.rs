@@ -217,6 +217,19 @@ impl Table {
         self.abandoned().map(|(_, blocks)| blocks).fold(0, u64::saturating_add)
     }
 
+    /// Files that the next commit would delete and that have blocks in the newest checkpoint: how many.
+    pub(super) fn abandoned_files(&self) -> Vec<(Ino, u64)> {
+        let abandoned = self.abandoned().map(|(inode, blocks)| (inode.ino(), blocks));
+        abandoned.filter(|(_, blocks)| *blocks > 0).collect()
+    }
+
+    /// Takes note of how many blocks the newest checkpoint has of a file, if that has no name.
+    pub(super) fn orphan_committed(&mut self, ino: Ino, blocks: u64) {
+        if let Some(orphan) = self.orphans.get_mut(&ino) {
+            *orphan = blocks;
+        }
+    }
+
     /// The orphans that nobody refers to, with their blocks.
     fn abandoned(&self) -> impl Iterator<Item = (&InodeRef, u64)> {
         let known = |(ino, blocks): (&Ino, &u64)| Some((self.inodes.get(ino)?, *blocks));

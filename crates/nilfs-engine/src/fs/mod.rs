@@ -10,6 +10,7 @@ pub(crate) mod defragment;
 mod directory;
 mod evacuate;
 mod file_sync;
+mod free_space;
 mod inode;
 mod inode_allocation;
 mod inode_table;
@@ -408,30 +409,6 @@ impl Filesystem {
     /// None today; the signature leaves room for attributes that must be read.
     pub fn attr(&self, inode: &InodeRef) -> Result<Attr> {
         Ok(inode.state.read().attr(self.store.block_size()))
-    }
-
-    /// How full the volume is (docs/format.md §23).
-    ///
-    /// # Errors
-    /// The ifile cannot be read.
-    pub fn stat_fs(&self) -> Result<StatFs> {
-        let geometry = self.store.geometry();
-        let view = self.view();
-        let files = self.noting(view.inode_capacity())?;
-        self.look_for_reclaimable();
-        let deleted = self.table.lock().abandoned_blocks();
-        let blocks = space::total(&geometry);
-        // What inodes say about their blocks may be wrong.
-        let free = self.space.unused_blocks().saturating_add(deleted).min(blocks);
-        Ok(StatFs {
-            block_size: geometry.block_size.bytes() as u32,
-            blocks,
-            free,
-            available: self.space.available(free, geometry.block_size.bytes64()),
-            files,
-            files_free: files.saturating_sub(view.tree.inodes),
-            name_max: nilfs_ondisk::dirent::NAME_MAX as u32,
-        })
     }
 
     /// Deletes files that have no name but were still open when the volume was last closed

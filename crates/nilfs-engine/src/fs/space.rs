@@ -12,6 +12,8 @@
 //! - A freeze moves all that has changed to the commit at once, while no operation is under way.
 //! - A data block that a log has is charged without itself until it changes again; the free space becomes
 //!   what the log has left before.
+//! - What is overwritten takes room twice as long as a snapshot, or hard protection, may keep the old
+//!   block: which ones it keeps is known when a commit has ended their lives.
 //! - What a commit has taken is forgotten in the moment in which the free space becomes what the
 //!   commit has left. Only a thread that has the log says how much there is, so it is never out of
 //!   date.
@@ -48,7 +50,7 @@ use std::collections::HashSet;
 use std::ops::{Add, RangeInclusive};
 
 use nilfs_ondisk::palloc::Palloc;
-use nilfs_ondisk::{FileBlock, Geometry, Ino};
+use nilfs_ondisk::{Cno, FileBlock, Geometry, Ino};
 
 use crate::commit::Base;
 use crate::host::{Mutex, NumberState, Rank};
@@ -166,12 +168,36 @@ impl Changes {
     fn unplaced(&self) -> u64 {
         self.pages.saturating_sub(self.placed)
     }
+}
 
-    /// Blocks that the volume can have more to keep, with what describes these.
-    fn growth(self) -> u64 {
-        let grown = self.grown + self.ifile_blocks;
-        grown + grown.div_ceil(16)
-    }
+/// What must be kept on the device when there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Needed {
+    /// Blocks, those of the newest checkpoint among them.
+    pub(crate) blocks: u64,
+    /// The last checkpoint that is kept: a block of the newest one that was born by then is needed even
+    /// when it is overwritten or deleted. `None`: none is.
+    pub(crate) last_kept: Option<Cno>,
+}
+
+/// Blocks that are not needed.
+#[derive(Debug, Clone, Copy)]
+struct Unused {
+    /// Free, or to be reclaimed.
+    blocks: u64,
+    /// As in [`Needed`].
+    last_kept: Option<Cno>,
+}
+
+/// What becomes of the blocks of a deleted file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deleted {
+    /// They can be reclaimed.
+    Unneeded,
+    /// Those can be reclaimed that were born after this checkpoint.
+    NeededBy(Cno),
+    /// It is not known whether they can be reclaimed.
+    Unknown,
 }
 
 /// What there is on the device, as of the newest checkpoint. All in blocks.
@@ -179,8 +205,8 @@ impl Changes {
 struct DeviceSpace {
     /// Of clean segments and of the current one.
     free: u64,
-    /// Not needed by anybody: free, or to be reclaimed; `None`: it is not known what can be.
-    unused: Option<u64>,
+    /// What is not needed; `None`: it is not known what can be reclaimed.
+    unused: Option<Unused>,
     /// Of the DAT, and some that it may get.
     dat: u64,
     /// What growing leaves unused.
@@ -267,13 +293,17 @@ fn blocks(geometry: &Geometry) -> u64 {
 }
 
 impl DeviceSpace {
-    /// What there is where `free` blocks can be written, all blocks can be reclaimed but `needed`,
-    /// as far as that is known, and the DAT has `dat` blocks.
-    fn new(geometry: &Geometry, free: u64, needed: Option<u64>, dat: u64) -> Self {
+    /// What there is where `free` blocks can be written, all blocks can be reclaimed but those
+    /// `needed`, as far as these are known, and the DAT has `dat` blocks.
+    fn new(geometry: &Geometry, free: u64, needed: Option<Needed>, dat: u64) -> Self {
         let clean_ahead = share(geometry, CLEAN_AHEAD_SHARE, CLEAN_AHEAD_SEGMENTS);
+        let unused = |Needed { blocks, last_kept }| Unused {
+            blocks: total(geometry).saturating_sub(blocks).max(free),
+            last_kept,
+        };
         Self {
             free,
-            unused: needed.map(|needed| total(geometry).saturating_sub(needed).max(free)),
+            unused: needed.map(unused),
             dat: dat + BLOCKS_PER_COMMIT,
             reserved: reserve(geometry, dat),
             layers: Layers::new(geometry, dat),
@@ -284,7 +314,7 @@ impl DeviceSpace {
 
     /// What there is after a commit: `clean` segments can be written, and the rest of those in
     /// which the log is.
-    fn after(geometry: &Geometry, base: &Base, clean: u64, needed: Option<u64>) -> Self {
+    fn after(geometry: &Geometry, base: &Base, clean: u64, needed: Option<Needed>) -> Self {
         let per_segment = u64::from(geometry.blocks_per_segment);
         let current = geometry.segment_end(base.position.segment).0 - base.position.block.0;
         let next = geometry.segment_blocks(base.position.next);
@@ -295,7 +325,20 @@ impl DeviceSpace {
     }
 
     fn unused(&self) -> u64 {
-        self.unused.unwrap_or(self.free)
+        self.unused.map_or(self.free, |unused| unused.blocks)
+    }
+
+    /// Blocks that changes leave fewer unused, with what describes these, at most.
+    fn growth(&self, changes: Changes) -> u64 {
+        let data = match self.unused {
+            // What is overwritten counts as in use for now.
+            None => changes.unplaced(),
+            // It stays, unless it was born after the last checkpoint that is kept.
+            Some(Unused { last_kept: Some(_), .. }) => changes.pages.max(changes.grown),
+            Some(Unused { last_kept: None, .. }) => changes.grown,
+        };
+        let blocks = data + changes.ifile_blocks;
+        blocks + blocks.div_ceil(16)
     }
 
     /// How much is used up of what is to be clean ahead of need: 0 = nothing, 1 = all; the rest is
@@ -372,7 +415,12 @@ impl Account {
 
     fn leaves_reserve(&self, cost: Cost) -> bool {
         cost.effect != Effect::Grows
-            || self.changes(Some(cost)).growth() + self.device.reserved <= self.device.unused()
+            || self.growth(Some(cost)) + self.device.reserved <= self.device.unused()
+    }
+
+    /// Blocks that all changes, and what else an operation would change, leave fewer unused at most.
+    fn growth(&self, cost: Option<Cost>) -> u64 {
+        self.device.growth(self.changes(cost))
     }
 }
 
@@ -416,13 +464,13 @@ impl Drop for Claim<'_> {
 
 impl Space {
     /// Takes over the space on the device: `clean` segments can be written, and of the
-    /// blocks of all segments, all but `needed` can be reclaimed; `None`: that is not known.
+    /// blocks of all segments, all but those `needed` can be reclaimed; `None`: that is not known.
     pub(crate) fn refresh(
         &self,
         geometry: &Geometry,
         base: &Base,
         clean: u64,
-        needed: Option<u64>,
+        needed: Option<Needed>,
     ) {
         self.0.lock().device = DeviceSpace::after(geometry, base, clean, needed);
     }
@@ -433,7 +481,7 @@ impl Space {
         geometry: &Geometry,
         base: &Base,
         clean: u64,
-        needed: Option<u64>,
+        needed: Option<Needed>,
     ) {
         self.0.lock().take_over(DeviceSpace::after(geometry, base, clean, needed));
     }
@@ -482,10 +530,19 @@ impl Space {
     }
 
     /// Blocks that nobody needs, with those that the cleaner could reclaim, as far as these are
-    /// known, less those that uncommitted data will take.
+    /// known, less those that uncommitted changes will take.
     pub(crate) fn unused_blocks(&self) -> u64 {
         let account = self.0.lock();
-        account.device.unused().saturating_sub(account.dirty.grown + account.frozen.grown)
+        account.device.unused().saturating_sub(account.growth(None))
+    }
+
+    /// What becomes of the blocks of a deleted file.
+    pub(crate) fn deleted(&self) -> Deleted {
+        match self.0.lock().device.unused {
+            None => Deleted::Unknown,
+            Some(Unused { last_kept: None, .. }) => Deleted::Unneeded,
+            Some(Unused { last_kept: Some(cno), .. }) => Deleted::NeededBy(cno),
+        }
     }
 
     /// Whether it is known what the cleaner could reclaim.
@@ -512,7 +569,7 @@ impl Space {
     pub(crate) fn growing_pages(&self) -> u64 {
         let account = self.0.lock();
         let cost = Cost { pages: 0, inodes: 1, effect: Effect::Grows };
-        let growth = account.changes(Some(cost)).growth();
+        let growth = account.growth(Some(cost));
         let unused = account.device.unused().saturating_sub(account.device.reserved + growth);
         // A write that begins and ends within blocks touches up to two more.
         (unused * 16 / 17).saturating_sub(2)
@@ -524,7 +581,7 @@ impl Space {
         let device = &account.device;
         match account.leaves_reserve(cost) {
             true => (account.needed(Some(cost)) + device.layers.of(cost.effect), device.free),
-            false => (account.changes(Some(cost)).growth() + device.reserved, device.unused()),
+            false => (account.growth(Some(cost)) + device.reserved, device.unused()),
         }
     }
 
@@ -615,6 +672,11 @@ impl Space {
     /// Pages that the next commit would take.
     pub(crate) fn dirty_pages(&self) -> u64 {
         self.0.lock().dirty.pages
+    }
+
+    /// Blocks of clean segments and of the current one.
+    pub(crate) fn writable_blocks(&self) -> u64 {
+        self.0.lock().device.free
     }
 
     /// Blocks of clean segments and of the current one, less those that uncommitted data will take.

@@ -8,6 +8,7 @@ use nilfs_ondisk::{BlockSize, Cno, FileBlock};
 
 use super::inode::{Inode, InodeRef, Unlogged};
 use super::journal::Journal;
+use super::space::Needed;
 use super::{Filesystem, Stopped};
 use crate::checkpoints;
 use crate::commit::{self, Effects, Frozen, MetadataChanges, MetadataOutcome};
@@ -390,6 +391,11 @@ impl Filesystem {
                     known.rolled_back(&mut state, inode.inode);
                 }
                 known.committed(&mut state, map.map(|map| (map.root, map.blocks)));
+                if state.links() == 0 {
+                    let sectors = state.file.raw.i_blocks.get();
+                    let blocks = sectors / self.store.block_size().sectors();
+                    self.table.lock().orphan_committed(inode.ino, blocks);
+                }
             }
         }
         let (clean, needed) = (log.writable_segments(), self.needed_blocks(log));
@@ -427,8 +433,8 @@ impl Filesystem {
         self.space.refresh(&self.store.geometry(), log.base(), clean, needed);
     }
 
-    /// Blocks that must be kept when there is no room; `None` if that is not known.
-    fn needed_blocks(&self, log: &SegmentWriter) -> Option<u64> {
+    /// What must be kept when there is no room; `None` if that is not known.
+    fn needed_blocks(&self, log: &SegmentWriter) -> Option<Needed> {
         let options = self.cleaner.options();
         if !options.enabled {
             return None;
@@ -445,7 +451,8 @@ impl Filesystem {
             let metadata = [&base.super_root.dat, &base.super_root.cpfile, &base.super_root.sufile];
             let sectors = metadata.iter().map(|inode| inode.i_blocks.get());
             let sectors = sectors.fold(0, u64::saturating_add);
-            base.tree.blocks.saturating_add(sectors / self.store.block_size().sectors())
+            let metadata = sectors / self.store.block_size().sectors();
+            Needed { blocks: base.tree.blocks.saturating_add(metadata), last_kept: None }
         })
     }
 

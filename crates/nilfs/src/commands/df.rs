@@ -112,7 +112,7 @@ fn print(usage: &Usage, record: &Record) -> anyhow::Result<()> {
     ]);
     for (name, part, note) in [
         ("live", bytes.live, "the newest checkpoint"),
-        ("snapshots", bytes.snapshots, "kept by snapshots alone"),
+        ("snapshots", bytes.snapshots, "kept by snapshots"),
         ("protected", bytes.protected, protected.as_str()),
         ("reclaimable", bytes.reclaimable, "the cleaner can take it"),
         ("free", bytes.free, free.as_str()),

@@ -34,7 +34,17 @@ fn full_dat(geometry: &Geometry) -> u64 {
 
 /// An account where `unused` blocks are not needed, of which `free` are clean.
 fn account(geometry: &Geometry, unused: u64, free: u64) -> Account {
-    let needed = total(geometry) - unused;
+    account_with_past(geometry, unused, free, None)
+}
+
+/// An account of a volume on which this checkpoint is the last that is kept besides the newest.
+fn account_with_past(
+    geometry: &Geometry,
+    unused: u64,
+    free: u64,
+    last_kept: Option<Cno>,
+) -> Account {
+    let needed = Needed { blocks: total(geometry) - unused, last_kept };
     let device = DeviceSpace::new(geometry, free, Some(needed), full_dat(geometry));
     Account { device, ..Account::default() }
 }
@@ -97,9 +107,27 @@ fn only_what_grows_leaves_the_reserve_unused() {
     let full = account(&geometry, reserve, reserve);
     assert!(!full.leaves_reserve(cost(Effect::Grows)));
     assert!([Effect::Changes, Effect::Frees].map(cost).into_iter().all(|it| full.fits(it, 0)));
-    let grown = Changes::from(cost(Effect::Grows)).growth();
+    let grown = full.device.growth(Changes::from(cost(Effect::Grows)));
     let room_for_one = account(&geometry, reserve + grown, reserve + grown);
     assert!(room_for_one.leaves_reserve(cost(Effect::Grows)));
+}
+
+/// What was overwritten under a snapshot counted as if the old block could be reclaimed, until a checkpoint
+/// said that it could not: meanwhile more was called available than could be written.
+#[test]
+fn what_is_overwritten_under_a_snapshot_takes_room_until_it_is_known_better() {
+    let geometry = geometry(VOLUMES[4]);
+    let space = Space::default();
+    let left = |last_kept| {
+        *space.0.lock() = account_with_past(&geometry, 3000, 2000, last_kept);
+        let overwritten = Changes { pages: 160, maps: 1, ..Changes::default() };
+        space.add(overwritten);
+        let left = space.unused_blocks();
+        space.add(Changes { grown: 160, ..Changes::default() });
+        (left, space.unused_blocks())
+    };
+    assert_eq!(left(None), (3000, 3000 - 170));
+    assert_eq!(left(Some(Cno(7))), (3000 - 170, 3000 - 170));
 }
 
 #[test]
