@@ -22,7 +22,7 @@ QUICK_TESTS := bad_input config control copies defrag docs drop_ins handles host
 	mkfs mount mount_end outputs private recover resize transport \
 	claims loop_device \
 	clean_volumes damaged_files damaged_metadata hostile_images unclean_volumes \
-	cleaning cleaning_faults cleaning_readers cost defragmenting life linux_images memory recovery free_space \
+	cleaning cleaning_faults cleaning_readers clocks cost defragmenting life linux_images memory recovery free_space \
 	superblocks trees rollback purge faults synced unmounting \
 	posix
 

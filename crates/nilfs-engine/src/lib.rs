@@ -65,7 +65,7 @@ pub use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum};
 pub use read_only::{ReadOnlyOptions, ReadOnlyVolume};
 pub use recovery::RecoveryPlan;
 pub use superblocks::Superblocks;
-pub use times::Times;
+pub use times::{EffectiveTimes, Times};
 pub use tree::Tree;
 pub use volume::{CheckpointInfo, CheckpointTotals, SegmentInfo, SegmentLife, Volume};
 

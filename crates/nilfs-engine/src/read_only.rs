@@ -149,8 +149,7 @@ impl ReadOnlyVolume {
         let known = LiveBlocks::gather(store, dat, super_root)?;
         let now = self.options.clock.now().seconds as u64;
         let (geometry, room) = (self.volume.geometry(), self.free_space());
-        let usage = SpaceUsage::new(geometry, &known, &self.options.cleaner, room, now);
-        Ok(usage.count(|cno| known.time_of(cno)))
+        Ok(SpaceUsage::new(geometry, &known, &self.options.cleaner, room, now).count())
     }
 
     fn free_space(&self) -> FreeSpace {

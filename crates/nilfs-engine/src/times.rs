@@ -1,9 +1,14 @@
-//! From times to checkpoints.
+//! From times to checkpoints, and from checkpoints to their age, whatever the clock was.
 //!
 //! A clock may have been put back, so times need not ascend with numbers, and a checkpoint cannot be
 //! searched for by halves. But checkpoints do not change, and are not added among others. So of each run
 //! of numbers that was looked at once, the earliest and the latest time are remembered, and runs in which
 //! the one that is looked for cannot be are passed over.
+//!
+//! How old a checkpoint is does not follow from its own time alone: a board without a clock makes some in
+//! a year that is still to come. But the order is known, so a checkpoint is no younger than any later one,
+//! and none is younger than the present. Its [effective time](EffectiveTimes) is the earliest of its own
+//! time, those of all later checkpoints, and now. Protection goes by that alone.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -76,6 +81,54 @@ impl Times {
             end = first;
         }
         Ok(None)
+    }
+}
+
+/// The times by which checkpoints age, in seconds since 1970: ascending with their numbers, whatever their
+/// own times are.
+#[derive(Debug, Clone, Default)]
+pub struct EffectiveTimes {
+    /// The checkpoints that there are, ascending.
+    checkpoints: Vec<Cno>,
+    /// Runs of checkpoints with one effective time: the last checkpoint of each, and the time. Both ascend.
+    runs: Vec<(Cno, u64)>,
+}
+
+impl EffectiveTimes {
+    /// Adds a checkpoint that is newer than all others and was made at a time (s since 1970).
+    pub fn add(&mut self, cno: Cno, created: u64) {
+        while self.runs.last().is_some_and(|(_, time)| *time >= created) {
+            self.runs.pop();
+        }
+        self.runs.push((cno, created));
+        self.checkpoints.push(cno);
+    }
+
+    /// Takes note that only these checkpoints are left. What the others have said of time still counts.
+    pub(crate) fn retain(&mut self, is_left: impl Fn(Cno) -> bool) {
+        self.checkpoints.retain(|cno| is_left(*cno));
+    }
+
+    /// The checkpoints that there are, ascending.
+    pub(crate) fn checkpoints(&self) -> &[Cno] {
+        &self.checkpoints
+    }
+
+    /// The effective time (s since 1970) of a checkpoint when it is `now`, or of the next one if there is
+    /// none of this number. `None`: all are older.
+    pub(crate) fn of(&self, cno: Cno, now: u64) -> Option<u64> {
+        let nth = self.runs.partition_point(|(last, _)| *last < cno);
+        self.runs.get(nth).map(|(_, time)| now.min(*time))
+    }
+
+    /// The oldest checkpoint that was not made before `time` (s since 1970, no later than now), if there
+    /// is any.
+    #[must_use]
+    pub fn first_since(&self, time: u64) -> Option<Cno> {
+        let older = self.runs.partition_point(|(_, other)| *other < time);
+        let last_older = older.checked_sub(1).map(|nth| self.runs[nth].0);
+        let nth = self.checkpoints.partition_point(|cno| Some(*cno) <= last_older);
+        self.checkpoints.get(nth).copied()
     }
 }
 
@@ -156,5 +209,36 @@ mod tests {
         }
         let (listed, found) = search(&times, &all, Cno::MAX, &(4711..=4711));
         assert!(found.is_none() && listed <= 2 * RUN as usize, "{listed} are listed");
+    }
+
+    /// Clocks that were put forward and back at random, once to 1970, and checkpoints that go.
+    #[test]
+    fn a_checkpoint_is_no_younger_than_any_later_one() {
+        const NOW: u64 = 1_795_000_000;
+        let clocks = [20, NOW, NOW - 5000, NOW + 3000, 32_503_680_000];
+        for seed in 0..50_u64 {
+            let step = |nth: u64| (nth + seed) * 7919 % 101;
+            let time = |nth: u64| clocks[(step(nth / 10) % 5) as usize] + nth;
+            let mut all: Vec<(Cno, u64)> = Vec::new();
+            let mut times = EffectiveTimes::default();
+            for cno in 1..200 {
+                all.push((Cno(cno), time(cno)));
+                times.add(Cno(cno), time(cno));
+            }
+            let effective: Vec<u64> = (0..all.len())
+                .map(|nth| all[nth..].iter().map(|(_, time)| *time).min().unwrap())
+                .collect();
+            let is_left = |cno: Cno| step(cno.0) % 3 > 0;
+            times.retain(is_left);
+            for (&(cno, _), &time) in all.iter().zip(&effective) {
+                assert_eq!(times.of(cno, NOW), Some(time.min(NOW)), "seed {seed}, {cno}");
+            }
+            for limit in [0, 21, 100, NOW - 5000, NOW - 100, NOW] {
+                let first = all.iter().zip(&effective);
+                let first = first.filter(|((cno, _), time)| is_left(*cno) && **time >= limit);
+                let first = first.map(|((cno, _), _)| *cno).next();
+                assert_eq!(times.first_since(limit), first, "seed {seed}, since {limit}");
+            }
+        }
     }
 }

@@ -22,7 +22,9 @@ pub type List<'a> = &'a dyn Fn(Cno, usize) -> Result<Vec<CheckpointInfo>, Refusa
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reach {
     /// The first checkpoint from which on none is missing.
-    since: CheckpointInfo,
+    since: Cno,
+    /// When that was (s since 1970), whatever the clock said.
+    time: u64,
     /// Those before it, ascending, with their names.
     single: Vec<(CheckpointInfo, Option<String>)>,
 }
@@ -61,19 +63,44 @@ impl Reach {
             let nth = notes.binary_search_by_key(&it.cno, |note| note.cno).ok()?;
             notes[nth].name.as_ref().map(ToString::to_string)
         };
-        Ok(found.map(|(single, since)| Self {
-            since,
-            single: single.into_iter().map(|it| (it, name_of(&it))).collect(),
-        }))
+        let Some((single, run)) = found else { return Ok(None) };
+        let Some(&CheckpointInfo { cno: since, .. }) = run.first() else { return Ok(None) };
+        let newest = match totals() {
+            Some(totals) => list(totals.newest, 1)?.last().copied(),
+            None => run.last().copied(),
+        };
+        let time = time_of_first(run, newest, list)?;
+        let single = single.into_iter().map(|it| (it, name_of(&it))).collect();
+        Ok(Some(Self { since, time, single }))
     }
 }
 
-/// The first checkpoint from which on none is missing, and those before it. Numbers begin with 1, so
-/// going up from there, the rest is whole as soon as all numbers have been passed that are `missing`.
+/// When the first of a run of checkpoints was made (s since 1970), of which `list` lists the rest. One
+/// that was made under a clock that was ahead, as now or the newest one shows, is as old as the next one
+/// that was not.
+fn time_of_first(
+    mut run: Vec<CheckpointInfo>,
+    newest: Option<CheckpointInfo>,
+    list: List<'_>,
+) -> Result<u64, Refusal> {
+    let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
+    let latest = newest.map_or(now, |it| it.created.min(now));
+    while let Some(last) = run.last() {
+        if let Some(found) = run.iter().find(|it| it.created <= latest) {
+            return Ok(found.created);
+        }
+        run = list(last.cno.plus(1), run.len().saturating_mul(2))?;
+    }
+    Ok(latest)
+}
+
+/// Checkpoints before the first from which on none is missing, and those from there on that were listed.
+/// Numbers begin with 1, so going up from there, the rest is whole as soon as all numbers have been passed
+/// that are `missing`.
 fn unbroken(
     missing: Option<u64>,
     list: List<'_>,
-) -> Result<Option<(Vec<CheckpointInfo>, CheckpointInfo)>, Refusal> {
+) -> Result<Option<(Vec<CheckpointInfo>, Vec<CheckpointInfo>)>, Refusal> {
     let (mut single, mut run) = (Vec::new(), Vec::new());
     let (mut next, mut passed, mut limit) = (Cno::MIN, 0, FIRST_LISTED);
     'all: loop {
@@ -94,13 +121,13 @@ fn unbroken(
         }
         limit = limit.saturating_mul(2);
     }
-    Ok(run.first().map(|since| (single, *since)))
+    Ok((!run.is_empty()).then_some((single, run)))
 }
 
 impl fmt::Display for Reach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let since = local_time(self.since.created as i64);
-        write!(f, "every checkpoint since {since} ({})", self.since.cno)?;
+        let since = local_time(self.time as i64);
+        write!(f, "every checkpoint since {since} ({})", self.since)?;
         if self.single.is_empty() {
             return Ok(());
         }
@@ -126,8 +153,8 @@ pub struct HistoryRecord {
 impl From<&Reach> for HistoryRecord {
     fn from(reach: &Reach) -> Self {
         Self {
-            since: exact_time(reach.since.created as i64, 0),
-            since_checkpoint: reach.since.cno.0,
+            since: exact_time(reach.time as i64, 0),
+            since_checkpoint: reach.since.0,
             single_checkpoints: reach.single.iter().map(|(it, _)| it.cno.0).collect(),
         }
     }
@@ -174,7 +201,7 @@ mod tests {
         assert_eq!(known, unknown);
         let reach = known?;
         let single = reach.single.iter().map(|(it, _)| it.cno.0).collect();
-        Some((reach.since.cno.0, single))
+        Some((reach.since.0, single))
     }
 
     /// A volume may have a hundred thousand, and this is found each time that somebody asks how it is.
@@ -183,8 +210,41 @@ mod tests {
         let numbers: Vec<u64> = [3, 7, 8].into_iter().chain(1000..20_000).collect();
         let (reach, listed) = find(&numbers, true, &[]);
         let reach = reach.unwrap();
-        assert_eq!((reach.since.cno, reach.single.len()), (Cno(1000), 3));
-        assert_eq!(listed, FIRST_LISTED);
+        assert_eq!((reach.since, reach.single.len()), (Cno(1000), 3));
+        assert_eq!(listed, FIRST_LISTED + 1, "and the newest");
+    }
+
+    /// `nilfs df` said that all was there since the year 3000.
+    #[test]
+    fn a_past_that_begins_under_a_clock_that_is_ahead_begins_when_that_is_right() {
+        const FUTURE: u64 = 32_503_680_000;
+        let since = |times: &dyn Fn(u64) -> u64, knows_totals| {
+            let mut all = checkpoints(&(1..200).collect::<Vec<_>>());
+            all.iter_mut().for_each(|it| it.created = times(it.cno.0));
+            let totals = || {
+                let mut totals = CheckpointTotals::default();
+                (totals.newest, totals.checkpoints) = (Cno(199), 199);
+                knows_totals.then_some(totals)
+            };
+            let list = |from: Cno, limit| {
+                Ok(all.iter().filter(|it| it.cno >= from).take(limit).copied().collect())
+            };
+            let reach = Reach::find(&totals, &list, &[]).unwrap().unwrap();
+            assert_eq!(reach.since, Cno(1));
+            reach.time
+        };
+        for knows_totals in [false, true] {
+            let is_right_at = |first: u64| move |nth| if nth < first { FUTURE } else { nth };
+            for first in [1, 2, 60, 199] {
+                assert_eq!(since(&is_right_at(first), knows_totals), first);
+            }
+            // None of them says what time it was, and it is not the future yet.
+            assert!(since(&|_| FUTURE, knows_totals) < FUTURE);
+            let ahead_by_a_day = |nth| if nth < 50 { 86_400 + nth } else { nth };
+            assert_eq!(since(&ahead_by_a_day, knows_totals), 50);
+            let in_1970_for_a_while = |nth| if nth / 10 == 3 { nth } else { 1_700_000_000 + nth };
+            assert_eq!(since(&in_1970_for_a_while, knows_totals), 1_700_000_001);
+        }
     }
 
     #[test]
@@ -203,7 +263,7 @@ mod tests {
             Ok(all.iter().filter(there).copied().collect())
         };
         let reach = Reach::find(&totals, &list, &[]).unwrap().unwrap();
-        assert_eq!((reach.since.cno, reach.single.len()), (Cno(5), 1));
+        assert_eq!((reach.since, reach.single.len()), (Cno(5), 1));
     }
 
     #[test]

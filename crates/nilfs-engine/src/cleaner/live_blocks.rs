@@ -2,7 +2,7 @@
 //! of every checkpoint. It is gathered from the DAT and the cpfile when it is first needed, while
 //! commits go on, and every commit keeps it up to date.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use crate::error::Result;
 use crate::fs::space::Needed;
 use crate::segments;
 use crate::store::Store;
+use crate::times::EffectiveTimes;
 
 /// What is known, or how far the gathering has come.
 #[derive(Debug, Default)]
@@ -49,9 +50,7 @@ pub(crate) struct CheckpointEffects {
 pub(crate) struct LiveBlocks {
     pub(crate) table: SegmentTable,
     pub(crate) snapshots: BTreeSet<Cno>,
-    /// Checkpoints with their times (s), both ascending: a clock that was set back does not make a
-    /// checkpoint older than the ones before.
-    times: VecDeque<(Cno, u64)>,
+    pub(crate) times: EffectiveTimes,
     /// Lives that this did not protect are forgotten.
     forgotten: Option<Protection>,
     /// Segments that cannot be written.
@@ -115,13 +114,13 @@ impl LiveBlocks {
         let mut known = Self {
             table,
             snapshots: BTreeSet::new(),
-            times: VecDeque::new(),
+            times: EffectiveTimes::default(),
             forgotten: None,
             bad_segments,
         };
         let cpfile = root_of(&super_root.cpfile)?;
         checkpoints::scan(source, &cpfile, Cno::MIN, &mut |cno, entry| {
-            known.add_checkpoint(cno, entry.cp_create.get());
+            known.times.add(cno, entry.cp_create.get());
             if entry.is_snapshot() {
                 known.snapshots.insert(cno);
             }
@@ -152,34 +151,23 @@ impl LiveBlocks {
         if !effects.deleted.is_empty() {
             let snapshots = &self.snapshots;
             let gone = |cno: &Cno| effects.deleted.iter().any(|range| range.contains(cno));
-            self.times.retain(|(cno, _)| snapshots.contains(cno) || !gone(cno));
+            self.times.retain(|cno| snapshots.contains(&cno) || !gone(&cno));
         }
-        self.add_checkpoint(effects.cno, effects.time);
-    }
-
-    fn add_checkpoint(&mut self, cno: Cno, time: u64) {
-        let last = self.times.back().map_or(0, |(_, time)| *time);
-        self.times.push_back((cno, time.max(last)));
-    }
-
-    /// When a checkpoint was made (s).
-    pub(crate) fn time_of(&self, cno: Cno) -> Option<u64> {
-        let nth = self.times.partition_point(|(other, _)| *other < cno);
-        self.times.get(nth).map(|(_, time)| *time)
+        self.times.add(effects.cno, effects.time);
     }
 
     /// The newest checkpoint.
     fn newest(&self) -> Cno {
-        self.times.back().map_or(Cno(0), |(cno, _)| *cno)
+        self.times.checkpoints().last().copied().unwrap_or(Cno(0))
     }
 
     /// What is to be kept when everything younger than `period` is protected (docs/format.md §22).
     pub(crate) fn protection(&self, period: Duration, now: u64) -> Protection {
         let limit = now.saturating_sub(period.as_secs());
-        let nth = self.times.partition_point(|(_, time)| *time < limit);
-        let from = match self.times.get(nth) {
-            Some((cno, _)) if !period.is_zero() => *cno,
-            _ => Cno::MAX,
+        let from = match period.is_zero() {
+            true => Cno::MAX,
+            // The next one will be young.
+            false => self.times.first_since(limit).unwrap_or(self.newest().plus(1)),
         };
         Protection { from, kept: self.snapshots.clone() }
     }
@@ -187,7 +175,7 @@ impl LiveBlocks {
     /// What is to be kept so that every checkpoint that is there can be read.
     pub(crate) fn protection_of_existing(&self) -> Protection {
         let mut kept = self.snapshots.clone();
-        kept.extend(self.times.iter().map(|(cno, _)| *cno));
+        kept.extend(self.times.checkpoints());
         Protection { from: Cno::MAX, kept }
     }
 

@@ -2,23 +2,27 @@
 
 use std::time::Duration;
 
-use nilfs_ondisk::{Cno, Geometry};
+use nilfs_ondisk::Geometry;
 
 use super::live_blocks::LiveBlocks;
 use super::options::{CleanerOptions, SnapshotUsage, Usage};
 use super::protection::Protection;
 use super::segment_table::SegmentTable;
 use crate::fs::space;
+use crate::times::EffectiveTimes;
 
 /// What is counted, of one moment.
 pub(crate) struct SpaceUsage {
     geometry: Geometry,
     table: SegmentTable,
+    times: EffectiveTimes,
     protection: Protection,
     /// The protection period.
     period: Duration,
     hard_protection: bool,
     room: FreeSpace,
+    /// The time (s since 1970).
+    now: u64,
 }
 
 /// What is clean. All in blocks.
@@ -45,19 +49,21 @@ impl SpaceUsage {
         Self {
             geometry,
             table: known.table.clone(),
+            times: known.times.clone(),
             protection: known.protection(period, now),
             period,
             hard_protection: options.keeps_hard(),
             room,
+            now,
         }
     }
 
-    /// Counts. `time_of` says when a checkpoint was made (s).
-    pub(crate) fn count(&self, time_of: impl FnOnce(Cno) -> Option<u64>) -> Usage {
+    /// Counts.
+    pub(crate) fn count(&self) -> Usage {
         let FreeSpace { free, reserved, unused } = self.room;
         let block_size = self.geometry.block_size.bytes64();
         let census = self.table.census(&self.protection);
-        let until = census.young_until.and_then(time_of);
+        let until = census.young_until.and_then(|cno| self.times.of(cno, self.now));
         let total = space::total(&self.geometry);
         let needed = census.current + census.kept + census.young;
         let reclaimable = total.saturating_sub(free).saturating_sub(needed);

@@ -390,7 +390,7 @@ impl Cleaning<'_> {
                 return Ok(None);
             }
             if from > protection.from {
-                let oldest = known.time_of(from).map(|time| now.saturating_sub(time));
+                let oldest = known.times.of(from, now).map(|time| now.saturating_sub(time));
                 self.cleaner.warn_of_short_history(oldest, now);
             }
             protection.from = from;

@@ -42,9 +42,8 @@ impl Filesystem {
     /// # Errors
     /// Damage, a device error.
     pub fn usage(&self) -> Result<Usage> {
-        let usage = self.space_usage()?;
         // Counting takes a while on a large volume: nobody should have to wait for it.
-        Ok(usage.count(|cno| self.cleaner.live_blocks().ready()?.time_of(cno)))
+        Ok(self.space_usage()?.count())
     }
 
     /// What is to be counted, of one moment. Gathers what must be known for that.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use nilfs_engine::{SegmentInfo, SegmentLife, Volume};
+use nilfs_engine::{EffectiveTimes, SegmentInfo, SegmentLife, Volume};
 use nilfs_ondisk::{Cno, SegNum};
 
 use super::number::NotAPeriod;
@@ -159,11 +159,13 @@ fn percentage(live: u64, all: u64) -> u64 {
     (live * 100 + 99) / all
 }
 
-/// The first checkpoint that is not older than a time; none is later than the latest.
+/// The first checkpoint that is not older than a time, whatever the clock was.
 fn first_since(volume: &Volume, time: u64) -> anyhow::Result<Cno> {
-    let list = volume.checkpoints(Cno::MIN, usize::MAX)?;
-    let first = list.iter().find(|checkpoint| checkpoint.created >= time);
-    Ok(first.map_or(Cno::MAX, |checkpoint| checkpoint.cno))
+    let mut times = EffectiveTimes::default();
+    for checkpoint in volume.checkpoints(Cno::MIN, usize::MAX)? {
+        times.add(checkpoint.cno, checkpoint.created);
+    }
+    Ok(times.first_since(time).unwrap_or(Cno::MAX))
 }
 
 fn flags(segment: &SegmentInfo) -> [char; 3] {
