@@ -140,7 +140,7 @@ pub fn commands(session: &str) -> Vec<Typed> {
 }
 
 fn simple_commands(line: &str) -> Vec<Vec<String>> {
-    let apart = line.replace("$(", " ; ").replace(')', " ; ").replace(';', " ; ");
+    let apart = line.replace("$(", " ; ").replace([')', ';'], " ; ");
     let mut commands = vec![Vec::new()];
     let mut words = shlex::Shlex::new(&apart);
     while let Some(word) = words.next() {
