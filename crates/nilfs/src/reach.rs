@@ -95,12 +95,11 @@ fn time_of_first(
 }
 
 /// Checkpoints before the first from which on none is missing, and those from there on that were listed.
-/// Numbers begin with 1, so going up from there, the rest is whole as soon as all numbers have been passed
+type Unbroken = (Vec<CheckpointInfo>, Vec<CheckpointInfo>);
+
+/// Finds from which checkpoint on none is missing; `None`: there are no checkpoints. Numbers begin with 1, so going up from there, the rest is whole as soon as all numbers have been passed
 /// that are `missing`.
-fn unbroken(
-    missing: Option<u64>,
-    list: List<'_>,
-) -> Result<Option<(Vec<CheckpointInfo>, Vec<CheckpointInfo>)>, Refusal> {
+fn unbroken(missing: Option<u64>, list: List<'_>) -> Result<Option<Unbroken>, Refusal> {
     let (mut single, mut run) = (Vec::new(), Vec::new());
     let (mut next, mut passed, mut limit) = (Cno::MIN, 0, FIRST_LISTED);
     'all: loop {
@@ -218,7 +217,7 @@ mod tests {
     #[test]
     fn a_past_that_begins_under_a_clock_that_is_ahead_begins_when_that_is_right() {
         const FUTURE: u64 = 32_503_680_000;
-        let since = |times: &dyn Fn(u64) -> u64, knows_totals| {
+        let since = |times: &dyn Fn(u64) -> u64, knows_totals: bool| {
             let mut all = checkpoints(&(1..200).collect::<Vec<_>>());
             all.iter_mut().for_each(|it| it.created = times(it.cno.0));
             let totals = || {

@@ -103,8 +103,11 @@ pub struct Server {
     owner: u32,
     resizing: Arc<Mutex<Job<u64, Resizing>>>,
     rolling_back: Arc<Mutex<Job<(Cno, Name), RollingBack>>>,
-    purging: Arc<Mutex<Job<(Option<Name>, PurgeOptions), Purging>>>,
+    purging: Arc<Mutex<Job<AskedPurge, Purging>>>,
 }
+
+/// The path of which the past is purged, if it has one, and how.
+type AskedPurge = (Option<Name>, PurgeOptions);
 
 /// The work of a kind that was begun last.
 struct Job<Asked, Work> {
