@@ -139,7 +139,10 @@ fn unknown_words(program: &Path, words: &[String]) -> Vec<String> {
     let is_name = |word: &&String| word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
     let first = words.first().filter(is_name).filter(|word| !word.starts_with('-'));
     let mut path = Vec::new();
-    let mut page = help(program, &[]).unwrap();
+    // Without a subcommand it is a mount, as mount(8) asks for one.
+    let is_mount = words.first().is_some_and(|word| is_placeholder(word));
+    let of_all = if is_mount { vec!["mount".to_owned()] } else { Vec::new() };
+    let mut page = help(program, &of_all).unwrap();
     for word in words.iter().take_while(|word| is_name(word) && !word.starts_with('-')) {
         path.push(word.clone());
         let Some(below) = help(program, &path) else { break };
@@ -166,11 +169,16 @@ fn unknown_words(program: &Path, words: &[String]) -> Vec<String> {
         if option == "-o" {
             let given = words.next().unwrap_or_default();
             let names = given.split(',').map(|word| word.split('=').next().unwrap_or_default());
-            let names = names.filter(|name| *name != "…" && !known.contains(name));
+            let names = names.filter(|name| !is_placeholder(name) && !known.contains(name));
             unknown.extend(names.map(str::to_owned));
         }
     }
     unknown
+}
+
+/// Whether a word stands for others: "DEVICE", "…".
+fn is_placeholder(word: &str) -> bool {
+    word == "…" || word.chars().all(|c| c.is_ascii_uppercase())
 }
 
 /// What `make` is asked for, in sentences as in sessions.
