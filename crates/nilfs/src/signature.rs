@@ -113,7 +113,10 @@ fn instead(path: &Path, why: &str) -> String {
 pub fn nothing_left(path: &Path) -> String {
     match what_else(path) {
         Some(known) => format!("not a NILFS2 volume: {known}"),
-        None if is_small(path) => "not a NILFS2 volume: it is too small for one".to_owned(),
+        None if is_small(path) => {
+            let size = ByteCount(size_of(path).unwrap_or(0));
+            format!("not a NILFS2 volume: {size} is too small for one")
+        }
         None => {
             "not a NILFS2 volume: there is neither a superblock nor a log of one on it; nilfs mkfs \
              makes a new one"

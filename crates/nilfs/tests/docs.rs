@@ -18,12 +18,14 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 fn pages() -> Vec<PathBuf> {
     let mut pages: Vec<PathBuf> =
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(PathBuf::from).to_vec();
-    for (directory, inside) in [("docs", ""), ("crates", "README.md")] {
+    for directory in ["docs", "crates"] {
         for entry in fs::read_dir(Path::new(ROOT).join(directory)).unwrap() {
-            let page = Path::new(directory).join(entry.unwrap().file_name()).join(inside);
-            let is_page = page.extension().is_some_and(|extension| extension == "md");
-            if is_page && Path::new(ROOT).join(&page).is_file() {
-                pages.push(page);
+            let entry = Path::new(directory).join(entry.unwrap().file_name());
+            for page in [entry.join("README.md"), entry] {
+                let is_page = page.extension().is_some_and(|extension| extension == "md");
+                if is_page && Path::new(ROOT).join(&page).is_file() {
+                    pages.push(page);
+                }
             }
         }
     }

@@ -286,6 +286,7 @@ fn a_sound_volume_may_have_marks_of_what_was_there_before() {
 /// Somebody who is asked may as well press Ctrl-C.
 #[test]
 fn an_interrupted_check_writes_nothing() {
+    common::interrupts::hear();
     for (name, options, code) in [("nilfs", &["fsck", "-i"][..], 130), ("fsck.nilfs2", &["-r"], 32)]
     {
         let volume = astray();

@@ -6,6 +6,7 @@
 //! writes to it waits until the test goes on.
 
 mod common {
+    pub mod interrupts;
     pub mod loops;
     pub mod ours;
 }
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
+use common::interrupts;
 use common::loops::Loop;
 use common::ours::{GLANCE, Image, Mounted};
 use rustix::process::{Pid, Signal, kill_process};
@@ -95,6 +97,7 @@ struct Begun(Child);
 
 impl Begun {
     fn new(command: &mut Command) -> Self {
+        interrupts::hear();
         Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 

@@ -77,7 +77,10 @@ pub fn path(operand: Option<&OsStr>) -> anyhow::Result<PathBuf> {
 /// The sentence of nilfs-utils about a volume that cannot be used.
 fn cannot(operand: Option<&OsStr>, error: &anyhow::Error) -> anyhow::Error {
     let name = operand.map_or(Path::new("device"), Path::new);
-    anyhow!("cannot open NILFS on {}: {}", name.display(), why(error))
+    let why = why(error);
+    // Some errors begin with the name as well.
+    let why = why.strip_prefix(&format!("{}: ", name.display())).unwrap_or(&why);
+    anyhow!("cannot open NILFS on {}: {why}", name.display())
 }
 
 /// The reason alone, without the name of the volume before it: what the system said, if it did.

@@ -3,6 +3,7 @@
 // Each test program takes of it what it needs.
 #![allow(dead_code)]
 
+pub mod interrupts;
 pub mod loops;
 pub mod markdown;
 pub mod tool;

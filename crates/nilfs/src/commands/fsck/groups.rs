@@ -148,7 +148,8 @@ mod tests {
         ] {
             assert_eq!(without_particulars(one) == without_particulars(other), is_same, "{one}");
         }
-        let repaired = |nth: u32| line("same", Some(if nth % 2 == 0 { "take" } else { "drop" }));
+        let repaired =
+            |nth: u32| line("same", Some(if nth.is_multiple_of(2) { "take" } else { "drop" }));
         let text = printed((0..8).map(repaired), EXAMPLES);
         assert_eq!(text.matches("4 of one kind").count(), 2, "{text}");
     }

@@ -428,8 +428,10 @@ mod tests {
         for word in ["X-mount.mkdir=0700", "x-mount.mkdir", "X-mount.idmap=/proc/1/ns/user"] {
             assert!(refused(word).contains("only mount(8) knows it; type mount -t"), "{word}");
         }
+        // How much memory there is may change from one to the next.
+        let for_kernel = |list| parse(list).unwrap().kernel;
         for word in ["noatime", "nodiratime", "norelatime", "nostrictatime", "nolazytime"] {
-            assert!(parse(word).unwrap() == parse("").unwrap(), "{word} is so in any case");
+            assert!(for_kernel(word) == for_kernel(""), "{word} is so in any case");
         }
         let warned = |list| parse(list).unwrap().warning().is_some();
         assert!(warned("relatime") && warned("noatime,relatime"));

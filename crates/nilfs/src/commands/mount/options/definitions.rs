@@ -227,8 +227,9 @@ pub const OPTIONS: &[MountOption] = &[
     MountOption::new(
         &[flag("writeback", |it| it.writeback = true)],
         "let the kernel keep small writes back: faster, but a full volume may be noticed only after a \
-         write has succeeded",
-    ),
+         write has succeeded, as it is with mappings",
+    )
+    .more("[when the disk is full](cleaning.md#when-the-disk-is-full)"),
     MountOption::new(
         &[one_of(
             "transport",
