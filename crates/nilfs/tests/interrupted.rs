@@ -151,6 +151,11 @@ fn is_waiting(begun: &Begun) -> bool {
     has_thread(begun.0.id(), "stack", "nanosleep")
 }
 
+/// Whether it waits for an answer of that process. Nothing else that it does is an ioctl.
+fn is_asking(begun: &Begun) -> bool {
+    has_thread(begun.0.id(), "stack", "ioctl")
+}
+
 #[test]
 fn what_a_mount_goes_on_with_is_said_and_the_same_again_waits_for_it() {
     let Some(host) = Host::new() else { return };
@@ -195,7 +200,7 @@ fn what_a_mount_is_busy_with_for_a_command_is_said() {
         fs::write(mounted.join("new"), words[0].repeat(1 << 20)).unwrap();
         let frozen = host.freeze();
         let mut begun = Begun::new(nilfs(words).arg(mounted.join(operand)));
-        wait_until(|| waits_for_device(mounted.process()));
+        wait_until(|| waits_for_device(mounted.process()) && is_asking(&begun));
         let words = begun.interrupt();
         assert!(words.contains(said) && words.contains("again"), "{words}");
         // The kernel lets nobody go whose request is with the process that serves the mount.
@@ -210,19 +215,23 @@ fn what_a_mount_is_busy_with_for_a_command_is_said() {
 fn how_a_volume_is_left_that_nobody_serves_is_said() {
     let Some(host) = Host::new() else { return };
     let image = host.volume();
-    for (words, after, said) in [
-        (&["purge", "--finish"][..], None, "again"),
-        (&["resize"], Some("24M"), "is as large as it was, or as it should be"),
-        (&["rollback", "2"], None, "everything is as it was, or as it should be"),
-        (&["snapshot", "create"], None, "can be done by the same command again"),
-        (&["recover"], None, "nilfs recover goes on from there"),
-        (&["tune", "-L", "name"], None, "the same command again"),
+    let again = "can be done by the same command again";
+    for (words, after, has_crashed, said) in [
+        (&["resize"][..], Some("24M"), false, "is as large as it was, or as it should be"),
+        (&["rollback", "2"], None, false, "everything is as it was, or as it should be"),
+        // A recovery is the first that is written.
+        (&["purge", "--finish"], None, true, again),
+        (&["snapshot", "create"], None, true, again),
+        (&["recover"], None, true, "nilfs recover goes on from there"),
+        (&["tune", "-L", "name"], None, false, "the same command again"),
     ] {
-        // So that there is something to recover.
         let mounted = Mounted::of(&image, MOUNT);
         fs::write(mounted.join("new"), words[0]).unwrap();
         mounted.checkpoint();
-        mounted.kill();
+        match has_crashed {
+            true => mounted.kill(),
+            false => mounted.unmount(),
+        }
         // The system lets go of it after a moment.
         works(nilfs(&["check"]).arg(&image).stdout(Stdio::null()));
         let frozen = host.freeze();
