@@ -332,10 +332,10 @@ impl Checker<'_, '_> {
         if entry.end == Cno::MAX || entry.start >= entry.end {
             return;
         }
-        if entry.end > self.options.protected_from {
-            self.counts.protected_blocks += 1;
-        } else if checkpoints.any_snapshot_in(entry.start, entry.end) {
+        if checkpoints.any_snapshot_in(entry.start, entry.end) {
             self.counts.snapshot_blocks += 1;
+        } else if entry.end > self.options.protected_from {
+            self.counts.protected_blocks += 1;
         }
     }
 

@@ -274,9 +274,10 @@ pub struct Counts {
     pub inodes: u64,
     /// Blocks of the present: of the newest checkpoint and of the metadata files.
     pub live_blocks: u64,
-    /// Blocks of the past that lived on into the protected checkpoints (see the options).
+    /// Blocks of the past that lived on into the protected checkpoints (see the options), and that no
+    /// snapshot keeps.
     pub protected_blocks: u64,
-    /// Blocks of the past that only snapshots keep.
+    /// Blocks of the past that snapshots keep.
     pub snapshot_blocks: u64,
     /// Logs in the segments in use.
     pub logs: u64,
