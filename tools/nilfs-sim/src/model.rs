@@ -14,7 +14,7 @@ use std::sync::Arc;
 use nilfs_engine::{SetAttr, SetTime, Timestamp};
 use nilfs_ondisk::inode::FileType;
 
-use self::node::{APPEND, FLAGS_KNOWN, IMMUTABLE};
+use self::node::{APPEND, FLAGS_DONE, IMMUTABLE};
 use crate::name::{Name, Path};
 use crate::op::{Handle, Op, Target};
 use crate::outcome::{Facts, Outcome, Refusal};
@@ -83,8 +83,8 @@ impl Model {
             Op::SetAttr { target, changes } => self.set_attr(target, changes, now),
             Op::SetFlags { target, flags } => {
                 let id = self.find(target)?;
-                if flags & !FLAGS_KNOWN != 0 {
-                    return Err(Refusal::Invalid);
+                if flags & !self.nodes[&id].flags & !FLAGS_DONE != 0 {
+                    return Err(Refusal::Unsupported);
                 }
                 let node = self.change(id);
                 node.flags = *flags;

@@ -49,6 +49,8 @@ pub enum Refusal {
     Invalid,
     /// Beyond the greatest size of a file.
     FileTooLarge,
+    /// It would have no effect.
+    Unsupported,
     /// Flags or file type forbid it.
     NotPermitted,
     /// No file is open under this handle.

@@ -610,6 +610,7 @@ impl From<Error> for Refusal {
             Error::NoCheckpoint(_) => Self::NoCheckpoint,
             Error::Busy => Self::Busy,
             Error::Device { .. } => Self::Device(error.to_string()),
+            Error::Unsupported(_) => Self::Unsupported,
             other => Self::Broken(other.to_string()),
         }
     }

@@ -17,8 +17,8 @@ pub(super) const APPEND: u32 = 0x20;
 
 /// What a new file takes over from its directory.
 const INHERITED: u32 = 0x1_86cf;
-/// Every flag that the format knows; the last is that of topmost directories.
-pub(super) const FLAGS_KNOWN: u32 = INHERITED | IMMUTABLE | APPEND | 0x2_0000;
+/// Flags that can be set: those that have an effect, and those that are true of every file.
+pub(super) const FLAGS_DONE: u32 = IMMUTABLE | APPEND | 0x40 | 0x80 | 0x400 | 0x8000;
 
 /// An inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
