@@ -17,6 +17,7 @@ use anyhow::{Context, anyhow, bail};
 use nilfs_check::Foreign;
 use nilfs_device::Device;
 use nilfs_engine::Error;
+use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::superblock::{MAGIC, RawSuperblock, SUPERBLOCK_SIZE};
 use serde::Deserialize;
