@@ -54,8 +54,10 @@ fn fill_with_files(dir: &Path) -> usize {
     unreachable!("a volume has an end")
 }
 
+/// Before the next checkpoint, statfs promises a little less than what was deleted: it counts no more blocks
+/// of that than one checkpoint is sure to free.
 fn is_about(bytes: u64, expected: u64, what: &str) {
-    let range = expected * 95 / 100..=expected * 108 / 100;
+    let range = expected * 92 / 100..=expected * 108 / 100;
     assert!(range.contains(&bytes), "{what}: {bytes} bytes, about {expected} expected");
 }
 
