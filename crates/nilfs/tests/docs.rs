@@ -143,8 +143,8 @@ fn unknown_words(program: &Path, words: &[String]) -> Vec<String> {
     let mut path = Vec::new();
     // Without a subcommand it is a mount, as mount(8) asks for one.
     let is_mount = words.first().is_some_and(|word| is_placeholder(word));
-    let of_all = if is_mount { vec!["mount".to_owned()] } else { Vec::new() };
-    let mut page = help(program, &of_all).unwrap();
+    let of_mount = is_mount.then(|| help(program, &["mount".to_owned()])).flatten();
+    let mut page = of_mount.or_else(|| help(program, &[])).unwrap();
     for word in words.iter().take_while(|word| is_name(word) && !word.starts_with('-')) {
         path.push(word.clone());
         let Some(below) = help(program, &path) else { break };

@@ -179,7 +179,13 @@ fn command(line: &str, volume: &Path, directory: &Path) -> Command {
     let mut nilfs = Command::new(env!("CARGO_BIN_EXE_nilfs"));
     nilfs.stdin(Stdio::null()).env("STATE_DIRECTORY", env!("CARGO_TARGET_TMPDIR"));
     let (volume, directory) = (volume.to_str().unwrap(), directory.to_str().unwrap());
-    nilfs.args(line.split(' ').map(|word| word.replace('V', volume).replace('D', directory)));
+    // The names of temporary files have such letters as well.
+    let whole = |letter: char| match letter {
+        'V' => volume.to_owned(),
+        'D' => directory.to_owned(),
+        other => other.to_string(),
+    };
+    nilfs.args(line.split(' ').map(|word| word.chars().map(whole).collect::<String>()));
     nilfs
 }
 

@@ -144,12 +144,13 @@ fn what_is_in_use_for_a_moment_is_unmounted_when_that_is_over() {
         .spawn()
         .unwrap();
     // While the file is open, it pauses for nothing but another try.
-    let waits = format!("/proc/{}/wchan", umount.id());
-    while umount.try_wait().unwrap().is_none() {
-        if fs::read_to_string(&waits).unwrap_or_default().contains("nanosleep") {
-            break;
-        }
-    }
+    let threads = format!("/proc/{}/task", umount.id());
+    let pauses = || {
+        let threads = fs::read_dir(&threads).into_iter().flatten().flatten();
+        let mut waits = threads.map(|it| fs::read_to_string(it.path().join("wchan")));
+        waits.any(|waits| waits.is_ok_and(|waits| waits.contains("nanosleep")))
+    };
+    while umount.try_wait().unwrap().is_none() && !pauses() {}
     drop(in_use);
     let output = CommandOutput::of(&umount.wait_with_output().unwrap());
     assert_eq!(output.output(), "");
