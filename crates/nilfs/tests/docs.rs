@@ -80,7 +80,8 @@ fn help(program: &Path, subcommand: &[String]) -> Option<String> {
         let text = String::from_utf8(output.stdout).unwrap();
         // With an operand in its place, it is the page of the command above.
         let name = program.file_name().unwrap().to_string_lossy();
-        let usage = format!("Usage: {name} {} ", subcommand.join(" "));
+        let name = [&[name.into_owned()], subcommand].concat().join(" ");
+        let usage = format!("Usage: {name} ");
         let is_it = output.status.success() && (text.clone() + " ").contains(&usage);
         is_it.then_some(text)
     });
