@@ -87,7 +87,10 @@ fn somebody_who_is_not_root_is_told_what_to_do() {
     std::fs::set_permissions(directory.path(), all).unwrap();
     // Where a stranger can run it.
     let lab = directory.path().join("nilfs-lab");
-    std::fs::copy(env!("CARGO_BIN_EXE_nilfs-lab"), &lab).unwrap();
+    // By another process: a program that another thread starts meanwhile would have the copy open for
+    // writing, and it could not be run.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_nilfs-lab")).arg(&lab).status();
+    assert!(copied.unwrap().success());
     let run = |out: &Path| {
         let mut command = Command::new(&lab);
         command.args(["run", "--scale", "1/4096", "--workload", "dd-sync", "--fs", "ext4"]);

@@ -158,7 +158,7 @@ fn what_was_deleted_at_several_moments_is_found_and_brought_back() {
     assert_eq!(refused.code, Some(6), "{refused:?}");
     assert!(!top.join("below").exists());
     let said = mounted.nilfs("undelete -f MNT/top").output();
-    assert!(said.ends_with("3 files restored\n"), "{said}");
+    assert!(said.ends_with("4 files and 1 directory restored\n"), "{said}");
     fs::remove_file(top.join("passing")).unwrap();
     fs::remove_file(top.join("moved")).unwrap();
     mounted.nilfs(&format!("restore -f MNT/top@{whole}")).output();

@@ -531,7 +531,7 @@ fn what_cannot_be_salvaged_or_written_is_said() {
     assert!(nowhere.ends_with("No such file or directory"), "{nowhere}");
     fs::write(place("zeros"), vec![0; 1 << 20]).unwrap();
     let nothing = salvage(&place("zeros"), &place("out")).sentence(3);
-    assert!(nothing.contains("no superblock and no checkpoint was found on it"), "{nothing}");
+    assert!(nothing.contains("it begins with nothing but zeros"), "{nothing}");
     assert!(!place("out").exists());
     salvage(&place("missing"), &place("out")).sentence(4);
 }

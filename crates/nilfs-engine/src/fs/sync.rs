@@ -111,7 +111,7 @@ impl Filesystem {
     /// whole after a power cut, but not necessarily there: see [`Filesystem::sync`].
     ///
     /// # Errors
-    /// [`Error::ReadOnly`](crate::Error::ReadOnly), damage, a device error.
+    /// [`Error::ReadOnly`], damage, a device error.
     pub fn commit(&self) -> Result<Cno> {
         let ticket = self.next_freeze();
         let mut log = self.write_ahead()?;
