@@ -261,7 +261,7 @@ struct Build<'a> {
     payload: Vec<Payload>,
     /// Blocks that the tree has more than the old one.
     block_delta: i64,
-    /// What is wrong with something that is given up.
+    /// Damage of something that is given up.
     damage: Option<Error>,
 }
 

@@ -318,8 +318,8 @@ impl DatEdit {
     /// Ends the life of a block: checkpoint `end` is the first that does not contain it. `None`:
     /// no checkpoint ever contained it, because its file keeps no history.
     ///
-    /// The inner error says that the block had no life that could end, and stays as it is: whoever gives
-    /// a block up need not stop for that.
+    /// The inner error says that the block had no life that could end, and stays as it is: a caller that
+    /// gives a block up need not stop for that.
     pub(crate) fn end(
         &mut self,
         store: &Store,

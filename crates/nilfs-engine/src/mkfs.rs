@@ -154,7 +154,7 @@ pub enum MkfsError {
         segment_bytes: u64,
         /// Bytes needed.
         least: u64,
-        /// What would fit.
+        /// Advice about what would fit.
         fit: Fit,
     },
     /// The parameters give a superblock that no reader would accept.
@@ -170,7 +170,7 @@ pub enum MkfsError {
     },
 }
 
-/// What fits on a device that is too small.
+/// Advice about what fits on a device that is too small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
     /// Segments of so many blocks, or fewer.
@@ -194,7 +194,7 @@ impl fmt::Display for Fit {
 }
 
 impl Fit {
-    /// What fits on a device of so many bytes, where a volume needs at least `segments`.
+    /// Returns what fits on a device of so many bytes, where a volume needs at least `segments`.
     fn on(device_size: u64, block_size: BlockSize, segments: u64) -> Self {
         let room = secondary_superblock(device_size).unwrap_or(0) / segments;
         let blocks = (room / block_size.bytes64()).checked_ilog2().map_or(0, |bits| 1 << bits);

@@ -115,7 +115,7 @@ impl Store {
         &*self.device
     }
 
-    /// The same device, for a store of its own.
+    /// Device of this store, for another store of its own.
     pub(crate) fn shared_device(&self) -> Arc<dyn Device> {
         Arc::clone(&self.device)
     }

@@ -1,4 +1,4 @@
-//! From times to checkpoints, and from checkpoints to their age, whatever the clock was.
+//! Ways from times to checkpoints, and from checkpoints to their age, however wrong the clock was.
 //!
 //! A clock may have been put back, so times need not ascend with numbers, and a checkpoint cannot be
 //! searched for by halves. But checkpoints do not change, and are not added among others. So of each run
@@ -84,8 +84,8 @@ impl Times {
     }
 }
 
-/// The times by which checkpoints age, in seconds since 1970: ascending with their numbers, whatever their
-/// own times are.
+/// The times by which checkpoints age, in seconds since 1970: ascending with the numbers of checkpoints,
+/// regardless of their own times.
 #[derive(Debug, Clone, Default)]
 pub struct EffectiveTimes {
     /// The checkpoints that there are, ascending.

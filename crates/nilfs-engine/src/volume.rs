@@ -333,7 +333,7 @@ impl Volume {
         recovery::plan(&self.store, &self.found, recovered)
     }
 
-    /// What can be put on top of the newest checkpoint and made another one: without the logs from the
+    /// Logs that can be put on top of the newest checkpoint and made another one: without those from the
     /// first on that contradicts something, or with which no checkpoint can be made.
     pub(crate) fn recoverable(&self) -> Result<RollForward> {
         let found = recovery::roll_forward(&self.store, &self.found)?;

@@ -1,8 +1,8 @@
 //! Writes of which no program may hear that they have failed. What a program changes in a mapping
 //! of a file is in the kernel's cache, and reaches us when the kernel writes its cache back; likewise all
 //! small writes with [`Settings::writeback`](crate::Settings::writeback). If that fails, the kernel drops
-//! the bytes, tells whoever next calls msync(2) or fsync(2), and nobody else. So the log of the mount says
-//! how many bytes of which file that were.
+//! the bytes, and tells only the program that calls msync(2) or fsync(2) next. So the log of the mount
+//! says how many bytes of which file that were.
 //!
 //! A file may lose thousands of pieces at once, so they are added up for a moment.
 
@@ -30,7 +30,7 @@ pub(crate) struct Losses {
 #[derive(Default)]
 struct Untold {
     files: BTreeMap<Ino, Loss>,
-    /// Somebody is about to tell of them.
+    /// Whether a thread is about to tell of these losses.
     is_told_soon: bool,
 }
 

@@ -70,7 +70,7 @@ pub enum MountError {
     Busy {
         /// The directory.
         dir: PathBuf,
-        /// What uses it, as far as that was looked for and can be told.
+        /// Users of the mount, as far as they were looked for and can be told.
         users: Vec<User>,
     },
     /// Somebody still writes.

@@ -155,8 +155,8 @@ pub trait Serve: Send + Sync {
     /// Writes, and returns how many bytes of `data`: less than all of them only if there is no room
     /// for the rest. `flags` are those of the open file: with `O_SYNC` or `O_DSYNC` the data are
     /// durable when this returns. `None` stands for pages that the kernel writes back, which are
-    /// written as a whole or not at all, because nobody would hear of the rest, and whatever flags the
-    /// file has, because the program has its answer. `clear_set_id`: the
+    /// written as a whole or not at all, because no program would hear of the rest, and regardless of
+    /// the flags of the file, because the program that wrote them has its answer. `clear_set_id`: the
     /// writer must not leave set-id bits to the file.
     fn write(
         &self,

@@ -1,5 +1,5 @@
 //! What a mount lets go of where there is no room: files without a name that the kernel has let go of,
-//! and then the checkpoints that are only kept because somebody looks at them, which are no snapshots.
+//! and then the checkpoints that are only kept because a program looks at them, which are no snapshots.
 
 use std::sync::Arc;
 

@@ -311,7 +311,7 @@ enum Absent {
 /// The kernel's switch.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// What was agreed on with the kernel.
+/// Terms that were agreed on with the kernel.
 struct Agreed {
     /// Rings if they are to be used, or why they cannot be, if they are wanted.
     rings: Result<Rings, Option<Absent>>,
@@ -401,7 +401,7 @@ fn accept(offer: &InitIn, wanted: u32, uring: bool, request_size: u32) -> InitOu
 }
 
 /// Answers requests from `/dev/fuse`, with so many bytes of data at most, until no more come. Between two
-/// there is a `pause`, if nobody waits for an answer to what comes here.
+/// there is a `pause`, if no process waits for an answer to what comes here.
 fn serve(
     front: &Arc<Front>,
     channel: &Channel,

@@ -1,4 +1,4 @@
-//! What keeps a mount in use: mounts below it, and processes, as far as `/proc` shows them to the
+//! Reasons why a mount is in use: mounts below it, and processes, as far as `/proc` shows them to the
 //! user who asks.
 
 use std::fmt;
@@ -18,7 +18,7 @@ pub enum User {
         pid: u32,
         /// Its name.
         name: String,
-        /// What it does there.
+        /// Way in which the process keeps the file or directory in use.
         hold: Hold,
         /// The file or directory.
         path: PathBuf,
@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// What is said of a process that has this standard input and works there.
+    /// Returns what is said of a process that has this standard input and works in `works_in`.
     fn said_of(dir: &Path, input: Stdio, works_in: &Path) -> Option<String> {
         let mut cat = Command::new("cat").stdin(input).current_dir(works_in).spawn().unwrap();
         let found = User::of(dir);
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(said_of(&dir, Stdio::piped(), elsewhere), None);
         let said = said_of(&dir, Stdio::piped(), &dir).unwrap();
         assert_eq!(said, format!("works in {shown}"));
-        // cat does not end before it is killed: nobody writes into the pipe.
+        // cat does not end before it is killed: nothing writes into the pipe.
         let pipe = dir.join("a\x1bb");
         let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(made.success());

@@ -200,8 +200,8 @@ const ALL: &[Base] = &[
     },
 ];
 
-/// What the kernel calls a mounted file system with this magic number of statfs(2); `None` if it is
-/// none of these.
+/// Name that the kernel has for a mounted file system with this magic number of statfs(2); `None` if it
+/// is none of these.
 #[must_use]
 pub fn type_of(magic: u64) -> Option<&'static str> {
     // The three have one number, and one driver in most kernels.

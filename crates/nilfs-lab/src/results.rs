@@ -21,7 +21,7 @@ pub(crate) const FILE_NAME: &str = "results.json";
 pub struct Results {
     /// Where it ran.
     pub surroundings: Surroundings,
-    /// The suite: "published", "quick" or "full"; `None`: a selection of somebody's own.
+    /// The suite: "published", "quick" or "full"; `None`: a selection of the user's own.
     pub suite: Option<String>,
     /// The part of the original sizes: 1.0 or less.
     pub scale: f64,
@@ -118,7 +118,7 @@ pub struct Cell {
     pub workload: String,
     /// Name of its step.
     pub step: String,
-    /// What the step did, with the amounts that were done at the scale of the run.
+    /// Description of what the step did, with the amounts that were done at the scale of the run.
     #[serde(default)]
     pub about: String,
     /// Name of the file system with its options.

@@ -312,7 +312,7 @@ impl Destination {
         }
         let handle = Handle::open(&parent, name, self.top.mounts).map_err(|it| self.name(it))?;
         let found = handle.stat()?;
-        // A directory that somebody else has put there meanwhile may have files in it that are not to be
+        // A directory that another user has put there meanwhile may have files in it that are not to be
         // given away.
         let is_ours = match made {
             Ok(()) => file_type(&found) == FileType::Directory && is_empty(handle.file())?,

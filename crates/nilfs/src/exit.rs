@@ -30,7 +30,7 @@ pub enum Status {
     Refused = 6,
     /// The directory or FUSE does not allow a mount.
     CannotMount = 7,
-    /// Somebody has asked it to end: what a shell makes of Ctrl-C.
+    /// A signal has asked the command to end: the code that a shell makes of Ctrl-C.
     Interrupted = 130,
 }
 

@@ -1,4 +1,4 @@
-//! Ending when somebody asks a command to end, by Ctrl-C or the signal TERM.
+//! End of a command that is asked to end, by Ctrl-C or the signal TERM.
 //!
 //! Such a signal ends the process at once, wherever it is, with a line that says what has become of the
 //! work, what goes on without this process, and how to take it up again. Work that knows a better place to
@@ -23,11 +23,11 @@ type Words = Box<dyn Fn() -> String + Send>;
 
 /// How a signal ends the process.
 struct Ending {
-    /// What stands before the words.
+    /// Text that stands before the words.
     complaint: &'static str,
     /// The exit code.
     code: u8,
-    /// What has become of the work.
+    /// Words about what has become of the work.
     words: Words,
 }
 
@@ -116,7 +116,7 @@ fn end() -> ! {
     std::process::exit((*code).into());
 }
 
-/// Knows whether somebody has asked this process to end.
+/// Listener that knows whether this process was asked to end.
 pub struct Interrupt(());
 
 impl Interrupt {

@@ -167,7 +167,7 @@ impl Rows {
 fn empty_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    // Some who want no colours want no bold either, and nobody can tell.
+    // Some users who want no colours want no bold either, and a program cannot tell which.
     if env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
         table.force_no_tty();
     }

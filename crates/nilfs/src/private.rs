@@ -1,5 +1,5 @@
-//! New files with bytes of a volume in them. They belong to its users, also what they have deleted, so
-//! nobody but the owner of such a file may read it, whatever the umask is.
+//! New files with bytes of a volume in them. The bytes belong to the users of the volume, also what
+//! these have deleted, so only the owner of such a file may read it, regardless of the umask.
 
 use std::fs::File;
 use std::io;

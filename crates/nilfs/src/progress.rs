@@ -84,7 +84,7 @@ impl Progress {
         Self { bar, started: Instant::now() }
     }
 
-    /// Starts counting things of which nobody knows how many there are. `what` is being done to them.
+    /// Starts counting things of which it is not known how many there are. `what` is being done to them.
     pub fn tally(what: &'static str, things: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         let style = ProgressStyle::with_template("{spinner} {msg} {pos} {prefix}");

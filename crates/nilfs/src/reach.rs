@@ -23,7 +23,7 @@ pub type List<'a> = &'a dyn Fn(Cno, usize) -> Result<Vec<CheckpointInfo>, Refusa
 pub struct Reach {
     /// The first checkpoint from which on none is missing.
     since: Cno,
-    /// When that was (s since 1970), whatever the clock said.
+    /// Time when that checkpoint was made (s since 1970), however wrong the clock was.
     time: u64,
     /// Those before it, ascending, with their names.
     single: Vec<(CheckpointInfo, Option<String>)>,

@@ -1,4 +1,4 @@
-//! What a device or image holds: before it is overwritten, and where a volume was expected and there is
+//! Content of a device or image: before it is overwritten, and where a volume was expected and there is
 //! none.
 //!
 //! wipefs(8) is asked, which finds every file system, partition table and RAID member on a device,
@@ -49,7 +49,7 @@ pub trait OnVolume<T> {
     /// there is instead, and what can be done.
     ///
     /// # Errors
-    /// Those of the result.
+    /// Errors of the result.
     fn on_volume(self, path: &Path) -> anyhow::Result<T>;
 }
 
@@ -59,7 +59,7 @@ impl<T, E: Into<anyhow::Error>> OnVolume<T> for Result<T, E> {
     }
 }
 
-/// What [`OnVolume::on_volume`] makes of an error.
+/// Error that [`OnVolume::on_volume`] makes of another one.
 pub fn explained(path: &Path, error: anyhow::Error) -> anyhow::Error {
     let shown = path.display();
     let advice = match error.downcast_ref::<Error>() {
@@ -93,7 +93,7 @@ pub fn explained(path: &Path, error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// What to say of a device or image that is no volume, and what to do. `why` says what is wrong with it as a
+/// Text about a device or image that is no volume, and what to do. `why` says what is wrong with it as a
 /// volume.
 fn instead(path: &Path, why: &str) -> String {
     match what_else(path) {
@@ -110,7 +110,7 @@ fn instead(path: &Path, why: &str) -> String {
     }
 }
 
-/// What to say of one that has been looked through for what is left of a volume.
+/// Text about a device or image that has been looked through for what is left of a volume.
 pub fn nothing_left(path: &Path) -> String {
     match what_else(path) {
         Some(known) => format!("not a NILFS2 volume: {known}"),
@@ -126,7 +126,7 @@ pub fn nothing_left(path: &Path) -> String {
     }
 }
 
-/// What a device or image is that is known, and what to do about it.
+/// Text about what a device or image is, if that is known, and what to do about it.
 fn what_else(path: &Path) -> Option<String> {
     if size_of(path) == Some(0) {
         return Some("it is empty; nilfs mkfs --size SIZE makes a volume in a new file".to_owned());
@@ -148,7 +148,7 @@ fn size_of(path: &Path) -> Option<u64> {
 /// Something that is where a volume was expected.
 struct Other {
     what: String,
-    /// What to do about it.
+    /// Advice for the user.
     advice: String,
 }
 
@@ -208,7 +208,7 @@ fn packing_of(path: &Path) -> Option<&'static Packing> {
     PACKINGS.iter().find(is_there)
 }
 
-/// What to do about a kind of signature, by the name that wipefs has for it.
+/// Advice about a kind of signature, by the name that wipefs has for it.
 fn advice_about(kind: &str) -> String {
     match kind {
         "dos" | "gpt" | "PMBR" => {

@@ -179,8 +179,8 @@ impl LiveBlocks {
         Protection { from: Cno::MAX, kept }
     }
 
-    /// What must be kept, as of the last [`SegmentTable::count`]: of the blocks of segments that cannot be
-    /// written, all.
+    /// Returns what must be kept, as of the last [`SegmentTable::count`]: of the blocks of segments that
+    /// cannot be written, all.
     pub(crate) fn needed(&self) -> Needed {
         Needed {
             blocks: self.table.needed() + self.table.segment_blocks() * self.bad_segments,

@@ -214,7 +214,7 @@ impl Cleaner {
         self.live_blocks().follow(effects, changes, time);
     }
 
-    /// What must be kept when there is no room; `None` if that is not known.
+    /// Returns what must be kept when there is no room; `None` if that is not known.
     pub(crate) fn needed_blocks(&self) -> Option<Needed> {
         self.live_blocks().ready().map(|known| known.needed())
     }

@@ -72,7 +72,7 @@ impl SegmentTable {
         self.current + self.kept
     }
 
-    /// What [`SegmentTable::needed`] counts.
+    /// Protection by which [`SegmentTable::needed`] counts.
     pub(crate) fn counted(&self) -> &Protection {
         &self.counted
     }
@@ -323,8 +323,8 @@ pub(super) mod tests {
         assert_eq!(table.needed(), 29);
     }
 
-    /// What a snapshot keeps was counted as protected while it was young, and so as what a writer could
-    /// take.
+    /// Blocks that a snapshot keeps were counted as protected while they were young, and so as blocks
+    /// that a writer could take.
     #[test]
     fn what_a_snapshot_keeps_is_the_snapshots_also_while_it_is_young() {
         let table = table(&[

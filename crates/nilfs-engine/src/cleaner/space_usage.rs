@@ -31,8 +31,8 @@ pub(crate) struct FreeSpace {
     pub(crate) free: u64,
     /// What programs cannot fill.
     pub(crate) reserved: u64,
-    /// What a mount for writing takes for unused, with what can be reclaimed; `None`: there is no such
-    /// mount.
+    /// Blocks that a mount for writing takes for unused, with those that can be reclaimed; `None`: there
+    /// is no such mount.
     pub(crate) unused: Option<u64>,
 }
 

@@ -312,7 +312,7 @@ impl Cleaning<'_> {
         counted.from < now.from || !counted.kept.is_subset(&now.kept)
     }
 
-    /// What must be kept when there is no room.
+    /// Protection of what must be kept when there is no room.
     fn protection_without_room(&self, known: &LiveBlocks) -> Protection {
         let options = self.cleaner.options();
         let period = if options.keeps_hard() { options.protection } else { Duration::ZERO };

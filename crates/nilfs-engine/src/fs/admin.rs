@@ -1,4 +1,4 @@
-//! What an administrator asks of a mounted volume: checkpoints, the cleaner, how it is.
+//! Requests of an administrator to a mounted volume: checkpoints, the cleaner, its state.
 
 use std::ops::{ControlFlow, RangeInclusive};
 

@@ -37,9 +37,9 @@ impl Filesystem {
         self.noting(state.read(&view, offset, buffer))
     }
 
-    /// Writes all of `data`, whatever flags the file has: a cache that comes to write only now has
-    /// accepted it before. An error of the device or damage of the volume can leave a part of it
-    /// written; any other error, nothing.
+    /// Writes all of `data`, regardless of the flags of the file: a cache that comes to write only now
+    /// has accepted the data before. An error of the device or damage of the volume can leave a part of
+    /// the data written; any other error, nothing.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::FileTooLarge`], [`Error::ReadOnly`], damage, a device error.

@@ -42,11 +42,11 @@ impl Filesystem {
     /// # Errors
     /// Damage, a device error.
     pub fn usage(&self) -> Result<Usage> {
-        // Counting takes a while on a large volume: nobody should have to wait for it.
+        // Counting takes a while on a large volume: no thread should have to wait for it.
         Ok(self.space_usage()?.count())
     }
 
-    /// What is to be counted, of one moment. Gathers what must be known for that.
+    /// Returns what is to be counted, of one moment. Gathers what must be known for that.
     fn space_usage(&self) -> Result<SpaceUsage> {
         let options = self.cleaner.options();
         for _ in 0..ATTEMPTS {
@@ -74,15 +74,16 @@ impl Filesystem {
         Err(Error::Invalid("the volume changes too fast to be counted; try again"))
     }
 
-    /// Blocks that nobody needs, or that nobody will need once a checkpoint knows what was deleted.
+    /// Blocks that are not needed, or will not be once a checkpoint knows what was deleted.
     fn unused_after_deleting(&self, view: &View) -> Result<u64> {
         // What inodes say about their blocks may be wrong.
         let total = space::total(&self.store.geometry());
         Ok(self.space.unused_blocks().saturating_add(self.deleted_blocks(view)?).min(total))
     }
 
-    /// Blocks of the newest checkpoint that the next one gives back with the files that nobody refers to
-    /// any more. Where a snapshot may have some of them, no more are looked at than a commit may free.
+    /// Blocks of the newest checkpoint that the next one gives back with the files that nothing refers
+    /// to any more. Where a snapshot may have some of them, no more are looked at than a commit may
+    /// free.
     fn deleted_blocks(&self, view: &View) -> Result<u64> {
         let kept = match self.space.deleted() {
             Deleted::Unknown => return Ok(0),

@@ -38,10 +38,10 @@ mod flags {
     pub(super) const DIRECTORY_ONLY: u32 = 0x1_0000;
     /// What files that are neither regular nor directories keep of them.
     pub(super) const ANY_FILE: u32 = 0x40 | 0x80;
-    /// What a user may set: immutable, append-only, no dump, no atime, not compressed, no tail merging.
-    /// The first two are heeded here, the third is for others to read, and no file has what the rest
-    /// rules out. The format has more flags, and Linux heeds two of them, for synchronous writes and
-    /// directories. Nothing is done for those here, so they are only kept where they are.
+    /// Flags that a user may set: immutable, append-only, no dump, no atime, not compressed, no tail
+    /// merging. The first two are heeded here, the third is for others to read, and no file has what the
+    /// rest rules out. The format has more flags, and Linux heeds two of them, for synchronous writes
+    /// and directories. Nothing is done for those here, so they are only kept where they are.
     pub(super) const DONE: u32 = IMMUTABLE | APPEND | 0x40 | 0x80 | 0x400 | 0x8000;
 }
 

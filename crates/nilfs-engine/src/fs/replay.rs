@@ -120,7 +120,7 @@ impl Replay<'_> {
     }
 
     /// An inode of the checkpoint. On a damaged volume, one to which names led can be missing in the
-    /// bitmap: whoever wrote the log had no need to look there.
+    /// bitmap: the writer of the log had no need to look there.
     fn in_checkpoint(&self, ino: Ino) -> Result<Option<RawInode>> {
         let view = &self.context.view;
         if view.has_inode(ino)? {

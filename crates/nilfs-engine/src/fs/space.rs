@@ -170,7 +170,7 @@ impl Changes {
     }
 }
 
-/// What must be kept on the device when there is no room.
+/// Account of what must be kept on the device when there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Needed {
     /// Blocks, those of the newest checkpoint among them.
@@ -189,12 +189,12 @@ struct Unused {
     last_kept: Option<Cno>,
 }
 
-/// What becomes of the blocks of a deleted file.
+/// Fate of the blocks of a deleted file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deleted {
     /// They can be reclaimed.
     Unneeded,
-    /// Those can be reclaimed that were born after this checkpoint.
+    /// The blocks that were born after this checkpoint can be reclaimed.
     NeededBy(Cno),
     /// It is not known whether they can be reclaimed.
     Unknown,
@@ -205,7 +205,7 @@ pub(crate) enum Deleted {
 struct DeviceSpace {
     /// Of clean segments and of the current one.
     free: u64,
-    /// What is not needed; `None`: it is not known what can be reclaimed.
+    /// Blocks that are not needed; `None`: it is not known what can be reclaimed.
     unused: Option<Unused>,
     /// Of the DAT, and some that it may get.
     dat: u64,
@@ -293,7 +293,7 @@ fn blocks(geometry: &Geometry) -> u64 {
 }
 
 impl DeviceSpace {
-    /// What there is where `free` blocks can be written, all blocks can be reclaimed but those
+    /// Space of a device on which `free` blocks can be written, all blocks can be reclaimed but those
     /// `needed`, as far as these are known, and the DAT has `dat` blocks.
     fn new(geometry: &Geometry, free: u64, needed: Option<Needed>, dat: u64) -> Self {
         let clean_ahead = share(geometry, CLEAN_AHEAD_SHARE, CLEAN_AHEAD_SEGMENTS);
@@ -536,7 +536,7 @@ impl Space {
         account.device.unused().saturating_sub(account.growth(None))
     }
 
-    /// What becomes of the blocks of a deleted file.
+    /// Fate of the blocks of a deleted file.
     pub(crate) fn deleted(&self) -> Deleted {
         match self.0.lock().device.unused {
             None => Deleted::Unknown,

@@ -433,7 +433,7 @@ impl Filesystem {
         self.space.refresh(&self.store.geometry(), log.base(), clean, needed);
     }
 
-    /// What must be kept when there is no room; `None` if that is not known.
+    /// Returns what must be kept when there is no room; `None` if that is not known.
     fn needed_blocks(&self, log: &SegmentWriter) -> Option<Needed> {
         let options = self.cleaner.options();
         if !options.enabled {

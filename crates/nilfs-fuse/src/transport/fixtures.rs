@@ -19,7 +19,7 @@ pub(super) fn channel() -> (OwnedFd, OwnedFd) {
     rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap()
 }
 
-/// A volume in memory that answers everything that it can. Its notices go where nobody listens.
+/// A volume in memory that answers everything that it can, and whose notices are read by nothing.
 pub(super) fn volume() -> (Arc<Filesystem>, Arc<Operations>) {
     let device = MemoryDevice::new(64 << 20);
     let parameters =

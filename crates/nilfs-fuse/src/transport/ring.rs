@@ -20,7 +20,7 @@
 //! come through `/dev/fuse`, where notices go, too. But it also forces a `FORGET` at once, for a file that
 //! it was given and does not accept: an entry of a directory that leads back to what is above it. That
 //! one comes as any other request, and the kernel waits for its entry, though for no answer. So every
-//! entry [goes back](entry::Delivery), whatever has come in it.
+//! entry [goes back](entry::Delivery), regardless of the request that has come in it.
 
 mod entry;
 mod queue;

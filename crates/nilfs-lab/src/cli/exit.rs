@@ -26,7 +26,7 @@ pub fn report_usage(error: &clap::Error, command: &str) -> ExitCode {
     code(Status::Usage)
 }
 
-/// What clap says about a mistake, what may have been meant, and where to read on.
+/// Sentence with what clap says about a mistake, what may have been meant, and where to read on.
 fn usage_sentence(error: &clap::Error, command: &str) -> String {
     let text = error.to_string();
     // The first paragraph has all that matters.

@@ -15,7 +15,7 @@ use crate::trace::{DeviceRequest, Kind, Trace, Traffic};
 /// The permissions of files with bytes of a device in them.
 const PRIVATE: u32 = 0o600;
 
-/// Opens a file with bytes of a device in it. If it is new, nobody but its owner may read it.
+/// Options to open a file with bytes of a device in it. If the file is new, only its owner may read it.
 pub(super) fn private() -> OpenOptions {
     let mut options = File::options();
     options.write(true).create(true).mode(PRIVATE);

@@ -506,7 +506,7 @@ fn device_cells(measured: &Measured) -> Markup {
     }
 }
 
-/// What the kernel said the mounted file system is.
+/// Type of the mounted file system, as the kernel said it.
 fn kernel_type(magic: u64) -> Markup {
     let number = format!("{magic:#x}");
     html! {

@@ -75,7 +75,7 @@ pub fn write(results: &Results, background: &dyn Background, directory: &Path) -
     replace(&directory.join("report.html"), &html::page(results, &tables, background))
 }
 
-/// What was chosen to be measured: "quick suite".
+/// Selection of what was to be measured: "quick suite".
 fn selection(results: &Results) -> String {
     results.suite.as_ref().map_or("own selection".to_owned(), |name| format!("{name} suite"))
 }

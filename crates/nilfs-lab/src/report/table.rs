@@ -60,7 +60,7 @@ pub(super) struct Workload<'a> {
 /// Figures that can be compared: one step, one unit.
 pub(super) struct Row<'a> {
     pub step: &'a str,
-    /// What the step did; empty in results of older versions.
+    /// Description of what the step did; empty in results of older versions.
     pub about: &'a str,
     pub anchor: String,
     pub unit: Unit,
@@ -79,7 +79,7 @@ pub(super) struct Entry<'a> {
 pub(super) struct Reference {
     /// At the scale of the run.
     pub figure: f64,
-    /// What the published figure was multiplied with for that.
+    /// Factor by which the published figure was multiplied for that scale.
     pub factor: f64,
     pub source: String,
     pub why: Option<String>,
@@ -352,7 +352,7 @@ impl<'a> Row<'a> {
         self.entries.iter().filter(|entry| entry.published.is_some()).count()
     }
 
-    /// What published figures were multiplied with, if they were.
+    /// Factor by which published figures were multiplied, if they were.
     pub fn published_factor(&self) -> Option<f64> {
         let mut published = self.entries.iter().filter_map(|entry| entry.published.as_ref());
         published.find(|published| published.factor != 1.0).map(|published| published.factor)

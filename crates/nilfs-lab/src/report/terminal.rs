@@ -52,7 +52,7 @@ fn heading(results: &Results, tables: &Tables<'_>) -> String {
     )
 }
 
-/// What the steps of a workload did.
+/// Lines that say what the steps of a workload did.
 fn steps(workload: &Workload<'_>) -> String {
     let known: Vec<&Row<'_>> = workload.rows.iter().filter(|row| !row.about.is_empty()).collect();
     let line = |alike: &[&Row<'_>]| {

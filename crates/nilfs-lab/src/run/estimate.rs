@@ -128,7 +128,7 @@ impl Pace {
         }
     }
 
-    /// What the steps of a workload take, on a file system in the kernel or one that a process
+    /// Seconds that the steps of a workload take, on a file system in the kernel or one that a process
     /// serves.
     fn seconds(&self, steps: &[Step], limits: &Limits, served: bool) -> f64 {
         self.attach + steps.iter().map(|step| self.step_seconds(step, limits, served)).sum::<f64>()
@@ -174,8 +174,8 @@ mod tests {
     /// The factor that an estimate may be off by, at any time.
     const FACTOR: f64 = 3.0;
 
-    /// What a run took: where, how, and for each job a line with device, workload, file system and
-    /// seconds, in order. They were recorded on two cores that others used as well, the last one
+    /// Record of what a run took: where, how, and for each job a line with device, workload, file system
+    /// and seconds, in order. The runs were recorded on two cores that others used as well, the last run
     /// with a load of 20.
     struct Recorded {
         name: &'static str,

@@ -82,7 +82,7 @@ pub struct Workload {
 pub struct Step {
     /// What is done.
     pub action: Action,
-    /// The same for people, with the amounts of the setting: "16 × 1 MiB, each durable".
+    /// Words about the action for people, with the amounts of the setting: "16 × 1 MiB, each durable".
     pub about: String,
     /// What is found by it; nothing for a preparation.
     pub measures: Vec<Measure>,
@@ -91,7 +91,8 @@ pub struct Step {
     pub cost: Best,
     /// Seconds that a processor works for it, such as a compiler's: to tell that, too.
     pub work: f64,
-    /// The same for calls of the file system, which take longer where a process serves it.
+    /// Seconds that a processor works for calls of the file system, which take longer where a process
+    /// serves it.
     pub calling: f64,
 }
 
@@ -119,7 +120,7 @@ pub enum Action {
 pub struct Measure {
     /// The name of the row.
     pub name: String,
-    /// What its step does, with the amounts of the setting.
+    /// Description of what the step does, with the amounts of the setting.
     pub about: String,
     /// The unit of its figure.
     pub unit: Unit,
@@ -339,7 +340,7 @@ fn remount() -> [Step; 3] {
     [unmount(), Step::of(Action::DropCaches), mount()]
 }
 
-/// What it takes to make a small file: it is looked up, made, opened, written, closed, looked at.
+/// Calls that a new small file takes: it is looked up, made, opened, written, closed, looked at.
 const CALLS_OF_A_FILE: u64 = 6;
 
 /// The number of pieces at a scale, but no fewer than `least`.

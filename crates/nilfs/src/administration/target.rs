@@ -92,7 +92,7 @@ impl Target {
     }
 }
 
-/// What to say of a path that means no volume at all.
+/// Error for a path that means no volume at all.
 pub fn not_a_volume(path: &Path, metadata: &Metadata) -> Failure {
     let message = if path == Path::new(".") {
         "the current directory is not on a volume mounted by nilfs; name a device, an image, or a path on \
@@ -136,7 +136,7 @@ pub fn on<T>(
     result.with_context(|| path.display().to_string())
 }
 
-/// What has become of a change that somebody interrupts, unless the command can tell more.
+/// Message about what has become of a change that is interrupted, unless the command can tell more.
 fn if_interrupted(path: &Path, is_mounted: bool) -> String {
     let path = path.display();
     match is_mounted {

@@ -19,7 +19,7 @@ use super::{Destination, Mounts, Obstacle};
 /// The beginning of the names of files that are not complete.
 const PREFIX: &str = ".nilfs-cp-";
 
-/// A file, whatever its name is.
+/// A file, regardless of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     device: u64,
@@ -67,7 +67,7 @@ impl Handle {
     /// Sets owner and group. Numbers that no user has leave them as they are.
     ///
     /// # Errors
-    /// Those of chown(2).
+    /// Errors of chown(2).
     pub fn set_owner(&self, uid: u32, gid: u32) -> rustix::io::Result<()> {
         let uid = (uid != u32::MAX).then(|| Uid::from_raw(uid));
         let gid = (gid != u32::MAX).then(|| Gid::from_raw(gid));
@@ -77,7 +77,7 @@ impl Handle {
     /// Sets the permissions.
     ///
     /// # Errors
-    /// Those of chmod(2).
+    /// Errors of chmod(2).
     pub fn set_mode(&self, mode: u32) -> rustix::io::Result<()> {
         let mode = Mode::from_raw_mode(mode);
         match rustix::fs::fchmod(&self.0, mode) {
@@ -90,7 +90,7 @@ impl Handle {
     /// Sets the times of the last access and the last change.
     ///
     /// # Errors
-    /// Those of utimensat(2).
+    /// Errors of utimensat(2).
     pub fn set_time(&self, time: Timespec) -> rustix::io::Result<()> {
         let times = Timestamps { last_access: time, last_modification: time };
         match rustix::fs::futimens(&self.0, &times) {
@@ -210,8 +210,8 @@ impl Destination {
         Ok(Draft { parent, own, name: name.to_owned(), handle })
     }
 
-    /// Holds what was just made without a descriptor, if it `is_ours`. Somebody else may have put another
-    /// file in its place, to get that for himself.
+    /// Holds what was just made without a descriptor, if it `is_ours`. Another user may have put a
+    /// different file in its place, to become the owner of that file.
     fn made(
         &self,
         parent: &OwnedFd,
@@ -232,8 +232,8 @@ impl Draft {
         &self.handle
     }
 
-    /// Gives the file its name. What has that already stays, unless it is to be replaced and is no
-    /// directory; then there is an error.
+    /// Moves the file to its name. A file or directory that has the name already stays, and there is an
+    /// error, unless it is to be replaced and is no directory.
     ///
     /// # Errors
     /// The name is in use, or cannot be given.

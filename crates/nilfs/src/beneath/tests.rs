@@ -131,7 +131,7 @@ fn paths_may_be_longer_than_the_kernel_takes_at_once() {
     assert!(place.join("file").look().unwrap().is_some());
 }
 
-/// What the user types may lead through links; what comes after it may not.
+/// A path that the user types may lead through links; what comes after it may not.
 #[test]
 fn a_typed_path_may_lead_through_links() {
     let scene = Scene::new();
@@ -243,7 +243,7 @@ fn what_has_taken_the_place_of_a_file_gets_no_other_name() {
     assert_eq!(fs::metadata(scene.path("outside/file")).unwrap().nlink(), 1);
 }
 
-/// A directory that was just made is empty; one that somebody else has put in its place, with files that
+/// A directory that was just made is empty; one that another user has put in its place, with files that
 /// belong to others in it, is not to be given away.
 #[test]
 fn a_directory_is_ours_if_it_was_made_or_may_be_shared() {

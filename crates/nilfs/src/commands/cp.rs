@@ -82,7 +82,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     copier.finish().map(drop)
 }
 
-/// What becomes of something that has the name of a copy.
+/// Fate of something that has the name of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
     /// It stays, and there is no copy.
@@ -98,9 +98,9 @@ pub enum Existing {
 /// The purpose of copies, in words.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
-    /// What is being done to files.
+    /// Words for what is being done to files.
     doing: &'static str,
-    /// What has been done to them.
+    /// Words for what has been done to files.
     done: &'static str,
     /// How to go on after an interruption.
     again: &'static str,
@@ -301,12 +301,13 @@ impl Copier {
         if may { Ok(true) } else { Err(beneath::in_the_way(now)) }
     }
 
-    /// The permissions of a copy that is not complete. Nobody else is to open it before it has its owner.
+    /// The permissions of a copy that is not complete. No other user is to open the copy before it has
+    /// its owner.
     fn mode_until_complete(&self, attr: &Attr) -> u32 {
         if self.preserve { 0o600 } else { u32::from(attr.mode & 0o777) }
     }
 
-    /// Gives a copy its attributes and its name.
+    /// Completes a copy with its attributes and its name.
     fn complete(
         &mut self,
         attr: &Attr,
@@ -334,7 +335,7 @@ impl Copier {
     }
 
     fn make_directory(&mut self, attr: Attr, to: &Destination) -> anyhow::Result<()> {
-        // We must be able to fill it, whatever its own permissions are.
+        // We must be able to fill the directory, regardless of its own permissions.
         let mode = if self.preserve { 0o700 } else { u32::from(attr.mode & 0o777) | 0o700 };
         let made = to.make_directory(mode, self.existing != Existing::Keep)?;
         self.directories.push((to.clone(), made, attr));
@@ -446,8 +447,8 @@ impl Copier {
         Ok(())
     }
 
-    /// Completes directories, and returns what was copied. Fails if something could not be, or somebody has
-    /// interrupted it.
+    /// Completes directories, and returns what was copied. Fails if something could not be copied, or
+    /// the copying was interrupted.
     pub fn finish(mut self) -> anyhow::Result<Count> {
         if self.preserve {
             // Innermost first: setting a directory's attributes changes nothing above it.

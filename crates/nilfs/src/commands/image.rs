@@ -50,7 +50,7 @@ pub struct Args {
     file: PathBuf,
 }
 
-/// What became of the bytes of the device that are in use.
+/// Record of what became of the bytes of the device that are in use.
 #[derive(Serialize)]
 struct Record {
     metadata_bytes: u64,

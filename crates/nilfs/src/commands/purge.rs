@@ -151,7 +151,7 @@ fn purge(
     Ok(done?)
 }
 
-/// What is said of a purge that is under way.
+/// Message about a purge that is under way.
 fn if_interrupted(device: &Path, is_served: bool) -> impl Fn() -> String + use<> {
     let device = device.display().to_string();
     move || match is_served {

@@ -145,7 +145,7 @@ impl Job {
     }
 }
 
-/// What was done, or would be, for programs.
+/// Record of what was done, or would be, for programs.
 #[derive(Serialize)]
 struct Record {
     restored: bool,
@@ -158,7 +158,7 @@ struct Record {
 struct Plan {
     new: Vec<PathBuf>,
     overwritten: Vec<PathBuf>,
-    /// What cannot be restored, and why.
+    /// Paths that cannot be restored, and why.
     obstacles: Vec<(PathBuf, anyhow::Error)>,
 }
 

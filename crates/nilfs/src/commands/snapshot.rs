@@ -157,7 +157,7 @@ struct Record {
     checkpoint: u64,
 }
 
-/// What a snapshot is called from now on, or what is noted with it.
+/// Name that a snapshot has from now on, or note that goes with it.
 #[derive(Serialize)]
 struct Noted {
     checkpoint: u64,

@@ -211,7 +211,7 @@ fn print(deleted: &[Deleted]) -> anyhow::Result<()> {
     rows.print()
 }
 
-/// Asks whether all of it is to be brought back; where nobody can be asked, it is not.
+/// Asks whether all of it is to be brought back; where no user can be asked, it is not.
 fn confirm(jobs: &[anyhow::Result<Job>]) -> anyhow::Result<()> {
     let refused = |message: &str| Err(Failure::new(Status::Refused, message.to_owned()).into());
     if !io::stdin().is_terminal() {

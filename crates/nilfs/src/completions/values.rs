@@ -69,7 +69,7 @@ fn fitting(
     offered.filter(|it| it.get_value().as_bytes().starts_with(begun.as_bytes())).collect()
 }
 
-/// What one of the `mounts` can be called. A device that is mounted twice names neither.
+/// Names by which one of the `mounts` can be called. A device that is mounted twice names neither.
 fn names_of(mounted: &Mounted, mounts: &[Mounted], begun: &OsStr) -> Vec<CompletionCandidate> {
     let here = std::env::current_dir().unwrap_or_default();
     let is_absolute = Path::new(begun).is_absolute();

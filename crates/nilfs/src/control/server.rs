@@ -111,7 +111,7 @@ type AskedPurge = (Option<Name>, PurgeOptions);
 
 /// The work of a kind that was begun last.
 struct Job<Asked, Work> {
-    /// What was asked for.
+    /// Request for the work.
     asked: Option<Asked>,
     /// How it is going.
     work: Work,

@@ -1,6 +1,6 @@
-//! What fsck(8) calls for a volume: `fsck.nilfs2`, and two for the types that our own mounts have in
-//! fstab(5). nilfs-utils have no such program; options and exit codes are those that fsck(8) expects of
-//! all of its kind.
+//! Programs that fsck(8) calls for a volume: `fsck.nilfs2`, and two for the types that our own mounts
+//! have in fstab(5). nilfs-utils have no such program; options and exit codes are those that fsck(8)
+//! expects of all of its kind.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};

@@ -159,7 +159,7 @@ fn percentage(live: u64, all: u64) -> u64 {
     (live * 100 + 99) / all
 }
 
-/// The first checkpoint that is not older than a time, whatever the clock was.
+/// The first checkpoint that is not older than a time, however wrong the clock was.
 fn first_since(volume: &Volume, time: u64) -> anyhow::Result<Cno> {
     let mut times = EffectiveTimes::default();
     for checkpoint in volume.checkpoints(Cno::MIN, usize::MAX)? {

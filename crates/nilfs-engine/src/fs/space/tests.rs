@@ -112,7 +112,7 @@ fn only_what_grows_leaves_the_reserve_unused() {
     assert!(room_for_one.leaves_reserve(cost(Effect::Grows)));
 }
 
-/// What was overwritten under a snapshot counted as if the old block could be reclaimed, until a checkpoint
+/// A block that was overwritten under a snapshot counted as if it could be reclaimed, until a checkpoint
 /// said that it could not: meanwhile more was called available than could be written.
 #[test]
 fn what_is_overwritten_under_a_snapshot_takes_room_until_it_is_known_better() {

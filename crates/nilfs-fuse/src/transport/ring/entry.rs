@@ -54,10 +54,11 @@ impl Entry {
 
 /// A request that has come in an entry.
 ///
-/// Its entry goes back to the thread whose ring lends it to the kernel, whatever becomes of the request:
-/// the kernel waits for that with every request of a ring, also with those that want no answer, and
-/// neither a signal nor another entry ends the wait. Dropped without an answer, a request has an error
-/// for one. Where the mount has ended, the thread is gone, and the entry stays with what it has left.
+/// The entry goes back to the thread whose ring lends it to the kernel, regardless of what becomes of
+/// the request: the kernel waits for that with every request of a ring, also with those that want no
+/// answer, and neither a signal nor another entry ends the wait. Dropped without an answer, a request
+/// has an error for one. Where the mount has ended, the thread is gone, and the entry stays with what it
+/// has left.
 #[derive(Debug)]
 pub(in super::super) struct Delivery {
     /// `None`: it has gone back.
@@ -71,7 +72,7 @@ impl Delivery {
         Self { entry: Some(entry), home }
     }
 
-    /// What is asked for.
+    /// Request that has come in the entry.
     pub fn request(&self) -> Option<Request<'_>> {
         self.entry.as_ref().map(|entry| Request::from_ring(&entry.header, &entry.payload))
     }

@@ -1,5 +1,6 @@
-//! Every entry of a ring is handed back, whatever arrives in it. An entry with a `FORGET` that the kernel
-//! had forced was not, and `ls` of a directory that is in a loop waited for it for ever, past all signals.
+//! Every entry of a ring is handed back, regardless of what arrives in it. An entry with a `FORGET` that
+//! the kernel had forced was not, and `ls` of a directory that is in a loop waited for it for ever, past
+//! all signals.
 
 use std::iter;
 

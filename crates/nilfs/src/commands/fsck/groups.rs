@@ -10,15 +10,15 @@ pub(super) const EXAMPLES: usize = 3;
 
 /// A finding or a repair, to be shown.
 pub(super) struct Line {
-    /// What comes before it, such as `error`.
+    /// Words that come before the text, such as `error`.
     pub label: String,
-    /// What it is about, in a word or two.
+    /// Subject of the text, in a word or two.
     pub subject: Option<String>,
-    /// What is equal, but for numbers, in all of a kind.
+    /// Text that is equal, but for numbers, in all lines of a kind.
     pub kind: String,
     /// All of it.
     pub text: String,
-    /// What would put it right.
+    /// Repair that would put the finding right.
     pub repair: Option<String>,
 }
 

@@ -257,9 +257,9 @@ fn is_access(word: &str) -> bool {
     matches!(word, "ro" | "rw")
 }
 
-/// What a mount allows itself of `available` bytes of memory for changes, for its cache, and for requests.
-/// Changes can take several times their own memory while a commit makes metadata of them, and the
-/// cleaner's step as much as changes may.
+/// Share of `available` bytes of memory that a mount allows itself for changes, for its cache, and for
+/// requests. Changes can take several times their own memory while a commit makes metadata of them, and
+/// the cleaner's step as much as changes may.
 fn share_of(available: u64) -> u64 {
     (available / 8).max(LEAST_MEMORY)
 }
