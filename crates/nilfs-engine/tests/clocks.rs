@@ -22,7 +22,7 @@ const FUTURE: i64 = 32_503_680_000;
 /// Bytes of one version of the file.
 const VERSION: usize = 2 << 20;
 
-/// A clock that somebody sets.
+/// A clock that a test sets.
 struct Hands(AtomicI64);
 
 impl Clock for Hands {
@@ -75,7 +75,7 @@ impl Board {
         self.fs.checkpoint_now().unwrap()
     }
 
-    /// What `nilfs df` says, of the mount and of the device.
+    /// Figures that `nilfs df` shows, of the mount and of the device.
     fn usages(&self) -> [Usage; 2] {
         self.fs.sync().unwrap();
         let options = ReadOnlyOptions {
@@ -133,7 +133,7 @@ fn mount(
     Filesystem::mount(Arc::clone(device) as _, options).unwrap()
 }
 
-/// What clocks have shown, one after the other, before they are right.
+/// Times that clocks have shown, one after the other, before they are right.
 const WRONG: [&[i64]; 7] = [
     &[FUTURE],
     &[20],
@@ -144,8 +144,8 @@ const WRONG: [&[i64]; 7] = [
     &[20, NOW, 30, FUTURE, 40],
 ];
 
-/// Whatever the clock was: an hour after a checkpoint under a clock that is right, nothing before is
-/// protected; and what that clock has seen is protected for the hour.
+/// An hour after a checkpoint under a clock that is right, nothing older than that checkpoint is protected,
+/// however wrong the clock was before; and what the right clock has seen is protected for the hour.
 #[test]
 fn a_wrong_time_protects_nothing_for_longer_than_the_period() {
     for (clocks, hard) in WRONG.into_iter().flat_map(|it| [(it, false), (it, true)]) {
@@ -170,7 +170,7 @@ fn a_wrong_time_protects_nothing_for_longer_than_the_period() {
             if remounts {
                 board.remount();
             }
-            // What was there before the clock was right goes, what it has seen half an hour ago stays.
+            // Versions from before the clock was right go, those that it saw half an hour ago stay.
             board.let_pass(PERIOD / 2 + 1);
             let available = board.available();
             let versions = fresh.saturating_sub(available) / VERSION as u64;

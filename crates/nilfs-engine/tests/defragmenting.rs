@@ -1,4 +1,4 @@
-//! A file that was made contiguous stays where it is, whatever its size and that of segments.
+//! A file that was made contiguous stays where it is, regardless of its size and that of segments.
 
 mod common;
 
@@ -172,7 +172,7 @@ fn a_file_is_made_contiguous_in_as_many_runs_as_there_is_room_for() {
         fs.clean(&run).unwrap();
     };
     let mut end = 0;
-    // What is free then is less than the file.
+    // After this loop, less room is free than the file takes.
     while fs.stat_fs().unwrap().available > 500 {
         fs.write(&filler, end, &pattern(1, 64 << 10)).unwrap();
         end += 64 << 10;

@@ -308,8 +308,8 @@ fn a_difference_costs_what_differs() {
     assert!(read < ifile / 20, "{read} bytes were read, and the ifile has {ifile}");
 }
 
-/// A forged link was read as if it were whole, and whoever made it again was told of a NUL byte by the
-/// system: no path has one.
+/// A forged link was read as if it were whole, and a program that made such a link again was
+/// told of a NUL byte by the system: no path has one.
 #[test]
 fn a_link_with_a_zero_byte_in_its_target_is_damaged() {
     let fs = mount(&volume(BLOCK as u64, 24));

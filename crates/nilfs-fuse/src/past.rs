@@ -316,7 +316,7 @@ impl Past {
     pub fn give_up_for_room(&self) -> Option<String> {
         self.give_up_held(|cno| match self.checkpoints.checkpoints(cno, 1) {
             Ok(found) => !found.first().is_some_and(|it| it.cno == cno && it.snapshot),
-            // What cannot be read is no reason to take anything from anybody.
+            // A checkpoint that cannot be looked up is no reason to take anything from a program.
             Err(_) => false,
         })
     }

@@ -121,7 +121,7 @@ fn by(transport: Transport) -> Settings {
 struct World {
     kernel: Kernel,
     session: Session,
-    /// What it has answered to the first request.
+    /// Answer of the session to the first request.
     agreed: Vec<u8>,
 }
 

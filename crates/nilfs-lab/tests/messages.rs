@@ -1,4 +1,4 @@
-//! What is wrong is said in one sentence, to people, and by an exit code.
+//! Errors are told in one sentence, to people, and by an exit code.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 const NOBODY: u32 = 65534;
 
-/// What a command that must fail says, and how it ends.
+/// Exit code of a command that must fail, and the sentence that the command says.
 #[track_caller]
 fn failure(command: &mut Command) -> (i32, String) {
     let output = command.stdin(Stdio::null()).output().unwrap();
@@ -79,7 +79,7 @@ fn every_failure_is_one_sentence_with_the_code_of_its_kind() {
 #[test]
 fn somebody_who_is_not_root_is_told_what_to_do() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("not root: nobody else to be");
+        eprintln!("skipped: only root can become another user");
         return;
     }
     let directory = tempfile::tempdir().unwrap();

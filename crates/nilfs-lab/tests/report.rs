@@ -536,8 +536,8 @@ fn framed(report: &str, width: u32) -> String {
     )
 }
 
-/// What such a frame says of the report: its width, the tables that are cut, and whether their first
-/// columns stay.
+/// Returns what such a frame says of the report: the width of the report, how many of its tables are cut,
+/// and whether the first columns of those tables stay.
 fn measured_in(browser: &Path, directory: &Path, report: &str, width: u32) -> (u32, u32, bool) {
     fs::write(directory.join("frame.html"), framed(report, width)).unwrap();
     let dom = run_browser(browser, directory, "frame.html", &["--dump-dom"]);

@@ -1,5 +1,5 @@
-//! What a sync on a damaged volume promises: if it succeeds, the next mount shows what was synced, also
-//! where no checkpoint can be made of it. Such a mount writes nothing.
+//! Promise of a sync on a damaged volume: if the sync succeeds, the next mount shows what was synced, also
+//! where no checkpoint can be made of that. Such a mount writes nothing.
 
 mod support;
 
@@ -80,7 +80,7 @@ fn names_in(fs: &Filesystem, dir: &InodeRef) -> Vec<Vec<u8>> {
     names
 }
 
-/// What names in the root directory lead to.
+/// Content to which names in the root directory lead, and names that are gone.
 #[derive(Clone, Default)]
 struct Promise {
     there: BTreeMap<String, Vec<u8>>,
@@ -177,7 +177,7 @@ fn lives_on(image: &Image, on_error: OnError, random: &mut StdRng, what: &str) -
     true
 }
 
-/// What a log of an fsync had could not always be made a checkpoint, and then the volume could be
+/// Changes in a log of an fsync could not always be made a checkpoint, and then the volume could be
 /// mounted no more: not even what was older could be had.
 #[test]
 fn what_a_sync_has_promised_is_there_after_the_next_mount() {

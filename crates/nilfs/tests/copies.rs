@@ -87,7 +87,7 @@ fn a_file_takes_the_place_of_one_that_was_there() {
     assert_eq!(fs::read_to_string(&copy).unwrap(), "content\n");
 }
 
-/// The superuser copies to a directory in which somebody else has put a link where the volume has a file
+/// The superuser copies to a directory in which another user has put a link where the volume has a file
 /// or directory.
 #[test]
 fn no_link_at_the_destination_is_followed() {
@@ -119,7 +119,7 @@ fn no_link_at_the_destination_is_followed() {
     }
 }
 
-/// A FIFO in the place of a file would keep whoever opens it waiting.
+/// A FIFO in the place of a file would keep a program that opens it waiting.
 #[test]
 fn nothing_but_a_file_is_replaced_by_a_file() {
     let volume = volume();

@@ -88,8 +88,9 @@ fn help(program: &Path, subcommand: &[String]) -> Option<String> {
     page.clone()
 }
 
-/// What a session shows, a program takes: with `--help` after it, which ends the parsing of what
-/// stands before it, and does nothing. Where the page shows how a mistake is answered, that is how.
+/// Each command line that a session shows is accepted by its program: with `--help` at the end, which makes
+/// the program parse what stands before that option, and do nothing. Where the page shows how a mistake is
+/// answered, the program answers like that.
 #[test]
 fn every_command_line_that_is_shown_is_one() {
     let (mut wrong, mut checked) = (Vec::new(), 0);
@@ -184,7 +185,7 @@ fn is_placeholder(word: &str) -> bool {
     word == "…" || word.chars().all(|c| c.is_ascii_uppercase())
 }
 
-/// What `make` is asked for, in sentences as in sessions.
+/// Targets that `make` is asked for, in sentences as in sessions.
 #[test]
 fn every_target_of_make_that_is_named_exists() {
     let makefile = fs::read_to_string(Path::new(ROOT).join("Makefile")).unwrap();

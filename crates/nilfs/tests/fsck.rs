@@ -404,7 +404,7 @@ fn exit_codes_are_those_that_fsck_expects() {
     }
 }
 
-/// A line of the type that our mounts have was never checked, whatever its pass number.
+/// A line of the type that our mounts have was never checked, regardless of its pass number.
 #[test]
 fn fsck_8_checks_the_lines_of_fstab_with_a_pass_number_of_each_of_our_types() {
     for name in CHECKERS {
@@ -418,7 +418,7 @@ fn fsck_8_checks_the_lines_of_fstab_with_a_pass_number_of_each_of_our_types() {
             fs::write(&table, format!("{image} /nowhere {kind} defaults 0 {pass}\n")).unwrap();
             let mut fsck = Command::new("fsck");
             fsck.args(["-A", "-a", "-T"]).env("FSTAB_FILE", &table);
-            // What there is besides, on today's systems, is in /usr/sbin.
+            // The other checkers, on today's systems, are in /usr/sbin.
             let path = format!("{}:/usr/sbin:/sbin", programs.display());
             let ended = fsck.env("PATH", path).stdin(Stdio::null()).output().unwrap();
             assert_eq!(ended.status.code(), Some(code), "{name}, pass {pass}: {ended:?}");

@@ -2,8 +2,8 @@
 //! on with what they had begun, and to say the same again was refused then. The superuser, loop devices and
 //! `/dev/fuse` are needed.
 //!
-//! So that a command is ended at a known moment, its volume lies on a file system that is frozen: whoever
-//! writes to it waits until the test goes on.
+//! So that a command is ended at a known moment, its volume lies on a file system that is frozen: a
+//! process that writes there waits until the test goes on.
 
 mod common {
     pub mod interrupts;
@@ -204,7 +204,7 @@ fn what_a_mount_is_busy_with_for_a_command_is_said() {
         wait_until(|| waits_for_device(mounted.process()) && is_asking(&begun));
         let words = begun.interrupt();
         assert!(words.contains(said) && words.contains("again"), "{words}");
-        // The kernel lets nobody go whose request is with the process that serves the mount.
+        // The kernel lets no process end while its request is with the process that serves the mount.
         drop(frozen);
         assert_eq!(begun.end().0, Some(130));
         mounted.unmount();
@@ -248,7 +248,7 @@ fn how_a_volume_is_left_that_nobody_serves_is_said() {
     }
 }
 
-/// What only reads has nothing to tell but that.
+/// A command that only reads has nothing to tell but that it has changed nothing.
 #[test]
 fn a_command_that_reads_says_that_nothing_was_changed() {
     let image = Image::ours("--size 48M -B 256");
@@ -264,7 +264,7 @@ fn a_command_that_reads_says_that_nothing_was_changed() {
         if words[0] == "cat" {
             command.arg("file");
         }
-        // Nobody reads on, so it waits.
+        // The test does not read on, so the command waits.
         let mut begun = Begun::new(&mut command);
         begun.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let said = begun.interrupt();

@@ -148,7 +148,7 @@ fn every_command_that_prints_json_is_on_the_page() {
     let printing = with_help("").into_iter().filter(|(_, help)| help.contains("--json"));
     let printing: Vec<_> = printing.map(|(command, _)| command).collect();
     assert!(printing.len() > 30, "{printing:?}");
-    // What is listed without a word for it is the list.
+    // The page has that list as `checkpoints`, which prints the list as well.
     for command in printing.iter().filter(|it| *it != "checkpoints list") {
         assert!(tables.contains_key(command), "{command} is not in docs/json.md");
     }

@@ -1,5 +1,5 @@
-//! Mappings of files on a full volume: nobody asks us when a program writes into one, so what finds no
-//! room is lost; but that is said. The superuser and `/dev/fuse` are needed.
+//! Mappings of files on a full volume: the kernel does not ask us when a program writes into one, so what
+//! finds no room is lost; but that is said. The superuser and `/dev/fuse` are needed.
 
 mod common {
     pub mod ours;

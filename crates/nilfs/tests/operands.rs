@@ -53,14 +53,14 @@ const OF_A_VOLUME: [&str; 33] = [
     "mount -o ro,rescue V D",
 ];
 
-/// Those that need one that is mounted.
+/// Commands that need a volume that is mounted.
 const OF_A_MOUNT: [&str; 6] =
     ["status V", "metrics V", "undelete -n V", "restore V@1", "defrag V", "umount V"];
 
-/// Those that take none, or make one.
+/// Commands that take no volume, or make one.
 const OF_NO_VOLUME: [&str; 3] = ["help", "list", "mkfs"];
 
-/// Those that get something out of a volume without superblocks, or cut short, or put it right.
+/// Commands that get something out of a volume without superblocks, or cut short, or put it right.
 const HELPERS: [&str; 6] = [
     "check V",
     "fsck -n V",
@@ -75,11 +75,11 @@ const SIZE: u64 = 20 << 20;
 /// Something in the place of a volume.
 struct Operand {
     path: PathBuf,
-    /// The exit code for it.
+    /// Exit code for the operand.
     code: i32,
-    /// What everybody says of it.
+    /// Words that every command says of the operand.
     words: &'static [&'static str],
-    /// Those that are not for it.
+    /// Commands that are not tried on the operand, because they can do something with it.
     not: &'static [&'static str],
 }
 
@@ -254,7 +254,7 @@ fn no_command_is_left_out() {
 }
 
 /// A volume in the place of the moment, which comes first, was taken for one, and the current directory,
-/// which nobody had named, was said to be no volume.
+/// which the user had not named, was said to be no volume.
 #[test]
 fn a_volume_in_the_place_of_a_moment_is_told_from_one() {
     let image = Image::ours("--size 16M -B 64");

@@ -17,7 +17,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const IN_NILFS: &[&str] = &[
     "usr/bin/nilfs",
     "usr/bin/nilfs-lab",
-    // systemd checks what udev calls nilfs2 only with a program of that name, whatever fstab calls it.
+    // systemd checks what udev calls nilfs2 only with a program of that name, even if fstab has another type.
     "usr/sbin/fsck.fuse.nilfs",
     "usr/sbin/fsck.nilfs2",
     "usr/sbin/mount.fuse.nilfs",

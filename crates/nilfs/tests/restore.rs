@@ -368,7 +368,7 @@ fn undelete_writes_through_no_link_in_the_place_of_a_directory() {
     });
 }
 
-/// What is mounted below the mount is another place, and has no past on the volume.
+/// A file system that is mounted below the mount is another place, and has no past on the volume.
 #[test]
 fn nothing_is_written_to_what_is_mounted_below() {
     let mounted = Mounted::new();

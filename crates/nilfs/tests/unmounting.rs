@@ -92,8 +92,8 @@ fn device_of(path: &Path) -> u64 {
     std::os::unix::fs::MetadataExt::dev(&fs::metadata(path).unwrap())
 }
 
-/// What a command prints that must not wait for a mount; a minute is taken for waiting, which nothing
-/// but KILL ends.
+/// Output of a command that must not wait for a mount; a minute is taken for waiting, which nothing but
+/// KILL ends.
 #[track_caller]
 fn prints(variables: &[(&str, &str)], words: &[&str]) -> String {
     let mut command = Command::new("timeout");
@@ -103,7 +103,7 @@ fn prints(variables: &[(&str, &str)], words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What bash is offered for the last word of a line.
+/// Completions that bash is offered for the last word of a line.
 #[track_caller]
 fn completes(line: &[&str]) -> String {
     let index = (line.len() - 1).to_string();
@@ -111,7 +111,7 @@ fn completes(line: &[&str]) -> String {
     prints(&variables, &[&["--"], line].concat())
 }
 
-/// `nilfs list` opened every read-only mount, and nobody could unmount it meanwhile.
+/// `nilfs list` opened every read-only mount, which could not be unmounted meanwhile.
 #[test]
 fn listing_and_completing_mounts_asks_none_of_them() {
     let _alone = alone();
@@ -130,7 +130,7 @@ fn listing_and_completing_mounts_asks_none_of_them() {
     drop(frozen);
 }
 
-/// Whoever looked at the mount in that moment, df(1) for example, made the unmount fail.
+/// A program that looked at the mount in that moment, df(1) for example, made the unmount fail.
 #[test]
 fn what_is_in_use_for_a_moment_is_unmounted_when_that_is_over() {
     let _alone = alone();

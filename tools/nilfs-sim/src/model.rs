@@ -313,7 +313,7 @@ impl Model {
         let block_size = self.block_size;
         let file = self.nodes[&id].file().map_err(|_| Refusal::Invalid)?;
         file.check_size(offset.saturating_add(length))?;
-        // Whatever the flags say: a cache may have accepted it before they were set.
+        // Regardless of the flags: a cache may have accepted the data before the flags were set.
         if length > 0 {
             let node = self.change(id);
             node.file_mut()?.write(block_size, offset, length, fill);

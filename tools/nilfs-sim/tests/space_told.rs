@@ -1,6 +1,6 @@
-//! What a volume says about its space is so, whatever has been done with it: what is available can be
-//! written and not much more, the rows of `nilfs df` are all there is, and a snapshot gives back what it
-//! keeps alone.
+//! Figures of a volume about its space are true, regardless of what has been done with the volume: what is
+//! available can be written and not much more, the rows of `nilfs df` are all there is, and a snapshot
+//! gives back what that snapshot keeps alone.
 //!
 //! `nilfs df` called available what a snapshot kept that was also young, because it counted it as
 //! protected; statfs, what had just been deleted, also where a snapshot or hard protection kept it; and
@@ -46,8 +46,8 @@ struct World {
 }
 
 impl World {
-    /// One that has lived for so long. The same each time, so that it can be asked in several ways what
-    /// comes next, with what is in memory and in no checkpoint.
+    /// Makes a world that has lived for so many steps: the same each time, so that a world can be asked in
+    /// several ways what comes next, with what is in memory and in no checkpoint.
     fn after(seed: u64, steps: usize) -> Self {
         ThreadClock::set(EPOCH);
         let shape = SHAPES[seed as usize % SHAPES.len()];
@@ -237,7 +237,7 @@ fn expected(world: &World, available: u64) -> RangeInclusive<u64> {
     available.saturating_sub(slack)..=available + slack + world.fs.status().dirty_bytes
 }
 
-/// Blocks that nobody needs, or that somebody could take.
+/// Blocks that are not needed, or that a writer could take.
 fn unused(usage: &Usage) -> u64 {
     let protected = if usage.hard_protection { 0 } else { usage.protected };
     usage.free + usage.reclaimable + protected

@@ -51,7 +51,7 @@ impl Filesystem {
         let options = self.cleaner.options();
         for _ in 0..ATTEMPTS {
             self.cleaning().gather_live_blocks()?;
-            // What is counted is of one moment.
+            // Everything that is counted is of one moment.
             let log = self.log.lock();
             if self.cleaning().needs_less() {
                 self.cleaning().count_needed();
@@ -76,7 +76,7 @@ impl Filesystem {
 
     /// Blocks that are not needed, or will not be once a checkpoint knows what was deleted.
     fn unused_after_deleting(&self, view: &View) -> Result<u64> {
-        // What inodes say about their blocks may be wrong.
+        // Inodes may be wrong about their blocks.
         let total = space::total(&self.store.geometry());
         Ok(self.space.unused_blocks().saturating_add(self.deleted_blocks(view)?).min(total))
     }

@@ -331,9 +331,9 @@ impl DeviceSpace {
     /// Blocks that changes leave fewer unused, with what describes these, at most.
     fn growth(&self, changes: Changes) -> u64 {
         let data = match self.unused {
-            // What is overwritten counts as in use for now.
+            // Blocks that are overwritten count as in use for now.
             None => changes.unplaced(),
-            // It stays, unless it was born after the last checkpoint that is kept.
+            // Such blocks stay, unless they were born after the last checkpoint that is kept.
             Some(Unused { last_kept: Some(_), .. }) => changes.pages.max(changes.grown),
             Some(Unused { last_kept: None, .. }) => changes.grown,
         };

@@ -280,7 +280,7 @@ fn files_opened_in_a_special_way_are_what_was_asked_for() {
     let unread = open(&path, OFlags::NOATIME).unwrap();
     unread.read_exact_at(&mut [0; 100], 0).unwrap();
     assert_eq!(before.atime_nsec(), fs::metadata(&path).unwrap().atime_nsec());
-    // What goes by the cache is on the volume, and what is in the cache does not hide it.
+    // Bytes that go past the cache reach the volume, and bytes in the cache do not hide them.
     let direct = open(&path, OFlags::DIRECT).unwrap();
     let page = vec![9_u8; 8192];
     let aligned = page.as_ptr().align_offset(4096) % 4096;

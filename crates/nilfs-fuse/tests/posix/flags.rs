@@ -73,7 +73,7 @@ fn append(dir: &Path) -> io::Result<()> {
     open(&dir.join("target"), OFlags::APPEND)?.write_all(b"x")
 }
 
-/// What opens a file to change what is there.
+/// Ways to open a file to change what is there.
 const OPENINGS: [Attempt; 5] = [
     ("open for writing", |dir| File::options().write(true).open(dir.join("target")).map(drop)),
     ("open for both", |dir| open(&dir.join("target"), OFlags::empty()).map(drop)),
@@ -245,8 +245,8 @@ fn what_was_open_for_writing_only_grows_once_the_file_is_append_only() {
     set_flags(&path, IFlags::empty());
 }
 
-/// What the kernel wrote back to a file with a flag was refused, and lost: with its write-back cache
-/// all that was appended to an append-only file.
+/// Data that the kernel wrote back to a file with a flag were refused, and lost: with the write-back
+/// cache of the kernel all that was appended to an append-only file.
 #[test]
 fn what_was_written_before_a_flag_was_set_is_written_back() {
     for writeback in [false, true] {

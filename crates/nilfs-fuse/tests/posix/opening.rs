@@ -46,7 +46,7 @@ fn a_program_that_runs_is_not_emptied() {
     });
 }
 
-/// Gives up this thread's right to make files shorter. Returns whether Linux can do that.
+/// Drops this thread's right to make files shorter. Returns whether Linux can do that.
 fn give_up_truncation() -> bool {
     let rules = Ruleset::default().handle_access(AccessFs::Truncate).unwrap().create().unwrap();
     rules.restrict_self().unwrap().ruleset == RulesetStatus::FullyEnforced

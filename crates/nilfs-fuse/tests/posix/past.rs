@@ -299,8 +299,8 @@ fn a_writer_without_room_gets_what_is_only_kept_to_be_looked_at() {
     assert!(names(&dir.join(".checkpoints")).len() > 1);
 }
 
-/// What was kept of a snapshot went as well, though that gave nothing back: a program that read there
-/// got ESTALE, as if the snapshot had gone.
+/// Trees that were kept of a snapshot went as well, though that gave nothing back: a program that read the
+/// snapshot got ESTALE, as if the snapshot had gone.
 #[test]
 fn a_snapshot_and_the_present_are_read_without_interruption_while_there_is_no_room() {
     let world = world();
@@ -329,7 +329,7 @@ fn a_snapshot_and_the_present_are_read_without_interruption_while_there_is_no_ro
     for round in 0..3 {
         let file = world.file("new", &half);
         still_there(&format!("in round {round}"));
-        // Now there is no room whatever is given up.
+        // Now there is no room, regardless of what is given up.
         let more = fs::write(world.path("more"), &half);
         assert_eq!(errno(more), Errno::NOSPC);
         still_there(&format!("on the full volume of round {round}"));

@@ -1,5 +1,5 @@
 //! Files that the kernel is given and does not accept: it forgets each of them at once, and waits for that.
-//! Through io_uring it waited for ever, past all signals, because nobody handed the entry back.
+//! Through io_uring it waited for ever, past all signals, because the entry was not handed back.
 
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -25,7 +25,7 @@ const HUGE: u64 = 4;
 /// A file system in which an inner directory has names that no directory can have.
 struct Impossible;
 
-/// What a directory has.
+/// Entries of a directory.
 fn entries(dir: NodeId) -> &'static [(&'static str, u64)] {
     match dir.0 {
         ROOT => &[("outer", OUTER)],

@@ -273,8 +273,8 @@ fn a_file_is_seen_by_its_name_only_when_it_is_complete() {
     };
     assert!(own.starts_with(".nilfs-cp-"));
     let another = place.file(0o600).unwrap();
-    assert_eq!(scene.names("top/a").len(), 3, "nobody can know the name before");
-    // What gets the name first stays.
+    assert_eq!(scene.names("top/a").len(), 3, "no program can know the name before");
+    // The file that gets the name first stays.
     fs::write(scene.path("top/a/file"), "theirs").unwrap();
     assert_eq!(draft.take_name(false), Err(Errno::EXIST));
     assert_eq!(fs::read(scene.path("top/a/file")).unwrap(), b"theirs");

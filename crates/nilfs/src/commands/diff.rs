@@ -136,7 +136,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             format!("there is no file {name}, and no volume here that could have such a snapshot")
         })?,
     };
-    // What was written until now has to be in a checkpoint first.
+    // Changes that were made until now have to be in a checkpoint first.
     let shown = if to.is_none() { located.shown()? } else { None };
     let checkpoints = located.checkpoints()?;
     let before = checkpoints.find(&args.from)?.cno;

@@ -185,7 +185,7 @@ pub fn end(outcome: Outcome) -> anyhow::Result<()> {
 pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
     let path = match order.mode {
         Mode::Check => device_of(&order.device)?,
-        // What is mounted there is to be unmounted first.
+        // A volume that is mounted on the directory is to be unmounted first.
         _ if order.device.is_dir() => device_of(&order.device)?,
         _ => names::device(&order.device)?,
     };

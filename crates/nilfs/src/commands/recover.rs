@@ -101,7 +101,7 @@ fn recover(device: Arc<dyn Device>, force: bool) -> anyhow::Result<()> {
     let options = MountOptions {
         cleaner,
         give_up_unrecoverable: force,
-        // What the recovery gives up may be damaged.
+        // Anything that the recovery gives up may be damaged.
         on_error: OnError::Continue,
         ..MountOptions::default()
     };

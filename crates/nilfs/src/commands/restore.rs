@@ -22,9 +22,9 @@ use crate::output::{self, counted, printable, say, utter};
 /// Bring files and directories back as they were
 ///
 /// A file gets its content, owner, permissions, times and links of that moment. Of a directory,
-/// everything comes back that was in it; what is there besides stays. What is as it was is left alone.
-/// What would be overwritten is listed first, and asked about. Where a directory has become a symbolic
-/// link, what was in it is not restored: nothing is written outside of the mount.
+/// everything comes back that was in it; what is there besides stays. A file that is as it was is left
+/// alone. Files that would be overwritten are listed first, and asked about. Where a directory has become a
+/// symbolic link, what was in it is not restored: nothing is written outside of the mount.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "nilfs restore [OPTIONS] <PATH@WHEN>...")]
 #[command(after_help = "\

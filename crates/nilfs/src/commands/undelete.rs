@@ -161,7 +161,7 @@ fn find(
             }
         }
     }
-    // What lies beyond a symbolic link is not there: the link has taken the place of a directory.
+    // A file beyond a symbolic link does not count as there: the link has taken the place of a directory.
     deleted.retain(|_, it| !matches!(it.place.look(), Ok(Some(_))));
     let with_directory: Vec<PathBuf> = deleted
         .iter()

@@ -1,4 +1,4 @@
-//! What pages of the documentation say: links, headings, command lines.
+//! Content of pages of the documentation: links, headings, command lines.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -151,7 +151,7 @@ fn simple_commands(line: &str) -> Vec<Vec<String>> {
             word if word.starts_with(['>', '<']) || word.starts_with("2>") => {}
             // More of the kind.
             "…" => {}
-            // What another command has printed: the number of a checkpoint.
+            // Output of another command: the number of a checkpoint.
             word if word.starts_with('$') => commands[last].push("1".to_owned()),
             word => commands[last].push(word.to_owned()),
         }
