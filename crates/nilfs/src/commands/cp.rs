@@ -66,7 +66,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if must_be_there && !destination.is_top() {
         bail!("{} is not a directory", destination.shown().display());
     }
-    let mut copier = Copier::new(Work::COPY, args.preserve, Existing::ReplaceFiles);
+    let mut copier = Copier::new(Wording::COPY, args.preserve, Existing::ReplaceFiles);
     for Asked { files, path: source } in &sources {
         let found = find(files, source.as_bytes(), LastLink::Keep)?;
         if found.attr.file_type == FileType::Directory && !args.recursive {
@@ -97,7 +97,7 @@ pub enum Existing {
 
 /// The purpose of copies, in words.
 #[derive(Debug, Clone, Copy)]
-pub struct Work {
+pub struct Wording {
     /// Words for what is being done to files.
     doing: &'static str,
     /// Words for what has been done to files.
@@ -106,7 +106,7 @@ pub struct Work {
     again: &'static str,
 }
 
-impl Work {
+impl Wording {
     /// Copies out of a volume.
     const COPY: Self =
         Self { doing: "copying", done: "copied", again: "the same command again copies all of it" };
@@ -157,7 +157,7 @@ impl fmt::Display for Count {
 
 /// Copies files one by one and counts what did not work.
 pub struct Copier {
-    work: Work,
+    wording: Wording,
     preserve: bool,
     existing: Existing,
     /// The files of checkpoints: a number may be another file in another one.
@@ -179,9 +179,9 @@ pub struct Copier {
 
 impl Copier {
     /// To `preserve` is to keep owner, permissions and times.
-    pub fn new(work: Work, preserve: bool, existing: Existing) -> Self {
+    pub fn new(wording: Wording, preserve: bool, existing: Existing) -> Self {
         Self {
-            work,
+            wording,
             preserve,
             existing,
             sources: Vec::new(),
@@ -191,7 +191,7 @@ impl Copier {
             flagged: Vec::new(),
             copied: Count::default(),
             failed: 0,
-            progress: Progress::bytes(work.doing),
+            progress: Progress::bytes(wording.doing),
             interrupt: Interrupt::listen(),
             buffer: vec![0; COPY_BYTES],
         }
@@ -467,7 +467,7 @@ impl Copier {
         }
         match self.failed {
             _ if self.interrupt.came() => {
-                let Work { done, again, .. } = self.work;
+                let Wording { done, again, .. } = self.wording;
                 let message =
                     format!("interrupted; {} {done}, each file complete; {again}", self.copied);
                 Err(Failure::new(Status::Interrupted, message).into())
@@ -557,7 +557,7 @@ mod tests {
         let scene = tempfile::tempdir().unwrap();
         let mode = |name: &str| fs::metadata(scene.path().join(name)).unwrap().mode() & 0o7777;
         let top = Destination::typed(scene.path()).unwrap();
-        let mut copier = Copier::new(Work::COPY, true, Existing::ReplaceFiles);
+        let mut copier = Copier::new(Wording::COPY, true, Existing::ReplaceFiles);
         copier.begin(&files);
         copier.copy(&found("directory"), &top.join("directory")).unwrap();
         assert_eq!(mode("directory"), 0o700);

@@ -12,7 +12,7 @@ use nilfs_engine::{Cno, FileType, Files};
 use nilfs_fuse::When;
 use serde::Serialize;
 
-use super::cp::{Copier, Count, Existing, Work, is_as};
+use super::cp::{Copier, Count, Existing, Wording, is_as};
 use crate::beneath::{self, Destination};
 use crate::completions;
 use crate::exit::{Failure, Status, sentence};
@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !plan.overwritten.is_empty() && !args.force {
         confirm(&plan.overwritten)?;
     }
-    let mut copier = Copier::new(Work::RESTORE, true, Existing::Replace);
+    let mut copier = Copier::new(Wording::RESTORE, true, Existing::Replace);
     for job in &jobs {
         job.run(&mut copier)?;
     }

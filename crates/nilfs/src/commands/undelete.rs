@@ -13,7 +13,7 @@ use nilfs_fuse::When;
 use nilfs_ondisk::ByteCount;
 use serde::Serialize;
 
-use super::cp::{Copier, Count, Existing, Work};
+use super::cp::{Copier, Count, Existing, Wording};
 use super::restore::Job;
 use crate::administration::{Reason, Refusal};
 use crate::beneath::Destination;
@@ -256,7 +256,7 @@ fn open_last(located: &Located, last: Cno) -> anyhow::Result<Arc<dyn Files>> {
 }
 
 fn bring_back(deleted: &[Deleted], jobs: Vec<anyhow::Result<Job>>) -> anyhow::Result<()> {
-    let mut copier = Copier::new(Work::RESTORE, true, Existing::Keep);
+    let mut copier = Copier::new(Wording::RESTORE, true, Existing::Keep);
     for (it, job) in deleted.iter().zip(jobs) {
         if let Err(error) = job.and_then(|job| job.run(&mut copier)) {
             copier.fail(&it.place.shown(), &error);

@@ -18,7 +18,7 @@ use nilfs_fuse::When;
 
 use self::report::Base;
 use self::walk::Salvager;
-use super::cp::{Copier, Existing, Work};
+use super::cp::{Copier, Existing, Wording};
 use crate::administration::mounts_of;
 use crate::beneath::Destination;
 use crate::completions;
@@ -96,7 +96,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         known: rescue.newest_known(),
         by_scan: rescue.by_scan().is_some(),
     };
-    let copier = Copier::new(Work::SALVAGE, true, Existing::ReplaceFiles);
+    let copier = Copier::new(Wording::SALVAGE, true, Existing::ReplaceFiles);
     let mut salvager = Salvager::new(rescue, copier, to);
     salvager.checkpoint(nth)?;
     if args.deleted {

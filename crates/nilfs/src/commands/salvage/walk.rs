@@ -553,7 +553,7 @@ mod tests {
     use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
 
     use super::*;
-    use crate::commands::cp::{Existing, Work};
+    use crate::commands::cp::{Existing, Wording};
 
     /// A directory that is empty when a salvage begins need not stay so.
     #[test]
@@ -580,7 +580,7 @@ mod tests {
             fs::create_dir_all(outside.join("one")).unwrap();
             fs::write(outside.join("file"), "secret").unwrap();
             let rescue = Rescue::open(Arc::clone(&device), Box::new(|_| {})).unwrap();
-            let copier = Copier::new(Work::SALVAGE, true, Existing::ReplaceFiles);
+            let copier = Copier::new(Wording::SALVAGE, true, Existing::ReplaceFiles);
             let mut salvager = Salvager::new(rescue, copier, Destination::typed(&to).unwrap());
             let (link, target) = match trap {
                 "" => (to.clone(), outside.clone()),
