@@ -329,8 +329,8 @@ mod tests {
             (options.dirty_limit >> 20, options.cache_limit >> 20)
         };
         assert_eq!(of(0), (1, 1));
-        assert_eq!(of(48 << 20), (6, 6));
-        assert_eq!(of(1 << 30), (128, 96));
+        assert_eq!(of(50 << 20), (5, 5));
+        assert_eq!(of(1 << 30), (102, 96));
         assert_eq!(of(64 << 30), (1024, 96));
     }
 

@@ -139,7 +139,7 @@ pub const OPTIONS: &[MountOption] = &[
         })],
         "memory for changes that are not on the device yet, such as `512M`",
     )
-    .default("an eighth of what the process may use, at most 1G")
+    .default("a tenth of what the process may use, at most 1G")
     .more("[memory](#memory)"),
     MountOption::new(
         &[text("cache", "SIZE", |it, value| {
@@ -148,7 +148,7 @@ pub const OPTIONS: &[MountOption] = &[
         })],
         "memory for what can be read again: blocks of metadata, inodes, the names of directories",
     )
-    .default("an eighth of what the process may use, at most 96M"),
+    .default("a tenth of what the process may use, at most 96M"),
     MountOption::new(
         &[flag("nogc", |it| {
             it.cleaner.words.insert("enabled", "false".to_owned());
