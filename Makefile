@@ -88,7 +88,7 @@ check:
 test:
 	@scripts/need test
 	@scripts/need lab
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) test -p nilfs-sim --features shuttle --test interleavings
 
 torture:
