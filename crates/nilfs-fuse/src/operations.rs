@@ -8,6 +8,7 @@ mod requests;
 use std::fmt;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use nilfs_engine::{Attr, DirEntry, Error, FileType, Files, Filesystem, InodeRef, SetAttr, Stale};
 use nilfs_ondisk::Ino;
@@ -55,8 +56,25 @@ const SET_ID: u16 = 0o6000;
 /// Entries copied out of a directory at a time.
 const LISTED_AT_ONCE: usize = 64;
 
-/// Ends what is kept of the past because somebody looks at it.
-pub type EndOfPast = Box<dyn Fn() + Send + Sync>;
+/// Checkpoints that are kept because somebody looks at them.
+pub struct HeldPast(Option<Arc<Past>>);
+
+impl HeldPast {
+    /// Lets go of them, unless they are snapshots. Whatever still reads them gets `ESTALE`.
+    pub fn end(&self) {
+        if let Some(cnos) = self.0.as_ref().and_then(|past| past.give_up()) {
+            tracing::info!("whatever still reads one of these checkpoints gets ESTALE: {cnos}");
+        }
+    }
+
+    /// Keeps them, however short of room the volume is, `for_now`: until `command`, which copies out of the
+    /// past, says so again. No time at all says that it has ended.
+    pub fn keep_for_copy(&self, command: u64, for_now: Duration) {
+        if let Some(past) = &self.0 {
+            past.keep_for_copy(command, for_now);
+        }
+    }
+}
 
 /// The file system as the kernel sees it.
 pub struct Operations {
@@ -120,16 +138,10 @@ impl Operations {
         }))
     }
 
-    /// What lets go of the checkpoints that are only kept because somebody looks at them. Whatever
-    /// still reads them gets `ESTALE`.
+    /// The checkpoints that are only kept because somebody looks at them.
     #[must_use]
-    pub fn end_of_past(&self) -> EndOfPast {
-        let past = self.past.clone();
-        Box::new(move || {
-            if let Some(cnos) = past.as_ref().and_then(|past| past.give_up()) {
-                tracing::info!("whatever still reads one of these checkpoints gets ESTALE: {cnos}");
-            }
-        })
+    pub fn held_past(&self) -> HeldPast {
+        HeldPast(self.past.clone())
     }
 
     /// Lets the kernel ask for doors again, if there is another checkpoint than when it was told of

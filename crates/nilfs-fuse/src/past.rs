@@ -22,7 +22,8 @@
 //!
 //! # What is kept
 //! The checkpoint of an entry is kept for [`PastSettings::hold`] after the last request, or, if it is no
-//! snapshot, until a writer finds no room. A thread of its own tells the kernel to forget what is not
+//! snapshot, until a writer finds no room. While a command copies out of the past, neither ends it: what
+//! `restore` writes would else take away what it reads. A thread of its own tells the kernel to forget what is not
 //! kept any more: the kernel waits for requests meanwhile, so no thread that answers them may do so.
 //!
 //! Nothing of the past can be changed, and nothing in it is more than content: set-id bits and
@@ -34,10 +35,10 @@ mod numbers;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nilfs_engine::tree::File;
 use nilfs_engine::{
@@ -101,8 +102,13 @@ pub(crate) struct Past {
     warned: AtomicBool,
     entries: Mutex<Entries>,
     told: Mutex<ToldOfDoors>,
+    /// Until when the commands that copy out of the past need what is kept, by their numbers.
+    copies: Mutex<HashMap<u64, Instant>>,
     keeper: mpsc::Sender<Message>,
 }
+
+/// Commands that may copy out of the past at a time. Others do as well as they can.
+const MOST_COPIES: usize = 256;
 
 /// Doors of which the kernel was told since there was this newest checkpoint.
 #[derive(Default)]
@@ -176,6 +182,7 @@ impl Past {
             warned: AtomicBool::new(false),
             entries: Mutex::default(),
             told: Mutex::default(),
+            copies: Mutex::default(),
             keeper,
         });
         let keeper = Keeper { past: Arc::downgrade(&past), messages };
@@ -311,9 +318,30 @@ impl Past {
         self.give_up_held(|_| true)
     }
 
+    /// Keeps what is kept `for_now`, for a command that copies out of the past. It says so again as long as
+    /// it goes on, and says that it is over by no time at all.
+    pub fn keep_for_copy(&self, command: u64, for_now: Duration) {
+        let mut copies = self.copies.lock();
+        copies.remove(&command);
+        if !for_now.is_zero() && copies.len() < MOST_COPIES {
+            copies.insert(command, Instant::now() + for_now);
+        }
+    }
+
+    /// For how long commands that copy out of the past need what is kept, if there are any.
+    fn needed_by_copies(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let mut copies = self.copies.lock();
+        copies.retain(|_, until| *until > now);
+        copies.values().max().map(|until| *until - now)
+    }
+
     /// Lets go of what takes room because it is kept, as [`Past::give_up`] does: not of snapshots, which
-    /// would stay all the same.
+    /// would stay all the same, and of nothing while a command copies out of the past.
     pub fn give_up_for_room(&self) -> Option<String> {
+        if self.needed_by_copies().is_some() {
+            return None;
+        }
         self.give_up_held(|cno| match self.checkpoints.checkpoints(cno, 1) {
             Ok(found) => !found.first().is_some_and(|it| it.cno == cno && it.snapshot),
             // A checkpoint that cannot be looked up is no reason to take anything from a program.
@@ -440,6 +468,10 @@ impl Keeper {
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
             }
             let Some(past) = self.past.upgrade() else { return };
+            if let Some(needed) = past.needed_by_copies() {
+                wait = Some(needed);
+                continue;
+            }
             let (due, next) = past.entries.lock().let_go_unused(past.settings.hold);
             drop(past);
             forget(kernel, due);

@@ -26,7 +26,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::fs::{StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
-pub use self::draft::{Draft, Handle, Identity};
+pub use self::draft::{Draft, Handle, Identity, is_of_draft};
 
 use crate::output::printable;
 

@@ -28,7 +28,7 @@ pub use self::walk::{Entry, LastLink, Walk, WalkEntry, find};
 use crate::administration::{Administration, Place, not_a_volume, source_of};
 use crate::beneath::Destination;
 use crate::completions;
-use crate::control::Client;
+use crate::control::{Client, KeptPast};
 use crate::exit::{Failure, Status};
 use crate::signature::OnVolume;
 
@@ -69,6 +69,14 @@ impl ImageArgs {
                 Err(Failure::new(Status::Usage, message).into())
             }
         }
+    }
+
+    /// The past of the mount that is looked at, for a command that copies out of it; `None` as in
+    /// [`Door::kept_past`].
+    pub fn kept_past(&self) -> Option<KeptPast> {
+        let place = Named::on_mount(self.place.as_os_str());
+        let located = Located::find(Path::new(&place.path), &[]).ok()?;
+        Door::kept_past(&located.device)
     }
 
     /// As [`ImageArgs::open`], with the root directory, which is meant if no file is named.

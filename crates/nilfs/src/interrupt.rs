@@ -1,4 +1,4 @@
-//! End of a command that is asked to end, by Ctrl-C or the signal TERM.
+//! End of a command that is asked to end: by Ctrl-C, the signal TERM, or HUP, when its terminal is closed.
 //!
 //! Such a signal ends the process at once, wherever it is, with a line that says what has become of the
 //! work, what goes on without this process, and how to take it up again. Work that knows a better place to
@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use parking_lot::Mutex;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use crate::output::say;
@@ -52,7 +52,8 @@ pub fn interruptible(
     work: impl FnOnce() -> ExitCode + Send,
 ) -> ExitCode {
     let ignored = ignored_signals();
-    let heard = [SIGINT, SIGTERM].into_iter().filter(|signal| (ignored >> (signal - 1)) & 1 == 0);
+    let heard = [SIGINT, SIGTERM, SIGHUP];
+    let heard = heard.into_iter().filter(|signal| (ignored >> (signal - 1)) & 1 == 0);
     let words: Words = Box::new(|| "interrupted; nothing was changed".to_owned());
     *ENDING.lock() = Some(Ending { complaint, code, words });
     let work = Mutex::new(Some(work));

@@ -20,12 +20,23 @@ struct Mounted {
 }
 
 impl Mounted {
-    fn new() -> Self {
+    /// A new volume of this size, in bytes, with nothing on it.
+    fn on_new(bytes: u64) -> Self {
         let volume = common::volume();
+        File::options().write(true).open(&volume.image).unwrap().set_len(bytes).unwrap();
+        volume.nilfs("mkfs -f -b 4096 -B 256 IMAGE").output();
+        Self::on(volume)
+    }
+
+    fn on(volume: Volume) -> Self {
         let dir = volume.beside("mnt");
         fs::create_dir(&dir).unwrap();
         nilfs(["mount".as_ref(), volume.image.as_os_str(), dir.as_os_str()]).output();
-        let mounted = Self { volume, dir };
+        Self { volume, dir }
+    }
+
+    fn new() -> Self {
+        let mounted = Self::on(common::volume());
         let top = mounted.path("top");
         fs::create_dir_all(top.join("below")).unwrap();
         fs::write(top.join("file"), "first\n").unwrap();
@@ -435,4 +446,58 @@ fn undelete_replaces_nothing_that_has_been_made_since() {
     assert_eq!(said.matches("exists already and is a").count(), 2, "{said}");
     assert_eq!(fs::read(mounted.path(names[0])).unwrap(), b"new\n");
     assert_eq!(fs::metadata(mounted.path(names[1])).unwrap().mode() & 0o7777, 0o700);
+}
+
+/// Writes of the command made the mount give up the checkpoint that was being copied, and then the file was
+/// nowhere any more.
+#[test]
+fn what_finds_no_room_is_not_lost_by_that() {
+    const SMALL_FILES: usize = 100;
+    let mounted = Mounted::on_new(64 << 20);
+    let film: Vec<u8> =
+        (0..40 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::create_dir(mounted.path("home")).unwrap();
+    let small = |nth: usize| mounted.path(&format!("home/{nth}"));
+    (0..SMALL_FILES).for_each(|nth| fs::write(small(nth), nth.to_string()).unwrap());
+    fs::write(mounted.path("home/film"), &film).unwrap();
+    let at = mounted.checkpoint();
+    fs::remove_dir_all(mounted.path("home")).unwrap();
+    fs::create_dir(mounted.path("home")).unwrap();
+    mounted.checkpoint();
+    let full = |line: &str| {
+        let outcome = mounted.nilfs(line);
+        assert_eq!(outcome.code, Some(1), "{outcome:?}");
+        assert!(outcome.stderr.to_lowercase().contains("no space left"), "{outcome:?}");
+    };
+    full(&format!("restore -f MNT/home/film@{at}"));
+    full("undelete -f MNT/home");
+    full(&format!("restore -f MNT/home@{at}"));
+    full(&format!("cp -r MNT/home@{at} MNT/copy"));
+    (0..SMALL_FILES)
+        .for_each(|nth| assert_eq!(fs::read_to_string(small(nth)).unwrap(), nth.to_string()));
+    let saved = mounted.volume.beside("film");
+    mounted.nilfs(&format!("cp MNT/home/film@{at} {}", saved.display())).output();
+    assert!(fs::read(saved).unwrap() == film);
+}
+
+#[test]
+fn a_path_that_cannot_be_found_is_no_reason_to_leave_the_others() {
+    let mounted = Mounted::new();
+    let at = mounted.checkpoint();
+    let names = ["top/file", "top/below/deep"];
+    names.iter().for_each(|name| fs::remove_file(mounted.path(name)).unwrap());
+    let outcome = mounted
+        .nilfs(&format!("restore -f MNT/top/file@{at} MNT/nothing@{at} MNT/top/below/deep@{at}"));
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(
+        outcome
+            .stderr
+            .contains("MNT/nothing".replace("MNT", mounted.dir.to_str().unwrap()).as_str()),
+        "{outcome:?}"
+    );
+    names.iter().for_each(|name| assert!(mounted.path(name).exists(), "{name}"));
+    fs::create_dir(mounted.path("to")).unwrap();
+    let outcome = mounted.nilfs("cp MNT/top/file MNT/nothing MNT/top/below/deep MNT/to");
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(mounted.path("to/file").exists() && mounted.path("to/deep").exists(), "{outcome:?}");
 }

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -18,6 +19,11 @@ use super::{Destination, Mounts, Obstacle};
 
 /// The beginning of the names of files that are not complete.
 const PREFIX: &str = ".nilfs-cp-";
+
+/// Whether a name is that of a copy which was never completed.
+pub fn is_of_draft(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(PREFIX.as_bytes())
+}
 
 /// A file, regardless of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -59,6 +59,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let Some((destination, sources)) = args.paths.split_last() else {
         unreachable!("clap wants a path");
     };
+    let _kept_past = args.image.kept_past();
     let sources = args.image.open(sources, "cp")?;
     let must_be_there =
         sources.len() > 1 || destination.as_bytes().ends_with(b"/") && !args.recursive;
@@ -68,10 +69,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     let mut copier = Copier::new(Wording::COPY, args.preserve, Existing::ReplaceFiles);
     for Asked { files, path: source } in &sources {
-        let found = find(files, source.as_bytes(), LastLink::Keep)?;
-        if found.attr.file_type == FileType::Directory && !args.recursive {
-            bail!("{} is a directory; use -r to copy it", printable(source.as_bytes()));
-        }
+        let found = match find_to_copy(files, source, args.recursive) {
+            Err(error) if sources.len() > 1 => {
+                copier.fail(Path::new(source), &error);
+                continue;
+            }
+            found => found?,
+        };
         let to = match Path::new(source).file_name() {
             Some(name) if destination.is_top() => destination.join(name),
             _ => destination.clone(),
@@ -80,6 +84,15 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         copier.copy_tree(found, &to);
     }
     copier.finish().map(drop)
+}
+
+/// Finds what is to be copied, as far as it can be.
+fn find_to_copy(files: &Arc<dyn Files>, source: &OsStr, recursive: bool) -> anyhow::Result<Entry> {
+    let found = find(files, source.as_bytes(), LastLink::Keep)?;
+    if found.attr.file_type == FileType::Directory && !recursive {
+        bail!("{} is a directory; use -r to copy it", printable(source.as_bytes()));
+    }
+    Ok(found)
 }
 
 /// Fate of something that has the name of a copy.

@@ -1,5 +1,6 @@
 //! `nilfs restore`: files as they were, in the place of what is there now.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -15,8 +16,9 @@ use serde::Serialize;
 use super::cp::{Copier, Count, Existing, Wording, is_as};
 use crate::beneath::{self, Destination};
 use crate::completions;
-use crate::exit::{Failure, Status, sentence};
-use crate::image::{Entry, LastLink, Located, Named, Walk, WalkEntry, find, open_files};
+use crate::control::KeptPast;
+use crate::exit::{Failure, Status, sentence, status_of};
+use crate::image::{Door, Entry, LastLink, Located, Named, Walk, WalkEntry, find, open_files};
 use crate::output::{self, counted, printable, say, utter};
 
 /// Bring files and directories back as they were
@@ -56,6 +58,9 @@ pub struct Args {
     paths: Vec<OsString>,
 }
 
+/// The pasts of the volumes, by their devices, until everything is brought back.
+type KeptPasts = HashMap<PathBuf, Option<KeptPast>>;
+
 /// Something that is to be brought back.
 pub struct Job {
     /// The files of the checkpoint.
@@ -74,10 +79,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if to.as_ref().is_some_and(|to| args.paths.len() > 1 && !to.is_top()) {
         bail!("with several paths, --to must be a directory");
     }
-    let job = |path: &OsString| Job::new(path, args.at.as_ref(), to.as_ref());
-    let jobs = args.paths.iter().map(job).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut kept = KeptPasts::default();
+    let job = |path: &OsString| Job::new(path, args.at.as_ref(), to.as_ref(), &mut kept);
     let mut plan = Plan::default();
-    jobs.iter().try_for_each(|job| plan.add(job))?;
+    let mut jobs = Vec::new();
+    for (path, job) in args.paths.iter().zip(args.paths.iter().map(job)) {
+        match job.and_then(|job| plan.add(&job).map(|()| job)) {
+            Ok(job) => jobs.push(job),
+            // What is wrong with one path is no reason to leave the others, but with the command line it is.
+            Err(error) if args.paths.len() == 1 || status_of(&error) == Status::Usage => {
+                return Err(error);
+            }
+            Err(error) => plan.missing.push((path.into(), error)),
+        }
+    }
     if args.dry_run {
         return if args.json { plan.print_json(false) } else { plan.print() };
     }
@@ -85,6 +100,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         confirm(&plan.overwritten)?;
     }
     let mut copier = Copier::new(Wording::RESTORE, true, Existing::Replace);
+    plan.missing.iter().for_each(|(path, error)| copier.fail(path, error));
     for job in &jobs {
         job.run(&mut copier)?;
     }
@@ -97,7 +113,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Job {
-    fn new(operand: &OsStr, at: Option<&When>, to: Option<&Destination>) -> anyhow::Result<Self> {
+    fn new(
+        operand: &OsStr,
+        at: Option<&When>,
+        to: Option<&Destination>,
+        kept: &mut KeptPasts,
+    ) -> anyhow::Result<Self> {
         let shown = || printable(operand.as_bytes());
         let Named { path, when } = Named::on_mount(operand);
         let path = Path::new(&path);
@@ -110,6 +131,8 @@ impl Job {
         };
         let located = Located::find(path, &[])?;
         let [source] = &located.paths[..] else { return Err(not_on_mount(path)) };
+        let keep = || Door::kept_past(&located.device);
+        kept.entry(located.device.clone()).or_insert_with(keep);
         let cno = located.checkpoints()?.find(when)?.cno;
         let files = open_files(&located.device, Some(cno))?;
         let destination = match (to, path.file_name()) {
@@ -158,6 +181,8 @@ struct Record {
 struct Plan {
     new: Vec<PathBuf>,
     overwritten: Vec<PathBuf>,
+    /// Operands of which nothing is known, and why.
+    missing: Vec<(PathBuf, anyhow::Error)>,
     /// Paths that cannot be restored, and why.
     obstacles: Vec<(PathBuf, anyhow::Error)>,
 }
@@ -221,10 +246,10 @@ impl Plan {
                 writeln!(out, "{what} {}", printable(path.as_os_str().as_bytes()))?;
             }
         }
-        for (path, obstacle) in &self.obstacles {
+        for (path, obstacle) in self.missing.iter().chain(&self.obstacles) {
             say!("nilfs: {}: {}", printable(path.as_os_str().as_bytes()), sentence(obstacle));
         }
-        match self.obstacles.len() as u64 {
+        match (self.missing.len() + self.obstacles.len()) as u64 {
             0 => Ok(()),
             count => {
                 let message = format!("{} cannot be restored", counted(count, "file"));

@@ -16,10 +16,10 @@ use serde::Serialize;
 use super::cp::{Copier, Count, Existing, Wording};
 use super::restore::Job;
 use crate::administration::{Reason, Refusal};
-use crate::beneath::Destination;
+use crate::beneath::{self, Destination};
 use crate::completions;
 use crate::exit::{Failure, Status};
-use crate::image::{Checkpoints, Located, open_files};
+use crate::image::{Checkpoints, Door, Located, open_files};
 use crate::output::{self, Column, Rows, exact_time, local_time, printable, utter};
 use crate::past::FileAt;
 use crate::progress;
@@ -107,7 +107,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.dry_run {
         return Ok(());
     }
-    // What is looked at stays while the user thinks.
+    // What is looked at stays while the user thinks, and while what is brought back needs room.
+    let _kept_past = Door::kept_past(&located.device);
     let jobs = jobs(&located, &deleted);
     if !args.force {
         confirm(&jobs)?;
@@ -155,7 +156,10 @@ fn find(
         for change in changes.into_iter().filter(|change| change.after.is_none()) {
             let Some(file) = change.before else { continue };
             let path = PathBuf::from(OsStr::from_bytes(file.path.as_bytes()));
-            if let Ok(below) = path.strip_prefix(top) {
+            let is_draft = path.file_name().is_some_and(beneath::is_of_draft);
+            if let Ok(below) = path.strip_prefix(top)
+                && !is_draft
+            {
                 let place = place.join(below);
                 deleted.insert(below.to_owned(), Deleted { file, last, gone, place });
             }

@@ -20,9 +20,9 @@ use super::requests::{
     AdminRequest, ChangeSnapshots, Commit, Defragment, DeleteCheckpoints, FindCheckpoint,
     GetChanges, GetCheckpointTotals, GetDirectoryChanges, GetHolders, GetMetrics, GetNewestLog,
     GetNotes, GetPowers, GetProcess, GetPurge, GetResize, GetRollback, GetScrub, GetStatus,
-    GetUsage, GetVersions, ListCheckpoints, MakeCheckpoint, OrderCleaner, Powers, Process,
-    ReloadSettings, Remount, SetSnapshot, StartPurge, StartResize, StartRollback, StartScrub,
-    StopScrub, Trim, Work,
+    GetUsage, GetVersions, KeepPast, ListCheckpoints, MakeCheckpoint, OrderCleaner, Powers,
+    Process, ReloadSettings, Remount, SetSnapshot, StartPurge, StartResize, StartRollback,
+    StartScrub, StopScrub, Trim, Work,
 };
 use super::{messages, pages};
 use crate::administration::{Administration, Reason, Refusal};
@@ -32,6 +32,11 @@ use crate::scrubbing::{Plan, Scrubbing};
 
 /// How often it is asked how far something is.
 const GLANCE: Duration = Duration::from_millis(100);
+
+/// How to go on with work that the end of a mount has cut off.
+const RESIZE_AGAIN: &str = "the same nilfs resize again goes on";
+const ROLLBACK_AGAIN: &str = "if nilfs diff shows that it was not done, do it again";
+const PURGE_AGAIN: &str = "nilfs purge --finish does the rest";
 
 /// Versions of a file that are asked for at a time.
 const VERSIONS_AT_ONCE: usize = 1024;
@@ -68,6 +73,11 @@ impl Client {
     /// What the mount does not show of a file of the past.
     pub fn powers(&self, cno: Cno, ino: Ino) -> Result<Powers, Refusal> {
         self.ask(&GetPowers { cno, ino })
+    }
+
+    /// Has the past kept for a command that copies out of it, as [`super::KeptPast`] does.
+    pub(super) fn keep_past(&self, command: u64, seconds: u32) -> Result<(), Refusal> {
+        self.ask(&KeepPast { command, seconds }).map(drop)
     }
 
     /// What two checkpoints differ in.
@@ -124,17 +134,33 @@ impl Client {
         messages::reply::<R>(&answer)
     }
 
-    /// Waits for the end of what was begun, and asks now and then how it is going.
+    /// What the end of the mount would cut off now, and how to go on with it then.
+    pub fn under_way(&self) -> Vec<(&'static str, &'static str)> {
+        let purging = matches!(self.ask(&GetPurge {}), Ok(Work::Running(_)));
+        let resizing = matches!(self.ask(&GetResize {}), Ok(Work::Running(_)));
+        let works = [(purging, "the purge", PURGE_AGAIN), (resizing, "the resize", RESIZE_AGAIN)];
+        let running = works.into_iter().filter(|(is_running, ..)| *is_running);
+        running.map(|(_, what, again)| (what, again)).collect()
+    }
+
+    /// Waits for the end of what was begun, and asks now and then how it is going. If the mount ends before
+    /// that, `again` says how to go on.
     fn wait<R, Progress, Done>(
         &self,
         question: &R,
         progress: &mut dyn FnMut(Progress),
+        again: &str,
     ) -> Result<Done, Refusal>
     where
         R: AdminRequest<Reply = Work<Progress, Done>>,
     {
         loop {
-            match self.ask(question)? {
+            // The process has been asked before: if it is not there now, the mount is over.
+            let answer = self.ask(question).map_err(|_| {
+                let message = format!("the mount has ended before this was complete; {again}");
+                Refusal::new(Reason::Failed, message)
+            });
+            match answer? {
                 Work::Running(so_far) => progress(so_far),
                 Work::Done(done) => return Ok(done),
                 Work::Failed(refusal) => return Err(refusal),
@@ -238,7 +264,7 @@ impl Administration for Client {
 
     fn resize(&self, bytes: u64, progress: &mut dyn FnMut(ResizeProgress)) -> Result<(), Refusal> {
         self.ask(&StartResize { bytes })?;
-        let at_the_end = self.wait(&GetResize {}, progress)?;
+        let at_the_end = self.wait(&GetResize {}, progress, RESIZE_AGAIN)?;
         progress(at_the_end);
         Ok(())
     }
@@ -250,7 +276,7 @@ impl Administration for Client {
         progress: &mut dyn FnMut(RollbackProgress),
     ) -> Result<RolledBack, Refusal> {
         self.ask(&StartRollback { to, path: path.clone() })?;
-        self.wait(&GetRollback {}, progress)
+        self.wait(&GetRollback {}, progress, ROLLBACK_AGAIN)
     }
 
     fn holders(&self, path: &Name) -> Result<Holders, Refusal> {
@@ -264,7 +290,7 @@ impl Administration for Client {
         progress: &mut dyn FnMut(PurgeProgress),
     ) -> Result<Purged, Refusal> {
         self.ask(&StartPurge { path: path.cloned(), options })?;
-        self.wait(&GetPurge {}, progress)
+        self.wait(&GetPurge {}, progress, PURGE_AGAIN)
     }
 
     fn defragment(&self, ino: Ino, budget: u64) -> Result<Defragmented, Refusal> {

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nilfs_engine::{
     Attr, CheckpointInfo, CheckpointTotals, CleanerOrder, Cno, Defragmented, DeletedCheckpoints,
@@ -61,6 +62,7 @@ pub(super) const ALL: &[Known] = &[
     Known::new::<GetPurge>(),
     Known::new::<Defragment>(),
     Known::new::<GetPowers>(),
+    Known::new::<KeepPast>(),
     Known::new::<GetProcess>(),
     Known::new::<ListCheckpoints>(),
     Known::new::<GetCheckpointTotals>(),
@@ -490,6 +492,31 @@ impl AdminRequest for GetPowers {
 
     fn serve(self, server: &Server) -> Result<Powers, Refusal> {
         server.mount.powers(self.cno, self.ino)
+    }
+}
+
+/// Lets a command that copies out of the past have what it reads for so many seconds more, however short of
+/// room the volume is; 0 when it has ended. Whoever may look at the past at all may have it kept, just as
+/// that user may fill the volume.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct KeepPast {
+    /// The number of the command, as it has chosen it.
+    pub command: u64,
+    pub seconds: u32,
+}
+
+/// Seconds for which the past is kept at a time, at most: for longer than a command that was killed.
+const LONGEST_KEPT: u32 = 60;
+
+impl AdminRequest for KeepPast {
+    const NAME: &'static str = "keep-past";
+    const IS_HARMLESS: bool = true;
+    type Reply = Nothing;
+
+    fn serve(self, server: &Server) -> Result<Nothing, Refusal> {
+        let seconds = self.seconds.min(LONGEST_KEPT);
+        server.mount.keep_past(self.command, Duration::from_secs(seconds.into()));
+        Ok(Nothing {})
     }
 }
 

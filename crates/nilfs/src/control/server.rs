@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nilfs_engine::{Checkpoints, Cno, Ino, PurgeOptions, ResizeProgress};
 use nilfs_fuse::{Caller, Handler, Transport};
@@ -42,6 +43,10 @@ pub trait Served: Send + Sync {
 
     /// Lets go of checkpoints that are only kept because somebody looks at them through the mount.
     fn end_past(&self);
+
+    /// Keeps such checkpoints `for_now`, however short of room the volume is, for a command that copies out
+    /// of the past; no longer, if that is no time at all.
+    fn keep_past(&self, command: u64, for_now: Duration);
 
     /// Which way requests take, when that has been found out.
     fn transport(&self) -> Option<Transport>;
@@ -429,6 +434,8 @@ mod tests {
         }
 
         fn end_past(&self) {}
+
+        fn keep_past(&self, _: u64, _: Duration) {}
 
         fn transport(&self) -> Option<Transport> {
             None

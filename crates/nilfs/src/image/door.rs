@@ -27,7 +27,7 @@ use rustix::io::Errno;
 
 use crate::administration::{Administration, Reason, Refusal, is_believable, mount_of};
 use crate::beneath::{self, Mounts};
-use crate::control::{Client, Powers};
+use crate::control::{Client, KeptPast, Powers};
 use crate::output::printable;
 
 /// The files of a checkpoint, through the door.
@@ -59,6 +59,13 @@ impl Door {
         let mounted = mount_of(device)?;
         let mounted = mounted.filter(|it| it.is_nilfs() && it.root == Path::new("/"));
         mounted.filter(is_believable).map_or(Ok(None), |it| Self::open(&it.dir, at))
+    }
+
+    /// Keeps what is looked at of the past of the volume on a device, for a command that copies out of it;
+    /// `None` as in [`Door::of`].
+    pub fn kept_past(device: &Path) -> Option<KeptPast> {
+        let mounted = mount_of(device).ok()?.filter(|it| it.is_nilfs() && is_believable(it))?;
+        KeptPast::begin(Client::new(&mounted.dir))
     }
 
     /// The door of the root directory of the volume on a device, if there is one.

@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
+use std::time::Duration;
 
 use anyhow::Context;
 use nilfs_engine::{
@@ -249,6 +250,9 @@ impl<S: Shown> Served for Service<S> {
 
     /// Nothing is purged here.
     fn end_past(&self) {}
+
+    /// Nothing is written here, so there is no shortage of room.
+    fn keep_past(&self, _: u64, _: Duration) {}
 
     fn transport(&self) -> Option<Transport> {
         self.transport.get().copied()

@@ -5,13 +5,14 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
+use std::time::Duration;
 
 use anyhow::Context;
 use nilfs_device::FileDevice;
 use nilfs_engine::{CleanerOrder, Cno, Filesystem, Ino};
 use nilfs_fuse::{
-    Connection, Content, EndOfPast, KernelOptions, Mount, Mountpoint, Operations, Session,
-    Settings, Transport,
+    Connection, Content, HeldPast, KernelOptions, Mount, Mountpoint, Operations, Session, Settings,
+    Transport,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -82,7 +83,7 @@ pub fn serve(
         let content = content.with_durable_changes(durable_changes);
         let connection = Connection::new(channel);
         let operations = Operations::new(content, &connection)?;
-        _ = service.end_of_past.set(operations.end_of_past());
+        _ = service.held_past.set(operations.held_past());
         let session = Session::start(connection, operations, &settings)?;
         _ = service.transport.set(session.transport());
         let why_not_uring = session.why_not_uring();
@@ -151,7 +152,7 @@ struct Service {
     keeper: Keeper,
     scrubber: Scrubber,
     transport: OnceLock<Transport>,
-    end_of_past: OnceLock<EndOfPast>,
+    held_past: OnceLock<HeldPast>,
 }
 
 impl Service {
@@ -162,9 +163,9 @@ impl Service {
         keeper: Keeper,
         scrubber: Scrubber,
     ) -> Self {
-        let (transport, end_of_past) = (OnceLock::new(), OnceLock::new());
+        let (transport, held_past) = (OnceLock::new(), OnceLock::new());
         let parents = KnownParents::default();
-        Self { fs, requests, options, parents, keeper, scrubber, transport, end_of_past }
+        Self { fs, requests, options, parents, keeper, scrubber, transport, held_past }
     }
 
     /// Lets the cleaner and retention have the settings that `file` has now, or the mount's own files.
@@ -223,8 +224,14 @@ impl Served for Service {
     }
 
     fn end_past(&self) {
-        if let Some(end) = self.end_of_past.get() {
-            end();
+        if let Some(held) = self.held_past.get() {
+            held.end();
+        }
+    }
+
+    fn keep_past(&self, command: u64, for_now: Duration) {
+        if let Some(held) = self.held_past.get() {
+            held.keep_for_copy(command, for_now);
         }
     }
 

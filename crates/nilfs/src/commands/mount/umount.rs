@@ -27,7 +27,7 @@ use crate::control::Client;
 use crate::exit::{self, Failure, Status};
 use crate::interrupt;
 use crate::names::{Name, ambiguous};
-use crate::output::{self, local_time, printable};
+use crate::output::{self, local_time, printable, say};
 
 /// Unmount volumes and wait until they are clean
 #[derive(Debug, clap::Args)]
@@ -133,22 +133,40 @@ fn unmount(dir: &Path) -> anyhow::Result<(Mounted, anyhow::Result<()>)> {
     // Before unmounting: the path is known to name the right file while the volume is mounted.
     let volume = File::open(&mounted.source);
     let written = !mounted.is_read_only();
-    let told = dir.display().to_string();
-    interrupt::explain(move || format!("{told}: interrupted; it is still mounted"));
+    let (place, on) = (dir.to_owned(), mounted.source.display().to_string());
+    interrupt::explain(move || if_interrupted(&place, &on));
+    let cut_off = Client::new(dir).under_way();
     let loss = if written { write_out(dir) } else { None };
     let process = if written { None } else { serving_process(dir) };
     nilfs_fuse::unmount(dir).map_err(|error| held_by(&mounted, error))?;
-    let (told, on) = (dir.display().to_string(), mounted.source.display().to_string());
-    interrupt::explain(move || {
-        format!("{told}: interrupted; it is unmounted, and what was written may not be on {on} yet")
-    });
     // The process goes on where another directory shows the same mount (mount --bind).
-    let has_ended = Mounted::all().iter().all(|it| it.device != mounted.device);
+    let other = Mounted::all().into_iter().find(|it| it.device == mounted.device);
+    let has_ended = other.is_none();
+    match other {
+        Some(other) => {
+            let (shown, other) = (dir.display(), other.dir.display());
+            say!("nilfs: {shown} is unmounted, but the volume stays mounted on {other}");
+        }
+        None => cut_off.iter().for_each(|(what, again)| {
+            say!("nilfs: {what} that was under way may not be complete; {again}");
+        }),
+    }
     if has_ended && let Some(process) = process {
         wait_for_end(&process);
     }
     let end = see_the_end(&mounted, volume, loss, has_ended);
     Ok((mounted, end))
+}
+
+/// Message about an unmount that is under way.
+fn if_interrupted(dir: &Path, source: &str) -> String {
+    let shown = dir.display();
+    match Mounted::on(dir) {
+        Some(_) => format!("{shown}: interrupted; it is still mounted"),
+        None => format!(
+            "{shown}: interrupted; it is unmounted, and what was written may not be on {source} yet"
+        ),
+    }
 }
 
 /// Waits until the volume of a mount that `has_ended` is free, and checks that nothing is missing on it
