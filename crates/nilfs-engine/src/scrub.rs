@@ -6,10 +6,11 @@
 //! log matters only if a checkpoint still needs one of its blocks, and `needs` finds that out.
 //!
 //! The volume may be mounted and written meanwhile. The logs that count are those of the newest
-//! checkpoint at the beginning; the cleaner may move their blocks and use their segments again. So a
-//! segment in which something is wrong is read once more, and then it is the newest checkpoint at
-//! that time that says what is needed there: blocks that it needs have not been written over. No
-//! checkpoint has to be kept for that, and nothing is written.
+//! checkpoint at the beginning; the cleaner may move their blocks and use their segments again. Until
+//! it does, anything may be in a segment that is free, if the device was told so. So a segment in which
+//! something is wrong is read once more, the newest checkpoint at the end says what is needed there, and
+//! what was found in a segment that has been written anew by then does not count: what is needed there
+//! are other blocks. No checkpoint has to be kept meanwhile, and nothing is written.
 //!
 //! A scrub that was ended can go on later: where it was, and which segments were damaged, is all that
 //! has to be known of it.
@@ -241,7 +242,10 @@ pub(crate) fn read(
         ..Scrubbed::default()
     };
     if !damaged.is_empty() {
-        found.damage = Needs::of(&newest()?).judge(damaged);
+        let now = newest()?;
+        let since = at_first.newest.cno;
+        damaged.retain(|(_, suspect)| !now.has_written_anew(&suspect.blocks, since));
+        found.damage = Needs::of(&now).judge(damaged);
     }
     Ok(found)
 }
@@ -387,13 +391,9 @@ impl Reading<'_> {
         let store = &self.moment.store;
         let newest = self.moment.newest;
         let is_log = |at: &BlockNr| {
-            let header = reader::header(store, *at).ok().flatten();
-            let header = header.filter(|header| match seq {
+            reader::log_at(store, *at).is_some_and(|header| match seq {
                 Some(seq) => header.seq == seq,
                 None => header.seq <= newest.seq && header.cno <= newest.cno,
-            });
-            header.is_some_and(|header| {
-                reader::read(store, *at, header).is_ok() && !reader::is_in_hole(store, *at, &header)
             })
         };
         (blocks.start.0..blocks.end.0).map(BlockNr).find(is_log).unwrap_or(blocks.end)

@@ -252,6 +252,97 @@ fn a_sound_volume_has_no_damage_while_somebody_writes_and_cleans() {
     fs.unmount().unwrap();
 }
 
+/// A device that forgets what is discarded, as far as it lies after the first `kept` blocks of a segment.
+struct Forgetful {
+    below: MemoryDevice,
+    kept: u64,
+    /// Segments that have been forgotten, a bit for each.
+    forgotten: AtomicU64,
+    /// Those among them that were written afterwards.
+    written_anew: AtomicU64,
+}
+
+impl Device for Forgetful {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.below.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+        let segment = 1 << (offset / BLOCK / PER_SEGMENT);
+        let forgotten = self.forgotten.load(Ordering::Relaxed) & segment;
+        self.written_anew.fetch_or(forgotten, Ordering::Relaxed);
+        self.below.write_at(offset, pieces)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.below.flush()
+    }
+
+    fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let segment_bytes = PER_SEGMENT * BLOCK;
+        for segment in offset / segment_bytes..(offset + bytes) / segment_bytes {
+            let start = segment * segment_bytes + self.kept * BLOCK;
+            self.below.discard(start, segment_bytes - self.kept * BLOCK)?;
+            self.forgotten.fetch_or(1 << segment, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// What a scrub had seen in a segment that the cleaner had freed was held against the blocks that had been
+/// written there by the end of the scrub: two of 140 scrubs of sound volumes said that the ifile was
+/// damaged, for want of logs in segments that had been discarded when the scrub came by.
+#[test]
+fn what_is_seen_in_a_freed_segment_says_nothing_about_what_is_written_there_next() {
+    for kept in [0, 8, PER_SEGMENT / 2] {
+        let below = MemoryDevice::from(volume().snapshot());
+        let (forgotten, written_anew) = Default::default();
+        let device = Arc::new(Forgetful { below, kept, forgotten, written_anew });
+        let cleaner = CleanerOptions { protection: Duration::ZERO, ..CleanerOptions::default() };
+        let options = MountOptions { cleaner, discard: true, ..MountOptions::default() };
+        let fs = Filesystem::mount(Arc::clone(&device) as _, options).unwrap();
+        let root = fs.root().unwrap().inode;
+        let warm = make(&fs, &root, "warm");
+        for nth in 0..20 {
+            fs.write(&warm, 0, &pattern(nth, 20 * BLOCK as usize)).unwrap();
+            fs.commit().unwrap();
+        }
+        let (mut is_cleaned, mut is_filled) = (false, false);
+        let mut disturb = |Progress { done, all, .. }: Progress| {
+            if !std::mem::replace(&mut is_cleaned, true) {
+                let min_reclaimable = Some(Amount::Count(1));
+                let run = ManualRun { min_reclaimable, ..ManualRun::default() };
+                assert!(fs.clean(&run).unwrap() > 5);
+            }
+            // Once everything has been read, the volume is filled.
+            if done == all && !std::mem::replace(&mut is_filled, true) {
+                let full = make(&fs, &root, "full");
+                let bytes = pattern(7, 40 * BLOCK as usize);
+                let mut at = 0;
+                while fs.write(&full, at, &bytes).is_ok() {
+                    fs.commit().unwrap();
+                    at += bytes.len() as u64;
+                }
+            }
+            ControlFlow::Continue(())
+        };
+        let found = fs.scrub(&Selection::default(), &mut disturb).unwrap();
+        assert!(found.damage.is_empty(), "{kept}: {:#?}", found.damage);
+        let written_anew = device.written_anew.load(Ordering::Relaxed).count_ones();
+        assert!(written_anew > 5, "{kept}: {written_anew} segments were written anew");
+        drop((warm, root));
+        fs.unmount().unwrap();
+    }
+}
+
 #[test]
 fn what_is_deleted_while_a_scrub_goes_on_is_no_damage() {
     let device = volume();

@@ -154,6 +154,13 @@ pub(crate) fn skimmed(
     Ok(Some((header, kind)))
 }
 
+/// The header of the log that begins in a block, of whatever use of the segment, if its summary is whole
+/// and it does not lie in the hole of another one.
+pub(crate) fn log_at(store: &Store, start: BlockNr) -> Option<LogHeader> {
+    let header = header(store, start).ok().flatten()?;
+    (read(store, start, header).is_ok() && !is_in_hole(store, start, &header)).then_some(header)
+}
+
 /// Whether a log lies in the hole of one that was written later: that has left the first block as it
 /// was, and the next log, of the same later use of the segment, begins in the second.
 pub(crate) fn is_in_hole(store: &Store, start: BlockNr, found: &LogHeader) -> bool {

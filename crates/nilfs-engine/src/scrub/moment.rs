@@ -1,17 +1,19 @@
 //! What a scrub looks at: a volume as one of its newest checkpoints has it, whether it was found on
 //! the device or is that of a mounted volume, which knows better than the device where its log is.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::LogCursor;
-use nilfs_ondisk::{Cno, SegNum};
+use nilfs_ondisk::{BlockNr, Cno, SegNum};
 
 use crate::bmap::{Pointers, Source};
 use crate::commit::{Base, root_of};
 use crate::dat::Dat;
 use crate::error::Result;
+use crate::log::reader;
 use crate::store::Store;
 use crate::tree::{Era, Shared, Tree, TreeRoot, View};
 use crate::volume::Volume;
@@ -66,6 +68,16 @@ impl Moment {
     /// the checkpoint has.
     pub(super) fn let_go(&mut self) {
         self.held = None;
+    }
+
+    /// Whether the segment of these blocks has been freed since a checkpoint that had them, and logs have
+    /// been written there again.
+    pub(super) fn has_written_anew(&self, blocks: &Range<BlockNr>, since: Cno) -> bool {
+        let geometry = self.store.geometry();
+        let start = geometry.segment_start(geometry.segment_of(blocks.start));
+        // Logs after the checkpoint that go on where it has ended come after its blocks.
+        let mut logs = (start.0..blocks.end.0).map(BlockNr);
+        logs.find_map(|at| reader::log_at(&self.store, at)).is_some_and(|first| first.cno > since)
     }
 
     /// Where the blocks of files come from.
