@@ -15,11 +15,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, bail};
 use nilfs_check::Foreign;
-use nilfs_device::Device;
+use nilfs_device::{Access, Device, FileDevice};
 use nilfs_engine::Error;
 use nilfs_ondisk::ByteCount;
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
-use nilfs_ondisk::superblock::{MAGIC, RawSuperblock, SUPERBLOCK_SIZE};
+use nilfs_ondisk::superblock::{MAGIC, RawSuperblock, SUPERBLOCK_SIZE, Superblock};
+use nilfs_repair::RepairError;
 use serde::Deserialize;
 
 use crate::exit::{self, Failure, Status};
@@ -63,8 +64,8 @@ impl<T, E: Into<anyhow::Error>> OnVolume<T> for Result<T, E> {
 pub fn explained(path: &Path, error: anyhow::Error) -> anyhow::Error {
     let shown = path.display();
     let advice = match error.downcast_ref::<Error>() {
-        Some(Error::NotAVolume(why)) => {
-            let message = format!("{shown}: {}", instead(path, why));
+        Some(Error::NotAVolume(_)) => {
+            let message = format!("{shown}: {}", instead(path));
             return Failure::new(Status::NotAVolume, message).into();
         }
         Some(Error::NoSuperblock(_)) => match other_than_volume(path) {
@@ -75,69 +76,88 @@ pub fn explained(path: &Path, error: anyhow::Error) -> anyhow::Error {
                 );
                 return Failure::new(Status::NotAVolume, message).into();
             }
-            None => "",
+            None => String::new(),
         },
-        Some(Error::Truncated(_)) => "; nilfs salvage copies out what is there",
-        Some(Error::Corrupt { .. } | Error::Inconsistent(_)) => {
-            "; nilfs fsck -n says what can be repaired, nilfs salvage copies the files out, and nilfs \
-             mount -o ro,rescue shows them"
-        }
-        _ => "",
+        Some(Error::Truncated(_)) => "nilfs salvage copies out what is there".to_owned(),
+        Some(Error::Corrupt { .. } | Error::Inconsistent(_)) => match displaced(path) {
+            Some(why) => why.to_string(),
+            None => {
+                "nilfs fsck -n says what can be repaired, nilfs salvage copies the files out, and \
+                     nilfs mount -o ro,rescue shows them"
+                    .to_owned()
+            }
+        },
+        _ => String::new(),
     };
-    match advice {
+    match &advice[..] {
         "" => error.context(shown.to_string()),
-        _ => {
-            let message = format!("{shown}: {}{advice}", exit::sentence(&error));
+        advice => {
+            let message = format!("{shown}: {}; {advice}", exit::sentence(&error));
             Failure::new(exit::status_of(&error), message).into()
         }
     }
 }
 
-/// Text about a device or image that is no volume, and what to do. `why` says what is wrong with it as a
-/// volume.
-fn instead(path: &Path, why: &str) -> String {
+/// Text about a device or image that is no volume, and what to do.
+fn instead(path: &Path) -> String {
     match what_else(path) {
-        Some(known) => format!("not a NILFS2 volume: {known}"),
-        None if is_small(path) => format!("not a NILFS2 volume: {why}"),
+        Some(known) => known,
         None if is_blank(path) => {
             "not a NILFS2 volume: it begins with nothing but zeros; nilfs mkfs makes a \
              volume, and nilfs fsck -n looks for one that was there"
                 .to_owned()
         }
-        None => format!(
-            "not a NILFS2 volume: {why}; if there was one, nilfs fsck -n looks for what is left of it"
-        ),
+        None => "not a NILFS2 volume: it has no superblock of one; if there was a volume, nilfs fsck -n \
+                 looks for what is left of it"
+            .to_owned(),
     }
 }
 
 /// Text about a device or image that has been looked through for what is left of a volume.
 pub fn nothing_left(path: &Path) -> String {
-    match what_else(path) {
-        Some(known) => format!("not a NILFS2 volume: {known}"),
-        None if is_small(path) => {
-            let size = ByteCount(size_of(path).unwrap_or(0));
-            format!("not a NILFS2 volume: {size} is too small for one")
-        }
-        None => {
-            "not a NILFS2 volume: there is neither a superblock nor a log of one on it; nilfs mkfs \
-             makes a new one"
-                .to_owned()
-        }
-    }
+    what_else(path).unwrap_or_else(|| {
+        "not a NILFS2 volume: there is neither a superblock nor a log of one on it; nilfs mkfs makes a \
+         new one"
+            .to_owned()
+    })
 }
 
-/// Text about what a device or image is, if that is known, and what to do about it.
+/// Text about a device or image on which there are no logs of a volume, if it is known what there is
+/// instead, and what to do about it.
 fn what_else(path: &Path) -> Option<String> {
-    if size_of(path) == Some(0) {
-        return Some("it is empty; nilfs mkfs --size SIZE makes a volume in a new file".to_owned());
+    let size = size_of(path);
+    if size == Some(0) {
+        let advice = "nilfs mkfs --size SIZE makes a volume in a new file";
+        return Some(format!("not a NILFS2 volume: it is empty; {advice}"));
     }
-    let Other { what, advice } = other_than_volume(path)?;
-    Some(format!("it holds {what}; {advice}"))
+    if let Some(Other { what, advice }) = other_than_volume(path) {
+        return Some(format!("not a NILFS2 volume: it holds {what}; {advice}"));
+    }
+    if let Some(size) = size.filter(|size| secondary_superblock(*size).is_none()) {
+        return Some(format!("not a NILFS2 volume: {} is too small for one", ByteCount(size)));
+    }
+    has_superblock(path).then(|| {
+        "a superblock is all that is left of the NILFS2 volume: no log of it can be found; restore the \
+         files from a backup, or nilfs mkfs makes a new volume"
+            .to_owned()
+    })
 }
 
-/// Whether no volume has room there.
-fn is_small(path: &Path) -> bool {
-    size_of(path).is_some_and(|size| secondary_superblock(size).is_none())
+/// Whether a device or image has a valid superblock of a volume.
+fn has_superblock(path: &Path) -> bool {
+    let (Ok(file), Some(size)) = (File::open(path), size_of(path)) else { return false };
+    let mut places = std::iter::once(PRIMARY_SUPERBLOCK).chain(secondary_superblock(size));
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    places.any(|place| {
+        file.read_exact_at(&mut bytes, place).is_ok() && Superblock::parse(&bytes, size).is_ok()
+    })
+}
+
+/// Returns why nothing may be written to a damaged volume, as far as that can be told: something else is
+/// where its primary superblock was.
+fn displaced(path: &Path) -> Option<RepairError> {
+    let device = FileDevice::open(path, Access::Inspect).ok()?;
+    nilfs_repair::displaced(&device, || foreign(path))
 }
 
 /// The bytes of a device or image, if it can be read.
@@ -323,6 +343,10 @@ fn describe(listing: &[u8]) -> anyhow::Result<Vec<Signature>> {
             None => found.push(Signature { kind: Some(kind), is_table, description, offset }),
         }
     }
+    // It is there to guard the other table.
+    if found.iter().any(|it| it.kind.as_deref() == Some("gpt")) {
+        found.retain(|it| it.kind.as_deref() != Some("PMBR"));
+    }
     Ok(found)
 }
 
@@ -358,7 +382,8 @@ mod tests {
             {"offset": "0x36", "type": "vfat", "label": null, "usage": "filesystem"},
             {"offset": "0x0", "type": "vfat", "label": null, "usage": "filesystem"},
             {"offset": "0x406", "type": "nilfs2", "label": "lab", "usage": "filesystem"},
-            {"offset": "0x200", "type": "gpt", "label": null, "usage": "partition-table"}]}"#;
+            {"offset": "0x200", "type": "gpt", "label": null, "usage": "partition-table"},
+            {"offset": "0x1fe", "type": "PMBR", "label": null, "usage": "partition-table"}]}"#;
         let found = describe(listing).unwrap();
         let words: Vec<_> = found.iter().map(|it| (&it.description[..], it.offset)).collect();
         let gpt = ("a partition table (gpt)", 0x200);

@@ -61,13 +61,38 @@ const OF_A_MOUNT: [&str; 6] =
 const OF_NO_VOLUME: [&str; 3] = ["help", "list", "mkfs"];
 
 /// Commands that get something out of a volume without superblocks, or cut short, or put it right.
-const HELPERS: [&str; 6] = [
+const HELPERS: [&str; 7] = [
     "check V",
     "fsck -n V",
+    "fsck.nilfs2 -n V",
     "fsck -y V",
     "salvage V --to D/out",
     "image V D/out",
     "mount -o ro,rescue V D",
+];
+
+/// Commands of nilfs-utils that take a volume.
+const OF_NILFS_UTILS: [&str; 11] = [
+    "lscp V",
+    "lssu V",
+    "dumpseg V 0",
+    "mkcp V",
+    "rmcp V 1",
+    "chcp ss V 1",
+    "nilfs-tune -l V",
+    "nilfs-resize -y V",
+    "nilfs-clean V",
+    "fsck.nilfs2 -n V",
+    "mount.nilfs2 V D",
+];
+
+/// Commands for which the superblock of a volume is enough, and such as go on after a warning.
+const OF_A_SUPERBLOCK: [&str; 5] = [
+    "tune -l V",
+    "mount -o ro V D",
+    "mount -o ro,norecovery V D",
+    "mount -o ro,rescue V D",
+    "nilfs-tune -l V",
 ];
 
 const SIZE: u64 = 20 << 20;
@@ -116,14 +141,84 @@ impl Operands {
         self.add(name, 3, words);
     }
 
-    /// Adds a volume that `change` has damaged.
-    fn broken(&mut self, name: &str, change: impl FnOnce(&File), words: &'static [&'static str]) {
-        let volume = Image::ours("--size 16M -B 64");
-        fs::copy(volume.path(), self.path(name)).unwrap();
-        change(&File::options().write(true).open(self.path(name)).unwrap());
+    /// Adds a volume that `change` has damaged; commands that are `not` tried can do something with it.
+    fn broken(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&File),
+        words: &'static [&'static str],
+        not: &'static [&'static str],
+    ) {
         let path = self.path(name);
-        self.all.push(Operand { path, code: 3, words, not: &HELPERS });
+        broken(&path, change);
+        self.all.push(Operand { path, code: 3, words, not });
     }
+}
+
+/// Makes a volume that `change` damages.
+fn broken(path: &Path, change: impl FnOnce(&File)) {
+    fs::copy(Image::ours("--size 16M -B 64").path(), path).unwrap();
+    change(&File::options().write(true).open(path).unwrap());
+}
+
+/// Overwrites all logs of a volume.
+fn spoil_logs(volume: &File) {
+    let noise = vec![0xa5; (16 << 20) - 8192];
+    volume.write_all_at(&noise, 4096).unwrap();
+}
+
+const PARTITIONS: &str = "name one of the partitions";
+
+/// Name of a file, bytes at places in it, and words that every command says of it.
+type Mark = (&'static str, Vec<(u64, Vec<u8>)>, &'static [&'static str]);
+
+/// Partition tables, parts of file systems, and so on: as little of each as wipefs takes for it.
+fn marks() -> Vec<Mark> {
+    let boot = (510, vec![0x55, 0xaa]);
+    let dos = vec![0, 0, 2, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 0x40, 0, 0];
+    let guard = vec![0, 0, 2, 0, 0xee, 0xff, 0xff, 0xff, 1, 0, 0, 0, 0xff, 0x9f, 0, 0];
+    let mut gpt =
+        b"EFI PART\0\0\x01\0\x5c\0\0\0\xa1\x84\x28\x4f\0\0\0\0\x01\0\0\0\0\0\0\0".to_vec();
+    for sector in [SIZE / 512 - 1, 34, SIZE / 512 - 34] {
+        gpt.extend(sector.to_le_bytes());
+    }
+    gpt.extend([b'G'; 16]);
+    for word in [2, 0, 128, 128, 0xab54_d286_u32] {
+        gpt.extend(word.to_le_bytes());
+    }
+    let mut luks = b"LUKS\xba\xbe\0\x01".to_vec();
+    luks.resize(168, 0);
+    luks.extend(b"12345678-1234-1234-1234-123456789012");
+    luks.resize(592, 0);
+    let lvm = b"LABELONE\x01\0\0\0\0\0\0\0\xa5\xa8\xe7\x3d\x20\0\0\0LVM2 001\
+                0123456789abcdefghijklmnopqrstuv";
+    let fat = b"\xeb\x3c\x90mkfs.fat\0\x02\x04\x04\0\x02\0\x02\0\xa0\xf8\x28\0";
+    let swap = [1, 5119, 0_u32].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let boot_of = |at, bytes| vec![(at, bytes), boot.clone()];
+    let with = |mut all: Vec<_>, more| {
+        all.push(more);
+        all
+    };
+    vec![
+        ("disk", boot_of(446, dos), &["it holds a partition table (dos); ", PARTITIONS]),
+        (
+            "disk.gpt",
+            with(boot_of(446, guard), (512, gpt)),
+            &["it holds a partition table (gpt); ", PARTITIONS],
+        ),
+        (
+            "vfat",
+            with(boot_of(0, fat.to_vec()), (54, b"FAT16   ".to_vec())),
+            &["it holds vfat data", "mount -t vfat"],
+        ),
+        (
+            "swap",
+            vec![(1024, swap), (4086, b"SWAPSPACE2".to_vec())],
+            &["it holds swap data", "has no files"],
+        ),
+        ("luks", vec![(0, luks)], &["crypto_LUKS data", "cryptsetup open"]),
+        ("lvm", vec![(512, lvm.to_vec())], &["LVM2_member data", "logical volumes", "lvs"]),
+    ]
 }
 
 fn operands() -> Operands {
@@ -132,7 +227,9 @@ fn operands() -> Operands {
     fs::create_dir(them.path("directory")).unwrap();
     them.add("directory", 4, &["is a directory, not a block device"]);
     them.file("empty", 0, &[], &["not a NILFS2 volume: it is empty", "nilfs mkfs"]);
-    them.file("text", 5, &[(0, b"text\n")], &["not a NILFS2 volume: "]);
+    them.file("text", 5, &[(0, b"text\n")], &["not a NILFS2 volume: 5 B is too small for one"]);
+    let text = b"a line of text\n".repeat(1 << 16);
+    them.file("long text", 0, &[(0, &text)], &["not a NILFS2 volume: ", " superblock"]);
     them.file("blank", SIZE, &[], &["not a NILFS2 volume", "nilfs mkfs makes"]);
     let noise: Vec<u8> = (0..SIZE / 4).flat_map(|it| (it as u32 | 1 << 31).to_ne_bytes()).collect();
     them.file("noise", SIZE, &[(0, &noise)], &["not a NILFS2 volume: ", " superblock"]);
@@ -147,13 +244,10 @@ fn operands() -> Operands {
         them.file(name, SIZE, &[(at, magic)], advice);
         them.file(&format!("small.{name}"), 600, &[(at, magic)], advice);
     }
-    let mut luks = [0; 592];
-    luks[..8].copy_from_slice(b"LUKS\xba\xbe\0\x01");
-    luks[168..204].copy_from_slice(b"12345678-1234-1234-1234-123456789012");
-    them.file("luks", SIZE, &[(0, &luks)], &["crypto_LUKS data", "cryptsetup open"]);
-    let entry = [0, 0, 2, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 0x40, 0, 0];
-    let table: [(u64, &[u8]); 2] = [(446, &entry), (510, &[0x55, 0xaa])];
-    them.file("disk", SIZE, &table, &["a partition table (dos)", "name one of the partitions"]);
+    for (name, bytes, words) in marks() {
+        let bytes: Vec<_> = bytes.iter().map(|(at, bytes)| (*at, &bytes[..])).collect();
+        them.file(name, SIZE, &bytes, words);
+    }
     them.file("ext4", SIZE, &[], &["it holds ext4 data", "mount -t ext4"]);
     let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(them.path("ext4")).status();
     assert!(made.unwrap().success());
@@ -168,15 +262,26 @@ fn operands() -> Operands {
         "nilfs salvage",
         "rescue",
     ];
-    them.broken("without superblocks", without, advice);
+    them.broken("without superblocks", without, advice, &HELPERS);
     let short = |file: &File| file.set_len(8 << 20).unwrap();
-    them.broken("cut short", short, &["8 MiB shorter than the volume on it", "nilfs salvage"]);
+    let advice = &["8 MiB shorter than the volume on it", "nilfs salvage"];
+    them.broken("cut short", short, advice, &HELPERS);
+    let ext4 = fs::read(them.path("ext4")).unwrap();
+    let displaced = |file: &File| {
+        spoil_logs(file);
+        file.write_all_at(&ext4[..8192], 0).unwrap();
+    };
+    them.broken("displaced", displaced, &["ext4 data"], &OF_A_SUPERBLOCK);
     them
 }
 
 /// A command line, and who says it.
 fn command(line: &str, volume: &Path, directory: &Path) -> Command {
+    let mut words = line.split(' ');
     let mut nilfs = Command::new(env!("CARGO_BIN_EXE_nilfs"));
+    if OF_NILFS_UTILS.contains(&line) {
+        words.next().into_iter().for_each(|program| _ = nilfs.arg0(program));
+    }
     nilfs.stdin(Stdio::null()).env("STATE_DIRECTORY", env!("CARGO_TARGET_TMPDIR"));
     let (volume, directory) = (volume.to_str().unwrap(), directory.to_str().unwrap());
     // The names of temporary files have such letters as well.
@@ -185,7 +290,7 @@ fn command(line: &str, volume: &Path, directory: &Path) -> Command {
         'D' => directory.to_owned(),
         other => other.to_string(),
     };
-    nilfs.args(line.split(' ').map(|word| word.chars().map(whole).collect::<String>()));
+    nilfs.args(words.map(|word| word.chars().map(whole).collect::<String>()));
     nilfs
 }
 
@@ -213,12 +318,39 @@ fn each_command_says_what_is_in_the_place_of_a_volume() {
             assert_eq!(said.lines().count(), 1, "{line}: {said}");
             assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "{line}: {said}");
         }
+        let of_nilfs_utils = OF_NILFS_UTILS.iter().filter(|line| !not.contains(line));
+        for line in of_nilfs_utils.filter(|_| path.is_file()) {
+            let directory = tempfile::tempdir().unwrap();
+            let output = command(line, path, directory.path()).output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(!output.status.success(), "{line}: {said}");
+            assert!(said.contains(path.to_str().unwrap()), "{line}: {said}");
+            assert!(words.iter().all(|it| said.contains(it)), "{line}: {said}");
+        }
         for line in OF_A_MOUNT.iter().filter(|_| path.is_file()) {
             let said = refused(&mut command(line, path, Path::new("")), 1);
             assert!(said.contains(path.to_str().unwrap()), "{line}: {said}");
             assert!(said.contains("mounted"), "{line}: {said}");
         }
         assert!(fs::read(path).ok() == before, "{}", path.display());
+    }
+}
+
+/// Of such a volume, fsck and salvage said that there was no superblock on it.
+#[test]
+fn a_volume_of_which_a_superblock_is_left_is_called_that() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("image");
+    broken(&path, spoil_logs);
+    for line in HELPERS.iter().chain(&["scrub V"]).filter(|line| !line.starts_with("image")) {
+        let directory = tempfile::tempdir().unwrap();
+        let output = command(line, &path, directory.path()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{line}: {said}");
+        assert!(
+            said.contains("a superblock is all that is left of the NILFS2 volume"),
+            "{line}: {said}"
+        );
     }
 }
 
