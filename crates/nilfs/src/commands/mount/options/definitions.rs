@@ -353,8 +353,8 @@ pub fn table() -> String {
 }
 
 const IGNORED_HELP: &str = "\
-Accepted without effect: defaults, default_permissions and nonempty (always on), and the words for mount(8)
-itself, such as user, noauto, nofail, _netdev, x-….";
+Accepted without effect: defaults, default_permissions and nonempty (always on), and the
+words for mount(8) itself, such as user, noauto, nofail, _netdev, x-….";
 
 /// Words for mount(8) and systemd, which pass them on all the same; after a name there may be a
 /// value.
