@@ -283,7 +283,10 @@ fn a_second_directory_shows_the_same_mount_and_each_can_be_unmounted_first() {
         }
         let of_both = volume.nilfs("umount IMAGE").sentence(2);
         assert!(of_both.contains(&other.display().to_string()), "{of_both}");
-        nilfs([Path::new("umount"), gone]).output();
+        let outcome = nilfs([Path::new("umount"), gone]);
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
+        let stays = format!("the volume stays mounted on {}", left.display());
+        assert!(outcome.stderr.contains(&stays), "{outcome:?}");
         assert!(!gone.join("new").exists());
         fs::remove_file(left.join("new")).unwrap();
         fs::write(left.join("last"), "written\n").unwrap();

@@ -72,14 +72,13 @@ const HELPERS: [&str; 7] = [
 ];
 
 /// Commands of nilfs-utils that take a volume.
-const OF_NILFS_UTILS: [&str; 11] = [
+const OF_NILFS_UTILS: [&str; 10] = [
     "lscp V",
     "lssu V",
     "dumpseg V 0",
     "mkcp V",
     "rmcp V 1",
     "chcp ss V 1",
-    "nilfs-tune -l V",
     "nilfs-resize -y V",
     "nilfs-clean V",
     "fsck.nilfs2 -n V",
@@ -87,13 +86,8 @@ const OF_NILFS_UTILS: [&str; 11] = [
 ];
 
 /// Commands for which the superblock of a volume is enough, and such as go on after a warning.
-const OF_A_SUPERBLOCK: [&str; 5] = [
-    "tune -l V",
-    "mount -o ro V D",
-    "mount -o ro,norecovery V D",
-    "mount -o ro,rescue V D",
-    "nilfs-tune -l V",
-];
+const OF_A_SUPERBLOCK: [&str; 4] =
+    ["tune -l V", "mount -o ro V D", "mount -o ro,norecovery V D", "mount -o ro,rescue V D"];
 
 const SIZE: u64 = 20 << 20;
 

@@ -217,17 +217,3 @@ fn what_keeps_a_mount_in_use_is_named() {
     nilfs([Path::new("umount"), &below]).output();
     place.umount().output();
 }
-
-/// `nilfs umount` ended without a word while the volume was mounted and open still.
-#[test]
-fn a_volume_that_stays_mounted_elsewhere_is_named_with_the_place() {
-    let _alone = alone();
-    let place = Place::new();
-    place.mount("").output();
-    let other = place.volume.beside("other");
-    fs::create_dir(&other).unwrap();
-    rustix::mount::mount_bind(&place.dir, &other).unwrap();
-    let said = place.umount().stderr;
-    assert!(said.contains(&format!("stays mounted on {}", other.display())), "{said}");
-    assert_eq!(nilfs([Path::new("umount"), &other]).stderr, "");
-}

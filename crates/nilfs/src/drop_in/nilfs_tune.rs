@@ -24,7 +24,6 @@ use super::{Ended, FAILED, Tool, number, volume};
 use crate::administration;
 use crate::commands::tune::{Changes, FeatureSwitch, open_to_change};
 use crate::output::{self, printable, say};
-use crate::signature::OnVolume;
 
 pub(super) const TOOL: Tool = Tool {
     name: "nilfs-tune",
@@ -126,9 +125,9 @@ fn change(path: &Path, changes: &Changes, force: bool) -> anyhow::Result<()> {
 
 /// The first copy, whether or not it is the one that counts; the other if there is no first.
 fn superblock(path: &Path) -> anyhow::Result<Superblock> {
-    let cannot = |error: anyhow::Error| volume::cannot(Some(path.as_os_str()), &error);
+    let cannot = || anyhow!("{}: cannot open NILFS", path.display());
     let device = match FileDevice::open(path, Access::Inspect) {
-        Err(error @ OpenError::WrongKind { .. }) => return Err(cannot(error.into())),
+        Err(OpenError::WrongKind { .. }) => return Err(cannot()),
         device => device?,
     };
     let mut bytes = [0; SUPERBLOCK_SIZE];
@@ -138,7 +137,7 @@ fn superblock(path: &Path) -> anyhow::Result<Superblock> {
     };
     match first {
         Some(superblock) => Ok(superblock),
-        None => Ok(Volume::superblocks(&device).on_volume(path).map_err(cannot)?.best),
+        None => Ok(Volume::superblocks(&device).map_err(|_| cannot())?.best),
     }
 }
 

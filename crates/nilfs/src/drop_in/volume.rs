@@ -75,7 +75,7 @@ pub fn path(operand: Option<&OsStr>) -> anyhow::Result<PathBuf> {
 }
 
 /// The sentence of nilfs-utils about a volume that cannot be used.
-pub fn cannot(operand: Option<&OsStr>, error: &anyhow::Error) -> anyhow::Error {
+fn cannot(operand: Option<&OsStr>, error: &anyhow::Error) -> anyhow::Error {
     let name = operand.map_or(Path::new("device"), Path::new);
     let why = why(error);
     // Some errors begin with the name as well.

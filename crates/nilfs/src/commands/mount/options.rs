@@ -258,10 +258,11 @@ fn is_access(word: &str) -> bool {
 }
 
 /// Share of `available` bytes of memory that a mount allows itself for changes, for its cache, and for
-/// requests. Changes can take several times their own memory while a commit makes metadata of them, and
-/// the cleaner's step as much as changes may.
+/// requests. Changes can take several times their own memory while a commit makes metadata of them, the
+/// cleaner's step as much as changes may, and the allocator leaves gaps between what dozens of threads have
+/// taken.
 fn share_of(available: u64) -> u64 {
-    (available / 8).max(LEAST_MEMORY)
+    (available / 10).max(LEAST_MEMORY)
 }
 
 fn default_memory(share: u64) -> MountOptions {
