@@ -122,7 +122,7 @@ const MOST_DOORS: usize = 1024;
 
 /// What the thread is told that lets the kernel forget.
 enum Message {
-    /// Something is kept, after nothing was.
+    /// Something is kept, after nothing was; or no command needs it any more.
     Held,
     /// The kernel shall forget this.
     LetGo(Vec<LetGo>),
@@ -325,6 +325,12 @@ impl Past {
         copies.remove(&command);
         if !for_now.is_zero() && copies.len() < MOST_COPIES {
             copies.insert(command, Instant::now() + for_now);
+        }
+        let was_last = copies.is_empty();
+        drop(copies);
+        if was_last {
+            // What was kept for it may be due.
+            let _ = self.keeper.send(Message::Held);
         }
     }
 
