@@ -258,7 +258,7 @@ struct Forgetful {
     kept: u64,
     /// Segments that have been forgotten, a bit for each.
     forgotten: AtomicU64,
-    /// Those among them that were written afterwards.
+    /// Forgotten segments that were written afterwards.
     written_anew: AtomicU64,
 }
 
@@ -297,8 +297,8 @@ impl Device for Forgetful {
     }
 }
 
-/// What a scrub had seen in a segment that the cleaner had freed was held against the blocks that had been
-/// written there by the end of the scrub: two of 140 scrubs of sound volumes said that the ifile was
+/// Damage that a scrub had seen in a segment that the cleaner had freed was held against the blocks that had
+/// been written there by the end of the scrub: two of 140 scrubs of sound volumes said that the ifile was
 /// damaged, for want of logs in segments that had been discarded when the scrub came by.
 #[test]
 fn what_is_seen_in_a_freed_segment_says_nothing_about_what_is_written_there_next() {

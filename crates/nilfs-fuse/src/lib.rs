@@ -81,7 +81,7 @@ pub use mountpoint::{KernelOptions, Mount, MountError, Mountpoint, remount, unmo
 pub use mounts::{Mounted, says_nobody_serves};
 pub use nodes::NodeId;
 pub use operations::{HeldPast, Operations};
-pub use past::{PastAccess, PastSettings, ino_of_past, is_of_past};
+pub use past::{CopyNr, PastAccess, PastSettings, ino_of_past, is_of_past};
 pub use serve::{AddEntry, Answer, Caller, Found, Given, Serve, Validity, WOULD_WAIT};
 pub use transport::{Connection, Farewell, Session, Settings, Transport};
 pub use users::{Hold, User};

@@ -21,7 +21,7 @@ use crate::fault::Faults;
 use crate::losses::Losses;
 use crate::mountpoint::MountError;
 use crate::nodes::NodeId;
-use crate::past::Past;
+use crate::past::{CopyNr, Past};
 use crate::serve::{Answer, Given, Serve, WOULD_WAIT};
 use crate::shortage::Dispensable;
 use crate::transport::Connection;
@@ -56,22 +56,22 @@ const SET_ID: u16 = 0o6000;
 /// Entries copied out of a directory at a time.
 const LISTED_AT_ONCE: usize = 64;
 
-/// Checkpoints that are kept because somebody looks at them.
+/// Handle for the checkpoints that are kept only because programs look at them.
 pub struct HeldPast(Option<Arc<Past>>);
 
 impl HeldPast {
-    /// Lets go of them, unless they are snapshots. Whatever still reads them gets `ESTALE`.
+    /// Lets go of the checkpoints. A program that still reads one of them gets `ESTALE`.
     pub fn end(&self) {
         if let Some(cnos) = self.0.as_ref().and_then(|past| past.give_up()) {
             tracing::info!("whatever still reads one of these checkpoints gets ESTALE: {cnos}");
         }
     }
 
-    /// Keeps them, however short of room the volume is, `for_now`: until `command`, which copies out of the
-    /// past, says so again. No time at all says that it has ended.
-    pub fn keep_for_copy(&self, command: u64, for_now: Duration) {
+    /// Keeps the checkpoints `for_now`, however short of room the volume is: until the command that copies
+    /// out of the past asks again. No time at all says that the command has ended.
+    pub fn keep_for_copy(&self, copy: CopyNr, for_now: Duration) {
         if let Some(past) = &self.0 {
-            past.keep_for_copy(command, for_now);
+            past.keep_for_copy(copy, for_now);
         }
     }
 }
@@ -138,7 +138,7 @@ impl Operations {
         }))
     }
 
-    /// The checkpoints that are only kept because somebody looks at them.
+    /// Returns the handle for the checkpoints that are kept only because programs look at them.
     #[must_use]
     pub fn held_past(&self) -> HeldPast {
         HeldPast(self.past.clone())

@@ -22,8 +22,8 @@
 //!
 //! # What is kept
 //! The checkpoint of an entry is kept for [`PastSettings::hold`] after the last request, or, if it is no
-//! snapshot, until a writer finds no room. While a command copies out of the past, neither ends it: what
-//! `restore` writes would else take away what it reads. A thread of its own tells the kernel to forget what is not
+//! snapshot, until a writer finds no room. While a command copies out of the past, neither ends it: the
+//! writes of `restore` would else take away what `restore` reads. A thread of its own tells the kernel to forget what is not
 //! kept any more: the kernel waits for requests meanwhile, so no thread that answers them may do so.
 //!
 //! Nothing of the past can be changed, and nothing in it is more than content: set-id bits and
@@ -102,12 +102,16 @@ pub(crate) struct Past {
     warned: AtomicBool,
     entries: Mutex<Entries>,
     told: Mutex<ToldOfDoors>,
-    /// Until when the commands that copy out of the past need what is kept, by their numbers.
-    copies: Mutex<HashMap<u64, Instant>>,
+    /// Until when each of the commands that copy out of the past needs what is kept.
+    copies: Mutex<HashMap<CopyNr, Instant>>,
     keeper: mpsc::Sender<Message>,
 }
 
-/// Commands that may copy out of the past at a time. Others do as well as they can.
+/// A number that a command which copies out of the past has drawn, so that no other can speak for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CopyNr(pub u64);
+
+/// Commands that may copy out of the past at a time. For more, the past is kept as long as there is room.
 const MOST_COPIES: usize = 256;
 
 /// Doors of which the kernel was told since there was this newest checkpoint.
@@ -122,7 +126,7 @@ const MOST_DOORS: usize = 1024;
 
 /// What the thread is told that lets the kernel forget.
 enum Message {
-    /// Something is kept, after nothing was; or no command needs it any more.
+    /// Something is kept, after nothing was, or no command needs any more what is kept.
     Held,
     /// The kernel shall forget this.
     LetGo(Vec<LetGo>),
@@ -318,18 +322,17 @@ impl Past {
         self.give_up_held(|_| true)
     }
 
-    /// Keeps what is kept `for_now`, for a command that copies out of the past. It says so again as long as
-    /// it goes on, and says that it is over by no time at all.
-    pub fn keep_for_copy(&self, command: u64, for_now: Duration) {
+    /// Keeps everything that is kept `for_now`, for a command that copies out of the past and says so again
+    /// as long as it goes on. No time at all ends it.
+    pub fn keep_for_copy(&self, copy: CopyNr, for_now: Duration) {
         let mut copies = self.copies.lock();
-        copies.remove(&command);
+        copies.remove(&copy);
         if !for_now.is_zero() && copies.len() < MOST_COPIES {
-            copies.insert(command, Instant::now() + for_now);
+            copies.insert(copy, Instant::now() + for_now);
         }
         let was_last = copies.is_empty();
         drop(copies);
         if was_last {
-            // What was kept for it may be due.
             let _ = self.keeper.send(Message::Held);
         }
     }

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::{nilfs, volume, volume_with_a_file_of};
+use common::{interrupts, nilfs, volume, volume_with_a_file_of};
 use nilfs_real_kernels::Manifest;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -51,8 +51,14 @@ fn a_missing_directory_is_named_as_it_was_typed() {
     assert_eq!(outcome.stderr.lines().next(), Some(first.as_str()));
 }
 
+/// A terminal that was closed left a part of the file.
 #[test]
 fn a_copy_that_is_interrupted_leaves_nothing() {
+    interrupts::hear();
+    [Signal::TERM, Signal::HUP].into_iter().for_each(interrupt_a_copy);
+}
+
+fn interrupt_a_copy(signal: Signal) {
     const BYTES: usize = 48 << 20;
     let volume = volume_with_a_file_of(BYTES);
     let copies = volume.beside("copies");
@@ -67,11 +73,11 @@ fn a_copy_that_is_interrupted_leaves_nothing() {
         thread::sleep(Duration::from_millis(1));
     }
     // It may be over by now.
-    let _ = kill_process(Pid::from_child(&process), Signal::TERM);
+    let _ = kill_process(Pid::from_child(&process), signal);
     match process.wait().unwrap().code() {
         Some(0) => assert_eq!(fs::metadata(copies.join("large")).unwrap().len(), BYTES as u64),
         code => {
-            assert_eq!(code, Some(130), "it was not ended by the signal itself");
+            assert_eq!(code, Some(130), "{signal:?} has ended it by itself");
             assert_eq!(names_in(&copies), [] as [&str; 0]);
         }
     }

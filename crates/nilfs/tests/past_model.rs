@@ -203,13 +203,16 @@ impl World {
         let is_same_directory =
             |path: &String| matches!((before.get(path), after.get(path)), (Some(None), Some(None)));
         paths.retain(|path| !is_same_directory(path));
-        // So is a file that a rollback had to copy; and where a checkpoint has vanished, that cannot be told.
-        let file = |cno: u64, path: &String| {
-            let seen = self.dir.join(format!("tree/.checkpoints/cp{cno}/{path}"));
-            fs::symlink_metadata(seen).ok().map(|seen| nilfs_fuse::ino_of_past(seen.ino()))
+        // So is a file that a rollback had to copy, and a name in such a directory; and where a checkpoint has
+        // vanished, that cannot be told.
+        let files = |cno: u64, path: &String| -> Option<Vec<_>> {
+            let seen = self.dir.join(format!("tree/.checkpoints/cp{cno}"));
+            let above =
+                Path::new(path).ancestors().map(|above| fs::symlink_metadata(seen.join(above)));
+            above.map(|file| Some(nilfs_fuse::ino_of_past(file.ok()?.ino()))).collect()
         };
         let is_same_file =
-            |path: &String| file(from, path).is_some_and(|now| Some(now) == file(to, path));
+            |path: &String| files(from, path).is_some_and(|now| Some(now) == files(to, path));
         paths.retain(|path| before.get(path) != after.get(path) || is_same_file(path));
         assert_eq!(paths, differing.cloned().collect(), "from {from} to {to}");
     }

@@ -154,8 +154,8 @@ pub(crate) fn skimmed(
     Ok(Some((header, kind)))
 }
 
-/// The header of the log that begins in a block, of whatever use of the segment, if its summary is whole
-/// and it does not lie in the hole of another one.
+/// Returns the header of the log that begins in a block, in any use of the segment, if its summary is whole
+/// and it does not lie in the hole of another log.
 pub(crate) fn log_at(store: &Store, start: BlockNr) -> Option<LogHeader> {
     let header = header(store, start).ok().flatten()?;
     (read(store, start, header).is_ok() && !is_in_hole(store, start, &header)).then_some(header)

@@ -129,7 +129,11 @@ fn find(
     let mut all = checkpoints.list(from, usize::MAX)?;
     all.retain(|checkpoint| !checkpoint.minor);
     let most = all.len().max(FEW_VERSIONS);
-    let changed = checkpoints.changes_of_directories(top_path, from, most)?;
+    let changed = match checkpoints.changes_of_directories(top_path, from, most) {
+        // The cleaner has given one of them up meanwhile: all are compared that are left.
+        Err(error) if is_gone(&error) => None,
+        changed => changed?,
+    };
     let is_quiet = |last: Cno, gone: Cno| {
         let between = last.plus(1)..=gone;
         changed.as_ref().is_some_and(|changed| changed.range(between).next().is_none())

@@ -76,8 +76,8 @@ impl Client {
     }
 
     /// Has the past kept for a command that copies out of it, as [`super::KeptPast`] does.
-    pub(super) fn keep_past(&self, command: u64, seconds: u32) -> Result<(), Refusal> {
-        self.ask(&KeepPast { command, seconds }).map(drop)
+    pub(super) fn keep_past(&self, copy: u64, seconds: u32) -> Result<(), Refusal> {
+        self.ask(&KeepPast { copy, seconds }).map(drop)
     }
 
     /// What two checkpoints differ in.
@@ -134,7 +134,7 @@ impl Client {
         messages::reply::<R>(&answer)
     }
 
-    /// What the end of the mount would cut off now, and how to go on with it then.
+    /// Names the work that an end of the mount would cut off now, and says how to go on with it then.
     pub fn under_way(&self) -> Vec<(&'static str, &'static str)> {
         let purging = matches!(self.ask(&GetPurge {}), Ok(Work::Running(_)));
         let resizing = matches!(self.ask(&GetResize {}), Ok(Work::Running(_)));
@@ -154,13 +154,15 @@ impl Client {
     where
         R: AdminRequest<Reply = Work<Progress, Done>>,
     {
+        // The process was there when the work was begun: if it cannot be reached now, the mount is over.
+        let ended = |_| {
+            let message = format!("the mount has ended before this was complete; {again}");
+            Refusal::new(Reason::Failed, message)
+        };
+        let question = messages::question(question)?;
         loop {
-            // The process has been asked before: if it is not there now, the mount is over.
-            let answer = self.ask(question).map_err(|_| {
-                let message = format!("the mount has ended before this was complete; {again}");
-                Refusal::new(Reason::Failed, message)
-            });
-            match answer? {
+            let answer = self.exchange(&question).map_err(ended)?;
+            match messages::reply::<R>(&answer)? {
                 Work::Running(so_far) => progress(so_far),
                 Work::Done(done) => return Ok(done),
                 Work::Failed(refusal) => return Err(refusal),

@@ -16,7 +16,7 @@ use nilfs_engine::{
     DeviceCode, Holders, Ino, Note, PurgeOptions, PurgeProgress, Purged, ResizeProgress,
     RollbackProgress, RolledBack, SnapshotChange, Status, Usage,
 };
-use nilfs_fuse::PastSettings;
+use nilfs_fuse::{CopyNr, PastSettings};
 use nilfs_ondisk::superblock::LogCursor;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -495,17 +495,17 @@ impl AdminRequest for GetPowers {
     }
 }
 
-/// Lets a command that copies out of the past have what it reads for so many seconds more, however short of
-/// room the volume is; 0 when it has ended. Whoever may look at the past at all may have it kept, just as
-/// that user may fill the volume.
+/// Keeps the past that is being looked at for so many seconds more, however short of room the volume is, for
+/// a command that copies out of it; 0 when that has ended. It is for every user: one who may write can fill
+/// the volume as well.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KeepPast {
-    /// The number of the command, as it has chosen it.
-    pub command: u64,
+    /// A number that the command has drawn.
+    pub copy: u64,
     pub seconds: u32,
 }
 
-/// Seconds for which the past is kept at a time, at most: for longer than a command that was killed.
+/// Seconds for which the past is kept at a time, at most.
 const LONGEST_KEPT: u32 = 60;
 
 impl AdminRequest for KeepPast {
@@ -515,7 +515,7 @@ impl AdminRequest for KeepPast {
 
     fn serve(self, server: &Server) -> Result<Nothing, Refusal> {
         let seconds = self.seconds.min(LONGEST_KEPT);
-        server.mount.keep_past(self.command, Duration::from_secs(seconds.into()));
+        server.mount.keep_past(CopyNr(self.copy), Duration::from_secs(seconds.into()));
         Ok(Nothing {})
     }
 }

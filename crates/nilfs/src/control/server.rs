@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nilfs_engine::{Checkpoints, Cno, Ino, PurgeOptions, ResizeProgress};
-use nilfs_fuse::{Caller, Handler, Transport};
+use nilfs_fuse::{Caller, CopyNr, Handler, Transport};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -46,7 +46,7 @@ pub trait Served: Send + Sync {
 
     /// Keeps such checkpoints `for_now`, however short of room the volume is, for a command that copies out
     /// of the past; no longer, if that is no time at all.
-    fn keep_past(&self, command: u64, for_now: Duration);
+    fn keep_past(&self, copy: CopyNr, for_now: Duration);
 
     /// Which way requests take, when that has been found out.
     fn transport(&self) -> Option<Transport>;
@@ -435,7 +435,7 @@ mod tests {
 
         fn end_past(&self) {}
 
-        fn keep_past(&self, _: u64, _: Duration) {}
+        fn keep_past(&self, _: CopyNr, _: Duration) {}
 
         fn transport(&self) -> Option<Transport> {
             None

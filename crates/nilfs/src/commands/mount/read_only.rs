@@ -13,8 +13,8 @@ use nilfs_engine::{
     ReadOnlyVolume, Status, Usage,
 };
 use nilfs_fuse::{
-    Connection, Content, KernelOptions, Mountpoint, Operations, PastSettings, Session, Settings,
-    Transport,
+    Connection, Content, CopyNr, KernelOptions, Mountpoint, Operations, PastSettings, Session,
+    Settings, Transport,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -252,7 +252,7 @@ impl<S: Shown> Served for Service<S> {
     fn end_past(&self) {}
 
     /// Nothing is written here, so there is no shortage of room.
-    fn keep_past(&self, _: u64, _: Duration) {}
+    fn keep_past(&self, _: CopyNr, _: Duration) {}
 
     fn transport(&self) -> Option<Transport> {
         self.transport.get().copied()

@@ -11,8 +11,8 @@ use anyhow::Context;
 use nilfs_device::FileDevice;
 use nilfs_engine::{CleanerOrder, Cno, Filesystem, Ino};
 use nilfs_fuse::{
-    Connection, Content, HeldPast, KernelOptions, Mount, Mountpoint, Operations, Session, Settings,
-    Transport,
+    Connection, Content, CopyNr, HeldPast, KernelOptions, Mount, Mountpoint, Operations, Session,
+    Settings, Transport,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -229,9 +229,9 @@ impl Served for Service {
         }
     }
 
-    fn keep_past(&self, command: u64, for_now: Duration) {
+    fn keep_past(&self, copy: CopyNr, for_now: Duration) {
         if let Some(held) = self.held_past.get() {
-            held.keep_for_copy(command, for_now);
+            held.keep_for_copy(copy, for_now);
         }
     }
 
