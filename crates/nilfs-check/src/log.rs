@@ -96,7 +96,7 @@ impl<'v, 'd> LogReader<'v, 'd> {
         self.chunk = LEAST.max(blocks.min(CHUNK as u64) as usize * size.bytes()).min(CHUNK);
         let summary = self.blocks(at, blocks)?;
         header.verify_summary(summary, seed)?;
-        let Items { files, end } = parse_items(header, summary, size)?;
+        let Items { files, end, .. } = parse_items(header, summary, size)?;
         let rest = summary.get(end..header.sumbytes as usize).unwrap_or_default();
         Ok((files, rest))
     }

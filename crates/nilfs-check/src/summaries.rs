@@ -148,6 +148,8 @@ impl Checker<'_, '_> {
                 next: like.next,
                 cno,
                 summary_blocks: log.summary_blocks,
+                // There is no proof of what lies there.
+                block_sums: false,
             };
             let Described { at, files, payload, .. } = log;
             Correction::Summary { at, header, files, payload }
@@ -165,7 +167,8 @@ impl Checker<'_, '_> {
         let [log] = &logs_for(at..super_root, known, block_size)?[..] else { return None };
         let LogHeader { flags, seq, create, next, cno, .. } = *header;
         let summary_blocks = log.summary_blocks;
-        let header = NewLog { flags, seq, create, next, cno, summary_blocks };
+        let block_sums = false;
+        let header = NewLog { flags, seq, create, next, cno, summary_blocks, block_sums };
         let payload = log.payload + 1;
         Some(Correction::Summary { at, header, files: log.files.clone(), payload })
     }

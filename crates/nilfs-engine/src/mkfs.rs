@@ -15,6 +15,7 @@ use std::io;
 use nilfs_device::{Device, IoSlice};
 use nilfs_ondisk::bmap::{DIRECT_POINTERS, Root};
 use nilfs_ondisk::checkpoint::{self, CHECKPOINT_SIZE, CpfileLayout, RawCheckpoint};
+use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::dat::{DAT_ENTRY_SIZE, DatEntry};
 use nilfs_ondisk::geometry::{
     MIN_BLOCKS_PER_SEGMENT, MIN_RESERVED_SEGMENTS, PRIMARY_SUPERBLOCK, secondary_superblock,
@@ -402,13 +403,14 @@ impl<'a> FirstLog<'a> {
             next: self.geometry.segment_start(SegNum(1)),
             cno: Cno::MIN,
             summary_blocks: 0,
+            block_sums: false,
         };
         let bs = self.geometry.block_size;
         let mut bytes = encode_summary(
             &log,
             &self.files().map(|file| file.info()),
             &[],
-            payload.chunks(bs.bytes()),
+            &payload.chunks(bs.bytes()).map(BlockSum::of).collect::<Vec<_>>(),
             bs,
             self.parameters.crc_seed,
         );

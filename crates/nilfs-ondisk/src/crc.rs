@@ -4,6 +4,19 @@
 
 use crc32fast::Hasher;
 
+/// Checksum of one block, whichever log it lies in: CRC-32 as zlib computes it, without a seed, so that it
+/// travels with the content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BlockSum(pub u32);
+
+impl BlockSum {
+    /// Returns the checksum of a block.
+    #[must_use]
+    pub fn of(block: &[u8]) -> Self {
+        Self(crc32fast::hash(block))
+    }
+}
+
 /// A running checksum over several pieces.
 #[derive(Debug, Clone)]
 pub struct Crc(Hasher);
@@ -19,6 +32,11 @@ impl Crc {
     /// Adds bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
+    }
+
+    /// Adds a block of `length` bytes of which the checksum is known, without reading it.
+    pub fn append(&mut self, sum: BlockSum, length: usize) {
+        self.0.combine(&Hasher::new_with_initial_len(sum.0, length as u64));
     }
 
     /// The checksum of all bytes so far.
@@ -52,7 +70,29 @@ pub fn seed_of(bytes: &[u8], value: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{crc32_le, seed_of};
+    use super::{BlockSum, Crc, crc32_le, seed_of};
+
+    #[test]
+    fn a_block_counts_by_its_checksum_as_by_its_bytes() {
+        for length in [0, 1, 1024, 4096, 65536] {
+            let block = vec![0x5a; length];
+            for seed in [0, 0x1234_5678, u32::MAX] {
+                let (mut by_bytes, mut by_sum) = (Crc::new(seed), Crc::new(seed));
+                by_bytes.update(b"summary");
+                by_sum.update(b"summary");
+                by_bytes.update(&block);
+                by_sum.append(BlockSum::of(&block), length);
+                by_bytes.update(b"more");
+                by_sum.update(b"more");
+                assert_eq!(by_sum.value(), by_bytes.value(), "{length} bytes after seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn checksums_of_blocks_are_those_of_zlib() {
+        assert_eq!(BlockSum::of(b"123456789"), BlockSum(0xcbf4_3926));
+    }
 
     #[test]
     fn a_seed_follows_from_a_checksum() {

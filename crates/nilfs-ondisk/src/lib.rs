@@ -8,6 +8,7 @@
 //! This crate does no I/O and knows nothing of devices, caches or policy, so that the engine and
 //! the checker can share it without sharing an opinion about anything else.
 
+pub mod block_sums;
 pub mod bmap;
 pub mod checkpoint;
 pub mod crc;

@@ -2,15 +2,18 @@
 //! (docs/format.md §4).
 //!
 //! ```text
-//! | header (64) | finfo | binfo … | finfo | binfo … | 0 …   payload blocks …   super root? |
+//! | header (64) | finfo | binfo … | finfo | binfo … | rest | payload blocks …   super root? |
 //! ```
 //!
-//! An item never crosses a block boundary: one that would starts at the next block instead.
+//! An item never crosses a block boundary: one that would starts at the next block instead. Readers do not
+//! look at the rest, up to `ss_sumbytes`: there we keep [roll-forward records](crate::roll_forward) and
+//! [checksums of the blocks](crate::block_sums).
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::crc::{Crc, crc32_le};
+use crate::block_sums;
+use crate::crc::{BlockSum, Crc, crc32_le};
 use crate::{BlockNr, BlockSize, Cno, FileBlock, FormatError, Ino, Seq, VBlockNr};
 
 const STRUCTURE: &str = "segment summary";
@@ -187,6 +190,22 @@ impl LogHeader {
         described.value()
     }
 
+    /// Whether `ss_datasum` follows from the blocks of the summary and from checksums of those that it
+    /// describes.
+    #[must_use]
+    pub fn follows_from(
+        &self,
+        summary: &[u8],
+        sums: &[BlockSum],
+        block_size: BlockSize,
+        seed: u32,
+    ) -> bool {
+        let mut crc = Crc::new(seed);
+        crc.update(summary.get(4..).unwrap_or_default());
+        sums.iter().for_each(|sum| crc.append(*sum, block_size.bytes()));
+        self.verify_log(crc, block_size).is_ok()
+    }
+
     /// Checks the checksum of the summary, given its blocks.
     ///
     /// # Errors
@@ -355,10 +374,10 @@ impl Placement {
         self.offset
     }
 
-    /// Blocks of the summary so far, with as many bytes of records after the items.
+    /// Blocks of the summary so far, with as many bytes after the items.
     #[must_use]
-    pub fn blocks_with(&self, records: usize) -> u64 {
-        (self.offset + records).div_ceil(self.block_size) as u64
+    pub fn blocks_with(&self, rest: usize) -> u64 {
+        (self.offset + rest).div_ceil(self.block_size) as u64
     }
 }
 
@@ -370,6 +389,8 @@ pub struct Items {
     /// Bytes from the start of the summary to the end of the items. What follows up to `ss_sumbytes`
     /// is no matter of the format; see [`roll_forward`](crate::roll_forward).
     pub end: usize,
+    /// Checksums of the blocks that the summary describes, in their order, of a log that has them.
+    pub sums: Option<Vec<BlockSum>>,
 }
 
 /// Reads the items of a summary, given all its blocks.
@@ -430,7 +451,9 @@ pub fn parse_items(
     if expected != header.described_blocks(block_size) {
         return Err(FormatError::field(STRUCTURE, "ss_nblocks", header.nblocks, expected));
     }
-    Ok(Items { files, end: place.bytes() })
+    let rest = summary.get(place.bytes()..end).unwrap_or_default();
+    let sums = block_sums::parse(rest, payload + super_root);
+    Ok(Items { files, end: place.bytes(), sums })
 }
 
 /// What the writer of a log decides about its header.
@@ -448,19 +471,23 @@ pub struct NewLog {
     pub cno: Cno,
     /// Blocks of the summary, as many as its items take at least. The rest is zeros.
     pub summary_blocks: u64,
+    /// Whether it has a checksum for each block that it describes.
+    pub block_sums: bool,
 }
 
-/// Builds the summary blocks of a log over the payload, given in order and with the super root
-/// if there is one, and seals them with both checksums. `records` go after the items. Of a log without
-/// files and super root, the payload only says how many blocks it claims.
-pub fn encode_summary<'a>(
+/// Builds the summary blocks of a log and seals them with both checksums, given the checksums of the
+/// blocks after it, in their order and with the super root if there is one. `records` go after the items.
+/// Of a log without files and super root, the `payload` only says how many blocks it claims.
+pub fn encode_summary(
     log: &NewLog,
     files: &[FileInfo],
     records: &[u8],
-    payload: impl Iterator<Item = &'a [u8]> + Clone,
+    payload: &[BlockSum],
     block_size: BlockSize,
     seed: u32,
 ) -> Vec<u8> {
+    let is_described = !files.is_empty() || log.flags & SR != 0;
+    let kept = if log.block_sums && is_described { payload } else { &[] };
     let mut place = Placement::new(block_size);
     let mut bytes = vec![0; block_size.bytes()];
     let mut put = |place: &mut Placement, size: usize| {
@@ -488,14 +515,15 @@ pub fn encode_summary<'a>(
         let size = range.len();
         bytes[range].copy_from_slice(&item[..size]);
     }
-    let blocks = place.blocks_with(records.len()).max(log.summary_blocks);
-    let sumbytes = match records.is_empty() && blocks == place.blocks_with(0) {
+    let rest = records.len() + block_sums::size(kept.len() as u64);
+    let blocks = place.blocks_with(rest).max(log.summary_blocks);
+    let sumbytes = match rest == 0 && blocks == place.blocks_with(0) {
         true => place.bytes(),
         false => blocks as usize * block_size.bytes(),
     };
     bytes.resize(blocks as usize * block_size.bytes(), 0);
     bytes[place.bytes()..][..records.len()].copy_from_slice(records);
-    let mut header = RawHeader {
+    let header = RawHeader {
         ss_datasum: U32::ZERO,
         ss_sumsum: U32::ZERO,
         ss_magic: U32::new(MAGIC),
@@ -504,22 +532,54 @@ pub fn encode_summary<'a>(
         ss_seq: U64::new(log.seq.0),
         ss_create: U64::new(log.create),
         ss_next: U64::new(log.next.0),
-        ss_nblocks: U32::new((blocks + payload.clone().count() as u64) as u32),
+        ss_nblocks: U32::new((blocks + payload.len() as u64) as u32),
         ss_nfinfo: U32::new(files.len() as u32),
         ss_sumbytes: U32::new(sumbytes as u32),
         ss_pad: U32::ZERO,
         ss_cno: U64::new(log.cno.0),
     };
     bytes[..HEADER_SIZE].copy_from_slice(header.as_bytes());
-    header.ss_sumsum = U32::new(crc32_le(seed, &bytes[8..sumbytes]));
-    bytes[..HEADER_SIZE].copy_from_slice(header.as_bytes());
-    let mut crc = Crc::new(seed);
-    crc.update(&bytes[4..]);
-    let is_described = !files.is_empty() || log.flags & SR != 0;
-    payload.for_each(|block| crc.update(if is_described { block } else { &ZEROS[..block.len()] }));
-    let sum = crc.value();
-    bytes[..4].copy_from_slice(&sum.to_le_bytes());
+    block_sums::put(&mut bytes[..sumbytes], kept);
+    let nothing = BlockSum::of(&ZEROS[..block_size.bytes()]);
+    let sum = |sum: &BlockSum| if is_described { *sum } else { nothing };
+    seal(&mut bytes, sumbytes, payload.iter().map(sum), block_size, seed);
     bytes
+}
+
+/// Sets the checksums of a log that has changed, given the blocks of its summary and the checksum of each
+/// block that this describes. Those of the blocks are kept in the summary if it had some.
+pub fn seal_again(
+    summary: &mut [u8],
+    header: &LogHeader,
+    described: &[BlockSum],
+    block_size: BlockSize,
+    seed: u32,
+) {
+    let sumbytes = (header.sumbytes as usize).clamp(HEADER_SIZE, summary.len());
+    if parse_items(header, summary, block_size).is_ok_and(|items| items.sums.is_some()) {
+        block_sums::put(&mut summary[..sumbytes], described);
+    }
+    let others = u64::from(header.nblocks).saturating_sub(header.described_blocks(block_size));
+    let nothing = BlockSum::of(&ZEROS[..block_size.bytes()]);
+    let all = described.iter().copied().chain((0..others).map(|_| nothing));
+    seal(summary, sumbytes, all, block_size, seed);
+}
+
+/// Writes both checksums into a summary.
+fn seal(
+    summary: &mut [u8],
+    sumbytes: usize,
+    payload: impl Iterator<Item = BlockSum>,
+    block_size: BlockSize,
+    seed: u32,
+) {
+    let sum = crc32_le(seed, &summary[8..sumbytes]);
+    summary[4..8].copy_from_slice(&sum.to_le_bytes());
+    let mut crc = Crc::new(seed);
+    crc.update(&summary[4..]);
+    payload.for_each(|sum| crc.append(sum, block_size.bytes()));
+    let sum = crc.value();
+    summary[..4].copy_from_slice(&sum.to_le_bytes());
 }
 
 #[cfg(test)]
@@ -549,10 +609,18 @@ mod tests {
     #[test]
     fn a_summary_over_several_blocks_reads_back_as_written() {
         let size = BlockSize::from_bytes(1024).unwrap();
-        let payload = vec![vec![3u8; 1024]; 134];
+        let payload: Vec<Vec<u8>> = (0..134).map(|nth| vec![nth; 1024]).collect();
         let pieces = || payload.iter().map(Vec::as_slice);
+        let sums: Vec<BlockSum> = pieces().map(BlockSum::of).collect();
         let mut lengths = Vec::new();
-        for (summary_blocks, records) in [(0, vec![]), (9, vec![]), (0, vec![5; 2000])] {
+        for (summary_blocks, records, block_sums) in [
+            (0, vec![], false),
+            (9, vec![], false),
+            (0, vec![5; 2000], false),
+            (0, vec![], true),
+            (9, vec![], true),
+            (0, vec![5; 2000], true),
+        ] {
             let log = NewLog {
                 flags: LOGBGN | LOGEND,
                 seq: Seq(4),
@@ -560,35 +628,40 @@ mod tests {
                 next: BlockNr(64),
                 cno: Cno(7),
                 summary_blocks,
+                block_sums,
             };
-            let summary = encode_summary(&log, &sample(), &records, pieces(), size, 77);
+            let summary = encode_summary(&log, &sample(), &records, &sums, size, 77);
             let header = LogHeader::parse(&summary, size, 2048).unwrap();
             header.verify_summary(&summary, 77).unwrap();
             let mut crc = Crc::new(77);
             crc.update(&summary[4..]);
             pieces().for_each(|block| crc.update(block));
             header.verify_log(crc, size).unwrap();
-            let Items { files, end } = parse_items(&header, &summary, size).unwrap();
+            let Items { files, end, sums: found } = parse_items(&header, &summary, size).unwrap();
             assert_eq!(files, sample());
+            assert_eq!(found, block_sums.then(|| sums.clone()));
+            assert!(header.follows_from(&summary, &sums, size, 77));
+            let wrong = [&sums[1..], &sums[..1]].concat();
+            assert!(!header.follows_from(&summary, &wrong, size, 77));
             assert_eq!(summary[end..][..records.len()], records);
             assert_eq!((header.seq, header.cno, header.next), (Seq(4), Cno(7), BlockNr(64)));
             assert_eq!(header.summary_blocks(size) * 1024, summary.len() as u64);
             lengths.push(summary.len() / 1024);
         }
         assert!(lengths[0] < 9, "the items take no more than they need");
-        assert_eq!(lengths[1], 9, "what was asked for is added");
+        assert_eq!((lengths[1], lengths[4]), (9, 9), "what was asked for is added");
     }
 
     /// They need not have been written, so they may hold anything.
     #[test]
     fn blocks_that_a_summary_does_not_describe_hold_nothing() {
         let size = BlockSize::from_bytes(1024).unwrap();
-        let whatever = [[7u8; 1024]; 3];
-        let pieces = || whatever.iter().map(|block| &block[..]);
+        let whatever = [BlockSum(7); 3];
         let of = |flags, files: &[FileInfo], records: &[u8]| {
             let (seq, create, next, cno) = (Seq(4), 99, BlockNr(64), Cno(7));
-            let log = NewLog { flags, seq, create, next, cno, summary_blocks: 0 };
-            let summary = encode_summary(&log, files, records, pieces(), size, 77);
+            let (summary_blocks, block_sums) = (0, false);
+            let log = NewLog { flags, seq, create, next, cno, summary_blocks, block_sums };
+            let summary = encode_summary(&log, files, records, &whatever, size, 77);
             (LogHeader::parse(&summary, size, 2048).unwrap(), summary)
         };
         let (header, summary) = of(LOGBGN | LOGEND, &[], &[5; 900]);
@@ -617,10 +690,10 @@ mod tests {
             next: BlockNr(64),
             cno: Cno(7),
             summary_blocks: 0,
+            block_sums: true,
         };
-        let payload = [[0u8; 1024]];
-        let summary =
-            encode_summary(&log, &sample()[1..2], &[], payload.iter().map(|b| &b[..]), size, 77);
+        let payload = [BlockSum::of(&[0; 1024]); 2];
+        let summary = encode_summary(&log, &sample()[1..2], &[], &payload, size, 77);
         let used = LogHeader::parse(&summary, size, 2048).unwrap().sumbytes as usize;
         for at in 4..used {
             let mut broken = summary.clone();

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use nilfs_check::{Part, Position, Report, Rule};
 use nilfs_ondisk::bmap::{Entry, Node};
+use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::palloc::{BlockRole, Palloc};
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, LogHeader, NewLog, encode_summary, parse_items};
@@ -184,15 +185,13 @@ impl Anew<'_> {
         let size = self.geometry.block_size;
         let seed = crate::superblocks::best(self.device).ok()?.crc_seed();
         let all = log.header.described_blocks(size) - log.header.summary_blocks(size);
-        let payload: Option<Vec<_>> =
-            (0..all).map(|nth| self.read(log.payload.plus(nth))).collect();
+        let sum = |nth| self.read(log.payload.plus(nth)).map(|block| BlockSum::of(&block));
+        let payload: Vec<BlockSum> = (0..all).map(sum).collect::<Option<_>>()?;
         let LogHeader { flags, seq, create, next, cno, .. } = log.header;
         let summary_blocks = log.header.summary_blocks(size);
-        let header = NewLog { flags, seq, create, next, cno, summary_blocks };
+        let header = NewLog { flags, seq, create, next, cno, summary_blocks, block_sums: false };
         let files = by_file(&log.blocks);
-        let payload = payload?;
-        let payload = payload.iter().map(Vec::as_slice);
-        let bytes = encode_summary(&header, &files, &log.records, payload, size, seed);
+        let bytes = encode_summary(&header, &files, &log.records, &payload, size, seed);
         let action = "set what the summary of the log says of the block to what the block map and \
                       the DAT say";
         let at = Position { block: log.start, offset: 0 };

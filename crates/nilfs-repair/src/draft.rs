@@ -10,7 +10,7 @@ use nilfs_device::{CopyOnWriteDevice, Device, IoSlice, Scratch, Writes};
 use nilfs_engine::Log;
 use nilfs_engine::scan::Scan;
 use nilfs_ondisk::checkpoint::INVALID;
-use nilfs_ondisk::crc::{Crc, crc32_le};
+use nilfs_ondisk::crc::{BlockSum, Crc, crc32_le};
 use nilfs_ondisk::summary::{FileInfo, LogHeader, NewLog, SR, encode_summary};
 use nilfs_ondisk::superblock::Superblock;
 use nilfs_ondisk::{BlockNr, BlockSize, Geometry, Ino, SegNum};
@@ -544,9 +544,9 @@ impl Draft {
         let block = |nth| dat::read(&*self.device, &geometry, first.plus(nth));
         let zeros = || vec![0; geometry.block_size.bytes()];
         let blocks: Vec<_> = (0..payload).map(|nth| block(nth).unwrap_or_else(zeros)).collect();
-        let payload = blocks.iter().map(Vec::as_slice);
+        let payload: Vec<_> = blocks.iter().map(|block| BlockSum::of(block)).collect();
         let (size, seed) = (geometry.block_size, superblock.crc_seed());
-        let bytes = encode_summary(header, files, &[], payload, size, seed);
+        let bytes = encode_summary(header, files, &[], &payload, size, seed);
         Ok((bytes.len() as u64 == header.summary_blocks * size.bytes64()).then_some(bytes))
     }
 

@@ -18,9 +18,11 @@ fuzz_target!(|bytes: &[u8]| {
     let mut crc = Crc::new(7);
     crc.update(bytes);
     let _ = header.verify_log(crc, size);
-    if let Ok(Items { files, end }) = parse_items(&header, bytes, size) {
+    if let Ok(Items { files, end, sums }) = parse_items(&header, bytes, size) {
         let blocks: usize = files.iter().map(|file| file.blocks.len()).sum();
         assert!(blocks as u64 + header.summary_blocks(size) <= u64::from(header.nblocks));
+        let described = header.described_blocks(size) - header.summary_blocks(size);
+        assert!(sums.is_none_or(|sums| sums.len() as u64 == described));
         let _ = Records::parse(bytes.get(end..).unwrap_or_default());
     }
 });

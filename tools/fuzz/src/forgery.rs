@@ -5,9 +5,9 @@
 
 use std::sync::LazyLock;
 
-use nilfs_ondisk::crc::{Crc, crc32_le};
+use nilfs_ondisk::crc::{BlockSum, crc32_le};
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
-use nilfs_ondisk::summary::{LogHeader, SR};
+use nilfs_ondisk::summary::{LogHeader, SR, seal_again};
 use nilfs_ondisk::superblock::{RawSuperblock, SUPERBLOCK_SIZE, Superblock};
 use nilfs_ondisk::{Geometry, SegNum};
 use zerocopy::FromBytes;
@@ -126,11 +126,10 @@ fn seal_log(bytes: &mut [u8], geometry: &Geometry) -> Option<usize> {
             root[..4].copy_from_slice(&sum.to_le_bytes());
         }
     }
-    let sum = crc32_le(CRC_SEED, log.get(8..header.sumbytes as usize)?);
-    log[4..8].copy_from_slice(&sum.to_le_bytes());
-    let mut crc = Crc::new(CRC_SEED);
-    crc.update(log.get(4..header.described_blocks(block_size) as usize * block_size.bytes())?);
-    let sum = header.sum_of_log(crc, block_size);
-    log[..4].copy_from_slice(&sum.to_le_bytes());
+    let described = header.described_blocks(block_size) as usize * block_size.bytes();
+    let summary = header.summary_blocks(block_size) as usize * block_size.bytes();
+    let (summary, payload) = log[..described].split_at_mut(summary);
+    let sums: Vec<_> = payload.chunks(block_size.bytes()).map(BlockSum::of).collect();
+    seal_again(summary, &header, &sums, block_size, CRC_SEED);
     Some(length)
 }

@@ -9,15 +9,15 @@ use std::process::Command;
 use nilfs_check::{CheckError, Finding, Options, Report, Rule, Severity, check};
 use nilfs_device::MemoryDevice;
 use nilfs_ondisk::checkpoint::CpfileLayout;
-use nilfs_ondisk::crc::crc32_le;
+use nilfs_ondisk::crc::{BlockSum, crc32_le};
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::segment_usage::SufileLayout;
 use nilfs_ondisk::summary::{
-    BlockInfo, FileInfo, LogHeader, NewLog, SR, encode_summary, parse_items,
+    BlockInfo, FileInfo, Items, LogHeader, NewLog, SR, encode_summary, parse_items, seal_again,
 };
 use nilfs_ondisk::superblock::{RawSuperblock, SUPERBLOCK_SIZE, Superblock};
-use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, SegNum, Slot, VBlockNr};
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, SegNum, Slot, VBlockNr, block_sums};
 use rand::Rng;
 use rand::rngs::StdRng;
 
@@ -51,6 +51,7 @@ pub struct LogAt {
     pub block: BlockNr,
     pub header: LogHeader,
     pub files: Vec<FileInfo>,
+    pub sums: Option<Vec<BlockSum>>,
 }
 
 /// A block of a file, and the log that it is in.
@@ -139,8 +140,8 @@ impl Image {
         let header = LogHeader::parse(self.block(block), size, geometry.blocks_per_segment).ok()?;
         let summary = &self.bytes[block.0 as usize * size.bytes()..][..header.sumbytes as usize];
         header.verify_summary(summary, self.superblock.crc_seed()).ok()?;
-        let files = parse_items(&header, summary, size).ok()?.files;
-        Some(LogAt { block, header, files })
+        let Items { files, sums, .. } = parse_items(&header, summary, size).ok()?;
+        Some(LogAt { block, header, files, sums })
     }
 
     /// All blocks of a file that a log describes, in the order in which they were first written.
@@ -216,11 +217,43 @@ impl Image {
             let sum = crc32_le(seed, &bytes[root + 4..root + covered.clamp(4, size)]);
             bytes[root..root + 4].copy_from_slice(&sum.to_le_bytes());
         }
+        self.seal_blocks(log);
+        let bytes = &mut self.bytes[start..start + length];
         let covered = u32::from_le_bytes(bytes[48..52].try_into().unwrap()) as usize;
         let sum = crc32_le(seed, &bytes[8..covered.clamp(8, length)]);
         bytes[4..8].copy_from_slice(&sum.to_le_bytes());
         let sum = crc32_le(seed, &bytes[4..]);
         bytes[..4].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    /// Gives checksums of its blocks to a log of Linux, as ours have, where its summary has room for them.
+    pub fn give_sums(&mut self, log: BlockNr) {
+        let found = self.log(log).expect("there is a log");
+        let size = self.geometry().block_size;
+        let summary = found.header.summary_blocks(size) * size.bytes64();
+        let blocks = found.header.described_blocks(size) - found.header.summary_blocks(size);
+        let end = (log.0 * size.bytes64() + summary) as usize;
+        let start = end - block_sums::size(blocks);
+        assert!(self.bytes[start..end].iter().all(|byte| *byte == 0), "there is room for them");
+        self.bytes[start..start + 4].copy_from_slice(b"NfBs");
+        self.edit_summary(log, |block| {
+            block[48..52].copy_from_slice(&(summary as u32).to_le_bytes())
+        });
+        let sums = self.log(log).expect("there is a log").sums;
+        assert_eq!(sums.map(|sums| sums.len() as u64), Some(blocks));
+    }
+
+    /// Makes the checksums right that a summary has of the blocks of its log, if it makes sense.
+    fn seal_blocks(&mut self, log: BlockNr) {
+        let (geometry, seed) = (self.geometry(), self.superblock.crc_seed());
+        let size = geometry.block_size;
+        let log = &mut self.bytes[log.0 as usize * size.bytes()..];
+        let Ok(header) = LogHeader::parse(log, size, geometry.blocks_per_segment) else { return };
+        let described = header.described_blocks(size) as usize * size.bytes();
+        let summary = header.summary_blocks(size) as usize * size.bytes();
+        let (summary, payload) = log[..described].split_at_mut(summary);
+        let sums: Vec<_> = payload.chunks(size.bytes()).map(BlockSum::of).collect();
+        seal_again(summary, &header, &sums, size, seed);
     }
 
     /// Changes a few numbers in blocks, mostly of late logs, and makes the checksums right.
@@ -276,13 +309,14 @@ impl Image {
             next: newest.header.next,
             cno: newest.header.cno.plus(1),
             summary_blocks: 0,
+            block_sums: false,
         };
         let info = BlockInfo::Data { vblocknr: VBlockNr(999), offset: FileBlock(0) };
         let files = [FileInfo { ino, cno: log.cno, blocks: vec![info] }];
         let payload = vec![7; self.block_size()];
-        let blocks = std::iter::once(&payload[..]);
+        let blocks = [BlockSum::of(&payload)];
         let seed = self.superblock.crc_seed();
-        let mut bytes = encode_summary(&log, &files, &[], blocks, geometry.block_size, seed);
+        let mut bytes = encode_summary(&log, &files, &[], &blocks, geometry.block_size, seed);
         bytes.extend_from_slice(&payload);
         let start = at.0 as usize * self.block_size();
         self.bytes[start..start + bytes.len()].copy_from_slice(&bytes);

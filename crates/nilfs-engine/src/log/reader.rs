@@ -181,7 +181,7 @@ pub(crate) fn read(store: &Store, start: BlockNr, header: LogHeader) -> Result<L
 fn parse(store: &Store, start: BlockNr, header: LogHeader, summary: &[u8]) -> Result<Log> {
     let what = || "segment summary".to_owned();
     header.verify_summary(summary, store.seed()).at(what, start)?;
-    let Items { files, end } = parse_items(&header, summary, store.block_size()).at(what, start)?;
+    let Items { files, end, .. } = parse_items(&header, summary, store.block_size()).at(what, start)?;
     let rest = summary.get(end..header.sumbytes as usize).unwrap_or_default().to_vec();
     Ok(Log { start, header, files, rest })
 }

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::summary::{FileInfo, NewLog, encode_summary};
 use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
 
@@ -111,13 +112,14 @@ pub(crate) fn seal(
             next: geometry.segment_start(log.next),
             cno: extras.cno,
             summary_blocks: log.summary_blocks,
+            block_sums: false,
         };
-        let pieces = blocks.iter().map(|block| &block[..]);
+        let sums: Vec<BlockSum> = blocks.iter().map(|block| BlockSum::of(block)).collect();
         let summary = encode_summary(
             &header,
             &files,
             extras.records,
-            pieces,
+            &sums,
             geometry.block_size,
             store.seed(),
         );
