@@ -2,11 +2,12 @@
 //! time and knows nothing of segments' usage or of the order of logs.
 
 use std::io;
+use std::ops::Range;
 
-use nilfs_ondisk::crc::Crc;
+use nilfs_ondisk::crc::{BlockSum, Crc};
 use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{FileInfo, Items, LogHeader, parse_items};
-use nilfs_ondisk::{BlockNr, FormatError, Seq};
+use nilfs_ondisk::{BlockNr, FormatError, SegNum, Seq};
 use thiserror::Error;
 
 use crate::volume::Volume;
@@ -125,9 +126,38 @@ impl<'v, 'd> LogReader<'v, 'd> {
         Ok(header.verify_log(crc, self.volume.block_size())?)
     }
 
+    /// Returns the blocks of a log, in ranges, that are not what was written. `None`: its summary does not
+    /// tell, because the log was written without checksums of its blocks.
+    pub(crate) fn changed(
+        &mut self,
+        at: BlockNr,
+        header: &LogHeader,
+    ) -> Result<Option<Vec<Range<BlockNr>>>, LogFault> {
+        let size = self.volume.block_size();
+        let blocks = header.summary_blocks(size);
+        let items = parse_items(header, self.blocks(at, blocks)?, size)?;
+        let Some(sums) = items.sums else { return Ok(None) };
+        let mut changed: Vec<Range<BlockNr>> = Vec::new();
+        for (block, sum) in (at.0 + blocks..).map(BlockNr).zip(sums) {
+            if BlockSum::of(self.blocks(block, 1)?) == sum {
+                continue;
+            }
+            match changed.last_mut() {
+                Some(last) if last.end == block => last.end = block.plus(1),
+                _ => changed.push(block..block.plus(1)),
+            }
+        }
+        Ok(Some(changed))
+    }
+
     /// The block at `at`, which is the super root of a log.
     pub(crate) fn block(&mut self, at: BlockNr) -> Result<&[u8], LogFault> {
         Ok(self.blocks(at, 1)?)
+    }
+
+    /// The segment of a block.
+    pub(crate) fn segment_of(&self, block: BlockNr) -> SegNum {
+        self.volume.geometry.segment_of(block)
     }
 
     fn end_of_segment(&self, at: BlockNr) -> u64 {

@@ -28,8 +28,40 @@ struct SegmentHead {
 /// A log of which the checksum over the content is wrong.
 pub(crate) struct Unproved {
     segment: SegNum,
-    blocks: Range<BlockNr>,
+    log: BlockNr,
+    /// Its blocks that are not what was written, or of which that is not known.
+    blocks: Vec<Range<BlockNr>>,
     fault: String,
+}
+
+impl Unproved {
+    /// Looks for the blocks of a log that are damaged.
+    fn find(
+        reader: &mut LogReader<'_, '_>,
+        log: BlockNr,
+        header: &LogHeader,
+        fault: LogFault,
+    ) -> Self {
+        let segment = reader.segment_of(log);
+        let all = || vec![log..log.plus(header.nblocks.into())];
+        let Ok(Some(blocks)) = reader.changed(log, header) else {
+            return Self { segment, log, blocks: all(), fault: fault.to_string() };
+        };
+        let named: Vec<String> = blocks.iter().map(named).collect();
+        let what = match named.is_empty() {
+            true => "though every block of it is what was written".to_owned(),
+            false => format!("because this is not what was written: {}", named.join(", ")),
+        };
+        Self { segment, log, blocks, fault: format!("{fault}, {what}") }
+    }
+}
+
+/// Blocks, in words.
+fn named(blocks: &Range<BlockNr>) -> String {
+    match blocks.end.0 - blocks.start.0 {
+        1 => format!("block {}", blocks.start),
+        count => format!("{count} blocks from block {} on", blocks.start),
+    }
 }
 
 impl Checker<'_, '_> {
@@ -38,10 +70,10 @@ impl Checker<'_, '_> {
     pub(crate) fn report_unproved(&mut self, checkpoints: &CheckpointTable, all_walked: bool) {
         let logs = std::mem::take(&mut self.unproved);
         let all_is_known = all_walked && !self.findings.has_errors();
-        let mut needed: BTreeSet<BlockNr> = BTreeSet::from([self.newest.log]);
+        let mut needed: BTreeSet<BlockNr> = BTreeSet::new();
         if !logs.is_empty() && all_is_known {
-            let ends: BTreeMap<BlockNr, BlockNr> =
-                logs.iter().map(|log| (log.blocks.start, log.blocks.end)).collect();
+            let blocks = logs.iter().flat_map(|log| &log.blocks);
+            let ends: BTreeMap<BlockNr, BlockNr> = blocks.map(|it| (it.start, it.end)).collect();
             let is_in_one = |block: &BlockNr| {
                 ends.range(..=*block).next_back().is_some_and(|(_, end)| block < end)
             };
@@ -51,9 +83,10 @@ impl Checker<'_, '_> {
                 needed.extend(Some(entry.block).filter(|block| lives && is_in_one(block)));
             });
         }
-        for Unproved { segment, blocks, fault } in logs {
-            let is_needed = !all_is_known || needed.range(blocks.clone()).next().is_some();
-            let place = Location::segment(segment).log(blocks.start);
+        for Unproved { segment, log, blocks, fault } in logs {
+            let mut needed = blocks.into_iter().flat_map(|blocks| needed.range(blocks));
+            let is_needed = !all_is_known || log == self.newest.log || needed.next().is_some();
+            let place = Location::segment(segment).log(log);
             self.error(Rule::Log, place, || fault)
                 .corrected_by((!is_needed).then_some(Correction::Segment { segment }));
         }
@@ -146,8 +179,7 @@ impl Checker<'_, '_> {
             if self.options.read_content
                 && let Err(fault) = reader.verify(at, &header)
             {
-                let blocks = at..at.plus(header.nblocks.into());
-                self.unproved.push(Unproved { segment, blocks, fault: fault.to_string() });
+                self.unproved.push(Unproved::find(reader, at, &header, fault));
             }
             self.counts.logs += 1;
             let mut faults = self.contradictions_in(&header, &files);

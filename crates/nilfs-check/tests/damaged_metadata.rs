@@ -6,7 +6,7 @@ mod support;
 use nilfs_check::{CheckError, Rule, Severity};
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::{BlockNr, Cno, Ino};
-use support::{Image, add, expect, expect_error, read, vblock, write};
+use support::{BLOCK_SIZES, Image, add, expect, expect_error, read, vblock, write};
 
 const DE_START: usize = 8;
 const DE_END: usize = 16;
@@ -74,6 +74,24 @@ fn the_way_to_the_newest_super_root() {
             raw.s_last_seq.set(before.header.seq.0);
         });
     });
+}
+
+#[test]
+fn a_block_that_has_another_checksum_than_its_own_is_named() {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        let found = image.data(Ino::ROOT, 0);
+        image.give_sums(found.log);
+        let report = image.check().unwrap();
+        assert!(report.is_consistent(), "{report}");
+        let at = (found.block.0 as usize + 1) * image.block_size() - 1;
+        image.bytes[at] ^= 1;
+        let report = image.check().unwrap();
+        let says = format!("because this is not what was written: block {}", found.block);
+        let named =
+            report.errors().filter(|it| it.rule == Rule::Log && it.message.ends_with(&says));
+        assert_eq!((named.count(), report.errors().count()), (1, 1), "{report}");
+    }
 }
 
 #[test]
