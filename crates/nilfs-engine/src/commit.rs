@@ -420,8 +420,8 @@ impl Build<'_> {
         old: OldMap<'_>,
         pages: impl Iterator<Item = (FileBlock, Page)>,
     ) -> Result<(Root, i64)> {
-        let mut payload =
-            Payload { info: FileInfo { ino, cno: fi_cno, blocks: Vec::new() }, blocks: Vec::new() };
+        let info = FileInfo { ino, cno: fi_cno, blocks: Vec::new() };
+        let mut payload = Payload { info, blocks: Vec::new(), moved_sums: None };
         let mut updates: Vec<Update> = Vec::new();
         for (offset, page) in pages {
             let vblocknr = match page.placed {
@@ -673,7 +673,7 @@ impl LaidOut {
         let nodes = self.dat_map.nodes.iter();
         let nodes = nodes.map(|node| node_block(store, node.level, &node.entries));
         let blocks = self.dat.file.dirty().values().cloned().chain(nodes).collect();
-        Payload { info: self.dat_info.clone(), blocks }
+        Payload { info: self.dat_info.clone(), blocks, moved_sums: None }
     }
 
     fn seal(

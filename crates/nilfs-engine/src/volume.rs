@@ -400,9 +400,7 @@ fn life(segment_reader: &SegmentReader<'_>, segment: &SegmentInfo) -> Result<Seg
         return Ok(SegmentLife::Needed);
     }
     Ok(match segment_reader.read(segment.segment, segment.blocks)? {
-        Ok(content) => {
-            SegmentLife::Reclaimable { live: content.live.len() as u64 + content.dat_live }
-        }
+        Ok(content) => SegmentLife::Reclaimable { live: content.count_live() },
         Err(_) => SegmentLife::Needed,
     })
 }

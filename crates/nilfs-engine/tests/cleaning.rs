@@ -313,7 +313,7 @@ fn checkpoints_cannot_wedge_a_volume() {
         mount_with(&device, CleanerOptions { hard_protection: true, ..CleanerOptions::default() });
     let root = fs.root().unwrap().inode;
     let file = make(&fs, &root, "file");
-    fill(&fs, &file, &pattern(1, 6500 * BLOCK));
+    fill(&fs, &file, &pattern(1, 6550 * BLOCK));
     let mut made = 0;
     while let Ok(cno) = fs.checkpoint_now() {
         made += 1;

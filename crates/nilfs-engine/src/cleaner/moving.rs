@@ -1,6 +1,6 @@
 //! Moving live blocks: out of their segments into segments next to the chain of logs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use nilfs_ondisk::{BlockNr, FileBlock, Geometry, SegNum};
 
@@ -14,6 +14,7 @@ use crate::commit::{
 use crate::dat::Moved;
 use crate::error::{Error, Result};
 use crate::host::{Instant, sleep};
+use crate::log::reader::{self, Proof};
 use crate::log::sealed::SealedLog;
 
 /// Blocks that are moved in one step, if nothing but their places is to change.
@@ -67,13 +68,15 @@ pub(super) struct Moves {
 impl Cleaning<'_> {
     /// Moves blocks into segments next to the chain of logs, in this order, and touches nothing
     /// else. Each of these segments is filled to its end before the next; the first may have other blocks
-    /// already, unless `from_start` of a segment. Returns how many were moved.
+    /// already, unless `from_start` of a segment. Blocks of logs that may be damaged stay. Returns how many
+    /// were moved.
     pub(crate) fn relocate(&self, blocks: &[LiveBlock], from_start: bool) -> Result<u64> {
         let mut work = self.cleaner.work.lock();
         if from_start {
             work.open = None;
         }
-        let (mut relocated, mut rest) = (0, blocks);
+        let blocks = self.with_sums(blocks)?;
+        let (mut relocated, mut rest) = (0, &blocks[..]);
         while !rest.is_empty() {
             let (part, others) = rest.split_at(self.filling_segments(work.open, rest));
             rest = others;
@@ -103,6 +106,32 @@ impl Cleaning<'_> {
             count += more;
             left = left.saturating_sub(whole);
         }
+    }
+
+    /// Returns blocks with the checksums that their logs have of them, without those that may be damaged.
+    fn with_sums(&self, blocks: &[LiveBlock]) -> Result<Vec<LiveBlock>> {
+        let geometry = self.store.geometry();
+        let wanted: HashSet<BlockNr> = blocks.iter().map(|it| it.block).collect();
+        let segments: BTreeSet<SegNum> =
+            blocks.iter().map(|it| geometry.segment_of(it.block)).collect();
+        let mut sums = HashMap::with_capacity(blocks.len());
+        for segment in segments {
+            // Where the summaries cannot be read, nothing is known, and everything stays.
+            for log in reader::logs_of(self.store, segment).unwrap_or_default() {
+                let here = log.blocks(geometry.block_size).filter(|it| wanted.contains(&it.block));
+                let here: Vec<_> = here.map(|it| (it.block, it.sum)).collect();
+                if here.is_empty() {
+                    continue;
+                }
+                match log.proof(self.store)? {
+                    Proof::OfBlocks => sums.extend(here),
+                    Proof::OfLog => sums.extend(here.into_iter().map(|(block, _)| (block, None))),
+                    Proof::Missing => {}
+                }
+            }
+        }
+        let known = |it: &LiveBlock| sums.get(&it.block).map(|sum| LiveBlock { sum: *sum, ..*it });
+        Ok(blocks.iter().filter_map(known).collect())
     }
 
     /// Writes blocks, of which the content is known, anew next to the chain of logs, and blocks of the

@@ -437,7 +437,7 @@ impl Cleaning<'_> {
         let mut found = VictimBlocks::default();
         let mut lost = Vec::new();
         for victim in &selection.victims {
-            let content = segment_reader.read(victim.segment, victim.filled)?;
+            let content = segment_reader.read_to_move(victim.segment, victim.filled)?;
             let content = content.and_then(|content| complete(content, victim));
             match content {
                 Ok(content) => {
@@ -490,9 +490,9 @@ impl Cleaning<'_> {
         let per_segment = u64::from(geometry.blocks_per_segment);
         let open = work.open.map_or(0, |open| open.room(&geometry));
         let clean = self.volume.space().room_for_moving() / per_segment * per_segment;
-        // Summaries take their part: one block of 1 KiB for 25 files, one at least.
+        // Summaries take their part: one block of 1 KiB for 23 files, one at least.
         let all = open + clean;
-        all.saturating_sub(all.div_ceil(25) + 1)
+        all.saturating_sub(all.div_ceil(23) + 1)
     }
 
     /// Blocks of clean segments, of the current one, and of the cleaner's own.
@@ -606,7 +606,7 @@ fn within_room(candidates: Vec<Candidate>, victims: usize, mut room: u64) -> Vec
 
 /// Fails unless every block that the table counts was found.
 fn complete(content: Content, victim: &Candidate) -> Result<Content, Refusal> {
-    let found = content.live.len() as u64 + content.dat_live;
+    let found = content.count_live();
     match found == victim.live {
         true => Ok(content),
         false => Err(Refusal::Damaged(format!(

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, Seq, VBlockNr};
 
@@ -13,7 +14,7 @@ use super::protection::Protection;
 use crate::bmap::{Pointers, Source};
 use crate::dat::Dat;
 use crate::error::{Error, Result};
-use crate::log::reader;
+use crate::log::reader::{self, DescribedBlock, Log, Proof};
 use crate::store::Store;
 
 /// A block that must be kept.
@@ -26,6 +27,9 @@ pub(crate) struct LiveBlock {
     /// Its place in the file; none for a node of the map.
     pub(crate) offset: Option<FileBlock>,
     pub(crate) block: BlockNr,
+    /// The checksum of the content that was written there. `None`: the log has none, but is whole, or the
+    /// content is known from elsewhere.
+    pub(crate) sum: Option<BlockSum>,
 }
 
 impl LiveBlock {
@@ -44,10 +48,24 @@ pub(crate) struct Content {
     pub(crate) dead: Vec<(VBlockNr, BlockNr)>,
     /// Checkpoints that cannot be read any more without the dead blocks.
     pub(crate) lost: Vec<Range<Cno>>,
-    /// Blocks of the DAT whose rewriting moves every live block of the DAT out of the segment, and
-    /// the number of these.
+    /// Blocks of the DAT whose rewriting moves every live block of the DAT out of the segment.
     pub(crate) dat_keys: Vec<FileBlock>,
-    pub(crate) dat_live: u64,
+    /// These live blocks, with their checksums as far as there are any.
+    dat: Vec<(BlockNr, Option<BlockSum>)>,
+}
+
+impl Content {
+    /// Returns the number of live blocks.
+    pub(crate) fn count_live(&self) -> u64 {
+        (self.live.len() + self.dat.len()) as u64
+    }
+}
+
+/// How many live blocks logs have: of files, and of the DAT.
+#[derive(Debug, Clone, Copy)]
+struct Before {
+    live: usize,
+    dat: usize,
 }
 
 /// Why a victim is left alone.
@@ -55,7 +73,8 @@ pub(crate) struct Content {
 pub(crate) enum Refusal {
     /// A superblock still names a log there, or one before.
     Needed,
-    /// Its summaries are damaged, or do not describe all of its live blocks.
+    /// Its summaries are damaged, or do not describe all of its live blocks; a block of the DAT is damaged;
+    /// or one of several blocks is, and no checksum tells which.
     Damaged(String),
     /// The device cannot read its summaries.
     Unreadable(Error),
@@ -73,6 +92,26 @@ pub(crate) struct SegmentReader<'a> {
 impl SegmentReader<'_> {
     /// Reads the summaries of a segment whose first `filled` blocks hold logs.
     pub(crate) fn read(&self, segment: SegNum, filled: u64) -> Result<Result<Content, Refusal>> {
+        self.read_logs(segment, filled, |_, _, _| Ok(None))
+    }
+
+    /// As [`SegmentReader::read`], for blocks that will move: damage of them must stay known.
+    pub(crate) fn read_to_move(
+        &self,
+        segment: SegNum,
+        filled: u64,
+    ) -> Result<Result<Content, Refusal>> {
+        self.read_logs(segment, filled, |content, before, log| self.prove(content, before, log))
+    }
+
+    /// Reads the summaries of a segment. `prove` looks at the content with each log that has live blocks,
+    /// given how much of that is of the logs before.
+    fn read_logs(
+        &self,
+        segment: SegNum,
+        filled: u64,
+        prove: impl Fn(&mut Content, Before, &Log) -> Result<Option<Refusal>>,
+    ) -> Result<Result<Content, Refusal>> {
         let geometry = self.store.geometry();
         let start = geometry.segment_start(segment);
         // The first segment is counted from its first usable block.
@@ -97,40 +136,59 @@ impl SegmentReader<'_> {
                 }
                 Err(error) => return unreadable(error),
             };
-            let mut block = at.plus(header.summary_blocks(self.store.block_size()));
-            for file in &log.files {
-                for info in &file.blocks {
-                    self.classify(&mut content, file.ino, file.cno, *info, block)?;
-                    block = block.plus(1);
-                }
+            let before = Before { live: content.live.len(), dat: content.dat.len() };
+            for described in log.blocks(self.store.block_size()) {
+                self.classify(&mut content, described)?;
+            }
+            if content.count_live() > (before.live + before.dat) as u64
+                && let Some(refusal) = prove(&mut content, before, &log)?
+            {
+                return Ok(Err(refusal));
             }
             at = at.plus(header.nblocks.into());
         }
         Ok(Ok(content))
     }
 
-    fn classify(
-        &self,
-        content: &mut Content,
-        ino: Ino,
-        fi_cno: Cno,
-        info: BlockInfo,
-        block: BlockNr,
-    ) -> Result<()> {
+    /// Makes sure that damage of the live blocks of a log is known when they have moved. A block of the DAT
+    /// is written anew, and not as it is.
+    fn prove(&self, content: &mut Content, before: Before, log: &Log) -> Result<Option<Refusal>> {
+        match log.proof(self.store)? {
+            Proof::OfBlocks => {}
+            Proof::OfLog => {
+                content.live[before.live..].iter_mut().for_each(|live| live.sum = None);
+                return Ok(None);
+            }
+            Proof::Missing => {
+                return Ok(Some(damaged(log.start, "the checksum of the log there is wrong")));
+            }
+        }
+        for &(block, sum) in &content.dat[before.dat..] {
+            if let Ok(content) = self.store.read(block)
+                && sum.is_some_and(|sum| BlockSum::of(&content) != sum)
+            {
+                return Ok(Some(damaged(block, "it is one of the DAT, and not what was written")));
+            }
+        }
+        Ok(None)
+    }
+
+    fn classify(&self, content: &mut Content, described: DescribedBlock) -> Result<()> {
+        let DescribedBlock { ino, fi_cno, info, block, sum } = described;
         match info {
             BlockInfo::Data { vblocknr, offset } => {
-                let live = LiveBlock { ino, fi_cno, vblocknr, offset: Some(offset), block };
+                let live = LiveBlock { ino, fi_cno, vblocknr, offset: Some(offset), block, sum };
                 self.classify_virtual(content, live)
             }
-            BlockInfo::Node { vblocknr } => self.classify_virtual(
-                content,
-                LiveBlock { ino, fi_cno, vblocknr, offset: None, block },
-            ),
+            BlockInfo::Node { vblocknr } => {
+                let live = LiveBlock { ino, fi_cno, vblocknr, offset: None, block, sum };
+                self.classify_virtual(content, live)
+            }
             BlockInfo::DatData { offset } => {
                 let source = Source { store: self.store, pointers: Pointers::Physical };
                 if source.lookup(self.dat.root(), offset)? == Some(block.0) {
                     content.dat_keys.push(offset);
-                    content.dat_live += 1;
+                    content.dat.push((block, sum));
                 }
                 Ok(())
             }
@@ -138,7 +196,7 @@ impl SegmentReader<'_> {
                 if self.dat.has_node(self.store, key, level, block)? {
                     // Rewriting what lies below a node rewrites the node.
                     content.dat_keys.push(FileBlock(key));
-                    content.dat_live += 1;
+                    content.dat.push((block, sum));
                 }
                 Ok(())
             }

@@ -1,6 +1,7 @@
 //! Logs of blocks that the cleaner moves. The checkpoint that names their new places is a commit
 //! like any other.
 
+use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, GC, LOGBGN, LOGEND};
 use nilfs_ondisk::{BlockNr, BlockSize, Cno, SegNum, Seq};
 
@@ -85,13 +86,8 @@ pub(crate) fn build_moved(
     segments: &[SegNum],
     blocks: &[MovedBlock],
 ) -> Option<MovedLogs> {
-    let mut payload: Vec<Payload> = Vec::new();
-    for together in blocks.chunk_by(|a, b| are_together(&a.found, &b.found)) {
-        let LiveBlock { ino, fi_cno: cno, .. } = together[0].found;
-        let infos = together.iter().map(|block| block_info(&block.found)).collect();
-        let contents = together.iter().map(|block| Block::clone(&block.content)).collect();
-        payload.push(Payload { info: FileInfo { ino, cno, blocks: infos }, blocks: contents });
-    }
+    let together = |a: &MovedBlock, b: &MovedBlock| are_together(&a.found, &b.found);
+    let payload: Vec<Payload> = blocks.chunk_by(together).map(of_file).collect();
     let mut following = segments.iter().copied().skip(1).chain([off_chain.next]);
     let position = LogPosition {
         segment: *segments.first()?,
@@ -120,4 +116,16 @@ pub(crate) fn build_moved(
     let extras = Extras { cno: off_chain.cno, now: off_chain.now, records: &[], super_root: None };
     let logs = seal(store, &plan, &payload, &extras, flags);
     Some(MovedLogs { logs, moved, end: plan.position })
+}
+
+/// Blocks of one file, as a log has them.
+fn of_file(blocks: &[MovedBlock]) -> Payload {
+    let info = |block: &MovedBlock| block_info(&block.found);
+    let LiveBlock { ino, fi_cno: cno, .. } = blocks[0].found;
+    let sum = |block: &MovedBlock| block.found.sum.unwrap_or_else(|| BlockSum::of(&block.content));
+    Payload {
+        info: FileInfo { ino, cno, blocks: blocks.iter().map(info).collect() },
+        blocks: blocks.iter().map(|block| Block::clone(&block.content)).collect(),
+        moved_sums: Some(blocks.iter().map(sum).collect()),
+    }
 }

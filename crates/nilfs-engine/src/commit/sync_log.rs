@@ -171,6 +171,7 @@ fn build(
         payload.push(Payload {
             info: FileInfo { ino: *ino, cno, blocks },
             blocks: pages.iter().map(|(_, block)| Block::clone(block)).collect(),
+            moved_sums: None,
         });
         numbers.push(own);
     }

@@ -72,6 +72,7 @@ impl Filesystem {
                 vblocknr,
                 offset: Some(offset),
                 block: entry.block,
+                sum: None,
             });
             Ok(ControlFlow::Continue(()))
         })?;

@@ -14,7 +14,7 @@ use nilfs_ondisk::roll_forward::{
     BytesRecord, ContentRecord, ExtentRecord, HEAD_SIZE, InodeRecord, Record, Time,
 };
 use nilfs_ondisk::summary::{FINFO_SIZE, HEADER_SIZE};
-use nilfs_ondisk::{BlockSize, FileBlock, Ino};
+use nilfs_ondisk::{BlockSize, FileBlock, Ino, block_sums};
 
 use super::Filesystem;
 use super::inode::{InodeRef, State};
@@ -330,7 +330,9 @@ impl Gathered {
         let items: usize =
             self.content.files.iter().map(|file| FINFO_SIZE + 16 * file.pages.len()).sum();
         let whole = HEADER_SIZE + HEAD_SIZE + records + items;
-        let cost_of = |partials: &[Partial]| ITEM_SIZE * partials.len();
+        let written: usize = self.content.files.iter().map(|file| file.pages.len()).sum();
+        let sums = |more: usize| block_sums::size((written + more) as u64);
+        let cost_of = |partials: &[Partial]| ITEM_SIZE * partials.len() + sums(partials.len());
         let (mut best, mut least) = (0, None);
         let mut bytes = 0;
         for count in 0..=most {

@@ -76,7 +76,7 @@ impl Filesystem {
                 continue;
             }
             let virtually =
-                |vblocknr, offset| LiveBlock { ino, fi_cno, vblocknr, offset, block: at };
+                |vblocknr, offset| LiveBlock { ino, fi_cno, vblocknr, offset, block: at, sum: None };
             let found = match info {
                 BlockInfo::Data { vblocknr, offset } => virtually(vblocknr, Some(offset)),
                 BlockInfo::Node { vblocknr } => virtually(vblocknr, None),

@@ -83,8 +83,8 @@ const WAITED_FOR_BYTES: u64 = 16 << 20;
 /// Blocks that the commit after a step of the cleaner takes besides those of the DAT: the super
 /// root, blocks of the sufile, the cpfile and their maps, and what fills the last page of flash.
 const STEP_BLOCKS: u64 = 16;
-/// Bytes of a summary for a block that was born alone: of its file and of itself.
-const SUMMARY_BYTES_PER_BLOCK: u64 = 40;
+/// Bytes of a summary for a block that was born alone: of its file and of itself, and its checksum.
+const SUMMARY_BYTES_PER_BLOCK: u64 = 44;
 /// Bytes that a block of a file takes elsewhere for good, besides the summary of its log: its
 /// entries in the DAT (of which a fifth is free) and in the map of the file.
 const BYTES_PER_BLOCK: u64 = 64;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::summary::{BlockInfo, FINFO_SIZE, Placement};
-use nilfs_ondisk::{BlockNr, FileBlock, Geometry, Ino, VBlockNr};
+use nilfs_ondisk::{BlockNr, FileBlock, Geometry, Ino, VBlockNr, block_sums};
 
 use super::Filesystem;
 use super::inode::{InodeRef, State};
@@ -256,7 +256,7 @@ fn data_of_a_log(geometry: &Geometry, bytes: u64, in_segment: u64) -> u64 {
     let info = BlockInfo::Data { vblocknr: VBlockNr(0), offset: FileBlock(0) };
     let fits = |blocks: &u64| {
         summary.place(info.size());
-        summary.blocks_with(0) + blocks <= room
+        summary.blocks_with(block_sums::size(*blocks)) + blocks <= room
     };
     (1..room).take_while(fits).last().unwrap_or(1)
 }
@@ -314,7 +314,7 @@ mod tests {
             let summary = bytes / block_size.bytes64() - data;
             assert_eq!(
                 summary,
-                block_size.blocks_for(64 + 24 + 16 * data),
+                block_size.blocks_for(64 + 24 + 8 + 16 * data + 4 + 4 * data),
                 "{bytes}, {block_size}"
             );
         }

@@ -16,7 +16,7 @@
 use std::ops::Range;
 
 use nilfs_ondisk::summary::{FINFO_SIZE, FileInfo, Placement};
-use nilfs_ondisk::{BlockNr, BlockSize, ByteCount, Geometry, SegNum, Seq};
+use nilfs_ondisk::{BlockNr, BlockSize, ByteCount, Geometry, SegNum, Seq, block_sums};
 
 /// Bytes of a log that may end with a super root. After more, it gets a log of its own: the next mount
 /// reads the newest log with a super root from end to end, for its checksum.
@@ -93,7 +93,7 @@ pub(crate) fn plan(
     let segment = geometry.segment_start(position.segment)..=geometry.segment_end(position.segment);
     assert!(segment.contains(&position.block), "the log is not in its segment: {position:?}");
     let mut planner = Planner::new(geometry, flash_page, position, extra, records);
-    if records > 0 && planner.room() <= planner.log.summary_blocks() {
+    if records > 0 && planner.room() <= planner.log.summary_blocks(0) {
         return Err(1);
     }
     for (nth, file) in files.iter().enumerate() {
@@ -138,8 +138,9 @@ impl Filling {
         Self { summary: Placement::new(block_size), payload: 0, records }
     }
 
-    fn summary_blocks(&self) -> u64 {
-        self.summary.blocks_with(self.records)
+    /// Blocks of the summary, if as many more blocks are described than were added.
+    fn summary_blocks(&self, more: u64) -> u64 {
+        self.summary.blocks_with(self.records + block_sums::size(self.payload + more))
     }
 
     /// Adds a block, unless the log would then take more than `room` blocks. Returns whether it was
@@ -151,7 +152,7 @@ impl Filling {
         }
         with.summary.place(binfo_size);
         with.payload += 1;
-        let fits = with.summary_blocks() + with.payload <= room;
+        let fits = with.summary_blocks(0) + with.payload <= room;
         if fits {
             *self = with;
         }
@@ -219,7 +220,7 @@ impl<'a> Planner<'a> {
         if self.log.payload * self.geometry.block_size.bytes64() > BEFORE_SUPER_ROOT {
             self.push(false, SUPER_ROOT_LOG);
         }
-        if self.log.summary_blocks() + self.log.payload >= self.room() && !self.advance() {
+        if self.log.summary_blocks(1) + self.log.payload >= self.room() && !self.advance() {
             return false;
         }
         self.push(true, 0);
@@ -254,7 +255,7 @@ impl<'a> Planner<'a> {
             seq: self.position.seq,
             segment: self.position.segment,
             next: self.position.next,
-            summary_blocks: self.log.summary_blocks(),
+            summary_blocks: self.log.summary_blocks(super_root.into()),
             parts: std::mem::take(&mut self.parts),
             super_root,
             empty: 0,

@@ -1,9 +1,9 @@
 //! Reading logs from the device.
 
-use nilfs_ondisk::crc::Crc;
+use nilfs_ondisk::crc::{BlockSum, Crc};
 use nilfs_ondisk::roll_forward::Records;
-use nilfs_ondisk::summary::{FileInfo, Items, LogHeader, SR, SYNDT, parse_items};
-use nilfs_ondisk::{BlockNr, SegNum, Seq};
+use nilfs_ondisk::summary::{BlockInfo, FileInfo, Items, LogHeader, SR, SYNDT, parse_items};
+use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum, Seq};
 
 use crate::error::{Error, Locate, Result};
 use crate::store::Store;
@@ -27,6 +27,32 @@ pub struct Log {
     pub files: Vec<FileInfo>,
     /// What comes after the items of the summary.
     rest: Vec<u8>,
+    /// The checksums of its blocks, in their order, if it was written with them.
+    pub sums: Option<Vec<BlockSum>>,
+    /// Whether its own checksum follows from these.
+    sums_agree: bool,
+}
+
+/// What says of each block of a log whether it is what was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// Its own checksum.
+    OfBlocks,
+    /// The checksum of the log, which is right: all are.
+    OfLog,
+    /// Nothing: one of them is not, and it is not known which.
+    Missing,
+}
+
+/// A block of a file in a log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DescribedBlock {
+    pub(crate) ino: Ino,
+    pub(crate) fi_cno: Cno,
+    pub(crate) info: BlockInfo,
+    pub(crate) block: BlockNr,
+    /// The checksum of what was written there, if the log has those of its blocks.
+    pub(crate) sum: Option<BlockSum>,
 }
 
 impl Log {
@@ -36,6 +62,40 @@ impl Log {
     /// Records that this program does not know, or that are damaged.
     pub fn records(&self) -> Result<Option<Records>> {
         Records::parse(&self.rest).at(|| "roll-forward records".into(), self.start)
+    }
+
+    /// Returns what says of the blocks, before they move, whether they are what was written. Reads the log
+    /// if its own checksum is needed for that: it has none of its blocks, or they contradict each other. An
+    /// older version of fsck corrects blocks and the checksum of the log, and does not know of the others.
+    ///
+    /// # Errors
+    /// Damage of the geometry. What cannot be read is no error: the rest is moved, as far as it can be read.
+    pub(crate) fn proof(&self, store: &Store) -> Result<Proof> {
+        if self.sums.is_some() && self.sums_agree {
+            return Ok(Proof::OfBlocks);
+        }
+        match read_whole(store, self.start, &self.header) {
+            Ok(Some(_)) | Err(Error::Device { .. }) => Ok(Proof::OfLog),
+            Ok(None) if self.sums.is_some() => Ok(Proof::OfBlocks),
+            Ok(None) => Ok(Proof::Missing),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the blocks of files, in their order.
+    pub(crate) fn blocks(&self, size: BlockSize) -> impl Iterator<Item = DescribedBlock> {
+        let first = self.start.plus(self.header.summary_blocks(size));
+        let infos = self
+            .files
+            .iter()
+            .flat_map(|file| file.blocks.iter().map(move |info| (file.ino, file.cno, *info)));
+        infos.enumerate().map(move |(nth, (ino, fi_cno, info))| DescribedBlock {
+            ino,
+            fi_cno,
+            info,
+            block: first.plus(nth as u64),
+            sum: self.sums.as_ref().and_then(|sums| sums.get(nth).copied()),
+        })
     }
 }
 
@@ -84,12 +144,24 @@ pub(crate) fn verified(store: &Store, start: BlockNr, seq: Seq) -> Result<Option
 }
 
 /// Whether every byte of a log is as it was written, as far as it means something. The store holds a
-/// short one with a super root.
+/// short one with a super root, for a mount that will read it: nothing must be written meanwhile.
 pub(crate) fn is_whole(store: &Store, start: BlockNr, header: &LogHeader) -> Result<bool> {
+    let Some(end) = read_whole(store, start, header)? else { return Ok(false) };
+    let block_size = store.block_size();
+    if header.has(SR)
+        && end.len() as u64 == header.described_blocks(block_size) * block_size.bytes64()
+    {
+        store.hold(start, end);
+    }
+    Ok(true)
+}
+
+/// Reads every byte of a log that means something. Returns the last of them, or all of a short log, if they
+/// are as they were written.
+fn read_whole(store: &Store, start: BlockNr, header: &LogHeader) -> Result<Option<Vec<u8>>> {
     let block_size = store.block_size();
     let mut crc = Crc::new(store.seed());
-    let described = header.described_blocks(block_size) as usize * block_size.bytes();
-    let mut left = described;
+    let mut left = header.described_blocks(block_size) as usize * block_size.bytes();
     let mut at = start;
     let mut skip = 4;
     let mut buffer = vec![0; READ_BYTES.min(left)];
@@ -101,11 +173,7 @@ pub(crate) fn is_whole(store: &Store, start: BlockNr, header: &LogHeader) -> Res
         left -= piece.len();
         at = at.plus((piece.len() / block_size.bytes()) as u64);
     }
-    let is_whole = header.sum_of_log(crc, block_size) == header.datasum;
-    if is_whole && header.has(SR) && described == buffer.len() {
-        store.hold(start, buffer);
-    }
-    Ok(is_whole)
+    Ok(header.verify_log(crc, block_size).is_ok().then_some(buffer))
 }
 
 /// Has the store hold the end of a log with a super root: that, and the metadata before it.
@@ -181,9 +249,13 @@ pub(crate) fn read(store: &Store, start: BlockNr, header: LogHeader) -> Result<L
 fn parse(store: &Store, start: BlockNr, header: LogHeader, summary: &[u8]) -> Result<Log> {
     let what = || "segment summary".to_owned();
     header.verify_summary(summary, store.seed()).at(what, start)?;
-    let Items { files, end, .. } = parse_items(&header, summary, store.block_size()).at(what, start)?;
+    let Items { files, end, sums } =
+        parse_items(&header, summary, store.block_size()).at(what, start)?;
     let rest = summary.get(end..header.sumbytes as usize).unwrap_or_default().to_vec();
-    Ok(Log { start, header, files, rest })
+    let sums_agree = sums
+        .as_deref()
+        .is_some_and(|sums| header.follows_from(summary, sums, store.block_size(), store.seed()));
+    Ok(Log { start, header, files, rest, sums, sums_agree })
 }
 
 /// All logs of a segment as far as their summaries are valid, stale ones included.

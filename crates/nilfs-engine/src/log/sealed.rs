@@ -70,6 +70,19 @@ pub(crate) struct Payload {
     pub(crate) info: FileInfo,
     /// As many as `info.blocks`.
     pub(crate) blocks: Vec<Block>,
+    /// The checksums that they had in the logs from which they move, whether the content agrees or not: so
+    /// damage stays damage, wherever it goes. `None`: the blocks are new.
+    pub(crate) moved_sums: Option<Vec<BlockSum>>,
+}
+
+impl Payload {
+    /// Returns the checksums of some of the blocks.
+    fn sums(&self, range: Range<usize>) -> Vec<BlockSum> {
+        match &self.moved_sums {
+            Some(sums) => sums[range].to_vec(),
+            None => self.blocks[range].iter().map(|block| BlockSum::of(block)).collect(),
+        }
+    }
 }
 
 /// What logs have besides the blocks of files.
@@ -96,15 +109,18 @@ pub(crate) fn seal(
     }
     let one = |(nth, log): (usize, &PlannedLog)| {
         let mut files = Vec::with_capacity(log.parts.len());
-        let mut blocks: Vec<Block> = Vec::new();
+        let (mut blocks, mut sums): (Vec<Block>, Vec<BlockSum>) = Default::default();
         for (file, range) in &log.parts {
-            let Payload { info, blocks: own } = &payload[*file];
+            let file = &payload[*file];
+            let info = &file.info;
             let part = info.blocks[range.clone()].to_vec();
             files.push(FileInfo { ino: info.ino, cno: info.cno, blocks: part });
-            blocks.extend(own[range.clone()].iter().cloned());
+            blocks.extend(file.blocks[range.clone()].iter().cloned());
+            sums.extend(file.sums(range.clone()));
         }
         blocks.extend(extras.super_root.filter(|_| log.super_root).cloned());
         blocks.extend((0..log.empty + log.hole).map(|_| zeroed(geometry.block_size)));
+        sums.extend(blocks[sums.len()..].iter().map(|block| BlockSum::of(block)));
         let header = NewLog {
             flags: flags(nth),
             seq: log.seq,
@@ -112,9 +128,8 @@ pub(crate) fn seal(
             next: geometry.segment_start(log.next),
             cno: extras.cno,
             summary_blocks: log.summary_blocks,
-            block_sums: false,
+            block_sums: true,
         };
-        let sums: Vec<BlockSum> = blocks.iter().map(|block| BlockSum::of(block)).collect();
         let summary = encode_summary(
             &header,
             &files,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use nilfs_ondisk::summary::BlockInfo;
-use nilfs_ondisk::{BlockSize, Cno, FileBlock, Ino, VBlockNr};
+use nilfs_ondisk::{BlockSize, Cno, FileBlock, Ino, VBlockNr, block_sums};
 use proptest::prelude::*;
 
 use super::*;
@@ -58,7 +58,8 @@ fn summary_blocks(
         summary.place(FINFO_SIZE);
         files[*file].blocks[range.clone()].iter().for_each(|info| _ = summary.place(info.size()));
     }
-    summary.blocks_with(records)
+    let blocks = log.payload() + u64::from(log.super_root);
+    summary.blocks_with(records + block_sums::size(blocks))
 }
 
 fn judge(files: &[FileInfo], plan: &Plan, from: LogPosition, records: usize, super_root: bool) {
