@@ -1,9 +1,10 @@
 //! Reading a whole volume to see whether it still is what was written.
 //!
-//! File data has no checksums of its own, but every log has one over all of its blocks. So the
+//! Every log has a checksum over all of its blocks, and ours have one for each block as well. So the
 //! segments that are in use are read log by log, in the order in which they lie on the device, and
 //! nothing else is asked as long as all is well: neither the DAT nor any file. What is wrong with a
-//! log matters only if a checkpoint still needs one of its blocks, and `needs` finds that out.
+//! log matters only if a checkpoint still needs one of its damaged blocks, and `needs` finds that out.
+//! Of a log without checksums of its blocks, as Linux writes them, it is not known which are damaged.
 //!
 //! The volume may be mounted and written meanwhile. The logs that count are those of the newest
 //! checkpoint at the beginning; the cleaner may move their blocks and use their segments again. Until
@@ -25,7 +26,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use nilfs_device::Device;
-use nilfs_ondisk::crc::Crc;
+use nilfs_ondisk::crc::{BlockSum, Crc};
 use nilfs_ondisk::summary::LogHeader;
 use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, Seq};
 
@@ -88,6 +89,8 @@ pub struct Unreached {
 pub enum Fault {
     /// The device cannot read these blocks.
     Unreadable,
+    /// These blocks can be read, but each has another checksum than what was written there.
+    Content,
     /// All blocks of a log can be read, but its checksum does not fit: one of them, it is not known
     /// which, is not what was written.
     Checksum,
@@ -331,17 +334,42 @@ impl Reading<'_> {
             return Look::Sound(header);
         }
         let Ok(log) = reader::read(&self.moment.store, at, header) else { return Look::Nothing };
-        let suspect = |fault, blocks| Suspect { fault, blocks, log: Some(log.clone()) };
-        let suspects = match unreadable.is_empty() {
-            true => {
-                let end = at.plus(header.described_blocks(block_size));
-                vec![suspect(Fault::Checksum, at..end)]
-            }
-            false => {
-                unreadable.into_iter().map(|blocks| suspect(Fault::Unreadable, blocks)).collect()
-            }
+        let all = at..at.plus(header.described_blocks(block_size));
+        let changed = match &log.sums {
+            Some(sums) => (Fault::Content, self.changed(all, sums)),
+            None if unreadable.is_empty() => (Fault::Checksum, vec![all]),
+            None => (Fault::Checksum, Vec::new()),
         };
+        if self.interrupted {
+            return Look::Later;
+        }
+        let found = [changed, (Fault::Unreadable, unreadable)].into_iter();
+        let found = found.flat_map(|(fault, all)| all.into_iter().map(move |it| (fault, it)));
+        let suspect = |(fault, blocks)| Suspect { fault, blocks, log: Some(log.clone()) };
+        let mut suspects: Vec<Suspect> = found.map(suspect).collect();
+        suspects.sort_by_key(|suspect| suspect.blocks.start);
         Look::Damaged(header, suspects)
+    }
+
+    /// Returns which readable blocks, of those of a log from its summary on, have another checksum than
+    /// when they were written. `sums` are those of the blocks after the summary.
+    fn changed(&mut self, log: Range<BlockNr>, sums: &[BlockSum]) -> Vec<Range<BlockNr>> {
+        let size = self.moment.store.block_size().bytes();
+        let mut changed = Vec::new();
+        let mut rest = BlockNr(log.end.0 - sums.len() as u64)..log.end;
+        let mut sums = sums.iter();
+        while !rest.is_empty() && !self.interrupted {
+            let piece = self.piece(&rest);
+            let unreadable = self.window.unreadable();
+            let content = self.window.content(&piece).chunks_exact(size);
+            for ((at, content), sum) in (piece.start.0..).map(BlockNr).zip(content).zip(&mut sums) {
+                if BlockSum::of(content) != *sum && !unreadable.contains(&at) {
+                    add(&mut changed, at);
+                }
+            }
+            rest.start = piece.end;
+        }
+        changed
     }
 
     /// The header of the log that should be at a block.
@@ -364,12 +392,8 @@ impl Reading<'_> {
             // The checksum does not cover itself.
             let skip = if piece.start == start { 4 } else { 0 };
             crc.update(&self.window.content(&piece)[skip..]);
-            for block in self.window.unreadable().iter().filter(|it| piece.contains(it)) {
-                match unreadable.last_mut() {
-                    Some(last) if last.end == *block => last.end = block.plus(1),
-                    _ => unreadable.push(*block..block.plus(1)),
-                }
-            }
+            let lost = self.window.unreadable().iter().filter(|it| piece.contains(it));
+            lost.for_each(|block| add(&mut unreadable, *block));
             rest.start = piece.end;
         }
         (crc, unreadable)
@@ -397,5 +421,13 @@ impl Reading<'_> {
             })
         };
         (blocks.start.0..blocks.end.0).map(BlockNr).find(is_log).unwrap_or(blocks.end)
+    }
+}
+
+/// Adds a block to ranges of which none goes beyond it.
+fn add(ranges: &mut Vec<Range<BlockNr>>, block: BlockNr) {
+    match ranges.last_mut() {
+        Some(last) if last.end == block => last.end = block.plus(1),
+        _ => ranges.push(block..block.plus(1)),
     }
 }

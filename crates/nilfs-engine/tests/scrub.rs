@@ -17,8 +17,9 @@ use nilfs_engine::tree::Extent;
 use nilfs_engine::{
     Amount, CleanerOptions, Cno, Filesystem, Ino, Log, ManualRun, MountOptions, SegNum, Volume,
 };
-use nilfs_ondisk::BlockNr;
-use nilfs_ondisk::summary::BlockInfo;
+use nilfs_ondisk::crc::{BlockSum, crc32_le};
+use nilfs_ondisk::summary::{BlockInfo, seal_again};
+use nilfs_ondisk::{BlockNr, BlockSize, block_sums};
 
 const BLOCK: u64 = 1024;
 const PER_SEGMENT: u64 = 64;
@@ -70,7 +71,10 @@ fn place(device: &Arc<MemoryDevice>, ino: Ino, nth: u64) -> (Log, BlockNr) {
     for log in logs {
         let mut at = log.start.plus(log.header.summary_blocks(volume.geometry().block_size));
         for (file, info) in log.files.iter().flat_map(|it| it.blocks.iter().map(move |b| (it, b))) {
-            let is_it = matches!(info, BlockInfo::Data { offset, .. } if offset.0 == nth);
+            let is_it = match info {
+                BlockInfo::Data { offset, .. } | BlockInfo::DatData { offset } => offset.0 == nth,
+                BlockInfo::Node { .. } | BlockInfo::DatNode { .. } => false,
+            };
             if file.ino == ino && is_it {
                 found = Some((log.clone(), at));
             }
@@ -81,7 +85,11 @@ fn place(device: &Arc<MemoryDevice>, ino: Ino, nth: u64) -> (Log, BlockNr) {
 }
 
 fn flip(device: &MemoryDevice, at: BlockNr) {
-    let place = at.0 * BLOCK + 100;
+    flip_byte(device, at, 100);
+}
+
+fn flip_byte(device: &MemoryDevice, at: BlockNr, offset: u64) {
+    let place = at.0 * BLOCK + offset;
     let mut byte = [0];
     device.read_at(place, &mut byte).unwrap();
     device.write_at(place, &[IoSlice::new(&[byte[0] ^ 1])]).unwrap();
@@ -147,10 +155,175 @@ impl Scene {
     }
 }
 
+/// Makes a log one without checksums of its blocks, as Linux and older versions have written it.
+fn forget_sums(device: &MemoryDevice, log: &Log) {
+    let size = BlockSize::from_bytes(BLOCK).unwrap();
+    let (start, header) = (log.start.0 * BLOCK, &log.header);
+    let mut bytes = vec![0; header.described_blocks(size) as usize * BLOCK as usize];
+    device.read_at(start, &mut bytes).unwrap();
+    let summary = header.summary_blocks(size) as usize * BLOCK as usize;
+    let (summary, payload) = bytes.split_at_mut(summary);
+    let sums: Vec<BlockSum> = payload.chunks(BLOCK as usize).map(BlockSum::of).collect();
+    let table = header.sumbytes as usize - block_sums::size(sums.len() as u64);
+    summary[table..].fill(0);
+    seal_again(summary, header, &sums, size, parameters(BLOCK).crc_seed);
+    device.write_at(start, &[IoSlice::new(summary)]).unwrap();
+}
+
 #[test]
 fn all_files_of_a_log_with_a_wrong_checksum_are_named_and_no_others() {
     let scene = scene();
-    scene.spoil(place(&scene.device, scene.file, 1).1, Fault::Checksum);
+    let (log, at) = place(&scene.device, scene.file, 1);
+    forget_sums(&scene.device, &log);
+    scene.spoil(at, Fault::Checksum);
+}
+
+#[test]
+fn of_a_block_that_has_changed_its_own_file_is_named() {
+    let Scene { device, first, newest, file, sound_logs } = scene();
+    let at = place(&device, file, 2).1;
+    flip(&device, at);
+    let found = all_of(&device);
+    let damage: Vec<_> = found.damage.iter().map(|it| (it.fault, it.blocks.clone())).collect();
+    assert_eq!(damage, [(Fault::Content, at..at.plus(1))]);
+    assert_eq!(files(&found), [("a".to_owned(), vec![(2 * BLOCK, BLOCK)], first, newest)]);
+    assert_eq!(found.sound_logs, sound_logs - 1);
+}
+
+/// A byte of a live file had changed, and a scrub named the file; the cleaner moved the block under a new
+/// checksum, and from then on nothing told that the file was wrong.
+#[test]
+fn damage_stays_known_wherever_its_block_is_moved() {
+    let Scene { device, first, newest, file, .. } = scene();
+    let fs = mount(&device);
+    flip(&device, place(&device, file, 2).1);
+    let scrubbed = || {
+        let found = fs.scrub(&Selection::default(), &mut go_on).unwrap();
+        (files(&found), found.checkpoint)
+    };
+    let damaged = |newest| vec![("a".to_owned(), vec![(2 * BLOCK, BLOCK)], first, newest)];
+    assert_eq!(scrubbed(), (damaged(newest), newest));
+    let mut places = vec![place(&device, file, 2).1];
+    for _ in 0..2 {
+        let segment = SegNum(places[places.len() - 1].0 / PER_SEGMENT);
+        assert!(fs.evacuate([segment].into(), &mut |_| {}).unwrap().is_empty());
+        places.push(place(&device, file, 2).1);
+        let (found, newest) = scrubbed();
+        assert_eq!(found, damaged(newest), "after the cleaner, {places:?}");
+    }
+    places.dedup();
+    assert_eq!(places.len(), 3, "it was moved twice");
+    fs.unmount().unwrap();
+    let found = all_of(&device);
+    assert_eq!(files(&found), damaged(found.checkpoint));
+}
+
+#[test]
+fn damage_stays_known_when_its_file_is_defragmented() {
+    let device = volume();
+    let fs = mount(&device);
+    write(&fs, &["a"]);
+    let inode = fs.lookup(&fs.root().unwrap().inode, b"a").unwrap().inode;
+    for nth in 0..3 {
+        fs.write(&inode, nth * BLOCK, &pattern(7, BLOCK as usize)).unwrap();
+        fs.commit().unwrap();
+    }
+    let at = place(&device, inode.ino(), 1).1;
+    flip(&device, at);
+    let done = fs.defragment(&inode, u64::MAX).unwrap();
+    assert!(done.moved > 0 && place(&device, inode.ino(), 1).1 != at);
+    let found = fs.scrub(&Selection::default(), &mut go_on).unwrap();
+    let [(path, data, _, last)] = &files(&found)[..] else { panic!("{:?}", found.damage) };
+    assert_eq!((path.as_str(), &data[..], *last), ("a", &[(BLOCK, BLOCK)][..], found.checkpoint));
+    fs.unmount().unwrap();
+}
+
+/// The cleaner has blocks of the DAT written anew, so a damaged one got a checksum that was right.
+#[test]
+fn a_damaged_block_of_the_dat_stays_where_it_is() {
+    let device = volume();
+    let fs = mount(&device);
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    fs.write(&file, 0, &pattern(1, 400 * BLOCK as usize)).unwrap();
+    fs.commit().unwrap();
+    for nth in 0..3 {
+        fs.write(&file, nth * BLOCK, &pattern(2, 100 * BLOCK as usize)).unwrap();
+        fs.commit().unwrap();
+    }
+    fs.unmount().unwrap();
+    let fs = mount(&device);
+    // The entries of blocks in the middle of the file, which only the first checkpoint has changed.
+    let block = (2..).map(|nth| place(&device, Ino::DAT, nth).1).nth(8).unwrap();
+    let segment = SegNum(block.0 / PER_SEGMENT);
+    // Part of an entry that means nothing.
+    flip_byte(&device, block, 24);
+    let damage = || {
+        let found = fs.scrub(&Selection::default(), &mut go_on).unwrap();
+        found.damage.into_iter().map(|it| (it.fault, it.blocks)).collect::<Vec<_>>()
+    };
+    assert_eq!(damage(), [(Fault::Content, block..block.plus(1))]);
+    let left = fs.evacuate([segment].into(), &mut |_| {}).unwrap();
+    assert_eq!(left, [segment].into());
+    assert_eq!(damage(), [(Fault::Content, block..block.plus(1))]);
+    fs.unmount().unwrap();
+}
+
+/// An older version of fsck corrects a block and the checksum of its log, and does not know of that of the
+/// block: a block that was right counted as damaged as soon as it was moved.
+#[test]
+fn a_log_that_is_right_is_believed_against_the_checksums_of_its_blocks() {
+    let Scene { device, file, sound_logs, .. } = scene();
+    let (log, at) = place(&device, file, 1);
+    flip(&device, at);
+    let mut bytes = vec![0; (u64::from(log.header.nblocks) * BLOCK) as usize];
+    device.read_at(log.start.0 * BLOCK, &mut bytes).unwrap();
+    let sum = crc32_le(parameters(BLOCK).crc_seed, &bytes[4..]);
+    device.write_at(log.start.0 * BLOCK, &[IoSlice::new(&sum.to_le_bytes())]).unwrap();
+    let found = all_of(&device);
+    assert_eq!((found.damage.len(), found.sound_logs), (0, sound_logs));
+    let fs = mount(&device);
+    let segment = SegNum(at.0 / PER_SEGMENT);
+    assert!(fs.evacuate([segment].into(), &mut |_| {}).unwrap().is_empty());
+    assert_ne!(place(&device, file, 1).1, at);
+    assert!(fs.scrub(&Selection::default(), &mut go_on).unwrap().damage.is_empty());
+    fs.unmount().unwrap();
+}
+
+/// The checksum of a log is not covered by that of its summary.
+#[test]
+fn a_log_of_which_every_block_is_right_needs_no_repair_but_of_its_own_checksum() {
+    let Scene { device, file, .. } = scene();
+    let (log, at) = place(&device, file, 1);
+    flip_byte(&device, log.start, 0);
+    let fs = mount(&device);
+    let segment = SegNum(at.0 / PER_SEGMENT);
+    assert!(fs.evacuate([segment].into(), &mut |_| {}).unwrap().is_empty());
+    assert!(fs.scrub(&Selection::default(), &mut go_on).unwrap().damage.is_empty());
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn what_may_be_damaged_in_a_log_without_checksums_of_its_blocks_stays_there() {
+    let Scene { device, file, .. } = scene();
+    let (log, at) = place(&device, file, 1);
+    forget_sums(&device, &log);
+    flip(&device, at);
+    let fs = mount(&device);
+    let segment = SegNum(at.0 / PER_SEGMENT);
+    let found = || {
+        let found = fs.scrub(&Selection::default(), &mut go_on).unwrap();
+        let parts = files(&found).into_iter().map(|(path, data, first, _)| (path, data, first));
+        parts.collect::<Vec<_>>()
+    };
+    let before = found();
+    assert_eq!(before.len(), 2, "one of the blocks of two files");
+    let left = fs.evacuate([segment].into(), &mut |_| {}).unwrap();
+    assert!(left.contains(&segment), "{left:?}");
+    assert_eq!((place(&device, file, 1).1, found()), (at, before));
+    let inode = fs.lookup(&fs.root().unwrap().inode, b"a").unwrap().inode;
+    fs.defragment(&inode, u64::MAX).unwrap();
+    assert_eq!(place(&device, file, 1).1, at);
+    fs.unmount().unwrap();
 }
 
 #[test]
@@ -195,12 +368,12 @@ fn a_deleted_file_is_named_as_long_as_a_snapshot_needs_it() {
     fs.sync().unwrap();
     let at = place(&device, damaged, 0).1;
     flip(&device, at);
-    let whole = vec![(0, 3 * BLOCK)];
-    assert_eq!(files(&all_of(&device)), [("gone".to_owned(), whole.clone(), snapshot, after)]);
+    let damaged = vec![(0, BLOCK)];
+    assert_eq!(files(&all_of(&device)), [("gone".to_owned(), damaged.clone(), snapshot, after)]);
 
     fs.delete_checkpoints(Cno::MIN..=after).unwrap();
     fs.sync().unwrap();
-    assert_eq!(files(&all_of(&device)), [("gone".to_owned(), whole, snapshot, snapshot)]);
+    assert_eq!(files(&all_of(&device)), [("gone".to_owned(), damaged, snapshot, snapshot)]);
 
     fs.set_snapshot(snapshot, false).unwrap();
     fs.delete_checkpoints(snapshot..=snapshot).unwrap();
@@ -416,7 +589,7 @@ fn a_bad_newest_log_of_a_mounted_volume_is_damage() {
     fs.sync().unwrap();
     flip(&device, place(&device, file, 1).1);
     let found = fs.scrub(&Selection::default(), &mut go_on).unwrap();
-    assert_eq!(files(&found), [("a".to_owned(), vec![(0, 3 * BLOCK)], first, first)]);
+    assert_eq!(files(&found), [("a".to_owned(), vec![(BLOCK, BLOCK)], first, first)]);
     fs.unmount().unwrap();
 }
 

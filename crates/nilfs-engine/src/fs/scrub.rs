@@ -7,12 +7,11 @@ use nilfs_ondisk::BlockNr;
 use nilfs_ondisk::summary::BlockInfo;
 
 use super::Filesystem;
-use crate::block::Block;
 use crate::cleaner::victim::LiveBlock;
 use crate::commit::MovedBlock;
 use crate::error::Result;
-use crate::log::reader::Log;
-use crate::scrub::copies::{blocks_of, restored};
+use crate::log::reader::DescribedBlock;
+use crate::scrub::copies::{Restored, restored};
 use crate::scrub::moment::Moment;
 use crate::scrub::needs::Needs;
 use crate::scrub::{self, Observe, Scrubbed, Selection};
@@ -26,9 +25,9 @@ impl Filesystem {
         scrub::read(self.moment()?, &|| self.moment(), selection, observe)
     }
 
-    /// Repairs what a scrub has found, where that is possible: if a damaged log can be put together again
-    /// from copies of its blocks that lie elsewhere, so that its checksum is right, then all of it that is
-    /// needed moves to another place, for every checkpoint that has it. Notes what is repaired.
+    /// Repairs what a scrub has found, where that is possible: what is needed of a damaged log, and is known
+    /// to be what was written, moves to another place, for every checkpoint that has it. A damaged block
+    /// is known if there is a copy elsewhere that has its checksum. Notes what is repaired.
     ///
     /// # Errors
     /// [`Error::ReadOnly`](crate::Error::ReadOnly), [`Error::NoSpace`](crate::Error::NoSpace), damage of
@@ -37,17 +36,18 @@ impl Filesystem {
         let mut logs: Vec<BlockNr> = found.damage.iter().filter_map(|damage| damage.log).collect();
         logs.dedup();
         let moment = self.moment()?;
-        for (start, whole) in logs.iter().zip(restored(&moment, &logs)?) {
-            let Some((log, blocks)) = whole else { continue };
-            self.rewrite(&moment, &log, blocks)?;
-            let of_log = found.damage.iter_mut().filter(|damage| damage.log == Some(*start));
-            of_log.for_each(|damage| damage.repaired = true);
+        for (start, restored) in logs.iter().zip(restored(&moment, &logs)?) {
+            let Some(restored) = restored else { continue };
+            let lost = self.rewrite(&moment, restored)?;
+            for damage in found.damage.iter_mut().filter(|damage| damage.log == Some(*start)) {
+                damage.repaired = !lost.iter().any(|block| damage.blocks.contains(block));
+            }
         }
         self.empty_repaired(found)
     }
 
-    /// Empties segments in which nothing is damaged that somebody needs. The others keep their damaged
-    /// logs, or what is moved would have a checksum that is right.
+    /// Empties segments in which nothing is damaged any more that is needed. The others keep their damaged
+    /// logs: there may be other copies one day.
     fn empty_repaired(&self, found: &Scrubbed) -> Result<()> {
         let (mut repaired, mut damaged) = (BTreeSet::new(), BTreeSet::new());
         for damage in &found.damage {
@@ -64,19 +64,23 @@ impl Filesystem {
         Moment::of_base(log.base(), log.view())
     }
 
-    /// Moves what is needed of a log, whose content is known, as the cleaner moves blocks.
-    fn rewrite(&self, moment: &Moment, log: &Log, blocks: Vec<Block>) -> Result<()> {
+    /// Moves what is needed of a log, and of which the content is known, as the cleaner moves blocks.
+    /// Returns the blocks that are needed and not known.
+    fn rewrite(&self, moment: &Moment, restored: Restored) -> Result<Vec<BlockNr>> {
         let needs = Needs::of(moment);
-        let first = log.start.plus(log.header.summary_blocks(self.store.block_size()));
-        let fi_cnos = log.files.iter().flat_map(|file| file.blocks.iter().map(|_| file.cno));
-        let (mut moved, mut dat_keys) = (Vec::new(), Vec::new());
-        let all = (first.0..).map(BlockNr).zip(blocks_of(log)).zip(fi_cnos).zip(blocks);
-        for (((at, (ino, info)), fi_cno), content) in all {
+        let Restored { log, blocks } = restored;
+        let (mut moved, mut dat_keys, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        for (described, content) in log.blocks(self.store.block_size()).zip(blocks) {
+            let DescribedBlock { ino, fi_cno, info, block: at, sum } = described;
             if needs.span(info, at).is_none() {
                 continue;
             }
+            let Some(content) = content else {
+                lost.push(at);
+                continue;
+            };
             let virtually =
-                |vblocknr, offset| LiveBlock { ino, fi_cno, vblocknr, offset, block: at, sum: None };
+                |vblocknr, offset| LiveBlock { ino, fi_cno, vblocknr, offset, block: at, sum };
             let found = match info {
                 BlockInfo::Data { vblocknr, offset } => virtually(vblocknr, Some(offset)),
                 BlockInfo::Node { vblocknr } => virtually(vblocknr, None),
@@ -94,6 +98,7 @@ impl Filesystem {
             };
             moved.push(MovedBlock { found, content });
         }
-        self.cleaning().rewrite(&moved, dat_keys)
+        self.cleaning().rewrite(&moved, dat_keys)?;
+        Ok(lost)
     }
 }

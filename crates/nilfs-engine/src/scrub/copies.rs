@@ -1,10 +1,11 @@
 //! Other copies of damaged blocks: what the cleaner has left where it moved them from, and what other
 //! versions of a file have in their place. Whether a copy is what was written is proved by the checksum
-//! of the damaged log, which must be right when the copy is put in.
+//! that the damaged log has of the block; or by that of the log, which must be right when the copy is put
+//! in, where it has none of its blocks.
 
 use std::collections::{BTreeMap, HashMap};
 
-use nilfs_ondisk::crc::Crc;
+use nilfs_ondisk::crc::{BlockSum, Crc};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{BlockNr, FileBlock, Ino, SegNum, VBlockNr};
 
@@ -39,13 +40,12 @@ impl Identity {
     }
 }
 
-/// The blocks of a log after its summary: to which file each belongs, and what it is there.
-pub(crate) fn blocks_of(log: &Log) -> impl Iterator<Item = (Ino, BlockInfo)> {
-    log.files.iter().flat_map(|file| file.blocks.iter().map(|info| (file.ino, *info)))
+/// A log, as far as it is known what was written there.
+pub(crate) struct Restored {
+    pub(crate) log: Log,
+    /// Its blocks after the summary. `None`: there is no other copy of what was written.
+    pub(crate) blocks: Vec<Option<Block>>,
 }
-
-/// A log, and its blocks after the summary.
-pub(crate) type WholeLog = (Log, Vec<Block>);
 
 /// A damaged log, as far as it can be read.
 struct Torn {
@@ -58,29 +58,30 @@ struct Torn {
     copies: Vec<Vec<BlockNr>>,
 }
 
-/// What the logs that begin in these blocks have after their summaries, each as it was written, as far as
-/// other copies of what is damaged are on the device.
+/// Puts together the logs that begin in these blocks, as far as there are other copies on the device of
+/// what is damaged. `None`: nothing proves what was in a log.
 ///
 /// # Errors
 /// The summaries of the volume cannot be read.
-pub(crate) fn restored(moment: &Moment, starts: &[BlockNr]) -> Result<Vec<Option<WholeLog>>> {
+pub(crate) fn restored(moment: &Moment, starts: &[BlockNr]) -> Result<Vec<Option<Restored>>> {
     let mut torn: Vec<Option<Torn>> =
         starts.iter().map(|at| moment.torn(*at).ok().flatten()).collect();
+    let size = moment.store.block_size();
     let mut wanted: HashMap<Identity, Vec<(usize, usize)>> = HashMap::new();
     for (nth, log) in torn.iter().enumerate() {
-        for (place, (ino, info)) in log.iter().flat_map(|it| blocks_of(&it.log)).enumerate() {
-            wanted.entry(Identity::of(ino, info)).or_default().push((nth, place));
+        for (place, it) in log.iter().flat_map(|it| it.log.blocks(size)).enumerate() {
+            wanted.entry(Identity::of(it.ino, it.info)).or_default().push((nth, place));
         }
     }
     for segment in (0..moment.store.geometry().nsegments).map(SegNum) {
         // A segment of which nothing can be read has no copies.
         for log in reader::logs_of(&moment.store, segment).unwrap_or_default() {
-            let first = log.start.plus(log.header.summary_blocks(moment.store.block_size()));
-            for (at, (ino, info)) in (first.0..).map(BlockNr).zip(blocks_of(&log)) {
-                for (nth, place) in wanted.get(&Identity::of(ino, info)).into_iter().flatten() {
+            for it in log.blocks(size) {
+                for (nth, place) in wanted.get(&Identity::of(it.ino, it.info)).into_iter().flatten()
+                {
                     let Some(torn) = &mut torn[*nth] else { continue };
                     if torn.log.start != log.start && torn.copies[*place].len() < MOST_COPIES {
-                        torn.copies[*place].push(at);
+                        torn.copies[*place].push(it.block);
                     }
                 }
             }
@@ -111,7 +112,19 @@ impl Moment {
 }
 
 impl Torn {
-    fn restored(self, moment: &Moment) -> Option<WholeLog> {
+    fn restored(self, moment: &Moment) -> Option<Restored> {
+        let blocks = match &self.log.sums {
+            Some(sums) => {
+                let places = self.blocks.iter().zip(&self.copies).zip(sums);
+                places.map(|((block, copies), sum)| proved(moment, block, copies, *sum)).collect()
+            }
+            None => self.whole(moment)?.into_iter().map(Some).collect(),
+        };
+        Some(Restored { log: self.log, blocks })
+    }
+
+    /// The blocks of a log that has no checksums of them.
+    fn whole(&self, moment: &Moment) -> Option<Vec<Block>> {
         let copies = |place: usize| -> Vec<Block> {
             let all = self.copies[place].iter().filter_map(|at| moment.block(*at));
             let mut others: Vec<Block> = Vec::new();
@@ -124,14 +137,13 @@ impl Torn {
         };
         let is_lost = |place: &usize| self.blocks[*place].is_none();
         let lost: Vec<usize> = (0..self.blocks.len()).filter(is_lost).collect();
-        let whole = match lost.is_empty() {
-            true => self.with_one_replaced(moment, &copies)?,
+        match lost.is_empty() {
+            true => self.with_one_replaced(moment, &copies),
             false => {
                 let choices = lost.iter().map(|place| (*place, copies(*place))).collect();
-                self.with_all_replaced(moment, &choices)?
+                self.with_all_replaced(moment, &choices)
             }
-        };
-        Some((self.log, whole))
+        }
     }
 
     /// One block is not what was written, and it is not known which.
@@ -187,4 +199,15 @@ impl Torn {
         }
         self.log.header.verify_log(crc, moment.store.block_size()).is_ok().then_some(whole)
     }
+}
+
+/// Returns what was written in a block: what is there, or else one of the copies, whichever has its checksum.
+fn proved(
+    moment: &Moment,
+    block: &Option<Block>,
+    copies: &[BlockNr],
+    sum: BlockSum,
+) -> Option<Block> {
+    let copies = copies.iter().filter_map(|at| moment.block(*at));
+    block.clone().into_iter().chain(copies).find(|block| BlockSum::of(block) == sum)
 }

@@ -43,7 +43,7 @@ pub struct UnreachedRecord {
 /// A damaged place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DamageRecord {
-    /// `unreadable`, `checksum` or `no-summary`.
+    /// `unreadable`, `content`, `checksum` or `no-summary`.
     pub fault: String,
     pub segment: u64,
     pub block: u64,
@@ -75,6 +75,7 @@ pub struct ExtentRecord {
 }
 
 const CHECKSUM: &str = "checksum";
+const CONTENT: &str = "content";
 const NO_SUMMARY: &str = "no-summary";
 const UNREADABLE: &str = "unreadable";
 
@@ -101,6 +102,7 @@ impl From<&Damage> for DamageRecord {
     fn from(damage: &Damage) -> Self {
         let fault = match damage.fault {
             Fault::Unreadable => UNREADABLE,
+            Fault::Content => CONTENT,
             Fault::Checksum => CHECKSUM,
             Fault::NoSummary => NO_SUMMARY,
         };
@@ -211,6 +213,7 @@ impl DamageRecord {
         let at = format!("{count} from block {block} on, in segment {segment}{end}");
         match fault.as_str() {
             UNREADABLE => format!("unreadable: {at}"),
+            CONTENT => format!("not what was written: {at}"),
             CHECKSUM => format!("wrong checksum: a log of {at}"),
             _ => format!("no log, where there should be one: {at}"),
         }
