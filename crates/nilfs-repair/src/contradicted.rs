@@ -5,11 +5,11 @@ use std::collections::{HashMap, HashSet};
 
 use nilfs_check::{Part, Position, Report, Rule};
 use nilfs_ondisk::bmap::{Entry, Node};
-use nilfs_ondisk::crc::BlockSum;
+use nilfs_ondisk::crc::{BlockSum, Crc};
 use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::palloc::{BlockRole, Palloc};
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, LogHeader, NewLog, encode_summary, parse_items};
-use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, VBlockNr};
+use nilfs_ondisk::{BlockNr, BlockSize, Cno, FileBlock, Ino, VBlockNr, block_sums};
 
 use crate::Risk;
 use crate::anew::{Anew, Replacement};
@@ -185,11 +185,17 @@ impl Anew<'_> {
         let size = self.geometry.block_size;
         let seed = crate::superblocks::best(self.device).ok()?.crc_seed();
         let all = log.header.described_blocks(size) - log.header.summary_blocks(size);
-        let sum = |nth| self.read(log.payload.plus(nth)).map(|block| BlockSum::of(&block));
-        let payload: Vec<BlockSum> = (0..all).map(sum).collect::<Option<_>>()?;
+        let blocks: Option<Vec<_>> = (0..all).map(|nth| self.read(log.payload.plus(nth))).collect();
+        let block_sums = log.sums.is_some();
+        let is_whole = blocks.as_ref().is_some_and(|blocks| log.is_whole(blocks, size, seed));
+        let payload: Vec<BlockSum> = match log.sums {
+            Some(sums) if !is_whole => sums,
+            // Where they are whole, an older version of fsck may have corrected them, but not these.
+            _ => blocks?.iter().map(|block| BlockSum::of(block)).collect(),
+        };
         let LogHeader { flags, seq, create, next, cno, .. } = log.header;
         let summary_blocks = log.header.summary_blocks(size);
-        let header = NewLog { flags, seq, create, next, cno, summary_blocks, block_sums: false };
+        let header = NewLog { flags, seq, create, next, cno, summary_blocks, block_sums };
         let files = by_file(&log.blocks);
         let bytes = encode_summary(&header, &files, &log.records, &payload, size, seed);
         let action = "set what the summary of the log says of the block to what the block map and \
@@ -230,7 +236,12 @@ impl Anew<'_> {
             summary.extend(self.read(BlockNr(nth))?);
         }
         let items = parse_items(&header, &summary, size).ok()?;
-        let records = summary.get(items.end..header.sumbytes as usize).unwrap_or_default();
+        let rest = summary.get(items.end..header.sumbytes as usize).unwrap_or_default();
+        let described = header.described_blocks(size) - header.summary_blocks(size);
+        let sums = items.sums.as_ref().map_or(0, |_| block_sums::size(described));
+        // The zeros after them come back with the block that they fill.
+        let used = rest[..rest.len() - sums].iter().rposition(|byte| *byte != 0);
+        let records = &rest[..used.map_or(0, |last| last + 1)];
         let of_file = |file: FileInfo| {
             let (ino, cno) = (file.ino, file.cno);
             file.blocks.into_iter().map(move |info| (ino, cno, info))
@@ -240,6 +251,8 @@ impl Anew<'_> {
             header,
             payload,
             records: records.to_vec(),
+            summary,
+            sums: items.sums,
             blocks: items.files.into_iter().flat_map(of_file).collect(),
         })
     }
@@ -259,9 +272,22 @@ struct Described {
     header: LogHeader,
     /// The first block after the summary.
     payload: BlockNr,
-    /// What comes after the items.
+    summary: Vec<u8>,
+    /// Roll-forward records.
     records: Vec<u8>,
+    /// The checksums of its blocks, if it has them.
+    sums: Option<Vec<BlockSum>>,
     blocks: Vec<(Ino, Cno, BlockInfo)>,
+}
+
+impl Described {
+    /// Whether everything is as it was written, given the blocks after the summary.
+    fn is_whole(&self, blocks: &[Vec<u8>], block_size: BlockSize, seed: u32) -> bool {
+        let mut crc = Crc::new(seed);
+        crc.update(&self.summary[4..]);
+        blocks.iter().for_each(|block| crc.update(block));
+        self.header.verify_log(crc, block_size).is_ok()
+    }
 }
 
 /// The blocks of a log by files, as a summary has them.

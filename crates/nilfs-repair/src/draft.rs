@@ -11,7 +11,9 @@ use nilfs_engine::Log;
 use nilfs_engine::scan::Scan;
 use nilfs_ondisk::checkpoint::INVALID;
 use nilfs_ondisk::crc::{BlockSum, Crc, crc32_le};
-use nilfs_ondisk::summary::{FileInfo, LogHeader, NewLog, SR, encode_summary};
+use nilfs_ondisk::summary::{
+    FileInfo, LogHeader, NewLog, SR, encode_summary, parse_items, seal_again,
+};
 use nilfs_ondisk::superblock::Superblock;
 use nilfs_ondisk::{BlockNr, BlockSize, Geometry, Ino, SegNum};
 
@@ -173,12 +175,13 @@ impl Draft {
     }
 
     /// Says which logs will be moved although more is wrong with them than was corrected: their
-    /// checksums were wrong, and are not right with the corrections either. Once they are moved,
-    /// nobody can tell any more.
+    /// checksums were wrong, and are not right with the corrections either. Once they are moved, that
+    /// cannot be told any more, unless they have checksums of their blocks, which move along.
     fn note_other_damage(&mut self) -> io::Result<()> {
         for (block, header) in &self.sealed {
             let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
-            let (seed, size) = (superblock.crc_seed(), superblock.geometry().block_size);
+            let (seed, geometry) = (superblock.crc_seed(), superblock.geometry());
+            let size = geometry.block_size;
             let log_of = |device: &dyn Device| -> Option<Vec<u8>> {
                 let mut log = vec![0; header.described_blocks(size) as usize * size.bytes()];
                 device.read_at(size.address_of(*block)?, &mut log).ok()?;
@@ -186,10 +189,14 @@ impl Draft {
             };
             // What cannot be read of it is told apart.
             let Some(found) = log_of(&*self.below) else { continue };
-            let written = found[..4].to_vec();
-            let sum = |log: &[u8]| sum_of(log, header, size, seed).to_le_bytes().to_vec();
-            let explained = log_of(&*self.device).is_some_and(|log| sum(&log) == written);
-            if sum(&found) != written && !explained {
+            let written = LogHeader::parse(&found, size, geometry.blocks_per_segment);
+            let is_whole = |log: &[u8]| {
+                written.as_ref().is_ok_and(|written| is_whole(log, written, size, seed))
+            };
+            let tells =
+                |log: &[u8]| parse_items(header, log, size).is_ok_and(|items| items.sums.is_some());
+            let explained = log_of(&*self.device).is_some_and(|log| is_whole(&log));
+            if !is_whole(&found) && !explained && !tells(&found) {
                 self.repairs.push(Repair {
                     fault: format!(
                         "log at block {block}: its checksum is wrong, and the corrections do not \
@@ -229,6 +236,7 @@ impl Draft {
         if self.scan.is_none() {
             self.scan = self.observer.scan(&*self.device).ok();
         }
+        let replaced: Vec<BlockNr> = bad.iter().copied().collect();
         for block in bad {
             let owner = self
                 .scan
@@ -247,6 +255,8 @@ impl Draft {
             }
             self.device.write_at(block.0 * size, &[IoSlice::new(&vec![0; size as usize])])?;
         }
+        // The engine moves nothing from a log that it takes for damaged.
+        self.seal_logs(&superblock, &replaced)?;
         Ok(())
     }
 
@@ -593,7 +603,9 @@ impl Draft {
         Ok(header.ok().filter(|header| at.0 + u64::from(header.nblocks) <= end.0))
     }
 
-    /// Makes the checksums of a log right: of its super root, its summary, and all of it.
+    /// Makes the checksums of a log right: of its super root, of the blocks that were corrected, of its
+    /// summary, and of all of it. Where the log has a checksum for each block, those of the others stay,
+    /// unless that of the log was right: what has been damaged there remains known.
     fn seal(
         &self,
         geometry: &Geometry,
@@ -601,36 +613,52 @@ impl Draft {
         at: BlockNr,
         header: &LogHeader,
     ) -> io::Result<()> {
-        let size = geometry.block_size.bytes();
+        let (block_size, size) = (geometry.block_size, geometry.block_size.bytes());
         let offset = at.0 * size as u64;
-        let mut log = vec![0; header.described_blocks(geometry.block_size) as usize * size];
+        let mut log = vec![0; header.described_blocks(block_size) as usize * size];
         if self.device.read_at(offset, &mut log).is_err() {
             // Other blocks of it cannot be read, so there is no checksum that could be right.
             return Ok(());
         }
+        let mut found = vec![0; log.len()];
+        let was_whole = self.below.read_at(offset, &mut found).is_ok()
+            && LogHeader::parse(&found, block_size, geometry.blocks_per_segment)
+                .is_ok_and(|header| is_whole(&found, &header, block_size, seed));
         let root = log.len() - size;
         if header.has(SR) {
             let covered = usize::from(u16::from_le_bytes([log[root + 4], log[root + 5]]));
             let sum = crc32_le(seed, &log[root + 4..root + covered.clamp(4, size)]);
             log[root..root + 4].copy_from_slice(&sum.to_le_bytes());
         }
-        let covered = (header.sumbytes as usize).clamp(8, log.len());
-        let sum = crc32_le(seed, &log[8..covered]);
-        log[4..8].copy_from_slice(&sum.to_le_bytes());
-        let sum = sum_of(&log, header, geometry.block_size, seed);
-        log[..4].copy_from_slice(&sum.to_le_bytes());
-        if header.has(SR) {
-            self.device.write_at(offset + root as u64, &[IoSlice::new(&log[root..root + 4])])?;
+        let (summary, payload) =
+            log.split_at_mut(header.summary_blocks(block_size) as usize * size);
+        let mut sums: Vec<BlockSum> = payload.chunks(size).map(BlockSum::of).collect();
+        let recorded = parse_items(header, summary, block_size).ok().and_then(|items| items.sums);
+        if let Some(recorded) = recorded.filter(|_| !was_whole) {
+            let payload_offset = offset + summary.len() as u64;
+            for (nth, (block, recorded)) in payload.chunks(size).zip(recorded).enumerate() {
+                let mut found = vec![0; size];
+                let place = payload_offset + (nth * size) as u64;
+                if self.below.read_at(place, &mut found).is_ok() && found == block {
+                    sums[nth] = recorded;
+                }
+            }
         }
-        self.device.write_at(offset, &[IoSlice::new(&log[..8])])
+        seal_again(summary, header, &sums, block_size, seed);
+        if header.has(SR) {
+            let root = payload.len() - size;
+            let sum = &payload[root..root + 4];
+            self.device.write_at(offset + (summary.len() + root) as u64, &[IoSlice::new(sum)])?;
+        }
+        self.device.write_at(offset, &[IoSlice::new(summary)])
     }
 }
 
-/// The checksum of a log, given what it describes.
-fn sum_of(described: &[u8], header: &LogHeader, block_size: BlockSize, seed: u32) -> u32 {
+/// Whether a log is as its header says, given the blocks that it describes.
+fn is_whole(log: &[u8], header: &LogHeader, block_size: BlockSize, seed: u32) -> bool {
     let mut crc = Crc::new(seed);
-    crc.update(&described[4..]);
-    header.sum_of_log(crc, block_size)
+    crc.update(&log[4..]);
+    header.verify_log(crc, block_size).is_ok()
 }
 
 fn repair_of(finding: &Finding, action: String, risk: Risk) -> Repair {
