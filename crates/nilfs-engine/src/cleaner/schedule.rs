@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::options::{
     Amount, CleanerOptions, CleanerOrder, CleanerState, ManualRun, Policy, RunProgress,
 };
-use super::step::{Keep, ReclaimParams, Shortage, Step, StepState};
+use super::step::{Attempt, Keep, ReclaimParams, Shortage, Step, StepState};
 use super::{Cleaner, Cleaning};
 use crate::error::{Error, Result};
 use crate::fs::space::{Cost, Effect};
@@ -350,8 +350,16 @@ impl Cleaning<'_> {
         let grows = cost.effect == Effect::Grows;
         let soft = !options.hard_protection && !options.protection.is_zero();
         let (mut gained, mut extra) = (false, 0);
+        let begun = self.attempt(grows);
         loop {
             let mut work = self.cleaner.work.lock();
+            if !gained
+                && options.hard_protection
+                && work.was_in_vain(&self.attempt(grows))
+                && !self.needs_less()
+            {
+                return Ok(false);
+            }
             // A step for somebody else, which this one has waited for, may have made enough room.
             let enough = match gained {
                 true => self.volume.space().waited_for(cost) == 0,
@@ -396,10 +404,22 @@ impl Cleaning<'_> {
                 {
                     extra = (4 * extra).max(missing);
                 }
-                Ok(_) | Err(Error::NoSpace) => return Ok(gained),
+                Ok(_) | Err(Error::NoSpace) => {
+                    let newest = self.attempt(grows).newest;
+                    if thorough && !gained && newest != begun.newest {
+                        work.note_in_vain(Attempt { newest, ..begun });
+                    }
+                    return Ok(gained);
+                }
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// What an attempt to make room for a writer depends on.
+    fn attempt(&self, grows: bool) -> Attempt {
+        let newest = self.volume.log().lock().cno();
+        Attempt { newest, unused: self.volume.space().unused_blocks(), grows }
     }
 
     /// Whether no other process reads the volume, after as long as a look may reasonably take.

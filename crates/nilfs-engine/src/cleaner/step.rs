@@ -48,6 +48,19 @@ pub(super) struct StepState {
     skipped: BTreeMap<SegNum, String>,
     /// How often programs had asked for durability when it ended.
     syncs: u64,
+    /// The attempt to make room by steps that took more than they gave back.
+    in_vain: Option<Attempt>,
+}
+
+/// What an attempt to make room for a writer depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attempt {
+    /// The newest checkpoint, those by which the attempt itself took room included.
+    pub(super) newest: Cno,
+    /// Blocks that need not be kept, when it began.
+    pub(super) unused: u64,
+    /// Whether the writer makes the volume fuller: then less is tried.
+    pub(super) grows: bool,
 }
 
 /// What a step of the cleaner is to do.
@@ -178,6 +191,21 @@ impl StepState {
     /// Segments that are damaged and left alone, and what is damaged.
     pub(super) fn skipped(&self) -> &BTreeMap<SegNum, String> {
         &self.skipped
+    }
+
+    /// Notes that an attempt only took room.
+    pub(super) fn note_in_vain(&mut self, attempt: Attempt) {
+        self.in_vain = Some(attempt);
+    }
+
+    /// Whether an attempt was in vain, and nothing has changed since. Where the past must not be given up, it
+    /// would be in vain again, and take the room that deleting needs.
+    pub(super) fn was_in_vain(&self, attempt: &Attempt) -> bool {
+        self.in_vain.is_some_and(|before| {
+            before.newest == attempt.newest
+                && before.unused >= attempt.unused
+                && (attempt.grows || !before.grows)
+        })
     }
 
     /// Has moved blocks go to a new segment, if their own, or the one that its logs name as the
