@@ -4,6 +4,8 @@
 
 use crc32fast::Hasher;
 
+const POLYNOMIAL: u32 = 0xEDB8_8320;
+
 /// Checksum of one block, whichever log it lies in: CRC-32 as zlib computes it, without a seed, so that it
 /// travels with the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,6 +16,66 @@ impl BlockSum {
     #[must_use]
     pub fn of(block: &[u8]) -> Self {
         Self(crc32fast::hash(block))
+    }
+
+    /// Returns the bit that is wrong in a block that should have this checksum, if it is only one. Other damage
+    /// looks like that in one of 2³² / bits cases: of blocks of 4 KiB, in one of 131 072.
+    #[must_use]
+    pub fn wrong_bit(self, block: &[u8]) -> Option<WrongBit> {
+        WrongBit::between(block.len(), Self::of(block).0, self.0)
+    }
+}
+
+/// A bit of some bytes that is not what it was when their checksum was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WrongBit {
+    /// The byte that has it.
+    pub byte: usize,
+    /// Its place there, from the least significant.
+    pub bit: u8,
+}
+
+impl WrongBit {
+    /// Finds the bit of `length` bytes by which two checksums differ, under the same seed. A bit that is
+    /// flipped changes a CRC by what its place alone says, and two places never say the same.
+    #[must_use]
+    pub fn between(length: usize, one: u32, other: u32) -> Option<Self> {
+        let difference = one ^ other;
+        let mut change = 1;
+        (1..=8 * length).find_map(|from_end| {
+            change = if change & 1 == 1 { (change >> 1) ^ POLYNOMIAL } else { change >> 1 };
+            (change == difference).then(|| Self {
+                byte: length - from_end.div_ceil(8),
+                bit: (from_end.next_multiple_of(8) - from_end) as u8,
+            })
+        })
+    }
+
+    /// Finds the bit among `bits` of some bytes without which they are right.
+    pub(crate) fn without_which(
+        bytes: &mut [u8],
+        mut bits: std::ops::Range<usize>,
+        is_right: impl Fn(&[u8]) -> bool,
+    ) -> Option<Self> {
+        bits.find_map(|nth| {
+            let bit = Self { byte: nth / 8, bit: (nth % 8) as u8 };
+            bit.flip(bytes);
+            let is_right = is_right(bytes);
+            bit.flip(bytes);
+            is_right.then_some(bit)
+        })
+    }
+
+    /// Flips the bit, in the same bytes.
+    pub fn flip(self, bytes: &mut [u8]) {
+        if let Some(byte) = bytes.get_mut(self.byte) {
+            *byte ^= 1 << self.bit;
+        }
+    }
+
+    /// The bit, of bytes that begin that many before.
+    pub(crate) fn after(self, bytes: usize) -> Self {
+        Self { byte: self.byte + bytes, ..self }
     }
 }
 
@@ -58,7 +120,6 @@ pub fn crc32_le(seed: u32, bytes: &[u8]) -> u32 {
 /// so there is always exactly one: what is found means nothing until another checksum agrees.
 #[must_use]
 pub fn seed_of(bytes: &[u8], value: u32) -> u32 {
-    const POLYNOMIAL: u32 = 0xEDB8_8320;
     let undo_bit = |register: u32| match register >> 31 {
         0 => register << 1,
         _ => ((register ^ POLYNOMIAL) << 1) | 1,
@@ -70,7 +131,35 @@ pub fn seed_of(bytes: &[u8], value: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{BlockSum, Crc, crc32_le, seed_of};
+    use super::{BlockSum, Crc, WrongBit, crc32_le, seed_of};
+
+    #[test]
+    fn each_bit_that_is_wrong_is_told_by_the_checksums() {
+        for length in [1, 3, 1024] {
+            let block: Vec<u8> = (0..length).map(|at| (at * 7 % 251) as u8).collect();
+            for byte in 0..length {
+                for bit in 0..8 {
+                    let wrong = WrongBit { byte, bit };
+                    let mut damaged = block.clone();
+                    wrong.flip(&mut damaged);
+                    assert_eq!(BlockSum::of(&block).wrong_bit(&damaged), Some(wrong));
+                    let (one, other) = (crc32_le(77, &block), crc32_le(77, &damaged));
+                    assert_eq!(WrongBit::between(length, one, other), Some(wrong));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn other_damage_is_not_taken_for_one_bit() {
+        let block = [5; 1024];
+        let sum = BlockSum::of(&block);
+        assert_eq!(sum.wrong_bit(&block), None, "there is none");
+        assert_eq!(sum.wrong_bit(&[0; 1024]), None);
+        let mut two = block;
+        (two[7], two[900]) = (4, 4);
+        assert_eq!(sum.wrong_bit(&two), None);
+    }
 
     #[test]
     fn a_block_counts_by_its_checksum_as_by_its_bytes() {

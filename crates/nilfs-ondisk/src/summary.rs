@@ -13,7 +13,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::block_sums;
-use crate::crc::{BlockSum, Crc, crc32_le};
+use crate::crc::{BlockSum, Crc, WrongBit, crc32_le};
 use crate::{BlockNr, BlockSize, Cno, FileBlock, FormatError, Ino, Seq, VBlockNr};
 
 const STRUCTURE: &str = "segment summary";
@@ -98,6 +98,68 @@ pub struct LogHeader {
     pub cno: Cno,
     /// Bytes of the header; the first item follows.
     header_bytes: u16,
+}
+
+/// Returns the bit that is wrong in a summary, given the first blocks of a log, all of the summary among
+/// them; if it is only one, and not of `ss_datasum`.
+#[must_use]
+pub fn wrong_bit(
+    blocks: &[u8],
+    block_size: BlockSize,
+    blocks_per_segment: u32,
+    seed: u32,
+) -> Option<WrongBit> {
+    let header = |bytes: &[u8]| LogHeader::parse(bytes, block_size, blocks_per_segment).ok();
+    let is_right = |bytes: &[u8]| {
+        header(bytes).is_some_and(|header| header.verify_summary(bytes, seed).is_ok())
+    };
+    // The header says how long the summary is.
+    let (mut bytes, of_header) = (blocks.to_vec(), 32..8 * HEADER_SIZE.min(blocks.len()));
+    WrongBit::without_which(&mut bytes, of_header, is_right).or_else(|| {
+        let header = header(blocks)?;
+        let covered = blocks.get(8..header.sumbytes as usize)?;
+        let found = crc32_le(seed, covered);
+        WrongBit::between(covered.len(), found, header.sumsum).map(|bit| bit.after(8))
+    })
+}
+
+/// Whether a log is as it was written but for one bit, given its blocks: then no power cut has torn it. Only
+/// the checksums of its blocks tell that.
+#[must_use]
+pub fn lacks_a_bit(log: &[u8], block_size: BlockSize, blocks_per_segment: u32, seed: u32) -> bool {
+    let mut bytes = log.to_vec();
+    let in_summary = wrong_bit(log, block_size, blocks_per_segment, seed);
+    if let Some(bit) = in_summary {
+        bit.flip(&mut bytes);
+    }
+    let Ok(header) = LogHeader::parse(&bytes, block_size, blocks_per_segment) else { return false };
+    let size = block_size.bytes();
+    let Some((summary, blocks)) =
+        bytes.split_at_checked(header.summary_blocks(block_size) as usize * size)
+    else {
+        return false;
+    };
+    let sums = header
+        .verify_summary(summary, seed)
+        .and_then(|()| parse_items(&header, summary, block_size))
+        .map(|items| items.sums);
+    let Ok(Some(sums)) = sums else { return false };
+    let is_there = blocks.len() / size >= sums.len();
+    let expected = header.sum_from(summary, &sums, block_size, seed);
+    let mut wrong = u32::from(in_summary.is_some()) + (expected ^ header.datasum).count_ones();
+    for (sum, block) in sums.iter().zip(blocks.chunks_exact(size)) {
+        if BlockSum::of(block) != *sum {
+            wrong += if sum.wrong_bit(block).is_some() { 1 } else { 2 };
+        }
+    }
+    is_there && wrong == 1
+}
+
+/// Whether a block is the first of a log of a use of a segment, even if one bit of it is damaged.
+pub fn resembles(block: &[u8], seq: Seq) -> bool {
+    let Ok((raw, _)) = RawHeader::read_from_prefix(block) else { return false };
+    let wrong_magic = (raw.ss_magic.get() ^ MAGIC).count_ones();
+    wrong_magic + (raw.ss_seq.get() ^ seq.0).count_ones() <= 1
 }
 
 impl LogHeader {
@@ -190,20 +252,20 @@ impl LogHeader {
         described.value()
     }
 
-    /// Whether `ss_datasum` follows from the blocks of the summary and from checksums of those that it
+    /// What `ss_datasum` should be, given the blocks of the summary and the checksums of those that it
     /// describes.
     #[must_use]
-    pub fn follows_from(
+    pub fn sum_from(
         &self,
         summary: &[u8],
         sums: &[BlockSum],
         block_size: BlockSize,
         seed: u32,
-    ) -> bool {
+    ) -> u32 {
         let mut crc = Crc::new(seed);
         crc.update(summary.get(4..).unwrap_or_default());
         sums.iter().for_each(|sum| crc.append(*sum, block_size.bytes()));
-        self.verify_log(crc, block_size).is_ok()
+        self.sum_of_log(crc, block_size)
     }
 
     /// Checks the checksum of the summary, given its blocks.
@@ -640,9 +702,9 @@ mod tests {
             let Items { files, end, sums: found } = parse_items(&header, &summary, size).unwrap();
             assert_eq!(files, sample());
             assert_eq!(found, block_sums.then(|| sums.clone()));
-            assert!(header.follows_from(&summary, &sums, size, 77));
+            assert_eq!(header.sum_from(&summary, &sums, size, 77), header.datasum);
             let wrong = [&sums[1..], &sums[..1]].concat();
-            assert!(!header.follows_from(&summary, &wrong, size, 77));
+            assert_ne!(header.sum_from(&summary, &wrong, size, 77), header.datasum);
             assert_eq!(summary[end..][..records.len()], records);
             assert_eq!((header.seq, header.cno, header.next), (Seq(4), Cno(7), BlockNr(64)));
             assert_eq!(header.summary_blocks(size) * 1024, summary.len() as u64);
@@ -650,6 +712,31 @@ mod tests {
         }
         assert!(lengths[0] < 9, "the items take no more than they need");
         assert_eq!((lengths[1], lengths[4]), (9, 9), "what was asked for is added");
+    }
+
+    #[test]
+    fn a_log_that_lacks_a_bit_is_told_from_one_that_is_torn() {
+        let size = BlockSize::from_bytes(1024).unwrap();
+        let payload: Vec<Vec<u8>> = (0..134).map(|nth| vec![nth; 1024]).collect();
+        let sums: Vec<BlockSum> = payload.iter().map(|it| BlockSum::of(it)).collect();
+        let (seq, create, next, cno) = (Seq(4), 99, BlockNr(64), Cno(7));
+        let (flags, summary_blocks, block_sums) = (LOGBGN | LOGEND, 0, true);
+        let log = NewLog { flags, seq, create, next, cno, summary_blocks, block_sums };
+        let summary = encode_summary(&log, &sample(), &[], &sums, size, 77);
+        let log = [summary.clone(), payload.concat()].concat();
+        let lacks = |log: &[u8]| lacks_a_bit(log, size, 2048, 77);
+        assert!(!lacks(&log), "it lacks none");
+        for byte in [0, 4, 17, 70, summary.len() + 5, log.len() - 1] {
+            let mut damaged = log.clone();
+            damaged[byte] ^= 4;
+            assert!(lacks(&damaged), "byte {byte}");
+            damaged[log.len() - 2000] ^= 1;
+            assert!(!lacks(&damaged), "byte {byte} and another");
+        }
+        let mut torn = log.clone();
+        torn[log.len() - 1024..].fill(0);
+        assert!(!lacks(&torn));
+        assert!(!lacks(&log[..log.len() - 1024]));
     }
 
     /// They need not have been written, so they may hold anything.
@@ -681,7 +768,7 @@ mod tests {
     }
 
     #[test]
-    fn any_flipped_bit_of_a_summary_is_seen() {
+    fn any_flipped_bit_of_a_summary_is_seen_and_found() {
         let size = BlockSize::from_bytes(1024).unwrap();
         let log = NewLog {
             flags: 0,
@@ -695,12 +782,15 @@ mod tests {
         let payload = [BlockSum::of(&[0; 1024]); 2];
         let summary = encode_summary(&log, &sample()[1..2], &[], &payload, size, 77);
         let used = LogHeader::parse(&summary, size, 2048).unwrap().sumbytes as usize;
+        assert_eq!(wrong_bit(&summary, size, 2048, 77), None);
         for at in 4..used {
             let mut broken = summary.clone();
             broken[at] ^= 0x40;
             let seen = LogHeader::parse(&broken, size, 2048)
                 .and_then(|header| header.verify_summary(&broken, 77));
             assert!(seen.is_err(), "byte {at}");
+            let wrong = wrong_bit(&broken, size, 2048, 77);
+            assert_eq!(wrong, Some(WrongBit { byte: at, bit: 6 }));
         }
     }
 }

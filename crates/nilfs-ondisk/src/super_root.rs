@@ -6,7 +6,7 @@
 //! | sr_sum | sr_bytes | sr_flags | sr_nongc_ctime | DAT inode | cpfile inode | sufile inode | 0…
 //! ```
 
-use crate::crc::crc32_le;
+use crate::crc::{WrongBit, crc32_le};
 use crate::inode::{INODE_SIZE, RawInode};
 use crate::{FormatError, Geometry};
 use zerocopy::{FromBytes, IntoBytes};
@@ -73,6 +73,21 @@ impl SuperRoot {
             dat: inode(0, "DAT inode")?,
             cpfile: inode(1, "cpfile inode")?,
             sufile: inode(2, "sufile inode")?,
+        })
+    }
+
+    /// Returns the bit that is wrong in the block of a super root, if it is only one.
+    #[must_use]
+    pub fn wrong_bit(block: &[u8], geometry: &Geometry, seed: u32) -> Option<WrongBit> {
+        let is_right = |bytes: &[u8]| Self::parse(bytes, geometry, seed).is_ok();
+        let (mut bytes, of_header) = (block.to_vec(), 0..48.min(8 * block.len()));
+        WrongBit::without_which(&mut bytes, of_header, is_right).or_else(|| {
+            let size = usize::from(u16::from_le_bytes([*block.get(4)?, *block.get(5)?]));
+            let stored = u32::from_le_bytes([block[0], block[1], block[2], block[3]]);
+            let covered = block.get(4..size)?;
+            let bit = WrongBit::between(covered.len(), crc32_le(seed, covered), stored)?.after(4);
+            bit.flip(&mut bytes);
+            is_right(&bytes).then_some(bit)
         })
     }
 
