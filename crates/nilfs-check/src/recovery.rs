@@ -1,7 +1,7 @@
 //! The search for the newest super root (docs/format.md §16) and what a mount would roll forward
 //! after it (§1.3), without writing anything.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
@@ -17,6 +17,9 @@ use crate::report::{Findings, Location, Rule, counted};
 use crate::roll_forward::{SyncLog, Synced};
 use crate::superblocks::Superblocks;
 use crate::volume::Volume;
+
+/// That no power cut has taken a log.
+const DAMAGED: &str = "the log here is damaged, which was durable when later ones were written";
 
 /// The log that completes the newest checkpoint.
 pub(crate) struct Newest {
@@ -56,7 +59,10 @@ pub(crate) fn find_newest(
             let place = Location::VOLUME.log(winner.last_log().block);
             findings
                 .error(Rule::SuperRoot, place, || {
-                    format!("the log that the superblock names cannot be used: {fault}")
+                    format!(
+                        "the log that the superblock names, of checkpoint {}, cannot be used: {fault}",
+                        winner.last_log().cno
+                    )
                 })
                 .corrected_by([Correction::Superblocks]);
             fallen_back = true;
@@ -66,12 +72,22 @@ pub(crate) fn find_newest(
         }
     };
     let best = scan.best;
-    if best.header.cno != best.cno {
+    for Passed { gap, later } in &scan.passed {
+        let Gap { block, fault, .. } = gap;
+        findings.warning(Rule::LogChain, Location::VOLUME.log(*block), || {
+            format!(
+                "{DAMAGED}: {fault}. The checkpoint in block {} after it is not, so a mount goes on \
+                 there",
+                later.block
+            )
+        });
+    }
+    if let Some(named) = scan.misnamed {
         findings
-            .error(Rule::SuperRoot, Location::VOLUME.log(best.log), || {
+            .error(Rule::SuperRoot, Location::VOLUME.log(named.block), || {
                 format!(
-                    "the log is of checkpoint {}, but counting from the superblock gives {}",
-                    best.header.cno, best.cno
+                    "a superblock names it as that of checkpoint {}, which it is not",
+                    named.cno
                 )
             })
             .corrected_by([Correction::Superblocks]);
@@ -108,7 +124,7 @@ pub(crate) fn find_newest(
 pub(crate) fn newest_at(volume: &Volume<'_>, cursor: LogCursor) -> Result<Newest, CheckError> {
     let mut reader = LogReader::new(volume, false);
     let mut read = || {
-        let header = valid_log(&mut reader, cursor.block, cursor.seq)?;
+        let header = header_of(&mut reader, cursor.block, cursor.seq)?;
         let super_root = super_root_of(volume, &mut reader, cursor.block, &header)?;
         Ok((header, super_root))
     };
@@ -205,13 +221,19 @@ fn check_superblocks<'v, 'd>(
 struct SuperRootLog {
     log: BlockNr,
     header: LogHeader,
-    /// The checkpoint, counted from the superblock's.
-    cno: Cno,
+}
+
+/// A log that is damaged, and the checkpoint after it that shows that.
+struct Passed {
+    gap: Gap,
+    later: LogCursor,
 }
 
 /// What the forward scan found.
 struct Scan {
     best: SuperRootLog,
+    /// The position from which it began, if the log there is that of another checkpoint.
+    misnamed: Option<LogCursor>,
     /// First log after the best one, and its sequence number.
     first_after: Option<(BlockNr, Seq)>,
     /// Last log that ends a logical segment after the best one.
@@ -220,32 +242,87 @@ struct Scan {
     astray: Option<BlockNr>,
     /// Where there is no whole log after the best one.
     gaps: Vec<Gap>,
+    /// Damaged logs before the best one.
+    passed: Vec<Passed>,
+    /// Logs that need not be read to the end to be believed.
+    durable: HashSet<BlockNr>,
 }
 
 impl Scan {
-    /// Follows the logs from `start` on.
+    /// Finds the newest super root by the logs from `start` on. Of a volume that was closed cleanly, the
+    /// log there is the newest, and was durable before the superblock said so.
     fn run<'v, 'd>(
         volume: &'v Volume<'d>,
         reader: &mut LogReader<'v, 'd>,
         start: LogCursor,
         clean: bool,
     ) -> Result<Self, LogFault> {
-        let mut chain = Chain::new(volume, reader, start.block, start.seq, SegNum(0));
-        let first = chain.here()?;
-        if !first.header.has(SR) {
-            return Err(LogFault::NoSuperRoot);
+        if clean {
+            let header = header_of(reader, start.block, start.seq)?;
+            return Ok(Self::at(Link { block: start.block, header }, start));
         }
-        let found = |link: Link, cno| Self {
-            best: SuperRootLog { log: link.block, header: link.header, cno },
+        let mut scan = Self::follow(volume, reader, start)?;
+        while let Some((nth, later)) = scan.later_checkpoint(volume, reader) {
+            let Ok(mut from_there) = Self::follow(volume, reader, later) else { break };
+            (from_there.passed, from_there.misnamed) = (scan.passed, scan.misnamed);
+            from_there.passed.push(Passed { gap: scan.gaps.swap_remove(nth), later });
+            scan = from_there;
+        }
+        Ok(scan)
+    }
+
+    /// What there is of a log, in a search that began from a position.
+    fn at(link: Link, from: LogCursor) -> Self {
+        Self {
+            misnamed: Some(from).filter(|it| it.block == link.block && it.cno != link.header.cno),
+            best: SuperRootLog { log: link.block, header: link.header },
             first_after: None,
             last_end: None,
             astray: None,
             gaps: Vec::new(),
-        };
-        let mut scan = found(first, start.cno);
-        while !clean && let Some(link) = chain.next() {
-            if link.header.has(SR) {
-                scan = found(link, scan.best.cno.plus(1));
+            passed: Vec::new(),
+            durable: HashSet::new(),
+        }
+    }
+
+    /// A checkpoint beyond a gap, of those after the best one, if logs there show that the gap is damage.
+    fn later_checkpoint<'v, 'd>(
+        &self,
+        volume: &'v Volume<'d>,
+        reader: &mut LogReader<'v, 'd>,
+    ) -> Option<(usize, LogCursor)> {
+        self.gaps.iter().enumerate().find_map(|(nth, gap)| {
+            let run = beyond::witnesses(volume, reader, gap, self.best.header.cno)?;
+            let durable = durable_ones(volume, reader, &run);
+            let later = run.iter().find(|link| {
+                link.header.cno > self.best.header.cno
+                    && super_root_of(volume, reader, link.block, &link.header).is_ok()
+                    && (durable.contains(&link.block)
+                        || reader.verify(link.block, &link.header).is_ok())
+            })?;
+            let LogHeader { seq, cno, .. } = later.header;
+            Some((nth, LogCursor { block: later.block, seq, cno }))
+        })
+    }
+
+    /// Follows the logs from one on that was durable.
+    fn follow<'v, 'd>(
+        volume: &'v Volume<'d>,
+        reader: &mut LogReader<'v, 'd>,
+        start: LogCursor,
+    ) -> Result<Self, LogFault> {
+        let mut chain = Chain::new(volume, reader, start.block, start.seq, SegNum(0));
+        let skimmed: Vec<Link> = std::iter::from_fn(|| chain.next()).collect();
+        let mut durable = durable_ones(volume, reader, &skimmed);
+        durable.insert(start.block);
+        let mut chain = Chain::new(volume, reader, start.block, start.seq, SegNum(0));
+        chain.believed = Believed::Whole(durable);
+        let first = chain.here()?;
+        super_root_of(volume, chain.reader, first.block, &first.header)?;
+        let mut scan = Self::at(first, start);
+        while let Some(link) = chain.next() {
+            if super_root_of(volume, chain.reader, link.block, &link.header).is_ok() {
+                scan = Self { misnamed: scan.misnamed, ..Self::at(link, start) };
                 chain.gaps.clear();
                 continue;
             }
@@ -259,6 +336,9 @@ impl Scan {
             }
         }
         scan.gaps = chain.gaps;
+        if let Believed::Whole(durable) = chain.believed {
+            scan.durable = durable;
+        }
         Ok(scan)
     }
 
@@ -306,8 +386,33 @@ pub(crate) struct Gap {
     fault: LogFault,
 }
 
-/// Reads the header of the log at a block, of a use of a segment, and judges whether it is one.
-type Take<'v, 'd> = fn(&mut LogReader<'v, 'd>, BlockNr, Seq) -> Result<LogHeader, LogFault>;
+/// The logs that later ones, of those that follow each other, call durable: no power cut has torn them.
+fn durable_ones<'v, 'd>(
+    volume: &'v Volume<'d>,
+    reader: &mut LogReader<'v, 'd>,
+    links: &[Link],
+) -> HashSet<BlockNr> {
+    let before = |(nth, link): (usize, &Link)| match link.header.has(SR) {
+        true => super_root_of(volume, reader, link.block, &link.header)
+            .ok()
+            .filter(|it| it.durable_before)
+            .map(|_| nth),
+        false => {
+            let (_, records) = reader.content(link.block, &link.header).ok()?;
+            records?.unflushed.map(|unflushed| nth.saturating_sub(unflushed.into()))
+        }
+    };
+    let count = links.iter().enumerate().filter_map(before).max().unwrap_or(0);
+    links[..count].iter().map(|link| link.block).collect()
+}
+
+/// Logs that are taken for what they seem to be.
+enum Believed {
+    /// Those with a whole summary.
+    Summarized,
+    /// Of these, the ones that are whole or known to have been durable.
+    Whole(HashSet<BlockNr>),
+}
 
 /// The valid logs from a position on, in the order in which they were written. Each step takes a
 /// further log or, after at most one miss, a further sequence number, so the chain ends on any
@@ -321,7 +426,7 @@ pub(crate) struct Chain<'c, 'v, 'd> {
     next: SegNum,
     /// Whether the position is the start of a segment that need not hold a log.
     missed: bool,
-    take: Take<'v, 'd>,
+    believed: Believed,
     /// Where it has found no log.
     gaps: Vec<Gap>,
 }
@@ -334,17 +439,24 @@ impl<'c, 'v, 'd> Chain<'c, 'v, 'd> {
         seq: Seq,
         next: SegNum,
     ) -> Self {
-        Self { volume, reader, block, seq, next, missed: false, take: valid_log, gaps: Vec::new() }
+        let (believed, gaps) = (Believed::Summarized, Vec::new());
+        Self { volume, reader, block, seq, next, missed: false, believed, gaps }
     }
 
-    /// The same chain, but of what this takes for a log.
-    pub(crate) fn taking(self, take: Take<'v, 'd>) -> Self {
-        Self { take, ..self }
+    /// Reads the header of the log at the position.
+    fn take(&mut self) -> Result<LogHeader, LogFault> {
+        let header = beyond::summarized(self.reader, self.block, self.seq)?;
+        if let Believed::Whole(durable) = &self.believed
+            && !durable.contains(&self.block)
+        {
+            self.reader.verify(self.block, &header)?;
+        }
+        Ok(header)
     }
 
     /// Takes the log at the position, which is then after it.
     fn here(&mut self) -> Result<Link, LogFault> {
-        let header = (self.take)(self.reader, self.block, self.seq)?;
+        let header = self.take()?;
         let link = Link { block: self.block, header };
         let geometry = &self.volume.geometry;
         let end = geometry.segment_end(geometry.segment_of(self.block));
@@ -381,17 +493,6 @@ impl<'c, 'v, 'd> Chain<'c, 'v, 'd> {
         }
         None
     }
-}
-
-/// The header of a log of the given sequence number whose checksum is right.
-pub(crate) fn valid_log(
-    reader: &mut LogReader<'_, '_>,
-    at: BlockNr,
-    seq: Seq,
-) -> Result<LogHeader, LogFault> {
-    let header = header_of(reader, at, seq)?;
-    reader.verify(at, &header)?;
-    Ok(header)
 }
 
 /// The header of a log of the given sequence number.
@@ -454,18 +555,19 @@ fn check_gaps<'v, 'd>(
     findings: &mut Findings,
 ) {
     for gap in &scan.gaps {
-        let Some(later) = beyond::witnesses(volume, reader, gap, scan.best.cno) else { continue };
-        let (place, fault) = (Location::VOLUME.log(gap.block), &gap.fault);
-        let damaged = "the log here is damaged, which was durable when later ones were written";
-        if beyond::summarized(reader, gap.block, gap.seq).is_ok() {
-            findings.error(Rule::RollForward, place, || {
-                format!("{damaged}: {fault}. A mount rolls it forward as it is")
+        if beyond::lacks_a_bit(volume, reader, gap) {
+            findings.error(Rule::RollForward, Location::VOLUME.log(gap.block), || {
+                "the log here is as it was written but for one bit, so a mount would fail".into()
             });
             break;
         }
+        let Some(later) = beyond::witnesses(volume, reader, gap, scan.best.header.cno) else {
+            continue;
+        };
+        let (place, fault) = (Location::VOLUME.log(gap.block), &gap.fault);
         let error = findings.error(Rule::RollForward, place, || {
             format!(
-                "{damaged}: {fault}. A mount would fail; this log is lost, and {} after it, from \
+                "{DAMAGED}: {fault}. A mount would fail; this log is lost, and {} after it, from \
                  block {} on",
                 counted(later.len() as u64, "log"),
                 later[0].block
@@ -499,6 +601,7 @@ fn roll_forward<'v, 'd>(
     };
     let next = volume.geometry.segment_of(scan.best.header.next);
     let mut chain = Chain::new(volume, reader, first, seq, next);
+    chain.believed = Believed::Whole(scan.durable.clone());
     let mut open: Option<Begun> = None;
     let mut number = 0;
     while let Some(Link { block, header }) = chain.next() {
@@ -506,12 +609,18 @@ fn roll_forward<'v, 'd>(
         if header.has(LOGBGN) {
             open = Some(Begun { data_sync: header.has(SYNDT), logs: Vec::new() });
         }
-        if open.as_ref().is_some_and(|open| open.data_sync) && !header.has(SYNDT) {
+        let in_data_sync = open.as_ref().is_some_and(|open| open.data_sync);
+        if header.has(SR) || in_data_sync && !header.has(SYNDT) {
             let error = findings.error(Rule::RollForward, place, || {
-                "this log stands between data-sync logs, so a mount would fail".into()
+                "this log stands between logs of fsyncs, so a mount would fail".into()
             });
             error.corrected_by(given_up(place));
             break;
+        }
+        if let Err(fault) = chain.reader.verify(block, &header) {
+            findings.error(Rule::RollForward, place, || {
+                format!("{DAMAGED}: {fault}. A mount rolls it forward as it is")
+            });
         }
         let (items, records) = match chain.reader.content(block, &header) {
             Ok(content) => content,
@@ -526,7 +635,7 @@ fn roll_forward<'v, 'd>(
         if let Some(open) = &mut open {
             if let Some(records) = &records {
                 number += 1;
-                check_order(records, scan.best.cno, number, place, findings);
+                check_order(records, scan.best.header.cno, number, place, findings);
             }
             let files = items.iter().map(|file| (file.ino, last_of(file))).collect();
             let records = records.map(|records| records.records);

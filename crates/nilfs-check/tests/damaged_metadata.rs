@@ -57,7 +57,7 @@ fn the_way_to_the_newest_super_root() {
         let secondary = secondary_superblock(image.bytes.len() as u64).unwrap() as usize;
         image.bytes[secondary..secondary + 1024].copy_from_slice(&older);
     });
-    expect_error(Rule::SuperRoot, "counting from the superblock", |image| {
+    expect_error(Rule::SuperRoot, "names it as that of checkpoint", |image| {
         let cno = image.newest().0;
         image.edit_superblocks(|raw| raw.s_last_cno.set(cno + 3));
     });

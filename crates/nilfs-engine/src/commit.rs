@@ -592,7 +592,7 @@ impl LaidOut {
         set_map(&mut dat_inode, &self.dat_map.root, self.dat_map.block_delta, store)?;
         let super_root = SuperRoot {
             nongc_ctime: decided.nongc_ctime,
-            durable_before: self.is_worth_a_flush(store, decided.unflushed),
+            durable_before: self.is_all_durable_before(store, decided.unflushed),
             dat: dat_inode,
             cpfile: decided.cpfile,
             sufile: self.sufile_inode,
@@ -628,13 +628,17 @@ impl LaidOut {
         Ok(Commit { logs, base, metadata, effects })
     }
 
-    /// Whether so much is written before the last log that it is made durable first: a mount after a
-    /// crash then does not have to read it.
-    fn is_worth_a_flush(&self, store: &Store, unflushed: Option<u64>) -> bool {
-        let Some((_, earlier)) = self.plan.logs.split_last() else { return false };
+    /// Whether the super root says that all logs before the last are durable. That takes no flush if there
+    /// is nothing to flush, and none besides that by which a log with a super root enters a segment. It is
+    /// worth one where so much is written before the last log that a mount after a crash had better not
+    /// read it.
+    fn is_all_durable_before(&self, store: &Store, unflushed: Option<u64>) -> bool {
+        let Some((last, earlier)) = self.plan.logs.split_last() else { return false };
+        let begins_segment = last.start == store.geometry().segment_start(last.segment);
         let own: u64 = earlier.iter().map(|log| log.end().0 - log.start.0).sum();
         unflushed.is_some_and(|others| {
-            (others + own) * store.block_size().bytes() as u64 >= BYTES_WORTH_A_FLUSH
+            let bytes = store.block_size().bytes64() * (others + own);
+            bytes == 0 || begins_segment || bytes >= BYTES_WORTH_A_FLUSH
         })
     }
 

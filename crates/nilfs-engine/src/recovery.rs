@@ -7,8 +7,9 @@ use std::sync::Arc;
 use nilfs_device::Device;
 use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{BlockInfo, LOGBGN, LOGEND, SR, SYNDT};
+use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::{LogCursor, Superblock};
-use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum};
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, Seq};
 
 use crate::error::{Error, Result};
 use crate::log::chain::{Chain, ChainedLog, Gap};
@@ -37,9 +38,23 @@ pub(crate) struct LogScan {
     replay: Vec<ChainedLog>,
     /// Where the chain had no whole log after `newest`.
     gaps: Vec<Gap>,
+    /// Logs beyond the first of these that was damaged, although no checkpoint is among them.
+    beyond: Option<Beyond>,
+}
+
+/// Logs beyond one that is missing, although they say that it was durable.
+#[derive(Debug)]
+struct Beyond {
+    gap: Gap,
+    logs: Vec<ChainedLog>,
 }
 
 impl LogScan {
+    /// Logs beyond the first gap that is damage.
+    fn witnesses(&self, store: &Store) -> Option<Beyond> {
+        self.gaps.iter().find_map(|gap| beyond::witnesses(store, gap, self.cno))
+    }
+
     /// The last log that a recovery needs: the newest checkpoint, or the last sync log after it, if
     /// there is something in these.
     pub(crate) fn last_needed(&self, salvaged: bool) -> ChainedLog {
@@ -60,6 +75,14 @@ pub(crate) fn find(
         (Err(_), Some(other)) => {
             tracing::warn!("the newest log is damaged; trying from an earlier position");
             let (store, found) = scan_from(device, other, false)?;
+            let named = superblocks.best.last_log();
+            if found.cno < named.cno {
+                return Err(Error::Inconsistent(format!(
+                    "a superblock names the log in block {} as that of checkpoint {}, but it is \
+                     damaged, and the other superblock leads to checkpoint {} only",
+                    named.block, named.cno, found.cno
+                )));
+            }
             Ok((*other, store, found))
         }
     }
@@ -72,16 +95,15 @@ fn scan_from(
 ) -> Result<(Store, LogScan)> {
     let store = Store::new(Arc::clone(device), superblock.geometry(), superblock.crc_seed());
     let found = scan(&store, superblock.last_log(), clean)?;
-    // A super root is loaded with its own checksum; a log without a good one is no checkpoint.
-    crate::volume::super_root(&store, &found.newest)?;
     Ok((store, found))
 }
 
 /// What there is from a log with a super root on. If the log itself is not whole, it is all there is.
 pub(crate) fn at(store: &Store, log: &SuperRootLog) -> LogScan {
-    let (start, kind) = (log.cursor.block, LogKind::Checkpoint);
+    let start = log.cursor.block;
+    let kind = LogKind::Checkpoint { durable_before: log.super_root.durable_before };
     let newest = ChainedLog::new(store.geometry(), start, log.header, kind, true);
-    let alone = Seen::new(log.cursor.cno, newest).found(false, Vec::new());
+    let alone = Seen::new(newest).found(log.cursor.cno, false, Vec::new());
     scan(store, log.cursor, false).ok().filter(|found| found.newest.start == start).unwrap_or(alone)
 }
 
@@ -102,99 +124,137 @@ fn scan(store: &Store, start: LogCursor, clean: bool) -> Result<LogScan> {
 
 /// The newest log of a volume that was closed cleanly. It was durable before the superblock that says so
 /// was written, and nothing was written after it: as all other logs, it need not be read to the end
-/// each time. Whoever loads its super root checks that, and a scrub checks the rest.
+/// each time. Its super root has a checksum of its own, and a scrub checks the rest.
 fn closed(store: &Store, start: LogCursor) -> Result<Option<LogScan>> {
-    let found = reader::skimmed(store, start.block, start.seq)?;
-    let Some((header, kind @ LogKind::Checkpoint)) = found else { return Ok(None) };
+    let found = reader::header(store, start.block)?.filter(|it| it.seq == start.seq && it.has(SR));
+    let Some(header) = found else { return Ok(None) };
     reader::hold_end(store, start.block, &header)?;
+    let SuperRoot { durable_before, .. } = reader::super_root(store, start.block, &header)?;
+    let kind = LogKind::Checkpoint { durable_before };
     let newest = ChainedLog::new(store.geometry(), start.block, header, kind, false);
-    Ok(Some(Seen::new(start.cno, newest).found(true, Vec::new())))
+    // Its header may be damaged, too.
+    Ok(Some(Seen::new(newest).found(start.cno, true, Vec::new())))
 }
 
-/// Follows the chain of logs.
+/// Finds the newest checkpoint by the chain of logs, and beyond logs that are damaged. A later checkpoint
+/// has everything that a damaged log before it was needed for.
+fn follow(store: &Store, start: LogCursor) -> Result<Option<LogScan>> {
+    let Some(mut found) = follow_chain(store, start.block, start.seq)? else { return Ok(None) };
+    while let Some(witnesses) = found.witnesses(store) {
+        let later = beyond::later_checkpoint(store, &witnesses.logs, found.cno)?;
+        let from_there = match later {
+            Some(later) => {
+                follow_chain(store, later.start, later.header.seq)?.map(|it| (later, it))
+            }
+            None => None,
+        };
+        let Some((later, from_there)) = from_there else {
+            found.beyond = Some(witnesses);
+            break;
+        };
+        tracing::warn!(
+            "a log before block {} is damaged; checkpoint {} after it is not",
+            later.start,
+            later.header.cno
+        );
+        found = from_there;
+    }
+    for gap in &found.gaps {
+        if gap.is_unreadable {
+            reader::skimmed(store, gap.at, gap.seq)?;
+        }
+        if beyond::lacks_a_bit(store, gap) {
+            return Err(Error::Inconsistent(format!(
+                "the log in block {} is as it was written but for one bit",
+                gap.at
+            )));
+        }
+    }
+    Ok(Some(found))
+}
+
+/// Follows the chain of logs, from one that was durable on.
 ///
 /// The content of files makes up most of the logs. It is not read where a later log says that everything
 /// was durable before it, nor where nothing depends on it.
-fn follow(store: &Store, start: LogCursor) -> Result<Option<LogScan>> {
-    let mut chain = Chain::from(store, start.block, start.seq).skimming();
-    let first = chain.next()?.filter(|log| log.kind == LogKind::Checkpoint);
-    let Some(first) = first else { return Ok(None) };
-    let mut seen = Seen::new(start.cno, first);
+fn follow_chain(store: &Store, start: BlockNr, seq: Seq) -> Result<Option<LogScan>> {
+    let mut chain = Chain::from(store, start, seq).skimming();
+    let Some(first) = chain.next()?.filter(ChainedLog::is_checkpoint) else { return Ok(None) };
+    let mut seen = Seen::new(first);
     while let Some(log) = chain.next()? {
-        seen.push(store, log);
+        seen.push(log);
     }
-    seen.check(store)?;
-    Ok(Some(seen.found(false, chain.gaps())))
+    let mut gaps = chain.gaps();
+    gaps.extend(seen.check(store)?);
+    let cno = seen.newest().header.cno;
+    Ok(Some(seen.found(cno, false, gaps)))
 }
 
-/// Logs of the chain.
+/// Logs of the chain, of which the first has a super root.
 struct Seen {
-    /// The first has a super root, and is that of this checkpoint.
-    cno: Cno,
     logs: Vec<ChainedLog>,
     /// How many of them are known to be whole, the first at least.
     whole: usize,
 }
 
 impl Seen {
-    fn new(cno: Cno, log: ChainedLog) -> Self {
-        Self { cno, logs: vec![log], whole: 1 }
+    fn new(log: ChainedLog) -> Self {
+        Self { logs: vec![log], whole: 1 }
     }
 
-    fn push(&mut self, store: &Store, log: ChainedLog) {
+    fn push(&mut self, log: ChainedLog) {
         let before = self.logs.len();
         match log.kind {
             LogKind::Sync { unflushed: Some(unflushed) } => {
                 self.whole = self.whole.max(before.saturating_sub(unflushed.into()));
             }
-            LogKind::Checkpoint if is_all_durable_before(store, &log) => self.whole = before,
+            LogKind::Checkpoint { durable_before: true } => self.whole = before,
             _ => {}
         }
         self.whole += usize::from(log.checked && self.whole == before);
         self.logs.push(log);
-        if log.kind == LogKind::Checkpoint && self.whole == self.logs.len() {
-            *self = Self::new(self.cno_at(before), log);
+        if log.is_checkpoint() && self.whole == self.logs.len() {
+            *self = Self::new(log);
         }
     }
 
-    /// The newest checkpoint when one of these logs was the last.
-    fn cno_at(&self, nth: usize) -> Cno {
-        let later = self.logs[1..=nth].iter().filter(|log| log.kind == LogKind::Checkpoint);
-        self.cno.plus(later.count() as u64)
+    /// The log of the newest checkpoint.
+    fn newest(&self) -> &ChainedLog {
+        self.logs.iter().rfind(|log| log.is_checkpoint()).unwrap_or(&self.logs[0])
     }
 
-    /// Checks every byte of the logs on which something depends and that are not known to be whole.
-    fn check(&mut self, store: &Store) -> Result<()> {
+    /// Checks every byte of the logs on which something depends and that are not known to be whole. Returns
+    /// where it has found none.
+    fn check(&mut self, store: &Store) -> Result<Vec<Gap>> {
         let last = self.logs.iter().rposition(|log| log.kind != LogKind::Part);
-        let Some(last) = last.filter(|last| *last >= self.whole) else { return Ok(()) };
+        let Some(last) = last.filter(|last| *last >= self.whole) else { return Ok(Vec::new()) };
         let rest = self.logs.split_off(last + 1);
         let last = self.logs[last].start;
         self.logs.truncate(self.whole);
         let mut chain = Chain::after(store, &self.logs[self.whole - 1]);
         while let Some(log) = chain.next()? {
-            self.push(store, log);
+            self.push(log);
             if log.start == last {
                 self.logs.extend(rest);
                 break;
             }
         }
-        Ok(())
+        Ok(chain.gaps())
     }
 
-    fn found(mut self, clean: bool, gaps: Vec<Gap>) -> LogScan {
+    /// What these logs come to, if the newest checkpoint among them is this one.
+    fn found(self, cno: Cno, clean: bool, gaps: Vec<Gap>) -> LogScan {
+        let newest = *self.newest();
         let last_valid = self.logs[self.logs.len() - 1];
-        let newest = self.logs.iter().rposition(|log| log.kind == LogKind::Checkpoint).unwrap_or(0);
-        let cno = self.cno_at(newest);
-        let mut replay = self.logs.split_off(newest + 1);
+        let later = self.logs.into_iter().skip_while(|log| log.start != newest.start).skip(1);
+        let mut replay: Vec<ChainedLog> = later.collect();
         let completes = |log: &ChainedLog| log.kind != LogKind::Part && log.header.has(LOGEND);
         replay.truncate(replay.iter().rposition(completes).map_or(0, |last| last + 1));
-        LogScan { newest: self.logs[newest], cno, last_valid, clean, replay, gaps }
+        let mut gaps: Vec<Gap> = gaps.into_iter().filter(|gap| gap.is_after(&newest)).collect();
+        gaps.sort_unstable_by_key(|gap| (gap.seq, gap.at));
+        gaps.dedup_by_key(|gap| (gap.seq, gap.at));
+        LogScan { newest, cno, last_valid, clean, replay, gaps, beyond: None }
     }
-}
-
-/// Whether its super root says that the logs before this one were durable before it was written.
-fn is_all_durable_before(store: &Store, log: &ChainedLog) -> bool {
-    crate::volume::super_root(store, log).is_ok_and(|super_root| super_root.durable_before)
 }
 
 /// What fsyncs have made durable after the newest checkpoint, as far as it can be rolled forward.
@@ -299,15 +359,13 @@ pub(crate) fn roll_forward(store: &Store, found: &LogScan) -> Result<RollForward
         }
     }
     let mut complete = gathering.complete;
-    for gap in &found.gaps {
-        let Some(logs) = beyond::witnesses(store, gap, found.cno) else { continue };
+    if let Some(Beyond { gap, logs }) = &found.beyond {
         complete.fault = Some(Error::Inconsistent(format!(
             "the log in block {} is damaged; it was durable when the log in block {} was written",
             gap.at, logs[0].start
         )));
         complete.stops_at = Some(gap.at);
-        complete.cut_off = logs;
-        break;
+        complete.cut_off.clone_from(logs);
     }
     Ok(complete.tidied())
 }

@@ -15,10 +15,9 @@ use crate::bmap::{Pointers, Source};
 use crate::cleaner::protection::Protection;
 use crate::cleaner::victim::SegmentReader;
 use crate::dat::Dat;
-use crate::error::{Error, Locate, Result};
+use crate::error::{Error, Result};
 use crate::fs::Filesystem;
 use crate::fs::replay::{replayed_files, without_contradictions};
-use crate::log::chain::ChainedLog;
 use crate::log::reader::{self, Log};
 use crate::recovery::{self, LogScan, RecoveryPlan, RollForward};
 use crate::scan::{Scan, SuperRootLog};
@@ -123,7 +122,7 @@ impl Volume {
         let superblocks = superblocks::load(&*device)?;
         superblocks.best.refuse_unknown_features(false).map_err(Error::Feature)?;
         let (superblock, store, found) = recovery::find(&device, &superblocks)?;
-        let super_root = super_root(&store, &found.newest)?;
+        let super_root = reader::super_root(&store, found.newest.start, &found.newest.header)?;
         Self::new(&superblocks, superblock, store, found, super_root)
     }
 
@@ -414,14 +413,6 @@ fn metadata_root(
         block: None,
         source,
     })
-}
-
-/// The super root of a log.
-pub(crate) fn super_root(store: &Store, log: &ChainedLog) -> Result<SuperRoot> {
-    let mut bytes = vec![0; store.block_size().bytes()];
-    let block = nilfs_ondisk::BlockNr(log.end().0 - 1);
-    store.read_run(block, &mut bytes)?;
-    SuperRoot::parse(&bytes, &store.geometry(), store.seed()).at(|| "super root".into(), block)
 }
 
 /// Superblocks of a device, for tools that change them while nothing is mounted.

@@ -13,6 +13,7 @@ use nilfs_engine::{
     Attr, Clock, Cno, Error, Files, Filesystem, InodeRef, MountOptions, Order, ReadOnlyOptions,
     ReadOnlyVolume, Timestamp, Volume as Opened,
 };
+use nilfs_ondisk::SegNum;
 
 const BLOCK: usize = 1024;
 const BLOCKS: usize = 4;
@@ -116,6 +117,38 @@ fn a_log_that_must_not_be_missing_is_damage() {
                 assert!(read(&after) == expected, "{what}, after crash {crash}");
                 check(&*after);
             }
+        }
+    }
+}
+
+/// A mount stopped at a damaged log, and showed the checkpoint before it without a word: of a young volume,
+/// the empty first one.
+#[test]
+fn checkpoints_beyond_a_damaged_log_are_found() {
+    let device = volume(BLOCK as u64, 16);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    for nth in 0..5 {
+        let file = make(&fs, &root, &nth.to_string());
+        fs.write(&file, 0, &pattern(nth, 3 * BLOCK)).unwrap();
+        fs.checkpoint_now().unwrap();
+    }
+    drop(root);
+    let crashed = copy_of(&device);
+    let volume = open(&crashed);
+    let logs: Vec<_> = (0..4).flat_map(|nth| volume.logs(SegNum(nth)).unwrap()).collect();
+    let first = volume.superblock().last_log().block;
+    let newest = volume.last_log();
+    let others: Vec<_> =
+        logs.iter().filter(|log| log.start > first && log.header.cno < newest.cno).collect();
+    assert!(others.len() >= 3, "{} logs can be damaged", others.len());
+    for log in others {
+        for content in [0, 0xa5] {
+            let damaged = copy_of(&crashed);
+            let at = log.start.0 * BLOCK as u64;
+            damaged.write_at(at, &[IoSlice::new(&[content; BLOCK])]).unwrap();
+            let found = open(&damaged).last_log();
+            assert_eq!(found, newest, "block {} is full of {content}", log.start);
         }
     }
 }

@@ -149,7 +149,7 @@ fn damage_of_what_was_written_before_is_found_and_left_for_later() {
     spoil(&image.path(), b"a-name-of-a-file", -4);
     let ended = on(&image.path(), &["fsck", "-n"]);
     assert_eq!(ended.code, Some(3), "{ended:?}");
-    assert!(ended.stdout.contains("error: checkpoint "), "{ended:?}");
+    assert!(ended.stdout.contains("error: /: checkpoint "), "{ended:?}");
     let hint = "; the volume is mounted; unmount it, and nilfs fsck tells what can be repaired\n";
     assert!(ended.stderr.ends_with(hint), "{ended:?}");
     let found = report(&image.path(), &["check", "--json"]);

@@ -131,7 +131,7 @@ fn damage_is_told_by_the_exit_code_although_the_report_is_not_read() {
     bytes[content] ^= 1;
     fs::write(&volume.image, bytes).unwrap();
     for output in [Stdio::from(full()), closed().into()] {
-        let ended = outcome(command(&volume, "nilfs check IMAGE").stdout(output));
+        let ended = outcome(command(&volume, "nilfs check --scrub IMAGE").stdout(output));
         assert_eq!(ended.code, Some(3), "{}", ended.stderr);
     }
 }

@@ -4,11 +4,11 @@
 use nilfs_ondisk::summary::LogHeader;
 use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
 
-use super::reader::{self, LogKind};
-use crate::error::Result;
+use super::reader::{self, LogKind, Skimmed};
+use crate::error::{Error, Result};
 use crate::store::Store;
 
-/// A whole log in the chain.
+/// A log in the chain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChainedLog {
     pub(crate) start: BlockNr,
@@ -38,6 +38,11 @@ impl ChainedLog {
     pub(crate) fn end(&self) -> BlockNr {
         self.start.plus(self.header.nblocks.into())
     }
+
+    /// Whether it completes a checkpoint.
+    pub(crate) fn is_checkpoint(&self) -> bool {
+        matches!(self.kind, LogKind::Checkpoint { .. })
+    }
 }
 
 /// A place where a log of the chain could be, and no whole one is.
@@ -45,6 +50,15 @@ impl ChainedLog {
 pub(crate) struct Gap {
     pub(crate) at: BlockNr,
     pub(crate) seq: Seq,
+    /// Whether the device cannot read there.
+    pub(crate) is_unreadable: bool,
+}
+
+impl Gap {
+    /// Whether it comes after a log.
+    pub(crate) fn is_after(&self, log: &ChainedLog) -> bool {
+        (self.seq, self.at) > (log.header.seq, log.start)
+    }
 }
 
 /// The whole logs from one of them on. The chain ends at the first that is torn or missing, unless
@@ -58,9 +72,8 @@ pub(crate) struct Chain<'a> {
     next: Option<SegNum>,
     /// No log has been found in the segment yet.
     just_entered: bool,
-    /// Only the summaries are checked of logs that complete no checkpoint.
+    /// Only summaries and super roots are checked.
     skims: bool,
-    /// Since the last checkpoint.
     gaps: Vec<Gap>,
 }
 
@@ -86,24 +99,23 @@ impl<'a> Chain<'a> {
         Self { at: log.end(), segment, next, just_entered: false, ..begun }
     }
 
-    /// The same chain, but only the summaries are read of logs that complete no checkpoint. It can go
-    /// on after one of these that is torn.
+    /// The same chain, but only summaries and super roots are read. It can go on after a log that is torn.
     pub(crate) fn skimming(self) -> Self {
         Self { skims: true, ..self }
     }
 
-    /// Where it has found no whole log since the last checkpoint: those that it has passed over, and
-    /// where it has ended.
+    /// Where it has found no whole log: the gaps that it has passed over, and where it has ended.
     pub(crate) fn gaps(self) -> Vec<Gap> {
         self.gaps
     }
 
-    fn read(&self) -> Result<Option<(LogHeader, LogKind, bool)>> {
-        let found = reader::skimmed(self.store, self.at, self.seq)?;
-        let Some((header, kind)) = found else { return Ok(None) };
-        let checked = !self.skims || kind == LogKind::Checkpoint;
-        let stands = !checked || reader::is_whole(self.store, self.at, &header)?;
-        Ok(stands.then_some((header, kind, checked)))
+    fn read(&self) -> Result<Option<Skimmed>> {
+        let Some(found) = reader::skimmed(self.store, self.at, self.seq)? else { return Ok(None) };
+        if self.skims || found.is_whole {
+            return Ok(Some(found));
+        }
+        let is_whole = reader::is_whole(self.store, self.at, &found.header)?;
+        Ok(is_whole.then_some(Skimmed { is_whole, ..found }))
     }
 
     /// The next log, every byte of which is as it was written, as far as that is asked; `None` at the
@@ -112,16 +124,19 @@ impl<'a> Chain<'a> {
         loop {
             let geometry = self.store.geometry();
             let has_room = self.at.plus(1) < geometry.segment_end(self.segment);
-            if has_room && let Some((header, kind, checked)) = self.read()? {
-                let log = ChainedLog::new(geometry, self.at, header, kind, checked);
+            let read = if has_room { self.read() } else { Ok(None) };
+            if let Ok(Some(Skimmed { header, kind, is_whole })) = read {
+                let log = ChainedLog::new(geometry, self.at, header, kind, is_whole);
                 (self.at, self.next, self.just_entered) = (log.end(), log.next, false);
-                if kind == LogKind::Checkpoint {
-                    self.gaps.clear();
-                }
                 return Ok(Some(log));
             }
+            let is_unreadable = match read {
+                Ok(_) => false,
+                Err(Error::Device { .. }) => true,
+                Err(error) => return Err(error),
+            };
             if has_room {
-                self.gaps.push(Gap { at: self.at, seq: self.seq });
+                self.gaps.push(Gap { at: self.at, seq: self.seq, is_unreadable });
             }
             if self.just_entered {
                 return Ok(None);

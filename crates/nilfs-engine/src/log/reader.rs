@@ -3,6 +3,7 @@
 use nilfs_ondisk::crc::{BlockSum, Crc};
 use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, Items, LogHeader, SR, SYNDT, parse_items};
+use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum, Seq};
 
 use crate::error::{Error, Locate, Result};
@@ -103,7 +104,10 @@ impl Log {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogKind {
     /// It completes a checkpoint.
-    Checkpoint,
+    Checkpoint {
+        /// Whether all logs before it were durable when it was written, as far as it says that.
+        durable_before: bool,
+    },
     /// A sync log.
     Sync {
         /// How many logs right before it may not have been durable when it was written, if that is
@@ -187,39 +191,87 @@ pub(crate) fn hold_end(store: &Store, start: BlockNr, header: &LogHeader) -> Res
     Ok(())
 }
 
-/// The header of the log at `start` if it belongs to the given use of the segment, and what it is. Only
-/// its summary is read and checked; of one with a super root nothing but the header.
-pub(crate) fn skimmed(
-    store: &Store,
-    start: BlockNr,
-    seq: Seq,
-) -> Result<Option<(LogHeader, LogKind)>> {
+/// A log as far as it has been looked at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Skimmed {
+    pub(crate) header: LogHeader,
+    pub(crate) kind: LogKind,
+    /// Whether every byte of it is as it was written. If not, that may not have been asked.
+    pub(crate) is_whole: bool,
+}
+
+/// The log at `start` if it belongs to the given use of the segment, and its summary is whole. Of a short one
+/// with a super root all is read, and held by the store as after [`is_whole`].
+pub(crate) fn skimmed(store: &Store, start: BlockNr, seq: Seq) -> Result<Option<Skimmed>> {
     if !store.geometry().has_block(start) {
         return Ok(None);
     }
     let block_size = store.block_size();
-    let mut summary = vec![0; block_size.bytes()];
+    let mut content = vec![0; block_size.bytes()];
     // Where logs are short, the next ones are read with it.
-    store.read_content(start, &mut summary)?;
-    let header = parse_header(store, start, &summary).filter(|header| header.seq == seq);
+    store.read_content(start, &mut content)?;
+    let header = parse_header(store, start, &content).filter(|header| header.seq == seq);
     let Some(header) = header else { return Ok(None) };
-    if header.has(SR) {
-        return Ok(Some((header, LogKind::Checkpoint)));
+    let summary_bytes = header.summary_blocks(block_size) as usize * block_size.bytes();
+    let all = header.described_blocks(block_size) as usize * block_size.bytes();
+    let is_short = header.has(SR) && all <= READ_BYTES;
+    content.resize(if is_short { all } else { summary_bytes }, 0);
+    if content.len() > block_size.bytes() {
+        store.read_run(start.plus(1), &mut content[block_size.bytes()..])?;
     }
-    let blocks = header.summary_blocks(block_size) as usize;
-    summary.resize(blocks * block_size.bytes(), 0);
-    if blocks > 1 {
-        store.read_run(start.plus(1), &mut summary[block_size.bytes()..])?;
-    }
-    let kind = match parse(store, start, header, &summary).map(|log| log.records()) {
-        Ok(Ok(None)) if !header.has(SYNDT) => LogKind::Part,
-        Ok(Ok(records)) => LogKind::Sync { unflushed: records.and_then(|it| it.unflushed) },
-        // Unless it is torn, it cannot be rolled forward, and must not be passed over.
-        Ok(Err(_)) => LogKind::Sync { unflushed: None },
+    let kind = match parse(store, start, header, &content[..summary_bytes]) {
+        Ok(_) if header.has(SR) => checkpoint(store, start, &header, &content[summary_bytes..])?,
+        Ok(log) => match log.records() {
+            Ok(None) if !header.has(SYNDT) => LogKind::Part,
+            Ok(records) => LogKind::Sync { unflushed: records.and_then(|it| it.unflushed) },
+            // Unless it is torn, it cannot be rolled forward, and must not be passed over.
+            Err(_) => LogKind::Sync { unflushed: None },
+        },
         Err(_) if header.has(SYNDT) => LogKind::Sync { unflushed: None },
         Err(_) => return Ok(None),
     };
-    Ok(Some((header, kind)))
+    let mut crc = Crc::new(store.seed());
+    crc.update(&content[4..]);
+    let is_whole = is_short && header.verify_log(crc, block_size).is_ok();
+    if is_whole {
+        store.hold(start, content);
+    }
+    Ok(Some(Skimmed { header, kind, is_whole }))
+}
+
+/// What a log with a super root is. Without a good one, it completes nothing.
+fn checkpoint(
+    store: &Store,
+    start: BlockNr,
+    header: &LogHeader,
+    after_summary: &[u8],
+) -> Result<LogKind> {
+    let size = store.block_size().bytes();
+    let found = match after_summary.rchunks_exact(size).next() {
+        Some(bytes) => parse_super_root(store, super_root_block(start, header), bytes),
+        None => super_root(store, start, header),
+    };
+    match found {
+        Ok(SuperRoot { durable_before, .. }) => Ok(LogKind::Checkpoint { durable_before }),
+        Err(error @ Error::Device { .. }) => Err(error),
+        Err(_) => Ok(LogKind::Part),
+    }
+}
+
+/// The super root at the end of a log.
+pub(crate) fn super_root(store: &Store, start: BlockNr, header: &LogHeader) -> Result<SuperRoot> {
+    let mut bytes = vec![0; store.block_size().bytes()];
+    let block = super_root_block(start, header);
+    store.read_run(block, &mut bytes)?;
+    parse_super_root(store, block, &bytes)
+}
+
+fn super_root_block(start: BlockNr, header: &LogHeader) -> BlockNr {
+    BlockNr(start.0 + u64::from(header.nblocks) - 1)
+}
+
+fn parse_super_root(store: &Store, block: BlockNr, bytes: &[u8]) -> Result<SuperRoot> {
+    SuperRoot::parse(bytes, &store.geometry(), store.seed()).at(|| "super root".into(), block)
 }
 
 /// Returns the header of the log that begins in a block, in any use of the segment, if its summary is whole
@@ -252,9 +304,9 @@ fn parse(store: &Store, start: BlockNr, header: LogHeader, summary: &[u8]) -> Re
     let Items { files, end, sums } =
         parse_items(&header, summary, store.block_size()).at(what, start)?;
     let rest = summary.get(end..header.sumbytes as usize).unwrap_or_default().to_vec();
-    let sums_agree = sums
-        .as_deref()
-        .is_some_and(|sums| header.follows_from(summary, sums, store.block_size(), store.seed()));
+    let sums_agree = sums.as_deref().is_some_and(|sums| {
+        header.sum_from(summary, sums, store.block_size(), store.seed()) == header.datasum
+    });
     Ok(Log { start, header, files, rest, sums, sums_agree })
 }
 

@@ -1,35 +1,67 @@
 //! What lies beyond a log that is missing. After a power cut that may be anything that was not durable.
 //! But a log that says that the missing one had been durable shows that this was damaged.
 
-use nilfs_ondisk::summary::SR;
+use nilfs_ondisk::summary::{self, SR};
 use nilfs_ondisk::{BlockNr, Cno, Seq};
 
-use super::{LogScan, is_all_durable_before};
+use super::{Beyond, LogScan};
 use crate::error::Result;
 use crate::log::chain::{Chain, ChainedLog, Gap};
 use crate::log::reader::{self, LogKind};
 use crate::store::Store;
 
-/// Bytes without a log after which no more is looked for in a segment: a mount after a crash has to read
-/// them. Most logs of an fsync are shorter.
-const SEARCHED: u64 = 64 << 10;
+/// Bytes without a log after which no more is looked for in a segment, if nothing is strange: a mount after
+/// a crash has to read them. They are 64 KiB that a device may lose together, and a log of an fsync.
+const SEARCHED: u64 = 80 << 10;
+
+/// Bytes of a log at the end of the chain that are read to see whether it was torn. Longer logs are not
+/// those of an fsync.
+const LONGEST_TORN: u64 = 1 << 20;
+
+/// The first checkpoint among logs beyond one that is damaged, if there is one after `newest`.
+pub(super) fn later_checkpoint(
+    store: &Store,
+    run: &[ChainedLog],
+    newest: Cno,
+) -> Result<Option<ChainedLog>> {
+    for (nth, log) in run.iter().enumerate() {
+        let is_newer = log.is_checkpoint() && log.header.cno > newest;
+        if is_newer && stands(store, run, nth)? {
+            return Ok(Some(*log));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a log of a run was durable: it is whole, or a later one says so.
+fn stands(store: &Store, run: &[ChainedLog], nth: usize) -> Result<bool> {
+    let log = &run[nth];
+    let mut later = run.iter().enumerate().skip(nth + 1);
+    let is_vouched_for = later.any(|(at, log)| match log.kind {
+        LogKind::Sync { unflushed: Some(unflushed) } => nth + usize::from(unflushed) < at,
+        LogKind::Checkpoint { durable_before } => durable_before,
+        _ => false,
+    });
+    Ok(log.checked || is_vouched_for || reader::is_whole(store, log.start, &log.header)?)
+}
 
 /// The logs beyond a gap in the chain, from the first that is found on, if one of them says that a log in
 /// the gap was durable: it is not the oldest of those that may not have been. Only summaries are read.
 ///
 /// What is older than the newest checkpoint, `cno`, says nothing: who wrote that knew of the gap. And
 /// what cannot be read is no log.
-pub(super) fn witnesses(store: &Store, gap: &Gap, cno: Cno) -> Option<Vec<ChainedLog>> {
-    let mut at = gap.at;
-    while let Some(first) = next_log(store, at, gap.seq) {
+pub(super) fn witnesses(store: &Store, gap: &Gap, cno: Cno) -> Option<Beyond> {
+    let mut search = Search::after(store, gap);
+    while let Some(first) = search.next() {
         let mut chain = Chain::from(store, first, gap.seq).skimming();
         let run: Vec<ChainedLog> = std::iter::from_fn(|| chain.next().ok().flatten()).collect();
         let mut numbered = run.iter().enumerate();
         if numbered.any(|(nth, log)| vouches_for_all_before(store, log, nth, cno)) {
-            return Some(run);
+            return Some(Beyond { gap: *gap, logs: run });
         }
         let segment = store.geometry().segment_of(gap.at);
-        at = run.iter().rfind(|log| log.segment == segment).map_or(first, ChainedLog::end);
+        let last = run.iter().rfind(|log| log.segment == segment);
+        search.go_on_at(last.map_or(first.plus(1), ChainedLog::end));
     }
     None
 }
@@ -41,18 +73,108 @@ fn vouches_for_all_before(store: &Store, log: &ChainedLog, nth: usize, cno: Cno)
             let records = reader::read(store, log.start, log.header).and_then(|log| log.records());
             records.ok().flatten().is_some_and(|records| records.base >= cno)
         }
-        LogKind::Checkpoint => log.header.cno > cno && is_all_durable_before(store, log),
+        LogKind::Checkpoint { durable_before } => durable_before && log.header.cno > cno,
         _ => false,
     }
 }
 
-/// The next log of a use of a segment after a block that none begins with, if it is not far.
-fn next_log(store: &Store, gap: BlockNr, seq: Seq) -> Option<BlockNr> {
+/// Whether the log in a gap is as it was written but for one bit, so that no power cut has torn it.
+pub(super) fn lacks_a_bit(store: &Store, gap: &Gap) -> bool {
     let geometry = store.geometry();
-    let end = geometry.segment_end(geometry.segment_of(gap));
-    let far = gap.plus(SEARCHED / geometry.block_size.bytes64()).min(end);
-    let mut blocks = (gap.0 + 1..far.0).map(BlockNr);
-    blocks.find(|&at| matches!(reader::skimmed(store, at, seq), Ok(Some(_))))
+    let left = geometry.segment_end(geometry.segment_of(gap.at)).0 - gap.at.0;
+    let mut log = vec![0; geometry.block_size.bytes()];
+    if store.read_run(gap.at, &mut log).is_err() || !summary::resembles(&log, gap.seq) {
+        return false;
+    }
+    log.resize(left.saturating_mul(geometry.block_size.bytes64()).min(LONGEST_TORN) as usize, 0);
+    store.read_run(gap.at, &mut log).is_ok()
+        && summary::lacks_a_bit(
+            &log,
+            geometry.block_size,
+            geometry.blocks_per_segment,
+            store.seed(),
+        )
+}
+
+/// A search for logs of one use of a segment.
+struct Search<'a> {
+    store: &'a Store,
+    seq: Seq,
+    /// The block that is looked at next, the one with which the search ends, and the end of the segment.
+    at: BlockNr,
+    until: BlockNr,
+    end: BlockNr,
+    /// Blocks that have been read ahead, and the first of them.
+    read: (BlockNr, Vec<u8>),
+}
+
+impl<'a> Search<'a> {
+    /// A search after a gap. It goes on to the end of the segment if there is something strange about the
+    /// gap; a log that was torn there in a power cut costs the same.
+    fn after(store: &'a Store, gap: &Gap) -> Self {
+        let geometry = store.geometry();
+        let end = geometry.segment_end(geometry.segment_of(gap.at));
+        let (store, seq, at, read) = (store, gap.seq, gap.at, (gap.at, Vec::new()));
+        let mut search = Self { store, seq, at, until: at, end, read };
+        search.go_on_at(at);
+        if search.is_strange() {
+            search.until = end;
+        }
+        search.at = at.plus(1);
+        search
+    }
+
+    /// Goes on at a block, not so far as before if it has not been strange.
+    fn go_on_at(&mut self, at: BlockNr) {
+        self.at = at;
+        let searched = SEARCHED / self.store.block_size().bytes64();
+        self.until = self.until.max(at.plus(searched).min(self.end));
+    }
+
+    /// Whether a log of this use was begun where the search begins: the device cannot read it, or it lacks
+    /// no more than a bit, or is missing where what follows it is there.
+    fn is_strange(&mut self) -> bool {
+        let seq = self.seq;
+        let Some(first) = self.block(self.at) else { return true };
+        let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
+        match is_zero(first) {
+            true => !is_zero(&self.read.1),
+            false => summary::resembles(first, seq),
+        }
+    }
+
+    /// The content of a block, if the device can read it.
+    fn block(&mut self, at: BlockNr) -> Option<&[u8]> {
+        let size = self.store.block_size().bytes();
+        let place = |first: BlockNr| (at.0 - first.0) as usize * size;
+        let is_read = at >= self.read.0 && place(self.read.0) < self.read.1.len();
+        if !is_read {
+            let left = (self.end.0 - at.0).saturating_mul(size as u64);
+            let mut piece = vec![0; left.min(SEARCHED) as usize];
+            if self.store.read_run(at, &mut piece).is_err() {
+                piece.truncate(size);
+                self.store.read_run(at, &mut piece).ok()?;
+            }
+            self.read = (at, piece);
+        }
+        self.read.1.get(place(self.read.0)..)?.get(..size)
+    }
+
+    /// The next log.
+    fn next(&mut self) -> Option<BlockNr> {
+        while self.at < self.until {
+            let at = self.at;
+            self.at = at.plus(1);
+            let (store, seq) = (self.store, self.seq);
+            let header = self.block(at).and_then(|block| reader::parse_header(store, at, block));
+            if header.is_some_and(|header| header.seq == seq)
+                && matches!(reader::skimmed(store, at, seq), Ok(Some(_)))
+            {
+                return Some(at);
+            }
+        }
+        None
+    }
 }
 
 /// Where the logs of a volume that was not closed cleanly seem to end, although the segment has another
