@@ -39,6 +39,7 @@ mod superblocks;
 mod sync_logs;
 mod undo;
 mod unmapped;
+mod wrong_bits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -3,19 +3,22 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use nilfs_check::{CheckError, Correction, Finding, Report, Rule};
 use nilfs_device::Device;
+use nilfs_engine::Volume;
 use nilfs_engine::scan::{FoundLog, Scan, SuperRootLog};
 use nilfs_ondisk::geometry::secondary_superblock;
+use nilfs_ondisk::summary::SR;
 use nilfs_ondisk::superblock::{LogCursor, RawSuperblock, STATE_VALID, Superblock};
 use nilfs_ondisk::{BlockNr, Geometry, Ino, Seq};
 use zerocopy::little_endian::{U16, U64};
 
 use crate::draft::Draft;
-use crate::{Repair, RepairError, Risk, superblocks};
+use crate::{Repair, RepairError, Risk, superblocks, wrong_bits};
 
 /// Super roots that are tried, from the newest on.
 const MOST_TRIED: usize = 256;
@@ -36,6 +39,14 @@ pub(crate) fn usable(
     mut draft: Draft,
     found: &Result<Report, CheckError>,
 ) -> Result<Draft, RepairError> {
+    let corrected;
+    let found = match wrong_bits::correct(&mut draft, found)? {
+        true => {
+            corrected = draft.check();
+            &corrected
+        }
+        false => found,
+    };
     match found {
         Ok(report) => {
             if let Some(lost) = lost_cursor(report) {
@@ -143,13 +154,14 @@ fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
             let later: Vec<_> =
                 logs[later..].iter().filter(|log| !log.header.is_off_chain()).copied().collect();
             let mut draft = from.afresh();
-            go_on_from(&mut draft, superblock, root.cursor, &later)?;
+            let kept = go_on_from(&mut draft, superblock, root.cursor, &later)?;
+            let given_up = &later[kept..];
             let corrected =
                 draft.check().map_err(RepairError::Check).and_then(|report| draft.correct(report));
             match corrected {
                 Ok(report) if fatal(&report).is_none() => {
-                    let files = files_in(&scan, device, &later);
-                    let mut going_on = repair(fault, (origin, root), &later, files);
+                    let files = files_in(&scan, device, given_up);
+                    let mut going_on = repair(fault, (origin, root), given_up, files);
                     going_on.risk = going_on.risk.max(draft.risk_of_superblocks());
                     draft.repairs.listed.insert(0, going_on);
                     if draft.repairs.count() == 1 || superblocks.len() == 1 {
@@ -225,13 +237,14 @@ fn local_time(seconds: u64) -> String {
     }
 }
 
-/// Lets the superblocks of a draft name a log, and makes sure that no later one is found.
+/// Lets the superblocks of a draft name a log, and makes sure that no later checkpoint is found. Returns how
+/// many of the later logs stay, because what fsyncs have written there can be rolled forward on this one.
 fn go_on_from(
     draft: &mut Draft,
     superblock: &Superblock,
     root: LogCursor,
     later: &[FoundLog],
-) -> io::Result<()> {
+) -> io::Result<usize> {
     let mut superblock = *superblock;
     superblock.set_last_log(root);
     // So the chain is followed, and a mount recovers.
@@ -239,5 +252,21 @@ fn go_on_from(
     superblock.raw_mut().s_state = U16::new(state & !STATE_VALID);
     superblocks::write(draft, &superblock)?;
     draft.moved_cursor = true;
-    later.iter().try_for_each(|log| draft.give_up_log(log.start))
+    // Those before the next checkpoint may be sync logs on this one.
+    let of_others = later.iter().position(|log| log.header.has(SR)).unwrap_or(later.len());
+    let (own, others) = later.split_at(of_others);
+    others.iter().try_for_each(|log| draft.give_up_log(log.start))?;
+    let kept = rolled_forward(draft, root, own);
+    own[kept..].iter().try_for_each(|log| draft.give_up_log(log.start))?;
+    Ok(kept)
+}
+
+/// How many of the logs after a checkpoint a mount goes through to roll forward what fsyncs have written.
+fn rolled_forward(draft: &Draft, root: LogCursor, logs: &[FoundLog]) -> usize {
+    let device = Arc::clone(&draft.device) as Arc<dyn Device>;
+    let Ok(volume) = Volume::open(device) else { return 0 };
+    let plan = volume.recovery_plan().ok().filter(|_| volume.last_log() == root);
+    let last = plan.and_then(|plan| plan.applied.last().map(|log| log.start));
+    let last = last.and_then(|last| logs.iter().position(|log| log.start == last));
+    last.map_or(0, |last| last + 1)
 }

@@ -43,6 +43,11 @@ pub(crate) fn best(device: &dyn Device) -> Result<Superblock, FormatError> {
     best.ok_or_else(|| fault.unwrap_or_else(none))
 }
 
+/// The logs that the copies name.
+pub(crate) fn cursors(device: &dyn Device) -> Vec<LogCursor> {
+    offsets(device).filter_map(|at| read(device, at).ok()).map(|it| it.last_log()).collect()
+}
+
 /// Whether the primary copy is there.
 pub(crate) fn has_primary(device: &dyn Device) -> bool {
     read(device, PRIMARY_SUPERBLOCK).is_ok()

@@ -37,7 +37,8 @@ fn what_is_damaged_beside_a_correction_stays_known() {
     for block_size in BLOCK_SIZES {
         let (mut image, _, file) = directory_and_file(block_size);
         let at = file.0 as usize * image.block_size();
-        image.bytes[at] ^= 1;
+        // A single bit would be set right.
+        image.bytes[at] ^= 3;
         let patient = Patient::new(image);
         assert_eq!(damage(&patient), [(Fault::Content, 1)]);
         let plan = patient.plan();

@@ -258,21 +258,6 @@ const CASES: &[Case] = &[
         },
     },
     Case {
-        name: "of the last log only the summary and the super root have arrived",
-        named: Named::By(Rule::SuperRoot),
-        mended: Mended::Fsck(Risk::Loses),
-        damage: |block_size| {
-            Damaged::linux_but_for_the_last(block_size, |image| {
-                let log = image.newest_log();
-                let size = image.block_size();
-                let summary = log.header.summary_blocks(image.geometry().block_size);
-                let start = (log.block.0 + summary) as usize * size;
-                let end = image.super_root().block.0 as usize * size;
-                image.bytes[start..end].fill(0);
-            })
-        },
-    },
-    Case {
         name: "the summary of an older log is garbage",
         named: Named::By(Rule::Log),
         mended: Mended::Fsck(Risk::Safe),

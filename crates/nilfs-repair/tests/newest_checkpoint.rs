@@ -40,6 +40,7 @@ fn goes_back(damage: impl Fn(&mut Image)) {
 fn a_super_root_that_is_damaged() {
     goes_back(|image| {
         let root = image.super_root().block.0 as usize * image.block_size();
-        image.bytes[root + 40] ^= 1;
+        // One bit would be set right.
+        image.bytes[root + 40] ^= 3;
     });
 }
