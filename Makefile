@@ -23,7 +23,7 @@ QUICK_TESTS := bad_input config control copies defrag docs drop_ins handles host
 	claims loop_device \
 	clean_volumes damaged_files damaged_metadata hostile_images unclean_volumes \
 	cleaning cleaning_faults cleaning_readers clocks cost defragmenting life linux_images memory recovery free_space \
-	superblocks trees rollback purge faults synced unmounting \
+	superblocks trees rollback purge faults synced unmounting blast_radius \
 	posix
 
 # For make fuzz: seconds for each target.
@@ -34,6 +34,10 @@ FUZZ_SECONDS ?= 10
 TORTURE_MINUTES ?= 10
 TORTURE_OPTIONS ?=
 TORTURE_KILLS ?= 1000
+
+# For make torture: options of nilfs-blast; without any, every block is damaged in every way.
+BLAST_OPTIONS ?= --sample 10
+NILFS_DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug/nilfs
 
 # For make soak: how long, and other options of nilfs-bench soak.
 SOAK_MINUTES ?= 60
@@ -58,7 +62,7 @@ help:
 	@echo 'make stop       unmount it'
 	@echo 'make check      format, clippy, unit tests and quick integration tests: before each commit'
 	@echo 'make test       install what the tests need (as root) and run all of them'
-	@echo 'make torture    cut the power of volumes for TORTURE_MINUTES=$(TORTURE_MINUTES) and kill mounts TORTURE_KILLS=$(TORTURE_KILLS) times'
+	@echo 'make torture    cut the power of volumes for TORTURE_MINUTES=$(TORTURE_MINUTES), damage their blocks and kill mounts TORTURE_KILLS=$(TORTURE_KILLS) times'
 	@echo 'make soak       work on a mount from 16 threads for SOAK_MINUTES=$(SOAK_MINUTES); nothing may grow'
 	@echo 'make bench      compare speed with other file systems, in one table of ratios'
 	@echo 'make lab        file systems side by side on modelled flash: the quick suite, into $(LAB_DIR)'
@@ -93,6 +97,8 @@ test:
 
 torture:
 	$(CARGO) run --quiet -p nilfs-sim --bin nilfs-torture -- --minutes $(TORTURE_MINUTES) $(TORTURE_OPTIONS)
+	$(CARGO) build --quiet -p nilfs
+	$(CARGO) run --quiet -p nilfs-sim --bin nilfs-blast -- --nilfs $(NILFS_DEBUG) --runs 16 $(BLAST_OPTIONS)
 	@if [ "$$(id -u)" -eq 0 ]; then NILFS_KILLS=$(TORTURE_KILLS) NILFS_SEED=$$(date +%s) \
 		$(CARGO) test --quiet -p nilfs --test killed -- --nocapture; \
 	else echo 'Mounts are killed by the superuser alone: sudo make torture'; fi

@@ -15,6 +15,7 @@
 //! interleave, too: `interleaving`, with the feature `shuttle`. Only [`subject`] and [`past`] call
 //! the engine; the [`model`] knows nothing of it, and the [`oracle`] only how it is mounted.
 
+pub mod blast;
 pub mod clock;
 pub mod crowd;
 pub mod cuts;

@@ -1,0 +1,280 @@
+//! The ways to look at a volume, and to repair it, that a user has.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use nilfs_check::{CheckError, Options, Report};
+use nilfs_device::Device;
+use nilfs_engine::{Cno, FileType, Filesystem, Ino, ReadOnlyOptions, ReadOnlyVolume};
+use nilfs_repair::{Plan, RepairError, Risk, UndoDevice, apply_undo, plan};
+use serde_json::Value;
+
+use super::damage::Patient;
+use super::picture::{PANIC, Picture, Seen, guarded};
+use super::samples::options;
+
+/// The identity that a volume gets if its own is lost.
+const UUID: [u8; 16] = *b"repaired volume!";
+
+/// What a mount shows.
+#[derive(Debug, Clone)]
+pub enum Shown {
+    /// Nothing, and this is said.
+    Refused(String),
+    /// The files of this checkpoint, with what was synced after it.
+    Files(Cno, Picture),
+}
+
+impl Shown {
+    /// The checkpoint, and the files.
+    #[must_use]
+    pub fn files(&self) -> Option<(Cno, &Picture)> {
+        match self {
+            Self::Refused(_) => None,
+            Self::Files(cno, picture) => Some((*cno, picture)),
+        }
+    }
+}
+
+/// A mount that writes.
+#[must_use]
+pub fn mount(device: Arc<dyn Device>) -> Shown {
+    let mounted = guarded(|| Filesystem::mount(device, options()));
+    let shown = mounted.map(|fs| {
+        let cno = fs.status().cno;
+        let picture = Picture::take(&*fs);
+        // Whether it can be unmounted is no matter: what it shows is.
+        drop(guarded(|| fs.unmount()));
+        (cno, picture)
+    });
+    match shown {
+        Ok((cno, picture)) => Shown::Files(cno, picture),
+        Err(why) => Shown::Refused(why),
+    }
+}
+
+/// A mount that only reads, in rescue mode or not.
+#[must_use]
+pub fn look(device: Arc<dyn Device>, rescue: bool) -> Shown {
+    let options = ReadOnlyOptions { rescue, ..ReadOnlyOptions::default() };
+    match guarded(|| ReadOnlyVolume::mount(device, options)) {
+        Ok(volume) => Shown::Files(volume.shown().cno(), Picture::take(&volume)),
+        Err(why) => Shown::Refused(why),
+    }
+}
+
+/// What fsck does.
+pub struct Fsck {
+    /// What a check finds.
+    pub before: Result<Report, String>,
+    /// Files that the findings name.
+    pub named: Vec<Vec<u8>>,
+    /// Whether it can repair something.
+    pub repairs: bool,
+    /// Why it cannot, though it would.
+    pub obstacle: Option<String>,
+    /// Whether it says that nothing is lost by that.
+    pub is_safe: bool,
+    /// The repairs and what stays, in words.
+    pub told: Vec<String>,
+    /// What is left afterwards.
+    pub after: Option<Repaired>,
+}
+
+/// A volume after a repair.
+pub struct Repaired {
+    /// What a check finds then that reads the content of files.
+    pub report: Result<Report, String>,
+    /// What a mount shows.
+    pub shown: Shown,
+    /// What went wrong when it was undone.
+    pub undone: Result<(), String>,
+}
+
+/// Has a volume repaired, as `nilfs fsck -y` does, with `--scrub` or without.
+///
+/// # Errors
+/// fsck ends without a plan: what it says.
+pub fn fsck(patient: &Patient, scrub: bool) -> Result<Fsck, String> {
+    let bed = patient.device();
+    let device: Arc<dyn Device> = bed.clone();
+    let options = Options { read_content: scrub, threads: 1, ..Options::default() };
+    let made = in_words(|| plan(&device, &options, UUID))?;
+    let mut fsck = told(&made);
+    if fsck.repairs {
+        let content = patient.content.clone();
+        fsck.after = Some(repaired(&made, &device, || bed.below().snapshot() == content));
+    }
+    Ok(fsck)
+}
+
+fn in_words<T>(call: impl FnOnce() -> Result<T, RepairError>) -> Result<T, String> {
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+    result.map_err(|_| PANIC.to_owned())?.map_err(|error| error.to_string())
+}
+
+fn check(device: &dyn Device) -> Result<Report, String> {
+    let options = Options { threads: 1, ..Options::default() };
+    let check = || nilfs_check::check(device, &options);
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check));
+    let result = result.map_err(|_| PANIC.to_owned())?;
+    result.map_err(|error: CheckError| error.to_string())
+}
+
+fn told(plan: &Plan) -> Fsck {
+    let before = match &plan.before {
+        Ok(report) => Ok(report.clone()),
+        Err(error) => Err(error.to_string()),
+    };
+    let findings = plan.before.iter().flat_map(|report| &report.findings);
+    let named = findings.filter_map(|finding| plan.path_of(finding)).map(<[u8]>::to_vec).collect();
+    let repairs = plan.repairs.iter().map(|repair| format!("{:?}: {repair}", repair.risk));
+    let kept = plan.kept.iter().map(|kept| format!("kept: {}: {}", kept.fault, kept.why));
+    Fsck {
+        before,
+        named,
+        repairs: plan.can_be_applied(),
+        obstacle: plan.obstacle.as_ref().map(ToString::to_string),
+        is_safe: plan.risk() == Risk::Safe,
+        told: repairs.chain(kept).collect(),
+        after: None,
+    }
+}
+
+fn repaired(plan: &Plan, device: &Arc<dyn Device>, is_undone: impl Fn() -> bool) -> Repaired {
+    let file = tempfile::tempfile_in(memory());
+    let applied = file.and_then(|file| {
+        let undoing = UndoDevice::new(Arc::clone(device), file.try_clone()?, plan.uuid)?;
+        plan.apply(&undoing, &mut |_| {})?;
+        Ok(file)
+    });
+    let file = match applied {
+        Ok(file) => file,
+        Err(error) => {
+            let why = format!("the repair failed: {error}");
+            let undone = Err(why.clone());
+            return Repaired { report: Err(why.clone()), shown: Shown::Refused(why), undone };
+        }
+    };
+    let report = check(&**device);
+    // The mount writes elsewhere, so that all is as the repair left it when it is undone.
+    let view = nilfs_device::CopyOnWriteDevice::new(Arc::clone(device), Default::default());
+    let shown = mount(Arc::new(view));
+    let undone = match apply_undo(file, &**device) {
+        Err(error) => Err(error.to_string()),
+        Ok(_) if !is_undone() => Err("some bytes are not as they were".to_owned()),
+        Ok(_) => Ok(()),
+    };
+    Repaired { report, shown, undone }
+}
+
+/// A directory in memory for what needs files.
+#[must_use]
+pub fn memory() -> PathBuf {
+    let shared = Path::new("/dev/shm");
+    if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() }
+}
+
+/// What `nilfs salvage` does.
+#[derive(Debug)]
+pub struct Salvaged {
+    /// Its exit code; `None` if a signal has ended it.
+    pub exit: Option<i32>,
+    /// What it says besides.
+    pub message: String,
+    /// The checkpoint that it has taken.
+    pub cno: Cno,
+    /// What has become of each file, by its words.
+    pub states: BTreeMap<Vec<u8>, String>,
+    /// What it has copied. Files have the numbers that they had.
+    pub files: Picture,
+}
+
+/// Has `program` salvage a volume. Files are recognised by their paths.
+///
+/// # Errors
+/// The files that this takes cannot be made.
+pub fn salvage(program: &Path, patient: &Patient, was: &Picture) -> std::io::Result<Salvaged> {
+    let dir = tempfile::tempdir_in(memory())?;
+    let [image, map, to] = ["image", "map", "to"].map(|name| dir.path().join(name));
+    fs::write(&image, &patient.content)?;
+    let mut command = Command::new(program);
+    command.args(["salvage", "--json", "--all"]).arg(&image).arg("--to").arg(&to);
+    if !patient.unreadable.is_empty() {
+        fs::write(&map, map_of(patient))?;
+        command.arg("--map").arg(&map);
+    }
+    let output = command.output()?;
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let states = json["files"].as_array().into_iter().flatten().filter_map(|file| {
+        let path = file["path"].as_str()?.as_bytes().to_vec();
+        Some((path, file["state"].as_str()?.to_owned()))
+    });
+    let states = states.collect();
+    let mut files = Picture::default();
+    add_directory(&to, &[], was, &mut files)?;
+    Ok(Salvaged {
+        exit: output.status.code(),
+        message: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        cno: Cno(json["checkpoint"].as_u64().unwrap_or_default()),
+        states,
+        files,
+    })
+}
+
+/// The map file of ddrescue for what can be read.
+fn map_of(patient: &Patient) -> String {
+    let mut map = "0x0 + 1\n".to_owned();
+    let mut at = 0;
+    for bad in &patient.unreadable {
+        map += &format!("{at:#x} {:#x} +\n", bad.start - at);
+        map += &format!("{:#x} {:#x} -\n", bad.start, bad.end - bad.start);
+        at = bad.end;
+    }
+    map + &format!("{at:#x} {:#x} +\n", patient.content.len() as u64 - at)
+}
+
+fn add_directory(dir: &Path, path: &[u8], was: &Picture, to: &mut Picture) -> std::io::Result<()> {
+    let Ok(metadata) = fs::symlink_metadata(dir) else { return Ok(()) };
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    // What has no name is called by its number.
+    let number = name.strip_prefix(b"#").and_then(|digits| str::from_utf8(digits).ok());
+    let number = number.and_then(|digits| digits.parse().ok()).map(Ino);
+    let ino = number.or_else(|| was.files.get(path).map(|it| it.ino)).unwrap_or_default();
+    let kind =
+        FileType::from_mode((metadata.mode() & 0o170_000) as u16).unwrap_or(FileType::Regular);
+    let bytes = match kind {
+        FileType::Symlink => fs::read_link(dir)?.as_os_str().as_bytes().to_vec(),
+        FileType::Regular => fs::read(dir)?,
+        _ => Vec::new(),
+    };
+    let mtime = nilfs_engine::Timestamp {
+        seconds: metadata.mtime(),
+        nanoseconds: metadata.mtime_nsec() as u32,
+    };
+    let mtime = (kind != FileType::Directory).then_some(mtime);
+    let mode = match was.files.get(path) {
+        // Links have none outside of the volume.
+        Some(file) if kind == FileType::Symlink => file.mode,
+        _ => metadata.mode() as u16 & 0o7777,
+    };
+    let seen = Seen { ino, kind, mode, mtime, bytes, unreadable: Vec::new() };
+    to.files.insert(path.to_vec(), seen);
+    if kind != FileType::Directory {
+        return Ok(());
+    }
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let path = match path {
+            [] => name.as_bytes().to_vec(),
+            _ => [path, b"/", name.as_bytes()].concat(),
+        };
+        add_directory(&dir.join(&name), &path, was, to)?;
+    }
+    Ok(())
+}
