@@ -71,6 +71,12 @@ pub enum Correction {
         /// The segment.
         segment: SegNum,
     },
+    /// Blocks of a log are not known to be what was written, and checkpoints need them. What is there is to
+    /// count as right from now on, which only the owner of the volume can decide.
+    Accept {
+        /// The first block of the log.
+        log: BlockNr,
+    },
     /// A block cannot be used as it is. It is to be made anew from what the logs and the rest of the
     /// volume say.
     Block {
@@ -233,6 +239,7 @@ impl fmt::Display for Correction {
             Self::Segment { segment } => {
                 write!(f, "move what lives in segment {segment} elsewhere")
             }
+            Self::Accept { .. } => f.write_str("take what is there for what was written"),
             Self::Block { .. } => f.write_str("make the block anew from what the logs say"),
             Self::DatEntry { .. } => f.write_str("set the entry to what the logs say"),
             Self::Start { .. } => f.write_str("set it to what the rest of the log says"),

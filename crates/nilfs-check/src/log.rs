@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::Range;
 
-use nilfs_ondisk::crc::{BlockSum, Crc};
+use nilfs_ondisk::crc::{Crc, Verdict};
 use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{FileInfo, Items, LogHeader, parse_items};
 use nilfs_ondisk::{BlockNr, FormatError, SegNum, Seq};
@@ -45,6 +45,15 @@ pub(crate) struct LogReader<'v, 'd> {
     chunk: usize,
     /// Whether all blocks are read.
     whole: bool,
+}
+
+/// Blocks of a log that are not known to be what was written, in ranges.
+#[derive(Debug, Default)]
+pub(crate) struct Changed {
+    /// These are not.
+    pub(crate) wrong: Vec<Range<BlockNr>>,
+    /// The proof of these was lost.
+    pub(crate) unverified: Vec<Range<BlockNr>>,
 }
 
 impl<'v, 'd> LogReader<'v, 'd> {
@@ -126,25 +135,27 @@ impl<'v, 'd> LogReader<'v, 'd> {
         Ok(header.verify_log(crc, self.volume.block_size())?)
     }
 
-    /// Returns the blocks of a log, in ranges, that are not what was written. `None`: its summary does not
-    /// tell, because the log was written without checksums of its blocks.
+    /// Returns the blocks of a log, in ranges, that are not known to be what was written. `None`: its summary
+    /// does not tell, because the log was written without checksums of its blocks.
     pub(crate) fn changed(
         &mut self,
         at: BlockNr,
         header: &LogHeader,
-    ) -> Result<Option<Vec<Range<BlockNr>>>, LogFault> {
+    ) -> Result<Option<Changed>, LogFault> {
         let size = self.volume.block_size();
         let blocks = header.summary_blocks(size);
         let items = parse_items(header, self.blocks(at, blocks)?, size)?;
         let Some(sums) = items.sums else { return Ok(None) };
-        let mut changed: Vec<Range<BlockNr>> = Vec::new();
+        let mut changed = Changed::default();
         for (block, sum) in (at.0 + blocks..).map(BlockNr).zip(sums) {
-            if BlockSum::of(self.blocks(block, 1)?) == sum {
-                continue;
-            }
-            match changed.last_mut() {
+            let ranges = match sum.judge(self.blocks(block, 1)?) {
+                Verdict::Right => continue,
+                Verdict::Unverified => &mut changed.unverified,
+                Verdict::Wrong => &mut changed.wrong,
+            };
+            match ranges.last_mut() {
                 Some(last) if last.end == block => last.end = block.plus(1),
-                _ => changed.push(block..block.plus(1)),
+                _ => ranges.push(block..block.plus(1)),
             }
         }
         Ok(Some(changed))

@@ -12,10 +12,10 @@ use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
 use crate::checker::Checker;
 use crate::checkpoints::CheckpointTable;
 use crate::correction::Correction;
-use crate::log::{LogFault, LogReader};
+use crate::log::{Changed, LogFault, LogReader};
 use crate::owners::{Owners, SegmentOwners};
 use crate::progress::Step;
-use crate::report::{Location, Rule};
+use crate::report::{Location, Rule, Severity};
 use crate::segment_usage::UsageTable;
 use crate::summaries::Undescribed;
 
@@ -31,6 +31,7 @@ pub(crate) struct Unproved {
     log: BlockNr,
     /// Its blocks that are not what was written, or of which that is not known.
     blocks: Vec<Range<BlockNr>>,
+    severity: Severity,
     fault: String,
 }
 
@@ -43,16 +44,31 @@ impl Unproved {
         fault: LogFault,
     ) -> Self {
         let segment = reader.segment_of(log);
-        let all = || vec![log..log.plus(header.nblocks.into())];
-        let Ok(Some(blocks)) = reader.changed(log, header) else {
-            return Self { segment, log, blocks: all(), fault: fault.to_string() };
+        let Ok(Some(changed)) = reader.changed(log, header) else {
+            let blocks = vec![log..log.plus(header.nblocks.into())];
+            let (severity, fault) = (Severity::Error, fault.to_string());
+            return Self { segment, log, blocks, severity, fault };
         };
-        let named: Vec<String> = blocks.iter().map(named).collect();
-        let what = match named.is_empty() {
-            true => "though every block of it is what was written".to_owned(),
-            false => format!("because this is not what was written: {}", named.join(", ")),
+        let Changed { wrong, unverified } = changed;
+        let named =
+            |blocks: &[Range<BlockNr>]| blocks.iter().map(named).collect::<Vec<_>>().join(", ");
+        let (severity, fault) = match (&wrong[..], &unverified[..]) {
+            ([], []) => {
+                let what = "though every block of it is what was written";
+                (Severity::Error, format!("{fault}, {what}"))
+            }
+            // Nothing says that something is wrong with them.
+            ([], blocks) => {
+                let what = "it is not known whether this is what was written";
+                (Severity::Warning, format!("{what}: {}", named(blocks)))
+            }
+            (blocks, _) => {
+                let what = "because this is not what was written";
+                (Severity::Error, format!("{fault}, {what}: {}", named(blocks)))
+            }
         };
-        Self { segment, log, blocks, fault: format!("{fault}, {what}") }
+        let blocks = [wrong, unverified].concat();
+        Self { segment, log, blocks, severity, fault }
     }
 }
 
@@ -83,12 +99,15 @@ impl Checker<'_, '_> {
                 needed.extend(Some(entry.block).filter(|block| lives && is_in_one(block)));
             });
         }
-        for Unproved { segment, log, blocks, fault } in logs {
+        for Unproved { segment, log, blocks, severity, fault } in logs {
             let mut needed = blocks.into_iter().flat_map(|blocks| needed.range(blocks));
             let is_needed = !all_is_known || log == self.newest.log || needed.next().is_some();
             let place = Location::segment(segment).log(log);
-            self.error(Rule::Log, place, || fault)
-                .corrected_by((!is_needed).then_some(Correction::Segment { segment }));
+            let correction = match is_needed {
+                true => Correction::Accept { log },
+                false => Correction::Segment { segment },
+            };
+            self.findings.add(severity, Rule::Log, place, || fault).corrected_by([correction]);
         }
     }
 

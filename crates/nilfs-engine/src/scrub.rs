@@ -26,7 +26,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use nilfs_device::Device;
-use nilfs_ondisk::crc::{BlockSum, Crc};
+use nilfs_ondisk::crc::{BlockSum, Crc, Verdict};
 use nilfs_ondisk::summary::LogHeader;
 use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, Seq};
 
@@ -91,6 +91,8 @@ pub enum Fault {
     Unreadable,
     /// These blocks can be read, but each has another checksum than what was written there.
     Content,
+    /// The checksums of what was written in these blocks were lost before they were moved here.
+    Unverified,
     /// All blocks of a log can be read, but its checksum does not fit: one of them, it is not known
     /// which, is not what was written.
     Checksum,
@@ -335,15 +337,16 @@ impl Reading<'_> {
         }
         let Ok(log) = reader::read(&self.moment.store, at, header) else { return Look::Nothing };
         let all = at..at.plus(header.described_blocks(block_size));
-        let changed = match &log.sums {
-            Some(sums) => (Fault::Content, self.changed(all, sums)),
-            None if unreadable.is_empty() => (Fault::Checksum, vec![all]),
-            None => (Fault::Checksum, Vec::new()),
+        let mut found = match &log.sums {
+            Some(sums) => self.changed(all, sums),
+            None if unreadable.is_empty() => vec![(Fault::Checksum, vec![all])],
+            None => Vec::new(),
         };
         if self.interrupted {
             return Look::Later;
         }
-        let found = [changed, (Fault::Unreadable, unreadable)].into_iter();
+        found.push((Fault::Unreadable, unreadable));
+        let found = found.into_iter();
         let found = found.flat_map(|(fault, all)| all.into_iter().map(move |it| (fault, it)));
         let suspect = |(fault, blocks)| Suspect { fault, blocks, log: Some(log.clone()) };
         let mut suspects: Vec<Suspect> = found.map(suspect).collect();
@@ -351,11 +354,15 @@ impl Reading<'_> {
         Look::Damaged(header, suspects)
     }
 
-    /// Returns which readable blocks, of those of a log from its summary on, have another checksum than
-    /// when they were written. `sums` are those of the blocks after the summary.
-    fn changed(&mut self, log: Range<BlockNr>, sums: &[BlockSum]) -> Vec<Range<BlockNr>> {
+    /// Returns which readable blocks, of those of a log from its summary on, are not known to be what was
+    /// written. `sums` are the checksums of the blocks after the summary.
+    fn changed(
+        &mut self,
+        log: Range<BlockNr>,
+        sums: &[BlockSum],
+    ) -> Vec<(Fault, Vec<Range<BlockNr>>)> {
         let size = self.moment.store.block_size().bytes();
-        let mut changed = Vec::new();
+        let (mut changed, mut unverified) = (Vec::new(), Vec::new());
         let mut rest = BlockNr(log.end.0 - sums.len() as u64)..log.end;
         let mut sums = sums.iter();
         while !rest.is_empty() && !self.interrupted {
@@ -363,13 +370,18 @@ impl Reading<'_> {
             let unreadable = self.window.unreadable();
             let content = self.window.content(&piece).chunks_exact(size);
             for ((at, content), sum) in (piece.start.0..).map(BlockNr).zip(content).zip(&mut sums) {
-                if BlockSum::of(content) != *sum && !unreadable.contains(&at) {
-                    add(&mut changed, at);
+                if unreadable.contains(&at) {
+                    continue;
+                }
+                match sum.judge(content) {
+                    Verdict::Right => {}
+                    Verdict::Unverified => add(&mut unverified, at),
+                    Verdict::Wrong => add(&mut changed, at),
                 }
             }
             rest.start = piece.end;
         }
-        changed
+        vec![(Fault::Content, changed), (Fault::Unverified, unverified)]
     }
 
     /// The header of the log that should be at a block.

@@ -276,6 +276,7 @@ impl Volume {
             dat: &self.dat,
             protection: &protection,
             needed_from: named.unwrap_or(Seq(0)),
+            with_unproved: false,
         };
         segments.iter().map(|segment| life(&segment_reader, segment)).collect()
     }

@@ -24,6 +24,35 @@ impl BlockSum {
     pub fn wrong_bit(self, block: &[u8]) -> Option<WrongBit> {
         WrongBit::between(block.len(), Self::of(block).0, self.0)
     }
+
+    /// Returns what is recorded of a block with this checksum if it is not known whether its content is
+    /// what was written: the complement. It stays with the content, wherever that is moved to.
+    #[must_use]
+    pub fn unverified(self) -> Self {
+        Self(!self.0)
+    }
+
+    /// Returns what this checksum, as it is recorded, says of the block that is there.
+    #[must_use]
+    pub fn judge(self, block: &[u8]) -> Verdict {
+        let found = Self::of(block);
+        match self {
+            _ if self == found => Verdict::Right,
+            _ if self == found.unverified() => Verdict::Unverified,
+            _ => Verdict::Wrong,
+        }
+    }
+}
+
+/// What a recorded checksum says of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is what was written.
+    Right,
+    /// It is what was there when the proof of it was lost, and may or may not be what was written.
+    Unverified,
+    /// It is not what was written.
+    Wrong,
 }
 
 /// A bit of some bytes that is not what it was when their checksum was taken.
@@ -131,7 +160,7 @@ pub fn seed_of(bytes: &[u8], value: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{BlockSum, Crc, WrongBit, crc32_le, seed_of};
+    use super::{BlockSum, Crc, Verdict, WrongBit, crc32_le, seed_of};
 
     #[test]
     fn each_bit_that_is_wrong_is_told_by_the_checksums() {
@@ -159,6 +188,17 @@ mod tests {
         let mut two = block;
         (two[7], two[900]) = (4, 4);
         assert_eq!(sum.wrong_bit(&two), None);
+    }
+
+    #[test]
+    fn a_block_is_right_or_unverified_only_as_long_as_it_stays_the_same() {
+        let (block, other) = ([0x5a; 1024], [0x5b; 1024]);
+        let sum = BlockSum::of(&block);
+        assert_eq!(sum.judge(&block), Verdict::Right);
+        assert_eq!(sum.unverified().judge(&block), Verdict::Unverified);
+        assert_eq!(sum.judge(&other), Verdict::Wrong);
+        assert_eq!(sum.unverified().judge(&other), Verdict::Wrong);
+        assert_eq!(sum.unverified().unverified(), sum);
     }
 
     #[test]

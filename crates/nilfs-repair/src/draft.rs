@@ -12,21 +12,23 @@ use nilfs_engine::scan::Scan;
 use nilfs_ondisk::checkpoint::INVALID;
 use nilfs_ondisk::crc::{BlockSum, Crc, crc32_le};
 use nilfs_ondisk::summary::{
-    FileInfo, LogHeader, NewLog, SR, encode_summary, parse_items, seal_again,
+    FileInfo, GC, Items, LogHeader, NewLog, SR, encode_summary, parse_items, seal_again,
 };
-use nilfs_ondisk::superblock::Superblock;
-use nilfs_ondisk::{BlockNr, BlockSize, Geometry, Ino, SegNum};
+use nilfs_ondisk::superblock::{LogCursor, Superblock};
+use nilfs_ondisk::{BlockNr, BlockSize, Geometry, Ino, SegNum, Seq};
 
 use crate::anew::{self, Anew, Replacement};
 use crate::contradicted::Disputed;
 use crate::dat::{self, Dat};
+use crate::evidence::{self, Doubt};
 use crate::logged::{self, LoggedBlocks, Wanted};
 use crate::names::Nameless;
 use crate::repairs::Repairs;
 use crate::salvage::LostName;
 use crate::stage::{Sharing, Stage};
 use crate::{
-    Kept, Observer, Repair, RepairError, Risk, Segments, displaced_by, superblocks, sync_logs,
+    Kept, Observer, Repair, RepairError, Risk, Segments, Settings, displaced_by, superblocks,
+    sync_logs,
 };
 
 /// How often the corrected volume is checked and corrected again. Each round is for what the one
@@ -61,6 +63,14 @@ pub(crate) struct Draft {
     pub(crate) moved_cursor: bool,
     /// What is corrected of files.
     pub(crate) sharing: Sharing,
+    /// Content that is moved, and not known to be what was written.
+    pub(crate) doubts: Vec<Doubt>,
+    /// Whether what is there is taken for what was written.
+    accept: bool,
+    /// The logs of which it is.
+    accepted: BTreeSet<BlockNr>,
+    /// Blocks of content that could not be read, and are zeros now.
+    zeroed: BTreeSet<BlockNr>,
     /// How thoroughly it is checked.
     pub(crate) options: Options,
     /// Who wants to know how far that is.
@@ -96,8 +106,9 @@ impl Draft {
     pub(crate) fn new(
         below: Arc<dyn Device>,
         scratch: &Arc<Scratch>,
-        (options, uuid, observer): (Options, [u8; 16], Observer),
+        (options, settings, observer): (Options, Settings, Observer),
     ) -> Self {
+        let Settings { uuid, accept } = settings;
         let corrections = Arc::new(Writes::new(scratch));
         Self {
             device: Arc::new(CopyOnWriteDevice::new(Arc::clone(&below), corrections)),
@@ -111,6 +122,10 @@ impl Draft {
             lost: Vec::new(),
             moved_cursor: false,
             sharing: Sharing::All,
+            doubts: Vec::new(),
+            accept,
+            accepted: BTreeSet::new(),
+            zeroed: BTreeSet::new(),
             options,
             observer,
             uuid,
@@ -128,7 +143,8 @@ impl Draft {
 
     /// A draft of the same device, without corrections.
     pub(crate) fn afresh(&self) -> Self {
-        let settings = (self.options.clone(), self.uuid, self.observer.clone());
+        let settings = Settings { uuid: self.uuid, accept: self.accept };
+        let settings = (self.options.clone(), settings, self.observer.clone());
         let fresh = Self::new(Arc::clone(&self.below), &self.scratch, settings);
         Self { sharing: self.sharing, immovable: self.immovable.clone(), ..fresh }
     }
@@ -170,16 +186,23 @@ impl Draft {
         }
         self.note_other_damage()?;
         self.replace_unreadable(&report)?;
+        self.doubts = self.doubts_of(&self.segments, report.newest_log)?;
         self.nameless = Nameless::of(&report);
         Ok(report)
     }
 
     /// Says which logs will be moved although more is wrong with them than was corrected: their
-    /// checksums were wrong, and are not right with the corrections either. Once they are moved, that
-    /// cannot be told any more, unless they have checksums of their blocks, which move along.
+    /// checksums were wrong, and are not right with the corrections either. That stays known, unless a
+    /// mount comes by them: then their checksums have to be right, and if they have none of their blocks,
+    /// it cannot be told any more.
     fn note_other_damage(&mut self) -> io::Result<()> {
         for (block, header) in &self.sealed {
             let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
+            if !is_walked(&superblock, *block, header.seq, header.flags)
+                || self.accepted.contains(block)
+            {
+                continue;
+            }
             let (seed, geometry) = (superblock.crc_seed(), superblock.geometry());
             let size = geometry.block_size;
             let log_of = |device: &dyn Device| -> Option<Vec<u8>> {
@@ -255,7 +278,7 @@ impl Draft {
             }
             self.device.write_at(block.0 * size, &[IoSlice::new(&vec![0; size as usize])])?;
         }
-        // The engine moves nothing from a log that it takes for damaged.
+        self.zeroed.extend(&replaced);
         self.seal_logs(&superblock, &replaced)?;
         Ok(())
     }
@@ -452,19 +475,31 @@ impl Draft {
                 let Some(bytes) = self.summary(*at, header, files, *payload)? else {
                     return Ok(None);
                 };
-                // This is safe. What a summary says of a block that is in use follows from the maps
-                // and the DAT; others need no description, because the segment is emptied; and what
-                // a sync log says besides is in the checkpoint by which its blocks are in use. The
-                // checksum of the content was lost with the summary, and not by the repair.
+                // What a summary says of a block that is in use follows from the maps and the DAT;
+                // others need no description, because the segment is emptied; and what a sync log says
+                // besides is in the checkpoint by which its blocks are in use. The checksums of the
+                // content were lost with the summary, and that stays known.
                 //
                 // What it says about its blocks may be asked for.
                 self.described_anew = true;
-                let action = format!(
-                    "{correction}, and move what lives in it; whether the content is what was \
-                     written cannot be told any more"
-                );
-                (Position { block: *at, offset: 0 }, None, bytes, Made { action, risk: Risk::Safe })
+                let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
+                let has_content = files.iter().any(evidence::has_content);
+                let made = match is_walked(&superblock, *at, header.seq, header.flags) {
+                    true if has_content => {
+                        let action = format!(
+                            "{correction}, and move what lives in it; whether the content is what \
+                             was written cannot be told any more"
+                        );
+                        Made { action, risk: Risk::Loses }
+                    }
+                    _ => {
+                        let action = format!("{correction}, and move what lives in it");
+                        Made { action, risk: Risk::Safe }
+                    }
+                };
+                (Position { block: *at, offset: 0 }, None, bytes, made)
             }
+            Correction::Accept { log } => return self.accept(finding, *log, report.newest_log),
             _ => {
                 let Some(new) = self.anew(correction, report) else { return Ok(None) };
                 self.lost_names.extend(new.lost_names);
@@ -507,16 +542,48 @@ impl Draft {
 
     /// What a correction comes to that follows from the logs.
     fn anew(&self, correction: &Correction, report: &Report) -> Option<Replacement> {
-        let superblock = superblocks::best(&*self.device).ok()?;
-        let geometry = superblock.geometry();
+        let geometry = superblocks::best(&*self.device).ok()?.geometry();
         let newest = report.newest_log;
-        let header = self.header(&geometry, newest.block).ok()??;
-        let super_root = newest.block.plus(u64::from(header.nblocks) - 1);
         let device = &*self.device;
-        let dat = Dat::open(device, (geometry, superblock.crc_seed()), super_root);
+        let dat = self.dat(newest)?;
         let (logged, scan) = (&self.logged, self.scan.as_ref());
         let disputed = &self.disputed;
         Anew { device, geometry, newest, logged, scan, disputed, dat }.make(correction)
+    }
+
+    /// The DAT to which a log with a super root leads; `None` within if that leads to none.
+    pub(crate) fn dat(&self, newest: LogCursor) -> Option<Option<Dat<'_>>> {
+        let superblock = superblocks::best(&*self.device).ok()?;
+        let geometry = superblock.geometry();
+        let header = self.header(&geometry, newest.block).ok()??;
+        let super_root = newest.block.plus(u64::from(header.nblocks) - 1);
+        Some(Dat::open(&*self.device, (geometry, superblock.crc_seed()), super_root))
+    }
+
+    /// Takes what is in a log for what was written, if that is agreed.
+    fn accept(
+        &mut self,
+        finding: &Finding,
+        log: BlockNr,
+        newest: LogCursor,
+    ) -> io::Result<Option<Made>> {
+        let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
+        let geometry = superblock.geometry();
+        if !self.accept || self.accepted.contains(&log) {
+            return Ok(None);
+        }
+        if let Some(why) = self.is_immovable(log)? {
+            return Ok(self.keep(finding, why));
+        }
+        let Some(header) = self.header(&geometry, log)? else { return Ok(None) };
+        for doubt in self.doubts_in(log, newest)? {
+            self.repairs.push(doubt.accepted());
+        }
+        self.accepted.insert(log);
+        self.segments.insert(geometry.segment_of(log));
+        self.seal(&geometry, superblock.crc_seed(), log, &header)?;
+        let action = Correction::Accept { log }.to_string();
+        Ok(Some(Made { action, risk: Risk::Loses }))
     }
 
     /// Why nothing can be corrected in a block, if its segment cannot be emptied.
@@ -554,7 +621,12 @@ impl Draft {
         let block = |nth| dat::read(&*self.device, &geometry, first.plus(nth));
         let zeros = || vec![0; geometry.block_size.bytes()];
         let blocks: Vec<_> = (0..payload).map(|nth| block(nth).unwrap_or_else(zeros)).collect();
-        let payload: Vec<_> = blocks.iter().map(|block| BlockSum::of(block)).collect();
+        let mut payload: Vec<_> = blocks.iter().map(|block| BlockSum::of(block)).collect();
+        if !is_walked(&superblock, at, header.seq, header.flags) {
+            let contents = files.iter().flat_map(evidence::contents);
+            let unknown = payload.iter_mut().zip(contents).filter(|(_, is_content)| *is_content);
+            unknown.for_each(|(sum, _)| *sum = sum.unverified());
+        }
         let (size, seed) = (geometry.block_size, superblock.crc_seed());
         let bytes = encode_summary(header, files, &[], &payload, size, seed);
         Ok((bytes.len() as u64 == header.summary_blocks * size.bytes64()).then_some(bytes))
@@ -595,7 +667,12 @@ impl Draft {
         Ok(())
     }
 
-    fn header(&self, geometry: &Geometry, at: BlockNr) -> io::Result<Option<LogHeader>> {
+    fn is_walked(&self, at: BlockNr, header: &LogHeader) -> io::Result<bool> {
+        let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
+        Ok(is_walked(&superblock, at, header.seq, header.flags))
+    }
+
+    pub(crate) fn header(&self, geometry: &Geometry, at: BlockNr) -> io::Result<Option<LogHeader>> {
         let mut block = vec![0; geometry.block_size.bytes()];
         self.device.read_at(at.0 * geometry.block_size.bytes64(), &mut block)?;
         let header = LogHeader::parse(&block, geometry.block_size, geometry.blocks_per_segment);
@@ -603,10 +680,11 @@ impl Draft {
         Ok(header.ok().filter(|header| at.0 + u64::from(header.nblocks) <= end.0))
     }
 
-    /// Makes the checksums of a log right: of its super root, of the blocks that were corrected, of its
-    /// summary, and of all of it. Where the log has a checksum for each block, those of the others stay,
-    /// unless that of the log was right: what has been damaged there remains known.
-    fn seal(
+    /// Makes the checksums of a log right: of its super root, of the blocks that were corrected, and of its
+    /// summary. That of all of it is right where it was, where the corrections explain that it was not, and
+    /// where what is there is accepted. Else the checksums of the other blocks stay as they are, and content
+    /// of which the log has none becomes unverified: what has been damaged there remains known.
+    pub(crate) fn seal(
         &self,
         geometry: &Geometry,
         seed: u32,
@@ -621,9 +699,13 @@ impl Draft {
             return Ok(());
         }
         let mut found = vec![0; log.len()];
-        let was_whole = self.below.read_at(offset, &mut found).is_ok()
-            && LogHeader::parse(&found, block_size, geometry.blocks_per_segment)
-                .is_ok_and(|header| is_whole(&found, &header, block_size, seed));
+        let is_readable = self.below.read_at(offset, &mut found).is_ok();
+        let written = LogHeader::parse(&found, block_size, geometry.blocks_per_segment);
+        let is_proved = self.accepted.contains(&at)
+            || written.is_ok_and(|written| {
+                is_readable && is_whole(&found, &written, block_size, seed)
+                    || is_whole(&log, &written, block_size, seed)
+            });
         let root = log.len() - size;
         if header.has(SR) {
             let covered = usize::from(u16::from_le_bytes([log[root + 4], log[root + 5]]));
@@ -633,14 +715,25 @@ impl Draft {
         let (summary, payload) =
             log.split_at_mut(header.summary_blocks(block_size) as usize * size);
         let mut sums: Vec<BlockSum> = payload.chunks(size).map(BlockSum::of).collect();
-        let recorded = parse_items(header, summary, block_size).ok().and_then(|items| items.sums);
-        if let Some(recorded) = recorded.filter(|_| !was_whole) {
-            let payload_offset = offset + summary.len() as u64;
-            for (nth, (block, recorded)) in payload.chunks(size).zip(recorded).enumerate() {
-                let mut found = vec![0; size];
-                let place = payload_offset + (nth * size) as u64;
-                if self.below.read_at(place, &mut found).is_ok() && found == block {
-                    sums[nth] = recorded;
+        let items = parse_items(header, summary, block_size).ok().filter(|_| !is_proved);
+        if let Some(Items { files, sums: recorded, .. }) = items {
+            let first = at.plus(header.summary_blocks(block_size));
+            let is_walked = self.is_walked(at, header)?;
+            let mut contents = files.iter().flat_map(evidence::contents);
+            for (nth, block) in payload.chunks(size).enumerate() {
+                let is_content = contents.next().unwrap_or(false);
+                let place = first.plus(nth as u64);
+                let is_as_found = || {
+                    let mut found = vec![0; size];
+                    self.below.read_at(place.0 * size as u64, &mut found).is_ok() && found == block
+                };
+                if !self.zeroed.contains(&place) && !is_as_found() {
+                    continue;
+                }
+                match recorded.as_ref().and_then(|sums| sums.get(nth)) {
+                    Some(recorded) => sums[nth] = *recorded,
+                    None if is_content && !is_walked => sums[nth] = sums[nth].unverified(),
+                    None => {}
                 }
             }
         }
@@ -654,8 +747,15 @@ impl Draft {
     }
 }
 
+/// Whether a mount comes by a log on its way to the newest checkpoint and beyond: it goes on only if the
+/// checksum of the log is right.
+fn is_walked(superblock: &Superblock, log: BlockNr, seq: Seq, flags: u16) -> bool {
+    let from = superblock.last_log();
+    flags & GC == 0 && (seq, log) >= (from.seq, from.block)
+}
+
 /// Whether a log is as its header says, given the blocks that it describes.
-fn is_whole(log: &[u8], header: &LogHeader, block_size: BlockSize, seed: u32) -> bool {
+pub(crate) fn is_whole(log: &[u8], header: &LogHeader, block_size: BlockSize, seed: u32) -> bool {
     let mut crc = Crc::new(seed);
     crc.update(&log[4..]);
     header.verify_log(crc, block_size).is_ok()

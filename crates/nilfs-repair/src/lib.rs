@@ -25,6 +25,7 @@ mod anew;
 mod contradicted;
 mod dat;
 mod draft;
+mod evidence;
 mod left;
 mod logged;
 mod names;
@@ -101,6 +102,16 @@ pub struct Kept {
     pub why: String,
 }
 
+/// How a volume is repaired.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// The identity that the volume gets if its own is lost.
+    pub uuid: [u8; 16],
+    /// Whether content that is not known to be what was written is taken for that from now on. It takes a
+    /// check that reads the content.
+    pub accept: bool,
+}
+
 /// What is wrong with a volume, and what would put it right.
 pub struct Plan {
     /// What a check finds now.
@@ -114,6 +125,8 @@ pub struct Plan {
     /// What is wrong and stays so: among it, every error that is left when all of it is done, unless there
     /// is an obstacle.
     pub kept: BTreeSet<Kept>,
+    /// Content of files that is moved by that, and is damaged or may be: it stays known.
+    pub doubtful: BTreeSet<Kept>,
     /// What a check finds when all of it is done.
     pub after: Option<Report>,
     /// Why the repairs cannot be made, though they are known.
@@ -197,19 +210,22 @@ pub fn plan(
     options: &Options,
     uuid: [u8; 16],
 ) -> Result<Plan, RepairError> {
-    plan_observed(device, options, uuid, &Observer::default())
+    let settings = Settings { uuid, accept: false };
+    plan_observed(device, options, settings, &Observer::default())
 }
 
-/// The same for somebody who wants to know how far it is, which the observer of the options is not told.
+/// As [`plan`], with more settings, and for a caller who wants to know how far it is, which the observer of
+/// the options is not told.
 ///
 /// # Errors
 /// As [`plan`].
 pub fn plan_observed(
     device: &Arc<dyn Device>,
     options: &Options,
-    uuid: [u8; 16],
+    settings: Settings,
     observer: &Observer,
 ) -> Result<Plan, RepairError> {
+    let uuid = settings.uuid;
     let options = Options { findings_per_rule: FINDINGS_PER_RULE, ..options.clone() };
     let before = match observer.check(&**device, &options) {
         Err(error) if !rescue::is_curable(&error) => return Err(RepairError::Check(error)),
@@ -224,7 +240,7 @@ pub fn plan_observed(
     }
     let scratch = Arc::new(Scratch::default());
     let found = before.as_ref().ok().cloned();
-    let plan = passes(&scratch, device, (options, uuid, observer), before);
+    let plan = passes(&scratch, device, (options, settings, observer), before);
     let Some(error) = scratch.failure() else { return Ok(Plan { paths, ..plan? }) };
     // What was found where something was kept badly is not so.
     let obstacle = RepairError::Scratch(error);
@@ -240,11 +256,11 @@ pub fn plan_observed(
 fn passes(
     scratch: &Arc<Scratch>,
     device: &Arc<dyn Device>,
-    (options, uuid, observer): (Options, [u8; 16], &Observer),
+    (options, settings, observer): (Options, Settings, &Observer),
     before: Result<Report, CheckError>,
 ) -> Result<Plan, RepairError> {
     let draft = |device: &Arc<dyn Device>| {
-        Draft::new(Arc::clone(device), scratch, (options.clone(), uuid, observer.clone()))
+        Draft::new(Arc::clone(device), scratch, (options.clone(), settings, observer.clone()))
     };
     let mut plan = pass(device, draft(device), before)?;
     for _ in 1..PASSES {
@@ -260,6 +276,7 @@ fn passes(
         }
         plan.lost.extend(next.lost);
         plan.kept.extend(next.kept);
+        plan.doubtful.extend(next.doubtful);
         plan.writes.extend(next.writes);
         plan.after = next.after;
     }
@@ -304,6 +321,7 @@ fn only_checked(before: Result<Report, CheckError>, uuid: [u8; 16]) -> Plan {
         omitted: BTreeMap::new(),
         lost: Vec::new(),
         kept: BTreeSet::new(),
+        doubtful: BTreeSet::new(),
         after: None,
         obstacle: None,
         uuid,
@@ -352,6 +370,7 @@ fn plan_from(
         omitted: draft.repairs.omitted.clone(),
         lost: draft.lost.clone(),
         kept: draft.kept.clone(),
+        doubtful: BTreeSet::new(),
         after: None,
         obstacle: None,
         uuid: superblocks::best(&*draft.device)?.raw().s_uuid,
@@ -364,6 +383,7 @@ fn plan_from(
     match rewrite::rewrite(&draft) {
         Ok(rewritten) => {
             (plan.repairs, plan.omitted) = (rewritten.repairs.listed, rewritten.repairs.omitted);
+            plan.doubtful = rewritten.doubtful;
             if plan.repairs.is_empty() {
                 return Ok(plan);
             }

@@ -1,5 +1,6 @@
 //! From a draft to what has to be written: the engine works on the draft, and its writes are kept.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nilfs_check::Report;
@@ -9,8 +10,9 @@ use nilfs_ondisk::Ino;
 use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
 
 use crate::draft::Draft;
+use crate::evidence::Doubt;
 use crate::repairs::Repairs;
-use crate::{Repair, RepairError, Risk, Task, names, superblocks};
+use crate::{Kept, Repair, RepairError, Risk, Task, names, superblocks};
 
 /// Files that are named of those of which a repair loses something.
 const MOST_NAMED: usize = 100;
@@ -21,6 +23,8 @@ pub(crate) struct Rewritten {
     pub(crate) writes: Vec<Arc<Writes>>,
     /// What is put right by that, with the paths of files.
     pub(crate) repairs: Repairs,
+    /// What is moved though it is damaged, or may be.
+    pub(crate) doubtful: BTreeSet<Kept>,
 }
 
 /// Writes a draft to where there is room for it, on a view of it.
@@ -30,7 +34,7 @@ pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
     write_in_place(draft, &view(&draft.below, [&in_place]), is_in_place)?;
     let mut repairs = draft.repairs.clone();
     if is_in_place {
-        return Ok(Rewritten { writes: vec![in_place], repairs });
+        return Ok(Rewritten { writes: vec![in_place], repairs, doubtful: BTreeSet::new() });
     }
     let moved = Arc::new(Writes::new(&draft.scratch));
     let below: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
@@ -39,9 +43,10 @@ pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
     let fs = Filesystem::mount(view(&below, [&moved]), options)?;
     draft.nameless.settle(&fs)?.into_iter().for_each(|repair| repairs.push(repair));
     name_files(&fs, &mut repairs.listed);
+    let doubtful = name_doubts(&fs, &draft.doubts);
     let all = draft.segments.len() as u64;
     let mut observe = |left| draft.observer.observe(Task::Move, all.saturating_sub(left), all);
-    let left = fs.evacuate(draft.segments.clone(), &mut observe)?;
+    let left = fs.evacuate_checked(draft.segments.clone(), &mut observe)?;
     let mut damaged = fs.damaged_segments();
     fs.unmount()?;
     damaged.retain(|segment, _| left.contains(segment));
@@ -50,7 +55,7 @@ pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
         (true, left) => return Err(RepairError::NoRoom(left)),
         (false, _) => return Err(RepairError::Damaged(damaged)),
     }
-    Ok(Rewritten { writes: vec![in_place, moved], repairs })
+    Ok(Rewritten { writes: vec![in_place, moved], repairs, doubtful })
 }
 
 /// Writes what does not go to a new place: the heads of logs that are given up, and the superblocks
@@ -68,6 +73,12 @@ fn write_in_place(draft: &Draft, device: &dyn Device, all: bool) -> Result<(), R
         write_superblocks(draft, device)?;
     }
     Ok(())
+}
+
+/// Says which content is damaged, or may be, by the paths of the files.
+fn name_doubts(fs: &Filesystem, doubts: &[Doubt]) -> BTreeSet<Kept> {
+    let paths = names::paths(fs, &doubts.iter().map(|doubt| doubt.ino).collect());
+    doubts.iter().map(|doubt| doubt.kept(paths.get(&doubt.ino).map(|path| &path[..]))).collect()
 }
 
 /// Says of which files something is lost.

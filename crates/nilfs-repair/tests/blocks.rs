@@ -125,7 +125,8 @@ fn repaired_around(image: Image, blocks: &[BlockNr]) -> Vec<u8> {
     assert!(plan.can_be_applied(), "{:?}, {:?}", plan.obstacle, plan.repairs);
     plan.apply(&*device, &mut |_| {}).unwrap();
     let report = nilfs_check::check(&*device, &nilfs_check::Options::default()).unwrap();
-    assert!(report.worst() < Some(nilfs_check::Severity::Warning), "{report}");
+    // Content of a log of Linux, of which a block cannot be read, is unverified.
+    assert!(report.is_consistent(), "{report}");
     bad.below().snapshot()
 }
 

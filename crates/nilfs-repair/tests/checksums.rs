@@ -2,10 +2,17 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use nilfs_check::Options;
+use nilfs_device::Device;
 use nilfs_engine::scrub::{Fault, Selection, scrub};
 use nilfs_ondisk::crc::crc32_le;
 use nilfs_ondisk::{BlockNr, Ino};
-use support::{BLOCK_SIZES, Image, Patient};
+use nilfs_repair::{Observer, Plan, Risk, Settings, plan_observed};
+use support::{BLOCK_SIZES, Image, Patient, UUID, bad_sectors, content};
 
 const FILE_TYPE: usize = 11;
 
@@ -23,11 +30,33 @@ fn directory_and_file(block_size: u64) -> (Image, BlockNr, BlockNr) {
 }
 
 /// Damage of the volume, as a scrub sees it.
-fn damage(patient: &Patient) -> Vec<(Fault, u64)> {
-    let device = std::sync::Arc::clone(&patient.device);
-    let found = scrub(&device, &Selection::default(), &mut |_| std::ops::ControlFlow::Continue(()));
+fn damage_on(device: &Arc<dyn Device>) -> Vec<(Fault, u64)> {
+    let found = scrub(device, &Selection::default(), &mut |_| ControlFlow::Continue(()));
     let found = found.unwrap().damage.into_iter();
     found.map(|it| (it.fault, it.blocks.end.0 - it.blocks.start.0)).collect()
+}
+
+fn damage(patient: &Patient) -> Vec<(Fault, u64)> {
+    damage_on(&patient.device)
+}
+
+/// Demands that a scrub finds content there that is unverified, and nothing else.
+#[track_caller]
+fn some_is_unverified(patient: &Patient) {
+    let damage = damage(patient);
+    assert!(!damage.is_empty(), "the volume does not know any more what may be damaged");
+    assert!(damage.iter().all(|(fault, _)| *fault == Fault::Unverified), "{damage:?}");
+}
+
+/// Repairs a volume, taking what is there for what was written.
+#[track_caller]
+fn accept(patient: &Patient) -> Plan {
+    let settings = Settings { uuid: UUID, accept: true };
+    let (options, observer) = (Options::default(), Observer::default());
+    let plan = plan_observed(&patient.device, &options, settings, &observer).unwrap();
+    assert!(plan.can_be_applied(), "{:?}", plan.obstacle);
+    plan.apply(&*patient.device, &mut |_| {}).unwrap();
+    plan
 }
 
 /// A block was corrected, and the log got a checksum that was right also over what had been damaged beside
@@ -64,5 +93,70 @@ fn a_log_that_is_right_is_believed_against_the_checksums_of_its_blocks() {
         assert_eq!(damage(&patient), []);
         patient.heal();
         assert_eq!(damage(&patient), []);
+    }
+}
+
+/// The checksums of content are gone with the summary of its log. The repair made new ones, whatever was
+/// there, and from then on nothing told that it may not be what was written.
+#[test]
+fn content_of_which_the_summary_is_lost_is_unverified_until_it_is_accepted() {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        let before = content(&image.bytes);
+        let newest = image.superblock.last_log().block;
+        let has_content = |ino: &Ino| *ino >= Ino::FIRST_USER;
+        let mut logs = image.logs().into_iter().filter(|log| {
+            log.block != newest && log.files.iter().any(|file| has_content(&file.ino))
+        });
+        let log = logs.next().expect("there is a log with content").block;
+        image.bytes[log.0 as usize * block_size as usize..][..64].fill(0x5a);
+        let patient = Patient::new(image);
+        let plan = patient.plan();
+        assert_eq!(plan.risk(), Risk::Safe, "{:?}", plan.repairs);
+        assert!(!plan.doubtful.is_empty(), "the files are named");
+        plan.apply(&*patient.device, &mut |_| {}).unwrap();
+        assert!(content(&patient.bytes()) == before, "nothing is lost");
+        some_is_unverified(&patient);
+        let again = patient.plan();
+        assert!(again.repairs.is_empty(), "{:?}", again.repairs);
+        let accepted = accept(&patient);
+        assert_eq!(accepted.risk(), Risk::Loses);
+        let named: BTreeSet<&str> =
+            accepted.repairs.iter().map(|repair| &repair.fault[..]).collect();
+        assert!(named.iter().any(|it| it.contains("perhaps not what was written")), "{named:?}");
+        assert_eq!(damage(&patient), []);
+        assert!(content(&patient.bytes()) == before, "it is taken as it is");
+    }
+}
+
+/// A log of Linux has one checksum, which was wrong before the repair, and was made right by it.
+#[test]
+fn what_is_damaged_in_a_log_without_checksums_of_its_blocks_stays_known() {
+    for block_size in BLOCK_SIZES {
+        let mut image = Image::by_linux(block_size);
+        let root = image.data(Ino::ROOT, 0);
+        image.edit_record(Ino::ROOT, "direct", |record| record[FILE_TYPE] = 2);
+        let files = image.names_in_root().into_iter();
+        let of_file = |ino| image.blocks_of(ino).into_iter().rfind(|it| it.log == root.log);
+        let block = files.filter_map(of_file).map(|it| it.block).next();
+        let block = block.expect("the log has a file").0 as usize * image.block_size();
+        image.bytes[block] ^= 1;
+        let patient = Patient::new(image);
+        patient.plan().apply(&*patient.device, &mut |_| {}).unwrap();
+        some_is_unverified(&patient);
+    }
+}
+
+/// Zeros in the place of content that cannot be read had a checksum that was right: the file was whole, and
+/// of zeros.
+#[test]
+fn zeros_in_the_place_of_unreadable_content_are_known_to_be_wrong() {
+    for block_size in BLOCK_SIZES {
+        let (image, _, file) = directory_and_file(block_size);
+        let device: Arc<dyn Device> = Arc::new(bad_sectors(image, &[file]));
+        let plan = nilfs_repair::plan(&device, &Options::default(), UUID).unwrap();
+        assert_eq!(plan.risk(), Risk::Loses, "{:?}", plan.repairs);
+        plan.apply(&*device, &mut |_| {}).unwrap();
+        assert_eq!(damage_on(&device), [(Fault::Content, 1)]);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use nilfs_check::Options;
-use nilfs_repair::{Observer, Task, plan_observed};
+use nilfs_repair::{Observer, Settings, Task, plan_observed};
 use support::{Patient, UUID, damaged};
 
 #[test]
@@ -19,8 +19,9 @@ fn checks_of_a_repair_scans_and_moves_tell_how_far_they_are() {
             assert!(done <= all, "{task:?}: {done} of {all}");
             note.lock().unwrap().push(task);
         });
+        let settings = Settings { uuid: UUID, accept: false };
         let plan =
-            plan_observed(&patient.device, &Options::default(), UUID, &observer).expect(name);
+            plan_observed(&patient.device, &Options::default(), settings, &observer).expect(name);
         assert!(plan.can_be_applied(), "{name}");
         let seen = seen.lock().unwrap();
         let rounds: BTreeSet<u32> = seen

@@ -9,7 +9,7 @@ use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
 use support::{BLOCK_SIZES, Image, UUID};
 
 /// Superblocks that a plan looks at besides: it has to know whether they are as they should be.
-const SUPERBLOCKS: u64 = 32;
+const SUPERBLOCKS: u64 = 40;
 
 /// The volume was checked three times: for the report, for a way to go on, and for corrections.
 #[test]

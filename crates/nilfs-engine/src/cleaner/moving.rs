@@ -130,7 +130,8 @@ impl Cleaning<'_> {
                 }
             }
         }
-        let known = |it: &LiveBlock| sums.get(&it.block).map(|sum| LiveBlock { sum: *sum, ..*it });
+        let known =
+            |it: &LiveBlock| sums.get(&it.block).map(|sum| LiveBlock { sum: (*sum).into(), ..*it });
         Ok(blocks.iter().filter_map(known).collect())
     }
 

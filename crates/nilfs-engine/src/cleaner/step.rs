@@ -96,13 +96,16 @@ pub(crate) enum Evacuated<'a> {
     From(SegNum),
     /// These, of whose blocks only what a checkpoint has is kept.
     These(&'a BTreeSet<SegNum>),
+    /// As [`Evacuated::These`], of a volume of which all metadata have been checked: content moves as
+    /// unverified where a log does not prove it.
+    Checked(&'a BTreeSet<SegNum>),
 }
 
 impl Evacuated<'_> {
     fn has(&self, segment: SegNum) -> bool {
         match self {
             Self::From(first) => segment >= *first,
-            Self::These(segments) => segments.contains(&segment),
+            Self::These(segments) | Self::Checked(segments) => segments.contains(&segment),
         }
     }
 }
@@ -144,6 +147,8 @@ pub(super) struct Selection {
     protection: Protection,
     dat: Arc<Dat>,
     needed_from: Seq,
+    /// Whether blocks move of which it is not known whether they are damaged.
+    with_unproved: bool,
 }
 
 /// When content was last modified.
@@ -229,7 +234,7 @@ impl Cleaning<'_> {
             min_reclaimable: Amount::Count(0),
             keep: match segments {
                 Evacuated::From(_) => Keep::Everything,
-                Evacuated::These(_) => Keep::Existing,
+                Evacuated::These(_) | Evacuated::Checked(_) => Keep::Existing,
             },
             evacuate: Some(segments),
             shortage: None,
@@ -451,6 +456,7 @@ impl Cleaning<'_> {
             protection,
             dat: Arc::clone(&log.base().dat),
             needed_from: log.oldest_named(),
+            with_unproved: matches!(params.evacuate, Some(Evacuated::Checked(_))),
         }))
     }
 
@@ -461,6 +467,7 @@ impl Cleaning<'_> {
             dat: &selection.dat,
             protection: &selection.protection,
             needed_from: selection.needed_from,
+            with_unproved: selection.with_unproved,
         };
         let mut found = VictimBlocks::default();
         let mut lost = Vec::new();

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use nilfs_ondisk::crc::BlockSum;
+use nilfs_ondisk::crc::{BlockSum, Verdict};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, Seq, VBlockNr};
 
@@ -27,9 +27,36 @@ pub(crate) struct LiveBlock {
     /// Its place in the file; none for a node of the map.
     pub(crate) offset: Option<FileBlock>,
     pub(crate) block: BlockNr,
-    /// The checksum of the content that was written there. `None`: the log has none, but is whole, or the
-    /// content is known from elsewhere.
-    pub(crate) sum: Option<BlockSum>,
+    pub(crate) sum: MovedSum,
+}
+
+/// The checksum that a block has where it moves to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MovedSum {
+    /// What is recorded of the content that was written, whether the content agrees or not.
+    Recorded(BlockSum),
+    /// That of the content: the log has none of its blocks, but is whole, or the content is known from
+    /// elsewhere.
+    OfContent,
+    /// The log has none and is not whole: it is not known whether the content is what was written.
+    Unverified,
+}
+
+impl MovedSum {
+    /// Returns the checksum to be recorded, given the content.
+    pub(crate) fn of(self, content: &[u8]) -> BlockSum {
+        match self {
+            Self::Recorded(sum) => sum,
+            Self::OfContent => BlockSum::of(content),
+            Self::Unverified => BlockSum::of(content).unverified(),
+        }
+    }
+}
+
+impl From<Option<BlockSum>> for MovedSum {
+    fn from(recorded: Option<BlockSum>) -> Self {
+        recorded.map_or(Self::OfContent, Self::Recorded)
+    }
 }
 
 impl LiveBlock {
@@ -87,6 +114,9 @@ pub(crate) struct SegmentReader<'a> {
     pub(crate) protection: &'a Protection,
     /// Segments written under this number or later are needed for recovery.
     pub(crate) needed_from: Seq,
+    /// Whether content moves as unverified out of a log of which one block is damaged, and no checksum
+    /// tells which. Everything else there has to be known to be right.
+    pub(crate) with_unproved: bool,
 }
 
 impl SegmentReader<'_> {
@@ -156,7 +186,18 @@ impl SegmentReader<'_> {
         match log.proof(self.store)? {
             Proof::OfBlocks => {}
             Proof::OfLog => {
-                content.live[before.live..].iter_mut().for_each(|live| live.sum = None);
+                content.live[before.live..]
+                    .iter_mut()
+                    .for_each(|live| live.sum = MovedSum::OfContent);
+                return Ok(None);
+            }
+            Proof::Missing if self.with_unproved => {
+                for live in &mut content.live[before.live..] {
+                    live.sum = match live.ino >= Ino::FIRST_USER && live.offset.is_some() {
+                        true => MovedSum::Unverified,
+                        false => MovedSum::OfContent,
+                    };
+                }
                 return Ok(None);
             }
             Proof::Missing => {
@@ -165,7 +206,7 @@ impl SegmentReader<'_> {
         }
         for &(block, sum) in &content.dat[before.dat..] {
             if let Ok(content) = self.store.read(block)
-                && sum.is_some_and(|sum| BlockSum::of(&content) != sum)
+                && sum.is_some_and(|sum| sum.judge(&content) == Verdict::Wrong)
             {
                 return Ok(Some(damaged(block, "it is one of the DAT, and not what was written")));
             }
@@ -177,11 +218,19 @@ impl SegmentReader<'_> {
         let DescribedBlock { ino, fi_cno, info, block, sum } = described;
         match info {
             BlockInfo::Data { vblocknr, offset } => {
-                let live = LiveBlock { ino, fi_cno, vblocknr, offset: Some(offset), block, sum };
+                let live = LiveBlock {
+                    ino,
+                    fi_cno,
+                    vblocknr,
+                    offset: Some(offset),
+                    block,
+                    sum: sum.into(),
+                };
                 self.classify_virtual(content, live)
             }
             BlockInfo::Node { vblocknr } => {
-                let live = LiveBlock { ino, fi_cno, vblocknr, offset: None, block, sum };
+                let live =
+                    LiveBlock { ino, fi_cno, vblocknr, offset: None, block, sum: sum.into() };
                 self.classify_virtual(content, live)
             }
             BlockInfo::DatData { offset } => {

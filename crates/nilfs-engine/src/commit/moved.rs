@@ -1,7 +1,6 @@
 //! Logs of blocks that the cleaner moves. The checkpoint that names their new places is a commit
 //! like any other.
 
-use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, GC, LOGBGN, LOGEND};
 use nilfs_ondisk::{BlockNr, BlockSize, Cno, SegNum, Seq};
 
@@ -122,7 +121,7 @@ pub(crate) fn build_moved(
 fn of_file(blocks: &[MovedBlock]) -> Payload {
     let info = |block: &MovedBlock| block_info(&block.found);
     let LiveBlock { ino, fi_cno: cno, .. } = blocks[0].found;
-    let sum = |block: &MovedBlock| block.found.sum.unwrap_or_else(|| BlockSum::of(&block.content));
+    let sum = |block: &MovedBlock| block.found.sum.of(&block.content);
     Payload {
         info: FileInfo { ino, cno, blocks: blocks.iter().map(info).collect() },
         blocks: blocks.iter().map(|block| Block::clone(&block.content)).collect(),

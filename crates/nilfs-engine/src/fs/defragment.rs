@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::Filesystem;
 use super::inode::InodeRef;
 use crate::cleaner::moving::LEAST_LOG;
-use crate::cleaner::victim::LiveBlock;
+use crate::cleaner::victim::{LiveBlock, MovedSum};
 use crate::commit::most_in_log;
 use crate::error::Result;
 
@@ -72,7 +72,7 @@ impl Filesystem {
                 vblocknr,
                 offset: Some(offset),
                 block: entry.block,
-                sum: None,
+                sum: MovedSum::OfContent,
             });
             Ok(ControlFlow::Continue(()))
         })?;

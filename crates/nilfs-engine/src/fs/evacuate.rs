@@ -25,6 +25,28 @@ impl Filesystem {
         segments: BTreeSet<SegNum>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<BTreeSet<SegNum>> {
+        self.empty(segments, progress, |these| Evacuated::These(these))
+    }
+
+    /// As [`Filesystem::evacuate`], for a volume of which all metadata are known to be right: content moves
+    /// as unverified out of logs that are damaged, and have no checksums that tell where.
+    ///
+    /// # Errors
+    /// As [`Filesystem::evacuate`].
+    pub fn evacuate_checked(
+        &self,
+        segments: BTreeSet<SegNum>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<BTreeSet<SegNum>> {
+        self.empty(segments, progress, |these| Evacuated::Checked(these))
+    }
+
+    fn empty(
+        &self,
+        segments: BTreeSet<SegNum>,
+        progress: &mut dyn FnMut(u64),
+        which: fn(&BTreeSet<SegNum>) -> Evacuated<'_>,
+    ) -> Result<BTreeSet<SegNum>> {
         self.leave(&segments)?;
         let (mut left, mut failures) = (segments, 0);
         loop {
@@ -33,7 +55,7 @@ impl Filesystem {
             if left.is_empty() || failures == ATTEMPTS {
                 return Ok(left);
             }
-            let freed = match self.cleaning().evacuate(Evacuated::These(&left)) {
+            let freed = match self.cleaning().evacuate(which(&left)) {
                 Err(Error::NoSpace) => 0,
                 freed => freed?,
             };

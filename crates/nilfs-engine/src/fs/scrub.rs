@@ -79,8 +79,14 @@ impl Filesystem {
                 lost.push(at);
                 continue;
             };
-            let virtually =
-                |vblocknr, offset| LiveBlock { ino, fi_cno, vblocknr, offset, block: at, sum };
+            let virtually = |vblocknr, offset| LiveBlock {
+                ino,
+                fi_cno,
+                vblocknr,
+                offset,
+                block: at,
+                sum: sum.into(),
+            };
             let found = match info {
                 BlockInfo::Data { vblocknr, offset } => virtually(vblocknr, Some(offset)),
                 BlockInfo::Node { vblocknr } => virtually(vblocknr, None),

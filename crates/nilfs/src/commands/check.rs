@@ -39,6 +39,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         verbose,
         json,
         force: false,
+        accept: false,
         undo: None,
         progress: None,
         device,

@@ -17,7 +17,9 @@ use nilfs_device::{Access, Device, FileDevice};
 use nilfs_engine::Error;
 use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{ByteCount, FormatError};
-use nilfs_repair::{Kept, Plan, Repair, RepairError, Risk, UndoDevice, apply_undo, plan_observed};
+use nilfs_repair::{
+    Kept, Plan, Repair, RepairError, Risk, Settings, UndoDevice, apply_undo, plan_observed,
+};
 use serde::Serialize;
 
 use self::groups::{EXAMPLES, Groups, Line};
@@ -70,12 +72,16 @@ pub struct Args {
     /// Take the device back if something else has been put on it, which is damaged by that
     #[arg(long, conflicts_with_all = ["check", "safe"])]
     force: bool,
+    /// Take content that is damaged, or may be, for what was written: its checksums are made right. It lists
+    /// each file and range, and takes -y, or a terminal to ask on
+    #[arg(long, conflicts_with_all = ["check", "safe"])]
+    accept: bool,
     /// Save in this new file what is overwritten
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     undo: Option<PathBuf>,
     /// Take a repair back, with the file that it has made
     #[arg(long, value_name = "FILE")]
-    #[arg(conflicts_with_all = ["undo", "mode", "json", "scrub", "force", "verbose"])]
+    #[arg(conflicts_with_all = ["undo", "mode", "json", "scrub", "force", "verbose", "accept"])]
     apply_undo: Option<PathBuf>,
     /// The device or image
     #[arg(value_name = "DEVICE")]
@@ -125,6 +131,8 @@ pub struct Order {
     pub json: bool,
     /// Whether what else is on the device may be damaged.
     pub force: bool,
+    /// Whether content that is not known to be what was written is taken for that.
+    pub accept: bool,
     /// Where to save what is overwritten.
     pub undo: Option<PathBuf>,
     /// Whom to tell how far the check is, besides the terminal.
@@ -160,13 +168,14 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         _ if io::stdin().is_terminal() && !args.json => Mode::Ask,
         _ => Mode::Check,
     };
-    let Args { scrub, verbose, json, force, undo, device, .. } = args;
+    let Args { scrub, verbose, json, force, accept, undo, device, .. } = args;
     end(check_and_repair(&Order {
         mode,
         scrub,
         verbose,
         json,
         force,
+        accept,
         undo,
         progress: None,
         device,
@@ -208,13 +217,14 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
     let mut plan = {
         let uuid = *names::new_uuid()?.as_bytes();
         let options = Options {
-            read_content: order.scrub,
+            read_content: order.scrub || order.accept,
             newest,
             foreign: foreign.clone(),
             ..Options::default()
         };
         let told = order.progress.as_ref().and_then(|file| file.try_clone().ok());
-        plan_observed(&device, &options, uuid, &watch(told, &path))
+        let settings = Settings { uuid, accept: order.accept };
+        plan_observed(&device, &options, settings, &watch(told, &path))
             .map_err(|error| beyond(&path, &foreign, error))?
     };
     if order.force {
@@ -311,10 +321,16 @@ fn outcome(plan: &Plan, applied: bool, path: &Path) -> Outcome {
     let errors_of = |report: &Report| report.errors().count() as u64;
     if applied {
         let left = plan.after.as_ref().map_or(0, errors_of);
-        if left == 0 {
-            return Outcome::Repaired;
-        }
-        let message = format!("{path}: repaired, but for {}; see above", counted(left, "error"));
+        let doubtful = plan.doubtful.len() as u64;
+        let what = match (left, doubtful) {
+            (0, 0) => return Outcome::Repaired,
+            (errors, 0) => counted(errors, "error"),
+            (0, _) => "content that is damaged, or may be".to_owned(),
+            (errors, _) => {
+                format!("{}, and content that is damaged, or may be", counted(errors, "error"))
+            }
+        };
+        let message = format!("{path}: repaired, but for {what}; see above");
         return Outcome::Partly(Failure::new(Status::NotAVolume, message));
     }
     let found = match &plan.before {
@@ -449,7 +465,7 @@ fn print(plan: &Plan, done: bool, verbose: bool) -> anyhow::Result<()> {
     let fate = if done { "lost" } else { "would be lost" };
     plan.lost.iter().try_for_each(|log| SyncedLog::new(log).print(&mut out, fate))?;
     let mut groups = Groups::default();
-    for kept in &plan.kept {
+    for kept in plan.kept.iter().chain(&plan.doubtful) {
         groups.add(Line::new("not repaired", format!("{}: {}", kept.fault, kept.why)));
     }
     groups.print(&mut out, most)?;
@@ -568,7 +584,7 @@ fn record(plan: &Plan, repaired: bool) -> Record {
         repairs: plan.repairs.iter().map(repair).collect(),
         repairs_omitted: plan.omitted.values().sum(),
         lost: plan.lost.iter().map(SyncedLog::new).collect(),
-        not_repaired: plan.kept.iter().map(kept).collect(),
+        not_repaired: plan.kept.iter().chain(&plan.doubtful).map(kept).collect(),
         repair_bytes: plan.bytes(),
         obstacle: plan.obstacle.as_ref().map(ToString::to_string),
         repaired,

@@ -86,6 +86,7 @@ fn run(mut words: Words) -> anyhow::Result<ExitCode> {
         verbose,
         json: false,
         force: false,
+        accept: false,
         undo: None,
         progress,
         device,

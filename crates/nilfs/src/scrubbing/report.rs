@@ -43,7 +43,7 @@ pub struct UnreachedRecord {
 /// A damaged place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DamageRecord {
-    /// `unreadable`, `content`, `checksum` or `no-summary`.
+    /// `unreadable`, `content`, `unverified`, `checksum` or `no-summary`.
     pub fault: String,
     pub segment: u64,
     pub block: u64,
@@ -78,6 +78,7 @@ const CHECKSUM: &str = "checksum";
 const CONTENT: &str = "content";
 const NO_SUMMARY: &str = "no-summary";
 const UNREADABLE: &str = "unreadable";
+const UNVERIFIED: &str = "unverified";
 
 impl From<&Scrubbed> for Report {
     fn from(found: &Scrubbed) -> Self {
@@ -103,6 +104,7 @@ impl From<&Damage> for DamageRecord {
         let fault = match damage.fault {
             Fault::Unreadable => UNREADABLE,
             Fault::Content => CONTENT,
+            Fault::Unverified => UNVERIFIED,
             Fault::Checksum => CHECKSUM,
             Fault::NoSummary => NO_SUMMARY,
         };
@@ -214,6 +216,7 @@ impl DamageRecord {
         match fault.as_str() {
             UNREADABLE => format!("unreadable: {at}"),
             CONTENT => format!("not what was written: {at}"),
+            UNVERIFIED => format!("not known whether it is what was written: {at}"),
             CHECKSUM => format!("wrong checksum: a log of {at}"),
             _ => format!("no log, where there should be one: {at}"),
         }
@@ -221,10 +224,10 @@ impl DamageRecord {
 
     /// What suffers from it, and since when.
     pub fn suffering(&self, need: &NeedRecord) -> String {
-        let verb = match self.fault == CHECKSUM {
+        let verb = match self.fault.as_str() {
             _ if self.repaired => "whole again",
-            true => "may be damaged",
-            false => "damaged",
+            CHECKSUM | UNVERIFIED => "may be damaged",
+            _ => "damaged",
         };
         format!("{verb}: {}{}; {}", need.name(), need.parts(), need.span())
     }

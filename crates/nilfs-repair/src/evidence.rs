@@ -1,0 +1,181 @@
+//! Evidence: content that a repair moves, and of which it is not known that it is what was written. Nothing
+//! makes a checksum right over that but its owner, by saying so.
+//!
+//! What follows from the rest of the volume is corrected, and its checksum with it. The content of a file
+//! follows from nothing. If its own checksum is wrong, this one moves along with it; if it has none, and
+//! that of its log is wrong or was lost, it moves as unverified (docs/format.md §4.3).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::Range;
+
+use nilfs_device::Device;
+use nilfs_ondisk::crc::Verdict;
+use nilfs_ondisk::summary::{BlockInfo, FileInfo, Items, LogHeader, parse_items};
+use nilfs_ondisk::superblock::LogCursor;
+use nilfs_ondisk::{BlockNr, Ino};
+
+use crate::draft::{Draft, is_whole};
+use crate::{Kept, Repair, Risk, Segments, superblocks};
+
+/// Parts of a file that are named; of more, it is said how many bytes there are.
+const MOST_PARTS: usize = 4;
+
+const ADVICE: &str = "nilfs restore brings back the version of a checkpoint in which it is whole; \
+    writing it anew ends that, too, and so does nilfs fsck --accept, which takes it as it is";
+
+/// Content of a file that is damaged, or may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    pub(crate) ino: Ino,
+    /// Whether it is known to be damaged.
+    is_damaged: bool,
+    /// Where in the file, in bytes, ascending.
+    parts: Vec<Range<u128>>,
+}
+
+/// Whether each block that a log has of a file is content of it.
+pub(crate) fn contents(file: &FileInfo) -> impl Iterator<Item = bool> {
+    let is_users = file.ino >= Ino::FIRST_USER;
+    file.blocks.iter().map(move |info| is_users && matches!(info, BlockInfo::Data { .. }))
+}
+
+/// Whether a log has content of a file.
+pub(crate) fn has_content(file: &FileInfo) -> bool {
+    contents(file).any(|is_content| is_content)
+}
+
+impl Doubt {
+    fn place(&self, path: Option<&str>) -> String {
+        let bytes = self.parts.iter().map(|part| part.end - part.start).sum::<u128>();
+        let part = |it: &Range<u128>| format!("{} bytes at byte {}", it.end - it.start, it.start);
+        let parts: Vec<String> = match self.parts.len() {
+            0..=MOST_PARTS => self.parts.iter().map(part).collect(),
+            many => vec![format!("{bytes} bytes in {many} parts")],
+        };
+        match path {
+            Some(path) => format!("{path}: {}", parts.join(", ")),
+            None => format!("inode {}: {}", self.ino, parts.join(", ")),
+        }
+    }
+
+    /// Returns it as something that stays as it is.
+    pub(crate) fn kept(&self, path: Option<&str>) -> Kept {
+        let what = match self.is_damaged {
+            true => "not what was written",
+            false => "it cannot be told any more whether that is what was written",
+        };
+        Kept { fault: self.place(path), why: format!("{what}; {ADVICE}") }
+    }
+
+    /// Returns it as something that its owner takes as it is.
+    pub(crate) fn accepted(&self) -> Repair {
+        let what = match self.is_damaged {
+            true => "not what was written",
+            false => "perhaps not what was written",
+        };
+        Repair {
+            fault: format!("{}, {what}", self.place(None)),
+            action: "take what is there for what was written".to_owned(),
+            risk: Risk::Loses,
+            files: BTreeSet::from([self.ino]),
+        }
+    }
+}
+
+impl Draft {
+    /// Returns what is damaged, or may be, in these segments, and lives.
+    pub(crate) fn doubts_of(
+        &self,
+        segments: &Segments,
+        newest: LogCursor,
+    ) -> io::Result<Vec<Doubt>> {
+        let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
+        let geometry = superblock.geometry();
+        let mut found = Parts::default();
+        for segment in segments {
+            let (mut at, end) = (geometry.segment_start(*segment), geometry.segment_end(*segment));
+            while at < end
+                && let Some(header) = self.header(&geometry, at)?
+            {
+                self.add_doubts(&mut found, (at, &header), newest)?;
+                at = at.plus(header.nblocks.into());
+            }
+        }
+        Ok(found.into_doubts())
+    }
+
+    /// As [`Draft::doubts_of`], of one log.
+    pub(crate) fn doubts_in(&self, log: BlockNr, newest: LogCursor) -> io::Result<Vec<Doubt>> {
+        let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
+        let mut found = Parts::default();
+        if let Some(header) = self.header(&superblock.geometry(), log)? {
+            self.add_doubts(&mut found, (log, &header), newest)?;
+        }
+        Ok(found.into_doubts())
+    }
+
+    fn add_doubts(
+        &self,
+        found: &mut Parts,
+        (log, header): (BlockNr, &LogHeader),
+        newest: LogCursor,
+    ) -> io::Result<()> {
+        let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
+        let block_size = superblock.geometry().block_size;
+        let size = block_size.bytes();
+        let mut bytes = vec![0; header.described_blocks(block_size) as usize * size];
+        let is_readable = self.device.read_at(log.0 * size as u64, &mut bytes).is_ok();
+        if is_readable && is_whole(&bytes, header, block_size, superblock.crc_seed()) {
+            return Ok(());
+        }
+        let Ok(Items { files, sums, .. }) = parse_items(header, &bytes, block_size) else {
+            return Ok(());
+        };
+        let Some(Some(mut dat)) = self.dat(newest) else { return Ok(()) };
+        let summary = header.summary_blocks(block_size);
+        let blocks = files.iter().flat_map(|file| file.blocks.iter().map(|info| (file.ino, *info)));
+        for (nth, (ino, info)) in blocks.enumerate() {
+            let BlockInfo::Data { vblocknr, offset } = info else { continue };
+            let block = log.plus(summary + nth as u64);
+            let lives = |it: &nilfs_ondisk::dat::DatEntry| it.block == block && it.start < it.end;
+            if ino < Ino::FIRST_USER || dat.entry(vblocknr).filter(lives).is_none() {
+                continue;
+            }
+            let content = bytes.chunks(size).nth(summary as usize + nth).unwrap_or_default();
+            let verdict = match sums.as_ref().and_then(|sums| sums.get(nth)) {
+                Some(sum) => sum.judge(content),
+                None => Verdict::Unverified,
+            };
+            if verdict != Verdict::Right {
+                let start = u128::from(offset.0) * size as u128;
+                let part = start..start + size as u128;
+                found.0.entry((ino, verdict == Verdict::Wrong)).or_default().push(part);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Parts of files, and whether they are known to be damaged.
+#[derive(Default)]
+struct Parts(BTreeMap<(Ino, bool), Vec<Range<u128>>>);
+
+impl Parts {
+    fn into_doubts(self) -> Vec<Doubt> {
+        let joined = |mut parts: Vec<Range<u128>>| {
+            parts.sort_unstable_by_key(|part| part.start);
+            let mut joined: Vec<Range<u128>> = Vec::new();
+            for part in parts {
+                match joined.last_mut() {
+                    Some(last) if last.end >= part.start => last.end = last.end.max(part.end),
+                    _ => joined.push(part),
+                }
+            }
+            joined
+        };
+        let doubts = self.0.into_iter();
+        let doubt = |((ino, is_damaged), parts)| Doubt { ino, is_damaged, parts: joined(parts) };
+        doubts.map(doubt).collect()
+    }
+}
