@@ -11,6 +11,7 @@ use nilfs_engine::Log;
 use nilfs_engine::scan::Scan;
 use nilfs_ondisk::checkpoint::INVALID;
 use nilfs_ondisk::crc::{BlockSum, Crc, crc32_le};
+use nilfs_ondisk::dirent::record_at;
 use nilfs_ondisk::summary::{
     FileInfo, GC, Items, LogHeader, NewLog, SR, encode_summary, parse_items, seal_again,
 };
@@ -24,7 +25,7 @@ use crate::evidence::{self, Doubt};
 use crate::logged::{self, LoggedBlocks, Wanted};
 use crate::names::Nameless;
 use crate::repairs::Repairs;
-use crate::salvage::LostName;
+use crate::salvage::{self, LostName};
 use crate::stage::{Sharing, Stage};
 use crate::{
     Kept, Observer, Repair, RepairError, Risk, Segments, Settings, displaced_by, superblocks,
@@ -305,14 +306,7 @@ impl Draft {
             let count = match (finding.rule, &finding.corrections[..]) {
                 (Rule::Unreachable, _) => 1,
                 (Rule::LinkCount, [Correction::Count { at, bytes }]) => {
-                    let block = dat::read(&*self.device, geometry, at.block);
-                    let number = |bytes: &[u8]| {
-                        bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
-                    };
-                    let found = block.map_or(0, |block| {
-                        block.get(at.offset..at.offset + bytes.len()).map_or(0, number)
-                    });
-                    found.saturating_sub(number(bytes))
+                    self.lowered_by(geometry, *at, bytes)
                 }
                 _ => 0,
             };
@@ -321,6 +315,52 @@ impl Draft {
             }
         }
         missing
+    }
+
+    /// By how much a count becomes less that is set to this.
+    fn lowered_by(&self, geometry: &Geometry, at: Position, bytes: &[u8]) -> u64 {
+        let number =
+            |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        let block = dat::read(&*self.device, geometry, at.block);
+        let found = block
+            .map_or(0, |block| block.get(at.offset..at.offset + bytes.len()).map_or(0, number));
+        found.saturating_sub(number(bytes))
+    }
+
+    /// Whether blocks are given up that two witnesses have: the DAT counts them as part of the present, and
+    /// their file has fewer than it counts.
+    fn gives_blocks_up(&self, report: &Report, geometry: &Geometry) -> bool {
+        let lacks = |finding: &Finding| {
+            let mut counts = finding.corrections.iter();
+            counts.any(|it| match it {
+                Correction::Count { at, bytes } => self.lowered_by(geometry, *at, bytes) > 0,
+                _ => false,
+            })
+        };
+        report.findings.iter().any(|it| it.rule == Rule::Leak)
+            && report.findings.iter().any(|it| it.rule == Rule::InodeBlocks && lacks(it))
+    }
+
+    /// The name that a record of a directory has, with the file to which it led in an older version of the
+    /// block.
+    fn older_name(&self, at: Position, finding: &Finding) -> Option<LostName> {
+        let geometry = superblocks::best(&*self.device).ok()?.geometry();
+        let read = |block| dat::read(&*self.device, &geometry, block);
+        let block = read(at.block)?;
+        let found = record_at(&block, at.offset).ok()?;
+        let logged = self.logged.of(finding.place.ino?);
+        let key = logged.iter().find(|it| it.block == at.block)?.offset()?;
+        let mut others = self.logged.data(finding.place.ino?, key, key.checked_add(1)).iter();
+        others.find_map(|it| {
+            let older = read(it.block).filter(|_| it.block != at.block)?;
+            let record = salvage::named(&older, found.name).filter(|it| it.ino != found.ino)?;
+            Some(LostName {
+                block: at.block,
+                name: record.name.to_vec(),
+                ino: record.ino,
+                type_code: record.type_code,
+            })
+        })
     }
 
     /// Puts names into their blocks again that older versions of these had, where names of a file are
@@ -362,7 +402,10 @@ impl Draft {
         let sharing = self.sharing;
         let wrong = || report.findings.iter().filter(|it| sharing.corrects(it));
         let corrections = wrong().flat_map(|it| &it.corrections).filter(of_stage);
-        self.ask_logs(&superblock.geometry(), report, corrections);
+        let geometry = superblock.geometry();
+        let with_names = wanted_names(wrong(), stage);
+        self.ask_logs(&geometry, report, corrections, with_names);
+        let gives_up = stage == Stage::Counts && self.gives_blocks_up(report, &geometry);
         self.disputed = Disputed::of(report);
         // Many findings may be about what one map has lost.
         let mut maps = HashSet::new();
@@ -390,7 +433,8 @@ impl Draft {
             // How far a file reached that has lost its size is a guess.
             let guessed = finding.rule == Rule::InodeSize;
             let fewer = stage == Stage::Counts && finding.rule == Rule::InodeBlocks && remade;
-            if fewer || guessed {
+            let given_up = gives_up && matches!(finding.rule, Rule::InodeBlocks | Rule::Leak);
+            if fewer || guessed || given_up {
                 risk = Risk::Loses;
             }
             self.repairs.push(repair_of(finding, action, risk));
@@ -410,8 +454,8 @@ impl Draft {
         geometry: &Geometry,
         report: &Report,
         corrections: impl Iterator<Item = &'c Correction>,
+        mut wanted: Wanted,
     ) {
-        let mut wanted = Wanted::default();
         corrections.for_each(|it| anew::wanted(it, geometry, &mut wanted));
         if wanted == Wanted::default() {
             return;
@@ -451,6 +495,11 @@ impl Draft {
                 return Ok(changed.then_some(made));
             }
             Correction::SyncLogs { log } => return sync_logs::give_up(self, *log),
+            Correction::Bytes { at, .. } if is_name_given_up(finding, correction) => {
+                self.lost_names.extend(self.older_name(*at, finding));
+                let action = "take the name out".to_owned();
+                (*at, None, vec![0; 8], Made { action, risk: Risk::Loses })
+            }
             Correction::Bytes { at, bytes } | Correction::Count { at, bytes } => {
                 let made = Made { action: correction.to_string(), risk: Risk::Safe };
                 (*at, None, bytes.clone(), made)
@@ -759,6 +808,23 @@ pub(crate) fn is_whole(log: &[u8], header: &LogHeader, block_size: BlockSize, se
     let mut crc = Crc::new(seed);
     crc.update(&log[4..]);
     header.verify_log(crc, block_size).is_ok()
+}
+
+/// Whether a correction takes a name out of a directory.
+fn is_name_given_up(finding: &Finding, correction: &Correction) -> bool {
+    let is_zeros = |bytes: &[u8]| bytes == [0; 8];
+    finding.rule == Rule::DirectoryEntry
+        && matches!(correction, Correction::Bytes { bytes, .. } if is_zeros(bytes))
+}
+
+/// Directories of which names are taken out: older versions of their blocks may tell where these led.
+fn wanted_names<'f>(findings: impl Iterator<Item = &'f Finding>, stage: Stage) -> Wanted {
+    let takes_out = |finding: &&Finding| {
+        let mut made = finding.corrections.iter().filter(|it| Stage::of(it) == stage);
+        made.any(|it| is_name_given_up(finding, it))
+    };
+    let files = findings.filter(takes_out).filter_map(|finding| finding.place.ino).collect();
+    Wanted { files, ..Wanted::default() }
 }
 
 fn repair_of(finding: &Finding, action: String, risk: Risk) -> Repair {

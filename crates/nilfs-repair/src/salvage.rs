@@ -70,6 +70,11 @@ pub(crate) fn directory_block(
     salvaged
 }
 
+/// The record that a block of a directory has of a name, if there is one in use.
+pub(crate) fn named<'b>(block: &'b [u8], name: &[u8]) -> Option<Record<'b>> {
+    names(block).into_iter().find(|record| record.name == name)
+}
+
 fn is_dot(record: &Record<'_>) -> bool {
     matches!(record.name, b"." | b"..")
 }

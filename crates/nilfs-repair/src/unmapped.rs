@@ -35,11 +35,16 @@ impl Anew<'_> {
             block.get(at.offset..at.offset + ROOT_SIZE)?.try_into().ok()?;
         let root = Root::parse(found).ok()?;
         let action = "put blocks into the map again that it has lost, as the logs say";
+        let is_empty = match &root {
+            Root::Direct(pointers) => pointers.iter().all(|pointer| *pointer == 0),
+            // What its level was is lost with the entries.
+            Root::Tree { entries, .. } => entries.is_empty(),
+        };
+        if is_empty {
+            let root = self.root(part)?.encode().to_vec();
+            return Some(Replacement::new(at, root, Risk::Safe, action));
+        }
         let (level, entries) = match &root {
-            Root::Direct(pointers) if pointers.iter().all(|pointer| *pointer == 0) => {
-                let root = self.root(part)?.encode().to_vec();
-                return Some(Replacement::new(at, root, Risk::Safe, action));
-            }
             Root::Direct(pointers) => {
                 (1, (0..).zip(*pointers).filter(|(_, pointer)| *pointer != 0).collect())
             }

@@ -91,3 +91,19 @@ fn roots_of_metadata_files() {
         true
     });
 }
+
+/// A root that has lost its entries, and with them its level, looks like that of an empty file: the file
+/// became zeros, without a loss.
+#[test]
+fn roots_without_entries() {
+    for level in [1, 2, 3] {
+        heals(|image| {
+            let ino = image.named("tree");
+            image.edit_inode(ino, |inode| {
+                inode[MAP].fill(0);
+                (inode[MAP.start], inode[MAP.start + 1]) = (1, level);
+            });
+            true
+        });
+    }
+}
