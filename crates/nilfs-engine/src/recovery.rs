@@ -160,9 +160,6 @@ fn follow(store: &Store, start: LogCursor) -> Result<Option<LogScan>> {
         found = from_there;
     }
     for gap in &found.gaps {
-        if gap.is_unreadable {
-            reader::skimmed(store, gap.at, gap.seq)?;
-        }
         if beyond::lacks_a_bit(store, gap) {
             return Err(Error::Inconsistent(format!(
                 "the log in block {} is as it was written but for one bit",

@@ -5,7 +5,7 @@ use nilfs_ondisk::summary::LogHeader;
 use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
 
 use super::reader::{self, LogKind, Skimmed};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::store::Store;
 
 /// A log in the chain.
@@ -50,8 +50,6 @@ impl ChainedLog {
 pub(crate) struct Gap {
     pub(crate) at: BlockNr,
     pub(crate) seq: Seq,
-    /// Whether the device cannot read there.
-    pub(crate) is_unreadable: bool,
 }
 
 impl Gap {
@@ -124,19 +122,13 @@ impl<'a> Chain<'a> {
         loop {
             let geometry = self.store.geometry();
             let has_room = self.at.plus(1) < geometry.segment_end(self.segment);
-            let read = if has_room { self.read() } else { Ok(None) };
-            if let Ok(Some(Skimmed { header, kind, is_whole })) = read {
+            if has_room && let Some(Skimmed { header, kind, is_whole }) = self.read()? {
                 let log = ChainedLog::new(geometry, self.at, header, kind, is_whole);
                 (self.at, self.next, self.just_entered) = (log.end(), log.next, false);
                 return Ok(Some(log));
             }
-            let is_unreadable = match read {
-                Ok(_) => false,
-                Err(Error::Device { .. }) => true,
-                Err(error) => return Err(error),
-            };
             if has_room {
-                self.gaps.push(Gap { at: self.at, seq: self.seq, is_unreadable });
+                self.gaps.push(Gap { at: self.at, seq: self.seq });
             }
             if self.just_entered {
                 return Ok(None);
