@@ -18,7 +18,7 @@ use crate::roll_forward::{SyncLog, Synced};
 use crate::superblocks::Superblocks;
 use crate::volume::Volume;
 
-/// That no power cut has taken a log.
+/// The words for a log that no power cut has taken.
 const DAMAGED: &str = "the log here is damaged, which was durable when later ones were written";
 
 /// The log that completes the newest checkpoint.
@@ -271,7 +271,7 @@ impl Scan {
         Ok(scan)
     }
 
-    /// What there is of a log, in a search that began from a position.
+    /// Returns what is known of a log, in a search that began from a position.
     fn at(link: Link, from: LogCursor) -> Self {
         Self {
             misnamed: Some(from).filter(|it| it.block == link.block && it.cno != link.header.cno),
@@ -408,7 +408,7 @@ fn durable_ones<'v, 'd>(
 
 /// Logs that are taken for what they seem to be.
 enum Believed {
-    /// Those with a whole summary.
+    /// Logs with a whole summary.
     Summarized,
     /// Of these, the ones that are whole or known to have been durable.
     Whole(HashSet<BlockNr>),

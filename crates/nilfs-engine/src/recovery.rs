@@ -239,7 +239,7 @@ impl Seen {
         Ok(chain.gaps())
     }
 
-    /// What these logs come to, if the newest checkpoint among them is this one.
+    /// Returns what these logs come to, if the newest checkpoint among them is this one.
     fn found(self, cno: Cno, clean: bool, gaps: Vec<Gap>) -> LogScan {
         let newest = *self.newest();
         let last_valid = self.logs[self.logs.len() - 1];

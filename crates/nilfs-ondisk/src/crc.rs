@@ -44,7 +44,7 @@ impl BlockSum {
     }
 }
 
-/// What a recorded checksum says of a block.
+/// Judgement of a block by its recorded checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It is what was written.

@@ -226,7 +226,7 @@ impl Image {
         bytes[..4].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Gives checksums of its blocks to a log of Linux, as ours have, where its summary has room for them.
+    /// Adds checksums of its blocks to a log of Linux, as ours have, where its summary has room for them.
     pub fn give_sums(&mut self, log: BlockNr) {
         let found = self.log(log).expect("there is a log");
         let size = self.geometry().block_size;

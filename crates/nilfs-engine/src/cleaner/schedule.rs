@@ -416,7 +416,7 @@ impl Cleaning<'_> {
         }
     }
 
-    /// What an attempt to make room for a writer depends on.
+    /// Returns everything that an attempt to make room for a writer depends on.
     fn attempt(&self, grows: bool) -> Attempt {
         let newest = self.volume.log().lock().cno();
         Attempt { newest, unused: self.volume.space().unused_blocks(), grows }

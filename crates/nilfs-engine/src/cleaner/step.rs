@@ -52,7 +52,7 @@ pub(super) struct StepState {
     in_vain: Option<Attempt>,
 }
 
-/// What an attempt to make room for a writer depends on.
+/// State that an attempt to make room for a writer depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attempt {
     /// The newest checkpoint, those by which the attempt itself took room included.

@@ -33,7 +33,7 @@ pub(crate) struct LiveBlock {
 /// The checksum that a block has where it moves to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MovedSum {
-    /// What is recorded of the content that was written, whether the content agrees or not.
+    /// The recorded checksum of the content that was written, whether the content agrees or not.
     Recorded(BlockSum),
     /// That of the content: the log has none of its blocks, but is whole, or the content is known from
     /// elsewhere.

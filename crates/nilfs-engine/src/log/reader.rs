@@ -34,7 +34,7 @@ pub struct Log {
     sums_agree: bool,
 }
 
-/// What says of each block of a log whether it is what was written.
+/// Evidence of whether each block of a log is what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Proof {
     /// Its own checksum.
@@ -239,7 +239,7 @@ pub(crate) fn skimmed(store: &Store, start: BlockNr, seq: Seq) -> Result<Option<
     Ok(Some(Skimmed { header, kind, is_whole }))
 }
 
-/// What a log with a super root is. Without a good one, it completes nothing.
+/// Returns the kind of a log with a super root. Without a good one, it completes nothing.
 fn checkpoint(
     store: &Store,
     start: BlockNr,
